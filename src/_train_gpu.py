@@ -1,0 +1,34 @@
+"""python src/_train_gpu.py --steps 20 --global-batch 32
+
+One process trains on one GPU: model and batch are moved to it. Without a GPU it stays on the CPU.
+"""
+
+import torch
+
+from bootcamp import config, data, models, optimizers, record
+
+args = config.parse()
+device = torch.device(args.device)
+
+# 1. Processes
+rank, world = 0, 1
+
+# 2. Model
+model = models.build(args).to(device)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    run.step(step, loss.detach())
+run.finish()

@@ -1,0 +1,218 @@
+"""Proof that a strategy trains the same model: `check.same_training(run, baseline)`.
+
+A loss curve that looks right proves little. AdamW divides a gradient by its own size, so gradients
+that are summed instead of averaged leave its curve where it was; and ranks that all train the whole
+batch follow the baseline exactly. So the proof holds four things together: per-step losses, the
+final parameters' fingerprint, the samples that each rank trained on, and both optimizers (`prove`).
+Standard library only.
+"""
+
+import math
+
+from bootcamp import launch
+from bootcamp.runs import Run
+from bootcamp.table import Table
+
+SAME_SETTINGS = (
+    "model",
+    "size",
+    "steps",
+    "global_batch",
+    "optimizer",
+    "lr",
+    "seed",
+    "dtype",
+    "corpus_crc32",
+)
+PROVEN_WITH = {"adamw": {"optimizer": "adamw"}, "sgd": {"optimizer": "sgd"}}
+
+
+class NotTheSame(AssertionError):
+    """A run that is not the baseline's training. The text says what differs and what may cause it."""
+
+
+class Proof:
+    """What was compared, each with what was measured, what is allowed and what a failure means."""
+
+    def __init__(self, run: Run, baseline: Run):
+        self.run, self.baseline, self.rows = run, baseline, []
+
+    def add(self, what: str, measured, allowed, passed: bool, hint: str) -> None:
+        self.rows.append(
+            {"compared": what, "measured": measured, "allowed": allowed, "same": passed, "hint": hint}
+        )
+
+    @property
+    def failed(self) -> list[dict]:
+        return [row for row in self.rows if not row["same"]]
+
+    def _table(self) -> Table:
+        verdict = "the same training" if not self.failed else "NOT the same training"
+        caption = (
+            f"{self.run.label} against {self.baseline.label}, "
+            f"{self.run.config.get('optimizer')}: {verdict}"
+        )
+        rows = [
+            {**row, "same": "yes" if row["same"] else "NO", "hint": None if row["same"] else row["hint"]}
+            for row in self.rows
+        ]
+        if not self.failed:
+            for row in rows:
+                del row["hint"]
+        return Table(rows, caption)
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+
+def same_training(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
+    """Prove that a run trained what the baseline trained; the proof, which displays as a table.
+
+    tolerance: how far the loss of any step may differ, and how far the parameters may end apart as
+    a share of the distance that the baseline's moved. 1e-5 is meant for float32 and float64.
+
+    Raises NotTheSame if anything differs, ValueError if the two can't be compared.
+    """
+    proof = compare(run, baseline, tolerance)
+    if proof.failed:
+        lines = [
+            f"- {row['compared']}: {row['measured']}, allowed {row['allowed']}. {row['hint']}"
+            for row in proof.failed
+        ]
+        raise NotTheSame(
+            f"{run.label} is not the same training as {baseline.label}:\n" + "\n".join(lines)
+        )
+    return proof
+
+
+def compare(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
+    """As same_training, but a proof with failed rows instead of an exception."""
+    _comparable(run, baseline)
+    proof = Proof(run, baseline)
+    _compare_processes(proof)
+    _compare_samples(proof)
+    _compare_losses(proof, tolerance)
+    _compare_parameters(proof, tolerance)
+    return proof
+
+
+def _comparable(run: Run, baseline: Run) -> None:
+    for which in (run, baseline):
+        if which.status != "ok":
+            raise ValueError(f"{which.folder.name} ended with status {which.status}, not ok")
+    for name in SAME_SETTINGS:
+        mine, its = run.config.get(name), baseline.config.get(name)
+        if mine != its:
+            raise ValueError(
+                f"the runs can't be compared: {name} is {mine} here and {its} in the baseline"
+            )
+
+
+def _compare_processes(proof: Proof) -> None:
+    run = proof.run
+    worlds = sorted({rank["world_size"] for rank in run.ranks})
+    proof.add(
+        "ranks in the process group",
+        ", ".join(map(str, worlds)),
+        str(run.world),
+        len(run.ranks) == run.world and worlds == [run.world],
+        f"{run.world} processes were started, {len(run.ranks)} left a record. Each must join one "
+        "process group and take rank and world size from it.",
+    )
+
+
+def _compare_samples(proof: Proof) -> None:
+    """The ranks' samples must be disjoint and together the baseline's batch, in every step."""
+    baseline = proof.baseline.ranks[0]["sample_ids"]
+    twice = missing = 0
+    for step, expected in enumerate(baseline):
+        ids = [i for rank in proof.run.ranks for i in rank["sample_ids"][step]]
+        twice += len(ids) - len(set(ids))
+        missing += len(set(expected) ^ set(ids))
+    proof.add(
+        "samples that two ranks trained on",
+        twice,
+        0,
+        twice == 0,
+        "Ranks repeat each other's work: give data.Batches the rank and the world size.",
+    )
+    proof.add(
+        "samples that differ from the baseline's batches",
+        missing,
+        0,
+        missing == 0,
+        "The global batch depends on (seed, step) alone; the ranks' shares must add up to it.",
+    )
+
+
+def _compare_losses(proof: Proof, tolerance: float) -> None:
+    pairs = list(zip(proof.run.losses, proof.baseline.losses, strict=True))
+    worst = max(range(len(pairs)), key=lambda step: _distance(*pairs[step]))
+    difference = _distance(*pairs[worst])
+    proof.add(
+        f"largest difference of a step's loss (step {worst})",
+        difference,
+        tolerance,
+        difference <= tolerance,
+        "From step 0: another start or other data. Later: gradients or the optimizer differ.",
+    )
+
+
+def _compare_parameters(proof: Proof, tolerance: float) -> None:
+    base = proof.baseline.ranks[0]
+    moved = distance(base["fingerprint_initial"], base["fingerprint_final"])
+    for moment, hint in (
+        ("initial", "Ranks begin with different parameters: broadcast those of rank 0."),
+        ("final", "A layer is not synchronised, or gradients are summed instead of averaged."),
+    ):
+        expected = base[f"fingerprint_{moment}"]
+        apart = [distance(rank[f"fingerprint_{moment}"], expected) for rank in proof.run.ranks]
+        worst = max(apart) / moved
+        proof.add(
+            f"{moment} parameters apart, as a share of the way the baseline's moved",
+            worst,
+            tolerance,
+            worst <= tolerance,
+            hint,
+        )
+
+
+def distance(a: list[float], b: list[float]) -> float:
+    """Estimated Euclidean distance of two models' parameters from their fingerprints."""
+    return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / len(a))
+
+
+def _distance(a: float, b: float) -> float:
+    """|a - b|; infinity if either is not a number, so that a NaN never passes for equal."""
+    return abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
+
+
+_baselines: dict[tuple, Run] = {}
+
+
+def baseline(**flags) -> Run:
+    """A run of the CPU baseline with these flags; run once for each set of flags in a kernel."""
+    key = tuple(sorted(flags.items()))
+    if key not in _baselines or not _baselines[key].folder.exists():
+        _baselines[key] = launch.launch("cpu", quiet=True, **flags)
+    return _baselines[key]
+
+
+def prove(script, ranks: int | None = None, steps: int = 10, **flags) -> list[Proof]:
+    """Run a script and the CPU baseline with both optimizers and compare: one proof for each.
+
+    flags: the script's, and launch's own (`device`, `start`). Raises NotTheSame.
+    """
+    proofs = []
+    for setting in PROVEN_WITH.values():
+        flags_here = {"steps": steps, **flags, **setting}
+        run = launch.launch(script, ranks, quiet=True, **flags_here)
+        own = ("device", "start", "hang_seconds", "cores_per_rank")
+        shared = {name: value for name, value in flags_here.items() if name not in own}
+        proofs.append(same_training(run, baseline(**shared)))
+    return proofs

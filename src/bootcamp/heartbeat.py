@@ -1,0 +1,35 @@
+"""Signs of life of one rank: a beat after every step, its stack when somebody asks.
+
+The launcher recognises a hang by beats that stop coming, whatever framework runs the rank, and asks
+each rank where it stands by sending SIGUSR1. Standard library only.
+"""
+
+import faulthandler
+import os
+import signal
+from pathlib import Path
+
+
+class Heartbeat:
+    """Beats of one rank in `<run_dir>/ranks/<rank>.beat`: one line `<process id> <steps done>`."""
+
+    def __init__(self, run_dir: Path, rank: int):
+        ranks = Path(run_dir) / "ranks"
+        ranks.mkdir(parents=True, exist_ok=True)
+        self._beat = os.open(ranks / f"{rank}.beat", os.O_WRONLY | os.O_CREAT, 0o644)
+        self._stack = open(ranks / f"{rank}.stack", "w")  # noqa: SIM115 (open as long as the rank)
+        faulthandler.register(signal.SIGUSR1, file=self._stack, all_threads=True, chain=False)
+        self.beat(0)
+
+    def beat(self, steps_done: int) -> None:
+        """Say that this rank lives and has done so many steps. Costs a few microseconds."""
+        os.pwrite(self._beat, f"{os.getpid():>9} {steps_done:>9}\n".encode(), 0)
+
+
+def read(path: Path) -> tuple[int, int, float] | None:
+    """(process id, steps done, time of the beat in seconds since 1970), None before the first."""
+    try:
+        process_id, steps_done = path.read_text().split()
+        return int(process_id), int(steps_done), path.stat().st_mtime
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,450 @@
+"""Start ranks from a notebook: `launch("ddp", ranks=2, steps=20) -> Run`.
+
+The kernel asks a supervisor process of its own (supervisor.py), which asks a warm fork server
+(forkserver.py); both live as long as the kernel. Standard library only, so that a machine without
+Jupyter launches too; the display uses ipywidgets where a notebook is there.
+"""
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from bootcamp import family, machine, progress, summary, supervisor
+from bootcamp.paths import LOGS, ROOT
+from bootcamp.runs import Run
+
+STARTS = ("warm", "cold", "torchrun")
+POLL_SECONDS = 0.1
+
+
+class LaunchError(Exception):
+    """A run that did not end well. `run` is its record, `error` what the supervisor saw."""
+
+    def __init__(self, error: dict, run: Run | None = None):
+        self.error, self.run = error, run
+        where = "" if error["rank"] is None else f"rank {error['rank']}"
+        sentence = f"{where} {error['message']}" if error["kind"] == "killed" else error["message"]
+        details = error.get("traceback") or ""
+        if details and error["kind"] in ("raised", "hang", "killed"):
+            header = f"{where} said:" if where and error["kind"] != "hang" else ""
+            sentence = f"{sentence}\n\n{header}\n{details}".replace("\n\n\n", "\n\n")
+        super().__init__(sentence.strip())
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the rank's own story, not the launcher's inside."""
+        folder = f"\nThe record is in {_short(self.run.folder)}." if self.run else ""
+        return [f"{type(self).__name__}: {self}{folder}"]
+
+
+class RunRefused(LaunchError):
+    """The script refused its flags, or the launcher the order: one sentence says why."""
+
+
+class RankFailed(LaunchError):
+    """A rank raised, or was killed. The others were ended."""
+
+
+class RunHung(LaunchError):
+    """No rank finished a step for `hang_seconds`. Every rank's stack is in the message."""
+
+
+class Connection:
+    """The kernel's end of the supervisor: orders out, events in, one queue for each run."""
+
+    def __init__(self):
+        environment = {**os.environ, "BOOTCAMP_KERNEL": str(os.getpid())}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", supervisor.__file__, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # an interrupt of the cell is the kernel's to pass on
+            text=True,
+        )
+        self.owner = os.getpid()
+        self.ready = threading.Event()
+        self.warm, self.gpus = True, None
+        self._queues: dict[str, queue.Queue] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self.process.stdout:
+            event = json.loads(line)
+            if "ready" in event:
+                self.warm, self.gpus = event["ready"], event.get("gpus")
+                self.ready.set()
+            elif waiting := self._queues.get(event["run"]):
+                waiting.put(event)
+        self.ready.set()
+        for waiting in list(self._queues.values()):
+            message = "the launcher's supervisor process died; the next launch starts a new one"
+            error = {"rank": None, "kind": "start", "message": message, "traceback": ""}
+            waiting.put({"event": "ended", "error": error})
+
+    @property
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def send(self, order: dict) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+
+    def order(self, order: dict) -> queue.Queue:
+        """Ask for a run; its events arrive in the queue that is returned."""
+        events = self._queues[order["run"]] = queue.Queue()
+        self.send(order)
+        if not self.alive:
+            message = "the launcher's supervisor process died; launch again"
+            error = {"rank": None, "kind": "start", "message": message, "traceback": ""}
+            events.put({"event": "ended", "error": error})
+        return events
+
+    def forget(self, run: str) -> None:
+        self._queues.pop(run, None)
+
+    def close(self) -> None:
+        """End the supervisor and with it every rank; wait until they are gone."""
+        if self.owner != os.getpid():
+            return
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+_connection: Connection | None = None
+_connection_lock = threading.Lock()
+
+
+def connect() -> Connection:
+    """The kernel's supervisor, started at the first call and again if it has died."""
+    global _connection
+    with _connection_lock:
+        if _connection is None or not _connection.alive:
+            _connection = Connection()
+            atexit.register(_connection.close)
+        return _connection
+
+
+def warm_up() -> None:
+    """Start loading torch in the background, so that the first launch is warm. Returns at once."""
+    connect()
+
+
+def shut_down() -> None:
+    """End the supervisor, its fork server and every rank of this kernel."""
+    if _connection is not None and _connection.alive:
+        _connection.close()
+
+
+def gpu_count() -> int:
+    """GPUs that torch sees, counted in a process of its own so that the kernel starts no CUDA."""
+    connection = connect()
+    connection.ready.wait()
+    return connection.gpus if connection.gpus is not None else len(machine.gpu_names())
+
+
+def default_ranks() -> int:
+    """Every GPU if there is more than one, else every core: a lesson about ranks needs two."""
+    gpus = gpu_count()
+    return gpus if gpus > 1 else len(machine.cores())
+
+
+def launch(
+    script: str | Path,
+    ranks: int | None = None,
+    *,
+    device: str = "auto",
+    start: str = "warm",
+    hang_seconds: float = 60.0,
+    raises: bool = True,
+    quiet: bool = False,
+    run_dir: Path | str | None = None,
+    port: int = 0,
+    finishes: bool = True,
+    **flags,
+) -> Run:
+    """Run a training script on some ranks of this machine and return its record.
+
+    script: a name of the family ("ddp") or the path of a script.
+    ranks: how many; None is every GPU, else every core (one for a script of one process).
+    device: "cpu", "cuda", or "auto": GPUs if there is one for each rank, else CPU cores.
+    start: "warm" (forked from a process that has torch loaded), "cold" (python for each rank), or
+        "torchrun" (torchrun itself).
+    hang_seconds: the run is ended when no rank finishes a step for so long.
+    raises: whether a run that does not end well raises; if not, its record is returned.
+    quiet: show neither the command nor the progress.
+    run_dir: a new folder for the record; None makes one under logs/.
+    port: of the rendezvous on 127.0.0.1; 0 takes a free one.
+    finishes: whether the script writes a record (a snippet of a lesson may not).
+    flags: the script's own flags, `global_batch=32` for `--global-batch 32`.
+
+    Raises RunRefused, RankFailed, RunHung, all of them LaunchError, or KeyboardInterrupt when the
+    cell is interrupted. Whatever happens, no rank is left when this returns.
+    """
+    path = family.find(script)
+    if start not in STARTS:
+        raise ValueError(f"start={start!r}: expected one of {', '.join(STARTS)}")
+    known = family.SCRIPTS.get(str(script))
+    one_process = bool(known and known.one_process)
+    ranks = ranks or (1 if one_process else default_ranks())
+    flags = {**_device_flag(known, device, ranks), **flags}
+    arguments = to_arguments(flags)
+    command = terminal_command(path, ranks, arguments, one_process)
+    folder = _new_folder(path, run_dir)
+    ranks_orders = [
+        _rank_order(folder, path, arguments, rank, ranks, command) for rank in range(ranks)
+    ]
+    order = {
+        "do": "run",
+        "run": str(folder),
+        "start": _possible_start(start),
+        "ranks": ranks_orders,
+        "hang_seconds": hang_seconds,
+        "finishes": finishes,
+        "port": port,
+    }
+    if start == "torchrun":
+        environment = {**ranks_orders[0]["env"]}
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
+            environment.pop(name)
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun += ["--nproc-per-node", str(ranks), str(path), *arguments]
+        order |= {"command": [*torchrun, "--run-dir", str(folder)], "env": environment}
+    if port and (taken := _taken(port)):
+        raise _no_start(folder, taken)
+    show = progress.silent() if quiet else progress.display(command, _steps(flags), _where(flags))
+    return _follow(order, folder, show, raises)
+
+
+def run_command(command: list[str], seconds: float = 120.0, env: dict | None = None) -> str:
+    """Run any command under the supervisor and return what it printed.
+
+    It ends with the cell: an interrupt, the kernel's death or `seconds` end it with all that it
+    started. Raises LaunchError when it fails.
+    """
+    if command[0] == "python":
+        command = [sys.executable, *command[1:]]
+    folder = _new_folder(Path("command"), None)
+    environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
+    order = {"do": "run", "run": str(folder), "start": "command", "ranks": [], "port": 0}
+    order |= {"command": command, "env": environment, "hang_seconds": seconds, "finishes": False}
+    run = _follow(order, folder, progress.silent(), raises=True)
+    printed = [run.folder / "ranks" / f"launcher.{end}" for end in ("out", "err")]
+    return "".join(path.read_text(errors="replace") for path in printed)
+
+
+def _follow(order: dict, folder: Path, show, raises: bool) -> Run:
+    """Send the order and show the run's progress until it has ended."""
+    connection = connect()
+    if order["start"] == "warm" and not connection.ready.is_set():
+        show.say("The first launch of a kernel loads torch once; later ones start at once.")
+        while not connection.ready.wait(POLL_SECONDS):
+            pass
+    if order["start"] == "warm" and not connection.warm:
+        order["start"] = "cold"
+    events = connection.order(order)
+    try:
+        event = _wait(events, folder, show)
+    except KeyboardInterrupt:
+        with _interrupts_wait():
+            connection.send({"do": "stop", "run": order["run"], "why": "interrupted"})
+            with contextlib.suppress(queue.Empty):
+                events.get(timeout=20)
+            show.end(summary.read(folder))
+        raise
+    finally:
+        connection.forget(order["run"])
+    run = Run(folder)
+    show.end(run.summary)
+    if event["error"] and raises:
+        raise _exception(event["error"], run)
+    return run
+
+
+def _wait(events: queue.Queue, folder: Path, show) -> dict:
+    """Show rows of steps.jsonl as they come until the run's last event."""
+    reader = _Tail(folder / "steps.jsonl")
+    while True:
+        try:
+            event = events.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            event = None
+        for row in reader.rows():
+            show.step(row)
+        if event and event["event"] == "ended":
+            return event
+
+
+class _Tail:
+    """New whole lines of a growing file of JSON lines."""
+
+    def __init__(self, path: Path):
+        self.path, self.position = path, 0
+
+    def rows(self) -> list[dict]:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.position)
+                text = file.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self.position += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def _exception(error: dict, run: Run) -> Exception:
+    if error["kind"] in ("interrupted", "kernel died"):
+        return KeyboardInterrupt(error["message"])
+    kinds = {"hang": RunHung, "raised": RankFailed, "killed": RankFailed}
+    return kinds.get(error["kind"], RunRefused)(error, run)
+
+
+@contextlib.contextmanager
+def _interrupts_wait():
+    """Ending ranks takes a moment; a second impatient interrupt must not leave one behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def to_arguments(flags: dict) -> list[str]:
+    """Flags as a command line: {"global_batch": 32} -> ["--global-batch", "32"]; None is left out.
+
+    True gives the bare flag; False leaves it out.
+    """
+    arguments = []
+    for name, value in flags.items():
+        if value is None or value is False:
+            continue
+        arguments.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            arguments.append(str(value))
+    return arguments
+
+
+def terminal_command(path: Path, ranks: int, arguments: list[str], one_process: bool) -> str:
+    """The line that does the same in a terminal."""
+    start = ["python"]
+    if not (one_process and ranks == 1):
+        start = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
+    return shlex.join([*start, _short(path), *arguments])
+
+
+def _short(path: Path) -> str:
+    """A path from the project's folder if it lies in it."""
+    path = Path(path)
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def _device_flag(known, device: str, ranks: int) -> dict:
+    """--device, spelt out: which it is must not depend on where the line is pasted."""
+    if known and known.name == "cpu":
+        return {} if device == "auto" else {"device": device}
+    if device != "auto":
+        return {"device": device}
+    return {"device": "cuda" if gpu_count() >= ranks else "cpu"}
+
+
+def _where(flags: dict) -> str:
+    return {"cuda": "GPUs, NCCL", "meta": "no device: a rehearsal"}.get(
+        flags.get("device"), "CPU cores, gloo"
+    )
+
+
+def _steps(flags: dict) -> int:
+    return int(flags.get("steps") or 20)
+
+
+def _possible_start(start: str) -> str:
+    if start == "torchrun":
+        return "command"
+    return start if sys.platform == "linux" else "cold"
+
+
+_numbers = itertools.count(1)
+
+
+def _new_folder(path: Path, given: Path | str | None) -> Path:
+    """A new run folder with the summary's room reserved, so that a full disk shows before a start."""
+    name = path.stem.removeprefix("_train_")
+    while True:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        folder = LOGS / f"{stamp}-{name}-{os.getpid()}-{next(_numbers)}"
+        folder = Path(given).resolve() if given else folder
+        try:
+            folder.mkdir(parents=True)
+            (folder / "ranks").mkdir()
+            summary.reserve(folder)
+            return folder
+        except FileExistsError:
+            if given:
+                message = f"run_dir={given}: the folder exists. Give a new one, or delete that one."
+                raise _no_start(None, message) from None
+        except OSError as error:
+            message = f"the run folder {_short(folder)} can't be written: {error.strerror}. "
+            message += "Free some space, or give run_dir= a folder that you may write to."
+            raise _no_start(None, message) from None
+
+
+def _no_start(folder: Path | None, message: str) -> RunRefused:
+    error = {"rank": None, "kind": "refused", "message": message, "traceback": ""}
+    if folder is None:
+        return RunRefused(error)
+    summary.write(folder, "failed", steps=0, error=error)
+    return RunRefused(error, Run(folder))
+
+
+def _taken(port: int) -> str | None:
+    """Why a port can't be had, None if it is free."""
+    from bootcamp.forkserver import listen
+
+    try:
+        listen(port).close()
+    except OSError as error:
+        return f"port={port} can't be had: {error.strerror}. Leave port= out, a free one is taken."
+    return None
+
+
+def _rank_order(folder, path, arguments, rank: int, world: int, command: str) -> dict:
+    """What forkserver.become_rank needs to know of one rank."""
+    ranks = folder / "ranks"
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+        "BOOTCAMP_RUN": str(folder),
+        "BOOTCAMP_COMMAND": command,
+        "BOOTCAMP_KERNEL": str(os.getpid()),
+    }
+    return {
+        "env": environment,
+        "argv": [str(path), *arguments, "--run-dir", str(folder)],
+        "out": str(ranks / f"{rank}.out"),
+        "err": str(ranks / f"{rank}.err"),
+        "stack": str(ranks / f"{rank}.stack"),
+    }

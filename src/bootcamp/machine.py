@@ -1,0 +1,118 @@
+"""What this machine is: cores a rank may use, memory, GPUs. Standard library only."""
+
+import os
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+
+
+def cores() -> list[int]:
+    """The logical CPUs that this process may use, one of each physical core, as a sorted list.
+
+    Two hardware threads of one core share its arithmetic units, so they are one device, not two.
+    A container's CPU quota (cgroup v1 or v2) shortens the list: a rank beyond it would only wait.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # macOS
+        return list(range(os.cpu_count() or 1))
+    one_per_core = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        one_per_core.setdefault(_siblings(cpu), cpu)
+    chosen = sorted(one_per_core.values())
+    return chosen[: max(1, round(min(len(chosen), cpu_quota())))]
+
+
+def _siblings(cpu: int) -> str:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return path.read_text() if path.exists() else str(cpu)
+
+
+def cpu_quota() -> float:
+    """CPUs that the control group grants this process; infinity where it sets no limit."""
+    quota = float("inf")
+    for line in _lines("/proc/self/cgroup"):
+        _, controllers, group = line.split(":", 2)
+        for root in (f"/sys/fs/cgroup{group}", "/sys/fs/cgroup"):
+            if not controllers:
+                limit, *period = (_lines(f"{root}/cpu.max") or ["max"])[0].split()
+                if limit != "max":
+                    quota = min(quota, int(limit) / int(period[0]))
+        if "cpu" in controllers.split(","):
+            for root in (f"/sys/fs/cgroup/{controllers}{group}", f"/sys/fs/cgroup/{controllers}"):
+                limit = _lines(f"{root}/cpu.cfs_quota_us")
+                period = _lines(f"{root}/cpu.cfs_period_us")
+                if limit and period and int(limit[0]) > 0:
+                    quota = min(quota, int(limit[0]) / int(period[0]))
+    return quota
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def memory_bytes() -> int:
+    """Main memory of the machine in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def process_peak_bytes() -> int:
+    """Peak resident memory of this process in bytes (on Linux its own, without its parent's)."""
+    for line in _lines("/proc/self/status"):
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024
+
+
+@cache
+def gpu_names() -> tuple[str, ...]:
+    """Names of the GPUs that CUDA_VISIBLE_DEVICES leaves visible, read without starting CUDA.
+
+    Asks `nvidia-smi`; an empty tuple without it. The rank side asks torch instead.
+    """
+    query = ["nvidia-smi", "--query-gpu=name,uuid", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    gpus = [line.split(", ") for line in answer.stdout.splitlines() if ", " in line]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(name for name, _ in gpus)
+    chosen = []
+    for entry in visible.split(","):
+        entry = entry.strip()
+        match = [
+            name
+            for index, (name, uuid) in enumerate(gpus)
+            if entry == str(index) or (entry.startswith("GPU-") and uuid.startswith(entry))
+        ]
+        if not match:
+            break  # as CUDA does: the list ends at the first entry that names no GPU
+        chosen += match
+    return tuple(chosen)
+
+
+@cache
+def cpu_name() -> str:
+    """The processor's own name, as the kernel tells it."""
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def describe(gpus: tuple[str, ...] | None = None) -> dict:
+    """The machine as a flat dictionary, as it is written into every run's record."""
+    return {
+        "cpu": cpu_name(),
+        "cores": len(cores()),
+        "memory_bytes": memory_bytes(),
+        "gpus": list(gpu_names() if gpus is None else gpus),
+        "system": f"{platform.system()} {platform.machine()}",
+    }

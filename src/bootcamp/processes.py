@@ -1,0 +1,37 @@
+"""Which of how many processes this one is, as its launcher says. Standard library only.
+
+Before a process group exists only the environment knows: torchrun's names, Horovod's, MPI's.
+"""
+
+import os
+
+
+def rank() -> int:
+    """The rank that the launcher gave this process (torchrun's, Horovod's, MPI's name for it)."""
+    return _from_environment("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", default=0)
+
+
+def count() -> int:
+    """The number of processes that the launcher started, on all hosts together."""
+    return _from_environment("WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", default=1)
+
+
+def local_rank() -> int:
+    """The rank within this host: the number of its GPU or of its cores."""
+    names = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+    return _from_environment(*names, default=0)
+
+
+def local_count() -> int:
+    """The number of processes on this host."""
+    names = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    return _from_environment(*names, default=1)
+
+
+def _from_environment(*names: str, default: int) -> int:
+    return next((int(os.environ[name]) for name in names if name in os.environ), default)
+
+
+def attempt() -> int:
+    """How often torchrun has restarted the ranks of this run."""
+    return _from_environment("TORCHELASTIC_RESTART_COUNT", default=0)

@@ -1,0 +1,97 @@
+"""What a reader sees while a run goes on: the command, steps done, loss, throughput.
+
+Widgets in a notebook, plain lines elsewhere. Needs nothing where there is no notebook.
+"""
+
+import sys
+import time
+
+
+def display(command: str, steps: int, where: str):
+    """The display that fits: a widget in a notebook's kernel, else lines."""
+    if "ipykernel" in sys.modules:
+        try:
+            return _Widget(command, steps, where)
+        except ImportError:
+            pass
+    return _Lines(command, steps, where)
+
+
+def silent():
+    """A display that shows nothing."""
+    return _Silent()
+
+
+def _row(row: dict, seconds: float) -> str:
+    loss = "-" if row["loss"] is None else f"{row['loss']:.4f}"
+    return f"step {row['step'] + 1}, loss {loss}, {row['samples'] / row['seconds']:,.0f} samples/s"
+
+
+class _Silent:
+    def say(self, text: str) -> None:
+        pass
+
+    def step(self, row: dict) -> None:
+        pass
+
+    def end(self, summary: dict) -> None:
+        pass
+
+
+class _Lines(_Silent):
+    """One line at the start, at most one a second meanwhile, one at the end."""
+
+    def __init__(self, command: str, steps: int, where: str):
+        self.steps, self.last, self.began = steps, 0.0, time.monotonic()
+        print(f"$ {command}    # {where}", flush=True)
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def step(self, row: dict) -> None:
+        now = time.monotonic()
+        if now - self.last >= 1:
+            self.last = now
+            print(f"  {_row(row, now - self.began)} (of {self.steps} steps)", flush=True)
+
+    def end(self, summary: dict) -> None:
+        print(f"  {ending(summary)}", flush=True)
+
+
+class _Widget(_Silent):
+    """A progress bar with its text, and the command above it for the terminal."""
+
+    def __init__(self, command: str, steps: int, where: str):
+        import html
+
+        import ipywidgets
+        from IPython.display import display as show
+
+        self.began = time.monotonic()
+        head = f"<code>{html.escape(command)}</code> <small>({html.escape(where)})</small>"
+        self.bar = ipywidgets.IntProgress(max=steps, description="steps")
+        self.text = ipywidgets.Label("starting")
+        show(ipywidgets.VBox([ipywidgets.HTML(head), ipywidgets.HBox([self.bar, self.text])]))
+
+    def say(self, text: str) -> None:
+        self.text.value = text
+
+    def step(self, row: dict) -> None:
+        self.bar.value = row["step"] + 1
+        self.text.value = _row(row, time.monotonic() - self.began)
+
+    def end(self, summary: dict) -> None:
+        self.bar.bar_style = "success" if summary["status"] == "ok" else "danger"
+        self.text.value = ending(summary)
+
+
+def ending(summary: dict) -> str:
+    """How a run ended, in one line."""
+    if summary["status"] != "ok":
+        return f"{summary['status']} after {summary.get('steps', 0)} steps"
+    if not summary.get("steps"):
+        return "ended"
+    loss = summary["final_loss"]
+    rate = summary["samples_per_second"]["median"]
+    loss = "-" if loss is None else f"{loss:.4f}"
+    return f"{summary['steps']} steps, final loss {loss}, median {rate:,.0f} samples/s"

@@ -1,0 +1,337 @@
+"""The record that a rank leaves of its run, in `logs/<run>/`.
+
+- `config.json`, at the start: the resolved flags, command, versions, machine, git commit.
+- `steps.jsonl`, from rank 0: one flat object per step.
+- `ranks/<k>.json`, at the end: bytes by kind, the ids of the samples, the parameters' fingerprint.
+- `ranks/<k>.trace.json`, if asked for: one step as torch.profiler saw it.
+- `summary.json`: how it ended and what it came to.
+"""
+
+import atexit
+import json
+import os
+import platform
+import socket
+import struct
+import subprocess
+import sys
+import time
+import traceback
+import zlib
+from pathlib import Path
+
+import torch
+
+from bootcamp import data, heartbeat, machine, models, processes, summary, timeline
+
+PROJECTIONS = 8
+CHUNK = 1 << 20
+
+
+class FolderError(Exception):
+    """A run folder that cannot be used. Its text says why and what to do."""
+
+
+def claim(args) -> None:
+    """Create the run folder and write `config.json` into it. Rank 0 alone does so.
+
+    Raises FolderError if the folder holds another run or anything else, or can't be written.
+    """
+    folder = args.run_dir
+    launched = os.environ.get("BOOTCAMP_RUN") == str(folder)  # by our launcher, which made it
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if processes.attempt() == 0 and not launched and any(folder.iterdir()):
+            raise FolderError(
+                f"--run-dir {folder} is not empty, it may hold another run. "
+                "Give a new folder, or delete that one."
+            )
+        (folder / "ranks").mkdir(exist_ok=True)
+        args.corpus_crc32 = data.corpus_crc32()
+        summary.write_json(folder / "config.json", _configuration(args))
+    except OSError as error:
+        raise FolderError(
+            f"--run-dir {folder} can't be written: {error.strerror}. "
+            "Give a folder that you may write to, on a disk that is not full."
+        ) from None
+
+
+def _configuration(args) -> dict:
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    flags = {
+        name: value
+        for name, value in vars(args).items()
+        if isinstance(value, int | float | str | None)
+    }
+    return {
+        **flags,
+        "timeout": args.timeout.total_seconds(),
+        "strategy": Path(sys.argv[0]).stem.removeprefix("_train_"),
+        "script": sys.argv[0],
+        "command": os.environ.get("BOOTCAMP_COMMAND", " ".join(["python", *sys.argv])),
+        "started_unix_seconds": time.time(),
+        "processes": processes.count(),
+        "machine": machine.describe(gpus),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "git_commit": _git_commit(),
+    }
+
+
+def _git_commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--verify", "-q", "HEAD"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+class Run:
+    """Takes down one rank's training: `step` after every step, `finish` after the last.
+
+    model, optimizer: what is trained; read for bytes and for the fingerprint, never changed.
+    batches: the data.Batches that the script draws from; read for the ids of the samples.
+    world: the number of ranks as the script's framework reports it.
+    """
+
+    def __init__(self, args, model, optimizer, batches, world: int):
+        self.args, self.model, self.optimizer = args, model, optimizer
+        self.batches, self.world = batches, world
+        self.rank = processes.rank()
+        self.folder = args.run_dir
+        self.device = torch.device(args.device)
+        self.tokens = models.tokens_per_sample(args)
+        self.sample_ids, self.steps_done, self.trace = [], 0, None
+        self.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
+        self._steps = None
+        if self.rank == 0:
+            self._steps = open(self.folder / "steps.jsonl", "a")  # noqa: SIM115
+        self._report_exceptions()
+        self.initial_fingerprint = fingerprint(model)
+        self._activations = _SavedForBackward(model)
+        self._activations.__enter__()
+        self._begin_step()
+
+    def step(self, step: int, loss: torch.Tensor) -> None:
+        """Take down one step. loss: the mean over the global batch, on any device, shape ()."""
+        loss = None if loss.is_meta else loss.item()  # waits for the device, so the time is whole
+        seconds = time.perf_counter() - self._began
+        if self.steps_done == 0:
+            self._activations.__exit__(None, None, None)
+            self._sent_before = sent_bytes()
+        if self.trace:
+            self._end_trace()
+        self.sample_ids.append(self.batches.sample_ids)
+        self.steps_done += 1
+        if self._steps:
+            row = {
+                "step": step,
+                "attempt": processes.attempt(),
+                "loss": loss,
+                "seconds": seconds,
+                "samples": self.args.global_batch,
+                "tokens": self.args.global_batch * self.tokens,
+            }
+            self._steps.write(json.dumps(row) + "\n")
+            self._steps.flush()
+        self.heartbeat.beat(self.steps_done)
+        self._begin_step()
+
+    def finish(self) -> None:
+        """Write the rank's record and, on rank 0, the summary.
+
+        From here on the process leaves by os._exit when its script ends: freeing what holds a
+        process group can hang (notebook 04 shows it), and nothing is left to be lost.
+        """
+        sent = sent_bytes()
+        counted = sent is not None and self._sent_before is not None and self.steps_done > 1
+        record = {
+            "rank": self.rank,
+            "world_size": self.world,
+            "device": str(self.device),
+            "parameter_device": next(self.model.parameters()).device.type,
+            "parameter_bytes": storage_bytes(self.model.parameters()),
+            "gradient_bytes": storage_bytes(p.grad for p in self.model.parameters()),
+            "optimizer_bytes": storage_bytes(_tensors(self.optimizer.state)),
+            "activation_bytes": self._activations.bytes,
+            "peak_bytes": peak_bytes(self.device),
+            "sent_bytes_per_step": (
+                (sent - self._sent_before) / (self.steps_done - 1) if counted else None
+            ),
+            "communication_seconds": self._communication_seconds(),
+            "fingerprint_initial": self.initial_fingerprint,
+            "fingerprint_final": fingerprint(self.model),
+            "sample_ids": self.sample_ids,
+        }
+        summary.write_json(self.folder / "ranks" / f"{self.rank}.json", record)
+        if self.rank == 0:
+            self._write_summary(record)
+        atexit.register(_leave)
+
+    def _write_summary(self, record: dict) -> None:
+        self._steps.close()
+        measures = summary.measures(summary.read_steps(self.folder))
+        samples = measures["samples_per_second"]["median"]
+        flops = models.flops_per_sample(self.args)
+        summary.write(
+            self.folder,
+            "ok",
+            **measures,
+            peak_bytes=record["peak_bytes"],
+            flops_per_sample=flops,
+            achieved_flops_per_second=flops * samples,
+        )
+
+    def _begin_step(self) -> None:
+        if self.args.trace_step == self.steps_done:
+            self._begin_trace()
+        self._began = time.perf_counter()
+
+    def _begin_trace(self) -> None:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self.trace = torch.profiler.profile(activities=activities)
+        self.trace.__enter__()
+        self._traced = torch.profiler.record_function("training_step")
+        self._traced.__enter__()
+
+    def _end_trace(self) -> None:
+        self._traced.__exit__(None, None, None)
+        self.trace.__exit__(None, None, None)
+        self.trace.export_chrome_trace(str(self._trace_path()))
+        self.trace = None
+
+    def _trace_path(self) -> Path:
+        return self.folder / "ranks" / f"{self.rank}.trace.json"
+
+    def _communication_seconds(self) -> float | None:
+        """Time that the traced step spent in collectives, waiting included; None without a trace."""
+        if not self._trace_path().exists():
+            return None
+        return timeline.total_seconds(timeline.read(self._trace_path())["communicate"])
+
+    def _report_exceptions(self) -> None:
+        """An exception that ends the script also goes into the summary, unless one is there."""
+        show = sys.excepthook
+
+        def report(kind, error, trace):
+            show(kind, error, trace)
+            if summary.read(self.folder)["status"] in ("running", "ok"):
+                summary.write(
+                    self.folder,
+                    status_of(error),
+                    **summary.measures(summary.read_steps(self.folder)),
+                    error={
+                        "rank": self.rank,
+                        "message": f"{kind.__name__}: {error}",
+                        "traceback": "".join(traceback.format_exception(kind, error, trace)),
+                    },
+                )
+
+        sys.excepthook = report
+
+
+def status_of(error: BaseException) -> str:
+    """The status of a run that this exception ended: failed, oom or interrupted."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return "oom" if out_of_memory or "DefaultCPUAllocator" in str(error) else "failed"
+
+
+def _leave() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1 if getattr(sys, "last_value", None) else 0)
+
+
+def fingerprint(model: torch.nn.Module) -> list[float] | None:
+    """Eight random projections of all parameters, summed in float64; None on the meta device.
+
+    Each direction is drawn from a generator seeded by the parameter's name, so a model has one
+    fingerprint however it is wrapped or cut. The root mean square of two fingerprints' differences
+    estimates the Euclidean distance between the parameters (Johnson and Lindenstrauss, 1984).
+    """
+    total = torch.zeros(PROJECTIONS, dtype=torch.float64)
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            return None
+        values = parameter.detach().flatten()
+        name = name.removeprefix("module.")  # the wrapper's, not the model's
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        for chunk in values.split(CHUNK):
+            directions = torch.randn(PROJECTIONS, len(chunk), generator=generator)
+            total += directions.double() @ chunk.cpu().double()
+    return total.tolist()
+
+
+def storage_bytes(tensors) -> int:
+    """Bytes of the storages behind these tensors on this rank, each storage once; None is 0."""
+    sizes = {}
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        storage = local.untyped_storage()
+        sizes[storage._cdata] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def _tensors(state) -> list[torch.Tensor]:
+    """Every tensor in the nested state of an optimizer."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    if isinstance(state, dict):
+        state = state.values()
+    if isinstance(state, list | tuple) or hasattr(state, "__iter__") and not isinstance(state, str):
+        return [tensor for value in state for tensor in _tensors(value)]
+    return []
+
+
+class _SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the bytes that a forward keeps for its backward, without the parameters themselves."""
+
+    def __init__(self, model):
+        super().__init__(self._saved, lambda tensor: tensor)
+        self._sizes = {}
+        self._parameters = {p.untyped_storage()._cdata for p in model.parameters()}
+
+    def _saved(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._parameters:
+            # by address while it lives: a transposed view shares its base's storage
+            self._sizes[storage.data_ptr() or storage._cdata] = storage.nbytes()
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(self._sizes.values())
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Peak memory of this rank: what torch held on the GPU, or the process's resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return machine.process_peak_bytes()
+
+
+def sent_bytes() -> int | None:
+    """Bytes that this process's TCP connections have sent so far, counted by the kernel.
+
+    Reads `tcpi_bytes_acked` of every connected socket (Linux, tcp(7)); None elsewhere. NCCL's
+    shared memory and NVLink traffic is not in it.
+    """
+    if platform.system() != "Linux":
+        return None
+    total = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+                total += struct.unpack_from("Q", info, 120)[0]
+        except OSError:
+            continue  # closed meanwhile, or no TCP socket
+    return total

@@ -1,0 +1,97 @@
+"""What a run came to: `summary.json`, and the arithmetic on its steps. Standard library only.
+
+Rank 0 writes it when the run ends well, any rank that raises writes it when it ends badly, and the
+launcher writes it for ranks that no longer can.
+"""
+
+import json
+import os
+import statistics
+from pathlib import Path
+
+WARMUP_STEPS = 3
+RESERVED_BYTES = 4096
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Write a file whole: beside its place first, then renamed, so that no reader sees a half."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_text(json.dumps(content, indent=1) + "\n")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def reserve(run_dir: Path) -> None:
+    """Write `status: running` with room to spare, so that a full disk can still say what happened."""
+    text = json.dumps({"status": "running"})
+    (run_dir / "summary.json").write_text(text.ljust(RESERVED_BYTES - 1) + "\n")
+
+
+def write(run_dir: Path, status: str, **content) -> dict:
+    """Write the run's summary. On a full disk, into the room reserved for it, without the rest."""
+    content = {"status": status, **content}
+    path = Path(run_dir) / "summary.json"
+    try:
+        write_json(path, content)
+    except OSError:
+        error = content.get("error")
+        if error:  # the reserved room is small: keep the end of a long traceback
+            error = {**error, "message": error["message"][-1000:], "traceback": ""}
+        text = json.dumps({"status": status, "error": error})
+        with open(path, "r+") as file:
+            file.write(text.ljust(RESERVED_BYTES - 1)[: RESERVED_BYTES - 1] + "\n")
+            file.truncate()
+    return content
+
+
+def read(run_dir: Path) -> dict:
+    """The run's summary; `{"status": "running"}` where there is none yet."""
+    try:
+        return json.loads((Path(run_dir) / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {"status": "running"}
+
+
+def read_steps(run_dir: Path) -> list[dict]:
+    """The rows of steps.jsonl in order, the last row of each step; a half-written line is skipped."""
+    try:
+        lines = (Path(run_dir) / "steps.jsonl").read_text().splitlines()
+    except OSError:
+        return []
+    rows = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # the line that is being written, or that a killed rank left
+        rows[row["step"]] = row
+    return [rows[step] for step in sorted(rows)]
+
+
+def after_warmup(steps: list[dict]) -> list[dict]:
+    """The steps that measures are taken from: without the first three, or the first half of few."""
+    return steps[min(WARMUP_STEPS, len(steps) // 2) :]
+
+
+def quartiles(values: list[float]) -> dict:
+    """Median and quartiles as {"median", "q25", "q75"}; of one value, three times that value."""
+    if len(values) == 1:
+        return dict.fromkeys(("median", "q25", "q75"), values[0])
+    q25, median, q75 = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": median, "q25": q25, "q75": q75}
+
+
+def measures(steps: list[dict]) -> dict:
+    """Throughput, step time and final loss of a run's steps; empty without steps."""
+    if not steps:
+        return {"steps": 0}
+    counted = after_warmup(steps)
+    return {
+        "steps": len(steps),
+        "final_loss": steps[-1]["loss"],
+        "seconds_per_step": quartiles([row["seconds"] for row in counted]),
+        "samples_per_second": quartiles([row["samples"] / row["seconds"] for row in counted]),
+        "tokens_per_second": quartiles([row["tokens"] / row["seconds"] for row in counted]),
+    }

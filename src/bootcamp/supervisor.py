@@ -1,0 +1,421 @@
+"""python -P src/bootcamp/supervisor.py <process id of the kernel>
+
+The process between a notebook's kernel and its ranks: starts them, watches them, ends them.
+
+It adopts every orphan below it (Linux: child subreaper), so whatever starts whatever, nothing gets
+away from it; and it holds a pipe to the kernel, so when the kernel dies, however it dies, it ends
+every rank and itself. It speaks with the kernel in lines of JSON on standard input and output:
+
+    <- {"do": "run", "run": folder, "start": "warm", "ranks": [...], ...}   see Job
+    <- {"do": "stop", "run": folder, "why": "interrupted"}
+    -> {"ready": true, "gpus": 0}
+    -> {"run": folder, "event": "started" | "ended", ...}
+
+Standard library only, so that it is there before the fork server has loaded torch.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bootcamp import descendants, forkserver, heartbeat, summary
+
+PR_SET_CHILD_SUBREAPER = 36
+TICK_SECONDS = 0.25
+GRACE_SECONDS = 0.3  # how long other ranks may take to say what they saw, after the first failure
+FORKSERVER = Path(forkserver.__file__)
+
+
+class ForkServer:
+    """The warm fork server: started at once, started again when it dies, asked for ranks."""
+
+    def __init__(self):
+        self.process = None
+        self.gpus = None
+        self.ready = asyncio.Event()
+        self._answers: dict[str, asyncio.Future] = {}
+
+    async def keep_alive(self, tell) -> None:
+        """Start the server and start it anew each time it ends, as long as this process lives."""
+        failures = 0
+        while failures < 3:
+            command = [sys.executable, "-P", str(FORKSERVER)]
+            self.process = await asyncio.create_subprocess_exec(
+                *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            failures += 1
+            async for line in self.process.stdout:
+                answer = json.loads(line)
+                if "ready" in answer:
+                    failures, self.gpus = 0, answer["gpus"]
+                    self.ready.set()
+                    tell(answer)
+                elif (waiting := self._answers.pop(answer["run"], None)) and not waiting.done():
+                    waiting.set_result(answer)
+            self.ready.clear()
+            await self.process.wait()
+            for waiting in self._answers.values():
+                if not waiting.done():
+                    waiting.set_result({"died": True})
+            self._answers.clear()
+        tell({"ready": False})
+
+    async def fork(self, order: dict) -> list[int]:
+        """Fork the ranks of a run; their process ids. Tries anew if the server dies meanwhile."""
+        while True:
+            await self.ready.wait()
+            waiting = asyncio.get_running_loop().create_future()
+            self._answers[order["run"]] = waiting
+            request = {**order, "supervisor": os.getpid()}
+            with contextlib.suppress(ConnectionError):
+                self.process.stdin.write(json.dumps(request).encode() + b"\n")
+                await self.process.stdin.drain()
+            answer = await waiting
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+            if "pids" in answer:
+                return answer["pids"]
+
+
+class Job:
+    """One run under supervision, from its start to the last process of it gone.
+
+    order: what the kernel asks for. `run`, the folder; `start`, one of warm, cold, command; `ranks`,
+    what forkserver.become_rank wants of each; `command` and `env` for a launcher such as torchrun;
+    `world`, the number of ranks; `hang_seconds`, how long no rank may finish a step; `finishes`,
+    whether the script writes a record; `port` for the rendezvous, 0 for any.
+    """
+
+    def __init__(self, order: dict, server: ForkServer):
+        self.order, self.server = order, server
+        self.folder = Path(order["run"])
+        self.pids: list[int] = []
+        self.sessions: set[int] = set()
+        self.codes: dict[int, int] = {}  # index of the process -> exit code, or minus its signal
+        self.failure: dict | None = None
+        self.stopped = asyncio.get_running_loop().create_future()
+        self._last_life = time.monotonic()
+        self._last_beats: dict = {}
+
+    async def run(self) -> dict:
+        """Start, watch, end; the last event for the kernel."""
+        try:
+            await self._start()
+            await self._watch()
+        except Exception as error:  # could not start: the kernel shall hear it, not wait
+            self.failure = _failure(None, "start", f"{type(error).__name__}: {error}")
+        finally:
+            await self._end_all()
+        return self._conclude()
+
+    async def _start(self) -> None:
+        if self.order["start"] == "warm":
+            self.pids = await self.server.fork(self.order)
+        elif self.order["start"] == "cold":
+            self.pids = self._start_cold()
+        else:
+            self.pids = [self._start_command()]
+        for pid in self.pids:
+            with contextlib.suppress(FileNotFoundError):
+                self.sessions.add(descendants.read(pid).session)
+        self.sessions.discard(os.getsid(0))
+        self._last_life = time.monotonic()
+
+    def _start_cold(self) -> list[int]:
+        store = forkserver.listen(self.order.get("port", 0))
+        os.set_inheritable(store.fileno(), True)
+        pids = []
+        for rank in self.order["ranks"]:
+            command = [sys.executable, "-P", str(FORKSERVER), "rank", json.dumps(rank)]
+            process = subprocess.Popen(
+                [*command, str(store.fileno())],
+                pass_fds=[store.fileno()],
+                env={**os.environ, "BOOTCAMP_RUN": self.order["run"]},
+                start_new_session=True,
+            )
+            process.returncode = 0  # this file waits for it, not the Popen object
+            pids.append(process.pid)
+        store.close()
+        return pids
+
+    def _start_command(self) -> int:
+        ranks = self.folder / "ranks"
+        with open(ranks / "launcher.out", "ab") as out, open(ranks / "launcher.err", "ab") as err:
+            process = subprocess.Popen(
+                self.order["command"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **self.order["env"], "BOOTCAMP_RUN": self.order["run"]},
+                start_new_session=True,
+            )
+        process.returncode = 0
+        return process.pid
+
+    async def _watch(self) -> None:
+        """Until every process has ended well, one has not, a rank hangs, or the kernel says stop."""
+        exits = {asyncio.create_task(self._exit(i)) for i in range(len(self.pids))}
+        while exits and not self.failure:
+            done, _ = await asyncio.wait(
+                {*exits, self.stopped}, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED"
+            )
+            exits -= done
+            if self.stopped in done:
+                self.failure = _failure(None, self.stopped.result(), "stopped from outside")
+            elif not done:
+                self._note_sessions()
+                self._check_for_hang()
+            elif bad := self._first_failure():
+                await asyncio.wait(exits, timeout=GRACE_SECONDS) if exits else None
+                self.failure = self._describe(bad)
+        for task in exits:
+            task.cancel()
+
+    async def _exit(self, index: int) -> None:
+        status = await wait_for_exit(self.pids[index])
+        self.codes[index] = os.waitstatus_to_exitcode(status)
+
+    def _first_failure(self) -> int | None:
+        """The process that failed first: codes keep the order in which the processes ended."""
+        return next((index for index, code in self.codes.items() if code != 0), None)
+
+    def _describe(self, index: int) -> dict:
+        code = self.codes[index]
+        rank = index if self.order["start"] != "command" else None
+        said = self._error_output(rank)
+        if code < 0:
+            name = signal.Signals(-code).name
+            return _failure(rank, "killed", f"was killed by signal {-code} ({name})", said)
+        if code == 2 and "Traceback" not in said:
+            return _failure(rank, "refused", said.strip().splitlines()[-1] if said.strip() else "")
+        last = [line for line in said.strip().splitlines() if line and not line.startswith(" ")]
+        message = last[-1] if last else f"ended with exit code {code}"
+        return _failure(rank, "raised", message, said)
+
+    def _error_output(self, rank: int | None) -> str:
+        path = self.folder / "ranks" / f"{'launcher' if rank is None else rank}.err"
+        return path.read_text(errors="replace")[-20_000:] if path.exists() else ""
+
+    def _note_sessions(self) -> None:
+        """Sessions of torchrun's or horovodrun's workers, to find them when they are orphans."""
+        table = descendants.processes()
+        below = descendants.tree(set(self.pids), table)
+        self.sessions |= {table[pid].session for pid in below if pid in table} - {os.getsid(0)}
+
+    def _beats(self) -> dict[int, tuple]:
+        found = {}
+        for path in (self.folder / "ranks").glob("*.beat"):
+            if beat := heartbeat.read(path):
+                found[int(path.stem)] = beat
+        return found
+
+    def _check_for_hang(self) -> None:
+        beats = self._beats()
+        if beats != self._last_beats:
+            self._last_beats, self._last_life = beats, time.monotonic()
+        silent = time.monotonic() - self._last_life
+        if silent > self.order["hang_seconds"]:
+            self.failure = self._describe_hang(beats, silent)
+
+    def _describe_hang(self, beats: dict[int, tuple], silent: float) -> dict:
+        """Ask every rank for its stack, then say who stands where."""
+        pids = {rank: beat[0] for rank, beat in beats.items()}
+        if self.order["start"] != "command":
+            pids = {rank: pid for rank, pid in enumerate(self.pids) if rank not in self.codes}
+        for pid in pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.5)  # faulthandler writes at once, but each rank must get a core
+        stacks = {rank: self._stack(rank) for rank in sorted(pids)}
+        waiting = {rank for rank, stack in stacks.items() if _waits_for_others(stack)}
+        stuck = sorted(set(stacks) - waiting)
+        steps = {rank: beats[rank][1] if rank in beats else 0 for rank in stacks}
+        who = f"rank {stuck[0]} hangs" if len(stuck) == 1 and waiting else "the ranks hang"
+        where = "\n".join(
+            f"rank {rank}, {steps[rank]} steps done"
+            f"{', waits for the others' if rank in waiting else ''}:\n{stack}"
+            for rank, stack in stacks.items()
+        )
+        message = f"{who}: no rank has finished a step for {silent:.0f} s"
+        return _failure(stuck[0] if len(stuck) == 1 else None, "hang", message, where)
+
+    def _stack(self, rank: int) -> str:
+        """The main thread's part of the dump, innermost frame first."""
+        path = self.folder / "ranks" / f"{rank}.stack"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        own = text[text.rfind("most recent call first") :] if text else ""
+        frames = [line for line in own.splitlines()[1:] if line.startswith("  File")]
+        return "\n".join(frames[:12]) or "  (no answer: not in Python, or not started yet)"
+
+    async def _end_all(self) -> None:
+        """Kill whatever is left of the run and wait until nothing is."""
+        deadline = time.monotonic() + 10
+        roots = set(self.pids) | {beat[0] for beat in self._beats().values() if self.pids}
+        while time.monotonic() < deadline:
+            members = descendants.of_run(self.order["run"], roots & _below_me(), self.sessions)
+            members -= {os.getpid(), self.server.process.pid if self.server.process else 0}
+            descendants.end(members)
+            _reap(except_for={self.server.process.pid} if self.server.process else set())
+            if not members:
+                return
+            await asyncio.sleep(0.01)
+
+    def _conclude(self) -> dict:
+        """Write the summary if the ranks have not, and make the event that ends the run."""
+        written = summary.read(self.folder)
+        kept = written["status"] in ("failed", "oom") and self.failure
+        if not self.failure and self.order["finishes"] and written["status"] == "running":
+            message = "the script ended without run.finish(): it left no record"
+            self.failure = _failure(0, "raised", message)
+        if self.failure and not (kept and self.failure["rank"] is None):
+            status = written["status"] if kept else "failed"
+            if self.failure["kind"] in ("interrupted", "kernel died"):
+                status = "interrupted"
+            steps = summary.measures(summary.read_steps(self.folder))
+            with contextlib.suppress(OSError):
+                summary.write(self.folder, status, **steps, error=self.failure)
+        elif not self.order["finishes"]:
+            with contextlib.suppress(OSError):
+                summary.write(self.folder, "ok", steps=0)
+        error = self.failure
+        if kept and self.failure["rank"] is None and self.failure["kind"] == "raised":
+            error = {**self.failure, **written["error"]}
+        return {"run": self.order["run"], "event": "ended", "error": error}
+
+
+def _failure(rank: int | None, kind: str, message: str, details: str = "") -> dict:
+    """kind: raised, refused, killed, hang, interrupted, kernel died, start."""
+    return {"rank": rank, "kind": kind, "message": message, "traceback": details}
+
+
+WAITING_FRAMES = ("distributed_c10d.py", "torch/autograd/graph.py", "torch/distributed/")
+
+
+def _waits_for_others(stack: str) -> bool:
+    """Whether the innermost frames of a stack are in a collective, or in a backward that has one."""
+    innermost = stack.splitlines()[:2]
+    return any(frame in line for line in innermost for frame in WAITING_FRAMES)
+
+
+def _below_me() -> set[int]:
+    return descendants.tree({os.getpid()}, descendants.processes())
+
+
+def _reap(except_for: set[int]) -> None:
+    """Take the exit status of every dead child that nobody waits for."""
+    for pid, process in descendants.processes().items():
+        if process.parent == os.getpid() and process.state == "Z" and pid not in except_for:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+async def wait_for_exit(pid: int) -> int:
+    """The wait status of a child, without blocking the other runs."""
+    if hasattr(os, "pidfd_open"):
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        handle = os.pidfd_open(pid)
+        loop.add_reader(handle, lambda: ended.done() or ended.set_result(None))
+        try:
+            await ended
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+        return os.waitpid(pid, 0)[1]
+    while True:  # macOS
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        await asyncio.sleep(0.05)
+
+
+class Supervisor:
+    """Takes the kernel's orders until the kernel is gone."""
+
+    def __init__(self, kernel: int):
+        self.kernel = kernel
+        self.server = ForkServer()
+        self.jobs: dict[str, Job] = {}
+        self.tasks: set[asyncio.Task] = set()
+
+    def tell(self, event: dict) -> None:
+        with contextlib.suppress(OSError):  # the kernel may be gone
+            os.write(1, json.dumps(event).encode() + b"\n")
+
+    async def main(self) -> None:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+            self._spawn(self.server.keep_alive(self.tell))
+        else:
+            self.tell({"ready": True, "gpus": None})
+        orders = self._spawn(self._take_orders())
+        gone = self._spawn(self._kernel_gone())
+        await asyncio.wait({orders, gone}, return_when="FIRST_COMPLETED")
+        await self._shut_down()
+
+    def _spawn(self, coroutine) -> asyncio.Task:
+        task = asyncio.create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def _take_orders(self) -> None:
+        reader = asyncio.StreamReader(limit=1 << 24)
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        async for line in reader:
+            order = json.loads(line)
+            if order["do"] == "run":
+                self._spawn(self._run(order))
+            elif (job := self.jobs.get(order["run"])) and not job.stopped.done():
+                job.stopped.set_result(order["why"])
+
+    async def _run(self, order: dict) -> None:
+        job = self.jobs[order["run"]] = Job(order, self.server)
+        try:
+            event = await job.run()
+        except Exception as error:
+            failure = _failure(None, "start", f"{type(error).__name__}: {error}")
+            event = {"run": order["run"], "event": "ended", "error": failure}
+        finally:
+            del self.jobs[order["run"]]
+        self.tell(event)
+
+    async def _kernel_gone(self) -> None:
+        """The kernel's death, also when a child of it still holds the other end of the pipe."""
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(ProcessLookupError):
+                handle = os.pidfd_open(self.kernel)
+                gone = asyncio.get_running_loop().create_future()
+                asyncio.get_running_loop().add_reader(handle, lambda: gone.set_result(None))
+                await gone
+                asyncio.get_running_loop().remove_reader(handle)
+        else:
+            await asyncio.Event().wait()
+
+    async def _shut_down(self) -> None:
+        running = [task for task in self.tasks if task.get_coro().__name__ == "_run"]
+        for job in self.jobs.values():
+            if not job.stopped.done():
+                job.stopped.set_result("kernel died")
+        if running:
+            await asyncio.wait(running, timeout=15)
+        if self.server.process and self.server.process.returncode is None:
+            self.server.process.kill()
+            await self.server.process.wait()
+        descendants.end(_below_me() - {os.getpid()})
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(Supervisor(int(sys.argv[1])).main())

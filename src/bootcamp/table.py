@@ -1,0 +1,84 @@
+"""A small table that reads well in a notebook and in a terminal. Standard library only."""
+
+import html
+
+
+def number(value) -> str:
+    """A value as a reader wants it: three or four digits that count, thousands apart."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    size = abs(value)
+    if size != 0 and (size < 1e-3 or size >= 1e9):
+        return f"{value:.2e}"
+    digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
+    return f"{value:,.{digits}f}"
+
+
+class Table:
+    """Rows of the same columns: a list of dictionaries, shown in the order of the first one's keys.
+
+    caption: what the table shows and where its numbers come from.
+    """
+
+    def __init__(self, rows: list[dict], caption: str = ""):
+        self.rows, self.caption = rows, caption
+        self.columns = list(rows[0]) if rows else []
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def column(self, name: str) -> list:
+        """The values of one column, from top to bottom."""
+        return [row[name] for row in self.rows]
+
+    def _cells(self) -> list[list[str]]:
+        return [[number(row.get(name)) for name in self.columns] for row in self.rows]
+
+    def __str__(self) -> str:
+        lines = [self.columns, *self._cells()]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
+        numeric = [self._is_numeric(name) for name in self.columns]
+        text = [
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(line, widths, numeric, strict=True)
+            ).rstrip()
+            for line in lines
+        ]
+        text.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join([self.caption, *text] if self.caption else text)
+
+    __repr__ = __str__
+
+    def _is_numeric(self, name: str) -> bool:
+        values = [row.get(name) for row in self.rows if row.get(name) is not None]
+        return bool(values) and all(isinstance(v, int | float) for v in values)
+
+    def _repr_html_(self) -> str:
+        align = {n: "right" if self._is_numeric(n) else "left" for n in self.columns}
+        head = "".join(
+            f'<th scope="col" style="text-align:{align[n]}">{html.escape(n)}</th>'
+            for n in self.columns
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f'<td style="text-align:{align[name]}">{html.escape(cell)}</td>'
+                for name, cell in zip(self.columns, cells, strict=True)
+            )
+            + "</tr>"
+            for cells in self._cells()
+        )
+        caption = (
+            f'<caption style="text-align:left">{html.escape(self.caption)}</caption>'
+            if self.caption
+            else ""
+        )
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
