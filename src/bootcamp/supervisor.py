@@ -175,9 +175,10 @@ class Job:
             elif not done:
                 self._note_sessions()
                 self._check_for_hang()
-            elif bad := self._first_failure():
-                await asyncio.wait(exits, timeout=GRACE_SECONDS) if exits else None
-                self.failure = self._describe(bad)
+            elif (failed := self._first_failure()) is not None:
+                if exits:
+                    await asyncio.wait(exits, timeout=GRACE_SECONDS)
+                self.failure = self._describe(failed)
         for task in exits:
             task.cancel()
 
@@ -347,6 +348,7 @@ class Supervisor:
         self.server = ForkServer()
         self.jobs: dict[str, Job] = {}
         self.tasks: set[asyncio.Task] = set()
+        self._kept_alive: asyncio.Task | None = None
 
     def tell(self, event: dict) -> None:
         with contextlib.suppress(OSError):  # the kernel may be gone
@@ -355,7 +357,7 @@ class Supervisor:
     async def main(self) -> None:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-            self._spawn(self.server.keep_alive(self.tell))
+            self._kept_alive = self._spawn(self.server.keep_alive(self.tell))
         else:
             self.tell({"ready": True, "gpus": None})
         orders = self._spawn(self._take_orders())
@@ -410,9 +412,8 @@ class Supervisor:
                 job.stopped.set_result("kernel died")
         if running:
             await asyncio.wait(running, timeout=15)
-        if self.server.process and self.server.process.returncode is None:
-            self.server.process.kill()
-            await self.server.process.wait()
+        if self._kept_alive:
+            self._kept_alive.cancel()
         descendants.end(_below_me() - {os.getpid()})
 
 

@@ -21,6 +21,11 @@ SIZES = {
 }
 
 
+def initial_std(width: int) -> float:
+    """GPT-2's 0.02 at its width of 768, and the same variance of a layer's output at any other."""
+    return 0.02 * (768 / width) ** 0.5
+
+
 class Embedding(nn.Module):
     """(batch, context) int64 -> (batch, context, width): the byte's vector plus its position's."""
 
@@ -28,8 +33,8 @@ class Embedding(nn.Module):
         super().__init__()
         self.byte = nn.Embedding(VOCABULARY, width)
         self.position = nn.Embedding(context, width)
-        nn.init.normal_(self.byte.weight, std=0.02)
-        nn.init.normal_(self.position.weight, std=0.02)
+        nn.init.normal_(self.byte.weight, std=initial_std(width))
+        nn.init.normal_(self.position.weight, std=initial_std(width))
 
     def forward(self, inputs):
         positions = torch.arange(inputs.shape[1], device=inputs.device)
@@ -69,12 +74,12 @@ class Block(nn.Module):
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
         for linear in (m for m in self.modules() if isinstance(m, nn.Linear)):
-            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.normal_(linear.weight, std=initial_std(width))
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
         # the residual stream adds up 2 * layers branches: keep its variance (GPT-2, section 2.3)
         for branch in (self.attention.out, self.down):
-            nn.init.normal_(branch.weight, std=0.02 / (2 * layers) ** 0.5)
+            nn.init.normal_(branch.weight, std=initial_std(width) / (2 * layers) ** 0.5)
 
     def forward(self, x):
         x = x + self.attention(self.attention_norm(x))
@@ -88,7 +93,7 @@ class Head(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.scores = nn.Linear(width, VOCABULARY, bias=False)
-        nn.init.normal_(self.scores.weight, std=0.02)
+        nn.init.normal_(self.scores.weight, std=initial_std(width))
 
     def forward(self, x):
         return self.scores(self.norm(x))

@@ -1,0 +1,102 @@
+"""python tools/notebooks.py [--check] [NAME ...]
+
+Make notebooks/*.ipynb from their reviewable sources, notebooks/sources/*.py (jupytext percent).
+
+Each notebook is executed; only the outputs of cells tagged nbval-check-output are stored, because
+they are the same on every machine. A stored measurement would give the predictions away, and would
+be another machine's. --check only compares the notebooks' cells with the sources, without running.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+CELL_SECONDS = 240
+CHECKED = "nbval-check-output"
+
+
+def sources() -> list[Path]:
+    """The sources in the order of the lessons."""
+    return sorted((NOTEBOOKS / "sources").glob("*.py"))
+
+
+def from_source(source: Path) -> nbformat.NotebookNode:
+    """A source as a notebook without outputs, with ids that stay the same from build to build."""
+    notebook = jupytext.read(source)
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"{source.stem[:2]}-{number:03d}"
+        if cell.cell_type == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return notebook
+
+
+def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Run every cell as JupyterLab would, in the notebooks' folder; raises at the first error."""
+    client = NotebookClient(
+        notebook, timeout=CELL_SECONDS, resources={"metadata": {"path": str(NOTEBOOKS)}}
+    )
+    return client.execute()
+
+
+def keep_deterministic_outputs(notebook: nbformat.NotebookNode) -> None:
+    """Drop what differs from machine to machine: outputs, numbers of execution, widget states."""
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell["execution_count"] = None
+            cell.metadata.pop("execution", None)
+            if CHECKED not in cell.metadata.get("tags", []):
+                cell["outputs"] = []
+            for output in cell["outputs"]:
+                if "execution_count" in output:
+                    output["execution_count"] = None
+
+
+def same_cells(notebook: nbformat.NotebookNode, source: Path) -> bool:
+    """Whether a notebook's cells are those of its source, outputs aside."""
+    expected = from_source(source)
+
+    def content(of):
+        return [(c.cell_type, c.source, list(c.metadata.get("tags", []))) for c in of.cells]
+
+    return content(notebook) == content(expected)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="lessons to make, such as 04 (default: all)")
+    parser.add_argument("--check", action="store_true", help="compare, do not run")
+    args = parser.parse_args()
+    stale = []
+    for source in sources():
+        if args.names and not any(source.stem.startswith(name) for name in args.names):
+            continue
+        target = NOTEBOOKS / f"{source.stem}.ipynb"
+        if args.check:
+            if not target.exists() or not same_cells(nbformat.read(target, 4), source):
+                stale.append(target.name)
+            continue
+        began = time.monotonic()
+        notebook = execute(from_source(source))
+        keep_deterministic_outputs(notebook)
+        nbformat.write(notebook, target)
+        print(f"{target.name}: {time.monotonic() - began:.0f} s", flush=True)
+    if stale:
+        print(f"Not as their sources: {', '.join(stale)}. Run `make notebooks`.")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
