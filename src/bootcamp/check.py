@@ -28,7 +28,7 @@ PROVEN_WITH = {"adamw": {"optimizer": "adamw"}, "sgd": {"optimizer": "sgd"}}
 
 
 class NotTheSame(AssertionError):
-    """A run that is not the baseline's training. The text says what differs and what may cause it."""
+    """A run that is not the baseline's training. The text says what differs and a likely cause."""
 
 
 class Proof:
@@ -39,7 +39,13 @@ class Proof:
 
     def add(self, what: str, measured, allowed, passed: bool, hint: str) -> None:
         self.rows.append(
-            {"compared": what, "measured": measured, "allowed": allowed, "same": passed, "hint": hint}
+            {
+                "compared": what,
+                "measured": measured,
+                "allowed": allowed,
+                "same": passed,
+                "hint": hint,
+            }
         )
 
     @property
@@ -53,7 +59,11 @@ class Proof:
             f"{self.run.config.get('optimizer')}: {verdict}"
         )
         rows = [
-            {**row, "same": "yes" if row["same"] else "NO", "hint": None if row["same"] else row["hint"]}
+            {
+                **row,
+                "same": "yes" if row["same"] else "NO",
+                "hint": None if row["same"] else row["hint"],
+            }
             for row in self.rows
         ]
         if not self.failed:

@@ -1,4 +1,4 @@
-"""What a strategy changes: the diff of a script to its parent, derived from the files when shown."""
+"""What a strategy changes: a script's diff to its parent, derived from the files when shown."""
 
 import difflib
 import html

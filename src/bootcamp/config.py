@@ -52,7 +52,9 @@ def parse(devices: tuple[str, ...] = DEVICES, add_flags=None) -> argparse.Namesp
     _use_cores(args.cores_per_rank)
     torch.manual_seed(args.seed)
     if args.device == "cpu" and args.wants == "auto" and processes.rank() == 0:
-        print(f"No GPU for each of {processes.local_count()} rank(s) on this host: training on CPU.")
+        print(
+            f"No GPU for each of {processes.local_count()} rank(s) on this host: training on CPU."
+        )
     return args
 
 
@@ -125,8 +127,8 @@ def _resolve_device(wanted: str) -> tuple[str, str]:
     if wanted == "cuda" and gpus < processes.local_count():
         found = "none" if gpus == 0 else f"only {gpus}"
         raise ConfigError(
-            f"--device cuda: {processes.local_count()} rank(s) on this host need a GPU each, and torch "
-            f"{torch.__version__} finds {found}. Use --device cpu, or start fewer ranks."
+            f"--device cuda: {processes.local_count()} rank(s) on this host need a GPU each, and "
+            f"torch {torch.__version__} finds {found}. Use --device cpu, or start fewer ranks."
         )
     if wanted == "cuda" or (wanted == "auto" and gpus >= processes.local_count()):
         torch.cuda.set_device(processes.local_rank())

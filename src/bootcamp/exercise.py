@@ -1,4 +1,4 @@
-"""Exercises on the scripts themselves: `exercise.start("ddp")`, edit the file, `exercise.check("ddp")`.
+"""Exercises on the scripts themselves: `exercise.start(name)`, edit the file, `exercise.check(name)`.
 
 The solution of an exercise is a script of the course. Its starting point is made from it, or from
 its parent, when the reader starts: nothing is kept twice. The checker runs the reader's own script.
@@ -141,7 +141,9 @@ def check(name: str) -> Result:
     if not exercise.path.exists():
         return Result(False, f'Not started yet: run exercise.start("{name}") first.')
     if exercise.path.read_text() == exercise.starting_point():
-        return Result(False, "Not solved yet: the script is still the starting point.\n" + _help(exercise))
+        return Result(
+            False, "Not solved yet: the script is still the starting point.\n" + _help(exercise)
+        )
     return check_script(exercise, exercise.path)
 
 
@@ -154,7 +156,9 @@ def check_script(exercise: Exercise, path: Path) -> Result:
     except proof.NotTheSame as error:
         return Result(False, f"Not solved yet: it runs, but {error}\n{_help(exercise)}")
     except launch.LaunchError as error:
-        return Result(False, f"Not solved yet: the script ended with an error.\n{error}\n{_help(exercise)}")
+        return Result(
+            False, f"Not solved yet: the script ended with an error.\n{error}\n{_help(exercise)}"
+        )
     lines = ["Solved: the same training as the baseline with both optimizers."]
     worst = max(_worst_loss(each.run, each.baseline) for each in proofs)
     lines.append(f"The largest difference of any step's loss is {worst:.1e}.")

@@ -210,7 +210,7 @@ def _in_a_fork(function) -> int:
 
 
 def cold_rank() -> None:
-    """`forkserver.py rank <json> <fd>`: one rank in a process of its own, on an inherited socket."""
+    """`forkserver.py rank <json> <fd>`: one rank in its own process, on an inherited socket."""
     rank, store = json.loads(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
     die_with_parent()
     become_rank(rank, store, supervisor=None)

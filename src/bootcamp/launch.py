@@ -25,6 +25,15 @@ from bootcamp.runs import Run
 
 STARTS = ("warm", "cold", "torchrun")
 POLL_SECONDS = 0.1
+SUPERVISOR_DIED = {
+    "event": "ended",
+    "error": {
+        "rank": None,
+        "kind": "start",
+        "message": "the launcher's supervisor process died, and the run with it; launch again",
+        "traceback": "",
+    },
+}
 
 
 class LaunchError(Exception):
@@ -88,9 +97,7 @@ class Connection:
                 waiting.put(event)
         self.ready.set()
         for waiting in list(self._queues.values()):
-            message = "the launcher's supervisor process died; the next launch starts a new one"
-            error = {"rank": None, "kind": "start", "message": message, "traceback": ""}
-            waiting.put({"event": "ended", "error": error})
+            waiting.put(SUPERVISOR_DIED)
 
     @property
     def alive(self) -> bool:
@@ -106,9 +113,7 @@ class Connection:
         events = self._queues[order["run"]] = queue.Queue()
         self.send(order)
         if not self.alive:
-            message = "the launcher's supervisor process died; launch again"
-            error = {"rank": None, "kind": "start", "message": message, "traceback": ""}
-            events.put({"event": "ended", "error": error})
+            events.put(SUPERVISOR_DIED)
         return events
 
     def forget(self, run: str) -> None:
@@ -227,7 +232,8 @@ def launch(
         order |= {"command": [*torchrun, "--run-dir", str(folder)], "env": environment}
     if port and (taken := _taken(port)):
         raise _no_start(folder, taken)
-    show = progress.silent() if quiet else progress.display(command, _steps(flags), _where(flags))
+    where = _where(flags.get("device", "cpu"), ranks)
+    show = progress.silent() if quiet else progress.display(command, _steps(flags), where)
     return _follow(order, folder, show, raises)
 
 
@@ -269,6 +275,9 @@ def _follow(order: dict, folder: Path, show, raises: bool) -> Run:
         raise
     finally:
         connection.forget(order["run"])
+    if event is SUPERVISOR_DIED:
+        steps = summary.measures(summary.read_steps(folder))
+        summary.write(folder, "failed", **steps, error=event["error"])
     run = Run(folder)
     show.end(run.summary)
     if event["error"] and raises:
@@ -366,10 +375,11 @@ def _device_flag(known, device: str, ranks: int) -> dict:
     return {"device": "cuda" if gpu_count() >= ranks else "cpu"}
 
 
-def _where(flags: dict) -> str:
-    return {"cuda": "GPUs, NCCL", "meta": "no device: a rehearsal"}.get(
-        flags.get("device"), "CPU cores, gloo"
-    )
+def _where(device: str, ranks: int) -> str:
+    if device == "meta":
+        return "no device: a rehearsal"
+    kind, backend = ("GPU", "NCCL") if device == "cuda" else ("CPU", "gloo")
+    return f"1 {kind} rank" if ranks == 1 else f"{ranks} {kind} ranks, {backend}"
 
 
 def _steps(flags: dict) -> int:
@@ -386,7 +396,7 @@ _numbers = itertools.count(1)
 
 
 def _new_folder(path: Path, given: Path | str | None) -> Path:
-    """A new run folder with the summary's room reserved, so that a full disk shows before a start."""
+    """A new run folder with the summary's room reserved: a full disk shows before a start."""
     name = path.stem.removeprefix("_train_")
     while True:
         stamp = time.strftime("%Y%m%d-%H%M%S")

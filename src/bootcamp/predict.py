@@ -46,7 +46,9 @@ class Score:
             return f"Measured: {measured}. You made no prediction; try the next one."
         said = self.prediction._text(self.prediction.answer)
         if self.right:
-            return f"Measured: {measured}. You said {said}: within {self.within:.0%}, well predicted."
+            return (
+                f"Measured: {measured}. You said {said}: within {self.within:.0%}, well predicted."
+            )
         if self.measured == 0:
             return f"Measured: {measured}. You said {said}. What did you expect to be different?"
         factor = self.prediction.answer / self.measured

@@ -8,6 +8,7 @@
 """
 
 import atexit
+import contextlib
 import json
 import os
 import platform
@@ -47,6 +48,8 @@ def claim(args) -> None:
                 "Give a new folder, or delete that one."
             )
         (folder / "ranks").mkdir(exist_ok=True)
+        if not (folder / "summary.json").exists():
+            summary.reserve(folder)
         args.corpus_crc32 = data.corpus_crc32()
         summary.write_json(folder / "config.json", _configuration(args))
     except OSError as error:
@@ -206,7 +209,7 @@ class Run:
         return self.folder / "ranks" / f"{self.rank}.trace.json"
 
     def _communication_seconds(self) -> float | None:
-        """Time that the traced step spent in collectives, waiting included; None without a trace."""
+        """Time of the traced step in collectives, waiting included; None without a trace."""
         if not self._trace_path().exists():
             return None
         return timeline.total_seconds(timeline.read(self._trace_path())["communicate"])
@@ -216,7 +219,8 @@ class Run:
         show = sys.excepthook
 
         def report(kind, error, trace):
-            show(kind, error, trace)
+            with contextlib.suppress(OSError):
+                show(kind, error, trace)  # on a full disk even this can fail
             if summary.read(self.folder)["status"] in ("running", "ok"):
                 summary.write(
                     self.folder,

@@ -24,7 +24,7 @@ def write_json(path: Path, content: dict) -> None:
 
 
 def reserve(run_dir: Path) -> None:
-    """Write `status: running` with room to spare, so that a full disk can still say what happened."""
+    """Write `status: running` with room to spare: a full disk can still say what happened."""
     text = json.dumps({"status": "running"})
     (run_dir / "summary.json").write_text(text.ljust(RESERVED_BYTES - 1) + "\n")
 
@@ -55,7 +55,7 @@ def read(run_dir: Path) -> dict:
 
 
 def read_steps(run_dir: Path) -> list[dict]:
-    """The rows of steps.jsonl in order, the last row of each step; a half-written line is skipped."""
+    """The rows of steps.jsonl in order, the last one of each step; a half line is skipped."""
     try:
         lines = (Path(run_dir) / "steps.jsonl").read_text().splitlines()
     except OSError:

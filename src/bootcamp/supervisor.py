@@ -90,10 +90,10 @@ class ForkServer:
 class Job:
     """One run under supervision, from its start to the last process of it gone.
 
-    order: what the kernel asks for. `run`, the folder; `start`, one of warm, cold, command; `ranks`,
-    what forkserver.become_rank wants of each; `command` and `env` for a launcher such as torchrun;
-    `world`, the number of ranks; `hang_seconds`, how long no rank may finish a step; `finishes`,
-    whether the script writes a record; `port` for the rendezvous, 0 for any.
+    order: what the kernel asks for. `run`, the folder; `start`, one of warm, cold, command;
+    `ranks`, what forkserver.become_rank wants of each; `command` and `env` for a launcher such as
+    torchrun; `hang_seconds`, how long no rank may finish a step; `finishes`, whether the script
+    writes a record; `port` for the rendezvous, 0 for any.
     """
 
     def __init__(self, order: dict, server: ForkServer):
@@ -163,7 +163,7 @@ class Job:
         return process.pid
 
     async def _watch(self) -> None:
-        """Until every process has ended well, one has not, a rank hangs, or the kernel says stop."""
+        """Until every process has ended well, one has not, ranks hang, or the kernel says stop."""
         exits = {asyncio.create_task(self._exit(i)) for i in range(len(self.pids))}
         while exits and not self.failure:
             done, _ = await asyncio.wait(
@@ -274,24 +274,28 @@ class Job:
     def _conclude(self) -> dict:
         """Write the summary if the ranks have not, and make the event that ends the run."""
         written = summary.read(self.folder)
-        kept = written["status"] in ("failed", "oom") and self.failure
         if not self.failure and self.order["finishes"] and written["status"] == "running":
             message = "the script ended without run.finish(): it left no record"
             self.failure = _failure(0, "raised", message)
-        if self.failure and not (kept and self.failure["rank"] is None):
-            status = written["status"] if kept else "failed"
-            if self.failure["kind"] in ("interrupted", "kernel died"):
-                status = "interrupted"
+        if self.failure and self._said_by_rank(written):
+            self.failure |= written["error"]
+        elif self.failure:
+            stopped = self.failure["kind"] in ("interrupted", "kernel died")
             steps = summary.measures(summary.read_steps(self.folder))
-            with contextlib.suppress(OSError):
-                summary.write(self.folder, status, **steps, error=self.failure)
+            self._write("interrupted" if stopped else "failed", **steps, error=self.failure)
         elif not self.order["finishes"]:
-            with contextlib.suppress(OSError):
-                summary.write(self.folder, "ok", steps=0)
-        error = self.failure
-        if kept and self.failure["rank"] is None and self.failure["kind"] == "raised":
-            error = {**self.failure, **written["error"]}
-        return {"run": self.order["run"], "event": "ended", "error": error}
+            self._write("ok", steps=0)
+        return {"run": self.order["run"], "event": "ended", "error": self.failure}
+
+    def _said_by_rank(self, written: dict) -> bool:
+        """Whether the rank that failed first has itself written what happened."""
+        if written["status"] not in ("failed", "oom") or self.failure["kind"] != "raised":
+            return False
+        return self.failure["rank"] in (None, written["error"]["rank"])
+
+    def _write(self, status: str, **content) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the kernel still hears of it
+            summary.write(self.folder, status, **content)
 
 
 def _failure(rank: int | None, kind: str, message: str, details: str = "") -> dict:
@@ -303,7 +307,7 @@ WAITING_FRAMES = ("distributed_c10d.py", "torch/autograd/graph.py", "torch/distr
 
 
 def _waits_for_others(stack: str) -> bool:
-    """Whether the innermost frames of a stack are in a collective, or in a backward that has one."""
+    """Whether a stack's innermost frames are in a collective, or a backward that has one."""
     innermost = stack.splitlines()[:2]
     return any(frame in line for line in innermost for frame in WAITING_FRAMES)
 

@@ -1,0 +1,54 @@
+# The commands of the course. They need python3 (3.11 or newer, with venv) and make, nothing else.
+#   make lab     the course in JupyterLab          make test    everything is proved
+#   make help    all commands
+# TORCH_INDEX=https://... installs torch from that index, such as PyTorch's own for CPU builds.
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export PYTHONDONTWRITEBYTECODE ?= 1
+
+.PHONY: help lab test lint unit notebooks-test course bench drills notebooks slides clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "There is no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=/path/to/it."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$$($(PYTHON) --version) is too old: the course needs Python 3.11 or newer, say make PYTHON=python3.12."; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
+	@echo "Installing into $(VENV) (once; PyTorch is large) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation --editable '.[lab,test]'
+	@touch $@
+
+lab: $(READY)  ## the course in JupyterLab, at its first notebook
+	$(PY) tools/lab.py
+
+test: $(READY)  ## prove everything: lint, unit tests, scripts, equality, faults, notebooks, browser
+	$(PY) tools/test.py
+
+drills: $(READY)  ## faults and launches in numbers: 300 launches, every fault ten times, a table
+	$(PY) tools/drills.py
+
+bench: $(READY)  ## speed and memory as ratios within one run
+	$(PY) tools/bench.py
+
+course: $(READY)  ## all notebooks in order, with figures and a report of this machine under logs/
+	$(PY) tools/course.py
+
+notebooks: $(READY)  ## notebooks/*.ipynb from notebooks/sources/*.py
+	$(PY) tools/notebooks.py
+
+slides: $(READY)  ## slides/build/*.html from slides/*.md
+	$(PY) tools/slides.py
+
+clean:  ## remove what was made: environment, slides, caches (records in logs/ stay)
+	rm -rf $(VENV) slides/build src/*.egg-info .pytest_cache .ruff_cache

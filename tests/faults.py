@@ -1,0 +1,350 @@
+"""Every way in which a run can go wrong, each provoked for real and checked.
+
+A fault is a function without arguments that provokes it, asserts what must hold, and returns the
+seconds from the fault to its end. The tests run each once, `make drills` runs each ten times.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from bootcamp import descendants, launch, runs, summary
+from bootcamp.launch import LaunchError, RankFailed, RunHung, RunRefused
+from bootcamp.variant import variant
+
+LONG = {"steps": 100_000, "model": "mlp", "quiet": True}
+SHORT = {"steps": 5, "model": "mlp", "quiet": True}
+
+
+def leftovers(kernel: int, allow_launcher: bool = False) -> dict[int, str]:
+    """Living processes that a kernel's launches have started: process id -> command."""
+    connection = launch._connection
+    allowed = set()
+    if allow_launcher and connection is not None and connection.alive:
+        allowed = {connection.process.pid, *_fork_servers(connection.process.pid)}
+    found = {}
+    for pid, process in descendants.processes().items():
+        mark = descendants.environment(pid).get("BOOTCAMP_KERNEL")
+        if mark == str(kernel) and process.state not in "ZX" and pid not in {kernel, *allowed}:
+            found[pid] = descendants.command(pid)
+    return found
+
+
+def _fork_servers(supervisor: int) -> list[int]:
+    """The fork server: the supervisor's only child whose command says so and is in its session."""
+    table = descendants.processes()
+    session = table[supervisor].session
+    return [
+        pid
+        for pid, process in table.items()
+        if process.parent == supervisor
+        and process.session == session
+        and "forkserver.py" in descendants.command(pid)
+    ]
+
+
+def _broken(name: str, fault: str) -> Path:
+    """_train_ddp.py in which rank 1 meets a fault before its third optimizer step."""
+    line = "optimizer.step()"
+    text = f"if rank == 1 and step == 2:\n    {fault}\n{line}"
+    return variant("ddp", name, {line: text})
+
+
+def _ends_with(expected: type, script, **flags) -> tuple[LaunchError, float]:
+    began = time.monotonic()
+    try:
+        launch.launch(script, 2, **{**SHORT, **flags})
+    except expected as error:
+        assert not leftovers(os.getpid(), allow_launcher=True)
+        return error, time.monotonic() - began
+    raise AssertionError(f"{script} ended well, expected {expected.__name__}")
+
+
+def rank_raises() -> float:
+    script = _broken("raises", 'raise ValueError("one rank has had enough")')
+    error, seconds = _ends_with(RankFailed, script)
+    assert error.error["rank"] == 1
+    assert "ValueError: one rank has had enough" in str(error)
+    assert "raises.py" in str(error), "the traceback must name the line of the script"
+    assert "forkserver.py" not in str(error), "the launcher's inside is not the reader's concern"
+    assert seconds < 10
+    _recorded(error.run, "failed", "one rank has had enough")
+    return seconds
+
+
+def rank_is_killed() -> float:
+    script = _broken("killed", '__import__("os").kill(__import__("os").getpid(), 9)')
+    error, seconds = _ends_with(RankFailed, script)
+    assert error.error["rank"] == 1
+    assert "SIGKILL" in str(error)
+    _recorded(error.run, "failed", "SIGKILL")
+    return seconds
+
+
+def rank_hangs() -> float:
+    script = _broken("hangs", '__import__("time").sleep(3600)')
+    error, seconds = _ends_with(RunHung, script, hang_seconds=2)
+    assert error.error["rank"] == 1, error
+    assert "rank 1 hangs" in str(error)
+    assert "hangs.py" in str(error), "the stack must name the line where the rank stood"
+    assert "waits for the others" in str(error)
+    _recorded(error.run, "failed", "rank 1 hangs")
+    return seconds
+
+
+def _recorded(run: runs.Run, status: str, message: str) -> None:
+    said = summary.read(run.folder)
+    assert said["status"] == status, said
+    assert message in said["error"]["message"], said["error"]["message"]
+
+
+def _when_running(folder: Path, then, seconds: float = 60.0) -> threading.Thread:
+    """Call `then` in a thread once the run in this folder has done a few steps."""
+
+    def wait():
+        deadline = time.monotonic() + seconds
+        while len(summary.read_steps(folder)) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        then()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def _fresh_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="bootcamp-fault-")) / "run"
+
+
+def cell_is_interrupted() -> float:
+    """As the stop button does: SIGINT to the kernel while it waits for the run."""
+    folder, moment = _fresh_folder(), []
+
+    def interrupt():
+        moment.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = _when_running(folder, interrupt)
+    try:
+        launch.launch("ddp", 2, run_dir=folder, **LONG)
+    except KeyboardInterrupt:
+        seconds = time.monotonic() - moment[0]
+    else:
+        raise AssertionError("the interrupt did not end the launch")
+    thread.join()
+    assert not leftovers(os.getpid(), allow_launcher=True)
+    assert summary.read(folder)["status"] == "interrupted"
+    return seconds
+
+
+def kernel_is_killed() -> float:
+    """kill -9 of the process that launched: nobody is left to clean up but the supervisor."""
+    folder = _fresh_folder()
+    code = (
+        f"from bootcamp.launch import launch; launch('ddp', 2, run_dir={str(folder)!r}, **{LONG})"
+    )
+    kernel = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    died = []
+
+    def kill():
+        died.append(time.monotonic())
+        kernel.kill()
+
+    _when_running(folder, kill).join()
+    kernel.wait()
+    while leftovers(kernel.pid):
+        assert time.monotonic() - died[0] < 15, f"still there: {leftovers(kernel.pid)}"
+        time.sleep(0.02)
+    said = summary.read(folder)
+    assert said["status"] == "interrupted", said
+    assert said["error"]["kind"] == "kernel died"
+    return time.monotonic() - died[0]
+
+
+def fork_server_dies() -> float:
+    """A run that goes on does not notice; the next launch finds a new server."""
+    folder, killed = _fresh_folder(), []
+
+    def kill():
+        for pid in _fork_servers(launch.connect().process.pid):
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    launch.launch("ddp", 2, **SHORT)
+    thread = _when_running(folder, kill)
+    run = launch.launch("ddp", 2, run_dir=folder, **{**LONG, "steps": 400})
+    thread.join()
+    assert killed, "there was no fork server to kill"
+    assert run.status == "ok"
+    assert len(run.losses) == 400
+    began = time.monotonic()
+    assert launch.launch("ddp", 2, **SHORT).status == "ok"
+    return time.monotonic() - began
+
+
+def supervisor_dies() -> float:
+    """kill -9 of the supervisor: its ranks die with it, the cell says so, the next launch works."""
+    folder = _fresh_folder()
+    connection = launch.connect()
+    thread = _when_running(folder, connection.process.kill)
+    try:
+        launch.launch("ddp", 2, run_dir=folder, **LONG)
+    except LaunchError as error:
+        assert "supervisor" in str(error)
+    else:
+        raise AssertionError("the launch outlived its supervisor")
+    thread.join()
+    began = time.monotonic()
+    while leftovers(os.getpid()):
+        assert time.monotonic() - began < 10, f"still there: {leftovers(os.getpid())}"
+        time.sleep(0.02)
+    assert summary.read(folder)["status"] == "failed"
+    assert launch.launch("ddp", 2, **SHORT).status == "ok"
+    return time.monotonic() - began
+
+
+def two_launches_at_once() -> float:
+    ended = []
+
+    def one():
+        ended.append(launch.launch("ddp", 2, **{**SHORT, "steps": 30}))
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [run.status for run in ended] == ["ok", "ok"]
+    assert ended[0].folder != ended[1].folder
+    assert ended[0].losses == ended[1].losses
+    return time.monotonic() - began
+
+
+def port_is_taken() -> float:
+    """A taken port is refused when it was asked for, and never met when it was not."""
+    began = time.monotonic()
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        try:
+            launch.launch("ddp", 2, port=port, **SHORT)
+        except RunRefused as error:
+            assert f"port={port}" in str(error)
+            _recorded(error.run, "failed", "can't be had")
+        else:
+            raise AssertionError("a taken port was not noticed")
+        os.environ["MASTER_PORT"] = str(port)
+        try:
+            assert launch.launch("ddp", 2, **SHORT).status == "ok"
+        finally:
+            del os.environ["MASTER_PORT"]
+    assert launch.launch("ddp", 2, port=port, **SHORT).status == "ok"
+    return time.monotonic() - began
+
+
+def folder_cannot_be_written() -> float:
+    began = time.monotonic()
+    for folder, why in (("/dev/null/run", "Not a directory"), ("/proc/run", "No such file")):
+        try:
+            launch.launch("ddp", 2, run_dir=folder, **SHORT)
+        except RunRefused as error:
+            assert folder in str(error)
+            assert why in str(error)
+        else:
+            raise AssertionError(f"{folder} was written")
+    return time.monotonic() - began
+
+
+@contextlib.contextmanager
+def _small_disk(size: str):
+    """A file system of so many bytes, or None where this user may not mount one."""
+    folder = tempfile.mkdtemp(prefix="bootcamp-disk-")
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+    try:
+        mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    try:
+        yield Path(folder) if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", folder], check=True)
+
+
+class CannotProvoke(Exception):
+    """This machine does not allow the fault to be provoked; the text says what it would need."""
+
+
+def disk_is_full() -> float:
+    """Six pages: room for the start of a run and for some sixty steps, not for its end."""
+    with _small_disk("24k") as disk:
+        if disk is None:
+            raise CannotProvoke("a full disk needs the right to mount a small one")
+        error, seconds = _ends_with(RankFailed, "ddp", run_dir=disk / "run", steps=300)
+        assert "No space left on device" in str(error)
+        _recorded(error.run, "failed", "No space left on device")
+        assert len(error.run.steps) > 10, "what was written before must be readable"
+        (disk / "rest").write_bytes(b"")
+        with contextlib.suppress(OSError), open(disk / "rest", "wb") as rest:
+            rest.write(bytes(24 * 1024))
+        try:
+            launch.launch("ddp", 2, run_dir=disk / "second", **SHORT)
+        except RunRefused as refused:
+            assert "No space left on device" in str(refused)
+        else:
+            raise AssertionError("a launch on a full disk began")
+    return seconds
+
+
+def torchrun_is_interrupted() -> float:
+    """The same for a launcher that starts processes of its own: no grandchild is left."""
+    folder, moment = _fresh_folder(), []
+
+    def interrupt():
+        moment.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = _when_running(folder, interrupt)
+    try:
+        launch.launch("ddp", 2, run_dir=folder, start="torchrun", **LONG)
+    except KeyboardInterrupt:
+        seconds = time.monotonic() - moment[0]
+    else:
+        raise AssertionError("the interrupt did not end the launch")
+    thread.join()
+    assert not leftovers(os.getpid(), allow_launcher=True)
+    assert summary.read(folder)["status"] == "interrupted"
+    return seconds
+
+
+FAULTS = {
+    function.__name__: function
+    for function in (
+        rank_raises,
+        rank_is_killed,
+        rank_hangs,
+        cell_is_interrupted,
+        kernel_is_killed,
+        fork_server_dies,
+        supervisor_dies,
+        two_launches_at_once,
+        port_is_taken,
+        folder_cannot_be_written,
+        disk_is_full,
+        torchrun_is_interrupted,
+    )
+}
+
+if __name__ == "__main__":
+    print(json.dumps({name: FAULTS[name]() for name in sys.argv[1:] or FAULTS}, indent=1))
+    launch.shut_down()
