@@ -182,7 +182,7 @@ def _compare_parameters(proof: Proof, tolerance: float) -> None:
     ):
         expected = base[f"fingerprint_{moment}"]
         apart = [distance(rank[f"fingerprint_{moment}"], expected) for rank in proof.run.ranks]
-        worst = max(apart) / moved
+        worst = max(apart) / moved if math.isfinite(sum(apart)) and moved > 0 else math.inf
         proof.add(
             f"{moment} parameters apart, as a share of the way the baseline's moved",
             worst,

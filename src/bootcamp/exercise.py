@@ -1,4 +1,4 @@
-"""Exercises on the scripts themselves: `exercise.start(name)`, edit the file, `exercise.check(name)`.
+"""Exercises on the scripts themselves: `exercise.start(name)`, edit, `exercise.check(name)`.
 
 The solution of an exercise is a script of the course. Its starting point is made from it, or from
 its parent, when the reader starts: nothing is kept twice. The checker runs the reader's own script.

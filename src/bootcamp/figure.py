@@ -66,7 +66,7 @@ def styled(draw):
 
 
 def begin(title: str, height: float = 5.0, **subplots):
-    """A new figure of 10 x height inches and its axes: (figure, axes), as Figure.subplots has them."""
+    """A new figure of 10 x height inches: (figure, axes), the axes as Figure.subplots has them."""
     figure = Figure(figsize=(10, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
     figure.suptitle(textwrap.fill(title, 66), x=0.012, ha="left")
@@ -76,14 +76,25 @@ def begin(title: str, height: float = 5.0, **subplots):
 def finish(figure: Figure, runs, says: str, notes: tuple[str, ...] = ()) -> Figure:
     """Put notes and origin at the foot, and the text alternative into `figure.alt`.
 
-    says: one sentence with the values that the figure shows.
+    says: one sentence with the values that the figure shows; the alternative adds their origin.
     notes: what a reader must know to read the values, a sentence each.
     """
-    foot = [*notes, *origins(runs)]
-    lines = [textwrap.fill(line, 106, subsequent_indent="    ") for line in foot]
+    sources = origins(runs)
+    lines = [textwrap.fill(line, 106, subsequent_indent="    ") for line in [*notes, *sources]]
     figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=FOOT, linespacing=1.4)
-    figure.alt = f"{figure.get_suptitle()}. {says} {' '.join(foot)}".replace("\n", " ")
+    figure.alt = " ".join([says, *sources])
     return figure
+
+
+def legend(figure: Figure, handles, columns: int = 3) -> None:
+    """Name the handles between the title and the axes, where they cover nothing."""
+    figure.legend(
+        handles=handles,
+        loc="outside upper left",
+        ncols=min(columns, len(handles)),
+        handlelength=2.6,
+        columnspacing=1.4,
+    )
 
 
 def origins(runs) -> list[str]:
@@ -103,7 +114,8 @@ def _ranks(runs, word: str) -> str:
     worlds = sorted({run.world for run in runs})
     crowded = sorted({run.world for run in runs if run.oversubscribed})
     ranks = "rank" if worlds == [1] else "ranks"
-    aside = f" ({listed(crowded)}: more ranks than cores)" if crowded else ""
+    which = "" if crowded == worlds else f"{listed(crowded)}: "
+    aside = f" ({which}more ranks than cores)" if crowded else ""
     return f"{listed(worlds)} {word} {ranks}{aside}"
 
 
@@ -165,11 +177,12 @@ def save(content: bytes, title: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "figure"
     taken = [int(path.name[:3]) for path in folder.glob("[0-9][0-9][0-9]-*.png")]
-    for number in itertools.count(max(taken, default=0) + 1):
-        path = folder / f"{number:03d}-{name}.png"
+    numbers = itertools.count(max(taken, default=0) + 1)
+    while True:
+        path = folder / f"{next(numbers):03d}-{name}.png"
         try:
             with open(path, "xb") as file:
                 file.write(content)
             return path
         except FileExistsError:
-            continue  # another kernel was faster
+            pass  # another kernel was faster

@@ -3,18 +3,24 @@
 Widgets in a notebook, plain lines elsewhere. Needs nothing where there is no notebook.
 """
 
+import contextlib
 import sys
 import time
 
 
 def display(command: str, steps: int, where: str):
     """The display that fits: a widget in a notebook's kernel, else lines."""
-    if "ipykernel" in sys.modules:
-        try:
+    if _in_a_notebook():
+        with contextlib.suppress(ImportError):
             return _Widget(command, steps, where)
-        except ImportError:
-            pass
     return _Lines(command, steps, where)
+
+
+def _in_a_notebook() -> bool:
+    """Whether this process is a notebook's kernel, not merely one that has loaded its library."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return hasattr(shell, "kernel")
 
 
 def silent():

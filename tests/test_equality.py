@@ -1,0 +1,98 @@
+"""Every strategy trains what the baseline trains; the proof rejects those that do not."""
+
+import pytest
+
+from bootcamp import check, family, launch
+from bootcamp.variant import variant
+
+BATCH = 24  # divides over 1, 2, 3 and 4 ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_ddp_trains_what_the_baseline_trains(ranks, optimizer):
+    flags = {"steps": 20, "global_batch": BATCH, "optimizer": optimizer}
+    run = launch.launch("ddp", ranks, device="cpu", quiet=True, **flags)
+    proof = check.same_training(run, check.baseline(**flags))
+    assert len(run.losses) == 20
+    assert not proof.failed
+
+
+@pytest.mark.parametrize(("script", "ranks"), [("gpu", 1), ("ddp_by_hand", 2)])
+@pytest.mark.parametrize("model", ["gpt", "mlp"])
+def test_the_other_scripts_do_too(script, ranks, model):
+    proofs = check.prove(script, ranks, device="cpu", global_batch=BATCH, model=model)
+    assert len(proofs) == 2
+
+
+def test_loss_falls():
+    losses = check.baseline(steps=20, global_batch=BATCH, optimizer="adamw").losses
+    assert losses[-1] < losses[0] - 1
+
+
+SUMMED = {"parameter.grad /= world": ""}
+WHOLE_BATCH = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
+OTHER_START = {
+    "model = models.build(args).to(device)": "args.seed += rank\nmodel = models.build(args)",
+    "dist.broadcast(parameter.data, src=0)": "pass",
+}
+ONE_LAYER_LEFT_OUT = {
+    "model = DistributedDataParallel(model)": (
+        'DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["head.scores.'
+        'weight"])\nmodel = DistributedDataParallel(model)'
+    )
+}
+
+
+def rejected(script, ranks=2, optimizer="sgd"):
+    """The rows of the proof that fail for a script."""
+    flags = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer}
+    run = launch.launch(script, ranks, device="cpu", quiet=True, **flags)
+    with pytest.raises(check.NotTheSame) as error:
+        check.same_training(run, check.baseline(**flags))
+    assert "is not the same training as" in str(error.value)
+    return " ".join(row["compared"] for row in check.compare(run, check.baseline(**flags)).failed)
+
+
+def test_rejects_gradients_that_are_summed():
+    rows = rejected(variant("ddp_by_hand", "summed", SUMMED))
+    assert "loss" in rows
+    assert "final parameters" in rows
+
+
+def test_rejects_ranks_that_train_the_whole_batch():
+    """Losses and parameters are the baseline's: only the samples tell."""
+    rows = rejected(variant("ddp", "whole", WHOLE_BATCH))
+    assert rows == "samples that two ranks trained on"
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_rejects_a_rank_with_other_initial_weights(optimizer):
+    rows = rejected(variant("ddp_by_hand", "other_start", OTHER_START), optimizer=optimizer)
+    assert "initial parameters" in rows
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_rejects_a_layer_that_is_not_synchronised(optimizer):
+    rows = rejected(variant("ddp", "one_layer", ONE_LAYER_LEFT_OUT), optimizer=optimizer)
+    assert "final parameters" in rows
+
+
+def test_rejects_ranks_that_never_met():
+    """Two processes that each believe to be alone: what a forgotten process group looks like."""
+    assert "ranks in the process group" in rejected(family.SCRIPTS["gpu"].path)
+
+
+def test_refuses_to_compare_what_differs():
+    a = check.baseline(steps=10, global_batch=BATCH, optimizer="sgd")
+    b = check.baseline(steps=10, global_batch=BATCH, optimizer="adamw")
+    with pytest.raises(ValueError, match="optimizer is sgd here and adamw"):
+        check.same_training(a, b)
+
+
+def test_another_seed_is_another_training():
+    flags = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
+    run = launch.launch("cpu", quiet=True, seed=1, **flags)
+    run.config["seed"] = 0
+    proof = check.compare(run, check.baseline(**flags))
+    assert len(proof.failed) == 4  # samples, losses, both fingerprints

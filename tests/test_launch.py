@@ -1,0 +1,304 @@
+"""Launching: what is refused, what is shown, what runs the same by hand. Faults: test_faults.py."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import faults
+import pytest
+
+from bootcamp import check, descendants, family, ghosts, launch, machine, runs, summary
+from bootcamp.launch import RunRefused
+from bootcamp.paths import ROOT
+from bootcamp.variant import variant
+
+QUICK = {"steps": 3, "model": "mlp", "quiet": True}
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"global_batch": 33}, "--global-batch 33 does not divide over 2 ranks.* 32 or 34"),
+        ({"global_batch": 1}, "Give a multiple of 2, such as 2"),
+        ({"size": "huge"}, "--size huge: mlp has no such size. Choose one of tiny, small"),
+        ({"model": "llama"}, "--model llama: no such model. Choose one of gpt, mlp"),
+        ({"steps": 0}, "--steps 0: expected more than zero"),
+        ({"lr": -1}, "--lr -1.0: expected a positive number"),
+        ({"cores_per_rank": 4096}, "--cores-per-rank 4096: this machine grants"),
+        ({"optimizer": "lion"}, "choose from 'adamw', 'sgd'"),
+        ({"colour": "red"}, "Unrecognized arguments: --colour red"),
+    ],
+)
+def test_refused_flags_are_one_sentence_without_a_traceback(flags, sentence):
+    with pytest.raises(RunRefused, match=sentence) as refusal:
+        launch.launch("ddp", 2, device="cpu", **{**QUICK, **flags})
+    assert "Traceback" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    run = refusal.value.run
+    assert run.status == "failed"
+    assert not run.steps
+    assert run.output(1) == "", "rank 0 alone speaks"
+
+
+@pytest.mark.skipif(bool(machine.gpu_names()), reason="this machine has a GPU")
+def test_cuda_without_a_gpu_is_refused():
+    with pytest.raises(RunRefused, match="--device cuda: 2 .* finds none. Use --device cpu"):
+        launch.launch("ddp", 2, device="cuda", **QUICK)
+
+
+def by_hand(*command, **options):
+    """A command as a reader types it in a terminal, in the project's folder."""
+    python = [
+        sys.executable,
+        *(["-m", "torch.distributed.run"] if command[0] == "torchrun" else []),
+    ]
+    return subprocess.run(
+        [*python, *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def terminal_baseline(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hand") / "cpu"
+    flags = ["--steps", "5", "--global-batch", "24"]
+    done = by_hand("python", "src/_train_cpu.py", *flags, "--run-dir", str(folder))
+    assert done.returncode == 0, done.stderr
+    return runs.load(folder)
+
+
+def test_by_hand_in_a_terminal(terminal_baseline, tmp_path):
+    """`python src/_train_cpu.py` and `torchrun ... src/_train_ddp.py`: the same losses."""
+    flags = ["--steps", "5", "--global-batch", "24", "--run-dir", str(tmp_path / "ddp")]
+    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "4", "src/_train_ddp.py"]
+    done = by_hand(*torchrun, *flags)
+    assert done.returncode == 0, done.stderr
+    check.same_training(runs.load(tmp_path / "ddp"), terminal_baseline)
+
+
+def test_by_hand_a_folder_of_another_run_is_refused(terminal_baseline):
+    steps = terminal_baseline.folder / "steps.jsonl"
+    before = steps.read_text()
+    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "src/_train_ddp.py"]
+    done = by_hand(*torchrun, "--run-dir", str(terminal_baseline.folder))
+    said = [line for line in done.stderr.splitlines() if line.startswith("_train_ddp.py:")]
+    assert done.returncode != 0
+    assert len(said) == 1
+    assert "may hold another run. Give a new folder" in said[0]
+    assert '_train_ddp.py", line' not in done.stderr, "no traceback of the script"
+    assert steps.read_text() == before
+
+
+def test_by_hand_an_unwritable_folder_is_refused():
+    done = by_hand("python", "src/_train_cpu.py", "--run-dir", "/dev/null/run")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "/dev/null/run can't be written: Not a directory" in done.stderr
+
+
+def test_by_hand_a_failed_run_says_so_in_its_record(tmp_path):
+    script = variant("cpu", "fails_by_hand", {"loss.backward()": "raise ValueError('by hand')"})
+    done = by_hand("python", str(script), "--run-dir", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert summary.read(tmp_path / "run")["status"] == "failed"
+    assert summary.read(tmp_path / "run")["error"]["message"] == "ValueError: by hand"
+
+
+def test_same_record_whatever_starts_the_ranks():
+    """Warm, cold and torchrun: one script, the same losses to the last bit."""
+    made = [
+        launch.launch("ddp", 2, device="cpu", start=start, steps=4, quiet=True)
+        for start in launch.STARTS
+    ]
+    assert made[0].losses == made[1].losses == made[2].losses
+    assert {len(run.ranks) for run in made} == {2}
+
+
+def test_edits_are_seen_by_the_next_warm_launch():
+    """The fork server must not keep the project's own modules."""
+    for text in ("first", "second"):
+        script = variant("cpu", "edited", {"run.finish()": f"run.finish()\nprint('{text}')"})
+        assert launch.launch(script, 1, **QUICK).output().strip().endswith(text)
+
+
+def test_ranks_see_the_environment_of_now(monkeypatch):
+    line = "import os\nprint(os.environ['BOOTCAMP_TEST_WORD'])\nrun.finish()"
+    script = variant("cpu", "environment", {"run.finish()": line})
+    monkeypatch.setenv("BOOTCAMP_TEST_WORD", "hello")
+    assert "hello" in launch.launch(script, 1, **QUICK).output()
+
+
+def test_a_rank_gets_its_own_core():
+    line = (
+        "import os\nprint(sorted(os.sched_getaffinity(0)), torch.get_num_threads())\nrun.finish()"
+    )
+    run = launch.launch(variant("ddp", "cores", {"run.finish()": line}), 2, device="cpu", **QUICK)
+    cores = machine.cores()
+    for rank in (0, 1):
+        assert f"[{cores[rank % len(cores)]}] 1" in run.output(rank)
+
+
+def test_the_line_for_the_terminal_does_the_same(capsys):
+    run = launch.launch("ddp", 2, device="cpu", steps=3, model="mlp")
+    shown = capsys.readouterr().out
+    line = "torchrun --standalone --nproc-per-node 2 src/_train_ddp.py --device cpu --steps 3"
+    assert f"$ {line} --model mlp" in shown
+    assert "2 CPU ranks, gloo" in shown
+    assert "3 steps, final loss" in shown
+    assert run.config["command"] == f"{line} --model mlp"
+
+
+def test_flags_become_arguments():
+    flags = {"global_batch": 8, "verbose": True, "quiet": False, "lr": None}
+    assert launch.to_arguments(flags) == ["--global-batch", "8", "--verbose"]
+
+
+def test_an_unknown_script_names_the_known_ones():
+    with pytest.raises(FileNotFoundError, match="give one of cpu, gpu, ddp"):
+        launch.launch("dpp")
+    with pytest.raises(ValueError, match="start='hot': expected one of warm, cold, torchrun"):
+        launch.launch("ddp", 2, start="hot")
+
+
+def test_default_ranks_are_every_core_without_a_gpu():
+    if launch.gpu_count() < 2:
+        assert launch.default_ranks() == len(machine.cores())
+
+
+def test_raises_false_returns_the_failed_run():
+    run = launch.launch("ddp", 2, raises=False, **{**QUICK, "size": "huge"})
+    assert run.status == "failed"
+    assert "no such size" in run.summary["error"]["message"]
+
+
+def test_commands_end_with_their_time_limit():
+    began = time.monotonic()
+    with pytest.raises(launch.RunHung):
+        launch.run_command(["python", "-c", "import time; time.sleep(60)"], seconds=1)
+    assert time.monotonic() - began < 20
+    assert launch.run_command(["python", "-c", "print(6 * 7)"]) == "42\n"
+    with pytest.raises(launch.RankFailed, match="ZeroDivisionError"):
+        launch.run_command(["python", "-c", "1 / 0"])
+
+
+def test_a_script_that_never_finishes_its_record_is_reported():
+    script = variant("cpu", "unfinished", {"run.finish()": ""})
+    with pytest.raises(launch.RankFailed, match=r"without run.finish\(\)"):
+        launch.launch(script, 1, **QUICK)
+
+
+def test_children_of_a_rank_end_with_it():
+    """A DataLoader worker, or whatever a rank has started, in a session of its own."""
+    line = (
+        "import subprocess\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True)\nrun.finish()"
+    )
+    script = variant("cpu", "with_child", {"run.finish()": line})
+    launch.launch(script, 1, **QUICK)
+    left = [p for p in descendants.processes() if descendants.command(p) == "sleep 600"]
+    assert not left
+
+
+def test_the_fork_server_has_one_thread_and_nothing_of_ours():
+    launch.launch("cpu", **QUICK)
+    (server,) = faults._fork_servers(launch.connect().process.pid)
+    assert len(os.listdir(f"/proc/{server}/task")) == 1
+
+
+def test_ghosts_lists_and_ends_orphans_only():
+    """A process whose kernel is gone is a ghost; this one here is not."""
+    code = "import os, time; os.fork() and os._exit(0); time.sleep(600)"
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    dead.wait()
+    environment = {**os.environ, "BOOTCAMP_KERNEL": str(dead.pid)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    rows = {row["process"]: row for row in ghosts.ghosts().rows}
+    mine = [pid for pid, row in rows.items() if str(dead.pid) in row["why"]]
+    assert len(mine) == 1
+    assert rows[mine[0]]["memory MB"] > 0
+    with pytest.raises(ValueError, match="no ghosts of this course"):
+        ghosts.ghosts(end=[os.getpid()])
+    after = ghosts.ghosts(end=mine)
+    assert mine[0] not in [row.get("process") for row in after.rows]
+
+
+def test_a_running_launch_is_no_ghost():
+    launch.launch("cpu", **QUICK)
+    kernels = {row["process"] for row in ghosts.ghosts().rows}
+    assert launch.connect().process.pid not in kernels
+
+
+def test_cpu_quota_is_read_and_limits_the_cores(monkeypatch):
+    monkeypatch.setattr(machine, "cpu_quota", lambda: 1.0)
+    assert len(machine.cores()) == 1
+
+
+def test_quota_of_cgroup_v2(monkeypatch):
+    files = {"/proc/self/cgroup": ["0::/box"], "/sys/fs/cgroup/box/cpu.max": ["150000 100000"]}
+    monkeypatch.setattr(machine, "_lines", lambda path: files.get(path, []))
+    assert machine.cpu_quota() == 1.5
+
+
+def test_hyperthreads_are_one_core(monkeypatch):
+    monkeypatch.setattr(machine, "_siblings", lambda cpu: str(cpu // 2))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(machine, "cpu_quota", lambda: float("inf"))
+    assert machine.cores() == [0, 2]
+
+
+def test_visible_gpus_follow_cuda_visible_devices(monkeypatch):
+    class Answer:
+        stdout = "GPU A, GPU-aaa\nGPU B, GPU-bbb\n"
+
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: Answer)
+    for visible, expected in (
+        (None, ("GPU A", "GPU B")),
+        ("1", ("GPU B",)),
+        ("GPU-aaa", ("GPU A",)),
+        ("1,7,0", ("GPU B",)),
+        ("", ()),
+    ):
+        machine.gpu_names.cache_clear()
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert machine.gpu_names() == expected
+    machine.gpu_names.cache_clear()
+
+
+def test_gpus_are_chosen_when_there_is_one_for_each_rank(monkeypatch):
+    """Without a GPU here: what the launcher would pass to the script."""
+    monkeypatch.setattr(launch, "gpu_count", lambda: 2)
+    ddp = family.SCRIPTS["ddp"]
+    assert launch._device_flag(ddp, "auto", 2) == {"device": "cuda"}
+    assert launch._device_flag(ddp, "auto", 4) == {"device": "cpu"}
+    assert launch._device_flag(family.SCRIPTS["cpu"], "auto", 1) == {}
+    assert launch._where("cuda", 2) == "2 GPU ranks, NCCL"
+
+
+def test_scripts_choose_gpu_and_nccl_when_torch_finds_them(monkeypatch):
+    """The rank's side of the same, with a torch that says it has GPUs."""
+    code = (
+        "import torch; torch.cuda.device_count = lambda: 2; torch.cuda.set_device = print\n"
+        "from bootcamp import config\n"
+        "found = [config._resolve_device(d) for d in ('auto', 'cuda', 'cpu')]\n"
+        "import json; print(json.dumps(found))"
+    )
+    environment = {**os.environ, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "RANK": "1"}
+    done = by_hand("python", "-c", code, env=environment)
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert answers == [["cuda:1", "nccl"], ["cuda:1", "nccl"], ["cpu", "gloo"]]
+
+
+def test_every_tensor_is_moved_to_the_device():
+    """The rehearsal on the meta device: a tensor that was left behind is an error there."""
+    run = launch.launch("gpu", 1, device="meta", steps=2, quiet=True)
+    assert run.ranks[0]["parameter_device"] == "meta"
+    stays = {
+        "inputs, targets = (tensor.to(device) for tensor in batches(step))": (
+            "inputs, targets = batches(step)"
+        )
+    }
+    with pytest.raises(launch.RankFailed, match="meta"):
+        launch.launch(variant("gpu", "stays", stays), 1, device="meta", steps=2, quiet=True)

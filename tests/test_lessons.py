@@ -1,0 +1,121 @@
+"""What the notebooks use beside runs: predictions, exercises and their checkers, tables."""
+
+import pytest
+
+from bootcamp import exercise, family
+from bootcamp.predict import predict
+from bootcamp.table import Table, number
+from bootcamp.variant import variant
+
+
+def test_an_empty_prediction_says_so_and_raises_nothing():
+    guess = predict("How fast?", unit="samples/s")
+    assert "none yet" in str(guess)
+    score = guess.score(100.0)
+    assert score.right is None
+    assert "100.0 samples/s" in str(score)
+    assert "no prediction" in str(score)
+
+
+@pytest.mark.parametrize(("answer", "right"), [(100, True), (120, True), (126, False), (10, False)])
+def test_a_prediction_is_scored(answer, right):
+    score = predict("How fast?", unit="samples/s", answer=answer).score(100.0)
+    assert score.right is right
+    assert f"You said {number(answer)} samples/s" in str(score)
+
+
+def test_a_prediction_is_a_number():
+    with pytest.raises(TypeError, match="give a number such as 120"):
+        predict("How fast?", answer="fast")
+    assert predict("How many?", answer=0).score(0).right
+
+
+EXERCISES = list(exercise.EXERCISES.values())
+
+
+@pytest.mark.parametrize("task", EXERCISES, ids=lambda e: e.name)
+def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path):
+    attempt = tmp_path / f"{task.name}.py"
+    attempt.write_text(task.starting_point())
+    result = exercise.check_script(task, attempt)
+    assert not result.solved
+    assert "Not solved yet" in str(result)
+    assert task.hint in str(result)
+    attempt.write_text(family.SCRIPTS[task.solution].path.read_text())
+    result = exercise.check_script(task, attempt)
+    assert result.solved, result
+    assert "Solved" in str(result)
+
+
+@pytest.mark.parametrize("task", EXERCISES, ids=lambda e: e.name)
+def test_starting_point_is_derived_from_the_scripts(task):
+    text = task.starting_point()
+    solution = family.SCRIPTS[task.solution].path.read_text()
+    for line in task.takes_out:
+        assert line in solution
+        assert line not in text
+    assert text.count(exercise.PLACE) == (1 if task.takes_out else 0)
+    assert task.task in text
+    compile(text, task.name, "exec")
+
+
+def test_a_reader_goes_through_an_exercise(monkeypatch, tmp_path):
+    monkeypatch.setattr(exercise, "WORK", tmp_path)
+    assert "Not started" in str(exercise.check("first_run"))
+    assert "Wrote" in exercise.start("first_run")
+    assert "still the starting point" in str(exercise.check("first_run"))
+    path = exercise.find("first_run").path
+    path.write_text(path.read_text().replace(exercise.PLACE, "optimizer.step()  # mine"))
+    assert "Your script is" in exercise.start("first_run"), "it must not overwrite"
+    assert "mine" in path.read_text()
+    assert exercise.check("first_run").solved
+    exercise.start("first_run", again=True)
+    assert "mine" in path.with_suffix(".py.before").read_text()
+    assert "+    optimizer.step()" in str(exercise.solution("first_run"))
+    with pytest.raises(KeyError, match="choose one of first_run"):
+        exercise.find("nothing")
+
+
+def test_a_checker_names_the_mistake():
+    """Each a mistake that readers make, and a word of the message that helps with it."""
+    task = exercise.find("data_parallel")
+    whole = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
+    result = exercise.check_script(task, variant("ddp", "reader_whole", whole))
+    assert not result.solved
+    assert "give data.Batches the rank and the world size" in str(result)
+    raises = {"model = DistributedDataParallel(model)": "model = DDP(model)"}
+    result = exercise.check_script(task, variant("ddp", "reader_raises", raises))
+    assert not result.solved
+    assert "NameError: name 'DDP' is not defined" in str(result)
+
+
+def test_a_variant_of_a_line_that_is_gone_is_an_error():
+    with pytest.raises(ValueError, match="'model = Nothing' 0 times, not once"):
+        variant("ddp", "gone", {"model = Nothing": ""})
+
+
+def test_numbers_are_readable():
+    expected = {
+        1234567: "1,234,567",
+        1234.5: "1,234",
+        0.5: "0.500",
+        12.345: "12.35",
+        1e-7: "1.00e-07",
+        2e9: "2,000,000,000",
+        3.5e9: "3.50e+09",
+        None: "-",
+        True: "True",
+    }
+    assert {value: number(value) for value in expected} == {
+        **expected,
+        2e9: "2.00e+09",
+        12.345: number(12.345),
+    }
+
+
+def test_a_table_reads_in_text_and_html():
+    table = Table([{"run": "a<b", "s": 1.5}, {"run": "c", "s": None}], "caption")
+    assert str(table).splitlines()[0] == "caption"
+    assert "a&lt;b" in table._repr_html_()
+    assert table.column("run") == ["a<b", "c"]
+    assert str(Table([], "nothing")).startswith("nothing")

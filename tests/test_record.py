@@ -1,0 +1,200 @@
+"""What a rank writes down, and what is read back of it."""
+
+import argparse
+import json
+import os
+import socket
+
+import pytest
+import torch
+
+from bootcamp import check, launch, models, record, runs, summary, timeline
+
+
+def gpt(**changes):
+    return models.build(
+        argparse.Namespace(
+            **{"model": "gpt", "size": "tiny", "seed": 0, "dtype": "float32", **changes}
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def ddp():
+    """One real run of two ranks with a traced step."""
+    return launch.launch("ddp", 2, device="cpu", steps=8, trace_step=5, quiet=True)
+
+
+def test_bytes_by_kind(ddp):
+    parameters = sum(p.numel() * 4 for p in gpt().parameters())
+    for rank in ddp.ranks:
+        assert rank["parameter_bytes"] == parameters
+        assert rank["gradient_bytes"] == parameters
+        # AdamW: two numbers for each parameter and a step count for each tensor
+        assert rank["optimizer_bytes"] == 2 * parameters + 4 * len(list(gpt().parameters()))
+        assert rank["peak_bytes"] > 4 * parameters
+        assert rank["activation_bytes"] > 0
+
+
+def test_activations_grow_with_the_batch_of_a_rank(ddp):
+    alone = launch.launch("cpu", steps=2, quiet=True)
+    ratio = alone.ranks[0]["activation_bytes"] / ddp.ranks[0]["activation_bytes"]
+    assert ratio == pytest.approx(2, rel=0.01)
+
+
+def test_bytes_sent_are_those_of_a_ring_all_reduce(ddp):
+    """Counted by the kernel, within 1 % of the formula."""
+    for rank in ddp.ranks:
+        counted = rank["sent_bytes_per_step"]
+        assert counted == pytest.approx(ddp.predicted_sent_bytes_per_step, rel=0.01)
+
+
+def test_sent_bytes_counts_this_processes_connections():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        with socket.create_connection(server.getsockname()) as client:
+            peer, _ = server.accept()
+            before = record.sent_bytes()
+            client.sendall(bytes(100_000))
+            received = 0
+            while received < 100_000:
+                received += len(peer.recv(1 << 16))
+            peer.sendall(b"ok")  # its acknowledgement carries ours
+            client.recv(2)
+            assert record.sent_bytes() - before >= 100_000
+            peer.close()
+
+
+def test_trace_of_one_step(ddp):
+    for rank in (0, 1):
+        step = ddp.timeline(rank)
+        assert step["communicate"], "the step has all-reduces"
+        assert 0 < timeline.total_seconds(step["communicate"]) < step["seconds"] * 1.2
+        assert 0 < timeline.total_seconds(step["compute"]) <= step["seconds"]
+        assert ddp.ranks[rank]["communication_seconds"] == pytest.approx(
+            timeline.total_seconds(step["communicate"])
+        )
+    with pytest.raises(FileNotFoundError, match="trace_step"):
+        check.baseline(steps=2).timeline()
+
+
+def test_intervals():
+    events = [{"ts": 10, "dur": 5}, {"ts": 12, "dur": 10}, {"ts": 30, "dur": 1}]
+    merged = timeline.merge(events, begin=10)
+    assert merged == [(0, 12), (20, 21)]
+    assert timeline.total_seconds(merged) == pytest.approx(13e-6)
+    assert timeline.overlap_seconds(merged, [(5, 25)]) == pytest.approx(8e-6)
+
+
+def test_config_says_what_was_run(ddp):
+    config = ddp.config
+    assert config["command"].startswith("torchrun --standalone --nproc-per-node 2 src/_train_ddp")
+    assert config["processes"] == 2
+    assert config["machine"]["cores"] >= 1
+    assert config["versions"]["torch"] == torch.__version__
+    assert config["corpus_crc32"] > 0
+
+
+def test_fingerprint_does_not_depend_on_wrapping_or_cutting():
+    model = gpt()
+    wrapped = torch.nn.Module()
+    wrapped.module = model
+    assert record.fingerprint(wrapped) == record.fingerprint(model)
+    parts = [record.fingerprint(part) for part in (model[:3], model[3:])]
+    assert [a + b for a, b in zip(*parts, strict=True)] == pytest.approx(record.fingerprint(model))
+
+
+def test_fingerprint_estimates_the_distance_between_parameters():
+    model, moved = gpt(), gpt()
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            parameter += 0.01 * torch.randn_like(parameter)
+    true = (
+        sum(
+            ((a - b) ** 2).sum()
+            for a, b in zip(model.parameters(), moved.parameters(), strict=True)
+        )
+        ** 0.5
+    )
+    estimate = check.distance(record.fingerprint(model), record.fingerprint(moved))
+    assert estimate == pytest.approx(true.item(), rel=0.6)
+
+
+def test_fingerprint_sees_a_single_number():
+    model, other = gpt(), gpt()
+    with torch.no_grad():
+        other.head.scores.weight[3, 5] += 1e-3
+    assert record.fingerprint(model) != record.fingerprint(other)
+
+
+def test_storages_are_counted_once():
+    base = torch.zeros(100)
+    assert record.storage_bytes([base, base.view(10, 10), base[:5], None]) == 400
+
+
+def test_half_a_line_is_no_error(tmp_path):
+    row = {"step": 0, "loss": 2.0, "seconds": 0.1, "samples": 4, "tokens": 8}
+    text = json.dumps(row) + "\n" + json.dumps({**row, "step": 1}) + "\n" + '{"step": 2, "lo'
+    (tmp_path / "steps.jsonl").write_text(text)
+    assert [r["step"] for r in summary.read_steps(tmp_path)] == [0, 1]
+
+
+def test_the_last_row_of_a_step_counts(tmp_path):
+    """A restarted run goes on from its checkpoint and repeats the steps after it."""
+    rows = [{"step": s, "attempt": a} for s, a in ((0, 0), (1, 0), (2, 0), (1, 1), (2, 1))]
+    (tmp_path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["attempt"] for row in summary.read_steps(tmp_path)] == [0, 1, 1]
+
+
+def test_measures_leave_out_the_warm_up():
+    row = {"loss": 1.0, "samples": 10, "tokens": 20}
+    steps = [{**row, "step": s, "seconds": 5.0 if s < 3 else 0.5} for s in range(10)]
+    measured = summary.measures(steps)
+    assert measured["samples_per_second"] == {"median": 20.0, "q25": 20.0, "q75": 20.0}
+    assert measured["tokens_per_second"]["median"] == 40.0
+    assert summary.measures([]) == {"steps": 0}
+
+
+def test_quartiles_show_the_spread():
+    assert summary.quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == {"q25": 2.0, "median": 3.0, "q75": 4.0}
+
+
+def test_a_summary_fits_into_its_reserved_room(tmp_path, monkeypatch):
+    summary.reserve(tmp_path)
+    assert summary.read(tmp_path) == {"status": "running"}
+    monkeypatch.setattr(summary, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "")))
+    error = {"rank": 1, "message": "x" * 9000, "traceback": "y" * 9000}
+    summary.write(tmp_path, "failed", error=error)
+    assert (tmp_path / "summary.json").stat().st_size == summary.RESERVED_BYTES
+    assert summary.read(tmp_path)["error"]["message"] == "x" * 1000
+
+
+def test_status_of_an_exception():
+    assert record.status_of(torch.OutOfMemoryError()) == "oom"
+    assert record.status_of(RuntimeError("DefaultCPUAllocator: can't allocate")) == "oom"
+    assert record.status_of(KeyboardInterrupt()) == "interrupted"
+    assert record.status_of(ValueError()) == "failed"
+
+
+def test_runs_are_found_and_tabled(ddp):
+    assert ddp.folder in [run.folder for run in runs.all_runs(ddp.folder.parent)]
+    table = runs.table(ddp, caption="one run")
+    assert table.column("run") == ["ddp, 2 ranks (CPU)"] or ddp.oversubscribed
+    assert "one run" in str(table)
+    assert "<caption" in table._repr_html_()
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        runs.load(ddp.folder.parent / "nothing")
+
+
+def test_more_ranks_than_cores_is_marked(ddp):
+    ddp_crowded = runs.Run(ddp.folder)
+    ddp_crowded.config["machine"]["cores"] = 1
+    assert ddp_crowded.oversubscribed
+    assert "more ranks than cores" in ddp_crowded.label
+
+
+def test_a_run_ends_by_itself_without_freeing_what_can_hang(ddp):
+    assert ddp.status == "ok"
+    assert all(not ddp.output(rank).count("Traceback") for rank in (0, 1))
+    assert os.listdir(ddp.folder / "ranks")

@@ -1,0 +1,160 @@
+"""The family of scripts keeps its promises: short, five headings, a few lines from its parent."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import pytest
+
+from bootcamp import compare, family
+from bootcamp.paths import ROOT, SRC
+
+SCRIPTS = list(family.SCRIPTS.values())
+HEADINGS = ["1. Processes", "2. Model", "3. Data", "4. Optimizer", "5. Training loop"]
+NEVER_HIDDEN = re.compile(r"distributed|DataParallel|fully_shard|all_reduce|init_process_group")
+HIDDEN_BY_NAME = {
+    # the fork server gives rank 0 the store of the rendezvous, as torchrun's agent does
+    "forkserver.py": {"torch.distributed", "TCPStore"},
+    # the launcher's command line for torchrun, and frames of a waiting rank
+    "launch.py": {"torch.distributed.run"},
+    "supervisor.py": {"distributed_c10d.py", "torch/distributed/"},
+}
+
+
+def named(path):
+    """Every module, name, attribute and text in a file's code, docstrings not among them."""
+    tree = ast.parse(path.read_text())
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield str(node.value)
+
+
+def rank_side():
+    """The files of the package that a training script loads, with its models."""
+    names = "config data heartbeat machine optimizers paths processes record summary timeline"
+    return [SRC / "bootcamp" / f"{name}.py" for name in names.split()] + sorted(
+        (SRC / "bootcamp" / "models").glob("*.py")
+    )
+
+
+def test_every_script_of_the_folder_is_in_the_family():
+    assert {s.path for s in SCRIPTS} == set(SRC.glob("_train_*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
+def test_is_short_linear_and_says_how_to_run_it(script):
+    text = script.path.read_text()
+    assert len(compare.code_lines(script.path)) <= 80
+    assert re.findall(r"^# (\d\. .*)$", text, re.M) == HEADINGS
+    first = ast.get_docstring(ast.parse(text)).splitlines()[0]
+    start = "python" if script.one_process else "torchrun --standalone --nproc-per-node 4"
+    assert first.startswith(f"{start} src/{script.path.name} ")
+    assert not [
+        n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.ClassDef)
+    ]
+    assert "if strategy" not in text
+
+
+@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.parent], ids=lambda s: s.name)
+def test_differs_from_its_parent_by_a_few_lines(script):
+    added, removed = compare.changed_lines(script.path, family.SCRIPTS[script.parent].path)
+    assert max(added, removed) <= script.most_lines
+    assert added > 0
+
+
+def test_budgets_are_those_of_the_course():
+    assert family.SCRIPTS["gpu"].most_lines == 5
+    assert family.SCRIPTS["ddp"].most_lines == 15
+
+
+def test_code_lines_leave_out_comments_and_docstrings(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text('"""Doc\nstring."""\n\n# comment\nx = 1  # why\ntext = """two\nlines"""\n')
+    assert compare.code_lines(path) == ["x = 1", 'text = """two', 'lines"""']
+
+
+def test_changed_lines_count_each_side(tmp_path):
+    parent, child = tmp_path / "a.py", tmp_path / "b.py"
+    parent.write_text("a = 1\nb = 2\nc = 3\n")
+    child.write_text("a = 1\nb = 20\nc = 3\nd = 4\n")
+    assert compare.changed_lines(child, parent) == (2, 1)
+
+
+def test_diff_shows_signs_without_colour():
+    diff = compare.script_diff("ddp")
+    assert "+model = DistributedDataParallel(model)" in str(diff)
+    assert "DistributedDataParallel" in diff._repr_html_()
+    with pytest.raises(ValueError, match="baseline"):
+        compare.script_diff("cpu")
+
+
+@pytest.mark.parametrize("path", sorted((SRC / "bootcamp").rglob("*.py")), ids=lambda p: p.name)
+def test_the_package_hides_no_strategy(path):
+    """Wrapping, process groups and collectives stand in the scripts, never in the package."""
+    allowed = HIDDEN_BY_NAME.get(path.name, set())
+    if path.parent.name == "pictures" or path in WORDS_OF_LESSONS:
+        return  # draws and names them in labels; the next test sees that it cannot call them
+    found = {name for name in named(path) if NEVER_HIDDEN.search(name)} - allowed
+    assert not {name for name in found if " " not in name}, found
+
+
+WORDS_OF_LESSONS = {SRC / "bootcamp" / name for name in ("plots.py", "figure.py", "exercise.py")}
+
+
+@pytest.mark.parametrize("path", sorted((SRC / "bootcamp").rglob("*.py")), ids=lambda p: p.name)
+def test_no_file_of_the_package_imports_torch_distributed(path):
+    if path.name == "forkserver.py":
+        return  # its store is checked by name above
+    imports = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
+    ]
+    assert not [node for node in imports if (node.module or "").startswith("torch.distributed")]
+
+
+def test_the_boundary_test_can_fail(tmp_path):
+    path = tmp_path / "helper.py"
+    path.write_text("from torch.nn.parallel import DistributedDataParallel as Wrapped\n")
+    assert [name for name in named(path) if NEVER_HIDDEN.search(name)]
+
+
+def imported_modules(statement: str) -> set[str]:
+    """Top-level modules outside the standard library that a statement loads in a new process."""
+    code = (
+        f"{statement}\nimport sys\n"
+        "print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stdout.split())
+
+
+NOTEBOOK_LIBRARIES = {"IPython", "ipykernel", "ipywidgets", "matplotlib", "nvitop", "jupyterlab"}
+
+
+def test_the_rank_side_needs_torch_and_numpy_only():
+    modules = imported_modules("import bootcamp.config, bootcamp.data, bootcamp.optimizers")
+    assert "torch" in modules
+    assert not modules & NOTEBOOK_LIBRARIES
+
+
+def test_launch_and_runs_need_the_standard_library_only():
+    modules = imported_modules("import bootcamp.launch, bootcamp.runs, bootcamp.check")
+    assert not modules & (NOTEBOOK_LIBRARIES | {"torch", "numpy"})
