@@ -63,7 +63,9 @@ def diff(parent: str, child: str) -> str:
             kind = "added" if sign == "+" else "removed"
             rows.append(f'<span class="{kind}">{sign} {html.escape(text)}</span>')
     if not rows:
-        raise SlideError(f"{child.name} does not differ from {parent.name}: there is no diff to show")
+        raise SlideError(
+            f"{child.name} does not differ from {parent.name}: there is no diff to show"
+        )
     return f'\n~~~{{=html}}\n<pre class="diff">{"".join(rows)}</pre>\n~~~\n'
 
 
@@ -95,7 +97,9 @@ def _find(text: list[str], start: str, path: Path) -> int:
     rows = [row for row, line in enumerate(text) if line.strip().startswith(start)]
     if len(rows) != 1:
         found = "no line begins" if not rows else f"{len(rows)} lines begin"
-        raise SlideError(f"{path.name}: {found} with {start!r}. Give the beginning of one line in it.")
+        raise SlideError(
+            f"{path.name}: {found} with {start!r}. Give the beginning of one line in it."
+        )
     return rows[0]
 
 
@@ -107,9 +111,11 @@ def _script(name: str) -> Path:
 
 
 def record(run: str, field: str) -> str:
-    """A number out of the summary of a recorded run; `samples_per_second.median` for a nested one."""
+    """A number in a recorded run's summary; `samples_per_second.median` for a nested one."""
     if not (REFERENCE / run / "summary.json").exists():
-        raise SlideError(f"logs/reference/{run}: there is no such record. Record it, or change the run.")
+        raise SlideError(
+            f"logs/reference/{run}: there is no such record. Record it, or change the run."
+        )
     value = summary.read(REFERENCE / run)
     for key in field.split("."):
         if not isinstance(value, dict) or key not in value:
@@ -133,7 +139,9 @@ def course_map() -> str:
         else:
             later.append(f'<div class="later">{name}</div>')
     if not here:
-        raise SlideError("README.md: no lesson with a link is in its map. Mend the table, or {{map}}.")
+        raise SlideError(
+            "README.md: no lesson with a link is in its map. Mend the table, or {{map}}."
+        )
     return f'\n~~~{{=html}}\n<div class="map">{"".join(here + later)}</div>\n~~~\n'
 
 
@@ -184,7 +192,9 @@ def build(source: Path, folder: Path) -> Path:
 def _pandoc(deck: str, *more: str) -> str:
     options = ["--standalone", "--mathml", "--slide-level=1", f"--template={SLIDES / 'deck.html'}"]
     options += [f"--resource-path={SLIDES}", "--fail-if-warnings", *more]
-    return pypandoc.convert_text(deck, "dzslides", format="markdown-implicit_figures", extra_args=options)
+    return pypandoc.convert_text(
+        deck, "dzslides", format="markdown-implicit_figures", extra_args=options
+    )
 
 
 def decks() -> list[Path]:

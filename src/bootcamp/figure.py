@@ -16,6 +16,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 from cycler import cycler
 from matplotlib import style
 from matplotlib.figure import Figure
@@ -27,6 +28,7 @@ BLUE, VERMILLION, PURPLE, BLACK = "#0072B2", "#D55E00", "#CC79A7", "#000000"
 COLOURS = (BLUE, VERMILLION, GREEN, BLACK, PURPLE, ORANGE, SKY)
 INK, PALE = "#222222", "#8A8A8A"
 SMALL, FOOT = 12, 11
+TITLE_CHARACTERS, FOOT_CHARACTERS, LEGEND_CHARACTERS = 60, 114, 84  # that go on one line
 
 STYLE = {
     "figure.dpi": 110,
@@ -69,7 +71,7 @@ def begin(title: str, height: float = 5.0, **subplots):
     """A new figure of 10 x height inches: (figure, axes), the axes as Figure.subplots has them."""
     figure = Figure(figsize=(10, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
-    figure.suptitle(textwrap.fill(title, 66), x=0.012, ha="left")
+    figure.suptitle(textwrap.fill(title, TITLE_CHARACTERS), x=0.012, ha="left")
     return figure, figure.subplots(**subplots)
 
 
@@ -80,21 +82,36 @@ def finish(figure: Figure, runs, says: str, notes: tuple[str, ...] = ()) -> Figu
     notes: what a reader must know to read the values, a sentence each.
     """
     sources = origins(runs)
-    lines = [textwrap.fill(line, 106, subsequent_indent="    ") for line in [*notes, *sources]]
+    lines = [line for text in [*notes, *sources] for line in textwrap.wrap(text, FOOT_CHARACTERS)]
     figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=FOOT, linespacing=1.4)
     figure.alt = " ".join([says, *sources])
     return figure
 
 
-def legend(figure: Figure, handles, columns: int = 3) -> None:
-    """Name the handles between the title and the axes, where they cover nothing."""
+def legend(figure: Figure, handles) -> None:
+    """Name the handles between the title and the axes, where they cover nothing.
+
+    The layout puts a legend outside the axes over the title, so it has a blank title of that size.
+    """
     figure.legend(
+        title="\n".join(" " for _ in figure.get_suptitle().splitlines()),
+        title_fontproperties={"size": STYLE["figure.titlesize"], "weight": "bold"},
+        alignment="left",
         handles=handles,
         loc="outside upper left",
-        ncols=min(columns, len(handles)),
+        ncols=_columns([handle.get_label() for handle in handles]),
         handlelength=2.6,
         columnspacing=1.4,
     )
+
+
+def _columns(labels: list[str]) -> int:
+    """How many columns of these labels, six characters of line and gap each, go side by side."""
+    for count in range(min(4, len(labels)), 1, -1):
+        columns = np.array_split(labels, count)  # as matplotlib splits them
+        if sum(max(map(len, column)) + 6 for column in columns) <= LEGEND_CHARACTERS:
+            return count
+    return 1
 
 
 def origins(runs) -> list[str]:

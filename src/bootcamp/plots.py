@@ -48,6 +48,7 @@ __all__ = (
 )
 
 TOLERANCE = 1e-5
+MANY_STEPS = 60  # from here on, differences are points without a line between them
 MARKERS = "osD^vPX"
 CROWDED_HATCH = "//"
 # what tells runs with one label apart
@@ -83,36 +84,38 @@ def loss_curves(*runs: Run) -> Figure:
     title = "Loss at each step" + (", and its distance from the first run" if compared else "")
     ratios = {"height_ratios": [3, 1.5]} if compared else {}
     figure, axes = begin(
-        title, 6.2 if compared else 5.0, nrows=1 + compared, sharex=True, squeeze=False, **ratios
+        title, 6.5 if compared else 5.0, nrows=1 + compared, sharex=True, squeeze=False, **ratios
     )
     upper, says = axes[0][0], []
     for position, (run, name) in enumerate(zip(runs, names(runs), strict=True)):
-        look = _line(position, len(runs))
+        look = _line(position, len(runs), len(run.steps))
         upper.plot(*zip(*_losses(run).items(), strict=True), label=name, **look)
         says.append(f"{name} ends at {number(run.losses[-1])}")
     upper.set_ylabel("mean loss (nats)")
-    upper.legend(loc="upper right", handlelength=3)
+    legend(figure, upper.get_lines())
     upper.grid(axis="y")
     if compared:
         says.append(_draw_differences(axes[1][0], runs))
     axes[-1][0].set_xlabel("step")
     axes[-1][0].xaxis.get_major_locator().set_params(integer=True)
-    return finish(figure, runs, f"Loss per step: {'; '.join(says)}.")
+    notes = _broken(runs)
+    return finish(figure, runs, " ".join([f"Loss per step: {'; '.join(says)}.", *notes]), notes)
 
 
-def _line(position: int, count: int) -> dict:
-    """The first run wide and pale, each other one dashed where its neighbours are not."""
+def _line(position: int, count: int, steps: int) -> dict:
+    """The first run wide and pale, each other one dashed and marked where the rest are not."""
     colour = COLOURS[position % len(COLOURS)]
     if position == 0:
         return {"color": SKY, "linewidth": 9, "alpha": 0.55, "solid_capstyle": "round"}
     others = count - 1
     gap = 3 * (others - 1) or 2
+    apart = max(2, steps // (6 * others))
     return {
         "color": colour,
         "linewidth": 2.5,
         "linestyle": (3 * (position - 1), (3, gap)),
         "marker": MARKERS[position % len(MARKERS)],
-        "markevery": (position - 1, 4 * others),
+        "markevery": (apart * (position - 1), apart * others),
         "markersize": 8,
     }
 
@@ -121,58 +124,74 @@ def _losses(run: Run) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in run.steps}
 
 
-def _draw_differences(axes, runs) -> str:
-    """|loss - loss of the first run| of each step that both have; returns what it says."""
-    first, worst = _losses(runs[0]), 0.0
-    rows = []
+def _differences(runs) -> list[dict[int, float]]:
+    """|loss - loss of the first run| by step, for each other run; NaN where either is no number.
+
+    Raises ValueError where a run has no step in common with the first.
+    """
+    first, rows = _losses(runs[0]), []
     for run in runs[1:]:
-        losses = _losses(run)
-        rows.append({step: abs(losses[step] - first[step]) for step in losses if step in first})
-        worst = max([worst, *(math.inf if math.isnan(d) else d for d in rows[-1].values())])
-    floor = _floor(rows)
+        common = {step: loss for step, loss in _losses(run).items() if step in first}
+        if not common:
+            raise ValueError(
+                f"{run.label} has no step in common with {runs[0].label}: leave it out."
+            )
+        apart = {step: abs(loss - first[step]) for step, loss in common.items()}
+        rows.append({step: d if math.isfinite(d) else math.nan for step, d in apart.items()})
+    return rows
+
+
+def _draw_differences(axes, runs) -> str:
+    """The lower panel of loss_curves; returns what it says."""
+    rows = _differences(runs)
+    finite = [value for row in rows for value in row.values() if math.isfinite(value)]
+    floor, top = _floor(finite), max([TOLERANCE, *finite])
     for position, row in enumerate(rows, start=1):
-        look = _line(position, len(runs)) | {
-            "linestyle": "-",
+        look = _line(position, len(runs), len(row)) | {
+            "linestyle": "-" if len(row) <= MANY_STEPS else "none",
             "linewidth": 1.5,
-            "markevery": max(1, len(row) // 40),
-            "markersize": 6 + 3 * (len(rows) - position),  # equal ones show around each other
+            "markevery": 1,
+            # equal ones show around each other
+            "markersize": (6 if len(row) <= MANY_STEPS else 3) + 2 * (len(rows) - position),
         }
         axes.plot(list(row), [max(value, floor) for value in row.values()], **look)
     axes.axhline(TOLERANCE, color=BLACK, linewidth=2)
-    top = max([TOLERANCE, *(d for row in rows for d in row.values() if math.isfinite(d))])
-    axes.set_yscale("log")
-    axes.set_ylim(floor / 3, top * 20)
-    decades = range(round(math.log10(floor)), math.ceil(math.log10(top)) + 1)
-    between = [10.0**d for d in decades if d == -5 or (d + 5) % _stride(decades) == 0]
-    ticks = [floor, *(tick for tick in between if tick > floor * 9)]
-    axes.set_yticks(ticks, ["equal", *(_power(tick) for tick in ticks[1:])])
-    axes.minorticks_off()
-    axes.text(
-        1.01,
-        TOLERANCE,
-        "largest\nallowed",
-        transform=axes.get_yaxis_transform(),
-        va="center",
-        fontsize=SMALL,
-    )
+    across = axes.get_yaxis_transform()
+    axes.text(1.01, TOLERANCE, "largest\nallowed", transform=across, va="center", fontsize=SMALL)
     axes.set_ylabel("difference")
-    far = "no finite number" if math.isinf(worst) else f"{worst:.1e}"
+    _difference_axis(axes, floor, top)
+    far = f"{max(finite):.1e}" if finite else "no number"
     return f"largest difference to the first {far}, allowed {TOLERANCE:.0e}"
 
 
-def _floor(rows) -> float:
+def _difference_axis(axes, floor: float, top: float) -> None:
+    """A log axis with a handful of decades, 1e-5 among them, and "equal" at its floor."""
+    low, high = round(math.log10(floor)), math.ceil(math.log10(top))
+    stride = math.ceil((high - low) / 3)
+    decades = [d for d in range(low + stride, high + 1) if (d + 5) % stride == 0]
+    axes.set_yscale("log")
+    axes.set_ylim(floor / 3, top * 20)
+    labels = ["equal", *(f"$10^{{{decade}}}$" for decade in decades)]
+    axes.set_yticks([floor, *(10.0**decade for decade in decades)], labels)
+    axes.minorticks_off()
+
+
+def _floor(differences) -> float:
     """Where equal losses are drawn: the power of ten two below the smallest difference."""
-    positive = [value for row in rows for value in row.values() if 0 < value < math.inf]
-    smallest = min([1e-6, *positive])
+    smallest = min([1e-6, *(value for value in differences if value > 0)])
     return 10.0 ** (math.floor(math.log10(smallest)) - 2)
 
 
-def _stride(decades: range) -> int:
-    return max(1, len(decades) // 4)
-
-
-def _power(value: float) -> str:
-    return f"$10^{{{round(math.log10(value))}}}$"
+def _broken(runs) -> tuple[str, ...]:
+    """A sentence for each run whose loss stops being a number: a gap in a curve needs a reason."""
+    notes = []
+    for run, name in zip(runs, names(runs), strict=True):
+        steps = [step for step, loss in _losses(run).items() if not math.isfinite(loss)]
+        if steps:
+            notes.append(
+                f"{name}: the loss is not a number in {len(steps)} steps, from {steps[0]}."
+            )
+    return tuple(notes)
 
 
 @styled
@@ -227,8 +246,9 @@ def _value(axes, place: float, x: float, lines: list[str]) -> None:
 def _rows(axes, labels: list[str], largest: float) -> None:
     """One row for each label, the first on top, with room for the values on the right."""
     axes.set_yticks(range(len(labels)), [_two_lines(label) for label in labels])
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_xlim(0, 1.45 * largest or 1)
+    beside = max(0.6, 1.5 - len(labels) / 2)  # a bar alone stays a bar
+    axes.set_ylim(len(labels) - 1 + beside, -beside)
+    axes.set_xlim(0, 1.5 * largest or 1)
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.xaxis.get_major_locator().set_params(nbins=5)
@@ -256,11 +276,11 @@ def scaling(*runs: Run, kind: str = "strong") -> Figure:
     kept = [run for run in runs if not run.oversubscribed]
     left_out = [run for run in runs if run.oversubscribed]
     _check_scaling(kept, kind)
-    figure, (left, right) = begin(_SCALING_TITLES[kind], ncols=2)
-    worlds = sorted({run.world for run in kept} | {1})
+    curves = _curves(kept)
+    figure, (left, right) = begin(_SCALING_TITLES[kind], 4.7 + 0.2 * len(curves), ncols=2)
+    worlds = sorted({run.world for run in kept})
     left.plot(worlds, worlds, color=PALE, linestyle="--", label="ideal")
     right.plot(worlds, [100] * len(worlds), color=PALE, linestyle="--")
-    curves = _curves(kept)
     says = [
         _draw_curve(left, right, position, name, curve, alone=len(curves) == 1)
         for position, (name, curve) in enumerate(curves.items())
@@ -278,7 +298,7 @@ def scaling(*runs: Run, kind: str = "strong") -> Figure:
 
 _SCALING_TITLES = {
     "strong": "More ranks share the same batch: how much faster?",
-    "weak": "More ranks, each with a batch of its own: how much more gets done?",
+    "weak": "More ranks, each with its own batch: how much faster?",
 }
 
 
@@ -375,9 +395,9 @@ def _finish_scaling(left, right, worlds: list[int], run: Run) -> None:
         axes.set_xlim(1 - room, worlds[-1] + 2 * room)
         axes.set_xlabel(unit)
         axes.grid(axis="y")
-    left.set_ylabel("speed-up (times one rank)")
+    left.set_ylabel("speed-up (×)")
     left.set_ylim(0, 1.1 * max(y for line in left.lines for y in line.get_ydata()))
-    right.set_ylabel("efficiency (% of ideal)")
+    right.set_ylabel("efficiency (%)")
     right.set_ylim(0, 1.1 * max(y for line in right.lines for y in line.get_ydata()))
 
 
@@ -401,7 +421,7 @@ def memory(*runs: Run) -> Figure:
         _value(axes, place, total / scale, [_bytes(total), peak])
     _rows(axes, [label for label, _, _ in bars], largest / scale)
     axes.set_xlabel(f"memory of one rank ({unit})")
-    legend(figure, _kind_patches(), columns=4)
+    legend(figure, _kind_patches())
     return finish(figure, runs, f"Memory of one rank: {_memory_words(bars)}.", _peak_notes(runs))
 
 
@@ -612,6 +632,8 @@ def achieved(*runs: Run, peak_flops_per_second: float) -> Figure:
     _rows(axes, names(runs), 0)
     axes.set_xlim(0, 1.15 * max(100, *(bar.get_width() for bar in axes.patches)))
     axes.axvline(100, color=BLACK, linestyle="--", linewidth=2)
+    above = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
+    axes.annotate("matrix multiply", (100, 1), (0, 5), ha="center", **above)
     axes.set_xlabel("% of the floating-point operations per second of a matrix multiply")
     note = f"100 %: a matrix multiply on the same ranks, {_flops(peak_flops_per_second)} each."
     return finish(figure, runs, f"Share of a matrix multiply's speed: {'; '.join(says)}.", (note,))
@@ -632,7 +654,10 @@ def _flops(value: float) -> str:
 
 
 def names(runs) -> list[str]:
-    """The runs' labels; runs with one label are told apart by the settings that differ."""
+    """The runs' labels; runs with one label are told apart by the settings that differ.
+
+    A run that did not end well has its status after its label.
+    """
     words = []
     for run in runs:
         twins = [other for other in runs if other.label == run.label]
@@ -644,7 +669,8 @@ def names(runs) -> list[str]:
         ]
         if len(where) > 1:
             differing.append("measured here" if run.measured_here else "recorded")
-        words.append(", ".join([run.label, *differing]))
+        status = [] if run.status == "ok" else [run.status]
+        words.append(", ".join([run.label, *differing, *status]))
     return [_numbered(words, place) for place in range(len(words))]
 
 

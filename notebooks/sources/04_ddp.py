@@ -1,0 +1,940 @@
+# %% [markdown]
+# # 04 Distributed data parallel: one model, several ranks
+#
+# **75 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
+#
+# After this lesson you can start ranks in the ways that people use, write data parallelism by hand
+# and with `DistributedDataParallel`, prove that it trains the same model, say what it costs in
+# memory and in bytes sent, tell when it is slower than one process, and diagnose its usual faults.
+
+# %% [markdown]
+# ## The question
+#
+# One process trains on one device, and you have several. Can they share the work, be faster, and
+# still train *exactly* the same model?
+#
+# The next cell starts to load PyTorch in the background.
+
+# %%
+from bootcamp.launch import default_ranks, gpu_count, launch, run_command, warm_up
+
+warm_up()
+
+# %% [markdown]
+# The next cell chooses what this lesson works with: a rank for every GPU if there are several, else
+# for every core (at least two, at most eight), and 16 samples for each rank in a step.
+
+# %%
+RANKS = max(2, min(8, default_ranks()))
+DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
+BATCH = 16 * RANKS
+print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, {BATCH} samples a step.")
+
+# %% [markdown]
+# The next cell trains in one process. Its samples per second are what there is to beat.
+
+# %%
+ALONE = "gpu" if DEVICE == "cuda" else "cpu"
+alone = launch(ALONE, ranks=1, device=DEVICE, steps=20, global_batch=BATCH)
+
+# %% [markdown]
+# ## The idea
+#
+# The loss of a step is a mean over the samples of the global batch, so its gradient is a mean over
+# the samples too. Cut the batch into equal shares, one for each rank. Each rank computes the mean
+# gradient of its share. The mean of these means is the gradient of the whole batch.
+#
+# So if all ranks begin with the same parameters, and average their **gradients** in every step,
+# then every rank's optimizer makes the same change, and the parameters stay equal without being
+# sent. That is **data parallelism**. It averages gradients, not parameters.
+#
+# The next cell draws one step. Look for what is equal on both ranks and what differs.
+
+# %%
+from bootcamp import plots
+from bootcamp.pictures import ddp
+
+plots.show(ddp.who_holds_what())
+
+# %% [markdown]
+# The words for it:
+#
+# - A **rank** is one process; ranks are numbered from 0. The **world size** is how many there are.
+# - A **process group** is a set of ranks that have found each other and can communicate.
+# - A **collective** is an operation that *all* ranks of a group must call, in the same order. Two
+#   are needed here. **Broadcast** copies a tensor of one rank to all. **All-reduce** adds up one
+#   tensor of each rank, and gives the sum to all of them.
+# - A **backend** is the library that carries the bytes: *gloo* between CPU ranks, *NCCL* between
+#   GPUs.
+
+# %% [markdown]
+# ## Starting the ranks
+#
+# Before any training, somebody must start the processes and tell each one its rank, the world size,
+# and where to meet. You will see two ways, and an old one.
+#
+# ### One program spawns its ranks
+#
+# `torch.multiprocessing.spawn` starts children of the program itself. It passes the rank as the
+# first argument; everything else, the world size too, is passed on by hand. The next cell shows a
+# whole program.
+
+# %%
+from IPython.display import Markdown, display
+
+from bootcamp.paths import SRC
+
+SNIPPETS = SRC / "snippets"
+Markdown(f"```python\n{(SNIPPETS / 'start_with_spawn.py').read_text()}```")
+
+# %% [markdown]
+# The next cell runs it. Look at the sum: rank 0 and rank 1 each gave their number, and both know
+# the result.
+
+# %%
+print(run_command(["python", str(SNIPPETS / "start_with_spawn.py"), "--ranks", "2"]))
+
+# %% [markdown]
+# Here the ranks meet at a file. Many programs let them meet at a fixed port instead
+# (`MASTER_PORT="12355"`), and then two of them on one machine collide. `spawn` knows one machine
+# only. Each child imports the program again, which is why the last lines stand under
+# `if __name__ == "__main__"`.
+#
+# ### torchrun starts the whole script once for each rank
+#
+# With `torchrun` the script is written as if for one rank. Who it is stands in environment
+# variables, and `init_process_group` reads them. The next cell shows the script and runs it.
+
+# %%
+display(Markdown(f"```python\n{(SNIPPETS / 'start_with_torchrun.py').read_text()}```"))
+TORCHRUN = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # what torchrun sets itself, with a warning
+print(run_command([*TORCHRUN, str(SNIPPETS / "start_with_torchrun.py")], env=ONE_THREAD))
+
+# %% [markdown]
+# `torchrun` is short for `python -m torch.distributed.run`. Look at the variables: `LOCAL_RANK` is
+# the rank within this machine and chooses the GPU. `RANK` counts over all machines: torchrun also
+# starts ranks on several of them, and can restart them after a failure. The scripts of this course
+# are written for it. `launch` sets the same variables, but forks each rank from a process that has
+# PyTorch loaded, which saves the seconds that you have just waited.
+#
+# ### torch.distributed.launch, which torchrun replaced
+#
+# Older programs are started by `python -m torch.distributed.launch`. The next cell does so with the
+# same script.
+
+# %%
+old = ["python", "-m", "torch.distributed.launch", *TORCHRUN[3:]]
+try:
+    print(run_command([*old, str(SNIPPETS / "start_with_torchrun.py")], env=ONE_THREAD))
+except Exception as error:
+    print(f"This version of torch no longer has it:\n{error}")
+
+# %% [markdown]
+# Look at the warning, and at the arguments: the old launcher adds `--local-rank` to the script's
+# command line, and a script that does not know this flag fails. To move such a script to torchrun,
+# read `os.environ["LOCAL_RANK"]` instead.
+
+# %% [markdown]
+# ## Predict
+#
+# Two questions before the run. First the speed: write a number after `answer=`.
+
+# %%
+from bootcamp.predict import predict
+
+guess_speed = predict(
+    f"One process trains {alone.samples_per_second:,.0f} samples/s. "
+    f"How many do {RANKS} ranks train, all together?",
+    unit="samples/s",
+    answer=None,
+)
+guess_speed
+
+# %% [markdown]
+# Now the communication. The gradients of the model are as large as its parameters, which the next
+# cell takes from the record of the run above.
+
+# %%
+gradient_megabytes = alone.ranks[0]["gradient_bytes"] / 1e6
+guess_bytes = predict(
+    f"The gradients are {gradient_megabytes:.2f} MB. "
+    f"How many MB does each of {RANKS} ranks send in a step, to average them?",
+    unit="MB",
+    answer=None,
+)
+guess_bytes
+
+# %% [markdown]
+# ## What changes
+#
+# ### By hand
+#
+# The idea needs no library. The next cell shows what is added to the script of one process. Find
+# the four places: joining the group, equal parameters at the start, averaged gradients after the
+# backward, and the loss.
+
+# %%
+from bootcamp import compare
+
+compare.script_diff("ddp_by_hand")
+
+# %% [markdown]
+# - `init_process_group` waits until all ranks have come. `timeout` is how long a collective may
+#   wait for a rank.
+# - `data.Batches(args, rank, world)` already stood there: now the rank and the world size are real,
+#   and each rank gets its share of the batch.
+# - `broadcast` sends rank 0's parameters to all.
+# - `all_reduce` *sums*. The line after it makes the mean.
+# - The last collective averages the loss, for the record only. Without it rank 0 would write down
+#   the loss of its own share.
+#
+# ### With the library
+#
+# `DistributedDataParallel`, DDP for short, does the broadcast when it wraps the model, and the
+# averaging within `loss.backward()`. The next cell shows the difference to the script by hand.
+
+# %%
+compare.script_diff("ddp", parent="ddp_by_hand")
+
+# %% [markdown]
+# Inside, DDP attaches a hook to every parameter, which runs when the parameter's gradient is ready.
+# It gathers gradients in **buckets**, and starts the all-reduce of a bucket when it is full, while
+# the backward goes on. The next cell draws the difference.
+
+# %%
+plots.show(ddp.overlap())
+
+# %% [markdown]
+# The backward goes from the last layer to the first, so DDP fills its buckets in that order. By
+# default a bucket takes up to 25 MiB (`bucket_cap_mb`), the first one 1 MiB, so that communication
+# begins early.
+
+# %% [markdown]
+# ## Run it
+#
+# The next cell runs both scripts. Each records step 10 with torch's profiler, for a look at it
+# later.
+
+# %%
+same = {"device": DEVICE, "steps": 20, "global_batch": BATCH, "trace_step": 10}
+by_hand = launch("ddp_by_hand", ranks=RANKS, **same)
+library = launch("ddp", ranks=RANKS, **same)
+
+# %% [markdown]
+# The next cell compares the three runs and scores your first prediction. Look at `samples/s`.
+
+# %%
+from bootcamp import runs
+
+display(runs.table(alone, by_hand, library))
+guess_speed.score(library.samples_per_second)
+
+# %% [markdown]
+# ## Read the measurement
+#
+# ### Loss
+#
+# The next cell draws the loss of the three runs. Look at the lower panel: it shows the differences,
+# which are rounding.
+
+# %%
+plots.show(plots.loss_curves(alone, by_hand, library))
+
+# %% [markdown]
+# ### Speed
+#
+# The next cell draws the speeds. Compare the two scripts that use several ranks: they send the same
+# gradients.
+
+# %%
+plots.show(plots.throughput(alone, by_hand, library))
+
+# %% [markdown]
+# On CPU cores the script by hand is clearly the slower one, often slower than one process. Why?
+# Look at when it communicates: the next cell draws the traced step of both.
+
+# %%
+plots.show(plots.timeline(by_hand))
+plots.show(plots.timeline(library))
+
+# %% [markdown]
+# By hand, communication begins when the backward has ended, and nothing overlaps. And it is cut
+# into many small pieces. The next cell counts the all-reduces that rank 0 called in that step.
+
+# %%
+import json
+
+
+def all_reduces(run):
+    trace = json.loads((run.folder / "ranks" / "0.trace.json").read_text())
+    return sum(event["name"] == "c10d::allreduce_" for event in trace["traceEvents"])
+
+
+counts = {run.strategy: all_reduces(run) for run in (by_hand, library)}
+assert counts["ddp"] < counts["ddp_by_hand"], "DDP's buckets did not gather any gradients"
+counts
+
+# %% [markdown]
+# By hand there is one all-reduce for each parameter tensor and one for the loss. DDP calls one for
+# each bucket and one for the loss. Each call has a fixed cost, however few bytes it carries: the
+# ranks must meet. Many small calls pay it many times.
+#
+# Would more, smaller buckets overlap better? The next cell caps buckets at 0.2 MiB. Look for the
+# black bars: there both go on at once.
+
+# %%
+from bootcamp.variant import variant
+
+wrap = "model = DistributedDataParallel(model)"
+smaller = {wrap: "model = DistributedDataParallel(model, bucket_cap_mb=0.2)"}
+small_buckets = launch(variant("ddp", "ddp_small_buckets", smaller), ranks=RANKS, **same)
+plots.show(plots.timeline(small_buckets))
+runs.table(library, small_buckets)
+
+# %% [markdown]
+# More overlap is not always more speed. On CPU ranks the threads that communicate need the same
+# core as the backward, so overlapping saves little, and more buckets pay the fixed cost more often.
+# On GPUs the communication runs beside the computation on hardware that it hardly takes away, and
+# there overlap is what makes DDP scale. Large models fill many buckets of the default size.
+#
+# ### Bytes sent
+#
+# How does an all-reduce work? If every rank sent its gradients to every other, the bytes would grow
+# with the number of ranks. The usual algorithm for large tensors is the **ring**. The next cell
+# simulates one and draws it. Follow one piece from left to right.
+
+# %%
+plots.show(ddp.ring(ranks=3))
+
+# %% [markdown]
+# With *N* ranks, each sends *N*-1 pieces to add up and *N*-1 to pass on, and a piece is 1/*N* of
+# the gradients. So a rank sends **2(*N*-1)/*N*** times the gradients' bytes. The next cell computes
+# that for some *N*.
+
+# %% tags=["nbval-check-output"]
+from bootcamp.table import Table
+
+Table([{"ranks": n, "sent by a rank / gradients": 2 * (n - 1) / n} for n in (1, 2, 3, 4, 8, 64)])
+
+# %% [markdown]
+# It never reaches 2, however many ranks there are. This is why data parallelism scales so far.
+#
+# Is it true? The next cell counts. Linux keeps count of what each connection has sent, and each
+# rank's record holds the sum. CPU ranks are used for it on every machine, since NCCL's way past
+# the network is not in that count; more ranks than cores do no harm to counting.
+
+# %%
+few = {"device": "cpu", "steps": 6, "global_batch": 24, "quiet": True}
+counted = [launch("ddp", ranks=n, **few) for n in (2, 3, 4)]
+for run in counted:
+    sent = run.ranks[0]["sent_bytes_per_step"]  # None where the system does not count
+    assert sent is None or abs(sent / run.predicted_sent_bytes_per_step - 1) < 0.05, "not a ring"
+plots.show(plots.sent_bytes(*counted))
+
+# %% [markdown]
+# Counted and formula agree within a few percent; the rest is the loss, and what the protocol adds.
+# The next cell scores your second prediction, by the formula.
+
+# %%
+guess_bytes.score(library.predicted_sent_bytes_per_step / 1e6)
+
+# %% [markdown]
+# ### Memory
+#
+# The next cell draws what fills the memory of one process and of each rank. Look for the one part
+# that gets smaller.
+
+# %%
+plots.show(plots.memory(alone, library))
+
+# %% [markdown]
+# Every rank holds *all* parameters, *all* gradients and the *whole* optimizer state: a full
+# **replica**. Only the activations shrink, because each rank has fewer samples. So DDP does not
+# help with a model that is too large for one device. (Not counted in the figure: DDP's buckets,
+# another copy of the gradients, unless it is told `gradient_as_bucket_view=True`.)
+
+# %% [markdown]
+# ## Prove it
+#
+# The next cell runs DDP and the CPU baseline again, with two optimizers, and compares every step's
+# loss, the final parameters, and which samples each rank trained on.
+
+# %%
+from bootcamp import check
+
+flags = {"steps": 10, "global_batch": BATCH, "device": DEVICE}
+proofs = check.prove("ddp", RANKS, **flags) + check.prove("ddp_by_hand", RANKS, **flags)
+for proof in proofs:
+    assert not proof.failed, f"{proof.run.strategy} trained something else"
+display(proofs[0])
+print(f"{len(proofs)} proofs, each with rows like these, none failed.")
+
+# %% [markdown]
+# The ranks never send parameters after the start. The next cell compares them at the end of DDP's
+# run: how far is each rank's model from rank 0's?
+
+# %%
+ends = [rank["fingerprint_final"] for rank in library.ranks]
+apart = [check.distance(ends[0], end) for end in ends]
+assert max(apart) == 0, "the ranks' parameters have drifted apart"
+apart
+
+# %% [markdown]
+# Zero, to the last bit: all ranks got the same averaged gradients and did the same arithmetic.
+#
+# ### A proof that can't fail proves nothing
+#
+# Why two optimizers? Forget the division: the gradients are now *summed*, so they are as many times
+# too large as there are ranks. The next cell takes that line out and trains with AdamW.
+
+# %%
+summed = variant("ddp_by_hand", "ddp_summed", {"parameter.grad /= world": ""})
+kept = {"steps": 10, "global_batch": BATCH}
+baselines = {name: check.baseline(optimizer=name, **kept) for name in ("adamw", "sgd")}
+wrong = {
+    name: launch(summed, RANKS, device=DEVICE, optimizer=name, quiet=True, **kept)
+    for name in baselines
+}
+plots.show(plots.loss_curves(baselines["adamw"], wrong["adamw"]))
+
+# %% [markdown]
+# In the upper panel the curves lie on each other: who looks at a loss curve sees nothing wrong. The
+# next cell shows the same with SGD.
+
+# %%
+plots.show(plots.loss_curves(baselines["sgd"], wrong["sgd"]))
+
+# %% [markdown]
+# AdamW divides each gradient by the root of its own mean square, so a factor nearly cancels; what
+# is left of it is due to a small constant in the denominator. SGD takes steps as large as the
+# gradient says. The next cell puts numbers on it.
+
+# %%
+rows = []
+for name, run in wrong.items():
+    proof = check.compare(run, baselines[name])
+    assert proof.failed, f"the proof did not notice summed gradients with {name}"
+    rows += [{"optimizer": name, **row} for row in proof.failed]
+columns = ("optimizer", "compared", "measured", "allowed")
+Table([{column: row[column] for column in columns} for row in rows], "What the proof rejects")
+
+# %% [markdown]
+# The tolerance is tight enough to reject both here, but with AdamW the loss is only a little over
+# it: in fewer steps, with a looser tolerance or by eye, it would pass.
+
+# %% [markdown]
+# ## Talk less: gradient accumulation and `no_sync`
+#
+# If the activations of a rank's share do not fit into memory, cut the share into **micro-batches**:
+# forward and backward for each, gradients add up, one optimizer step at the end. Under plain DDP
+# every backward averages, though only the sum matters. `model.no_sync()` switches that off for all
+# but the last micro-batch. The next cell shows a script that does it.
+
+# %%
+accumulate = SNIPPETS / "ddp_accumulate.py"
+compare.script_diff(accumulate, parent="ddp")
+
+# %% [markdown]
+# Two details matter. Each micro-batch's loss is divided by their number, so that the sum of the
+# gradients is the mean over the share. And the *forward* stands within `no_sync` too: DDP decides
+# there. The next cell runs it with and without `no_sync`, on two CPU ranks, where bytes are counted.
+
+# %%
+line = "synchronise = nullcontext() if last else model.no_sync()"
+each_time = variant(accumulate, "ddp_accumulate_each", {line: "synchronise = nullcontext()"})
+two = {"ranks": 2, "device": "cpu", "steps": 10, "global_batch": 32, "micro_batches": 4}
+accumulated = [launch(script, quiet=True, **two) for script in (accumulate, each_time)]
+plots.show(plots.sent_bytes(*accumulated))
+
+# %% [markdown]
+# Compare the counted bytes of the two: without `no_sync` there is one all-reduce of all gradients
+# for each micro-batch. The next cell proves that the result is the same both times, and that the
+# bytes differ by the number of micro-batches.
+
+# %%
+for run in accumulated:
+    print(check.same_training(run, check.baseline(steps=10, global_batch=32)), "\n")
+once, often = (run.ranks[0]["sent_bytes_per_step"] for run in accumulated)
+if once:
+    assert abs(often / once - 4) < 0.2, "no_sync did not save the all-reduces that it should"
+    print(f"Without no_sync a rank sends {often / once:.2f} times as much.")
+
+# %% [markdown]
+# ## When it is slower than one process
+#
+# Averaging costs time in every step, however little there is to compute. So a small model with a
+# small batch may be *slower* on several ranks. The toy MLP is such a model. The next cell trains it
+# in one process, then asks for your prediction.
+
+# %%
+mlp = {"model": "mlp", "device": DEVICE, "steps": 30, "quiet": True}
+mlp_alone = launch(ALONE, ranks=1, global_batch=BATCH, **mlp)
+guess_mlp = predict(
+    f"In one process: {mlp_alone.samples_per_second:,.0f} samples/s. With {RANKS} ranks?",
+    unit="samples/s",
+    answer=None,
+)
+guess_mlp
+
+# %% [markdown]
+# The next cell runs it on all ranks, scores, and draws a step. Look at how the time is divided.
+
+# %%
+mlp_ranks = launch("ddp", ranks=RANKS, global_batch=BATCH, trace_step=20, **mlp)
+print(guess_mlp.score(mlp_ranks.samples_per_second))
+plots.show(plots.timeline(mlp_ranks))
+
+# %% [markdown]
+# The larger the batch, the more there is to compute for the same gradients. The next cell repeats
+# both runs with larger batches. Look for where the curve crosses 1.
+
+# %%
+pairs = [(mlp_alone, mlp_ranks)]
+for samples in (64, 256, 1024):
+    batch = {"global_batch": samples * RANKS, **mlp}
+    pairs.append((launch(ALONE, ranks=1, **batch), launch("ddp", ranks=RANKS, **batch)))
+plots.show(ddp.speed_up_by_batch(pairs))
+
+# %% [markdown]
+# The next cell shows why. If the arithmetic divides perfectly, a step on *N* ranks takes 1/*N* of
+# one process's time. What is measured beyond that is the price of working together.
+
+# %%
+rows = []
+for one, many in pairs:
+    milliseconds = 1e3 * one.seconds_per_step, 1e3 * many.seconds_per_step
+    row = {"global batch": one.config["global_batch"], "one process, ms": milliseconds[0]}
+    row |= {"of that 1/N": milliseconds[0] / RANKS, f"{RANKS} ranks, ms": milliseconds[1]}
+    rows.append(row | {"price, ms": milliseconds[1] - milliseconds[0] / RANKS})
+Table(rows)
+
+# %% [markdown]
+# Read the last column: the price hardly depends on the batch, while the arithmetic grows with it.
+# Data parallelism pays off when each rank has much to compute for each byte of gradient. The
+# numbers are this machine's; that there is a crossing holds everywhere.
+#
+# ### More threads than cores
+#
+# There is another way to be slow. If each rank's library starts a thread for every core, the ranks'
+# threads get in each other's way. That is why torchrun sets `OMP_NUM_THREADS=1`. The next cell
+# gives each of two CPU ranks all cores of this machine. The label says so.
+
+# %%
+from bootcamp import machine
+
+cores = len(machine.cores())
+cpu = {"device": "cpu", "steps": 6, "global_batch": 32, "quiet": True}
+polite, greedy = (launch("ddp", ranks=2, cores_per_rank=n, **cpu) for n in (1, cores))
+if cores == 1:
+    print("This machine has one core: both runs are the same.")
+runs.table(polite, greedy)
+
+# %% [markdown]
+# ## Does it scale?
+#
+# Two questions hide in this one. **Strong scaling**: the same global batch on more ranks; is it
+# done sooner? **Weak scaling**: the same batch *per rank*; are more samples done in the same time?
+# **Speed-up** is the samples per second of *N* ranks divided by those of one. **Efficiency** is the
+# speed-up divided by *N*.
+#
+# The next cell measures strong scaling. Look at the efficiency on the right.
+
+# %%
+numbers = [n for n in range(1, RANKS + 1) if RANKS % n == 0]
+run_on = {"device": DEVICE, "steps": 20, "quiet": True}
+strong = [
+    launch(ALONE if n == 1 else "ddp", ranks=n, global_batch=BATCH, **run_on) for n in numbers
+]
+plots.show(plots.scaling(*strong, kind="strong"))
+
+# %% [markdown]
+# The next cell measures weak scaling: 16 samples for each rank.
+
+# %%
+weak = [launch(ALONE if n == 1 else "ddp", ranks=n, global_batch=16 * n, **run_on) for n in numbers]
+plots.show(plots.scaling(*weak, kind="weak"))
+
+# %% [markdown]
+# With strong scaling each rank has less to compute, and the price stays, so efficiency falls with
+# the number of ranks. With weak scaling the work of a rank stays the same, and efficiency holds
+# longer. On CPU ranks the cores also share caches and memory bandwidth. On a machine with one core
+# nothing can be measured here, and the figure says which run it left out.
+#
+# Be fair when you compare. One process that computes with all cores is a rival of ranks that have
+# one core each. The next cell measures it (on CPUs).
+
+# %%
+threads = launch("cpu", cores_per_rank=cores, global_batch=BATCH, steps=20, quiet=True)
+print(f"One process on all {cores} cores: {threads.samples_per_second:,.0f} samples/s.")
+print(f"{RANKS} ranks on {library.device.upper()}s: {strong[-1].samples_per_second:,.0f} samples/s.")
+
+# %% [markdown]
+# ## The data: DataLoader, DistributedSampler, and its epoch
+#
+# The course's scripts draw batches that depend on the seed and the step alone, which makes proofs
+# easy. Most programs read a dataset with a `DataLoader`. Then a `DistributedSampler` gives each
+# rank its share of every **epoch**, one pass through the dataset. The next cell shows how that
+# changes the DDP script.
+
+# %%
+loading = SNIPPETS / "ddp_with_dataloader.py"
+compare.script_diff(loading, parent="ddp")
+
+# %% [markdown]
+# `batch_size` is a *rank's* batch: the global batch divided by the world size. The sampler shuffles
+# by a seed and the epoch, the same on all ranks, and each rank takes every *N*-th of the order.
+# `set_epoch` tells it which epoch it is. The next cell trains three epochs of 128 samples on two
+# ranks and looks into the record: which samples did the ranks train on?
+
+# %% tags=["nbval-check-output"]
+def epochs_of(run, steps_per_epoch=4):
+    """For each epoch the ids of the samples, one list for each rank."""
+    ids = [[sum(rank["sample_ids"][i : i + steps_per_epoch], []) for rank in run.ranks]
+           for i in range(0, len(run.steps), steps_per_epoch)]
+    return ids
+
+
+data_flags = {"ranks": 2, "device": "cpu", "steps": 12, "global_batch": 32, "quiet": True}
+loaded = epochs_of(launch(loading, samples=128, **data_flags))
+for epoch, (first, second) in enumerate(loaded):
+    assert set(first) | set(second) == set(range(128)), "a sample was left out"
+    assert not set(first) & set(second), "two ranks trained on the same sample"
+    print(f"epoch {epoch}: rank 0 begins with {first[:5]}, rank 1 with {second[:5]}")
+
+# %% [markdown]
+# Each epoch has another order, and together the ranks see each sample once. What if the dataset
+# does not divide by the ranks? The next cell takes one sample away.
+
+# %% tags=["nbval-check-output"]
+uneven = epochs_of(launch(loading, samples=127, **data_flags))
+for epoch, ranks in enumerate(uneven):
+    ids = sum(ranks, [])
+    twice = [i for i in set(ids) if ids.count(i) > 1]
+    print(f"epoch {epoch}: {len(ids)} samples trained, {len(set(ids))} different, twice: {twice}")
+
+# %% [markdown]
+# The sampler repeats samples until all ranks have equally many, for each must take part in every
+# collective. (`drop_last=True` leaves some out instead.) When you *evaluate* with it, the repeated
+# samples count twice.
+#
+# ### Workers
+#
+# With `num_workers=0` the training process reads each batch itself, and nothing is computed
+# meanwhile. Workers are processes that read ahead. The next cell measures how long a step waits for
+# its batch if reading takes a while (reading and training are sleeps here, so that the effect is
+# the same on every machine).
+
+# %%
+waits = []
+for workers in (0, 1, 2):
+    said = launch(
+        SNIPPETS / "loader_workers.py", 1, device="cpu", workers=workers, finishes=False, quiet=True
+    ).output()
+    waits.append(json.loads(said.splitlines()[0]))
+assert waits[2]["waited_seconds_per_batch"] < waits[0]["waited_seconds_per_batch"] / 2
+Table([{"workers": w["workers"], "waits, ms": 1e3 * w["waited_seconds_per_batch"]} for w in waits])
+
+# %% [markdown]
+# Reading a batch takes twice as long as training on it here: one worker reads during the training
+# and still leaves a wait, two keep up. Mind that `num_workers` is *per rank*: with 8 ranks and 4
+# workers, 40 processes run on the machine. If reading is computing (decoding, augmenting), workers
+# need cores of their own, and on CPU ranks they take them from the training.
+#
+# ### Pinned memory
+#
+# Memory that is **pinned** is never moved or swapped out by the operating system, so a GPU can
+# fetch from it while the CPU goes on. `pin_memory=True` makes the loader put batches there, and
+# `.to(device, non_blocking=True)` makes use of it. Without a GPU there is nothing to gain, so the
+# script pins only where one is.
+
+# %% [markdown]
+# ## A larger batch, and the learning rate
+#
+# DDP is often used with a fixed batch *per rank*: more ranks, larger global batch, fewer steps for
+# the same samples. The proof above says that *N* ranks train just as one process with the whole
+# batch does. So the question is not about DDP: what does a larger batch do to the training?
+#
+# The **linear scaling rule** (Goyal et al., 2017): when the batch is *k* times as large, multiply
+# the learning rate by *k*. Where the gradient changes little, one step of *k* times the rate goes
+# where *k* steps went. At the very start the gradient changes fast, so they begin with a small rate
+# and raise it step by step: **warm-up**.
+#
+# The next cell prepares the experiment: the toy MLP in one process with SGD, the same number of
+# samples for each setting, two seeds.
+
+# %%
+zero_grad = "optimizer.zero_grad()"
+warm_up_rate = "optimizer.param_groups[0]['lr'] = args.lr * min(1, (step + 1) / 20)"
+warm = variant("cpu", "cpu_warm_up", {zero_grad: f"{warm_up_rate}\n{zero_grad}"})
+
+
+def train(script, batch, rate, samples=25_600):
+    flags = {"model": "mlp", "optimizer": "sgd", "global_batch": batch, "lr": rate}
+    flags |= {"device": "cpu", "steps": samples // batch, "quiet": True}
+    return [launch(script, ranks=1, seed=seed, **flags) for seed in (0, 1)]
+
+
+# %% [markdown]
+# The next cell trains with a batch of 32, and in three ways with one of 256. Compare the curves at
+# the same number of samples.
+
+# %%
+curves = {
+    "batch 32, rate 0.05": train("cpu", 32, 0.05),
+    "batch 256, rate 0.05": train("cpu", 256, 0.05),
+    "batch 256, rate 0.05 × 8": train("cpu", 256, 0.05 * 8),
+    "batch 256, rate 0.05 × 8, warm-up": train(warm, 256, 0.05 * 8),
+}
+plots.show(ddp.loss_by_samples(curves))
+
+# %% [markdown]
+# The next cell gives the numbers: the mean loss at the end, and the highest loss of any step. A
+# model that knows nothing has a loss of ln 256, about 5.5; a higher one means that steps went too far.
+
+# %%
+rows = []
+for name, seeds in curves.items():
+    end = [sum(run.losses[-len(run.losses) // 16 :]) / (len(run.losses) // 16) for run in seeds]
+    row = {"setting": name, "optimizer steps": len(seeds[0].steps), "loss, seed 0": end[0]}
+    rows.append(row | {"loss, seed 1": end[1], "highest": max(max(run.losses) for run in seeds)})
+assert rows[0]["loss, seed 0"] < rows[1]["loss, seed 0"], "here the small batch should be ahead"
+Table(rows)
+
+# %% [markdown]
+# With the same rate the large batch lags behind: it has made an eighth of the steps, each hardly
+# better. The scaled rate catches up on much of it early on, but not on all. Look whether the
+# highest loss tells you what the warm-up is for.
+#
+# The rule is a rule of thumb. Goyal et al. found it to hold for ResNet-50 up to batches of about
+# 8,192 images, and to fail beyond. How large a useful batch is depends on the data and on how far
+# the training has come (McCandlish et al., 2018). With Adam a factor on the gradient cancels, and a
+# smaller factor on the rate is common. So measure: loss against *samples*, and against *seconds*.
+
+# %% [markdown]
+# ## The end of a run: why scripts hang when all is done
+#
+# A process group should be ended by `destroy_process_group()`. If an object that uses the group,
+# such as a DDP model, is still alive then and is freed later, the process may wait for ever: while
+# Python frees the group, it waits for a thread of gloo to end, and that thread waits for Python.
+# This is a race, so it happens only sometimes. The next cell shows a script that runs it up to 20
+# times.
+
+# %%
+Markdown(f"```python\n{(SNIPPETS / 'teardown.py').read_text()}```")
+
+# %% [markdown]
+# The next cell starts it, and gives it 8 seconds. Look at the last line of the rank that hangs.
+
+# %%
+stuck = launch(
+    SNIPPETS / "teardown.py", 2, device="cpu", finishes=False, hang_seconds=8, raises=False
+)
+error = stuck.summary.get("error", {"message": "It did not hang this time.", "traceback": ""})
+print(stuck.output().splitlines()[-1:], error["message"])
+lines = error["traceback"].splitlines()
+print("\n".join(line for line in lines if line.startswith("rank") or "teardown.py" in line))
+
+# %% [markdown]
+# The rank stands in the last `del`, where nothing should take any time. The cure is to free what
+# uses the group first. The next cell does that.
+
+# %%
+destroy = "dist.destroy_process_group(group)"
+in_order = variant(
+    SNIPPETS / "teardown.py", "teardown_in_order", {destroy: f"model = loss = None\n{destroy}"}
+)
+ended = launch(in_order, 2, device="cpu", finishes=False, hang_seconds=30)
+assert ended.status == "ok", "freeing the model first did not help"
+print(ended.output().splitlines()[-1])
+
+# %% [markdown]
+# In a training script the model is a global variable, and Python frees it at the very end, after
+# `destroy_process_group()`. The course's scripts do not run into this: after `run.finish()` a
+# process leaves by `os._exit` as soon as its script ends, and frees nothing. In a script of your
+# own, `del model` (and whatever refers to it) before `destroy_process_group()`.
+
+# %% [markdown]
+# ## Break it
+#
+# ### First: the ranks disagree
+#
+# "Only rank 0 writes the loss, so only rank 0 needs its mean", thought somebody, and put an `if`
+# before the last collective. The next cell runs that, with a time-out of 4 seconds in place of the
+# usual ones (torch's own: 10 minutes with NCCL, 30 with others). We use CPU ranks, so that the
+# messages are the same on all machines.
+
+# %%
+average = "dist.all_reduce(mean_loss)"
+only_0 = variant("ddp", "ddp_only_rank_0", {average: f"if rank == 0:\n    {average}"})
+short = {"device": "cpu", "steps": 6, "global_batch": 32, "quiet": True, "raises": False}
+late = launch(only_0, ranks=2, timeout=4, **short)
+assert late.status == "failed", "ranks that disagree should not train on"
+print(late.summary["error"]["message"])
+
+# %% [markdown]
+# This is all that torch says: somebody waited. For whom, and in which collective? The next cell runs
+# it again with a long time-out, so that the launcher notices first. After 5 seconds without a step
+# it asks every rank where it stands. We print the lines of the script.
+
+# %%
+hung = launch(only_0, ranks=2, timeout=100, hang_seconds=5, **short)
+print(hung.summary["error"]["message"])
+for line in hung.summary["error"]["traceback"].splitlines():
+    if line.startswith("rank") or only_0.name in line:
+        print(line)
+script = only_0.read_text().splitlines()
+
+# %% [markdown]
+# The next cell prints those lines of the script with their numbers. Which rank waits for what? Then
+# open the answer.
+
+# %%
+for number, text in enumerate(script, start=1):
+    if "loss" in text and "import" not in text:
+        print(number, text)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Rank 0 waits in the all-reduce of the loss. Rank 1 has skipped it, and is already in the next
+# step, where DDP waits for rank 0 (in its first steps DDP also agrees on the order of its buckets,
+# at the start of a forward). Both wait, each in another collective, for ever. Collectives have no
+# names: the ranks' first, second, third calls belong together, whatever they were meant for. So
+# **every rank must call the same collectives in the same order**; only what comes *after* them,
+# such as printing, may be for rank 0 alone.
+#
+# With NCCL a rank waits too, until torch's watchdog ends the process after the time-out. The
+# time-out is your only alarm in a program without a launcher such as this one: choose it (a few
+# minutes), rather than to pay for 8 GPUs that wait for half an hour.
+# </details>
+#
+# A time-out is the *good* case. Here two ranks average two numbers each, a loss of 1 and a count
+# of 1000, but in different order. What should the sums be?
+
+# %% tags=["nbval-check-output"]
+swapped = launch(SNIPPETS / "collective_order.py", 2, device="cpu", finishes=False, quiet=True)
+print(swapped.output(0) + swapped.output(1))
+assert swapped.status == "ok"
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The sums should be 2 and 2000. The first call of rank 0 (its loss) met the first call of rank 1
+# (its count): same shape, same type, so nothing failed, and the numbers are wrong. If the sizes
+# differ, gloo may end the process with "Is there a distributed collective mismatch in your code?",
+# or wait. `TORCH_DISTRIBUTED_DEBUG=DETAIL` makes torch compare kind, shape and type of each
+# collective before it runs; it would not notice this one.
+# </details>
+#
+# ### Second: a run that looks well shuffled
+#
+# The next cell trains with the `DataLoader` script from above, with one line missing. Look at the
+# epochs: which line is it, and what harm does it do?
+
+# %% tags=["nbval-check-output"]
+forgot = variant(loading, "ddp_forgot_set_epoch", {"sampler.set_epoch(epoch)": "pass"})
+repeated = epochs_of(launch(forgot, samples=128, **data_flags))
+for epoch, (first, second) in enumerate(repeated):
+    print(f"epoch {epoch}: rank 0 begins with {first[:5]}, rank 1 with {second[:5]}")
+assert repeated[0] == repeated[1] == repeated[2], "the order changed although set_epoch is missing"
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# `sampler.set_epoch(epoch)` is missing, so the sampler shuffles with the same seed in every epoch:
+# the same batches in the same order, and each rank sees only its own half of the data, always.
+# Nothing fails and the loss falls. It shows in the ids only, so look at them once in each new
+# program. (Without a `DistributedSampler`, a `DataLoader` with `shuffle=True` draws a new order by
+# itself; that is why people forget.)
+# </details>
+#
+# ### Third: ranks that do not begin alike
+#
+# The script by hand again. Now each rank draws its initial parameters with a seed of its own, and
+# the broadcast is gone. The gradients are averaged as before. The next cell draws the loss.
+
+# %%
+build = "model = models.build(args).to(device)"
+changes = {build: f"args.seed += rank\n{build}\nargs.seed -= rank"}
+changes["dist.broadcast(parameter.data, src=0)"] = "pass"
+unequal = variant("ddp_by_hand", "ddp_unequal_start", changes)
+apart = launch(unequal, ranks=2, device="cpu", steps=20, global_batch=32, quiet=True)
+plots.show(plots.loss_curves(check.baseline(steps=20, global_batch=32), apart))
+
+# %% [markdown]
+# The loss falls nearly as it should. Would you have noticed? The next cell asks the records: how far
+# are the two ranks' models from each other, and how far did the baseline's training move its own?
+
+# %%
+base = check.baseline(steps=20, global_batch=32).ranks[0]
+rows = [{"what": "the baseline, from its start to its end",
+         "distance": check.distance(base["fingerprint_initial"], base["fingerprint_final"])}]
+for moment in ("initial", "final"):
+    prints = [rank[f"fingerprint_{moment}"] for rank in apart.ranks]
+    rows.append({"what": f"rank 0 from rank 1, {moment}", "distance": check.distance(*prints)})
+assert check.compare(apart, check.baseline(steps=20, global_batch=32)).failed
+Table(rows)
+
+# %% [markdown]
+# <details><summary>What happened?</summary>
+#
+# Each rank trains a model of its own, with gradients of which a half was computed for another
+# model. Averaging *gradients* never brings *parameters* together: the ranks end as far apart as
+# they began. The distance is estimated from the fingerprints in the records (eight random
+# projections of all parameters), and the proof compares exactly these.
+#
+# DDP copies rank 0's parameters to all when it wraps the model, so there the fault comes in later:
+# rank 0 loads a checkpoint into a model that is wrapped already, or a rank changes parameters
+# outside the optimizer. Then nobody copies again.
+# </details>
+
+# %% [markdown]
+# ## Exercise
+#
+# Take the script of one process and make it train on several ranks. The next cell writes your
+# starting point.
+
+# %%
+from bootcamp import exercise
+
+print(exercise.start("data_parallel"))
+
+# %% [markdown]
+# Edit the file, save it, run the next cell. It runs *your* script on two ranks, with both
+# optimizers, and holds it against the baseline. `exercise.solution("data_parallel")` shows the
+# solution as a diff. For more: make it pass by hand, without `DistributedDataParallel`.
+
+# %%
+print(exercise.check("data_parallel"))
+
+# %% [markdown]
+# ## When to use it and when not
+#
+# **Use DDP** when the model with its optimizer state and the activations of a useful batch fits on
+# one device, and you want more samples per second. It is the simplest strategy, and the first to
+# try.
+#
+# **Do not** when
+# - the model does not fit: DDP replicates it. Later lessons shard it.
+# - a rank would compute for a shorter time than the averaging takes: a small model, a small share
+#   of the batch, a slow network. Raise the batch per rank, accumulate with `no_sync`, or stay with
+#   one device.
+# - your training gains nothing from a larger batch, and the present one is too small to cut.
+#
+# **Before you trust a run:** equal parameters at the start, samples that are disjoint and change
+# with the epoch, gradients averaged and not summed (prove it with SGD), a learning rate that fits
+# the global batch, a time-out that you chose, and everything that uses the group freed before it is
+# destroyed.
+#
+# ## Sources
+#
+# - Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, VLDB 2020,
+#   arXiv:2006.15704. Buckets, overlap, `no_sync`.
+# - Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*,
+#   Journal of Parallel and Distributed Computing 69, 2009. The ring, and 2(N-1)/N.
+# - Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017,
+#   arXiv:1706.02677. The linear scaling rule and warm-up.
+# - McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018, arXiv:1812.06162.
+# - PyTorch documentation: *DistributedDataParallel*, the note *Distributed Data Parallel*,
+#   *torchrun (Elastic Launch)*, *Distributed communication package*, *torch.utils.data*.

@@ -1,0 +1,676 @@
+"""The figures: what they draw, what they say, and that all of it can be read.
+
+Each test draws from record folders that it writes itself; nothing is launched.
+"""
+
+import itertools
+import json
+import re
+
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+from bootcamp import figure as frame  # noqa: E402
+from bootcamp import machine, plots  # noqa: E402
+from bootcamp.runs import Run  # noqa: E402
+
+MB = 1_000_000
+BYTES = {
+    "parameter_bytes": 10 * MB,
+    "gradient_bytes": 20 * MB,
+    "optimizer_bytes": 30 * MB,
+    "activation_bytes": 40 * MB,
+}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make("ddp", 2, speed=100.0) -> Run, from a record written here. See `_write`."""
+    numbers = itertools.count()
+    return lambda *args, **kwargs: _write(tmp_path / f"run{next(numbers)}", *args, **kwargs)
+
+
+def _write(
+    folder,
+    strategy="ddp",
+    ranks=2,
+    speed=100.0,
+    batch=32,
+    cores=8,
+    device="cpu",
+    cpu=None,
+    losses=(4.0, 3.0, 2.5, 2.25, 2.125, 2.0),
+    status="ok",
+    sent=5 * MB,
+    traced=(),
+    flops=1e9,
+    sizes=BYTES,
+    **settings,
+):
+    """A run's record. speed: samples per second in every step; traced: ranks that left a trace."""
+    (folder / "ranks").mkdir(parents=True)
+    gpus = [f"NVIDIA H100 {k}" for k in range(ranks)] if device == "cuda" else []
+    config = {
+        "strategy": strategy,
+        "device": "cuda:0" if device == "cuda" else device,
+        "processes": ranks,
+        "global_batch": batch,
+        "cores_per_rank": 1,
+        "model": "gpt",
+        "size": "tiny",
+        "dtype": "float32",
+        "machine": {"cpu": cpu or machine.cpu_name(), "cores": cores, "gpus": gpus},
+        "versions": {"torch": "2.99.0"},
+        **settings,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    speeds = speed if isinstance(speed, list) else [speed] * len(losses)
+    rows = [
+        {"step": k, "loss": loss, "seconds": batch / s, "samples": batch, "tokens": 64 * batch}
+        for k, (loss, s) in enumerate(zip(losses, speeds, strict=True))
+    ]
+    (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for rank in range(ranks):
+        record = {"rank": rank, "sent_bytes_per_step": sent, "peak_bytes": 4321 * MB, **sizes}
+        (folder / "ranks" / f"{rank}.json").write_text(json.dumps(record))
+    for rank in traced:
+        (folder / "ranks" / f"{rank}.trace.json").write_text(json.dumps(_trace()))
+    (folder / "summary.json").write_text(json.dumps({"status": status, "flops_per_sample": flops}))
+    return Run(folder)
+
+
+def _trace():
+    """10 ms: computes 1 to 5 and 6 to 8, communicates 4 to 7, so 2 ms of both at once."""
+    spans = [
+        ("training_step", "user_annotation", 0, 10),
+        ("aten::mm", "cpu_op", 1, 4),
+        ("aten::add", "cpu_op", 6, 2),
+        ("gloo:all_reduce", "user_annotation", 4, 3),
+    ]
+    return {
+        "traceEvents": [
+            {"ph": "X", "name": name, "cat": cat, "ts": 5e6 + 1e3 * start, "dur": 1e3 * length}
+            for name, cat, start, length in spans
+        ]
+    }
+
+
+def crowded(make, **kwargs):
+    return make("ddp", 4, **{"cores": 2, **kwargs})
+
+
+FIGURES = {
+    "loss of one": lambda make: plots.loss_curves(make("cpu", 1)),
+    "losses": lambda make: plots.loss_curves(
+        make("cpu", 1), *(make(s, n) for s in ("ddp", "zero") for n in (1, 2)), crowded(make)
+    ),
+    "losses far apart": lambda make: plots.loss_curves(
+        make("cpu", 1), make("ddp_by_hand", 2, losses=(4.0, 3.9, 3.5, 3.2, 3.1, 3.0))
+    ),
+    "losses a little apart": lambda make: plots.loss_curves(
+        make("cpu", 1),
+        *(make(s, losses=(4.00003, 3.0, 2.5, 2.25, 2.125, 2.0)) for s in ("ddp", "pp", "tp", "mp")),
+    ),
+    "losses of float64": lambda make: plots.loss_curves(
+        make("cpu", 1), make("ddp", losses=(4.0, 3.0 + 1e-14, 2.5, 2.25, 2.125, 2.0))
+    ),
+    "throughput of one": lambda make: plots.throughput(make("cpu", 1, 12345.678)),
+    "throughput": lambda make: plots.throughput(
+        make("cpu", 1, 408.0),
+        make("ddp", 2, [1.0, 1.0, 1.0, 600.0, 800.0, 900.0]),
+        crowded(make, speed=555.0),
+        make("ddp_by_hand", 8, 1200.0, device="cuda"),
+    ),
+    "throughput on machines with long names": lambda make: plots.throughput(
+        *(make("ddp", n, cpu=f"Processor {n} " + "with a name that goes on " * 4) for n in (1, 2)),
+        make("cpu", 1),
+    ),
+    "throughput of twins": lambda make: plots.throughput(
+        *(make("model_parallel", 2, 99.0 * n, batch=32 * n, device="cuda") for n in range(1, 9))
+    ),
+    "strong": lambda make: plots.scaling(
+        make("ddp", 1, 100.0), make("ddp", 2, 180.0), crowded(make, speed=190.0)
+    ),
+    "strong, many": lambda make: plots.scaling(
+        *(
+            make(s, n, 100.0 * n**p, device="cuda")
+            for s, p in (("ddp", 0.95), ("ddp_by_hand", 0.6), ("zero", 0.9), ("hsdp", 0.8))
+            for n in (1, 2, 4, 8)
+        )
+    ),
+    "strong, wide": lambda make: plots.scaling(
+        make("single_process", 1), *(make(f"model_parallel_{k}", 2) for k in range(3))
+    ),
+    "weak": lambda make: plots.scaling(
+        make("ddp", 1, 100.0, batch=16), make("ddp", 2, 180.0, batch=32), kind="weak"
+    ),
+    "scaling on one core": lambda make: plots.scaling(
+        make("ddp", 1, 100.0, cores=1), make("ddp", 2, 100.0, cores=1)
+    ),
+    "memory": lambda make: plots.memory(make("cpu", 1), make("ddp", 2), crowded(make)),
+    "memory of 8": lambda make: plots.memory(make("ddp_by_hand", 8, device="cuda")),
+    "timeline": lambda make: plots.timeline(make("ddp", 2, traced=(0, 1))),
+    "timeline of 8": lambda make: plots.timeline(
+        make("model_parallel", 8, cores=2, traced=range(8))
+    ),
+    "sent": lambda make: plots.sent_bytes(
+        make("ddp", 1, sent=0.0), make("ddp", 2), crowded(make), make("ddp", 4, sent=None)
+    ),
+    "sent nothing": lambda make: plots.sent_bytes(make("cpu", 1, sent=0.0)),
+    "achieved": lambda make: plots.achieved(
+        make("cpu", 1, 98.0), make("ddp", 2, 120.0), crowded(make), peak_flops_per_second=1e11
+    ),
+}
+
+
+@pytest.fixture(params=FIGURES)
+def drawn(request, make):
+    return FIGURES[request.param](make)
+
+
+def texts(figure) -> list:
+    """The Text artists that are to be seen, tick labels outside the axes' limits left out."""
+    found = [*figure.texts]
+    for legend in figure.legends:
+        found += [*legend.get_texts(), legend.get_title()]
+    for axes in figure.axes:
+        found += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
+        found += axes.get_legend().get_texts() if axes.get_legend() else []
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            found += [tick.label1 for tick in ticks]
+    return [text for text in found if text.get_visible() and text.get_text().strip()]
+
+
+def said(figure) -> str:
+    """All that is written in the figure."""
+    return "\n".join(text.get_text() for text in texts(figure))
+
+
+def clashes(figure) -> list[str]:
+    """Texts that lie over each other or leave the figure."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [
+        (text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in texts(figure)
+    ]
+    page = figure.bbox
+    found = [
+        f"cut off: {name!r}"
+        for name, box in boxes
+        if box.x0 < page.x0 or box.y0 < page.y0 or box.x1 > page.x1 or box.y1 > page.y1
+    ]
+    for (a, one), (b, other) in itertools.combinations(boxes, 2):
+        if one.padded(-1).overlaps(other.padded(-1)):
+            found.append(f"over each other: {a!r} and {b!r}")
+    return found
+
+
+def foot(figure) -> str:
+    return " ".join(figure.get_supxlabel().split())
+
+
+def bars(figure) -> list[float]:
+    """The lengths of the horizontal bars in the order in which they were drawn."""
+    return [bar.get_width() for bar in figure.axes[0].patches]
+
+
+def test_nothing_overlaps_or_is_cut_off(drawn):
+    assert clashes(drawn) == []
+
+
+@pytest.mark.parametrize(("x", "problem"), [(0.49, "over each other"), (-0.05, "cut off")])
+def test_the_search_for_clashes_finds_one(x, problem):
+    figure = Figure(figsize=(4, 2))
+    figure.text(0.5, 0.5, "one text")
+    figure.text(x, 0.5, "another")
+    assert problem in clashes(figure)[0]
+
+
+def test_the_foot_names_machine_ranks_device_version_and_origin(drawn):
+    for part in ("rank", "torch 2.99.0", "measured here"):
+        assert part in foot(drawn)
+    assert machine.cpu_name() in foot(drawn) or "NVIDIA H100 0" in foot(drawn)
+    assert re.search(r"\d (CPU|GPU) rank", foot(drawn))
+
+
+def test_titles_axes_and_sizes_can_be_read(drawn):
+    assert drawn.get_suptitle()
+    assert drawn.get_figwidth() == 10
+    assert drawn.axes[-1].get_xlabel()
+    assert min(text.get_fontsize() for text in texts(drawn)) >= 11
+
+
+def test_the_alternative_is_a_sentence_with_values_and_origin(drawn):
+    assert "\n" not in drawn.alt
+    assert re.match(r".*\d.*\. .*(measured here|recorded).*\.$", drawn.alt)
+
+
+def test_the_style_does_not_leak_and_is_not_leaked_into(make):
+    with matplotlib.rc_context({"font.size": 5, "axes.facecolor": "red"}):
+        before = dict(matplotlib.rcParams)
+        figure = plots.throughput(make())
+        frame.png(figure)
+        assert dict(matplotlib.rcParams) == before
+    assert figure.axes[0].xaxis.label.get_fontsize() == frame.STYLE["axes.labelsize"]
+    assert figure.axes[0].get_facecolor() == (1, 1, 1, 1)
+
+
+def test_a_record_of_another_machine_is_marked(make):
+    runs = (make("cpu", 1, cpu="Other Processor"), make("ddp", 2))
+    figure = plots.throughput(*runs)
+    assert "1 CPU rank on Other Processor, 8 cores, torch 2.99.0; recorded on another" in foot(
+        figure
+    )
+    assert f"2 CPU ranks on {machine.cpu_name()}, 8 cores, torch 2.99.0; measured here" in foot(
+        figure
+    )
+
+
+def test_a_cpu_rank_is_not_drawn_as_a_gpu(make):
+    figure = plots.throughput(make("ddp", 2), make("ddp", 2, device="cuda"))
+    cpu, gpu = (bar.get_facecolor() for bar in figure.axes[0].patches)
+    assert cpu != gpu
+    assert "2 CPU ranks on" in foot(figure)
+    assert "2 GPU ranks on" in foot(figure)
+
+
+@pytest.mark.parametrize("draw", [plots.throughput, plots.sent_bytes])
+def test_more_ranks_than_cores_are_marked(make, draw):
+    figure = draw(make("ddp", 2, cores=2), crowded(make))
+    hatches = [bool(bar.get_hatch()) for bar in figure.axes[0].patches]
+    half = len(hatches) // 2
+    assert hatches == [False] * half + [True] * half
+    assert "2 and 4 CPU ranks (4: more ranks than cores)" in foot(figure)
+
+
+# loss_curves
+
+
+def test_equal_curves_are_both_to_be_seen(make):
+    upper, lower = plots.loss_curves(make("cpu", 1), make("ddp", 2)).axes
+    below, above = upper.lines
+    assert list(below.get_ydata()) == list(above.get_ydata()) == [4.0, 3.0, 2.5, 2.25, 2.125, 2.0]
+    assert below.get_linewidth() > 2 * above.get_linewidth()
+    assert below.get_alpha() < 1
+    assert below.get_linestyle() == "-"
+    assert above.get_linestyle() == "--"
+    assert below.get_color() != above.get_color()
+
+
+def test_markers_of_equal_curves_stand_at_different_steps(make):
+    runs = [make(s, 1, losses=[2.0] * 50) for s in ("cpu", "ddp", "zero", "pp")]
+    marked = [
+        set(range(line.get_markevery()[0], 50, line.get_markevery()[1]))
+        for line in plots.loss_curves(*runs).axes[0].lines[1:]
+    ]
+    assert all(marked)
+    assert len(set.union(*marked)) == sum(map(len, marked))
+
+
+def test_several_equal_curves_leave_each_other_gaps(make):
+    """The dashes of the overlaid runs follow one another: no point of the line is drawn twice."""
+    upper = plots.loss_curves(make("cpu", 1), *(make("ddp", n) for n in (1, 2, 4))).axes[0]
+    patterns = [line._unscaled_dash_pattern for line in upper.lines[1:]]
+    drawn = [
+        {place for place in range(9) if (place + offset) % sum(dashes) < dashes[0]}
+        for offset, dashes in patterns
+    ]
+    assert sorted(place for places in drawn for place in places) == list(range(9))
+
+
+def test_the_difference_to_the_first_run_has_a_log_axis_and_the_tolerance(make):
+    far = make("ddp", 2, losses=(4.0, 3.0, 2.5, 2.35, 2.125 + 1e-6, 2.0))
+    figure = plots.loss_curves(make("cpu", 1), far)
+    lower = figure.axes[1]
+    difference, tolerance = lower.lines
+    assert lower.get_yscale() == "log"
+    assert set(tolerance.get_ydata()) == {1e-5}
+    floor = difference.get_ydata()[0]
+    assert floor < 1e-7
+    assert list(difference.get_ydata()) == pytest.approx([floor] * 3 + [0.1, 1e-6, floor])
+    assert lower.get_yticklabels()[0].get_text() == "equal"
+    assert lower.get_yticks()[0] == floor
+    assert "1.0e-01" in figure.alt
+    assert min(lower.get_ylim()) < floor < 0.1 < max(lower.get_ylim())
+
+
+def test_a_loss_that_is_no_number_is_named(make):
+    nan = float("nan")
+    figure = plots.loss_curves(
+        make("cpu", 1), make("ddp", 2, losses=(4.0, 3.0, 2.0, 1.0, nan, nan))
+    )
+    assert "ddp, 2 ranks (CPU): the loss is not a number in 2 steps, from 4" in foot(figure)
+    assert "not a number" in figure.alt
+
+
+def test_an_interrupted_run_is_drawn_and_named(make):
+    figure = plots.loss_curves(make("cpu", 1), make("ddp", 2, losses=(4.0, 3.0), status="failed"))
+    assert len(figure.axes[1].lines[0].get_ydata()) == 2
+    assert "ddp, 2 ranks (CPU), failed" in said(figure)
+
+
+# throughput
+
+
+def test_throughput_is_the_median_after_warm_up_with_quartiles(make):
+    run = make(speed=[1.0, 1.0, 1.0, 100.0, 300.0, 200.0])
+    figure = plots.throughput(run)
+    assert bars(figure) == pytest.approx([200.0])
+    (line,) = figure.axes[0].collections
+    assert line.get_segments()[0][:, 0] == pytest.approx([150.0, 250.0])
+    assert "200.0 samples/s" in said(figure)
+    assert "12,800 tokens/s" in said(figure)
+    assert "200.0 samples/s (150.0 to 250.0)" in figure.alt
+
+
+# scaling
+
+
+def test_scaling_draws_speed_up_and_efficiency_against_the_ideal(make):
+    runs = [make("ddp", n, speed) for n, speed in ((4, 300.0), (1, 100.0), (2, 180.0))]
+    left, right = plots.scaling(*runs).axes
+    ideal, speedup = left.lines
+    assert list(ideal.get_xdata()) == list(ideal.get_ydata()) == [1, 2, 4]
+    assert list(speedup.get_xdata()) == [1, 2, 4]
+    assert speedup.get_ydata() == pytest.approx([1.0, 1.8, 3.0])
+    full, efficiency = right.lines
+    assert set(full.get_ydata()) == {100}
+    assert efficiency.get_ydata() == pytest.approx([100.0, 90.0, 75.0])
+
+
+def test_scaling_leaves_out_more_ranks_than_cores_and_says_so(make):
+    runs = [make("ddp", 1, 100.0, cores=2), make("ddp", 2, 180.0, cores=2)]
+    figure = plots.scaling(*runs, crowded(make, speed=500.0))
+    for line in [line for axes in figure.axes for line in axes.lines]:
+        assert list(line.get_xdata()) == [1, 2]
+    assert "Left out: ddp on 4 ranks. More ranks than cores measure no scaling." in foot(figure)
+    assert "left out, with more ranks than cores: ddp on 4 ranks" in figure.alt
+
+
+def test_scaling_leaves_nothing_out_where_there_are_cores_enough(make):
+    figure = plots.scaling(make("ddp", 1), make("ddp", 4))
+    assert "eft out" not in foot(figure) + figure.alt
+    assert list(figure.axes[0].lines[1].get_xdata()) == [1, 4]
+
+
+def test_scaling_counts_cores_per_rank(make):
+    """Two ranks of two cores each are too many for two cores."""
+    both = [make("ddp", n, cores=2, cores_per_rank=2) for n in (1, 2)]
+    assert "Left out: ddp on 2 ranks" in foot(plots.scaling(*both))
+
+
+def test_scaling_names_the_device_on_its_axis(make):
+    cpu, gpu = (
+        plots.scaling(make("ddp", 1, device=device), make("ddp", 2, device=device))
+        for device in ("cpu", "cuda")
+    )
+    assert cpu.axes[0].get_xlabel() == "CPU ranks, 1 core each"
+    assert gpu.axes[0].get_xlabel() == "GPUs, one rank each"
+
+
+def test_a_strategy_without_a_single_rank_is_held_against_the_baseline(make):
+    figure = plots.scaling(make("cpu", 1, 100.0), make("ddp", 2, 150.0), make("zero", 2, 120.0))
+    curves = figure.axes[0].lines[1:]
+    assert [line.get_label() for line in curves] == ["ddp (1 rank: cpu)", "zero (1 rank: cpu)"]
+    assert [line.get_ydata()[-1] for line in curves] == pytest.approx([1.5, 1.2])
+    looks = {(line.get_marker(), line._unscaled_dash_pattern[1]) for line in curves}
+    assert len({marker for marker, _ in looks}) == 2
+    assert len({dashes for _, dashes in looks}) == 2
+
+
+WRONG = {
+    "strong, but batches differ": (
+        "expected all with the same global batch, given 16 .*, 32",
+        lambda make: ((make("ddp", 1, batch=16), make("ddp", 2, batch=32)), {}),
+    ),
+    "weak, but batches per rank differ": (
+        "expected all with the same batch per rank, given 32.*, 16",
+        lambda make: ((make("ddp", 1), make("ddp", 2)), {"kind": "weak"}),
+    ),
+    "no such kind": (
+        "expected 'strong' or 'weak'",
+        lambda make: ((make("ddp", 1),), {"kind": "wide"}),
+    ),
+    "no single rank": (
+        "no run with one rank was given .*Launch one with ranks=1",
+        lambda make: ((make("ddp", 2), make("ddp", 4)), {}),
+    ),
+    "only crowded runs": (
+        "no run with one rank was given .only runs with more ranks than cores",
+        lambda make: ((crowded(make),), {}),
+    ),
+    "CPU and GPU": (
+        "expected all on one kind of device, given CPU .*, GPU",
+        lambda make: ((make("ddp", 1), make("ddp", 2, device="cuda")), {}),
+    ),
+    "two machines": (
+        "expected all on one machine",
+        lambda make: ((make("ddp", 1), make("ddp", 2, cpu="Other")), {}),
+    ),
+    "two sizes": (
+        "expected all with one size, given tiny .*, small",
+        lambda make: ((make("ddp", 1), make("ddp", 2, size="small")), {}),
+    ),
+    "one twice": (
+        "ddp was given more than once with 2 rank",
+        lambda make: ((make("ddp", 1), make("ddp", 2), make("ddp", 2)), {}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_scaling_refuses_runs_that_do_not_fit(make, case):
+    message, given = WRONG[case]
+    runs, kind = given(make)
+    with pytest.raises(ValueError, match=message):
+        plots.scaling(*runs, **kind)
+
+
+# memory
+
+
+def test_memory_stacks_the_kinds_of_each_rank(make):
+    figure = plots.memory(make("ddp", 2))
+    axes = figure.axes[0]
+    assert bars(figure) == pytest.approx([10, 20, 30, 40] * 2)
+    assert [bar.get_x() for bar in axes.patches] == pytest.approx([0, 10, 30, 60] * 2)
+    assert len({bar.get_hatch() for bar in axes.patches}) == 4
+    assert axes.get_xlabel() == "memory of one rank (MB)"
+    assert said(figure).count("100 MB") == 2
+    assert [label.get_text() for label in figure.legends[0].get_texts()] == list(plots.KINDS)
+
+
+def test_the_process_peak_is_a_text_and_does_not_set_the_scale(make):
+    figure = plots.memory(make("cpu", 1))
+    assert "process peak 4.32 GB" in said(figure)
+    assert "libraries included" in foot(figure)
+    assert figure.axes[0].get_xlim()[1] < 200
+    on_gpu = plots.memory(make("ddp", 2, device="cuda"))
+    assert "GPU peak 4.32 GB" in said(on_gpu)
+    assert "libraries" not in foot(on_gpu)
+
+
+def test_memory_takes_the_unit_that_suits(make):
+    sizes = {name: 1000 * size for name, size in BYTES.items()}
+    figure = plots.memory(make("cpu", 1, sizes=sizes))
+    assert figure.axes[0].get_xlabel() == "memory of one rank (GB)"
+    assert bars(figure) == pytest.approx([10, 20, 30, 40])
+
+
+def test_many_equal_ranks_share_a_bar(make):
+    figure = plots.memory(make("ddp", 8))
+    assert len(bars(figure)) == 4
+    assert "ddp, each of 8 ranks" in said(figure)
+
+
+# timeline
+
+
+def test_the_timeline_shows_both_lanes_and_their_overlap(make):
+    figure = plots.timeline(make("ddp", 2, traced=(0, 1)))
+    lanes = figure.axes[0].collections
+    spans = [
+        [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in lane.get_paths()]
+        for lane in lanes
+    ]
+    assert [lane.get_label() for lane in lanes[:3]] == ["computes", "both at once", "communicates"]
+    for rank in (0, 1):
+        compute, both, communicate = spans[3 * rank : 3 * rank + 3]
+        assert compute == [pytest.approx((1, 5)), pytest.approx((6, 8))]
+        assert communicate == [pytest.approx((4, 7))]
+        assert both == [pytest.approx((4, 5)), pytest.approx((6, 7))]
+    assert figure.axes[0].get_xlim() == (0, 10)
+    for words in ("computes 6.0 ms", "communicates 3.0 ms", "both at once 2.0 ms"):
+        assert said(figure).count(words) == 2
+        assert words in figure.alt
+
+
+def test_lanes_do_not_cover_each_other(make):
+    lanes = plots.timeline(make("ddp", 3, traced=range(3))).axes[0].collections
+    heights = [lane.get_paths()[0].vertices[:, 1] for lane in lanes]
+    edges = [edge for low_high in heights for edge in (low_high.min(), low_high.max())]
+    assert edges == pytest.approx(sorted(edges))
+
+
+def test_a_timeline_without_a_trace_says_what_to_do(make):
+    with pytest.raises(FileNotFoundError, match="launch with trace_step=5"):
+        plots.timeline(make("ddp", 2))
+
+
+def test_ranks_without_a_trace_are_named(make):
+    figure = plots.timeline(make("ddp", 4, traced=(0, 2)))
+    assert "No trace was recorded of rank 1 and 3." in foot(figure)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rank 0", "rank 2"]
+
+
+# sent_bytes
+
+
+def test_sent_bytes_stand_beside_the_formula(make):
+    figure = plots.sent_bytes(make("ddp", 4, sent=31 * MB))
+    assert bars(figure) == pytest.approx([2 * 3 / 4 * 20, 31])
+    assert "formula 30 MB" in said(figure)
+    assert "counted 31 MB" in said(figure)
+    assert "2(N-1)/N" in foot(figure)
+
+
+@pytest.mark.parametrize("how", [{"sent": None}, {"device": "cuda"}])
+def test_what_was_not_counted_is_not_drawn(make, how):
+    figure = plots.sent_bytes(make("ddp", 2, **how))
+    assert bars(figure) == pytest.approx([20])
+    assert "not counted here" in said(figure)
+    assert "not counted here" in figure.alt
+
+
+# achieved
+
+
+def test_achieved_is_held_against_the_peak_of_all_ranks(make):
+    runs = (make("cpu", 1, 50.0), make("ddp", 2, 80.0))
+    figure = plots.achieved(*runs, peak_flops_per_second=1e11)
+    assert bars(figure) == pytest.approx([50.0, 40.0])
+    assert "50.00 GFLOP/s\nof 100.0 GFLOP/s" in said(figure)
+    assert "80.00 GFLOP/s\nof 200.0 GFLOP/s" in said(figure)
+    assert figure.axes[0].lines[0].get_xdata() == [100, 100]
+
+
+def test_more_ranks_than_cores_are_held_against_the_cores(make):
+    figure = plots.achieved(crowded(make, speed=100.0), peak_flops_per_second=1e11)
+    assert bars(figure) == pytest.approx([50.0])
+    assert figure.axes[0].patches[0].get_hatch()
+
+
+@pytest.mark.parametrize("other", [{"device": "cuda"}, {"dtype": "bfloat16"}])
+def test_one_peak_does_not_fit_two_kinds(make, other):
+    with pytest.raises(ValueError, match="expected all"):
+        plots.achieved(make(), make(**other), peak_flops_per_second=1e11)
+    with pytest.raises(ValueError, match="more than zero"):
+        plots.achieved(make(), peak_flops_per_second=0)
+
+
+# what every figure refuses, and how runs are named
+
+
+@pytest.mark.parametrize(
+    "draw", [plots.throughput, plots.scaling, plots.memory, plots.sent_bytes, plots.timeline]
+)
+def test_a_failed_run_is_refused(make, draw):
+    with pytest.raises(ValueError, match="ended with status oom, expected ok"):
+        draw(make("ddp", 1, status="oom"))
+
+
+def test_a_rehearsal_and_nothing_are_refused(make):
+    with pytest.raises(ValueError, match="recorded no losses"):
+        plots.throughput(make(losses=(None, None)))
+    with pytest.raises(ValueError, match="recorded no losses"):
+        plots.loss_curves(make(losses=()))
+    with pytest.raises(ValueError, match="at least one run"):
+        plots.memory()
+    with pytest.raises(TypeError, match="runs one after another"):
+        plots.throughput([make()])
+
+
+def test_runs_with_one_label_are_told_apart(make):
+    runs = [make(optimizer="sgd"), make(optimizer="adamw"), make("cpu", 1), make("cpu", 1)]
+    assert plots.names(runs) == [
+        "ddp, 2 ranks (CPU), optimizer sgd",
+        "ddp, 2 ranks (CPU), optimizer adamw",
+        "cpu, 1 rank (CPU), run 1",
+        "cpu, 1 rank (CPU), run 2",
+    ]
+    here, there = make(), make(cpu="Other")
+    assert [name.rpartition(", ")[2] for name in plots.names([here, there])] == [
+        "measured here",
+        "recorded",
+    ]
+
+
+# show
+
+
+@pytest.fixture
+def displayed(monkeypatch):
+    shown = []
+    display = pytest.importorskip("IPython.display")
+    monkeypatch.setattr(display, "display", shown.append)
+    monkeypatch.delenv("BOOTCAMP_FIGURES", raising=False)
+    return shown
+
+
+def test_show_displays_an_image_with_its_alternative(make, displayed, tmp_path):
+    figure = plots.throughput(make())
+    figure.alt = 'fast & "loose"'
+    assert plots.show(figure) is None
+    (html,) = (item.data for item in displayed)
+    assert html.startswith('<img src="data:image/png;base64,iVBOR')
+    assert 'alt="fast &amp; &quot;loose&quot;"' in html
+    assert list(tmp_path.rglob("*.png")) == []
+
+
+def test_show_saves_where_it_is_asked_to(make, displayed, monkeypatch, tmp_path):
+    monkeypatch.setenv("BOOTCAMP_FIGURES", str(tmp_path / "figures"))
+    plots.show(plots.throughput(make()))
+    plots.show(plots.throughput(make()))
+    plots.show(plots.memory(make()))
+    saved = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert saved == [
+        "001-training-speed-all-ranks-together.png",
+        "002-training-speed-all-ranks-together.png",
+        "003-what-fills-the-memory-of-each-rank.png",
+    ]
+    assert (tmp_path / "figures" / saved[0]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_show_leaves_no_figure_open(displayed):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure = pyplot.figure()
+    figure.suptitle("a reader's own")
+    plots.show(figure)
+    assert figure.number not in pyplot.get_fignums()
+    assert 'alt="a reader\'s own"' in displayed[0].data.replace("&#x27;", "'")

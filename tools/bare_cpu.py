@@ -1,0 +1,26 @@
+"""The barest torch loop that trains what _train_cpu.py trains: the yardstick of `make bench`."""
+
+import json
+import sys
+import time
+
+import torch
+
+from bootcamp import config, data, models, record
+
+args = config.parse(devices=("cpu",))
+batches = data.Batches(args, 0, 1)
+fixed = batches(0)
+model = models.build(args)
+optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+for step in range(args.steps):
+    if step == 5:
+        began = time.perf_counter()
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(fixed[0]).flatten(0, 1), fixed[1].flatten())
+    loss.backward()
+    optimizer.step()
+    loss.item()
+rate = (args.steps - 5) / (time.perf_counter() - began)
+print(json.dumps({"steps_per_second": rate, "peak_bytes": record.peak_bytes(torch.device("cpu"))}))
+sys.stdout.flush()

@@ -1,0 +1,33 @@
+"""The barest torch loop that trains what _train_ddp.py trains: the yardstick of `make bench`."""
+
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bootcamp import config, data, models, record
+
+args = config.parse(devices=("cpu",))
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+fixed = data.Batches(args, rank, world)(0)
+model = DistributedDataParallel(models.build(args))
+optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+for step in range(args.steps):
+    if step == 5:
+        began = time.perf_counter()
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(fixed[0]).flatten(0, 1), fixed[1].flatten())
+    loss.backward()
+    optimizer.step()
+    mean_loss = loss.detach() / world
+    dist.all_reduce(mean_loss)
+    mean_loss.item()
+rate = (args.steps - 5) / (time.perf_counter() - began)
+peak = record.peak_bytes(torch.device("cpu"))
+print(json.dumps({"steps_per_second": rate, "peak_bytes": peak}), flush=True)
+dist.barrier()
+os._exit(0)

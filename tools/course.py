@@ -1,0 +1,150 @@
+"""python tools/course.py [NAME ...]
+
+The whole course on this machine: every notebook in order, headless, with progress. Leaves under
+logs/course/<time>/ the executed copies (.ipynb and .html), the figures as PNG, and report.html, a
+page with all results of this machine that loads nothing from the network.
+"""
+
+import argparse
+import contextlib
+import html
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
+from nbconvert import HTMLExporter
+
+from bootcamp import machine, runs
+from bootcamp.paths import LOGS, NOTEBOOKS
+from bootcamp.table import Table
+
+CELL_SECONDS = 600
+FIGURE = re.compile(r'<img[^>]+src="data:image/png[^>]+>')
+STYLE = """
+body { font: 17px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+img { max-width: 100%; border: 1px solid #ddd; margin: .5rem 0; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { padding: .25rem .8rem; border-bottom: 1px solid #ccc; text-align: left; }
+caption { font-weight: 600; text-align: left; } pre { background: #f4f4f4; padding: 1rem; }
+.failed { color: #a40000; font-weight: 600; }
+"""
+
+
+class Lesson:
+    """One notebook: executed, with the time it took and the error that ended it, if one did."""
+
+    def __init__(self, path: Path, folder: Path):
+        self.path, self.folder = path, folder
+        self.notebook = nbformat.read(path, 4)
+        self.seconds, self.error = 0.0, None
+
+    @property
+    def title(self) -> str:
+        first = next(cell.source for cell in self.notebook.cells if cell.cell_type == "markdown")
+        return first.splitlines()[0].lstrip("# ")
+
+    def run(self) -> None:
+        """Execute every cell; the error of a cell is kept, not raised."""
+        os.environ["BOOTCAMP_FIGURES"] = str(self.folder / "figures" / self.path.stem)
+        client = NotebookClient(
+            self.notebook,
+            timeout=CELL_SECONDS,
+            resources={"metadata": {"path": str(self.path.parent)}},
+            on_cell_start=self._progress,
+        )
+        began = time.monotonic()
+        try:
+            client.execute()
+        except (CellExecutionError, CellTimeoutError) as error:
+            self.error = str(error)
+        self.seconds = time.monotonic() - began
+        ending = "failed" if self.error else "done"
+        print(f"\r{self.path.stem}: {ending} in {self.seconds:.0f} s" + " " * 24, flush=True)
+
+    def _progress(self, cell, cell_index) -> None:
+        text = f"{self.path.stem}: cell {cell_index + 1} of {len(self.notebook.cells)}"
+        print(f"\r{text}", end="", flush=True) if sys.stdout.isatty() else None
+
+    def save(self) -> None:
+        """The executed copy as a notebook and as a page of its own."""
+        nbformat.write(self.notebook, self.folder / self.path.name)
+        exporter = HTMLExporter(
+            embed_images=True, mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url=""
+        )
+        page, _ = exporter.from_notebook_node(self.notebook)
+        (self.folder / f"{self.path.stem}.html").write_text(page)
+
+    def figures(self) -> list[str]:
+        """Every figure that the notebook shows, as an <img> with its text alternative."""
+        shown = []
+        for cell in self.notebook.cells:
+            for output in cell.get("outputs", []):
+                page = output.get("data", {}).get("text/html", "")
+                shown += FIGURE.findall("".join(page))
+        return shown
+
+
+def report(lessons: list[Lesson], made: list[runs.Run], folder: Path) -> Path:
+    """One page: the machine, how each lesson went, its figures, and every run that was made."""
+    parts = [f"<h1>The bootcamp on this machine</h1><p>{time.strftime('%d %B %Y, %H:%M')}</p>"]
+    rows = [{"what": name, "value": str(value)} for name, value in machine.describe().items()]
+    parts.append(Table(rows, "The machine")._repr_html_())
+    parts.append("<h2>Lessons</h2>")
+    for lesson in lessons:
+        name = html.escape(lesson.title)
+        link = f'<a href="{lesson.path.stem}.html">the executed notebook</a>'
+        parts.append(f"<h3>{name}</h3><p>{lesson.seconds:.0f} s. {link}</p>")
+        if lesson.error:
+            parts.append(f'<p class="failed">Failed:</p><pre>{html.escape(lesson.error)}</pre>')
+        parts += lesson.figures()
+    good = [
+        run
+        for run in made
+        if run.status == "ok" and run.steps and run.ranks[0]["fingerprint_final"]
+    ]
+    if good:
+        parts.append("<h2>Every run</h2>")
+        parts.append(runs.table(*good, caption="Median over the steps after warm-up")._repr_html_())
+    ended = {run.status for run in made if run not in good}
+    rest = [run for run in made if run not in good]
+    parts.append(
+        f"<p>{len(good)} runs ended well and are in the table. {len(rest)} more are not: snippets "
+        f"without a record, rehearsals, and runs that lessons broke on purpose "
+        f"({html.escape(', '.join(sorted(ended)) or 'none')}).</p>"
+    )
+    page = folder / "report.html"
+    body = "\n".join(parts)
+    page.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>The bootcamp on this machine'
+        f"</title><style>{STYLE}</style><body>{body}</body></html>\n"
+    )
+    return page
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="lessons to run, such as 04 (default: all)")
+    args = parser.parse_args()
+    folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True)
+    began, lessons = time.time(), []
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        if args.names and not any(path.stem.startswith(name) for name in args.names):
+            continue
+        lessons.append(Lesson(path, folder))
+        with contextlib.suppress(KeyboardInterrupt):
+            lessons[-1].run()
+        lessons[-1].save()
+    made = [run for run in runs.all_runs() if run.config.get("started_unix_seconds", 0) >= began]
+    page = report(lessons, made, folder)
+    print(f"The report is {page}", flush=True)
+    return 1 if any(lesson.error for lesson in lessons) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""python tools/drills.py [--warm 300] [--torchrun 30] [--faults 10]
+
+What the tests do once, in numbers: launches in a row, and every fault again and again. Prints a
+table; ends with 1 if any launch hung or ended badly, any fault was handled wrongly, or any process
+is left.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="bootcamp-drills-")
+os.environ["BOOTCAMP_LOGS"] = SCRATCH.name
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import faults  # noqa: E402
+
+from bootcamp import launch, summary  # noqa: E402
+from bootcamp.paths import ROOT  # noqa: E402
+from bootcamp.table import Table  # noqa: E402
+
+
+def launches(start: str, count: int) -> dict:
+    """Launch two ranks again and again; every one must end well and leave nothing."""
+    seconds, bad = [], []
+    for number in range(count):
+        began = time.monotonic()
+        try:
+            launch.launch("ddp", 2, device="cpu", start=start, steps=3, quiet=True, hang_seconds=60)
+        except launch.LaunchError as error:
+            bad.append(f"{start} launch {number}: {error}")
+        seconds.append(time.monotonic() - began)
+    return _row(f"{count} launches, {start}", seconds, bad)
+
+
+def repeated(name: str, count: int) -> dict:
+    """One fault, several times."""
+    seconds, bad = [], []
+    for number in range(count):
+        try:
+            seconds.append(faults.FAULTS[name]())
+        except faults.CannotProvoke as reason:
+            return {**_row(name, [0.0], []), "drill": f"{name}: {reason}", "times": 0}
+        except Exception as error:
+            bad.append(f"{name} {number}: {type(error).__name__}: {error}")
+        left = faults.leftovers(os.getpid(), allow_launcher=True)
+        if left:
+            bad.append(f"{name} {number} left {left}")
+    return _row(name, seconds or [0.0], bad)
+
+
+def _row(drill: str, seconds: list[float], bad: list[str]) -> dict:
+    for line in bad:
+        print(line, file=sys.stderr, flush=True)
+    row = {
+        "drill": drill,
+        "times": len(seconds),
+        "bad": len(bad),
+        "median s": statistics.median(seconds),
+        "longest s": max(seconds),
+    }
+    print(f"  {drill}: {len(bad)} bad of {len(seconds)}", flush=True)
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--warm", type=int, default=300)
+    parser.add_argument("--torchrun", type=int, default=30)
+    parser.add_argument("--faults", type=int, default=10)
+    args = parser.parse_args()
+    rows = [launches("warm", args.warm), launches("torchrun", args.torchrun)]
+    rows += [repeated(name, args.faults) for name in faults.FAULTS]
+    launch.shut_down()
+    left = faults.leftovers(os.getpid())
+    print(Table(rows, f"Drills. Processes left at the end: {len(left)}"), flush=True)
+    summary.write_json(ROOT / "logs" / "drills.json", {"drills": rows, "processes_left": len(left)})
+    return 1 if left or any(row["bad"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
