@@ -10,10 +10,11 @@ READY := $(VENV)/.ready
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export PYTHONDONTWRITEBYTECODE ?= 1
 
-.PHONY: help lab test lint unit notebooks-test course bench drills notebooks slides clean
+.PHONY: help lab test drills bench course notebooks slides clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 
+	@awk -F ' *## *' '/^[a-z]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
+	  $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || \

@@ -145,6 +145,52 @@ def cell_is_interrupted() -> float:
     return seconds
 
 
+def notebook_is_interrupted() -> float:
+    """The stop button on a real Jupyter kernel: the cell ends, the kernel lives and runs on."""
+    from jupyter_client.manager import start_new_kernel
+
+    folder = _fresh_folder()
+    manager, client = start_new_kernel(kernel_name="python3")
+    kernel = manager.provisioner.pid
+    try:
+        start = f"launch('ddp', 2, run_dir={str(folder)!r}, **{LONG})"
+        request = client.execute(f"from bootcamp.launch import launch\n{start}")
+        _when_running(folder, manager.interrupt_kernel).join()
+        began = time.monotonic()
+        while (reply := client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != request:
+            pass
+        seconds = time.monotonic() - began
+        assert reply["content"]["ename"] == "KeyboardInterrupt", reply["content"]
+        ranks = [p for p in leftovers(kernel) if _is_rank(p)]
+        assert not ranks, f"still there: {ranks}"
+        assert summary.read(folder)["status"] == "interrupted"
+        again = client.execute("print(launch('ddp', 2, steps=3, model='mlp', quiet=True).status)")
+        while (reply := client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != again:
+            pass
+        assert reply["content"]["status"] == "ok", reply["content"]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    _gone(kernel)
+    return seconds
+
+
+def _is_rank(pid: int) -> bool:
+    """A forked rank carries its own short name; the launcher's processes do not."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().startswith("rank ")
+    except OSError:
+        return False
+
+
+def _gone(kernel: int, seconds: float = 15.0) -> None:
+    """Wait until nothing that a dead kernel has started is left."""
+    deadline = time.monotonic() + seconds
+    while left := leftovers(kernel):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.02)
+
+
 def kernel_is_killed() -> float:
     """kill -9 of the process that launched: nobody is left to clean up but the supervisor."""
     folder = _fresh_folder()
@@ -160,9 +206,7 @@ def kernel_is_killed() -> float:
 
     _when_running(folder, kill).join()
     kernel.wait()
-    while leftovers(kernel.pid):
-        assert time.monotonic() - died[0] < 15, f"still there: {leftovers(kernel.pid)}"
-        time.sleep(0.02)
+    _gone(kernel.pid)
     said = summary.read(folder)
     assert said["status"] == "interrupted", said
     assert said["error"]["kind"] == "kernel died"
@@ -203,9 +247,7 @@ def supervisor_dies() -> float:
         raise AssertionError("the launch outlived its supervisor")
     thread.join()
     began = time.monotonic()
-    while leftovers(os.getpid()):
-        assert time.monotonic() - began < 10, f"still there: {leftovers(os.getpid())}"
-        time.sleep(0.02)
+    _gone(os.getpid())
     assert summary.read(folder)["status"] == "failed"
     assert launch.launch("ddp", 2, **SHORT).status == "ok"
     return time.monotonic() - began
@@ -334,6 +376,7 @@ FAULTS = {
         rank_is_killed,
         rank_hangs,
         cell_is_interrupted,
+        notebook_is_interrupted,
         kernel_is_killed,
         fork_server_dies,
         supervisor_dies,

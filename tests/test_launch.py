@@ -274,6 +274,7 @@ def test_gpus_are_chosen_when_there_is_one_for_each_rank(monkeypatch):
     assert launch._device_flag(ddp, "auto", 2) == {"device": "cuda"}
     assert launch._device_flag(ddp, "auto", 4) == {"device": "cpu"}
     assert launch._device_flag(family.SCRIPTS["cpu"], "auto", 1) == {}
+    assert launch._device_flag(None, "auto", 1) == {}, "a reader's script chooses itself"
     assert launch._where("cuda", 2) == "2 GPU ranks, NCCL"
 
 

@@ -40,8 +40,8 @@ def parse(devices: tuple[str, ...] = DEVICES, add_flags=None) -> argparse.Namesp
     try:
         args = parser.parse_args()
         _check(args)
-        args.wants = args.device
-        args.device, args.backend = _resolve_device(args.wants)
+        asked = args.device
+        args.device, args.backend = _resolve_device(asked)
         args.timeout = datetime.timedelta(seconds=args.timeout)
         args.run_dir = _run_dir(args.run_dir)
         args.corpus_crc32 = None
@@ -51,7 +51,8 @@ def parse(devices: tuple[str, ...] = DEVICES, add_flags=None) -> argparse.Namesp
         _refuse(parser.prog, error)
     _use_cores(args.cores_per_rank)
     torch.manual_seed(args.seed)
-    if args.device == "cpu" and args.wants == "auto" and processes.rank() == 0:
+    record.report_exceptions(args.run_dir)
+    if args.device == "cpu" and asked == "auto" and processes.rank() == 0:
         print(
             f"No GPU for each of {processes.local_count()} rank(s) on this host: training on CPU."
         )

@@ -82,7 +82,8 @@ def finish(figure: Figure, runs, says: str, notes: tuple[str, ...] = ()) -> Figu
     notes: what a reader must know to read the values, a sentence each.
     """
     sources = origins(runs)
-    lines = [line for text in [*notes, *sources] for line in textwrap.wrap(text, FOOT_CHARACTERS)]
+    wrap = textwrap.TextWrapper(FOOT_CHARACTERS, break_on_hyphens=False).wrap
+    lines = [line for text in [*notes, *sources] for line in wrap(text)]
     figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=FOOT, linespacing=1.4)
     figure.alt = " ".join([says, *sources])
     return figure
@@ -192,7 +193,8 @@ def show(figure: Figure) -> None:
 def save(content: bytes, title: str, folder: Path) -> Path:
     """Write the PNG as `007-training-speed.png`: a running number, never over another file."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "figure"
+    words = re.findall(r"[a-z0-9]+", title.lower())
+    name = "-".join(words[:10]) or "figure"
     taken = [int(path.name[:3]) for path in folder.glob("[0-9][0-9][0-9]-*.png")]
     numbers = itertools.count(max(taken, default=0) + 1)
     while True:

@@ -232,7 +232,7 @@ def launch(
         order |= {"command": [*torchrun, "--run-dir", str(folder)], "env": environment}
     if port and (taken := _taken(port)):
         raise _no_start(folder, taken)
-    where = _where(flags.get("device", "cpu"), ranks)
+    where = _where(flags.get("device", "cpu" if known else None), ranks)
     show = progress.silent() if quiet else progress.display(command, _steps(flags), where)
     return _follow(order, folder, show, raises)
 
@@ -368,14 +368,16 @@ def _short(path: Path) -> str:
 
 def _device_flag(known, device: str, ranks: int) -> dict:
     """--device, spelt out: which it is must not depend on where the line is pasted."""
-    if known and known.name == "cpu":
-        return {} if device == "auto" else {"device": device}
     if device != "auto":
         return {"device": device}
+    if known is None or known.name == "cpu":
+        return {}  # a reader's own script may not know every device: it chooses itself
     return {"device": "cuda" if gpu_count() >= ranks else "cpu"}
 
 
-def _where(device: str, ranks: int) -> str:
+def _where(device: str | None, ranks: int) -> str:
+    if device is None:
+        return "1 rank" if ranks == 1 else f"{ranks} ranks"
     if device == "meta":
         return "no device: a rehearsal"
     kind, backend = ("GPU", "NCCL") if device == "cuda" else ("CPU", "gloo")

@@ -274,7 +274,6 @@ def scaling(*runs: Run, kind: str = "strong") -> Figure:
     """
     _check(runs)
     kept = [run for run in runs if not run.oversubscribed]
-    left_out = [run for run in runs if run.oversubscribed]
     _check_scaling(kept, kind)
     curves = _curves(kept)
     figure, (left, right) = begin(_SCALING_TITLES[kind], 4.7 + 0.2 * len(curves), ncols=2)
@@ -287,13 +286,27 @@ def scaling(*runs: Run, kind: str = "strong") -> Figure:
     ]
     _finish_scaling(left, right, worlds, kept[0])
     legend(figure, left.get_lines())
+    missing = _left_out(runs, curves)
     per = "in all" if kind == "strong" else "per rank"
-    notes = [f"Batch: {_work(kept[0], kind):g} samples {per}. Medians after warm-up."]
-    if left_out:
-        missing = listed(f"{run.strategy} on {run.world} ranks" for run in left_out)
-        notes.insert(0, f"Left out: {missing}. More ranks than cores measure no scaling.")
-        says.append(f"left out, with more ranks than cores: {missing}")
-    return finish(figure, runs, f"Speed-up over one rank: {'; '.join(says)}.", tuple(notes))
+    batch = f"Batch: {_work(kept[0], kind):g} samples {per}. Medians after warm-up."
+    says = " ".join([f"Speed-up over one rank: {'; '.join(says)}.", *missing])
+    return finish(figure, runs, says, (*missing, batch))
+
+
+def _left_out(runs, curves) -> list[str]:
+    """A sentence on the runs with more ranks than cores, one on those that no curve begins with."""
+    crowded = [run for run in runs if run.oversubscribed]
+    drawn = [run for curve in curves.values() for run in curve]
+    unused = [run for run in runs if run not in drawn and run not in crowded]
+    sentences = []
+    for group, why in (
+        (crowded, "More ranks than cores measure no scaling."),
+        (unused, "The curves begin with other runs on 1 rank."),
+    ):
+        if group:
+            which = [run.label.split(" (")[0].replace(", ", " on ") for run in group]
+            sentences.append(f"Left out: {listed(which)}. {why}")
+    return sentences
 
 
 _SCALING_TITLES = {
@@ -361,8 +374,7 @@ def _draw_curve(left, right, position: int, strategy: str, curve, alone: bool) -
     """One strategy in both panels; returns its values as words."""
     base = curve[0].samples_per_second
     worlds = [run.world for run in curve]
-    ratios = [summary.measures(run.steps)["samples_per_second"] for run in curve]
-    speedups = [ratio["median"] / base for ratio in ratios]
+    speedups = [run.samples_per_second / base for run in curve]
     other = f" (1 rank: {curve[0].strategy})" if curve[0].strategy != strategy else ""
     look = {
         "color": COLOURS[position % len(COLOURS)],
@@ -559,8 +571,8 @@ def _draw_lanes(axes, place: int, rank: int, trace: dict) -> str:
 
 def _both(a, b) -> list[tuple[float, float]]:
     """The intervals in which both lists are busy."""
-    shared = [(max(x[0], y[0]), min(x[1], y[1])) for x in a for y in b]
-    return [(start, end) for start, end in shared if start < end]
+    overlaps = [(max(x[0], y[0]), min(x[1], y[1])) for x in a for y in b]
+    return [(start, end) for start, end in overlaps if start < end]
 
 
 @styled

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 from bootcamp import data, heartbeat, machine, models, processes, summary, timeline
+from bootcamp.paths import ROOT
 
 PROJECTIONS = 8
 CHUNK = 1 << 20
@@ -70,7 +71,7 @@ def _configuration(args) -> dict:
         **flags,
         "timeout": args.timeout.total_seconds(),
         "strategy": Path(sys.argv[0]).stem.removeprefix("_train_"),
-        "script": sys.argv[0],
+        "script": _in_project(Path(sys.argv[0]).resolve()),
         "command": os.environ.get("BOOTCAMP_COMMAND", " ".join(["python", *sys.argv])),
         "started_unix_seconds": time.time(),
         "processes": processes.count(),
@@ -78,6 +79,11 @@ def _configuration(args) -> dict:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "git_commit": _git_commit(),
     }
+
+
+def _in_project(path: Path) -> str:
+    """A path without this machine's own folders: from the project's, or the bare name."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
 def _git_commit() -> str | None:
@@ -109,7 +115,6 @@ class Run:
         self._steps = None
         if self.rank == 0:
             self._steps = open(self.folder / "steps.jsonl", "a")  # noqa: SIM115
-        self._report_exceptions()
         self.initial_fingerprint = fingerprint(model)
         self._activations = _SavedForBackward(model)
         self._activations.__enter__()
@@ -214,26 +219,31 @@ class Run:
             return None
         return timeline.total_seconds(timeline.read(self._trace_path())["communicate"])
 
-    def _report_exceptions(self) -> None:
-        """An exception that ends the script also goes into the summary, unless one is there."""
-        show = sys.excepthook
 
-        def report(kind, error, trace):
-            with contextlib.suppress(OSError):
-                show(kind, error, trace)  # on a full disk even this can fail
-            if summary.read(self.folder)["status"] in ("running", "ok"):
-                summary.write(
-                    self.folder,
-                    status_of(error),
-                    **summary.measures(summary.read_steps(self.folder)),
-                    error={
-                        "rank": self.rank,
-                        "message": f"{kind.__name__}: {error}",
-                        "traceback": "".join(traceback.format_exception(kind, error, trace)),
-                    },
-                )
+def report_exceptions(run_dir: Path) -> None:
+    """From now on an exception that ends this script also goes into the summary of its run.
 
-        sys.excepthook = report
+    The first rank that fails has the word: a summary that says failed is left as it is.
+    """
+    show = sys.excepthook
+
+    def report(kind, error, trace):
+        with contextlib.suppress(OSError):
+            show(kind, error, trace)  # on a full disk even this can fail
+        if summary.read(run_dir)["status"] not in ("running", "ok"):
+            return
+        summary.write(
+            run_dir,
+            status_of(error),
+            **summary.measures(summary.read_steps(run_dir)),
+            error={
+                "rank": processes.rank(),
+                "message": f"{kind.__name__}: {error}",
+                "traceback": "".join(traceback.format_exception(kind, error, trace)),
+            },
+        )
+
+    sys.excepthook = report
 
 
 def status_of(error: BaseException) -> str:

@@ -196,7 +196,10 @@ class Job:
         said = self._error_output(rank)
         if code < 0:
             name = signal.Signals(-code).name
-            return _failure(rank, "killed", f"was killed by signal {-code} ({name})", said)
+            message = f"was killed by signal {-code} ({name})"
+            if name == "SIGKILL":
+                message += ", by somebody or by the system for lack of memory"
+            return _failure(rank, "killed", message, said)
         if code == 2 and "Traceback" not in said:
             return _failure(rank, "refused", said.strip().splitlines()[-1] if said.strip() else "")
         last = [line for line in said.strip().splitlines() if line and not line.startswith(" ")]
