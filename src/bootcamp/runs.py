@@ -102,7 +102,8 @@ class Run:
     @property
     def measured_here(self) -> bool:
         """Whether this machine made the record, and now rather than for the reference folder."""
-        same = self.config.get("machine", {}).get("cpu") == machine.cpu_name()
+        theirs, mine = self.config.get("machine", {}), machine.describe()
+        same = all(theirs.get(name) == mine[name] for name in ("cpu", "cores", "memory_bytes"))
         return same and REFERENCE not in self.folder.resolve().parents
 
     @property
@@ -120,7 +121,7 @@ class Run:
         device = described["cpu"]
         if self.device == "cuda":
             device = described["gpus"][0]
-        cores = f"{described['cores']} cores"
+        cores = "1 core" if described["cores"] == 1 else f"{described['cores']} cores"
         how = "measured here" if self.measured_here else "recorded on another machine"
         if REFERENCE in self.folder.resolve().parents:
             how = f"recorded run {self.folder.name}"
