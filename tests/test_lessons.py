@@ -89,6 +89,19 @@ def test_a_checker_names_the_mistake():
     assert "NameError: name 'DDP' is not defined" in str(result)
 
 
+@pytest.mark.parametrize("left_behind", ["inputs", "targets"])
+def test_the_rehearsal_sees_half_a_batch_left_behind(left_behind):
+    """An embedding on the meta device takes indices of any device: the record must tell."""
+    line = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
+    moved = "targets" if left_behind == "inputs" else "inputs"
+    change = {line: f"inputs, targets = batches(step)\n{moved} = {moved}.to(device)"}
+    result = exercise.check_script(
+        exercise.find("to_the_gpu"), variant("gpu", f"keeps_{left_behind}", change)
+    )
+    assert not result.solved
+    assert "meta" in str(result)
+
+
 def test_a_variant_of_a_line_that_is_gone_is_an_error():
     with pytest.raises(ValueError, match="'model = Nothing' 0 times, not once"):
         variant("ddp", "gone", {"model = Nothing": ""})

@@ -194,6 +194,14 @@ def test_more_ranks_than_cores_is_marked(ddp):
     assert "more ranks than cores" in ddp_crowded.label
 
 
+def test_a_record_of_another_machine_is_told_apart(ddp):
+    run = runs.Run(ddp.folder)
+    assert run.measured_here
+    run.config["machine"]["memory_bytes"] += 1
+    assert not run.measured_here
+    assert "recorded on another machine" in run.origin
+
+
 def test_a_run_ends_by_itself_without_freeing_what_can_hang(ddp):
     assert ddp.status == "ok"
     assert all(not ddp.output(rank).count("Traceback") for rank in (0, 1))

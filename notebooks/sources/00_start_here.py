@@ -160,10 +160,10 @@ second = launch("ddp", ranks=2, steps=20, global_batch=64)
 guess.score(1e3 * second.seconds_per_step)
 
 # %% [markdown]
-# Twice the samples are twice the arithmetic, so on CPU cores expect something near twice the time.
-# It tends to be less than twice: part of a step is the same for any batch, such as averaging the
-# gradients and changing the parameters. On a GPU this small model leaves most of the device idle,
-# and both batches may take about the same time.
+# Twice the samples are twice the arithmetic. Still, on CPU cores the time usually grows by less
+# than that: part of a step is the same for any batch, such as averaging the gradients and changing
+# the parameters, and larger matrices keep a core better busy. On a GPU this small model leaves most
+# of the device idle, and both batches may take about the same time.
 
 # %% [markdown]
 # ## Read the measurement
@@ -325,14 +325,13 @@ print(first.config["command"])
 #
 # **To clean up:** each folder in `logs/` whose name begins with a date is one run, and you may
 # delete any of them. `logs/reference` belongs to the course: leave it. The next cell deletes the
-# interrupted run and says how much the others take.
+# interrupted run and says how many are left.
 
 # %%
 import shutil
 
 shutil.rmtree(folder)
-size = sum(path.stat().st_size for run in runs.all_runs() for path in run.folder.rglob("*.*"))
-print(f"{len(runs.all_runs())} runs take {size / 1e6:.1f} MB in logs/.")
+print(len(runs.all_runs()), "runs are left in logs/.")
 
 # %% [markdown]
 # **Next:** lesson 01, the baseline that everything else is held against.

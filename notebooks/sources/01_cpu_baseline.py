@@ -120,11 +120,9 @@ guess
 # Nothing yet: this is the script that all others begin with. The next cell shows it whole.
 
 # %%
-from IPython.display import Markdown
-
 from bootcamp import family
 
-Markdown(f"```python\n{family.find('cpu').read_text()}```")
+print(family.find("cpu").read_text())
 
 # %% [markdown]
 # Five headings, the same in every script of the course:
@@ -160,7 +158,7 @@ guess.score(sum(kept) / 1e6)
 # %% [markdown]
 # 16 bytes for each parameter: 4 for itself, 4 for its gradient, 8 for AdamW's two numbers. Before
 # any training the model's guesses are nearly even, but not quite: its random parameters prefer some
-# bytes for no reason, so the first loss lies a little above that of an even guess.
+# bytes for no reason. So the first loss lies near that of an even guess, not on it.
 
 # %% [markdown]
 # ## Read the measurement

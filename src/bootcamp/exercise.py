@@ -167,10 +167,12 @@ def check_script(exercise: Exercise, path: Path) -> Result:
 
 def _rehearse(path: Path) -> None:
     """Every tensor must be on the device that --device names, here one that holds no numbers."""
-    run = launch.launch(path, 1, device="meta", steps=1, quiet=True)
-    found = run.ranks[0]["parameter_device"]
+    rank = launch.launch(path, 1, device="meta", steps=1, quiet=True).ranks[0]
+    found = rank["parameter_device"]
     if found != "meta":
         raise proof.NotTheSame(f"with --device meta the model was on {found}: it was not moved.")
+    if rank["activation_devices"] != ["meta"]:
+        raise proof.NotTheSame("with --device meta a part of the batch was not moved.")
 
 
 def _worst_loss(run: Run, baseline: Run) -> float:

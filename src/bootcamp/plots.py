@@ -33,7 +33,7 @@ from bootcamp.figure import (
     show,
     styled,
 )
-from bootcamp.runs import Run
+from bootcamp.runs import Run, names
 from bootcamp.table import number
 
 __all__ = (
@@ -52,17 +52,6 @@ MANY_STEPS = 60  # from here on, differences are points without a line between t
 MARKERS = "osD^vPX"
 CROWDED_HATCH = "//"
 # what tells runs with one label apart
-SETTINGS = (
-    "model",
-    "size",
-    "dtype",
-    "global_batch",
-    "optimizer",
-    "lr",
-    "seed",
-    "steps",
-    "cores_per_rank",
-)
 KINDS = {
     "parameters": ("parameter_bytes", BLUE, ""),
     "gradients": ("gradient_bytes", ORANGE, "//"),
@@ -663,32 +652,6 @@ def _flops(value: float) -> str:
         if value >= scale:
             return f"{number(value / scale)} {unit}"
     return f"{number(value / 1e6)} MFLOP/s"
-
-
-def names(runs) -> list[str]:
-    """The runs' labels; runs with one label are told apart by the settings that differ.
-
-    A run that did not end well has its status after its label.
-    """
-    words = []
-    for run in runs:
-        twins = [other for other in runs if other.label == run.label]
-        where = {"measured here" if twin.measured_here else "recorded" for twin in twins}
-        differing = [
-            f"{name.replace('_', ' ')} {run.config.get(name)}"
-            for name in SETTINGS
-            if len({twin.config.get(name) for twin in twins}) > 1
-        ]
-        if len(where) > 1:
-            differing.append("measured here" if run.measured_here else "recorded")
-        status = [] if run.status == "ok" else [run.status]
-        words.append(", ".join([run.label, *differing, *status]))
-    return [_numbered(words, place) for place in range(len(words))]
-
-
-def _numbered(words: list[str], place: int) -> str:
-    word = words[place]
-    return f"{word}, run {words[: place + 1].count(word)}" if words.count(word) > 1 else word
 
 
 def _check(runs, needs: str = "summary") -> None:

@@ -158,6 +158,7 @@ class Run:
             "world_size": self.world,
             "device": str(self.device),
             "parameter_device": next(self.model.parameters()).device.type,
+            "activation_devices": sorted(self._activations.devices),
             "parameter_bytes": storage_bytes(self.model.parameters()),
             "gradient_bytes": storage_bytes(p.grad for p in self.model.parameters()),
             "optimizer_bytes": storage_bytes(_tensors(self.optimizer.state)),
@@ -309,9 +310,11 @@ class _SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, model):
         super().__init__(self._saved, lambda tensor: tensor)
         self._sizes = {}
+        self.devices = set()
         self._parameters = {p.untyped_storage()._cdata for p in model.parameters()}
 
     def _saved(self, tensor):
+        self.devices.add(tensor.device.type)
         storage = tensor.untyped_storage()
         if storage._cdata not in self._parameters:
             # by address while it lives: a transposed view shares its base's storage

@@ -8,6 +8,18 @@ from bootcamp import machine, summary, timeline
 from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.table import Table
 
+SETTINGS = (
+    "model",
+    "size",
+    "dtype",
+    "global_batch",
+    "optimizer",
+    "lr",
+    "seed",
+    "steps",
+    "cores_per_rank",
+)
+
 
 class Run:
     """One run's record. Everything is read from its folder; nothing is kept elsewhere.
@@ -102,8 +114,9 @@ class Run:
     @property
     def measured_here(self) -> bool:
         """Whether this machine made the record, and now rather than for the reference folder."""
-        theirs, mine = self.config.get("machine", {}), machine.describe()
-        same = all(theirs.get(name) == mine[name] for name in ("cpu", "cores", "memory_bytes"))
+        described, memory = self.config.get("machine", {}), machine.memory_bytes()
+        same_cpu = described.get("cpu") == machine.cpu_name()
+        same = same_cpu and described.get("memory_bytes", memory) == memory
         return same and REFERENCE not in self.folder.resolve().parents
 
     @property
@@ -146,11 +159,11 @@ class Run:
     def __repr__(self) -> str:
         if self.status != "ok":
             return f"Run {self.folder.name}: {self.status}"
-        measured = summary.measures(self.steps)
+        if not self.steps or self.losses[-1] is None:
+            return f"Run {self.folder.name}: {self.label}, ok, without losses"
         return (
-            f"Run {self.folder.name}: {self.label}, {measured['steps']} steps, "
-            f"final loss {measured['final_loss']:.4f}, "
-            f"{self.samples_per_second:,.0f} samples/s"
+            f"Run {self.folder.name}: {self.label}, {len(self.steps)} steps, "
+            f"final loss {self.losses[-1]:.4f}, {self.samples_per_second:,.0f} samples/s"
         )
 
 
@@ -187,11 +200,37 @@ def reference(strategy: str, device: str | None = None, world: int | None = None
     return None
 
 
+def names(runs) -> list[str]:
+    """The runs' labels; runs with one label are told apart by the settings that differ.
+
+    A run that did not end well has its status after its label.
+    """
+    words = []
+    for run in runs:
+        twins = [other for other in runs if other.label == run.label]
+        where = {"measured here" if twin.measured_here else "recorded" for twin in twins}
+        differing = [
+            f"{name.replace('_', ' ')} {run.config.get(name)}"
+            for name in SETTINGS
+            if len({twin.config.get(name) for twin in twins}) > 1
+        ]
+        if len(where) > 1:
+            differing.append("measured here" if run.measured_here else "recorded")
+        status = [] if run.status == "ok" else [run.status]
+        words.append(", ".join([run.label, *differing, *status]))
+    return [_numbered(words, place) for place in range(len(words))]
+
+
+def _numbered(words: list[str], place: int) -> str:
+    word = words[place]
+    return f"{word}, run {words[: place + 1].count(word)}" if words.count(word) > 1 else word
+
+
 def table(*runs: Run, caption: str = "") -> Table:
     """The runs side by side. Units stand in the headings."""
     rows = [
         {
-            "run": run.label,
+            "run": name,
             "final loss": run.losses[-1],
             "samples/s": run.samples_per_second,
             "tokens/s": run.tokens_per_second,
@@ -199,6 +238,6 @@ def table(*runs: Run, caption: str = "") -> Table:
             "peak MB per rank": run.peak_bytes / 1e6,
             "numbers from": "measured here" if run.measured_here else run.origin,
         }
-        for run in runs
+        for run, name in zip(runs, names(runs), strict=True)
     ]
     return Table(rows, caption)

@@ -2,6 +2,8 @@
 
 import html
 
+CAPTION_STYLE = "text-align:left;white-space:nowrap"  # a narrow table would wrap it word by word
+
 
 def number(value) -> str:
     """A value as a reader wants it: three or four digits that count, thousands apart."""
@@ -62,6 +64,8 @@ class Table:
         return bool(values) and all(isinstance(v, int | float) for v in values)
 
     def _repr_html_(self) -> str:
+        if not self.rows:
+            return f"<p>{html.escape(self.caption)}</p>"
         align = {n: "right" if self._is_numeric(n) else "left" for n in self.columns}
         head = "".join(
             f'<th scope="col" style="text-align:{align[n]}">{html.escape(n)}</th>'
@@ -77,7 +81,7 @@ class Table:
             for cells in self._cells()
         )
         caption = (
-            f'<caption style="text-align:left">{html.escape(self.caption)}</caption>'
+            f'<caption style="{CAPTION_STYLE}">{html.escape(self.caption)}</caption>'
             if self.caption
             else ""
         )
