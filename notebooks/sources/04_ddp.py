@@ -495,7 +495,7 @@ plots.show(plots.timeline(mlp_ranks))
 # as the gradients do: what a small exchange costs is the meeting, not the bytes.
 #
 # The larger the batch, the more there is to compute for the same gradients. The next cell repeats
-# both runs with larger batches. Look for where the curve crosses 1.
+# both runs with larger batches. Look for where the curve crosses 1, or comes near it.
 
 # %%
 pairs = [(mlp_alone, mlp_ranks)]
@@ -524,11 +524,11 @@ Table(rows)
 #
 # ### More ranks, or more threads, than cores
 #
-# More CPU ranks than cores take turns, so they can't be faster. More threads than cores are worse: if
-# each rank's library starts a thread for every core, the threads of one rank keep those of another
-# waiting. That is why torchrun sets `OMP_NUM_THREADS=1`. The next cell runs ranks with one core
-# each, then twice as many, then two ranks that use all cores of this machine. The labels say where
-# there are more than cores.
+# More CPU ranks than cores take turns, so they can't be faster. More threads than cores are worse:
+# if each rank's library starts a thread for every core, the threads of one rank keep those of
+# another waiting. That is why torchrun sets `OMP_NUM_THREADS=1`. The next cell runs ranks with one
+# core each, then twice as many, then two ranks that use all cores of this machine. The labels say
+# where there are more than cores.
 
 # %%
 from bootcamp import machine
