@@ -18,7 +18,11 @@ HIDDEN_BY_NAME = {
     "forkserver.py": {"torch.distributed", "TCPStore"},
     # the launcher's command line for torchrun, and frames of a waiting rank
     "launch.py": {"torch.distributed.run"},
-    "supervisor.py": {"distributed_c10d.py", "torch/distributed/"},
+    "supervisor.py": {
+        "distributed_c10d.py",
+        "torch/distributed/",
+        "torch/nn/parallel/distributed.py",
+    },
 }
 
 

@@ -33,6 +33,7 @@ th, td { padding: .25rem .8rem; border-bottom: 1px solid #ccc; text-align: left;
 caption { font-weight: 600; text-align: left; } pre { background: #f4f4f4; padding: 1rem; }
 .failed { color: #a40000; font-weight: 600; }
 """
+CODE_IN_OUTPUTS = ".jp-OutputArea .highlight pre { font-family: monospace; line-height: 1.3; }"
 
 
 class Lesson:
@@ -77,6 +78,7 @@ class Lesson:
             embed_images=True, mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url=""
         )
         page, _ = exporter.from_notebook_node(self.notebook)
+        page = page.replace("</head>", f"<style>{CODE_IN_OUTPUTS}</style></head>", 1)
         (self.folder / f"{self.path.stem}.html").write_text(page)
 
     def figures(self) -> list[str]:

@@ -160,7 +160,7 @@ class Run:
         if self.status != "ok":
             return f"Run {self.folder.name}: {self.status}"
         if not self.steps or self.losses[-1] is None:
-            return f"Run {self.folder.name}: {self.label}, ok, without losses"
+            return f"Run {self.folder.name}: ok, without losses"
         return (
             f"Run {self.folder.name}: {self.label}, {len(self.steps)} steps, "
             f"final loss {self.losses[-1]:.4f}, {self.samples_per_second:,.0f} samples/s"

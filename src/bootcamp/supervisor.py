@@ -306,7 +306,12 @@ def _failure(rank: int | None, kind: str, message: str, details: str = "") -> di
     return {"rank": rank, "kind": kind, "message": message, "traceback": details}
 
 
-WAITING_FRAMES = ("distributed_c10d.py", "torch/autograd/graph.py", "torch/distributed/")
+WAITING_FRAMES = (
+    "distributed_c10d.py",
+    "torch/autograd/graph.py",
+    "torch/distributed/",
+    "torch/nn/parallel/distributed.py",
+)
 
 
 def _waits_for_others(stack: str) -> bool:

@@ -1,0 +1,45 @@
+"""The small scripts of the lessons run as their docstrings say, and the pictures tell the truth."""
+
+import ast
+
+import pytest
+
+from bootcamp import launch
+from bootcamp.paths import SRC
+from bootcamp.pictures import ddp
+
+SNIPPETS = sorted((SRC / "snippets").glob("*.py"))
+HANGS_ON_PURPOSE = {"teardown"}
+
+
+@pytest.mark.parametrize("path", SNIPPETS, ids=lambda p: p.stem)
+def test_the_docstring_says_how_to_run_it(path):
+    first = ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]
+    assert f"src/snippets/{path.name}" in first
+    assert first.startswith(("python ", "torchrun --standalone --nproc-per-node 2 "))
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in SNIPPETS if p.stem not in HANGS_ON_PURPOSE], ids=lambda p: p.stem
+)
+def test_it_runs(path):
+    if "if __name__" in path.read_text():  # a program that starts its own processes
+        assert launch.run_command(["python", str(path)]).strip()
+        return
+    trains = "run.finish()" in path.read_text()
+    flags = {"steps": 2, "global_batch": 16} if trains else {}
+    run = launch.launch(
+        path, 2, device="cpu" if trains else "auto", finishes=trains, quiet=True, **flags
+    )
+    assert run.status == "ok"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_the_ring_that_is_drawn_is_an_all_reduce(ranks):
+    """After 2(n-1) rounds every rank holds every piece, summed over all ranks."""
+    states, sends = ddp._ring_states(ranks)
+    assert len(sends) == 2 * (ranks - 1)
+    assert len(states) == 2 * (ranks - 1) + 1
+    everybody = set(range(ranks))
+    assert all(set(piece) == everybody for rank in states[-1] for piece in rank)
+    assert not all(set(piece) == everybody for rank in states[-2] for piece in rank)
