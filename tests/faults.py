@@ -18,10 +18,11 @@ from pathlib import Path
 
 from bootcamp import descendants, launch, runs, summary
 from bootcamp.launch import LaunchError, RankFailed, RunHung, RunRefused
+from bootcamp.paths import LOGS
 from bootcamp.variant import variant
 
-LONG = {"steps": 100_000, "model": "mlp", "quiet": True}
-SHORT = {"steps": 5, "model": "mlp", "quiet": True}
+LONG = {"steps": 100_000, "model": "mlp", "device": "cpu", "quiet": True}
+SHORT = {"steps": 5, "model": "mlp", "device": "cpu", "quiet": True}
 
 
 def leftovers(kernel: int, allow_launcher: bool = False) -> dict[int, str]:
@@ -111,9 +112,11 @@ def _when_running(folder: Path, then, seconds: float = 60.0) -> threading.Thread
 
     def wait():
         deadline = time.monotonic() + seconds
-        while len(summary.read_steps(folder)) < 3 and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if len(summary.read_steps(folder)) >= 3:
+                return then()
             time.sleep(0.02)
-        then()
+        raise TimeoutError(f"{folder} did not begin: the fault is not provoked")
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -121,7 +124,8 @@ def _when_running(folder: Path, then, seconds: float = 60.0) -> threading.Thread
 
 
 def _fresh_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="bootcamp-fault-")) / "run"
+    LOGS.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="fault-", dir=LOGS)) / "run"
 
 
 def cell_is_interrupted() -> float:
@@ -236,19 +240,20 @@ def fork_server_dies() -> float:
 
 def supervisor_dies() -> float:
     """kill -9 of the supervisor: its ranks die with it, the cell says so, the next launch works."""
-    folder = _fresh_folder()
-    connection = launch.connect()
-    thread = _when_running(folder, connection.process.kill)
-    try:
-        launch.launch("ddp", 2, run_dir=folder, **LONG)
-    except LaunchError as error:
-        assert "supervisor" in str(error)
-    else:
-        raise AssertionError("the launch outlived its supervisor")
-    thread.join()
-    began = time.monotonic()
-    _gone(os.getpid())
-    assert summary.read(folder)["status"] == "failed"
+    for start in ("warm", "torchrun"):
+        folder = _fresh_folder()
+        connection = launch.connect()
+        thread = _when_running(folder, connection.process.kill)
+        try:
+            launch.launch("ddp", 2, run_dir=folder, start=start, **LONG)
+        except LaunchError as error:
+            assert "supervisor" in str(error)
+        else:
+            raise AssertionError("the launch outlived its supervisor")
+        thread.join()
+        began = time.monotonic()
+        _gone(os.getpid())
+        assert summary.read(folder)["status"] == "failed"
     assert launch.launch("ddp", 2, **SHORT).status == "ok"
     return time.monotonic() - began
 
@@ -269,6 +274,80 @@ def two_launches_at_once() -> float:
     assert ended[0].folder != ended[1].folder
     assert ended[0].losses == ended[1].losses
     return time.monotonic() - began
+
+
+def one_is_killed_beside_good_ones() -> float:
+    """Runs that end at the same moment: each gets its own end, nobody takes another's."""
+    killed = _broken("killed_beside", '__import__("os").kill(__import__("os").getpid(), 9)')
+    over, wrong, good = threading.Event(), [], []
+
+    def keep_launching():
+        while not over.is_set():
+            good.append(launch.launch("cpu", **SHORT).status)
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=keep_launching) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        run = launch.launch(killed, 2, raises=False, **SHORT)
+        if run.status != "failed" or run.summary["error"]["rank"] != 1:
+            wrong.append(run.summary)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+    assert set(good) == {"ok"}
+    return time.monotonic() - began
+
+
+def display_fails() -> float:
+    """An error in the process that launches, while the ranks are running."""
+    folder = _fresh_folder()
+    began = time.monotonic()
+    before = launch.progress.silent
+
+    class Failing(launch.progress._Silent):
+        def step(self, row):
+            raise BrokenPipeError("nobody reads this any more")
+
+    launch.progress.silent = Failing
+    try:
+        launch.launch("ddp", 2, run_dir=folder, **LONG)
+    except BrokenPipeError:
+        assert not leftovers(os.getpid(), allow_launcher=True)
+    else:
+        raise AssertionError("the error was lost")
+    finally:
+        launch.progress.silent = before
+    said = summary.read(folder)
+    assert said["status"] == "failed", said
+    return time.monotonic() - began
+
+
+def command_is_interrupted_at_once() -> float:
+    """A stop right behind its order must not be lost."""
+    began = time.monotonic()
+    timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        launch.run_command(["python", "-c", "import time; time.sleep(60)"])
+    except KeyboardInterrupt:
+        seconds = time.monotonic() - began
+    else:
+        raise AssertionError("the interrupt was lost")
+    assert seconds < 10, seconds
+    assert not leftovers(os.getpid(), allow_launcher=True)
+    return seconds
+
+
+def torchrun_rank_is_killed() -> float:
+    """The launcher's own report names the rank that was first, and so does the error."""
+    script = _broken("killed_in_torchrun", '__import__("os").kill(__import__("os").getpid(), 9)')
+    error, seconds = _ends_with(RankFailed, script, start="torchrun")
+    assert error.error["rank"] == 1, error.error
+    assert "SIGKILL" in str(error)
+    return seconds
 
 
 def port_is_taken() -> float:
@@ -310,7 +389,8 @@ def folder_cannot_be_written() -> float:
 @contextlib.contextmanager
 def _small_disk(size: str):
     """A file system of so many bytes, or None where this user may not mount one."""
-    folder = tempfile.mkdtemp(prefix="bootcamp-disk-")
+    LOGS.mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="disk-", dir=LOGS)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
     try:
         mounted = subprocess.run(mount, capture_output=True).returncode == 0
@@ -381,6 +461,10 @@ FAULTS = {
         fork_server_dies,
         supervisor_dies,
         two_launches_at_once,
+        one_is_killed_beside_good_ones,
+        display_fails,
+        command_is_interrupted_at_once,
+        torchrun_rank_is_killed,
         port_is_taken,
         folder_cannot_be_written,
         disk_is_full,

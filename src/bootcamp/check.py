@@ -104,6 +104,9 @@ def compare(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
     """As same_training, but a proof with failed rows instead of an exception."""
     _comparable(run, baseline)
     proof = Proof(run, baseline)
+    _compare_steps(proof)
+    if proof.failed:
+        return proof  # nothing else can be held against the baseline
     _compare_processes(proof)
     _compare_samples(proof)
     _compare_losses(proof, tolerance)
@@ -121,6 +124,19 @@ def _comparable(run: Run, baseline: Run) -> None:
             raise ValueError(
                 f"the runs can't be compared: {name} is {mine} here and {its} in the baseline"
             )
+
+
+def _compare_steps(proof: Proof) -> None:
+    """Every rank must have recorded each of the baseline's steps."""
+    expected = len(proof.baseline.losses)
+    found = {len(proof.run.losses), *(len(rank["sample_ids"]) for rank in proof.run.ranks)}
+    proof.add(
+        "steps recorded",
+        ", ".join(map(str, sorted(found))),
+        str(expected),
+        found == {expected},
+        "Call run.step once in each of args.steps steps, on every rank.",
+    )
 
 
 def _compare_processes(proof: Proof) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import torch
 
-from bootcamp import machine, models, processes, record
+from bootcamp import data, machine, models, processes, record
 from bootcamp.paths import LOGS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+LONGEST_TIMEOUT = 7 * 24 * 3600
 OPTIMIZERS = ("adamw", "sgd")
 DEVICES = ("auto", "cpu", "cuda", "meta")
 
@@ -49,7 +50,7 @@ def parse(devices: tuple[str, ...] = DEVICES, add_flags=None) -> argparse.Namesp
             record.claim(args)
     except (ConfigError, record.FolderError) as error:
         _refuse(parser.prog, error)
-    _use_cores(args.cores_per_rank)
+    _use_cores(args)
     torch.manual_seed(args.seed)
     record.report_exceptions(args.run_dir)
     if args.device == "cpu" and asked == "auto" and processes.rank() == 0:
@@ -113,6 +114,15 @@ def _check(args: argparse.Namespace) -> None:
             f"--global-batch {args.global_batch} does not divide over {world} ranks: every rank "
             f"needs the same number of samples. Give a multiple of {world}, such as {nearest}."
         )
+    if args.timeout > LONGEST_TIMEOUT:
+        raise ConfigError(
+            f"--timeout {args.timeout}: expected seconds, a week at most. Give {LONGEST_TIMEOUT}."
+        )
+    if args.global_batch > (samples := data.sample_count(args)):
+        raise ConfigError(
+            f"--global-batch {args.global_batch}: the data has {samples} samples for {args.model} "
+            f"at size {args.size}. Give at most that many."
+        )
     if args.cores_per_rank > len(machine.cores()):
         raise ConfigError(
             f"--cores-per-rank {args.cores_per_rank}: this machine grants {len(machine.cores())} "
@@ -150,17 +160,18 @@ def _run_dir(given: str | None) -> Path:
     return LOGS / name
 
 
-def _use_cores(cores_per_rank: int) -> None:
-    """Give this process its cores: the same number alone as among many ranks.
+def _use_cores(args: argparse.Namespace) -> None:
+    """Give a CPU rank its cores: the same number alone as among many ranks.
 
-    One core is one device on a machine without GPUs. Ranks beyond the cores share them in turn.
+    One core is one device on a machine without GPUs. Ranks beyond the cores share them in turn. A
+    rank on a GPU may run on any core: NCCL, autograd and data loading have threads of their own.
     """
-    torch.set_num_threads(cores_per_rank)
+    torch.set_num_threads(args.cores_per_rank)
+    if args.device != "cpu" or not hasattr(os, "sched_setaffinity"):
+        return
     cores = machine.cores()
-    first = processes.local_rank() * cores_per_rank
-    mine = {cores[(first + i) % len(cores)] for i in range(cores_per_rank)}
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, mine)
+    first = processes.local_rank() * args.cores_per_rank
+    os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(args.cores_per_rank)})
 
 
 def _refuse(script: str, error: Exception) -> None:

@@ -51,6 +51,11 @@ class Corpus(torch.utils.data.Dataset):
         return inputs, targets[..., -1] if self.next_byte_only else targets
 
 
+def sample_count(args) -> int:
+    """How many samples the corpus has for the model of these flags."""
+    return len(Corpus(**models.data_format(args)))
+
+
 class Batches:
     """One rank's share of every global batch. A global batch depends on (seed, step) alone.
 

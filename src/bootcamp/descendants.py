@@ -40,6 +40,15 @@ def read(pid: int) -> Process:
     return Process(pid, int(fields[1]), int(fields[3]), fields[0], int(fields[19]))
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used so far; 0 where it can't be read."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def environment(pid: int) -> dict[str, str]:
     """The environment that a process was started with; empty where it can't be read."""
     try:

@@ -153,7 +153,7 @@ def check_script(exercise: Exercise, path: Path) -> Result:
         if exercise.rehearse:
             _rehearse(path)
         proofs = proof.prove(path, exercise.ranks, steps=5, hang_seconds=30)
-    except proof.NotTheSame as error:
+    except (proof.NotTheSame, ValueError) as error:
         return Result(False, f"Not solved yet: it runs, but {error}\n{_help(exercise)}")
     except launch.LaunchError as error:
         return Result(

@@ -65,17 +65,28 @@ def fork_ranks(request: dict, answers: int) -> None:
     store = listen(request.get("port", 0))
     between = os.fork()
     if between == 0:
+        _fork_and_answer(request, store, answers)
+    store.close()
+    os.waitpid(between, 0)
+
+
+def _fork_and_answer(request: dict, store: socket.socket, answers: int) -> None:
+    """In the process between: fork the ranks, answer, leave. Never returns."""
+    pids = []
+    try:
         os.setsid()  # the run's own session: its members can be found whatever they start
-        pids = []
         for rank in request["ranks"]:
             pids.append(os.fork())
             if pids[-1] == 0:
                 os.close(answers)
                 become_rank(rank, store, request["supervisor"])
         say(answers, {"run": request["run"], "pids": pids})
+    except BaseException as error:  # such as no more processes for this user
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        say(answers, {"run": request["run"], "error": f"{type(error).__name__}: {error}"})
+    finally:
         os._exit(0)
-    store.close()
-    os.waitpid(between, 0)
 
 
 def listen(port: int = 0) -> socket.socket:
@@ -211,7 +222,8 @@ def _in_a_fork(function) -> int:
 
 def cold_rank() -> None:
     """`forkserver.py rank <json> <fd>`: one rank in its own process, on an inherited socket."""
-    rank, store = json.loads(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
+    rank = {**json.loads(sys.argv[2]), "env": dict(os.environ)}
+    store = socket.socket(fileno=int(sys.argv[3]))
     die_with_parent()
     become_rank(rank, store, supervisor=None)
 

@@ -54,15 +54,24 @@ def _ghosts() -> list[dict]:
 def _reason(pid: int, table) -> str | None:
     """Why a process is a ghost, None if it is none."""
     command = descendants.command(pid)
-    kernel = descendants.environment(pid).get("BOOTCAMP_KERNEL", "")
+    environment = descendants.environment(pid)
+    kernel = environment.get("BOOTCAMP_KERNEL", "")
+    supervisor = environment.get("BOOTCAMP_SUPERVISOR", "")
     of_course = kernel.isdigit() or (SCRIPT.search(command) and "python" in command)
     if not of_course:
         return None
     if kernel.isdigit() and int(kernel) not in table:
         return f"its kernel, process {kernel}, is gone"
-    if not kernel and table[pid].parent == 1:
+    if supervisor.isdigit() and int(supervisor) not in table:
+        return f"its supervisor, process {supervisor}, is gone"
+    if not kernel and _is_init(table[pid].parent):
         return "its terminal is gone"
     return None
+
+
+def _is_init(pid: int) -> bool:
+    """Whether a process adopts orphans for the system: the first one, or a user's systemd."""
+    return pid == 1 or "systemd" in descendants.command(pid).split(" ")[0]
 
 
 def _shown(command: str) -> str:

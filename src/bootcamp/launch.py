@@ -25,6 +25,7 @@ from bootcamp.runs import Run
 
 STARTS = ("warm", "cold", "torchrun")
 POLL_SECONDS = 0.1
+BUSY_PATIENCE = 10  # CPU ranks that compute may be slow rather than stuck
 SUPERVISOR_DIED = {
     "event": "ended",
     "error": {
@@ -88,16 +89,31 @@ class Connection:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        for line in self.process.stdout:
+        try:
+            for line in self.process.stdout:
+                self._hear(line)
+        finally:
+            self.ready.set()
+            for waiting in list(self._queues.values()):
+                waiting.put(SUPERVISOR_DIED)
+
+    def _hear(self, line: str) -> None:
+        try:
             event = json.loads(line)
-            if "ready" in event:
-                self.warm, self.gpus = event["ready"], event.get("gpus")
-                self.ready.set()
-            elif waiting := self._queues.get(event["run"]):
-                waiting.put(event)
-        self.ready.set()
-        for waiting in list(self._queues.values()):
-            waiting.put(SUPERVISOR_DIED)
+        except ValueError:
+            return  # printed by something that Python loads at its start
+        if "ready" in event:
+            self.warm, self.gpus = event["ready"], event.get("gpus")
+            self.ready.set()
+        elif waiting := self._queues.get(event["run"]):
+            waiting.put(event)
+
+    def wait_until_ready(self, say) -> None:
+        """Wait until torch is loaded; `say` tells the reader why, if there is a wait."""
+        if not self.ready.is_set():
+            say("Loading torch, once for this kernel; later launches start at once.")
+        while not self.ready.wait(POLL_SECONDS):
+            pass
 
     @property
     def alive(self) -> bool:
@@ -115,6 +131,15 @@ class Connection:
         if not self.alive:
             events.put(SUPERVISOR_DIED)
         return events
+
+    def stop(self, run: str, why: str) -> None:
+        """End a run that was ordered, if it was, and wait until the supervisor has ended it."""
+        events = self._queues.get(run)
+        if events is None:
+            return
+        self.send({"do": "stop", "run": run, "why": why})
+        with contextlib.suppress(queue.Empty):
+            events.get(timeout=30)
 
     def forget(self, run: str) -> None:
         self._queues.pop(run, None)
@@ -190,7 +215,8 @@ def launch(
     device: "cpu", "cuda", or "auto": GPUs if there is one for each rank, else CPU cores.
     start: "warm" (forked from a process that has torch loaded), "cold" (python for each rank), or
         "torchrun" (torchrun itself).
-    hang_seconds: the run is ended when no rank finishes a step for so long.
+    hang_seconds: the run is ended when no rank finishes a step for so long; CPU ranks that are
+        busy computing are given ten times as long.
     raises: whether a run that does not end well raises; if not, its record is returned.
     quiet: show neither the command nor the progress.
     run_dir: a new folder for the record; None makes one under logs/.
@@ -206,7 +232,16 @@ def launch(
         raise ValueError(f"start={start!r}: expected one of {', '.join(STARTS)}")
     known = family.SCRIPTS.get(str(script))
     one_process = bool(known and known.one_process)
-    ranks = ranks or (1 if one_process else default_ranks())
+    if not quiet:
+        connect().wait_until_ready(print)
+    if ranks is None:
+        ranks = 1 if one_process else default_ranks()
+    if ranks < 1:
+        raise ValueError(f"ranks={ranks}: expected at least one, or None for every device")
+    if port and start == "torchrun":
+        raise ValueError(
+            "port= is for warm and cold starts: torchrun --standalone takes a free one"
+        )
     flags = {**_device_flag(known, device, ranks), **flags}
     arguments = to_arguments(flags)
     command = terminal_command(path, ranks, arguments, one_process)
@@ -220,6 +255,7 @@ def launch(
         "start": _possible_start(start),
         "ranks": ranks_orders,
         "hang_seconds": hang_seconds,
+        "busy_seconds": hang_seconds * (1 if flags.get("device") == "cuda" else BUSY_PATIENCE),
         "finishes": finishes,
         "port": port,
     }
@@ -246,9 +282,16 @@ def run_command(command: list[str], seconds: float = 120.0, env: dict | None = N
     if command[0] == "python":
         command = [sys.executable, *command[1:]]
     folder = _new_folder(Path("command"), None)
-    environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **os.environ,
+        **(env or {}),
+        "PYTHONUNBUFFERED": "1",
+        "BOOTCAMP_KERNEL": str(os.getpid()),
+        "BOOTCAMP_SUPERVISOR": str(connect().process.pid),
+    }
     order = {"do": "run", "run": str(folder), "start": "command", "ranks": [], "port": 0}
-    order |= {"command": command, "env": environment, "hang_seconds": seconds, "finishes": False}
+    order |= {"command": command, "env": environment, "finishes": False}
+    order |= {"hang_seconds": seconds, "busy_seconds": seconds}
     run = _follow(order, folder, progress.silent(), raises=True)
     printed = [run.folder / "ranks" / f"launcher.{end}" for end in ("out", "err")]
     return "".join(path.read_text(errors="replace") for path in printed)
@@ -257,32 +300,39 @@ def run_command(command: list[str], seconds: float = 120.0, env: dict | None = N
 def _follow(order: dict, folder: Path, show, raises: bool) -> Run:
     """Send the order and show the run's progress until it has ended."""
     connection = connect()
-    if order["start"] == "warm" and not connection.ready.is_set():
-        show.say("The first launch of a kernel loads torch once; later ones start at once.")
-        while not connection.ready.wait(POLL_SECONDS):
-            pass
-    if order["start"] == "warm" and not connection.warm:
-        order["start"] = "cold"
-    events = connection.order(order)
     try:
-        event = _wait(events, folder, show)
-    except KeyboardInterrupt:
+        if order["start"] == "warm":
+            connection.wait_until_ready(show.say)
+            order["start"] = "warm" if connection.warm else "cold"
+        event = _wait(connection.order(order), folder, show)
+    except BaseException as error:  # an interrupt, or a display that fails: no rank may be left
         with _interrupts_wait():
-            connection.send({"do": "stop", "run": order["run"], "why": "interrupted"})
-            with contextlib.suppress(queue.Empty):
-                events.get(timeout=20)
-            show.end(summary.read(folder))
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else "launcher failed"
+            connection.stop(order["run"], why)
+            _conclude(folder, why, f"{type(error).__name__} in the process that launched")
+            with contextlib.suppress(Exception):
+                show.end(summary.read(folder))
         raise
     finally:
         connection.forget(order["run"])
     if event is SUPERVISOR_DIED:
-        steps = summary.measures(summary.read_steps(folder))
-        summary.write(folder, "failed", **steps, error=event["error"])
+        _conclude(folder, "start", event["error"]["message"])
     run = Run(folder)
     show.end(run.summary)
     if event["error"] and raises:
         raise _exception(event["error"], run)
     return run
+
+
+def _conclude(folder: Path, kind: str, message: str) -> None:
+    """Write the summary of a run if nobody else has: neither its ranks nor the supervisor."""
+    if summary.read(folder)["status"] != "running":
+        return
+    status = "interrupted" if kind == "interrupted" else "failed"
+    error = {"rank": None, "kind": kind, "message": message, "traceback": ""}
+    steps = summary.measures(summary.read_steps(folder))
+    with contextlib.suppress(OSError):
+        summary.write(folder, status, **steps, error=error)
 
 
 def _wait(events: queue.Queue, folder: Path, show) -> dict:
@@ -314,7 +364,11 @@ class _Tail:
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self.position += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        rows = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):  # torn by a full disk
+                rows.append(json.loads(line))
+        return rows
 
 
 def _exception(error: dict, run: Run) -> Exception:
@@ -452,6 +506,7 @@ def _rank_order(folder, path, arguments, rank: int, world: int, command: str) ->
         "BOOTCAMP_RUN": str(folder),
         "BOOTCAMP_COMMAND": command,
         "BOOTCAMP_KERNEL": str(os.getpid()),
+        "BOOTCAMP_SUPERVISOR": str(connect().process.pid),
     }
     return {
         "env": environment,

@@ -19,7 +19,7 @@ def cores() -> list[int]:
     for cpu in sorted(os.sched_getaffinity(0)):
         one_per_core.setdefault(_siblings(cpu), cpu)
     chosen = sorted(one_per_core.values())
-    return chosen[: max(1, round(min(len(chosen), cpu_quota())))]
+    return chosen[: max(1, int(min(len(chosen), cpu_quota())))]
 
 
 def _siblings(cpu: int) -> str:

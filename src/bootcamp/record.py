@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import socket
 import struct
 import subprocess
@@ -49,8 +50,8 @@ def claim(args) -> None:
                 "Give a new folder, or delete that one."
             )
         (folder / "ranks").mkdir(exist_ok=True)
-        if not (folder / "summary.json").exists():
-            summary.reserve(folder)
+        if not (folder / "summary.json").exists() or processes.attempt() > 0:
+            summary.reserve(folder)  # a restarted run begins without its last attempt's verdict
         args.corpus_crc32 = data.corpus_crc32()
         summary.write_json(folder / "config.json", _configuration(args))
     except OSError as error:
@@ -72,13 +73,21 @@ def _configuration(args) -> dict:
         "timeout": args.timeout.total_seconds(),
         "strategy": Path(sys.argv[0]).stem.removeprefix("_train_"),
         "script": _in_project(Path(sys.argv[0]).resolve()),
-        "command": os.environ.get("BOOTCAMP_COMMAND", " ".join(["python", *sys.argv])),
+        "command": os.environ.get("BOOTCAMP_COMMAND", _command_by_hand()),
         "started_unix_seconds": time.time(),
         "processes": processes.count(),
         "machine": machine.describe(gpus),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "git_commit": _git_commit(),
     }
+
+
+def _command_by_hand() -> str:
+    """The line that started this script in a terminal, as far as it can be told from here."""
+    start = ["python"]
+    if processes.count() > 1:
+        start = ["torchrun", "--nproc-per-node", str(processes.local_count())]
+    return shlex.join([*start, _in_project(Path(sys.argv[0]).resolve()), *sys.argv[1:]])
 
 
 def _in_project(path: Path) -> str:
@@ -115,7 +124,7 @@ class Run:
         self._steps = None
         if self.rank == 0:
             self._steps = open(self.folder / "steps.jsonl", "a")  # noqa: SIM115
-        self.initial_fingerprint = fingerprint(model)
+        self.initial_fingerprint = fingerprint(model, self._beat)
         self._activations = _SavedForBackward(model)
         self._activations.__enter__()
         self._begin_step()
@@ -142,8 +151,11 @@ class Run:
             }
             self._steps.write(json.dumps(row) + "\n")
             self._steps.flush()
-        self.heartbeat.beat(self.steps_done)
+        self._beat()
         self._begin_step()
+
+    def _beat(self) -> None:
+        self.heartbeat.beat(self.steps_done)
 
     def finish(self) -> None:
         """Write the rank's record and, on rank 0, the summary.
@@ -169,7 +181,7 @@ class Run:
             ),
             "communication_seconds": self._communication_seconds(),
             "fingerprint_initial": self.initial_fingerprint,
-            "fingerprint_final": fingerprint(self.model),
+            "fingerprint_final": fingerprint(self.model, self._beat),
             "sample_ids": self.sample_ids,
         }
         summary.write_json(self.folder / "ranks" / f"{self.rank}.json", record)
@@ -261,23 +273,27 @@ def _leave() -> None:
     os._exit(1 if getattr(sys, "last_value", None) else 0)
 
 
-def fingerprint(model: torch.nn.Module) -> list[float] | None:
+def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None:
     """Eight random projections of all parameters, summed in float64; None on the meta device.
 
-    Each direction is drawn from a generator seeded by the parameter's name, so a model has one
-    fingerprint however it is wrapped or cut. The root mean square of two fingerprints' differences
-    estimates the Euclidean distance between the parameters (Johnson and Lindenstrauss, 1984).
+    The eight directions have entries of +1 and -1, one bit each of a random byte per parameter,
+    drawn from a generator seeded by the parameter's name: so a model has one fingerprint however it
+    is wrapped or cut. The root mean square of two fingerprints' differences estimates the Euclidean
+    distance between the parameters (Achlioptas, JCSS 66, 2003). `beat` is called now and then.
     """
     total = torch.zeros(PROJECTIONS, dtype=torch.float64)
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             return None
-        values = parameter.detach().flatten()
         name = name.removeprefix("module.")  # the wrapper's, not the model's
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        for chunk in values.split(CHUNK):
-            directions = torch.randn(PROJECTIONS, len(chunk), generator=generator)
-            total += directions.double() @ chunk.cpu().double()
+        for chunk in parameter.detach().flatten().split(CHUNK):
+            values = chunk.cpu().double()
+            draws = torch.randint(256, (len(values),), dtype=torch.uint8, generator=generator)
+            for direction in range(PROJECTIONS):
+                signs = (draws >> direction & 1).double().mul_(2).sub_(1)
+                total[direction] += signs @ values
+            beat()
     return total.tolist()
 
 

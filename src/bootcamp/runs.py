@@ -108,8 +108,9 @@ class Run:
     @property
     def oversubscribed(self) -> bool:
         """More CPU ranks than cores: such a run proves correctness and measures no scaling."""
-        wanted = self.world * self.config["cores_per_rank"]
-        return self.device == "cpu" and wanted > self.config["machine"]["cores"]
+        if self.device != "cpu" or "machine" not in self.config:
+            return False
+        return self.world * self.config["cores_per_rank"] > self.config["machine"]["cores"]
 
     @property
     def measured_here(self) -> bool:

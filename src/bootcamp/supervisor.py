@@ -9,7 +9,7 @@ every rank and itself. It speaks with the kernel in lines of JSON on standard in
     <- {"do": "run", "run": folder, "start": "warm", "ranks": [...], ...}   see Job
     <- {"do": "stop", "run": folder, "why": "interrupted"}
     -> {"ready": true, "gpus": 0}
-    -> {"run": folder, "event": "started" | "ended", ...}
+    -> {"run": folder, "event": "ended", "error": null or what went wrong}
 
 Standard library only, so that it is there before the fork server has loaded torch.
 """
@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,12 +29,15 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bootcamp import descendants, forkserver, heartbeat, summary
+from bootcamp import descendants, forkserver, guard, heartbeat, summary
 
 PR_SET_CHILD_SUBREAPER = 36
 TICK_SECONDS = 0.25
+START_SECONDS = 180
 GRACE_SECONDS = 0.3  # how long other ranks may take to say what they saw, after the first failure
 FORKSERVER = Path(forkserver.__file__)
+GUARD = Path(guard.__file__)
+ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.S)
 
 
 class ForkServer:
@@ -43,6 +47,7 @@ class ForkServer:
         self.process = None
         self.gpus = None
         self.ready = asyncio.Event()
+        self.gave_up = False
         self._answers: dict[str, asyncio.Future] = {}
 
     async def keep_alive(self, tell) -> None:
@@ -62,18 +67,24 @@ class ForkServer:
                     tell(answer)
                 elif (waiting := self._answers.pop(answer["run"], None)) and not waiting.done():
                     waiting.set_result(answer)
+                else:  # the run was stopped before its ranks were there
+                    descendants.end(set(answer.get("pids", [])))
             self.ready.clear()
             await self.process.wait()
             for waiting in self._answers.values():
                 if not waiting.done():
                     waiting.set_result({"died": True})
             self._answers.clear()
+        self.gave_up = True
+        self.ready.set()  # whoever waits shall hear it
         tell({"ready": False})
 
     async def fork(self, order: dict) -> list[int]:
         """Fork the ranks of a run; their process ids. Tries anew if the server dies meanwhile."""
         while True:
             await self.ready.wait()
+            if self.gave_up:
+                raise RuntimeError('the fork server does not start: launch with start="cold"')
             waiting = asyncio.get_running_loop().create_future()
             self._answers[order["run"]] = waiting
             request = {**order, "supervisor": os.getpid()}
@@ -104,19 +115,35 @@ class Job:
         self.codes: dict[int, int] = {}  # index of the process -> exit code, or minus its signal
         self.failure: dict | None = None
         self.stopped = asyncio.get_running_loop().create_future()
-        self._last_life = time.monotonic()
+        self._seen: set[int] = set()  # every process of this run, to take their exit status
+        self._last_life, self._last_cpu_seconds = time.monotonic(), 0.0
         self._last_beats: dict = {}
 
     async def run(self) -> dict:
         """Start, watch, end; the last event for the kernel."""
         try:
-            await self._start()
-            await self._watch()
+            await self._start_unless_stopped()
+            if not self.failure:
+                await self._watch()
         except Exception as error:  # could not start: the kernel shall hear it, not wait
             self.failure = _failure(None, "start", f"{type(error).__name__}: {error}")
         finally:
             await self._end_all()
         return self._conclude()
+
+    async def _start_unless_stopped(self) -> None:
+        start = asyncio.create_task(self._start())
+        done, _ = await asyncio.wait(
+            {start, self.stopped}, timeout=START_SECONDS, return_when="FIRST_COMPLETED"
+        )
+        if start in done:
+            start.result()
+            return
+        start.cancel()
+        if self.stopped in done:
+            self.failure = _failure(None, self.stopped.result(), "stopped before it began")
+        else:
+            self.failure = _failure(None, "start", f"no rank had started after {START_SECONDS} s")
 
     async def _start(self) -> None:
         if self.order["start"] == "warm":
@@ -136,11 +163,12 @@ class Job:
         os.set_inheritable(store.fileno(), True)
         pids = []
         for rank in self.order["ranks"]:
-            command = [sys.executable, "-P", str(FORKSERVER), "rank", json.dumps(rank)]
+            told = json.dumps({**rank, "env": None})  # any user can read a command line
             process = subprocess.Popen(
-                [*command, str(store.fileno())],
+                [sys.executable, "-P", str(FORKSERVER), "rank", told, str(store.fileno())],
                 pass_fds=[store.fileno()],
-                env={**os.environ, "BOOTCAMP_RUN": self.order["run"]},
+                stdout=subprocess.DEVNULL,
+                env=rank["env"],
                 start_new_session=True,
             )
             process.returncode = 0  # this file waits for it, not the Popen object
@@ -152,7 +180,7 @@ class Job:
         ranks = self.folder / "ranks"
         with open(ranks / "launcher.out", "ab") as out, open(ranks / "launcher.err", "ab") as err:
             process = subprocess.Popen(
-                self.order["command"],
+                [sys.executable, "-P", str(GUARD), *self.order["command"]],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -183,28 +211,34 @@ class Job:
             task.cancel()
 
     async def _exit(self, index: int) -> None:
-        status = await wait_for_exit(self.pids[index])
-        self.codes[index] = os.waitstatus_to_exitcode(status)
+        try:
+            status = await wait_for_exit(self.pids[index])
+            self.codes[index] = os.waitstatus_to_exitcode(status)
+        except OSError:  # never seen: an exit that nobody can tell is not a good one
+            self.codes[index] = 1
 
     def _first_failure(self) -> int | None:
         """The process that failed first: codes keep the order in which the processes ended."""
         return next((index for index, code in self.codes.items() if code != 0), None)
 
     def _describe(self, index: int) -> dict:
-        code = self.codes[index]
-        rank = index if self.order["start"] != "command" else None
-        said = self._error_output(rank)
+        code, rank = self.codes[index], index
+        said = self._error_output(None if self.order["start"] == "command" else rank)
+        if self.order["start"] == "command":  # a launcher's own report says which rank was first
+            found = ROOT_CAUSE.search(said)
+            rank, code = (int(found[1]), int(found[2])) if found else (None, code)
         if code < 0:
-            name = signal.Signals(-code).name
-            message = f"was killed by signal {-code} ({name})"
-            if name == "SIGKILL":
-                message += ", by somebody or by the system for lack of memory"
-            return _failure(rank, "killed", message, said)
-        if code == 2 and "Traceback" not in said:
-            return _failure(rank, "refused", said.strip().splitlines()[-1] if said.strip() else "")
-        last = [line for line in said.strip().splitlines() if line and not line.startswith(" ")]
-        message = last[-1] if last else f"ended with exit code {code}"
+            return _failure(rank, "killed", _signal_sentence(-code), said)
+        if code == 2 and (refusal := self._refusal(said)):
+            return _failure(rank, "refused", refusal)
+        lines = [line for line in said.strip().splitlines() if re.match(r"\w", line)]
+        message = lines[-1] if lines else f"ended with exit code {code}"
         return _failure(rank, "raised", message, said)
+
+    def _refusal(self, said: str) -> str | None:
+        """The one sentence of a script that refused its flags: it begins with the script's name."""
+        name = Path(self.order["ranks"][0]["argv"][0]).name if self.order["ranks"] else None
+        return next((line for line in said.splitlines() if line.startswith(f"{name}: ")), None)
 
     def _error_output(self, rank: int | None) -> str:
         path = self.folder / "ranks" / f"{'launcher' if rank is None else rank}.err"
@@ -224,12 +258,22 @@ class Job:
         return found
 
     def _check_for_hang(self) -> None:
-        beats = self._beats()
+        """No step for `hang_seconds` is a hang; ranks that compute get `busy_seconds`."""
+        beats, cpu_seconds = self._beats(), self._cpu_seconds()
         if beats != self._last_beats:
-            self._last_beats, self._last_life = beats, time.monotonic()
+            self._last_beats, self._last_cpu_seconds = beats, cpu_seconds
+            self._last_life = time.monotonic()
         silent = time.monotonic() - self._last_life
-        if silent > self.order["hang_seconds"]:
+        busy = cpu_seconds - self._last_cpu_seconds > 0.2 * silent
+        if silent > self.order["busy_seconds" if busy else "hang_seconds"]:
             self.failure = self._describe_hang(beats, silent)
+
+    def _cpu_seconds(self) -> float:
+        """Processor time of the ranks and what they have started, as far as it can be read."""
+        return sum(descendants.cpu_seconds(pid) for pid in {*self.pids, *self._rank_pids()})
+
+    def _rank_pids(self) -> list[int]:
+        return [beat[0] for beat in self._beats().values()]
 
     def _describe_hang(self, beats: dict[int, tuple], silent: float) -> dict:
         """Ask every rank for its stack, then say who stands where."""
@@ -251,6 +295,7 @@ class Job:
             for rank, stack in stacks.items()
         )
         message = f"{who}: no rank has finished a step for {silent:.0f} s"
+        message += ". If a step may take so long, launch with a larger hang_seconds="
         return _failure(stuck[0] if len(stuck) == 1 else None, "hang", message, where)
 
     def _stack(self, rank: int) -> str:
@@ -264,12 +309,16 @@ class Job:
     async def _end_all(self) -> None:
         """Kill whatever is left of the run and wait until nothing is."""
         deadline = time.monotonic() + 10
-        roots = set(self.pids) | {beat[0] for beat in self._beats().values() if self.pids}
+        mine = {pid for index, pid in enumerate(self.pids) if index not in self.codes}
+        descendants.end(mine)
+        roots = set(self.pids) | (set(self._rank_pids()) if self.pids else set())
+        spared = {os.getpid(), self.server.process.pid if self.server.process else 0}
         while time.monotonic() < deadline:
-            members = descendants.of_run(self.order["run"], roots & _below_me(), self.sessions)
-            members -= {os.getpid(), self.server.process.pid if self.server.process else 0}
+            below = roots & descendants.tree({os.getpid()}, descendants.processes())
+            members = descendants.of_run(self.order["run"], below, self.sessions) - spared
+            self._seen |= members
             descendants.end(members)
-            _reap(except_for={self.server.process.pid} if self.server.process else set())
+            _reap(mine | self._seen)
             if not members:
                 return
             await asyncio.sleep(0.01)
@@ -311,6 +360,7 @@ WAITING_FRAMES = (
     "torch/autograd/graph.py",
     "torch/distributed/",
     "torch/nn/parallel/distributed.py",
+    "bootcamp/record.py",  # loss.item(): on a GPU the wait for a collective ends up here
 )
 
 
@@ -320,36 +370,59 @@ def _waits_for_others(stack: str) -> bool:
     return any(frame in line for line in innermost for frame in WAITING_FRAMES)
 
 
-def _below_me() -> set[int]:
-    return descendants.tree({os.getpid()}, descendants.processes())
+def _signal_sentence(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "a real-time signal"
+    sentence = f"was killed by signal {number} ({name})"
+    if number == signal.SIGKILL:
+        sentence += ", by somebody or by the system for lack of memory"
+    return sentence
 
 
-def _reap(except_for: set[int]) -> None:
-    """Take the exit status of every dead child that nobody waits for."""
-    for pid, process in descendants.processes().items():
-        if process.parent == os.getpid() and process.state == "Z" and pid not in except_for:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+def _reap(pids: set[int]) -> None:
+    """Take the exit status of these processes, as far as they are dead children of this one."""
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def has_pidfd() -> bool:
+    """Whether the kernel tells of a process's end through a file (Linux 5.3, and not forbidden)."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+HAS_PIDFD = has_pidfd()
 
 
 async def wait_for_exit(pid: int) -> int:
     """The wait status of a child, without blocking the other runs."""
-    if hasattr(os, "pidfd_open"):
-        loop = asyncio.get_running_loop()
-        ended = loop.create_future()
-        handle = os.pidfd_open(pid)
-        loop.add_reader(handle, lambda: ended.done() or ended.set_result(None))
-        try:
-            await ended
-        finally:
-            loop.remove_reader(handle)
-            os.close(handle)
+    if HAS_PIDFD:
+        await _end_of(pid)
         return os.waitpid(pid, 0)[1]
-    while True:  # macOS
+    while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return status
         await asyncio.sleep(0.05)
+
+
+async def _end_of(pid: int) -> None:
+    """Wait until a process has ended, a child or not."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    handle = os.pidfd_open(pid)
+    loop.add_reader(handle, lambda: ended.done() or ended.set_result(None))
+    try:
+        await ended
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
 
 
 class Supervisor:
@@ -357,6 +430,8 @@ class Supervisor:
 
     def __init__(self, kernel: int):
         self.kernel = kernel
+        self.events = os.dup(1)
+        os.dup2(2, 1)  # what anybody prints must not end up among the events
         self.server = ForkServer()
         self.jobs: dict[str, Job] = {}
         self.tasks: set[asyncio.Task] = set()
@@ -364,7 +439,7 @@ class Supervisor:
 
     def tell(self, event: dict) -> None:
         with contextlib.suppress(OSError):  # the kernel may be gone
-            os.write(1, json.dumps(event).encode() + b"\n")
+            os.write(self.events, json.dumps(event).encode() + b"\n")
 
     async def main(self) -> None:
         if sys.platform == "linux":
@@ -389,33 +464,31 @@ class Supervisor:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         async for line in reader:
             order = json.loads(line)
-            if order["do"] == "run":
-                self._spawn(self._run(order))
+            if order["do"] == "run":  # known at once: the next line may be its stop
+                job = self.jobs[order["run"]] = Job(order, self.server)
+                self._spawn(self._run(job))
             elif (job := self.jobs.get(order["run"])) and not job.stopped.done():
                 job.stopped.set_result(order["why"])
 
-    async def _run(self, order: dict) -> None:
-        job = self.jobs[order["run"]] = Job(order, self.server)
+    async def _run(self, job: Job) -> None:
+        run = job.order["run"]
         try:
             event = await job.run()
         except Exception as error:
             failure = _failure(None, "start", f"{type(error).__name__}: {error}")
-            event = {"run": order["run"], "event": "ended", "error": failure}
+            event = {"run": run, "event": "ended", "error": failure}
         finally:
-            del self.jobs[order["run"]]
+            del self.jobs[run]
         self.tell(event)
 
     async def _kernel_gone(self) -> None:
         """The kernel's death, also when a child of it still holds the other end of the pipe."""
-        if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(ProcessLookupError):
-                handle = os.pidfd_open(self.kernel)
-                gone = asyncio.get_running_loop().create_future()
-                asyncio.get_running_loop().add_reader(handle, lambda: gone.set_result(None))
-                await gone
-                asyncio.get_running_loop().remove_reader(handle)
-        else:
-            await asyncio.Event().wait()
+        with contextlib.suppress(ProcessLookupError):
+            if HAS_PIDFD:
+                await _end_of(self.kernel)
+            while True:
+                os.kill(self.kernel, 0)
+                await asyncio.sleep(1)
 
     async def _shut_down(self) -> None:
         running = [task for task in self.tasks if task.get_coro().__name__ == "_run"]
@@ -426,7 +499,8 @@ class Supervisor:
             await asyncio.wait(running, timeout=15)
         if self._kept_alive:
             self._kept_alive.cancel()
-        descendants.end(_below_me() - {os.getpid()})
+        below = descendants.tree({os.getpid()}, descendants.processes())
+        descendants.end(below - {os.getpid()})
 
 
 if __name__ == "__main__":
