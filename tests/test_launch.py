@@ -24,6 +24,8 @@ QUICK = {"steps": 3, "model": "mlp", "quiet": True}
         ({"global_batch": 1}, "Give a multiple of 2, such as 2"),
         ({"size": "huge"}, "--size huge: mlp has no such size. Choose one of tiny, small"),
         ({"model": "llama"}, "--model llama: no such model. Choose one of gpt, mlp"),
+        ({"global_batch": 10_000_000}, "--global-batch 10000000: the data has .* samples for mlp"),
+        ({"timeout": "inf"}, "--timeout inf: expected seconds, a week at most"),
         ({"steps": 0}, "--steps 0: expected more than zero"),
         ({"lr": -1}, "--lr -1.0: expected a positive number"),
         ({"cores_per_rank": 4096}, "--cores-per-rank 4096: this machine grants"),
@@ -159,6 +161,50 @@ def test_an_unknown_script_names_the_known_ones():
         launch.launch("dpp")
     with pytest.raises(ValueError, match="start='hot': expected one of warm, cold, torchrun"):
         launch.launch("ddp", 2, start="hot")
+    with pytest.raises(ValueError, match="ranks=0: expected at least one"):
+        launch.launch("ddp", 0)
+    with pytest.raises(ValueError, match="port= is for warm and cold starts"):
+        launch.launch("ddp", 2, port=29500, start="torchrun")
+
+
+def test_a_refusal_is_one_sentence_under_torchrun_too():
+    with pytest.raises(RunRefused, match="--size huge: mlp has no such size") as refusal:
+        launch.launch("ddp", 2, start="torchrun", **{**QUICK, "size": "huge"})
+    assert "\n" not in str(refusal.value)
+
+
+def test_ranks_that_compute_are_not_taken_for_stuck_ones():
+    """A slow step is not a hang: processor time counts as life, ten times as long."""
+    spin = (
+        "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass\nrun.finish()"
+    )
+    slow = variant("cpu", "slow", {"run.finish()": spin})
+    assert launch.launch(slow, 1, hang_seconds=1, device="cpu", **QUICK).status == "ok"
+    sleep = "import time\ntime.sleep(60)\nrun.finish()"
+    with pytest.raises(launch.RunHung, match="larger hang_seconds="):
+        launch.launch(variant("cpu", "sleepy", {"run.finish()": sleep}), 1, hang_seconds=1, **QUICK)
+
+
+def test_a_cold_rank_hides_its_environment_from_other_users(monkeypatch):
+    monkeypatch.setenv("BOOTCAMP_TEST_SECRET", "hunter2")
+    line = "print(open('/proc/self/cmdline').read())\nrun.finish()"
+    script = variant("cpu", "command_line", {"run.finish()": line})
+    said = launch.launch(script, 1, start="cold", **QUICK).output()
+    assert "forkserver.py" in said
+    assert "hunter2" not in said
+
+
+def test_a_restart_begins_without_its_last_attempts_verdict(tmp_path):
+    """torchrun --max-restarts: the first attempt fails, the second ends well."""
+    fails = "if __import__('os').environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise KeyError\n"
+    script = variant("cpu", "restarted", {"loss.backward()": fails + "loss.backward()"})
+    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "1", "--max-restarts", "1"]
+    flags = ["--steps", "3", "--model", "mlp", "--run-dir", str(tmp_path / "run")]
+    done = by_hand(*torchrun, str(script), *flags)
+    assert done.returncode == 0, done.stderr
+    run = runs.load(tmp_path / "run")
+    assert run.status == "ok"
+    assert [row["attempt"] for row in run.steps] == [1, 1, 1]
 
 
 def test_default_ranks_are_every_core_without_a_gpu():

@@ -83,6 +83,12 @@ def test_a_checker_names_the_mistake():
     result = exercise.check_script(task, variant("ddp", "reader_whole", whole))
     assert not result.solved
     assert "give data.Batches the rank and the world size" in str(result)
+    fewer = {"for step in range(args.steps):": "for step in range(args.steps - 1):"}
+    result = exercise.check_script(task, variant("ddp", "reader_fewer", fewer))
+    assert not result.solved
+    assert "Call run.step once in each of args.steps steps" in str(result)
+    other = {"device = torch.device(args.device)": "args.steps = 3\ndevice = torch.device('cpu')"}
+    assert not exercise.check_script(task, variant("ddp", "reader_other", other)).solved
     raises = {"model = DistributedDataParallel(model)": "model = DDP(model)"}
     result = exercise.check_script(task, variant("ddp", "reader_raises", raises))
     assert not result.solved

@@ -12,7 +12,10 @@ from bootcamp.paths import ROOT, SRC
 
 SCRIPTS = list(family.SCRIPTS.values())
 HEADINGS = ["1. Processes", "2. Model", "3. Data", "4. Optimizer", "5. Training loop"]
-NEVER_HIDDEN = re.compile(r"distributed|DataParallel|fully_shard|all_reduce|init_process_group")
+NEVER_HIDDEN = re.compile(
+    r"distributed|DataParallel|fully_shard|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
+    r"|broadcast_(parameters|optimizer)|DistributedOptimizer|process_group|parallelize_module|horovod"
+)
 HIDDEN_BY_NAME = {
     # the fork server gives rank 0 the store of the rendezvous, as torchrun's agent does
     "forkserver.py": {"torch.distributed", "TCPStore"},
@@ -48,14 +51,6 @@ def named(path):
             yield node.id
         elif isinstance(node, ast.Constant) and id(node) not in docstrings:
             yield str(node.value)
-
-
-def rank_side():
-    """The files of the package that a training script loads, with its models."""
-    names = "config data heartbeat machine optimizers paths processes record summary timeline"
-    return [SRC / "bootcamp" / f"{name}.py" for name in names.split()] + sorted(
-        (SRC / "bootcamp" / "models").glob("*.py")
-    )
 
 
 def test_every_script_of_the_folder_is_in_the_family():
@@ -122,20 +117,35 @@ def test_the_package_hides_no_strategy(path):
 WORDS_OF_LESSONS = {SRC / "bootcamp" / name for name in ("plots.py", "figure.py", "exercise.py")}
 
 
+def imports_distributed(path):
+    """Whether a file imports torch.distributed, Horovod or what is below them, however spelt."""
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return [name for name in imported if name.startswith(("torch.distributed", "horovod"))]
+
+
 @pytest.mark.parametrize("path", sorted((SRC / "bootcamp").rglob("*.py")), ids=lambda p: p.name)
 def test_no_file_of_the_package_imports_torch_distributed(path):
-    if path.name == "forkserver.py":
-        return  # its store is checked by name above
-    imports = [
-        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
-    ]
-    assert not [node for node in imports if (node.module or "").startswith("torch.distributed")]
+    allowed = ["torch.distributed.TCPStore"] if path.name == "forkserver.py" else []
+    assert imports_distributed(path) == allowed
 
 
 def test_the_boundary_test_can_fail(tmp_path):
     path = tmp_path / "helper.py"
     path.write_text("from torch.nn.parallel import DistributedDataParallel as Wrapped\n")
     assert [name for name in named(path) if NEVER_HIDDEN.search(name)]
+    for spelling in (
+        "import torch.distributed as dist",
+        "from torch import distributed",
+        "from torch.distributed import all_reduce",
+        "import horovod.torch as hvd",
+    ):
+        path.write_text(f"{spelling}\n")
+        assert imports_distributed(path), spelling
 
 
 def imported_modules(statement: str) -> set[str]:

@@ -6,7 +6,6 @@ page with all results of this machine that loads nothing from the network.
 """
 
 import argparse
-import contextlib
 import html
 import os
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
 
 from bootcamp import machine, runs
@@ -61,8 +60,10 @@ class Lesson:
         began = time.monotonic()
         try:
             client.execute()
-        except (CellExecutionError, CellTimeoutError) as error:
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             self.error = str(error)
+        except KeyboardInterrupt:
+            self.error = "interrupted"
         self.seconds = time.monotonic() - began
         ending = "failed" if self.error else "done"
         print(f"\r{self.path.stem}: {ending} in {self.seconds:.0f} s" + " " * 24, flush=True)
@@ -139,9 +140,10 @@ def main() -> int:
         if args.names and not any(path.stem.startswith(name) for name in args.names):
             continue
         lessons.append(Lesson(path, folder))
-        with contextlib.suppress(KeyboardInterrupt):
-            lessons[-1].run()
+        lessons[-1].run()
         lessons[-1].save()
+        if lessons[-1].error == "interrupted":
+            break
     made = [run for run in runs.all_runs() if run.config.get("started_unix_seconds", 0) >= began]
     page = report(lessons, made, folder)
     print(f"The report is {page}", flush=True)

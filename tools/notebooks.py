@@ -75,8 +75,11 @@ def merge_streams(outputs: list) -> list:
 
 
 def same_cells(notebook: nbformat.NotebookNode, source: Path) -> bool:
-    """Whether a notebook's cells are those of its source, outputs aside."""
+    """Whether a notebook's cells are those of its source, and it stores no other outputs."""
     expected = from_source(source)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if any(cell.outputs and CHECKED not in cell.metadata.get("tags", []) for cell in code):
+        return False
 
     def content(of):
         return [(c.cell_type, c.source, list(c.metadata.get("tags", []))) for c in of.cells]

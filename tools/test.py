@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from bootcamp import descendants
+
 ROOT = Path(__file__).resolve().parents[1]
 CELL_SECONDS = 240
 
@@ -29,8 +31,25 @@ def parts() -> dict[str, list[str]]:
     }
 
 
+def still_there(mark: str, seconds: float = 20.0) -> list[int]:
+    """Processes that began with this run's mark in their environment and do not go away."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = [
+            process.pid
+            for process in descendants.processes().values()
+            if process.state not in "ZX"
+            and process.pid != os.getpid()
+            and descendants.environment(process.pid).get("BOOTCAMP_TEST_RUN") == mark
+        ]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
 def main() -> int:
     os.chdir(ROOT)
+    os.environ["BOOTCAMP_TEST_RUN"] = mark = f"{os.getpid()}-{time.time_ns()}"
     times, failed = {}, []
     for name, command in parts().items():
         print(f"== {name}", flush=True)
@@ -39,6 +58,10 @@ def main() -> int:
             failed.append(name)
         times[name] = time.monotonic() - began
     print("\n".join(f"{name:32} {seconds:6.0f} s" for name, seconds in times.items()), flush=True)
+    left = {pid: descendants.command(pid) for pid in still_there(mark)}
+    print(f"Processes left by all of this: {len(left)} {left or ''}", flush=True)
+    if left:
+        failed.append("processes left")
     if failed:
         print(f"FAILED: {', '.join(failed)}", flush=True)
     return 1 if failed else 0
