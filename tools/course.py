@@ -32,6 +32,8 @@ th, td { padding: .25rem .8rem; border-bottom: 1px solid #ccc; text-align: left;
 caption { font-weight: 600; text-align: left; } pre { background: #f4f4f4; padding: 1rem; }
 .failed { color: #a40000; font-weight: 600; }
 """
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 CODE_IN_OUTPUTS = ".jp-OutputArea .highlight pre { font-family: monospace; line-height: 1.3; }"
 
 
@@ -78,7 +80,7 @@ class Lesson:
         exporter = HTMLExporter(
             embed_images=True, mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url=""
         )
-        page, _ = exporter.from_notebook_node(self.notebook)
+        page, _ = exporter.from_notebook_node(without_widgets(self.notebook))
         page = page.replace("</head>", f"<style>{CODE_IN_OUTPUTS}</style></head>", 1)
         (self.folder / f"{self.path.stem}.html").write_text(page)
 
@@ -90,6 +92,29 @@ class Lesson:
                 page = output.get("data", {}).get("text/html", "")
                 shown += FIGURE.findall("".join(page))
         return shown
+
+
+def without_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A copy in which a widget is the text it ended with: a live one would fetch its code."""
+    copy = nbformat.from_dict(notebook)
+    states = copy.metadata.pop("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    for cell in copy.cells:
+        for output in cell.get("outputs", []):
+            view = output.get("data", {}).pop(WIDGET_VIEW, None)
+            if view:
+                said = "<br>".join(_values(view["model_id"], states))
+                output["data"]["text/html"] = f"<p>{said}</p>"
+    return copy
+
+
+def _values(model: str, states: dict) -> list[str]:
+    """The texts of a widget and of those within it, from top to bottom."""
+    state = states.get(model.removeprefix("IPY_MODEL_"), {}).get("state", {})
+    own = state.get("value")
+    found = [own] if isinstance(own, str) else []
+    for child in state.get("children", []):
+        found += _values(child, states)
+    return found
 
 
 def report(lessons: list[Lesson], made: list[runs.Run], folder: Path) -> Path:

@@ -7,6 +7,7 @@ understands, such as epyc-2core or 8xh100.
 
 import argparse
 import gzip
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -19,8 +20,9 @@ def slim(folder: Path) -> None:
     """Drop what belongs to the moment (beats, stacks, output); compress the traces."""
     for path in (folder / "ranks").iterdir():
         if path.name.endswith(".trace.json"):
-            with gzip.open(f"{path}.gz", "wb") as compressed:
-                compressed.write(path.read_bytes())
+            trace = json.loads(path.read_text())
+            with gzip.open(f"{path}.gz", "wt") as compressed:  # without this machine's folders
+                json.dump({"traceEvents": trace["traceEvents"]}, compressed)
             path.unlink()
         elif path.suffix != ".json":
             path.unlink()
