@@ -130,6 +130,15 @@ def _fresh_folder() -> Path:
 
 def cell_is_interrupted() -> float:
     """As the stop button does: SIGINT to the kernel while it waits for the run."""
+    return _interrupted(start="warm")
+
+
+def torchrun_is_interrupted() -> float:
+    """The same for a launcher that starts processes of its own: no grandchild is left."""
+    return _interrupted(start="torchrun")
+
+
+def _interrupted(start: str) -> float:
     folder, moment = _fresh_folder(), []
 
     def interrupt():
@@ -138,7 +147,7 @@ def cell_is_interrupted() -> float:
 
     thread = _when_running(folder, interrupt)
     try:
-        launch.launch("ddp", 2, run_dir=folder, **LONG)
+        launch.launch("ddp", 2, run_dir=folder, start=start, **LONG)
     except KeyboardInterrupt:
         seconds = time.monotonic() - moment[0]
     else:
@@ -425,27 +434,6 @@ def disk_is_full() -> float:
             assert "No space left on device" in str(refused)
         else:
             raise AssertionError("a launch on a full disk began")
-    return seconds
-
-
-def torchrun_is_interrupted() -> float:
-    """The same for a launcher that starts processes of its own: no grandchild is left."""
-    folder, moment = _fresh_folder(), []
-
-    def interrupt():
-        moment.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = _when_running(folder, interrupt)
-    try:
-        launch.launch("ddp", 2, run_dir=folder, start="torchrun", **LONG)
-    except KeyboardInterrupt:
-        seconds = time.monotonic() - moment[0]
-    else:
-        raise AssertionError("the interrupt did not end the launch")
-    thread.join()
-    assert not leftovers(os.getpid(), allow_launcher=True)
-    assert summary.read(folder)["status"] == "interrupted"
     return seconds
 
 

@@ -12,29 +12,19 @@ import time
 import urllib.error
 import urllib.request
 
+import chromium
 import nbformat
 import pytest
 
 from bootcamp.paths import NOTEBOOKS, ROOT
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 IDLE = f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]"
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(
-        CHROMIUM is None, reason="no Chromium on this machine: the browser is not tested"
+        chromium.PATH is None, reason="no Chromium on this machine: the browser is not tested"
     ),
 ]
 
@@ -94,8 +84,8 @@ def page(tmp_path):
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
             str(tmp_path / "profile"),
-            executable_path=CHROMIUM,
-            args=FLAGS,
+            executable_path=chromium.PATH,
+            args=chromium.FLAGS,
             viewport={"width": 1400, "height": 1000},
         )
         outside = []

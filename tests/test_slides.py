@@ -1,10 +1,10 @@
 """The decks build into single files that ask no other host, from lines and records that exist."""
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
+import chromium
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -12,16 +12,6 @@ sys.path.insert(0, str(ROOT / "tools"))
 import slides  # noqa: E402
 from bootcamp import summary  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 MEASURED = re.compile(r"\d[\d.,]*\s*(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)")
 # elements of the shown slide that stick out of it, or are cut off
 OUTSIDE = """() => {
@@ -144,11 +134,11 @@ def test_a_missing_picture_stops_the_build(tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install Debian's package chromium")
+@pytest.mark.skipif(chromium.PATH is None, reason="no Chromium: install Debian's package chromium")
 def test_every_slide_fits_its_stage_and_keys_move(deck):
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=chromium.PATH, args=chromium.FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 720})
         asked, errors = [], []
         page.on("request", lambda request: asked.append(request.url))

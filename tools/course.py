@@ -120,7 +120,10 @@ def _values(model: str, states: dict) -> list[str]:
 def report(lessons: list[Lesson], made: list[runs.Run], folder: Path) -> Path:
     """One page: the machine, how each lesson went, its figures, and every run that was made."""
     parts = [f"<h1>The bootcamp on this machine</h1><p>{time.strftime('%d %B %Y, %H:%M')}</p>"]
-    rows = [{"what": name, "value": str(value)} for name, value in machine.describe().items()]
+    about = machine.describe()
+    about["memory"] = f"{about.pop('memory_bytes') / 1e9:.1f} GB"
+    about["gpus"] = ", ".join(about["gpus"]) or "none"
+    rows = [{"what": name, "value": value} for name, value in about.items()]
     parts.append(Table(rows, "The machine")._repr_html_())
     parts.append("<h2>Lessons</h2>")
     for lesson in lessons:
