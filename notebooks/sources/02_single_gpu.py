@@ -263,9 +263,13 @@ print("The parameters were on:", rehearsal.ranks[0]["parameter_device"])
 
 # %% [markdown]
 # There is no loss, for there are no numbers. But the model is on the device, and the step went
-# through: forward, loss, backward, optimizer. One exception is known: looking up an embedding on
-# `meta` accepts indices on the CPU. So it is `targets` that gives a forgotten batch away here; on a
-# GPU `inputs` does so first.
+# through: forward, loss, backward, optimizer. One gap is known: looking up an embedding on `meta`
+# accepts indices on the CPU without an error. So here it is `targets` that gives a forgotten batch
+# away, where on a GPU `inputs` does so first. To close the gap, the record notes the devices of all
+# that the step kept for its backward. The next cell shows them; `meta` should stand there alone.
+
+# %% tags=["nbval-check-output"]
+rehearsal.ranks[0]["activation_devices"]
 
 # %% [markdown]
 # ## Break it
