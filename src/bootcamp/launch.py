@@ -69,7 +69,12 @@ class RunHung(LaunchError):
 
 
 class Connection:
-    """The kernel's end of the supervisor: orders out, events in, one queue for each run."""
+    """The kernel's end of the supervisor: orders out, events in, one queue for each run.
+
+    An interrupt may come at any moment in the thread that waits. So it waits in calls that hold no
+    lock when they are cut short: SimpleQueue.get and sleep, not Queue.get or Event.wait, whose
+    inner lock can stay taken.
+    """
 
     def __init__(self):
         environment = {**os.environ, "BOOTCAMP_KERNEL": str(os.getpid())}
@@ -84,7 +89,7 @@ class Connection:
         self.owner = os.getpid()
         self.ready = threading.Event()
         self.warm, self.gpus = True, None
-        self._queues: dict[str, queue.Queue] = {}
+        self._queues: dict[str, queue.SimpleQueue] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -112,8 +117,8 @@ class Connection:
         """Wait until torch is loaded; `say` tells the reader why, if there is a wait."""
         if not self.ready.is_set():
             say("Loading torch, once for this kernel; later launches start at once.")
-        while not self.ready.wait(POLL_SECONDS):
-            pass
+        while not self.ready.is_set():
+            time.sleep(POLL_SECONDS / 10)
 
     @property
     def alive(self) -> bool:
@@ -124,9 +129,9 @@ class Connection:
             self.process.stdin.write(json.dumps(order) + "\n")
             self.process.stdin.flush()
 
-    def order(self, order: dict) -> queue.Queue:
+    def order(self, order: dict) -> queue.SimpleQueue:
         """Ask for a run; its events arrive in the queue that is returned."""
-        events = self._queues[order["run"]] = queue.Queue()
+        events = self._queues[order["run"]] = queue.SimpleQueue()
         self.send(order)
         if not self.alive:
             events.put(SUPERVISOR_DIED)
@@ -184,7 +189,7 @@ def shut_down() -> None:
 def gpu_count() -> int:
     """GPUs that torch sees, counted in a process of its own so that the kernel starts no CUDA."""
     connection = connect()
-    connection.ready.wait()
+    connection.wait_until_ready(lambda _: None)
     return connection.gpus if connection.gpus is not None else len(machine.gpu_names())
 
 
@@ -335,7 +340,7 @@ def _conclude(folder: Path, kind: str, message: str) -> None:
         summary.write(folder, status, **steps, error=error)
 
 
-def _wait(events: queue.Queue, folder: Path, show) -> dict:
+def _wait(events: queue.SimpleQueue, folder: Path, show) -> dict:
     """Show rows of steps.jsonl as they come until the run's last event."""
     reader = _Tail(folder / "steps.jsonl")
     while True:
