@@ -28,12 +28,11 @@ POLL_SECONDS = 0.1
 BUSY_PATIENCE = 10  # CPU ranks that compute may be slow rather than stuck
 SUPERVISOR_DIED = {
     "event": "ended",
-    "error": {
-        "rank": None,
-        "kind": "start",
-        "message": "the launcher's supervisor process died, and the run with it; launch again",
-        "traceback": "",
-    },
+    "error": summary.failure(
+        None,
+        "start",
+        "the launcher's supervisor process died, and the run with it; launch again",
+    ),
 }
 
 
@@ -334,7 +333,7 @@ def _conclude(folder: Path, kind: str, message: str) -> None:
     if summary.read(folder)["status"] != "running":
         return
     status = "interrupted" if kind == "interrupted" else "failed"
-    error = {"rank": None, "kind": kind, "message": message, "traceback": ""}
+    error = summary.failure(None, kind, message)
     steps = summary.measures(summary.read_steps(folder))
     with contextlib.suppress(OSError):
         summary.write(folder, status, **steps, error=error)
@@ -479,7 +478,7 @@ def _new_folder(path: Path, given: Path | str | None) -> Path:
 
 
 def _no_start(folder: Path | None, message: str) -> RunRefused:
-    error = {"rank": None, "kind": "refused", "message": message, "traceback": ""}
+    error = summary.failure(None, "refused", message)
     if folder is None:
         return RunRefused(error)
     summary.write(folder, "failed", steps=0, error=error)

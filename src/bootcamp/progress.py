@@ -28,7 +28,7 @@ def silent():
     return _Silent()
 
 
-def _row(row: dict, seconds: float) -> str:
+def _row(row: dict) -> str:
     loss = "-" if row["loss"] is None else f"{row['loss']:.4f}"
     return f"step {row['step'] + 1}, loss {loss}, {row['samples'] / row['seconds']:,.0f} samples/s"
 
@@ -48,7 +48,7 @@ class _Lines(_Silent):
     """One line at the start, at most one a second meanwhile, one at the end."""
 
     def __init__(self, command: str, steps: int, where: str):
-        self.steps, self.last, self.began = steps, 0.0, time.monotonic()
+        self.steps, self.last = steps, 0.0
         print(f"$ {command}    # {where}", flush=True)
 
     def say(self, text: str) -> None:
@@ -58,7 +58,7 @@ class _Lines(_Silent):
         now = time.monotonic()
         if now - self.last >= 1:
             self.last = now
-            print(f"  {_row(row, now - self.began)} (of {self.steps} steps)", flush=True)
+            print(f"  {_row(row)} (of {self.steps} steps)", flush=True)
 
     def end(self, summary: dict) -> None:
         print(f"  {ending(summary)}", flush=True)
@@ -73,7 +73,6 @@ class _Widget(_Silent):
         import ipywidgets
         from IPython.display import display as show
 
-        self.began = time.monotonic()
         head = f"<code>{html.escape(command)}</code> <small>({html.escape(where)})</small>"
         self.bar = ipywidgets.IntProgress(max=steps, description="steps")
         self.text = ipywidgets.Label("starting")
@@ -84,7 +83,7 @@ class _Widget(_Silent):
 
     def step(self, row: dict) -> None:
         self.bar.value = row["step"] + 1
-        self.text.value = _row(row, time.monotonic() - self.began)
+        self.text.value = _row(row)
 
     def end(self, summary: dict) -> None:
         self.bar.bar_style = "success" if summary["status"] == "ok" else "danger"

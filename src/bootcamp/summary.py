@@ -29,6 +29,14 @@ def reserve(run_dir: Path) -> None:
     (run_dir / "summary.json").write_text(text.ljust(RESERVED_BYTES - 1) + "\n")
 
 
+def failure(rank: int | None, kind: str, message: str, details: str = "") -> dict:
+    """What went wrong, as the summary's `error`: `rank` is None where no single rank is meant.
+
+    kind: raised, refused, killed, hang, interrupted, kernel died, launcher failed, start.
+    """
+    return {"rank": rank, "kind": kind, "message": message, "traceback": details}
+
+
 def write(run_dir: Path, status: str, **content) -> dict:
     """Write the run's summary. On a full disk, into the room reserved for it, without the rest."""
     content = {"status": status, **content}

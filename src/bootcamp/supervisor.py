@@ -45,7 +45,6 @@ class ForkServer:
 
     def __init__(self):
         self.process = None
-        self.gpus = None
         self.ready = asyncio.Event()
         self.gave_up = False
         self._answers: dict[str, asyncio.Future] = {}
@@ -62,7 +61,7 @@ class ForkServer:
             async for line in self.process.stdout:
                 answer = json.loads(line)
                 if "ready" in answer:
-                    failures, self.gpus = 0, answer["gpus"]
+                    failures = 0
                     self.ready.set()
                     tell(answer)
                 elif (waiting := self._answers.pop(answer["run"], None)) and not waiting.done():
@@ -126,7 +125,7 @@ class Job:
             if not self.failure:
                 await self._watch()
         except Exception as error:  # could not start: the kernel shall hear it, not wait
-            self.failure = _failure(None, "start", f"{type(error).__name__}: {error}")
+            self.failure = summary.failure(None, "start", f"{type(error).__name__}: {error}")
         finally:
             await self._end_all()
         return self._conclude()
@@ -141,9 +140,11 @@ class Job:
             return
         start.cancel()
         if self.stopped in done:
-            self.failure = _failure(None, self.stopped.result(), "stopped before it began")
+            self.failure = summary.failure(None, self.stopped.result(), "stopped before it began")
         else:
-            self.failure = _failure(None, "start", f"no rank had started after {START_SECONDS} s")
+            self.failure = summary.failure(
+                None, "start", f"no rank had started after {START_SECONDS} s"
+            )
 
     async def _start(self) -> None:
         if self.order["start"] == "warm":
@@ -199,7 +200,7 @@ class Job:
             )
             exits -= done
             if self.stopped in done:
-                self.failure = _failure(None, self.stopped.result(), "stopped from outside")
+                self.failure = summary.failure(None, self.stopped.result(), "stopped from outside")
             elif not done:
                 self._note_sessions()
                 self._check_for_hang()
@@ -228,12 +229,12 @@ class Job:
             found = ROOT_CAUSE.search(said)
             rank, code = (int(found[1]), int(found[2])) if found else (None, code)
         if code < 0:
-            return _failure(rank, "killed", _signal_sentence(-code), said)
+            return summary.failure(rank, "killed", _signal_sentence(-code), said)
         if code == 2 and (refusal := self._refusal(said)):
-            return _failure(rank, "refused", refusal)
+            return summary.failure(rank, "refused", refusal)
         lines = [line for line in said.strip().splitlines() if re.match(r"\w", line)]
         message = lines[-1] if lines else f"ended with exit code {code}"
-        return _failure(rank, "raised", message, said)
+        return summary.failure(rank, "raised", message, said)
 
     def _refusal(self, said: str) -> str | None:
         """The one sentence of a script that refused its flags: it begins with the script's name."""
@@ -259,7 +260,8 @@ class Job:
 
     def _check_for_hang(self) -> None:
         """No step for `hang_seconds` is a hang; ranks that compute get `busy_seconds`."""
-        beats, cpu_seconds = self._beats(), self._cpu_seconds()
+        beats = self._beats()
+        cpu_seconds = self._cpu_seconds(beats)
         if beats != self._last_beats:
             self._last_beats, self._last_cpu_seconds = beats, cpu_seconds
             self._last_life = time.monotonic()
@@ -268,12 +270,10 @@ class Job:
         if silent > self.order["busy_seconds" if busy else "hang_seconds"]:
             self.failure = self._describe_hang(beats, silent)
 
-    def _cpu_seconds(self) -> float:
+    def _cpu_seconds(self, beats: dict[int, tuple]) -> float:
         """Processor time of the ranks and what they have started, as far as it can be read."""
-        return sum(descendants.cpu_seconds(pid) for pid in {*self.pids, *self._rank_pids()})
-
-    def _rank_pids(self) -> list[int]:
-        return [beat[0] for beat in self._beats().values()]
+        pids = {*self.pids, *(beat[0] for beat in beats.values())}
+        return sum(descendants.cpu_seconds(pid) for pid in pids)
 
     def _describe_hang(self, beats: dict[int, tuple], silent: float) -> dict:
         """Ask every rank for its stack, then say who stands where."""
@@ -296,7 +296,7 @@ class Job:
         )
         message = f"{who}: no rank has finished a step for {silent:.0f} s"
         message += ". If a step may take so long, launch with a larger hang_seconds="
-        return _failure(stuck[0] if len(stuck) == 1 else None, "hang", message, where)
+        return summary.failure(stuck[0] if len(stuck) == 1 else None, "hang", message, where)
 
     def _stack(self, rank: int) -> str:
         """The main thread's part of the dump, innermost frame first."""
@@ -311,7 +311,7 @@ class Job:
         deadline = time.monotonic() + 10
         mine = {pid for index, pid in enumerate(self.pids) if index not in self.codes}
         descendants.end(mine)
-        roots = set(self.pids) | (set(self._rank_pids()) if self.pids else set())
+        roots = {*self.pids, *(beat[0] for beat in self._beats().values() if self.pids)}
         spared = {os.getpid(), self.server.process.pid if self.server.process else 0}
         while time.monotonic() < deadline:
             below = roots & descendants.tree({os.getpid()}, descendants.processes())
@@ -328,7 +328,7 @@ class Job:
         written = summary.read(self.folder)
         if not self.failure and self.order["finishes"] and written["status"] == "running":
             message = "the script ended without run.finish(): it left no record"
-            self.failure = _failure(0, "raised", message)
+            self.failure = summary.failure(0, "raised", message)
         if self.failure and self._said_by_rank(written):
             self.failure |= written["error"]
         elif self.failure:
@@ -348,11 +348,6 @@ class Job:
     def _write(self, status: str, **content) -> None:
         with contextlib.suppress(OSError):  # a full disk: the kernel still hears of it
             summary.write(self.folder, status, **content)
-
-
-def _failure(rank: int | None, kind: str, message: str, details: str = "") -> dict:
-    """kind: raised, refused, killed, hang, interrupted, kernel died, start."""
-    return {"rank": rank, "kind": kind, "message": message, "traceback": details}
 
 
 WAITING_FRAMES = (
@@ -475,7 +470,7 @@ class Supervisor:
         try:
             event = await job.run()
         except Exception as error:
-            failure = _failure(None, "start", f"{type(error).__name__}: {error}")
+            failure = summary.failure(None, "start", f"{type(error).__name__}: {error}")
             event = {"run": run, "event": "ended", "error": failure}
         finally:
             del self.jobs[run]
