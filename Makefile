@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export PYTHONDONTWRITEBYTECODE ?= 1
 
-.PHONY: help lab test drills bench course notebooks slides clean
+.PHONY: help lab test horovod drills bench course notebooks slides clean
 
 help:  ## this list
 	@awk -F ' *## *' '/^[a-z]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
@@ -27,14 +27,19 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	@$(PIP) setuptools
-	@$(PIP) --no-build-isolation --editable '.[lab,test]'
+	@$(PIP) --no-build-isolation --editable '.[lab,test,frameworks]'
 	@touch $@
 
 lab: $(READY)  ## the course in JupyterLab, at its first notebook
 	$(PY) tools/lab.py
 
 test: $(READY)  ## prove everything: lint, unit tests, scripts, equality, faults, notebooks, browser
+	@$(PY) tools/horovod.py || [ $$? -eq 3 ]  # 3: not on this machine, its tests are skipped by name
 	$(PY) tools/test.py
+
+horovod: $(READY)  ## build Horovod for this Python and torch (minutes, once) and install it
+	@$(PY) tools/horovod.py
+	@$(VENV)/bin/horovodrun --check-build
 
 drills: $(READY)  ## faults and launches in numbers: 300 launches, every fault ten times, a table
 	$(PY) tools/drills.py

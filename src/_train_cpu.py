@@ -3,7 +3,7 @@
 The baseline: one process trains on the CPU. Every other script is held against its result.
 """
 
-from bootcamp import config, data, models, optimizers, record
+from bootcamp import checkpoint, config, data, models, optimizers, record
 
 args = config.parse(devices=("cpu",))
 
@@ -18,14 +18,16 @@ batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
 
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
-for step in range(args.steps):
+for step in range(first, args.steps):
     inputs, targets = batches(step)
     optimizer.zero_grad()
     loss = models.loss(model(inputs), targets)
     loss.backward()
     optimizer.step()
     run.step(step, loss.detach())
+    checkpoint.save(args, step, model, optimizer)
 run.finish()

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bootcamp import config, data, models, optimizers, record
+from bootcamp import checkpoint, config, data, models, optimizers, record
 
 args = config.parse()
 device = torch.device(args.device)
@@ -25,10 +25,11 @@ batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
 
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
-for step in range(args.steps):
+for step in range(first, args.steps):
     inputs, targets = (tensor.to(device) for tensor in batches(step))
     optimizer.zero_grad()
     loss = models.loss(model(inputs), targets)
@@ -37,5 +38,6 @@ for step in range(args.steps):
     mean_loss = loss.detach() / world
     dist.all_reduce(mean_loss)
     run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

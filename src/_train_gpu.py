@@ -5,7 +5,7 @@ One process trains on one GPU: model and batch are moved to it. Without a GPU it
 
 import torch
 
-from bootcamp import config, data, models, optimizers, record
+from bootcamp import checkpoint, config, data, models, optimizers, record
 
 args = config.parse()
 device = torch.device(args.device)
@@ -21,14 +21,16 @@ batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
 
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
-for step in range(args.steps):
+for step in range(first, args.steps):
     inputs, targets = (tensor.to(device) for tensor in batches(step))
     optimizer.zero_grad()
     loss = models.loss(model(inputs), targets)
     loss.backward()
     optimizer.step()
     run.step(step, loss.detach())
+    checkpoint.save(args, step, model, optimizer)
 run.finish()

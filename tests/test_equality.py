@@ -18,8 +18,17 @@ def test_ddp_trains_what_the_baseline_trains(ranks, optimizer):
     assert not proof.failed
 
 
+TEXT_MODELS = ("gpt", "mlp", "striped-lstm")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("model", TEXT_MODELS[1:])
+def test_ddp_trains_every_model(ranks, model):
+    check.prove("ddp", ranks, device="cpu", global_batch=BATCH, model=model)
+
+
 @pytest.mark.parametrize(("script", "ranks"), [("gpu", 1), ("ddp_by_hand", 2)])
-@pytest.mark.parametrize("model", ["gpt", "mlp"])
+@pytest.mark.parametrize("model", TEXT_MODELS)
 def test_the_other_scripts_do_too(script, ranks, model):
     proofs = check.prove(script, ranks, device="cpu", global_batch=BATCH, model=model)
     assert len(proofs) == 2
@@ -96,3 +105,73 @@ def test_another_seed_is_another_training():
     run.config["seed"] = 0
     proof = check.compare(run, check.baseline(**flags))
     assert len(proof.failed) == 4  # samples, losses, both fingerprints
+
+
+HOW_MANY = [("adamw", 2), ("sgd", 2), ("adamw", 1), ("sgd", 4)]
+FRAMEWORKS = [
+    (script, model, optimizer, ranks)
+    for script in ("horovod", "lightning")
+    for model in TEXT_MODELS
+    for optimizer, ranks in HOW_MANY
+] + [("accelerate", "gpt", "adamw", 1), ("accelerate", "gpt", "sgd", 2)]
+
+
+@pytest.mark.parametrize(("script", "model", "optimizer", "ranks"), FRAMEWORKS)
+def test_frameworks_train_what_the_baseline_trains(script, model, optimizer, ranks):
+    if not launch.available(script):
+        pytest.skip(f"{script} is not installed. {launch.HOW_TO_GET[script]}")
+    flags = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer, "model": model}
+    run = launch.launch(script, ranks, device="cpu", quiet=True, **flags)
+    check.same_training(run, check.baseline(**flags))
+    assert run.summary["world_size"] == ranks
+    expected = "horovodrun" if script == "horovod" else "bootcamp.launch"
+    assert run.summary["launcher"] == expected
+
+
+RESNET = {"model": "resnet50", "dtype": "float64", "steps": 10, "global_batch": BATCH}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_resnet_with_synchronised_statistics(ranks, optimizer):
+    flags = {**RESNET, "optimizer": optimizer}
+    run = launch.launch("ddp_sync_batchnorm", ranks, device="cpu", quiet=True, **flags)
+    check.same_training(run, check.baseline(**flags), tolerance=1e-6)
+
+
+def test_rejects_resnet_with_each_ranks_own_statistics():
+    run = launch.launch("ddp", 2, device="cpu", quiet=True, optimizer="sgd", **RESNET)
+    proof = check.compare(run, check.baseline(optimizer="sgd", **RESNET))
+    assert {row["compared"].split(" ")[0] for row in proof.failed} == {"largest", "final"}
+
+
+def test_options_of_ddp_that_change_no_gradient():
+    own = {"bucket_mb": 0.2, "bucket_view": True, "static_graph": True}
+    check.prove("ddp_options", 2, device="cpu", global_batch=BATCH, **own)
+
+
+@pytest.mark.parametrize(
+    ("hook", "bytes_of_exact", "loss_apart"),
+    [("fp16", 0.5, 1e-3), ("bf16", 0.5, 1e-2), ("powersgd", 0.2, 1.0)],
+)
+def test_hooks_send_less_and_stay_near(hook, bytes_of_exact, loss_apart):
+    flags = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
+    run = launch.launch("ddp_options", 2, device="cpu", quiet=True, hook=hook, **flags)
+    exact = launch.launch("ddp_options", 2, device="cpu", quiet=True, **flags)
+    sent, all_sent = (each.ranks[0]["sent_bytes_per_step"] for each in (run, exact))
+    assert sent < (bytes_of_exact + 0.02) * all_sent
+    apart = [abs(a - b) for a, b in zip(run.losses, exact.losses, strict=True)]
+    assert 0 < max(apart) < loss_apart
+
+
+def test_averaging_parameters_every_step_is_sgd_and_nothing_else():
+    """With SGD every step is linear in the gradients; AdamW's is not, and fewer averages drift."""
+    flags = {"steps": 10, "global_batch": BATCH, "device": "cpu", "quiet": True}
+
+    def apart(optimizer, every):
+        run = launch.launch("local_sgd", 2, optimizer=optimizer, average_every=every, **flags)
+        return check.compare(run, check.baseline(steps=10, global_batch=BATCH, optimizer=optimizer))
+
+    assert not apart("sgd", 1).failed
+    assert apart("sgd", 2).failed
+    assert apart("adamw", 1).failed

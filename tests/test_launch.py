@@ -111,7 +111,7 @@ def test_same_record_whatever_starts_the_ranks():
     """Warm, cold and torchrun: one script, the same losses to the last bit."""
     made = [
         launch.launch("ddp", 2, device="cpu", start=start, steps=4, quiet=True)
-        for start in launch.STARTS
+        for start in ("warm", "cold", "torchrun")
     ]
     assert made[0].losses == made[1].losses == made[2].losses
     assert {len(run.ranks) for run in made} == {2}
@@ -157,7 +157,7 @@ def test_flags_become_arguments():
 
 
 def test_an_unknown_script_names_the_known_ones():
-    with pytest.raises(FileNotFoundError, match="give one of cpu, gpu, ddp"):
+    with pytest.raises(FileNotFoundError, match="give one of cpu, gpu, .*ddp,"):
         launch.launch("dpp")
     with pytest.raises(ValueError, match="start='hot': expected one of warm, cold, torchrun"):
         launch.launch("ddp", 2, start="hot")

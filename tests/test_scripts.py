@@ -12,6 +12,11 @@ from bootcamp.paths import ROOT, SRC
 
 SCRIPTS = list(family.SCRIPTS.values())
 HEADINGS = ["1. Processes", "2. Model", "3. Data", "4. Optimizer", "5. Training loop"]
+STARTS = {
+    "python": "python",
+    "torchrun": "torchrun --standalone --nproc-per-node 4",
+    "horovodrun": "horovodrun --gloo -np 4 python",
+}
 NEVER_HIDDEN = re.compile(
     r"distributed|DataParallel|fully_shard|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
     r"|broadcast_(parameters|optimizer)|DistributedOptimizer|process_group|parallelize_module|horovod"
@@ -20,11 +25,14 @@ HIDDEN_BY_NAME = {
     # the fork server gives rank 0 the store of the rendezvous, as torchrun's agent does
     "forkserver.py": {"torch.distributed", "TCPStore"},
     # the launcher's command line for torchrun, and frames of a waiting rank
-    "launch.py": {"torch.distributed.run"},
+    "launch.py": {"torch.distributed.run", "horovod.runner.launch", "horovodrun", "horovod"},
+    "family.py": {"horovodrun", "horovod"},
+    "processes.py": {"horovodrun"},
     "supervisor.py": {
         "distributed_c10d.py",
         "torch/distributed/",
         "torch/nn/parallel/distributed.py",
+        "horovod/torch/mpi_ops.py",
     },
 }
 
@@ -63,11 +71,13 @@ def test_is_short_linear_and_says_how_to_run_it(script):
     assert len(compare.code_lines(script.path)) <= 80
     assert re.findall(r"^# (\d\. .*)$", text, re.M) == HEADINGS
     first = ast.get_docstring(ast.parse(text)).splitlines()[0]
-    start = "python" if script.one_process else "torchrun --standalone --nproc-per-node 4"
-    assert first.startswith(f"{start} src/{script.path.name} ")
-    assert not [
-        n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.ClassDef)
+    assert first.startswith(f"{STARTS[script.launcher]} src/{script.path.name} ")
+    defined = [
+        node.name
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
     ]
+    assert defined == list(script.defines)
     assert "if strategy" not in text
 
 
@@ -80,7 +90,8 @@ def test_differs_from_its_parent_by_a_few_lines(script):
 
 def test_budgets_are_those_of_the_course():
     assert family.SCRIPTS["gpu"].most_lines == 5
-    assert family.SCRIPTS["ddp"].most_lines == 15
+    for name in ("dp", "amp", "checkpoint", "ddp", "horovod"):
+        assert family.SCRIPTS[name].most_lines == 15, name
 
 
 def test_code_lines_leave_out_comments_and_docstrings(tmp_path):

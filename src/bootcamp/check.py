@@ -127,9 +127,17 @@ def _comparable(run: Run, baseline: Run) -> None:
 
 
 def _compare_steps(proof: Proof) -> None:
-    """Every rank must have recorded each of the baseline's steps."""
-    expected = len(proof.baseline.losses)
-    found = {len(proof.run.losses), *(len(rank["sample_ids"]) for rank in proof.run.ranks)}
+    """Every rank must have recorded each of the baseline's steps.
+
+    Ranks that resumed have recorded those since; the losses before are in the folder they went on
+    in, or in another run's.
+    """
+    last = len(proof.baseline.losses)
+    expected = last - _first_loss(proof.run)
+    found = {len(proof.run.losses)}
+    for rank in proof.run.ranks:
+        resumed_later = rank["first_step"] - _first_loss(proof.run)
+        found.add(resumed_later + len(rank["sample_ids"]))
     proof.add(
         "steps recorded",
         ", ".join(map(str, sorted(found))),
@@ -155,9 +163,10 @@ def _compare_processes(proof: Proof) -> None:
 def _compare_samples(proof: Proof) -> None:
     """The ranks' samples must be disjoint and together the baseline's batch, in every step."""
     baseline = proof.baseline.ranks[0]["sample_ids"]
+    first = max(rank["first_step"] for rank in proof.run.ranks)
     twice = missing = 0
-    for step, expected in enumerate(baseline):
-        ids = [i for rank in proof.run.ranks for i in rank["sample_ids"][step]]
+    for step, expected in enumerate(baseline[first:], start=first):
+        ids = [i for rank in proof.run.ranks for i in rank["sample_ids"][step - rank["first_step"]]]
         twice += len(ids) - len(set(ids))
         missing += len(set(expected) ^ set(ids))
     proof.add(
@@ -176,12 +185,18 @@ def _compare_samples(proof: Proof) -> None:
     )
 
 
+def _first_loss(run: Run) -> int:
+    """The first step that the run's record has; 0 unless it resumed in a folder of its own."""
+    return run.steps[0]["step"] if run.steps else 0
+
+
 def _compare_losses(proof: Proof, tolerance: float) -> None:
-    pairs = list(zip(proof.run.losses, proof.baseline.losses, strict=True))
+    first = _first_loss(proof.run)
+    pairs = list(zip(proof.run.losses, proof.baseline.losses[first:], strict=True))
     worst = max(range(len(pairs)), key=lambda step: _distance(*pairs[step]))
     difference = _distance(*pairs[worst])
     proof.add(
-        f"largest difference of a step's loss (step {worst})",
+        f"largest difference of a step's loss (step {first + worst})",
         difference,
         tolerance,
         difference <= tolerance,
@@ -192,10 +207,13 @@ def _compare_losses(proof: Proof, tolerance: float) -> None:
 def _compare_parameters(proof: Proof, tolerance: float) -> None:
     base = proof.baseline.ranks[0]
     moved = distance(base["fingerprint_initial"], base["fingerprint_final"])
-    for moment, hint in (
-        ("initial", "Ranks begin with different parameters: broadcast those of rank 0."),
-        ("final", "A layer is not synchronised, or gradients are summed instead of averaged."),
-    ):
+    hints = {
+        "initial": "Ranks begin with different parameters: broadcast those of rank 0.",
+        "final": "A layer is not synchronised, or gradients are summed instead of averaged.",
+    }
+    if any(rank["first_step"] for rank in proof.run.ranks):
+        del hints["initial"]  # a run that resumed begins where the baseline has left no fingerprint
+    for moment, hint in hints.items():
         expected = base[f"fingerprint_{moment}"]
         apart = [distance(rank[f"fingerprint_{moment}"], expected) for rank in proof.run.ranks]
         worst = max(apart) / moved if math.isfinite(sum(apart)) and moved > 0 else math.inf
@@ -238,7 +256,6 @@ def prove(script, ranks: int | None = None, steps: int = 10, **flags) -> list[Pr
     for setting in PROVEN_WITH.values():
         flags_here = {"steps": steps, **flags, **setting}
         run = launch.launch(script, ranks, quiet=True, **flags_here)
-        own = ("device", "start", "hang_seconds", "cores_per_rank")
-        shared = {name: value for name, value in flags_here.items() if name not in own}
+        shared = {name: value for name, value in flags_here.items() if name in SAME_SETTINGS}
         proofs.append(same_training(run, baseline(**shared)))
     return proofs

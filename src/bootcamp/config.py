@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -23,11 +24,14 @@ class ConfigError(Exception):
     """A flag that cannot be met. Its text says what was given, what was expected, what to do."""
 
 
-def parse(devices: tuple[str, ...] = DEVICES, add_flags=None) -> argparse.Namespace:
+def parse(
+    devices: tuple[str, ...] = DEVICES, own_flags: dict[str, dict] | None = None
+) -> argparse.Namespace:
     """The script's flags, checked, plus what follows from them.
 
     devices: the values of --device that the script can train on; the first is the default.
-    add_flags: called with the parser, for a script with flags of its own.
+    own_flags: the script's own, each with what argparse's add_argument takes:
+        {"--hook": {"default": "none", "help": "..."}}.
 
     Resolved beyond the flags: `device` ("cpu", "cuda:1"), `backend` of the process group ("gloo",
     "nccl"), `timeout` as a timedelta, `run_dir` as an absolute path. The process gets its cores and
@@ -36,8 +40,8 @@ def parse(devices: tuple[str, ...] = DEVICES, add_flags=None) -> argparse.Namesp
     A flag that cannot be met ends the process with exit code 2 and one sentence from rank 0.
     """
     parser = _parser(devices)
-    if add_flags:
-        add_flags(parser)
+    for flag, settings in (own_flags or {}).items():
+        parser.add_argument(flag, **settings)
     try:
         args = parser.parse_args()
         _check(args)
@@ -45,11 +49,11 @@ def parse(devices: tuple[str, ...] = DEVICES, add_flags=None) -> argparse.Namesp
         args.device, args.backend = _resolve_device(asked)
         args.timeout = datetime.timedelta(seconds=args.timeout)
         args.run_dir = _run_dir(args.run_dir)
-        args.corpus_crc32 = None
+        args.corpus_crc32, args.first_step = None, 0
         if processes.rank() == 0:
             record.claim(args)
     except (ConfigError, record.FolderError) as error:
-        _refuse(parser.prog, error)
+        refuse(str(error))
     _use_cores(args)
     torch.manual_seed(args.seed)
     record.report_exceptions(args.run_dir)
@@ -87,6 +91,9 @@ def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
     add("--cores-per-rank", type=int, default=1, help="CPU cores that one rank computes with")
     add("--run-dir", help="a new folder for the record (default: a name of its own in logs/)")
     add("--timeout", type=float, default=120.0, help="seconds a collective may wait for a rank")
+    add("--save", help="file for a checkpoint: model, optimizer and step")
+    add("--save-every", type=int, default=10, help="steps between two checkpoints")
+    add("--resume", help="a checkpoint to go on from; the one of --save may still be missing")
     add("--trace-step", type=int, help="profile this step into ranks/<k>.trace.json")
     return parser
 
@@ -97,7 +104,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--size {args.size}: {args.model} has no such size. Choose one of {', '.join(sizes)}."
         )
-    for flag in ("steps", "global_batch", "cores_per_rank", "timeout"):
+    for flag in ("steps", "global_batch", "cores_per_rank", "timeout", "save_every"):
         if not getattr(args, flag) > 0:
             raise ConfigError(
                 f"--{flag.replace('_', '-')} {getattr(args, flag)}: expected more than zero. "
@@ -167,6 +174,7 @@ def _use_cores(args: argparse.Namespace) -> None:
     rank on a GPU may run on any core: NCCL, autograd and data loading have threads of their own.
     """
     torch.set_num_threads(args.cores_per_rank)
+    os.environ["OMP_NUM_THREADS"] = str(args.cores_per_rank)  # what Accelerate would set them by
     if args.device != "cpu" or not hasattr(os, "sched_setaffinity"):
         return
     cores = machine.cores()
@@ -174,10 +182,13 @@ def _use_cores(args: argparse.Namespace) -> None:
     os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(args.cores_per_rank)})
 
 
-def _refuse(script: str, error: Exception) -> None:
-    """End before any training: rank 0 says why, the others wait to be ended with it."""
+def refuse(why: str) -> NoReturn:
+    """End before any training, exit code 2: rank 0 says why, the others wait to be ended with it.
+
+    why: what was given, what was expected, what to do.
+    """
     if processes.rank() == 0:
-        sys.stderr.write(f"{script}: {error}\n")
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: {why}\n")
     else:
         time.sleep(5)  # torchrun ends every rank at the first exit: let rank 0 be the first
     sys.stderr.flush()

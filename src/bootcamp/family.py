@@ -1,5 +1,6 @@
 """The family of training scripts: who is whose parent, and who runs in one process."""
 
+import ast
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +13,17 @@ class Script:
 
     parent: the script that it differs from by a few lines, None for the baseline.
     most_lines: how many code lines that difference may be (a test measures it).
-    one_process: whether it is started by python rather than torchrun.
+    launcher: what starts it: python (one process), torchrun or horovodrun.
+    framework: the package that it needs beyond torch, None for most.
+    defines: functions and classes that its framework demands; the others have none.
     """
 
     name: str
     parent: str | None
     most_lines: int
-    one_process: bool = False
+    launcher: str = "torchrun"
+    framework: str | None = None
+    defines: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -28,12 +33,33 @@ class Script:
 SCRIPTS = {
     script.name: script
     for script in (
-        Script("cpu", parent=None, most_lines=0, one_process=True),
-        Script("gpu", parent="cpu", most_lines=5, one_process=True),
+        Script("cpu", parent=None, most_lines=0, launcher="python"),
+        Script("gpu", parent="cpu", most_lines=5, launcher="python"),
+        Script("amp", parent="gpu", most_lines=15, launcher="python"),
+        Script("checkpoint", parent="gpu", most_lines=15, launcher="python"),
+        Script("accumulate", parent="gpu", most_lines=15, launcher="python"),
+        Script("dp", parent="gpu", most_lines=15, launcher="python"),
+        Script("dp_by_hand", parent="gpu", most_lines=30, launcher="python"),
         Script("ddp", parent="gpu", most_lines=15),
         Script("ddp_by_hand", parent="gpu", most_lines=15),
+        Script("ddp_options", parent="ddp", most_lines=30, defines=("bf16_compress",)),
+        Script("ddp_sync_batchnorm", parent="ddp", most_lines=25, defines=("SyncBatchNorm",)),
+        Script("local_sgd", parent="ddp_by_hand", most_lines=15),
+        Script("horovod", parent="ddp", most_lines=15, launcher="horovodrun", framework="horovod"),
+        Script(
+            "lightning", parent="ddp", most_lines=35, framework="lightning", defines=("Training",)
+        ),
+        Script("accelerate", parent="ddp", most_lines=15, framework="accelerate"),
     )
 }
+
+
+def launcher(script: str | Path) -> str:
+    """What starts a script: its own entry, or of a variant the first word of its docstring."""
+    if str(script) in SCRIPTS:
+        return SCRIPTS[str(script)].launcher
+    first = ast.get_docstring(ast.parse(Path(script).read_text())) or ""
+    return "horovodrun" if first.startswith("horovodrun ") else "torchrun"
 
 
 def find(script: str | Path) -> Path:

@@ -7,6 +7,7 @@ Jupyter launches too; the display uses ipywidgets where a notebook is there.
 
 import atexit
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -23,8 +24,16 @@ from bootcamp import family, machine, progress, summary, supervisor
 from bootcamp.paths import LOGS, ROOT
 from bootcamp.runs import Run
 
-STARTS = ("warm", "cold", "torchrun")
+STARTS = ("warm", "cold", "torchrun", "horovodrun")
+HOW_TO_GET = {
+    "horovod": "Build it with make horovod (minutes, once).",
+    "lightning": 'Install it with pip install "lightning>=2.6".',
+    "accelerate": 'Install it with pip install "accelerate>=1.10".',
+}
 POLL_SECONDS = 0.1
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+# torchrun serves the ranks' store itself; restarted ranks would find the dead ones' addresses in it
+RESTARTS_WORK = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 BUSY_PATIENCE = 10  # CPU ranks that compute may be slow rather than stuck
 SUPERVISOR_DIED = {
     "event": "ended",
@@ -203,13 +212,15 @@ def launch(
     ranks: int | None = None,
     *,
     device: str = "auto",
-    start: str = "warm",
+    start: str | None = None,
+    max_restarts: int = 0,
     hang_seconds: float = 60.0,
     raises: bool = True,
     quiet: bool = False,
     run_dir: Path | str | None = None,
     port: int = 0,
     finishes: bool = True,
+    env: dict | None = None,
     **flags,
 ) -> Run:
     """Run a training script on some ranks of this machine and return its record.
@@ -218,7 +229,9 @@ def launch(
     ranks: how many; None is every GPU, else every core (one for a script of one process).
     device: "cpu", "cuda", or "auto": GPUs if there is one for each rank, else CPU cores.
     start: "warm" (forked from a process that has torch loaded), "cold" (python for each rank), or
-        "torchrun" (torchrun itself).
+        "torchrun" (torchrun itself), "horovodrun" (Horovod's launcher, over gloo). None is warm,
+        or horovodrun for a script that needs it.
+    max_restarts: how often torchrun may start all ranks anew after one has died.
     hang_seconds: the run is ended when no rank finishes a step for so long; CPU ranks that are
         busy computing are given ten times as long.
     raises: whether a run that does not end well raises; if not, its record is returned.
@@ -226,50 +239,42 @@ def launch(
     run_dir: a new folder for the record; None makes one under logs/.
     port: of the rendezvous on 127.0.0.1; 0 takes a free one.
     finishes: whether the script writes a record (a snippet of a lesson may not).
+    env: environment variables of the ranks, beside those of this process.
     flags: the script's own flags, `global_batch=32` for `--global-batch 32`.
 
     Raises RunRefused, RankFailed, RunHung, all of them LaunchError, or KeyboardInterrupt when the
     cell is interrupted. Whatever happens, no rank is left when this returns.
     """
     path = family.find(script)
-    if start not in STARTS:
-        raise ValueError(f"start={start!r}: expected one of {', '.join(STARTS)}")
     known = family.SCRIPTS.get(str(script))
-    one_process = bool(known and known.one_process)
+    launcher = family.launcher(script if known else path)
+    start = start or ("horovodrun" if launcher == "horovodrun" else "warm")
+    _check_start(start, launcher, max_restarts, port)
+    if known and (missing := _missing(known.framework)):
+        raise _no_start(None, missing)
     if not quiet:
         connect().wait_until_ready(print)
     if ranks is None:
-        ranks = 1 if one_process else default_ranks()
+        ranks = 1 if launcher == "python" else default_ranks()
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: expected at least one, or None for every device")
-    if port and start == "torchrun":
-        raise ValueError(
-            "port= is for warm and cold starts: torchrun --standalone takes a free one"
-        )
     flags = {**_device_flag(known, device, ranks), **flags}
     arguments = to_arguments(flags)
-    command = terminal_command(path, ranks, arguments, one_process)
+    command = terminal_command(path, ranks, arguments, launcher, max_restarts, env)
     folder = _new_folder(path, run_dir)
     ranks_orders = [
-        _rank_order(folder, path, arguments, rank, ranks, command) for rank in range(ranks)
+        _rank_order(folder, path, arguments, rank, ranks, command, env) for rank in range(ranks)
     ]
     order = {
         "do": "run",
         "run": str(folder),
-        "start": _possible_start(start),
         "ranks": ranks_orders,
         "hang_seconds": hang_seconds,
         "busy_seconds": hang_seconds * (1 if flags.get("device") == "cuda" else BUSY_PATIENCE),
         "finishes": finishes,
         "port": port,
+        **_how_to_start(start, ranks_orders, max_restarts),
     }
-    if start == "torchrun":
-        environment = {**ranks_orders[0]["env"]}
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"):
-            environment.pop(name)
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        torchrun += ["--nproc-per-node", str(ranks), str(path), *arguments]
-        order |= {"command": [*torchrun, "--run-dir", str(folder)], "env": environment}
     if port and (taken := _taken(port)):
         raise _no_start(folder, taken)
     where = _where(flags.get("device", "cpu" if known else None), ranks)
@@ -410,12 +415,70 @@ def to_arguments(flags: dict) -> list[str]:
     return arguments
 
 
-def terminal_command(path: Path, ranks: int, arguments: list[str], one_process: bool) -> str:
+def terminal_command(
+    path: Path,
+    ranks: int,
+    arguments: list[str],
+    launcher: str,
+    max_restarts: int = 0,
+    env: dict | None = None,
+) -> str:
     """The line that does the same in a terminal."""
     start = ["python"]
-    if not (one_process and ranks == 1):
-        start = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
-    return shlex.join([*start, _short(path), *arguments])
+    if launcher == "horovodrun":
+        start = ["horovodrun", "--gloo", "-np", str(ranks), "python"]
+    elif not (launcher == "python" and ranks == 1):
+        restarts = ["--max-restarts", str(max_restarts)] if max_restarts else []
+        start = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), *restarts]
+    settings = {**(RESTARTS_WORK if max_restarts else {}), **(env or {})}
+    before = [f"{name}={shlex.quote(str(value))}" for name, value in settings.items()]
+    return " ".join([*before, shlex.join([*start, _short(path), *arguments])])
+
+
+def _how_to_start(start: str, ranks_orders: list[dict], max_restarts: int) -> dict:
+    """The part of an order that says how its ranks begin to exist: see supervisor.Job."""
+    if start in ("warm", "cold"):
+        return {"start": start if sys.platform == "linux" else "cold"}
+    first, ranks = ranks_orders[0], str(len(ranks_orders))
+    set_by_launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+    env = {name: value for name, value in first["env"].items() if name not in set_by_launcher}
+    if start == "torchrun":
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", ranks, "--max-restarts", str(max_restarts)]
+        env |= RESTARTS_WORK if max_restarts else {}
+    else:
+        command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", ranks]
+        command += ["--network-interface", LOOPBACK, sys.executable]
+    return {"start": "command", "command": [*command, *first["argv"]], "env": env}
+
+
+def available(framework: str) -> bool:
+    """Whether a package is installed, such as "horovod"; looks, and does not import it.
+
+    The environment variable BOOTCAMP_WITHOUT=horovod,lightning hides packages, to see what a lesson
+    shows without them.
+    """
+    hidden = os.environ.get("BOOTCAMP_WITHOUT", "").split(",")
+    return framework not in hidden and importlib.util.find_spec(framework) is not None
+
+
+def _missing(framework: str | None) -> str | None:
+    """Why a script's framework is not there, None if it is."""
+    if framework is None or available(framework):
+        return None
+    return f"{framework.capitalize()} is not installed here. {HOW_TO_GET[framework]}"
+
+
+def _check_start(start: str, launcher: str, max_restarts: int, port: int) -> None:
+    """Raise ValueError for what does not go together."""
+    if start not in STARTS:
+        raise ValueError(f"start={start!r}: expected one of {', '.join(STARTS)}")
+    if (start == "horovodrun") != (launcher == "horovodrun"):
+        raise ValueError(f"start={start!r}: this script is started by {launcher}. Leave start= out")
+    if port and start not in ("warm", "cold"):
+        raise ValueError(f"port= is for warm and cold starts: {start} takes a free one")
+    if max_restarts and start != "torchrun":
+        raise ValueError('max_restarts= is torchrun\'s: give start="torchrun" with it')
 
 
 def _short(path: Path) -> str:
@@ -444,12 +507,6 @@ def _where(device: str | None, ranks: int) -> str:
 
 def _steps(flags: dict) -> int:
     return int(flags.get("steps") or 20)
-
-
-def _possible_start(start: str) -> str:
-    if start == "torchrun":
-        return "command"
-    return start if sys.platform == "linux" else "cold"
 
 
 _numbers = itertools.count(1)
@@ -496,17 +553,20 @@ def _taken(port: int) -> str | None:
     return None
 
 
-def _rank_order(folder, path, arguments, rank: int, world: int, command: str) -> dict:
+def _rank_order(
+    folder, path, arguments, rank: int, world: int, command: str, env: dict | None
+) -> dict:
     """What forkserver.become_rank needs to know of one rank."""
     ranks = folder / "ranks"
     environment = {
         **os.environ,
+        **{name: str(value) for name, value in (env or {}).items()},
         "RANK": str(rank),
         "WORLD_SIZE": str(world),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
-        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+        "GLOO_SOCKET_IFNAME": LOOPBACK,
         "BOOTCAMP_RUN": str(folder),
         "BOOTCAMP_COMMAND": command,
         "BOOTCAMP_KERNEL": str(os.getpid()),

@@ -35,3 +35,14 @@ def _from_environment(*names: str, default: int) -> int:
 def attempt() -> int:
     """How often torchrun has restarted the ranks of this run."""
     return _from_environment("TORCHELASTIC_RESTART_COUNT", default=0)
+
+
+def launcher() -> str:
+    """What started this process: torchrun, horovodrun, mpirun, bootcamp.launch or python."""
+    marks = {
+        "TORCHELASTIC_RUN_ID": "torchrun",
+        "HOROVOD_RANK": "horovodrun",
+        "OMPI_COMM_WORLD_RANK": "mpirun",
+        "BOOTCAMP_RUN": "bootcamp.launch",
+    }
+    return next((name for mark, name in marks.items() if mark in os.environ), "python")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from bootcamp import data, heartbeat, machine, models, processes, summary, timeline
+from bootcamp import activations, data, heartbeat, machine, models, processes, summary, timeline
 from bootcamp.paths import ROOT
 
 PROJECTIONS = 8
@@ -38,20 +38,22 @@ class FolderError(Exception):
 def claim(args) -> None:
     """Create the run folder and write `config.json` into it. Rank 0 alone does so.
 
+    A restart, and a run with `--resume`, go on in the folder of the run that they continue.
     Raises FolderError if the folder holds another run or anything else, or can't be written.
     """
     folder = args.run_dir
     launched = os.environ.get("BOOTCAMP_RUN") == str(folder)  # by our launcher, which made it
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if processes.attempt() == 0 and not launched and any(folder.iterdir()):
+        goes_on = processes.attempt() > 0 or (args.resume and (folder / "config.json").exists())
+        if not goes_on and not launched and any(folder.iterdir()):
             raise FolderError(
                 f"--run-dir {folder} is not empty, it may hold another run. "
                 "Give a new folder, or delete that one."
             )
         (folder / "ranks").mkdir(exist_ok=True)
-        if not (folder / "summary.json").exists() or processes.attempt() > 0:
-            summary.reserve(folder)  # a restarted run begins without its last attempt's verdict
+        if not (folder / "summary.json").exists() or goes_on:
+            summary.reserve(folder)  # a run that goes on begins without its last attempt's verdict
         args.corpus_crc32 = data.corpus_crc32()
         summary.write_json(folder / "config.json", _configuration(args))
     except OSError as error:
@@ -120,13 +122,14 @@ class Run:
         self.device = torch.device(args.device)
         self.tokens = models.tokens_per_sample(args)
         self.sample_ids, self.steps_done, self.trace = [], 0, None
+        self.first_step = args.first_step
         self.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
         self._steps = None
         if self.rank == 0:
             self._steps = open(self.folder / "steps.jsonl", "a")  # noqa: SIM115
         self.initial_fingerprint = fingerprint(model, self._beat)
-        self._activations = _SavedForBackward(model)
-        self._activations.__enter__()
+        self._activations = activations.Activations(model)
+        self._activations.start()
         self._begin_step()
 
     def step(self, step: int, loss: torch.Tensor) -> None:
@@ -134,7 +137,7 @@ class Run:
         loss = None if loss.is_meta else loss.item()  # waits for the device, so the time is whole
         seconds = time.perf_counter() - self._began
         if self.steps_done == 0:
-            self._activations.__exit__(None, None, None)
+            self._activations.stop()
             self._sent_before = sent_bytes()
         if self.trace:
             self._end_trace()
@@ -168,6 +171,7 @@ class Run:
         record = {
             "rank": self.rank,
             "world_size": self.world,
+            "first_step": self.first_step,
             "device": str(self.device),
             "parameter_device": next(self.model.parameters()).device.type,
             "activation_devices": sorted(self._activations.devices),
@@ -198,13 +202,16 @@ class Run:
             self.folder,
             "ok",
             **measures,
+            world_size=self.world,
+            launcher=processes.launcher(),
+            restarts=processes.attempt(),
             peak_bytes=record["peak_bytes"],
             flops_per_sample=flops,
             achieved_flops_per_second=flops * samples,
         )
 
     def _begin_step(self) -> None:
-        if self.args.trace_step == self.steps_done:
+        if self.args.trace_step == self.first_step + self.steps_done:
             self._begin_trace()
         self._began = time.perf_counter()
 
@@ -285,7 +292,7 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             return None
-        name = name.removeprefix("module.")  # the wrapper's, not the model's
+        name = models.own_name(name)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         for chunk in parameter.detach().flatten().split(CHUNK):
             values = chunk.cpu().double()
@@ -303,8 +310,7 @@ def storage_bytes(tensors) -> int:
     for tensor in tensors:
         if tensor is None:
             continue
-        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        storage = local.untyped_storage()
+        storage = activations.storage_of(tensor)
         sizes[storage._cdata] = storage.nbytes()
     return sum(sizes.values())
 
@@ -318,28 +324,6 @@ def _tensors(state) -> list[torch.Tensor]:
     if isinstance(state, list | tuple) or hasattr(state, "__iter__") and not isinstance(state, str):
         return [tensor for value in state for tensor in _tensors(value)]
     return []
-
-
-class _SavedForBackward(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the bytes that a forward keeps for its backward, without the parameters themselves."""
-
-    def __init__(self, model):
-        super().__init__(self._saved, lambda tensor: tensor)
-        self._sizes = {}
-        self.devices = set()
-        self._parameters = {p.untyped_storage()._cdata for p in model.parameters()}
-
-    def _saved(self, tensor):
-        self.devices.add(tensor.device.type)
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._parameters:
-            # by address while it lives: a transposed view shares its base's storage
-            self._sizes[storage.data_ptr() or storage._cdata] = storage.nbytes()
-        return tensor
-
-    @property
-    def bytes(self) -> int:
-        return sum(self._sizes.values())
 
 
 def peak_bytes(device: torch.device) -> int:

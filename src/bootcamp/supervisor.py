@@ -37,6 +37,8 @@ START_SECONDS = 180
 GRACE_SECONDS = 0.3  # how long other ranks may take to say what they saw, after the first failure
 FORKSERVER = Path(forkserver.__file__)
 GUARD = Path(guard.__file__)
+HOROVOD_EXIT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)
+HOROVOD_PREFIX = re.compile(r"^\[(\d+)\]<(?:stdout|stderr)>:", re.M)
 ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.S)
 
 
@@ -225,9 +227,9 @@ class Job:
     def _describe(self, index: int) -> dict:
         code, rank = self.codes[index], index
         said = self._error_output(None if self.order["start"] == "command" else rank)
-        if self.order["start"] == "command":  # a launcher's own report says which rank was first
-            found = ROOT_CAUSE.search(said)
-            rank, code = (int(found[1]), int(found[2])) if found else (None, code)
+        if self.order["start"] == "command":
+            rank, code = _first_in_report(said) or (None, code)
+            said = _said_by(said, rank)
         if code < 0:
             return summary.failure(rank, "killed", _signal_sentence(-code), said)
         if code == 2 and (refusal := self._refusal(said)):
@@ -242,8 +244,11 @@ class Job:
         return next((line for line in said.splitlines() if line.startswith(f"{name}: ")), None)
 
     def _error_output(self, rank: int | None) -> str:
-        path = self.folder / "ranks" / f"{'launcher' if rank is None else rank}.err"
-        return path.read_text(errors="replace")[-20_000:] if path.exists() else ""
+        """The end of what a rank wrote to standard error; of a launcher, of all that it wrote."""
+        ends = ("launcher.out", "launcher.err") if rank is None else (f"{rank}.err",)
+        paths = [self.folder / "ranks" / end for end in ends]
+        texts = [path.read_text(errors="replace")[-20_000:] for path in paths if path.exists()]
+        return "".join(texts)
 
     def _note_sessions(self) -> None:
         """Sessions of torchrun's or horovodrun's workers, to find them when they are orphans."""
@@ -259,7 +264,10 @@ class Job:
         return found
 
     def _check_for_hang(self) -> None:
-        """No step for `hang_seconds` is a hang; ranks that compute get `busy_seconds`."""
+        """No step for `hang_seconds` is a hang; ranks that compute get `busy_seconds`.
+
+        A foreign launcher may take longer than that to start its ranks.
+        """
         beats = self._beats()
         cpu_seconds = self._cpu_seconds(beats)
         if beats != self._last_beats:
@@ -267,7 +275,10 @@ class Job:
             self._last_life = time.monotonic()
         silent = time.monotonic() - self._last_life
         busy = cpu_seconds - self._last_cpu_seconds > 0.2 * silent
-        if silent > self.order["busy_seconds" if busy else "hang_seconds"]:
+        patience = self.order["busy_seconds" if busy else "hang_seconds"]
+        if self.order["start"] == "command" and self.order["ranks"] and not beats:
+            patience = max(patience, START_SECONDS)
+        if silent > patience:
             self.failure = self._describe_hang(beats, silent)
 
     def _cpu_seconds(self, beats: dict[int, tuple]) -> float:
@@ -350,11 +361,38 @@ class Job:
             summary.write(self.folder, status, **content)
 
 
+def _first_in_report(said: str) -> tuple[int | None, int] | None:
+    """(rank, exit code) of the rank that failed first, by torchrun's or horovodrun's own report.
+
+    horovodrun reports in the order in which the ranks ended, and the survivors of a dead rank raise
+    at once: so a rank that a signal killed is the first, and of several that raised none is.
+    """
+    if found := ROOT_CAUSE.search(said):
+        return int(found[1]), int(found[2])
+    ends = [(int(rank), int(code)) for rank, code in HOROVOD_EXIT.findall(said) if code != "0"]
+    killed = [(rank, 128 - code) for rank, code in ends if 128 < code != 128 + signal.SIGTERM]
+    refused = [(rank, code) for rank, code in ends if code == 2]
+    if killed or refused:
+        return [*killed, *refused][0]
+    return (None, ends[0][1]) if ends else None
+
+
+def _said_by(said: str, rank: int | None) -> str:
+    """What horovodrun passed on from a rank, without its prefixes; the text of others as it is."""
+    lines = said.splitlines(keepends=True)
+    if not any(HOROVOD_PREFIX.match(line) for line in lines):
+        return said
+    marked = [(HOROVOD_PREFIX.match(line), line) for line in lines]
+    wanted = [(mark, line) for mark, line in marked if mark and rank in (None, int(mark[1]))]
+    return "".join(line[mark.end() :] for mark, line in wanted)
+
+
 WAITING_FRAMES = (
     "distributed_c10d.py",
     "torch/autograd/graph.py",
     "torch/distributed/",
     "torch/nn/parallel/distributed.py",
+    "horovod/torch/mpi_ops.py",
     "bootcamp/record.py",  # loss.item(): on a GPU the wait for a collective ends up here
 )
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bootcamp import config, data, models, optimizers, record
 
-args = config.parse(add_flags=lambda add: add.add_argument("--micro-batches", type=int, default=4))
+args = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
 device = torch.device(args.device)
 
 # 1. Processes

@@ -14,7 +14,7 @@ from bootcamp import config, data, models, optimizers, record
 
 
 class NumberedSamples(Dataset):
-    """The corpus's first samples, each with its id in front, so that the record can name it."""
+    """The data's first samples, each with its id in front, so that the record can name it."""
 
     def __init__(self, corpus: Dataset, samples: int):
         self.corpus, self.samples = corpus, samples
@@ -26,7 +26,7 @@ class NumberedSamples(Dataset):
         return sample_id, *self.corpus[sample_id]
 
 
-args = config.parse(add_flags=lambda add: add.add_argument("--samples", type=int, default=128))
+args = config.parse(own_flags={"--samples": {"type": int, "default": 128}})
 device = torch.device(args.device)
 
 # 1. Processes
@@ -38,7 +38,7 @@ model = models.build(args).to(device)
 model = DistributedDataParallel(model)
 
 # 3. Data
-dataset = NumberedSamples(data.Corpus(**models.data_format(args)), args.samples)
+dataset = NumberedSamples(data.dataset(args), args.samples)
 sampler = DistributedSampler(dataset, world, rank, shuffle=True, seed=args.seed)
 loader = DataLoader(
     dataset,

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from bootcamp.models import gpt, mlp
+from bootcamp.models import gpt, mlp, resnet50, striped_lstm
 
-FAMILIES = {"gpt": gpt, "mlp": mlp}
+FAMILIES = {"gpt": gpt, "mlp": mlp, "striped-lstm": striped_lstm, "resnet50": resnet50}
 NAMES = tuple(FAMILIES)
 
 
@@ -40,14 +40,14 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def data_format(args) -> dict:
-    """What the model reads: the arguments of data.Corpus."""
+    """What the model reads: the arguments of data.Corpus or, for images, of data.Images."""
     return FAMILIES[args.model].data_format(**FAMILIES[args.model].SIZES[args.size])
 
 
 def tokens_per_sample(args) -> int:
-    """Bytes of text whose prediction is trained in one sample."""
+    """Predictions that are trained in one sample: bytes of text, or the one class of an image."""
     form = data_format(args)
-    return 1 if form.get("next_byte_only") else form["context"]
+    return 1 if form.get("next_byte_only") else form.get("context", 1)
 
 
 def flops_per_sample(args) -> int:
@@ -58,3 +58,8 @@ def flops_per_sample(args) -> int:
     """
     family = FAMILIES[args.model]
     return 3 * family.forward_flops(**family.SIZES[args.size])
+
+
+def own_name(name: str) -> str:
+    """A parameter's name without what a framework's wrapper puts before it."""
+    return name.removeprefix("module.")

@@ -1,0 +1,42 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_accelerate.py --steps 20 --global-batch 32
+
+The same training in Accelerate: it prepares the model and the optimizer, the loop stays here.
+"""
+
+import torch
+from accelerate import Accelerator
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+args = config.parse()
+device = torch.device(args.device)
+
+# 1. Processes
+accelerator = Accelerator(cpu=device.type == "cpu")
+rank, world = accelerator.process_index, accelerator.num_processes
+
+# 2. Model
+model = models.build(args).to(device)
+model = accelerator.prepare(model)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+optimizer = accelerator.prepare(optimizer)
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    accelerator.backward(loss)
+    optimizer.step()
+    mean_loss = accelerator.reduce(loss.detach(), reduction="mean")
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()
+accelerator.end_training()

@@ -1,0 +1,40 @@
+"""python src/_train_accumulate.py --steps 20 --global-batch 32 --micro-batches 4
+
+Gradient accumulation: the batch goes through in parts, and one optimizer step uses their sum.
+"""
+
+import torch
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+args = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
+device = torch.device(args.device)
+
+# 1. Processes
+rank, world = 0, 1
+
+# 2. Model
+model = models.build(args).to(device)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    mean_loss = torch.zeros((), device=device, dtype=getattr(torch, args.dtype))
+    parts = zip(inputs.chunk(args.micro_batches), targets.chunk(args.micro_batches), strict=True)
+    for part_inputs, part_targets in parts:
+        loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)
+        loss.backward()
+        mean_loss += loss.detach()
+    optimizer.step()
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()

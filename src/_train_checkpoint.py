@@ -1,0 +1,51 @@
+"""python src/_train_checkpoint.py --steps 20 --global-batch 32 --keep inputs
+
+Activation checkpointing: a block keeps its input only, or its matrix products only, and computes
+the rest again in the backward (Chen et al., arXiv:1604.06174).
+"""
+
+from functools import partial
+
+import torch
+from torch.utils.checkpoint import checkpoint as recompute
+from torch.utils.checkpoint import create_selective_checkpoint_contexts, noop_context_fn
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+MATRIX_PRODUCTS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+KEEP = {
+    "inputs": noop_context_fn,
+    "products": partial(create_selective_checkpoint_contexts, MATRIX_PRODUCTS),
+}
+
+args = config.parse(own_flags={"--keep": {"default": "inputs", "choices": KEEP}})
+device = torch.device(args.device)
+
+# 1. Processes
+rank, world = 0, 1
+
+# 2. Model
+model = models.build(args).to(device)
+for block in model[1:-1]:  # all but the embedding and the head
+    block.forward = partial(
+        recompute, block.forward, use_reentrant=False, context_fn=KEEP[args.keep]
+    )
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    run.step(step, loss.detach())
+    checkpoint.save(args, step, model, optimizer)
+run.finish()

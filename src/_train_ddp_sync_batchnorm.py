@@ -1,0 +1,66 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_ddp_sync_batchnorm.py --model resnet50
+
+DDP with batch normalisation over the global batch: its sums are taken over all ranks.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.nn.functional import all_reduce
+from torch.nn.parallel import DistributedDataParallel
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+
+class SyncBatchNorm(torch.nn.BatchNorm2d):
+    """(batch, channels, height, width): the mean and variance of each channel over all ranks.
+
+    torch.nn.SyncBatchNorm does the same in its own kernels, on GPUs only.
+    """
+
+    def forward(self, x):
+        count = dist.get_world_size() * x.numel() / x.shape[1]
+        mean = all_reduce(x.sum((0, 2, 3), keepdim=True)) / count  # differentiable: its backward
+        centred = x - mean  # is an all-reduce too, so that gradients cross the ranks as well
+        variance = all_reduce(centred.square().sum((0, 2, 3), keepdim=True)) / count
+        scale = self.weight.view(mean.shape) * (variance + self.eps).rsqrt()
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.flatten(), self.momentum)
+            self.running_var.lerp_(variance.flatten() * count / (count - 1), self.momentum)
+        return centred * scale + self.bias.view(mean.shape)
+
+
+args = config.parse()
+device = torch.device(args.device)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+# 2. Model
+model = models.build(args).to(device)
+for module in model.modules():
+    if type(module) is torch.nn.BatchNorm2d:
+        module.__class__ = SyncBatchNorm
+model = DistributedDataParallel(model)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    mean_loss = loss.detach() / world
+    dist.all_reduce(mean_loss)
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()

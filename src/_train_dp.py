@@ -1,0 +1,40 @@
+"""python src/_train_dp.py --steps 20 --global-batch 32
+
+nn.DataParallel: one process drives every GPU, one thread each. Kept for old code; DDP replaces it.
+"""
+
+import torch
+from torch.nn import DataParallel
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+args = config.parse()
+device = torch.device(args.device)
+
+# 1. Processes
+rank, world = 0, 1
+
+# 2. Model
+model = models.build(args).to(device)
+model = DataParallel(model)
+if len(model.device_ids) < 2:
+    print("DataParallel found fewer than two GPUs: it runs the bare model and splits nothing.")
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    run.step(step, loss.detach())
+    checkpoint.save(args, step, model, optimizer)
+run.finish()

@@ -1,0 +1,44 @@
+"""horovodrun --gloo -np 4 python src/_train_horovod.py --steps 20 --global-batch 32
+
+Horovod: every rank trains its share of the batch, its optimizer averages the gradients.
+"""
+
+import horovod.torch as hvd
+import torch
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+args = config.parse()
+device = torch.device(args.device)
+
+# 1. Processes
+hvd.init()
+rank, world = hvd.rank(), hvd.size()
+
+# 2. Model
+model = models.build(args).to(device)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+first = checkpoint.load(args, model, optimizer)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+if optimizer.state:  # a new optimizer has none, and Horovod would take a step to make some
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    mean_loss = hvd.allreduce(loss.detach(), name="mean_loss")
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()
+hvd.shutdown()

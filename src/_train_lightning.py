@@ -1,0 +1,65 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_lightning.py --strategy ddp --steps 20
+
+The same training in Lightning: its Trainer owns the processes, the wrapping and the loop.
+"""
+
+import lightning
+import torch
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from torch.utils.data import DataLoader
+
+from bootcamp import checkpoint, config, data, models, optimizers, processes, record
+
+
+class Training(lightning.LightningModule):
+    """What stands in the other scripts' loop: the Trainer asks for it as methods."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = model
+
+    def configure_optimizers(self):
+        return optimizer
+
+    def training_step(self, batch, _):
+        inputs, targets = batch
+        return models.loss(self.model(inputs), targets)
+
+    def on_train_start(self):
+        self.run = record.Run(args, model, optimizer, batches, world)
+
+    def on_train_batch_end(self, outputs, _, index):
+        mean_loss = trainer.strategy.reduce(outputs["loss"])
+        self.run.step(first + index, mean_loss)
+        checkpoint.save(args, first + index, model, optimizer)
+
+
+args = config.parse(own_flags={"--strategy": {"default": "ddp"}})
+device = torch.device(args.device)
+
+# 1. Processes
+trainer = lightning.Trainer(
+    accelerator=device.type,
+    devices=processes.local_count(),
+    strategy=args.strategy,
+    plugins=TorchElasticEnvironment(),  # started by torchrun: without it Lightning starts its own
+    max_epochs=1,
+    barebones=True,
+    use_distributed_sampler=False,  # our batches are shared out already
+)
+rank, world = trainer.global_rank, trainer.world_size
+
+# 2. Model
+model = models.build(args).to(device)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+training = Training()
+trainer.fit(training, DataLoader(batches, batch_size=None, sampler=range(first, args.steps)))
+training.run.finish()

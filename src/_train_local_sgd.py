@@ -1,0 +1,49 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_local_sgd.py --steps 20 --average-every 4
+
+Local SGD: each rank trains alone, and every few steps the ranks average their parameters, not
+their gradients (Stich, arXiv:1805.09767). It is not the baseline's training.
+"""
+
+import torch
+import torch.distributed as dist
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+args = config.parse(own_flags={"--average-every": {"type": int, "default": 4}})
+device = torch.device(args.device)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+# 2. Model
+model = models.build(args).to(device)
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, src=0)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    if (step + 1) % args.average_every == 0:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.data)
+            parameter.data /= world
+    mean_loss = loss.detach() / world
+    dist.all_reduce(mean_loss)
+    run.step(step, mean_loss)
+    if (step + 1) % args.average_every == 0:  # only then rank 0's parameters are everyone's
+        checkpoint.save(args, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()

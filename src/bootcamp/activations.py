@@ -1,0 +1,74 @@
+"""What a forward keeps for its backward, in bytes, counted from the storages that are alive.
+
+A storage counts if the forward made it and it still lives when the backward begins. Counting what
+autograd saves would miss what activation checkpointing keeps, and count what it gives up.
+"""
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Activations(TorchDispatchMode):
+    """From `start` to `stop`: `bytes`, the most at the beginning of any backward; `devices`.
+
+    model: its parameters and their gradients are not activations. A step that has several forwards
+    and backwards (accumulation, pipelines) counts the largest. Only the thread that starts it is
+    seen: replicas in threads of their own are not.
+    """
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.bytes, self.devices = 0, set()
+        self._parameters = list(model.parameters())
+        self._made: dict[int, tuple] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._saved, self._wanted)
+        self._forward = False
+
+    def start(self) -> None:
+        """Begin to watch. The process must not be in another dispatch mode."""
+        self._hooks.__enter__()
+        self.__enter__()
+
+    def stop(self) -> None:
+        """End watching, and forget the storages."""
+        self.__exit__(None, None, None)
+        self._hooks.__exit__(None, None, None)
+        self._made.clear()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        taken = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            if storage._cdata not in taken:  # a view, or a change in place, has made nothing
+                self._made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        return result
+
+    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._forward = True
+        self.devices.add(tensor.device.type)
+        return tensor
+
+    def _wanted(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._forward:  # the first that a backward asks for
+            self._forward = False
+            self.bytes = max(self.bytes, self._alive())
+        return tensor
+
+    def _alive(self) -> int:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        others = {storage_of(tensor)._cdata for tensor in [*self._parameters, *gradients]}
+        self._made = {key: made for key, made in self._made.items() if not made[0].expired()}
+        return sum(nbytes for key, (_, nbytes) in self._made.items() if key not in others)
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """The memory behind a tensor, of a sharded one the part on this rank."""
+    return (tensor.to_local() if hasattr(tensor, "to_local") else tensor).untyped_storage()
+
+
+def _storages(nested) -> list[torch.UntypedStorage]:
+    """The storages of all tensors among the arguments or results of an operator."""
+    leaves = tree_leaves(nested)
+    return [storage_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]

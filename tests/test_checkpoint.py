@@ -1,0 +1,137 @@
+"""Saving and resuming: nothing is lost, whatever is killed when."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bootcamp import check, checkpoint, family, launch
+from bootcamp.paths import ROOT, SRC
+
+FLAGS = {"global_batch": 24, "device": "cpu", "quiet": True}
+RANKS = {"python": 1, "torchrun": 2, "horovodrun": 2}
+OWN = {"dp_by_hand": {"cores_per_rank": min(2, len(os.sched_getaffinity(0)))}}
+
+
+@pytest.mark.parametrize("script", list(family.SCRIPTS.values()), ids=lambda s: s.name)
+def test_every_script_goes_on_where_it_was_saved(script, tmp_path):
+    if script.framework and not launch.available(script.framework):
+        pytest.skip(f"{script.framework} is not installed")
+    ranks, own = RANKS[script.launcher], OWN.get(script.name, {})
+    whole = launch.launch(script.name, ranks, steps=6, **FLAGS, **own)
+    launch.launch(script.name, ranks, steps=4, save=tmp_path / "a.pt", **FLAGS, **own)
+    rest = launch.launch(script.name, ranks, steps=6, resume=tmp_path / "a.pt", **FLAGS, **own)
+    assert [row["step"] for row in rest.steps] == [4, 5]
+    if script.name == "local_sgd":  # the other ranks' optimizer state is nobody's but theirs
+        assert rest.losses == pytest.approx(whole.losses[4:], abs=0.1)
+        return
+    assert rest.losses == pytest.approx(whole.losses[4:], abs=1e-6)
+    assert check.distance(
+        rest.ranks[0]["fingerprint_final"], whole.ranks[0]["fingerprint_final"]
+    ) < 1e-6 * check.distance(
+        whole.ranks[0]["fingerprint_initial"], whole.ranks[0]["fingerprint_final"]
+    )
+
+
+@pytest.mark.parametrize(("saved_by", "taken_up_by"), [("ddp", "gpu"), ("gpu", "ddp")])
+def test_a_checkpoint_is_not_bound_to_its_strategy(saved_by, taken_up_by, tmp_path):
+    launch.launch(saved_by, 2 if saved_by == "ddp" else 1, steps=5, save=tmp_path / "a", **FLAGS)
+    ranks = 2 if taken_up_by == "ddp" else 1
+    run = launch.launch(taken_up_by, ranks, steps=10, resume=tmp_path / "a", **FLAGS)
+    proof = check.same_training(run, check.baseline(steps=10, global_batch=24))
+    assert not [row for row in proof.rows if row["compared"].startswith("initial parameters")]
+
+
+def test_a_wrong_resume_is_no_proof(tmp_path):
+    """The optimizer's state left behind: the losses tell."""
+    launch.launch("gpu", steps=5, save=tmp_path / "a", optimizer="sgd", **FLAGS)
+    saved = torch.load(tmp_path / "a", weights_only=True)
+    saved["optimizer"]["state"] = {}
+    torch.save(saved, tmp_path / "a")
+    run = launch.launch("gpu", steps=10, resume=tmp_path / "a", optimizer="sgd", **FLAGS)
+    base = check.baseline(steps=10, global_batch=24, optimizer="sgd")
+    failed = check.compare(run, base).failed
+    assert {row["compared"].split(" (")[0] for row in failed} >= {
+        "largest difference of a step's loss"
+    }
+
+
+def test_saves_when_due_and_after_the_last_step(tmp_path):
+    launch.launch("gpu", steps=5, save=tmp_path / "a", save_every=2, **FLAGS)
+    assert torch.load(tmp_path / "a", weights_only=True)["steps_done"] == 5
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def refusal(**flags):
+    with pytest.raises(launch.RunRefused) as error:
+        launch.launch("gpu", steps=10, **{**FLAGS, **flags})
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+def test_refuses_what_it_cannot_resume(tmp_path):
+    launch.launch("gpu", steps=3, save=tmp_path / "a", **FLAGS)
+    half = tmp_path / "half"
+    half.write_bytes((tmp_path / "a").read_bytes()[:-1000])
+    assert "no such file" in refusal(resume=tmp_path / "nothing")
+    assert "no checkpoint of this course" in refusal(resume=half)
+    assert "saved with --model gpt, this run has mlp" in refusal(resume=tmp_path / "a", model="mlp")
+    assert "--save-every 0" in refusal(save=tmp_path / "b", save_every=0)
+
+
+def test_one_command_line_serves_the_first_start_and_every_restart(tmp_path):
+    kept = {"save": tmp_path / "a", "resume": tmp_path / "a", **FLAGS}
+    first = launch.launch("gpu", steps=4, **kept)
+    again = launch.launch("gpu", steps=6, **kept)
+    assert [row["step"] for row in first.steps + again.steps] == list(range(6))
+
+
+def test_by_hand_a_resumed_run_goes_on_in_its_folder(tmp_path):
+    command = [sys.executable, str(SRC / "_train_gpu.py"), "--global-batch", "24"]
+    command += ["--run-dir", str(tmp_path / "run"), "--save", str(tmp_path / "a")]
+    for steps in ("4", "8"):
+        resume = ["--resume", str(tmp_path / "a")]
+        subprocess.run([*command, "--steps", steps, *resume], check=True, cwd=ROOT)
+    run = launch.Run(tmp_path / "run")
+    assert not check.compare(run, check.baseline(steps=8, global_batch=24)).failed
+    refused = subprocess.run([*command, "--steps", "4"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "is not empty" in refused.stderr
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from bootcamp import checkpoint
+
+def write(file):
+    file.write(b"half of the new ")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoint.write_whole(Path(sys.argv[1]), write)
+"""
+
+
+def test_a_kill_while_saving_leaves_the_last_good_one(tmp_path):
+    path = tmp_path / "a"
+    checkpoint.write_whole(path, lambda file: file.write(b"the old one"))
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(path)])
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"the old one"
+    assert len(os.listdir(tmp_path)) == 2  # and the half one beside it
+    checkpoint.write_whole(path, lambda file: file.write(b"the new one"))
+    assert path.read_bytes() == b"the new one"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_synced_before_it_takes_its_place(tmp_path, monkeypatch):
+    order = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (order.append("sync"), sync(fd)))
+    monkeypatch.setattr(os, "replace", lambda *a: (order.append("rename"), replace(*a)))
+    checkpoint.write_whole(tmp_path / "a", lambda file: file.write(b"x"))
+    assert order == ["sync", "rename", "sync"]  # the file, its name, the folder

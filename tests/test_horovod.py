@@ -1,0 +1,104 @@
+"""Horovod, built here from its own source package and started by its own launcher."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from bootcamp import check, family, launch
+from bootcamp.paths import ROOT
+from bootcamp.variant import variant
+
+spec = importlib.util.spec_from_file_location("horovod_tool", ROOT / "tools" / "horovod.py")
+tool = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tool)
+
+needs_horovod = pytest.mark.skipif(
+    not launch.available("horovod"), reason="Horovod is not built: make horovod"
+)
+FLAGS = {"steps": 10, "global_batch": 24, "device": "cpu", "quiet": True}
+
+
+@needs_horovod
+def test_it_is_built_for_torch_and_gloo():
+    command = [sys.executable, "-m", "horovod.runner.launch", "--check-build"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.count("[X]") == 3
+    for line in ("[X] PyTorch", "[X] Gloo", "[ ] MPI"):
+        assert line in said
+
+
+@needs_horovod
+def test_the_record_says_what_horovod_says():
+    run = launch.launch("horovod", 2, **FLAGS)
+    assert run.measured_here
+    assert run.strategy == "horovod"
+    assert run.config["command"].startswith("horovodrun --gloo -np 2 python src/_train_horovod.py")
+    assert run.summary["launcher"] == "horovodrun"
+    assert [rank["world_size"] for rank in run.ranks] == [2, 2]
+
+
+@needs_horovod
+def test_a_new_optimizers_state_must_not_be_broadcast():
+    """Horovod makes the missing state by a step with zero gradients: AdamW's weight decay acts."""
+    lines = family.SCRIPTS["horovod"].path.read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("if optimizer.state:")]
+    always = variant("horovod", "always_broadcast", {line: "if True:"})
+    run = launch.launch(always, 2, optimizer="adamw", **FLAGS)
+    base = check.baseline(steps=10, global_batch=24, optimizer="adamw")
+    failed = " ".join(row["compared"] for row in check.compare(run, base).failed)
+    assert "loss" in failed
+    assert "initial parameters" in failed
+
+
+@needs_horovod
+def test_a_refusal_is_one_sentence():
+    with pytest.raises(launch.RunRefused) as error:
+        launch.launch("horovod", 2, **{**FLAGS, "global_batch": 25})
+    assert str(error.value).startswith(
+        "_train_horovod.py: --global-batch 25 does not divide over 2"
+    )
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_it_is_not_started_by_torchrun():
+    with pytest.raises(ValueError, match="this script is started by horovodrun"):
+        launch.launch("horovod", 2, start="torchrun", **FLAGS)
+
+
+@pytest.mark.parametrize("framework", ["horovod", "lightning", "accelerate"])
+def test_where_it_is_missing_one_sentence_says_how_to_get_it(framework, monkeypatch):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod,lightning,accelerate")
+    assert not launch.available(framework)
+    with pytest.raises(launch.RunRefused, match=f"{framework.capitalize()} is not installed here"):
+        launch.launch(framework, 2, **FLAGS)
+
+
+def test_a_wheel_belongs_to_one_torch(monkeypatch, tmp_path):
+    monkeypatch.setenv("BOOTCAMP_CACHE", str(tmp_path))
+    folder = tool.cache_folder()
+    assert folder.parent == tmp_path
+    folder.mkdir()
+    (folder / "horovod-0.28.1-x.whl").touch()
+    assert tool.cached_wheel().name == "horovod-0.28.1-x.whl"
+    monkeypatch.setattr(tool.importlib.metadata, "version", lambda _: "9.9")
+    assert tool.cached_wheel() is None
+
+
+def test_a_machine_without_a_compiler_is_told_what_to_install(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("BOOTCAMP_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(tool, "installed", lambda: False)
+    assert tool.main() == tool.CANNOT
+    assert "there is no C++ compiler" in capsys.readouterr().out
+
+
+def test_an_old_compiler_is_named(monkeypatch, tmp_path):
+    for name, text in (("g++", "#!/bin/sh\necho 8.3.0\n"), ("make", "#!/bin/sh\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert "g++ is 8.3.0, it needs 9 or newer" in tool.obstacle()

@@ -1,0 +1,117 @@
+"""One device, well used: mixed precision, activation checkpointing, accumulation, DataParallel."""
+
+import pytest
+import torch
+
+from bootcamp import activations, check, launch, models
+from bootcamp.models import gpt
+
+FLAGS = {"steps": 10, "global_batch": 24, "device": "cpu", "quiet": True}
+BASE = {"steps": 10, "global_batch": 24}
+CONTEXT, WIDTH, LAYERS, HEADS = (
+    gpt.SIZES["tiny"][name] for name in ("context", "width", "layers", "heads")
+)
+
+
+def largest_difference(run, base):
+    return max(abs(a - b) for a, b in zip(run.losses, base.losses, strict=True))
+
+
+@pytest.mark.parametrize(("autocast", "bound"), [("bfloat16", 5e-3), ("float16", 1e-3)])
+def test_mixed_precision_stays_near_float32(autocast, bound):
+    run = launch.launch("amp", autocast=autocast, **FLAGS)
+    base = check.baseline(optimizer="adamw", **BASE)
+    assert 0 < largest_difference(run, base) < bound
+    assert run.ranks[0]["parameter_bytes"] == base.ranks[0]["parameter_bytes"]
+    assert run.ranks[0]["activation_bytes"] < 0.75 * base.ranks[0]["activation_bytes"]
+
+
+def kept_bytes(keep):
+    """What the tiny GPT keeps, by formula: float32, 4 bytes an element."""
+    tokens = 24 * CONTEXT
+    block = {"inputs": tokens * WIDTH, "products": tokens * 10 * WIDTH}[keep]
+    head = tokens * (2 * WIDTH + 2 + gpt.VOCABULARY)  # its input, the norm's output, the scores
+    return 4 * (LAYERS * block + head)
+
+
+def test_keeping_only_inputs_changes_no_loss_and_keeps_what_the_formula_says():
+    run = launch.launch("checkpoint", keep="inputs", **FLAGS)
+    base = check.baseline(optimizer="adamw", **BASE)
+    assert run.losses == base.losses
+    assert run.ranks[0]["fingerprint_final"] == base.ranks[0]["fingerprint_final"]
+    assert run.ranks[0]["activation_bytes"] == pytest.approx(kept_bytes("inputs"), rel=0.05)
+
+
+def test_keeping_matrix_products_lies_between():
+    base = check.baseline(optimizer="adamw", **BASE)
+    run = launch.launch("checkpoint", keep="products", **FLAGS)
+    inputs = launch.launch("checkpoint", keep="inputs", **FLAGS)
+    assert run.losses == base.losses
+    assert run.ranks[0]["activation_bytes"] == pytest.approx(kept_bytes("products"), rel=0.05)
+    sizes = [each.ranks[0]["activation_bytes"] for each in (inputs, run, base)]
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("model", [name for name in models.NAMES if name != "resnet50"])
+def test_checkpointing_changes_no_loss_of_any_model(model):
+    run = launch.launch("checkpoint", model=model, **FLAGS)
+    assert run.losses == check.baseline(model=model, optimizer="adamw", **BASE).losses
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3, 4])
+def test_accumulation_trains_what_the_baseline_trains(micro_batches):
+    for optimizer in ("adamw", "sgd"):
+        own = {"micro_batches": micro_batches, "optimizer": optimizer}
+        run = launch.launch("accumulate", **own, **FLAGS)
+        check.same_training(run, check.baseline(optimizer=optimizer, **BASE))
+    whole = check.baseline(optimizer="sgd", **BASE).ranks[0]["activation_bytes"]
+    assert run.ranks[0]["activation_bytes"] == pytest.approx(whole / micro_batches, rel=0.01)
+
+
+def test_data_parallel_says_that_it_splits_nothing():
+    (adamw, _) = check.prove("dp", 1, **{**BASE, "device": "cpu"})
+    assert adamw.run.output().count("it runs the bare model and splits nothing") == 1
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_replicas_by_hand_train_what_the_baseline_trains(replicas):
+    for optimizer in ("adamw", "sgd"):
+        run = launch.launch("dp_by_hand", replicas=replicas, optimizer=optimizer, **FLAGS)
+        check.same_training(run, check.baseline(optimizer=optimizer, **BASE))
+
+
+def counted(forward, *parameters):
+    """Bytes that Activations counts for a forward and backward of a function's sum."""
+    model = torch.nn.ParameterList(parameters)
+    watch = activations.Activations(model)
+    watch.start()
+    forward().sum().backward()
+    watch.stop()
+    return watch.bytes
+
+
+def test_activations_counts_what_the_forward_made_and_nothing_else():
+    weight = torch.ones(100, requires_grad=True)
+    data = torch.ones(10, 100)
+    scalars = 8  # bytes of the sum and of the gradient that the backward begins with
+    assert counted(lambda: data * weight, weight) == scalars
+    assert counted(lambda: (data * weight).exp(), weight) == 4 * 1000 + scalars
+    assert counted(lambda: (data * weight).exp().view(1000).exp(), weight) == 8 * 1000 + scalars
+    assert counted(lambda: data[:5].t() * weight[:1].exp(), weight) == 4 + scalars
+
+
+def test_activations_sees_what_checkpointing_gives_up():
+    weight = torch.ones(100, requires_grad=True)
+
+    def twice(x):
+        return (x * weight).exp().exp()
+
+    kept = counted(lambda: twice(torch.ones(10, 100)), weight)
+    given_up = counted(
+        lambda: torch.utils.checkpoint.checkpoint(
+            twice, torch.ones(10, 100), use_reentrant=False, preserve_rng_state=False
+        ),
+        weight,
+    )
+    assert kept == 4 * 3 * 1000 + 8  # the input, and what each exp returned
+    assert given_up == 4 * 1000 + 8  # the input alone

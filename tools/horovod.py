@@ -1,0 +1,162 @@
+"""python tools/horovod.py
+
+Build the unmodified Horovod 0.28.1 source package against the installed torch, and install it.
+
+The wheel is kept in a cache outside the work tree (`BOOTCAMP_CACHE`, else `~/.cache/bootcamp`),
+by Python, torch and machine: it works with no other. Where it can't be built, one sentence says why
+and the exit code is 3.
+
+Two things keep Horovod from building with a plain `pip install`. Its setup.py imports torch, which
+pip's isolated build hides from it. And its CMake files ask for C++14 twice, while torch's headers
+need C++17; no flag reaches them, so a toolchain file changes what CMake takes C++14 to mean.
+"""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VERSION = "0.28.1"
+SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+TOOLCHAIN = """# C++14 shall mean C++17: torch's headers need it, and Horovod sets 14 in two places.
+set(CMAKE_PROJECT_INCLUDE "${CMAKE_CURRENT_LIST_FILE}")
+set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++17")
+"""
+OLDEST_COMPILER = 9
+MARK = ".horovod-torch"  # in the environment: the torch that its Horovod was built against
+CANNOT = 3  # the exit code for "not on this machine", told apart from a build that fails
+
+
+def cache_folder() -> Path:
+    """Where the wheel of this Python, this torch and this machine lies."""
+    base = os.environ.get("BOOTCAMP_CACHE")
+    base = Path(base) if base else Path.home() / ".cache" / "bootcamp"
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    torch = importlib.metadata.version("torch")
+    return base / f"horovod-{VERSION}-{python}-torch{torch}-{sys.platform}-{platform.machine()}"
+
+
+def cached_wheel() -> Path | None:
+    return next(iter(sorted(cache_folder().glob("horovod-*.whl"))), None)
+
+
+def installed() -> bool:
+    """Whether this environment has Horovod, built against the torch that it has."""
+    try:
+        importlib.metadata.version("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    mark = Path(sys.prefix) / MARK
+    return mark.exists() and mark.read_text() == importlib.metadata.version("torch")
+
+
+def obstacle() -> str | None:
+    """Why Horovod can't be built on this machine, None if it can."""
+    if sys.platform == "win32":
+        return "Horovod has no Windows build: use WSL2."
+    compiler = os.environ.get("CXX", "g++" if sys.platform == "linux" else "c++")
+    for tool, what in ((compiler, "C++ compiler"), ("make", "make")):
+        if not shutil.which(tool):
+            return (
+                f"Horovod is not built: there is no {what} ({tool}). Install it (on Debian and "
+                "Ubuntu: apt install g++ make), then run make horovod."
+            )
+    version = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True).stdout
+    if compiler.endswith("g++") and int(version.split(".")[0] or 0) < OLDEST_COMPILER:
+        return (
+            f"Horovod is not built: g++ is {version.strip()}, it needs {OLDEST_COMPILER} or newer."
+        )
+    return None
+
+
+def build() -> Path:
+    """Build the wheel into the cache and return its path. Raises CalledProcessError."""
+    target = cache_folder()
+    target.mkdir(parents=True, exist_ok=True)
+    print("Building Horovod (once for this Python and torch; about 5 minutes on two cores) ...")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bootcamp-horovod-") as scratch:
+        scratch = Path(scratch)
+        (scratch / "toolchain.cmake").write_text(TOOLCHAIN)
+        (scratch / "requirements.txt").write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
+        log = target / "build.log"
+        with open(log, "w") as output:
+            built = subprocess.run(
+                [*pip("wheel"), "--no-build-isolation", "--no-deps", "--no-binary", "horovod"]
+                + ["--no-cache-dir", "--require-hashes", "--verbose"]
+                + ["--wheel-dir", str(scratch), "--requirement", str(scratch / "requirements.txt")],
+                env={**os.environ, **environment(scratch / "toolchain.cmake")},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        if built.returncode:
+            sys.stderr.write("".join(log.read_text(errors="replace").splitlines(True)[-30:]))
+            sys.exit(f"Horovod did not build: the end of its log is above, all of it in {log}.")
+        (wheel,) = scratch.glob("horovod-*.whl")
+        beside = target / f".{os.getpid()}.tmp"
+        shutil.copy(wheel, beside)
+        os.replace(beside, target / wheel.name)
+    seconds = time.monotonic() - began
+    (target / "build_seconds.txt").write_text(f"{seconds:.0f}\n")
+    size = (target / wheel.name).stat().st_size
+    print(f"Horovod {VERSION} built in {seconds:.0f} s, {size / 1e6:.1f} MB.")
+    return target / wheel.name
+
+
+def environment(toolchain: Path) -> dict[str, str]:
+    """What Horovod's setup.py and CMake read: torch and gloo only, two jobs at a time."""
+    return {
+        "CMAKE_TOOLCHAIN_FILE": str(toolchain),
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 has dropped what Horovod's files ask for
+        "HOROVOD_CMAKE": shutil.which("cmake", path=Path(sys.executable).parent) or "cmake",
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_MPI": "1",
+        "MAKEFLAGS": f"-j{min(8, os.cpu_count() or 2)}",
+        **{name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")},
+    }
+
+
+def pip(command: str) -> list[str]:
+    return [sys.executable, "-m", "pip", command, "--disable-pip-version-check"]
+
+
+def install_group() -> None:
+    """Install what Horovod is built and run with: the group `horovod` of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    packages = project["optional-dependencies"]["horovod"]
+    constraint = ["--constraint", str(ROOT / "constraints.txt")]
+    subprocess.run([*pip("install"), "--quiet", *constraint, *packages], check=True)
+
+
+def install(wheel: Path) -> None:
+    """Install the wheel, and note which torch it was built against."""
+    subprocess.run([*pip("install"), "--quiet", "--no-deps", str(wheel)], check=True)
+    (Path(sys.prefix) / MARK).write_text(importlib.metadata.version("torch"))
+
+
+def main() -> int:
+    if installed():
+        print(f"Horovod {VERSION} is installed.")
+        return 0
+    wheel = cached_wheel()
+    if wheel is None and (why := obstacle()):
+        print(why)
+        return CANNOT
+    install_group()
+    install(wheel or build())
+    print(f"Horovod {VERSION} is installed, from {'the cache' if wheel else 'its source package'}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
