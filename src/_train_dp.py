@@ -8,7 +8,7 @@ from torch.nn import DataParallel
 
 from bootcamp import checkpoint, config, data, models, optimizers, record
 
-args = config.parse()
+args = config.parse(devices=("cuda",) if torch.cuda.is_available() else ("cpu",))
 device = torch.device(args.device)
 
 # 1. Processes

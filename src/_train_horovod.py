@@ -8,7 +8,7 @@ import torch
 
 from bootcamp import checkpoint, config, data, models, optimizers, record
 
-args = config.parse()
+args = config.parse(devices=("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",))
 device = torch.device(args.device)
 
 # 1. Processes

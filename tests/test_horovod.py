@@ -82,6 +82,11 @@ def test_a_wheel_belongs_to_one_torch(monkeypatch, tmp_path):
     folder.mkdir()
     (folder / "horovod-0.28.1-x.whl").touch()
     assert tool.cached_wheel().name == "horovod-0.28.1-x.whl"
+    monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
+    assert tool.cached_wheel() is None
+    assert tool.environment(tmp_path)["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+    monkeypatch.delenv("HOROVOD_GPU_OPERATIONS")
+    assert tool.cached_wheel() is not None
     monkeypatch.setattr(tool.importlib.metadata, "version", lambda _: "9.9")
     assert tool.cached_wheel() is None
 

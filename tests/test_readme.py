@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "logs/README.md", "slides/README.md")
 SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".js")
 # there only after a command, and ignored by git
-MADE = ("notebooks/work/", "slides/build/", "logs/<run>", "logs/course/", ".venv/")
+MADE_IN_LOGS = ("logs/<run>", "logs/course/", "logs/machine/", "logs/variants/")
+MADE = ("notebooks/work/", "slides/build/", ".venv/", *MADE_IN_LOGS)
 IN_LOGS = ("machine.json", "bench.json", "ranks/<k>", "steps.jsonl", "summary.json", "config.json")
 
 
@@ -48,7 +49,7 @@ def targets() -> set[str]:
 def lessons() -> dict[str, str]:
     """{"00 Start here": "notebooks/00_start_here.ipynb"} of the map; "" where it is not here."""
     rows = re.findall(
-        r"^\| (?:\[)?(\d\d [^|\]]+?)(?:\]\(([^)]+)\))? \|", text("README.md"), re.MULTILINE
+        r"^\| (?:\[)?(\d\d[a-z]? [^|\]]+?)(?:\]\(([^)]+)\))? \|", text("README.md"), re.MULTILINE
     )
     return dict(rows)
 
@@ -109,13 +110,13 @@ def test_every_function_exists(page):
 def test_the_map_is_the_notebooks_that_are_here():
     here = {path for path in lessons().values() if path}
     assert here == {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
-    numbers = [name[:2] for name in lessons()]
+    numbers = [name.split()[0] for name in lessons()]
     assert len(numbers) == len(set(numbers))
 
 
 def test_a_lesson_has_minutes_or_says_that_it_is_not_here():
     for line in text("README.md").splitlines():
-        if match := re.match(r"\| \[?(\d\d) ", line):
+        if match := re.match(r"\| \[?(\d\d[a-z]?) ", line):
             name, _, minutes, needs = (cell.strip() for cell in line.strip("|").split("|"))
             if name.startswith("["):
                 assert int(minutes) > 0, match[1]

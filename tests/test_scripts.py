@@ -28,6 +28,7 @@ HIDDEN_BY_NAME = {
     "launch.py": {"torch.distributed.run", "horovod.runner.launch", "horovodrun", "horovod"},
     "family.py": {"horovodrun", "horovod"},
     "processes.py": {"horovodrun"},
+    "link.py": {"_sweep_all_reduce.py"},
     "supervisor.py": {
         "distributed_c10d.py",
         "torch/distributed/",

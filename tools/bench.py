@@ -1,10 +1,11 @@
-"""python tools/bench.py [--pairs 12] [--launches 20]
+"""python tools/bench.py [--pairs 12] [--launches 20] [--rounds 7]
 
 Speed and memory of the course's own machinery, as ratios within one run:
 
 - how soon a warm launch takes its first step, beside torchrun;
 - steps per second of the scripts against the barest torch loop of the same model and batch, in
-  alternating pairs, so that a machine whose speed drifts slows both.
+  alternating pairs, so that a machine whose speed drifts slows both;
+- throughput and memory of the frameworks beside the bare DDP script, in rounds of one run each.
 
 Prints tables and writes logs/bench.json.
 """
@@ -16,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from bootcamp import launch, machine, summary
+from bootcamp import compare, family, launch, machine, summary
 from bootcamp.paths import LOGS
 from bootcamp.table import Table
 from bootcamp.variant import variant
@@ -77,11 +78,44 @@ def pairs(name: str, ranks: int, count: int, steps: int) -> dict:
     }
 
 
+FRAMEWORKS = ("ddp", "horovod", "lightning", "accelerate")
+
+
+def frameworks(ranks: int, rounds: int, steps: int) -> list[dict]:
+    """The same training by each framework, one after another; ratios to DDP within a round."""
+    there = [name for name in FRAMEWORKS if name == "ddp" or launch.available(name)]
+    runs = {name: [] for name in there}
+    for number in range(rounds):
+        for name in there if number % 2 else reversed(there):
+            runs[name].append(launch.launch(name, ranks, steps=steps, **FLAGS))
+    rows = []
+    for name in there:
+        beside = list(zip(runs[name], runs["ddp"], strict=True))
+        ratios = [mine.samples_per_second / bare.samples_per_second for mine, bare in beside]
+        rows.append(
+            {
+                "script": f"_train_{name}.py, {ranks} ranks",
+                "rounds": rounds,
+                "code lines": len(compare.code_lines(family.SCRIPTS[name].path)),
+                "samples/s": statistics.median(run.samples_per_second for run in runs[name]),
+                "ratio to ddp (median)": statistics.median(ratios),
+                "lowest": min(ratios),
+                "highest": max(ratios),
+                "MB sent per step": runs[name][0].ranks[0]["sent_bytes_per_step"] / 1e6,
+                "peak memory ratio": statistics.median(
+                    a.peak_bytes / b.peak_bytes for a, b in beside
+                ),
+            }
+        )
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--launches", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     print(f"{machine.cpu_name()}, {len(machine.cores())} cores\n")
     launch.launch("ddp", 2, steps=1, **FLAGS)
@@ -93,8 +127,12 @@ def main() -> int:
     print(starts, "\n", flush=True)
     ratios = [pairs("cpu", 1, args.pairs, args.steps), pairs("ddp", 2, args.pairs, args.steps)]
     table = Table(ratios, "Scripts against the barest torch loop of the same model and batch")
-    print(table)
+    print(table, "\n", flush=True)
+    caption = "The same training by each framework, same model, batch and ranks"
+    beside = Table(frameworks(2, args.rounds, args.steps), caption)
+    print(beside)
     result = {"machine": machine.describe(), "starts": starts.rows, "scripts": table.rows}
+    result["frameworks"] = beside.rows
     summary.write_json(LOGS / "bench.json", result)
     return 0
 

@@ -14,6 +14,7 @@ need C++17; no flag reaches them, so a toolchain file changes what CMake takes C
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -30,17 +31,25 @@ set(CMAKE_PROJECT_INCLUDE "${CMAKE_CURRENT_LIST_FILE}")
 set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++17")
 """
 OLDEST_COMPILER = 9
-MARK = ".horovod-torch"  # in the environment: the torch that its Horovod was built against
+MARK = ".horovod-built-for"  # in the environment: the name of its wheel's folder
 CANNOT = 3  # the exit code for "not on this machine", told apart from a build that fails
 
 
+def wishes() -> dict[str, str]:
+    """The user's own HOROVOD_ variables, such as HOROVOD_GPU_OPERATIONS=NCCL (see its docs)."""
+    return {name: os.environ[name] for name in sorted(os.environ) if name.startswith("HOROVOD_")}
+
+
 def cache_folder() -> Path:
-    """Where the wheel of this Python, this torch and this machine lies."""
+    """Where the wheel of this Python, this torch, this machine and these wishes lies."""
     base = os.environ.get("BOOTCAMP_CACHE")
     base = Path(base) if base else Path.home() / ".cache" / "bootcamp"
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     torch = importlib.metadata.version("torch")
-    return base / f"horovod-{VERSION}-{python}-torch{torch}-{sys.platform}-{platform.machine()}"
+    own = "".join(f"-{name.removeprefix('HOROVOD_')}={value}" for name, value in wishes().items())
+    own = re.sub(r"[^\w.=-]", "_", own).lower()
+    machine = f"{sys.platform}-{platform.machine()}"
+    return base / f"horovod-{VERSION}-{python}-torch{torch}-{machine}{own}"
 
 
 def cached_wheel() -> Path | None:
@@ -48,13 +57,13 @@ def cached_wheel() -> Path | None:
 
 
 def installed() -> bool:
-    """Whether this environment has Horovod, built against the torch that it has."""
+    """Whether this environment has Horovod, built against the torch that it has and as wished."""
     try:
         importlib.metadata.version("horovod")
     except importlib.metadata.PackageNotFoundError:
         return False
     mark = Path(sys.prefix) / MARK
-    return mark.exists() and mark.read_text() == importlib.metadata.version("torch")
+    return mark.exists() and mark.read_text() == cache_folder().name
 
 
 def obstacle() -> str | None:
@@ -111,7 +120,8 @@ def build() -> Path:
 
 
 def environment(toolchain: Path) -> dict[str, str]:
-    """What Horovod's setup.py and CMake read: torch and gloo only, two jobs at a time."""
+    """What Horovod's setup.py and CMake read: torch and gloo, and whatever the user wishes."""
+    mpi = {} if "HOROVOD_WITH_MPI" in os.environ else {"HOROVOD_WITHOUT_MPI": "1"}
     return {
         "CMAKE_TOOLCHAIN_FILE": str(toolchain),
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 has dropped what Horovod's files ask for
@@ -120,9 +130,9 @@ def environment(toolchain: Path) -> dict[str, str]:
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITHOUT_MPI": "1",
+        **mpi,
         "MAKEFLAGS": f"-j{min(8, os.cpu_count() or 2)}",
-        **{name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")},
+        **wishes(),
     }
 
 
@@ -139,9 +149,11 @@ def install_group() -> None:
 
 
 def install(wheel: Path) -> None:
-    """Install the wheel, and note which torch it was built against."""
-    subprocess.run([*pip("install"), "--quiet", "--no-deps", str(wheel)], check=True)
-    (Path(sys.prefix) / MARK).write_text(importlib.metadata.version("torch"))
+    """Install the wheel, and note what it was built for."""
+    subprocess.run(
+        [*pip("install"), "--quiet", "--no-deps", "--force-reinstall", str(wheel)], check=True
+    )
+    (Path(sys.prefix) / MARK).write_text(cache_folder().name)
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
 """python tools/reference.py MACHINE [--steps 40]
 
 Record runs of this machine for logs/reference/, small enough to be committed: the baseline and DDP
-on 1 and 2 ranks, and on every GPU where there are some. MACHINE names it in words that a reader
-understands, such as epyc-2core or 8xh100.
+on 1 and 2 ranks, Horovod on 2, and DDP on every GPU where there are some. MACHINE names it in words
+that a reader understands, such as epyc-2core or 8xh100.
 """
 
 import argparse
@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=40)
     args = parser.parse_args()
     wanted = [("cpu", 1), ("gpu", 1), ("ddp", 1), ("ddp", 2)]
+    if launch.available("horovod"):
+        wanted.append(("horovod", 2))
     if launch.gpu_count() > 2:
         wanted.append(("ddp", launch.gpu_count()))
     for script, ranks in wanted:

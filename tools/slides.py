@@ -33,7 +33,7 @@ README = ROOT / "README.md"
 PLACEHOLDER = re.compile(r"\{\{(.+?)\}\}")
 MINUTES = re.compile(r"^# .*\{.*\bminutes=(\d+)", re.MULTILINE)
 HEADING = re.compile(r"# \d\. ")
-LESSON = re.compile(r"\[?(\d\d) ([^\]]+?)(?:\]\(.*\))?")
+LESSON = re.compile(r"\[?(\d\d[a-z]?) ([^\]]+?)(?:\]\(.*\))?")
 # what a browser would load or go to: an attribute or a style that names another host
 EXTERNAL = re.compile(
     r"""(?:src|srcset|href|data|action|poster)\s*=\s*["']?\s*(?:https?:)?//[^\s"'>]+"""

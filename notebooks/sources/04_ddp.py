@@ -959,6 +959,9 @@ print(exercise.check("data_parallel"))
 # the global batch, a time-out that you chose, and everything that uses the group freed before it is
 # destroyed.
 #
+# **Lesson 04b** goes on from here: bucket size and compression, ranks with unequally much to do,
+# the death of a rank, NCCL, and the frameworks that are built on DDP.
+#
 # ## Sources
 #
 # - Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, VLDB 2020,

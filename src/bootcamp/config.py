@@ -50,6 +50,7 @@ def parse(
         args.timeout = datetime.timedelta(seconds=args.timeout)
         args.run_dir = _run_dir(args.run_dir)
         args.corpus_crc32, args.first_step = None, 0
+        args.own_flags = [flag.strip("-").replace("-", "_") for flag in own_flags or {}]
         if processes.rank() == 0:
             record.claim(args)
     except (ConfigError, record.FolderError) as error:

@@ -92,6 +92,56 @@ EXERCISES = {
             hint="Join a process group, take rank and world from it, wrap the model, and average "
             "the loss over the ranks before it is recorded.",
         ),
+        Exercise(
+            "thread_replicas",
+            task="Exercise of notebook 03: DataParallel by hand, without its last phase.\n"
+            "The replicas have their gradients, the model that is trained has none.",
+            solution="dp_by_hand",
+            takes_out=(
+                'with record_function("reduce"):',
+                "for parameter, *copies in zip(*(m.parameters() for m in [model, *replicas]), "
+                "strict=True):",
+                "parameter.grad = sum(replica.grad for replica in copies)",
+            ),
+            hint="Walk through model.parameters() and the replicas' parameters side by side: "
+            "zip() does that.\nThe loss is the mean over the whole batch already: are the "
+            "replicas' gradients to be summed or averaged?",
+        ),
+        Exercise(
+            "own_hook",
+            task="Exercise of notebook 04b: HOOKS lacks its first entry, a communication hook that "
+            'averages exactly.\nWrite it, and enter it under the name "none".',
+            solution="ddp_options",
+            takes_out=('"none": default_hooks.allreduce_hook,',),
+            ranks=2,
+            hint="Take bf16_compress as the model and leave the compression out. Summing is not "
+            "averaging, and the hook returns a future of the averaged bucket.",
+        ),
+        Exercise(
+            "accumulate",
+            task="Exercise of notebook 02: gradient accumulation, with the heart of its inner loop "
+            "taken out.\nEach part of the batch has to be trained on; their sum has to be the "
+            "whole batch's gradient.",
+            solution="accumulate",
+            takes_out=(
+                "loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) "
+                "/ len(inputs)",
+                "loss.backward()",
+            ),
+            hint="backward() adds to the gradients. models.loss is the mean over a part, but the "
+            "sum over all parts has to be the mean over the batch: what share of it is a part?",
+        ),
+        Exercise(
+            "with_horovod",
+            task="horovodrun --gloo -np 2 python notebooks/work/with_horovod.py --device cpu\n\n"
+            "Exercise of notebook 05: turn this DDP script into a Horovod script.\n"
+            "The first line above says who starts it: leave it there.",
+            solution="horovod",
+            ranks=2,
+            hint="Joining the ranks, a model that is wrapped no more, an optimizer that is, equal "
+            "parameters at the start, the mean of the loss under a name; and on a machine with "
+            "GPUs, config.parse(devices=...) as the course's script has it.",
+        ),
     )
 }
 

@@ -16,6 +16,7 @@ class Script:
     launcher: what starts it: python (one process), torchrun or horovodrun.
     framework: the package that it needs beyond torch, None for most.
     defines: functions and classes that its framework demands; the others have none.
+    own_device: whether it knows best what it can train on: launch passes it no --device.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Script:
     launcher: str = "torchrun"
     framework: str | None = None
     defines: tuple[str, ...] = ()
+    own_device: bool = False
 
     @property
     def path(self) -> Path:
@@ -33,19 +35,26 @@ class Script:
 SCRIPTS = {
     script.name: script
     for script in (
-        Script("cpu", parent=None, most_lines=0, launcher="python"),
+        Script("cpu", parent=None, most_lines=0, launcher="python", own_device=True),
         Script("gpu", parent="cpu", most_lines=5, launcher="python"),
         Script("amp", parent="gpu", most_lines=15, launcher="python"),
         Script("checkpoint", parent="gpu", most_lines=15, launcher="python"),
         Script("accumulate", parent="gpu", most_lines=15, launcher="python"),
-        Script("dp", parent="gpu", most_lines=15, launcher="python"),
-        Script("dp_by_hand", parent="gpu", most_lines=30, launcher="python"),
+        Script("dp", parent="gpu", most_lines=15, launcher="python", own_device=True),
+        Script("dp_by_hand", parent="gpu", most_lines=30, launcher="python", own_device=True),
         Script("ddp", parent="gpu", most_lines=15),
         Script("ddp_by_hand", parent="gpu", most_lines=15),
         Script("ddp_options", parent="ddp", most_lines=30, defines=("bf16_compress",)),
         Script("ddp_sync_batchnorm", parent="ddp", most_lines=25, defines=("SyncBatchNorm",)),
         Script("local_sgd", parent="ddp_by_hand", most_lines=15),
-        Script("horovod", parent="ddp", most_lines=15, launcher="horovodrun", framework="horovod"),
+        Script(
+            "horovod",
+            parent="ddp",
+            most_lines=15,
+            launcher="horovodrun",
+            framework="horovod",
+            own_device=True,
+        ),
         Script(
             "lightning", parent="ddp", most_lines=35, framework="lightning", defines=("Training",)
         ),

@@ -445,7 +445,7 @@ def _how_to_start(start: str, ranks_orders: list[dict], max_restarts: int) -> di
     if start == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", ranks, "--max-restarts", str(max_restarts)]
-        env |= RESTARTS_WORK if max_restarts else {}
+        env = {**RESTARTS_WORK, **env} if max_restarts else env
     else:
         command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", ranks]
         command += ["--network-interface", LOOPBACK, sys.executable]
@@ -491,7 +491,7 @@ def _device_flag(known, device: str, ranks: int) -> dict:
     """--device, spelt out: which it is must not depend on where the line is pasted."""
     if device != "auto":
         return {"device": device}
-    if known is None or known.name == "cpu":
+    if known is None or known.own_device:
         return {}  # a reader's own script may not know every device: it chooses itself
     return {"device": "cuda" if gpu_count() >= ranks else "cpu"}
 

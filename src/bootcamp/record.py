@@ -73,6 +73,7 @@ def _configuration(args) -> dict:
     return {
         **flags,
         "timeout": args.timeout.total_seconds(),
+        "own_flags": args.own_flags,
         "strategy": Path(sys.argv[0]).stem.removeprefix("_train_"),
         "script": _in_project(Path(sys.argv[0]).resolve()),
         "command": os.environ.get("BOOTCAMP_COMMAND", _command_by_hand()),
@@ -234,10 +235,13 @@ class Run:
         return self.folder / "ranks" / f"{self.rank}.trace.json"
 
     def _communication_seconds(self) -> float | None:
-        """Time of the traced step in collectives, waiting included; None without a trace."""
+        """Time of the traced step in collectives, waiting included.
+
+        None without a trace, and where torch's profiler sees none: Horovod's are not torch's.
+        """
         if not self._trace_path().exists():
             return None
-        return timeline.total_seconds(timeline.read(self._trace_path())["communicate"])
+        return timeline.total_seconds(timeline.read(self._trace_path())["communicate"]) or None
 
 
 def report_exceptions(run_dir: Path) -> None:

@@ -210,9 +210,10 @@ def names(runs) -> list[str]:
     for run in runs:
         twins = [other for other in runs if other.label == run.label]
         where = {"measured here" if twin.measured_here else "recorded" for twin in twins}
+        settings = [*SETTINGS, *run.config.get("own_flags", [])]
         differing = [
             f"{name.replace('_', ' ')} {run.config.get(name)}"
-            for name in SETTINGS
+            for name in settings
             if len({twin.config.get(name) for twin in twins}) > 1
         ]
         if len(where) > 1:

@@ -18,10 +18,7 @@ def read(path: Path) -> dict:
     kernels). Communicate is what gloo's threads or NCCL's kernels were busy with, which includes
     their waiting for the other ranks.
     """
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt") as file:
-        events = json.load(file)["traceEvents"]
-    complete = [event for event in events if event.get("ph") == "X" and event.get("dur", 0) > 0]
+    complete = _complete_events(path)
     on_gpu = [event for event in complete if event.get("cat") == "kernel"]
     marks = [event for event in complete if event["name"] == "training_step"]
     begin, length = (marks[0]["ts"], marks[0]["dur"]) if marks else (complete[0]["ts"], 0)
@@ -33,6 +30,37 @@ def read(path: Path) -> dict:
         "compute": merge(compute, begin),
         "communicate": merge(communicate, begin),
     }
+
+
+def phases(path: Path) -> dict[str, float]:
+    """Seconds of each named part of one traced step, in the order in which they began.
+
+    A part is what the script puts into `with torch.profiler.record_function("name"):`; torch's
+    optimizers name theirs too. Parts with one name are added up; one inside another counts to the
+    outer one alone. Raises ValueError where the trace holds no whole step.
+    """
+    complete = _complete_events(path)
+    steps = [event for event in complete if event["name"] == "training_step"]
+    if not steps:
+        raise ValueError(f"{path.name} holds no whole step: was the run ended while it was traced?")
+    step, seconds = steps[0], {}
+    named = [e for e in complete if e.get("cat") == "user_annotation" and e["tid"] == step["tid"]]
+    end = step["ts"]
+    for event in sorted(named, key=lambda event: (event["ts"], -event["dur"])):
+        if event is step or event["ts"] < end:
+            continue
+        end = event["ts"] + event["dur"]
+        name = event["name"].partition("#")[0]  # "Optimizer.step#AdamW.step"
+        seconds[name] = seconds.get(name, 0.0) + event["dur"] / 1e6
+    return seconds
+
+
+def _complete_events(path: Path) -> list[dict]:
+    """The events of a trace, packed or not, that have a begin and a length."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    return [event for event in events if event.get("ph") == "X" and event.get("dur", 0) > 0]
 
 
 def _communicates(event: dict) -> bool:

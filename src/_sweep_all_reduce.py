@@ -1,0 +1,68 @@
+"""torchrun --standalone --nproc-per-node 4 src/_sweep_all_reduce.py
+
+How long an all-reduce takes, from one number to 32 MiB, on whatever back end this machine has.
+
+`sweep.json` in the run folder holds a row for each size: its fastest call, which tells what the
+link takes, its median call, which tells how much the machine adds, and the two bandwidths of the
+fastest as nccl-tests defines them (link.bandwidths).
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from bootcamp import config, link, machine, summary
+
+WARMUP = 3
+
+host = machine.describe()  # before this process keeps to the cores of one rank
+rounds = {"type": int, "default": 30, "help": "calls of each size"}
+args = config.parse(devices=("auto", "cpu", "cuda"), own_flags={"--rounds": rounds})
+device = torch.device(args.device)
+wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+# 2. Sizes: a line is fitted to the powers of two, and tested on those between
+powers = [4 * 2**k for k in range(24)]
+between = [12 * 4**k for k in range(11)]
+sizes = sorted(powers + between)
+
+# 3. Data: zeros stay zeros, however often they are added up
+numbers = torch.zeros(max(sizes) // 4, device=device)
+
+# 4. Rounds over all sizes, so that a slow moment of the machine meets each of them
+seconds = torch.zeros(WARMUP + args.rounds, len(sizes), dtype=torch.float64)
+for turn in range(WARMUP + args.rounds):
+    dist.barrier()
+    for column, size in enumerate(sizes):
+        part = numbers[: size // 4]
+        wait()
+        began = time.perf_counter()
+        dist.all_reduce(part)
+        wait()
+        seconds[turn, column] = time.perf_counter() - began
+
+# 5. Record: a call has ended when its slowest rank has
+seconds = seconds[WARMUP:].to(device)
+dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+fastest, median = seconds.min(dim=0).values.tolist(), seconds.median(dim=0).values.tolist()
+rows = [
+    {
+        "bytes": size,
+        "seconds": fastest[column],
+        "median_seconds": median[column],
+        **link.bandwidths(size, fastest[column], world),
+        "held_out": size in between,
+    }
+    for column, size in enumerate(sizes)
+]
+if rank == 0:
+    about = {"backend": args.backend, "world_size": world, "machine": host}
+    summary.write_json(args.run_dir / "sweep.json", {**about, "rounds": args.rounds, "rows": rows})
+    summary.write(args.run_dir, "ok", steps=0)
+dist.barrier()
+dist.destroy_process_group()

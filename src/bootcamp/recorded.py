@@ -1,0 +1,103 @@
+"""Runs that need a framework which not every machine has: launched, or read from their record.
+
+    horovod = recorded.Experiments("horovod", "05_horovod")
+    run = horovod.launch("two-ranks", "horovod", 2, steps=20)
+
+Where the framework is installed, that is launch(). Elsewhere it says so and returns the recorded
+run of this name from logs/reference/05_horovod/. Figures and tables label it with its machine.
+
+To record a lesson's runs anew, on a machine that has the framework and is idle:
+BOOTCAMP_RECORD=1 python tools/notebooks.py 05. Standard library only.
+"""
+
+import gzip
+import itertools
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from bootcamp.launch import HOW_TO_GET, available, launch
+from bootcamp.paths import LOGS, REFERENCE, ROOT
+from bootcamp.runs import Run
+
+KEEPS = (".json", ".jsonl", ".out", ".err")
+PLACES = {str(LOGS): "logs", sys.prefix: ".venv", sys.base_prefix: "python", str(ROOT): "."}
+_numbers = itertools.count(1)
+
+
+class Experiments:
+    """The runs of one lesson. `ready`: whether its framework is installed here."""
+
+    def __init__(self, framework: str, lesson: str):
+        self.framework, self.lesson = framework, lesson
+        self.ready = available(framework)
+
+    def __repr__(self) -> str:
+        name = self.framework.capitalize()
+        if self.ready:
+            return f"{name} is installed: its runs below are made on this machine."
+        return (
+            f"{name} is not installed here. {HOW_TO_GET[self.framework]} "
+            "Until then, what is shown below was recorded on another machine."
+        )
+
+    def launch(self, name: str, script, ranks: int, env: dict | None = None, **flags) -> Run:
+        """Launch this experiment or return its record; arguments as launch() has them.
+
+        name: of the record's folder. env: may hold "{run}", which becomes the run's folder.
+        """
+        record = REFERENCE / self.lesson / name
+        if not self.ready:
+            print(f"{HOW_TO_GET[self.framework]} Until then this is a recorded run, {name}.")
+            return _recorded(record)
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        folder = LOGS / f"{stamp}-{name}-{os.getpid()}-{next(_numbers)}"
+        env = {key: str(value).replace("{run}", str(folder)) for key, value in (env or {}).items()}
+        run = launch(script, ranks, run_dir=folder, env=env, **flags)
+        if os.environ.get("BOOTCAMP_RECORD"):
+            keep(run.folder, record)
+        return run
+
+
+def _recorded(folder: Path) -> Run:
+    if not (folder / "summary.json").exists():
+        raise FileNotFoundError(
+            f"{folder.relative_to(ROOT)}: there is no such record. Record the lesson's runs on a "
+            "machine with the framework, as the docstring of bootcamp/recorded.py says."
+        )
+    return Run(folder)
+
+
+def said(run: Run) -> list[str]:
+    """What the ranks printed, in order of rank, if horovodrun or torchrun passed it on.
+
+    horovodrun marks each line with its rank, "[1]<stdout>:"; lines of several ranks may come in any
+    order.
+    """
+    path = run.folder / "ranks" / "launcher.out"
+    marked = re.findall(r"^\[(\d+)\]<stdout>:(.*)$", path.read_text(), re.M)
+    return [text for _, text in sorted(marked, key=lambda line: int(line[0]))]
+
+
+def keep(run: Path, record: Path) -> None:
+    """Copy a run's record to where the course finds it, large files compressed.
+
+    Beats, stacks and empty files are left out, as are the places of this machine's folders.
+    """
+    shutil.rmtree(record, ignore_errors=True)
+    for path in run.rglob("*"):
+        if path.suffix not in KEEPS or path.stat().st_size == 0:
+            continue
+        text = path.read_text(errors="replace")
+        for place, name in PLACES.items():
+            text = text.replace(place, name)
+        target = record / path.relative_to(run)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if len(text) > 100_000:
+            with gzip.open(f"{target}.gz", "wt") as file:
+                file.write(text)
+        else:
+            target.write_text(text)

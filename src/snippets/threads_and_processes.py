@@ -1,0 +1,66 @@
+"""python src/snippets/threads_and_processes.py
+
+Two workers, each with the same work: as two threads of one process, and as two processes.
+Prints JSON: for each kind of work the seconds of one worker alone, two threads, two processes.
+"""
+
+import json
+import time
+from argparse import Namespace
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import cache
+
+import torch
+
+from bootcamp import data, models
+
+WORKERS, ROUNDS = 2, 8
+FLAGS = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=16)
+torch.set_num_threads(1)  # a worker computes on one core
+
+
+def python_loop(worker):
+    total = 0
+    for number in range(400_000):
+        total += number
+    return total
+
+
+def matrix_products(worker):
+    square = torch.ones(768, 768)
+    for _ in range(3):
+        square = square @ square / 768
+    return square[0, 0].item()
+
+
+@cache
+def replica(worker):
+    return models.build(FLAGS), data.Batches(FLAGS, worker, WORKERS)(0)
+
+
+def replica_step(worker):
+    model, (inputs, targets) = replica(worker)
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    return loss.item()
+
+
+def seconds(pool, work, workers):
+    began = time.perf_counter()
+    list(pool.map(work, range(workers)))
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    rows = []
+    with ProcessPoolExecutor(WORKERS) as processes, ThreadPoolExecutor(WORKERS) as threads:
+        for work in (python_loop, matrix_products, replica_step):
+            times = []
+            for _ in range(ROUNDS):  # processes first: they are forked before any thread is
+                both = seconds(processes, work, WORKERS)
+                times.append((seconds(threads, work, 1), seconds(threads, work, WORKERS), both))
+            fastest = [min(column) for column in zip(*times, strict=True)]  # least disturbed
+            names = ("alone", "threads", "processes")
+            row = {"work": work.__name__.replace("_", " ")}
+            rows.append(row | dict(zip(names, fastest, strict=True)))
+    print(json.dumps(rows))

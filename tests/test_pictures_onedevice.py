@@ -1,0 +1,41 @@
+"""The pictures of notebook 02's second half: they draw what they are given."""
+
+import pytest
+
+pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
+
+from bootcamp import figure  # noqa: E402
+from bootcamp.pictures import onedevice  # noqa: E402
+
+FORMATS = {"float32": (8, 23), "bfloat16": (8, 7)}
+NONE = {"zero": 0.0, "few digits": 0.0, "all digits": 1.0, "infinite": 0.0}
+
+
+def drawings():
+    shares = [{**NONE, "zero": 0.25, "all digits": 0.75}, {**NONE, "infinite": 0.5}]
+    return {
+        "formats": onedevice.number_formats(FORMATS),
+        "fates": onedevice.fp16_fates({"weights": shares}, [0, 16], "Measured here."),
+        "held": onedevice.held_over_a_step(6, 10e6, 1e6),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("formats", "bfloat16 has 16 bits: sign 1, exponent 8, fraction 7"),
+        ("fates", "at a scale of 2^0 25 % become zero, at 2^16 50 % infinite"),
+        ("held", "all kept: at most 60.0 MB, ended at 18; inputs kept: at most 15.0 MB"),
+    ],
+)
+def test_a_picture_is_drawn_and_its_alternative_says_what_it_shows(name, says):
+    drawn = drawings()[name]
+    assert says in drawn.alt
+    assert figure.png(drawn).startswith(b"\x89PNG")
+
+
+def test_the_staircase_ends_empty_and_recomputing_costs_a_forward():
+    plain, again = onedevice.held(6, 10, 10), onedevice.held(6, 10, 1)
+    assert plain[-1] == (6 + 12, 0)
+    assert again[-1] == (6 + 6 + 12, 0)
+    assert max(size for _, size in again) == 6 * 1 + 10 - 1  # all inputs and one block's rest
