@@ -83,7 +83,7 @@ def test_a_checker_names_the_mistake():
     result = exercise.check_script(task, variant("ddp", "reader_whole", whole))
     assert not result.solved
     assert "give data.Batches the rank and the world size" in str(result)
-    fewer = {"for step in range(args.steps):": "for step in range(args.steps - 1):"}
+    fewer = {"for step in range(first, args.steps):": "for step in range(first, args.steps - 1):"}
     result = exercise.check_script(task, variant("ddp", "reader_fewer", fewer))
     assert not result.solved
     assert "Call run.step once in each of args.steps steps" in str(result)

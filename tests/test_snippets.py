@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from bootcamp import launch
+from bootcamp import family, launch
 from bootcamp.paths import SRC
 from bootcamp.pictures import ddp
 
@@ -16,13 +16,16 @@ HANGS_ON_PURPOSE = {"teardown"}
 def test_the_docstring_says_how_to_run_it(path):
     first = ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]
     assert f"src/snippets/{path.name}" in first
-    assert first.startswith(("python ", "torchrun --standalone --nproc-per-node 2 "))
+    starts = ("python ", "torchrun --standalone --nproc-per-node 2 ", "horovodrun --gloo -np 2 ")
+    assert first.startswith(starts)
 
 
 @pytest.mark.parametrize(
     "path", [p for p in SNIPPETS if p.stem not in HANGS_ON_PURPOSE], ids=lambda p: p.stem
 )
 def test_it_runs(path):
+    if family.launcher(path) == "horovodrun" and not launch.available("horovod"):
+        pytest.skip(f"Horovod is not installed. {launch.HOW_TO_GET['horovod']}")
     if "if __name__" in path.read_text():  # a program that starts its own processes
         assert launch.run_command(["python", str(path)]).strip()
         return

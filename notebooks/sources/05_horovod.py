@@ -273,7 +273,8 @@ trap
 # The next cell runs the script. Look at the command: another program starts the ranks.
 
 # %%
-run = horovod.launch("horovod", "horovod", RANKS, **{**same, "quiet": False})
+loud = {**same, "quiet": False}
+run = horovod.launch("horovod", "horovod", RANKS, **loud)
 
 # %% [markdown]
 # The next cell puts one process, DDP and Horovod side by side, and scores your first prediction.

@@ -36,13 +36,10 @@ class Experiments:
         self.ready = available(framework)
 
     def __repr__(self) -> str:
-        name = self.framework.capitalize()
         if self.ready:
-            return f"{name} is installed: its runs below are made on this machine."
-        return (
-            f"{name} is not installed here. {HOW_TO_GET[self.framework]} "
-            "Until then, what is shown below was recorded on another machine."
-        )
+            name = self.framework.capitalize()
+            return f"{name} is installed: the runs of this lesson are made on this machine."
+        return self._missing("recorded runs stand in")
 
     def launch(self, name: str, script, ranks: int, env: dict | None = None, **flags) -> Run:
         """Launch this experiment or return its record; arguments as launch() has them.
@@ -51,7 +48,7 @@ class Experiments:
         """
         record = REFERENCE / self.lesson / name
         if not self.ready:
-            print(f"{HOW_TO_GET[self.framework]} Until then this is a recorded run, {name}.")
+            print(self._missing(f"the recorded run {name} stands in"))
             return _recorded(record)
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = LOGS / f"{stamp}-{name}-{os.getpid()}-{next(_numbers)}"
@@ -60,6 +57,10 @@ class Experiments:
         if os.environ.get("BOOTCAMP_RECORD"):
             keep(run.folder, record)
         return run
+
+    def _missing(self, instead: str) -> str:
+        name = self.framework.capitalize()
+        return f"{name} is not installed here: {instead}. {HOW_TO_GET[self.framework]}"
 
 
 def _recorded(folder: Path) -> Run:

@@ -190,7 +190,8 @@ def timeline(step: dict, run: Run) -> Figure:
     for tensor, activity, start, end in spans:
         place, (_, colour) = tensors.index(tensor), ACTIVITIES[activity]
         left, wide = (start - begin_at) / 1e3, (end - start) / 1e3
-        axes.barh(place, wide, left=left, height=0.85, color=colour)
+        look = {"color": colour, "edgecolor": colour, "linewidth": 1.2}  # seen if ever so short
+        axes.barh(place, wide, left=left, height=0.75, **look)
     axes.set_ylim(len(tensors), -1)
     axes.set_xlim(0)
     ends = (0, len(tensors) - 1)
