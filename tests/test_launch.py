@@ -73,7 +73,7 @@ def terminal_baseline(tmp_path_factory):
 def test_by_hand_in_a_terminal(terminal_baseline, tmp_path):
     """`python src/_train_cpu.py` and `torchrun ... src/_train_ddp.py`: the same losses."""
     flags = ["--steps", "5", "--global-batch", "24", "--run-dir", str(tmp_path / "ddp")]
-    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "4", "src/_train_ddp.py"]
+    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "src/_train_ddp.py"]
     done = by_hand(*torchrun, *flags)
     assert done.returncode == 0, done.stderr
     check.same_training(runs.load(tmp_path / "ddp"), terminal_baseline)
