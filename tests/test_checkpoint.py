@@ -13,11 +13,12 @@ from bootcamp.paths import ROOT, SRC
 
 FLAGS = {"global_batch": 24, "device": "cpu", "quiet": True}
 RANKS = {"python": 1, "torchrun": 2, "horovodrun": 2}
+WHOLE = [script for script in family.SCRIPTS.values() if not script.in_parts]
 NOT_THE_BASELINE = ("amp", "local_sgd")
 OWN = {"dp_by_hand": {"cores_per_rank": min(2, len(os.sched_getaffinity(0)))}}
 
 
-@pytest.mark.parametrize("script", list(family.SCRIPTS.values()), ids=lambda s: s.name)
+@pytest.mark.parametrize("script", WHOLE, ids=lambda s: s.name)
 def test_every_script_goes_on_where_it_was_saved(script, tmp_path):
     if script.framework and not launch.available(script.framework):
         pytest.skip(f"{script.framework} is not installed")

@@ -161,14 +161,36 @@ def _compare_processes(proof: Proof) -> None:
 
 
 def _compare_samples(proof: Proof) -> None:
-    """The ranks' samples must be disjoint and together the baseline's batch, in every step."""
+    """The ranks' samples must be disjoint and together the baseline's batch, in every step.
+
+    Ranks that hold one model together must have the same samples: they share them.
+    """
     baseline = proof.baseline.ranks[0]["sample_ids"]
     first = max(rank["first_step"] for rank in proof.run.ranks)
-    twice = missing = 0
+    models = _models(proof.run)
+    twice = missing = unshared = 0
     for step, expected in enumerate(baseline[first:], start=first):
-        ids = [i for rank in proof.run.ranks for i in rank["sample_ids"][step - rank["first_step"]]]
+        shares = [[rank["sample_ids"][step - rank["first_step"]] for rank in m] for m in models]
+        ids = [i for share in shares for i in share[0]]
         twice += len(ids) - len(set(ids))
         missing += len(set(expected) ^ set(ids))
+        unshared += sum(other != share[0] for share in shares for other in share)
+    if len(models) < len(proof.run.ranks):
+        expected = proof.run.config["data_parallel"]
+        proof.add(
+            "shares of the batch",
+            len(models),
+            expected,
+            len(models) == expected,
+            "Give data.Batches a rank's place along the data axis, and the size of that axis.",
+        )
+        proof.add(
+            "batches that differ among the ranks of one model",
+            unshared,
+            0,
+            unshared == 0,
+            "Ranks that hold one model together must draw the same share of the batch.",
+        )
     proof.add(
         "samples that two ranks trained on",
         twice,
@@ -204,9 +226,49 @@ def _compare_losses(proof: Proof, tolerance: float) -> None:
     )
 
 
+def _models(run: Run) -> list[list[dict]]:
+    """The ranks, grouped by the model that they hold together: those with one share of the data.
+
+    Where the script lays out as many shares as ranks, each rank has a whole model.
+    """
+    groups = {}
+    for rank in run.ranks:
+        whole = run.config.get("data_parallel", run.world) == run.world
+        groups.setdefault(rank["rank"] if whole else rank["data_share"], []).append(rank)
+    return list(groups.values())
+
+
+def _fingerprints(model: list[dict], moment: str) -> list[list[float]]:
+    """The fingerprint of a whole model as each of its ranks knows it.
+
+    Ranks with different stages (a pipeline) add up to the model; ranks with the same ones (tensor
+    parallelism) must agree, so each takes its turn in the sum. Fingerprints are linear.
+    """
+    parts = {}
+    for rank in model:
+        parts.setdefault(tuple(rank["stages"]), []).append(rank[f"fingerprint_{moment}"])
+    whole = [sum(values) for values in zip(*(part[0] for part in parts.values()), strict=True)]
+    return [
+        [total - first + own for total, first, own in zip(whole, part[0], mine, strict=True)]
+        for part in parts.values()
+        for mine in part
+    ]
+
+
 def _compare_parameters(proof: Proof, tolerance: float) -> None:
     base = proof.baseline.ranks[0]
     moved = distance(base["fingerprint_initial"], base["fingerprint_final"])
+    held = [sorted({stage for rank in m for stage in rank["stages"]}) for m in _models(proof.run)]
+    incomplete = [model for model in held if model != base["stages"]]
+    if incomplete:
+        proof.add(
+            "stages that a model has",
+            ", ".join(incomplete[0]),
+            ", ".join(base["stages"]),
+            False,
+            "The ranks of one model must hold each of its stages.",
+        )
+        return
     hints = {
         "initial": "Ranks begin with different parameters: broadcast those of rank 0.",
         "final": "A layer is not synchronised, or gradients are summed instead of averaged.",
@@ -215,7 +277,8 @@ def _compare_parameters(proof: Proof, tolerance: float) -> None:
         del hints["initial"]  # a run that resumed begins where the baseline has left no fingerprint
     for moment, hint in hints.items():
         expected = base[f"fingerprint_{moment}"]
-        apart = [distance(rank[f"fingerprint_{moment}"], expected) for rank in proof.run.ranks]
+        found = [mine for model in _models(proof.run) for mine in _fingerprints(model, moment)]
+        apart = [distance(mine, expected) for mine in found]
         worst = max(apart) / moved if math.isfinite(sum(apart)) and moved > 0 else math.inf
         proof.add(
             f"{moment} parameters apart, as a share of the way the baseline's moved",

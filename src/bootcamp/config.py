@@ -18,6 +18,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 LONGEST_TIMEOUT = 7 * 24 * 3600
 OPTIMIZERS = ("adamw", "sgd")
 DEVICES = ("auto", "cpu", "cuda", "meta")
+HOLD_ONE_MODEL = ("pipeline", "tensor", "context")  # axes of a mesh that share a batch
 
 
 class ConfigError(Exception):
@@ -25,28 +26,44 @@ class ConfigError(Exception):
 
 
 def parse(
-    devices: tuple[str, ...] = DEVICES, own_flags: dict[str, dict] | None = None
+    devices: tuple[str, ...] = DEVICES,
+    own_flags: dict[str, dict] | None = None,
+    mesh: tuple[str, ...] = ("data",),
+    devices_per_rank: int = 1,
 ) -> argparse.Namespace:
     """The script's flags, checked, plus what follows from them.
 
     devices: the values of --device that the script can train on; the first is the default.
     own_flags: the script's own, each with what argparse's add_argument takes:
         {"--hook": {"default": "none", "help": "..."}}.
+    mesh: the axes that the script lays its ranks out on. With two, such as ("data", "tensor"), the
+        flag --mesh 2x2 gives their sizes. Ranks along an axis of HOLD_ONE_MODEL train the same
+        samples.
+    devices_per_rank: how many each process trains on; `args.devices` names them, `args.device` is
+        the first. One process may have a GPU and the CPU; without a GPU all of them are the CPU.
 
     Resolved beyond the flags: `device` ("cpu", "cuda:1"), `backend` of the process group ("gloo",
-    "nccl"), `timeout` as a timedelta, `run_dir` as an absolute path. The process gets its cores and
+    "nccl"), `timeout` as a timedelta, `run_dir` as an absolute path, `mesh` as a tuple of sizes and
+    `data_parallel`, the number of shares of a batch. The process gets its cores and
     its GPU, the random generator its seed, and rank 0 creates the run folder.
 
     A flag that cannot be met ends the process with exit code 2 and one sentence from rank 0.
     """
     parser = _parser(devices)
+    if len(mesh) > 1:
+        parser.add_argument("--mesh", help=f"ranks along {' x '.join(mesh)}, such as 2x2")
     for flag, settings in (own_flags or {}).items():
         parser.add_argument(flag, **settings)
     try:
         args = parser.parse_args()
+        args.axes, args.mesh = mesh, _mesh(getattr(args, "mesh", None), mesh)
+        args.data_parallel = math.prod(
+            size for axis, size in zip(mesh, args.mesh, strict=True) if axis not in HOLD_ONE_MODEL
+        )
         _check(args)
         asked = args.device
-        args.device, args.backend = _resolve_device(asked)
+        args.devices, args.backend = _resolve_devices(asked, devices_per_rank)
+        args.device = args.devices[0]
         args.timeout = datetime.timedelta(seconds=args.timeout)
         args.run_dir = _run_dir(args.run_dir)
         args.corpus_crc32, args.first_step = None, 0
@@ -61,6 +78,11 @@ def parse(
     if args.device == "cpu" and asked == "auto" and processes.rank() == 0:
         print(
             f"No GPU for each of {processes.local_count()} rank(s) on this host: training on CPU."
+        )
+    if len(set(args.devices)) < devices_per_rank and processes.rank() == 0:
+        print(
+            f"Each rank's {devices_per_rank} devices are one and the same here, {args.device}: "
+            "everything runs, and nothing is gained."
         )
     return args
 
@@ -114,13 +136,20 @@ def _check(args: argparse.Namespace) -> None:
     args.lr = {"adamw": 1e-3, "sgd": 0.05}[args.optimizer] if args.lr is None else args.lr
     if not 0 < args.lr < math.inf:
         raise ConfigError(f"--lr {args.lr}: expected a positive number. Try 0.001.")
-    world = processes.count()
-    if args.global_batch % world:
-        below = args.global_batch - args.global_batch % world
-        nearest = f"{below} or {below + world}" if below else f"{world}"
+    shares = args.data_parallel
+    if args.global_batch % shares:
+        below = args.global_batch - args.global_batch % shares
+        nearest = f"{below} or {below + shares}" if below else f"{shares}"
+        who = "ranks: every rank" if shares == processes.count() else "models: each of them"
         raise ConfigError(
-            f"--global-batch {args.global_batch} does not divide over {world} ranks: every rank "
-            f"needs the same number of samples. Give a multiple of {world}, such as {nearest}."
+            f"--global-batch {args.global_batch} does not divide over {shares} {who} "
+            f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
+        )
+    if shares < processes.count() and (args.save or args.resume):
+        flag = "--save" if args.save else "--resume"
+        raise ConfigError(
+            f"{flag}: each rank of this script holds a part of the model, and these files hold "
+            f"whole ones. Leave {flag} out, or use a script whose ranks hold whole models."
         )
     if args.timeout > LONGEST_TIMEOUT:
         raise ConfigError(
@@ -138,21 +167,44 @@ def _check(args: argparse.Namespace) -> None:
         )
 
 
-def _resolve_device(wanted: str) -> tuple[str, str]:
-    """The device of this rank and the backend of its process group."""
-    if wanted == "meta":  # a rehearsal: shapes without numbers, to see that every tensor is moved
-        return "meta", "gloo"
-    gpus = torch.cuda.device_count()
-    if wanted == "cuda" and gpus < processes.local_count():
-        found = "none" if gpus == 0 else f"only {gpus}"
+def _mesh(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """The number of ranks along each axis: as given, else 2 along the last and the rest before."""
+    world = processes.count()
+    if given is None:
+        last = world if len(axes) == 1 else (2 if world % 2 == 0 else 1)
+        return (*([world // last] * (len(axes) - 1)), last)
+    sizes = given.lower().split("x")
+    if len(sizes) != len(axes) or not all(size.isdigit() and int(size) for size in sizes):
         raise ConfigError(
-            f"--device cuda: {processes.local_count()} rank(s) on this host need a GPU each, and "
+            f"--mesh {given}: expected {len(axes)} numbers, {' x '.join(axes)}, such as 2x2."
+        )
+    mesh = tuple(map(int, sizes))
+    if math.prod(mesh) != world:
+        raise ConfigError(
+            f"--mesh {given}: {' x '.join(axes)} is {' x '.join(sizes)} = {math.prod(mesh)} ranks, "
+            f"and {world} were started. Give sizes that multiply to {world}."
+        )
+    return mesh
+
+
+def _resolve_devices(wanted: str, each: int) -> tuple[list[str], str]:
+    """The devices of this rank and the backend of its process group."""
+    if wanted == "meta":  # a rehearsal: shapes without numbers, to see that every tensor is moved
+        return ["meta"] * each, "gloo"
+    gpus, local = torch.cuda.device_count(), processes.local_count()
+    if wanted == "cuda" and gpus < local * each and not gpus == local == 1:
+        found = "none" if gpus == 0 else f"only {gpus}"
+        share = "a GPU each" if each == 1 else f"{each} GPUs each"
+        raise ConfigError(
+            f"--device cuda: {local} rank(s) on this host need {share}, and "
             f"torch {torch.__version__} finds {found}. Use --device cpu, or start fewer ranks."
         )
-    if wanted == "cuda" or (wanted == "auto" and gpus >= processes.local_count()):
-        torch.cuda.set_device(processes.local_rank())
-        return f"cuda:{processes.local_rank()}", "nccl"
-    return "cpu", "gloo"
+    if wanted == "cpu" or gpus == 0 or (gpus < local * each and not gpus == local == 1):
+        return ["cpu"] * each, "gloo"
+    first = processes.local_rank() * each
+    torch.cuda.set_device(first)
+    mine = [f"cuda:{number}" for number in range(first, min(first + each, gpus))]
+    return mine + ["cpu"] * (each - len(mine)), "nccl"
 
 
 def _run_dir(given: str | None) -> Path:

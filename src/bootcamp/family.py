@@ -17,6 +17,7 @@ class Script:
     framework: the package that it needs beyond torch, None for most.
     defines: functions and classes that its framework demands; the others have none.
     own_device: whether it knows best what it can train on: launch passes it no --device.
+    in_parts: whether a rank holds only a part of the model.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Script:
     framework: str | None = None
     defines: tuple[str, ...] = ()
     own_device: bool = False
+    in_parts: bool = False
 
     @property
     def path(self) -> Path:
@@ -59,6 +61,12 @@ SCRIPTS = {
             "lightning", parent="ddp", most_lines=35, framework="lightning", defines=("Training",)
         ),
         Script("accelerate", parent="ddp", most_lines=15, framework="accelerate"),
+        Script("mp", parent="gpu", most_lines=15, launcher="python", own_device=True),
+        Script("ddp_mp", parent="mp", most_lines=15, own_device=True),
+        Script("pp", parent="ddp", most_lines=35, in_parts=True),
+        Script("ddp_pp", parent="pp", most_lines=15, in_parts=True),
+        Script("tp", parent="ddp", most_lines=40, in_parts=True),
+        Script("fsdp_tp", parent="tp", most_lines=15, in_parts=True),
     )
 }
 

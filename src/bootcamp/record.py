@@ -74,6 +74,7 @@ def _configuration(args) -> dict:
         **flags,
         "timeout": args.timeout.total_seconds(),
         "own_flags": args.own_flags,
+        "mesh": dict(zip(args.axes, args.mesh, strict=True)),
         "strategy": Path(sys.argv[0]).stem.removeprefix("_train_"),
         "script": _in_project(Path(sys.argv[0]).resolve()),
         "command": os.environ.get("BOOTCAMP_COMMAND", _command_by_hand()),
@@ -172,6 +173,8 @@ class Run:
         record = {
             "rank": self.rank,
             "world_size": self.world,
+            "data_share": self.batches.rank,
+            "stages": stages(self.model),
             "first_step": self.first_step,
             "device": str(self.device),
             "parameter_device": next(self.model.parameters()).device.type,
@@ -291,12 +294,17 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
     drawn from a generator seeded by the parameter's name: so a model has one fingerprint however it
     is wrapped or cut. The root mean square of two fingerprints' differences estimates the Euclidean
     distance between the parameters (Achlioptas, JCSS 66, 2003). `beat` is called now and then.
+
+    A parameter that is sharded over ranks (a DTensor) is gathered: all of them have to call this.
+    Of a pipeline each rank has the fingerprint of its own stages; their sum is the model's.
     """
     total = torch.zeros(PROJECTIONS, dtype=torch.float64)
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             return None
         name = models.own_name(name)
+        if hasattr(parameter, "full_tensor"):
+            parameter = parameter.detach().full_tensor()
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         for chunk in parameter.detach().flatten().split(CHUNK):
             values = chunk.cpu().double()
@@ -306,6 +314,12 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
                 total[direction] += signs @ values
             beat()
     return total.tolist()
+
+
+def stages(model: torch.nn.Module) -> list[str]:
+    """The names of the model's stages that this rank holds, such as ["block2", "head"]."""
+    names = (models.own_name(name) for name, _ in model.named_parameters())
+    return sorted({name.partition(".")[0] for name in names})
 
 
 def storage_bytes(tensors) -> int:

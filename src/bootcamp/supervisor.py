@@ -39,6 +39,7 @@ FORKSERVER = Path(forkserver.__file__)
 GUARD = Path(guard.__file__)
 HOROVOD_EXIT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)
 HOROVOD_PREFIX = re.compile(r"^\[(\d+)\]<(?:stdout|stderr)>:", re.M)
+TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.M)
 ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.S)
 
 
@@ -248,7 +249,7 @@ class Job:
         ends = ("launcher.out", "launcher.err") if rank is None else (f"{rank}.err",)
         paths = [self.folder / "ranks" / end for end in ends]
         texts = [path.read_text(errors="replace")[-20_000:] for path in paths if path.exists()]
-        return "".join(texts)
+        return TORCH_PREFIX.sub("", "".join(texts))
 
     def _note_sessions(self) -> None:
         """Sessions of torchrun's or horovodrun's workers, to find them when they are orphans."""

@@ -34,6 +34,12 @@ def build(args) -> nn.Sequential:
     return stages.to(getattr(torch, args.dtype))
 
 
+def stage_names(args) -> list[str]:
+    """The names of the model's stages in order, without building them."""
+    family = FAMILIES[args.model]
+    return [name for name, _ in family.stages(**family.SIZES[args.size])]
+
+
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy. outputs: (..., classes), targets: int64 of the shape before it."""
     return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())

@@ -1,0 +1,47 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_ddp_mp.py --steps 20 --global-batch 32
+
+Data parallel over processes, each of which has its model on two devices.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+args = config.parse(devices_per_rank=2)
+device, second_device = (torch.device(name) for name in args.devices)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+# 2. Model
+model = models.build(args)
+half = len(model) // 2
+model[:half].to(device)
+model[half:].to(second_device)
+model[half].register_forward_pre_hook(lambda stage, inputs: inputs[0].to(second_device))
+model = DistributedDataParallel(model, device_ids=None)  # None: the model says where it is
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets.to(second_device))
+    loss.backward()
+    optimizer.step()
+    mean_loss = loss.detach() / world
+    dist.all_reduce(mean_loss)
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()

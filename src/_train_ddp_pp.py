@@ -1,0 +1,64 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_ddp_pp.py --mesh 2x2
+
+Two dimensions: pipelines side by side, each with its share of the batch (data parallelism).
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import get_schedule_class
+
+from bootcamp import config, data, models, optimizers, pipeline, record
+
+args = config.parse(own_flags=pipeline.FLAGS, mesh=("data", "pipeline"))
+device = torch.device(args.device)
+pipeline.check(args)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+mesh = init_device_mesh(device.type, args.mesh, mesh_dim_names=args.axes)
+copies, pipe = mesh["data"], mesh["pipeline"]
+
+# 2. Model
+mine = pipeline.stages_of_rank(args.schedule, pipe.get_local_rank(), pipe.size())
+parts = pipeline.cut(models.build(args), len(mine) * pipe.size())
+stages = [
+    PipelineStage(parts[i].to(device), i, len(parts), device, group=pipe.get_group()) for i in mine
+]
+model = pipeline.join(parts[i] for i in mine)
+first_here, last_here = 0 in mine, len(parts) - 1 in mine
+
+# 3. Data
+# one for each pipeline
+batches = data.Batches(args, copies.get_local_rank(), copies.size())
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+pipeline.record_actions(args, rank, stages)
+zero = next(model.parameters()).new_zeros(())
+schedule_class = get_schedule_class(pipeline.SCHEDULES[args.schedule].name_in_torch)
+whole = stages if pipeline.SCHEDULES[args.schedule].chunks > 1 else stages[0]
+schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
+for step in range(args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    given, losses = (inputs,) if first_here else (), []
+    if last_here:
+        schedule.step(*given, target=targets, losses=losses)
+    else:
+        schedule.step(*given)
+    for parameter in model.parameters():  # whole only now, after the last micro-batch
+        dist.all_reduce(parameter.grad, group=copies.get_group())
+        parameter.grad /= copies.size()
+    optimizer.step()
+    mean_loss = sum(losses, zero).detach() / args.micro_batches
+    mean_loss /= copies.size()
+    dist.all_reduce(mean_loss)  # only the rank with the last stage has losses
+    run.step(step, mean_loss)
+run.finish()
+dist.destroy_process_group()

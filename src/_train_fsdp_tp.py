@@ -1,0 +1,77 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_fsdp_tp.py --mesh 2x2
+
+Two dimensions: blocks split over the ranks of a row (tensor), and sharded over the rows (FSDP2).
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from bootcamp import config, data, models, optimizers, record, tensor
+
+args = config.parse(own_flags=tensor.FLAGS, mesh=("data", "tensor"))
+tensor.check(args)
+device = torch.device(args.device)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+mesh = init_device_mesh(device.type, args.mesh, mesh_dim_names=args.axes)
+row, rows = mesh["data"].get_local_rank(), mesh["data"].size()
+
+# 2. Model
+model = models.build(args).to(device)
+between = Shard(1) if args.sequence_parallel else Replicate()  # blocks: dimension 1 is the text
+plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+plan["attention.out"] = RowwiseParallel(output_layouts=between)
+plan["up"] = ColwiseParallel(input_layouts=between)
+plan["down"] = RowwiseParallel(output_layouts=between)
+scores = {"output_layouts": Shard(-1), "use_local_output": False}
+around = {"head.scores": ColwiseParallel(input_layouts=between, **scores)}
+if args.sequence_parallel:
+    plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
+    plan["attention"] = PrepareModuleInput(
+        input_layouts=Shard(1), desired_input_layouts=Replicate()
+    )
+    around["embedding"] = PrepareModuleOutput(
+        output_layouts=Replicate(), desired_output_layouts=Shard(1)
+    )
+    around["head.norm"] = SequenceParallel()
+for block in model[1:-1]:
+    parallelize_module(block, mesh["tensor"], plan)
+    fully_shard(block, mesh=mesh["data"])
+parallelize_module(model, mesh["tensor"], around)
+fully_shard(model, mesh=mesh["data"])
+
+# 3. Data
+# the ranks of a row train one share, together
+batches = data.Batches(args, row, rows)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    with loss_parallel():
+        loss = models.loss(model(inputs), targets)
+        loss.backward()
+    optimizer.step()
+    mean_loss = loss.detach().full_tensor() / rows
+    dist.all_reduce(mean_loss, group=mesh["data"].get_group())
+    run.step(step, mean_loss)
+run.finish()
+dist.destroy_process_group()

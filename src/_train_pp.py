@@ -1,0 +1,55 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_pp.py --schedule 1f1b --micro-batches 8
+
+Pipeline parallelism: each rank holds a part of the layers, micro-batches flow through all of them.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import get_schedule_class
+
+from bootcamp import config, data, models, optimizers, pipeline, record
+
+args = config.parse(own_flags=pipeline.FLAGS, mesh=("pipeline",))
+device = torch.device(args.device)
+pipeline.check(args)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+# 2. Model
+mine = pipeline.stages_of_rank(args.schedule, rank, world)
+parts = pipeline.cut(models.build(args), len(mine) * world)
+stages = [PipelineStage(parts[i].to(device), i, len(parts), device) for i in mine]
+model = pipeline.join(parts[i] for i in mine)
+first_here, last_here = 0 in mine, len(parts) - 1 in mine
+
+# 3. Data
+# one pipeline trains the whole batch
+batches = data.Batches(args, 0, 1)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+pipeline.record_actions(args, rank, stages)
+zero = next(model.parameters()).new_zeros(())
+schedule_class = get_schedule_class(pipeline.SCHEDULES[args.schedule].name_in_torch)
+whole = stages if pipeline.SCHEDULES[args.schedule].chunks > 1 else stages[0]
+schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
+for step in range(args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    given, losses = (inputs,) if first_here else (), []
+    if last_here:
+        schedule.step(*given, target=targets, losses=losses)
+    else:
+        schedule.step(*given)
+    optimizer.step()
+    mean_loss = sum(losses, zero).detach() / args.micro_batches
+    dist.all_reduce(mean_loss)  # only the rank with the last stage has losses
+    run.step(step, mean_loss)
+run.finish()
+dist.destroy_process_group()

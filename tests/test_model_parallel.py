@@ -1,0 +1,149 @@
+"""Models in parts over devices and ranks: the same training, clear refusals, no waiting ranks."""
+
+import time
+
+import pytest
+
+from bootcamp import check, launch, pipeline
+from bootcamp.variant import variant
+
+BATCH = 24
+FLAGS = {"device": "cpu", "global_batch": BATCH}
+SGD = {**FLAGS, "steps": 10, "optimizer": "sgd", "quiet": True}
+
+
+@pytest.mark.parametrize(
+    ("script", "ranks", "model"),
+    [("mp", 1, "gpt"), ("mp", 1, "striped-lstm"), ("ddp_mp", 4, "gpt")],
+)
+def test_a_model_cut_over_two_devices(script, ranks, model):
+    check.prove(script, ranks, model=model, **FLAGS)
+
+
+@pytest.mark.parametrize("schedule", pipeline.SCHEDULES)
+def test_every_schedule_on_two_ranks(schedule):
+    check.prove("pp", 2, schedule=schedule, **FLAGS)
+
+
+@pytest.mark.parametrize("schedule", pipeline.SCHEDULES)
+def test_every_schedule_on_four_ranks(schedule):
+    run = launch.launch("pp", 4, schedule=schedule, micro_batches=8, **SGD)
+    check.same_training(run, check.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    held = [rank["stages"] for rank in run.ranks]
+    assert sum(map(len, held)) == 8, "each stage of the model lies on one rank"
+
+
+@pytest.mark.parametrize(("model", "dtype"), [("striped-lstm", "float32"), ("mlp", "float64")])
+def test_other_models_in_a_pipeline(model, dtype):
+    """The MLP in float64: micro-batches round differently, and its ReLUs have a kink."""
+    check.prove("pp", 2, model=model, dtype=dtype, **FLAGS)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_tensor_parallelism(ranks, sequence_parallel):
+    check.prove("tp", ranks, sequence_parallel=sequence_parallel, **FLAGS, steps=6)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble", "dualpipe"])
+def test_data_by_pipeline(schedule):
+    check.prove("ddp_pp", 4, schedule=schedule, **FLAGS)
+
+
+@pytest.mark.parametrize("mesh", ["2x2", "4x1", "1x4"])
+def test_data_by_tensor(mesh):
+    run = launch.launch("fsdp_tp", 4, mesh=mesh, sequence_parallel=True, **SGD)
+    check.same_training(run, check.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    assert run.config["mesh"] == dict(
+        zip(("data", "tensor"), map(int, mesh.split("x")), strict=True)
+    )
+
+
+def rejected(script, ranks, **flags):
+    run = launch.launch(script, ranks, **SGD, **flags)
+    proof = check.compare(run, check.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    return " ".join(row["compared"] for row in proof.failed)
+
+
+def test_rejects_tensor_ranks_with_different_batches():
+    line = "batches = data.Batches(args, 0, 1)"
+    other = {line: f"{line}\nif rank:\n    batches.global_ids = lambda step: torch.arange(24)"}
+    assert "batches that differ among the ranks of one model" in rejected(
+        variant("tp", "tp_other_batch", other), 2
+    )
+
+
+def test_rejects_tensor_ranks_with_different_norms():
+    """Replicated parameters that drift apart: each rank's own copy is in its fingerprint."""
+    line = 'parallelize_module(model, mesh["tensor"], around)'
+    drift = {line: f"{line}\nif rank:\n    model.block0.mlp_norm.weight.data += 0.01"}
+    assert "initial parameters" in rejected(variant("tp", "tp_drift", drift), 2)
+
+
+def test_rejects_a_pipeline_whose_gradients_are_summed_over_micro_batches():
+    line = "schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)"
+    summed = {line: line[:-1] + ", scale_grads=False)"}
+    rows = rejected(variant("pp", "pp_summed", summed), 2)
+    assert "loss" in rows
+    assert "final parameters" in rows
+
+
+def test_rejects_a_pipeline_that_lost_a_stage():
+    line = "model = pipeline.join(parts[i] for i in mine)"
+    lost = variant("pp", "pp_lost", {line: f"{line}\nif rank == 0:\n    del model[-1]"})
+    assert "stages that a model has" in rejected(lost, 2)
+
+
+def test_rejects_pipelines_that_train_the_same_share():
+    line = "batches = data.Batches(args, copies.get_local_rank(), copies.size())"
+    same = {line: "batches = data.Batches(args, 0, copies.size())"}
+    assert "shares of the batch" in rejected(variant("ddp_pp", "ddp_pp_same", same), 4)
+
+
+@pytest.mark.parametrize(
+    ("script", "ranks", "flags", "sentence"),
+    [
+        ("pp", 4, {"schedule": "1f1b", "micro_batches": 2}, "needs at least 4 micro-batches"),
+        ("pp", 2, {"schedule": "dualpipe", "micro_batches": 2}, "needs at least 4 micro-batches"),
+        ("pp", 2, {"schedule": "interleaved", "micro_batches": 5, "global_batch": 25}, "2 rounds"),
+        ("pp", 2, {"micro_batches": 5}, "does not divide the 24 samples"),
+        ("pp", 4, {"schedule": "zero-bubble", "model": "mlp"}, "need 8 stages, mlp"),
+        ("pp", 2, {"model": "resnet50"}, "normalise each micro-batch by itself"),
+        ("pp", 2, {"save": "x.pt"}, "each rank of this script holds a part of the model"),
+        ("ddp_pp", 4, {"mesh": "3x2"}, "data x pipeline is 3 x 2 = 6 ranks, and 4 were started"),
+        ("fsdp_tp", 4, {"mesh": "2"}, "expected 2 numbers, data x tensor"),
+        ("fsdp_tp", 4, {"global_batch": 25}, "does not divide over 2 models"),
+        ("tp", 3, {}, "4 attention heads do not divide over 3 tensor-parallel ranks"),
+        ("tp", 2, {"model": "mlp"}, "Choose gpt"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(script, ranks, flags, sentence):
+    with pytest.raises(launch.RunRefused) as error:
+        launch.launch(script, ranks, quiet=True, **{**FLAGS, **flags})
+    assert sentence in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_one_micro_batch_is_enough_for_gpipe():
+    assert launch.launch("pp", 2, schedule="gpipe", micro_batches=1, **SGD).status == "ok"
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
+def test_a_rank_that_raises_within_a_schedule_ends_all(schedule):
+    line = "pipeline.record_actions(args, rank, stages)"
+    fails = "def fails(*inputs):\n    raise ValueError('in the middle')\n"
+    script = variant(
+        "pp", "pp_raises", {line: f"{fails}if rank == 1:\n    model[0].forward = fails\n{line}"}
+    )
+    began = time.monotonic()
+    with pytest.raises(launch.RankFailed) as error:
+        launch.launch(script, 2, schedule=schedule, **SGD)
+    assert time.monotonic() - began < 10
+    assert "rank 1" in str(error.value)
+    assert "ValueError: in the middle" in str(error.value)
+
+
+def test_every_action_is_recorded():
+    run = launch.launch("pp", 2, schedule="gpipe", micro_batches=3, **{**SGD, "steps": 2})
+    text = (run.folder / "ranks" / "1.actions.jsonl").read_text()
+    assert len(text.splitlines()) == 2 * 2 * 3, "steps x (F and B) x micro-batches"
