@@ -573,14 +573,15 @@ for each in (apart, whole):
 #
 # "Only rank 0 writes the loss, so only rank 0 needs its mean." The next cell runs that. Horovod has
 # an alarm for it, the stall check: after 60 seconds, here 2, it shall name the tensor and the ranks
-# that are missing. In case it does not, we set an alarm clock of Python's own: after 5 seconds
+# that are missing. In case it does not, we set an alarm clock of Python's own: after 8 seconds
 # `faulthandler` prints where each rank stands, and ends it.
 
 # %%
 mean = 'mean_loss = hvd.allreduce(loss.detach(), name="mean_loss")'
 changes = {mean: f"mean_loss = loss.detach()\nif rank == 0:\n    {mean}"}
-alarm = "import faulthandler\nfaulthandler.dump_traceback_later(5, exit=True)"
-changes["hvd.init()"] = f"hvd.init()\n{alarm}"
+alarm = "import faulthandler\nfaulthandler.dump_traceback_later(8, exit=True)"
+begins = "run = record.Run(args, model, optimizer, batches, world)"
+changes[begins] = f"{begins}\n{alarm}"
 only_0 = variant("horovod", "horovod_only_rank_0", changes)
 stall = {"env": {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2}, "raises": False, **same}
 hung = horovod.launch("only-rank-0", only_0, 2, **stall)
