@@ -105,6 +105,7 @@ def record_actions(args, rank: int, stages: list) -> None:
     A line has `step`, `stage`, `action`, `micro_batch`, and `began` and `ended` in seconds of the
     host's monotonic clock, which all of its processes share. Actions are F, a forward; B, a whole
     backward; I and W, the two halves of one: the gradient of the input, that of the weights.
+    On a GPU the times are those at which the work was queued, not those of its execution.
     """
     file = open(args.run_dir / "ranks" / f"{rank}.actions.jsonl", "a", buffering=1)  # noqa: SIM115
     counts: dict[tuple, int] = {}
