@@ -23,12 +23,14 @@ copies, pipe = mesh["data"], mesh["pipeline"]
 
 # 2. Model
 mine = pipeline.stages_of_rank(args.schedule, pipe.get_local_rank(), pipe.size())
-parts = pipeline.cut(models.build(args), len(mine) * pipe.size())
+count = len(mine) * pipe.size()
+parts = pipeline.cut(models.build(args), count)
 stages = [
-    PipelineStage(parts[i].to(device), i, len(parts), device, group=pipe.get_group()) for i in mine
+    PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group()) for i in mine
 ]
 model = pipeline.join(parts[i] for i in mine)
-first_here, last_here = 0 in mine, len(parts) - 1 in mine
+del parts  # those of the other ranks
+first_here, last_here = 0 in mine, count - 1 in mine
 
 # 3. Data
 # one for each pipeline
@@ -49,7 +51,7 @@ for step in range(args.steps):
     optimizer.zero_grad()
     given, losses = (inputs,) if first_here else (), []
     if last_here:
-        schedule.step(*given, target=targets, losses=losses)
+        schedule.step(*given, target=targets, losses=losses, return_outputs=False)
     else:
         schedule.step(*given)
     for parameter in model.parameters():  # whole only now, after the last micro-batch

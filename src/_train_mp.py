@@ -7,7 +7,7 @@ import torch
 
 from bootcamp import checkpoint, config, data, models, optimizers, record
 
-args = config.parse(devices_per_rank=2)
+args = config.parse(devices_per_rank=2, mixed_devices=True)
 device, second_device = (torch.device(name) for name in args.devices)
 
 # 1. Processes

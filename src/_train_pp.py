@@ -20,10 +20,12 @@ rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
 mine = pipeline.stages_of_rank(args.schedule, rank, world)
-parts = pipeline.cut(models.build(args), len(mine) * world)
-stages = [PipelineStage(parts[i].to(device), i, len(parts), device) for i in mine]
+count = len(mine) * world
+parts = pipeline.cut(models.build(args), count)
+stages = [PipelineStage(parts[i].to(device), i, count, device) for i in mine]
 model = pipeline.join(parts[i] for i in mine)
-first_here, last_here = 0 in mine, len(parts) - 1 in mine
+del parts  # those of the other ranks
+first_here, last_here = 0 in mine, count - 1 in mine
 
 # 3. Data
 # one pipeline trains the whole batch
@@ -44,7 +46,7 @@ for step in range(args.steps):
     optimizer.zero_grad()
     given, losses = (inputs,) if first_here else (), []
     if last_here:
-        schedule.step(*given, target=targets, losses=losses)
+        schedule.step(*given, target=targets, losses=losses, return_outputs=False)
     else:
         schedule.step(*given)
     optimizer.step()

@@ -333,13 +333,16 @@ def test_scripts_choose_gpu_and_nccl_when_torch_finds_them(monkeypatch):
         "found.append(config._resolve_devices('auto', 2))  # 2 GPUs for 2 ranks with 2 each\n"
         "import os; os.environ |= {'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '1'}\n"
         "found.append(config._resolve_devices('auto', 2))\n"
+        "torch.cuda.device_count = lambda: 1\n"
+        "found += [config._resolve_devices('auto', 2, mixed) for mixed in (False, True)]\n"
         "import json; print(json.dumps(found))"
     )
     environment = {**os.environ, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "RANK": "1"}
     done = by_hand("python", "-c", code, env=environment)
     answers = json.loads(done.stdout.splitlines()[-1])
     assert answers[:3] == [[["cuda:1"], "nccl"], [["cuda:1"], "nccl"], [["cpu"], "gloo"]]
-    assert answers[3:] == [[["cpu", "cpu"], "gloo"], [["cuda:0", "cuda:1"], "nccl"]]
+    assert answers[3:5] == [[["cpu", "cpu"], "gloo"], [["cuda:0", "cuda:1"], "nccl"]]
+    assert answers[5:] == [[["cpu", "cpu"], "gloo"], [["cuda:0", "cpu"], "nccl"]]
 
 
 def test_every_tensor_is_moved_to_the_device():

@@ -60,7 +60,13 @@ class Activations(TorchDispatchMode):
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         others = {storage_of(tensor)._cdata for tensor in [*self._parameters, *gradients]}
         self._made = {key: made for key, made in self._made.items() if not made[0].expired()}
-        return sum(nbytes for key, (_, nbytes) in self._made.items() if key not in others)
+        return sum(_bytes_now(*made) for key, made in self._made.items() if key not in others)
+
+
+def _bytes_now(reference: StorageWeakRef, nbytes: int) -> int:
+    """What a storage holds now: FSDP empties those of gathered parameters and keeps the storage."""
+    storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    return nbytes if storage is None else min(nbytes, storage.nbytes())
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:

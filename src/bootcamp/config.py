@@ -4,6 +4,7 @@ import argparse
 import datetime
 import math
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ def parse(
     own_flags: dict[str, dict] | None = None,
     mesh: tuple[str, ...] = ("data",),
     devices_per_rank: int = 1,
+    mixed_devices: bool = False,
 ) -> argparse.Namespace:
     """The script's flags, checked, plus what follows from them.
 
@@ -40,7 +42,8 @@ def parse(
         flag --mesh 2x2 gives their sizes. Ranks along an axis of HOLD_ONE_MODEL train the same
         samples.
     devices_per_rank: how many each process trains on; `args.devices` names them, `args.device` is
-        the first. One process may have a GPU and the CPU; without a GPU all of them are the CPU.
+        the first. Without enough GPUs all of them are the CPU.
+    mixed_devices: whether one process with one GPU may take the CPU as its second device.
 
     Resolved beyond the flags: `device` ("cpu", "cuda:1"), `backend` of the process group ("gloo",
     "nccl"), `timeout` as a timedelta, `run_dir` as an absolute path, `mesh` as a tuple of sizes and
@@ -62,7 +65,7 @@ def parse(
         )
         _check(args)
         asked = args.device
-        args.devices, args.backend = _resolve_devices(asked, devices_per_rank)
+        args.devices, args.backend = _resolve_devices(asked, devices_per_rank, mixed_devices)
         args.device = args.devices[0]
         args.timeout = datetime.timedelta(seconds=args.timeout)
         args.run_dir = _run_dir(args.run_dir)
@@ -79,11 +82,8 @@ def parse(
         print(
             f"No GPU for each of {processes.local_count()} rank(s) on this host: training on CPU."
         )
-    if len(set(args.devices)) < devices_per_rank and processes.rank() == 0:
-        print(
-            f"Each rank's {devices_per_rank} devices are one and the same here, {args.device}: "
-            "everything runs, and nothing is gained."
-        )
+    if devices_per_rank > 1 and processes.rank() == 0:
+        print(_which_devices(args.devices))
     return args
 
 
@@ -145,10 +145,10 @@ def _check(args: argparse.Namespace) -> None:
             f"--global-batch {args.global_batch} does not divide over {shares} {who} "
             f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
         )
-    if shares < processes.count() and (args.save or args.resume):
+    if set(args.axes) & set(HOLD_ONE_MODEL) and (args.save or args.resume):
         flag = "--save" if args.save else "--resume"
         raise ConfigError(
-            f"{flag}: each rank of this script holds a part of the model, and these files hold "
+            f"{flag}: the ranks of this script hold parts of a model, and these files hold "
             f"whole ones. Leave {flag} out, or use a script whose ranks hold whole models."
         )
     if args.timeout > LONGEST_TIMEOUT:
@@ -170,11 +170,17 @@ def _check(args: argparse.Namespace) -> None:
 def _mesh(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
     """The number of ranks along each axis: as given, else 2 along the last and the rest before."""
     world = processes.count()
+    if given is None and len(axes) == 1:
+        return (world,)
+    if given is None and world > 1 and world % 2:
+        raise ConfigError(
+            f"{world} ranks have no half to lie along {axes[-1]}. "
+            f"Start an even number of them, or say --mesh {world}x1 or --mesh 1x{world}."
+        )
     if given is None:
-        last = world if len(axes) == 1 else (2 if world % 2 == 0 else 1)
-        return (*([world // last] * (len(axes) - 1)), last)
+        return (max(1, world // 2), min(2, world))
     sizes = given.lower().split("x")
-    if len(sizes) != len(axes) or not all(size.isdigit() and int(size) for size in sizes):
+    if len(sizes) != len(axes) or not all(re.fullmatch(r"[1-9]\d*", s, re.ASCII) for s in sizes):
         raise ConfigError(
             f"--mesh {given}: expected {len(axes)} numbers, {' x '.join(axes)}, such as 2x2."
         )
@@ -187,19 +193,31 @@ def _mesh(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
     return mesh
 
 
-def _resolve_devices(wanted: str, each: int) -> tuple[list[str], str]:
+def _which_devices(devices: list[str]) -> str:
+    """One sentence on what several devices of one rank are on this machine."""
+    if len(set(devices)) == 1:
+        return (
+            f"Each rank's {len(devices)} devices are one and the same here, {devices[0]}: "
+            "everything runs, and nothing is gained."
+        )
+    slow = ": what lies on the CPU is computed at its speed" if "cpu" in devices else ""
+    return f"Rank 0 trains on {' and '.join(devices)}{slow}."
+
+
+def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[str], str]:
     """The devices of this rank and the backend of its process group."""
     if wanted == "meta":  # a rehearsal: shapes without numbers, to see that every tensor is moved
         return ["meta"] * each, "gloo"
     gpus, local = torch.cuda.device_count(), processes.local_count()
-    if wanted == "cuda" and gpus < local * each and not gpus == local == 1:
+    enough = gpus >= local * each or (mixed and gpus == local == 1)
+    if wanted == "cuda" and not enough:
         found = "none" if gpus == 0 else f"only {gpus}"
         share = "a GPU each" if each == 1 else f"{each} GPUs each"
         raise ConfigError(
             f"--device cuda: {local} rank(s) on this host need {share}, and "
             f"torch {torch.__version__} finds {found}. Use --device cpu, or start fewer ranks."
         )
-    if wanted == "cpu" or gpus == 0 or (gpus < local * each and not gpus == local == 1):
+    if wanted == "cpu" or not enough:
         return ["cpu"] * each, "gloo"
     first = processes.local_rank() * each
     torch.cuda.set_device(first)

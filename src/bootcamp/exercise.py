@@ -132,6 +132,33 @@ EXERCISES = {
             "sum over all parts has to be the mean over the batch: what share of it is a part?",
         ),
         Exercise(
+            "ranks_of_two_devices",
+            task="Exercise of notebook 06: make this script train on several ranks, each with its "
+            "model on two devices.",
+            solution="ddp_mp",
+            ranks=2,
+            hint="Join a process group, take rank and world from it, wrap the model after its "
+            "halves were moved, and average the loss. DDP need not know any device: device_ids "
+            "stays None.",
+        ),
+        Exercise(
+            "pipeline",
+            task="Exercise of notebook 06b: a pipeline without the heart of its loop.\n"
+            "The schedule is made. Who gives it the inputs, who the targets, and who gets losses?",
+            solution="pp",
+            takes_out=(
+                "given, losses = (inputs,) if first_here else (), []",
+                "if last_here:",
+                "schedule.step(*given, target=targets, losses=losses, return_outputs=False)",
+                "else:",
+                "schedule.step(*given)",
+            ),
+            ranks=2,
+            hint="Every rank calls schedule.step once in a step. Only the rank with the first "
+            "stage passes inputs. Only the one with the last stage passes target= and losses=, "
+            "an empty list that the schedule fills. Elsewhere losses stays empty.",
+        ),
+        Exercise(
             "with_horovod",
             task="horovodrun --gloo -np 2 python notebooks/work/with_horovod.py --device cpu\n\n"
             "Exercise of notebook 05: turn this DDP script into a Horovod script.\n"
@@ -141,6 +168,19 @@ EXERCISES = {
             hint="Joining the ranks, a model that is wrapped no more, an optimizer that is, equal "
             "parameters at the start, the mean of the loss under a name; and on a machine with "
             "GPUs, config.parse(devices=...) as the course's script has it.",
+        ),
+        Exercise(
+            "split_the_blocks",
+            task="Exercise of notebook 06c: this plan splits the first matrix of each pair by its "
+            "columns.\nThe plan for the second ones is missing, and so is every sum.",
+            solution="tp",
+            takes_out=(
+                'plan["attention.out"] = RowwiseParallel(output_layouts=between)',
+                'plan["down"] = RowwiseParallel(output_layouts=between)',
+            ),
+            ranks=2,
+            hint="Two modules of a block read what a column split has left on each rank: their "
+            "matrices are split by rows. The sum over the ranks comes out laid out as `between`.",
         ),
     )
 }

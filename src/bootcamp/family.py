@@ -67,6 +67,7 @@ SCRIPTS = {
         Script("ddp_pp", parent="pp", most_lines=15, in_parts=True),
         Script("tp", parent="ddp", most_lines=40, in_parts=True),
         Script("fsdp_tp", parent="tp", most_lines=15, in_parts=True),
+        Script("megatron", parent="tp", most_lines=45, framework="megatron", in_parts=True),
     )
 }
 

@@ -29,6 +29,7 @@ HOW_TO_GET = {
     "horovod": "Build it with make horovod (minutes, once).",
     "lightning": 'Install it with pip install "lightning>=2.6".',
     "accelerate": 'Install it with pip install "accelerate>=1.10".',
+    "megatron": 'Install it with pip install "megatron-core>=0.16,<0.17".',
 }
 POLL_SECONDS = 0.1
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"

@@ -53,6 +53,8 @@ def check(args) -> None:
     layers = len(models.stage_names(args))
     share = args.global_batch // args.data_parallel
     least = {"1f1b": ranks, "dualpipe": stages}.get(args.schedule, 1)
+    if m < 1:
+        config.refuse(f"--micro-batches {m}: expected more than zero. Give a larger number.")
     if m < least:
         config.refuse(
             f"--micro-batches {m}: {args.schedule} over {ranks} ranks has {stages} stages and "

@@ -74,6 +74,7 @@ def _configuration(args) -> dict:
         **flags,
         "timeout": args.timeout.total_seconds(),
         "own_flags": args.own_flags,
+        "devices": args.devices,
         "mesh": dict(zip(args.axes, args.mesh, strict=True)),
         "strategy": Path(sys.argv[0]).stem.removeprefix("_train_"),
         "script": _in_project(Path(sys.argv[0]).resolve()),
@@ -127,20 +128,25 @@ class Run:
         self.first_step = args.first_step
         self.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
         self._steps = None
+        self._sent_after, self._sent_steps = None, 0
+        # a pipeline's first step also runs the stages to learn their shapes: watch its second
+        self._watched = min(int("pipeline" in args.axes), args.steps - args.first_step - 1)
         if self.rank == 0:
             self._steps = open(self.folder / "steps.jsonl", "a")  # noqa: SIM115
         self.initial_fingerprint = fingerprint(model, self._beat)
         self._activations = activations.Activations(model)
-        self._activations.start()
         self._begin_step()
 
     def step(self, step: int, loss: torch.Tensor) -> None:
         """Take down one step. loss: the mean over the global batch, on any device, shape ()."""
         loss = None if loss.is_meta else loss.item()  # waits for the device, so the time is whole
         seconds = time.perf_counter() - self._began
-        if self.steps_done == 0:
+        if self.steps_done == self._watched:
             self._activations.stop()
+        if self.steps_done == 0:
             self._sent_before = sent_bytes()
+        if step == self.args.steps - 2:  # in the last one a neighbour may leave before we count
+            self._sent_after, self._sent_steps = sent_bytes(), self.steps_done
         if self.trace:
             self._end_trace()
         self.sample_ids.append(self.batches.sample_ids)
@@ -168,12 +174,11 @@ class Run:
         From here on the process leaves by os._exit when its script ends: freeing what holds a
         process group can hang (notebook 04 shows it), and nothing is left to be lost.
         """
-        sent = sent_bytes()
-        counted = sent is not None and self._sent_before is not None and self.steps_done > 1
+        counted = self._sent_after is not None and self._sent_steps > 0
         record = {
             "rank": self.rank,
             "world_size": self.world,
-            "data_share": self.batches.rank,
+            "data_share": getattr(self.batches, "rank", self.rank),
             "stages": stages(self.model),
             "first_step": self.first_step,
             "device": str(self.device),
@@ -185,7 +190,7 @@ class Run:
             "activation_bytes": self._activations.bytes,
             "peak_bytes": peak_bytes(self.device),
             "sent_bytes_per_step": (
-                (sent - self._sent_before) / (self.steps_done - 1) if counted else None
+                (self._sent_after - self._sent_before) / self._sent_steps if counted else None
             ),
             "communication_seconds": self._communication_seconds(),
             "fingerprint_initial": self.initial_fingerprint,
@@ -217,6 +222,8 @@ class Run:
     def _begin_step(self) -> None:
         if self.args.trace_step == self.first_step + self.steps_done:
             self._begin_trace()
+        if self.steps_done == self._watched:
+            self._activations.start()
         self._began = time.perf_counter()
 
     def _begin_trace(self) -> None:
@@ -304,7 +311,7 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
             return None
         name = models.own_name(name)
         if hasattr(parameter, "full_tensor"):
-            parameter = parameter.detach().full_tensor()
+            parameter = parameter.full_tensor()
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         for chunk in parameter.detach().flatten().split(CHUNK):
             values = chunk.cpu().double()

@@ -1,0 +1,33 @@
+"""Megatron-core's layers train the baseline's model, and call four all-reduces in a block."""
+
+import pytest
+
+from bootcamp import check, launch, tensor_theory
+from bootcamp.models import gpt
+
+FLAGS = {"device": "cpu", "global_batch": 8}
+needs_megatron = pytest.mark.skipif(
+    not launch.available("megatron"), reason="Megatron-core is not installed"
+)
+
+
+@needs_megatron
+def test_two_ranks_train_the_baselines_model():
+    """Two launches: importing Megatron-core takes seconds."""
+    run = check.prove("megatron", 2, steps=6, **FLAGS)[0].run
+    parameters, gradients, adamw, activations = tensor_theory.memory(run.config, gpt.SIZES["tiny"])
+    for rank in run.ranks:
+        assert rank["parameter_bytes"] == parameters
+        assert rank["gradient_bytes"] == gradients
+        assert rank["optimizer_bytes"] == adamw
+        assert rank["activation_bytes"] == pytest.approx(activations, rel=0.05)
+    sent = run.ranks[0]["sent_bytes_per_step"]
+    theory = tensor_theory.collectives(gpt.SIZES["tiny"], FLAGS["global_batch"])
+    ring = tensor_theory.sent_bytes(theory, 2, {"all-reduce": 2})
+    assert sent is None or sent == pytest.approx(ring, rel=0.05)
+
+
+def test_where_it_is_missing_one_sentence_says_how_to_get_it(monkeypatch):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "megatron")
+    with pytest.raises(launch.RunRefused, match="Megatron is not installed here. Install it with"):
+        launch.launch("megatron", 2, quiet=True, **FLAGS)

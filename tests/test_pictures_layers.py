@@ -1,0 +1,57 @@
+"""The pictures of notebook 06, drawn from made-up numbers."""
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from bootcamp.pictures import layers  # noqa: E402
+
+STEP = [
+    {"rank": 0, "step": 0, "stage": 0, "action": "F", "began": 0.0, "ended": 1.0},
+    {"rank": 1, "step": 0, "stage": 1, "action": "F", "began": 1.0, "ended": 2.0},
+    {"rank": 1, "step": 0, "stage": 1, "action": "B", "began": 2.0, "ended": 4.0},
+    {"rank": 0, "step": 0, "stage": 0, "action": "B", "began": 4.0, "ended": 6.0},
+]
+
+
+def test_a_layer_split_uses_half_of_two_ranks():
+    assert layers.utilisation(STEP, 0) == pytest.approx(1 / 2)
+    assert layers.at_once(STEP) == 1
+
+
+def test_two_ranks_that_work_at_once_are_seen():
+    both = [{**row, "began": row["began"] - 0.5} for row in STEP[1:]]
+    assert layers.at_once([STEP[0], *both]) == 2
+
+
+def test_the_first_step_does_not_count():
+    slow = [{**row, "began": 10 * row["began"]} for row in STEP[:1]]
+    later = [{**row, "step": step} for step in (1, 2, 3) for row in STEP]
+    assert layers.median_utilisation([*slow, *later]) == pytest.approx(1 / 2)
+
+
+def test_three_cuts_tells_all_of_them():
+    figure = layers.three_cuts()
+    for word in ("Layers:", "Pipeline:", "Matrices:", "one of them always waits"):
+        assert word in figure.alt
+
+
+def test_what_fits_names_curves_and_devices():
+    needs = {"state alone": [(85e6, 1.4), (1.5e9, 24.0)], "and a batch": [(85e6, 6), (1.5e9, 65)]}
+    figure = layers.what_fits(needs, {"V100": 16.0, "A100": 80.0})
+    assert "state alone: 1.4 to 24 GB" in figure.alt
+    assert "V100 16 GB" in figure.alt
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(needs)
+
+
+def test_stage_costs_says_what_lies_before_the_cut():
+    row = {"parameter_bytes": 1, "activation_bytes": 1, "forward_seconds": 1, "backward_seconds": 2}
+    rows = [{"stage": f"s{number}", **row} for number in range(4)]
+    figure = layers.stage_costs(rows, cut=1)
+    assert "parameters: 25 % before the cut" in figure.alt
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == [
+        "s0",
+        "s1",
+        "s2",
+        "s3",
+    ]

@@ -1,0 +1,104 @@
+"""Notebook 06b's pictures and its explorer, without a browser."""
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from bootcamp import explorer, figure, schedules  # noqa: E402
+from bootcamp.pictures import pipeline as pictures  # noqa: E402
+
+
+def spans_of(schedule, ranks=2, micro_batches=4):
+    return schedules.simulate(schedules.plan(schedule, ranks, micro_batches))
+
+
+@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+def test_a_chart_has_a_box_for_each_action(schedule):
+    spans = spans_of(schedule)
+    drawn = pictures.gantt({schedule: spans}, "title")
+    (axes,) = drawn.axes
+    frames = [bars for bars in axes.collections if not len(bars.get_facecolor())]
+    boxes = [path.get_extents() for bars in frames for path in bars.get_paths()]
+    assert {(box.x0, box.x1, round(box.y0 + 0.42)) for box in boxes} == {
+        (span.began, span.ended, span.rank) for span in spans
+    }
+    assert len(boxes) == len(spans)
+    assert f"bubble {schedules.bubble(spans):.2f}" in drawn.alt
+    assert figure.png(drawn)
+
+
+def test_theory_and_measurement_share_an_axis():
+    charts = {"planned": spans_of("1f1b"), "measured": spans_of("gpipe")}
+    drawn = pictures.gantt(charts, "both", "milliseconds", scale=1e3)
+    above, below = drawn.axes
+    assert above.get_xlim() == below.get_xlim()
+    assert "milliseconds" in below.get_xlabel()
+
+
+def test_what_is_in_flight_counts_whole_micro_batches():
+    assert "in flight at most 4, 4" in pictures.facts(spans_of("gpipe"))
+    assert "in flight at most 2.5, 1.5" in pictures.facts(spans_of("interleaved"))
+
+
+def test_what_ranks_hold_is_drawn():
+    rows = [
+        {"schedule": name, "rank": rank, "measured": 2.0 + rank, "formula": 2.0}
+        for name in ("gpipe", "1f1b")
+        for rank in range(2)
+    ]
+    drawn = pictures.held_by_schedule(rows, "made up")
+    assert "1f1b rank 1: 3.0 MB" in drawn.alt
+    assert "made up" in drawn.alt
+    assert len(drawn.axes[0].patches) == 4
+
+
+def test_the_cut_is_drawn():
+    assert "four stages" in pictures.cut_model().alt
+
+
+def test_the_explorer_draws_any_choice_or_says_why_not():
+    for schedule in schedules.SCHEDULES:
+        for ranks, m in ((1, 1), (3, 7)):
+            assert explorer.draw(schedule, ranks, m).startswith(("<img", "<p><b>Not possible"))
+    assert "needs at least 4 micro-batches" in explorer.draw("1f1b", 4, 3)
+    assert "at most 100 %, 100 %" in explorer.draw("gpipe", 2, 8)
+    assert "at most 25 %, 12 %" in explorer.draw("1f1b", 2, 8)
+
+
+def test_a_measured_run_is_laid_below():
+    spans = spans_of("interleaved")
+    assert explorer.choices_of(spans) == {"schedule": "interleaved", "ranks": 2, "micro_batches": 4}
+    drawn = explorer.draw("interleaved", 2, 4, spans)
+    assert "in theory: " in drawn
+    assert "measured: " in drawn
+    with pytest.raises(ValueError, match="no schedule's plan"):
+        explorer.choices_of([span for span in spans if span.action.micro_batch != 1])
+
+
+class Picture:
+    """What `display` returns: takes the last picture."""
+
+    def update(self, shown):
+        self.html = shown.data
+
+
+def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch):
+    pytest.importorskip("ipywidgets")
+    import IPython.display
+
+    picture = Picture()
+    monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
+    controls = explorer.explore({"mine": spans_of("dualpipe", 2, 5)}, schedule="gpipe")
+    controls["ranks"].value = 3
+    assert "gpipe, 3 ranks, 8 micro-batches" in picture.html
+    assert "measured" not in picture.html
+    controls["run"].value = "mine"
+    assert "dualpipe, 2 ranks, 5 micro-batches" in picture.html
+    assert "measured" in picture.html
+    controls["micro_batches"].value = 3
+    assert controls["run"].value == explorer.NO_RUN
+    assert "Not possible" in picture.html
+    controls["micro_batches"].value = 8
+    assert "dualpipe, 2 ranks, 8 micro-batches" in picture.html
+    begun = explorer.explore({"mine": spans_of("dualpipe", 2, 5)}, run="mine")
+    assert begun["schedule"].value == "dualpipe"

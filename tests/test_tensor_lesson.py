@@ -1,0 +1,125 @@
+"""Notebook 06c: split matrices by hand, collectives and memory by theory, a ring of keys."""
+
+import json
+
+import pytest
+
+from bootcamp import collectives, exercise, launch, tensor_theory
+from bootcamp.models import gpt
+from bootcamp.paths import SRC
+from bootcamp.variant import variant
+
+TINY = gpt.SIZES["tiny"]
+SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
+FLAGS = {"device": "cpu", "steps": 3, "global_batch": 8, "quiet": True}
+BEGIN = "tally = collectives.Tally(optimizer)\nif step == 2:\n    tally.start()"
+COUNT = {
+    "from bootcamp import config, data, models, optimizers, record, tensor": (
+        "from bootcamp import collectives, config, data, models, optimizers, record, tensor"
+    ),
+    "optimizer.zero_grad()": f"optimizer.zero_grad()\n{BEGIN}",
+    "optimizer.step()": "optimizer.step()\nif step == 2:\n    tally.stop(args.run_dir)",
+}
+
+
+def printed(snippet, ranks, **flags):
+    run = launch.launch(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET, **flags)
+    return [
+        [json.loads(line) for line in run.output(rank).splitlines() if line.startswith("{")]
+        for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_split_by_hand_is_the_whole(ranks):
+    rows = printed("tensor_by_hand", ranks)[0]
+    assert [row["part"] for row in rows] == ["mlp", "attention"]
+    for row in rows:
+        assert max(value for name, value in row.items() if "apart" in name) < 1e-10
+        assert row["all-reduces, forward"] == row["all-reduces, backward"] == 1
+
+
+@pytest.mark.parametrize(("order", "ranks"), [("straight", 2), ("zigzag", 3), ("straight", 4)])
+def test_ring_attention_is_plain_attention(order, ranks):
+    records = [lines[0] for lines in printed("ring_attention", ranks, order=order, text=96)]
+    assert sorted(sum((record["tokens"] for record in records), [])) == list(range(96))
+    for record in records:
+        assert record["output_apart"] < 1e-5
+        assert record["gradients_apart"] < 1e-5
+        assert sorted(record["held"]) == list(range(ranks)), "every block came by"
+    work = [sum(record["computed"]) for record in records]
+    assert (len(set(work)) == 1) == (order == "zigzag"), "only zigzag shares the work equally"
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_collectives_are_those_of_the_theory(sequence_parallel):
+    script = variant("tp", "tp_test_counted", COUNT)
+    run = launch.launch(script, 2, sequence_parallel=sequence_parallel, **FLAGS)
+    how = {"sequence_parallel": True} if sequence_parallel else {"apart": True}
+    theory = tensor_theory.collectives(TINY, FLAGS["global_batch"], **how)
+    assert collectives.total(run) == theory
+    sent = run.ranks[0]["sent_bytes_per_step"]
+    halves = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 2}
+    assert sent is None or sent == pytest.approx(
+        tensor_theory.sent_bytes(theory, 2, halves), rel=0.05
+    )
+
+
+def test_one_f_for_query_key_and_value_is_four_all_reduces_a_block():
+    theory = tensor_theory.collectives(TINY, 8)
+    large = 4 * 8 * TINY["context"] * TINY["width"]
+    assert theory["all-reduce", large] == 4 * TINY["layers"] + 1
+
+
+@pytest.mark.parametrize(
+    ("script", "ranks", "flags"),
+    [
+        ("tp", 4, {}),
+        ("tp", 2, {"sequence_parallel": True}),
+        ("fsdp_tp", 4, {"mesh": "2x2"}),
+        ("fsdp_tp", 4, {"mesh": "2x2", "sequence_parallel": True}),
+    ],
+)
+def test_memory_is_that_of_the_formula(script, ranks, flags):
+    run = launch.launch(script, ranks, **FLAGS, **flags)
+    parameters, gradients, adamw, activations = tensor_theory.memory(run.config, TINY)
+    for rank in run.ranks:
+        assert rank["parameter_bytes"] == parameters
+        assert rank["gradient_bytes"] == gradients
+        assert rank["optimizer_bytes"] == adamw
+        assert rank["activation_bytes"] == pytest.approx(activations, rel=0.05)
+
+
+def test_a_missing_sum_is_named_by_the_exercise():
+    """The checker says that a plan without its sums is not the baseline's training."""
+    line = 'plan["down"] = RowwiseParallel(output_layouts={})'
+    imported = "from torch.distributed.tensor import {}Replicate, Shard"
+    changes = {
+        line.format("between"): line.format("Partial()"),
+        imported.format(""): imported.format("Partial, "),
+    }
+    script = variant("tp", "tp_test_no_sum", changes)
+    result = exercise.check_script(exercise.find("split_the_blocks"), script)
+    assert not result.solved
+    assert "largest difference of a step's loss" in str(result)
+
+
+def test_the_pictures_say_what_they_show():
+    pytest.importorskip("matplotlib")
+    from bootcamp.pictures import tensors
+
+    def made_up(rank, computed):
+        return {"rank": rank, "held": [rank, 1 - rank], "computed": computed}
+
+    straight, zigzag = ([4, 0], [4, 4]), ([3, 2], [3, 2])
+    orders = {
+        name: [made_up(rank, row) for rank, row in enumerate(rows)]
+        for name, rows in (("straight", straight), ("zigzag", zigzag))
+    }
+    assert tensors.slowest(orders["straight"]) == 8
+    assert tensors.slowest(orders["zigzag"]) == 5
+    assert "rank 0 computed 1.00, 0.00" in tensors.ring(orders).alt
+    assert "add up to 1.25" in tensors.ring(orders).alt
+    assert "row 2 has the ranks 8, 9, 10, 11" in tensors.mesh(3, 4).alt
+    assert "An all-reduce adds the parts" in tensors.column_then_row().alt
+    assert "a reduce-scatter adds up" in tensors.between_blocks().alt
