@@ -308,7 +308,7 @@ numbers = sum(sum(p.shape) if p.dim() > 1 else p.numel() for p in model.paramete
 measured = thin = 2 * (RANKS - 1) / RANKS * 4 * numbers  # a ring, 4 bytes a number
 steps = len(exact.steps)
 if sent["none"]:
-    measured = (sent["powersgd"] * (steps - 1) - sent["none"]) / (steps - 2)
+    measured = (sent["powersgd"] * (steps - 2) - sent["none"]) / (steps - 3)
     print(f"counted {measured / 1e3:.1f} kB a step, by formula {thin / 1e3:.1f} kB")
     assert abs(measured / thin - 1) < 0.25, "PowerSGD sends something else"
 guess_powersgd.score(counted[0].predicted_sent_bytes_per_step / measured)

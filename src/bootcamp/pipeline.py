@@ -1,6 +1,6 @@
-"""Schedules of pipelines by name: which stages a rank holds, and what they ask of the flags.
+"""The rank side of pipelines: what a schedule asks of the flags, and how a model is cut.
 
-Also a recorder of the actions that a rank really executes, in their order.
+Also a recorder of the actions that a rank really executes. Their theory is in schedules.py.
 """
 
 import json
@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from bootcamp import config, models
+from bootcamp.schedules import CHUNKS, least_micro_batches, stages_of_rank
+
+__all__ = ["SCHEDULES", "FLAGS", "check", "cut", "join", "record_actions", "stages_of_rank"]
 
 
 @dataclass(frozen=True)
@@ -18,32 +21,24 @@ class Schedule:
 
     name_in_torch: its class in torch.distributed.pipelining.schedules.
     chunks: how many stages each rank holds.
-    v_shaped: whether a rank's two stages lie like a V, the first and the last on rank 0.
     """
 
     name_in_torch: str
-    chunks: int = 1
-    v_shaped: bool = False
+    chunks: int
 
 
-SCHEDULES = {
-    "gpipe": Schedule("GPipe"),
-    "1f1b": Schedule("1F1B"),
-    "interleaved": Schedule("Interleaved1F1B", chunks=2),
-    "zero-bubble": Schedule("InterleavedZeroBubble", chunks=2),
-    "dualpipe": Schedule("DualPipeV", chunks=2, v_shaped=True),
+NAMES_IN_TORCH = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "zero-bubble": "InterleavedZeroBubble",
+    "dualpipe": "DualPipeV",
 }
+SCHEDULES = {name: Schedule(known, CHUNKS[name]) for name, known in NAMES_IN_TORCH.items()}
 FLAGS = {
     "--schedule": {"default": "1f1b", "choices": list(SCHEDULES), "help": "order of the work"},
     "--micro-batches": {"type": int, "default": 4, "help": "parts of a batch in the pipeline"},
 }
-
-
-def stages_of_rank(schedule: str, rank: int, ranks: int) -> list[int]:
-    """The numbers of the stages that a rank holds, in order."""
-    if SCHEDULES[schedule].v_shaped:
-        return [rank, 2 * ranks - 1 - rank]
-    return [rank + chunk * ranks for chunk in range(SCHEDULES[schedule].chunks)]
 
 
 def check(args) -> None:
@@ -52,7 +47,7 @@ def check(args) -> None:
     stages = schedule.chunks * ranks
     layers = len(models.stage_names(args))
     share = args.global_batch // args.data_parallel
-    least = {"1f1b": ranks, "dualpipe": stages}.get(args.schedule, 1)
+    least = least_micro_batches(args.schedule, ranks)
     if m < 1:
         config.refuse(f"--micro-batches {m}: expected more than zero. Give a larger number.")
     if m < least:
