@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	@$(PIP) setuptools
-	@$(PIP) --no-build-isolation --editable '.[lab,test,frameworks,megatron]'
+	@$(PIP) --no-build-isolation --editable '.[lab,test,frameworks,deepspeed,megatron]'
 	@touch $@
 
 lab: $(READY)  ## the course in JupyterLab, at its first notebook

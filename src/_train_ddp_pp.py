@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from bootcamp import config, data, models, optimizers, pipeline, record
+from bootcamp import checkpoint, config, data, models, optimizers, pipeline, record
 
 args = config.parse(own_flags=pipeline.FLAGS, mesh=("data", "pipeline"))
 device = torch.device(args.device)
@@ -38,6 +38,7 @@ batches = data.Batches(args, copies.get_local_rank(), copies.size())
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
 
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
@@ -46,7 +47,7 @@ zero = next(model.parameters()).new_zeros(())
 schedule_class = get_schedule_class(pipeline.SCHEDULES[args.schedule].name_in_torch)
 whole = stages if pipeline.SCHEDULES[args.schedule].chunks > 1 else stages[0]
 schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
-for step in range(args.steps):
+for step in range(first, args.steps):
     inputs, targets = (tensor.to(device) for tensor in batches(step))
     optimizer.zero_grad()
     given, losses = (inputs,) if first_here else (), []
@@ -62,5 +63,6 @@ for step in range(args.steps):
     mean_loss /= copies.size()
     dist.all_reduce(mean_loss)  # only the rank with the last stage has losses
     run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

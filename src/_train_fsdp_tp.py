@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from bootcamp import config, data, models, optimizers, record, tensor
+from bootcamp import checkpoint, config, data, models, optimizers, record, tensor
 
 args = config.parse(own_flags=tensor.FLAGS, mesh=("data", "tensor"))
 tensor.check(args)
@@ -34,6 +34,7 @@ row, rows = mesh["data"].get_local_rank(), mesh["data"].size()
 model = models.build(args).to(device)
 between = Shard(1) if args.sequence_parallel else Replicate()  # blocks: dimension 1 is the text
 plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+plan["attention"] = PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
 plan["attention.out"] = RowwiseParallel(output_layouts=between)
 plan["up"] = ColwiseParallel(input_layouts=between)
 plan["down"] = RowwiseParallel(output_layouts=between)
@@ -41,9 +42,6 @@ scores = {"output_layouts": Shard(-1), "use_local_output": False}
 around = {"head.scores": ColwiseParallel(input_layouts=between, **scores)}
 if args.sequence_parallel:
     plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
-    plan["attention"] = PrepareModuleInput(
-        input_layouts=Shard(1), desired_input_layouts=Replicate()
-    )
     around["embedding"] = PrepareModuleOutput(
         output_layouts=Replicate(), desired_output_layouts=Shard(1)
     )
@@ -60,10 +58,11 @@ batches = data.Batches(args, row, rows)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
 
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
-for step in range(args.steps):
+for step in range(first, args.steps):
     inputs, targets = (tensor.to(device) for tensor in batches(step))
     optimizer.zero_grad()
     with loss_parallel():
@@ -73,5 +72,6 @@ for step in range(args.steps):
     mean_loss = loss.detach().full_tensor() / rows
     dist.all_reduce(mean_loss, group=mesh["data"].get_group())
     run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

@@ -17,7 +17,7 @@ from megatron.core.tensor_parallel import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from bootcamp import config, data, models, optimizers, record, tensor
+from bootcamp import checkpoint, config, data, models, optimizers, record, tensor
 
 args = config.parse(mesh=("tensor",))
 tensor.check(args)
@@ -58,10 +58,10 @@ for block in model[1:-1]:  # query, key and value share one all-reduce of their 
         lambda attention, given: copy_to_tensor_model_parallel_region(*given)
     )
 model.to(device)
-for parameter in model.parameters():  # for the record
+for parameter in model.parameters():  # for the record and for checkpoints
     if getattr(parameter, "tensor_model_parallel", False):
         cut = [Shard(parameter.partition_dim)]
-        parameter.full_tensor = DTensor.from_local(parameter.data, mesh, cut).full_tensor
+        parameter.dtensor = DTensor.from_local(parameter.data, mesh, cut)
 
 # 3. Data
 # all ranks train the whole batch, together
@@ -69,15 +69,17 @@ batches = data.Batches(args, 0, 1)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
 
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
-for step in range(args.steps):
+for step in range(first, args.steps):
     inputs, targets = (tensor.to(device) for tensor in batches(step))
     optimizer.zero_grad()
     loss = vocab_parallel_cross_entropy(model(inputs), targets).mean()
     loss.backward()
     optimizer.step()
     run.step(step, loss.detach())
+    checkpoint.save(args, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from bootcamp import check, descendants, heartbeat, launch, runs, summary
+from bootcamp import check, descendants, heartbeat, hosts, launch, runs, summary
 from bootcamp.launch import LaunchError, RankFailed, RunHung, RunRefused
 from bootcamp.paths import LOGS
 from bootcamp.variant import variant
@@ -206,12 +206,80 @@ def _gone(kernel: int, seconds: float = 15.0) -> None:
         time.sleep(0.02)
 
 
-def kernel_is_killed() -> float:
+def network() -> tuple[set[str], list[str], str]:
+    """Network namespaces that any process is in or holds, interfaces and mounts of this machine."""
+    namespaces = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        links = [f"/proc/{pid}/ns/net"]
+        with contextlib.suppress(OSError):
+            links += [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+        for link in links:
+            with contextlib.suppress(OSError):
+                namespaces.add(os.readlink(link))
+    namespaces = {name for name in namespaces if name.startswith("net:")}
+    mounts = Path("/proc/self/mounts").read_text()
+    return namespaces, sorted(os.listdir("/sys/class/net")), mounts
+
+
+def _network_as(before: tuple, seconds: float = 10.0) -> None:
+    """Wait until nothing of a run's hosts is left."""
+    deadline = time.monotonic() + seconds
+    while network() != before:
+        assert time.monotonic() < deadline, f"left of the hosts: {network()}, before: {before}"
+        time.sleep(0.05)
+
+
+def _needs_hosts() -> None:
+    if why := hosts.why_not():
+        raise CannotProvoke(f"no hosts here: {why}")
+
+
+def hosts_and_their_kernel_is_killed() -> float:
+    """kill -9 of the process that launched ranks on two hosts: no host is left either."""
+    _needs_hosts()
+    before = network()
+    seconds = kernel_is_killed(ranks=4, hosts=2, link="1gbit")
+    _network_as(before)
+    return seconds
+
+
+def hosts_and_their_supervisor_is_killed() -> float:
+    """kill -9 of the process that watches over them: their holder goes with it."""
+    _needs_hosts()
+    before = network()
+    seconds = supervisor_dies(("warm",), ranks=4, hosts=2)
+    _network_as(before)
+    return seconds
+
+
+def hosts_lose_their_holder() -> float:
+    """kill -9 of the process that holds them: the ranks' link is gone, and the run ends."""
+    _needs_hosts()
+    before, folder, killed = network(), _fresh_folder(), []
+
+    def kill():
+        for pid in descendants.processes():
+            if "hosts.py" in descendants.command(pid):
+                mark = descendants.environment(pid).get("BOOTCAMP_RUN")
+                killed.extend([time.monotonic()] if mark == str(folder) else [])
+                if mark == str(folder):
+                    os.kill(pid, signal.SIGKILL)
+
+    thread = _when_running(folder, kill)
+    with contextlib.suppress(LaunchError):
+        launch.launch("ddp", 4, hosts=2, run_dir=folder, timeout=3, hang_seconds=20, **LONG)
+    thread.join()
+    assert killed, "there was no holder to kill"
+    assert summary.read(folder)["status"] == "failed"
+    _network_as(before)
+    return time.monotonic() - killed[0]
+
+
+def kernel_is_killed(ranks: int = 2, **how) -> float:
     """kill -9 of the process that launched: nobody is left to clean up but the supervisor."""
     folder = _fresh_folder()
-    code = (
-        f"from bootcamp.launch import launch; launch('ddp', 2, run_dir={str(folder)!r}, **{LONG})"
-    )
+    flags = {"run_dir": str(folder), **LONG, **how}
+    code = f"from bootcamp.launch import launch; launch('ddp', {ranks}, **{flags})"
     kernel = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     died = []
 
@@ -249,14 +317,14 @@ def fork_server_dies() -> float:
     return time.monotonic() - began
 
 
-def supervisor_dies() -> float:
+def supervisor_dies(starts: tuple = ("warm", "torchrun"), ranks: int = 2, **how) -> float:
     """kill -9 of the supervisor: its ranks die with it, the cell says so, the next launch works."""
-    for start in ("warm", "torchrun"):
+    for start in starts:
         folder = _fresh_folder()
         connection = launch.connect()
         thread = _when_running(folder, connection.process.kill)
         try:
-            launch.launch("ddp", 2, run_dir=folder, start=start, **LONG)
+            launch.launch("ddp", ranks, run_dir=folder, start=start, **LONG, **how)
         except LaunchError as error:
             assert "supervisor" in str(error)
         else:
@@ -507,6 +575,9 @@ FAULTS = {
         disk_is_full,
         torchrun_is_interrupted,
         elastic_rank_is_killed,
+        hosts_and_their_kernel_is_killed,
+        hosts_and_their_supervisor_is_killed,
+        hosts_lose_their_holder,
         horovod_rank_raises,
         horovod_rank_is_killed,
         horovod_rank_hangs,

@@ -1,5 +1,6 @@
 """Saving and resuming: nothing is lost, whatever is killed when."""
 
+import json
 import os
 import signal
 import subprocess
@@ -48,11 +49,93 @@ def test_a_checkpoint_is_not_bound_to_its_strategy(saved_by, taken_up_by, tmp_pa
     assert not [row for row in proof.rows if row["compared"].startswith("initial parameters")]
 
 
+FRAMEWORKS = {"zero": "deepspeed", "megatron": "megatron"}
+CHAINS = {
+    "fewer and fewer ranks": [("fsdp", 4, {}), ("fsdp", 2, {}), ("fsdp", 1, {}), ("cpu", 1, {})],
+    "data parallel": [
+        ("ddp", 2, {}),
+        ("hsdp", 4, {"shard": 2}),
+        ("zero1", 2, {}),
+        ("fsdp", 2, {}),
+        ("ddp", 2, {}),
+    ],
+    "DeepSpeed": [
+        ("fsdp", 2, {}),
+        ("zero", 2, {"stage": 3}),
+        ("zero", 4, {"stage": 1}),
+        ("zero", 2, {"stage": 0}),
+        ("cpu", 1, {}),
+    ],
+    "model parallel": [
+        ("pp", 2, {"schedule": "interleaved"}),
+        ("tp", 2, {"sequence_parallel": True}),
+        ("ddp_pp", 4, {}),
+        ("fsdp_tp", 4, {}),
+        ("megatron", 2, {}),
+        ("cpu", 1, {}),
+    ],
+}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_path):
+    """Two steps each; the losses are those of one run that was never stopped."""
+    links = CHAINS[chain]
+    links = [link for link in links if launch.available(FRAMEWORKS.get(link[0], "torch"))]
+    steps = 2 * len(links)
+    whole = check.baseline(steps=steps, global_batch=24, optimizer=optimizer)
+    flags, losses = {**FLAGS, "optimizer": optimizer}, []
+    for number, (script, ranks, own) in enumerate(links):
+        places = {"save": tmp_path / str(number)}
+        if number:
+            places["resume"] = tmp_path / str(number - 1)
+        run = launch.launch(script, ranks, steps=2 * (number + 1), **places, **own, **flags)
+        assert [row["step"] for row in run.steps] == [2 * number, 2 * number + 1]
+        losses += run.losses
+    assert losses == pytest.approx(whole.losses, abs=1e-5)
+    first, last = (whole.ranks[0][f"fingerprint_{moment}"] for moment in ("initial", "final"))
+    apart = check.distance(run.ranks[0]["fingerprint_final"], last)
+    assert apart < 1e-5 * check.distance(first, last)
+
+
+@pytest.mark.parametrize(("script", "ranks"), [("gpu", 1), ("fsdp", 2)])
+def test_a_checkpoint_written_in_the_background_is_of_its_own_step(script, ranks, tmp_path):
+    """Training goes on while it is written, and must not change what is written."""
+    places = {"save": tmp_path / "a", "save_every": 1, "save_async": True}
+    launch.launch(script, ranks, steps=6, **places, **FLAGS)
+    rest = launch.launch(script, ranks, steps=8, resume=tmp_path / "a", **FLAGS)
+    whole = check.baseline(steps=8, global_batch=24)
+    assert rest.losses == pytest.approx(whole.losses[6:], abs=1e-5)
+    if script == "fsdp":
+        earlier = tmp_path / "a" / "step-5"
+        earlier.rename(tmp_path / "b_step-5")
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b_step-5").rename(tmp_path / "b" / "step-5")
+        before = launch.launch(script, ranks, steps=8, resume=tmp_path / "b", **FLAGS)
+        assert before.losses == pytest.approx(whole.losses[5:], abs=1e-5)
+
+
+def test_a_folder_holds_the_two_newest_and_nothing_half_written(tmp_path):
+    (tmp_path / "a" / ".step-3.part").mkdir(parents=True)  # as a killed run leaves it
+    (tmp_path / "a" / ".step-3.part" / "__0_0.distcp").write_bytes(b"half of it")
+    launch.launch("fsdp", 2, steps=7, save=tmp_path / "a", save_every=2, **FLAGS)
+    assert sorted(os.listdir(tmp_path / "a")) == ["step-6", "step-7"]
+    settings = json.loads((tmp_path / "a" / "step-7" / "settings.json").read_text())
+    assert settings["steps_done"] == 7
+
+
+def test_a_half_written_folder_is_never_taken_up(tmp_path):
+    launch.launch("fsdp", 2, steps=4, save=tmp_path / "a", **FLAGS)
+    (tmp_path / "a" / "step-4").rename(tmp_path / "a" / ".step-4.part")
+    assert "there is no such file" in refusal(resume=tmp_path / "a")
+
+
 def test_a_wrong_resume_is_no_proof(tmp_path):
     """The optimizer's state left behind: the losses tell."""
     launch.launch("gpu", steps=5, save=tmp_path / "a", optimizer="sgd", **FLAGS)
     saved = torch.load(tmp_path / "a", weights_only=True)
-    saved["optimizer"]["state"] = {}
+    saved["optimizer"] = {}
     torch.save(saved, tmp_path / "a")
     run = launch.launch("gpu", steps=10, resume=tmp_path / "a", optimizer="sgd", **FLAGS)
     base = check.baseline(steps=10, global_batch=24, optimizer="sgd")
@@ -82,6 +165,8 @@ def test_refuses_what_it_cannot_resume(tmp_path):
     assert "no such file" in refusal(resume=tmp_path / "nothing")
     assert "no checkpoint of this course" in refusal(resume=half)
     assert "saved with --model gpt, this run has mlp" in refusal(resume=tmp_path / "a", model="mlp")
+    with pytest.raises(launch.RunRefused, match="saved after 3 steps, and this run ends after 3"):
+        launch.launch("gpu", steps=3, resume=tmp_path / "a", **FLAGS)
     assert "--save-every 0" in refusal(save=tmp_path / "b", save_every=0)
 
 

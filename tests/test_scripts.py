@@ -28,6 +28,9 @@ HIDDEN_BY_NAME = {
     "launch.py": {"torch.distributed.run", "horovod.runner.launch", "horovodrun", "horovod"},
     "family.py": {"horovodrun", "horovod"},
     "processes.py": {"horovodrun"},
+    # gather what is sharded, for fingerprints and for checkpoints
+    "shards.py": {"torch.distributed.tensor"},
+    "sharded_checkpoint.py": {"torch.distributed", "process_group", "_process_group"},
     "link.py": {"_sweep_all_reduce.py"},
     "supervisor.py": {
         "distributed_c10d.py",
@@ -140,10 +143,16 @@ def imports_distributed(path):
     return [name for name in imported if name.startswith(("torch.distributed", "horovod"))]
 
 
+IMPORTS_BY_NAME = {
+    "forkserver.py": {"torch.distributed.TCPStore"},
+    "shards.py": {"torch.distributed.tensor.distribute_tensor"},
+    "sharded_checkpoint.py": {"torch.distributed", "torch.distributed.checkpoint"},
+}
+
+
 @pytest.mark.parametrize("path", sorted((SRC / "bootcamp").rglob("*.py")), ids=lambda p: p.name)
 def test_no_file_of_the_package_imports_torch_distributed(path):
-    allowed = ["torch.distributed.TCPStore"] if path.name == "forkserver.py" else []
-    assert imports_distributed(path) == allowed
+    assert set(imports_distributed(path)) == IMPORTS_BY_NAME.get(path.name, set())
 
 
 def test_the_boundary_test_can_fail(tmp_path):

@@ -14,8 +14,9 @@ SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
 FLAGS = {"device": "cpu", "steps": 3, "global_batch": 8, "quiet": True}
 BEGIN = "tally = collectives.Tally(optimizer)\nif step == 2:\n    tally.start()"
 COUNT = {
-    "from bootcamp import config, data, models, optimizers, record, tensor": (
-        "from bootcamp import collectives, config, data, models, optimizers, record, tensor"
+    "from bootcamp import checkpoint, config, data, models, optimizers, record, tensor": (
+        "from bootcamp import checkpoint, collectives, config, data, models, optimizers, record, "
+        "tensor"
     ),
     "optimizer.zero_grad()": f"optimizer.zero_grad()\n{BEGIN}",
     "optimizer.step()": "optimizer.step()\nif step == 2:\n    tally.stop(args.run_dir)",
@@ -51,11 +52,24 @@ def test_ring_attention_is_plain_attention(order, ranks):
     assert (len(set(work)) == 1) == (order == "zigzag"), "only zigzag shares the work equally"
 
 
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_collectives_are_those_of_the_theory(sequence_parallel):
-    script = variant("tp", "tp_test_counted", COUNT)
-    run = launch.launch(script, 2, sequence_parallel=sequence_parallel, **FLAGS)
-    how = {"sequence_parallel": True} if sequence_parallel else {"apart": True}
+ONE_F = (
+    'plan["attention"] = PrepareModuleInput(input_layouts=between, '
+    "desired_input_layouts=Replicate())"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "how"),
+    [
+        ({}, {}, {}),
+        ({}, {"sequence_parallel": True}, {"sequence_parallel": True}),
+        ({ONE_F: ""}, {}, {"apart": True}),
+    ],
+    ids=["plain", "sequence parallel", "query, key and value apart"],
+)
+def test_collectives_are_those_of_the_theory(changes, flags, how):
+    script = variant("tp", "tp_test_counted", COUNT | changes)
+    run = launch.launch(script, 2, **flags, **FLAGS)
     theory = tensor_theory.collectives(TINY, FLAGS["global_batch"], **how)
     assert collectives.total(run) == theory
     sent = run.ranks[0]["sent_bytes_per_step"]
@@ -65,7 +79,7 @@ def test_collectives_are_those_of_the_theory(sequence_parallel):
     )
 
 
-def test_one_f_for_query_key_and_value_is_four_all_reduces_a_block():
+def test_theory_is_four_all_reduces_a_block():
     theory = tensor_theory.collectives(TINY, 8)
     large = 4 * 8 * TINY["context"] * TINY["width"]
     assert theory["all-reduce", large] == 4 * TINY["layers"] + 1

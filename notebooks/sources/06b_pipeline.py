@@ -549,7 +549,7 @@ Table(rows, "A mesh of 2 x 2, counted here")
 # The next cell makes a script that wraps each stage in DDP and averages nothing itself.
 
 # %%
-imports = "from bootcamp import config, data, models, optimizers, pipeline, record"
+imports = "from bootcamp import checkpoint, config, data, models, optimizers, pipeline, record"
 stage = "PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group())"
 wrapped = "DistributedDataParallel(parts[i].to(device), process_group=copies.get_group())"
 average = "for parameter in model.parameters():  # whole only now, after the last micro-batch"

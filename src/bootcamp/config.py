@@ -114,7 +114,8 @@ def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
     add("--cores-per-rank", type=int, default=1, help="CPU cores that one rank computes with")
     add("--run-dir", help="a new folder for the record (default: a name of its own in logs/)")
     add("--timeout", type=float, default=120.0, help="seconds a collective may wait for a rank")
-    add("--save", help="file for a checkpoint: model, optimizer and step")
+    add("--save", help="place of a checkpoint: model, optimizer and step (bootcamp/checkpoint.py)")
+    add("--save-async", action="store_true", help="write it while training goes on")
     add("--save-every", type=int, default=10, help="steps between two checkpoints")
     add("--resume", help="a checkpoint to go on from; the one of --save may still be missing")
     add("--trace-step", type=int, help="profile this step into ranks/<k>.trace.json")
@@ -144,12 +145,6 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--global-batch {args.global_batch} does not divide over {shares} {who} "
             f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
-        )
-    if set(args.axes) & set(HOLD_ONE_MODEL) and (args.save or args.resume):
-        flag = "--save" if args.save else "--resume"
-        raise ConfigError(
-            f"{flag}: the ranks of this script hold parts of a model, and these files hold "
-            f"whole ones. Leave {flag} out, or use a script whose ranks hold whole models."
         )
     if args.timeout > LONGEST_TIMEOUT:
         raise ConfigError(
@@ -249,7 +244,7 @@ def _use_cores(args: argparse.Namespace) -> None:
     if args.device != "cpu" or not hasattr(os, "sched_setaffinity"):
         return
     cores = machine.cores()
-    first = processes.local_rank() * args.cores_per_rank
+    first = processes.place() * args.cores_per_rank
     os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(args.cores_per_rank)})
 
 

@@ -67,6 +67,10 @@ SCRIPTS = {
         Script("ddp_pp", parent="pp", most_lines=15, in_parts=True),
         Script("tp", parent="ddp", most_lines=40, in_parts=True),
         Script("fsdp_tp", parent="tp", most_lines=15, in_parts=True),
+        Script("zero1", parent="ddp", most_lines=5),
+        Script("fsdp", parent="ddp", most_lines=15, in_parts=True),
+        Script("hsdp", parent="fsdp", most_lines=15, in_parts=True),
+        Script("zero", parent="ddp", most_lines=35, framework="deepspeed", in_parts=True),
         Script("megatron", parent="tp", most_lines=45, framework="megatron", in_parts=True),
     )
 }

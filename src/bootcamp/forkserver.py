@@ -29,7 +29,9 @@ import traceback
 import types
 
 PRELOADED = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo")
-PR_SET_NAME, PR_SET_PDEATHSIG = 15, 1
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
+CLONE_NEWUTS = 0x04000000  # <sched.h>
+STORE_PORT = 29400  # on a host of our own nobody else can have taken it
 
 
 def main() -> None:
@@ -89,11 +91,11 @@ def _fork_and_answer(request: dict, store: socket.socket, answers: int) -> None:
         os._exit(0)
 
 
-def listen(port: int = 0) -> socket.socket:
+def listen(port: int = 0, address: str = "127.0.0.1") -> socket.socket:
     """A listening socket for the run's store: bound now, so no other run can take its port."""
     store = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    store.bind(("127.0.0.1", port))
+    store.bind((address, port))
     store.listen(128)
     return store
 
@@ -102,8 +104,9 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
     """Turn this process into one rank and run its script to the end. Never returns.
 
     rank: `env` whole, `argv` (the script first), `out` and `err` files for what it prints,
-    `stack` for the answer to SIGUSR1. Rank 0 keeps the store of the rendezvous on the inherited
-    socket; every rank finds it through MASTER_ADDR and MASTER_PORT as under torchrun.
+    `stack` for the answer to SIGUSR1, `host` to enter, if it is on one of bootcamp.hosts. Rank 0
+    keeps the store of the rendezvous on the inherited socket, or on one of its host; every rank
+    finds it through MASTER_ADDR and MASTER_PORT as under torchrun.
     """
     code = 1
     try:
@@ -111,7 +114,11 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
             _wait_for_adoption(supervisor)
         _redirect(rank["out"], rank["err"])
         os.environ.clear()  # the kernel's environment of now, not the one this server began with
-        os.environ.update(rank["env"], MASTER_PORT=str(store.getsockname()[1]))
+        os.environ.update(rank["env"])
+        if rank.get("host"):
+            enter(rank["host"])
+            store = _store_of_this_host(store)
+        os.environ["MASTER_PORT"] = str(store.getsockname()[1] if store else STORE_PORT)
         _name(f"rank {rank['env']['RANK']} of {rank['env']['WORLD_SIZE']}")
         stack = open(rank["stack"], "w")  # noqa: SIM115 (open as long as the rank lives)
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True, chain=False)
@@ -124,6 +131,36 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)  # nothing is freed: tearing down a process group can hang
+
+
+def enter(host: dict) -> None:
+    """Move this process, which must have one thread, into a host that bootcamp.hosts has made.
+
+    The user namespace, where there is one, comes first: it gives the right to the other.
+    """
+    for path in filter(None, (host["user"], host["net"])):
+        with open(path) as namespace:
+            _call("setns", namespace.fileno(), 0)
+    _call("unshare", CLONE_NEWUTS)
+    socket.sethostname(host["name"])
+    # the kernel takes these two back when a process gets other rights
+    _call("prctl", PR_SET_DUMPABLE, 1)
+    die_with_parent()
+
+
+def _call(function: str, *arguments: int) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, function)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{function}: {os.strerror(number)}")
+
+
+def _store_of_this_host(store: socket.socket) -> socket.socket | None:
+    """For rank 0 a listening socket inside its host; the other ranks only need the port."""
+    store.close()
+    if os.environ["RANK"] != "0":
+        return None
+    return listen(STORE_PORT, os.environ["MASTER_ADDR"])
 
 
 def run_script(argv: list[str], keep: list) -> int:
@@ -153,11 +190,12 @@ def run_script(argv: list[str], keep: list) -> int:
     return 0
 
 
-def _serve_store(store: socket.socket, rank: dict):
+def _serve_store(store: socket.socket | None, rank: dict):
     """Rank 0 serves the store; all ranks are its clients, as under torchrun's agent."""
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     if rank["env"]["RANK"] != "0":
-        store.close()
+        if store:
+            store.close()
         return None
     from torch.distributed import TCPStore
 

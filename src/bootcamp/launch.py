@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from bootcamp import family, machine, progress, summary, supervisor
+from bootcamp import hosts as simulated
 from bootcamp.paths import LOGS, ROOT
 from bootcamp.runs import Run
 
@@ -29,6 +30,7 @@ HOW_TO_GET = {
     "horovod": "Build it with make horovod (minutes, once).",
     "lightning": 'Install it with pip install "lightning>=2.6".',
     "accelerate": 'Install it with pip install "accelerate>=1.10".',
+    "deepspeed": 'Install it with pip install "deepspeed>=0.19,<0.20".',
     "megatron": 'Install it with pip install "megatron-core>=0.16,<0.17".',
 }
 POLL_SECONDS = 0.1
@@ -222,6 +224,8 @@ def launch(
     port: int = 0,
     finishes: bool = True,
     env: dict | None = None,
+    hosts: int = 1,
+    link: str | None = None,
     **flags,
 ) -> Run:
     """Run a training script on some ranks of this machine and return its record.
@@ -241,6 +245,9 @@ def launch(
     port: of the rendezvous on 127.0.0.1; 0 takes a free one.
     finishes: whether the script writes a record (a snippet of a lesson may not).
     env: environment variables of the ranks, beside those of this process.
+    hosts: over how many hosts the ranks are spread, as many on each. More than one are made on this
+        machine for this run, as network namespaces (hosts.py); their ranks are CPU ranks.
+    link: the rate at which each of these hosts can send, such as "200mbit"; None is unlimited.
     flags: the script's own flags, `global_batch=32` for `--global-batch 32`.
 
     Raises RunRefused, RankFailed, RunHung, all of them LaunchError, or KeyboardInterrupt when the
@@ -251,6 +258,7 @@ def launch(
     launcher = family.launcher(script if known else path)
     start = start or ("horovodrun" if launcher == "horovodrun" else "warm")
     _check_start(start, launcher, max_restarts, port)
+    _check_hosts(hosts, link, start, ranks, device)
     if known and (missing := _missing(known.framework)):
         raise _no_start(None, missing)
     if not quiet:
@@ -259,13 +267,19 @@ def launch(
         ranks = 1 if launcher == "python" else default_ranks()
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: expected at least one, or None for every device")
-    flags = {**_device_flag(known, device, ranks), **flags}
+    if ranks % hosts:
+        raise ValueError(f"ranks={ranks} do not spread evenly over hosts={hosts}")
+    flags = {**_device_flag(known, "cpu" if hosts > 1 else device, ranks), **flags}
     arguments = to_arguments(flags)
-    command = terminal_command(path, ranks, arguments, launcher, max_restarts, env)
+    command = terminal_command(path, ranks, arguments, launcher, max_restarts, env, hosts)
     folder = _new_folder(path, run_dir)
     ranks_orders = [
         _rank_order(folder, path, arguments, rank, ranks, command, env) for rank in range(ranks)
     ]
+    if hosts > 1:
+        _spread_over_hosts(ranks_orders, hosts, link)
+        if sys.platform != "linux":
+            raise _no_start(folder, f"hosts={hosts}: {simulated.why_not()}")
     order = {
         "do": "run",
         "run": str(folder),
@@ -274,6 +288,7 @@ def launch(
         "busy_seconds": hang_seconds * (1 if flags.get("device") == "cuda" else BUSY_PATIENCE),
         "finishes": finishes,
         "port": port,
+        "hosts": {"count": hosts, "link": link} if hosts > 1 else None,
         **_how_to_start(start, ranks_orders, max_restarts),
     }
     if port and (taken := _taken(port)):
@@ -423,11 +438,15 @@ def terminal_command(
     launcher: str,
     max_restarts: int = 0,
     env: dict | None = None,
+    hosts: int = 1,
 ) -> str:
-    """The line that does the same in a terminal."""
+    """The line that does the same in a terminal; with several hosts, in one on each of them."""
     start = ["python"]
     if launcher == "horovodrun":
         start = ["horovodrun", "--gloo", "-np", str(ranks), "python"]
+    elif hosts > 1:
+        start = ["torchrun", "--nnodes", str(hosts), "--nproc-per-node", str(ranks // hosts)]
+        start += ["--rdzv-backend", "c10d", "--rdzv-endpoint", simulated.name(0)]
     elif not (launcher == "python" and ranks == 1):
         restarts = ["--max-restarts", str(max_restarts)] if max_restarts else []
         start = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), *restarts]
@@ -480,6 +499,38 @@ def _check_start(start: str, launcher: str, max_restarts: int, port: int) -> Non
         raise ValueError(f"port= is for warm and cold starts: {start} takes a free one")
     if max_restarts and start != "torchrun":
         raise ValueError('max_restarts= is torchrun\'s: give start="torchrun" with it')
+
+
+def _check_hosts(count: int, link: str | None, start: str, ranks: int | None, device: str) -> None:
+    """Raise ValueError for hosts that can't be made or would mean nothing."""
+    if count < 1:
+        raise ValueError(f"hosts={count}: expected at least one")
+    if link is not None and (count == 1 or not simulated.RATE.fullmatch(link)):
+        raise ValueError(
+            f"link={link!r}: expected a rate between hosts=2 or more, such as '200mbit'"
+        )
+    if count > 1 and start not in ("warm", "cold"):
+        raise ValueError(f"hosts= is for warm and cold starts, not for start={start!r}")
+    if count > 1 and ranks is None:
+        raise ValueError("hosts= needs ranks=: how many there are on all hosts together")
+    if count > 1 and device == "cuda":
+        raise ValueError("hosts= are for CPU ranks: GPUs of one machine would not use their link")
+
+
+def _spread_over_hosts(ranks_orders: list[dict], hosts: int, link: str | None) -> None:
+    """Tell each rank its host and what a launcher on that host would set."""
+    each = len(ranks_orders) // hosts
+    for rank, order in enumerate(ranks_orders):
+        order["host"] = rank // each
+        order["env"] |= {
+            "LOCAL_RANK": str(rank % each),
+            "LOCAL_WORLD_SIZE": str(each),
+            "GROUP_RANK": str(rank // each),
+            "MASTER_ADDR": simulated.address(0),
+            "GLOO_SOCKET_IFNAME": simulated.INTERFACE,
+            "BOOTCAMP_PLACE": str(rank),
+            "BOOTCAMP_LINK": link or "open",
+        }
 
 
 def _short(path: Path) -> str:

@@ -32,6 +32,21 @@ def _from_environment(*names: str, default: int) -> int:
     return next((int(os.environ[name]) for name in names if name in os.environ), default)
 
 
+def place() -> int:
+    """Which of the processes on this machine this is: hosts made on one machine share its cores."""
+    return _from_environment("BOOTCAMP_PLACE", default=local_rank())
+
+
+def hosts() -> int:
+    """The number of hosts that the processes are spread over."""
+    return max(1, count() // local_count())
+
+
+def link() -> str | None:
+    """The rate of the link between hosts made on one machine, "open" for any; None elsewhere."""
+    return os.environ.get("BOOTCAMP_LINK")
+
+
 def attempt() -> int:
     """How often torchrun has restarted the ranks of this run."""
     return _from_environment("TORCHELASTIC_RESTART_COUNT", default=0)

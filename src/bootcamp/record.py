@@ -24,7 +24,18 @@ from pathlib import Path
 
 import torch
 
-from bootcamp import activations, data, heartbeat, machine, models, processes, summary, timeline
+from bootcamp import (
+    activations,
+    data,
+    deepspeed_state,
+    heartbeat,
+    machine,
+    models,
+    processes,
+    shards,
+    summary,
+    timeline,
+)
 from bootcamp.paths import ROOT
 
 PROJECTIONS = 8
@@ -81,6 +92,8 @@ def _configuration(args) -> dict:
         "command": os.environ.get("BOOTCAMP_COMMAND", _command_by_hand()),
         "started_unix_seconds": time.time(),
         "processes": processes.count(),
+        "hosts": processes.hosts(),
+        "link": processes.link(),
         "machine": machine.describe(gpus),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "git_commit": _git_commit(),
@@ -128,11 +141,13 @@ class Run:
         self.first_step = args.first_step
         self.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
         self._steps = None
-        self._sent_after, self._sent_steps = None, 0
+        self._sent_before, self._sent_after, self._sent_steps = {}, {}, 0
         # a pipeline's first step also runs the stages to learn their shapes: watch its second
         self._watched = min(int("pipeline" in args.axes), args.steps - args.first_step - 1)
         if self.rank == 0:
             self._steps = open(self.folder / "steps.jsonl", "a")  # noqa: SIM115
+        sharded = deepspeed_state.is_engine(model)
+        self._held = deepspeed_state.Held(model) if sharded else Held(model, optimizer)
         self.initial_fingerprint = fingerprint(model, self._beat)
         self._activations = activations.Activations(model)
         self._begin_step()
@@ -174,7 +189,6 @@ class Run:
         From here on the process leaves by os._exit when its script ends: freeing what holds a
         process group can hang (notebook 04 shows it), and nothing is left to be lost.
         """
-        counted = self._sent_after is not None and self._sent_steps > 0
         record = {
             "rank": self.rank,
             "world_size": self.world,
@@ -184,14 +198,14 @@ class Run:
             "device": str(self.device),
             "parameter_device": next(self.model.parameters()).device.type,
             "activation_devices": sorted(self._activations.devices),
-            "parameter_bytes": storage_bytes(self.model.parameters()),
-            "gradient_bytes": storage_bytes(p.grad for p in self.model.parameters()),
-            "optimizer_bytes": storage_bytes(_tensors(self.optimizer.state)),
+            "parameter_bytes": storage_bytes(self._held.parameters),
+            "gradient_bytes": storage_bytes(self._held.gradients),
+            "optimizer_bytes": storage_bytes(_tensors(self._held.optimizer)),
             "activation_bytes": self._activations.bytes,
             "peak_bytes": peak_bytes(self.device),
-            "sent_bytes_per_step": (
-                (self._sent_after - self._sent_before) / self._sent_steps if counted else None
-            ),
+            "sent_bytes_per_step": self._sent_per_step("all"),
+            "sent_to_other_hosts_bytes_per_step": self._sent_per_step("other hosts"),
+            "host_sent_bytes_per_step": self._sent_per_step("eth0"),
             "communication_seconds": self._communication_seconds(),
             "fingerprint_initial": self.initial_fingerprint,
             "fingerprint_final": fingerprint(self.model, self._beat),
@@ -218,6 +232,12 @@ class Run:
             flops_per_sample=flops,
             achieved_flops_per_second=flops * samples,
         )
+
+    def _sent_per_step(self, way: str) -> float | None:
+        """Bytes of one kind in `sent_bytes`, per step between the two counts; None without any."""
+        if not self._sent_steps or way not in self._sent_before:
+            return None
+        return (self._sent_after[way] - self._sent_before[way]) / self._sent_steps
 
     def _begin_step(self) -> None:
         if self.args.trace_step == self.first_step + self.steps_done:
@@ -252,6 +272,26 @@ class Run:
         if not self._trace_path().exists():
             return None
         return timeline.total_seconds(timeline.read(self._trace_path())["communicate"]) or None
+
+
+class Held:
+    """The tensors that a rank holds, by kind; what a rank holds parts of counts with its part."""
+
+    def __init__(self, model, optimizer):
+        self.model, self._optimizer = model, optimizer
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        return list(self.model.parameters())
+
+    @property
+    def gradients(self) -> list[torch.Tensor | None]:
+        return [parameter.grad for parameter in self.model.parameters()]
+
+    @property
+    def optimizer(self) -> dict:
+        """The state; torch's ZeroRedundancyOptimizer has it in an optimizer inside, `optim`."""
+        return getattr(self._optimizer, "optim", self._optimizer).state
 
 
 def report_exceptions(run_dir: Path) -> None:
@@ -310,8 +350,7 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
         if parameter.is_meta:
             return None
         name = models.own_name(name)
-        if hasattr(parameter, "full_tensor"):
-            parameter = parameter.full_tensor()
+        parameter = shards.whole(parameter)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         for chunk in parameter.detach().flatten().split(CHUNK):
             values = chunk.cpu().double()
@@ -358,22 +397,38 @@ def peak_bytes(device: torch.device) -> int:
     return machine.process_peak_bytes()
 
 
-def sent_bytes() -> int | None:
-    """Bytes that this process's TCP connections have sent so far, counted by the kernel.
+def sent_bytes() -> dict[str, int]:
+    """Bytes that were sent so far, counted by the kernel (Linux; elsewhere nothing is known).
 
-    Reads `tcpi_bytes_acked` of every connected socket (Linux, tcp(7)); None elsewhere. NCCL's
-    shared memory and NVLink traffic is not in it.
+    "all": by this process's TCP connections, "other hosts": by those of them that lead to another
+    address than this host's. Reads `tcpi_bytes_acked` of every connected socket (tcp(7)), so what
+    the reader has confirmed, without headers. NCCL's shared memory and NVLink are not in it.
+    "eth0": by all processes of this host to others, with headers, if the host is one of
+    bootcamp.hosts, which has such an interface for itself.
     """
     if platform.system() != "Linux":
-        return None
-    total = 0
+        return {}
+    total = {"all": 0, "other hosts": 0}
     for name in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
-                total += struct.unpack_from("Q", info, 120)[0]
+                sent = struct.unpack_from("Q", info, 120)[0]
+                away = connection.getsockname()[0] != connection.getpeername()[0]
         except OSError:
             continue  # closed meanwhile, or no TCP socket
+        total["all"] += sent
+        total["other hosts"] += sent * away
+    if processes.link():
+        total["eth0"] = interface_bytes("eth0")
     return total
+
+
+def interface_bytes(name: str) -> int:
+    """Bytes that a network interface of this process's host has sent (proc(5), net/dev)."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    counters = dict(line.split(":") for line in lines if ":" in line)
+    fields = {interface.strip(): numbers.split() for interface, numbers in counters.items()}
+    return int(fields[name][8])

@@ -126,7 +126,14 @@ class Run:
         kind = "GPU" if self.device == "cuda" else "CPU"
         ranks = "1 rank" if self.world == 1 else f"{self.world} ranks"
         crowded = ", more ranks than cores" if self.oversubscribed else ""
-        return f"{self.strategy}, {ranks} ({kind}{crowded})"
+        return f"{self.strategy}, {ranks} ({kind}{crowded}){self._on_hosts}"
+
+    @property
+    def _on_hosts(self) -> str:
+        """Where its ranks are, if on more than one host, and what joins these."""
+        count, link = self.config.get("hosts", 1), self.config.get("link")
+        joined = f", link {link}" if link else ""
+        return f" on {count} hosts{joined}" if count > 1 else ""
 
     @property
     def origin(self) -> str:

@@ -29,7 +29,7 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bootcamp import descendants, forkserver, guard, heartbeat, summary
+from bootcamp import descendants, forkserver, guard, heartbeat, hosts, summary
 
 PR_SET_CHILD_SUBREAPER = 36
 TICK_SECONDS = 0.25
@@ -37,6 +37,7 @@ START_SECONDS = 180
 GRACE_SECONDS = 0.3  # how long other ranks may take to say what they saw, after the first failure
 FORKSERVER = Path(forkserver.__file__)
 GUARD = Path(guard.__file__)
+HOSTS = Path(hosts.__file__)
 HOROVOD_EXIT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)
 HOROVOD_PREFIX = re.compile(r"^\[(\d+)\]<(?:stdout|stderr)>:", re.M)
 TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.M)
@@ -106,7 +107,8 @@ class Job:
     order: what the kernel asks for. `run`, the folder; `start`, one of warm, cold, command;
     `ranks`, what forkserver.become_rank wants of each; `command` and `env` for a launcher such as
     torchrun; `hang_seconds`, how long no rank may finish a step; `finishes`, whether the script
-    writes a record; `port` for the rendezvous, 0 for any.
+    writes a record; `port` for the rendezvous, 0 for any; `hosts`, how many to make on this machine
+    and the rate of their links (hosts.py), None for none.
     """
 
     def __init__(self, order: dict, server: ForkServer):
@@ -118,6 +120,7 @@ class Job:
         self.failure: dict | None = None
         self.stopped = asyncio.get_running_loop().create_future()
         self._seen: set[int] = set()  # every process of this run, to take their exit status
+        self._holder: subprocess.Popen | None = None  # of the run's hosts
         self._last_life, self._last_cpu_seconds = time.monotonic(), 0.0
         self._last_beats: dict = {}
 
@@ -150,6 +153,10 @@ class Job:
             )
 
     async def _start(self) -> None:
+        if self.order.get("hosts"):
+            await self._make_hosts(**self.order["hosts"])
+        if self.failure:
+            return
         if self.order["start"] == "warm":
             self.pids = await self.server.fork(self.order)
         elif self.order["start"] == "cold":
@@ -161,6 +168,26 @@ class Job:
                 self.sessions.add(descendants.read(pid).session)
         self.sessions.discard(os.getsid(0))
         self._last_life = time.monotonic()
+
+    async def _make_hosts(self, count: int, link: str | None) -> None:
+        """Start the process that holds the hosts of this run, and tell each rank its own."""
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(HOSTS), str(count), *([link] if link else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "BOOTCAMP_RUN": self.order["run"]},
+            start_new_session=True,
+        )
+        process.returncode = 0  # as with the ranks, this file waits for it
+        self.sessions.add(process.pid)
+        self._holder = process  # its standard input stays open as long as the run
+        answer = json.loads(await asyncio.to_thread(process.stdout.readline) or "{}")
+        if "hosts" not in answer:
+            why = answer.get("error", "the process that makes them died")
+            self.failure = summary.failure(None, "refused", f"hosts={count}: {why}")
+            return
+        for rank in self.order["ranks"]:
+            rank["host"] = answer["hosts"][rank["host"]]
 
     def _start_cold(self) -> list[int]:
         store = forkserver.listen(self.order.get("port", 0))

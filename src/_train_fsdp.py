@@ -1,0 +1,48 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_fsdp.py --steps 20 --global-batch 32
+
+Fully sharded data parallel: DDP's training, but a rank keeps 1/N of each parameter, of its gradient
+and of the optimizer's state. A block's parameters are gathered just before they are needed.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from bootcamp import checkpoint, config, data, models, optimizers, record, sharding
+
+args = config.parse(own_flags=sharding.FLAGS)
+device = torch.device(args.device)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+mesh = init_device_mesh(device.type, (world,))
+
+# 2. Model
+model = models.build(args).to(device)
+for block in model[1:-1]:
+    fully_shard(block, mesh=mesh, reshard_after_forward=not args.keep_gathered)
+fully_shard(model, mesh=mesh, reshard_after_forward=not args.keep_gathered)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    mean_loss = loss.detach() / world
+    dist.all_reduce(mean_loss)
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()

@@ -1,0 +1,50 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_hsdp.py --shard 2
+
+Hybrid sharding: the model is sharded over the ranks of a row of the mesh (a host), and each row
+has a replica of it. Only the gradients of a shard travel between the rows.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from bootcamp import checkpoint, config, data, models, optimizers, record, sharding
+
+args = config.parse(own_flags=sharding.HYBRID_FLAGS)
+sharding.check(args)
+device = torch.device(args.device)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+shape = (world // args.shard, args.shard)
+mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+# 2. Model
+model = models.build(args).to(device)
+for block in model[1:-1]:
+    fully_shard(block, mesh=mesh, reshard_after_forward=not args.keep_gathered)
+fully_shard(model, mesh=mesh, reshard_after_forward=not args.keep_gathered)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    mean_loss = loss.detach() / world
+    dist.all_reduce(mean_loss)
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()

@@ -1,0 +1,56 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_zero.py --stage 3
+
+ZeRO with DeepSpeed: what DDP keeps whole on every rank is sharded, more with each stage. Stage 1
+shards the optimizer's state, stage 2 the gradients too, stage 3 the parameters too.
+"""
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from bootcamp import checkpoint, config, data, models, optimizers, record, sharding
+
+args = config.parse(own_flags=sharding.STAGE_FLAGS)
+device = torch.device(args.device)
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled, for minutes
+
+# 1. Processes
+deepspeed.init_distributed(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+# 2. Model
+model = models.build(args).to(device)
+settings = {
+    "train_batch_size": args.global_batch,
+    "zero_optimization": {
+        "stage": args.stage,
+        "reduce_bucket_size": 2**20,  # elements, as in all that follows
+        "allgather_bucket_size": 2**20,
+        "overlap_comm": False,
+        "stage3_param_persistence_threshold": 0,  # shard small parameters too
+    },
+    "gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1
+    "zero_allow_untested_optimizer": True,
+}
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+model, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    loss = models.loss(model(inputs), targets)
+    model.backward(loss)
+    model.step()
+    mean_loss = loss.detach() / world
+    dist.all_reduce(mean_loss)
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()

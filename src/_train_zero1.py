@@ -1,0 +1,46 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_zero1.py --steps 20 --global-batch 32
+
+ZeRO stage 1 in plain torch: DDP, but each rank keeps the optimizer's state of its share of the
+parameters only. It updates these and sends them to the others.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from bootcamp import checkpoint, config, data, models, optimizers, record
+
+args = config.parse()
+device = torch.device(args.device)
+
+# 1. Processes
+dist.init_process_group(args.backend, timeout=args.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+# 2. Model
+model = models.build(args).to(device)
+model = DistributedDataParallel(model)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+kind, settings = optimizers.choose(args)
+optimizer = ZeroRedundancyOptimizer(model.parameters(), kind, **settings)
+first = checkpoint.load(args, model, optimizer)
+
+# 5. Training loop
+run = record.Run(args, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    optimizer.zero_grad()
+    loss = models.loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    mean_loss = loss.detach() / world
+    dist.all_reduce(mean_loss)
+    run.step(step, mean_loss)
+    checkpoint.save(args, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()

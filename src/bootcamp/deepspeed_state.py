@@ -1,0 +1,112 @@
+"""What DeepSpeed keeps where, for the record and for checkpoints.
+
+ZeRO's optimizer works on flat tensors: all parameters in a row, padded so that the ranks' parts are
+equal. In float32 it keeps, beside the parameters, a copy of its part that it updates (the master
+copy, which in 16-bit training is the float32 one); it counts as optimizer state, as in the paper
+(Rajbhandari et al., arXiv:1910.02054). The names are those of DeepSpeed 0.19.
+"""
+
+import torch
+
+
+def is_engine(model) -> bool:
+    """Whether this is what deepspeed.initialize has made of a model."""
+    return hasattr(model, "zero_optimization_stage")
+
+
+class Held:
+    """The tensors that a rank holds, by kind: `parameters`, `gradients`, `optimizer`.
+
+    Gradients are those at the moment when the optimizer begins to work with them: afterwards
+    DeepSpeed frees them.
+    """
+
+    def __init__(self, engine):
+        self.engine, self.gradients = engine, []
+        _base(engine).register_step_pre_hook(self._see)
+
+    def _see(self, *_) -> None:
+        self.gradients = _gradients(self.engine)
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        return [getattr(p, "ds_tensor", p) for p in self.engine.module.parameters()]
+
+    @property
+    def optimizer(self) -> list:
+        return [_base(self.engine).state, _master(self.engine)]
+
+
+def _base(engine) -> torch.optim.Optimizer:
+    """The optimizer that the script has made."""
+    return getattr(engine.optimizer, "optimizer", engine.optimizer)
+
+
+def _master(engine) -> list[torch.Tensor]:
+    """The optimizer's own copy of its part of the parameters."""
+    names = {0: "", 3: "fp32_partitioned_groups_flat"}
+    name = names.get(engine.zero_optimization_stage(), "single_partition_of_fp32_groups")
+    return getattr(engine.optimizer, name, [])
+
+
+def _gradients(engine) -> list[torch.Tensor | None]:
+    if engine.zero_optimization_stage() == 3:
+        return [engine.optimizer.grad_partitions_flat_buffer]
+    return [part.grad for part in _master(engine) or engine.module.parameters()]
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    """A copy of a parameter that stage 3 has partitioned. All ranks have to call this."""
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters([parameter]):
+        return parameter.detach().clone()
+
+
+def gather(engine) -> dict[str, dict]:
+    """`model` and `optimizer` by parameter name, whole, on every rank. All have to call this."""
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    state = {"model": {}, "optimizer": {}}
+    parts = next(iter(_base(engine).state.values()))
+    for name, parameter in engine.module.named_parameters():
+        state["model"][name] = safe_get_full_fp32_param(parameter).detach().clone()
+        state["optimizer"][name] = {
+            key: _copy(value)
+            if value.dim() == 0
+            else safe_get_full_optimizer_state(parameter, key).detach().clone()
+            for key, value in parts.items()
+        }
+    return state
+
+
+def _copy(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().clone()
+
+
+@torch.no_grad()
+def load(engine, saved: dict) -> None:
+    """Cut a whole state into DeepSpeed's parts: parameters, its copy of them, their state."""
+    import deepspeed
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+    _make_room(engine, next(iter(saved["optimizer"].values())))
+    for name, parameter in engine.module.named_parameters():
+        value = saved["model"][name].to(parameter.device)
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+            parameter.copy_(value)
+        safe_set_full_fp32_param(parameter, value)
+        for key, own in saved["optimizer"][name].items():
+            if own.dim():
+                safe_set_full_optimizer_state(parameter, own.to(parameter.device), key)
+
+
+def _make_room(engine, like: dict[str, torch.Tensor]) -> None:
+    """Give the optimizer the state that its first step would make, with counts as saved."""
+    for part in _master(engine):
+        _base(engine).state[part] = {
+            key: torch.zeros_like(part) if value.dim() else _copy(value)
+            for key, value in like.items()
+        }
+    if engine.zero_optimization_stage() < 3:
+        engine.optimizer._lazy_init_hp_params_optimizer_state()  # lets parameters find their state

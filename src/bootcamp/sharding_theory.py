@@ -1,0 +1,119 @@
+"""What sharding costs by formula: memory of a rank, bytes that it sends, bytes on a host's link.
+
+Memory is that of ZeRO (Rajbhandari et al., arXiv:1910.02054, section 5), traffic that of its
+section 7 and of FSDP (Zhao et al., arXiv:2304.11277, section 3.2). Standard library only.
+"""
+
+import math
+
+KINDS = ("parameters", "gradients", "optimizer")
+MIXED = {"parameters": 2, "gradients": 2, "optimizer": 12}  # 16 bit, with Adam in float32 (K = 12)
+FLOAT32 = {"parameters": 4, "gradients": 4, "optimizer": 8}  # AdamW: two numbers each
+DEEPSPEED_FLOAT32 = {**FLOAT32, "optimizer": 12}  # and its own copy of the part that it updates
+
+# how many times (n-1)/n of a tensor's bytes each of n ranks of a ring sends
+RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+GLOO = {**RING, "reduce-scatter": 2}  # gloo reduces the whole tensor and keeps a part
+
+
+def rank_bytes(
+    parameters: float, ranks: int, stage: int, each: dict[str, int] = MIXED
+) -> dict[str, float]:
+    """Bytes of the model states on one of the ranks, by kind.
+
+    parameters: how many numbers the model has. stage: of ZeRO; 0 shards nothing, 1 the optimizer's
+    state, 2 the gradients too, 3 the parameters too. each: bytes for each parameter.
+    """
+    sharded = {kind: stage >= first for kind, first in zip(KINDS, (3, 2, 1), strict=True)}
+    return {kind: each[kind] * parameters / (ranks if sharded[kind] else 1) for kind in KINDS}
+
+
+def flat_part(parameters: int, ranks: int) -> int:
+    """Numbers in a rank's part when DeepSpeed puts all parameters in a row, stages 1 and 2.
+
+    The row is padded to a multiple of twice the ranks, so that each part begins at a multiple of
+    four bytes in 16 bit too.
+    """
+    return 2 * math.ceil(parameters / (2 * ranks))
+
+
+def parts_one_by_one(shapes: list[tuple[int, ...]], ranks: int) -> int:
+    """Numbers in a rank's part when DeepSpeed cuts each parameter by itself, stage 3."""
+    return sum(math.ceil(math.prod(shape) / ranks) for shape in shapes)
+
+
+def rows_of_rank(shapes: list[tuple[int, ...]], ranks: int, rank: int = 0) -> int:
+    """Numbers that a rank holds when FSDP2 cuts each parameter by its rows.
+
+    A rank gets ceil(rows / ranks) of them, the last ranks what is left: nothing, perhaps.
+    """
+    held = 0
+    for rows, *rest in shapes:
+        each = math.ceil(rows / ranks)
+        held += max(0, min(each, rows - rank * each)) * math.prod(rest)
+    return held
+
+
+def collectives(
+    strategy: str, shard: int = 1, keep_gathered: bool = False, number: float = 1.0
+) -> list[tuple[str, str, float]]:
+    """What a strategy sends in a step: (axis, collective, its size as a share of the model).
+
+    strategy: ddp, zero1, zero2, fsdp (ZeRO-3) or hsdp. shard: the ranks of a row, for hsdp. number:
+    bytes of a gradient's element on the wire as a share of its own: 0.5 for DDP's fp16 hook.
+    """
+    gather, reduce = ("shard", "all-gather", 1.0), ("shard", "reduce-scatter", 1.0)
+    sharded = [gather, reduce] if keep_gathered else [gather, gather, reduce]
+    return {
+        "ddp": [("shard", "all-reduce", number)],
+        "zero1": [reduce, gather],
+        "zero2": [reduce, gather],
+        "fsdp": sharded,
+        "hsdp": [*sharded, ("replicate", "all-reduce", 1 / shard)],
+    }[strategy]
+
+
+def sent_bytes(
+    calls: list[tuple[str, str, float]],
+    model_bytes: float,
+    ranks: int,
+    shard: int | None = None,
+    factors: dict[str, int] = RING,
+) -> float:
+    """Bytes that a rank sends in a step for these collectives.
+
+    shard: the ranks along the axis of that name, None for all. factors: RING, as NCCL does it, or
+    GLOO.
+    """
+    sizes = {"shard": shard or ranks, "replicate": ranks // (shard or ranks)}
+    return sum(
+        factors[kind] * (sizes[axis] - 1) / sizes[axis] * share * model_bytes
+        for axis, kind, share in calls
+    )
+
+
+def link_bytes(
+    calls: list[tuple[str, str, float]],
+    model_bytes: float,
+    ranks: int,
+    hosts: int,
+    shard: int | None = None,
+    factors: dict[str, int] = RING,
+) -> float:
+    """Bytes that one host sends to others in a step. Rings follow the order of the ranks.
+
+    A ring sends the same over each of its edges. Only edges that leave the host count.
+    """
+    shard = shard or ranks
+    rows = [list(range(first, first + shard)) for first in range(0, ranks, shard)]
+    rings = {"shard": rows, "replicate": [list(column) for column in zip(*rows, strict=True)]}
+    host = {rank: rank * hosts // ranks for rank in range(ranks)}
+    total = 0.0
+    for axis, kind, share in calls:
+        for ring in rings[axis]:
+            leaving = sum(
+                host[a] == 0 != host[b] for a, b in zip(ring, ring[1:] + ring[:1], strict=True)
+            )
+            part = (len(ring) - 1) / len(ring) * share * model_bytes
+            total += leaving * factors[kind] * part
+    return total

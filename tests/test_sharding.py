@@ -1,0 +1,130 @@
+"""Sharded strategies: equal to the baseline, their bytes those of the formulas."""
+
+import math
+
+import pytest
+
+from bootcamp import check, launch, sharding_theory
+
+BATCH = 24
+DEEPSPEED = launch.available("deepspeed")
+needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="DeepSpeed is not installed")
+GPT = {
+    "embedding": [(256, 64), (64, 64)],
+    "block": [(64,)] * 4 + [(64, 64)] * 4 + [(256, 64), (256,), (64, 256), (64,)],
+    "head": [(64,), (64,), (256, 64)],
+}
+SHAPES = [*GPT["embedding"], *GPT["block"] * 6, *GPT["head"]]
+NUMBERS = sum(math.prod(shape) for shape in SHAPES)
+
+
+def proved(script, ranks, optimizer, **flags):
+    """The run, after the proof that it trained what the baseline trained."""
+    same = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer}
+    run = launch.launch(script, ranks, device="cpu", quiet=True, **same, **flags)
+    check.same_training(run, check.baseline(**same))
+    return run
+
+
+@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd")])
+def test_zero1_of_torch(ranks, optimizer):
+    run = proved("zero1", ranks, optimizer)
+    held = sum(rank["optimizer_bytes"] for rank in run.ranks)
+    counts = 4 * len(SHAPES) if optimizer == "adamw" else 0
+    assert held == {"adamw": 8, "sgd": 4}[optimizer] * NUMBERS + counts
+
+
+@pytest.mark.parametrize(
+    ("ranks", "optimizer", "flags"),
+    [(2, "adamw", {}), (4, "sgd", {}), (3, "adamw", {}), (4, "adamw", {"keep_gathered": True})],
+)
+def test_fsdp(ranks, optimizer, flags):
+    run = proved("fsdp", ranks, optimizer, **flags)
+    for rank, record in enumerate(run.ranks):
+        own = sharding_theory.rows_of_rank(SHAPES, ranks, rank)
+        padded = sharding_theory.rows_of_rank(SHAPES, ranks)  # room for the largest part
+        assert record["parameter_bytes"] == record["gradient_bytes"] == 4 * padded
+        state = {"adamw": 8 * own + 4 * len(SHAPES), "sgd": 4 * own}[optimizer]
+        assert record["optimizer_bytes"] == state
+
+
+@pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
+def test_hsdp(shard, optimizer):
+    run = proved("hsdp", 4, optimizer, shard=shard)
+    assert {rank["parameter_bytes"] for rank in run.ranks} == {4 * NUMBERS // shard}
+
+
+@needs_deepspeed
+@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), (4, "sgd")])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed(stage, ranks, optimizer):
+    run = proved("zero", ranks, optimizer, stage=stage)
+    flat = 4 * sharding_theory.flat_part(NUMBERS, ranks)
+    one_by_one = 4 * sharding_theory.parts_one_by_one(SHAPES, ranks)
+    whole, part = 4 * NUMBERS, {3: one_by_one}.get(stage, flat)
+    for record in run.ranks:
+        assert record["parameter_bytes"] == (part if stage == 3 else whole)
+        assert record["gradient_bytes"] == (part if stage else whole)
+        numbers = {"adamw": 2, "sgd": 1}[optimizer]
+        state = (numbers + 1) * part if stage else numbers * whole  # and its copy of its part
+        counts = {"adamw": 4 if stage else 4 * len(SHAPES), "sgd": 0}[optimizer]
+        assert record["optimizer_bytes"] == state + counts
+
+
+@needs_deepspeed
+def test_deepspeed_clips_gradients_unless_told_not_to():
+    from bootcamp.variant import variant
+
+    line = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
+    script = variant("zero", "zero_clips", {line: ""})
+    same = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
+    run = launch.launch(script, 2, device="cpu", quiet=True, **same)
+    failed = " ".join(r["compared"] for r in check.compare(run, check.baseline(**same)).failed)
+    assert "loss" in failed
+    assert "final parameters" in failed
+
+
+def test_a_shard_that_does_not_divide_the_ranks_is_refused():
+    with pytest.raises(launch.RunRefused) as error:
+        launch.launch("hsdp", 4, shard=3, device="cpu", quiet=True)
+    assert "4 ranks do not divide into groups of 3. Give one of 1, 2, 4." in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_papers_figure_is_reproduced():
+    """ZeRO, figure 1: 7.5 B parameters on 64 ranks, in GB."""
+    published = {0: 120, 1: 31.4, 2: 16.6, 3: 1.9}
+    for stage, gigabytes in published.items():
+        found = sum(sharding_theory.rank_bytes(7.5e9, 64, stage).values()) / 1e9
+        assert found == pytest.approx(gigabytes, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "how", "ring", "gloo"),
+    [
+        ("ddp", {}, 1.5, 1.5),
+        ("ddp", {"number": 0.5}, 0.75, 0.75),
+        ("fsdp", {}, 2.25, 3.0),
+        ("fsdp", {"keep_gathered": True}, 1.5, 2.25),
+        ("zero1", {}, 1.5, 2.25),
+        ("hsdp", {"shard": 2}, 1.0, 1.0),
+    ],
+)
+def test_what_crosses_between_two_hosts_of_two(strategy, how, ring, gloo):
+    calls, shard = sharding_theory.collectives(strategy, **how), how.get("shard")
+    for factors, expected in ((sharding_theory.RING, ring), (sharding_theory.GLOO, gloo)):
+        assert sharding_theory.link_bytes(calls, 1.0, 4, 2, shard, factors) == expected
+
+
+def test_a_rank_sends_what_the_papers_say():
+    """2 psi for DDP and for stages 1 and 2, 3 psi for stage 3, for many ranks."""
+    many = 1_000_000
+    for strategy, expected in {"ddp": 2, "zero1": 2, "zero2": 2, "fsdp": 3}.items():
+        calls = sharding_theory.collectives(strategy)
+        assert sharding_theory.sent_bytes(calls, 1.0, many) == pytest.approx(expected, rel=1e-5)
+
+
+def test_inside_a_host_nothing_crosses():
+    calls = [call for call in sharding_theory.collectives("hsdp", shard=2) if call[0] == "shard"]
+    assert sharding_theory.link_bytes(calls, 1.0, 4, 2, 2) == 0
+    assert sharding_theory.link_bytes(calls, 1.0, 4, 1, 2) == 0
