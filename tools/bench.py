@@ -1,11 +1,12 @@
-"""python tools/bench.py [--pairs 12] [--launches 20] [--rounds 7]
+"""python tools/bench.py [--pairs 12] [--launches 20] [--rounds 7] [--links 5]
 
 Speed and memory of the course's own machinery, as ratios within one run:
 
 - how soon a warm launch takes its first step, beside torchrun;
 - steps per second of the scripts against the barest torch loop of the same model and batch, in
   alternating pairs, so that a machine whose speed drifts slows both;
-- throughput and memory of the frameworks beside the bare DDP script, in rounds of one run each.
+- throughput and memory of the frameworks beside the bare DDP script, in rounds of one run each;
+- DDP, FSDP and HSDP on two hosts, their link open and slow, in rounds too.
 
 Prints tables and writes logs/bench.json.
 """
@@ -17,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from bootcamp import compare, family, launch, machine, summary
+from bootcamp import compare, family, hosts, launch, machine, summary
 from bootcamp.paths import LOGS
 from bootcamp.table import Table
 from bootcamp.variant import variant
@@ -110,12 +111,60 @@ def frameworks(ranks: int, rounds: int, steps: int) -> list[dict]:
     return rows
 
 
+SHARDED = {
+    "DDP": ("ddp", {}),
+    "DDP, fp16 hook": ("ddp_options", {"hook": "fp16"}),
+    "FSDP": ("fsdp", {}),
+    "FSDP, kept gathered": ("fsdp", {"keep_gathered": True}),
+    "HSDP": ("hsdp", {"shard": 2}),
+}
+TWO_HOSTS = {**FLAGS, "model": "mlp", "size": "small", "steps": 8, "hosts": 2}
+
+
+def links(rounds: int) -> list[dict]:
+    """Seconds per step of each strategy on 2 x 2 ranks, and how often it was the fastest of three.
+
+    The three are DDP, FSDP and itself.
+    """
+    rows = []
+    for link in (None, "200mbit"):
+        found = {name: [] for name in SHARDED}
+        for number in range(rounds):
+            for name in SHARDED if number % 2 else reversed(SHARDED):
+                script, own = SHARDED[name]
+                run = launch.launch(script, 4, link=link, **TWO_HOSTS, **own)
+                found[name].append(run.seconds_per_step)
+        for name, seconds in found.items():
+            ahead = [all(a < b for b in both) for a, *both in _beside(found, name)]
+            ratios = [mine / ddp for mine, ddp in zip(seconds, found["DDP"], strict=True)]
+            rows.append(
+                {
+                    "strategy": name,
+                    "link": link or "open",
+                    "rounds": rounds,
+                    "s per step": statistics.median(seconds),
+                    "ratio to DDP (median)": statistics.median(ratios),
+                    "lowest": min(ratios),
+                    "highest": max(ratios),
+                    "faster than DDP and FSDP": sum(ahead),
+                }
+            )
+    return rows
+
+
+def _beside(found: dict[str, list[float]], name: str) -> list[tuple[float, ...]]:
+    """A strategy's seconds in each round, with those of the ones that it is held against."""
+    against = [found[other] for other in ("DDP", "FSDP") if other != name]
+    return list(zip(found[name], *against, strict=True))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--launches", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--links", type=int, default=5)
     args = parser.parse_args()
     print(f"{machine.cpu_name()}, {len(machine.cores())} cores\n")
     launch.launch("ddp", 2, steps=1, **FLAGS)
@@ -130,9 +179,14 @@ def main() -> int:
     print(table, "\n", flush=True)
     caption = "The same training by each framework, same model, batch and ranks"
     beside = Table(frameworks(2, args.rounds, args.steps), caption)
-    print(beside)
+    print(beside, "\n", flush=True)
+    if why_not := hosts.why_not():
+        print(f"No hosts here, so no links: {why_not}")
+    caption = "Two hosts with two ranks each, the MLP at size small"
+    sharded = Table([] if why_not else links(args.links), caption)
+    print(sharded)
     result = {"machine": machine.describe(), "starts": starts.rows, "scripts": table.rows}
-    result["frameworks"] = beside.rows
+    result |= {"frameworks": beside.rows, "links": sharded.rows}
     summary.write_json(LOGS / "bench.json", result)
     return 0
 

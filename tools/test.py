@@ -87,6 +87,13 @@ def still_there(mark: str, seconds: float = 20.0) -> list[int]:
 
 
 def main() -> int:
+    """Run all; what tests and torchrun leave among the system's temporary files goes too."""
+    with tempfile.TemporaryDirectory(prefix="bootcamp-test-", ignore_cleanup_errors=True) as own:
+        os.environ["TMPDIR"] = own
+        return run_all()
+
+
+def run_all() -> int:
     os.chdir(ROOT)
     os.environ["BOOTCAMP_TEST_RUN"] = mark = f"{os.getpid()}-{time.time_ns()}"
     times, failed = {}, []

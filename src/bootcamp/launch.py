@@ -465,6 +465,7 @@ def _how_to_start(start: str, ranks_orders: list[dict], max_restarts: int) -> di
     if start == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", ranks, "--max-restarts", str(max_restarts)]
+        command += ["--log-dir", str(Path(first["out"]).parent)]  # else a folder in /tmp, for ever
         env = {**RESTARTS_WORK, **env} if max_restarts else env
     else:
         command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", ranks]
