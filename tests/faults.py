@@ -206,26 +206,11 @@ def _gone(kernel: int, seconds: float = 15.0) -> None:
         time.sleep(0.02)
 
 
-def network() -> tuple[set[str], list[str], str]:
-    """Network namespaces that any process is in or holds, interfaces and mounts of this machine."""
-    namespaces = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        links = [f"/proc/{pid}/ns/net"]
-        with contextlib.suppress(OSError):
-            links += [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
-        for link in links:
-            with contextlib.suppress(OSError):
-                namespaces.add(os.readlink(link))
-    namespaces = {name for name in namespaces if name.startswith("net:")}
-    mounts = Path("/proc/self/mounts").read_text()
-    return namespaces, sorted(os.listdir("/sys/class/net")), mounts
-
-
 def _network_as(before: tuple, seconds: float = 10.0) -> None:
     """Wait until nothing of a run's hosts is left."""
     deadline = time.monotonic() + seconds
-    while network() != before:
-        assert time.monotonic() < deadline, f"left of the hosts: {network()}, before: {before}"
+    while hosts.traces() != before:
+        assert time.monotonic() < deadline, f"left of the hosts: {hosts.traces()}, before: {before}"
         time.sleep(0.05)
 
 
@@ -237,7 +222,7 @@ def _needs_hosts() -> None:
 def hosts_and_their_kernel_is_killed() -> float:
     """kill -9 of the process that launched ranks on two hosts: no host is left either."""
     _needs_hosts()
-    before = network()
+    before = hosts.traces()
     seconds = kernel_is_killed(ranks=4, hosts=2, link="1gbit")
     _network_as(before)
     return seconds
@@ -246,7 +231,7 @@ def hosts_and_their_kernel_is_killed() -> float:
 def hosts_and_their_supervisor_is_killed() -> float:
     """kill -9 of the process that watches over them: their holder goes with it."""
     _needs_hosts()
-    before = network()
+    before = hosts.traces()
     seconds = supervisor_dies(("warm",), ranks=4, hosts=2)
     _network_as(before)
     return seconds
@@ -255,7 +240,7 @@ def hosts_and_their_supervisor_is_killed() -> float:
 def hosts_lose_their_holder() -> float:
     """kill -9 of the process that holds them: the ranks' link is gone, and the run ends."""
     _needs_hosts()
-    before, folder, killed = network(), _fresh_folder(), []
+    before, folder, killed = hosts.traces(), _fresh_folder(), []
 
     def kill():
         for pid in descendants.processes():
@@ -476,6 +461,49 @@ def elastic_rank_is_killed() -> float:
     return time.monotonic() - moment[0]
 
 
+def killed_while_saving() -> float:
+    """kill -9 of all ranks while they save their parts: the newest good checkpoint goes on."""
+    return kill_while_saving(save_async=random.random() < 0.5)[0]
+
+
+def kill_while_saving(save_async: bool) -> tuple[float, int, bool]:
+    """The kill comes at a random moment once there is a first good checkpoint. Returns the seconds
+    from it to the end of the resumed run, the step that this began with, and whether a save was cut
+    in two.
+    """
+    flags = {"steps": 40, "global_batch": 24, "model": "mlp", "device": "cpu"}
+    folder, moment = _fresh_folder(), []
+    saved = folder.with_suffix(".saved")
+    kept = {"save": saved, "resume": saved, "save_every": 1, "save_async": save_async}
+
+    def good_ones() -> list[int]:
+        return sorted(int(path.name.removeprefix("step-")) for path in saved.glob("step-*"))
+
+    def kill():
+        while not good_ones() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(random.uniform(0, 0.06))
+        pids = [heartbeat.read(folder / "ranks" / f"{rank}.beat")[0] for rank in range(2)]
+        moment.append(time.monotonic())
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # ended with the first one
+                os.kill(pid, signal.SIGKILL)
+
+    deadline = time.monotonic() + 60
+    thread = _when_running(folder, kill, steps=random.randrange(1, 12))
+    run = launch.launch("fsdp", 2, run_dir=folder, raises=False, quiet=True, **kept, **flags)
+    thread.join()
+    _recorded(run, "failed", "SIGKILL")
+    cut = bool(list(saved.glob(".step-*.part")))
+    good = good_ones()[-1]
+    assert good >= len(run.steps) - 2, "a save that had ended is lost"
+    again = launch.launch("fsdp", 2, quiet=True, **{**kept, "save_every": 40}, **flags)
+    assert again.steps[0]["step"] == good
+    assert not check.compare(again, check.baseline(**flags)).failed
+    assert not list(saved.glob(".step-*.part")), "what was cut is still there"
+    return time.monotonic() - moment[0], good, cut
+
+
 def port_is_taken() -> float:
     """A taken port is refused when it was asked for, and never met when it was not."""
     began = time.monotonic()
@@ -575,6 +603,7 @@ FAULTS = {
         disk_is_full,
         torchrun_is_interrupted,
         elastic_rank_is_killed,
+        killed_while_saving,
         hosts_and_their_kernel_is_killed,
         hosts_and_their_supervisor_is_killed,
         hosts_lose_their_holder,

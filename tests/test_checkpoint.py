@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,12 +108,9 @@ def test_a_checkpoint_written_in_the_background_is_of_its_own_step(script, ranks
     rest = launch.launch(script, ranks, steps=8, resume=tmp_path / "a", **FLAGS)
     whole = check.baseline(steps=8, global_batch=24)
     assert rest.losses == pytest.approx(whole.losses[6:], abs=1e-5)
-    if script == "fsdp":
-        earlier = tmp_path / "a" / "step-5"
-        earlier.rename(tmp_path / "b_step-5")
-        (tmp_path / "b").mkdir()
-        (tmp_path / "b_step-5").rename(tmp_path / "b" / "step-5")
-        before = launch.launch(script, ranks, steps=8, resume=tmp_path / "b", **FLAGS)
+    if script == "fsdp":  # the one before was written while the model changed
+        shutil.rmtree(tmp_path / "a" / "step-6")
+        before = launch.launch(script, ranks, steps=8, resume=tmp_path / "a", **FLAGS)
         assert before.losses == pytest.approx(whole.losses[5:], abs=1e-5)
 
 
@@ -123,6 +121,24 @@ def test_a_folder_holds_the_two_newest_and_nothing_half_written(tmp_path):
     assert sorted(os.listdir(tmp_path / "a")) == ["step-6", "step-7"]
     settings = json.loads((tmp_path / "a" / "step-7" / "settings.json").read_text())
     assert settings["steps_done"] == 7
+
+
+def test_what_was_saved_last_is_the_newest_whatever_its_step(tmp_path):
+    """A new run in the folder of an old one, which had come further."""
+    launch.launch("fsdp", 2, steps=4, save=tmp_path / "a", **FLAGS)
+    launch.launch("fsdp", 2, steps=4, save=tmp_path / "a", save_every=3, seed=1, **FLAGS)
+    assert sorted(os.listdir(tmp_path / "a")) == ["step-3", "step-4-again-3"]
+    shutil.rmtree(tmp_path / "a" / "step-4-again-3")
+    rest = launch.launch("fsdp", 2, steps=5, resume=tmp_path / "a", seed=1, **FLAGS)
+    assert rest.losses == pytest.approx(
+        check.baseline(steps=5, global_batch=24, seed=1).losses[3:], abs=1e-5
+    )
+
+
+def test_a_folder_with_a_piece_missing_is_refused_in_one_sentence(tmp_path):
+    launch.launch("fsdp", 2, steps=2, save=tmp_path / "a", **FLAGS)
+    (tmp_path / "a" / "step-2" / "__1_0.distcp").unlink()
+    assert "no checkpoint of this course" in refusal(resume=tmp_path / "a")
 
 
 def test_a_half_written_folder_is_never_taken_up(tmp_path):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 
-import faults
 import pytest
 
 from bootcamp import forkserver, hosts, launch, sharding_theory
@@ -72,14 +71,14 @@ def test_the_link_has_its_rate_and_the_machine_keeps_nothing():
     made = json.loads(holder.stdout.readline())["hosts"]
     own = {os.readlink(host["net"]) for host in made}
     assert len(own) == 2
-    assert own <= faults.network()[0]
+    assert own <= set(hosts.traces()["namespaces"])
     enter = [sys.executable, "-c", f"import json{SHOW_FILTER}", json.dumps(made[0])]
     said = subprocess.check_output(enter, text=True)
     assert "tbf" in said
     assert "rate 200Mbit" in said
     holder.kill()
     holder.wait()
-    assert not own & faults.network()[0]
+    assert not own & set(hosts.traces()["namespaces"])
 
 
 AS_NOBODY = """

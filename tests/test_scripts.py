@@ -129,7 +129,7 @@ def test_the_package_hides_no_strategy(path):
     assert not {name for name in found if " " not in name}, found
 
 
-WORDS_OF_LESSONS = {SRC / "bootcamp" / name for name in ("plots.py", "figure.py", "exercise.py")}
+WORDS_OF_LESSONS = {SRC / "bootcamp" / name for name in ("plots.py", "figure.py", "tasks.py")}
 
 
 def imports_distributed(path):

@@ -48,6 +48,11 @@ def test_fsdp(ranks, optimizer, flags):
         assert record["optimizer_bytes"] == state
 
 
+@pytest.mark.parametrize("model", ["mlp", "striped-lstm"])
+def test_fsdp_shards_every_model(model):
+    check.prove("fsdp", 2, device="cpu", global_batch=BATCH, model=model)
+
+
 @pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
 def test_hsdp(shard, optimizer):
     run = proved("hsdp", 4, optimizer, shard=shard)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bootcamp import descendants
+from bootcamp import descendants, hosts
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL_SECONDS = 240
@@ -23,9 +23,8 @@ ALONE = ["tests/test_faults.py", "tests/test_launch.py", "tests/test_browser.py"
 def stages() -> list[dict[str, list[str]]]:
     """What `make test` runs, in order; of each stage the parts run side by side.
 
-    Starting ranks waits more than it computes, so two parts at once save a third of their time. The
-    tests of faults, of the launcher and of the browser watch how long something takes: they run
-    alone.
+    Starting ranks waits more than it computes, so parts at once save half of their time. The tests
+    of faults, of the launcher and of the browser watch how long something takes: they run alone.
     """
     python = sys.executable
     notebooks = sorted(str(path) for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -37,8 +36,9 @@ def stages() -> list[dict[str, list[str]]]:
         {"format": [python, "-m", "ruff", "format", "--check", "."]},
         {"notebooks match their sources": [python, "tools/notebooks.py", "--check"]},
         {
-            "notebooks": [*pytest, *nbval, *notebooks],
+            "notebooks, every other": [*pytest, *nbval, *notebooks[0::2]],
             "tests": [*pytest, "tests", *others, *sys.argv[1:]],
+            "notebooks, the rest": [*pytest, *nbval, *notebooks[1::2]],
         },
         {"tests that run alone": [*pytest, *ALONE, *sys.argv[1:]]},
     ]
@@ -52,10 +52,15 @@ def run_side_by_side(stage: dict[str, list[str]]) -> dict[str, tuple[int, float]
     began, ended = time.monotonic(), {}
     with contextlib.ExitStack() as stack:
         running = {}
-        for name, command in stage.items():
+        for place, (name, command) in enumerate(stage.items()):
             print(f"== {name}", flush=True)
             output = stack.enter_context(tempfile.TemporaryFile()) if running else None
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "BOOTCAMP_FIRST_CORE": str(place)},
+            )
             running[name] = (stack.enter_context(process), output)
         while len(ended) < len(running):
             time.sleep(0.1)
@@ -96,6 +101,7 @@ def main() -> int:
 def run_all() -> int:
     os.chdir(ROOT)
     os.environ["BOOTCAMP_TEST_RUN"] = mark = f"{os.getpid()}-{time.time_ns()}"
+    before = hosts.traces() if sys.platform == "linux" else {}
     times, failed = {}, []
     for stage in stages():
         for name, (code, seconds) in run_side_by_side(stage).items():
@@ -106,6 +112,10 @@ def run_all() -> int:
     print(f"Processes left by all of this: {len(left)} {left or ''}", flush=True)
     if left:
         failed.append("processes left")
+    for kind, was in before.items():
+        new = sorted(set(hosts.traces()[kind]) - set(was))
+        print(f"{kind.capitalize()} left: {len(new)} {new or ''}", flush=True)
+        failed += [f"{kind} left"] if new else []
     if failed:
         print(f"FAILED: {', '.join(failed)}", flush=True)
     return 1 if failed else 0

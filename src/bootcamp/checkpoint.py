@@ -41,7 +41,9 @@ def load(args, model, optimizer, **more) -> int:
         return 0
     try:
         saved = _read(args, model, optimizer)
-    except Exception as error:  # torch raises many kinds for a file that is not its own
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # torch raises many kinds, DCP's is not even an Exception
         config.refuse(
             f"--resume {args.resume}: no checkpoint of this course ({type(error).__name__}). "
             "Give a file or a folder that --save has written."

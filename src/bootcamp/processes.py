@@ -33,8 +33,12 @@ def _from_environment(*names: str, default: int) -> int:
 
 
 def place() -> int:
-    """Which of the processes on this machine this is: hosts made on one machine share its cores."""
-    return _from_environment("BOOTCAMP_PLACE", default=local_rank())
+    """Which of the processes on this machine this is: hosts made on one machine share its cores.
+
+    BOOTCAMP_FIRST_CORE moves all of them, so that two launches at once need not meet on one core.
+    """
+    first = _from_environment("BOOTCAMP_FIRST_CORE", default=0)
+    return first + _from_environment("BOOTCAMP_PLACE", default=local_rank())
 
 
 def hosts() -> int:

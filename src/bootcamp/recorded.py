@@ -1,12 +1,13 @@
-"""Runs that need a framework which not every machine has: launched, or read from their record.
+"""Runs that need what not every machine has: launched, or read from their record.
 
     horovod = recorded.Experiments("horovod", "05_horovod")
     run = horovod.launch("two-ranks", "horovod", 2, steps=20)
 
 Where the framework is installed, that is launch(). Elsewhere it says so and returns the recorded
 run of this name from logs/reference/05_horovod/. Figures and tables label it with its machine.
+Experiments("hosts", ...) asks for hosts on this machine (hosts.py) in place of a framework.
 
-To record a lesson's runs anew, on a machine that has the framework and is idle:
+To record a lesson's runs anew, on a machine that has what they need and is idle:
 BOOTCAMP_RECORD=1 python tools/notebooks.py 05. Standard library only.
 """
 
@@ -19,26 +20,33 @@ import sys
 import time
 from pathlib import Path
 
+from bootcamp import hosts
 from bootcamp.launch import HOW_TO_GET, available, launch
 from bootcamp.paths import LOGS, REFERENCE, ROOT
 from bootcamp.runs import Run
 
 KEEPS = (".json", ".jsonl", ".out", ".err")
 PLACES = {str(LOGS): "logs", sys.prefix: ".venv", sys.base_prefix: "python", str(ROOT): "."}
+HOSTS = "hosts"
 _numbers = itertools.count(1)
 
 
 class Experiments:
-    """The runs of one lesson. `ready`: whether its framework is installed here."""
+    """The runs of one lesson. `ready`: whether this machine has what they need.
 
-    def __init__(self, framework: str, lesson: str):
-        self.framework, self.lesson = framework, lesson
-        self.ready = available(framework)
+    needs: a framework, such as "horovod", or "hosts".
+    """
+
+    def __init__(self, needs: str, lesson: str):
+        self.needs, self.lesson = needs, lesson
+        self._why_not = _why_no_hosts() if needs == HOSTS else _why_no_framework(needs)
+        self.ready = self._why_not is None
 
     def __repr__(self) -> str:
         if self.ready:
-            name = self.framework.capitalize()
-            return f"{name} is installed: the runs of this lesson are made on this machine."
+            name = self.needs.capitalize()
+            has = "can be made here" if self.needs == HOSTS else "is installed"
+            return f"{name} {has}: the runs of this lesson are made on this machine."
         return self._missing("recorded runs stand in")
 
     def launch(self, name: str, script, ranks: int, env: dict | None = None, **flags) -> Run:
@@ -59,15 +67,29 @@ class Experiments:
         return run
 
     def _missing(self, instead: str) -> str:
-        name = self.framework.capitalize()
-        return f"{name} is not installed here: {instead}. {HOW_TO_GET[self.framework]}"
+        lacks, advice = self._why_not
+        return f"{lacks}: {instead}. {advice}"
+
+
+def _why_no_framework(name: str) -> tuple[str, str] | None:
+    """What this machine lacks and what to do about it; None if the framework is there."""
+    if available(name):
+        return None
+    return f"{name.capitalize()} is not installed here", HOW_TO_GET[name]
+
+
+def _why_no_hosts() -> tuple[str, str] | None:
+    """As _why_no_framework, for hosts. BOOTCAMP_WITHOUT=hosts hides them too."""
+    hidden = HOSTS in os.environ.get("BOOTCAMP_WITHOUT", "").split(",")
+    why = "BOOTCAMP_WITHOUT names them" if hidden else hosts.why_not()
+    return why and ("Hosts can't be made on this machine", f"(The reason: {why}.)")
 
 
 def _recorded(folder: Path) -> Run:
     if not (folder / "summary.json").exists():
         raise FileNotFoundError(
             f"{folder.relative_to(ROOT)}: there is no such record. Record the lesson's runs on a "
-            "machine with the framework, as the docstring of bootcamp/recorded.py says."
+            "machine that has what they need, as the docstring of bootcamp/recorded.py says."
         )
     return Run(folder)
 

@@ -11,7 +11,6 @@ after that: a kill at any moment leaves a good one.
 
 import json
 import os
-import re
 import shutil
 from concurrent.futures import Future
 from pathlib import Path
@@ -25,16 +24,17 @@ _process_group = None  # of its own: a write in the background must not mix with
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest good checkpoint in a folder."""
-    return max(_good(folder), key=_step, default=None)
+    """The newest good checkpoint in a folder: the one saved last, whatever its step."""
+    return max(_good(folder), key=_sequence, default=None)
 
 
 def _good(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
+    return [path for path in folder.glob("step-*") if (path / "settings.json").exists()]
 
 
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
+def _sequence(path: Path) -> int:
+    """Its number among all that were saved into this folder."""
+    return json.loads((path / "settings.json").read_text())["sequence"]
 
 
 def clear_unfinished(folder: Path) -> None:
@@ -51,16 +51,12 @@ def write(args, folder: Path, head: dict, state: dict) -> Future:
     """
     from torch.distributed import checkpoint as dcp
 
-    step = head["steps_done"]
-    part, place = folder / f".step-{step}.part", folder / f"step-{step}"
-    if processes.rank() == 0:
-        part.mkdir(parents=True, exist_ok=True)
-        (part / "settings.json").write_text(json.dumps(head))
+    part = folder / f".step-{head['steps_done']}.part"
 
     def give_place(written: Future) -> None:
         written.result()
         if processes.rank() == 0:
-            _give_place(part, place)
+            _give_place(part, head)
 
     done = Future()
     if args.save_async:
@@ -92,14 +88,20 @@ def _own_group(args):
     return _process_group
 
 
-def _give_place(part: Path, place: Path) -> None:
-    from bootcamp.checkpoint import sync_folder
+def _give_place(part: Path, head: dict) -> None:
+    """Make what all ranks have written a checkpoint; only then remove older ones."""
+    from bootcamp.checkpoint import sync_folder, write_whole
 
-    sync_folder(part)
-    shutil.rmtree(place, ignore_errors=True)  # of a run that was resumed before it
+    folder = part.parent
+    sequence = 1 + max(map(_sequence, _good(folder)), default=0)
+    content = json.dumps({**head, "sequence": sequence}).encode()
+    write_whole(part / "settings.json", lambda file: file.write(content))  # synced with its folder
+    place = folder / f"step-{head['steps_done']}"
+    if place.exists():  # of an earlier run
+        place = folder / f"step-{head['steps_done']}-again-{sequence}"
     os.rename(part, place)
-    sync_folder(place.parent)
-    for old in sorted(_good(place.parent), key=_step)[:-KEEP]:
+    sync_folder(folder)
+    for old in sorted(_good(folder), key=_sequence)[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
 
 

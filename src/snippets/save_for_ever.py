@@ -1,0 +1,127 @@
+"""python src/snippets/save_for_ever.py --way in_place --kills 20
+
+A process saves as fast as it can and is killed with SIGKILL at a random moment, again and again.
+Prints for each kill what its file was then: whole, torn or missing. --file names a script whose
+function `save` is put to this test instead.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+NUMBERS = 2**20  # of four bytes: 4 MiB
+LONGEST = 10  # seconds, if nobody kills it
+
+
+def save_in_place(state, path):
+    """As it is found in many scripts."""
+    torch.save(state, path)
+
+
+def save(state, path):
+    """Put a state into a file, so that at every moment the file is the old one or the new one."""
+    beside = path.with_name(f"{path.name}.part")
+    with open(beside, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def state_after(step):
+    """A state that shows whether all of it is of one step."""
+    return {"step": step, "model": torch.full((NUMBERS,), float(step))}
+
+
+def save_for_ever(way, path):
+    """Save one state after the other. Ends by being killed."""
+    step, end = 1, time.monotonic() + LONGEST
+    while time.monotonic() < end:
+        way(state_after(step), path)
+        step += 1
+
+
+def kill_once(way, path, seconds):
+    """Let a process save, kill it after some seconds, and say what the file is."""
+    way(state_after(0), path)
+    child = os.fork()
+    if child == 0:
+        try:
+            save_for_ever(way, path)
+        finally:
+            os._exit(1)
+    try:
+        time.sleep(seconds)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    return what_it_is(path) if os.WIFSIGNALED(status) else "save ended"
+
+
+def what_it_is(path):
+    if not path.exists():
+        return "missing"
+    try:
+        state = torch.load(path, weights_only=True)
+        whole = bool((state["model"] == float(state["step"])).all())
+    except Exception:  # torch raises many kinds for a file that is not its own
+        return "torn"
+    return "whole" if whole else "torn"
+
+
+def order_of_events(way, path):
+    """What one save does to files, in order: the audit events of Python, and fsync."""
+    events, sync = [], os.fsync
+    listening = True
+
+    def hear(event, given):
+        if not listening:
+            return
+        if event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR):
+            events.append(["write", str(given[0])])
+        elif event == "os.rename":
+            events.append(["rename", str(given[0]), str(given[1])])
+        elif event == "os.remove":
+            events.append(["remove", str(given[0])])
+
+    way(state_after(0), path)
+    sys.addaudithook(hear)
+    os.fsync = lambda file: (events.append(["sync"]), sync(file))[1]
+    way(state_after(1), path)
+    os.fsync, listening = sync, False
+    return events
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--way", choices=("in_place", "beside"), default="beside")
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--file", help="a script with a function save(state, path)")
+    args, _ = parser.parse_known_args()
+    torch.set_num_threads(1)
+    way = {"in_place": save_in_place, "beside": save}[args.way]
+    if args.file:
+        spec = importlib.util.spec_from_file_location("to_be_tested", args.file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        way = module.save
+    moments = random.Random(args.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint.pt"
+        found = [kill_once(way, path, moments.uniform(0.02, 0.1)) for _ in range(args.kills)]
+        events = order_of_events(way, path)
+    print(json.dumps({"found": found, "path": str(path), "events": events}))
+
+
+if __name__ == "__main__":
+    main()

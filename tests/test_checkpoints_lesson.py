@@ -1,0 +1,110 @@
+"""Notebook 07b: what lies in a checkpoint, kills in the middle of saving, and its exercise."""
+
+import math
+import subprocess
+import sys
+
+import faults
+import pytest
+from torch.distributed import checkpoint as dcp
+
+from bootcamp import check, exercise, launch, sharded_checkpoint
+from bootcamp.paths import SRC
+
+FLAGS = {"model": "mlp", "global_batch": 24, "device": "cpu", "quiet": True}
+
+
+def test_on_disk_are_three_numbers_for_each_parameter(tmp_path):
+    run = launch.launch("fsdp", 2, steps=2, save=tmp_path / "a", **FLAGS)
+    place = sharded_checkpoint.newest(tmp_path / "a")
+    note = dcp.FileSystemReader(place).read_metadata()
+    entries = note.state_dict_metadata
+    parameters = sum(math.prod(a.size) for k, a in entries.items() if k.startswith("model."))
+    tensors = sum(key.startswith("model.") for key in entries)
+    assert 4 * parameters == sum(rank["parameter_bytes"] for rank in run.ranks)
+    counted = 4 * sum(math.prod(about.size) for about in entries.values())
+    assert counted == 3 * 4 * parameters + 4 * tensors
+    assert len(list(place.glob("*.distcp"))) == 2
+    for key, about in entries.items():
+        held = sum(math.prod(chunk.sizes) for chunk in about.chunks)
+        assert held == math.prod(about.size), f"{key} is saved twice or not whole"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("number", range(4))
+def test_a_kill_while_ranks_save_leaves_a_good_checkpoint(number):
+    _, first, _ = faults.kill_while_saving(save_async=number % 2 == 1)
+    assert first > 0
+
+
+def test_without_the_optimizers_state_it_is_another_training(tmp_path):
+    import torch
+
+    launch.launch("gpu", steps=4, save=tmp_path / "a", **FLAGS)
+    state = torch.load(tmp_path / "a", weights_only=True)
+    torch.save({**state, "optimizer": {}}, tmp_path / "a")
+    run = launch.launch("gpu", steps=8, resume=tmp_path / "a", **FLAGS)
+    whole = check.baseline(steps=8, model="mlp", global_batch=24)
+    assert run.losses[0] == pytest.approx(whole.losses[4], abs=1e-5)
+    assert abs(run.losses[1] - whole.losses[5]) > 1e-4
+
+
+def tried(tmp_path, body, kills=2):
+    task = exercise.find("save_for_good")
+    path = tmp_path / "mine.py"
+    head = "import os, shutil, tempfile\nfrom pathlib import Path\n\nimport torch\n\n\n"
+    path.write_text(f"{head}def save(state, path):\n    {body}\n")
+    return exercise.check_script(task.__class__(**{**vars(task), "kills": kills}), path)
+
+
+SYNCED = "with open(beside, 'wb') as f: torch.save(state, f); f.flush(); os.fsync(f.fileno())"
+
+
+@pytest.mark.parametrize(
+    ("body", "helps"),
+    [
+        ("torch.save(state, path)", "straight to the checkpoint's place"),
+        (
+            "b = path.with_suffix('.new')\n    torch.save(state, b)\n    os.replace(b, path)",
+            "nothing was synced before the rename",
+        ),
+        (
+            f"beside = path.with_suffix('.new')\n    {SYNCED}\n"
+            "    path.unlink(missing_ok=True)\n    os.rename(beside, path)",
+            "os.replace needs no free place",
+        ),
+        (
+            f"beside = Path(tempfile.mkstemp()[1])\n    {SYNCED}\n    os.replace(beside, path)",
+            "write it beside its place",
+        ),
+        ("raise ValueError('not yet')", "ValueError: not yet"),
+        ("pass", "straight to the checkpoint's place"),
+    ],
+    ids=["in place", "not synced", "removed first", "elsewhere", "raises", "nothing"],
+)
+def test_the_checker_names_the_mistake(tmp_path, body, helps):
+    result = tried(tmp_path, body)
+    assert not result.solved
+    assert helps in str(result)
+    assert "Hint:" in str(result)
+
+
+def test_starting_point_is_rejected_and_solution_accepted(tmp_path, monkeypatch):
+    monkeypatch.setattr(exercise, "WORK", tmp_path)
+    task = exercise.find("save_for_good")
+    assert "Not started" in str(exercise.check("save_for_good"))
+    assert "Wrote" in exercise.start("save_for_good")
+    assert "torch.save(state, path)" in task.path.read_text()
+    assert "still the starting point" in str(exercise.check("save_for_good"))
+    assert "+    os.replace(beside, path)" in str(exercise.solution("save_for_good"))
+    task.path.write_text(task.solved().read_text())
+    result = exercise.check("save_for_good")
+    assert result.solved, result
+    assert "20 whole files" in str(result)
+
+
+def test_saving_in_place_tears_files():
+    program = SRC / "snippets" / "save_for_ever.py"
+    command = [sys.executable, program, "--way", "in_place", "--kills", "20"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert '"torn"' in said

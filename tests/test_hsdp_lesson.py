@@ -1,0 +1,110 @@
+"""Notebook 08: hosts and what crosses their link, meshes that look right, sharding that is not."""
+
+import json
+
+import pytest
+
+from bootcamp import exercise, hosts, launch, recorded
+from bootcamp.paths import SRC
+from bootcamp.variant import variant
+
+SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
+WITH_HOSTS = pytest.mark.skipif(hosts.why_not() is not None, reason="no hosts on this machine")
+SHAPE = "shape = (world // args.shard, args.shard)"
+MESH = 'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))'
+
+
+def printed(snippet, ranks, **flags):
+    """What the ranks of a snippet printed: its lines of JSON, in order of rank."""
+    run = launch.launch(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET, **flags)
+    lines = [line for rank in range(ranks) for line in run.output(rank).splitlines()]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def test_hybrid_sharding_used_right():
+    for found in printed("hybrid_shard", 4):
+        assert found["error"] is None
+        assert found["warnings"] == []
+        assert found["ranks_of_a_copy"] == 2
+        assert found["apart_from_rank_0"] == 0
+
+
+def test_without_a_mesh_nobody_averages():
+    found = printed("hybrid_shard", 4, without_mesh=True)
+    assert all("NO_SHARD" in rank["warnings"][0] for rank in found)
+    assert all(rank["apart_from_rank_0"] > 1e-3 for rank in found[1:])
+    assert all(rank["sent_bytes"] in (0, None) for rank in found if "sent_bytes" in rank)
+
+
+def test_ddp_around_hybrid_sharding_overwrites_half_of_the_model():
+    found = printed("hybrid_shard", 4, in_ddp=True)
+    assert [rank["changed"] == rank["numbers"] for rank in found] == [False, True] * 2
+    assert all(rank["equals_rank_0s"] for rank in found)
+    assert all("invalid gradient" in rank["error"] for rank in found)
+
+
+@WITH_HOSTS
+def test_bytes_between_two_hosts_are_counted():
+    to = {row["to rank"]: row for row in printed("two_hosts", 4, hosts=2, link="200mbit")}
+    assert [to[rank]["to host"] for rank in (1, 2, 3)] == ["host0", "host1", "host1"]
+    assert to[1]["sent"]["eth0"] < 10_000 < to[1]["bytes"] <= to[1]["sent"]["lo"]
+    for rank in (2, 3):
+        assert to[rank]["sent"]["lo"] < 10_000
+        assert to[rank]["sent"]["eth0"] == pytest.approx(to[rank]["bytes"], rel=0.01)
+        assert to[rank]["seconds"] > 0.15, "faster than the link"
+
+
+def hsdp_with(mesh, name):
+    """The script with another mesh."""
+    changes = {
+        SHAPE: mesh,
+        MESH: 'mesh = DeviceMesh(device.type, shape, mesh_dim_names=("replicate", "shard"))',
+        "from torch.distributed.device_mesh import init_device_mesh": (
+            "from torch.distributed.device_mesh import DeviceMesh"
+        ),
+    }
+    return variant("hsdp", name, changes)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "complaint"),
+    [
+        ("shape = torch.arange(world).view(args.shard, -1)", "a rank holds 100% of the parameters"),
+        pytest.param(
+            "shape = torch.arange(world).view(args.shard, -1).T",
+            "The ranks of a row must be of one host",
+            marks=WITH_HOSTS,
+        ),
+    ],
+    ids=["axes swapped", "rows across hosts"],
+)
+def test_the_exercise_names_a_wrong_mesh(mesh, complaint):
+    script = hsdp_with(mesh, "hsdp_test_mesh")
+    result = exercise.check_script(exercise.find("two_axes"), script)
+    assert not result.solved
+    assert complaint in str(result)
+
+
+def test_one_axis_is_not_two():
+    script = variant("hsdp", "hsdp_test_flat", {SHAPE: "", MESH: MESH_OF_ONE_AXIS})
+    result = exercise.check_script(exercise.find("two_axes"), script)
+    assert not result.solved
+    assert "with --shard 1 a rank holds 25% of the parameters, not 100%" in str(result)
+
+
+MESH_OF_ONE_AXIS = "mesh = init_device_mesh(device.type, (world,))"
+
+
+def test_without_hosts_the_runs_are_recorded(monkeypatch, capsys):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts")
+    lab = recorded.Experiments("hosts", "08_hsdp")
+    assert not lab.ready
+    assert "Hosts can't be made on this machine: recorded runs stand in." in repr(lab)
+    run = lab.launch("hsdp-slow", "hsdp", 4, hosts=2, link="200mbit", shard=2)
+    assert "the recorded run hsdp-slow stands in" in capsys.readouterr().out
+    assert (run.status, run.config["hosts"], run.config["link"]) == ("ok", 2, "200mbit")
+
+
+def test_hosts_that_can_be_made_need_no_record(monkeypatch):
+    monkeypatch.setattr(hosts, "why_not", lambda: None)
+    assert recorded.Experiments("hosts", "08_hsdp").ready

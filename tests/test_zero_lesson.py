@@ -1,0 +1,78 @@
+"""Notebook 07: ZeRO by hand, what accumulation tells apart, and the exercise's checker."""
+
+import json
+
+import pytest
+
+from bootcamp import exercise, launch
+from bootcamp.paths import SRC
+from bootcamp.variant import variant
+
+SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
+
+
+def printed(snippet, ranks):
+    run = launch.launch(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET)
+    return [json.loads(line) for line in run.output(0).splitlines() if line.startswith('{"')]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_zero_by_hand_is_the_whole_training_and_holds_its_parts(ranks):
+    stages = printed("zero_by_hand", ranks)
+    psi = stages[0]["numbers"]
+    layer, whole = psi // 8, 8 * psi
+    asks = [{"all-reduce": psi}, *[{"reduce-scatter": psi, "all-gather": psi}] * 2]
+    asks.append({"reduce-scatter": psi, "all-gather": 2 * psi})
+    for number, stage in enumerate(stages):
+        assert stage["stage"] == number
+        assert max(stage["apart"].values()) < 1e-10, "both optimizers"
+        assert stage["carried"] == asks[number]
+        most = stage["most"]
+        assert most["optimizer"] == 2 * whole / (ranks if number >= 1 else 1)
+        parts = 8 * (layer + 7 * layer / ranks)  # one that is not cut yet, seven parts
+        assert most["gradients"] == (parts if number >= 2 else whole)
+        one_whole = whole / ranks + 8 * layer
+        assert most["parameters"] == (one_whole if number == 3 else whole)
+        assert stage["kept"]["parameters"] == (whole / ranks if number == 3 else whole)
+
+
+@pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
+def test_stage_1_keeps_all_gradients_between_micro_batches():
+    first, second = printed("zero_accumulate", 4)
+    whole = first["whole"]
+    assert first["ends"] == [whole, whole // 4]
+    assert second["ends"] == [whole // 4, whole // 4]
+    assert max(first["looks"]) == whole > max(second["looks"])
+
+
+def test_without_deepspeed_the_program_says_nothing():
+    path = SRC / "snippets" / "zero_accumulate.py"
+    run = launch.launch(path, 2, env={"BOOTCAMP_WITHOUT": "deepspeed"}, **SNIPPET)
+    assert not [line for line in run.output(0).splitlines() if line.startswith('{"')]
+
+
+OUTER = "fully_shard(model, mesh=mesh, reshard_after_forward=not args.keep_gathered)"
+INNER = "fully_shard(block, mesh=mesh, reshard_after_forward=not args.keep_gathered)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "helps"),
+    [
+        ({OUTER: ""}, "final parameters apart"),  # embedding and head are nobody's
+        (
+            {
+                OUTER: "model = torch.nn.parallel.DistributedDataParallel(model)",
+                "for block in model[1:-1]:": "",
+                INNER: "",
+            },
+            "something is not sharded",
+        ),
+    ],
+    ids=["blocks alone", "still DDP"],
+)
+def test_the_exercise_names_the_mistake(changes, helps):
+    task = exercise.find("fully_sharded")
+    result = exercise.check_script(task, variant("fsdp", "zero_reader", changes))
+    assert not result.solved
+    assert helps in str(result)
+    assert task.hint in str(result)
