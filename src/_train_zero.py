@@ -4,14 +4,18 @@ ZeRO with DeepSpeed: what DDP keeps whole on every rank is sharded, more with ea
 shards the optimizer's state, stage 2 the gradients too, stage 3 the parameters too.
 """
 
-import deepspeed
+import os
+
 import torch
 import torch.distributed as dist
 
 from bootcamp import checkpoint, config, data, models, optimizers, record, sharding
 
-args = config.parse(own_flags=sharding.STAGE_FLAGS)
+args = config.parse(devices=("auto", "cpu", "cuda"), own_flags=sharding.STAGE_FLAGS)
 device = torch.device(args.device)
+os.environ["DS_ACCELERATOR"] = device.type  # else DeepSpeed takes a GPU wherever there is one
+import deepspeed  # noqa: E402
+
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled, for minutes
 
 # 1. Processes

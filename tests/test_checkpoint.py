@@ -10,13 +10,15 @@ import sys
 import pytest
 import torch
 
-from bootcamp import check, checkpoint, family, launch
+from bootcamp import check, checkpoint, family, launch, sharded_checkpoint
 from bootcamp.paths import ROOT, SRC
+from bootcamp.variant import variant
 
 FLAGS = {"global_batch": 24, "device": "cpu", "quiet": True}
 RANKS = {"python": 1, "torchrun": 2, "horovodrun": 2}
 WHOLE = [script for script in family.SCRIPTS.values() if not script.in_parts]
 NOT_THE_BASELINE = ("amp", "local_sgd")
+NOBODY = 99_999_999  # more than any process id
 OWN = {"dp_by_hand": {"cores_per_rank": min(2, len(os.sched_getaffinity(0)))}}
 
 
@@ -115,12 +117,70 @@ def test_a_checkpoint_written_in_the_background_is_of_its_own_step(script, ranks
 
 
 def test_a_folder_holds_the_two_newest_and_nothing_half_written(tmp_path):
-    (tmp_path / "a" / ".step-3.part").mkdir(parents=True)  # as a killed run leaves it
-    (tmp_path / "a" / ".step-3.part" / "__0_0.distcp").write_bytes(b"half of it")
+    left = tmp_path / "a" / f".step-3.{NOBODY}.part"  # as a killed run leaves it
+    left.mkdir(parents=True)
+    (left / "__0_0.distcp").write_bytes(b"half of it")
     launch.launch("fsdp", 2, steps=7, save=tmp_path / "a", save_every=2, **FLAGS)
     assert sorted(os.listdir(tmp_path / "a")) == ["step-6", "step-7"]
     settings = json.loads((tmp_path / "a" / "step-7" / "settings.json").read_text())
     assert settings["steps_done"] == 7
+
+
+def test_what_a_living_run_writes_is_left_alone(tmp_path):
+    mine = tmp_path / "a" / f".step-3.{os.getppid()}.part"
+    mine.mkdir(parents=True)
+    sharded_checkpoint.clear_unfinished(tmp_path / "a")
+    assert mine.exists()
+    file = tmp_path / f".b.{os.getppid()}.part"
+    file.write_bytes(b"half of it")
+    checkpoint.write_whole(tmp_path / "b", lambda into: into.write(b"all of it"))
+    assert file.exists()
+
+
+def test_mixed_precision_takes_up_what_has_no_scaler(tmp_path):
+    launch.launch("gpu", steps=3, save=tmp_path / "a", **FLAGS)
+    run = launch.launch("amp", steps=5, resume=tmp_path / "a", **FLAGS)
+    assert [row["step"] for row in run.steps] == [3, 4]
+
+
+@pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
+def test_what_is_no_parameter_is_kept_too(tmp_path):
+    """The running statistics of batch normalisation, through DeepSpeed's flat parts and back."""
+    flags = {**FLAGS, "model": "resnet50", "global_batch": 4, "steps": 2}
+    launch.launch("gpu", save=tmp_path / "a", **flags)
+    more = {**flags, "steps": 3, "lr": 1e-12}
+    launch.launch("zero", 2, stage=1, resume=tmp_path / "a", save=tmp_path / "b", **more)
+    old, new = (torch.load(tmp_path / name, weights_only=True)["model"] for name in "ab")
+    assert old.keys() == new.keys()
+    counts = [name for name in old if name.endswith("num_batches_tracked")]
+    assert counts
+    assert all(new[name] == old[name] + 1 for name in counts)
+
+
+def test_a_place_of_the_other_kind_is_refused_at_the_start(tmp_path):
+    (tmp_path / "folder").mkdir()
+    assert "this is a folder, and this script saves into a file" in refusal(
+        save=tmp_path / "folder"
+    )
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(launch.RunRefused, match="this is a file, and this script saves into a fol"):
+        launch.launch("fsdp", 2, steps=10, save=tmp_path / "file", **FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("steps_of_rank_1", "sentence"),
+    [(None, "there is no such file"), (3, "not all ranks find the same there")],
+)
+def test_ranks_that_find_different_things_train_nothing(steps_of_rank_1, sentence, tmp_path):
+    """As on two hosts without a disk in common."""
+    launch.launch("gpu", steps=2, save=tmp_path / "a0", **FLAGS)
+    if steps_of_rank_1:
+        launch.launch("gpu", steps=steps_of_rank_1, save=tmp_path / "a1", **FLAGS)
+    line = "first = checkpoint.load(args, model, optimizer)"
+    apart = variant("ddp", "own_disks", {line: f"args.resume += str(rank)\n{line}"})
+    with pytest.raises(launch.RunRefused, match=sentence) as error:
+        launch.launch(apart, 2, steps=5, resume=tmp_path / "a", **FLAGS)
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_what_was_saved_last_is_the_newest_whatever_its_step(tmp_path):
@@ -143,7 +203,7 @@ def test_a_folder_with_a_piece_missing_is_refused_in_one_sentence(tmp_path):
 
 def test_a_half_written_folder_is_never_taken_up(tmp_path):
     launch.launch("fsdp", 2, steps=4, save=tmp_path / "a", **FLAGS)
-    (tmp_path / "a" / "step-4").rename(tmp_path / "a" / ".step-4.part")
+    (tmp_path / "a" / "step-4").rename(tmp_path / "a" / f".step-4.{NOBODY}.part")
     assert "there is no such file" in refusal(resume=tmp_path / "a")
 
 
@@ -176,6 +236,10 @@ def refusal(**flags):
 
 def test_refuses_what_it_cannot_resume(tmp_path):
     launch.launch("gpu", steps=3, save=tmp_path / "a", **FLAGS)
+    older = torch.load(tmp_path / "a", weights_only=True)
+    del older["format"]
+    torch.save(older, tmp_path / "older")
+    assert "no checkpoint of this version of the course" in refusal(resume=tmp_path / "older")
     half = tmp_path / "half"
     half.write_bytes((tmp_path / "a").read_bytes()[:-1000])
     assert "no such file" in refusal(resume=tmp_path / "nothing")

@@ -30,7 +30,13 @@ HIDDEN_BY_NAME = {
     "processes.py": {"horovodrun"},
     # gather what is sharded, for fingerprints and for checkpoints
     "shards.py": {"torch.distributed.tensor"},
-    "sharded_checkpoint.py": {"torch.distributed", "process_group", "_process_group"},
+    "sharded_checkpoint.py": {
+        "torch.distributed",
+        "torch.distributed.checkpoint",
+        "process_group",
+        "_process_group",
+        "all_gather_object",
+    },
     "link.py": {"_sweep_all_reduce.py"},
     "supervisor.py": {
         "distributed_c10d.py",
@@ -146,7 +152,11 @@ def imports_distributed(path):
 IMPORTS_BY_NAME = {
     "forkserver.py": {"torch.distributed.TCPStore"},
     "shards.py": {"torch.distributed.tensor.distribute_tensor"},
-    "sharded_checkpoint.py": {"torch.distributed", "torch.distributed.checkpoint"},
+    "sharded_checkpoint.py": {
+        "torch.distributed",
+        "torch.distributed.checkpoint",
+        "torch.distributed.checkpoint.CheckpointException",
+    },
 }
 
 

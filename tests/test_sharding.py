@@ -1,10 +1,14 @@
 """Sharded strategies: equal to the baseline, their bytes those of the formulas."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
 from bootcamp import check, launch, sharding_theory
+from bootcamp.paths import SRC
 
 BATCH = 24
 DEEPSPEED = launch.available("deepspeed")
@@ -94,6 +98,16 @@ def test_a_shard_that_does_not_divide_the_ranks_is_refused():
         launch.launch("hsdp", 4, shard=3, device="cpu", quiet=True)
     assert "4 ranks do not divide into groups of 3. Give one of 1, 2, 4." in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_ranks_of_a_host_are_not_guessed():
+    """As under a launcher that sets no LOCAL_WORLD_SIZE."""
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
+    environment.pop("LOCAL_WORLD_SIZE", None)
+    command = [sys.executable, str(SRC / "_train_hsdp.py"), "--device", "cpu"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--shard is missing" in done.stderr
 
 
 def test_the_papers_figure_is_reproduced():

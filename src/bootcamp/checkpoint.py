@@ -1,28 +1,34 @@
 """Checkpoints: model, optimizer and step, always of one moment, always good ones.
 
 `--save PATH` writes one every `--save-every` steps and after the last; `--resume PATH` goes on
-where it ended. Where each rank holds the whole model, PATH is a file that rank 0 writes. Where the
-ranks hold parts, it is a folder into which each of them writes its own (sharded_checkpoint.py).
-Each script takes up either, on any number of ranks: what is saved has the names and shapes of the
-whole model's parameters.
+where it ended. PATH is a file that rank 0 writes, or, where parameters are sharded over the ranks,
+a folder into which each of them writes its own (sharded_checkpoint.py). What only the optimizer
+shards (ZeRO of DeepSpeed and of torch) is put together on rank 0 first. Each script takes up
+either, on any number of ranks: what is saved has the names and shapes of the whole model's
+parameters. With several hosts PATH has to lie on a disk that all of them share.
 
 A file is written beside its place, synced to the disk, then renamed: a kill at any moment leaves
-the last good one. With `--save-async` the state is copied, and written while training goes on.
+the last good one. With `--save-async` the state is copied, and written while training goes on. A
+save may take as long as `--timeout` lets a rank wait for another.
 
 Nothing else has to be kept: a batch depends on (seed, step) alone, and no model of the course draws
 random numbers while it trains.
 """
 
 import contextlib
-import os
+import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from bootcamp import config, deepspeed_state, models, processes, sharded_checkpoint, shards
+from bootcamp.files import write_whole
 
+FORMAT = 2  # of what is saved; a file of another is refused
 SETTINGS = ("model", "size", "dtype", "optimizer")
+BEAT_SECONDS = 2.0
 _writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 _being_written: list[Future] = []
 
@@ -30,23 +36,82 @@ _being_written: list[Future] = []
 def load(args, model, optimizer, **more) -> int:
     """Take up what `--resume` names; the step to begin with, 0 where there is nothing to resume.
 
-    model, optimizer and all of `more`: whatever has a state_dict, such as scaler=GradScaler(). Each
-    rank reads; a model wrapped in a framework's module takes up an unwrapped one's state.
+    model, optimizer and all of `more`: whatever has a state_dict, such as scaler=GradScaler(); what
+    was saved without it begins anew. Each rank reads; a model wrapped in a framework's module takes
+    up an unwrapped one's state. Every rank has to call this.
 
     What is not whole, or of another model, ends the process with one sentence, exit code 2.
     """
-    if args.save and processes.rank() == 0:
-        sharded_checkpoint.clear_unfinished(Path(args.save))
-    if not _to_resume(args):
+    if args.save:
+        _check_place(args, model)
+    if not args.resume:
         return 0
+    place, problem = _to_resume(args)
+    mark = None if place is None else (place.is_dir(), place.name)
+    _agree(args, mark, problem)
+    if place is None:
+        return 0
+    saved = _read(args, place, model)
+    _check_saved(args, saved)
+    _agree(args, saved["steps_done"])
+    _take_up(model, optimizer, saved)
+    for name, part in more.items():
+        if name in saved:
+            part.load_state_dict(saved[name])
+    args.first_step = saved["steps_done"]
+    return args.first_step
+
+
+def _check_place(args, model) -> None:
+    """Refuse a place that can't be written to now, rather than after hours of training."""
+    path = Path(args.save)
+    folder = in_parts(args, model)
+    if path.exists() and path.is_dir() != folder:
+        kinds = ("a file", "a folder") if folder else ("a folder", "a file")
+        config.refuse(
+            f"--save {args.save}: this is {kinds[0]}, and this script saves into {kinds[1]}. "
+            "Give another place; --resume takes up either."
+        )
+    if folder and processes.rank() == 0:
+        sharded_checkpoint.clear_unfinished(path)
+
+
+def _agree(args, mark, problem: str | None = None) -> None:
+    """Refuse if a rank has a problem, or not all ranks found the same."""
+    found = sharded_checkpoint.from_all_ranks((mark, problem))
+    problems = [said for _, said in found if said]
+    if problems:
+        config.refuse(problems[0])
+    if len({seen for seen, _ in found}) > 1:
+        config.refuse(
+            f"--resume {args.resume}: not all ranks find the same there. Give a place on a disk "
+            "that all hosts share."
+        )
+
+
+def _read(args, place: Path, model) -> dict:
+    """What was saved: whole tensors of a file, of a folder those pieces that this rank needs."""
     try:
-        saved = _read(args, model, optimizer)
-    except (KeyboardInterrupt, SystemExit):
+        if place.is_dir():
+            return sharded_checkpoint.read(place, named_parameters(model) | _buffers(model))
+        return torch.load(place, map_location="cpu", weights_only=True, mmap=True)
+    except (MemoryError, torch.OutOfMemoryError):
         raise
-    except BaseException as error:  # torch raises many kinds, DCP's is not even an Exception
+    except OSError as error:
+        config.refuse(f"--resume {args.resume}: it can't be read: {error.strerror or error}.")
+    except (Exception, sharded_checkpoint.read_errors()) as error:  # torch raises many kinds
         config.refuse(
             f"--resume {args.resume}: no checkpoint of this course ({type(error).__name__}). "
             "Give a file or a folder that --save has written."
+        )
+
+
+def _check_saved(args, saved: dict) -> None:
+    """Refuse what another version, another model or a longer run has saved."""
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        config.refuse(
+            f"--resume {args.resume}: no checkpoint of this version of the course. "
+            "Give a file or a folder that its --save has written."
         )
     for name in SETTINGS:
         if saved["settings"][name] != getattr(args, name):
@@ -59,22 +124,15 @@ def load(args, model, optimizer, **more) -> int:
             f"--resume {args.resume}: it was saved after {saved['steps_done']} steps, and this run "
             f"ends after {args.steps}. Give more --steps."
         )
+
+
+def _take_up(model, optimizer, saved: dict) -> None:
     if _keeps_flat_parts(model):
         deepspeed_state.load(model, saved)
+        _copy(_buffers(model), saved["model"])
     else:
-        _load_parameters(model, saved["model"])
+        _copy(named_parameters(model) | _buffers(model), saved["model"])
         _load_optimizer(model, optimizer, saved["optimizer"])
-    for name, part in more.items():
-        part.load_state_dict(saved[name])
-    args.first_step = saved["steps_done"]
-    return args.first_step
-
-
-def _read(args, model, optimizer) -> dict:
-    path = Path(args.resume)
-    if path.is_dir():
-        return sharded_checkpoint.read(path, named_parameters(model) | _buffers(model))
-    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def named_parameters(model) -> dict[str, torch.nn.Parameter]:
@@ -91,9 +149,9 @@ def _buffers(model) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def _load_parameters(model, saved: dict) -> None:
-    for name, own in (named_parameters(model) | _buffers(model)).items():
-        shards.local(own).copy_(shards.local(shards.cut_as(saved[name], own)))
+def _copy(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> None:
+    for name, tensor in own.items():
+        shards.local(tensor).copy_(shards.local(shards.cut_as(saved[name], tensor)))
 
 
 def _load_optimizer(model, optimizer, saved: dict) -> None:
@@ -108,7 +166,9 @@ def _load_optimizer(model, optimizer, saved: dict) -> None:
         groups.append({**group, "params": list(numbers)})
         for number, parameter in zip(numbers, group["params"], strict=True):
             own = saved.get(names[id(parameter)], {})
-            state[number] = {key: shards.cut_as(value, parameter) for key, value in own.items()}
+            state[number] = {
+                key: shards.cut_as(value, parameter).clone() for key, value in own.items()
+            }
     filled = {number: own for number, own in state.items() if own}
     optimizer.load_state_dict({"state": filled, "param_groups": groups})
 
@@ -125,23 +185,23 @@ def named_state(model, optimizer) -> dict[str, dict]:
     }
 
 
-def _to_resume(args) -> bool:
-    """Whether there is something to resume. What --save writes may still be missing.
+def _to_resume(args) -> tuple[Path | None, str | None]:
+    """The file or folder to resume, None if there is none; and what is wrong with that.
 
-    So one command line serves the first start and every restart of it.
+    What --save writes may still be missing: so one command line serves the first start and every
+    restart of it.
     """
-    if not args.resume:
-        return False
     path = Path(args.resume)
-    if path.is_file() or path.is_dir() and sharded_checkpoint.newest(path):
-        return True
+    if path.is_file():
+        return path, None
+    if path.is_dir() and (newest := sharded_checkpoint.newest(path)):
+        return newest, None
     if args.save and path.resolve() == Path(args.save).resolve():
-        return False
-    config.refuse(
+        return None, None
+    return None, (
         f"--resume {args.resume}: there is no such file. Give one that --save has written, or the "
         "one that this run's --save writes."
     )
-    return False
 
 
 def save(args, step: int, model, optimizer, **more) -> None:
@@ -152,22 +212,48 @@ def save(args, step: int, model, optimizer, **more) -> None:
     last = step + 1 == args.steps
     if not args.save or not (last or (step + 1) % args.save_every == 0):
         return
-    finish_writing()
     head = {
+        "format": FORMAT,
         "steps_done": step + 1,
         "settings": {name: getattr(args, name) for name in SETTINGS},
     }
+    with _signs_of_life(args):
+        finish_writing()
+        _begin_writing(args, head, model, optimizer, more)
+        if last or not args.save_async:
+            finish_writing()
+
+
+def _begin_writing(args, head: dict, model, optimizer, more: dict) -> None:
     path = Path(args.save).resolve()
     if in_parts(args, model):
+        if more:
+            raise TypeError(f"a sharded checkpoint has no room for {', '.join(more)}")
         state = _parts(model, optimizer)
         _being_written.append(sharded_checkpoint.write(args, path, head, state))
-    else:
-        content = _whole(model, optimizer)
-        content |= {name: part.state_dict() for name, part in more.items()}
-        if processes.rank() == 0:
-            _being_written.append(_write_file(args, path, head | content))
-    if last or not args.save_async:
-        finish_writing()
+        return
+    content = _whole(model, optimizer)
+    content |= {name: part.state_dict() for name, part in more.items()}
+    if processes.rank() == 0:
+        _being_written.append(_write_file(args, path, head | content))
+
+
+@contextlib.contextmanager
+def _signs_of_life(args):
+    """Beat while a checkpoint is written: a slow disk is no hang, as far as --timeout allows."""
+    written, ends = threading.Event(), time.monotonic() + args.timeout.total_seconds()
+
+    def beat():
+        while not written.wait(BEAT_SECONDS) and time.monotonic() < ends:
+            args.beat()
+
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        written.set()
+        beating.join()
 
 
 def finish_writing() -> None:
@@ -177,7 +263,7 @@ def finish_writing() -> None:
 
 
 def in_parts(args, model) -> bool:
-    """Whether the ranks hold parts of the model, rather than each the whole of it."""
+    """Whether a checkpoint has a part from each rank: its parameters are DTensors, or stages."""
     if set(args.axes) & set(config.HOLD_ONE_MODEL):
         return True
     return any(shards.layout(parameter) is not None for parameter in model.parameters())
@@ -190,7 +276,8 @@ def _keeps_flat_parts(model) -> bool:
 def _whole(model, optimizer) -> dict:
     """The state as rank 0 writes it; optimizers that shard theirs put it together first."""
     if _keeps_flat_parts(model):
-        return deepspeed_state.gather(model)
+        state = deepspeed_state.gather(model, keep=processes.rank() == 0)
+        return {**state, "model": state["model"] | _buffers(model)}
     if hasattr(optimizer, "consolidate_state_dict"):  # torch's ZeroRedundancyOptimizer
         optimizer.consolidate_state_dict(to=0)
     if processes.rank() != 0:
@@ -212,43 +299,12 @@ def _parts(model, optimizer) -> dict:
 
 def _write_file(args, path: Path, content: dict) -> Future:
     if args.save_async:
-        content = copied(content)
+        content = _copied(content)
     return _writer.submit(write_whole, path, lambda file: torch.save(content, file))
 
 
-def copied(state):
+def _copied(state):
     """The same nested dictionary with copies of its tensors on the CPU, which training leaves."""
     if isinstance(state, dict):
-        return {name: copied(value) for name, value in state.items()}
+        return {name: _copied(value) for name, value in state.items()}
     return state.detach().cpu().clone() if isinstance(state, torch.Tensor) else state
-
-
-def write_whole(path: Path, write) -> None:
-    """Write a file so that it is the old one or the new one, whenever this process is killed.
-
-    write: called with a binary file beside `path`, which is synced and renamed when it returns;
-    the folder is synced last, so that the new name too survives a power cut.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f".{path.name}.*.part"):  # of a rank that was killed in here
-        left.unlink(missing_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(beside, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    with contextlib.suppress(OSError):  # some network file systems can't sync a folder
-        folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -15,18 +15,18 @@ def is_engine(model) -> bool:
 
 
 class Held:
-    """The tensors that a rank holds, by kind: `parameters`, `gradients`, `optimizer`.
+    """What a rank holds, by kind: `parameters` and `optimizer` as tensors, gradients in bytes.
 
-    Gradients are those at the moment when the optimizer begins to work with them: afterwards
-    DeepSpeed frees them.
+    Gradients are counted when the optimizer begins to work with them: afterwards DeepSpeed frees
+    them, and to keep them would keep their memory.
     """
 
-    def __init__(self, engine):
-        self.engine, self.gradients = engine, []
+    def __init__(self, engine, count):
+        self.engine, self._count, self.gradient_bytes = engine, count, 0
         _base(engine).register_step_pre_hook(self._see)
 
     def _see(self, *_) -> None:
-        self.gradients = _gradients(self.engine)
+        self.gradient_bytes = self._count(_gradients(self.engine))
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -63,20 +63,24 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
         return parameter.detach().clone()
 
 
-def gather(engine) -> dict[str, dict]:
-    """`model` and `optimizer` by parameter name, whole, on every rank. All have to call this."""
+def gather(engine, keep: bool) -> dict[str, dict]:
+    """`model` and `optimizer` by parameter name, whole, on the CPU of the ranks that keep them.
+
+    All ranks have to call this: each tensor is put together on all of them, one after another.
+    """
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
     state = {"model": {}, "optimizer": {}}
     parts = next(iter(_base(engine).state.values()))
     for name, parameter in engine.module.named_parameters():
-        state["model"][name] = safe_get_full_fp32_param(parameter).detach().clone()
-        state["optimizer"][name] = {
-            key: _copy(value)
-            if value.dim() == 0
-            else safe_get_full_optimizer_state(parameter, key).detach().clone()
+        value = safe_get_full_fp32_param(parameter)
+        own = {
+            key: value if value.dim() == 0 else safe_get_full_optimizer_state(parameter, key)
             for key, value in parts.items()
         }
+        if keep:
+            state["model"][name] = _copy(value).cpu()
+            state["optimizer"][name] = {key: _copy(value).cpu() for key, value in own.items()}
     return state
 
 

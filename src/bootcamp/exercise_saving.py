@@ -46,6 +46,8 @@ class SaveExercise(Exercise):
         flags = {"finishes": False, "quiet": True, "kills": self.kills, "file": path}
         run = launch.launch(self.program, 1, **flags)
         printed = [line for line in run.output(0).splitlines() if line.startswith('{"found"')]
+        if not printed:
+            return Result(False, f"Not solved yet: the script ended by itself.\n{help_on(self)}")
         said = json.loads(printed[-1])
         wrong = _wrong_with_save(said["found"], said["events"], said["path"])
         if wrong:

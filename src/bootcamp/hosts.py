@@ -27,7 +27,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CLONE_NEWUTS, CLONE_NEWUSER, CLONE_NEWNET = 0x04000000, 0x10000000, 0x40000000  # <sched.h>
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # <sched.h>
 PR_SET_PDEATHSIG = 1
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 INTERFACE = "eth0"

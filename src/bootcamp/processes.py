@@ -32,6 +32,12 @@ def _from_environment(*names: str, default: int) -> int:
     return next((int(os.environ[name]) for name in names if name in os.environ), default)
 
 
+def knows_its_host() -> bool:
+    """Whether the launcher said how many processes are on this host, or there is only one."""
+    names = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    return count() == 1 or any(name in os.environ for name in names)
+
+
 def place() -> int:
     """Which of the processes on this machine this is: hosts made on one machine share its cores.
 

@@ -140,6 +140,7 @@ class Run:
         self.sample_ids, self.steps_done, self.trace = [], 0, None
         self.first_step = args.first_step
         self.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
+        args.beat = self._beat  # for whoever works between two steps
         self._steps = None
         self._sent_before, self._sent_after, self._sent_steps = {}, {}, 0
         # a pipeline's first step also runs the stages to learn their shapes: watch its second
@@ -147,7 +148,9 @@ class Run:
         if self.rank == 0:
             self._steps = open(self.folder / "steps.jsonl", "a")  # noqa: SIM115
         sharded = deepspeed_state.is_engine(model)
-        self._held = deepspeed_state.Held(model) if sharded else Held(model, optimizer)
+        self._held = (
+            deepspeed_state.Held(model, storage_bytes) if sharded else Held(model, optimizer)
+        )
         self.initial_fingerprint = fingerprint(model, self._beat)
         self._activations = activations.Activations(model)
         self._begin_step()
@@ -199,7 +202,7 @@ class Run:
             "parameter_device": next(self.model.parameters()).device.type,
             "activation_devices": sorted(self._activations.devices),
             "parameter_bytes": storage_bytes(self._held.parameters),
-            "gradient_bytes": storage_bytes(self._held.gradients),
+            "gradient_bytes": self._held.gradient_bytes,
             "optimizer_bytes": storage_bytes(_tensors(self._held.optimizer)),
             "activation_bytes": self._activations.bytes,
             "peak_bytes": peak_bytes(self.device),
@@ -275,7 +278,7 @@ class Run:
 
 
 class Held:
-    """The tensors that a rank holds, by kind; what a rank holds parts of counts with its part."""
+    """What a rank holds, by kind; of what is sharded its part."""
 
     def __init__(self, model, optimizer):
         self.model, self._optimizer = model, optimizer
@@ -285,8 +288,8 @@ class Held:
         return list(self.model.parameters())
 
     @property
-    def gradients(self) -> list[torch.Tensor | None]:
-        return [parameter.grad for parameter in self.model.parameters()]
+    def gradient_bytes(self) -> int:
+        return storage_bytes(parameter.grad for parameter in self.model.parameters())
 
     @property
     def optimizer(self) -> dict:

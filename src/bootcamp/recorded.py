@@ -79,9 +79,8 @@ def _why_no_framework(name: str) -> tuple[str, str] | None:
 
 
 def _why_no_hosts() -> tuple[str, str] | None:
-    """As _why_no_framework, for hosts. BOOTCAMP_WITHOUT=hosts hides them too."""
-    hidden = HOSTS in os.environ.get("BOOTCAMP_WITHOUT", "").split(",")
-    why = "BOOTCAMP_WITHOUT names them" if hidden else hosts.why_not()
+    """As _why_no_framework, for hosts."""
+    why = hosts.why_not()
     return why and ("Hosts can't be made on this machine", f"(The reason: {why}.)")
 
 

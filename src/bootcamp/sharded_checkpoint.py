@@ -1,12 +1,12 @@
 """A checkpoint in parts: each rank writes what it holds, by torch.distributed.checkpoint (DCP).
 
     PATH/step-40/         the newest good one: each rank's file, what lies where, the settings
-    PATH/.step-50.part/   being written
+    PATH/.step-50.4711.part/   being written by the run whose rank 0 is process 4711
 
 DCP writes tensors under their names in the whole model, with their places in it. So a reader may be
 on another number of ranks, or not distributed at all: each reads the pieces that it needs. A folder
-gets its name when all ranks have written and synced their files, and the one before is removed
-after that: a kill at any moment leaves a good one.
+gets its name when all ranks have written and synced their files, and older ones lose theirs after
+that, before they are removed: a kill at any moment leaves a good one.
 """
 
 import json
@@ -18,9 +18,11 @@ from pathlib import Path
 import torch
 
 from bootcamp import processes, shards
+from bootcamp.files import abandoned, sync_folder, write_whole
 
 KEEP = 2  # the newest, and the one before it: a reader may just be in it
 _process_group = None  # of its own: a write in the background must not mix with the training
+_first_process_id: int | None = None  # of rank 0
 
 
 def newest(folder: Path) -> Path | None:
@@ -33,25 +35,51 @@ def _good(folder: Path) -> list[Path]:
 
 
 def _sequence(path: Path) -> int:
-    """Its number among all that were saved into this folder."""
-    return json.loads((path / "settings.json").read_text())["sequence"]
+    """Its number among all that were saved into this folder; 0 for one that can't be read."""
+    try:
+        return json.loads((path / "settings.json").read_text())["sequence"]
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Remove what a killed run has left half-written. For rank 0, before any rank writes."""
+    """Remove what killed runs have left half-written or half-removed. For rank 0."""
     for left in folder.glob(".step-*.part"):
-        shutil.rmtree(left, ignore_errors=True)
+        if abandoned(left.name.removesuffix(".part").rpartition(".")[2]):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def from_all_ranks(mine) -> list:
+    """What each rank gives, in order of rank; only one's own where no process group is."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return [mine]
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
+
+
+def read_errors() -> type[BaseException]:
+    """What DCP raises for a folder that is not whole."""
+    from torch.distributed.checkpoint import CheckpointException
+
+    return CheckpointException
 
 
 def write(args, folder: Path, head: dict, state: dict) -> Future:
     """Begin to write a state; the future is done when the checkpoint has its place.
 
-    head: `steps_done` and `settings`. state: nested dictionaries of tensors and DTensors. All ranks
-    have to call this.
+    Rank 0 gives it that; the futures of the others are done when all have written. head:
+    `format`, `steps_done` and `settings`. state: nested dictionaries of tensors and DTensors. All
+    ranks have to call this.
     """
     from torch.distributed import checkpoint as dcp
 
-    part = folder / f".step-{head['steps_done']}.part"
+    global _first_process_id
+    if _first_process_id is None:
+        _first_process_id = from_all_ranks(os.getpid())[0]
+    part = folder / f".step-{head['steps_done']}.{_first_process_id}.part"
 
     def give_place(written: Future) -> None:
         written.result()
@@ -90,8 +118,6 @@ def _own_group(args):
 
 def _give_place(part: Path, head: dict) -> None:
     """Make what all ranks have written a checkpoint; only then remove older ones."""
-    from bootcamp.checkpoint import sync_folder, write_whole
-
     folder = part.parent
     sequence = 1 + max(map(_sequence, _good(folder)), default=0)
     content = json.dumps({**head, "sequence": sequence}).encode()
@@ -102,18 +128,19 @@ def _give_place(part: Path, head: dict) -> None:
     os.rename(part, place)
     sync_folder(folder)
     for old in sorted(_good(folder), key=_sequence)[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
+        nameless = folder / f".{old.name}.{os.getpid()}.part"
+        os.rename(old, nameless)  # a kill from here on leaves nothing that looks like a checkpoint
+        shutil.rmtree(nameless, ignore_errors=True)
 
 
-def read(folder: Path, wanted: dict[str, torch.Tensor]) -> dict:
-    """The newest good checkpoint, cut as these tensors are: each rank reads its own pieces.
+def read(place: Path, wanted: dict[str, torch.Tensor]) -> dict:
+    """A good checkpoint, cut as these tensors are: each rank reads its own pieces.
 
     wanted: the model's parameters and buffers that this rank has, by name. Returns `steps_done`,
     `settings`, `model` and `optimizer`, the latter two by these names.
     """
     from torch.distributed import checkpoint as dcp
 
-    place = newest(folder)
     state = {"model": {}, "optimizer": {}}
     for key, about in dcp.FileSystemReader(place).read_metadata().state_dict_metadata.items():
         kind, _, name = key.partition(".")

@@ -1,6 +1,7 @@
 """The flags of the sharded scripts, and what follows from them before any rank trains."""
 
 import argparse
+import sys
 
 from bootcamp import config, processes
 
@@ -31,6 +32,12 @@ STAGE_FLAGS = {
 def check(args: argparse.Namespace) -> None:
     """Refuse a --shard that the ranks do not divide by: one sentence, exit code 2."""
     world = processes.count()
+    given = any(argument.startswith("--shard") for argument in sys.argv)
+    if not given and not processes.knows_its_host():
+        config.refuse(
+            "--shard is missing, and this launcher does not say how many ranks are on a host "
+            "(LOCAL_WORLD_SIZE). Give --shard: the ranks that share one copy of the model."
+        )
     if args.shard < 1 or world % args.shard:
         divisors = [str(size) for size in range(1, world + 1) if world % size == 0]
         config.refuse(

@@ -59,7 +59,9 @@ def collectives(
 ) -> list[tuple[str, str, float]]:
     """What a strategy sends in a step: (axis, collective, its size as a share of the model).
 
-    strategy: ddp, zero1, zero2, fsdp (ZeRO-3) or hsdp. shard: the ranks of a row, for hsdp. number:
+    strategy: ddp, zero1, zero2, fsdp (ZeRO-3) or hsdp. zero1 and zero2 are the paper's; torch's
+    ZeroRedundancyOptimizer and DeepSpeed's default call an all-reduce in place of the
+    reduce-scatter, 3 in place of 2. shard: the ranks of a row, for hsdp. number:
     bytes of a gradient's element on the wire as a share of its own: 0.5 for DDP's fp16 hook.
     """
     gather, reduce = ("shard", "all-gather", 1.0), ("shard", "reduce-scatter", 1.0)
