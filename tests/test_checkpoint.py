@@ -80,8 +80,16 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    ("chain", "optimizer"),
+    [
+        ("fewer and fewer ranks", "adamw"),
+        ("data parallel", "sgd"),
+        ("DeepSpeed", "adamw"),
+        ("DeepSpeed", "sgd"),
+        ("model parallel", "adamw"),
+    ],
+)
 def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_path):
     """Two steps each; the losses are those of one run that was never stopped."""
     links = CHAINS[chain]

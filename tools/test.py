@@ -5,73 +5,75 @@ files, unit tests with every script, the equality proofs and the faults, the bro
 every notebook.
 """
 
-import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bootcamp import descendants, hosts
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL_SECONDS = 240
+SHARDED = ["tests/test_checkpoint.py", "tests/test_sharding.py", "tests/test_hosts.py"]
 ALONE = ["tests/test_faults.py", "tests/test_launch.py", "tests/test_browser.py"]
 
 
-def stages() -> list[dict[str, list[str]]]:
-    """What `make test` runs, in order; of each stage the parts run side by side.
+def stages() -> list[list[dict[str, list[str]]]]:
+    """What `make test` runs: stages in order, their lanes side by side, a lane's parts in turn.
 
-    Starting ranks waits more than it computes, so parts at once save half of their time. The tests
+    Starting ranks waits more than it computes, so lanes at once save half of their time. The tests
     of faults, of the launcher and of the browser watch how long something takes: they run alone.
     """
     python = sys.executable
     notebooks = sorted(str(path) for path in (ROOT / "notebooks").glob("*.ipynb"))
     nbval = ["--nbval-lax", f"--nbval-cell-timeout={CELL_SECONDS}", "--timeout=0"]
     pytest = [python, "-m", "pytest"]
-    others = [f"--ignore={path}" for path in ALONE]
+    others = [f"--ignore={path}" for path in (*ALONE, *SHARDED)]
     return [
-        {"lint": [python, "-m", "ruff", "check", "."]},
-        {"format": [python, "-m", "ruff", "format", "--check", "."]},
-        {"notebooks match their sources": [python, "tools/notebooks.py", "--check"]},
-        {
-            "notebooks, every other": [*pytest, *nbval, *notebooks[0::2]],
-            "tests": [*pytest, "tests", *others, *sys.argv[1:]],
-            "notebooks, the rest": [*pytest, *nbval, *notebooks[1::2]],
-        },
-        {"tests that run alone": [*pytest, *ALONE, *sys.argv[1:]]},
+        [{"lint": [python, "-m", "ruff", "check", "."]}],
+        [{"format": [python, "-m", "ruff", "format", "--check", "."]}],
+        [{"notebooks match their sources": [python, "tools/notebooks.py", "--check"]}],
+        [
+            {"notebooks, every other": [*pytest, *nbval, *notebooks[0::2]]},
+            {"tests": [*pytest, "tests", *others, *sys.argv[1:]]},
+            {
+                "notebooks, the rest": [*pytest, *nbval, *notebooks[1::2]],
+                "tests of sharding": [*pytest, *SHARDED, *sys.argv[1:]],
+            },
+        ],
+        [{"tests that run alone": [*pytest, *ALONE, *sys.argv[1:]]}],
     ]
 
 
-def run_side_by_side(stage: dict[str, list[str]]) -> dict[str, tuple[int, float]]:
-    """Run a stage's commands at once; of each its exit code and seconds.
+def run_side_by_side(lanes: list[dict[str, list[str]]]) -> dict[str, tuple[int, float]]:
+    """Run a stage's lanes at once; of each part its exit code and seconds.
 
-    The first one's output is seen as it comes, that of the others when they have ended.
+    The first lane's output is seen as it comes, that of the others when it is whole.
     """
-    began, ended = time.monotonic(), {}
-    with contextlib.ExitStack() as stack:
-        running = {}
-        for place, (name, command) in enumerate(stage.items()):
-            print(f"== {name}", flush=True)
-            output = stack.enter_context(tempfile.TemporaryFile()) if running else None
-            process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "BOOTCAMP_FIRST_CORE": str(place)},
-            )
-            running[name] = (stack.enter_context(process), output)
-        while len(ended) < len(running):
-            time.sleep(0.1)
-            for name, (process, _) in running.items():
-                if name not in ended and process.poll() is not None:
-                    ended[name] = (process.returncode, time.monotonic() - began)
-        for name, (_, output) in running.items():
-            if output:
-                output.seek(0)
-                print(f"== {name}, its output", flush=True)
-                print(output.read().decode(errors="replace"), flush=True)
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        ended = pool.map(run_lane, range(len(lanes)), lanes)
+        return {name: result for lane in ended for name, result in lane.items()}
+
+
+def run_lane(place: int, lane: dict[str, list[str]]) -> dict[str, tuple[int, float]]:
+    """Run a lane's parts in turn, their ranks beginning with the core of this place."""
+    ended = {}
+    for name, command in lane.items():
+        print(f"== {name}", flush=True)
+        began = time.monotonic()
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE if place else None,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "BOOTCAMP_FIRST_CORE": str(place)},
+        )
+        if place:
+            output = done.stdout.decode(errors="replace")
+            print(f"== {name}, its output\n{output}", flush=True)
+        ended[name] = (done.returncode, time.monotonic() - began)
     return ended
 
 

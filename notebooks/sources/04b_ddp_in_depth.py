@@ -606,7 +606,7 @@ import torch
 saved = torch.load(file, weights_only=True)
 print("steps done:", saved["steps_done"], " saved with:", saved["settings"])
 print("model:", len(saved["model"]), "tensors")
-moments = saved["optimizer"]["state"][0]
+moments = next(iter(saved["optimizer"].values()))
 print("optimizer, for each parameter:", ", ".join(moments))
 
 # %% [markdown]
