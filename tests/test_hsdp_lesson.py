@@ -33,7 +33,8 @@ def test_without_a_mesh_nobody_averages():
     found = printed("hybrid_shard", 4, without_mesh=True)
     assert all("NO_SHARD" in rank["warnings"][0] for rank in found)
     assert all(rank["apart_from_rank_0"] > 1e-3 for rank in found[1:])
-    assert all(rank["sent_bytes"] in (0, None) for rank in found if "sent_bytes" in rank)
+    most = 0.001 * 4 * found[0]["numbers"]  # of ten steps; a confirmation may come late
+    assert all(rank.get("sent_bytes", 0) < most for rank in found)
 
 
 def test_ddp_around_hybrid_sharding_overwrites_half_of_the_model():

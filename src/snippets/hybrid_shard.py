@@ -6,6 +6,7 @@ it. Each rank prints a line of JSON about its part of the model and its training
 
 import argparse
 import json
+import time
 import warnings
 
 import torch
@@ -62,6 +63,8 @@ found["equals_rank_0s"] = torch.equal(part(), rank_0s(part()))
 
 batches = data.Batches(args, rank, world)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+dist.barrier()
+time.sleep(0.2)  # until all that was sent so far is confirmed: only then does the kernel count it
 before = record.sent_bytes().get("all")
 for step in range(10):
     inputs, targets = batches(step)
