@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
-from bootcamp import forkserver, hosts, launch, sharding_theory
+from bootcamp import hosts, launch, sharding_theory
 
 WHY_NOT = hosts.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
@@ -84,8 +85,8 @@ def test_the_link_has_its_rate_and_the_machine_keeps_nothing():
 AS_NOBODY = """
 import json, os, socket, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-import forkserver
-command = [sys.executable, "-P", sys.argv[1] + "/hosts.py", "2", "1gbit"]
+from bootcamp import forkserver
+command = [sys.executable, "-P", sys.argv[1] + "/bootcamp/hosts.py", "2", "1gbit"]
 holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 host0, host1 = json.loads(holder.stdout.readline())["hosts"]
 ready, tell = os.pipe()
@@ -112,8 +113,8 @@ def test_without_root_two_hosts_meet_too(request):
     folder = tempfile.mkdtemp(dir="/tmp")  # whoever it is, it may look in there
     request.addfinalizer(lambda: shutil.rmtree(folder))
     os.chmod(folder, 0o755)
-    for module in (hosts, forkserver):
-        shutil.copy(module.__file__, folder)
+    package = Path(hosts.__file__).parent
+    shutil.copytree(package, f"{folder}/bootcamp", ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
         [SYSTEM_PYTHON, "-c", AS_NOBODY, folder],
         capture_output=True,

@@ -8,7 +8,7 @@ import socket
 import pytest
 import torch
 
-from bootcamp import check, launch, models, record, runs, summary, timeline
+from bootcamp import check, held, launch, models, record, runs, summary, timeline
 
 
 def gpt(**changes):
@@ -130,7 +130,7 @@ def test_fingerprint_sees_a_single_number():
 
 def test_storages_are_counted_once():
     base = torch.zeros(100)
-    assert record.storage_bytes([base, base.view(10, 10), base[:5], None]) == 400
+    assert held.storage_bytes([base, base.view(10, 10), base[:5], None]) == 400
 
 
 def test_half_a_line_is_no_error(tmp_path):

@@ -16,9 +16,11 @@ random numbers while it trains.
 """
 
 import contextlib
+import itertools
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -46,14 +48,10 @@ def load(args, model, optimizer, **more) -> int:
         _check_place(args, model)
     if not args.resume:
         return 0
-    place, problem = _to_resume(args)
-    mark = None if place is None else (place.is_dir(), place.name)
-    _agree(args, mark, problem)
+    place = _together(args, lambda: _found(args), lambda found: found and found.name)
     if place is None:
         return 0
-    saved = _read(args, place, model)
-    _check_saved(args, saved)
-    _agree(args, saved["steps_done"])
+    saved = _together(args, lambda: _read(args, place, model), lambda saved: saved["steps_done"])
     _take_up(model, optimizer, saved)
     for name, part in more.items():
         if name in saved:
@@ -76,51 +74,69 @@ def _check_place(args, model) -> None:
         sharded_checkpoint.clear_unfinished(path)
 
 
-def _agree(args, mark, problem: str | None = None) -> None:
-    """Refuse if a rank has a problem, or not all ranks found the same."""
-    found = sharded_checkpoint.from_all_ranks((mark, problem))
-    problems = [said for _, said in found if said]
-    if problems:
+def _together(args, look, mark):
+    """What `look` returns, once every rank has it; `mark` of it has to be the same on all of them.
+
+    A ConfigError of any rank ends all of them with its sentence.
+    """
+    seen, problem, same = None, None, None
+    try:
+        seen = look()
+        same = mark(seen)
+    except config.ConfigError as error:
+        problem = str(error)
+    found = sharded_checkpoint.from_all_ranks((same, problem))
+    if problems := [said for _, said in found if said]:
         config.refuse(problems[0])
-    if len({seen for seen, _ in found}) > 1:
+    if len({same for same, _ in found}) > 1:
         config.refuse(
             f"--resume {args.resume}: not all ranks find the same there. Give a place on a disk "
             "that all hosts share."
         )
+    return seen
 
 
 def _read(args, place: Path, model) -> dict:
-    """What was saved: whole tensors of a file, of a folder those pieces that this rank needs."""
+    """What was saved: whole tensors of a file, of a folder those pieces that this rank needs.
+
+    Raises ConfigError for what can't be taken up.
+    """
     try:
         if place.is_dir():
-            return sharded_checkpoint.read(place, named_parameters(model) | _buffers(model))
-        return torch.load(place, map_location="cpu", weights_only=True, mmap=True)
+            saved = sharded_checkpoint.read(place, named_parameters(model) | _buffers(model))
+        else:
+            saved = torch.load(place, map_location="cpu", weights_only=True, mmap=True)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except OSError as error:
-        config.refuse(f"--resume {args.resume}: it can't be read: {error.strerror or error}.")
+        raise config.ConfigError(
+            f"--resume {args.resume}: it can't be read: {error.strerror or error}. Give a place "
+            "that every rank may read."
+        ) from None
     except (Exception, sharded_checkpoint.read_errors()) as error:  # torch raises many kinds
-        config.refuse(
+        raise config.ConfigError(
             f"--resume {args.resume}: no checkpoint of this course ({type(error).__name__}). "
             "Give a file or a folder that --save has written."
-        )
+        ) from None
+    _check_saved(args, saved)
+    return saved
 
 
 def _check_saved(args, saved: dict) -> None:
-    """Refuse what another version, another model or a longer run has saved."""
+    """Raise ConfigError for what another version, another model or a longer run has saved."""
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        config.refuse(
+        raise config.ConfigError(
             f"--resume {args.resume}: no checkpoint of this version of the course. "
             "Give a file or a folder that its --save has written."
         )
     for name in SETTINGS:
         if saved["settings"][name] != getattr(args, name):
-            config.refuse(
+            raise config.ConfigError(
                 f"--resume {args.resume}: saved with --{name} {saved['settings'][name]}, this run "
                 f"has {getattr(args, name)}. Give the flags that it was saved with."
             )
     if saved["steps_done"] >= args.steps:
-        config.refuse(
+        raise config.ConfigError(
             f"--resume {args.resume}: it was saved after {saved['steps_done']} steps, and this run "
             f"ends after {args.steps}. Give more --steps."
         )
@@ -159,46 +175,50 @@ def _load_optimizer(model, optimizer, saved: dict) -> None:
 
     Its settings, such as the learning rate, are this run's.
     """
-    names = {id(parameter): name for name, parameter in named_parameters(model).items()}
-    state, groups, count = {}, [], 0
-    for group in optimizer.param_groups:
-        numbers = range(count, count := count + len(group["params"]))
-        groups.append({**group, "params": list(numbers)})
-        for number, parameter in zip(numbers, group["params"], strict=True):
-            own = saved.get(names[id(parameter)], {})
-            state[number] = {
-                key: shards.cut_as(value, parameter).clone() for key, value in own.items()
-            }
-    filled = {number: own for number, own in state.items() if own}
-    optimizer.load_state_dict({"state": filled, "param_groups": groups})
+    state = {
+        number: {key: shards.cut_as(value, parameter).clone() for key, value in own.items()}
+        for number, (name, parameter) in enumerate(_numbered(model, optimizer))
+        if (own := saved.get(name))
+    }
+    numbers = itertools.count()
+    groups = [
+        {**group, "params": [next(numbers) for _ in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def named_state(model, optimizer) -> dict[str, dict]:
+def _named_state(model, optimizer) -> dict[str, dict]:
     """An optimizer's state by its parameters' names, {"head.weight": {"exp_avg": ...}, ...}."""
-    names = {id(parameter): name for name, parameter in named_parameters(model).items()}
-    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = optimizer.state_dict()["state"]
     return {
-        names[id(parameter)]: state[number]
-        for number, parameter in enumerate(ordered)
+        name: state[number]
+        for number, (name, _) in enumerate(_numbered(model, optimizer))
         if number in state
     }
 
 
-def _to_resume(args) -> tuple[Path | None, str | None]:
-    """The file or folder to resume, None if there is none; and what is wrong with that.
+def _numbered(model, optimizer) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters in the order in which the optimizer numbers them, with their names."""
+    names = {id(parameter): name for name, parameter in named_parameters(model).items()}
+    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [(names[id(parameter)], parameter) for parameter in ordered]
+
+
+def _found(args) -> Path | None:
+    """The file or folder to resume; None if there is none yet. Raises ConfigError if there must be.
 
     What --save writes may still be missing: so one command line serves the first start and every
     restart of it.
     """
     path = Path(args.resume)
     if path.is_file():
-        return path, None
+        return path
     if path.is_dir() and (newest := sharded_checkpoint.newest(path)):
-        return newest, None
+        return newest
     if args.save and path.resolve() == Path(args.save).resolve():
-        return None, None
-    return None, (
+        return None
+    raise config.ConfigError(
         f"--resume {args.resume}: there is no such file. Give one that --save has written, or the "
         "one that this run's --save writes."
     )
@@ -229,13 +249,15 @@ def _begin_writing(args, head: dict, model, optimizer, more: dict) -> None:
     if in_parts(args, model):
         if more:
             raise TypeError(f"a sharded checkpoint has no room for {', '.join(more)}")
-        state = _parts(model, optimizer)
-        _being_written.append(sharded_checkpoint.write(args, path, head, state))
+        finish = sharded_checkpoint.write(args, path, head, _parts(model, optimizer))
+        _being_written.append(_writer.submit(finish))
         return
     content = _whole(model, optimizer)
     content |= {name: part.state_dict() for name, part in more.items()}
     if processes.rank() == 0:
-        _being_written.append(_write_file(args, path, head | content))
+        content = head | (_copied(content) if args.save_async else content)
+        write = partial(torch.save, content)
+        _being_written.append(_writer.submit(write_whole, path, write))
 
 
 @contextlib.contextmanager
@@ -283,7 +305,7 @@ def _whole(model, optimizer) -> dict:
     if processes.rank() != 0:
         return {}
     parameters = {name: value.detach() for name, value in named_parameters(model).items()}
-    return {"model": parameters | _buffers(model), "optimizer": named_state(model, optimizer)}
+    return {"model": parameters | _buffers(model), "optimizer": _named_state(model, optimizer)}
 
 
 def _parts(model, optimizer) -> dict:
@@ -292,15 +314,9 @@ def _parts(model, optimizer) -> dict:
     cut = {name: shards.like(value.detach(), value) for name, value in parameters.items()}
     state = {
         name: {key: shards.like(value, parameters[name]) for key, value in own.items()}
-        for name, own in named_state(model, optimizer).items()
+        for name, own in _named_state(model, optimizer).items()
     }
     return {"model": cut | _buffers(model), "optimizer": state}
-
-
-def _write_file(args, path: Path, content: dict) -> Future:
-    if args.save_async:
-        content = _copied(content)
-    return _writer.submit(write_whole, path, lambda file: torch.save(content, file))
 
 
 def _copied(state):

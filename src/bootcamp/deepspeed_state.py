@@ -14,45 +14,28 @@ def is_engine(model) -> bool:
     return hasattr(model, "zero_optimization_stage")
 
 
-class Held:
-    """What a rank holds, by kind: `parameters` and `optimizer` as tensors, gradients in bytes.
-
-    Gradients are counted when the optimizer begins to work with them: afterwards DeepSpeed frees
-    them, and to keep them would keep their memory.
-    """
-
-    def __init__(self, engine, count):
-        self.engine, self._count, self.gradient_bytes = engine, count, 0
-        _base(engine).register_step_pre_hook(self._see)
-
-    def _see(self, *_) -> None:
-        self.gradient_bytes = self._count(_gradients(self.engine))
-
-    @property
-    def parameters(self) -> list[torch.Tensor]:
-        return [getattr(p, "ds_tensor", p) for p in self.engine.module.parameters()]
-
-    @property
-    def optimizer(self) -> list:
-        return [_base(self.engine).state, _master(self.engine)]
+def parameters(engine) -> list[torch.Tensor]:
+    """What a rank has of the parameters."""
+    return [getattr(p, "ds_tensor", p) for p in engine.module.parameters()]
 
 
-def _base(engine) -> torch.optim.Optimizer:
+def base(engine) -> torch.optim.Optimizer:
     """The optimizer that the script has made."""
     return getattr(engine.optimizer, "optimizer", engine.optimizer)
 
 
-def _master(engine) -> list[torch.Tensor]:
+def master(engine) -> list[torch.Tensor]:
     """The optimizer's own copy of its part of the parameters."""
     names = {0: "", 3: "fp32_partitioned_groups_flat"}
     name = names.get(engine.zero_optimization_stage(), "single_partition_of_fp32_groups")
     return getattr(engine.optimizer, name, [])
 
 
-def _gradients(engine) -> list[torch.Tensor | None]:
+def gradients(engine) -> list[torch.Tensor | None]:
+    """What a rank has of the gradients while its optimizer works with them."""
     if engine.zero_optimization_stage() == 3:
         return [engine.optimizer.grad_partitions_flat_buffer]
-    return [part.grad for part in _master(engine) or engine.module.parameters()]
+    return [part.grad for part in master(engine) or engine.module.parameters()]
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
@@ -71,7 +54,7 @@ def gather(engine, keep: bool) -> dict[str, dict]:
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
     state = {"model": {}, "optimizer": {}}
-    parts = next(iter(_base(engine).state.values()))
+    parts = next(iter(base(engine).state.values()))
     for name, parameter in engine.module.named_parameters():
         value = safe_get_full_fp32_param(parameter)
         own = {
@@ -107,8 +90,8 @@ def load(engine, saved: dict) -> None:
 
 def _make_room(engine, like: dict[str, torch.Tensor]) -> None:
     """Give the optimizer the state that its first step would make, with counts as saved."""
-    for part in _master(engine):
-        _base(engine).state[part] = {
+    for part in master(engine):
+        base(engine).state[part] = {
             key: torch.zeros_like(part) if value.dim() else _copy(value)
             for key, value in like.items()
         }

@@ -140,19 +140,20 @@ def enter(host: dict) -> None:
     """
     for path in filter(None, (host["user"], host["net"])):
         with open(path) as namespace:
-            _call("setns", namespace.fileno(), 0)
-    _call("unshare", CLONE_NEWUTS)
+            system_call("setns", namespace.fileno(), 0)
+    system_call("unshare", CLONE_NEWUTS)
     socket.sethostname(host["name"])
     # the kernel takes these two back when a process gets other rights
-    _call("prctl", PR_SET_DUMPABLE, 1)
+    system_call("prctl", PR_SET_DUMPABLE, 1)
     die_with_parent()
 
 
-def _call(function: str, *arguments: int) -> None:
+def system_call(function: str, *arguments: int) -> None:
+    """Call a function of libc that returns 0 when all is well. Raises OSError otherwise."""
     library = ctypes.CDLL(None, use_errno=True)
     if getattr(library, function)(*arguments) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{function}: {os.strerror(number)}")
+        raise OSError(number, os.strerror(number), function)
 
 
 def _store_of_this_host(store: socket.socket) -> socket.socket | None:

@@ -17,18 +17,21 @@ see what a lesson shows without them. Standard library only.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
+if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bootcamp import machine
+from bootcamp.forkserver import die_with_parent, system_call
+
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # <sched.h>
-PR_SET_PDEATHSIG = 1
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 INTERFACE = "eth0"
 RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
@@ -50,14 +53,12 @@ def address(host: int) -> str:
 
 def why_not() -> str | None:
     """Why this machine can't have hosts, None if it can: makes two and lets them go."""
-    if sys.platform != "linux":
-        return "hosts on one machine need the network namespaces of Linux"
     command = [sys.executable, "-P", __file__, "2", "1gbit"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     try:
         return json.loads(done.stdout).get("error")
     except ValueError:
-        return f"making hosts failed: {done.stderr.strip().splitlines()[-1:]}"
+        return f"making hosts failed: {done.stderr.strip()[-200:]}"
 
 
 def traces() -> dict[str, list[str]]:
@@ -87,8 +88,10 @@ def make(count: int, rate: str | None) -> list[dict]:
     rate: of each host's link, as tc writes it ("200mbit"); None is as fast as the machine can.
     This process is in the switch afterwards. Raises HostsError.
     """
-    if "hosts" in os.environ.get("BOOTCAMP_WITHOUT", "").split(","):
+    if machine.hidden("hosts"):
         raise HostsError("BOOTCAMP_WITHOUT hides them in this environment")
+    if sys.platform != "linux":
+        raise HostsError("hosts on one machine need the network namespaces of Linux")
     user = _enter_new_namespaces()
     me = os.getpid()
     switch = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -138,18 +141,11 @@ def _enter_new_namespaces() -> str | None:
 
 
 def _unshare(kinds: int) -> None:
-    _call("unshare", kinds)
+    system_call("unshare", kinds)
 
 
 def _setns(namespace: int) -> None:
-    _call("setns", namespace, CLONE_NEWNET)
-
-
-def _call(function: str, *arguments: int) -> None:
-    library = ctypes.CDLL(None, use_errno=True)
-    if getattr(library, function)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    system_call("setns", namespace, CLONE_NEWNET)
 
 
 def _ip(*commands: str) -> None:
@@ -169,7 +165,7 @@ def _run(tool: str, arguments: str) -> None:
 
 def main() -> None:
     """Make, say how to enter, hold until the input ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     try:
         answer = {"hosts": make(int(sys.argv[1]), *sys.argv[2:] or [None])}
     except (HostsError, OSError) as error:

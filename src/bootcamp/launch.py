@@ -278,8 +278,6 @@ def launch(
     ]
     if hosts > 1:
         _spread_over_hosts(ranks_orders, hosts, link)
-        if sys.platform != "linux":
-            raise _no_start(folder, f"hosts={hosts}: {simulated.why_not()}")
     order = {
         "do": "run",
         "run": str(folder),
@@ -474,13 +472,8 @@ def _how_to_start(start: str, ranks_orders: list[dict], max_restarts: int) -> di
 
 
 def available(framework: str) -> bool:
-    """Whether a package is installed, such as "horovod"; looks, and does not import it.
-
-    The environment variable BOOTCAMP_WITHOUT=horovod,lightning hides packages, to see what a lesson
-    shows without them.
-    """
-    hidden = os.environ.get("BOOTCAMP_WITHOUT", "").split(",")
-    return framework not in hidden and importlib.util.find_spec(framework) is not None
+    """Whether a package is installed, such as "horovod", and not hidden; does not import it."""
+    return not machine.hidden(framework) and importlib.util.find_spec(framework) is not None
 
 
 def _missing(framework: str | None) -> str | None:

@@ -7,6 +7,14 @@ from functools import cache
 from pathlib import Path
 
 
+def hidden(what: str) -> bool:
+    """Whether a lesson shall go as if this machine had not this: a package, or "hosts".
+
+    The environment variable BOOTCAMP_WITHOUT=horovod,hosts says so, to see what is shown then.
+    """
+    return what in os.environ.get("BOOTCAMP_WITHOUT", "").split(",")
+
+
 def cores() -> list[int]:
     """The logical CPUs that this process may use, one of each physical core, as a sorted list.
 

@@ -27,8 +27,9 @@ import torch
 from bootcamp import (
     activations,
     data,
-    deepspeed_state,
     heartbeat,
+    held,
+    hosts,
     machine,
     models,
     processes,
@@ -147,10 +148,7 @@ class Run:
         self._watched = min(int("pipeline" in args.axes), args.steps - args.first_step - 1)
         if self.rank == 0:
             self._steps = open(self.folder / "steps.jsonl", "a")  # noqa: SIM115
-        sharded = deepspeed_state.is_engine(model)
-        self._held = (
-            deepspeed_state.Held(model, storage_bytes) if sharded else Held(model, optimizer)
-        )
+        self._held = held.by(model, optimizer)
         self.initial_fingerprint = fingerprint(model, self._beat)
         self._activations = activations.Activations(model)
         self._begin_step()
@@ -201,14 +199,14 @@ class Run:
             "device": str(self.device),
             "parameter_device": next(self.model.parameters()).device.type,
             "activation_devices": sorted(self._activations.devices),
-            "parameter_bytes": storage_bytes(self._held.parameters),
+            "parameter_bytes": self._held.parameter_bytes,
             "gradient_bytes": self._held.gradient_bytes,
-            "optimizer_bytes": storage_bytes(_tensors(self._held.optimizer)),
+            "optimizer_bytes": self._held.optimizer_bytes,
             "activation_bytes": self._activations.bytes,
             "peak_bytes": peak_bytes(self.device),
             "sent_bytes_per_step": self._sent_per_step("all"),
             "sent_to_other_hosts_bytes_per_step": self._sent_per_step("other hosts"),
-            "host_sent_bytes_per_step": self._sent_per_step("eth0"),
+            "host_sent_bytes_per_step": self._sent_per_step(hosts.INTERFACE),
             "communication_seconds": self._communication_seconds(),
             "fingerprint_initial": self.initial_fingerprint,
             "fingerprint_final": fingerprint(self.model, self._beat),
@@ -275,26 +273,6 @@ class Run:
         if not self._trace_path().exists():
             return None
         return timeline.total_seconds(timeline.read(self._trace_path())["communicate"]) or None
-
-
-class Held:
-    """What a rank holds, by kind; of what is sharded its part."""
-
-    def __init__(self, model, optimizer):
-        self.model, self._optimizer = model, optimizer
-
-    @property
-    def parameters(self) -> list[torch.Tensor]:
-        return list(self.model.parameters())
-
-    @property
-    def gradient_bytes(self) -> int:
-        return storage_bytes(parameter.grad for parameter in self.model.parameters())
-
-    @property
-    def optimizer(self) -> dict:
-        """The state; torch's ZeroRedundancyOptimizer has it in an optimizer inside, `optim`."""
-        return getattr(self._optimizer, "optim", self._optimizer).state
 
 
 def report_exceptions(run_dir: Path) -> None:
@@ -371,28 +349,6 @@ def stages(model: torch.nn.Module) -> list[str]:
     return sorted({name.partition(".")[0] for name in names})
 
 
-def storage_bytes(tensors) -> int:
-    """Bytes of the storages behind these tensors on this rank, each storage once; None is 0."""
-    sizes = {}
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        storage = activations.storage_of(tensor)
-        sizes[storage._cdata] = storage.nbytes()
-    return sum(sizes.values())
-
-
-def _tensors(state) -> list[torch.Tensor]:
-    """Every tensor in the nested state of an optimizer."""
-    if isinstance(state, torch.Tensor):
-        return [state]
-    if isinstance(state, dict):
-        state = state.values()
-    if isinstance(state, list | tuple) or hasattr(state, "__iter__") and not isinstance(state, str):
-        return [tensor for value in state for tensor in _tensors(value)]
-    return []
-
-
 def peak_bytes(device: torch.device) -> int:
     """Peak memory of this rank: what torch held on the GPU, or the process's resident memory."""
     if device.type == "cuda":
@@ -406,8 +362,8 @@ def sent_bytes() -> dict[str, int]:
     "all": by this process's TCP connections, "other hosts": by those of them that lead to another
     address than this host's. Reads `tcpi_bytes_acked` of every connected socket (tcp(7)), so what
     the reader has confirmed, without headers. NCCL's shared memory and NVLink are not in it.
-    "eth0": by all processes of this host to others, with headers, if the host is one of
-    bootcamp.hosts, which has such an interface for itself.
+    By the name of the interface: by all processes of this host to others, with headers, if the host
+    is one of bootcamp.hosts, which has such an interface for itself.
     """
     if platform.system() != "Linux":
         return {}
@@ -425,7 +381,7 @@ def sent_bytes() -> dict[str, int]:
         total["all"] += sent
         total["other hosts"] += sent * away
     if processes.link():
-        total["eth0"] = interface_bytes("eth0")
+        total[hosts.INTERFACE] = interface_bytes(hosts.INTERFACE)
     return total
 
 

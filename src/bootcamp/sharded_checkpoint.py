@@ -9,10 +9,12 @@ gets its name when all ranks have written and synced their files, and older ones
 that, before they are removed: a kill at any moment leaves a good one.
 """
 
+import datetime
 import json
 import os
 import shutil
-from concurrent.futures import Future
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -21,8 +23,6 @@ from bootcamp import processes, shards
 from bootcamp.files import abandoned, sync_folder, write_whole
 
 KEEP = 2  # the newest, and the one before it: a reader may just be in it
-_process_group = None  # of its own: a write in the background must not mix with the training
-_first_process_id: int | None = None  # of rank 0
 
 
 def newest(folder: Path) -> Path | None:
@@ -67,53 +67,43 @@ def read_errors() -> type[BaseException]:
     return CheckpointException
 
 
-def write(args, folder: Path, head: dict, state: dict) -> Future:
-    """Begin to write a state; the future is done when the checkpoint has its place.
+def write(args, folder: Path, head: dict, state: dict) -> Callable[[], None]:
+    """Write a state, or begin to; the function that is returned waits and gives it its place.
 
-    Rank 0 gives it that; the futures of the others are done when all have written. head:
-    `format`, `steps_done` and `settings`. state: nested dictionaries of tensors and DTensors. All
-    ranks have to call this.
+    head: `format`, `steps_done` and `settings`. state: nested dictionaries of tensors and DTensors.
+    All ranks have to call this, and what it returns; rank 0 then gives the place.
     """
     from torch.distributed import checkpoint as dcp
 
-    global _first_process_id
-    if _first_process_id is None:
-        _first_process_id = from_all_ranks(os.getpid())[0]
-    part = folder / f".step-{head['steps_done']}.{_first_process_id}.part"
+    part = folder / f".step-{head['steps_done']}.{_first_process_id()}.part"
+    written = None
+    if args.save_async:
+        group = _own_group(args.timeout)
+        written = dcp.async_save(state, checkpoint_id=part, process_group=group)
+    else:
+        dcp.save(state, checkpoint_id=part)
 
-    def give_place(written: Future) -> None:
-        written.result()
+    def finish() -> None:
+        if written:
+            written.result()
         if processes.rank() == 0:
             _give_place(part, head)
 
-    done = Future()
-    if args.save_async:
-        written = dcp.async_save(state, checkpoint_id=part, process_group=_own_group(args))
-        written.add_done_callback(lambda f: _carry(f, give_place, done))
-    else:
-        written = Future()
-        written.set_result(dcp.save(state, checkpoint_id=part))
-        _carry(written, give_place, done)
-    return done
+    return finish
 
 
-def _carry(written: Future, then, done: Future) -> None:
-    """Run `then` after a future, and let another future tell how that ended."""
-    try:
-        then(written)
-        done.set_result(None)
-    except BaseException as error:
-        done.set_exception(error)
+@cache
+def _first_process_id() -> int:
+    """The process id of rank 0, by which a later run tells whether this one still lives."""
+    return from_all_ranks(os.getpid())[0]
 
 
-def _own_group(args):
+@cache
+def _own_group(timeout: datetime.timedelta):
     """A process group over gloo beside the training's, whose collectives run in another thread."""
-    global _process_group
-    if _process_group is None:
-        import torch.distributed as dist
+    import torch.distributed as dist
 
-        _process_group = dist.new_group(backend="gloo", timeout=args.timeout)
-    return _process_group
+    return dist.new_group(backend="gloo", timeout=timeout)
 
 
 def _give_place(part: Path, head: dict) -> None:

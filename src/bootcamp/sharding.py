@@ -1,7 +1,6 @@
 """The flags of the sharded scripts, and what follows from them before any rank trains."""
 
 import argparse
-import sys
 
 from bootcamp import config, processes
 
@@ -15,7 +14,7 @@ HYBRID_FLAGS = {
     **FLAGS,
     "--shard": {
         "type": int,
-        "default": processes.local_count(),
+        "default": processes.local_count() if processes.knows_its_host() else None,
         "help": "ranks that share one copy of the model (default: those of a host)",
     },
 }
@@ -32,8 +31,7 @@ STAGE_FLAGS = {
 def check(args: argparse.Namespace) -> None:
     """Refuse a --shard that the ranks do not divide by: one sentence, exit code 2."""
     world = processes.count()
-    given = any(argument.startswith("--shard") for argument in sys.argv)
-    if not given and not processes.knows_its_host():
+    if args.shard is None:
         config.refuse(
             "--shard is missing, and this launcher does not say how many ranks are on a host "
             "(LOCAL_WORLD_SIZE). Give --shard: the ranks that share one copy of the model."

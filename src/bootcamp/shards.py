@@ -6,6 +6,8 @@ its script hangs their layout on them, as `parameter.dtensor`. deepspeed_state.p
 
 import torch
 
+from bootcamp import deepspeed_state
+
 
 def layout(parameter: torch.Tensor):
     """The DTensor that says how a parameter is cut over the ranks; None if it is not cut."""
@@ -15,8 +17,6 @@ def layout(parameter: torch.Tensor):
 def whole(parameter: torch.Tensor) -> torch.Tensor:
     """A parameter as it was before it was cut. All ranks have to call this."""
     if hasattr(parameter, "ds_id"):
-        from bootcamp import deepspeed_state
-
         return deepspeed_state.whole(parameter)
     cut = layout(parameter)
     return parameter.detach() if cut is None else cut.full_tensor().detach()
