@@ -106,19 +106,21 @@ def test_fingerprint_does_not_depend_on_wrapping_or_cutting():
 
 
 def test_fingerprint_estimates_the_distance_between_parameters():
-    model, moved = gpt(), gpt()
-    with torch.no_grad():
-        for parameter in moved.parameters():
-            parameter += 0.01 * torch.randn_like(parameter)
-    true = (
-        sum(
-            ((a - b) ** 2).sum()
-            for a, b in zip(model.parameters(), moved.parameters(), strict=True)
-        )
-        ** 0.5
-    )
-    estimate = check.distance(record.fingerprint(model), record.fingerprint(moved))
-    assert estimate == pytest.approx(true.item(), rel=0.6)
+    """One estimate from eight projections varies by a quarter; their mean over moves is right."""
+    model = gpt()
+    ratios = []
+    for seed in range(16):
+        moved, generator = gpt(), torch.Generator().manual_seed(seed)
+        squares = 0.0
+        with torch.no_grad():
+            for parameter in moved.parameters():
+                move = 0.01 * torch.randn(parameter.shape, generator=generator)
+                parameter += move
+                squares += move.double().square().sum().item()
+        estimate = check.distance(record.fingerprint(model), record.fingerprint(moved))
+        ratios.append(estimate**2 / squares)
+    assert 0.6 < sum(ratios) / len(ratios) < 1.4
+    assert all(0.1 < ratio < 3.5 for ratio in ratios)
 
 
 def test_fingerprint_sees_a_single_number():
