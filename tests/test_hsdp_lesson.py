@@ -81,14 +81,14 @@ def hsdp_with(mesh, name):
 )
 def test_the_exercise_names_a_wrong_mesh(mesh, complaint):
     script = hsdp_with(mesh, "hsdp_test_mesh")
-    result = exercise.check_script(exercise.find("two_axes"), script)
+    result = exercise.try_out(exercise.find("two_axes"), script)
     assert not result.solved
     assert complaint in str(result)
 
 
 def test_one_axis_is_not_two():
     script = variant("hsdp", "hsdp_test_flat", {SHAPE: "", MESH: MESH_OF_ONE_AXIS})
-    result = exercise.check_script(exercise.find("two_axes"), script)
+    result = exercise.try_out(exercise.find("two_axes"), script)
     assert not result.solved
     assert "with --shard 1 a rank holds 25% of the parameters, not 100%" in str(result)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bootcamp import exercise, family, tasks
+from bootcamp import exercise, exercises, family
 from bootcamp.predict import predict
 from bootcamp.table import Table, number
 from bootcamp.variant import variant
@@ -31,19 +31,23 @@ def test_a_prediction_is_a_number():
 
 
 # those whose solution is a script of the family; the others are tested with their lessons
-EXERCISES = [task for task in tasks.EXERCISES.values() if task.solution in family.SCRIPTS]
+EXERCISES = [
+    task
+    for task in exercises.EXERCISES.values()
+    if isinstance(task, exercise.Exercise) and task.solution in family.SCRIPTS
+]
 
 
 @pytest.mark.parametrize("task", EXERCISES, ids=lambda e: e.name)
 def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path):
     attempt = tmp_path / f"{task.name}.py"
     attempt.write_text(task.starting_point())
-    result = exercise.check_script(task, attempt)
+    result = exercise.try_out(task, attempt)
     assert not result.solved
     assert "Not solved yet" in str(result)
     assert task.hint in str(result)
     attempt.write_text(family.SCRIPTS[task.solution].path.read_text())
-    result = exercise.check_script(task, attempt)
+    result = exercise.try_out(task, attempt)
     assert result.solved, result
     assert "Solved" in str(result)
 
@@ -81,17 +85,17 @@ def test_a_checker_names_the_mistake():
     """Each a mistake that readers make, and a word of the message that helps with it."""
     task = exercise.find("data_parallel")
     whole = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
-    result = exercise.check_script(task, variant("ddp", "reader_whole", whole))
+    result = exercise.try_out(task, variant("ddp", "reader_whole", whole))
     assert not result.solved
     assert "give data.Batches the rank and the world size" in str(result)
     fewer = {"for step in range(first, args.steps):": "for step in range(first, args.steps - 1):"}
-    result = exercise.check_script(task, variant("ddp", "reader_fewer", fewer))
+    result = exercise.try_out(task, variant("ddp", "reader_fewer", fewer))
     assert not result.solved
     assert "Call run.step once in each of args.steps steps" in str(result)
     other = {"device = torch.device(args.device)": "args.steps = 3\ndevice = torch.device('cpu')"}
-    assert not exercise.check_script(task, variant("ddp", "reader_other", other)).solved
+    assert not exercise.try_out(task, variant("ddp", "reader_other", other)).solved
     raises = {"model = DistributedDataParallel(model)": "model = DDP(model)"}
-    result = exercise.check_script(task, variant("ddp", "reader_raises", raises))
+    result = exercise.try_out(task, variant("ddp", "reader_raises", raises))
     assert not result.solved
     assert "NameError: name 'DDP' is not defined" in str(result)
 
@@ -102,7 +106,7 @@ def test_the_rehearsal_sees_half_a_batch_left_behind(left_behind):
     line = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
     moved = "targets" if left_behind == "inputs" else "inputs"
     change = {line: f"inputs, targets = batches(step)\n{moved} = {moved}.to(device)"}
-    result = exercise.check_script(
+    result = exercise.try_out(
         exercise.find("to_the_gpu"), variant("gpu", f"keeps_{left_behind}", change)
     )
     assert not result.solved

@@ -113,7 +113,7 @@ def test_a_missing_sum_is_named_by_the_exercise():
         imported.format(""): imported.format("Partial, "),
     }
     script = variant("tp", "tp_test_no_sum", changes)
-    result = exercise.check_script(exercise.find("split_the_blocks"), script)
+    result = exercise.try_out(exercise.find("split_the_blocks"), script)
     assert not result.solved
     assert "largest difference of a step's loss" in str(result)
 

@@ -72,7 +72,7 @@ INNER = "fully_shard(block, mesh=mesh, reshard_after_forward=not args.keep_gathe
 )
 def test_the_exercise_names_the_mistake(changes, helps):
     task = exercise.find("fully_sharded")
-    result = exercise.check_script(task, variant("fsdp", "zero_reader", changes))
+    result = exercise.try_out(task, variant("fsdp", "zero_reader", changes))
     assert not result.solved
     assert helps in str(result)
     assert task.hint in str(result)

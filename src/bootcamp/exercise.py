@@ -1,8 +1,12 @@
-"""Exercises on the scripts themselves: `exercise.start(name)`, edit, `exercise.check(name)`.
+"""Exercises: `exercise.start(name)`, edit, `exercise.check(name)`, `exercise.solution(name)`.
 
-The solution of an exercise is a script of the course. Its starting point is made from it, or from
-its parent, when the reader starts: nothing is kept twice. The checker runs the reader's own script.
-The tasks themselves are in tasks.py.
+Most are on the scripts themselves: the solution is a script of the course, and the starting point
+is made from it, or from its parent, when the reader starts, so nothing is kept twice. The checker
+runs the reader's own script. Others ask for a function in a cell (exercises/functions.py):
+`exercise.check(name, function)`. The tasks are in exercises/.
+
+A checker raises nothing. It says what was expected, what was seen, and gives a hint; from the
+second attempt on a stronger one.
 """
 
 from collections.abc import Callable
@@ -10,30 +14,62 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bootcamp import check as proof
-from bootcamp import compare, family, launch
+from bootcamp import compare, family, journal, launch
 from bootcamp.paths import ROOT, WORK
 from bootcamp.runs import Run
 
 PLACE = "# YOUR TURN: lines are missing here"
 
 
+class Wrong(Exception):
+    """Why an attempt does not solve an exercise: what was expected, what was seen, its meaning."""
+
+    def __init__(self, expected: str, seen: str, meaning: str = ""):
+        super().__init__(f"expected {expected}, seen {seen}")
+        self.expected, self.seen, self.meaning = expected, seen, meaning
+
+
+class Shown(str):
+    """Python source that a notebook shows as such."""
+
+    def _repr_markdown_(self) -> str:
+        return f"```python\n{self}\n```"
+
+
 @dataclass(frozen=True)
-class Exercise:
-    """One task. `takes_out`: lines of the solution that the reader is to find again; empty means
-    that the starting point is the solution's parent. `ranks`: how many the checker starts.
-    `rehearse`: also run it on the meta device, where a tensor that was not moved is an error.
-    `also`: looks at more than equality, for a script that trains right; given it and the proofs of
-    its runs, it says what is wrong, or nothing.
-    """
+class Task:
+    """What all exercises have: a name, a task in words, a hint, and a stronger one."""
 
     name: str
     task: str
-    solution: str
+    hint: str
+    stronger: str
+
+    def attempt(self, given) -> str:
+        """Try what the reader has given; says in a sentence why it is right. Raises Wrong."""
+        raise NotImplementedError
+
+    def help(self, attempts: int = 1) -> str:
+        """The hint, from the second attempt on the stronger one too, and where the solution is."""
+        lines = [f"Hint: {self.hint}"]
+        lines += [f"Stronger hint: {self.stronger}"] if attempts > 1 else []
+        return "\n".join([*lines, f'The solution: exercise.solution("{self.name}")'])
+
+
+@dataclass(frozen=True)
+class Exercise(Task):
+    """A task on a script. `takes_out`: lines of the solution that the reader is to find again;
+    empty means that the starting point is the solution's parent. `ranks`: how many the checker
+    starts. `rehearse`: also run it on the meta device, where a tensor that was not moved is an
+    error. `also`: looks at more than equality, for a script that trains right; given it and the
+    proofs of its runs, it says what is wrong, or nothing.
+    """
+
+    solution: str = ""
     takes_out: tuple[str, ...] = ()
     ranks: int = 1
     rehearse: bool = False
     also: Callable[[Path, list[proof.Proof]], str] | None = None
-    hint: str = ""
 
     @property
     def path(self) -> Path:
@@ -59,25 +95,34 @@ class Exercise:
         """A script that solves it."""
         return family.SCRIPTS[self.solution].path
 
-    def tried(self, path: Path) -> "Result":
-        """Run a script and hold it against the baseline with both optimizers.
+    def attempt(self, given: Path) -> str:
+        """Run a script and hold it against the baseline with both optimizers."""
+        try:
+            return self.tried(given)
+        except proof.NotTheSame as error:
+            raise Wrong("the same training as the baseline", str(error)) from None
+        except ValueError as error:
+            raise Wrong("a run that can be compared with the baseline", str(error)) from None
+        except launch.LaunchError as error:
+            raise Wrong("a script that runs to its end", f"an error.\n{error}") from None
 
-        Raises check.NotTheSame, ValueError or launch.LaunchError where it can't be right.
-        """
+    def tried(self, path: Path) -> str:
+        """As attempt; raises check.NotTheSame, ValueError or launch.LaunchError too."""
         if self.rehearse:
             _rehearse(path)
         proofs = proof.prove(path, self.ranks, steps=5, hang_seconds=30)
         wrong = self.also(path, proofs) if self.also else ""
         if wrong:
-            return Result(
-                False, f"Not solved yet: it trains the same, but {wrong}\n{help_on(self)}"
-            )
+            raise Wrong("more than the same training", f"it trains the same, but {wrong}")
         worst = max(_worst_loss(each.run, each.baseline) for each in proofs)
-        return Result(
-            True,
-            "Solved: the same training as the baseline with both optimizers. "
-            f"The largest difference of any step's loss is {worst:.1e}.",
+        return (
+            "the same training as the baseline with both optimizers. "
+            f"The largest difference of any step's loss is {worst:.1e}."
         )
+
+    def solution_shown(self, path: Path) -> compare.ScriptDiff:
+        """What is between the reader's script and the solution, as a diff."""
+        return compare.ScriptDiff(self.solved(), path)
 
 
 def _with_docstring(text: str, task: str) -> str:
@@ -97,9 +142,9 @@ class Result:
     __repr__ = __str__
 
 
-def find(name: str) -> Exercise:
+def find(name: str) -> Task:
     """The exercise of this name. Raises KeyError with the names that there are."""
-    from bootcamp.tasks import EXERCISES
+    from bootcamp.exercises import EXERCISES
 
     if name not in EXERCISES:
         raise KeyError(f"no exercise {name!r}: choose one of {', '.join(EXERCISES)}")
@@ -112,6 +157,8 @@ def start(name: str, again: bool = False) -> str:
     again: begin anew; what was there is kept beside it with the ending .before.
     """
     exercise = find(name)
+    if not isinstance(exercise, Exercise):
+        return exercise.task
     path = exercise.path
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     if path.exists() and not again:
@@ -123,31 +170,45 @@ def start(name: str, again: bool = False) -> str:
     return f"Wrote {shown}: open it from the file browser on the left, edit it, save it."
 
 
-def check(name: str) -> Result:
-    """Run the reader's script and hold it against the CPU baseline, with both optimizers.
+def check(name: str, given=None) -> Result:
+    """Check an exercise: the reader's script, or the function that is given.
 
-    Raises nothing: an unsolved exercise is a result too.
+    Raises nothing: an unsolved exercise is a result too. Each attempt is written down (journal.py).
     """
     exercise = find(name)
-    if not exercise.path.exists():
-        return Result(False, f'Not started yet: run exercise.start("{name}") first.')
-    if exercise.path.read_text() == exercise.starting_point():
-        return Result(
-            False, "Not solved yet: the script is still the starting point.\n" + help_on(exercise)
-        )
-    return check_script(exercise, exercise.path)
+    if isinstance(exercise, Exercise):
+        given = exercise.path
+        if not given.exists():
+            return Result(False, f'Not started yet: run exercise.start("{name}") first.')
+        if given.read_text() == exercise.starting_point():
+            return Result(
+                False, f"Not solved yet: the script is still the starting point.\n{exercise.help()}"
+            )
+    return _noted(exercise, given)
 
 
-def check_script(exercise: Exercise, path: Path) -> Result:
-    """As check, for any file."""
+def _noted(exercise: Task, given) -> Result:
     try:
-        return exercise.tried(path)
-    except (proof.NotTheSame, ValueError) as error:
-        return Result(False, f"Not solved yet: it runs, but {error}\n{help_on(exercise)}")
-    except launch.LaunchError as error:
-        return Result(
-            False, f"Not solved yet: the script ended with an error.\n{error}\n{help_on(exercise)}"
-        )
+        says = exercise.attempt(given)
+    except Wrong as wrong:
+        attempts = journal.note_exercise(exercise.name, solved=False)
+        return _unsolved(exercise, wrong, attempts)
+    journal.note_exercise(exercise.name, solved=True)
+    return Result(True, f"Solved: {says}")
+
+
+def try_out(exercise: Task, given, attempts: int = 1) -> Result:
+    """As check, for any script or function, and without writing it down."""
+    try:
+        return Result(True, f"Solved: {exercise.attempt(given)}")
+    except Wrong as wrong:
+        return _unsolved(exercise, wrong, attempts)
+
+
+def _unsolved(exercise: Task, wrong: Wrong, attempts: int) -> Result:
+    lines = ["Not solved yet.", f"Expected: {wrong.expected}.", f"Seen: {wrong.seen}"]
+    lines += [wrong.meaning] if wrong.meaning else []
+    return Result(False, "\n".join([*lines, exercise.help(attempts)]))
 
 
 def _rehearse(path: Path) -> None:
@@ -164,14 +225,11 @@ def _worst_loss(run: Run, baseline: Run) -> float:
     return max(abs(a - b) for a, b in zip(run.losses, baseline.losses, strict=True))
 
 
-def help_on(exercise: Exercise) -> str:
-    """The hint, and where the solution is."""
-    return f'Hint: {exercise.hint}\nThe solution: exercise.solution("{exercise.name}")'
-
-
-def solution(name: str) -> compare.ScriptDiff:
-    """What is between the reader's script (or the starting point) and the solution, as a diff."""
+def solution(name: str) -> compare.ScriptDiff | Shown:
+    """As a diff to the reader's script (or the starting point), or as a function's text."""
     exercise = find(name)
+    if not isinstance(exercise, Exercise):
+        return exercise.solution_shown()
     if not exercise.path.exists():
         start(name)
-    return compare.ScriptDiff(exercise.solved(), exercise.path)
+    return exercise.solution_shown(exercise.path)

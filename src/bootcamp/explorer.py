@@ -1,13 +1,10 @@
-"""The explorer of pipeline schedules, for notebook 06b: `explorer.explore({"my run": spans})`.
+"""The explorer of pipeline schedules, for notebook 06b: `explorer.explore({"my run": spans})`."""
 
-`draw` makes the picture from the choices; the controls only choose. The picture is an ordinary
-output of the cell, so a reader without widgets sees the first choice.
-"""
-
-from bootcamp import figure, schedules
+from bootcamp import figure, schedules, widget
 from bootcamp.pictures import pipeline
 
 NO_RUN = "none"
+CHOICES = ("schedule", "ranks", "micro_batches")
 
 
 def draw(schedule: str, ranks: int, micro_batches: int, measured: list | None = None) -> str:
@@ -36,48 +33,24 @@ def explore(measured: dict[str, list] | None = None, run: str = NO_RUN, **first)
     measured: {name: spans} of runs that can be laid under the theory; run: the one to begin with.
     first: or the choices to begin with, `schedule`, `ranks`, `micro_batches`.
     """
-    import ipywidgets
-    from IPython.display import HTML, display
-
     measured = measured or {}
     begin = {"schedule": "1f1b", "ranks": 4, "micro_batches": 8, **first}
     if run != NO_RUN:
         begin = choices_of(measured[run])
-    number = {"continuous_update": False, "style": {"description_width": "initial"}}
-    controls = {
-        "schedule": ipywidgets.Dropdown(
-            options=schedules.SCHEDULES, value=begin["schedule"], description="schedule"
-        ),
-        "ranks": ipywidgets.IntSlider(begin["ranks"], 1, 8, description="ranks", **number),
-        "micro_batches": ipywidgets.IntSlider(
-            begin["micro_batches"], 1, 32, description="micro-batches", **number
-        ),
-        "run": ipywidgets.Dropdown(options=[NO_RUN, *measured], value=run, description="measured"),
-    }
-    display(ipywidgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"}))
-    picture = display(HTML(draw(**begin, measured=measured.get(run))), display_id=True)
 
-    def chosen() -> dict:
-        return {name: controls[name].value for name in ("schedule", "ranks", "micro_batches")}
+    def react(moved: str, controls: dict) -> None:
+        spans = measured.get(controls["run"].value)
+        if spans and moved == "run":  # a run brings its own choices
+            for name, value in choices_of(spans).items():
+                controls[name].value = value
+        elif spans and {name: controls[name].value for name in CHOICES} != choices_of(spans):
+            controls["run"].value = NO_RUN  # these choices are not that run's
 
-    following = False  # setting a control calls `follow` again: draw once
-
-    def follow(change) -> None:
-        nonlocal following
-        if following:
-            return
-        following = True
-        try:
-            run = measured.get(controls["run"].value)
-            if run and change["owner"] is controls["run"]:  # a run brings its own choices
-                for name, value in choices_of(run).items():
-                    controls[name].value = value
-            elif run and chosen() != choices_of(run):  # these choices are not that run's
-                run, controls["run"].value = None, NO_RUN
-        finally:
-            following = False
-        picture.update(HTML(draw(**chosen(), measured=run)))
-
-    for control in controls.values():
-        control.observe(follow, "value")
-    return controls
+    return widget.follow(
+        lambda run, **chosen: draw(**chosen, measured=measured.get(run)),
+        react,
+        schedule=widget.choice("schedule", list(schedules.SCHEDULES), begin["schedule"]),
+        ranks=widget.slider("ranks", begin["ranks"], 1, 8),
+        micro_batches=widget.slider("micro-batches", begin["micro_batches"], 1, 32),
+        run=widget.choice("measured", [NO_RUN, *measured], run),
+    )

@@ -4,6 +4,7 @@ A reader writes a number in place of None and scores it against the measured one
 prediction says so and raises nothing, so that Run All always goes through.
 """
 
+from bootcamp import journal
 from bootcamp.table import number
 
 
@@ -39,6 +40,7 @@ class Score:
         self.right = None
         if prediction.answer is not None:
             self.right = abs(prediction.answer - measured) <= within * abs(measured)
+            journal.note_prediction(prediction.question, self.right)
 
     def __str__(self) -> str:
         measured = self.prediction._text(self.measured)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bootcamp import launch
-from bootcamp.exercise import Exercise, Result, help_on
+from bootcamp.exercise import Exercise, Wrong
 from bootcamp.paths import SRC
 
 
@@ -41,21 +41,19 @@ class SaveExercise(Exercise):
         head = f'"""{self.task}"""\n\nimport os\n\nimport torch\n\n\n'
         return f"{head}{function}\n"
 
-    def tried(self, path: Path) -> Result:
+    def tried(self, path: Path) -> str:
         """Let a process save with the reader's function, and kill it, again and again."""
         flags = {"finishes": False, "quiet": True, "kills": self.kills, "file": path}
         run = launch.launch(self.program, 1, **flags)
         printed = [line for line in run.output(0).splitlines() if line.startswith('{"found"')]
         if not printed:
-            return Result(False, f"Not solved yet: the script ended by itself.\n{help_on(self)}")
+            raise Wrong("a function that returns", "the script ended by itself")
         said = json.loads(printed[-1])
-        wrong = _wrong_with_save(said["found"], said["events"], said["path"])
-        if wrong:
-            return Result(False, f"Not solved yet: {wrong}\n{help_on(self)}")
-        return Result(
-            True,
-            f"Solved: {self.kills} kills at random moments left {self.kills} whole files. "
-            "What save wrote was synced before it took its place.",
+        if wrong := _wrong_with_save(said["found"], said["events"], said["path"]):
+            raise Wrong("a good file whenever save is killed", wrong)
+        return (
+            f"{self.kills} kills at random moments left {self.kills} whole files. "
+            "What save wrote was synced before it took its place."
         )
 
 

@@ -1,0 +1,18 @@
+"""The exercises of the lessons: EXERCISES[name]. How they are checked stands in exercise.py.
+
+A file for what belongs together; each has TASKS, a list. The order is that of the lessons.
+"""
+
+from bootcamp.exercises import (
+    data_parallel,
+    model_parallel,
+    one_device,
+    scripts,
+    sharding,
+)
+
+EXERCISES = {
+    task.name: task
+    for module in (scripts, one_device, data_parallel, model_parallel, sharding)
+    for task in module.TASKS
+}

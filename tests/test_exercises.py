@@ -1,0 +1,139 @@
+"""Exercises that are a function in a cell: their checker, and the journal of what a reader does."""
+
+import json
+
+import pytest
+
+from bootcamp import exercise, exercises, journal
+from bootcamp.exercises.functions import FunctionExercise
+from bootcamp.predict import predict
+
+FUNCTIONS = [t for t in exercises.EXERCISES.values() if isinstance(t, FunctionExercise)]
+
+
+def ring(megabytes, ranks):
+    return 2 * (ranks - 1) / ranks * megabytes
+
+
+RING = FunctionExercise(
+    "ring",
+    task="What does a rank send?",
+    hint="Two rounds.",
+    stronger="2(N-1)/N",
+    solved_by=ring,
+    cases=((100, 2), (100, 4)),
+    unit="MB",
+    mistakes=((lambda megabytes, ranks: megabytes * ranks, "That is everything to everybody."),),
+)
+
+
+@pytest.fixture
+def work(monkeypatch, tmp_path):
+    monkeypatch.setattr(exercise, "WORK", tmp_path)
+    monkeypatch.setattr(journal, "WORK", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("task", FUNCTIONS, ids=lambda task: task.name)
+def test_the_solution_is_accepted_and_the_stub_is_not(task):
+    assert exercise.try_out(task, task.solved_by).solved
+    result = exercise.try_out(task, lambda *case: None)
+    assert not result.solved
+    assert "not written yet" in str(result)
+    assert task.hint in str(result)
+
+
+@pytest.mark.parametrize("task", FUNCTIONS, ids=lambda task: task.name)
+def test_three_typical_mistakes_are_each_named(task):
+    assert len(task.mistakes) >= 3
+    assert len({says for _, says in task.mistakes}) == len(task.mistakes)
+    for mistaken, says in task.mistakes:
+        result = exercise.try_out(task, mistaken)
+        assert not result.solved
+        assert says in str(result)
+        assert "Expected: " in str(result)
+        assert "Seen: " in str(result)
+
+
+@pytest.mark.parametrize("task", exercises.EXERCISES.values(), ids=lambda task: task.name)
+def test_every_exercise_has_two_hints(task):
+    assert task.hint
+    assert task.stronger
+    assert task.stronger != task.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (None, "Seen: no function"),
+        (7, "which can't be called"),
+        (lambda a, b: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda a: a, "TypeError"),
+        (lambda a, b: "100 MB", "Seen: '100 MB' MB"),
+        (lambda a, b: True, "Seen: True"),
+        (lambda a, b: 7.5, "Expected: <lambda>(100, 2) to return 100 MB"),
+        (lambda a, b: a * b, "That is everything to everybody."),
+    ],
+)
+def test_a_wrong_function_is_told_what_was_expected_and_seen(given, says):
+    result = exercise.try_out(RING, given)
+    assert not result.solved
+    assert says in str(result)
+
+
+def test_sequences_are_compared_entry_by_entry():
+    order = FunctionExercise("o", "", "h", "s", solved_by=lambda: ["a", 1.0], cases=((),))
+    assert exercise.try_out(order, lambda: ("a", 1.0001)).solved
+    assert not exercise.try_out(order, lambda: ["a"]).solved
+    assert not exercise.try_out(order, lambda: [1.0, "a"]).solved
+
+
+def test_the_second_attempt_gets_the_stronger_hint(work, monkeypatch):
+    monkeypatch.setitem(exercises.EXERCISES, "ring", RING)
+    wrong = lambda a, b: 0.5  # noqa: E731
+    assert "Stronger" not in str(exercise.check("ring", wrong))
+    assert "Stronger hint: 2(N-1)/N" in str(exercise.check("ring", wrong))
+    assert exercise.check("ring", ring).solved
+    assert "Stronger" not in str(exercise.check("ring", wrong))
+    assert "def ring(megabytes, ranks):" in exercise.solution("ring")
+    assert exercise.start("ring") == "What does a rank send?"
+
+
+def notebook(folder, *cells):
+    content = {"cells": [{"cell_type": "code", "source": [text]} for text in cells]}
+    (folder / "04_ddp.ipynb").write_text(json.dumps(content))
+
+
+def test_progress_counts_what_was_done_of_what_there_is(work, monkeypatch):
+    monkeypatch.setattr(journal, "NOTEBOOKS", work)
+    monkeypatch.setitem(exercises.EXERCISES, "ring", RING)
+    asked = (
+        'guess = predict(\n    f"One process does {x:,.0f} samples/s. How many do {n} ranks?"\n)'
+    )
+    notebook(work, asked, 'predict("How many MB?")', 'exercise.check("ring", f)', "%magic")
+
+    def row():
+        return journal.progress()[0]
+
+    assert row()["predictions made"] == "0 of 2"
+    assert row()["exercises solved"] == "0 of 1"
+    assert row()["still to solve"] == "ring"
+    predict("How many MB?").score(5)
+    assert row()["predictions made"] == "0 of 2", "an empty prediction is none"
+    predict("One process does 1,204 samples/s. How many do 2 ranks?", answer=7).score(2000)
+    predict("Something else?", answer=7).score(7)
+    assert (row()["predictions made"], row()["right"]) == ("1 of 2", 0)
+    predict("One process does 998 samples/s. How many do 4 ranks?", answer=2000).score(2000)
+    assert (row()["predictions made"], row()["right"]) == ("1 of 2", 1)
+    exercise.check("ring", ring)
+    exercise.check("ring", lambda a, b: 0)
+    assert row()["exercises solved"] == "1 of 1", "what was solved once stays solved"
+    assert row()["still to solve"] == ""
+
+
+def test_a_journal_that_cannot_be_read_or_written_stops_nobody(work, monkeypatch):
+    (work / journal.FILE).write_text("{half")
+    assert journal.note_exercise("ring", solved=False) == 1
+    monkeypatch.setattr(journal, "WORK", work / journal.FILE)
+    assert journal.note_exercise("ring", solved=False) == 1
+    predict("How many MB?", answer=1).score(1)
