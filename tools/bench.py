@@ -1,8 +1,9 @@
-"""python tools/bench.py [--pairs 12] [--launches 20] [--rounds 7] [--links 5]
+"""python tools/bench.py [--pairs 12] [--launches 20] [--rounds 7] [--links 5] [--cells 60]
 
 Speed and memory of the course's own machinery, as ratios within one run:
 
 - how soon a warm launch takes its first step, beside torchrun;
+- how soon live ranks are there, and a cell's way to them and back, beside a warm launch;
 - steps per second of the scripts against the barest torch loop of the same model and batch, in
   alternating pairs, so that a machine whose speed drifts slows both;
 - throughput and memory of the frameworks beside the bare DDP script, in rounds of one run each;
@@ -18,8 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-from bootcamp import compare, family, hosts, launch, machine, summary
-from bootcamp.paths import LOGS
+from bootcamp import compare, family, hosts, launch, live, machine, summary
+from bootcamp.paths import LOGS, SRC
 from bootcamp.table import Table
 from bootcamp.variant import variant
 
@@ -44,6 +45,38 @@ def first_step_seconds(start: str, world: int = 2) -> float:
     began = time.time()
     run = launch.launch("ddp", world, steps=1, start=start, **FLAGS)
     return (run.folder / "steps.jsonl").stat().st_mtime - began
+
+
+def live_ranks(count: int, cells: int) -> list[dict]:
+    """Seconds from start to ready, and of a cell with an all-reduce; ratios to a warm launch.
+
+    The launch does the same all-reduce on as many ranks, in turn with the cells.
+    """
+    began = time.perf_counter()
+    live.start(count, device="cpu")
+    live.run("numbers = torch.ones(1000)", show=lambda _: None)
+    ready = time.perf_counter() - began
+    cell, launched = [], []
+    for number in range(cells):
+        cell.append(_seconds(live.run, "dist.all_reduce(numbers)", show=lambda _: None))
+        if number % 10 == 0:
+            once = (SRC / "snippets" / "start_with_torchrun.py", count)
+            launched.append(_seconds(launch.launch, *once, finishes=False, quiet=True))
+    live.stop()
+    alone = statistics.median(launched)
+    found = {"start to first cell": [ready], "cell, there and back": cell, "warm launch": launched}
+    return [
+        {"what": what, "times": len(seconds), **_spread(seconds)}
+        | {"ratio to a launch": statistics.median(seconds) / alone}
+        for what, seconds in found.items()
+    ]
+
+
+def _seconds(function, *arguments, **options) -> float:
+    """How long a call takes."""
+    began = time.perf_counter()
+    function(*arguments, **options)
+    return time.perf_counter() - began
 
 
 def measured(script: Path, ranks: int, steps: int, finishes: bool) -> dict:
@@ -165,6 +198,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--links", type=int, default=5)
+    parser.add_argument("--cells", type=int, default=60)
     args = parser.parse_args()
     print(f"{machine.cpu_name()}, {len(machine.cores())} cores\n")
     launch.launch("ddp", 2, steps=1, **FLAGS)
@@ -174,6 +208,10 @@ def main() -> int:
         rows.append({"start of 2 ranks": start, "launches": count, **_spread(seconds)})
     starts = Table(rows, "Seconds from the call to the first step, _train_ddp.py at size tiny")
     print(starts, "\n", flush=True)
+    why_not = live.why_not()
+    caption = f"4 live ranks, in seconds{f': none, {why_not}' if why_not else ''}"
+    lively = Table([] if why_not else live_ranks(4, args.cells), caption)
+    print(lively, "\n", flush=True)
     ratios = [pairs("cpu", 1, args.pairs, args.steps), pairs("ddp", 2, args.pairs, args.steps)]
     table = Table(ratios, "Scripts against the barest torch loop of the same model and batch")
     print(table, "\n", flush=True)
@@ -186,6 +224,7 @@ def main() -> int:
     sharded = Table([] if why_not else links(args.links), caption)
     print(sharded)
     result = {"machine": machine.describe(), "starts": starts.rows, "scripts": table.rows}
+    result |= {"live": lively.rows}
     result |= {"frameworks": beside.rows, "links": sharded.rows}
     summary.write_json(LOGS / "bench.json", result)
     return 0

@@ -1,0 +1,270 @@
+"""Live ranks: what cells on them do, and that they are usable after whatever went wrong in one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import faults
+import pytest
+
+from bootcamp import descendants, launch, live
+
+pytestmark = pytest.mark.skipif(live.why_not() is not None, reason=str(live.why_not()))
+COUNT = 4
+ADD_ONES = "ones = torch.ones(1)\ndist.all_reduce(ones)\nones.item()"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def four_ranks():
+    live.start(ranks=COUNT)
+    yield
+    live.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_rank_left():
+    """Here ranks outlive a test, as they should; the last test of this file ends them."""
+
+
+def said(code: str, ranks=None) -> list[str]:
+    """The text of each rank, without its last line break."""
+    texts = live.run(code, ranks, show=lambda _: None)
+    return [text.rstrip("\n") for text in texts.values()]
+
+
+def test_each_rank_knows_itself_and_its_world():
+    assert said("rank, world_size, dist.get_world_size()") == [
+        f"({rank}, {COUNT}, {COUNT})" for rank in range(COUNT)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "values"),
+    [
+        ("t = torch.tensor([rank])\ndist.broadcast(t, src=2)\nt.tolist()", ["[2]"] * 4),
+        ("t = torch.tensor([rank])\ndist.all_reduce(t)\nt.tolist()", ["[6]"] * 4),
+        (
+            "out = [torch.zeros(1) for _ in range(world_size)]\n"
+            "dist.all_gather(out, torch.tensor([float(rank)]))\ntorch.cat(out).tolist()",
+            ["[0.0, 1.0, 2.0, 3.0]"] * 4,
+        ),
+        (
+            "mine = torch.zeros(1)\n"
+            "parts = [torch.tensor([10.0 * part + rank]) for part in range(world_size)]\n"
+            "dist.reduce_scatter(mine, parts)\nmine.tolist()",
+            ["[6.0]", "[46.0]", "[86.0]", "[126.0]"],
+        ),
+        (
+            "got = torch.zeros(4)\n"
+            "dist.all_to_all_single(got, torch.arange(4.0) + 10 * rank)\ngot.tolist()",
+            [str([10.0 * sender + rank for sender in range(4)]) for rank in range(4)],
+        ),
+    ],
+    ids=["broadcast", "all-reduce", "all-gather", "reduce-scatter", "all-to-all"],
+)
+def test_collectives_on_real_tensors(code, values):
+    assert said(code) == values
+
+
+def test_output_stands_by_rank_in_order_with_prints_before_the_value():
+    shown = []
+    live.run("print('hello')\ntorch.full((2, 2), rank)", show=shown.append)
+    blocks = [
+        f"rank {rank}: hello\n        tensor([[{rank}, {rank}],\n                [{rank}, {rank}]])"
+        for rank in range(COUNT)
+    ]
+    assert shown == ["\n".join(blocks)]
+
+
+def test_what_a_cell_leaves_is_there_in_the_next():
+    said("kept = 100 + rank")
+    assert said("kept") == ["100", "101", "102", "103"]
+
+
+def test_a_choice_of_ranks():
+    assert said("rank", [2, 0]) == ["0", "2"]
+    with pytest.raises(live.LiveError, match="%%ranks 7: expected numbers of ranks, from 0 to 3"):
+        live.run("rank", [7])
+
+
+def test_an_error_in_one_rank_frees_those_that_wait_for_it():
+    said("mine = torch.ones(1) * rank")
+    began = time.monotonic()
+    with pytest.raises(live.RankRaised) as failed:
+        said("if rank == 1:\n    raise ValueError('enough')\ndist.all_reduce(mine)")
+    assert time.monotonic() - began < 10
+    text = str(failed.value)
+    assert "rank 1 raised ValueError: enough" in text
+    assert "line 2" in text
+    assert "ranks 0, 2 and 3 waited in all_reduce" in text
+    assert "_live_rank.py" not in text, "the inside is not the reader's concern"
+    assert said(ADD_ONES) == ["4.0"] * COUNT
+    assert said("rank + mine.numel()") == ["1", "2", "3", "4"], "variables are kept"
+
+
+def test_an_error_of_all_ranks_is_told_once_and_keeps_the_group():
+    said("group = dist.group.WORLD")
+    with pytest.raises(live.RankRaised) as failed:
+        said("nonsense")
+    assert str(failed.value).count("NameError") == 2  # in the sentence and in the traceback
+    assert said("group is dist.group.WORLD") == ["True"] * COUNT
+
+
+@pytest.mark.parametrize("chosen", [None, [0]], ids=["skipped by the others", "not run by them"])
+def test_a_collective_that_only_one_rank_calls(chosen):
+    with pytest.raises(live.RankRaised, match="rank 0 waited in all_reduce, but ranks 1, 2 and 3"):
+        said("if rank == 0:\n    dist.all_reduce(torch.ones(1))", chosen)
+    assert said(ADD_ONES) == ["4.0"] * COUNT
+
+
+def test_ranks_that_wait_in_different_collectives():
+    code = "t = torch.ones(1)\nif rank == 0:\n    dist.all_reduce(t)\nelse:\n    dist.barrier()"
+    with pytest.raises(live.RankRaised, match="the same collectives in the same order"):
+        said(code)
+    assert said(ADD_ONES) == ["4.0"] * COUNT
+
+
+def test_ranks_that_compute_are_left_in_peace():
+    """The others wait longer than the patience with waiting ranks, and rightly so."""
+    seconds = live.STUCK_SECONDS + 1
+    code = f"import time\nif rank == 3:\n    time.sleep({seconds})\n{ADD_ONES}"
+    assert said(code) == ["4.0"] * COUNT
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True:\n    pass",
+        "import time\ntime.sleep(600)",
+        "import time\nif rank == 3:\n    time.sleep(600)\ndist.all_reduce(torch.ones(1))",
+    ],
+    ids=["computing", "sleeping", "in a collective"],
+)
+def test_an_interrupt_brings_all_ranks_back(code):
+    threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        said(code)
+    assert time.monotonic() - began < 12
+    assert said(ADD_ONES) == ["4.0"] * COUNT
+
+
+def test_nothing_listens_beyond_this_machine_and_no_key_is_left():
+    pids = {*live._live.pids.values()}
+    table = descendants.processes()
+    pids |= {pid for pid in table if "ipyparallel.controller" in descendants.command(pid)}
+    for kind in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and any(_holds(pid, rest[5]) for pid in pids):
+                assert local.startswith(("0100007F:", "0000000000000000FFFF00000100007F:")), line
+    keys = live._live._client.session.key.decode()
+    assert all(keys not in descendants.command(pid) for pid in pids)
+    mine = f"{live.PREFIX}{os.getpid()}-*"
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(mine)), "the key's folder"
+
+
+def _holds(pid: int, inode: str) -> bool:
+    """Whether a process has this socket open."""
+    try:
+        return any(os.readlink(f) == f"socket:[{inode}]" for f in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+
+
+def test_a_killed_rank_is_told_in_one_sentence_and_new_ones_can_be_started():
+    threading.Timer(0.7, os.kill, (live._live.pids[2], signal.SIGKILL)).start()
+    sentence = r"^rank 2 was killed by signal 9 .*: the live ranks are gone .*live.start\("
+    for code in ("import time\ntime.sleep(600)", "rank"):  # while a cell runs, and ever after
+        with pytest.raises(live.RanksGone, match=sentence):
+            said(code)
+    assert not faults.leftovers(os.getpid(), allow_launcher=True)
+    live.start()
+    assert said(ADD_ONES) == ["4.0"] * COUNT
+
+
+KERNEL = """
+from bootcamp import live
+live.start(ranks=2)
+live.run("rank", show=print)
+print(live._live.connection.process.pid, flush=True)
+try:
+    live.run("import time; time.sleep(600)")
+except live.RanksGone as gone:
+    print(gone)
+"""
+
+
+@pytest.mark.parametrize("who", ["kernel", "supervisor"])
+def test_nothing_is_left_when_somebody_is_killed(who):
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    lines = iter(kernel.stdout.readline, "")
+    supervisor = int(next(line for line in lines if line.strip().isdigit()))
+    time.sleep(0.5)
+    os.kill(kernel.pid if who == "kernel" else supervisor, signal.SIGKILL)
+    rest = kernel.communicate(timeout=60)[0]
+    faults._gone(kernel.pid)
+    assert who == "kernel" or "supervisor process died" in rest
+
+
+def test_the_cell_magic_in_a_notebook():
+    """Output by rank, the stop button, and the next cell, on a real Jupyter kernel."""
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3")
+    kernel = manager.provisioner.pid
+    try:
+        assert _cell(client, "from bootcamp import live\nlive.start(ranks=2)")[0] == "ok"
+        status, text = _cell(client, "%%ranks 1\nrank")
+        assert (status, text.splitlines()[-1]) == ("ok", "rank 1: 1")
+        threading.Timer(1, manager.interrupt_kernel).start()
+        assert _cell(client, "%%ranks\nimport time\ntime.sleep(600)")[0] == "KeyboardInterrupt"
+        assert _cell(client, f"%%ranks\n{ADD_ONES}") == ("ok", "rank 0: 2.0\nrank 1: 2.0\n")
+        assert _cell(client, "%%ranks x\n1")[0] == "LiveError"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    faults._gone(kernel)
+
+
+def _cell(client, code: str) -> tuple[str, str]:
+    """(ok or the error's name, what was printed) of a cell."""
+    printed = []
+
+    def hook(message):
+        if message["msg_type"] == "stream":
+            printed.append(message["content"]["text"])
+
+    reply = client.execute_interactive(code, timeout=120, output_hook=hook)["content"]
+    return reply.get("ename", reply["status"]), "".join(printed)
+
+
+def test_importing_it_loads_neither_torch_nor_ipyparallel():
+    code = "import sys, bootcamp.live\nprint({'torch', 'ipyparallel', 'zmq'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_machine_without_them_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(live.sys, "platform", "darwin")
+    live.start()
+    assert live.run("rank") == {}
+    assert (
+        capsys.readouterr().out
+        == "Live ranks need Linux: cells with %%ranks do nothing here.\n" * 2
+    )
+
+
+def test_the_record_says_how_they_ended():
+    folder = live._live.folder
+    live.stop()
+    assert json.loads((folder / "summary.json").read_text())["status"] == "interrupted"
+    assert not faults.leftovers(os.getpid(), allow_launcher=True)
+    assert launch.connect().alive
