@@ -10,10 +10,10 @@ READY := $(VENV)/.ready
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export PYTHONDONTWRITEBYTECODE ?= 1
 
-.PHONY: help lab test horovod drills bench course notebooks slides clean
+.PHONY: help lab test horovod drills bench course notebooks slides kit preflight reset catch-up clean
 
 help:  ## this list
-	@awk -F ' *## *' '/^[a-z]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
+	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
 	  $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 lab: $(READY)  ## the course in JupyterLab, at its first notebook
-	$(PY) tools/lab.py
+	$(PY) tools/lab.py $(LAB_ARGS)
 
 test: $(READY)  ## prove everything: lint, unit tests, scripts, equality, faults, notebooks, browser
 	@$(PY) tools/horovod.py || [ $$? -eq 3 ]  # 3: not on this machine, its tests are skipped by name
@@ -48,13 +48,27 @@ bench: $(READY)  ## speed and memory as ratios within one run
 	$(PY) tools/bench.py
 
 course: $(READY)  ## all notebooks in order, with figures and a report of this machine under logs/
-	$(PY) tools/course.py
+	$(PY) tools/course.py $(ARGS)
 
 notebooks: $(READY)  ## notebooks/*.ipynb from notebooks/sources/*.py
 	$(PY) tools/notebooks.py
 
-slides: $(READY)  ## slides/build/*.html from slides/*.md
-	$(PY) tools/slides.py
+slides: $(READY)  ## slides/build/*.html and *.pdf from slides/*.md (RECORDS=logs/laptop: your own runs)
+	$(PY) tools/slides.py $(if $(RECORDS),--records $(RECORDS))
+
+preflight:  ## is this machine ready? before installing too; JSON=1 prints it for a program
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "There is no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=/path/to/it."; exit 1; }
+	@$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tools/preflight.py $(if $(JSON),--json)
+
+reset: $(READY)  ## LESSON=04 puts its notebook and your scripts back, and keeps what was there
+	@$(PY) tools/reset.py $(LESSON)
+
+catch-up: $(READY)  ## LESSON=06 fills in the solutions of the lessons before, and sums them up
+	@$(PY) tools/reset.py --catch-up $(LESSON)
+
+kit: $(READY)  ## the instructor's guide: agendas, what to say, expected outputs, the room
+	$(PY) tools/kit.py
 
 clean:  ## remove what was made: environment, slides, caches (records in logs/ stay)
 	rm -rf $(VENV) slides/build src/*.egg-info .pytest_cache .ruff_cache

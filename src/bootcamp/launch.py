@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import queue
+import re
 import shlex
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from bootcamp import family, machine, progress, summary, supervisor
+from bootcamp import family, lease, machine, progress, summary, supervisor
 from bootcamp import hosts as simulated
 from bootcamp.paths import LOGS, ROOT
 from bootcamp.runs import Run
@@ -64,7 +65,8 @@ class LaunchError(Exception):
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the rank's own story, not the launcher's inside."""
         folder = f"\nThe record is in {_short(self.run.folder)}." if self.run else ""
-        return [f"{type(self).__name__}: {self}{folder}"]
+        hint = "\nWhat it may mean: from bootcamp import errors; errors.explain()"
+        return [f"{type(self).__name__}: {self}{folder}{hint}"]
 
 
 class RunRefused(LaunchError):
@@ -155,7 +157,8 @@ class Connection:
             return
         self.send({"do": "stop", "run": run, "why": why})
         with contextlib.suppress(queue.Empty):
-            events.get(timeout=30)
+            while events.get(timeout=30)["event"] != "ended":
+                pass  # what it said before it heard of this
 
     def forget(self, run: str) -> None:
         self._queues.pop(run, None)
@@ -230,6 +233,9 @@ def launch(
 ) -> Run:
     """Run a training script on some ranks of this machine and return its record.
 
+    GPUs are leased as long as the run lasts (lease.py). If other kernels have them, the cell says
+    who, and waits for its turn.
+
     script: a name of the family ("ddp") or the path of a script.
     ranks: how many; None is every GPU, else every core (one for a script of one process).
     device: "cpu", "cuda", or "auto": GPUs if there is one for each rank, else CPU cores.
@@ -272,6 +278,7 @@ def launch(
     flags = {**_device_flag(known, "cpu" if hosts > 1 else device, ranks), **flags}
     arguments = to_arguments(flags)
     command = terminal_command(path, ranks, arguments, launcher, max_restarts, env, hosts)
+    leases = _leases(path, flags, ranks, {**os.environ, **(env or {})})
     folder = _new_folder(path, run_dir)
     ranks_orders = [
         _rank_order(folder, path, arguments, rank, ranks, command, env) for rank in range(ranks)
@@ -287,6 +294,7 @@ def launch(
         "finishes": finishes,
         "port": port,
         "hosts": {"count": hosts, "link": link} if hosts > 1 else None,
+        **leases,
         **_how_to_start(start, ranks_orders, max_restarts),
     }
     if port and (taken := _taken(port)):
@@ -368,6 +376,8 @@ def _wait(events: queue.SimpleQueue, folder: Path, show) -> dict:
             event = None
         for row in reader.rows():
             show.step(row)
+        if event and event["event"] == "waiting":  # it is worth a line that stays, also if quiet
+            print(event["message"], flush=True)
         if event and event["event"] == "ended":
             return event
 
@@ -469,6 +479,38 @@ def _how_to_start(start: str, ranks_orders: list[dict], max_restarts: int) -> di
         command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", ranks]
         command += ["--network-interface", LOOPBACK, sys.executable]
     return {"start": "command", "command": [*command, *first["argv"]], "env": env}
+
+
+def _leases(path: Path, flags: dict, ranks: int, env: dict) -> dict:
+    """The part of an order that says what the run leases before it starts: see lease.py.
+
+    A GPU for each rank; every visible one for a script that takes several, or that nobody knows.
+    CPU ranks lease cores, unless BOOTCAMP_FIRST_CORE says which. Raises RunRefused.
+    """
+    if (locks := lease.folder()) is None:
+        return {}
+    script = path.read_text()
+    device = "cpu" if 'parse(devices=("cpu",)' in script else flags.get("device")
+    devices, variable, count = [], "CUDA_VISIBLE_DEVICES", ranks
+    if fake := env.get("BOOTCAMP_FAKE_DEVICES"):
+        devices, variable = lease.fake_devices(int(fake)), "BOOTCAMP_LEASED"
+    elif device not in ("cpu", "meta"):
+        devices = lease.gpus(env.get(variable), gpu_count())
+        first_line = re.search(r"_train_(\w+)\.py", script.partition("\n")[0])  # a variant's too
+        known = family.SCRIPTS.get(first_line[1]) if first_line else None
+        count = ranks if known and not known.own_device else len(devices)
+    if devices and count > len(devices):
+        labels = ", ".join(each["label"] for each in devices)
+        message = f"ranks={ranks} lease as many devices, and here are {len(devices)}: {labels}. "
+        raise _no_start(None, f"{message}Launch with ranks={len(devices)} or fewer.")
+    order = {}
+    if devices:
+        request = {"folder": str(locks), "devices": devices, "count": count}
+        request["kernel"] = os.getpid()
+        order["lease"] = {"variable": variable, "request": request}
+    if "BOOTCAMP_FIRST_CORE" not in env and (device == "cpu" or (device is None and not devices)):
+        order["cores"] = {"folder": str(locks), "each": int(flags.get("cores_per_rank") or 1)}
+    return order
 
 
 def available(framework: str) -> bool:

@@ -9,6 +9,7 @@ every rank and itself. It speaks with the kernel in lines of JSON on standard in
     <- {"do": "run", "run": folder, "start": "warm", "ranks": [...], ...}   see Job
     <- {"do": "stop", "run": folder, "why": "interrupted"}
     -> {"ready": true, "gpus": 0}
+    -> {"run": folder, "event": "waiting", "message": why it has not begun}
     -> {"run": folder, "event": "ended", "error": null or what went wrong}
 
 Standard library only, so that it is there before the fork server has loaded torch.
@@ -29,7 +30,7 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bootcamp import descendants, forkserver, guard, heartbeat, hosts, summary
+from bootcamp import descendants, forkserver, guard, heartbeat, hosts, lease, machine, summary
 
 PR_SET_CHILD_SUBREAPER = 36
 TICK_SECONDS = 0.25
@@ -108,11 +109,13 @@ class Job:
     `ranks`, what forkserver.become_rank wants of each; `command` and `env` for a launcher such as
     torchrun; `hang_seconds`, how long no rank may finish a step; `finishes`, whether the script
     writes a record; `port` for the rendezvous, 0 for any; `hosts`, how many to make on this machine
-    and the rate of their links (hosts.py), None for none.
+    and the rate of their links (hosts.py), None for none; `lease`, the devices to lease before the
+    start, and the variable of the environment that names them to the ranks (lease.py); `cores`, the
+    folder of their locks and how many each CPU rank computes with. `tell` tells the kernel.
     """
 
-    def __init__(self, order: dict, server: ForkServer):
-        self.order, self.server = order, server
+    def __init__(self, order: dict, server: ForkServer, tell=lambda event: None):
+        self.order, self.server, self.tell = order, server, tell
         self.folder = Path(order["run"])
         self.pids: list[int] = []
         self.sessions: set[int] = set()
@@ -121,20 +124,61 @@ class Job:
         self.stopped = asyncio.get_running_loop().create_future()
         self._seen: set[int] = set()  # every process of this run, to take their exit status
         self._holder: subprocess.Popen | None = None  # of the run's hosts
+        self._leases: list[lease.Lease | lease.Cores] = []
         self._last_life, self._last_cpu_seconds = time.monotonic(), 0.0
         self._last_beats: dict = {}
 
     async def run(self) -> dict:
         """Start, watch, end; the last event for the kernel."""
         try:
-            await self._start_unless_stopped()
+            await self._take_devices()
+            if not self.failure:
+                await self._start_unless_stopped()
             if not self.failure:
                 await self._watch()
         except Exception as error:  # could not start: the kernel shall hear it, not wait
             self.failure = summary.failure(None, "start", f"{type(error).__name__}: {error}")
         finally:
             await self._end_all()
+            for held in self._leases:
+                held.release()
         return self._conclude()
+
+    async def _take_devices(self) -> None:
+        """Wait for the run's turn and its devices; take cores that are free."""
+        if wish := self.order.get("lease"):
+            try:
+                await self._wait_for(lease.Request(**wish["request"]), wish["variable"])
+            except lease.LeaseError as error:
+                self.failure = summary.failure(None, "refused", str(error))
+        if (wish := self.order.get("cores")) and not self.failure:
+            taken = lease.take_cores(cores=machine.cores(), ranks=len(self.order["ranks"]), **wish)
+            self._leases.append(taken)
+            if taken.place:
+                self._set("BOOTCAMP_FIRST_CORE", str(taken.place))
+
+    async def _wait_for(self, request: lease.Request, variable: str) -> None:
+        """Ask until the devices are had, or the kernel says stop; the reader hears what it is."""
+        said = before = ""
+        try:
+            while (granted := request.ask()) is None:
+                stays, before = request.why == before, request.why
+                if stays and before != said:  # not what is true for a moment, between two runs
+                    said = before
+                    self.tell({"run": self.order["run"], "event": "waiting", "message": said})
+                if (await asyncio.wait({self.stopped}, timeout=lease.POLL_SECONDS))[0]:
+                    why = self.stopped.result()
+                    self.failure = summary.failure(None, why, "stopped while it waited for devices")
+                    return
+        finally:
+            request.withdraw()
+        self._leases.append(granted)
+        self._set(variable, ",".join(device["value"] for device in granted.devices))
+
+    def _set(self, variable: str, value: str) -> None:
+        """Set a variable in the environment of all ranks, and of the launcher that starts them."""
+        for settings in (self.order, *self.order["ranks"]):
+            settings.setdefault("env", {})[variable] = value
 
     async def _start_unless_stopped(self) -> None:
         start = asyncio.create_task(self._start())
@@ -167,6 +211,8 @@ class Job:
             with contextlib.suppress(FileNotFoundError):
                 self.sessions.add(descendants.read(pid).session)
         self.sessions.discard(os.getsid(0))
+        for held in self._leases:
+            held.note(self.pids)
         self._last_life = time.monotonic()
 
     async def _make_hosts(self, count: int, link: str | None) -> None:
@@ -526,7 +572,7 @@ class Supervisor:
         async for line in reader:
             order = json.loads(line)
             if order["do"] == "run":  # known at once: the next line may be its stop
-                job = self.jobs[order["run"]] = Job(order, self.server)
+                job = self.jobs[order["run"]] = Job(order, self.server, self.tell)
                 self._spawn(self._run(job))
             elif (job := self.jobs.get(order["run"])) and not job.stopped.done():
                 job.stopped.set_result(order["why"])
