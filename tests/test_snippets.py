@@ -1,4 +1,4 @@
-"""The small scripts of the lessons run as their docstrings say, and the pictures tell the truth."""
+"""The small scripts of the lessons run as their docstrings say."""
 
 import ast
 
@@ -6,7 +6,6 @@ import pytest
 
 from bootcamp import family, launch
 from bootcamp.paths import ROOT, SRC
-from bootcamp.pictures import ddp
 
 SNIPPETS = sorted((SRC / "snippets").glob("*.py"))
 HANGS_ON_PURPOSE = {"teardown"}
@@ -41,14 +40,3 @@ def test_it_runs(path):
         path, 2, device="cpu" if trains else "auto", finishes=trains, quiet=True, **flags
     )
     assert run.status == "ok"
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_the_ring_that_is_drawn_is_an_all_reduce(ranks):
-    """After 2(n-1) rounds every rank holds every piece, summed over all ranks."""
-    states, sends = ddp._ring_states(ranks)
-    assert len(sends) == 2 * (ranks - 1)
-    assert len(states) == 2 * (ranks - 1) + 1
-    everybody = set(range(ranks))
-    assert all(set(piece) == everybody for rank in states[-1] for piece in rank)
-    assert not all(set(piece) == everybody for rank in states[-2] for piece in rank)

@@ -3,10 +3,11 @@
 import difflib
 import html
 import io
+import re
 import tokenize
 from pathlib import Path
 
-from bootcamp import family
+from bootcamp import family, reasons
 
 
 def code_lines(path: Path) -> list[str]:
@@ -49,7 +50,8 @@ def changed_lines(child: Path, parent: Path) -> tuple[int, int]:
 class ScriptDiff:
     """The changed lines of a script between the unchanged ones around them.
 
-    Shows as coloured lines in a notebook, and with + and - everywhere, so that it needs no colour.
+    Shows as coloured lines in a notebook, beside them why they are there; with + and - everywhere,
+    so that it needs no colour.
     """
 
     def __init__(self, child: Path, parent: Path, context: int = 2):
@@ -75,19 +77,65 @@ class ScriptDiff:
 
     __repr__ = __str__
 
+    def whys(self) -> list[str]:
+        """A sentence for each of the diff's `lines`, "" where there is none.
+
+        Why an added line is there, and what a line did that is gone (reasons.py).
+        """
+        after = {line.strip() for line in code_lines(self.child)}
+        return [self._why(line, after) for line in self.lines]
+
+    def _why(self, line: str, after: set[str]) -> str:
+        sign, code = line[:1], _without_comment(line[1:]).strip()
+        if sign == "+":
+            return reasons.why(self.child, code)
+        if sign == "-" and code not in after:  # else it only moved
+            was = reasons.why(self.parent, code)
+            return f"Was: {was}" if was else ""
+        return ""
+
     def _repr_html_(self) -> str:
-        # light backgrounds with dark text: readable in a light and in a dark theme
-        styles = {"+": "background:#d7ecff;color:#0b3a66", "-": "background:#ffe3c7;color:#6b3200"}
-        rows = []
-        for line in self.lines[2:]:
-            style = styles.get(line[:1], "opacity:0.6" if line.startswith("@@") else "")
-            text = "⋯" if line.startswith("@@") else html.escape(line) or " "
-            rows.append(f'<div style="{style};white-space:pre">{text}</div>')
-        return (
-            f"<p><b>{html.escape(self.title)}</b></p>"
-            f'<div role="region" aria-label="{html.escape(self.title)}" '
-            f'style="font-family:monospace;font-size:90%;line-height:1.4">{"".join(rows)}</div>'
+        rows = list(zip(self.lines, self.whys(), strict=True))[2:]
+        explained = any(why and line.startswith("+") for line, why in rows)
+        cells = "".join(
+            f'<tr style="background:transparent">{_code_cell(line)}'
+            f"{_why_cell(why) if explained else ''}</tr>"
+            for line, why in rows
         )
+        heads = (("line", "62%"), ("why", "38%")) if explained else (("line", "100%"),)
+        head = "".join(
+            f'<th scope="col" style="width:{width};{CELL}">{name}</th>' for name, width in heads
+        )
+        title = html.escape(self.title)
+        return (
+            f"<p><b>{title}</b></p>"
+            f'<div role="region" aria-label="{title}">'
+            '<table style="table-layout:fixed;width:100%;border-collapse:collapse">'
+            f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table></div>"
+        )
+
+
+CELL = "text-align:left;vertical-align:top;padding:1px 8px;border:0"
+# light backgrounds with dark text: readable in a light and in a dark theme
+SIGN_STYLES = {"+": "background:#d7ecff;color:#0b3a66", "-": "background:#ffe3c7;color:#6b3200"}
+
+
+def _code_cell(line: str) -> str:
+    """A line of the diff; a long one goes on below, further in than it began."""
+    if line.startswith("@@"):
+        return f'<td style="{CELL};opacity:0.6">⋯</td>'
+    inset = len(line) - len(line[1:].lstrip()) + 4
+    style = (
+        f"{CELL};{SIGN_STYLES.get(line[:1], '')};font-family:monospace;font-size:90%;"
+        f"white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.4;"
+        f"padding-left:calc(8px + {inset}ch);text-indent:-{inset}ch"
+    )
+    return f'<td style="{style}">{html.escape(line) or " "}</td>'
+
+
+def _why_cell(why: str) -> str:
+    words = re.sub("`(.+?)`", r"<code>\1</code>", html.escape(why))
+    return f'<td style="{CELL};line-height:1.3">{words}</td>'
 
 
 def script_diff(script: str, parent: str | Path | None = None) -> ScriptDiff:

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -56,12 +57,16 @@ STYLE = {
 }
 
 
+# The style is the process's: where a kernel moves widgets in threads, they draw one after another.
+DRAWING = threading.RLock()
+
+
 def styled(draw):
     """Decorator: the function draws in the course's style, whatever the reader's own settings."""
 
     @functools.wraps(draw)
     def inside(*args, **kwargs):
-        with style.context(STYLE, after_reset=True):
+        with DRAWING, style.context(STYLE, after_reset=True):
             return draw(*args, **kwargs)
 
     return inside

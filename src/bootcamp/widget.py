@@ -90,15 +90,16 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
 
     def moved(change) -> None:
         nonlocal moving
-        if moving:
-            return
-        moving = True
-        try:
-            if react:
-                react(_name(change["owner"], controls), controls)
-        finally:
-            moving = False
-        picture.update(drawing())
+        with figure.DRAWING:  # in threads: one after another, the last with the latest values
+            if moving:
+                return
+            moving = True
+            try:
+                if react:
+                    react(_name(change["owner"], controls), controls)
+            finally:
+                moving = False
+            picture.update(drawing())
 
     for control in controls.values():
         control.observe(moved, "value")

@@ -2,6 +2,7 @@
 
 from matplotlib.figure import Figure
 
+from bootcamp import collective_steps
 from bootcamp.figure import (
     BLUE,
     COLOURS,
@@ -105,12 +106,14 @@ def _lanes(axes, y: float) -> None:
 
 @styled
 def ring(ranks: int = 3) -> Figure:
-    """A ring all-reduce, piece by piece, as simulated here: who holds which sums after each step.
+    """A ring all-reduce, piece by piece, as simulated: who holds which sums after each step.
 
     Each rank cuts its gradient into as many pieces as there are ranks, and sends one piece a step
-    to the next rank (Patarasuk and Yuan, 2009).
+    to the next rank (Patarasuk and Yuan, 2009). pictures.collective draws one step at a time.
     """
-    moments, sends = _ring_states(ranks)
+    run = collective_steps.simulate("all-reduce", "ring", ranks)
+    moments = run.moments
+    sends = [{(send.source, send.chunk) for send in step} for step in run.steps]
     title = f"A ring all-reduce on {ranks} ranks: each sends {len(sends)} pieces of 1/{ranks}"
     says = (
         f"Each rank's gradient is cut into {ranks} pieces. In each of {len(sends)} steps every "
@@ -128,7 +131,7 @@ def ring(ranks: int = 3) -> Figure:
         for rank, pieces in enumerate(held):
             y = 10 * height - 14 - 11 * rank
             label(axes, 3.5, y + 4, f"rank {rank}" if moment == 0 else "", bold=True)
-            for piece, summed in enumerate(pieces):
+            for piece, summed in pieces.items():
                 _piece(axes, x, y + 5.6 - 2.8 * piece, wide - 2.5, summed, ranks)
                 if moment < len(sends) and (rank, piece) in sends[moment]:
                     label(axes, x + wide - 1.2, y + 6.8 - 2.8 * piece, "▶", ink=VERMILLION, size=11)
@@ -145,22 +148,7 @@ def ring(ranks: int = 3) -> Figure:
     return figure
 
 
-def _ring_states(ranks: int) -> tuple[list, list]:
-    """(whose contributions each rank's pieces hold at each moment, (rank, piece) sent after it)."""
-    held = [[{rank} for _ in range(ranks)] for rank in range(ranks)]
-    moments, sends = [held], []
-    for step in range(2 * (ranks - 1)):
-        begin_at = 0 if step < ranks - 1 else ranks  # the second round begins at the complete piece
-        sent = {(rank, (rank - step + begin_at) % ranks) for rank in range(ranks)}
-        held = [[set(summed) for summed in pieces] for pieces in held]
-        for rank, piece in sent:
-            held[(rank + 1) % ranks][piece] |= moments[-1][rank][piece]
-        sends.append(sent)
-        moments.append(held)
-    return moments, sends
-
-
-def _piece(axes, x: float, y: float, width: float, summed: set, ranks: int) -> None:
+def _piece(axes, x: float, y: float, width: float, summed: frozenset, ranks: int) -> None:
     """One piece of a gradient and whose contributions it holds; green when all are in it."""
     colour = LIGHT_GREEN if len(summed) == ranks else LIGHT_ORANGE if len(summed) > 1 else "white"
     box(axes, x, y, width, 2.6, "+".join(map(str, sorted(summed))), colour=colour, size=10)

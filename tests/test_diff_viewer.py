@@ -1,0 +1,121 @@
+"""The script diff viewer and the reasons beside the lines, without a browser."""
+
+import difflib
+import re
+
+import pytest
+
+from bootcamp import compare, diffs, family, reasons
+
+SCRIPTS = list(family.SCRIPTS.values())
+
+
+def meaningful(line: str) -> bool:
+    """Whether a line says something: one of closing brackets alone needs no reason."""
+    return any(character.isalnum() for character in line)
+
+
+def added_lines(script: family.Script) -> list[str]:
+    """The code lines that a script adds to its parent, without indent; all of the baseline's."""
+    after = compare.code_lines(script.path)
+    before = compare.code_lines(family.SCRIPTS[script.parent].path) if script.parent else []
+    changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    added = [line for kind, *_, j1, j2 in changes if kind != "equal" for line in after[j1:j2]]
+    return [line.strip() for line in added if meaningful(line)]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
+def test_every_added_line_has_a_reason_and_no_reason_is_left_over(script):
+    added = set(added_lines(script))
+    told = set(reasons.REASONS[script.name])
+    assert not added - told, "these lines have no reason in reasons.py"
+    assert not told - added, "these reasons name lines that the script does not add"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
+def test_every_line_of_a_script_has_a_reason_in_its_family(script):
+    lines = filter(meaningful, compare.code_lines(script.path))
+    assert not [line for line in lines if not reasons.why(script.name, line)]
+
+
+def test_only_scripts_of_the_family_have_reasons(tmp_path):
+    assert set(reasons.REASONS) == set(family.SCRIPTS)
+    assert reasons.why(tmp_path / "mine.py", "import torch") == ""
+
+
+@pytest.mark.parametrize("name", reasons.REASONS)
+def test_a_reason_is_one_plain_sentence(name):
+    for line, reason in reasons.REASONS[name].items():
+        assert reason, line
+        assert reason.endswith("."), reason
+        assert re.match(r"[A-Z0-9`]", reason), reason
+        assert len(reason) <= 110, reason
+        assert ". " not in reason, f"more than one sentence: {reason}"
+
+
+def test_the_diff_shows_the_reason_beside_the_line():
+    diff = compare.script_diff("ddp")
+    why = dict(zip(diff.lines, diff.whys(), strict=True))
+    assert "averages the gradients" in why["+model = DistributedDataParallel(model)"]
+    assert why["-rank, world = 0, 1"] == "Was: One process: it is rank 0 of a world of 1."
+    assert "averages the gradients" in diff._repr_html_()
+    assert "averages the gradients" not in str(diff), "the plain diff stays a diff"
+    assert "+import torch.distributed as dist" in str(diff)
+
+
+def test_a_line_that_only_moved_is_not_called_gone():
+    diff = compare.script_diff("accumulate")
+    why = dict(zip(diff.lines, diff.whys(), strict=True))
+    assert why["-    loss.backward()"] == ""
+    assert "parts before it" in why["+        loss.backward()"]
+
+
+def test_a_comment_does_not_hide_the_reason():
+    diff = compare.script_diff("dp_by_hand")
+    (line,) = [line for line in diff.lines if line.startswith("+torch.set_num_threads(1)  #")]
+    assert dict(zip(diff.lines, diff.whys(), strict=True))[line].startswith("One core")
+
+
+def test_a_script_of_the_reader_is_shown_without_reasons(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(family.find("cpu").read_text() + "print('mine')\n")
+    shown = compare.ScriptDiff(mine, family.find("cpu"))._repr_html_()
+    assert "print(&#x27;mine&#x27;)" in shown
+    assert ">why<" not in shown
+
+
+@pytest.mark.parametrize("script", family.SCRIPTS)
+def test_the_viewer_compares_any_two(script):
+    for against in {diffs.PARENT, "ddp", "cpu"} - {script, diffs.PARENT if script == "cpu" else ""}:
+        assert "<table" in diffs.draw(script, against)
+
+
+def test_the_viewer_says_why_not():
+    with pytest.raises(ValueError, match="differ from itself"):
+        diffs.draw("ddp", "ddp")
+    with pytest.raises(ValueError, match="is the baseline"):
+        diffs.draw("cpu")
+
+
+class Picture:
+    """What `display` returns: takes the last picture."""
+
+    def update(self, shown):
+        self.html = shown.data
+
+
+def test_the_drop_downs_choose(monkeypatch):
+    pytest.importorskip("ipywidgets")
+    import IPython.display
+
+    picture = Picture()
+    monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
+    controls = diffs.view("ddp")
+    controls["script"].value = "fsdp"
+    assert "_train_fsdp.py: " in picture.html
+    assert "added to _train_ddp.py" in picture.html
+    controls["against"].value = "gpu"
+    assert "added to _train_gpu.py" in picture.html
+    controls["script"].value = "gpu"
+    assert "Not possible" in picture.html
+    assert all(control.description for control in controls.values())

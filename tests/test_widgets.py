@@ -1,0 +1,426 @@
+"""Things to move: what they simulate and predict is true; the controls choose what is drawn."""
+
+import argparse
+import csv
+import dataclasses
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from bootcamp import (  # noqa: E402
+    collective_steps,
+    ddp_theory,
+    figure,
+    layer_sizes,
+    memory_theory,
+    playground,
+    sharding_theory,
+)
+from bootcamp.paths import SRC  # noqa: E402
+from bootcamp.pictures import collective, ddp, ddp_timeline, memory  # noqa: E402
+
+PUBLISHED = SRC / "bootcamp" / "published"
+EVERY = [
+    (name, algorithm, ranks)
+    for name, algorithms in collective_steps.ALGORITHMS.items()
+    for algorithm in algorithms
+    for ranks in collective_steps.RANKS
+]
+
+
+# A collective, step by step
+
+
+def carried_out(name, algorithm, ranks):
+    """The plan's sends on real numbers: {chunk: value} of each rank at first, and at the end."""
+    chunks = 1 if algorithm == "tree" else ranks
+    start = [
+        {chunk: float(10 * rank + chunk + 1) for chunk in range(chunks)} for rank in range(ranks)
+    ]
+    if name == "broadcast":
+        begin = [dict(start[0]), *({} for _ in range(ranks - 1))]
+    elif name == "all-gather":
+        begin = [{rank: start[rank][rank]} for rank in range(ranks)]
+    elif name == "all-to-all":
+        begin = [{(rank, to): start[rank][to] for to in range(ranks)} for rank in range(ranks)]
+    else:
+        begin = [dict(chunks) for chunks in start]
+    held = [dict(chunks) for chunks in begin]
+    for sends in collective_steps.plan(name, algorithm, ranks):
+        sent = [held[send.source][send.chunk] for send in sends]
+        for send, value in zip(sends, sent, strict=True):
+            mine = held[send.target].get(send.chunk, 0.0) if send.adds else 0.0
+            held[send.target][send.chunk] = mine + value
+    return start, held
+
+
+@pytest.mark.parametrize(("name", "algorithm", "ranks"), EVERY)
+def test_a_collective_does_what_its_definition_says(name, algorithm, ranks):
+    start, held = carried_out(name, algorithm, ranks)
+    tensors = np.array([list(chunks.values()) for chunks in start])
+    for rank, got in enumerate(held):
+        if name == "broadcast":
+            assert list(got.values()) == list(tensors[0])
+        elif name == "all-reduce":
+            assert [got[chunk] for chunk in sorted(got)] == list(tensors.sum(0))
+        elif name == "reduce-scatter":
+            assert got[rank] == tensors.sum(0)[rank]
+        elif name == "all-gather":
+            assert [got[chunk] for chunk in range(ranks)] == list(np.diag(tensors))
+        else:
+            assert [got[source, rank] for source in range(ranks)] == list(tensors[:, rank])
+
+
+@pytest.mark.parametrize(("name", "algorithm", "ranks"), EVERY)
+def test_what_is_drawn_of_it_agrees(name, algorithm, ranks):
+    """Contributions are complete after the last step and not before; counts are the formula's."""
+    run = collective_steps.simulate(name, algorithm, ranks)
+    wanted = collective_steps.result(name, ranks, run.chunks)
+    done = [
+        all(wanted[rank].items() <= held[rank].items() for rank in range(ranks))
+        for held in run.moments
+    ]
+    assert done == [False] * len(run.steps) + [True]
+    formula = collective_steps.formula(name, algorithm, ranks)
+    sent = run.sent(len(run.steps))
+    assert len(run.steps) == formula["steps"]
+    assert max(sent) == pytest.approx(formula["most"])
+    assert sum(sent) == pytest.approx(formula["total"])
+    if algorithm == "ring" and name in sharding_theory.RING:
+        call = [("shard", name, 1.0)]
+        assert max(sent) == pytest.approx(sharding_theory.sent_bytes(call, 1.0, ranks))
+    for sends in run.steps:
+        assert len({send.source for send in sends}) == len(sends), "a rank sends once in a step"
+        assert len({send.target for send in sends}) == len(sends), "and gets once"
+
+
+def test_the_simulation_refuses_what_cannot_be():
+    held = collective_steps.start("all-reduce", 2, 2)
+    with pytest.raises(ValueError, match="does not have"):
+        collective_steps.after(held, [collective_steps.Send(0, 1, 7)])
+    once = collective_steps.after(held, [collective_steps.Send(0, 1, 0, adds=True)])
+    with pytest.raises(ValueError, match="again"):
+        collective_steps.after(once, [collective_steps.Send(0, 1, 0, adds=True)])
+    with pytest.raises(ValueError, match="not simulated"):
+        collective_steps.simulate("all-gather", "tree", 4)
+    with pytest.raises(ValueError, match="expected 2 to 8"):
+        collective_steps.simulate("all-reduce", "ring", 9)
+
+
+def test_a_step_is_drawn_with_all_that_happened():
+    drawn = collective.step("all-reduce", "ring", 4, 3)
+    assert "rank 3 sends chunk 0 to rank 0" in drawn.alt
+    assert "Rank 1 now holds chunk 0 (1), chunk 1 (0+1+2+3)" in drawn.alt
+    assert "rank 0 0.75" in drawn.alt
+    assert "counted 1.5 S, by formula 2(N-1)/N = 1.5" in drawn.alt
+    texts = [text.get_text() for text in drawn.axes[0].texts]
+    assert texts.count("sum of 4") == 4, "after the reduce-scatter each rank has one chunk"
+    assert "chunk 0\nto rank 0" in texts
+
+
+@pytest.mark.parametrize(("name", "algorithm", "ranks"), [e for e in EVERY if e[2] in (2, 8)])
+def test_every_collective_is_drawn_before_and_after(name, algorithm, ranks):
+    before = collective.step(name, algorithm, ranks, 0)
+    after = collective.step(name, algorithm, ranks, 99)
+    assert "before the" in before.get_suptitle()
+    assert "All is done" in after.alt
+    assert len(after.axes[0].patches) >= 2 * ranks
+    for drawn in (before, after):
+        drawn.draw_without_rendering()
+        page = drawn.bbox.padded(1)
+        outside = [text.get_text() for text in drawn.axes[0].texts if not _on(page, text)]
+        assert not outside, "text runs off the page"
+
+
+def _on(page, text) -> bool:
+    box = text.get_window_extent()
+    return page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
+
+
+def test_the_strip_of_the_ring_is_the_same_simulation():
+    run = collective_steps.simulate("all-reduce", "ring", 3)
+    texts = [text.get_text() for text in ddp.ring(3).axes[0].texts]
+    sends = sum(len(step) for step in run.steps)
+    assert texts.count("▶") == sends
+    sums = sum(len(now) == 3 for held in run.moments for rank in held for now in rank.values())
+    assert texts.count("0+1+2") == sums
+
+
+# A step of DDP
+
+
+@pytest.mark.parametrize("model", ["gpt", "mlp", "striped-lstm", "resnet50"])
+@pytest.mark.parametrize("size", ["tiny", "medium"])
+def test_layers_by_formula_are_the_models_layers(model, size):
+    import torch
+
+    from bootcamp import models
+
+    family = models.FAMILIES[model]
+    with torch.device("meta"):
+        stages = [make() for _, make in family.stages(**family.SIZES[size])]
+    built = [tuple(tuple(p.shape) for p in stage.parameters()) for stage in stages]
+    layers = layer_sizes.layers(model, size)
+    assert [layer.shapes for layer in layers] == built
+    flops = models.flops_per_sample(argparse.Namespace(model=model, size=size))
+    assert 3 * sum(layer.flops for layer in layers) == flops
+
+
+def test_gpt2_has_the_published_number_of_parameters():
+    layers = layer_sizes.layers(layer_sizes.GPT2, "small")
+    assert sum(sum(layer.numbers) for layer in layers) == 124_439_808  # openai/gpt-2, "124M"
+    with pytest.raises(ValueError, match="no such size"):
+        layer_sizes.layers(layer_sizes.GPT2, "tiny")
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("model", "cap"), [("gpt", None), ("gpt", 0.2), ("mlp", 0.05), ("resnet50", None)]
+)
+def test_buckets_are_those_of_ddp(alone, model, cap):
+    """Bytes of the buckets that DDP has from its second step on, as DDP itself logs them."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from bootcamp import models
+
+    args = argparse.Namespace(model=model, size="tiny", seed=0, dtype="float32")
+    wrapped = DistributedDataParallel(models.build(args), bucket_cap_mb=cap)
+    form = models.data_format(args)
+    pixels = form.get("image_size")
+    inputs = torch.randn(2, 3, pixels, pixels) if pixels else torch.zeros(2, form["context"]).long()
+    for _ in range(3):  # the third step logs what the first has found
+        wrapped(inputs).square().mean().backward()
+    logged = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    layers = layer_sizes.layers(model, "tiny")
+    sizes = [4 * numbers for layer in layers for numbers in layer.numbers]
+    filled = [sum(sizes[place] for place in b) for b in ddp_theory.buckets(sizes, cap)]
+    assert filled == [int(size) for size in logged.split(", ")]
+
+
+@pytest.mark.parametrize("cap", ddp_timeline.CAPS.values())
+def test_buckets_follow_torchs_rule(cap):
+    import torch
+    import torch.distributed as dist
+
+    layers = layer_sizes.layers(layer_sizes.GPT2, "small")
+    numbers = [count for layer in layers for count in layer.numbers]
+    parameters = [torch.empty(count, device="meta") for count in reversed(numbers)]
+    order = list(range(len(parameters)))
+    limits = list(ddp_theory.caps(cap))
+    sparse = [False] * len(parameters)
+    theirs, _ = dist._compute_bucket_assignment_by_size(parameters, limits, sparse, order)
+    ours = ddp_theory.buckets([4 * count for count in numbers], cap)
+    assert [[len(numbers) - 1 - place for place in bucket] for bucket in theirs] == ours
+
+
+def predicted(cap, ranks=8, rate=1e9, latency=1e-5, seconds=0.1):
+    layers = layer_sizes.layers(layer_sizes.GPT2, "small")
+    return ddp_theory.step(layers, cap, ranks, rate, latency, seconds)
+
+
+def test_a_predicted_step_keeps_the_rules():
+    for cap in ddp_timeline.CAPS.values():
+        step = predicted(cap)
+        assert step.computed == pytest.approx(0.1)
+        assert sum(step.sizes) == 4 * 124_439_808
+        free = 0.0
+        for full, span in zip(step.ready, step.reduces, strict=True):
+            assert span.began == max(full, free), "when it is full and the link is free"
+            free = span.ended
+        assert step.ended == max(step.computed, free)
+        assert 0 <= step.hidden <= step.reducing
+
+
+def test_the_extremes_of_a_predicted_step():
+    whole = 4 * 124_439_808
+    one = predicted(ddp_timeline.ONE)
+    ring = 14 * (1e-5 + whole / 8 / 1e9)  # 2(N-1) messages, each the latency and an eighth
+    assert one.ended == pytest.approx(0.1 + ring), "nothing overlaps"
+    assert one.hidden == 0
+    assert predicted(None, ranks=1).ended == pytest.approx(0.1), "one rank sends nothing"
+    assert predicted(None, rate=1e30, latency=0).ended == pytest.approx(0.1)
+    slow = [predicted(cap, latency=1.0) for cap in (0.2, 25)]
+    assert slow[0].ended > slow[1].ended, "where messages cost much, few buckets are better"
+
+
+def test_the_timeline_says_that_it_is_predicted():
+    drawn = ddp_timeline.step(bucket="50")
+    assert "Predicted by a model, nothing here is measured" in drawn.alt
+    assert "alpha-beta" in drawn.get_supxlabel()
+    assert "7 buckets" in drawn.alt
+    assert drawn.get_suptitle().startswith("Predicted")
+    above, below = drawn.axes
+    assert len(below.get_xticks()) == len(ddp_timeline.CAPS)
+
+
+@pytest.mark.parametrize("model", ddp_timeline.MODELS)
+def test_every_model_has_a_timeline(model):
+    assert model in ddp_timeline.step(model, "0.05", 1024, 1.25e8, 1e-3, 0.002).alt
+
+
+# Memory of a rank
+
+
+def test_the_published_row_comes_out():
+    """ZeRO's figure 1: 7.5 billion parameters on 64 GPUs."""
+    model = memory_theory.models()["7.5 B"]
+    rows = memory_theory.held(model, 64, 8, "bf16 mixed", 0, memory_theory.KEPT[0])
+    for row in csv.DictReader((PUBLISHED / "zero_figure1.csv").open()):
+        assert (model.parameters, 64) == (float(row["parameters"]), int(row["ranks"]))
+        name = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3 = FSDP")[int(row["stage"])]
+        assert abs(sum(rows[name].values()) / 1e9 - float(row["gb"])) < 0.05
+
+
+@pytest.mark.parametrize("precision", memory_theory.PRECISIONS)
+@pytest.mark.parametrize("model", memory_theory.models())
+def test_the_state_is_that_of_sharding_theory(model, precision):
+    shape, each = memory_theory.models()[model], memory_theory.PRECISIONS[precision]
+    rows = memory_theory.held(shape, 16, 4, precision, 2, memory_theory.KEPT[0])
+    sharded = {"DDP": (16, 0), "ZeRO-1": (16, 1), "ZeRO-2": (16, 2), "ZeRO-3 = FSDP": (16, 3)}
+    for name, (ranks, stage) in {**sharded, "HSDP, rows of 4": (4, 3)}.items():
+        state = sharding_theory.rank_bytes(shape.parameters, ranks, stage, each)
+        assert {kind: rows[name][kind] for kind in state} == state
+    assert rows["one device"] == rows["DDP"], "data parallelism saves no memory"
+
+
+def test_activations_are_those_of_the_paper():
+    """arXiv:2205.05198, table 2, as multiples of s b h for one layer of the 175 B model."""
+    model = memory_theory.models()["175 B"]
+    sbh = 3 * model.context * model.width
+
+    def of_layer(kept, tensor=1):
+        shapes = (dataclasses.replace(model, layers=deep) for deep in (1, 2))
+        one, two = (
+            memory_theory.activation_bytes(shape, 3, "bf16 mixed", kept, tensor) for shape in shapes
+        )
+        return (two - one) / sbh
+
+    everything, no_matrix, inputs = memory_theory.KEPT
+    assert of_layer(everything) == 114
+    assert of_layer(everything, 8) == 23
+    assert of_layer(no_matrix, 8) == 13
+    assert of_layer(inputs) == 2
+
+
+def test_the_formula_counts_gpt2():
+    """Equation 2 of arXiv:2104.04473 leaves out the last norm alone."""
+    for name, size in (("GPT-2, 124 M", "small"), ("GPT-2, 1.5 B", "xl")):
+        shape = memory_theory.models()[name]
+        layers = layer_sizes.layers(layer_sizes.GPT2, size)
+        whole = sum(sum(layer.numbers) for layer in layers)
+        assert shape.by_formula() == whole - 2 * shape.width
+    for name, shape in memory_theory.models().items():
+        if name.endswith(" B"):
+            billions = float(name.removeprefix("GPT-2,").split()[0])
+            assert shape.by_formula() / 1e9 == pytest.approx(billions, rel=0.04)
+    assert memory_theory.models()["GPT tiny"].parameters == 335_360  # its gradients, 1341440 bytes
+
+
+def test_splitting_the_model_splits_what_is_split():
+    shape = memory_theory.models()["18.4 B"]
+    rows = memory_theory.held(shape, 8, 8, "fp32", 1, memory_theory.KEPT[0])
+    whole, tensor, pipeline = (
+        rows[name] for name in ("one device", "tensor parallel", "pipeline, first stage")
+    )
+    for kind in sharding_theory.KINDS:
+        assert whole[kind] / 8 < tensor[kind] < 1.01 * whole[kind] / 8
+        assert whole[kind] / 8 < pipeline[kind] < 1.2 * whole[kind] / 8
+    assert pipeline["activations"] == whole["activations"], "1F1B: as many in flight as stages"
+    assert tensor["activations"] < whole["activations"]
+    alone = memory_theory.held(shape, 1, 1, "fp32", 1, memory_theory.KEPT[0])
+    first = alone["one device"]
+    for name, row in alone.items():
+        assert row == pytest.approx(first), f"{name} on one rank is one device"
+
+
+def test_what_is_impossible_says_why():
+    rows = memory_theory.held(memory_theory.models()["7.5 B"], 64, 128, "fp32", 1, "all")
+    assert rows["tensor parallel"] == "32 heads do not divide over 64 ranks"
+    assert rows["pipeline, first stage"] == "36 layers do not make 64 stages"
+    assert rows["HSDP, rows of 128"] == "64 ranks make no rows of 128"
+    drawn = memory.held("7.5 B", 64)
+    assert "32 heads do not divide over 64 ranks" in drawn.alt
+
+
+def test_bars_are_bytes_and_say_what_fits():
+    drawn = memory.held("7.5 B", 64, samples=0)
+    bars = [bar.get_width() for bar in drawn.axes[0].patches]
+    assert bars[:4] == [15, 15, 90, 0]
+    assert "ZeRO-1: 31.4 GB" in drawn.alt
+    assert "fits 40 GB" in drawn.alt
+    assert "nothing here is measured" in drawn.get_supxlabel()
+    large = memory.held("175 B", 1, "fp32", 32, "all")
+    (axes,) = large.axes
+    assert axes.get_xlim()[1] < 160, "the GPUs stay in sight"
+    assert "fits none" in large.alt
+
+
+# The controls
+
+
+class Picture:
+    """What `display` returns: takes the last picture."""
+
+    def update(self, shown):
+        self.html = shown.data
+
+
+@pytest.fixture
+def picture(monkeypatch):
+    pytest.importorskip("ipywidgets")
+    import IPython.display
+
+    shown = Picture()
+
+    def display(first, **_):
+        shown.html = getattr(first, "data", "")
+        return shown
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    return shown
+
+
+def test_the_collective_is_moved_step_by_step(picture):
+    controls = playground.collective()
+    assert "after step 2 of 6" in picture.html
+    controls["step"].value = 6
+    assert "All is done" in picture.html
+    controls["ranks"].value = 2
+    assert "after step 2 of 2" in picture.html, "the slider ends with the last step"
+    controls["algorithm"].value = "tree"
+    controls["ranks"].value = 8
+    assert controls["step"].max == 6
+    controls["collective"].value = "all-to-all"
+    assert controls["algorithm"].value == "pairwise"
+    assert "All-to-all by pairs, 8 ranks: after step 2 of 7" in picture.html
+
+
+def test_every_choice_of_the_bucket_is_drawn(picture):
+    controls = playground.ddp_step()
+    assert "Predicted step of GPT-2, 124 M on 8 ranks" in picture.html
+    controls["bucket"].value = "all"
+    assert "1 buckets" in picture.html
+    controls["model"].value = "GPT tiny"
+    controls["bytes_per_second"].value = playground.links()["1 Gbit/s"]
+    assert "at 0.125 GB/s" in picture.html
+
+
+def test_the_memory_follows_its_controls(picture):
+    controls = playground.memory()
+    controls["samples"].value = 0
+    assert "ZeRO-3 = FSDP: 1.88 GB" in picture.html
+    controls["ranks"].value = 1
+    assert "1 rank makes no rows of 8" in picture.html
+    assert figure.png(memory.held())
