@@ -1,4 +1,4 @@
-"""`make lab` in a real browser: the first notebook by Run All, as an attendee opens it."""
+"""`make lab` in a real browser: what an attendee does, from Run All to an interrupted run."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,8 +17,11 @@ import chromium
 import nbformat
 import pytest
 
-from bootcamp.paths import NOTEBOOKS, ROOT
+from bootcamp import descendants, heartbeat
+from bootcamp.launch import launch
+from bootcamp.paths import LOGS, NOTEBOOKS, ROOT
 
+TOKEN = "for-the-test"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 IDLE = f"{PANEL} .jp-Notebook-ExecutionIndicator[data-status=idle]"
 
@@ -51,12 +55,15 @@ def lab(tmp_path_factory):
         cwd=ROOT,
         stdout=log,
         stderr=log,
-        env={**os.environ, "JUPYTER_TOKEN": "for-the-test"},
+        env={**os.environ, "JUPYTER_TOKEN": TOKEN},
     )
     address = f"http://127.0.0.1:{port}"
     try:
-        _wait_for(f"{address}/api/status?token=for-the-test")
-        yield address, "for-the-test", folder
+        _wait_for(f"{address}/api/status?token={TOKEN}")
+        yield address, TOKEN, folder
+        family = descendants.tree({server.pid}, descendants.processes())
+        told = [pid for pid in family if TOKEN in descendants.command(pid)]
+        assert not told, "the token stands in a process's arguments, which every user can read"
     finally:
         server.send_signal(signal.SIGINT)
         server.send_signal(signal.SIGINT)
@@ -142,3 +149,137 @@ def test_first_notebook_runs_by_run_all(lab, page):
     figure = page.locator(f"{PANEL} .jp-OutputArea-output img[src^='data:image/png']")
     assert figure.count() > 0
     assert figure.first.get_attribute("alt"), "a figure says in words what it shows"
+
+
+CLASSROOM = {
+    "slider": "from bootcamp import explorer\n\ncontrols = explorer.explore()",
+    "prediction": "from bootcamp.predict import predict\n\n"
+    'guess = predict("How many?", unit="MB", answer=None)\nguess',
+    "exercise": "from bootcamp import exercise\n\n\ndef throughput(seconds, samples, warm_up):\n"
+    '    return 1.0\n\n\nprint(exercise.check("throughput", throughput))',
+    "run": "from bootcamp.launch import launch\n\n"
+    'run = launch("ddp", 2, steps=100_000, device="cpu")',
+    "after": 'print("still here")',
+    "monitor": "from bootcamp import monitor\n\nwatched = monitor.watch({folder!r})",
+}
+
+
+class Notebook:
+    """A notebook in JupyterLab, cell by cell: CLASSROOM's names say which."""
+
+    def __init__(self, page, lab, name: str):
+        self.page = page
+        address, token, _ = lab
+        page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?token={token}")
+        page.wait_for_selector(f"{PANEL} .jp-CodeCell", timeout=120_000)
+        page.wait_for_selector("#jp-main-statusbar >> text=| Idle", timeout=120_000)
+
+    def cell(self, name: str):
+        return self.page.locator(f"{PANEL} .jp-CodeCell").nth(list(CLASSROOM).index(name))
+
+    def start(self, name: str) -> None:
+        """Run a cell with Shift and Enter, as a reader does."""
+        self.cell(name).locator(".cm-content").click()
+        self.page.keyboard.press("Shift+Enter")
+
+    def run(self, name: str) -> str:
+        """Run a cell to its end; the text of its output."""
+        self.start(name)
+        return self.ended(name)
+
+    def ended(self, name: str) -> str:
+        prompt = self.cell(name).locator(".jp-InputArea-prompt")
+        self.until(lambda: re.search(r"\[\d+\]", prompt.inner_text()), f"{name} to end")
+        return self.output(name)
+
+    def output(self, name: str) -> str:
+        return "\n".join(self.cell(name).locator(".jp-OutputArea-output").all_inner_texts())
+
+    def until(self, true, what: str, seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, f"waited in vain for {what}"
+            self.page.wait_for_timeout(100)
+
+
+@pytest.fixture
+def classroom(lab, page):
+    """A notebook with CLASSROOM's cells, and the folder of a run that its monitor is to show."""
+    folder = LOGS / f"watched-{time.time_ns()}"
+    cells = [text.replace("{folder!r}", repr(str(folder))) for text in CLASSROOM.values()]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+    notebook.metadata["kernelspec"] = {"display_name": "Python 3", "name": "python3"}
+    nbformat.write(notebook, lab[2] / "classroom.ipynb")
+    return Notebook(page, lab, "classroom"), folder
+
+
+@pytest.mark.timeout(420)
+def test_a_reader_moves_predicts_checks_interrupts_and_watches(lab, classroom):
+    """One session in one browser: starting one takes longer than everything that is done in it."""
+    notebook, folder = classroom
+    moves_a_slider(notebook)
+    answers_a_prediction(notebook)
+    assert "Seen: 1 samples/s" in notebook.run("exercise")
+    interrupts_a_run(notebook)
+    closes_and_reopens_the_monitor(notebook, lab, folder)
+
+
+def moves_a_slider(notebook) -> None:
+    """By the keyboard alone; the picture follows."""
+    notebook.run("slider")
+    cell = notebook.cell("slider")
+    slider = cell.locator(".widget-slider [role=slider]").first
+    picture = cell.locator(".jp-OutputArea-output img[src^='data:image/png']")
+    before, value = picture.get_attribute("src"), float(slider.get_attribute("aria-valuenow"))
+    assert picture.get_attribute("alt"), "the picture says in words what it shows"
+    slider.focus()
+    notebook.page.keyboard.press("ArrowRight")
+    notebook.until(lambda: picture.get_attribute("src") != before, "the picture to follow")
+    assert float(slider.get_attribute("aria-valuenow")) == value + 1
+
+
+def answers_a_prediction(notebook) -> None:
+    assert "none yet" in notebook.run("prediction")
+    notebook.cell("prediction").locator(".cm-content").click()
+    notebook.page.keyboard.press("Control+a")
+    notebook.page.keyboard.insert_text(CLASSROOM["prediction"].replace("None", "120"))
+    said = notebook.cell("prediction").locator(".jp-OutputArea-output")
+    notebook.start("prediction")
+    notebook.until(lambda: "Your prediction: 120 MB" in said.inner_text(), "the answer")
+
+
+def interrupts_a_run(notebook) -> None:
+    """The square button while ranks train; the next cell runs."""
+    notebook.start("run")
+    notebook.until(lambda: "step" in notebook.output("run"), "the first steps")
+    notebook.page.locator(f"{PANEL} [data-command='notebook:interrupt-kernel']").first.click()
+    notebook.until(lambda: "KeyboardInterrupt" in notebook.output("run"), "the interrupt")
+    notebook.until(lambda: "still here" in notebook.run("after"), "the next cell")
+
+
+def closes_and_reopens_the_monitor(notebook, lab, folder) -> None:
+    """A run of somebody else: the page goes while it trains, and finds it again."""
+    flags = {"steps": 100_000, "device": "cpu", "quiet": True, "raises": False}
+    running = threading.Thread(target=lambda: launch("ddp", 2, run_dir=folder, **flags))
+
+    def step() -> int:
+        found = re.search(r"(\d+) of \d+ steps", notebook.output("monitor"))
+        return int(found[1]) if found else -1
+
+    running.start()
+    try:
+        notebook.run("monitor")
+        notebook.until(lambda: step() > 0, "the monitor to show steps")
+        seen = step()
+        notebook.page.goto("about:blank")
+        notebook = Notebook(notebook.page, lab, "classroom")
+        notebook.run("monitor")
+        notebook.until(lambda: step() > seen, "the reopened monitor to go on")
+    finally:
+        pid, _, _ = heartbeat.read(folder / "ranks" / "1.beat")
+        os.kill(pid, signal.SIGKILL)
+        running.join(60)
+    assert not running.is_alive()
+    notebook.until(
+        lambda: "failed" in notebook.output("monitor"), "the monitor to say how it ended"
+    )

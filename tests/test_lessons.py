@@ -1,8 +1,12 @@
 """What the notebooks use beside runs: predictions, exercises and their checkers, tables."""
 
+import json
+import re
+
 import pytest
 
-from bootcamp import exercise, exercises, family
+from bootcamp import exercise, exercises, family, journal
+from bootcamp.paths import NOTEBOOKS
 from bootcamp.predict import predict
 from bootcamp.table import Table, number
 from bootcamp.variant import variant
@@ -81,38 +85,6 @@ def test_a_reader_goes_through_an_exercise(monkeypatch, tmp_path):
         exercise.find("nothing")
 
 
-def test_a_checker_names_the_mistake():
-    """Each a mistake that readers make, and a word of the message that helps with it."""
-    task = exercise.find("data_parallel")
-    whole = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
-    result = exercise.try_out(task, variant("ddp", "reader_whole", whole))
-    assert not result.solved
-    assert "give data.Batches the rank and the world size" in str(result)
-    fewer = {"for step in range(first, args.steps):": "for step in range(first, args.steps - 1):"}
-    result = exercise.try_out(task, variant("ddp", "reader_fewer", fewer))
-    assert not result.solved
-    assert "Call run.step once in each of args.steps steps" in str(result)
-    other = {"device = torch.device(args.device)": "args.steps = 3\ndevice = torch.device('cpu')"}
-    assert not exercise.try_out(task, variant("ddp", "reader_other", other)).solved
-    raises = {"model = DistributedDataParallel(model)": "model = DDP(model)"}
-    result = exercise.try_out(task, variant("ddp", "reader_raises", raises))
-    assert not result.solved
-    assert "NameError: name 'DDP' is not defined" in str(result)
-
-
-@pytest.mark.parametrize("left_behind", ["inputs", "targets"])
-def test_the_rehearsal_sees_half_a_batch_left_behind(left_behind):
-    """An embedding on the meta device takes indices of any device: the record must tell."""
-    line = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
-    moved = "targets" if left_behind == "inputs" else "inputs"
-    change = {line: f"inputs, targets = batches(step)\n{moved} = {moved}.to(device)"}
-    result = exercise.try_out(
-        exercise.find("to_the_gpu"), variant("gpu", f"keeps_{left_behind}", change)
-    )
-    assert not result.solved
-    assert "meta" in str(result)
-
-
 def test_a_variant_of_a_line_that_is_gone_is_an_error():
     with pytest.raises(ValueError, match="'model = Nothing' 0 times, not once"):
         variant("ddp", "gone", {"model = Nothing": ""})
@@ -143,3 +115,30 @@ def test_a_table_reads_in_text_and_html():
     assert "a&lt;b" in table._repr_html_()
     assert table.column("run") == ["a<b", "c"]
     assert str(Table([], "nothing")).startswith("nothing")
+
+
+LESSONS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+EVERYWHERE = ["The question", "The idea", "Predict", "Exercise", "When to use it and when not"]
+OF_STRATEGIES = ["What changes", "Run it", "Read the measurement", "Prove it", "Break it"]
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_has_its_parts(lesson):
+    """Three predictions and two exercises at least, and the headings in their order."""
+    questions, checked = journal.things_to_do(lesson)
+    assert len(questions) >= 3
+    assert len(checked) >= 2
+    assert set(checked) <= set(exercises.EXERCISES)
+    cells = json.loads(lesson.read_text())["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    found = re.findall(r"^## (.+)$", "\n".join(texts), re.MULTILINE)
+    found = ["Exercise" if name == "Exercises" else name for name in found]
+    wanted = EVERYWHERE + (OF_STRATEGIES if lesson.stem < "12" else [])
+    assert [name for name in found if name in EVERYWHERE] == EVERYWHERE
+    assert set(wanted) <= set(found)
+    assert found[-1] == "Sources"
+
+
+def test_every_exercise_is_in_a_lesson():
+    named = {name for lesson in LESSONS for name in journal.things_to_do(lesson)[1]}
+    assert set(exercises.EXERCISES) - named == set()

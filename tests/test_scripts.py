@@ -135,7 +135,10 @@ def test_the_package_hides_no_strategy(path):
     assert not {name for name in found if " " not in name}, found
 
 
-WORDS_OF_LESSONS = {SRC / "bootcamp" / name for name in ("plots.py", "figure.py", "tasks.py")}
+WORDS_OF_LESSONS = {
+    *(SRC / "bootcamp" / name for name in ("plots.py", "figure.py", "reasons.py", "errors.py")),
+    *(SRC / "bootcamp" / "exercises").glob("*.py"),
+}
 
 
 def imports_distributed(path):

@@ -98,6 +98,30 @@ else:
 # one core, alone as among many, so that two ranks may be compared with one. What does not carry
 # over to GPUs are the speeds, and how computing and sending compare. If you start more ranks than
 # there are cores, they share cores: results stay right, speeds mean nothing, and figures say so.
+#
+# The ranks of a run end with it. There are also **live ranks**, which stay and wait for cells. The
+# next cell starts two in the background.
+
+# %%
+from bootcamp import live
+
+live.start(ranks=2, device="cpu")
+
+# %% [markdown]
+# A cell that begins with `%%ranks` runs on all live ranks. In the next one each says hello. Look at
+# the two process numbers: neither is this notebook's.
+
+# %%
+# %%ranks
+import os
+
+print(f"Hello from rank {rank} of {world_size}, process {os.getpid()}.")
+
+# %% [markdown]
+# In lesson 04 such ranks send each other tensors. The next cell ends these two.
+
+# %%
+live.stop()
 
 # %% [markdown]
 # ## Predict
@@ -125,6 +149,15 @@ guess
 
 # %%
 plots.show(basics.family_tree())
+
+# %% [markdown]
+# Which lines are they? The next cell shows those of a script; choose another above it, or what it
+# is compared with. Beside each line stands why it is there. You need not understand them yet.
+
+# %%
+from bootcamp import diffs
+
+viewer = diffs.view("ddp")
 
 # %% [markdown]
 # The lessons go along this tree. The next cell lists those that you have, in order: open them from
@@ -214,16 +247,46 @@ runs.table(first, second, caption="First row: 32 samples a step. Second row: 64.
 plots.show(plots.loss_curves(first))
 
 # %% [markdown]
+# Every run of this machine stands on a board, and so do recorded runs of the course, marked as
+# such. The next cell opens it. Choose two runs in the list (with Ctrl or Shift), then what to
+# compare. Where runs can't be compared, the board says why.
+
+# %%
+from bootcamp import board
+
+chooser = board.show()
+
+# %% [markdown]
 # ## Prove it
 #
 # Two processes trained, and a loss went down. Is it the *same* training as in one process? That is
-# the promise of this course: a strategy may change speed and memory, never the result. The next
-# cell trains the same batches in one process and compares everything that was recorded.
+# the promise of this course: a strategy may change speed and memory, never the result. What to
+# compare with is one process, on one CPU core, that trains the same batches. Your second
+# prediction: how long does a step take there?
+
+# %%
+guess_alone = predict(
+    f"Two ranks took {1e3 * first.seconds_per_step:.0f} ms for a step of 32 samples. "
+    "How long does one process on one core take?",
+    unit="ms",
+    answer=None,
+)
+guess_alone
+
+# %% [markdown]
+# The next cell trains in one process and scores your prediction.
+
+# %%
+alone = launch("cpu", steps=20, global_batch=32)
+guess_alone.score(1e3 * alone.seconds_per_step)
+
+# %% [markdown]
+# If two ranks are less than twice as fast as one, you see the price of working together. Lesson 04
+# measures it. The next cell compares everything that was recorded.
 
 # %%
 from bootcamp import check
 
-alone = launch("cpu", steps=20, global_batch=32)
 proof = check.same_training(first, alone)
 assert not proof.failed, "two ranks trained something else"
 proof
@@ -258,7 +321,20 @@ except LaunchError as error:
 # </details>
 #
 # Now interrupt a run. Usually you press the square button ■ above the notebook. So that this
-# notebook also runs through by itself, the next cell interrupts itself after three seconds.
+# notebook also runs through by itself, the run below interrupts itself after three seconds. Your
+# third prediction: how many steps will its record have? (Starting the ranks takes a part of the
+# time.)
+
+# %%
+guess_steps = predict(
+    "A step of 32 samples, again and again, interrupted after 3 seconds: how many are recorded?",
+    unit="steps",
+    answer=None,
+)
+guess_steps
+
+# %% [markdown]
+# The next cell starts the run, and a timer that interrupts it.
 
 # %%
 import _thread
@@ -275,7 +351,14 @@ except KeyboardInterrupt:
     print("Interrupted. The record says:", runs.load(folder).status)
 
 # %% [markdown]
-# The record of the steps until then is kept. And the ranks? A process that trains on with nobody
+# The record of the steps until then is kept. The next cell counts them and scores your prediction,
+# generously: within a half counts as right.
+
+# %%
+guess_steps.score(len(runs.load(folder).steps), within=0.5)
+
+# %% [markdown]
+# And the ranks? A process that trains on with nobody
 # watching keeps its core or its GPU memory. The next cell looks for such ghosts.
 
 # %%
@@ -291,6 +374,8 @@ print(ghosts())
 
 # %% [markdown]
 # ## Exercise
+#
+# ### First: one line is missing
 #
 # A script of yours: it reads data and computes a loss, but the model learns nothing, for one line
 # is missing. The next cell writes it.
@@ -308,6 +393,36 @@ print(exercise.start("first_run"))
 print(exercise.check("first_run"))
 
 # %% [markdown]
+# ### Second: how fast was it?
+#
+# A function of yours: the throughput of a run, from the seconds that each step took. It leaves out
+# the first `warm_up` steps. Of the speeds of the others it returns the **median**, the one in the
+# middle when they are sorted (Python's `statistics.median` finds it). Write it in place of the
+# three dots, run the cell, and read what the checker says. The solution is one step away:
+# `exercise.solution("throughput")`.
+
+
+# %%
+def throughput(seconds, samples, warm_up):
+    """Samples per second: the median over the steps after the first `warm_up`.
+
+    seconds: what each step took, a list. samples: how many there are in each step.
+    """
+    ...
+
+
+print(exercise.check("throughput", throughput))
+
+# %% [markdown]
+# The next cell gives your function the steps of the first run, and prints the throughput of the
+# record beside it. (`None`: not written yet.)
+
+# %%
+seconds = [row["seconds"] for row in first.steps]
+print("your function:", throughput(seconds, samples=32, warm_up=3))
+print("the record:   ", first.samples_per_second)
+
+# %% [markdown]
 # ## When to use it and when not
 #
 # Use `launch` in a cell for runs that you want to watch: it starts fast, shows progress, and ends
@@ -317,6 +432,17 @@ print(exercise.check("first_run"))
 
 # %%
 print(first.config["command"])
+
+# %% [markdown]
+# A **monitor** shows any run while it goes, from its folder alone. The next cell opens one and then
+# starts a run. Look at the curves, and at each rank's last sign of life. With a run in a terminal
+# (*File > New > Terminal*), `monitor.watch()` in a cell is enough: it finds the newest one.
+
+# %%
+from bootcamp import monitor
+
+watched = monitor.watch()
+last = launch("ddp", ranks=2, steps=60, global_batch=32, quiet=True)
 
 # %% [markdown]
 # **To stop:** the button ■ ends the run and its ranks. *Kernel > Shut Down Kernel* ends them too,
@@ -332,6 +458,16 @@ import shutil
 
 shutil.rmtree(folder)
 print(len(runs.all_runs()), "runs are left in logs/.")
+
+# %% [markdown]
+# **To see what you have done:** every prediction that you score and every exercise that you check
+# is noted in a file beside your scripts. The next cell shows it, a row for each lesson. These two
+# lines work in every notebook; a prediction that was left at `None` does not count.
+
+# %%
+from bootcamp.journal import progress
+
+progress()
 
 # %% [markdown]
 # **Next:** lesson 01, the baseline that everything else is held against.

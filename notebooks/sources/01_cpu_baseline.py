@@ -219,14 +219,24 @@ print(f"{flops_per_sample / 1e6:.0f} million operations for each sample")
 
 # %% [markdown]
 # Operations per sample times samples per second is what the training **achieves**. Is it much? The
-# yardstick is what this machine reaches with one large matrix product, also on one core, measured
-# by the next cell (once; the value is kept).
+# yardstick is what this machine reaches with one large matrix product, also on one core: the
+# **peak**. Your second prediction: what share of it does the training achieve?
+
+# %%
+guess_share = predict(
+    "What share of the peak of one core does the training above achieve?", unit="%", answer=None
+)
+guess_share
+
+# %% [markdown]
+# The next cell measures the peak (once; the value is kept), draws both and scores your prediction.
 
 # %%
 from bootcamp import peak
 
 peak_flops = peak.matmul_flops_per_second("cpu", "float32", cores=1)
 plots.show(plots.achieved(base, peak_flops_per_second=peak_flops))
+guess_share.score(100 * flops_per_sample * base.samples_per_second / peak_flops)
 
 # %% [markdown]
 # The share is below 100 % for good reasons. The matrices of this tiny model are small, so a core
@@ -268,12 +278,23 @@ plots.show(plots.memory(base))
 # ### All cores
 #
 # A rank computes with one core, so that it can stand for one device. PyTorch can also use all cores
-# in one process. The next cell runs the same training so.
+# in one process. Your third prediction: how much faster is that?
 
 # %%
 from bootcamp import machine
 
 all_cores = len(machine.cores())
+guess_cores = predict(
+    f"One process with {all_cores} core(s) of this machine: how many times as fast as with one?",
+    unit="times",
+    answer=None,
+)
+guess_cores
+
+# %% [markdown]
+# The next cell runs the same training with all cores, and compares.
+
+# %%
 wide = launch("cpu", steps=20, global_batch=32, cores_per_rank=all_cores)
 Table(
     [
@@ -282,6 +303,12 @@ Table(
     ],
     "One process, measured here",
 )
+
+# %% [markdown]
+# The next cell scores your prediction.
+
+# %%
+guess_cores.score(wide.samples_per_second / base.samples_per_second)
 
 # %% [markdown]
 # Is it as many times faster as there are cores? Usually not: each small matrix product is cut into
@@ -351,6 +378,8 @@ plots.show(plots.loss_curves(good_sgd, with_sgd))
 # %% [markdown]
 # ## Exercise
 #
+# ### First: three lines are missing
+#
 # Write the heart of the training loop. The next cell writes a script from which three lines are
 # taken out.
 
@@ -365,6 +394,35 @@ print(exercise.start("training_loop"))
 
 # %%
 print(exercise.check("training_loop"))
+
+# %% [markdown]
+# ### Second: how long will it take?
+#
+# Before a large training somebody has to say how many days it needs. The section "Arithmetic" has
+# what it takes. Count only the products with the weights of the model's matrices: how many
+# operations does each weight cost for one token, forward and backward together? The device achieves
+# a `share` of its peak, between 0 and 1. Write the function in place of the three dots and run the
+# cell. The solution is one step away: `exercise.solution("training_days")`.
+
+
+# %%
+def training_days(weights, tokens, peak_flops_per_second, share):
+    """Days that one device needs to train a model with so many weights on so many tokens.
+
+    share: of the device's peak that the training achieves, between 0 and 1.
+    """
+    ...
+
+
+print(exercise.check("training_days", training_days))
+
+# %% [markdown]
+# <details><summary>What such numbers look like</summary>
+#
+# 7 billion weights, a thousand billion tokens, and a GPU that achieves half of 989·10¹² operations
+# in a second (the published peak of an H100 with 16-bit numbers): 983 days. On one GPU, that is.
+# For that reason the rest of this course is about several.
+# </details>
 
 # %% [markdown]
 # ## When to use it and when not

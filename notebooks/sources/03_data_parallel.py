@@ -338,8 +338,18 @@ def held(rank, n, outputs):
 
 
 # %% [markdown]
-# The next cell draws it for four devices. How much more does device 0 hold than its neighbours, and
-# which parts are it?
+# Your third prediction: how much more does device 0 hold than its neighbours?
+
+# %%
+guess_device_0 = predict(
+    "Four devices, 32 samples: how many times what each other device holds does device 0 hold?",
+    unit="times",
+    answer=None,
+)
+guess_device_0
+
+# %% [markdown]
+# The next cell draws it and scores your prediction. Which parts make the difference?
 
 # %%
 devices = held(alone.ranks[0], 4, outputs)
@@ -347,6 +357,7 @@ totals = [sum(kinds.values()) for kinds in devices.values()]
 assert totals[0] == max(totals), "device 0 should hold the most"
 note = "Four devices, 32 samples: by formula from the record of one process."
 plots.show(dataparallel.memory_by_device(devices, note))
+guess_device_0.score(totals[0] / totals[1])
 
 # %% [markdown]
 # The batch can grow only until *device 0* is full; on the others memory lies idle. This model tells
@@ -523,6 +534,8 @@ plots.show(plots.loss_curves(*outcome.values()))
 # %% [markdown]
 # ## Exercise
 #
+# ### First: the missing reduce
+#
 # The replicas have computed, and the model learns nothing: the reduce is missing. The next cell
 # writes your starting point.
 
@@ -538,6 +551,31 @@ print(exercise.start("thread_replicas"))
 
 # %%
 print(exercise.check("thread_replicas"))
+
+# %% [markdown]
+# ### Second: until device 0 is full
+#
+# With how many samples in the global batch is device 0 just not too full? The section "device 0 is
+# full first" says what it holds: the state (parameters, gradients, optimizer state), its share of
+# the activations, and the outputs of the *whole* batch, twice. Write the function in place of the
+# three dots and run the cell. The solution is one step away: `exercise.solution("largest_batch")`.
+
+
+# %%
+def largest_batch(devices, memory, state, activations, outputs):
+    """Samples in the largest global batch that fits with DataParallel; all sizes are in MB.
+
+    memory: of each device. state: parameters, gradients and optimizer state together.
+    activations, outputs: of one sample (the activations without the outputs).
+    """
+    ...
+
+
+print(exercise.check("largest_batch", largest_batch))
+
+# %% [markdown]
+# For more: how large could the global batch be with DDP, where each rank has the outputs of its own
+# share only?
 
 # %% [markdown]
 # ## When to use it and when not

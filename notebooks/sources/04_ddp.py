@@ -57,6 +57,15 @@ from bootcamp.pictures import ddp
 plots.show(ddp.who_holds_what())
 
 # %% [markdown]
+# You will try out how ranks communicate, on ranks that stay and wait for cells. The next cell
+# starts four of them in the background. They are CPU ranks, so that all machines show the same.
+
+# %%
+from bootcamp import live
+
+live.start(ranks=4, device="cpu")
+
+# %% [markdown]
 # The words for it:
 #
 # - A **rank** is one process; ranks are numbered from 0. The **world size** is how many there are.
@@ -66,6 +75,114 @@ plots.show(ddp.who_holds_what())
 #   tensor of each rank, and gives the sum to all of them.
 # - A **backend** is the library that carries the bytes: *gloo* between CPU ranks, *NCCL* between
 #   GPUs.
+#
+# ### Try them on small tensors
+#
+# A cell that begins with `%%ranks` runs on all four ranks, and shows what each of them prints, and
+# its last value. They have found each other already, as one process group. In their cells there are
+# `torch`, `dist` (short for `torch.distributed`), `rank` and `world_size`, and what one cell leaves
+# is there in the next. The next cell makes a tensor on each rank. Look at how the four differ.
+
+# %%
+# %%ranks
+mine = torch.tensor([10 * rank, 10 * rank + 1])
+mine
+
+# %% [markdown]
+# The next cell broadcasts from rank 2. Look at whose numbers everybody has afterwards.
+
+# %%
+# %%ranks
+copied = mine.clone()
+dist.broadcast(copied, src=2)
+copied
+
+# %% [markdown]
+# The next cell all-reduces. The result takes the place of what was there. Add up the first numbers
+# in your head: does every rank have their sum?
+
+# %%
+# %%ranks
+summed = mine.clone()
+dist.all_reduce(summed)
+summed
+
+# %% [markdown]
+# Three more collectives, which later lessons need. **All-gather** brings the tensors of all ranks
+# to every rank, in order of rank, and adds nothing up. The next cell shows it. How many times as
+# large as `mine` is the result?
+
+# %%
+# %%ranks
+gathered = [torch.zeros_like(mine) for _ in range(world_size)]
+dist.all_gather(gathered, mine)
+torch.cat(gathered)
+
+# %% [markdown]
+# **Reduce-scatter** adds up as all-reduce does, but each rank gets only its own piece of the sum.
+# In the next cell each rank brings four pieces: its rank, and 100, 200 or 300 more. Look at which
+# sum has come to which rank.
+
+# %%
+# %%ranks
+pieces = [torch.tensor([100 * piece + rank]) for piece in range(world_size)]
+piece_of_sum = torch.zeros_like(pieces[0])
+dist.reduce_scatter(piece_of_sum, pieces)
+piece_of_sum
+
+# %% [markdown]
+# In **all-to-all** each rank sends another piece to each rank. In the next cell the piece from rank
+# 1 to rank 3 is the number 13. Look at the four results as a square: what has happened to its rows?
+
+# %%
+# %%ranks
+sent = torch.tensor([10 * rank + to for to in range(world_size)])
+received = torch.zeros_like(sent)
+dist.all_to_all_single(received, sent)
+received
+
+# %% [markdown]
+# If each rank keeps its piece of a sum, and then all pieces are gathered, what is that? The next
+# cell compares: reduce-scatter and all-gather on one side, all-reduce on the other.
+
+# %%
+# %%ranks
+put_together = [torch.zeros_like(piece_of_sum) for _ in range(world_size)]
+dist.all_gather(put_together, piece_of_sum)
+reduced = torch.cat(pieces)
+dist.all_reduce(reduced)
+torch.equal(torch.cat(put_together), reduced)
+
+# %% [markdown]
+# So an all-reduce is a reduce-scatter and an all-gather. Sharding, in lesson 07, lives on that.
+#
+# Now something that is broken on purpose: in the next cell only rank 0 calls the collective. What
+# do you expect? The cell ends with an error.
+
+# %% tags=["raises-exception"]
+# %%ranks
+if rank == 0:
+    dist.all_reduce(mine)
+
+# %% [markdown]
+# Rank 0 waits for three ranks that have ended the cell. In a training script it would wait until
+# the group's time-out. The notebook has seen that nobody can come, and has cut rank 0's
+# connections, so its `all_reduce` raises. A process group that was cut is of no use, so all ranks
+# met in a new one. The next cell shows that they work again, and still have their variables.
+
+# %%
+# %%ranks
+again = mine.clone()
+dist.all_reduce(again)
+again
+
+# %% [markdown]
+# Try what you like in cells of your own; `%%ranks 0,2` runs a cell on two of the ranks, and the
+# button ■ interrupts all. The next cell ends them, to leave the cores to the runs below;
+# `live.start` makes new ones.
+
+# %%
+live.stop()
 
 # %% [markdown]
 # ## Starting the ranks
@@ -300,6 +417,17 @@ runs.table(library, small_buckets)
 # beside the computation and takes little away from it; there overlap is what makes DDP scale. Large
 # models fill many buckets of the default size.
 #
+# The next cell predicts a step of such a model, where communication takes nothing away. Move the
+# bucket cap to either end: with one bucket nothing overlaps; what do small ones gain on a slower
+# link, and what do they cost at a high latency? Choose GPT tiny to hold the model against the
+# measured time lines above.
+
+# %%
+from bootcamp import playground
+
+controls = playground.ddp_step()
+
+# %% [markdown]
 # ### Bytes sent
 #
 # How does an all-reduce work? If every rank sent its gradients to every other, the bytes would grow
@@ -308,6 +436,14 @@ runs.table(library, small_buckets)
 
 # %%
 plots.show(ddp.ring(ranks=3))
+
+# %% [markdown]
+# The next cell has the same simulation one step at a time, and other collectives too. Move `step`
+# to its end and follow one chunk; then compare the ring with the tree on 8 ranks: which takes fewer
+# steps, and which rank has to send most?
+
+# %%
+controls = playground.collective()
 
 # %% [markdown]
 # With *N* ranks, each sends *N*-1 pieces to add up and *N*-1 to pass on, and a piece is 1/*N* of
@@ -924,6 +1060,8 @@ Table(rows, "Distance of all parameters")
 # %% [markdown]
 # ## Exercise
 #
+# ### First: from one process to several ranks
+#
 # Take the script of one process and make it train on several ranks. The next cell writes your
 # starting point.
 
@@ -939,6 +1077,27 @@ print(exercise.start("data_parallel"))
 
 # %%
 print(exercise.check("data_parallel"))
+
+# %% [markdown]
+# ### Second: deal out the samples
+#
+# What does a `DistributedSampler` do? `order` is the shuffled list of all samples of an epoch, the
+# same on every rank. Each rank takes every `world`-th of them, beginning at the place of its rank.
+# If they do not divide, samples from the beginning of the order are repeated until they do. Write
+# the function in place of the three dots and run the cell. The solution is one step away:
+# `exercise.solution("samples_of_rank")`.
+
+
+# %%
+def samples_of_rank(order, rank, world):
+    """The list of samples that this rank trains on in an epoch.
+
+    order: the shuffled ids of all samples, the same list on every rank.
+    """
+    ...
+
+
+print(exercise.check("samples_of_rank", samples_of_rank))
 
 # %% [markdown]
 # ## When to use it and when not
@@ -958,6 +1117,9 @@ print(exercise.check("data_parallel"))
 # with the epoch, gradients averaged and not summed (prove it with SGD), a learning rate that fits
 # the global batch, a time-out that you chose, and everything that uses the group freed before it is
 # destroyed.
+#
+# **To compare runs of your own,** use the board of lesson 00: `from bootcamp import board`, then
+# `board.show()`. *More ranks, same batch* draws the speed-up of the runs that you choose.
 #
 # **Lesson 04b** goes on from here: bucket size and compression, ranks with unequally much to do,
 # the death of a rank, NCCL, and the frameworks that are built on DDP.

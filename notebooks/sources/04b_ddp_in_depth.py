@@ -147,7 +147,7 @@ plots.show(ddp_options.bucket_sweep(bucket_runs))
 # So: for a model with less than 25 MiB of gradients there is rarely much to gain. For a large one
 # on GPUs, measure sizes from some MiB to some hundred. A slow start of each all-reduce (many ranks,
 # a network) asks for larger buckets, a long backward allows smaller ones. A parameter is never cut:
-# a layer larger than the cap is a bucket of its own.
+# one that is larger than the cap makes its bucket larger than the cap.
 #
 # ### Gradients that lie in the buckets
 #
@@ -960,6 +960,8 @@ except LaunchError as failed:
 # %% [markdown]
 # ## Exercise
 #
+# ### First: a hook of your own
+#
 # Write a communication hook. The next cell gives you the options script with one hook missing: the
 # one that averages exactly.
 
@@ -976,6 +978,31 @@ print(exercise.start("own_hook"))
 
 # %%
 print(exercise.check("own_hook"))
+
+# %% [markdown]
+# ### Second: how long will an all-reduce take?
+#
+# Somebody offers you more GPUs, or a faster network. What would the averaging take there? Use the
+# model of the section on NCCL, step by step: a ring takes 2(*N*-1) steps one after another, in each
+# of them a rank sends one piece of 1/*N* of the data, and each step has a start-up cost of its own.
+# Write the function in place of the three dots and run the cell. The solution is one step away:
+# `exercise.solution("ring_seconds")`.
+
+
+# %%
+def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
+    """Time of a ring all-reduce in seconds.
+
+    alpha_seconds: start-up cost of one step. bytes_per_second: what a rank can send.
+    """
+    ...
+
+
+print(exercise.check("ring_seconds", ring_seconds))
+
+# %% [markdown]
+# For more: with 64 ranks, 20 µs for a step and 10 GB/s, from which size on do the bytes cost more
+# than the start-up? Compare it with the 25 MiB of a bucket.
 
 # %% [markdown]
 # ## When to use it and when not

@@ -632,6 +632,8 @@ print("The stall check named the missing ranks:", "Missing ranks" in alarms)
 # %% [markdown]
 # ## Exercise
 #
+# ### First: from DDP to Horovod
+#
 # Turn the DDP script into a Horovod script. The next cell writes your starting point.
 
 # %%
@@ -646,6 +648,29 @@ print(exercise.start("with_horovod"))
 
 # %%
 print(exercise.check("with_horovod"))
+
+# %% [markdown]
+# ### Second: the same steps in one process
+#
+# To prove that a Horovod script trains right, you need the run in one process that makes the same
+# steps. The script says `SGD(lr=rate * hvd.size())` and `backward_passes_per_step=passes`. Each
+# backward takes the mean loss of `batch` samples, and divides it by nothing. How many samples does
+# one process have to train on in a step, and with which learning rate? The sections "The learning
+# rate is yours" and "Several backwards, one all-reduce" say what is averaged and what is added up.
+# Write the function in place of the three dots and run the cell. (It needs no Horovod.) The
+# solution is one step away: `exercise.solution("in_one_process")`.
+
+
+# %%
+def in_one_process(rate, batch, ranks, passes):
+    """Samples in a step, and the learning rate, of one process that makes the same steps.
+
+    batch: samples in one backward of one rank. Returns both: samples, learning rate.
+    """
+    ...
+
+
+print(exercise.check("in_one_process", in_one_process))
 
 # %% [markdown]
 # ## When to use it and when not
@@ -670,6 +695,15 @@ print(exercise.check("with_horovod"))
 # all-reduce is a sum now, so divide; keep the factor at the learning rate if there was one; and
 # prove it.
 #
+# Lessons 03 to 05 were about data parallelism. The next cell shows which predictions and exercises
+# you have done so far, and which exercises are left.
+
+# %%
+from bootcamp.journal import progress
+
+progress()
+
+# %% [markdown]
 # ## Sources
 #
 # - Sergeev and Del Balso, *Horovod: fast and easy distributed deep learning in TensorFlow*, 2018,

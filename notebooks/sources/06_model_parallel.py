@@ -422,6 +422,20 @@ weights = [(vocabulary + long) * wide, *[12 * wide**2 + 9 * wide] * deep, (vocab
 print(f"The head's arithmetic is that of {flops[-1] / flops[1]:.1f} blocks.")
 
 # %% [markdown]
+# The last of 4 devices gets three blocks and the head, if all have about the same number of stages.
+# The next cell asks you how much more than its share of the arithmetic that is. (The embedding has
+# none, and the twelve blocks are equal.)
+
+# %%
+guess_last = predict(
+    "12 blocks and a head over 4 devices: 3 blocks and the head on the last one. How many times "
+    "the mean of the devices' arithmetic does it get?",
+    unit="times",
+    answer=None,
+)
+guess_last
+
+# %% [markdown]
 # The next cell cuts it over 4 devices in three ways. Look at the largest part: 1 would be balance.
 
 # %% tags=["nbval-check-output"]
@@ -437,6 +451,12 @@ for words, edges in ways.items():
         row[f"{name}, largest / mean"] = max(part_costs(costs, edges)) / (sum(costs) / 4)
     rows.append(row)
 Table(rows, "GPT-2 small with its vocabulary over 4 devices, by formula")
+
+# %% [markdown]
+# The next cell scores your prediction against the first row of the table.
+
+# %%
+guess_last.score(rows[0]["time, largest / mean"])
 
 # %% [markdown]
 # With equal numbers of stages the last device gets almost twice its share of the arithmetic, for
@@ -642,14 +662,37 @@ for name, move in moves.items():
 # **model, move, then optimizer**.
 
 # %% [markdown]
-# ## Exercise
+# ## Exercises
+#
+# ### First: where to cut
+#
+# Find the best cut for memory. `where_to_cut(parameters, activation_bytes)` is given two lists with
+# a number for each stage: how many parameters it has, and how many bytes it keeps for the backward.
+# It returns the place of the first stage of device 1, so that the *fuller* of the two devices holds
+# as few bytes as possible: state, for AdamW in float32, and activations. The next cell has the
+# function's first line, and checks it.
+
+# %%
+from bootcamp import exercise
+
+
+def where_to_cut(parameters, activation_bytes):
+    # your turn: return the place of the cut, counted as in model[:cut] and model[cut:]
+    ...
+
+
+print(exercise.check("where_to_cut", where_to_cut))
+
+# %% [markdown]
+# `exercise.solution("where_to_cut")` shows a solution. For more: give your function the rows of the
+# table "The tiny GPT, stage by stage", which are in `stages`.
+#
+# ### Second: two ranks of two devices
 #
 # Bring the script of this lesson to two ranks, each with its model on two devices. The next cell
 # writes the starting point.
 
 # %%
-from bootcamp import exercise
-
 print(exercise.start("ranks_of_two_devices"))
 
 # %% [markdown]

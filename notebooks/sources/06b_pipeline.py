@@ -636,14 +636,36 @@ print(*[t for t in broken.summary["error"]["traceback"].splitlines() if "ValueEr
 # have waited until the time-out of its process group.
 
 # %% [markdown]
-# ## Exercise
+# ## Exercises
+#
+# ### First: the order of a rank
+#
+# Write 1F1B yourself. `order_of_rank(rank, ranks, micro_batches)` returns what a rank does in one
+# step, in order, as a list: `"F0"` is the forward of micro-batch 0, `"B0"` its backward. Each rank
+# has one stage, and there are at least as many micro-batches as ranks. The next cell has the
+# function's first line, and checks it.
+
+# %%
+from bootcamp import exercise
+
+
+def order_of_rank(rank, ranks, micro_batches):
+    # your turn: return a list such as ["F0", "B0", "F1", "B1"]
+    ...
+
+
+print(exercise.check("order_of_rank", order_of_rank))
+
+# %% [markdown]
+# `exercise.solution("order_of_rank")` shows a solution. For more: compare your list with what rank
+# 0 did in the section *Run it*.
+#
+# ### Second: the loop
 #
 # Write the heart of the pipeline's loop: who calls the schedule with what? The next cell writes
 # your starting point.
 
 # %%
-from bootcamp import exercise
-
 print(exercise.start("pipeline"))
 
 # %% [markdown]

@@ -296,14 +296,25 @@ Table(called, "Collectives of one step, as rank 0 called them")
 # backward has to sum the gradient of its input.
 #
 # Such a plan is easily written wrong, in a way that no proof of equality sees. One line of ours
-# looks as if it did nothing: the input of the attention is on every rank already. The next cell
-# takes that line out and counts again.
+# looks as if it did nothing: the input of the attention is on every rank already. It is
+# `plan["attention"] = PrepareModuleInput(...)`. The next cell asks what its absence costs.
+
+# %%
+guess_without = predict(
+    f"{large} collectives of s b h numbers with that line. How many without it?", answer=None
+)
+guess_without
+
+# %% [markdown]
+# The next cell takes the line out and counts again.
 
 # %%
 one_f = 'plan["attention"] = PrepareModuleInput(input_layouts=between, '
 one_f += "desired_input_layouts=Replicate())"
 without = launch(variant("tp", "tp_without_one_f", {**COUNT, one_f: ""}), RANKS, **few)
-Table(collectives.read(without), "Collectives of one step, without that line")
+called = collectives.read(without)
+display(Table(called, "Collectives of one step, without that line"))
+guess_without.score(sum(row["count"] for row in called if row["nbytes"] == sbh), within=0)
 
 # %% [markdown]
 # Two more for each block, all in the backward. Where do they come from? Think before you go on.
@@ -420,7 +431,7 @@ from bootcamp import check
 TWO_AXES = {"mesh": "2x2", "device": "cuda" if gpu_count() >= 4 else "cpu"}
 proven = {"steps": 6, "global_batch": BATCH}
 proofs_2d = check.prove("fsdp_tp", 4, **TWO_AXES, **proven)
-two_axes = proofs_2d[0].run
+(two_axes,) = [proof.run for proof in proofs_2d if proof.run.config["optimizer"] == "adamw"]
 
 # %% [markdown]
 # The next cell puts the measured memory of a rank, counted from live storages, over the formulas.
@@ -718,20 +729,45 @@ Table(rows, "Without f")
 # </details>
 
 # %% [markdown]
-# ## Exercise
+# ## Exercises
+#
+# ### First: which part is mine?
+#
+# To read a whole model from a file and train it with split matrices, one has to know which part a
+# rank takes. `part_of_rank(name, shape, rank, ranks)` answers that for one weight of a block.
+# `name` is `query`, `key`, `value`, `out`, `up` or `down`, and `shape` is that of the weight as
+# `nn.Linear` stores it, `(outputs, inputs)`. It returns the part's rows and columns, as
+# `((first row, end), (first column, end))`, with ends that are excluded as in a slice. The next
+# cell has the function's first line, and checks it.
+
+# %%
+from bootcamp import exercise
+
+
+def part_of_rank(name, shape, rank, ranks):
+    outputs, inputs = shape
+    # your turn: return two pairs, such as ((0, outputs), (0, inputs)) for the whole
+    ...
+
+
+print(exercise.check("part_of_rank", part_of_rank))
+
+# %% [markdown]
+# `exercise.solution("part_of_rank")` shows a solution.
+#
+# ### Second: the sums of a plan
 #
 # Write the half of the plan that has the sums. The next cell writes your starting point: the script
 # without its row splits.
 
 # %%
-from bootcamp import exercise
-
 print(exercise.start("split_the_blocks"))
 
 # %% [markdown]
 # Edit the file, save it, and run the next cell. It trains with your plan on two ranks, with both
-# optimizers, and holds it against the baseline. `exercise.solution("split_the_blocks")` shows the
-# solution as a diff. For more: make your plan pass with four all-reduces in a block.
+# optimizers and with sequence parallelism, and holds it against the baseline.
+# `exercise.solution("split_the_blocks")` shows the solution as a diff. For more: make your plan
+# pass with four all-reduces in a block.
 
 # %%
 print(exercise.check("split_the_blocks"))

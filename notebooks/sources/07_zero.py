@@ -540,6 +540,16 @@ plots.show(pictures.published(computed, published))
 # hardly for small ones. And look at the first bar: without sharding this model trains on no GPU of
 # 80 GB.
 #
+# The next cell adds activations and other ways of using many ranks, for models from tiny to 175
+# billion parameters. With a micro-batch of 0 it shows the row above. Move ranks and micro-batch:
+# which bars follow, and what does sharding not shrink?
+
+# %%
+from bootcamp import playground
+
+controls = playground.memory()
+
+# %% [markdown]
 # ### What it costs: traffic
 #
 # In the paper's words, with ψ for the number of parameters: data parallelism sends 2ψ, stages 1 and
@@ -783,33 +793,39 @@ print(f"Clipping alone moves the loss by up to {worst:.2f}.")
 # most of it, since it divides by the size of the gradients.
 
 # %% [markdown]
-# ## Exercise
+# ## Exercises
 #
 # ### First: which stage fits?
 #
-# Four cases. The state shall take at most 60 % of a GPU, the rest is for activations. Which is the
-# lowest stage that fits, by the formula for 16 bit? Write 0 to 3 after `answer=`.
+# `lowest_stage(parameters, ranks, gigabytes, share)` returns the lowest stage of ZeRO, 0 to 3, that
+# fits: the state on a rank may take at most this share of a GPU of so many GB (1e9 bytes), since
+# the rest is for activations. Training is in 16 bit, with the paper's bytes. In each case stage 3
+# fits. The next cell has the function's first line, and checks it.
+
+# %%
+from bootcamp import exercise
+
+
+def lowest_stage(parameters, ranks, gigabytes, share):
+    # your turn: return 0, 1, 2 or 3
+    ...
+
+
+print(exercise.check("lowest_stage", lowest_stage))
+
+# %% [markdown]
+# `exercise.solution("lowest_stage")` shows a solution. The next cell has four cases with 60 % for
+# the state. Guess each stage before you run it.
 
 # %%
 cases = ((1.3e9, 8, 80), (3e9, 8, 40), (7e9, 64, 40), (70e9, 64, 80))
-answers = [
-    predict(f"{size / 1e9:g} billion parameters, {ranks} GPUs of {gb} GB: stage?", answer=None)
-    for size, ranks, gb in cases
-]
-print(*answers, sep="\n")
-
-# %% [markdown]
-# The next cell computes it. For more: write a function that does it for any case, before you look.
-
-# %%
 rows = []
-for answer, (size, ranks, gb) in zip(answers, cases, strict=True):
+for size, ranks, gb in cases:
     sums = [sum(theory.rank_bytes(size, ranks, stage).values()) / 1e9 for stage in range(4)]
     lowest = next(stage for stage, total in enumerate(sums) if total <= 0.6 * gb)
     row = {"billion": size / 1e9, "GPUs": ranks, "GB": gb}
     row |= {f"stage {stage}": total for stage, total in enumerate(sums)}
-    right = {None: "no answer", True: "right", False: "look again"}[answer.score(lowest, 0).right]
-    rows.append(row | {"lowest": lowest, "yours": right})
+    rows.append(row | {"lowest": lowest})
 Table(rows, "GB of state on each GPU, and the lowest stage within 60 % of it")
 
 # %% [markdown]
@@ -818,8 +834,6 @@ Table(rows, "GB of state on each GPU, and the lowest stage within 60 % of it")
 # The next cell writes the DDP script for you. Make it fully sharded.
 
 # %%
-from bootcamp import exercise
-
 print(exercise.start("fully_sharded"))
 
 # %% [markdown]

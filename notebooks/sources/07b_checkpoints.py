@@ -633,14 +633,58 @@ print(refused(resume=PLACE / "two", model="mlp"))
 # loaded, and the rest would stay as it was initialised.
 
 # %% [markdown]
-# ## Exercise
+# ## Exercises
+#
+# ### First: which one is good?
+#
+# A run was killed, and left a folder with checkpoints in parts. Some are half-written, and some
+# have lost a file since. `resume_from(folders, ranks)` returns the name of the one to go on from:
+# the newest that is whole. `folders` has for each name the list of its files, as in the listing
+# above; `ranks` is how many ranks the run had. One of them at least is whole. The next cell has the
+# function's first line, and checks it.
+
+# %%
+from bootcamp import exercise
+
+
+def resume_from(folders, ranks):
+    # your turn: return a name such as "step-40"
+    ...
+
+
+print(exercise.check("resume_from", resume_from))
+
+# %% [markdown]
+# `exercise.solution("resume_from")` shows a solution.
+#
+# ### Second: how often?
+#
+# `steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds)`
+# returns after how many steps to save again, by Young's formula. The model is trained with AdamW in
+# float32. All ranks together write `bytes_per_second`, and the training waits for that. A *single*
+# host fails every `days_between_failures` on average, and then all of them stop. The next cell has
+# the function's first line, and checks it.
+
+# %%
+
+
+def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
+    # your turn: return a number of steps
+    ...
+
+
+print(exercise.check("steps_between_saves", steps_between_saves))
+
+# %% [markdown]
+# `exercise.solution("steps_between_saves")` shows a solution. For more: what is lost at that
+# interval, in percent?
+#
+# ### Third: a save that can be killed
 #
 # Write `save(state, path)` so that 20 kills leave 20 loadable files. The next cell writes your
 # script: as it stands, it saves in place.
 
 # %%
-from bootcamp import exercise
-
 exercise.start("save_for_good")
 
 # %% [markdown]

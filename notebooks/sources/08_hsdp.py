@@ -592,13 +592,35 @@ Table(rows, "Ten steps, four CPU ranks")
 # </details>
 
 # %% [markdown]
-# ## Exercise
+# ## Exercises
 #
-# Write the mesh. The next cell writes your starting point: the HSDP script without it.
+# ### First: who is in my row?
+#
+# `row_and_column(rank, ranks, shard)` returns two lists: the ranks of this rank's row, with which
+# it holds one copy of the model, and those of its column, with which it averages gradients. A row
+# has `shard` ranks, and rows are filled one after another. Both lists have the rank itself. The
+# next cell has the function's first line, and checks it.
 
 # %%
 from bootcamp import exercise
 
+
+def row_and_column(rank, ranks, shard):
+    # your turn: return two lists of ranks, each in order
+    ...
+
+
+print(exercise.check("row_and_column", row_and_column))
+
+# %% [markdown]
+# `exercise.solution("row_and_column")` shows a solution. For more: with eight ranks on two hosts,
+# for which `shard` does every row stay inside a host?
+#
+# ### Second: the mesh
+#
+# Write the mesh. The next cell writes your starting point: the HSDP script without it.
+
+# %%
 print(exercise.start("two_axes"))
 
 # %% [markdown]
@@ -610,9 +632,9 @@ print(exercise.start("two_axes"))
 print(exercise.check("two_axes"))
 
 # %% [markdown]
-# ### How long should a row be?
+# ### Third: how long should a row be?
 #
-# A second one, with pencil and paper first. A model of 13 billion parameters is trained with AdamW
+# This one is for pencil and paper. A model of 13 billion parameters is trained with AdamW
 # in mixed precision, which takes 16 bytes for each parameter (lesson 07). There are 16 hosts with 8
 # GPUs of 80 GB. Half of a GPU's memory is to be left for activations.
 

@@ -24,7 +24,8 @@ SAME_SETTINGS = (
     "dtype",
     "corpus_crc32",
 )
-PROVEN_WITH = {"adamw": {"optimizer": "adamw"}, "sgd": {"optimizer": "sgd"}}
+# SGD first: its steps are as long as the gradients say, so it says more about what is wrong
+PROVEN_WITH = {"sgd": {"optimizer": "sgd"}, "adamw": {"optimizer": "adamw"}}
 
 
 class NotTheSame(AssertionError):
@@ -111,6 +112,7 @@ def compare(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
     _compare_samples(proof)
     _compare_losses(proof, tolerance)
     _compare_parameters(proof, tolerance)
+    _explain_losses(proof, tolerance)
     return proof
 
 
@@ -118,7 +120,8 @@ def _comparable(run: Run, baseline: Run) -> None:
     for which in (run, baseline):
         if which.status != "ok":
             raise ValueError(f"{which.folder.name} ended with status {which.status}, not ok")
-    for name in SAME_SETTINGS:
+    both = set(run.config.get("own_flags", ())) & set(baseline.config.get("own_flags", ()))
+    for name in [*SAME_SETTINGS, *sorted(both)]:
         mine, its = run.config.get(name), baseline.config.get(name)
         if mine != its:
             raise ValueError(
@@ -222,8 +225,37 @@ def _compare_losses(proof: Proof, tolerance: float) -> None:
         difference,
         tolerance,
         difference <= tolerance,
-        "From step 0: another start or other data. Later: gradients or the optimizer differ.",
+        _why_losses(proof, pairs, tolerance),
     )
+
+
+def _why_losses(proof: Proof, pairs: list[tuple[float, float]], tolerance: float) -> str:
+    """What it may mean if losses differ, by the first step in which they do."""
+    wrong = [step for step, pair in enumerate(pairs) if _distance(*pair) > tolerance]
+    if not wrong or _first_loss(proof.run):
+        return "Gradients or the optimizer differ, or what was resumed from."
+    if wrong[0] == 0 and (factor := _whole_factor(*pairs[0])) > 1:
+        return (
+            f"The first one is {factor} times the baseline's, before any parameter has changed: "
+            "something is added up where the mean over the batch is meant."
+        )
+    if wrong[0] == 0:
+        return (
+            "They differ from step 0 on, before any parameter has changed: another start, other "
+            "data, or a loss that is not the mean over the whole batch."
+        )
+    if wrong[0] > 1 and proof.run.config.get("optimizer") == "sgd":
+        return (
+            f"They agree before step {wrong[0]}, so the first update was right. A later one uses "
+            "what the step before has left: are the gradients set to zero in every step?"
+        )
+    return f"They agree before step {wrong[0]}: from there on gradients or the optimizer differ."
+
+
+def _whole_factor(mine: float, its: float) -> int:
+    """How many times `its` is `mine`, where that is a whole number within a percent; else 0."""
+    factor = mine / its if math.isfinite(mine) and its else 0.0
+    return round(factor) if abs(factor - round(factor)) < 0.01 else 0
 
 
 def _models(run: Run) -> list[list[dict]]:
@@ -270,8 +302,8 @@ def _compare_parameters(proof: Proof, tolerance: float) -> None:
         )
         return
     hints = {
-        "initial": "Ranks begin with different parameters: broadcast those of rank 0.",
-        "final": "A layer is not synchronised, or gradients are summed instead of averaged.",
+        "initial": _why_start(proof),
+        "final": _why_apart(proof),
     }
     if any(rank["first_step"] for rank in proof.run.ranks):
         del hints["initial"]  # a run that resumed begins where the baseline has left no fingerprint
@@ -286,6 +318,72 @@ def _compare_parameters(proof: Proof, tolerance: float) -> None:
             tolerance,
             worst <= tolerance,
             hint,
+        )
+
+
+def _why_apart(proof: Proof) -> str:
+    """What it may mean if the final parameters are not the baseline's."""
+    models = _models(proof.run)
+    final = [mine for model in models for mine in _fingerprints(model, "final")]
+    begin = [mine for model in models for mine in _fingerprints(model, "initial")]
+    if final == begin:
+        return (
+            "They are the initial ones still. Either no step was made: optimizer.step(), with its "
+            "brackets, comes after backward() and before the gradients are set to zero. Or "
+            "the optimizer holds none of the model's parameters: build it last, over the model "
+            "that was moved, wrapped or sharded."
+        )
+    if _apart(final, begin[0]):
+        return "A layer is not synchronised: the ranks end with different parameters."
+    return _why_as_far(proof, distance(begin[0], final[0]))
+
+
+def _apart(ends: list[list[float]], begin: list[float]) -> bool:
+    """Whether models that went from `begin` to these ends are further apart than by rounding."""
+    return max(distance(end, ends[0]) for end in ends) > 1e-3 * distance(begin, ends[0])
+
+
+def _why_as_far(proof: Proof, went: float) -> str:
+    """What the way that the parameters went may mean: with SGD it grows with the gradients."""
+    base = proof.baseline.ranks[0]
+    share = went / (distance(base["fingerprint_initial"], base["fingerprint_final"]) or math.inf)
+    resumed = any(rank["first_step"] for rank in proof.run.ranks)
+    if proof.run.config.get("optimizer") == "sgd" and not resumed and share > 1.25:
+        return (
+            f"They went {share:.1f} times as far as the baseline's: the gradients or the learning "
+            "rate are too large. Is a sum used where a mean is meant?"
+        )
+    if proof.run.config.get("optimizer") == "sgd" and not resumed and share < 0.8:
+        return (
+            f"They went {share:.2f} times as far as the baseline's: the gradients or the learning "
+            "rate are too small. Is a part left out, or a mean used where a sum is meant?"
+        )
+    if len(proof.run.ranks) == 1:
+        return "The gradients are not those of the whole batch, or the optimizer's step differs."
+    return "A layer is not synchronised, or gradients are summed instead of averaged."
+
+
+def _why_start(proof: Proof) -> str:
+    """What it may mean if the initial parameters are not the baseline's."""
+    begin = [mine for model in _models(proof.run) for mine in _fingerprints(model, "initial")]
+    if all(mine == begin[0] for mine in begin):
+        return (
+            "Every rank begins alike, but not as the baseline: something has changed the "
+            "parameters before the first step."
+        )
+    return "Ranks begin with different parameters: broadcast those of rank 0."
+
+
+def _explain_losses(proof: Proof, tolerance: float) -> None:
+    """If the first loss is wrong and all parameters are right, the record is what is wrong."""
+    run, baseline = proof.run.losses, proof.baseline.losses
+    failed = proof.failed
+    if len(failed) != 1 or "step's loss" not in failed[0]["compared"] or _first_loss(proof.run):
+        return
+    if _distance(run[0], baseline[0]) > tolerance:
+        failed[0]["hint"] = (
+            "All parameters agree, so the training is right and the recorded loss is not. It must "
+            "be the mean over the whole batch: over all ranks, neither a sum nor one rank's share."
         )
 
 

@@ -16,6 +16,7 @@ from bootcamp import data, machine, models, processes, record
 from bootcamp.paths import LOGS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DEFAULT_TIMEOUT = 120.0  # seconds
 LONGEST_TIMEOUT = 7 * 24 * 3600
 OPTIMIZERS = ("adamw", "sgd")
 DEVICES = ("auto", "cpu", "cuda", "meta")
@@ -68,14 +69,14 @@ def parse(
         args.devices, args.backend = _resolve_devices(asked, devices_per_rank, mixed_devices)
         args.device = args.devices[0]
         args.timeout = datetime.timedelta(seconds=args.timeout)
-        args.run_dir = _run_dir(args.run_dir)
+        args.run_dir = run_folder(args.run_dir)
         args.corpus_crc32, args.first_step = None, 0
         args.own_flags = [flag.strip("-").replace("-", "_") for flag in own_flags or {}]
         if processes.rank() == 0:
             record.claim(args)
     except (ConfigError, record.FolderError) as error:
         refuse(str(error))
-    _use_cores(args)
+    use_cores(args)
     torch.manual_seed(args.seed)
     record.report_exceptions(args.run_dir)
     if args.device == "cpu" and asked == "auto" and processes.rank() == 0:
@@ -113,7 +114,7 @@ def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
     add("--device", default=devices[0], choices=devices, help="auto: a GPU for each rank, else CPU")
     add("--cores-per-rank", type=int, default=1, help="CPU cores that one rank computes with")
     add("--run-dir", help="a new folder for the record (default: a name of its own in logs/)")
-    add("--timeout", type=float, default=120.0, help="seconds a collective may wait for a rank")
+    add("--timeout", type=float, default=DEFAULT_TIMEOUT, help="seconds to wait in a collective")
     add("--save", help="place of a checkpoint: model, optimizer and step (bootcamp/checkpoint.py)")
     add("--save-async", action="store_true", help="write it while training goes on")
     add("--save-every", type=int, default=10, help="steps between two checkpoints")
@@ -220,7 +221,7 @@ def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[
     return mine + ["cpu"] * (each - len(mine)), "nccl"
 
 
-def _run_dir(given: str | None) -> Path:
+def run_folder(given: str | None) -> Path:
     """The run folder, the same on every rank without asking another rank for it."""
     if given:
         return Path(given).resolve()
@@ -233,7 +234,7 @@ def _run_dir(given: str | None) -> Path:
     return LOGS / name
 
 
-def _use_cores(args: argparse.Namespace) -> None:
+def use_cores(args: argparse.Namespace) -> None:
     """Give a CPU rank its cores: the same number alone as among many ranks.
 
     One core is one device on a machine without GPUs. Ranks beyond the cores share them in turn. A

@@ -9,6 +9,7 @@ A checker raises nothing. It says what was expected, what was seen, and gives a 
 second attempt on a stronger one.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,28 @@ class Wrong(Exception):
     def __init__(self, expected: str, seen: str, meaning: str = ""):
         super().__init__(f"expected {expected}, seen {seen}")
         self.expected, self.seen, self.meaning = expected, seen, meaning
+
+
+class NotTried(Wrong):
+    """Nothing was tried yet: a cell that is as the lesson left it. It counts as no attempt."""
+
+
+@contextlib.contextmanager
+def failures_explained(errors: tuple[tuple[str, str], ...] = ()):
+    """A run that fails, or a proof, becomes a Wrong that says what was expected.
+
+    errors: words of an error, each with what it means here.
+    """
+    try:
+        yield
+    except proof.NotTheSame as error:
+        raise Wrong("the same training as the baseline", str(error)) from None
+    except (ValueError, FileNotFoundError) as error:
+        raise Wrong("a run that can be compared with the baseline", str(error)) from None
+    except launch.LaunchError as error:
+        seen = f"an error.\n{error}"
+        means = [meaning for words, meaning in errors if words in seen]
+        raise Wrong("a script that runs to its end", seen, *means[:1]) from None
 
 
 class Shown(str):
@@ -62,7 +85,8 @@ class Exercise(Task):
     empty means that the starting point is the solution's parent. `ranks`: how many the checker
     starts. `rehearse`: also run it on the meta device, where a tensor that was not moved is an
     error. `also`: looks at more than equality, for a script that trains right; given it and the
-    proofs of its runs, it says what is wrong, or nothing.
+    proofs of its runs, it says what is wrong, or nothing. `errors`: words of an error that a
+    wrong answer ends with, each with what it means here.
     """
 
     solution: str = ""
@@ -70,6 +94,7 @@ class Exercise(Task):
     ranks: int = 1
     rehearse: bool = False
     also: Callable[[Path, list[proof.Proof]], str] | None = None
+    errors: tuple[tuple[str, str], ...] = ()
 
     @property
     def path(self) -> Path:
@@ -80,7 +105,7 @@ class Exercise(Task):
         """The text that the reader starts from."""
         solution = family.SCRIPTS[self.solution]
         if not self.takes_out:
-            return _with_docstring(family.SCRIPTS[solution.parent].path.read_text(), self.task)
+            return with_docstring(family.SCRIPTS[solution.parent].path.read_text(), self.task)
         lines, place_left = [], True
         for line in solution.path.read_text().splitlines():
             if line.strip() in self.takes_out:
@@ -89,7 +114,7 @@ class Exercise(Task):
                     place_left = False
                 continue
             lines.append(line)
-        return _with_docstring("\n".join(lines) + "\n", self.task)
+        return with_docstring("\n".join(lines) + "\n", self.task)
 
     def solved(self) -> Path:
         """A script that solves it."""
@@ -97,14 +122,8 @@ class Exercise(Task):
 
     def attempt(self, given: Path) -> str:
         """Run a script and hold it against the baseline with both optimizers."""
-        try:
+        with failures_explained(self.errors):
             return self.tried(given)
-        except proof.NotTheSame as error:
-            raise Wrong("the same training as the baseline", str(error)) from None
-        except ValueError as error:
-            raise Wrong("a run that can be compared with the baseline", str(error)) from None
-        except launch.LaunchError as error:
-            raise Wrong("a script that runs to its end", f"an error.\n{error}") from None
 
     def tried(self, path: Path) -> str:
         """As attempt; raises check.NotTheSame, ValueError or launch.LaunchError too."""
@@ -125,7 +144,7 @@ class Exercise(Task):
         return compare.ScriptDiff(self.solved(), path)
 
 
-def _with_docstring(text: str, task: str) -> str:
+def with_docstring(text: str, task: str) -> str:
     """A script's text with its docstring replaced by the task."""
     return f'"""{task}"""' + text.split('"""', 2)[2]
 
@@ -190,6 +209,8 @@ def check(name: str, given=None) -> Result:
 def _noted(exercise: Task, given) -> Result:
     try:
         says = exercise.attempt(given)
+    except NotTried as wrong:
+        return _unsolved(exercise, wrong, attempts=1)
     except Wrong as wrong:
         attempts = journal.note_exercise(exercise.name, solved=False)
         return _unsolved(exercise, wrong, attempts)

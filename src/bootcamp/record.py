@@ -231,7 +231,7 @@ class Run:
             restarts=processes.attempt(),
             peak_bytes=record["peak_bytes"],
             flops_per_sample=flops,
-            achieved_flops_per_second=flops * samples,
+            achieved_flops_per_second=flops and flops * samples,
         )
 
     def _sent_per_step(self, way: str) -> float | None:

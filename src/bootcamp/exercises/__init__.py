@@ -4,6 +4,9 @@ A file for what belongs together; each has TASKS, a list. The order is that of t
 """
 
 from bootcamp.exercises import (
+    bring,
+    clinic,
+    compose,
     data_parallel,
     model_parallel,
     one_device,
@@ -11,8 +14,14 @@ from bootcamp.exercises import (
     sharding,
 )
 
-EXERCISES = {
-    task.name: task
-    for module in (scripts, one_device, data_parallel, model_parallel, sharding)
-    for task in module.TASKS
-}
+MODULES = (
+    scripts,
+    one_device,
+    data_parallel,
+    model_parallel,
+    sharding,
+    clinic,
+    bring,
+    compose,
+)
+EXERCISES = {task.name: task for module in MODULES for task in module.TASKS}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp.exercise import Shown, Task, Wrong
+from bootcamp.exercise import NotTried, Shown, Task, Wrong
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class FunctionExercise(Task):
     def attempt(self, given: Callable | None) -> str:
         """Hold the reader's function against the solution. Raises Wrong."""
         if given is None:
-            raise Wrong("your function as the second argument", "no function")
+            raise NotTried("your function as the second argument", "no function")
         if not callable(given):
             raise Wrong("a function", f"{given!r}, which can't be called: leave its brackets out")
         answers = [self._call(given, case) for case in self.cases]
@@ -50,7 +50,7 @@ class FunctionExercise(Task):
             call = f"{given.__name__}({', '.join(map(repr, case))})"
             raise Wrong(f"{call} to return a value", f"{type(error).__name__}: {error}") from None
         if answer is None or answer is Ellipsis:
-            raise Wrong(
+            raise NotTried(
                 "a value from your function", "None: it is not written yet, or lacks return"
             )
         return answer

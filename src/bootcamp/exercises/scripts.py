@@ -3,9 +3,48 @@
 from pathlib import Path
 
 from bootcamp import hosts, launch
-from bootcamp.check import Proof
+from bootcamp.check import Proof, baseline, compare
 from bootcamp.exercise import Exercise
 from bootcamp.exercises.saving import SaveExercise
+from bootcamp.paths import LOGS
+
+
+def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
+    """What is wrong with an accumulation that is right only while its parts are equally large."""
+    flags = {"steps": 3, "optimizer": "sgd"}
+    run = launch.launch(path, 1, micro_batches=5, quiet=True, hang_seconds=30, **flags)
+    if not compare(run, baseline(**flags)).failed:
+        return ""
+    return (
+        "not with --micro-batches 5. There 32 samples are parts of 7, 7, 7, 7 and 4, and a mean of "
+        "their means is not the mean of the batch: each part must count with its share of the "
+        "samples, len(part_inputs) / len(inputs)."
+    )
+
+
+def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
+    """What is wrong if ranks that draw their parameters with seeds of their own stay apart.
+
+    With one seed for all, as the script has it, nobody sees that the broadcast is missing.
+    """
+    lines = path.read_text().splitlines()
+    builds = [number for number, line in enumerate(lines) if "models.build(args)" in line]
+    if len(builds) != 1:
+        return ""  # nothing that could be tried
+    seed = "args.seed {} processes.rank()"
+    tries = ["from bootcamp import processes", seed.format("+="), lines[builds[0]]]
+    lines[builds[0] : builds[0] + 1] = [*tries, seed.format("-=")]
+    own_seeds = LOGS / "variants" / f"{path.stem}_own_seeds.py"
+    own_seeds.parent.mkdir(parents=True, exist_ok=True)
+    own_seeds.write_text("\n".join(lines) + "\n")
+    flags = {"steps": 2, "optimizer": "sgd"}
+    run = launch.launch(own_seeds, 2, quiet=True, hang_seconds=30, **flags)
+    if not compare(run, baseline(**flags)).failed:
+        return ""
+    return (
+        "only as long as all ranks draw the same initial parameters. With a seed of its own each "
+        "rank stays with its own model: rank 0's parameters must be broadcast before training."
+    )
 
 
 def something_is_whole(path: Path, proofs: list[Proof]) -> str:
@@ -18,6 +57,20 @@ def something_is_whole(path: Path, proofs: list[Proof]) -> str:
     return (
         f"a rank holds {held:,} bytes of parameters. The model has {whole:,}, and there are "
         f"{len(ranks)} ranks: something is not sharded."
+    )
+
+
+def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
+    """What is wrong with a plan under --sequence-parallel, where a sum is cut along the text."""
+    optimizer = proofs[0].run.config["optimizer"]
+    flags = {"steps": 5, "optimizer": optimizer, "quiet": True, "hang_seconds": 30}
+    run = launch.launch(path, 2, sequence_parallel=True, raises=False, **flags)
+    if run.status == "ok" and not compare(run, proofs[0].baseline).failed:
+        return ""
+    what = "trains something else" if run.status == "ok" else "ends with an error"
+    return (
+        f"with --sequence-parallel it {what}. There each rank has a part of the text between the "
+        "blocks, and `between` says so: give both sums output_layouts=between."
     )
 
 
@@ -77,6 +130,18 @@ TASKS = [
         task="Exercise of notebook 02: move this training to whatever device --device names.",
         solution="gpu",
         rehearse=True,
+        errors=(
+            (
+                "is not on the expected device",
+                "In this rehearsal the device is meta, which stands for a GPU. Two tensors met, "
+                "one there and one still on the CPU. tensor.to(device) returns the moved tensor "
+                "and leaves the old one where it was: keep what it returns.",
+            ),
+            (
+                "--device: invalid choice",
+                "config.parse() of the baseline allows the CPU only: call it without devices=.",
+            ),
+        ),
         hint="Let config.parse() accept every device, then move two things to "
         "torch.device(args.device): the model once, the batch in every step.",
         stronger="device = torch.device(args.device) at the top; model.to(device) before the "
@@ -88,6 +153,7 @@ TASKS = [
         task="Exercise of notebook 04: make this script train on several ranks.",
         solution="ddp",
         ranks=2,
+        also=start_is_not_shared,
         hint="Join a process group, take rank and world from it, wrap the model, and average "
         "the loss over the ranks before it is recorded.",
         stronger="dist.init_process_group(), then rank and world from dist.get_rank() and "
@@ -105,6 +171,13 @@ TASKS = [
             "strict=True):",
             "parameter.grad = sum(replica.grad for replica in copies)",
         ),
+        errors=(
+            (
+                "'NoneType' and 'Tensor'",
+                "The model's own gradients are None, for only its copies have computed. Set "
+                "parameter.grad, do not add to it.",
+            ),
+        ),
         hint="Walk through model.parameters() and the replicas' parameters side by side: "
         "zip() does that.\nThe loss is the mean over the whole batch already: are the "
         "replicas' gradients to be summed or averaged?",
@@ -118,6 +191,18 @@ TASKS = [
         solution="ddp_options",
         takes_out=('"none": default_hooks.allreduce_hook,',),
         ranks=2,
+        errors=(
+            (
+                "must return a torch.futures.Future",
+                "The hook has to return at once, with a future of the averaged bucket: "
+                "dist.all_reduce(..., async_op=True).get_future().",
+            ),
+            (
+                "expected the hook result is a PyObject",
+                "The value of all_reduce's future is a list with one tensor. DDP wants the tensor: "
+                "return future.then(lambda done: done.value()[0]).",
+            ),
+        ),
         hint="Take bf16_compress as the model and leave the compression out. Summing is not "
         "averaging, and the hook returns a future of the averaged bucket.",
         stronger="def average(state, bucket): divide bucket.buffer() by the world size, "
@@ -134,6 +219,7 @@ TASKS = [
             "loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)",
             "loss.backward()",
         ),
+        also=parts_count_alike,
         hint="backward() adds to the gradients. models.loss is the mean over a part, but the "
         "sum over all parts has to be the mean over the batch: what share of it is a part?",
         stronger="loss = models.loss(...) * len(part_inputs) / len(inputs), and backward() "
@@ -146,6 +232,18 @@ TASKS = [
         "model on two devices.",
         solution="ddp_mp",
         ranks=2,
+        errors=(
+            (
+                "device_ids and output_device arguments",
+                "device_ids names the one device that has the whole model. This one has two, and "
+                "moves everything itself: leave device_ids at None.",
+            ),
+            (
+                "'DistributedDataParallel' object is not subscriptable",
+                "The model was wrapped before it was cut, and the wrapper has no stages: move "
+                "both halves first.",
+            ),
+        ),
         hint="Join a process group, take rank and world from it, wrap the model after its "
         "halves were moved, and average the loss. DDP need not know any device: device_ids "
         "stays None.",
@@ -166,6 +264,21 @@ TASKS = [
             "schedule.step(*given)",
         ),
         ranks=2,
+        errors=(
+            (
+                "target required for last stage",
+                "The rank with the last stage computes the loss: it has to pass target=targets.",
+            ),
+            (
+                "missing 1 required positional argument: 'input'",
+                "The rank with the first stage has to pass the inputs; nobody sends them to it.",
+            ),
+            (
+                "the ranks hang",
+                "A rank waits for another's output or gradient: every rank has to call "
+                "schedule.step once in each step, not only the first or the last.",
+            ),
+        ),
         hint="Every rank calls schedule.step once in a step. Only the rank with the first "
         "stage passes inputs. Only the one with the last stage passes target= and losses=, "
         "an empty list that the schedule fills. Elsewhere losses stays empty.",
@@ -180,6 +293,7 @@ TASKS = [
         "The first line above says who starts it: leave it there.",
         solution="horovod",
         ranks=2,
+        also=start_is_not_shared,
         hint="Joining the ranks, a model that is wrapped no more, an optimizer that is, equal "
         "parameters at the start, the mean of the loss under a name; and on a machine with "
         "GPUs, config.parse(devices=...) as the course's script has it.",
@@ -199,6 +313,16 @@ TASKS = [
             'plan["down"] = RowwiseParallel(output_layouts=between)',
         ),
         ranks=2,
+        also=sums_forget_the_text,
+        errors=tuple(
+            (
+                words,
+                "A matrix has met an input of another size. query, key, value and up leave on "
+                "each rank only some of their outputs. attention.out and down read those, so both "
+                "must be in the plan, split by rows.",
+            )
+            for words in ("shapes cannot be multiplied", "must have same reduction dim")
+        ),
         hint="Two modules of a block read what a column split has left on each rank: their "
         "matrices are split by rows. The sum over the ranks comes out laid out as `between`.",
         stronger='Two entries of the plan, "attention.out" and "down", both '
@@ -210,6 +334,18 @@ TASKS = [
         solution="fsdp",
         ranks=2,
         also=something_is_whole,
+        errors=(
+            (
+                "does not have a sharding strategy registered",
+                "DistributedDataParallel is still around the model, and wants to send parameters "
+                "that are parts now. fully_shard averages gradients by itself: leave DDP out.",
+            ),
+            (
+                "Invariant encountered: value was None",
+                "The whole model was sharded before its blocks. Begin inside: each block first, "
+                "then the model, which takes what is left.",
+            ),
+        ),
         hint="fully_shard takes DDP's place: call it on each block, model[1:-1], and at last "
         "on the whole model, which has what is left. The optimizer is built after that.",
         stronger="for block in model[1:-1]: fully_shard(block); then fully_shard(model). No "
@@ -239,6 +375,13 @@ TASKS = [
         ),
         ranks=4,
         also=mesh_is_wrong,
+        errors=(
+            (
+                "bigger than default world size",
+                "The mesh has more places than there are ranks: rows times columns is the world "
+                "size.",
+            ),
+        ),
         hint="A mesh of two axes, the first for the copies, the second for the parts of one. "
         "How many rows does it have, how many columns? init_device_mesh fills the rows one "
         "after another.",

@@ -51,17 +51,26 @@ def data_format(args) -> dict:
 
 
 def tokens_per_sample(args) -> int:
-    """Predictions that are trained in one sample: bytes of text, or the one class of an image."""
+    """Predictions that are trained in one sample: bytes of text, or the one class of an image.
+
+    One for a reader's own model (own.py), of which nothing is known.
+    """
+    if args.model not in FAMILIES:
+        return 1
     form = data_format(args)
     return 1 if form.get("next_byte_only") else form.get("context", 1)
 
 
-def flops_per_sample(args) -> int:
+def flops_per_sample(args) -> int | None:
     """Floating-point operations of one sample's forward and backward, by formula.
+
+    None for a reader's own model, of which nothing is known.
 
     Counts matrix products only, a multiplication and an addition as two: the convention of
     arXiv:2204.02311 (PaLM), appendix B. The backward costs twice the forward.
     """
+    if args.model not in FAMILIES:
+        return None
     family = FAMILIES[args.model]
     return 3 * family.forward_flops(**family.SIZES[args.size])
 

@@ -1,0 +1,124 @@
+"""Runs a script as one rank and prints, as one line of JSON, what can be seen of it from outside.
+
+    launch(OBSERVE, 2, device="cpu", finishes=False, file=path, keep="seen,losses")
+
+Of `model`, a name of the script: its parameters and gradients, whole also where they are sharded,
+those at the first forward, and how many this rank holds. Of each torch.save: the path. Of each
+linear layer: the type of number that it gave. And the values of the names in --keep.
+"""
+
+import argparse
+import io
+import json
+import os
+import sys
+import time
+import types
+
+import torch
+
+SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+SET_BY_LAUNCHERS += ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+ENOUGH = 2000  # numbers to tell two models apart
+
+
+class Watch:
+    """Notes what a script does while it runs."""
+
+    def __init__(self):
+        self.at_first, self.linear_gave, self.saved = None, set(), []
+        torch.nn.modules.module.register_module_forward_pre_hook(self._before)
+        torch.nn.modules.module.register_module_forward_hook(self._after)
+
+    def _before(self, module, inputs) -> None:
+        if self.at_first is None:
+            self.at_first = numbers(module.parameters())
+
+    def _after(self, module, inputs, output) -> None:
+        if isinstance(module, torch.nn.Linear):
+            self.linear_gave.add(str(output.dtype))
+
+    def saves(self, seconds: float) -> None:
+        """Note each torch.save, and let it take so long, as a slow disk would.
+
+        Half of the file is written at once, half after half the time; the rest goes by until it is
+        on the disk. A rank's save begins somewhat later than that of the rank before it.
+        """
+        rank = int(os.environ["RANK"])
+
+        def slowly(state, path, *more, **options):
+            self.saved.append(str(path))
+            buffer = io.BytesIO()
+            plain(state, buffer, *more, **options)
+            content, half = buffer.getvalue(), buffer.tell() // 2
+            time.sleep(rank * seconds * 0.7)
+            with open(path, "wb", buffering=0) as file:
+                for part in (content[:half], content[half:]):
+                    file.write(part)
+                    time.sleep(seconds / 2)
+
+        plain, torch.save = torch.save, slowly
+
+    def told(self, scope: dict, keep: list[str]) -> dict:
+        """All that was seen, when the script has ended."""
+        model, found = scope.get("model"), {"saved": self.saved, "at_first": self.at_first}
+        if isinstance(model, torch.nn.Module):
+            parameters = list(model.parameters())
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            found |= {"parameters": numbers(parameters), "gradients": numbers(gradients)}
+            found |= {"held": sum(_own(p).numel() for p in parameters)}
+            found |= {"types": sorted({str(p.dtype) for p in parameters})}
+            buffers = {name.rpartition(".")[2]: b.tolist() for name, b in model.named_buffers()}
+            found |= {"buffers": buffers}
+        found |= {"linear_gave": sorted(self.linear_gave)}
+        return found | {name: scope[name] for name in keep if name in scope}
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that this rank holds."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def numbers(tensors) -> list[float]:
+    """The first numbers of all tensors in one list; those of a sharded one are gathered."""
+    whole = [t.full_tensor() if hasattr(t, "full_tensor") else t for t in tensors]
+    flat = [t.detach().flatten() for t in whole if not t.is_meta]
+    return torch.cat(flat)[:ENOUGH].tolist() if flat else []
+
+
+def run(path: str) -> dict:
+    """Run a script as python does; its names. Ends the process with its traceback if it raises."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = path
+    try:
+        with open(path) as file:
+            exec(compile(file.read(), path, "exec"), main.__dict__)
+    except Exception as error:
+        error.__traceback__ = error.__traceback__.tb_next  # the script's own lines, not this file's
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+    return main.__dict__
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--file", required=True)
+    parser.add_argument("--run-dir", default=".")
+    parser.add_argument("--keep", default="")
+    parser.add_argument("--by-hand", action="store_true", help="as if no launcher had started it")
+    parser.add_argument("--save-seconds", type=float, default=0.0)
+    args, _ = parser.parse_known_args()
+    os.chdir(args.run_dir)  # where a script without a path of its own leaves its files
+    watch = Watch()
+    watch.saves(args.save_seconds)
+    sys.argv = [args.file]
+    if args.by_hand:
+        sys.argv.append(os.environ["RANK"])
+        for name in SET_BY_LAUNCHERS:
+            os.environ.pop(name, None)
+    scope = run(args.file)
+    print(json.dumps({"observed": watch.told(scope, args.keep.split(","))}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Lesson 14: plans within limits, tried without the slow link where its speed is not the point."""
+
+import pytest
+
+from bootcamp import capstone, exercise, hosts, launch
+from bootcamp.variant import variant
+
+
+@pytest.fixture(autouse=True)
+def open_link(monkeypatch, tmp_path):
+    monkeypatch.setattr(capstone, "LINK", None)
+    monkeypatch.setattr(capstone, "LOGS", tmp_path)
+
+
+def test_a_plan_within_both_limits_solves_both_exercises(monkeypatch):
+    tried = []
+    real = capstone.tried
+    monkeypatch.setattr(capstone, "tried", lambda *given: tried.append(real(*given)) or tried[-1])
+    result = exercise.try_out(exercise.find("capstone_small"), {"script": "pp", "micro_batches": 8})
+    assert result.solved, result
+    assert "MB on the fullest rank of 10.0" in str(result)
+    assert tried[0].world == 4
+    assert hosts.why_not() or tried[0].config["hosts"] == 2
+
+
+def test_hybrid_shards_fit_the_larger_limit_only():
+    plan = {"script": "hsdp", "shard": 2}
+    assert exercise.try_out(exercise.find("capstone_fits"), plan).solved
+    result = exercise.try_out(exercise.find("capstone_small"), plan)
+    assert not result.solved
+    assert "Seen: 16.2 MB: activation 13.48, " in str(result)
+    assert "Which strategy cuts them too?" in str(result)
+
+
+@pytest.mark.parametrize("name", ["capstone_fits", "capstone_small"])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (None, "no plan"),
+        (["hsdp"], "Expected: a plan such as"),
+        ({"script": "hsdp", "steps": 3}, "steps: given by the task, the same for everybody"),
+        ({"script": "nothing"}, "there is no script 'nothing'"),
+        ({"script": "ddp"}, "optimizer 2.68"),
+        ({"script": "hsdp", "shard": 3}, "--shard 3"),
+    ],
+)
+def test_what_does_not_fit_is_told_why(name, given, says):
+    result = exercise.try_out(exercise.find(name), given)
+    assert not result.solved
+    assert says in str(result), result
+    assert "Hint: " in str(result)
+
+
+def test_another_training_is_not_valid_however_fast():
+    whole = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
+    with pytest.raises(exercise.Wrong, match="samples that two ranks trained on"):
+        capstone.tried(capstone.plan(variant("ddp", "capstone_whole", whole)), most_bytes=10**9)
+
+
+def test_the_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
+    class Measured:
+        ranks = [dict.fromkeys(capstone.KINDS, 1e6)]  # noqa: RUF012
+        config = {"hosts": 1}  # noqa: RUF012
+
+        def __init__(self, tokens):
+            self.tokens_per_second = tokens
+
+    def tried(plan, most_bytes=0):
+        if plan.script == "bad":
+            raise exercise.Wrong("at most 1 MB on each rank", "2 MB")
+        return Measured(plan.flags["speed"])
+
+    monkeypatch.setattr(capstone, "tried", tried)
+    assert "Valid: 100 tokens/s, 4.0 MB" in str(capstone.enter("Ada", "slow", speed=100))
+    assert "Not valid" in str(capstone.enter("Bo", "bad"))
+    assert "Valid" in str(capstone.enter("Cy", "fast", speed=900))
+    board = capstone.board()
+    assert board.column("who") == ["Cy", "Ada", "Bo"]
+    assert board.column("place") == [1, 2, None]
+    assert board[2]["not valid"] == "at most 1 MB on each rank"
+    (capstone.LOGS / "capstone.json").write_text("{half")
+    assert len(capstone.board()) == 0
+
+
+def test_without_hosts_the_ranks_are_this_machines(monkeypatch):
+    monkeypatch.setattr(hosts, "why_not", lambda: "no namespaces here")
+    assert capstone.where() == {"device": "cpu"}
+    run = launch.launch("fsdp", 4, steps=3, quiet=True, **capstone.MODEL, **capstone.where())
+    assert capstone.link_sizes(run) is None
+    assert capstone.rank_bytes(run) < capstone.MOST_BYTES

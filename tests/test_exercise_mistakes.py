@@ -1,0 +1,175 @@
+"""Exercises of lessons 00 to 05: wrong answers that readers give, and the words that help."""
+
+import pytest
+from torch.utils.data import DistributedSampler
+
+from bootcamp import check, exercise, launch, summary
+from bootcamp.exercises import data_parallel, one_device
+from bootcamp.variant import variant
+
+STEP = "optimizer.step()"
+BACKWARD = "loss.backward()"
+BUILD = "model = models.build(args).to(device)"
+MOVED = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
+PART = "loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)"
+ADD = "parameter.grad = sum(replica.grad for replica in copies)"
+DEVICE = "device = torch.device(args.device)"
+BATCHES = "batches = data.Batches(args, rank, world)"
+WRAP = "model = DistributedDataParallel(model)"
+MEAN = "mean_loss = loss.detach() / world"
+REDUCE = "dist.all_reduce(mean_loss)"
+HOOK = '"none": default_hooks.allreduce_hook,'
+OF_HOOKS = "HOOKS = {"
+OPTIMIZER = "optimizer = optimizers.build(args, model.parameters())"
+HOROVOD_WRAP = "optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())"
+BROADCAST = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
+BY_HAND = {  # data parallelism without the library, and without a broadcast at the start
+    WRAP: "",
+    BACKWARD: f"{BACKWARD}\nfor parameter in model.parameters():\n"
+    "    dist.all_reduce(parameter.grad)\n    parameter.grad /= world",
+}
+
+
+def own_hook(*lines: str) -> dict[str, str]:
+    """Enter a hook of the reader's, with these lines after the usual ones."""
+    body = "\n".join(f"    {line}" for line in lines)
+    return {
+        OF_HOOKS: f"def average(state, bucket):\n{body}\n\n\n{OF_HOOKS}",
+        HOOK: '"none": average,',
+    }
+
+
+DIVIDE = "bucket.buffer().div_(dist.get_world_size())"
+SUM = "future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()"
+
+# for each exercise: lines of the solution and what stands in their place, words of the message
+MISTAKES = {
+    "first_run": [
+        ({STEP: "optimizer.zero_grad()"}, "They are the initial ones still"),
+        ({STEP: "optimizer.step"}, "with its brackets"),
+        ({STEP: f"{STEP}\n{STEP}"}, "times as far as the baseline's"),
+        ({STEP: "loss.backward()"}, "backward through the graph a second time"),
+    ],
+    "training_loop": [
+        ({"optimizer.zero_grad()": ""}, "are the gradients set to zero in every step?"),
+        ({STEP: "", BACKWARD: f"{STEP}\n{BACKWARD}"}, "comes after backward()"),
+        ({BACKWARD: f"{BACKWARD}\noptimizer.zero_grad()"}, "before the gradients are set to zero"),
+    ],
+    "to_the_gpu": [
+        ({BUILD: BUILD.removesuffix(".to(device)")}, "Two tensors met"),
+        (
+            {MOVED: "inputs, targets = batches(step)\ninputs.to(device)\ntargets.to(device)"},
+            "keep what it returns",
+        ),
+        ({"args = config.parse()": 'args = config.parse(devices=("cpu",))'}, "allows the CPU only"),
+        (
+            {MOVED: "inputs, targets = batches(step)\ninputs = inputs.to(device)"},
+            "one there and one still on the CPU",
+        ),
+        (
+            {MOVED: "inputs, targets = batches(step)\ntargets = targets.to(device)"},
+            "a part of the batch was not moved",
+        ),
+    ],
+    "accumulate": [
+        ({PART: PART.partition(" *")[0]}, "The first one is 4 times the baseline's"),
+        (
+            {PART: PART.replace("* len(part_inputs) / len(inputs)", "/ args.micro_batches")},
+            "a mean of their means is not the mean of the batch",
+        ),
+        ({BACKWARD: "", STEP: f"{BACKWARD}\n{STEP}"}, "Is a part left out"),
+        ({PART: f"optimizer.zero_grad()\n{PART}"}, "Is a part left out"),
+    ],
+    "thread_replicas": [
+        ({ADD: f"{ADD} / len(copies)"}, "a mean used where a sum is meant?"),
+        ({ADD: "parameter.grad = copies[0].grad"}, "Is a part left out"),
+        ({ADD: ADD.replace("=", "+=", 1)}, "do not add to it"),
+        ({ADD: "copies[0].grad += copies[1].grad"}, "They are the initial ones still"),
+    ],
+    "data_parallel": [
+        (
+            {BATCHES: "batches = data.Batches(args, 0, 1)"},
+            "give data.Batches the rank and the world size",
+        ),
+        ({WRAP: ""}, "the ranks end with different parameters"),
+        ({MEAN: "mean_loss = loss.detach()"}, "the recorded loss is not"),
+        ({MEAN: "mean_loss = loss.detach()", REDUCE: ""}, "neither a sum nor one rank's share"),
+        (
+            {"for step in range(first, args.steps):": "for step in range(first, args.steps - 1):"},
+            "Call run.step once in each of args.steps steps",
+        ),
+        ({DEVICE: f"args.steps = 3\n{DEVICE}"}, "Call run.step once in each"),
+        ({WRAP: "model = DDP(model)"}, "NameError: name 'DDP' is not defined"),
+        (BY_HAND, "rank 0's parameters must be broadcast before training"),
+    ],
+    "own_hook": [
+        (own_hook(SUM, "return future.then(lambda done: done.value()[0])"), "Is a sum used where"),
+        (own_hook(DIVIDE, SUM, "return future"), "a list with one tensor"),
+        (own_hook(DIVIDE, "return bucket.buffer()"), "has to return at once, with a future"),
+        (
+            own_hook(
+                "future = torch.futures.Future()",
+                "future.set_result(bucket.buffer())",
+                "return future",
+            ),
+            "the ranks end with different parameters",
+        ),
+    ],
+    "with_horovod": [
+        ({BROADCAST: ""}, "rank 0's parameters must be broadcast before training"),
+        ({HOROVOD_WRAP: ""}, "the ranks end with different parameters"),
+        (
+            {OPTIMIZER: f"args.lr *= world\n{OPTIMIZER}"},
+            "the gradients or the learning rate are too large",
+        ),
+    ],
+}
+CASES = [
+    pytest.param(name, number, *mistake, id=f"{name}-{number}")
+    for name, mistakes in MISTAKES.items()
+    for number, mistake in enumerate(mistakes)
+]
+
+
+@pytest.mark.parametrize(("name", "number", "changes", "says"), CASES)
+def test_a_wrong_answer_is_told_what_helps(name, number, changes, says):
+    task = exercise.find(name)
+    if task.solution == "horovod" and not launch.available("horovod"):
+        pytest.skip("Horovod is not built: make horovod")
+    result = exercise.try_out(task, variant(task.solution, f"{name}_{number}", changes))
+    assert not result.solved
+    assert task.hint in str(result)
+    assert says in str(result)
+
+
+@pytest.mark.parametrize(("samples", "world"), [(8, 2), (9, 2), (9, 4), (3, 3)])
+def test_samples_of_rank_are_those_of_the_library(samples, world):
+    for rank in range(world):
+        sampler = DistributedSampler(range(samples), world, rank, shuffle=True)
+        order = list(DistributedSampler(range(samples), 1, 0, shuffle=True))
+        assert data_parallel.samples_of_rank(order, rank, world) == list(sampler)
+
+
+def test_a_loss_that_is_no_number_is_explained_too():
+    first = "loss = models.loss(model(inputs), targets)"
+    flags = {"steps": 1, "optimizer": "sgd"}
+    broken = variant("gpu", "loss_is_nan", {first: f"{first} * float('nan')"})
+    run = launch.launch(broken, 1, quiet=True, **flags)
+    failed = check.compare(run, check.baseline(**flags)).failed
+    assert "They differ from step 0 on" in failed[0]["hint"]
+
+
+def test_throughput_is_that_of_the_record():
+    seconds = [0.9, 0.4, 0.3, 0.1, 0.12, 0.2, 0.11, 0.13]
+    rows = [{"seconds": s, "samples": 32, "tokens": 1, "loss": 1.0} for s in seconds]
+    by_record = summary.measures(rows)["samples_per_second"]["median"]
+    assert one_device.throughput(seconds, 32, summary.WARMUP_STEPS) == by_record
+
+
+def test_a_start_that_is_not_the_baselines_is_told_from_ranks_that_differ():
+    begins = "run = record.Run(args, model, optimizer, batches, world)"
+    smaller = f"for parameter in model.parameters():\n    parameter.data *= 0.99\n{begins}"
+    flags = {"steps": 2, "optimizer": "sgd"}
+    run = launch.launch(variant("gpu", "starts_smaller", {begins: smaller}), 1, quiet=True, **flags)
+    hints = [row["hint"] for row in check.compare(run, check.baseline(**flags)).failed]
+    assert any("changed the parameters before the first step" in hint for hint in hints)

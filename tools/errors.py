@@ -1,0 +1,240 @@
+"""python tools/errors.py [NAME ...]
+
+Provoke each error that the index of errors knows, and write down how it ends: the last lines, the
+version of torch, the machine. The index is src/bootcamp/errors.py, the record
+logs/reference/errors.json. With names of entries, only these are provoked anew. Ends with 1 if an
+error could not be provoked, or is not found by its own entry alone.
+"""
+
+import argparse
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="bootcamp-errors-")
+os.environ["BOOTCAMP_LOGS"] = f"{SCRATCH.name}/logs"
+os.environ["BOOTCAMP_WORK"] = f"{SCRATCH.name}/work"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import faults  # noqa: E402
+import test_clinic  # noqa: E402
+
+from bootcamp import errors, launch, machine, recorded, summary  # noqa: E402
+from bootcamp.paths import SRC  # noqa: E402
+from bootcamp.variant import variant  # noqa: E402
+
+SNIPPETS = SRC / "snippets"
+BEGIN = "import torch, os\nimport torch.distributed as dist\n"
+JOIN = f'{BEGIN}dist.init_process_group("gloo")\nrank = dist.get_rank()\n'
+DDP = "torch.nn.parallel.DistributedDataParallel"
+PROGRAMS = {  # entry -> a program that ends with it, and its ranks
+    "no_group": (f"{BEGIN}dist.all_reduce(torch.ones(1))", 1),
+    "no_nccl": (f'{BEGIN}dist.init_process_group("nccl")', 1),
+    "port_taken": (
+        f'{BEGIN}del os.environ["TORCHELASTIC_USE_AGENT_STORE"]\ndist.init_process_group("gloo")',
+        1,
+    ),
+    "models_differ": (f"{JOIN}{DDP}(torch.nn.Linear(4, 4 + rank))", 2),
+    "size_mismatch": (f"{JOIN}dist.all_reduce(torch.ones(10 if rank else 1000))", 2),
+    "two_devices": (f'{BEGIN}torch.nn.Linear(4, 4)(torch.ones(4, 4, device="meta"))', 1),
+    "cpu_memory": (f"{BEGIN}torch.empty(10**15)", 1),
+}
+UNGUARDED = """import torch.multiprocessing as mp
+
+
+def train(rank):
+    print(rank)
+
+
+mp.spawn(train, nprocs=2)
+"""
+MISTAKES = {  # (entry, case of the clinic) -> which of its wrong answers ends with it
+    ("module_not_begun", "super_net"): 1,
+    ("no_parameters", "super_net"): 2,
+    ("sampler_and_shuffle", "same_order"): 0,
+    ("left_on_meta", "moved_on_rank_0"): 0,
+    ("static_graph_changed", "sometimes_unused"): 0,
+}
+BROKEN = {
+    "no_meeting_place": "no_address",
+    "super_of_nothing": "super_net",
+    "parts_for_a_model": "wrapped_twice",
+    "left_on_meta": "moved_on_rank_0",
+    "torn_checkpoint": "saved_by_all",
+    "apex": "apex_amp",
+    "unused_parameters": "sometimes_unused",
+    "hang": "evaluated_on_rank_0",
+    "peer_is_gone": "own_loss",
+}
+FAULTS = {
+    "killed": ("rank_is_killed", "torchrun_rank_is_killed"),
+    "hang": ("rank_hangs",),
+    "supervisor_died": ("supervisor_dies",),
+    "port_taken": ("port_is_taken",),
+    "folder_not_writable": ("folder_cannot_be_written",),
+    "disk_full": ("disk_is_full",),
+}
+
+
+def end_of(error: dict) -> str:
+    """The last lines of a run's error; what the launcher said where no rank said anything."""
+    if error["kind"] in ("raised", "killed") and error["traceback"].strip():
+        said = errors.last_lines(error["traceback"])
+        return f"{error['message']}\n{said}" if error["kind"] == "killed" else said
+    return error["message"]
+
+
+def of_run(script: Path, ranks: int, **flags) -> str:
+    """How a script ends that writes no record."""
+    how = {"device": "cpu", "finishes": False, "quiet": True, "hang_seconds": 8, **flags}
+    return end_of(launch.launch(script, ranks, raises=False, **how).summary["error"])
+
+
+def of_program(name: str) -> str:
+    text, ranks = PROGRAMS[name]
+    path = Path(SCRATCH.name) / f"{name}.py"
+    path.write_text(f"{text}\n")
+    return of_run(path, ranks)
+
+
+def unguarded() -> str:
+    """mp.spawn at the top of a script, started by python itself."""
+    path = Path(SCRATCH.name) / "unguarded.py"
+    path.write_text(UNGUARDED)
+    try:
+        return launch.run_command(["python", str(path)], seconds=100)
+    except launch.LaunchError as error:
+        said = error.error["traceback"]
+        begin = said.index("RuntimeError: \n        An attempt")
+        return "\n".join(line for line in said[begin:].splitlines()[:12] if line.strip())
+
+
+def of_case(file: str, mistake: int | None = None) -> str:
+    """How a broken script of the clinic ends, or one that was mended wrongly."""
+    case, path = test_clinic.CASES[file], test_clinic.CASES[file].broken
+    if mistake is not None:
+        changes, _ = test_clinic.WRONG[file][mistake]
+        path = test_clinic.attempt(case, changes, Path(SCRATCH.name) / f"{file}_{mistake}.py")
+    return end_of(case.run(path, case.ranks).summary["error"])
+
+
+def of_fault(name: str) -> str:
+    """What the launcher raises while a fault of tests/faults.py is provoked; the first of it."""
+    heard, plain = [], launch.LaunchError.__init__
+
+    def listening(self, error, run=None):
+        heard.append(end_of(error))
+        plain(self, error, run)
+
+    launch.LaunchError.__init__ = listening
+    try:
+        faults.FAULTS[name]()
+    finally:
+        launch.LaunchError.__init__ = plain
+    return heard[0]
+
+
+def rank_0_alone(**flags) -> str:
+    """Lesson 04: only rank 0 averages the loss."""
+    average = "dist.all_reduce(mean_loss)"
+    script = variant("ddp", "ddp_only_rank_0", {average: f"if rank == 0:\n    {average}"})
+    return of_run(script, 2, steps=6, global_batch=32, **flags)
+
+
+def hsdp_in_ddp() -> str:
+    """Lesson 08: hybrid sharding, wrapped once more."""
+    wrap = "optimizer = optimizers.build(args, model.parameters())"
+    changes = {wrap: f"model = {DDP}(model)\n{wrap}"}
+    return of_run(variant("hsdp", "hsdp_in_ddp", changes), 4, steps=3, hang_seconds=60)
+
+
+def device_ids() -> str:
+    """Lesson 04b: a model on the CPU, and device_ids."""
+    run = launch.launch(SNIPPETS / "ddp_device_ids.py", 2, device="cpu", finishes=False, quiet=True)
+    return next(line for line in run.output(0).splitlines() if "only work with" in line).strip()
+
+
+def refused(**flags) -> str:
+    """Lesson 07b: a checkpoint that lacks a part, or is of another model."""
+    saved = Path(SCRATCH.name) / "saved"
+    same = {"global_batch": 8, "device": "cpu", "quiet": True}
+    if not saved.exists():
+        launch.launch("fsdp", 2, steps=2, save=saved, **same)
+    if flags.pop("without_a_part", False):
+        next(saved.glob("step-*/__1_0.distcp")).unlink()
+    return of_run("cpu", 1, steps=4, resume=saved, global_batch=8, finishes=True, **flags)
+
+
+def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
+    """(entry, what provokes it, how) of every error that is recorded."""
+    ways = [
+        (name, f"a program of {ranks} rank{'s' * (ranks > 1)}", lambda n=name: of_program(n))
+        for name, (_, ranks) in PROGRAMS.items()
+    ]
+    ways += [("main_not_guarded", "mp.spawn without if __name__", unguarded)]
+    ways += [(e, f"clinic, {f}", lambda f=f: of_case(f)) for e, f in BROKEN.items()]
+    for (entry, file), number in MISTAKES.items():
+        ways += [(entry, f"clinic, {file} mended wrongly", lambda f=file, n=number: of_case(f, n))]
+    for entry, names in FAULTS.items():
+        ways += [(entry, f"fault {name}", lambda n=name: of_fault(n)) for name in names]
+    return [
+        *ways,
+        ("timed_out", "lesson 04, the ranks disagree", lambda: rank_0_alone(timeout=3)),
+        ("hang", "lesson 04, no time-out", lambda: rank_0_alone(timeout=100, hang_seconds=5)),
+        ("device_ids_of_a_cpu", "lesson 04b, device_ids", device_ids),
+        ("parts_for_a_model", "lesson 08, wrapped once more", hsdp_in_ddp),
+        ("another_model", "lesson 07b, another model", lambda: refused(model="mlp")),
+        ("missing_part", "lesson 07b, a part is missing", lambda: refused(without_a_part=True)),
+    ]
+
+
+def without_places(text: str) -> str:
+    """A text without this machine's folders and name."""
+    places = {SCRATCH.name: "...", **recorded.PLACES, str(Path.home()): "~"}
+    for place, name in places.items():
+        text = text.replace(place, name)
+    return text.replace(socket.gethostname(), "this-host")
+
+
+def _owners(text: str) -> list[str]:
+    """The entries that claim a text: it should be one."""
+    return [each.name for each in errors.ENTRIES if each.matches(text)]
+
+
+def provoke(entry: str, by: str, how: Callable[[], str]) -> dict | None:
+    """One record, or None with a line that says why there is none."""
+    try:
+        text = without_places(how()).strip()
+    except Exception as error:
+        print(f"{entry}, {by}: not provoked. {type(error).__name__}: {error}", flush=True)
+        return None
+    found = _owners(text)
+    print(f"{entry}, {by}: {'recorded' if found == [entry] else f'FOUND BY {found}'}", flush=True)
+    if found != [entry]:
+        print(text)
+    what = {"torch": version("torch"), "machine": machine.cpu_name()}
+    return {"entry": entry, "provoked_by": by, "text": text, **what}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="entries to provoke anew (default: all)")
+    wanted = parser.parse_args().names
+    kept = {(each["entry"], each["provoked_by"]): each for each in errors.recorded()}
+    ways = all_ways()
+    new = [provoke(*way) for way in ways if not wanted or way[0] in wanted]
+    launch.shut_down()
+    for record in filter(None, new):
+        kept[record["entry"], record["provoked_by"]] = record
+    records = [kept[way[:2]] for way in ways if way[:2] in kept]
+    summary.write_json(errors.RECORDED, {"errors": records})
+    print(f"{len(records)} texts of {len({r['entry'] for r in records})} entries.")
+    return 0 if None not in new and all(_owners(r["text"]) == [r["entry"]] for r in records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
