@@ -1,51 +1,192 @@
-"""python tools/reference.py MACHINE [--steps 40]
+"""python tools/reference.py MACHINE [--folder logs/reference] [--only NAME ...]
 
-Record runs of this machine for logs/reference/, small enough to be committed: the baseline and DDP
-on 1 and 2 ranks, Horovod on 2, and DDP on every GPU where there are some. MACHINE names it in words
-that a reader understands, such as epyc-2core or 8xh100.
+Record the runs that slides and figures are drawn from, each in FOLDER/MACHINE-NAME, small enough to
+be committed. MACHINE names this machine in words that a reader understands, such as epyc-2core or
+8xh100. Let the machine be idle: speeds are recorded too. It takes about two minutes on two cores.
+A run that needs a framework which is not installed is left out, and a line says so.
 """
 
 import argparse
 import gzip
 import json
-import shutil
 import sys
+import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootcamp import launch
-from bootcamp.paths import REFERENCE
+from bootcamp import launch, machine, recorded
+from bootcamp.family import SCRIPTS
+from bootcamp.paths import LOGS, REFERENCE, ROOT
+from bootcamp.variant import variant
+
+CPU = {"device": "cpu"}
+SGD = {"optimizer": "sgd"}
+MLP = {"model": "mlp", "size": "small", "steps": 12, **SGD, **CPU}
+STATE = {"steps": 4, "global_batch": 4, **CPU}  # one sample a rank: the state is what counts
+RESUMED = {"global_batch": 16, **CPU}
+WAIT = ("c10d::", "record_param_comms", "gloo:")  # no computing of the rank itself
+KEPT_OF_A_TRACE = ("name", "ph", "cat", "ts", "dur", "tid")
 
 
-def slim(folder: Path) -> None:
-    """Drop what belongs to the moment (beats, stacks, output); compress the traces."""
+@dataclass(frozen=True)
+class Wanted:
+    """A run to record. Its folder is named by machine, name and ranks.
+
+    changes: lines of the script that are replaced first, as bootcamp.variant takes them.
+    phases: whether only the named parts of its trace are kept, which some figures read unpacked.
+    """
+
+    name: str
+    ranks: int
+    script: str
+    flags: dict = field(default_factory=dict)
+    changes: dict | None = None
+    phases: bool = False
+
+
+RUNS = [
+    Wanted("cpu", 1, "cpu"),
+    Wanted("gpu", 1, "gpu"),
+    Wanted("ddp", 1, "ddp", {"trace_step": 10}),
+    Wanted("ddp", 2, "ddp", {"trace_step": 10}),
+    Wanted("horovod", 2, "horovod", CPU),
+    Wanted("cpu_sgd", 1, "cpu", SGD),
+    Wanted("no_zero_grad", 1, "cpu", {}, {"optimizer.zero_grad()": ""}),
+    Wanted("no_zero_grad_sgd", 1, "cpu", SGD, {"optimizer.zero_grad()": ""}),
+    Wanted("accumulate", 1, "accumulate", {"steps": 10}),
+    Wanted("checkpoint", 1, "checkpoint", {"steps": 10}),
+    Wanted("dp_by_hand", 1, "dp_by_hand", {"replicas": 2, "trace_step": 10, **CPU}, phases=True),
+    Wanted("ddp_by_hand", 2, "ddp_by_hand", {"trace_step": 10}),
+    Wanted("ddp_summed", 2, "ddp_by_hand", {}, {"parameter.grad /= world": ""}),
+    Wanted("ddp_summed_sgd", 2, "ddp_by_hand", SGD, {"parameter.grad /= world": ""}),
+    Wanted("mlp", 1, "cpu", MLP),
+    Wanted("hook_none", 2, "ddp_options", {"hook": "none", **MLP}),
+    Wanted("hook_fp16", 2, "ddp_options", {"hook": "fp16", **MLP}),
+    Wanted("hook_powersgd", 2, "ddp_options", {"hook": "powersgd", **MLP}),
+    Wanted("pp_whole", 2, "pp", {"schedule": "gpipe", "micro_batches": 1, "steps": 6, **CPU}),
+    Wanted("pp", 2, "pp", {"schedule": "1f1b", "micro_batches": 8, "steps": 6, **CPU}),
+    Wanted("tp", 2, "tp", {"steps": 12}),
+    Wanted("ddp", 4, "ddp", STATE),
+    Wanted("zero1", 4, "zero1", STATE),
+    Wanted("zero_2", 4, "zero", {"stage": 2, **STATE}),
+    Wanted("fsdp", 4, "fsdp", STATE),
+    Wanted("hsdp", 4, "hsdp", {"shard": 2, **STATE}),
+    Wanted("fsdp", 2, "fsdp", {"steps": 4, "trace_step": 2, **RESUMED}, phases=True),
+    Wanted("whole", 1, "cpu", {"steps": 15, **RESUMED}),
+    Wanted("first", 4, "fsdp", {"steps": 5, "save": "{place}/four", **RESUMED}),
+    Wanted(
+        "second",
+        2,
+        "fsdp",
+        {"steps": 10, "resume": "{place}/four", "save": "{place}/two", **RESUMED},
+    ),
+    Wanted("third", 1, "cpu", {"steps": 15, "resume": "{place}/two", **RESUMED}),
+]
+
+
+def record(wanted: Wanted, target: Path, place: Path) -> None:
+    """Launch one run and keep its record in `target`. Raises LaunchError.
+
+    place: a folder for checkpoints, which runs leave to the next ones.
+    """
+    script = wanted.script
+    if wanted.changes is not None:
+        script = variant(script, wanted.name, wanted.changes)
+    flags = {"steps": 40, **wanted.flags}
+    if "replicas" in flags:
+        flags["cores_per_rank"] = min(flags["replicas"], len(machine.cores()))
+    flags = {
+        key: value.format(place=place) if isinstance(value, str) else value
+        for key, value in flags.items()
+    }
+    run = launch.launch(script, wanted.ranks, run_dir=place / target.name, quiet=True, **flags)
+    recorded.keep(run.folder, target)
+    slim(target, wanted.phases)
+    print(run, f"{sum(path.stat().st_size for path in target.rglob('*.*')) / 1e3:.0f} kB")
+
+
+def slim(folder: Path, phases: bool) -> None:
+    """Keep rank 0's trace alone, and of it what the figures read; drop what ranks printed."""
     for path in (folder / "ranks").iterdir():
-        if path.name.endswith(".trace.json"):
-            trace = json.loads(path.read_text())
-            with gzip.open(f"{path}.gz", "wt") as compressed:  # without this machine's folders
-                json.dump({"traceEvents": trace["traceEvents"]}, compressed)
+        if path.suffix in (".out", ".err"):
             path.unlink()
-        elif path.suffix != ".json":
+        elif ".trace.json" in path.name:
+            opener = gzip.open if path.suffix == ".gz" else open
+            with opener(path, "rt") as file:
+                events = json.load(file)["traceEvents"]
             path.unlink()
+            if path.name.startswith("0."):
+                _write_trace(folder / "ranks" / "0.trace.json", slim_events(events), phases)
+
+
+def _write_trace(path: Path, events: list[dict], phases: bool) -> None:
+    if phases:
+        named = [event for event in events if event["cat"] == "user_annotation" or _fsdp(event)]
+        path.write_text(json.dumps({"traceEvents": named}, separators=(",", ":")))
+        return
+    with gzip.open(f"{path}.gz", "wt") as file:
+        json.dump({"traceEvents": events}, file, separators=(",", ":"))
+
+
+def slim_events(events: list[dict]) -> list[dict]:
+    """The events with a length, in tenths of a µs since the first, without those inside of another
+    computing operator: the union of the operators' times, which timeline.py reads, stays the same.
+    """
+    events = [event for event in events if event.get("ph") == "X" and event.get("dur", 0) > 0]
+    events.sort(key=lambda event: (event["ts"], -event["dur"]))
+    kept, ends = [], {}
+    for event in events:
+        computes = event.get("cat") == "cpu_op" and not event["name"].startswith(WAIT)
+        if computes and event["ts"] + event["dur"] <= ends.get(event["tid"], 0):
+            continue
+        if computes:
+            ends[event["tid"]] = event["ts"] + event["dur"]
+        if computes or event.get("cat") in ("user_annotation", "kernel") or _sends(event):
+            kept.append({key: event[key] for key in KEPT_OF_A_TRACE if key in event})
+    for event in kept:
+        event["ts"] = round(event["ts"] - events[0]["ts"], 1)
+        event["dur"] = round(event["dur"], 1)
+    return kept
+
+
+def _sends(event: dict) -> bool:
+    return event["name"].startswith((*WAIT, "nccl", "training_step")) or _fsdp(event)
+
+
+def _fsdp(event: dict) -> bool:
+    return event["name"].startswith("FSDP::")
+
+
+def wanted_here(only: list[str]) -> list[Wanted]:
+    """The runs that this machine can make. Those that it cannot are named in a line each."""
+    runs = list(RUNS)
+    if launch.gpu_count() > 2:
+        runs.append(Wanted("ddp", launch.gpu_count(), "ddp", {"trace_step": 10}))
+    can = []
+    for run in runs:
+        framework = SCRIPTS[run.script].framework
+        if only and f"{run.name}-{run.ranks}" not in only:
+            continue
+        if framework and not launch.available(framework):
+            print(f"{run.name}-{run.ranks} is left out: {launch.HOW_TO_GET[framework]}")
+            continue
+        can.append(run)
+    return can
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("machine")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--folder", type=Path, default=REFERENCE, help="where the records go")
+    parser.add_argument("--only", nargs="*", default=[], help="such as cpu-1 ddp-2")
     args = parser.parse_args()
-    wanted = [("cpu", 1), ("gpu", 1), ("ddp", 1), ("ddp", 2)]
-    if launch.available("horovod"):
-        wanted.append(("horovod", 2))
-    if launch.gpu_count() > 2:
-        wanted.append(("ddp", launch.gpu_count()))
-    for script, ranks in wanted:
-        folder = REFERENCE / f"{args.machine}-{script}-{ranks}"
-        if folder.exists():
-            shutil.rmtree(folder)
-        traced = {"trace_step": 10} if script == "ddp" else {}
-        run = launch.launch(script, ranks, run_dir=folder, steps=args.steps, **traced)
-        slim(folder)
-        print(run)
+    LOGS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=LOGS, prefix="reference-") as place:
+        for wanted in wanted_here(args.only):
+            target = (ROOT / args.folder) / f"{args.machine}-{wanted.name}-{wanted.ranks}"
+            record(wanted, target, Path(place))
     return 0
 
 

@@ -1,39 +1,62 @@
-"""python tools/slides.py [NAME ...]
+"""python tools/slides.py [NAME ...] [--records logs/reference/epyc-2core] [--html]
 
-Make slides/build/*.html from slides/*.md: one file each, which needs no network when it is shown.
+Make slides/build/*.html and *.pdf from slides/*.md: files that need no network when they are shown.
+The PDF is printed by Chromium; where there is none, a sentence says so and the HTML is made alone.
 
 A deck is Markdown; each heading of level 1 is a slide, with {minutes=2} and a `::: notes` block.
 What may change elsewhere is not typed into a deck but asked for, and looked up at every build:
 
-    {{diff gpu ddp}}            the lines in which a script differs from another, by heading
+    {{diff gpu ddp}}            the lines in which a script differs from another, by heading;
+    {{diff gpu ddp 2 5}}        those under its headings 2 and 5 alone
     {{added gpu ddp}}           how many code lines that diff adds; {{removed gpu ddp}} takes out
     {{lines cpu "TEXT"}}        the line of a script that begins with TEXT
     {{lines cpu "A" to "B"}}    all lines from the one that begins with A to the one with B
-    {{record RUN FIELD}}        a number of the recorded run logs/reference/RUN, such as final_loss
+    {{picture ddp.overlap}}     what a function of bootcamp.pictures draws
+    {{figure plots.throughput cpu-1 ddp-2}}   what a function draws of recorded runs
+    {{record RUN FIELD}}        a number of a recorded run, such as final_loss
+    {{bytes RUN FIELD}}         bytes that its rank 0 recorded, such as gradient_bytes, in MB
+    {{origin RUN}}              where a record comes from: machine, torch, name
+    {{lesson 04}}               the minutes of a lesson and what it needs, from README.md's map
+    {{timetable 09:00 slides 00 break=15 01}}   a day's plan, with the minutes of the map
     {{map}}                     the map of the course, from the table in README.md
     {{minutes}}                 the minutes of all slides of this deck
+
+--records says which machine's runs are meant: those in the folders that begin so, which
+tools/reference.py makes. A run with a slash, such as 08_hsdp/ddp-open, is one of logs/reference/.
 """
 
 import argparse
+import ast
 import html
+import importlib
+import inspect
 import re
 import shlex
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pypandoc
 
-from bootcamp import compare, family, summary
+from bootcamp import compare, family, runs, summary
+from bootcamp import figure as figures
 from bootcamp.paths import REFERENCE, ROOT
 from bootcamp.table import number
 
 SLIDES = ROOT / "slides"
 README = ROOT / "README.md"
+RECORDS = REFERENCE / "epyc-2core"
+sys.path[:0] = [str(SLIDES), str(ROOT / "tests")]
+import chromium  # noqa: E402
+import embed  # noqa: E402
+
 PLACEHOLDER = re.compile(r"\{\{(.+?)\}\}")
 MINUTES = re.compile(r"^# .*\{.*\bminutes=(\d+)", re.MULTILINE)
-HEADING = re.compile(r"# \d\. ")
+HEADING = re.compile(r"# (\d)\. ")
 LESSON = re.compile(r"\[?(\d\d[a-z]?) ([^\]]+?)(?:\]\(.*\))?")
+PICTURE_HEIGHT, FIGURE_HEIGHT = 540, 465  # pixels of the stage
+LONG_DIFF = 15  # rows; a longer one is set a little smaller
 # what a browser would load or go to: an attribute or a style that names another host
 EXTERNAL = re.compile(
     r"""(?:src|srcset|href|data|action|poster)\s*=\s*["']?\s*(?:https?:)?//[^\s"'>]+"""
@@ -46,27 +69,46 @@ class SlideError(Exception):
     """A deck that can't be built. Its text says which file, what was asked for and what to do."""
 
 
-def diff(parent: str, child: str) -> str:
-    """The changed code lines under the headings that they stand under, marked + and -."""
+def diff(parent: str, child: str, *headings: str) -> str:
+    """The changed code lines under the headings that they stand under, marked + and -.
+
+    headings: numbers of those wanted; none for all, and for what stands above the first.
+    """
     parent, child = _script(parent), _script(child)
     code = {"+": set(compare.code_lines(child)), "-": set(compare.code_lines(parent))}
     whole_file = len(child.read_text()) + len(parent.read_text())
-    rows, heading = [], None
+    shown, heading, wanted = [], None, not headings
     for line in compare.ScriptDiff(child, parent, context=whole_file).lines[3:]:
         sign, text = line[:1], line[1:]
-        if HEADING.match(text):
-            heading = text
-        elif sign in code and text in code[sign]:
-            if heading:
-                rows.append(f'<span class="heading">  {html.escape(heading)}</span>')
+        if match := HEADING.match(text):
+            heading, wanted = text, not headings or match[1] in headings
+        elif wanted and sign in code and _bare(text) in code[sign]:
+            shown += [("heading", " ", heading)] if heading else []
+            shown.append(("added" if sign == "+" else "removed", sign, _bare(text)))
             heading = None
-            kind = "added" if sign == "+" else "removed"
-            rows.append(f'<span class="{kind}">{sign} {html.escape(text)}</span>')
-    if not rows:
+    if not shown:
         raise SlideError(
             f"{child.name} does not differ from {parent.name}: there is no diff to show"
         )
-    return f'\n~~~{{=html}}\n<pre class="diff">{"".join(rows)}</pre>\n~~~\n'
+    return _shown(shown)
+
+
+def _shown(rows: list[tuple[str, str, str]]) -> str:
+    """(kind, sign, line) as HTML, without the indentation that all code lines have."""
+    code = [line for kind, _, line in rows if kind != "heading"]
+    spare = min(len(line) - len(line.lstrip()) for line in code)
+    spans = "".join(
+        f'<span class="{kind}">{sign} '
+        f"{html.escape(line if kind == 'heading' else line[spare:])}</span>"
+        for kind, sign, line in rows
+    )
+    many = " long" if len(rows) > LONG_DIFF else ""
+    return f'\n~~~{{=html}}\n<pre class="diff{many}">{spans}</pre>\n~~~\n'
+
+
+def _bare(line: str) -> str:
+    """A line of code without the comment behind it."""
+    return line.partition("  # ")[0].rstrip()
 
 
 def added(parent: str, child: str) -> str:
@@ -89,7 +131,7 @@ def lines(script: str, first: str, *rest: str) -> str:
     end = _find(text, rest[1], path) if rest else begin
     if end < begin:
         raise SlideError(f"{path.name}: {rest[1]!r} stands above {first!r}. Turn them round.")
-    return "\n~~~python\n" + "\n".join(text[begin : end + 1]) + "\n~~~\n"
+    return f"\n~~~python\n{textwrap.dedent(chr(10).join(text[begin : end + 1]))}\n~~~\n"
 
 
 def _find(text: list[str], start: str, path: Path) -> int:
@@ -104,45 +146,148 @@ def _find(text: list[str], start: str, path: Path) -> int:
 
 
 def _script(name: str) -> Path:
+    """A script of the family, or a file of the project such as src/snippets/teardown.py."""
     try:
-        return family.find(name)
+        return family.find(ROOT / name if name.endswith(".py") else name)
     except FileNotFoundError as error:
         raise SlideError(str(error)) from None
 
 
-def record(run: str, field: str) -> str:
-    """A number in a recorded run's summary; `samples_per_second.median` for a nested one."""
-    if not (REFERENCE / run / "summary.json").exists():
+def picture(name: str, *arguments: str) -> str:
+    """What one of the lessons' pictures draws. `height=480` leaves more room for text."""
+    return _embedded(name, arguments, PICTURE_HEIGHT, title=False)
+
+
+def figure(name: str, *arguments: str) -> str:
+    """What a drawing function makes of recorded runs, under its own title, with its foot."""
+    return _embedded(name, arguments, FIGURE_HEIGHT, title=True)
+
+
+def _embedded(name: str, arguments: tuple[str, ...], height: float, title: bool) -> str:
+    given, named = [], {}
+    for each in arguments:
+        key, is_named, value = each.partition("=")
+        if is_named:
+            named[key] = ast.literal_eval(value)
+        else:
+            given.append(ast.literal_eval(each) if each.isdigit() else each)
+    height = named.pop("height", height)
+    draw = _drawing(name)
+    if title and name not in BY_WORDS:
+        given = [_run(each) if isinstance(each, str) else each for each in given]
+    drawn = embed.to_html(draw(*given, **named), height, title)
+    return f"\n~~~{{=html}}\n{drawn}\n~~~\n"
+
+
+BY_WORDS = ("prepared.some_schedules",)  # figures that take names of something else than runs
+
+
+def _drawing(name: str):
+    """A function that returns a Figure: of bootcamp.plots, of a picture's module, or prepared."""
+    module, _, function = name.partition(".")
+    places = {"plots": "bootcamp.plots", "prepared": "prepared"}
+    place = places.get(module, f"bootcamp.pictures.{module}")
+    try:
+        draw = getattr(importlib.import_module(place), function)
+        assert inspect.isfunction(draw)
+    except (ImportError, AttributeError, AssertionError):
         raise SlideError(
-            f"logs/reference/{run}: there is no such record. Record it, or change the run."
+            f"there is no drawing {name!r}: give a function of bootcamp.plots, of a module of "
+            "bootcamp.pictures, or of slides/prepared.py, such as plots.throughput"
+        ) from None
+    return draw
+
+
+def _run(name: str) -> runs.Run:
+    """A recorded run, by its name behind the machine's, or by its lesson's folder and name."""
+    folder = REFERENCE / name if "/" in name else Path(f"{RECORDS}-{name}")
+    if not (folder / "summary.json").exists():
+        shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
+        raise SlideError(
+            f"{shown}: there is no such record. Make it with tools/reference.py, or change the run."
         )
-    value = summary.read(REFERENCE / run)
-    for key in field.split("."):
-        if not isinstance(value, dict) or key not in value:
-            raise SlideError(f"logs/reference/{run}/summary.json has no {field}")
-        value = value[key]
+    return runs.Run(folder)
+
+
+def record(run: str, key: str) -> str:
+    """A number in a recorded run's summary; `samples_per_second.median` for a nested one."""
+    folder = _run(run).folder
+    value = summary.read(folder)
+    for each in key.split("."):
+        if not isinstance(value, dict) or each not in value:
+            raise SlideError(f"{folder.name}/summary.json has no {key}")
+        value = value[each]
     return number(value)
 
 
-def course_map() -> str:
-    """The lessons of README.md's map: those that are here large, the others by name."""
+def bytes_of(run: str, key: str) -> str:
+    """Bytes that rank 0 of a run recorded, in MB (10^6 bytes)."""
+    ranks = _run(run).ranks
+    if not ranks or not isinstance(ranks[0].get(key), int | float):
+        raise SlideError(f"{run}: its rank 0 has recorded no {key}")
+    return f"{ranks[0][key] / 1e6:.3g} MB"
+
+
+def origin(*names: str) -> str:
+    """Machine, torch and names of recorded runs."""
+    return " ".join(figures.origins([_run(name) for name in names]))
+
+
+def _map_rows() -> list[tuple[str, str, list[str]]]:
+    """(number, name, cells) of each lesson in README.md's map."""
     rows = [line.strip("| \n").split(" | ") for line in README.read_text().splitlines()]
     lessons = [(LESSON.fullmatch(row[0]), row) for row in rows if len(row) >= 3]
-    here, later = [], []
-    for match, row in lessons:
-        if not match:
-            continue
-        name = f"<b>{match[1]} {html.escape(match[2])}</b>"
-        if row[0].startswith("["):
-            minutes = f"<i>{int(row[2])} min</i>"
-            here.append(f'<div class="here">{name}{html.escape(row[1])}{minutes}</div>')
-        else:
-            later.append(f'<div class="later">{name}</div>')
-    if not here:
+    return [(match[1], match[2], row) for match, row in lessons if match]
+
+
+def _lesson(wanted: str) -> tuple[str, int, str]:
+    """(name, minutes, needs) of a lesson that is there."""
+    for name, title, row in _map_rows():
+        if name == wanted and row[0].startswith("["):
+            return title, int(row[2]), row[3].rstrip(" |")
+    raise SlideError(f"README.md: its map has no lesson {wanted} that is here")
+
+
+def lesson(wanted: str) -> str:
+    """Minutes of a lesson and what it needs."""
+    _, minutes, needs = _lesson(wanted)
+    return f"{minutes} minutes · {needs}"
+
+
+def timetable(begins: str, *items: str) -> str:
+    """A day's plan: a row with its time for each lesson, and for each pause as `lunch=60`.
+
+    `slides` stands for this deck's own minutes.
+    """
+    hour, minute = (int(each) for each in begins.split(":"))
+    now, rows = 60 * hour + minute, []
+    for item in items:
+        name, is_pause, value = item.partition("=")
+        title, minutes = (name, int(value)) if is_pause else _lesson(name)[:2]
+        word = f"<b>{item}</b> {html.escape(title)}" if not is_pause else html.escape(title)
+        kind = "pause" if is_pause else "here"
+        rows.append(
+            f'<div class="{kind}"><i>{now // 60}:{now % 60:02}</i><span>{word}</span>'
+            f"<i>{minutes} min</i></div>"
+        )
+        now += minutes
+    rows.append(f'<div class="pause"><i>{now // 60}:{now % 60:02}</i><span>end</span></div>')
+    return f'\n~~~{{=html}}\n<div class="timetable">{"".join(rows)}</div>\n~~~\n'
+
+
+def course_map() -> str:
+    """The lessons of README.md's map: those that are here with minutes, the others by name."""
+    cells = []
+    for name, title, row in _map_rows():
+        words = f"<b>{name}</b> {html.escape(title)}"
+        is_here = row[0].startswith("[")
+        minutes = f"<i>{int(row[2])} min</i>" if is_here else ""
+        cells.append(f'<div class="{"here" if is_here else "later"}">{words}{minutes}</div>')
+    if not any('class="here"' in cell for cell in cells):
         raise SlideError(
             "README.md: no lesson with a link is in its map. Mend the table, or {{map}}."
         )
-    return f'\n~~~{{=html}}\n<div class="map">{"".join(here + later)}</div>\n~~~\n'
+    return f'\n~~~{{=html}}\n<div class="map">{"".join(cells)}</div>\n~~~\n'
 
 
 ASKED = {
@@ -150,23 +295,30 @@ ASKED = {
     "added": added,
     "removed": removed,
     "lines": lines,
+    "picture": picture,
+    "figure": figure,
     "record": record,
+    "bytes": bytes_of,
+    "origin": origin,
+    "lesson": lesson,
+    "timetable": timetable,
     "map": course_map,
 }
 
 
 def resolve(deck: str, name: str) -> str:
     """A deck's text with every placeholder looked up. Raises SlideError, naming deck and line."""
+    minutes = str(sum(int(each) for each in MINUTES.findall(deck)))
 
     def look_up(match):
         try:
-            word, *arguments = shlex.split(match[1])
+            word, *arguments = shlex.split(match[1].replace("slides=", f"slides={minutes}"))
             if word == "minutes":
-                return str(sum(int(each) for each in MINUTES.findall(deck)))
+                return minutes
             if word not in ASKED:
                 raise SlideError(f"there is no {word!r}: choose one of {', '.join(ASKED)}, minutes")
             return ASKED[word](*arguments)
-        except (SlideError, TypeError, ValueError) as error:
+        except (SlideError, TypeError, ValueError, OSError) as error:
             row = deck[: match.start()].count("\n") + 1
             raise SlideError(f"{name}, line {row}, {match[0]}: {error}") from None
 
@@ -197,32 +349,63 @@ def _pandoc(deck: str, *more: str) -> str:
     )
 
 
+def why_no_pdf() -> str | None:
+    """The sentence that says what is missing for a PDF; None if nothing is."""
+    if chromium.PATH is None:
+        return "No PDF: there is no Chromium here (Debian's package chromium will do)."
+    if importlib.util.find_spec("playwright") is None:
+        return "No PDF: there is no playwright here. Install the packages of the group test."
+    return None
+
+
+def print_pdfs(pages: list[Path]) -> list[Path]:
+    """Print each HTML file as a PDF beside it, a page for each slide, in one Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    targets = [page.with_suffix(".pdf") for page in pages]
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium.PATH, args=chromium.FLAGS)
+        tab = browser.new_page()
+        for page, target in zip(pages, targets, strict=True):
+            tab.goto(page.as_uri())
+            tab.pdf(path=target, prefer_css_page_size=True, print_background=True)
+        browser.close()
+    return targets
+
+
 def decks() -> list[Path]:
     """The sources of all decks."""
     return sorted(path for path in SLIDES.glob("*.md") if path.name != "README.md")
 
 
 def main() -> int:
+    global RECORDS
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", help="decks to make, such as opening (default: all)")
-    names = parser.parse_args().names
-    unknown = set(names) - {path.stem for path in decks()}
+    parser.add_argument("names", nargs="*", help="decks to make, such as day 04_ddp (default: all)")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="FOLDER/MACHINE of the runs")
+    parser.add_argument("--html", action="store_true", help="print no PDF")
+    args = parser.parse_args()
+    RECORDS = (ROOT / args.records).resolve()
+    unknown = set(args.names) - {path.stem for path in decks()}
     if unknown:
         parser.error(f"no deck {', '.join(unknown)}: there is {', '.join(p.stem for p in decks())}")
-    for source in decks():
-        if names and source.stem not in names:
-            continue
-        began = time.monotonic()
-        try:
-            target = build(source, SLIDES / "build")
-        except (SlideError, RuntimeError) as error:
-            print(f"{error}", file=sys.stderr)
-            return 1
-        size = target.stat().st_size / 1e3
-        seconds = time.monotonic() - began
-        print(f"{target.relative_to(ROOT)}: {size:.0f} kB, {seconds:.1f} s")
+    wanted = [source for source in decks() if not args.names or source.stem in args.names]
+    began, pages = time.monotonic(), []
+    try:
+        for source in wanted:
+            pages.append(build(source, SLIDES / "build"))
+            print(f"{pages[-1].relative_to(ROOT)}: {pages[-1].stat().st_size / 1e3:.0f} kB")
+        if not args.html and (why := why_no_pdf()):
+            print(why)
+        elif not args.html:
+            for path in print_pdfs(pages):
+                print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e3:.0f} kB")
+    except (SlideError, RuntimeError) as error:
+        print(f"{error}", file=sys.stderr)
+        return 1
+    print(f"{len(pages)} decks in {time.monotonic() - began:.0f} s")
     return 0
 
 
