@@ -2,14 +2,17 @@
 
 The whole course on this machine: every notebook in order, headless, with progress. Leaves under
 logs/course/<time>/ the executed copies (.ipynb and .html), the figures as PNG, and report.html, a
-page with all results of this machine that loads nothing from the network.
+page with all results of this machine that loads nothing from the network. --expected FOLDER also
+writes there what each cell printed and drew, as text: the instructor's expected outputs.
 """
 
 import argparse
 import html
 import os
 import re
+import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,11 +22,13 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert import HTMLExporter
 
 from bootcamp import machine, runs
-from bootcamp.paths import LOGS, NOTEBOOKS
+from bootcamp.paths import LOGS, NOTEBOOKS, ROOT
 from bootcamp.table import Table
 
 CELL_SECONDS = 600
+EXPECTED_LINES = 24  # of a cell; more is not read in a class
 FIGURE = re.compile(r'<img[^>]+src="data:image/png[^>]+>')
+FIGURE_SAYS = re.compile(r'<img[^>]+src="data:image/png[^>]+alt="([^"]*)"')
 STYLE = """
 body { font: 17px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 img { max-width: 100%; border: 1px solid #ddd; margin: .5rem 0; }
@@ -84,6 +89,23 @@ class Lesson:
         page = page.replace("</head>", f"<style>{CODE_IN_OUTPUTS}</style></head>", 1)
         (self.folder / f"{self.path.stem}.html").write_text(page)
 
+    def expected(self) -> str:
+        """What each code cell showed, as Markdown without this machine's paths."""
+        parts, number = [f"# {self.title}"], 0
+        for cell in self.notebook.cells:
+            if cell.cell_type != "code":
+                continue
+            number += 1
+            begins = next(line for line in cell.source.splitlines() if line.strip())
+            shown = without_paths("\n".join(map(_as_text, cell.get("outputs", []))))
+            lines = shown.strip().splitlines() or ["(nothing)"]
+            if len(lines) > EXPECTED_LINES:
+                lines = [*lines[:EXPECTED_LINES], f"... and {len(lines) - EXPECTED_LINES} lines"]
+            parts.append(
+                "\n".join([f"## Cell {number}: `{begins.strip()}`", "", "~~~", *lines, "~~~"])
+            )
+        return "\n\n".join(parts) + "\n"
+
     def figures(self) -> list[str]:
         """Every figure that the notebook shows, as an <img> with its text alternative."""
         shown = []
@@ -92,6 +114,31 @@ class Lesson:
                 page = output.get("data", {}).get("text/html", "")
                 shown += FIGURE.findall("".join(page))
         return shown
+
+
+def _as_text(output) -> str:
+    """An output as the lines that a reader sees; of a figure its text alternative."""
+    if output.output_type == "stream":
+        return output.text.rstrip()
+    if output.output_type == "error":
+        return f"{output.ename}: {output.evalue}"
+    page = "".join(output.get("data", {}).get("text/html", ""))
+    if says := FIGURE_SAYS.findall(page):
+        return "\n".join(f"[figure: {html.unescape(text)}]" for text in says)
+    return "".join(output.get("data", {}).get("text/plain", "")).rstrip()
+
+
+def without_paths(text: str) -> str:
+    """Without this machine's folders and the escapes that colour a terminal."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    for folder, name in (
+        (str(ROOT), "."),
+        (sys.prefix, ".venv"),
+        (tempfile.gettempdir(), "(temporary folder)"),
+    ):
+        text = text.replace(folder, name)
+    text = text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
+    return re.sub(r"(?:/[\w.+-]+){2,}/(?=(?:lib/)?python3)", ".../", text)
 
 
 def without_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -160,6 +207,7 @@ def report(lessons: list[Lesson], made: list[runs.Run], folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="lessons to run, such as 04 (default: all)")
+    parser.add_argument("--expected", type=Path, help="a folder for the expected outputs as text")
     args = parser.parse_args()
     folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
@@ -170,6 +218,9 @@ def main() -> int:
         lessons.append(Lesson(path, folder))
         lessons[-1].run()
         lessons[-1].save()
+        if args.expected:
+            args.expected.mkdir(parents=True, exist_ok=True)
+            (args.expected / f"{path.stem}.md").write_text(lessons[-1].expected())
         if lessons[-1].error == "interrupted":
             break
     made = [run for run in runs.all_runs() if run.config.get("started_unix_seconds", 0) >= began]

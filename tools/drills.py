@@ -1,4 +1,4 @@
-"""python tools/drills.py [--warm 300] [--torchrun 30] [--faults 10]
+"""python tools/drills.py [--warm 300] [--torchrun 30] [--faults 10] [--browser 10]
 
 What the tests do once, in numbers: launches in a row, and every fault again and again. Prints a
 table; ends with 1 if any launch hung or ended badly, any fault was handled wrongly, or any process
@@ -8,6 +8,7 @@ is left.
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -53,6 +54,19 @@ def repeated(name: str, count: int) -> dict:
     return _row(name, seconds or [0.0], bad)
 
 
+def browser_sessions(count: int) -> dict:
+    """What an attendee does in a real browser, again and again (tests/test_browser.py)."""
+    command = [sys.executable, "-m", "pytest", "-q", "tests/test_browser.py"]
+    seconds, bad = [], []
+    for number in range(count):
+        began = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        seconds.append(time.monotonic() - began)
+        if done.returncode or "skipped" in done.stdout:
+            bad.append(f"browser {number}: {done.stdout[-2000:]}")
+    return _row(f"{count} sessions in a browser", seconds, bad)
+
+
 def _row(drill: str, seconds: list[float], bad: list[str]) -> dict:
     for line in bad:
         print(line, file=sys.stderr, flush=True)
@@ -72,9 +86,12 @@ def main() -> int:
     parser.add_argument("--warm", type=int, default=300)
     parser.add_argument("--torchrun", type=int, default=30)
     parser.add_argument("--faults", type=int, default=10)
+    parser.add_argument("--browser", type=int, default=10)
     args = parser.parse_args()
-    rows = [launches("warm", args.warm), launches("torchrun", args.torchrun)]
-    rows += [repeated(name, args.faults) for name in faults.FAULTS]
+    starts = {"warm": args.warm, "torchrun": args.torchrun}
+    rows = [launches(start, count) for start, count in starts.items() if count]
+    rows += [repeated(name, args.faults) for name in faults.FAULTS if args.faults]
+    rows += [browser_sessions(args.browser)] if args.browser else []
     launch.shut_down()
     left = faults.leftovers(os.getpid())
     print(Table(rows, f"Drills. Processes left at the end: {len(left)}"), flush=True)

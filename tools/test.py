@@ -18,6 +18,8 @@ from bootcamp import descendants, hosts
 ROOT = Path(__file__).resolve().parents[1]
 CELL_SECONDS = 240
 SHARDED = ["tests/test_checkpoint.py", "tests/test_sharding.py", "tests/test_hosts.py"]
+CLASSROOM = ["clinic", "exercise_mistakes", "bring", "capstone", "slides", "widgets", "live"]
+CLASSROOM = [f"tests/test_{name}.py" for name in CLASSROOM]
 ALONE = ["tests/test_faults.py", "tests/test_launch.py", "tests/test_browser.py"]
 
 
@@ -31,13 +33,16 @@ def stages() -> list[list[dict[str, list[str]]]]:
     notebooks = sorted(str(path) for path in (ROOT / "notebooks").glob("*.ipynb"))
     nbval = ["--nbval-lax", f"--nbval-cell-timeout={CELL_SECONDS}", "--timeout=0"]
     pytest = [python, "-m", "pytest"]
-    others = [f"--ignore={path}" for path in (*ALONE, *SHARDED)]
+    others = [f"--ignore={path}" for path in (*ALONE, *SHARDED, *CLASSROOM)]
     return [
         [{"lint": [python, "-m", "ruff", "check", "."]}],
         [{"format": [python, "-m", "ruff", "format", "--check", "."]}],
         [{"notebooks match their sources": [python, "tools/notebooks.py", "--check"]}],
         [
-            {"notebooks, every other": [*pytest, *nbval, *notebooks[0::2]]},
+            {
+                "notebooks, every other": [*pytest, *nbval, *notebooks[0::2]],
+                "tests of the classroom": [*pytest, *CLASSROOM, *sys.argv[1:]],
+            },
             {"tests": [*pytest, "tests", *others, *sys.argv[1:]]},
             {
                 "notebooks, the rest": [*pytest, *nbval, *notebooks[1::2]],
