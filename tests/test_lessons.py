@@ -2,11 +2,13 @@
 
 import json
 import re
+import sys
 
+import nbformat
 import pytest
 
 from bootcamp import exercise, exercises, family, journal
-from bootcamp.paths import NOTEBOOKS
+from bootcamp.paths import NOTEBOOKS, ROOT
 from bootcamp.predict import predict
 from bootcamp.table import Table, number
 from bootcamp.variant import variant
@@ -142,3 +144,21 @@ def test_a_lesson_has_its_parts(lesson):
 def test_every_exercise_is_in_a_lesson():
     named = {name for lesson in LESSONS for name in journal.things_to_do(lesson)[1]}
     assert set(exercises.EXERCISES) - named == set()
+
+
+def test_new_words_keep_the_outputs_and_new_code_has_to_run(tmp_path):
+    sys.path.insert(0, str(ROOT / "tools"))
+    import notebooks
+
+    source, stored = tmp_path / "99_x.py", tmp_path / "99_x.ipynb"
+    source.write_text('# %% [markdown]\n# Old.\n\n# %% tags=["nbval-check-output"]\nprint(1)\n')
+    notebook = notebooks.from_source(source)
+    notebook.cells[1].outputs = [nbformat.v4.new_output("stream", text="1\n")]
+    nbformat.write(notebook, stored)
+    source.write_text(source.read_text().replace("Old", "New"))
+    fresh = notebooks.with_stored_outputs(notebooks.from_source(source), stored)
+    assert fresh.cells[0].source == "New."
+    assert fresh.cells[1].outputs[0].text == "1\n"
+    source.write_text(source.read_text().replace("print(1)", "print(2)"))
+    with pytest.raises(ValueError, match="has changed, run it"):
+        notebooks.with_stored_outputs(notebooks.from_source(source), stored)

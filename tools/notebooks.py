@@ -1,10 +1,11 @@
-"""python tools/notebooks.py [--check] [NAME ...]
+"""python tools/notebooks.py [--check | --words] [NAME ...]
 
 Make notebooks/*.ipynb from their reviewable sources, notebooks/sources/*.py (jupytext percent).
 
 Each notebook is executed; only the outputs of cells tagged nbval-check-output are stored, because
 they are the same on every machine. A stored measurement would give the predictions away, and would
 be another machine's. --check only compares the notebooks' cells with the sources, without running.
+--words is for a change of text: it runs nothing and keeps the outputs of cells that stay the same.
 """
 
 import argparse
@@ -62,6 +63,20 @@ def keep_deterministic_outputs(notebook: nbformat.NotebookNode) -> None:
                 cell["outputs"], cell["execution_count"] = [], None
 
 
+def with_stored_outputs(notebook: nbformat.NotebookNode, stored: Path) -> nbformat.NotebookNode:
+    """Take over the outputs of a notebook's tagged cells. Raises ValueError if one has changed."""
+    before = nbformat.read(stored, 4)
+    known = {cell.source: cell for cell in before.cells}
+    notebook.metadata = before.metadata
+    for cell in notebook.cells:
+        if CHECKED in cell.metadata.get("tags", []):
+            if cell.source not in known:
+                raise ValueError(f"{stored.name}: a cell with a stored output has changed, run it")
+            for name in ("outputs", "execution_count"):
+                cell[name] = known[cell.source][name]
+    return notebook
+
+
 def merge_streams(outputs: list) -> list:
     """One print may arrive in pieces, cut at random: join neighbours of one stream."""
     merged = []
@@ -91,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="lessons to make, such as 04 (default: all)")
     parser.add_argument("--check", action="store_true", help="compare, do not run")
+    parser.add_argument("--words", action="store_true", help="keep stored outputs, do not run")
     args = parser.parse_args()
     stale = []
     for source in sources():
@@ -102,6 +118,9 @@ def main() -> int:
                 stale.append(target.name)
             continue
         began = time.monotonic()
+        if args.words:
+            nbformat.write(with_stored_outputs(from_source(source), target), target)
+            continue
         notebook = execute(from_source(source))
         keep_deterministic_outputs(notebook)
         nbformat.write(notebook, target)

@@ -174,9 +174,9 @@ titles = [text.splitlines()[0].lstrip("# ") for text in texts]
 Table([{"file": f.name, "lesson": title} for f, title in zip(lessons, titles, strict=True)])
 
 # %% [markdown]
-# All lessons have the same parts: the question, the idea, a prediction, what changes in the script,
-# the run, how to read the measurement, the proof that the result is still right, something broken
-# to diagnose, an exercise, when to use it, and sources.
+# Lessons 01 to 08 have the same parts: the question, the idea, a prediction, what changes in the
+# script, the run, how to read the measurement, the proof that the result is still right, something
+# broken to diagnose, exercises, when to use it, and sources.
 
 # %% [markdown]
 # ## Run it
@@ -281,8 +281,9 @@ alone = launch("cpu", steps=20, global_batch=32)
 guess_alone.score(1e3 * alone.seconds_per_step)
 
 # %% [markdown]
-# If two ranks are less than twice as fast as one, you see the price of working together. Lesson 04
-# measures it. The next cell compares everything that was recorded.
+# On CPU ranks: if two are less than twice as fast as one, you see the price of working together.
+# (Two GPUs against one CPU core say nothing about that.) Lesson 04 measures it. The next cell
+# compares everything that was recorded.
 
 # %%
 from bootcamp import check
@@ -378,7 +379,7 @@ print(ghosts())
 # ### First: one line is missing
 #
 # A script of yours: it reads data and computes a loss, but the model learns nothing, for one line
-# is missing. The next cell writes it.
+# is missing. The next cell writes the script and says where it is.
 
 # %%
 from bootcamp import exercise
@@ -387,7 +388,8 @@ print(exercise.start("first_run"))
 
 # %% [markdown]
 # Open the file, mend it, save it, and run the next cell. It runs *your* script and compares it with
-# the baseline. `exercise.solution("first_run")` shows the solution as a diff.
+# the **baseline**, the same training in one process on one CPU core.
+# `exercise.solution("first_run")` shows the solution as a diff.
 
 # %%
 print(exercise.check("first_run"))

@@ -131,8 +131,9 @@ dist.reduce_scatter(piece_of_sum, pieces)
 piece_of_sum
 
 # %% [markdown]
-# In **all-to-all** each rank sends another piece to each rank. In the next cell the piece from rank
-# 1 to rank 3 is the number 13. Look at the four results as a square: what has happened to its rows?
+# In **all-to-all** each rank sends a different piece to each rank. In the next cell the piece from
+# rank 1 to rank 3 is the number 13. Look at the four results as a square: what has happened to its
+# rows?
 
 # %%
 # %%ranks
@@ -439,8 +440,9 @@ plots.show(ddp.ring(ranks=3))
 
 # %% [markdown]
 # The next cell has the same simulation one step at a time, and other collectives too. Move `step`
-# to its end and follow one chunk; then compare the ring with the tree on 8 ranks: which takes fewer
-# steps, and which rank has to send most?
+# to its end and follow one chunk, which is such a piece. Then choose 8 ranks and the **tree**, in
+# which sums go up from rank to rank and the result comes down again: does it take fewer steps than
+# the ring, and which rank has to send most?
 
 # %%
 controls = playground.collective()
@@ -456,7 +458,8 @@ from bootcamp.table import Table
 Table([{"ranks": n, "sent by a rank / gradients": 2 * (n - 1) / n} for n in (1, 2, 3, 4, 8, 64)])
 
 # %% [markdown]
-# It never reaches 2, however many ranks there are. This is why data parallelism scales so far.
+# It never reaches 2, however many ranks there are: the bytes of a rank hardly grow. The number of
+# steps of the ring does grow; lesson 04b shows what that costs.
 #
 # Is it true? The next cell counts. Linux keeps count of what each connection has sent, and each
 # rank's record holds the sum. CPU ranks are used for it on every machine, since NCCL's way past
@@ -496,8 +499,9 @@ plots.show(plots.memory(alone, library))
 # %% [markdown]
 # ## Prove it
 #
-# The next cell runs DDP and the CPU baseline again, with two optimizers, and compares every step's
-# loss, the final parameters, and which samples each rank trained on.
+# The next cell holds DDP, and the script by hand, against the **baseline**: the same training in
+# one process on one CPU core. It does so with two optimizers, and compares every step's loss, the
+# final parameters, and which samples each rank trained on.
 
 # %%
 from bootcamp import check
@@ -847,8 +851,8 @@ plots.show(ddp.loss_by_samples(curves))
 
 # %% [markdown]
 # The next cell gives the numbers: the mean loss of the last steps, and the highest loss of any
-# step. A model that knows nothing has a loss of ln 256; one that is clearly higher means that a
-# step went too far.
+# step. A model that knows nothing gives all 256 possible bytes the same probability: its loss is
+# ln 256. A loss that is clearly higher means that a step went too far.
 
 # %%
 import math
@@ -976,8 +980,8 @@ where_ranks_stand(hung, only_0)
 # here do with `--timeout`: long enough for the slowest step, and short enough to pay for.
 # </details>
 #
-# A time-out is the *good* case. Here two ranks average two numbers each, a loss of 1 and a count
-# of 1000, but in different order. What should the sums be?
+# A time-out is the *good* case. In the next cell two ranks add up two numbers each, a loss of 1 and
+# a count of 1000, but in different order. What should the sums be?
 
 # %% tags=["nbval-check-output"]
 swapped = launch(SNIPPETS / "collective_order.py", 2, device="cpu", finishes=False, quiet=True)

@@ -681,18 +681,18 @@ print(exercise.check("steps_between_saves", steps_between_saves))
 #
 # ### Third: a save that can be killed
 #
-# Write `save(state, path)` so that 20 kills leave 20 loadable files. The next cell writes your
-# script: as it stands, it saves in place.
+# Write `save(state, path)` so that 20 kills leave 20 loadable files, and a power cut would too. The
+# next cell writes your script: as it stands, it saves in place. Edit it and save it.
 
 # %%
-exercise.start("save_for_good")
+print(exercise.start("save_for_good"))
 
 # %% [markdown]
 # The next cell tests it: it kills a process that saves with your function, and looks at what your
 # function did to files, since a kill cannot show a missing sync.
 
 # %%
-exercise.check("save_for_good")
+print(exercise.check("save_for_good"))
 
 # %% [markdown]
 # `exercise.solution("save_for_good")` shows a solution as a difference to your script. The question

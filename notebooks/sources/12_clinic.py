@@ -34,10 +34,10 @@ Table([{"program": c.file, "its owner says": c.task.split('"')[1]} for c in clin
 # - **It raises.** Several ranks write errors, and most of them only tell that another rank is gone.
 #   Look for the error that came *first*. Torch's own text often names the cause in its first or its
 #   last sentence.
-# - **It waits.** Each rank stands in a collective, and no two of them in the same. Ask every rank
-#   for its **stack**, the list of calls that it is in. The launcher of this course does so after
-#   some seconds without progress; elsewhere `py-spy dump` does it. Then look for the line of the
-#   script that differs.
+# - **It waits.** Some ranks stand in a collective that others have not called: those are in another
+#   one, or have gone on without it. Ask every rank for its **stack**, the list of calls that it is
+#   in. The launcher of this course does so after some seconds without progress; elsewhere `py-spy
+#   dump` does it. Then look for the line of the script that differs.
 # - **It ends, and is wrong.** Nothing points at the fault. You need something to hold it against:
 #   the same program on one rank, the numbers of the samples, the parameters of two ranks side by
 #   side.
@@ -65,8 +65,8 @@ guess_silent = predict(
 guess_silent
 
 # %% [markdown]
-# The second is about `same_order`. 32 samples are shared out to two ranks, in each of three epochs.
-# The line that would tell the sampler which epoch it is, is missing. The next cell asks.
+# The second is about `same_order`, whose loss has a saw-tooth. 32 samples are shared out to two
+# ranks, in each of three epochs. The next cell asks what rank 0 gets to see.
 
 # %%
 guess_met = predict(
@@ -75,9 +75,8 @@ guess_met = predict(
 guess_met
 
 # %% [markdown]
-# The third is about `own_start`. Two ranks begin with different parameters, and average their
-# gradients in each of ten steps. The next cell asks what that does to the distance between the two
-# models.
+# The third is about `own_start`. Each rank has a seed of its own, and the gradients are averaged in
+# each of ten steps. The next cell asks what that does to the distance between the two models.
 
 # %%
 guess_apart = predict(
@@ -119,7 +118,7 @@ guess_silent.score(found.column("ended").count("by itself"), within=0)
 # %% [markdown]
 # ### It raises
 #
-# #### `no_address`: nobody told them where
+# #### `no_address`: they never meet
 #
 # The first program is started by hand, twice, once for each rank. The next cell writes and shows
 # it.
@@ -157,7 +156,7 @@ print(exercise.check("clinic_no_address"))
 # </details>
 
 # %% [markdown]
-# #### `super_net`: a class that was renamed
+# #### `super_net`: it fails before training
 #
 # One process, no collective. But no network, no training. The next cell shows the program.
 
@@ -192,7 +191,7 @@ print(exercise.check("clinic_super_net"))
 # </details>
 
 # %% [markdown]
-# #### `moved_on_rank_0`: moved on rank 0 only
+# #### `moved_on_rank_0`: rank 1 fails
 #
 # On a machine with GPUs this is the line `if rank == 0: model.cuda()`. To show it on a machine
 # without one, the program uses another pair of places: the model is made on the **meta device**,
@@ -232,7 +231,7 @@ print(exercise.check("clinic_moved_on_rank_0"))
 # </details>
 
 # %% [markdown]
-# #### `wrapped_twice`: wrapped once more
+# #### `wrapped_twice`: sharded and replicated
 #
 # Lesson 08 had the idea and its failure. Here is it again, in few lines, for you to mend. The next
 # cell shows it.
@@ -267,7 +266,7 @@ print(exercise.check("clinic_wrapped_twice"))
 # </details>
 
 # %% [markdown]
-# #### `sometimes_unused`: used in every other step
+# #### `sometimes_unused`: the second step fails
 #
 # A part of this network takes part in some steps only. The next cell shows it.
 
@@ -313,7 +312,7 @@ print(exercise.start("clinic_apex_amp"))
 clinic.show("clinic_apex_amp")
 
 # %% [markdown]
-# The next cell runs it.
+# The next cell runs it. At which line does it end?
 
 # %%
 clinic.examine("clinic_apex_amp")
@@ -338,9 +337,9 @@ print(exercise.check("clinic_apex_amp"))
 # </details>
 
 # %% [markdown]
-# #### `saved_by_all`: two writers, one file
+# #### `saved_by_all`: a file that can't be read
 #
-# Both ranks save the same model to the same path. The next cell shows the program.
+# The file is sometimes good and sometimes not. The next cell shows the program.
 
 # %%
 print(exercise.start("clinic_saved_by_all"))
@@ -412,9 +411,9 @@ print(exercise.check("clinic_own_loss"))
 # %% [markdown]
 # ### It waits
 #
-# #### `evaluated_on_rank_0`: only rank 0 evaluates
+# #### `evaluated_on_rank_0`: it stands still in the validation
 #
-# There is a barrier, so nobody runs ahead. The next cell shows the program.
+# Training is over, and the program does not end. The next cell shows it.
 
 # %%
 print(exercise.start("clinic_evaluated_on_rank_0"))
@@ -450,7 +449,7 @@ print(exercise.check("clinic_evaluated_on_rank_0"))
 # %% [markdown]
 # ### It ends, and is wrong
 #
-# #### `same_order`: the epochs repeat
+# #### `same_order`: a saw-tooth
 #
 # The loss has a saw-tooth. The next cell shows how the data is read.
 
@@ -492,7 +491,7 @@ assert len(met) == 16, "rank 0 met other samples in another epoch"
 guess_met.score(len(met))
 
 # %% [markdown]
-# #### `summed`: summed, not averaged
+# #### `summed`: better with more ranks
 #
 # This one looks like a success. The next cell shows the program.
 
@@ -529,16 +528,17 @@ print(exercise.check("clinic_summed"))
 # </details>
 
 # %% [markdown]
-# #### `own_start`: each from its own start
+# #### `own_start`: the ranks drift apart
 #
-# Noise that differs, a model that shall not. The next cell shows the program.
+# The noise must differ between the ranks, the model must not. The next cell shows the program.
 
 # %%
 print(exercise.start("clinic_own_start"))
 clinic.show("clinic_own_start")
 
 # %% [markdown]
-# The next cell runs it. The last line of each rank is the length of all its parameters.
+# The next cell runs it. The last line of each rank gives the norm of all its parameters (the root
+# of the sum of their squares). Is it the same on both?
 
 # %%
 clinic.examine("clinic_own_start")

@@ -1,7 +1,8 @@
 # %% [markdown]
 # # 13 Bring your own model: your script on several ranks, and the proof
 #
-# **60 minutes**, on any machine. Longer if you port a script of your own right away.
+# **60 minutes**, on any machine, after lesson 04; the part "To shards" after lesson 07. Longer if
+# you port a script of your own right away.
 #
 # After this lesson you can take a training script that knows nothing of ranks, give it a seam where
 # ranks fit in, hold its losses, samples and parameters against one process, move it to DDP and to
@@ -11,7 +12,7 @@
 # ## The question
 #
 # The scripts of this course were written to be moved to ranks. Yours was not. What has to be done
-# to it, in which order, and how do you know after each step that it still trains the same?
+# to it, in which order, and how do you know that the ranks train what one process trains?
 #
 # The next cell starts to load PyTorch in the background.
 
@@ -46,21 +47,23 @@ print(run_command(["python", str(BRING / "as_it_came.py"), "--epochs", "2"]))
 # - Nothing is sent: they are two trainings, not one.
 # - `--batch-size` would mean the batch of one copy, so the batch of a step would grow with the
 #   number of copies.
-# - Dropout would draw the same random numbers in both, or different ones, as the seeds have it. One
-#   process would draw others again.
+# - Dropout would draw the same masks in both copies, since both set seed 0, for other samples. One
+#   process with the whole batch would draw others.
 # </details>
 
 # %% [markdown]
 # ## The idea
 #
-# Three steps, and a proof after each:
+# Three steps:
 #
 # 1. **A seam.** Still one process, but the script now has a rank and a world size (0 of 1), deals
-#    out its samples by them, and writes a record. It must train as before.
+#    out its samples by them, and writes a record. The order of the samples changes here, and an
+#    incomplete last batch is left out. So look at the losses of both: they must fall alike, but
+#    they can't be equal number by number. From now on this script is the baseline.
 # 2. **Ranks.** The seam is filled: a process group, DDP, the mean of the loss. It must train as in
-#    step 1.
+#    step 1, and that is proved.
 # 3. **What you came for.** Shards, a pipeline, mixed precision: whatever the lessons before had.
-#    It must still train as in step 1, or you can say why not.
+#    Prove it against step 1 too, or say why it can't be equal.
 #
 # Do not skip the first. If a script changes its order of samples *and* gets ranks at once, nobody
 # can tell which of the two changed the loss.
@@ -199,11 +202,11 @@ broken
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The losses differ, and so do the parameters. Nothing is wrong with the port: each rank draws its
-# own random numbers for its own samples, and one process draws others. Both are right trainings,
-# but they can't be compared number by number. So **prove without randomness, then train with it**.
-# (In real training let the ranks draw *different* numbers: seed with `seed + rank` after the model
-# has been built. Here both ranks have one seed, and their dropout masks are alike.)
+# The losses differ, and so do the parameters. Nothing is wrong with the port: a rank draws a mask
+# for its share of the batch, and one process draws one for the whole batch, so the masks differ.
+# Both are right trainings, but they can't be compared number by number. So **prove without
+# randomness, then train with it**. (Here both ranks have seed 0, and draw equal masks. In real
+# training they should differ: seed with `seed + rank` after the model has been built.)
 # </details>
 #
 # What else makes equal training impossible, and what to do for the proof:
@@ -214,7 +217,7 @@ broken
 # | batch norm | statistics of a share | freeze it for the proof, or `SyncBatchNorm` |
 # | loss is a sum | averaged gradients are N times too small | take the mean |
 # | padded tokens | ranks have different numbers of them | weigh by the tokens of all ranks |
-# | gradient clipping | shards need the norm of the whole | the wrapper's own clipping |
+# | gradient clipping | the norm must be that of all shards | `clip_grad_norm_` knows FSDP2's |
 # | learning rate by epoch | fewer steps if the batch grows | keep the global batch for the proof |
 # | metrics on one rank | a share's metric, not the batch's | all-reduce them |
 # | saving, printing | N times to the same place | rank 0 only |

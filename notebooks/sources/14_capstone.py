@@ -1,7 +1,8 @@
 # %% [markdown]
 # # 14 Capstone: compose a strategy
 #
-# **60 minutes**, on Linux with network namespaces; elsewhere without the slow link.
+# **60 minutes**, after lessons 04, 06b, 07 and 08, on Linux with network namespaces; elsewhere
+# without the slow link.
 #
 # After this lesson you can choose a strategy for given hardware as you would at work: by what a
 # rank holds, what crosses which link, and what the clock says. There is more than one answer.
@@ -43,15 +44,16 @@ print(f"No hosts can be made here: {missing}." if missing else "Two hosts can be
 # %% [markdown]
 # ## The idea
 #
-# A **plan** is a script of the course with its flags, such as `"fsdp"` or
-# `{"script": "hsdp", "shard": 2}`, or a script of yours. The checker
+# A **plan** is a dictionary: a script of the course, or the path of yours, and its flags, such as
+# `{"script": "hsdp", "shard": 2}`. A flag `--micro-batches 8` becomes `"micro_batches": 8`. The
+# checker
 #
 # 1. runs it on the slow link and measures tokens per second,
 # 2. looks what the fullest rank holds: parameters, gradients, optimizer state *and* activations,
 #    all counted while it trains,
 # 3. proves with both optimizers that it trains what one process trains.
 #
-# So you need two tables in your head. What does each strategy make smaller?
+# So you need a table in your head: what does each strategy make smaller, and what does it send?
 #
 # | Strategy | states | activations | over the link between the hosts |
 # |---|---|---|---|
@@ -60,13 +62,13 @@ print(f"No hosts can be made here: {missing}." if missing else "Two hosts can be
 # | HSDP, a host as a row | share of a host | share of the batch | gradients' shards |
 # | tensor parallel | share | most of them whole | activations, several times a block |
 # | pipeline | own layers | own layers, per micro-batch under way | activations at one cut |
-# | data parallel × pipeline | own layers | both | one of the two, as the mesh lies |
+# | data parallel × pipeline | own layers | own, a share | gradients or activations, by the mesh |
 
 # %% [markdown]
 # ## Predict
 #
-# Start with DDP, which everybody tries first. The next cell runs it once on the task, and asks
-# before it shows anything.
+# Start with DDP, which everybody tries first. The next cell trains the model in one process, to
+# know its size, and asks what a rank of DDP will hold and send.
 
 # %%
 from bootcamp import check
@@ -139,7 +141,7 @@ entered
 # `None` enters nothing.
 
 # %%
-MY_PLAN = None  # such as {"script": "fsdp"}
+MY_PLAN = None  # such as {"script": "fsdp"} or {"script": "pp", "micro_batches": 8}
 
 if MY_PLAN:
     print(capstone.enter("me", **MY_PLAN))
@@ -194,9 +196,10 @@ print(exercise.check("capstone_small", None))
 # %% [markdown]
 # ### The first place
 #
-# There is no solution to this one. Combine what the family has: `--mesh` of `ddp_pp` says how many
-# pipelines there are, `--micro-batches` and `--schedule` change a pipeline, `--keep-gathered` FSDP,
-# `--hook` of `ddp_options` compresses. (Is a compressed gradient still the same training? Try.)
+# There is no solution to this one. Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means
+# two pipelines of two ranks, `"micro_batches"` and `"schedule"` change a pipeline,
+# `"keep_gathered": True` changes FSDP, `"hook"` of `ddp_options` compresses. (Is a compressed
+# gradient still the same training? Try.)
 # Or write your own script: start from `src/_train_fsdp.py`, and train the batch in parts, or
 # compute activations twice, as lesson 02 had it.
 #

@@ -74,6 +74,8 @@ class Task:
 
     def help(self, attempts: int = 1) -> str:
         """The hint, from the second attempt on the stronger one too, and where the solution is."""
+        if not attempts:
+            return "Try it first: a hint comes with the first attempt."
         lines = [f"Hint: {self.hint}"]
         lines += [f"Stronger hint: {self.stronger}"] if attempts > 1 else []
         return "\n".join([*lines, f'The solution: exercise.solution("{self.name}")'])
@@ -201,7 +203,8 @@ def check(name: str, given=None) -> Result:
             return Result(False, f'Not started yet: run exercise.start("{name}") first.')
         if given.read_text() == exercise.starting_point():
             return Result(
-                False, f"Not solved yet: the script is still the starting point.\n{exercise.help()}"
+                False,
+                f"Not solved yet: the script is still the starting point.\n{exercise.help(0)}",
             )
     return _noted(exercise, given)
 
@@ -210,7 +213,7 @@ def _noted(exercise: Task, given) -> Result:
     try:
         says = exercise.attempt(given)
     except NotTried as wrong:
-        return _unsolved(exercise, wrong, attempts=1)
+        return _unsolved(exercise, wrong, attempts=0)
     except Wrong as wrong:
         attempts = journal.note_exercise(exercise.name, solved=False)
         return _unsolved(exercise, wrong, attempts)

@@ -610,7 +610,8 @@ TASKS = [
                 right=True,
             ),
         ),
-        hint="What does the first axis of a mesh do in lesson 08?",
+        hint="fully_shard was given a mesh of two axes and shards along the second. What can it do "
+        "along the first?",
         stronger="Take DistributedDataParallel out. fully_shard(model, mesh=mesh) does both.",
     ),
     _case(

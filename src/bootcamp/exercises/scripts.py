@@ -279,9 +279,8 @@ TASKS = [
                 "schedule.step once in each step, not only the first or the last.",
             ),
         ),
-        hint="Every rank calls schedule.step once in a step. Only the rank with the first "
-        "stage passes inputs. Only the one with the last stage passes target= and losses=, "
-        "an empty list that the schedule fills. Elsewhere losses stays empty.",
+        hint="Every rank calls schedule.step once in a step. Which rank has inputs to pass, which "
+        "one needs the targets, and where do losses come from? first_here and last_here tell you.",
         stronger="if last_here: schedule.step(*given, target=targets, losses=losses), else: "
         "schedule.step(*given), where given is (inputs,) with the first stage and "
         "() elsewhere.",
@@ -346,8 +345,8 @@ TASKS = [
                 "then the model, which takes what is left.",
             ),
         ),
-        hint="fully_shard takes DDP's place: call it on each block, model[1:-1], and at last "
-        "on the whole model, which has what is left. The optimizer is built after that.",
+        hint="fully_shard takes DDP's place. What is one unit of it in this model, and what is "
+        "left over? Which comes first, the sharding or the optimizer?",
         stronger="for block in model[1:-1]: fully_shard(block); then fully_shard(model). No "
         "DistributedDataParallel, and no parameter that is taken from the model "
         "before.",
@@ -358,8 +357,8 @@ TASKS = [
         "good file.\nstate is a dictionary for torch.save, path a pathlib.Path. The file at "
         "path is the old one or\nthe new one at every moment, also after a power cut.",
         solution="save",
-        hint="Write to another name in the same folder, flush and os.fsync that file, then "
-        "os.replace it to its place.",
+        hint="At which moment does the path hold no good file? What can be written elsewhere "
+        "first, and what must be certain before it takes its place?",
         stronger='beside = path.with_name(...); with open(beside, "wb") as file: '
         "torch.save(state, file), file.flush(), os.fsync(file.fileno()); then "
         "os.replace(beside, path).",
