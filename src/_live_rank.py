@@ -28,7 +28,7 @@ from ipyparallel.engine.app import IPEngine
 from bootcamp import machine, processes
 
 TICK_SECONDS = 0.2
-STATE_BYTES = 120
+STATE_BYTES = 160
 BACKSTOP = timedelta(seconds=60)  # a waiting rank is noticed sooner; this is for what is not seen
 IDLE_SHARE = 0.2  # a rank that uses less of a core than this does not compute
 LOST = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket", "abort")
@@ -152,7 +152,7 @@ def keep_watch() -> None:
         computes = backend != "nccl" and cpu - used > IDLE_SHARE * (now - since)
         if call != last or computes:
             last, since, used = call, now, cpu
-        said = {"in": call[0], "seconds": now - since} if call else {}
+        said = {"in": call[0], "seconds": now - since, "calls": calls()} if call else {}
         os.pwrite(path, json.dumps(said).ljust(STATE_BYTES).encode(), 0)
 
 

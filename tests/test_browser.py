@@ -260,7 +260,9 @@ def interrupts_a_run(notebook) -> None:
 def closes_and_reopens_the_monitor(notebook, lab, folder) -> None:
     """A run of somebody else: the page goes while it trains, and finds it again."""
     flags = {"steps": 100_000, "device": "cpu", "quiet": True, "raises": False}
-    running = threading.Thread(target=lambda: launch("ddp", 2, run_dir=folder, **flags))
+    running = threading.Thread(
+        target=lambda: launch("ddp", 2, run_dir=folder, **flags), daemon=True
+    )
 
     def step() -> int:
         found = re.search(r"(\d+) of \d+ steps", notebook.output("monitor"))
@@ -276,6 +278,7 @@ def closes_and_reopens_the_monitor(notebook, lab, folder) -> None:
         notebook.run("monitor")
         notebook.until(lambda: step() > seen, "the reopened monitor to go on")
     finally:
+        notebook.until((folder / "ranks" / "1.beat").exists, "a sign of rank 1")
         pid, _, _ = heartbeat.read(folder / "ranks" / "1.beat")
         os.kill(pid, signal.SIGKILL)
         running.join(60)

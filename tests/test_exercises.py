@@ -1,5 +1,6 @@
 """Exercises that are a function in a cell: their checker, and the journal of what a reader does."""
 
+import functools
 import json
 
 import pytest
@@ -78,6 +79,20 @@ def test_a_wrong_function_is_told_what_was_expected_and_seen(given, says):
     result = exercise.try_out(RING, given)
     assert not result.solved
     assert says in str(result)
+
+
+def test_a_function_that_changes_its_lists_is_judged_on_the_cases_as_they_are():
+    def spoilt(numbers):
+        numbers.sort()
+        return numbers[0]
+
+    first = FunctionExercise(
+        "f", "", "h", "s", solved_by=lambda numbers: numbers[0], cases=(([3, 1, 2],),)
+    )
+    for _ in range(2):
+        assert not exercise.try_out(first, spoilt).solved
+    assert exercise.try_out(first, lambda numbers: numbers[0]).solved
+    assert "your function([3" in str(exercise.try_out(first, functools.partial(spoilt, 1, 2)))
 
 
 def test_sequences_are_compared_entry_by_entry():

@@ -309,6 +309,7 @@ def test_gpus_are_named_by_uuid(monkeypatch):
         (None, 3, ["GPU-aaa", "GPU-bbb", "GPU-ccc"]),
         ("2, 0", 2, ["GPU-ccc", "GPU-aaa"]),
         ("GPU-b", 1, ["GPU-bbb"]),
+        ("1", 8, ["GPU-bbb"]),
         ("1,7,0", 1, ["GPU-bbb"]),
         ("MIG-1,MIG-2", 2, ["gpu-MIG-1", "gpu-MIG-2"]),
         ("", 0, []),

@@ -51,7 +51,7 @@ def test_a_lesson_is_put_back(here):
     assert notebooks.same_cells(made, reset.find("04"))
     assert not any(cell.get("outputs") for cell in made.cells)
     after = files(here)
-    assert "my own note" in after["04_ddp.before.ipynb"]
+    assert "my own note" in after["work/04_ddp.before.ipynb"]
     assert after["work/data_parallel.py.before"] == "mine"
     assert "work/data_parallel.py" not in after
     assert after["work/with_horovod.py"] == "another lesson's"
@@ -68,8 +68,8 @@ def test_twice_loses_nothing(here):
         (here / "work" / "data_parallel.py").write_text(text)
         reset.reset("04")
     before = files(here)
-    assert "first reader" in before["04_ddp.before.ipynb"]
-    assert "second reader" in before["04_ddp.before-2.ipynb"]
+    assert "first reader" in before["work/04_ddp.before.ipynb"]
+    assert "second reader" in before["work/04_ddp.before-2.ipynb"]
     assert before["work/data_parallel.py.before"] == "first reader"
     assert before["work/data_parallel.py.before-2"] == "second reader"
     assert "left as it is" in reset.reset("04")[0]
@@ -85,7 +85,7 @@ def test_a_notebook_as_it_came_is_left_and_a_torn_one_is_kept(here):
     assert files(here) == before
     path.write_text('{"cells": [')
     reset.reset("04")
-    assert files(here)["04_ddp.before.ipynb"] == '{"cells": ['
+    assert files(here)["work/04_ddp.before.ipynb"] == '{"cells": ['
     path.unlink()
     reset.reset("04")
     assert notebooks.same_cells(nbformat.read(path, 4), reset.find("04"))

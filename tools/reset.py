@@ -1,7 +1,7 @@
 """python tools/reset.py LESSON, or: python tools/reset.py --catch-up LESSON
 
 Put a lesson back to its starting state: its notebook without outputs, and none of the reader's
-scripts for its exercises. What was there is kept beside it with `.before` in its name.
+scripts for its exercises. What was there is kept in notebooks/work/ with `.before` in its name.
 
 --catch-up is for who begins at this lesson: the solutions of the exercises before it, where the
 reader has nothing of their own, what the lessons before it were for, and which of them it needs.
@@ -11,6 +11,7 @@ All of this is read from notebooks/sources/ and the map in README.md.
 import argparse
 import ast
 import re
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -82,11 +83,12 @@ def is_untouched(path: Path, source: Path) -> bool:
 
 
 def set_aside(path: Path, suffix: str) -> Path:
-    """Rename a file to NAME.suffix, or to a name with a number where that is taken."""
-    number = 1
-    while (beside := path.with_suffix(f".{numbered(suffix, number)}")).exists():
+    """Move a file to the readers' scripts as NAME.suffix, with a number where that is taken."""
+    place, number = WORK / path.name, 1
+    place.parent.mkdir(parents=True, exist_ok=True)
+    while (beside := place.with_suffix(f".{numbered(suffix, number)}")).exists():
         number += 1
-    return path.rename(beside)
+    return Path(shutil.move(path, beside))
 
 
 def numbered(suffix: str, number: int) -> str:

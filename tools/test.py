@@ -18,9 +18,10 @@ from bootcamp import descendants, hosts
 ROOT = Path(__file__).resolve().parents[1]
 CELL_SECONDS = 240
 SHARDED = ["tests/test_checkpoint.py", "tests/test_sharding.py", "tests/test_hosts.py"]
-CLASSROOM = ["clinic", "exercise_mistakes", "bring", "capstone", "slides", "widgets", "live"]
+CLASSROOM = ["clinic", "exercise_mistakes", "bring", "capstone", "slides", "widgets"]
 CLASSROOM = [f"tests/test_{name}.py" for name in CLASSROOM]
-ALONE = ["tests/test_faults.py", "tests/test_launch.py", "tests/test_browser.py"]
+ALONE = ["faults", "launch", "live", "browser"]
+ALONE = [f"tests/test_{name}.py" for name in ALONE]
 
 
 def stages() -> list[list[dict[str, list[str]]]]:

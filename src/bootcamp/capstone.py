@@ -6,6 +6,7 @@ second. A plan is a script of the family, or the reader's own, with its flags. I
 """
 
 import contextlib
+import inspect
 import json
 import time
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ MODEL = {"model": "gpt", "size": "tiny", "global_batch": 32}
 RANKS, HOSTS, LINK = 4, 2, "20mbit"
 STEPS = 8
 MOST_BYTES = 16_500_000  # on any rank: parameters, gradients, optimizer state and activations
-FIXED = {*MODEL, "steps", "optimizer", "seed", "dtype", "device", "hosts", "link", "ranks", "lr"}
+OPTIONS = set(inspect.signature(launch.launch).parameters) - {"script", "flags"}
+FIXED = OPTIONS | {*MODEL, "steps", "optimizer", "seed", "dtype", "lr", "cores_per_rank"}
 KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
 
@@ -150,12 +152,13 @@ def board() -> Table:
             "plan": row["plan"],
             "tokens/s": row["tokens_per_second"],
             "MB on a rank": row.get("rank_bytes") and row["rank_bytes"] / 1e6,
+            "link": row.get("link") or "none",
             "models on the link": row.get("link_sizes"),
             "not valid": row.get("why_not", ""),
         }
         for place, row in enumerate(rows, start=1)
     ]
-    return Table(shown, f"{RANKS} ranks on {HOSTS} hosts, link {LINK}; measured on this machine")
+    return Table(shown, f"{RANKS} CPU ranks; measured on this machine")
 
 
 def _entries() -> list[dict]:

@@ -253,7 +253,7 @@ def _why_losses(proof: Proof, pairs: list[tuple[float, float]], tolerance: float
 
 
 def _whole_factor(mine: float, its: float) -> int:
-    """How many times `its` is `mine`, where that is a whole number within a percent; else 0."""
+    """How many times `its` is `mine`, where that is within 0.01 of a whole number; else 0."""
     factor = mine / its if math.isfinite(mine) and its else 0.0
     return round(factor) if abs(factor - round(factor)) < 0.01 else 0
 

@@ -30,6 +30,7 @@ from pathlib import Path
 
 from bootcamp import descendants
 
+CORE_ASKS = 20  # how often to look for free cores before sharing some
 POLL_SECONDS = 0.1
 LONGEST_TEXT = 1 << 16
 PATIENT_ASKS = 50  # how often another may be deciding before the reader hears of it
@@ -77,7 +78,7 @@ def gpus(visible: str | None, count: int) -> list[dict]:
         entries = [entry.strip() for entry in visible.split(",")]
     found = [_gpu(entry, uuids) for entry in entries]
     found = list(itertools.takewhile(bool, found))  # as CUDA does: the first unknown ends the list
-    if len(found) == count:
+    if found and len(found) == min(len(entries), count):
         return found
     return [_device(f"gpu-{entry}", f"GPU {entry}", entry) for entry in entries[:count]]
 
@@ -117,9 +118,14 @@ def _open_folder(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _for_everybody(), contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o1777)
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         raise _useless(path, error.strerror) from None
+    mode = os.fstat(handle).st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        os.close(handle)
+        raise _useless(path, "others may remove files in it (its sticky bit is not set)")
+    return handle
 
 
 def _useless(what: Path | str, why: str) -> LeaseError:
@@ -185,7 +191,7 @@ def _read(handle: int) -> dict:
     """What the holder has written into a lock file; empty where it says nothing."""
     try:
         said = json.loads(os.pread(handle, LONGEST_TEXT, 0) or b"{}")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # somebody else's text may be anything
         return {}
     return said if isinstance(said, dict) else {}
 
@@ -394,7 +400,9 @@ def _waiting(place: int) -> list[dict]:
             os.close(handle)  # nobody waits there
             continue
         said = _read_of_another(place, name)
-        if isinstance(said.get("number"), int) and isinstance(said.get("devices"), list):
+        devices = said.get("devices")
+        named = isinstance(devices, list) and all(isinstance(key, str) for key in devices)
+        if isinstance(said.get("number"), int) and named:
             found.append(said)
     return found
 
@@ -403,7 +411,7 @@ def _still_there(said: dict) -> list[int]:
     """Which of the processes that used a device have not ended yet."""
     processes = said.get("processes")
     items = processes.items() if isinstance(processes, dict) else ()
-    return [int(pid) for pid, start in items if pid.isdigit() and _lives(int(pid), start)]
+    return [int(pid) for pid, start in items if pid.isdecimal() and _lives(int(pid), start)]
 
 
 def _lives(pid: int, started: int) -> bool:
@@ -468,9 +476,12 @@ def take_cores(folder: Path | str, cores: list[int], ranks: int, each: int = 1) 
     cores: those that this process may use. each: how many a rank computes with. On a machine where
     nothing else runs that is place 0, as without leases.
     """
-    with contextlib.suppress(LeaseError), _in_order(folder) as place:
-        if place is not None:
-            return _free_cores(place, cores, ranks, each)
+    with contextlib.suppress(LeaseError):
+        for _ in range(CORE_ASKS):
+            with _in_order(folder) as place:
+                if place is not None:
+                    return _free_cores(place, cores, ranks, each)
+            time.sleep(POLL_SECONDS / 10)  # somebody decides just now
     return Cores()
 
 

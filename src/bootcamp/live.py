@@ -31,6 +31,7 @@ ATTEMPTS = 5
 PORTS = range(20000, 32000, 40)  # below those that the system gives to anybody
 RETURN_SECONDS = 10  # for ranks to come out of a cell that was ended, and to meet again
 STUCK_SECONDS = 1.0  # so long all ranks that still run must wait in collectives to be freed
+MEETING_SECONDS = 15.0  # the same where all are in the same one, and may only be slow
 POLL_SECONDS, LOOK_SECONDS = 0.002, 0.1
 CONTROLLER = [
     "--ip=127.0.0.1",
@@ -104,7 +105,7 @@ class LiveRanks:
             self._wait_for(lambda: len(self._client.ids) == self.count, "the live ranks")
             self.meet()
         except Exception as error:
-            self.end(str(error))
+            self.end(str(error) or type(error).__name__)
         finally:
             shutil.rmtree(private, ignore_errors=True)  # the key in it: everybody has read it
             self.ready.set()
@@ -121,9 +122,10 @@ class LiveRanks:
             self._start_controller(private, attempt)
             file = private / "security" / "ipcontroller-client.json"
             try:
-                while not (file.exists() and file.read_text().endswith("}")):
-                    self.check_alive()
-                    time.sleep(POLL_SECONDS)
+                self._wait_for(
+                    lambda file=file: file.exists() and file.read_text().endswith("}"),
+                    "the controller",
+                )
                 told = json.loads(file.read_text())
                 while self._client is None:
                     self.check_alive()
@@ -279,7 +281,10 @@ class Cell:
 
     def _free_if_stuck(self) -> None:
         states = {rank: self.live.state(rank) for rank in self.pending}
-        if all(state.get("seconds", 0) > STUCK_SECONDS for state in states.values()):
+        where = {(state.get("in"), state.get("calls")) for state in states.values()}
+        meet = len(states) == self.live.count and len(where) == 1  # in the same call, however slow
+        patience = MEETING_SECONDS if meet else STUCK_SECONDS
+        if all(state.get("seconds", 0) > patience for state in states.values()):
             self.waited_in |= {rank: state["in"] for rank, state in states.items()}
             self.live.cut(self.pending)
 
@@ -416,18 +421,20 @@ def run(code: str, ranks: list[int] | None = None, show=print) -> dict[int, str]
     _wait_until_ready(live, show)
     live.check_alive()
     chosen = _chosen(ranks, live.count)
-    with _interrupts_come_later():
-        cell = Cell(live, code, chosen)
+    cell = None
     try:
+        with _interrupts_come_later():
+            cell = Cell(live, code, chosen)
         cell.wait()
     except KeyboardInterrupt:
-        with launch._interrupts_wait():
-            cell.interrupt()
-            _show(cell, show)
-            cell.mend()
+        if cell:
+            with launch._interrupts_wait():
+                cell.interrupt()
+                _show(cell, show)
+                cell.mend()
         raise
-    _show(cell, show)
     with launch._interrupts_wait():
+        _show(cell, show)
         anew = cell.mend()
     if failure := cell.failure(anew):
         raise failure

@@ -63,7 +63,10 @@ class Noted(torch.utils.data.Sampler):
 
     @property
     def sample_ids(self) -> list[int]:
-        """The ids of the next batch that was dealt out and not asked for yet."""
+        """The ids of the next batch that was dealt out and not asked for yet.
+
+        Raises IndexError where there is none: the DataLoader has another batch size.
+        """
         return [self._dealt.popleft() for _ in range(self.batch_size)]
 
 

@@ -139,9 +139,11 @@ class Job:
         except Exception as error:  # could not start: the kernel shall hear it, not wait
             self.failure = summary.failure(None, "start", f"{type(error).__name__}: {error}")
         finally:
-            await self._end_all()
-            for held in self._leases:
-                held.release()
+            try:
+                await self._end_all()
+            finally:
+                for held in self._leases:
+                    held.release()
         return self._conclude()
 
     async def _take_devices(self) -> None:

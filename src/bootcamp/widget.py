@@ -6,6 +6,7 @@ test calls `draw` without a browser. Controls have labels and work from the keyb
 one to the next, the arrow keys move a slider.
 """
 
+import html
 from collections.abc import Callable
 
 from matplotlib.figure import Figure
@@ -54,13 +55,6 @@ def choice(label: str, options: list, value=None):
     )
 
 
-def tick(label: str, value: bool = False):
-    """A box to tick."""
-    import ipywidgets
-
-    return ipywidgets.Checkbox(value, description=label, indent=False)
-
-
 def shown(drawn) -> str:
     """A drawing as HTML: a figure as an image with its text alternative, HTML as it is, a table."""
     if isinstance(drawn, Figure):
@@ -82,7 +76,7 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
         try:
             return HTML(shown(draw(**{name: control.value for name, control in controls.items()})))
         except ValueError as why:
-            return HTML(f"<p><b>Not possible:</b> {why}.</p>")
+            return HTML(f"<p><b>Not possible:</b> {html.escape(str(why))}.</p>")
 
     display(ipywidgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"}))
     picture = display(drawing(), display_id=True)

@@ -234,7 +234,7 @@ def diagnose(name: str, answer: str | None = None) -> Plain:
 
 def _apart(a: list[float], b: list[float]) -> float:
     """The largest difference of two lists of numbers, infinite where they are not comparable."""
-    if len(a) != len(b) or not all(map(math.isfinite, [*a, *b])):
+    if a is None or b is None or len(a) != len(b) or not all(map(math.isfinite, [*a, *b])):
         return math.inf
     return max((abs(x - y) for x, y in zip(a, b, strict=True)), default=math.inf)
 

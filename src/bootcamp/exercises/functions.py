@@ -1,5 +1,6 @@
 """An exercise whose answer is one function that the reader writes in a cell."""
 
+import copy
 import inspect
 import math
 from collections.abc import Callable
@@ -32,12 +33,11 @@ class FunctionExercise(Task):
         if not callable(given):
             raise Wrong("a function", f"{given!r}, which can't be called: leave its brackets out")
         answers = [self._call(given, case) for case in self.cases]
-        right = [self.solved_by(*case) for case in self.cases]
+        right = self._all(self.solved_by)
         for case, answer, expected in zip(self.cases, answers, right, strict=True):
             if not same(answer, expected, self.within):
-                call = f"{given.__name__}({', '.join(map(repr, case))})"
                 raise Wrong(
-                    f"{call} to return {self._said(expected)}",
+                    f"{_said_call(given, case)} to return {self._said(expected)}",
                     self._said(answer),
                     self._known_mistake(answers),
                 )
@@ -45,9 +45,9 @@ class FunctionExercise(Task):
 
     def _call(self, given: Callable, case: tuple):
         try:
-            answer = given(*case)
+            answer = given(*copy.deepcopy(case))
         except Exception as error:
-            call = f"{given.__name__}({', '.join(map(repr, case))})"
+            call = _said_call(given, case)
             raise Wrong(f"{call} to return a value", f"{type(error).__name__}: {error}") from None
         if answer is None or answer is Ellipsis:
             raise NotTried(
@@ -55,9 +55,13 @@ class FunctionExercise(Task):
             )
         return answer
 
+    def _all(self, function: Callable) -> list:
+        """What a function gives on each case; on a copy, for it may change what it is given."""
+        return [function(*copy.deepcopy(case)) for case in self.cases]
+
     def _known_mistake(self, answers: list) -> str:
         for mistaken, says in self.mistakes:
-            would = [mistaken(*case) for case in self.cases]
+            would = self._all(mistaken)
             if all(same(a, b, self.within) for a, b in zip(answers, would, strict=True)):
                 return says
         return ""
@@ -69,6 +73,10 @@ class FunctionExercise(Task):
     def solution_shown(self, path: Path | None = None) -> Shown:
         """The solution's source."""
         return Shown(inspect.getsource(self.solved_by))
+
+
+def _said_call(function: Callable, case: tuple) -> str:
+    return f"{getattr(function, '__name__', 'your function')}({', '.join(map(repr, case))})"
 
 
 def same(answer, expected, within: float) -> bool:

@@ -8,6 +8,7 @@ linear layer: the type of number that it gave. And the values of the names in --
 """
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -47,12 +48,13 @@ class Watch:
         rank = int(os.environ["RANK"])
 
         def slowly(state, path, *more, **options):
-            self.saved.append(str(path))
+            self.saved.append(str(getattr(path, "name", path)))
             buffer = io.BytesIO()
             plain(state, buffer, *more, **options)
             content, half = buffer.getvalue(), buffer.tell() // 2
             time.sleep(rank * seconds * 0.7)
-            with open(path, "wb", buffering=0) as file:
+            opened = hasattr(path, "write")
+            with contextlib.nullcontext(path) if opened else open(path, "wb", buffering=0) as file:
                 for part in (content[:half], content[half:]):
                     file.write(part)
                     time.sleep(seconds / 2)
@@ -116,6 +118,7 @@ def main() -> None:
         sys.argv.append(os.environ["RANK"])
         for name in SET_BY_LAUNCHERS:
             os.environ.pop(name, None)
+    torch.distributed.destroy_process_group = lambda *_, **__: None  # telling gathers shards
     scope = run(args.file)
     print(json.dumps({"observed": watch.told(scope, args.keep.split(","))}))
 
