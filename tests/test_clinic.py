@@ -124,6 +124,16 @@ WRONG = {
     ],
 }  # fmt: skip
 
+OPENED = """        with open("checkpoint.pt", "wb") as file:
+            torch.save(state, file)
+"""
+LAST = 'print(f"rank {rank}: the loss of its share is {loss.item():.3f}\\n", end="")\n'
+# other ways of mending that are as right
+RIGHT = {
+    "saved_by_all": {"MEND": "", '        torch.save(state, "checkpoint.pt")\n': OPENED},
+    "wrapped_twice": {"MEND": "", LAST: f"{LAST}dist.destroy_process_group()\n"},
+}
+
 
 def attempt(case, changes, path):
     """A reader's script: the broken one with changes, after those of the solution for MEND."""
@@ -146,6 +156,8 @@ def tried(tmp_path_factory):
             paths = [case.broken, case.solved()]
             for number, (changes, _) in enumerate(WRONG[file]):
                 paths.append(attempt(case, changes, folder / f"{file}_{number}.py"))
+            if file in RIGHT:
+                paths.append(attempt(case, RIGHT[file], folder / f"{file}_too.py"))
             found[file] = [pool.submit(exercise.try_out, case, path) for path in paths]
     return {file: [each.result() for each in results] for file, results in found.items()}
 
@@ -156,6 +168,9 @@ def test_broken_is_rejected_mended_accepted_and_mistakes_are_answered(case, trie
     assert not broken.solved
     assert "Seen: " in str(broken)
     assert mended.solved, mended
+    if case.file in RIGHT:
+        assert wrong[-1].solved, wrong.pop()
+        wrong.pop()
     assert len(wrong) >= 3
     for result, (_, says) in zip(wrong, WRONG[case.file], strict=True):
         assert not result.solved

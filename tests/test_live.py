@@ -154,6 +154,22 @@ def test_an_interrupt_brings_all_ranks_back(code):
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
+def test_an_interrupt_while_a_cell_is_sent_does_not_leave_it_running(monkeypatch):
+    """It is held back until the cell is sent to all; then it must reach them."""
+
+    class Interrupted(live.Cell):
+        def __init__(self, *given):
+            super().__init__(*given)
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(live, "Cell", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            said("import time\ntime.sleep(60)\nslept = True")
+    assert said("'slept' in globals()") == ["False"] * COUNT
+    assert said(ADD_ONES) == ["4.0"] * COUNT
+
+
 def test_nothing_listens_beyond_this_machine_and_no_key_is_left():
     pids = {*live._live.pids.values()}
     table = descendants.processes()
