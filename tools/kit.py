@@ -13,10 +13,10 @@ from pathlib import Path
 import pypandoc
 import reset
 
+import slides
 from bootcamp.paths import ROOT
 
 KIT = ROOT / "slides" / "kit"
-MAP_ROW = re.compile(r"^\| \[(\d\d[a-z]?) ([^\]]+)\]\((notebooks/[^)]+)\) \|(.*)\|$", re.MULTILINE)
 LESSON = re.compile(r"^## (\d\d[a-z]?) (.+)$", re.MULTILINE)
 STYLE = """<style>
 body { font: 17px/1.55 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem;
@@ -33,11 +33,15 @@ class KitError(Exception):
 
 
 def lessons() -> dict[str, dict]:
-    """The lessons of the map in README.md: number -> title, notebook, minutes."""
-    rows = MAP_ROW.findall((ROOT / "README.md").read_text())
+    """The lessons of the map in README.md that are here: number -> title, notebook, minutes."""
+    here = [(number, title, row) for number, title, row in slides.map_rows() if row[0][0] == "["]
     return {
-        number: {"title": title, "notebook": path, "minutes": int(rest.split("|")[1])}
-        for number, title, path, rest in rows
+        number: {
+            "title": title,
+            "notebook": row[0].partition("](")[2].rstrip(")"),
+            "minutes": int(row[2]),
+        }
+        for number, title, row in here
     }
 
 

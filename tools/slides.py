@@ -233,7 +233,7 @@ def origin(*names: str) -> str:
     return " ".join(figures.origins([_run(name) for name in names]))
 
 
-def _map_rows() -> list[tuple[str, str, list[str]]]:
+def map_rows() -> list[tuple[str, str, list[str]]]:
     """(number, name, cells) of each lesson in README.md's map."""
     rows = [line.strip("| \n").split(" | ") for line in README.read_text().splitlines()]
     lessons = [(LESSON.fullmatch(row[0]), row) for row in rows if len(row) >= 3]
@@ -242,7 +242,7 @@ def _map_rows() -> list[tuple[str, str, list[str]]]:
 
 def _lesson(wanted: str) -> tuple[str, int, str]:
     """(name, minutes, needs) of a lesson that is there."""
-    for name, title, row in _map_rows():
+    for name, title, row in map_rows():
         if name == wanted and row[0].startswith("["):
             return title, int(row[2]), row[3].rstrip(" |")
     raise SlideError(f"README.md: its map has no lesson {wanted} that is here")
@@ -278,7 +278,7 @@ def timetable(begins: str, *items: str) -> str:
 def course_map() -> str:
     """The lessons of README.md's map: those that are here with minutes, the others by name."""
     cells = []
-    for name, title, row in _map_rows():
+    for name, title, row in map_rows():
         words = f"<b>{name}</b> {html.escape(title)}"
         is_here = row[0].startswith("[")
         minutes = f"<i>{int(row[2])} min</i>" if is_here else ""
