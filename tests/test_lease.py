@@ -398,7 +398,7 @@ order = {"do": "run", "run": str(folder), "start": "command", "ranks": [], "port
          "hang_seconds": 600, "busy_seconds": 600}
 script, environment = launch.family.find("ddp"), dict(launch.os.environ)
 order |= launch._leases(script, {"device": "cpu"}, ranks, environment)
-del order["cores"]
+order.pop("cores", None)
 print("supervisor", launch.connect().process.pid, flush=True)
 launch._follow(order, folder, progress.silent(), True)
 print("ended", flush=True)

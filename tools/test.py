@@ -40,11 +40,11 @@ def stages() -> list[list[dict[str, list[str]]]]:
         [{"format": [python, "-m", "ruff", "format", "--check", "."]}],
         [{"notebooks match their sources": [python, "tools/notebooks.py", "--check"]}],
         [
+            {"notebooks, every other": [*pytest, *nbval, *notebooks[0::2]]},
             {
-                "notebooks, every other": [*pytest, *nbval, *notebooks[0::2]],
+                "tests": [*pytest, "tests", *others, *sys.argv[1:]],
                 "tests of the classroom": [*pytest, *CLASSROOM, *sys.argv[1:]],
             },
-            {"tests": [*pytest, "tests", *others, *sys.argv[1:]]},
             {
                 "notebooks, the rest": [*pytest, *nbval, *notebooks[1::2]],
                 "tests of sharding": [*pytest, *SHARDED, *sys.argv[1:]],
