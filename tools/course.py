@@ -92,7 +92,7 @@ class Lesson:
     def expected(self) -> str:
         """What each code cell showed, as Markdown without this machine's paths."""
         parts, number = [f"# {self.title}"], 0
-        for cell in self.notebook.cells:
+        for cell in without_widgets(self.notebook).cells:
             if cell.cell_type != "code":
                 continue
             number += 1
@@ -151,6 +151,8 @@ def without_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             if view:
                 said = "<br>".join(_values(view["model_id"], states))
                 output["data"]["text/html"] = f"<p>{said}</p>"
+                plain = html.unescape(re.sub(r"<[^>]+>", "", said.replace("<br>", "\n")))
+                output["data"]["text/plain"] = plain
     return copy
 
 
