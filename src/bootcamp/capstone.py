@@ -152,7 +152,7 @@ def board() -> Table:
             "plan": row["plan"],
             "tokens/s": row["tokens_per_second"],
             "MB on a rank": row.get("rank_bytes") and row["rank_bytes"] / 1e6,
-            "link": row.get("link") or "none",
+            "link": row["tokens_per_second"] and (row.get("link") or "none"),
             "models on the link": row.get("link_sizes"),
             "not valid": row.get("why_not", ""),
         }
@@ -169,6 +169,8 @@ def _entries() -> list[dict]:
 
 
 def _keep(row: dict) -> None:
+    """Put a row on the board, in place of an earlier one of the same plan by the same person."""
+    others = [old for old in _entries() if (old["who"], old["plan"]) != (row["who"], row["plan"])]
     with contextlib.suppress(OSError):
         LOGS.mkdir(parents=True, exist_ok=True)
-        summary.write_json(LOGS / "capstone.json", {"entries": [*_entries(), row]})
+        summary.write_json(LOGS / "capstone.json", {"entries": [*others, row]})
