@@ -8,7 +8,7 @@ import csv
 
 from matplotlib.figure import Figure
 
-from bootcamp import schedules, sharding_theory
+from bootcamp import layer_sizes, schedules, sharding_theory
 from bootcamp.figure import origins
 from bootcamp.paths import SRC
 from bootcamp.pictures import (
@@ -109,7 +109,7 @@ def what_fits() -> Figure:
     needs = {"state alone": [], "state and 1 sample": [], "state and 8 samples": []}
     for size in GPT_SIZES:
         count, width, heads, context = gpt.SIZES[size].values()
-        parameters = count * (12 * width**2 + 9 * width) + (514 + context) * width
+        parameters = sum(sum(layer.numbers) for layer in layer_sizes.layers("gpt", size))
         for samples, points in zip((0, 1, 8), needs.values(), strict=True):
             numbers = context * (count * (16 * width + heads + 4) + 2 * width + 2 + 256)
             gigabytes = (ADAMW_BYTES * parameters + 4 * samples * numbers) / 1e9

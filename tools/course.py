@@ -21,8 +21,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
 
-from bootcamp import machine, runs
-from bootcamp.paths import LOGS, NOTEBOOKS, ROOT
+from bootcamp import machine, recorded, runs
+from bootcamp.paths import LOGS, NOTEBOOKS
 from bootcamp.table import Table
 
 CELL_SECONDS = 600
@@ -131,12 +131,7 @@ def _as_text(output) -> str:
 def without_paths(text: str) -> str:
     """Without this machine's folders and the escapes that colour a terminal."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    for folder, name in (
-        (str(ROOT), "."),
-        (sys.prefix, ".venv"),
-        (tempfile.gettempdir(), "(temporary folder)"),
-    ):
-        text = text.replace(folder, name)
+    text = recorded.without_places(text).replace(tempfile.gettempdir(), "(temporary folder)")
     text = text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
     return re.sub(r"(?:/[\w.+-]+){2,}/(?=(?:lib/)?python3)", ".../", text)
 

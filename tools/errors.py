@@ -194,10 +194,8 @@ def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
 
 def without_places(text: str) -> str:
     """A text without this machine's folders and name."""
-    places = {SCRATCH.name: "...", **recorded.PLACES, str(Path.home()): "~"}
-    for place, name in places.items():
-        text = text.replace(place, name)
-    return text.replace(socket.gethostname(), "this-host")
+    text = recorded.without_places(text.replace(SCRATCH.name, "..."))
+    return text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
 
 
 def _owners(text: str) -> list[str]:

@@ -20,7 +20,7 @@ import nbformat
 
 import notebooks
 from bootcamp import exercise
-from bootcamp.paths import NOTEBOOKS, ROOT, WORK
+from bootcamp.paths import NOTEBOOKS, ROOT, WORK, shown
 
 AFTER = re.compile(r"\bafter lessons? (\d\d[a-z]?(?:(?:, | and )\d\d[a-z]?)*)")
 
@@ -93,10 +93,6 @@ def set_aside(path: Path, suffix: str) -> Path:
 
 def numbered(suffix: str, number: int) -> str:
     return suffix if number == 1 else suffix.replace("before", f"before-{number}")
-
-
-def shown(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def catch_up(lesson: str) -> list[str]:

@@ -41,7 +41,7 @@ import pypandoc
 
 from bootcamp import compare, family, runs, summary
 from bootcamp import figure as figures
-from bootcamp.paths import REFERENCE, ROOT
+from bootcamp.paths import REFERENCE, ROOT, shown
 from bootcamp.table import number
 
 SLIDES = ROOT / "slides"
@@ -202,9 +202,9 @@ def _run(name: str) -> runs.Run:
     """A recorded run, by its name behind the machine's, or by its lesson's folder and name."""
     folder = REFERENCE / name if "/" in name else Path(f"{RECORDS}-{name}")
     if not (folder / "summary.json").exists():
-        shown = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
         raise SlideError(
-            f"{shown}: there is no such record. Make it with tools/reference.py, or change the run."
+            f"{shown(folder)}: there is no such record. Make it with tools/reference.py, or change "
+            "the run."
         )
     return runs.Run(folder)
 

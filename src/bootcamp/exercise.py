@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bootcamp import check as proof
 from bootcamp import compare, family, journal, launch
-from bootcamp.paths import ROOT, WORK
+from bootcamp.paths import WORK, shown
 from bootcamp.runs import Run
 
 PLACE = "# YOUR TURN: lines are missing here"
@@ -181,14 +181,15 @@ def start(name: str, again: bool = False) -> str:
     if not isinstance(exercise, Exercise):
         return exercise.task
     path = exercise.path
-    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     if path.exists() and not again:
-        return f"Your script is {shown}: open it from the file browser on the left and edit it."
+        return (
+            f"Your script is {shown(path)}: open it from the file browser on the left and edit it."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.replace(path.with_suffix(".py.before"))
     path.write_text(exercise.starting_point())
-    return f"Wrote {shown}: open it from the file browser on the left, edit it, save it."
+    return f"Wrote {shown(path)}: open it from the file browser on the left, edit it, save it."
 
 
 def check(name: str, given=None) -> Result:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bootcamp import family, lease, machine, progress, summary, supervisor
 from bootcamp import hosts as simulated
-from bootcamp.paths import LOGS, ROOT
+from bootcamp.paths import LOGS, shown
 from bootcamp.runs import Run
 
 STARTS = ("warm", "cold", "torchrun", "horovodrun")
@@ -64,7 +64,7 @@ class LaunchError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the rank's own story, not the launcher's inside."""
-        folder = f"\nThe record is in {_short(self.run.folder)}." if self.run else ""
+        folder = f"\nThe record is in {shown(self.run.folder)}." if self.run else ""
         hint = "\nWhat it may mean: from bootcamp import errors; errors.explain()"
         return [f"{type(self).__name__}: {self}{folder}{hint}"]
 
@@ -460,7 +460,7 @@ def terminal_command(
         start = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), *restarts]
     settings = {**(RESTARTS_WORK if max_restarts else {}), **(env or {})}
     before = [f"{name}={shlex.quote(str(value))}" for name, value in settings.items()]
-    return " ".join([*before, shlex.join([*start, _short(path), *arguments])])
+    return " ".join([*before, shlex.join([*start, shown(path), *arguments])])
 
 
 def _how_to_start(start: str, ranks_orders: list[dict], max_restarts: int) -> dict:
@@ -569,12 +569,6 @@ def _spread_over_hosts(ranks_orders: list[dict], hosts: int, link: str | None) -
         }
 
 
-def _short(path: Path) -> str:
-    """A path from the project's folder if it lies in it."""
-    path = Path(path)
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-
-
 def _device_flag(known, device: str, ranks: int) -> dict:
     """--device, spelt out: which it is must not depend on where the line is pasted."""
     if device != "auto":
@@ -617,7 +611,7 @@ def _new_folder(path: Path, given: Path | str | None) -> Path:
                 message = f"run_dir={given}: the folder exists. Give a new one, or delete that one."
                 raise _no_start(None, message) from None
         except OSError as error:
-            message = f"the run folder {_short(folder)} can't be written: {error.strerror}. "
+            message = f"the run folder {shown(folder)} can't be written: {error.strerror}. "
             message += "Free some space, or give run_dir= a folder that you may write to."
             raise _no_start(None, message) from None
 

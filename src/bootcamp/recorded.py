@@ -114,8 +114,7 @@ def keep(run: Path, record: Path) -> None:
         if path.suffix not in KEEPS or path.stat().st_size == 0:
             continue
         text = path.read_text(errors="replace")
-        for place, name in PLACES.items():
-            text = text.replace(place, name)
+        text = without_places(text)
         target = record / path.relative_to(run)
         target.parent.mkdir(parents=True, exist_ok=True)
         if len(text) > 100_000:
@@ -123,3 +122,10 @@ def keep(run: Path, record: Path) -> None:
                 file.write(text)
         else:
             target.write_text(text)
+
+
+def without_places(text: str) -> str:
+    """A text without the folders of this project and its Python."""
+    for place, name in PLACES.items():
+        text = text.replace(place, name)
+    return text
