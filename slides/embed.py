@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from bootcamp.figure import STYLE, alt
+from bootcamp.drawing.style import STYLE, alt
 
 WIDTH = 1184  # pixels of the stage that a drawing may be wide
 PLOT_PX_PER_INCH = 128  # so a plot's letters of 14 points are 25 pixels high

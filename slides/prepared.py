@@ -8,10 +8,7 @@ import csv
 
 from matplotlib.figure import Figure
 
-from bootcamp import layer_sizes, schedules, sharding_theory
-from bootcamp.figure import origins
-from bootcamp.paths import SRC
-from bootcamp.pictures import (
+from bootcamp.drawing.diagrams import (
     basics,
     checkpoints,
     dataparallel,
@@ -22,7 +19,10 @@ from bootcamp.pictures import (
     pipeline,
     zero,
 )
-from bootcamp.runs import names
+from bootcamp.drawing.style import origins
+from bootcamp.paths import SRC
+from bootcamp.records.runs import names
+from bootcamp.theory import model_shapes, pipeline_schedules, sharding
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 NAMES = {
@@ -44,7 +44,7 @@ HSDP_LESSON = {  # records of the lesson: how theory calls them
 
 
 def _published(name: str) -> list[dict]:
-    with open(SRC / "bootcamp" / "published" / f"{name}.csv") as file:
+    with open(SRC / "bootcamp" / "theory" / "published" / f"{name}.csv") as file:
         return list(csv.DictReader(file))
 
 
@@ -68,7 +68,7 @@ def gpu_speeds() -> Figure:
 
 def kept_activations(samples: int = 32) -> Figure:
     """What the blocks of the tiny GPT hold over a step, plain and checkpointed."""
-    from bootcamp.models import gpt
+    from bootcamp.train.models import gpt
 
     count, width, heads, context = gpt.SIZES["tiny"].values()
     number = 4 * samples * context
@@ -104,12 +104,12 @@ def horovod_timeline(run) -> Figure:
 
 def what_fits() -> Figure:
     """Gigabytes that training needs by the number of parameters, beside the memory of GPUs."""
-    from bootcamp.models import gpt
+    from bootcamp.train.models import gpt
 
     needs = {"state alone": [], "state and 1 sample": [], "state and 8 samples": []}
     for size in GPT_SIZES:
         count, width, heads, context = gpt.SIZES[size].values()
-        parameters = sum(sum(layer.numbers) for layer in layer_sizes.layers("gpt", size))
+        parameters = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", size))
         for samples, points in zip((0, 1, 8), needs.values(), strict=True):
             numbers = context * (count * (16 * width + heads + 4) + 2 * width + 2 + 256)
             gigabytes = (ADAMW_BYTES * parameters + 4 * samples * numbers) / 1e9
@@ -134,15 +134,17 @@ def _gpus_by_memory() -> dict[str, float]:
 
 
 def _theory(schedule: str, ranks: int, micro_batches: int) -> list:
-    stages = schedules.CHUNKS[schedule]  # of a rank, which share its time
-    orders = schedules.plan(schedule, ranks, micro_batches)
-    return schedules.simulate(orders, forward_seconds=1 / stages, backward_seconds=2 / stages)
+    stages = pipeline_schedules.CHUNKS[schedule]  # of a rank, which share its time
+    orders = pipeline_schedules.plan(schedule, ranks, micro_batches)
+    return pipeline_schedules.simulate(
+        orders, forward_seconds=1 / stages, backward_seconds=2 / stages
+    )
 
 
 def whole_and_cut() -> Figure:
     """A batch on four ranks, whole and cut into eight micro-batches. By theory."""
-    whole = schedules.simulate(
-        schedules.plan("gpipe", 4, 1), forward_seconds=8, backward_seconds=16
+    whole = pipeline_schedules.simulate(
+        pipeline_schedules.plan("gpipe", 4, 1), forward_seconds=8, backward_seconds=16
     )
     charts = {"the whole batch": whole, "8 micro-batches": _theory("gpipe", 4, 8)}
     return pipeline.gantt(charts, "The same batch on four ranks: whole, and cut into eight")
@@ -156,10 +158,10 @@ def some_schedules(*wanted: str) -> Figure:
 
 def planned_and_measured(run) -> Figure:
     """A pipeline's recorded step under its plan, which knows each stage's measured times."""
-    spans = schedules.recorded(run)
+    spans = pipeline_schedules.recorded(run)
     flags = run.config
-    plan = schedules.plan(flags["schedule"], run.world, flags["micro_batches"])
-    planned = schedules.simulate(plan, **schedules.measured_seconds(spans))
+    plan = pipeline_schedules.plan(flags["schedule"], run.world, flags["micro_batches"])
+    planned = pipeline_schedules.simulate(plan, **pipeline_schedules.measured_seconds(spans))
     charts = {"planned, with these stages' times": planned, "measured": spans}
     title = (
         f"{flags['schedule'].upper()} on {run.world} ranks, {flags['micro_batches']} micro-batches"
@@ -178,8 +180,8 @@ def sharded(*runs) -> Figure:
         rows[name] = {kind: rank[f"{kind.removesuffix('s')}_bytes"] for kind in KINDS}
         if run.strategy in stages:
             row = run.config.get("shard") or run.world
-            each = sharding_theory.FLOAT32
-            parts = sharding_theory.rank_bytes(numbers, row, stages[run.strategy], each)
+            each = sharding.FLOAT32
+            parts = sharding.rank_bytes(numbers, row, stages[run.strategy], each)
             formula[name] = sum(parts.values())
     return zero.held(rows, formula, runs)
 
@@ -190,7 +192,7 @@ def zero_published() -> Figure:
     computed = {}
     for row in rows:
         size, ranks, stage = (int(row[key]) for key in ("parameters", "ranks", "stage"))
-        computed[stage] = sharding_theory.rank_bytes(size, ranks, stage, sharding_theory.MIXED)
+        computed[stage] = sharding.rank_bytes(size, ranks, stage, sharding.MIXED)
     return zero.published(computed, rows)
 
 
@@ -231,9 +233,9 @@ def _link_seconds(name: str, run) -> float:
     row = run.config.get("shard") or run.world
     copies = run.world / row if how["strategy"] != "ddp" else run.world
     model = sum(rank["gradient_bytes"] for rank in run.ranks) / copies
-    hosts, factors = run.config["hosts"], sharding_theory.GLOO
-    calls = sharding_theory.collectives(**how)
-    sent = sharding_theory.link_bytes(calls, model, run.world, hosts, how.get("shard"), factors)
+    hosts, factors = run.config["hosts"], sharding.GLOO
+    calls = sharding.collectives(**how)
+    sent = sharding.link_bytes(calls, model, run.world, hosts, how.get("shard"), factors)
     return sent / (float(run.config["link"].removesuffix("mbit")) * 1e6 / 8)
 
 

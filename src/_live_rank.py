@@ -1,4 +1,6 @@
-"""One live rank of a notebook: an ipyparallel engine with a process group (bootcamp/live.py).
+"""One live rank of a notebook: an ipyparallel engine with a process group.
+
+See bootcamp/launcher/live_ranks.py.
 
 The launcher runs this file once for each rank. Arguments: the folder with the controller's
 connection file, the backend, `--run-dir` and the run's folder. A rank lives as long as the
@@ -25,7 +27,8 @@ import torch
 import torch.distributed as dist
 from ipyparallel.engine.app import IPEngine
 
-from bootcamp import machine, processes
+from bootcamp import machine
+from bootcamp.train import environment
 
 TICK_SECONDS = 0.2
 STATE_BYTES = 160
@@ -35,8 +38,10 @@ LOST = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket"
 C10D = "torch/distributed/distributed_c10d.py"
 
 private, backend, ranks = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[-1]) / "ranks"
-rank, world_size = processes.rank(), processes.count()
-device = torch.device("cuda", processes.local_rank()) if backend == "nccl" else torch.device("cpu")
+rank, world_size = environment.rank(), environment.count()
+device = (
+    torch.device("cuda", environment.local_rank()) if backend == "nccl" else torch.device("cpu")
+)
 engine = IPEngine.instance()
 left = []  # process groups: freeing one that something still uses can hang for ever
 
@@ -70,7 +75,7 @@ def use_device() -> None:
         torch.cuda.set_device(device)
     elif hasattr(os, "sched_setaffinity"):
         cores = machine.cores()
-        os.sched_setaffinity(0, {cores[processes.place() % len(cores)]})
+        os.sched_setaffinity(0, {cores[environment.place() % len(cores)]})
 
 
 def join(generation: int) -> tuple[int, int]:

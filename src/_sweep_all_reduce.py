@@ -12,7 +12,10 @@ import time
 import torch
 import torch.distributed as dist
 
-from bootcamp import config, link, machine, summary
+from bootcamp import machine
+from bootcamp.experiments import allreduce_sweep
+from bootcamp.records import summary
+from bootcamp.train import config
 
 WARMUP = 3
 
@@ -55,7 +58,7 @@ rows = [
         "bytes": size,
         "seconds": fastest[column],
         "median_seconds": median[column],
-        **link.bandwidths(size, fastest[column], world),
+        **allreduce_sweep.bandwidths(size, fastest[column], world),
         "held_out": size in between,
     }
     for column, size in enumerate(sizes)

@@ -6,7 +6,7 @@ The same training in Accelerate: it prepares the model and the optimizer, the lo
 import torch
 from accelerate import Accelerator
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse()
 device = torch.device(args.device)

@@ -5,7 +5,7 @@ Gradient accumulation: the batch goes through in parts, and one optimizer step u
 
 import torch
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
 device = torch.device(args.device)

@@ -5,7 +5,7 @@ Automatic mixed precision: parameters stay in float32, matrix products run in 16
 
 import torch
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 PRECISIONS = ("bfloat16", "float16")
 

@@ -3,7 +3,7 @@
 The baseline: one process trains on the CPU. Every other script is held against its result.
 """
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse(devices=("cpu",))
 

@@ -6,7 +6,7 @@ Data parallelism without the library: equal parameters at the start, averaged gr
 import torch
 import torch.distributed as dist
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse()
 device = torch.device(args.device)

@@ -9,7 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 
 def bf16_compress(state, bucket):

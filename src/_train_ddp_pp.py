@@ -9,11 +9,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from bootcamp import checkpoint, config, data, models, optimizers, pipeline, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, pipeline_stages, record
 
-args = config.parse(own_flags=pipeline.FLAGS, mesh=("data", "pipeline"))
+args = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("data", "pipeline"))
 device = torch.device(args.device)
-pipeline.check(args)
+pipeline_stages.check(args)
 
 # 1. Processes
 dist.init_process_group(args.backend, timeout=args.timeout)
@@ -22,13 +22,13 @@ mesh = init_device_mesh(device.type, args.mesh, mesh_dim_names=args.axes)
 copies, pipe = mesh["data"], mesh["pipeline"]
 
 # 2. Model
-mine = pipeline.stages_of_rank(args.schedule, pipe.get_local_rank(), pipe.size())
+mine = pipeline_stages.stages_of_rank(args.schedule, pipe.get_local_rank(), pipe.size())
 count = len(mine) * pipe.size()
-parts = pipeline.cut(models.build(args), count)
+parts = pipeline_stages.cut(models.build(args), count)
 stages = [
     PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group()) for i in mine
 ]
-model = pipeline.join(parts[i] for i in mine)
+model = pipeline_stages.join(parts[i] for i in mine)
 del parts  # those of the other ranks
 first_here, last_here = 0 in mine, count - 1 in mine
 
@@ -42,10 +42,10 @@ first = checkpoint.load(args, model, optimizer)
 
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
-pipeline.record_actions(args, rank, stages)
+pipeline_stages.record_actions(args, rank, stages)
 zero = next(model.parameters()).new_zeros(())
-schedule_class = get_schedule_class(pipeline.SCHEDULES[args.schedule].name_in_torch)
-whole = stages if pipeline.SCHEDULES[args.schedule].chunks > 1 else stages[0]
+schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
+whole = stages if pipeline_stages.SCHEDULES[args.schedule].chunks > 1 else stages[0]
 schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
 for step in range(first, args.steps):
     inputs, targets = (tensor.to(device) for tensor in batches(step))

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.nn.functional import all_reduce
 from torch.nn.parallel import DistributedDataParallel
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 
 class SyncBatchNorm(torch.nn.BatchNorm2d):

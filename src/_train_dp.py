@@ -6,7 +6,7 @@ nn.DataParallel: one process drives every GPU, one thread each. Kept for old cod
 import torch
 from torch.nn import DataParallel
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse(devices=("cuda",) if torch.cuda.is_available() else ("cpu",))
 device = torch.device(args.device)

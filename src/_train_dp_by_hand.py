@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch.profiler import record_function
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse(devices=("cpu",), own_flags={"--replicas": {"type": int, "default": 2}})
 device = torch.device(args.device)

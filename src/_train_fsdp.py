@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from bootcamp import checkpoint, config, data, models, optimizers, record, sharding
+from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
 
-args = config.parse(own_flags=sharding.FLAGS)
+args = config.parse(own_flags=sharding_flags.FLAGS)
 device = torch.device(args.device)
 
 # 1. Processes

@@ -18,10 +18,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from bootcamp import checkpoint, config, data, models, optimizers, record, tensor
+from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
 
-args = config.parse(own_flags=tensor.FLAGS, mesh=("data", "tensor"))
-tensor.check(args)
+args = config.parse(own_flags=tensor_flags.FLAGS, mesh=("data", "tensor"))
+tensor_flags.check(args)
 device = torch.device(args.device)
 
 # 1. Processes
@@ -63,7 +63,7 @@ first = checkpoint.load(args, model, optimizer)
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    inputs, targets = (tensor_flags.to(device) for tensor_flags in batches(step))
     optimizer.zero_grad()
     with loss_parallel():
         loss = models.loss(model(inputs), targets)

@@ -5,7 +5,7 @@ One process trains on one GPU: model and batch are moved to it. Without a GPU it
 
 import torch
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse()
 device = torch.device(args.device)

@@ -6,7 +6,7 @@ Horovod: every rank trains its share of the batch, its optimizer averages the gr
 import horovod.torch as hvd
 import torch
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse(devices=("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",))
 device = torch.device(args.device)

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from bootcamp import checkpoint, config, data, models, optimizers, record, sharding
+from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
 
-args = config.parse(own_flags=sharding.HYBRID_FLAGS)
-sharding.check(args)
+args = config.parse(own_flags=sharding_flags.HYBRID_FLAGS)
+sharding_flags.check(args)
 device = torch.device(args.device)
 
 # 1. Processes

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from torch.utils.data import DataLoader
 
-from bootcamp import checkpoint, config, data, models, optimizers, processes, record
+from bootcamp.train import checkpoint, config, data, environment, models, optimizers, record
 
 
 class Training(lightning.LightningModule):
@@ -40,7 +40,7 @@ device = torch.device(args.device)
 # 1. Processes
 trainer = lightning.Trainer(
     accelerator=device.type,
-    devices=processes.local_count(),
+    devices=environment.local_count(),
     strategy=args.strategy,
     plugins=TorchElasticEnvironment(),  # torchrun has started the ranks
     max_epochs=1,

@@ -7,7 +7,7 @@ their gradients (Stich, arXiv:1805.09767). It is not the baseline's training.
 import torch
 import torch.distributed as dist
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse(own_flags={"--average-every": {"type": int, "default": 4}})
 device = torch.device(args.device)

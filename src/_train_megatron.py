@@ -17,10 +17,10 @@ from megatron.core.tensor_parallel import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from bootcamp import checkpoint, config, data, models, optimizers, record, tensor
+from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
 
 args = config.parse(mesh=("tensor",))
-tensor.check(args)
+tensor_flags.check(args)
 device = torch.device(args.device)
 
 # 1. Processes
@@ -74,7 +74,7 @@ first = checkpoint.load(args, model, optimizer)
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
+    inputs, targets = (tensor_flags.to(device) for tensor_flags in batches(step))
     optimizer.zero_grad()
     loss = vocab_parallel_cross_entropy(model(inputs), targets).mean()
     loss.backward()

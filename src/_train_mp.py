@@ -5,7 +5,7 @@ Model parallelism by layers: one process, half of the stages on one device, half
 
 import torch
 
-from bootcamp import checkpoint, config, data, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 args = config.parse(devices_per_rank=2, mixed_devices=True)
 device, second_device = (torch.device(name) for name in args.devices)

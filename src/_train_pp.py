@@ -8,22 +8,22 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from bootcamp import checkpoint, config, data, models, optimizers, pipeline, record
+from bootcamp.train import checkpoint, config, data, models, optimizers, pipeline_stages, record
 
-args = config.parse(own_flags=pipeline.FLAGS, mesh=("pipeline",))
+args = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("pipeline",))
 device = torch.device(args.device)
-pipeline.check(args)
+pipeline_stages.check(args)
 
 # 1. Processes
 dist.init_process_group(args.backend, timeout=args.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
-mine = pipeline.stages_of_rank(args.schedule, rank, world)
+mine = pipeline_stages.stages_of_rank(args.schedule, rank, world)
 count = len(mine) * world
-parts = pipeline.cut(models.build(args), count)
+parts = pipeline_stages.cut(models.build(args), count)
 stages = [PipelineStage(parts[i].to(device), i, count, device) for i in mine]
-model = pipeline.join(parts[i] for i in mine)
+model = pipeline_stages.join(parts[i] for i in mine)
 del parts  # those of the other ranks
 first_here, last_here = 0 in mine, count - 1 in mine
 
@@ -37,10 +37,10 @@ first = checkpoint.load(args, model, optimizer)
 
 # 5. Training loop
 run = record.Run(args, model, optimizer, batches, world)
-pipeline.record_actions(args, rank, stages)
+pipeline_stages.record_actions(args, rank, stages)
 zero = next(model.parameters()).new_zeros(())
-schedule_class = get_schedule_class(pipeline.SCHEDULES[args.schedule].name_in_torch)
-whole = stages if pipeline.SCHEDULES[args.schedule].chunks > 1 else stages[0]
+schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
+whole = stages if pipeline_stages.SCHEDULES[args.schedule].chunks > 1 else stages[0]
 schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
 for step in range(first, args.steps):
     inputs, targets = (tensor.to(device) for tensor in batches(step))

@@ -9,9 +9,9 @@ import os
 import torch
 import torch.distributed as dist
 
-from bootcamp import checkpoint, config, data, models, optimizers, record, sharding
+from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
 
-args = config.parse(devices=("auto", "cpu", "cuda"), own_flags=sharding.STAGE_FLAGS)
+args = config.parse(devices=("auto", "cpu", "cuda"), own_flags=sharding_flags.STAGE_FLAGS)
 device = torch.device(args.device)
 os.environ["DS_ACCELERATOR"] = device.type  # else DeepSpeed takes a GPU wherever there is one
 import deepspeed  # noqa: E402

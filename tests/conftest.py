@@ -13,7 +13,7 @@ import shutil  # noqa: E402
 import faults  # noqa: E402
 import pytest  # noqa: E402
 
-from bootcamp import launch  # noqa: E402
+from bootcamp.launcher import launch  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,10 +17,12 @@ import threading
 import time
 from pathlib import Path
 
-from bootcamp import check, descendants, heartbeat, hosts, launch, runs, summary
-from bootcamp.launch import LaunchError, RankFailed, RunHung, RunRefused
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch, process_tree, simulated_hosts
+from bootcamp.launcher.launch import LaunchError, RankFailed, RunHung, RunRefused
 from bootcamp.paths import LOGS
-from bootcamp.variant import variant
+from bootcamp.records import heartbeat, runs, summary
+from bootcamp.scripts.variants import variant
 
 LONG = {"steps": 100_000, "model": "mlp", "device": "cpu", "quiet": True}
 SHORT = {"steps": 5, "model": "mlp", "device": "cpu", "quiet": True}
@@ -33,23 +35,23 @@ def leftovers(kernel: int, allow_launcher: bool = False) -> dict[int, str]:
     if allow_launcher and connection is not None and connection.alive:
         allowed = {connection.process.pid, *_fork_servers(connection.process.pid)}
     found = {}
-    for pid, process in descendants.processes().items():
-        mark = descendants.environment(pid).get("BOOTCAMP_KERNEL")
+    for pid, process in process_tree.processes().items():
+        mark = process_tree.environment(pid).get("BOOTCAMP_KERNEL")
         if mark == str(kernel) and process.state not in "ZX" and pid not in {kernel, *allowed}:
-            found[pid] = descendants.command(pid)
+            found[pid] = process_tree.command(pid)
     return found
 
 
 def _fork_servers(supervisor: int) -> list[int]:
     """The fork server: the supervisor's only child whose command says so and is in its session."""
-    table = descendants.processes()
+    table = process_tree.processes()
     session = table[supervisor].session
     return [
         pid
         for pid, process in table.items()
         if process.parent == supervisor
         and process.session == session
-        and "forkserver.py" in descendants.command(pid)
+        and "forkserver.py" in process_tree.command(pid)
     ]
 
 
@@ -169,7 +171,7 @@ def notebook_is_interrupted() -> float:
     kernel = manager.provisioner.pid
     try:
         start = f"launch('ddp', 2, run_dir={str(folder)!r}, **{LONG})"
-        request = client.execute(f"from bootcamp.launch import launch\n{start}")
+        request = client.execute(f"from bootcamp import launch\n{start}")
         _when_running(folder, manager.interrupt_kernel).join()
         began = time.monotonic()
         while (reply := client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != request:
@@ -209,20 +211,22 @@ def _gone(kernel: int, seconds: float = 15.0) -> None:
 def _network_as(before: tuple, seconds: float = 10.0) -> None:
     """Wait until nothing of a run's hosts is left."""
     deadline = time.monotonic() + seconds
-    while hosts.traces() != before:
-        assert time.monotonic() < deadline, f"left of the hosts: {hosts.traces()}, before: {before}"
+    while simulated_hosts.traces() != before:
+        assert time.monotonic() < deadline, (
+            f"left of the hosts: {simulated_hosts.traces()}, before: {before}"
+        )
         time.sleep(0.05)
 
 
 def _needs_hosts() -> None:
-    if why := hosts.why_not():
+    if why := simulated_hosts.why_not():
         raise CannotProvoke(f"no hosts here: {why}")
 
 
 def hosts_and_their_kernel_is_killed() -> float:
     """kill -9 of the process that launched ranks on two hosts: no host is left either."""
     _needs_hosts()
-    before = hosts.traces()
+    before = simulated_hosts.traces()
     seconds = kernel_is_killed(ranks=4, hosts=2, link="1gbit")
     _network_as(before)
     return seconds
@@ -231,7 +235,7 @@ def hosts_and_their_kernel_is_killed() -> float:
 def hosts_and_their_supervisor_is_killed() -> float:
     """kill -9 of the process that watches over them: their holder goes with it."""
     _needs_hosts()
-    before = hosts.traces()
+    before = simulated_hosts.traces()
     seconds = supervisor_dies(("warm",), ranks=4, hosts=2)
     _network_as(before)
     return seconds
@@ -240,12 +244,12 @@ def hosts_and_their_supervisor_is_killed() -> float:
 def hosts_lose_their_holder() -> float:
     """kill -9 of the process that holds them: the ranks' link is gone, and the run ends."""
     _needs_hosts()
-    before, folder, killed = hosts.traces(), _fresh_folder(), []
+    before, folder, killed = simulated_hosts.traces(), _fresh_folder(), []
 
     def kill():
-        for pid in descendants.processes():
-            if "hosts.py" in descendants.command(pid):
-                mark = descendants.environment(pid).get("BOOTCAMP_RUN")
+        for pid in process_tree.processes():
+            if "hosts.py" in process_tree.command(pid):
+                mark = process_tree.environment(pid).get("BOOTCAMP_RUN")
                 killed.extend([time.monotonic()] if mark == str(folder) else [])
                 if mark == str(folder):
                     os.kill(pid, signal.SIGKILL)
@@ -264,7 +268,7 @@ def kernel_is_killed(ranks: int = 2, **how) -> float:
     """kill -9 of the process that launched: nobody is left to clean up but the supervisor."""
     folder = _fresh_folder()
     flags = {"run_dir": str(folder), **LONG, **how}
-    code = f"from bootcamp.launch import launch; launch('ddp', {ranks}, **{flags})"
+    code = f"from bootcamp import launch; launch('ddp', {ranks}, **{flags})"
     kernel = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     died = []
 
@@ -457,7 +461,7 @@ def elastic_rank_is_killed() -> float:
     thread.join()
     assert run.summary["restarts"] == 1, run.summary
     assert run.losses == undisturbed.losses
-    assert not check.compare(run, check.baseline(steps=40, global_batch=24)).failed
+    assert not equality.compare(run, equality.baseline(steps=40, global_batch=24)).failed
     return time.monotonic() - moment[0]
 
 
@@ -499,7 +503,7 @@ def kill_while_saving(save_async: bool) -> tuple[float, int, bool]:
     assert good >= len(run.steps) - 2, "a save that had ended is lost"
     again = launch.launch("fsdp", 2, quiet=True, **{**kept, "save_every": 40}, **flags)
     assert again.steps[0]["step"] == good
-    assert not check.compare(again, check.baseline(**flags)).failed
+    assert not equality.compare(again, equality.baseline(**flags)).failed
     assert not list(saved.glob(".step-*.part")), "what was cut is still there"
     return time.monotonic() - moment[0], good, cut
 

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp import board, runs, summary  # noqa: E402
 from bootcamp.paths import REFERENCE  # noqa: E402
+from bootcamp.records import runs, summary
+from bootcamp.widgets import board  # noqa: E402
 
 RECORDED = REFERENCE / "epyc-2core-ddp-2"
 

@@ -5,9 +5,11 @@ import argparse
 import pytest
 import torch
 
-from bootcamp import check, exercise, own
-from bootcamp.exercises import bring
-from bootcamp.launch import launch, run_command
+from bootcamp.classroom import exercise
+from bootcamp.classroom.exercises import bring
+from bootcamp.experiments import equality
+from bootcamp.launcher.launch import launch, run_command
+from bootcamp.train import external
 
 FOLDER = bring.FOLDER
 
@@ -22,7 +24,7 @@ def test_the_script_as_it_came_knows_nothing_of_the_course():
 @pytest.mark.parametrize("script", ["with_ddp", "with_fsdp"])
 def test_the_ports_train_the_same_on_four_ranks(script):
     run = launch(FOLDER / f"{script}.py", 4, dropout=0.0, quiet=True)
-    proof = check.same_training(run, bring.one_process())
+    proof = equality.same_training(run, bring.one_process())
     assert run.config["dropout"] == 0.0
     assert run.config["global_batch"] == 64
     assert len(proof.rows) == 7
@@ -30,10 +32,10 @@ def test_the_ports_train_the_same_on_four_ranks(script):
 
 def test_dropout_draws_other_numbers_on_every_rank():
     runs = [launch(FOLDER / f, n, quiet=True) for f, n in (("with_ddp.py", 2), ("recorded.py", 1))]
-    failed = [row["compared"] for row in check.compare(*runs).failed]
+    failed = [row["compared"] for row in equality.compare(*runs).failed]
     assert any("loss" in what for what in failed)
     with pytest.raises(ValueError, match=r"dropout is 0.1 here and 0.0"):
-        check.compare(runs[0], bring.one_process())
+        equality.compare(runs[0], bring.one_process())
 
 
 MISTAKES = {
@@ -113,7 +115,7 @@ def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path):
 
 
 def test_a_noted_sampler_gives_the_ids_batch_by_batch():
-    sampler = own.Noted(torch.utils.data.SequentialSampler(range(7)), batch_size=3)
+    sampler = external.Noted(torch.utils.data.SequentialSampler(range(7)), batch_size=3)
     loader = torch.utils.data.DataLoader(torch.arange(7), 3, sampler=sampler, drop_last=True)
     for _ in range(2):  # epochs
         assert [(batch.tolist(), sampler.sample_ids) for batch in loader] == [
@@ -124,7 +126,7 @@ def test_a_noted_sampler_gives_the_ids_batch_by_batch():
 
 def test_the_scripts_own_parser_does_not_see_the_run_folder(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["mine.py", "--lr", "1", "--run-dir", str(tmp_path), "--x"])
-    assert own.begin() == tmp_path
+    assert external.begin() == tmp_path
     parser = argparse.ArgumentParser()
     parser.add_argument("--lr")
     parser.add_argument("--x", action="store_true")

@@ -17,9 +17,10 @@ import chromium
 import nbformat
 import pytest
 
-from bootcamp import descendants, heartbeat
-from bootcamp.launch import launch
+from bootcamp.launcher import process_tree
+from bootcamp.launcher.launch import launch
 from bootcamp.paths import LOGS, NOTEBOOKS, ROOT
+from bootcamp.records import heartbeat
 
 TOKEN = "for-the-test"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
@@ -61,8 +62,8 @@ def lab(tmp_path_factory):
     try:
         _wait_for(f"{address}/api/status?token={TOKEN}")
         yield address, TOKEN, folder
-        family = descendants.tree({server.pid}, descendants.processes())
-        told = [pid for pid in family if TOKEN in descendants.command(pid)]
+        family = process_tree.tree({server.pid}, process_tree.processes())
+        told = [pid for pid in family if TOKEN in process_tree.command(pid)]
         assert not told, "the token stands in a process's arguments, which every user can read"
     finally:
         server.send_signal(signal.SIGINT)
@@ -153,12 +154,11 @@ def test_first_notebook_runs_by_run_all(lab, page):
 
 CLASSROOM = {
     "slider": "from bootcamp import explorer\n\ncontrols = explorer.explore()",
-    "prediction": "from bootcamp.predict import predict\n\n"
+    "prediction": "from bootcamp import predict\n\n"
     'guess = predict("How many?", unit="MB", answer=None)\nguess',
     "exercise": "from bootcamp import exercise\n\n\ndef throughput(seconds, samples, warm_up):\n"
     '    return 1.0\n\n\nprint(exercise.check("throughput", throughput))',
-    "run": "from bootcamp.launch import launch\n\n"
-    'run = launch("ddp", 2, steps=100_000, device="cpu")',
+    "run": 'from bootcamp import launch\n\nrun = launch("ddp", 2, steps=100_000, device="cpu")',
     "after": 'print("still here")',
     "monitor": "from bootcamp import monitor\n\nwatched = monitor.watch({folder!r})",
 }

@@ -2,8 +2,9 @@
 
 import pytest
 
-from bootcamp import capstone, exercise, hosts, launch
-from bootcamp.variant import variant
+from bootcamp.classroom import capstone, exercise
+from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.scripts.variants import variant
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def test_a_plan_within_both_limits_solves_both_exercises(monkeypatch):
     assert result.solved, result
     assert "MB on the fullest rank of 10.0" in str(result)
     assert tried[0].world == 4
-    assert hosts.why_not() or tried[0].config["hosts"] == 2
+    assert simulated_hosts.why_not() or tried[0].config["hosts"] == 2
 
 
 def test_hybrid_shards_fit_the_larger_limit_only():
@@ -85,7 +86,7 @@ def test_the_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
 
 
 def test_without_hosts_the_ranks_are_this_machines(monkeypatch):
-    monkeypatch.setattr(hosts, "why_not", lambda: "no namespaces here")
+    monkeypatch.setattr(simulated_hosts, "why_not", lambda: "no namespaces here")
     assert capstone.where() == {"device": "cpu"}
     run = launch.launch("fsdp", 4, steps=3, quiet=True, **capstone.MODEL, **capstone.where())
     assert capstone.link_sizes(run) is None

@@ -10,9 +10,12 @@ import sys
 import pytest
 import torch
 
-from bootcamp import check, checkpoint, family, launch, sharded_checkpoint
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
-from bootcamp.variant import variant
+from bootcamp.scripts import family
+from bootcamp.scripts.variants import variant
+from bootcamp.train import checkpoint, sharded_checkpoint
 
 FLAGS = {"global_batch": 24, "device": "cpu", "quiet": True}
 RANKS = {"python": 1, "torchrun": 2, "horovodrun": 2}
@@ -30,7 +33,7 @@ def test_every_script_goes_on_where_it_was_saved(script, tmp_path):
     if script.name in NOT_THE_BASELINE:
         whole = launch.launch(script.name, ranks, steps=6, **FLAGS, **own)
     else:
-        whole = check.baseline(steps=6, global_batch=24)
+        whole = equality.baseline(steps=6, global_batch=24)
     launch.launch(script.name, ranks, steps=4, save=tmp_path / "a.pt", **FLAGS, **own)
     rest = launch.launch(script.name, ranks, steps=6, resume=tmp_path / "a.pt", **FLAGS, **own)
     assert [row["step"] for row in rest.steps] == [4, 5]
@@ -39,8 +42,8 @@ def test_every_script_goes_on_where_it_was_saved(script, tmp_path):
         return
     assert rest.losses == pytest.approx(whole.losses[4:], abs=1e-5)
     first, last = (whole.ranks[0][f"fingerprint_{moment}"] for moment in ("initial", "final"))
-    apart = check.distance(rest.ranks[0]["fingerprint_final"], last)
-    assert apart < 1e-5 * check.distance(first, last)
+    apart = equality.distance(rest.ranks[0]["fingerprint_final"], last)
+    assert apart < 1e-5 * equality.distance(first, last)
 
 
 @pytest.mark.parametrize(("saved_by", "taken_up_by"), [("ddp", "gpu"), ("gpu", "ddp")])
@@ -48,7 +51,7 @@ def test_a_checkpoint_is_not_bound_to_its_strategy(saved_by, taken_up_by, tmp_pa
     launch.launch(saved_by, 2 if saved_by == "ddp" else 1, steps=5, save=tmp_path / "a", **FLAGS)
     ranks = 2 if taken_up_by == "ddp" else 1
     run = launch.launch(taken_up_by, ranks, steps=10, resume=tmp_path / "a", **FLAGS)
-    proof = check.same_training(run, check.baseline(steps=10, global_batch=24))
+    proof = equality.same_training(run, equality.baseline(steps=10, global_batch=24))
     assert not [row for row in proof.rows if row["compared"].startswith("initial parameters")]
 
 
@@ -95,7 +98,7 @@ def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_pat
     links = CHAINS[chain]
     links = [link for link in links if launch.available(FRAMEWORKS.get(link[0], "torch"))]
     steps = 2 * len(links)
-    whole = check.baseline(steps=steps, global_batch=24, optimizer=optimizer)
+    whole = equality.baseline(steps=steps, global_batch=24, optimizer=optimizer)
     flags, losses = {**FLAGS, "optimizer": optimizer}, []
     for number, (script, ranks, own) in enumerate(links):
         places = {"save": tmp_path / str(number)}
@@ -106,8 +109,8 @@ def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_pat
         losses += run.losses
     assert losses == pytest.approx(whole.losses, abs=1e-5)
     first, last = (whole.ranks[0][f"fingerprint_{moment}"] for moment in ("initial", "final"))
-    apart = check.distance(run.ranks[0]["fingerprint_final"], last)
-    assert apart < 1e-5 * check.distance(first, last)
+    apart = equality.distance(run.ranks[0]["fingerprint_final"], last)
+    assert apart < 1e-5 * equality.distance(first, last)
 
 
 @pytest.mark.parametrize(("script", "ranks"), [("gpu", 1), ("fsdp", 2)])
@@ -116,7 +119,7 @@ def test_a_checkpoint_written_in_the_background_is_of_its_own_step(script, ranks
     places = {"save": tmp_path / "a", "save_every": 1, "save_async": True}
     launch.launch(script, ranks, steps=6, **places, **FLAGS)
     rest = launch.launch(script, ranks, steps=8, resume=tmp_path / "a", **FLAGS)
-    whole = check.baseline(steps=8, global_batch=24)
+    whole = equality.baseline(steps=8, global_batch=24)
     assert rest.losses == pytest.approx(whole.losses[6:], abs=1e-5)
     if script == "fsdp":  # the one before was written while the model changed
         shutil.rmtree(tmp_path / "a" / "step-6")
@@ -199,7 +202,7 @@ def test_what_was_saved_last_is_the_newest_whatever_its_step(tmp_path):
     shutil.rmtree(tmp_path / "a" / "step-4-again-3")
     rest = launch.launch("fsdp", 2, steps=5, resume=tmp_path / "a", seed=1, **FLAGS)
     assert rest.losses == pytest.approx(
-        check.baseline(steps=5, global_batch=24, seed=1).losses[3:], abs=1e-5
+        equality.baseline(steps=5, global_batch=24, seed=1).losses[3:], abs=1e-5
     )
 
 
@@ -222,8 +225,8 @@ def test_a_wrong_resume_is_no_proof(tmp_path):
     saved["optimizer"] = {}
     torch.save(saved, tmp_path / "a")
     run = launch.launch("gpu", steps=10, resume=tmp_path / "a", optimizer="sgd", **FLAGS)
-    base = check.baseline(steps=10, global_batch=24, optimizer="sgd")
-    failed = check.compare(run, base).failed
+    base = equality.baseline(steps=10, global_batch=24, optimizer="sgd")
+    failed = equality.compare(run, base).failed
     assert {row["compared"].split(" (")[0] for row in failed} >= {
         "largest difference of a step's loss"
     }
@@ -272,7 +275,7 @@ def test_by_hand_a_resumed_run_goes_on_in_its_folder(tmp_path):
         resume = ["--resume", str(tmp_path / "a")]
         subprocess.run([*command, "--steps", steps, *resume], check=True, cwd=ROOT)
     run = launch.Run(tmp_path / "run")
-    assert not check.compare(run, check.baseline(steps=8, global_batch=24)).failed
+    assert not equality.compare(run, equality.baseline(steps=8, global_batch=24)).failed
     refused = subprocess.run([*command, "--steps", "4"], capture_output=True, text=True)
     assert refused.returncode == 2
     assert "is not empty" in refused.stderr
@@ -281,7 +284,7 @@ def test_by_hand_a_resumed_run_goes_on_in_its_folder(tmp_path):
 KILLED_WHILE_WRITING = """
 import os, signal, sys
 from pathlib import Path
-from bootcamp import checkpoint
+from bootcamp.train import checkpoint
 
 def write(file):
     file.write(b"half of the new ")

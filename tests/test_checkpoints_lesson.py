@@ -8,8 +8,11 @@ import faults
 import pytest
 from torch.distributed import checkpoint as dcp
 
-from bootcamp import check, exercise, launch, sharded_checkpoint
+from bootcamp.classroom import exercise
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
 from bootcamp.paths import SRC
+from bootcamp.train import sharded_checkpoint
 
 FLAGS = {"model": "mlp", "global_batch": 24, "device": "cpu", "quiet": True}
 
@@ -44,7 +47,7 @@ def test_without_the_optimizers_state_it_is_another_training(tmp_path):
     state = torch.load(tmp_path / "a", weights_only=True)
     torch.save({**state, "optimizer": {}}, tmp_path / "a")
     run = launch.launch("gpu", steps=8, resume=tmp_path / "a", **FLAGS)
-    whole = check.baseline(steps=8, model="mlp", global_batch=24)
+    whole = equality.baseline(steps=8, model="mlp", global_batch=24)
     assert run.losses[0] == pytest.approx(whole.losses[4], abs=1e-5)
     assert abs(run.losses[1] - whole.losses[5]) > 1e-4
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bootcamp import errors, exercise
-from bootcamp.exercises import clinic
+from bootcamp.classroom import errors, exercise
+from bootcamp.classroom.exercises import clinic
 
 pytestmark = pytest.mark.timeout(600)  # one fixture runs all cases; a loaded machine takes long
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bootcamp import config, data, models, optimizers, record
+from bootcamp.train import config, data, models, optimizers, record
 
 
 def flags(**changes):

@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-from bootcamp import compare, diffs, family, reasons
+from bootcamp.scripts import diff as compare
+from bootcamp.scripts import family, reasons
+from bootcamp.widgets import diff_viewer
 
 SCRIPTS = list(family.SCRIPTS.values())
 
@@ -86,15 +88,18 @@ def test_a_script_of_the_reader_is_shown_without_reasons(tmp_path):
 
 @pytest.mark.parametrize("script", family.SCRIPTS)
 def test_the_viewer_compares_any_two(script):
-    for against in {diffs.PARENT, "ddp", "cpu"} - {script, diffs.PARENT if script == "cpu" else ""}:
-        assert "<table" in diffs.draw(script, against)
+    for against in {diff_viewer.PARENT, "ddp", "cpu"} - {
+        script,
+        diff_viewer.PARENT if script == "cpu" else "",
+    }:
+        assert "<table" in diff_viewer.draw(script, against)
 
 
 def test_the_viewer_says_why_not():
     with pytest.raises(ValueError, match="differ from itself"):
-        diffs.draw("ddp", "ddp")
+        diff_viewer.draw("ddp", "ddp")
     with pytest.raises(ValueError, match="is the baseline"):
-        diffs.draw("cpu")
+        diff_viewer.draw("cpu")
 
 
 class Picture:
@@ -110,7 +115,7 @@ def test_the_drop_downs_choose(monkeypatch):
 
     picture = Picture()
     monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
-    controls = diffs.view("ddp")
+    controls = diff_viewer.view("ddp")
     controls["script"].value = "fsdp"
     assert "_train_fsdp.py: " in picture.html
     assert "added to _train_ddp.py" in picture.html

@@ -2,8 +2,10 @@
 
 import pytest
 
-from bootcamp import check, family, launch
-from bootcamp.variant import variant
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.scripts import family
+from bootcamp.scripts.variants import variant
 
 BATCH = 24  # divides over 1, 2, 3 and 4 ranks
 
@@ -13,7 +15,7 @@ BATCH = 24  # divides over 1, 2, 3 and 4 ranks
 def test_ddp_trains_what_the_baseline_trains(ranks, optimizer):
     flags = {"steps": 20, "global_batch": BATCH, "optimizer": optimizer}
     run = launch.launch("ddp", ranks, device="cpu", quiet=True, **flags)
-    proof = check.same_training(run, check.baseline(**flags))
+    proof = equality.same_training(run, equality.baseline(**flags))
     assert len(run.losses) == 20
     assert not proof.failed
 
@@ -24,18 +26,18 @@ TEXT_MODELS = ("gpt", "mlp", "striped-lstm")
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("model", TEXT_MODELS[1:])
 def test_ddp_trains_every_model(ranks, model):
-    check.prove("ddp", ranks, device="cpu", global_batch=BATCH, model=model)
+    equality.prove("ddp", ranks, device="cpu", global_batch=BATCH, model=model)
 
 
 @pytest.mark.parametrize(("script", "ranks"), [("gpu", 1), ("ddp_by_hand", 2)])
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_the_other_scripts_do_too(script, ranks, model):
-    proofs = check.prove(script, ranks, device="cpu", global_batch=BATCH, model=model)
+    proofs = equality.prove(script, ranks, device="cpu", global_batch=BATCH, model=model)
     assert len(proofs) == 2
 
 
 def test_loss_falls():
-    losses = check.baseline(steps=20, global_batch=BATCH, optimizer="adamw").losses
+    losses = equality.baseline(steps=20, global_batch=BATCH, optimizer="adamw").losses
     assert losses[-1] < losses[0] - 1
 
 
@@ -57,10 +59,12 @@ def rejected(script, ranks=2, optimizer="sgd"):
     """The rows of the proof that fail for a script."""
     flags = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer}
     run = launch.launch(script, ranks, device="cpu", quiet=True, **flags)
-    with pytest.raises(check.NotTheSame) as error:
-        check.same_training(run, check.baseline(**flags))
+    with pytest.raises(equality.NotTheSame) as error:
+        equality.same_training(run, equality.baseline(**flags))
     assert "is not the same training as" in str(error.value)
-    return " ".join(row["compared"] for row in check.compare(run, check.baseline(**flags)).failed)
+    return " ".join(
+        row["compared"] for row in equality.compare(run, equality.baseline(**flags)).failed
+    )
 
 
 def test_rejects_gradients_that_are_summed():
@@ -93,17 +97,17 @@ def test_rejects_ranks_that_never_met():
 
 
 def test_refuses_to_compare_what_differs():
-    a = check.baseline(steps=10, global_batch=BATCH, optimizer="sgd")
-    b = check.baseline(steps=10, global_batch=BATCH, optimizer="adamw")
+    a = equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd")
+    b = equality.baseline(steps=10, global_batch=BATCH, optimizer="adamw")
     with pytest.raises(ValueError, match="optimizer is sgd here and adamw"):
-        check.same_training(a, b)
+        equality.same_training(a, b)
 
 
 def test_another_seed_is_another_training():
     flags = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
     run = launch.launch("cpu", quiet=True, seed=1, **flags)
     run.config["seed"] = 0
-    proof = check.compare(run, check.baseline(**flags))
+    proof = equality.compare(run, equality.baseline(**flags))
     assert len(proof.failed) == 4  # samples, losses, both fingerprints
 
 
@@ -122,7 +126,7 @@ def test_frameworks_train_what_the_baseline_trains(script, model, optimizer, ran
         pytest.skip(f"{script} is not installed. {launch.HOW_TO_GET[script]}")
     flags = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer, "model": model}
     run = launch.launch(script, ranks, device="cpu", quiet=True, **flags)
-    check.same_training(run, check.baseline(**flags))
+    equality.same_training(run, equality.baseline(**flags))
     assert run.summary["world_size"] == ranks
     assert [rank["world_size"] for rank in run.ranks] == [ranks] * ranks
     expected = "horovodrun" if script == "horovod" else "bootcamp.launch"
@@ -139,18 +143,18 @@ RESNET = {"model": "resnet50", "dtype": "float64", "steps": 10, "global_batch": 
 def test_resnet_with_synchronised_statistics(optimizer, ranks):
     flags = {**RESNET, "optimizer": optimizer}
     run = launch.launch("ddp_sync_batchnorm", ranks, device="cpu", quiet=True, **flags)
-    check.same_training(run, check.baseline(**flags), tolerance=1e-6)
+    equality.same_training(run, equality.baseline(**flags), tolerance=1e-6)
 
 
 def test_rejects_resnet_with_each_ranks_own_statistics():
     run = launch.launch("ddp", 2, device="cpu", quiet=True, optimizer="sgd", **RESNET)
-    proof = check.compare(run, check.baseline(optimizer="sgd", **RESNET))
+    proof = equality.compare(run, equality.baseline(optimizer="sgd", **RESNET))
     assert {row["compared"].split(" ")[0] for row in proof.failed} == {"largest", "final"}
 
 
 def test_options_of_ddp_that_change_no_gradient():
     own = {"bucket_mb": 0.2, "bucket_view": True, "static_graph": True}
-    check.prove("ddp_options", 2, device="cpu", global_batch=BATCH, **own)
+    equality.prove("ddp_options", 2, device="cpu", global_batch=BATCH, **own)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,9 @@ def test_averaging_parameters_every_step_is_sgd_and_nothing_else():
 
     def apart(optimizer, every):
         run = launch.launch("local_sgd", 2, optimizer=optimizer, average_every=every, **flags)
-        return check.compare(run, check.baseline(steps=10, global_batch=BATCH, optimizer=optimizer))
+        return equality.compare(
+            run, equality.baseline(steps=10, global_batch=BATCH, optimizer=optimizer)
+        )
 
     assert not apart("sgd", 1).failed
     assert apart("sgd", 2).failed

@@ -3,9 +3,12 @@
 import pytest
 from torch.utils.data import DistributedSampler
 
-from bootcamp import check, exercise, launch, summary
-from bootcamp.exercises import data_parallel, one_device
-from bootcamp.variant import variant
+from bootcamp.classroom import exercise
+from bootcamp.classroom.exercises import data_parallel, one_device
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.records import summary
+from bootcamp.scripts.variants import variant
 
 STEP = "optimizer.step()"
 BACKWARD = "loss.backward()"
@@ -155,7 +158,7 @@ def test_a_loss_that_is_no_number_is_explained_too():
     flags = {"steps": 1, "optimizer": "sgd"}
     broken = variant("gpu", "loss_is_nan", {first: f"{first} * float('nan')"})
     run = launch.launch(broken, 1, quiet=True, **flags)
-    failed = check.compare(run, check.baseline(**flags)).failed
+    failed = equality.compare(run, equality.baseline(**flags)).failed
     assert "They differ from step 0 on" in failed[0]["hint"]
 
 
@@ -171,5 +174,5 @@ def test_a_start_that_is_not_the_baselines_is_told_from_ranks_that_differ():
     smaller = f"for parameter in model.parameters():\n    parameter.data *= 0.99\n{begins}"
     flags = {"steps": 2, "optimizer": "sgd"}
     run = launch.launch(variant("gpu", "starts_smaller", {begins: smaller}), 1, quiet=True, **flags)
-    hints = [row["hint"] for row in check.compare(run, check.baseline(**flags)).failed]
+    hints = [row["hint"] for row in equality.compare(run, equality.baseline(**flags)).failed]
     assert any("changed the parameters before the first step" in hint for hint in hints)

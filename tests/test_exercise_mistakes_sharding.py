@@ -11,9 +11,13 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
-from bootcamp import exercise, launch, schedules, sharded_checkpoint, sharding_theory
-from bootcamp.exercises import model_parallel, sharding
-from bootcamp.variant import variant
+from bootcamp.classroom import exercise
+from bootcamp.classroom.exercises import model_parallel, sharding
+from bootcamp.launcher import launch
+from bootcamp.scripts.variants import variant
+from bootcamp.theory import pipeline_schedules
+from bootcamp.theory import sharding as sharding_theory
+from bootcamp.train import sharded_checkpoint
 
 WRAPPED = (
     "model = DistributedDataParallel(model, device_ids=None)  # None: the model says where it is"
@@ -100,7 +104,7 @@ def test_a_typical_mistake_gets_a_helpful_message(name, changes, helps):
 
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 2), (3, 7), (4, 8), (8, 8)])
 def test_the_order_of_a_rank_is_that_of_the_plan(ranks, micro_batches):
-    for rank, order in enumerate(schedules.plan("1f1b", ranks, micro_batches)):
+    for rank, order in enumerate(pipeline_schedules.plan("1f1b", ranks, micro_batches)):
         said = model_parallel.order_of_rank(rank, ranks, micro_batches)
         assert said == [f"{action.kind}{action.micro_batch}" for action in order]
 
@@ -133,7 +137,7 @@ def test_the_lowest_stage_fits_and_the_one_below_does_not(case):
 @pytest.mark.parametrize("case", sharding.SAVES.cases)
 def test_steps_between_saves_are_the_best_interval(case):
     pytest.importorskip("matplotlib")
-    from bootcamp.pictures import checkpoints
+    from bootcamp.drawing.diagrams import checkpoints
 
     parameters, rate, hosts, days, step_seconds = case
     best = checkpoints.best_interval(12 * parameters / rate, days * 86400 / hosts)

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from bootcamp import exercise, exercises, journal
-from bootcamp.exercises.functions import FunctionExercise
-from bootcamp.predict import predict
+from bootcamp.classroom import exercise, exercises, journal
+from bootcamp.classroom.exercises.functions import FunctionExercise
+from bootcamp.classroom.predict import predict
 
 FUNCTIONS = [t for t in exercises.EXERCISES.values() if isinstance(t, FunctionExercise)]
 

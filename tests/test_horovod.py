@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bootcamp import launch
+from bootcamp.launcher import launch
 from bootcamp.paths import ROOT
 
 spec = importlib.util.spec_from_file_location("horovod_tool", ROOT / "tools" / "horovod.py")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bootcamp import hosts, launch, sharding_theory
+from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.theory import sharding
 
-WHY_NOT = hosts.why_not()
+WHY_NOT = simulated_hosts.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 FLAGS = {"model": "mlp", "steps": 8, "global_batch": 16, "quiet": True}
@@ -33,8 +34,8 @@ def test_bytes_on_the_link_are_those_of_the_theory(script, flags, strategy, how)
     shard = how.get("shard")
     copies = {"ddp": 4, "hsdp": 2, "fsdp": 1}[strategy]
     model_bytes = sum(rank["parameter_bytes"] for rank in run.ranks) / copies
-    calls = sharding_theory.collectives(strategy, **how)
-    theory = sharding_theory.link_bytes(calls, model_bytes, 4, 2, shard, sharding_theory.GLOO)
+    calls = sharding.collectives(strategy, **how)
+    theory = sharding.link_bytes(calls, model_bytes, 4, 2, shard, sharding.GLOO)
     for first in (0, 2):
         ranks = run.ranks[first : first + 2]
         sent = sum(rank["sent_to_other_hosts_bytes_per_step"] for rank in ranks)
@@ -48,7 +49,7 @@ def test_bytes_on_the_link_are_those_of_the_theory(script, flags, strategy, how)
 @pytest.mark.parametrize("start", ["warm", "cold"])
 def test_ranks_know_their_host(start):
     line = "import os, socket; print(socket.gethostname(), os.environ['LOCAL_RANK'])"
-    from bootcamp.variant import variant
+    from bootcamp.scripts.variants import variant
 
     script = variant("ddp", "says_its_host", {"run.finish()": f"run.finish()\n{line}"})
     run = launch.launch(script, 4, hosts=2, start=start, device="cpu", **{**FLAGS, "steps": 2})
@@ -59,7 +60,7 @@ def test_ranks_know_their_host(start):
 
 SHOW_FILTER = """
 import subprocess, sys
-from bootcamp import forkserver
+from bootcamp.launcher import forkserver
 forkserver.enter(json.loads(sys.argv[1]))
 subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], check=True)
 """
@@ -67,26 +68,27 @@ subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], check=True)
 
 @needs_hosts
 def test_the_link_has_its_rate_and_the_machine_keeps_nothing():
-    command = [sys.executable, "-P", hosts.__file__, "2", "200mbit"]
+    command = [sys.executable, "-P", simulated_hosts.__file__, "2", "200mbit"]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     made = json.loads(holder.stdout.readline())["hosts"]
     own = {os.readlink(host["net"]) for host in made}
     assert len(own) == 2
-    assert own <= set(hosts.traces()["namespaces"])
+    assert own <= set(simulated_hosts.traces()["namespaces"])
     enter = [sys.executable, "-c", f"import json{SHOW_FILTER}", json.dumps(made[0])]
     said = subprocess.check_output(enter, text=True)
     assert "tbf" in said
     assert "rate 200Mbit" in said
     holder.kill()
     holder.wait()
-    assert not own & set(hosts.traces()["namespaces"])
+    assert not own & set(simulated_hosts.traces()["namespaces"])
 
 
 AS_NOBODY = """
 import json, os, socket, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from bootcamp import forkserver
-command = [sys.executable, "-P", sys.argv[1] + "/bootcamp/hosts.py", "2", "1gbit"]
+from bootcamp.launcher import forkserver
+holder = sys.argv[1] + "/bootcamp/launcher/simulated_hosts.py"
+command = [sys.executable, "-P", holder, "2", "1gbit"]
 holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 host0, host1 = json.loads(holder.stdout.readline())["hosts"]
 ready, tell = os.pipe()
@@ -113,7 +115,7 @@ def test_without_root_two_hosts_meet_too(request):
     folder = tempfile.mkdtemp(dir="/tmp")  # whoever it is, it may look in there
     request.addfinalizer(lambda: shutil.rmtree(folder))
     os.chmod(folder, 0o755)
-    package = Path(hosts.__file__).parent
+    package = Path(simulated_hosts.__file__).parents[1]
     shutil.copytree(package, f"{folder}/bootcamp", ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
         [SYSTEM_PYTHON, "-c", AS_NOBODY, folder],
@@ -149,7 +151,7 @@ def test_what_means_nothing_is_refused(flags, sentence):
 
 def test_where_hosts_cannot_be_made_the_run_says_why(monkeypatch):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts")
-    assert "hides them" in hosts.why_not()
+    assert "hides them" in simulated_hosts.why_not()
     launch.shut_down()  # the supervisor has the environment that it began with
     try:
         with pytest.raises(launch.RunRefused, match="hosts=2: .*hides them"):
@@ -162,6 +164,8 @@ def test_a_system_without_namespaces_is_told_in_one_sentence(monkeypatch):
     def forbidden(kinds):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(hosts, "_unshare", forbidden)
-    with pytest.raises(hosts.HostsError, match="neither network namespaces .* nor user namespaces"):
-        hosts.make(2, None)
+    monkeypatch.setattr(simulated_hosts, "_unshare", forbidden)
+    with pytest.raises(
+        simulated_hosts.HostsError, match="neither network namespaces .* nor user namespaces"
+    ):
+        simulated_hosts.make(2, None)

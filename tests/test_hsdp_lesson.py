@@ -4,12 +4,16 @@ import json
 
 import pytest
 
-from bootcamp import exercise, hosts, launch, recorded
+from bootcamp.classroom import exercise
+from bootcamp.experiments import recorded
+from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import SRC
-from bootcamp.variant import variant
+from bootcamp.scripts.variants import variant
 
 SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
-WITH_HOSTS = pytest.mark.skipif(hosts.why_not() is not None, reason="no hosts on this machine")
+WITH_HOSTS = pytest.mark.skipif(
+    simulated_hosts.why_not() is not None, reason="no hosts on this machine"
+)
 SHAPE = "shape = (world // args.shard, args.shard)"
 MESH = 'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))'
 
@@ -107,5 +111,5 @@ def test_without_hosts_the_runs_are_recorded(monkeypatch, capsys):
 
 
 def test_hosts_that_can_be_made_need_no_record(monkeypatch):
-    monkeypatch.setattr(hosts, "why_not", lambda: None)
+    monkeypatch.setattr(simulated_hosts, "why_not", lambda: None)
     assert recorded.Experiments("hosts", "08_hsdp").ready

@@ -9,10 +9,14 @@ import time
 import faults
 import pytest
 
-from bootcamp import check, descendants, family, ghosts, launch, machine, runs, summary
-from bootcamp.launch import RunRefused
+from bootcamp import machine
+from bootcamp.experiments import equality
+from bootcamp.launcher import ghosts, launch, process_tree
+from bootcamp.launcher.launch import RunRefused
 from bootcamp.paths import ROOT
-from bootcamp.variant import variant
+from bootcamp.records import runs, summary
+from bootcamp.scripts import family
+from bootcamp.scripts.variants import variant
 
 QUICK = {"steps": 3, "model": "mlp", "quiet": True}
 
@@ -76,7 +80,7 @@ def test_by_hand_in_a_terminal(terminal_baseline, tmp_path):
     torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "src/_train_ddp.py"]
     done = by_hand(*torchrun, *flags)
     assert done.returncode == 0, done.stderr
-    check.same_training(runs.load(tmp_path / "ddp"), terminal_baseline)
+    equality.same_training(runs.load(tmp_path / "ddp"), terminal_baseline)
 
 
 def test_by_hand_a_folder_of_another_run_is_refused(terminal_baseline):
@@ -242,7 +246,7 @@ def test_children_of_a_rank_end_with_it():
     )
     script = variant("cpu", "with_child", {"run.finish()": line})
     launch.launch(script, 1, **QUICK)
-    left = [p for p in descendants.processes() if descendants.command(p) == "sleep 600"]
+    left = [p for p in process_tree.processes() if process_tree.command(p) == "sleep 600"]
     assert not left
 
 
@@ -328,7 +332,7 @@ def test_scripts_choose_gpu_and_nccl_when_torch_finds_them(monkeypatch):
     """The rank's side of the same, with a torch that says it has GPUs."""
     code = (
         "import torch; torch.cuda.device_count = lambda: 2; torch.cuda.set_device = print\n"
-        "from bootcamp import config\n"
+        "from bootcamp.train import config\n"
         "found = [config._resolve_devices(d, 1) for d in ('auto', 'cuda', 'cpu')]\n"
         "found.append(config._resolve_devices('auto', 2))  # 2 GPUs for 2 ranks with 2 each\n"
         "import os; os.environ |= {'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '1'}\n"

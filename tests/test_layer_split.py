@@ -8,11 +8,12 @@ from argparse import Namespace
 
 import pytest
 
-from bootcamp import launch, models
-from bootcamp.models import gpt
+from bootcamp.drawing.diagrams import layers
+from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.pictures import layers
-from bootcamp.variant import variant
+from bootcamp.scripts.variants import variant
+from bootcamp.train import models
+from bootcamp.train.models import gpt
 
 BATCH, RANKS = 24, 2
 SIZE = gpt.SIZES["tiny"]

@@ -14,12 +14,14 @@ from pathlib import Path
 import faults
 import pytest
 
-from bootcamp import descendants, heartbeat, launch, lease, machine, summary
-from bootcamp.launch import RunRefused
-from bootcamp.variant import variant
+from bootcamp import machine
+from bootcamp.launcher import device_locks, launch, process_tree
+from bootcamp.launcher.launch import RunRefused
+from bootcamp.records import heartbeat, summary
+from bootcamp.scripts.variants import variant
 
 SECONDS = 60  # for what is awaited: not measured, only bounded
-TWO = lease.fake_devices(2)
+TWO = device_locks.fake_devices(2)
 
 
 class Kernel:
@@ -29,17 +31,17 @@ class Kernel:
         self.folder, self.monkeypatch, self.name, self.has = folder, monkeypatch, name, {}
 
     def wish(self, count, devices=TWO):
-        return lease.Request(self.folder, devices, count, user=self.name, kernel=4711)
+        return device_locks.Request(self.folder, devices, count, user=self.name, kernel=4711)
 
     def ask(self, request):
-        self.monkeypatch.setattr(lease, "_held", self.has)
+        self.monkeypatch.setattr(device_locks, "_held", self.has)
         return request.ask()
 
     def take(self, count, devices=TWO):
         return self.ask(self.wish(count, devices))
 
     def release(self, granted):
-        self.monkeypatch.setattr(lease, "_held", self.has)
+        self.monkeypatch.setattr(device_locks, "_held", self.has)
         granted.release()
 
 
@@ -183,20 +185,20 @@ def test_a_stale_file_does_not_block(kernels):
 
 def test_a_device_is_not_given_away_before_its_ranks_are_gone(kernels, sleeper):
     ann = kernels[0]
-    left_by_a_dead_run(ann.folder, sleeper.pid, descendants.read(sleeper.pid).started)
+    left_by_a_dead_run(ann.folder, sleeper.pid, process_tree.read(sleeper.pid).started)
     wish = ann.wish(2)
     assert ann.ask(wish) is None
     assert f"ann's run has died, its process {sleeper.pid} is still there" in wish.why
     sleeper.kill()
     deadline = time.monotonic() + SECONDS
-    while descendants.read(sleeper.pid).state != "Z":
+    while process_tree.read(sleeper.pid).state != "Z":
         assert time.monotonic() < deadline
     assert keys(ann.ask(wish)) == ["fake-0", "fake-1"], "a zombie without threads has no device"
 
 
 def test_another_process_of_that_number_is_no_rank(kernels, sleeper):
     ann = kernels[0]
-    left_by_a_dead_run(ann.folder, sleeper.pid, descendants.read(sleeper.pid).started - 1)
+    left_by_a_dead_run(ann.folder, sleeper.pid, process_tree.read(sleeper.pid).started - 1)
     assert keys(ann.take(1)) == ["fake-0"]
 
 
@@ -245,7 +247,7 @@ def test_a_link_laid_by_another_user_is_refused(kernels, tmp_path, trap):
         make = {"link": os.symlink, "hard link": os.link, "pipe": lambda _, path: os.mkfifo(path)}
         make[trap](precious, ann.folder / "fake-0")
     devices = TWO[::-1] if ann.folder.is_dir() and not ann.folder.is_symlink() else TWO
-    with pytest.raises(lease.LeaseError, match="can't be used: .* BOOTCAMP_LEASES=off"):
+    with pytest.raises(device_locks.LeaseError, match="can't be used: .* BOOTCAMP_LEASES=off"):
         ann.take(2, devices)
     if devices is not TWO:
         assert is_free(ann.folder, "fake-1"), "it was locked before the trap was met"
@@ -263,7 +265,7 @@ def test_two_users_share_the_folder(kernels, tmp_path):
     ann.release(ann.take(2))
     code = (
         "import os, sys\n"
-        "from bootcamp import lease\n"
+        "from bootcamp.launcher import device_locks\n"
         "os.chdir(sys.argv[1])  # its parents may be closed to others\n"
         "os.setuid(65534)\n"
         "request = lease.Request('locks', lease.fake_devices(2), 2)\n"
@@ -286,14 +288,14 @@ def test_two_users_share_the_folder(kernels, tmp_path):
 
 def test_leases_can_be_off_and_elsewhere(monkeypatch, tmp_path):
     monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
-    assert lease.folder() == tmp_path
+    assert device_locks.folder() == tmp_path
     monkeypatch.setenv("BOOTCAMP_LEASES", "off")
-    assert lease.folder() is None
+    assert device_locks.folder() is None
     monkeypatch.setenv("BOOTCAMP_FAKE_DEVICES", "2")
     assert wishes("ddp", 2, device="cpu") == {}
     monkeypatch.delenv("BOOTCAMP_LEASES")
-    monkeypatch.setattr(lease.tempfile, "tempdir", str(tmp_path))
-    assert lease.folder() == tmp_path / "bootcamp-leases"
+    monkeypatch.setattr(device_locks.tempfile, "tempdir", str(tmp_path))
+    assert device_locks.folder() == tmp_path / "bootcamp-leases"
 
 
 # Which devices a launch wishes for
@@ -304,7 +306,7 @@ def wishes(script, ranks, **flags):
 
 
 def test_gpus_are_named_by_uuid(monkeypatch):
-    monkeypatch.setattr(lease, "_uuids", lambda: ("GPU-aaa", "GPU-bbb", "GPU-ccc"))
+    monkeypatch.setattr(device_locks, "_uuids", lambda: ("GPU-aaa", "GPU-bbb", "GPU-ccc"))
     for visible, count, expected in (
         (None, 3, ["GPU-aaa", "GPU-bbb", "GPU-ccc"]),
         ("2, 0", 2, ["GPU-ccc", "GPU-aaa"]),
@@ -314,17 +316,17 @@ def test_gpus_are_named_by_uuid(monkeypatch):
         ("MIG-1,MIG-2", 2, ["gpu-MIG-1", "gpu-MIG-2"]),
         ("", 0, []),
     ):
-        assert [gpu["key"] for gpu in lease.gpus(visible, count)] == expected
-    assert lease.gpus("2", 1) == [{"key": "GPU-ccc", "label": "GPU 2", "value": "GPU-ccc"}]
-    assert lease.gpus("MIG-1", 1)[0]["value"] == "MIG-1"
-    monkeypatch.setattr(lease, "_uuids", lambda: ())
-    assert [gpu["value"] for gpu in lease.gpus(None, 2)] == ["0", "1"]
+        assert [gpu["key"] for gpu in device_locks.gpus(visible, count)] == expected
+    assert device_locks.gpus("2", 1) == [{"key": "GPU-ccc", "label": "GPU 2", "value": "GPU-ccc"}]
+    assert device_locks.gpus("MIG-1", 1)[0]["value"] == "MIG-1"
+    monkeypatch.setattr(device_locks, "_uuids", lambda: ())
+    assert [gpu["value"] for gpu in device_locks.gpus(None, 2)] == ["0", "1"]
 
 
 def test_a_gpu_for_each_rank_or_all_for_who_takes_several(monkeypatch):
     monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
     monkeypatch.setattr(launch, "gpu_count", lambda: 4)
-    monkeypatch.setattr(lease, "_uuids", lambda: tuple(f"GPU-{k}" for k in range(4)))
+    monkeypatch.setattr(device_locks, "_uuids", lambda: tuple(f"GPU-{k}" for k in range(4)))
     counts = {
         (script, device): wishes(script, 2, device=device)["lease"]["request"]["count"]
         for script, device in [("ddp", "cuda"), ("mp", None), ("ddp_mp", "cuda"), ("dp", None)]
@@ -352,18 +354,18 @@ def test_more_than_exist_is_refused_in_one_sentence(monkeypatch):
 
 def test_cores_that_no_other_run_has(tmp_path):
     four = [0, 2, 4, 6]
-    first = lease.take_cores(tmp_path, four, ranks=2)
-    second = lease.take_cores(tmp_path, four, ranks=2)
+    first = device_locks.take_cores(tmp_path, four, ranks=2)
+    second = device_locks.take_cores(tmp_path, four, ranks=2)
     assert [first.place, second.place] == [0, 2]
-    third = lease.take_cores(tmp_path, four, ranks=1)
+    third = device_locks.take_cores(tmp_path, four, ranks=1)
     assert (third.place, third.handles) == (0, []), "none is free: they share, and do not wait"
     first.release()
-    wide = lease.take_cores(tmp_path, four, ranks=1, each=2)
+    wide = device_locks.take_cores(tmp_path, four, ranks=1, each=2)
     assert (wide.place, len(wide.handles)) == (0, 2)
     second.release()
-    assert lease.take_cores(tmp_path, four, ranks=1, each=2).place == 1
+    assert device_locks.take_cores(tmp_path, four, ranks=1, each=2).place == 1
     wide.release()
-    assert lease.take_cores(tmp_path, four, ranks=9).place == 0
+    assert device_locks.take_cores(tmp_path, four, ranks=9).place == 0
 
 
 def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
@@ -377,7 +379,7 @@ def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
     script = variant("cpu", "leased_core", {"run.finish()": say})
     short = {"steps": 1, "model": "mlp", "quiet": True}
     assert launch.launch(script, 1, **short).output().strip() == str(cores[0])
-    other = lease.take_cores(tmp_path, cores, ranks=1)
+    other = device_locks.take_cores(tmp_path, cores, ranks=1)
     assert launch.launch(script, 1, **short).output().strip() == str(cores[1])
     monkeypatch.setenv("BOOTCAMP_FIRST_CORE", "0")
     assert launch.launch(script, 1, **short).output().strip() == str(cores[0])
@@ -467,7 +469,7 @@ class Attendee:
 
 def lives(pid):
     return (
-        descendants.processes().get(pid, descendants.Process(pid, 0, 0, "X", 0)).state not in "ZX"
+        process_tree.processes().get(pid, process_tree.Process(pid, 0, 0, "X", 0)).state not in "ZX"
     )
 
 
@@ -513,7 +515,7 @@ def test_the_second_waits_and_starts_when_the_first_ends(attendees):
     assert locks_of(worker) == [], "a process that a rank leaves behind must not keep a device"
     second = attendees(2)
     said = second.waits()
-    assert f"held by {lease._user()}, process {first.process.pid}, since" in said
+    assert f"held by {device_locks._user()}, process {first.process.pid}, since" in said
     assert not (second.folder / "began").exists()
     first.end()
     assert second.began()[1] == ["fake-0", "fake-1"]
@@ -613,11 +615,11 @@ def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, monkey
 def test_gpu_ranks_see_the_leased_gpus_only(monkeypatch, tmp_path):
     monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
     monkeypatch.setattr(launch, "gpu_count", lambda: 2)
-    monkeypatch.setattr(lease, "_uuids", lambda: ("GPU-aaa", "GPU-bbb"))
+    monkeypatch.setattr(device_locks, "_uuids", lambda: ("GPU-aaa", "GPU-bbb"))
     script = tmp_path / "sees.py"
     script.write_text("# src/_train_ddp.py\nimport os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
-    other = lease.Request(tmp_path, lease.gpus("0", 1), 1)
-    monkeypatch.setattr(lease, "_held", {})
+    other = device_locks.Request(tmp_path, device_locks.gpus("0", 1), 1)
+    monkeypatch.setattr(device_locks, "_held", {})
     has = other.ask()
     run = launch.launch(script, 1, device="cuda", finishes=False, quiet=True)
     assert run.output().strip() == "GPU-bbb"

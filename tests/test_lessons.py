@@ -7,11 +7,12 @@ import sys
 import nbformat
 import pytest
 
-from bootcamp import exercise, exercises, family, journal
+from bootcamp.classroom import exercise, exercises, journal
+from bootcamp.classroom.predict import predict
 from bootcamp.paths import NOTEBOOKS, ROOT
-from bootcamp.predict import predict
+from bootcamp.scripts import family
+from bootcamp.scripts.variants import variant
 from bootcamp.table import Table, number
-from bootcamp.variant import variant
 
 
 def test_an_empty_prediction_says_so_and_raises_nothing():

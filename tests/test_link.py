@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bootcamp import link, machine
+from bootcamp import machine
+from bootcamp.experiments import allreduce_sweep
 
 POWERS = [4 * 2**k for k in range(24)]
 BETWEEN = [12 * 4**k for k in range(11)]
@@ -17,7 +18,7 @@ def made_up(cost, ranks=2):
             "bytes": size,
             "seconds": cost(size),
             "median_seconds": 3 * cost(size),
-            **link.bandwidths(size, cost(size), ranks),
+            **allreduce_sweep.bandwidths(size, cost(size), ranks),
             "held_out": size in BETWEEN,
         }
         for size in sorted(POWERS + BETWEEN)
@@ -51,7 +52,7 @@ def make(tmp_path):
         }
         path = tmp_path / f"{backend}-{ranks}.json"
         path.write_text(json.dumps(content))
-        return link.Sweep(path)
+        return allreduce_sweep.Sweep(path)
 
     return write
 
@@ -62,7 +63,7 @@ def make(tmp_path):
 @pytest.mark.parametrize(("ranks", "factor"), [(1, 0), (2, 1), (4, 1.5), (8, 1.75)])
 def test_bandwidths_are_those_of_nccl_tests(ranks, factor):
     """doc/PERFORMANCE.md of NVIDIA/nccl-tests: algbw = S/t, busbw = algbw * 2(n-1)/n."""
-    found = link.bandwidths(1_000_000, 0.001, ranks)
+    found = allreduce_sweep.bandwidths(1_000_000, 0.001, ranks)
     assert found["algorithm_bandwidth_bytes_per_second"] == pytest.approx(1e9)
     assert found["bus_bandwidth_bytes_per_second"] == pytest.approx(factor * 1e9)
 
@@ -71,7 +72,7 @@ def test_bandwidths_are_those_of_nccl_tests(ranks, factor):
 
 
 def test_a_fit_finds_alpha_and_beta():
-    fitted = link.fit(made_up(straight))
+    fitted = allreduce_sweep.fit(made_up(straight))
     assert fitted.alpha_seconds == pytest.approx(50e-6)
     assert fitted.beta_seconds_per_byte == pytest.approx(0.5e-9)
     assert fitted.beyond_seconds_per_byte == pytest.approx(0.5e-9)
@@ -80,7 +81,7 @@ def test_a_fit_finds_alpha_and_beta():
 
 
 def test_a_fit_finds_a_knee_and_both_slopes():
-    fitted = link.fit(made_up(bent))
+    fitted = allreduce_sweep.fit(made_up(bent))
     assert fitted.knee_bytes == 2**20
     assert fitted.alpha_seconds == pytest.approx(50e-6)
     assert fitted.beta_seconds_per_byte == pytest.approx(0.1e-9)
@@ -92,7 +93,7 @@ def test_a_fit_finds_a_knee_and_both_slopes():
 def test_a_wiggle_is_no_knee():
     """Errors of ten per cent up and down leave one line, near the true one."""
     wiggle = {size: 1 + 0.1 * (-1) ** place for place, size in enumerate(sorted(POWERS + BETWEEN))}
-    fitted = link.fit(made_up(lambda size: straight(size) * wiggle[size]))
+    fitted = allreduce_sweep.fit(made_up(lambda size: straight(size) * wiggle[size]))
     assert fitted.knee_bytes is None
     assert fitted.alpha_seconds == pytest.approx(50e-6, rel=0.05)
     assert fitted.beta_seconds_per_byte == pytest.approx(0.5e-9, rel=0.05)
@@ -102,34 +103,36 @@ def test_small_sizes_count_as_much_as_large_ones():
     """A large size ten per cent slower moves alpha by little: errors are relative."""
     rows = made_up(straight)
     rows[-1]["seconds"] *= 1.1
-    assert link.fit(rows).alpha_seconds == pytest.approx(50e-6, rel=0.01)
+    assert allreduce_sweep.fit(rows).alpha_seconds == pytest.approx(50e-6, rel=0.01)
 
 
 @pytest.mark.parametrize("cost", [lambda size: 1e-9 * (size + 1) ** 1.3, lambda size: 1 / size])
 def test_no_cost_is_negative(cost):
-    fitted = link.fit(made_up(cost))
+    fitted = allreduce_sweep.fit(made_up(cost))
     costs = (fitted.alpha_seconds, fitted.beta_seconds_per_byte, fitted.beyond_seconds_per_byte)
     assert min(costs) >= 0
     assert fitted.predict(0) >= 0
 
 
 def test_sizes_too_small_to_be_cut_are_neither_fitted_nor_judged():
-    rows = made_up(lambda size: straight(size) * (1 if size >= link.SMALLEST_BYTES else 0.3))
-    fitted = link.fit(rows)
-    assert fitted.smallest_bytes == link.SMALLEST_BYTES
+    rows = made_up(
+        lambda size: straight(size) * (1 if size >= allreduce_sweep.SMALLEST_BYTES else 0.3)
+    )
+    fitted = allreduce_sweep.fit(rows)
+    assert fitted.smallest_bytes == allreduce_sweep.SMALLEST_BYTES
     assert fitted.alpha_seconds == pytest.approx(50e-6)
     assert fitted.errors(rows)["largest"] == pytest.approx(0, abs=1e-9)
     with pytest.raises(ValueError, match="expected some"):
-        fitted.errors([row for row in rows if row["bytes"] < link.SMALLEST_BYTES])
+        fitted.errors([row for row in rows if row["bytes"] < allreduce_sweep.SMALLEST_BYTES])
 
 
 def test_two_rows_are_no_fit():
     with pytest.raises(ValueError, match=r"2 row\(s\) of 256 bytes or more: expected three"):
-        link.fit(made_up(straight)[-2:])
+        allreduce_sweep.fit(made_up(straight)[-2:])
 
 
 def test_errors_are_of_the_rows_given():
-    fitted = link.fit(made_up(straight))
+    fitted = allreduce_sweep.fit(made_up(straight))
     rows = [{"bytes": 10_000, "seconds": straight(10_000) / x} for x in (1.0, 1.1, 1.5)]
     assert fitted.errors(rows) == {"median": pytest.approx(0.1), "largest": pytest.approx(0.5)}
 
@@ -157,12 +160,12 @@ def test_a_sweep_says_where_it_was_measured(make):
 
 def test_one_rank_has_nobody_to_talk_to():
     with pytest.raises(ValueError, match="ranks=1: expected two at least"):
-        link.measure(1)
+        allreduce_sweep.measure(1)
 
 
 @pytest.fixture(scope="module")
 def measured():
-    return link.measure(2, device="cpu", rounds=2)
+    return allreduce_sweep.measure(2, device="cpu", rounds=2)
 
 
 def test_the_sweep_runs_and_is_kept(measured):
@@ -178,26 +181,30 @@ def test_the_sweep_runs_and_is_kept(measured):
 
 
 def test_a_measured_sweep_is_loaded_not_measured_again(measured, monkeypatch):
-    monkeypatch.setattr(link, "measure", None)
-    assert link.load(2, device="cpu").rows == measured.rows
+    monkeypatch.setattr(allreduce_sweep, "measure", None)
+    assert allreduce_sweep.load(2, device="cpu").rows == measured.rows
 
 
 def test_what_was_not_measured_is_measured(make, monkeypatch):
     asked = []
-    monkeypatch.setattr(link, "measure", lambda *order: asked.append(order) or make())
+    monkeypatch.setattr(allreduce_sweep, "measure", lambda *order: asked.append(order) or make())
     monkeypatch.setattr(machine, "gpu_names", lambda: ("NVIDIA H100",) * 8)
-    assert link.load(7, device="cpu").rows
-    assert link.load(8).rows
+    assert allreduce_sweep.load(7, device="cpu").rows
+    assert allreduce_sweep.load(8).rows
     assert asked == [(7, "cpu"), (8, "auto")]
 
 
 def test_back_ends_ranks_and_machines_have_files_of_their_own(monkeypatch):
     monkeypatch.setattr(machine, "gpu_names", lambda: ("NVIDIA H100",))
-    paths = {link._path("gloo", 2), link._path("gloo", 4), link._path("nccl", 2)}
+    paths = {
+        allreduce_sweep._path("gloo", 2),
+        allreduce_sweep._path("gloo", 4),
+        allreduce_sweep._path("nccl", 2),
+    }
     monkeypatch.setattr(machine, "cpu_name", lambda: "Other Processor")
-    paths.add(link._path("gloo", 2))
+    paths.add(allreduce_sweep._path("gloo", 2))
     assert len(paths) == 4
-    assert {path.parent for path in paths} == {link.KEPT}
+    assert {path.parent for path in paths} == {allreduce_sweep.KEPT}
 
 
 # the figure
@@ -206,7 +213,7 @@ def test_back_ends_ranks_and_machines_have_files_of_their_own(monkeypatch):
 @pytest.fixture
 def draw(make):
     """draw(bent, ranks=4) -> the figure of such a sweep."""
-    plots = pytest.importorskip("bootcamp.plots")
+    plots = pytest.importorskip("bootcamp.drawing.plots")
 
     def drawn(*args, **kwargs):
         sweep = make(*args, **kwargs)
@@ -235,7 +242,7 @@ def test_the_figure_tells_fitted_from_held_out(draw):
     lines = {line.get_label(): line for line in left.lines}
     assert set(lines["fitted to"].get_xdata()) == {size for size in POWERS if size >= 256}
     assert set(lines["held out"].get_xdata()) == {size for size in BETWEEN if size >= 256}
-    assert max(lines["too small for the line"].get_xdata()) < link.SMALLEST_BYTES
+    assert max(lines["too small for the line"].get_xdata()) < allreduce_sweep.SMALLEST_BYTES
     assert lines["fitted line"].get_ydata()[-1] == pytest.approx(1e3 * bent(2**25))
     assert lines["median call"].get_ydata()[-1] == pytest.approx(3e3 * bent(2**25))
     assert left.get_xscale() == left.get_yscale() == "log"

@@ -12,18 +12,18 @@ from pathlib import Path
 import faults
 import pytest
 
-from bootcamp import descendants, launch, live
+from bootcamp.launcher import launch, live_ranks, process_tree
 
-pytestmark = pytest.mark.skipif(live.why_not() is not None, reason=str(live.why_not()))
+pytestmark = pytest.mark.skipif(live_ranks.why_not() is not None, reason=str(live_ranks.why_not()))
 COUNT = 4
 ADD_ONES = "ones = torch.ones(1)\ndist.all_reduce(ones)\nones.item()"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def four_ranks():
-    live.start(ranks=COUNT)
+    live_ranks.start(ranks=COUNT)
     yield
-    live.stop()
+    live_ranks.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def no_rank_left():
 
 def said(code: str, ranks=None) -> list[str]:
     """The text of each rank, without its last line break."""
-    texts = live.run(code, ranks, show=lambda _: None)
+    texts = live_ranks.run(code, ranks, show=lambda _: None)
     return [text.rstrip("\n") for text in texts.values()]
 
 
@@ -73,7 +73,7 @@ def test_collectives_on_real_tensors(code, values):
 
 def test_output_stands_by_rank_in_order_with_prints_before_the_value():
     shown = []
-    live.run("print('hello')\ntorch.full((2, 2), rank)", show=shown.append)
+    live_ranks.run("print('hello')\ntorch.full((2, 2), rank)", show=shown.append)
     blocks = [
         f"rank {rank}: hello\n        tensor([[{rank}, {rank}],\n                [{rank}, {rank}]])"
         for rank in range(COUNT)
@@ -88,14 +88,16 @@ def test_what_a_cell_leaves_is_there_in_the_next():
 
 def test_a_choice_of_ranks():
     assert said("rank", [2, 0]) == ["0", "2"]
-    with pytest.raises(live.LiveError, match="%%ranks 7: expected numbers of ranks, from 0 to 3"):
-        live.run("rank", [7])
+    with pytest.raises(
+        live_ranks.LiveError, match="%%ranks 7: expected numbers of ranks, from 0 to 3"
+    ):
+        live_ranks.run("rank", [7])
 
 
 def test_an_error_in_one_rank_frees_those_that_wait_for_it():
     said("mine = torch.ones(1) * rank")
     began = time.monotonic()
-    with pytest.raises(live.RankRaised) as failed:
+    with pytest.raises(live_ranks.RankRaised) as failed:
         said("if rank == 1:\n    raise ValueError('enough')\ndist.all_reduce(mine)")
     assert time.monotonic() - began < 10
     text = str(failed.value)
@@ -109,7 +111,7 @@ def test_an_error_in_one_rank_frees_those_that_wait_for_it():
 
 def test_an_error_of_all_ranks_is_told_once_and_keeps_the_group():
     said("group = dist.group.WORLD")
-    with pytest.raises(live.RankRaised) as failed:
+    with pytest.raises(live_ranks.RankRaised) as failed:
         said("nonsense")
     assert str(failed.value).count("NameError") == 2  # in the sentence and in the traceback
     assert said("group is dist.group.WORLD") == ["True"] * COUNT
@@ -117,21 +119,23 @@ def test_an_error_of_all_ranks_is_told_once_and_keeps_the_group():
 
 @pytest.mark.parametrize("chosen", [None, [0]], ids=["skipped by the others", "not run by them"])
 def test_a_collective_that_only_one_rank_calls(chosen):
-    with pytest.raises(live.RankRaised, match="rank 0 waited in all_reduce, but ranks 1, 2 and 3"):
+    with pytest.raises(
+        live_ranks.RankRaised, match="rank 0 waited in all_reduce, but ranks 1, 2 and 3"
+    ):
         said("if rank == 0:\n    dist.all_reduce(torch.ones(1))", chosen)
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
 def test_ranks_that_wait_in_different_collectives():
     code = "t = torch.ones(1)\nif rank == 0:\n    dist.all_reduce(t)\nelse:\n    dist.barrier()"
-    with pytest.raises(live.RankRaised, match="the same collectives in the same order"):
+    with pytest.raises(live_ranks.RankRaised, match="the same collectives in the same order"):
         said(code)
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
 def test_ranks_that_compute_are_left_in_peace():
     """The others wait longer than the patience with waiting ranks, and rightly so."""
-    seconds = live.STUCK_SECONDS + 1
+    seconds = live_ranks.STUCK_SECONDS + 1
     code = f"import time\nif rank == 3:\n    time.sleep({seconds})\n{ADD_ONES}"
     assert said(code) == ["4.0"] * COUNT
 
@@ -157,13 +161,13 @@ def test_an_interrupt_brings_all_ranks_back(code):
 def test_an_interrupt_while_a_cell_is_sent_does_not_leave_it_running(monkeypatch):
     """It is held back until the cell is sent to all; then it must reach them."""
 
-    class Interrupted(live.Cell):
+    class Interrupted(live_ranks.Cell):
         def __init__(self, *given):
             super().__init__(*given)
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(live, "Cell", Interrupted)
+        patched.setattr(live_ranks, "Cell", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             said("import time\ntime.sleep(60)\nslept = True")
     assert said("'slept' in globals()") == ["False"] * COUNT
@@ -171,17 +175,17 @@ def test_an_interrupt_while_a_cell_is_sent_does_not_leave_it_running(monkeypatch
 
 
 def test_nothing_listens_beyond_this_machine_and_no_key_is_left():
-    pids = {*live._live.pids.values()}
-    table = descendants.processes()
-    pids |= {pid for pid in table if "ipyparallel.controller" in descendants.command(pid)}
+    pids = {*live_ranks._live.pids.values()}
+    table = process_tree.processes()
+    pids |= {pid for pid in table if "ipyparallel.controller" in process_tree.command(pid)}
     for kind in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
             _, local, _, state, *rest = line.split()
             if state == "0A" and any(_holds(pid, rest[5]) for pid in pids):
                 assert local.startswith(("0100007F:", "0000000000000000FFFF00000100007F:")), line
-    keys = live._live._client.session.key.decode()
-    assert all(keys not in descendants.command(pid) for pid in pids)
-    mine = f"{live.PREFIX}{os.getpid()}-*"
+    keys = live_ranks._live._client.session.key.decode()
+    assert all(keys not in process_tree.command(pid) for pid in pids)
+    mine = f"{live_ranks.PREFIX}{os.getpid()}-*"
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(mine)), "the key's folder"
 
 
@@ -194,13 +198,13 @@ def _holds(pid: int, inode: str) -> bool:
 
 
 def test_a_killed_rank_is_told_in_one_sentence_and_new_ones_can_be_started():
-    threading.Timer(0.7, os.kill, (live._live.pids[2], signal.SIGKILL)).start()
+    threading.Timer(0.7, os.kill, (live_ranks._live.pids[2], signal.SIGKILL)).start()
     sentence = r"^rank 2 was killed by signal 9 .*: the live ranks are gone .*live.start\("
     for code in ("import time\ntime.sleep(600)", "rank"):  # while a cell runs, and ever after
-        with pytest.raises(live.RanksGone, match=sentence):
+        with pytest.raises(live_ranks.RanksGone, match=sentence):
             said(code)
     assert not faults.leftovers(os.getpid(), allow_launcher=True)
-    live.start()
+    live_ranks.start()
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
@@ -263,15 +267,16 @@ def _cell(client, code: str) -> tuple[str, str]:
 
 
 def test_importing_it_loads_neither_torch_nor_ipyparallel():
-    code = "import sys, bootcamp.live\nprint({'torch', 'ipyparallel', 'zmq'} & set(sys.modules))"
+    code = "import sys, bootcamp.launcher.live_ranks\n"
+    code += "print({'torch', 'ipyparallel', 'zmq'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
 def test_a_machine_without_them_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(live.sys, "platform", "darwin")
-    live.start()
-    assert live.run("rank") == {}
+    monkeypatch.setattr(live_ranks.sys, "platform", "darwin")
+    live_ranks.start()
+    assert live_ranks.run("rank") == {}
     assert (
         capsys.readouterr().out
         == "Live ranks need Linux: cells with %%ranks do nothing here.\n" * 2
@@ -279,8 +284,8 @@ def test_a_machine_without_them_says_so(monkeypatch, capsys):
 
 
 def test_the_record_says_how_they_ended():
-    folder = live._live.folder
-    live.stop()
+    folder = live_ranks._live.folder
+    live_ranks.stop()
     assert json.loads((folder / "summary.json").read_text())["status"] == "interrupted"
     assert not faults.leftovers(os.getpid(), allow_launcher=True)
     assert launch.connect().alive

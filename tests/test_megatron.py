@@ -2,8 +2,10 @@
 
 import pytest
 
-from bootcamp import check, launch, tensor_theory
-from bootcamp.models import gpt
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.theory import tensor
+from bootcamp.train.models import gpt
 
 FLAGS = {"device": "cpu", "global_batch": 8}
 needs_megatron = pytest.mark.skipif(
@@ -14,17 +16,17 @@ needs_megatron = pytest.mark.skipif(
 @needs_megatron
 def test_two_ranks_train_the_baselines_model():
     """Two launches: importing Megatron-core takes seconds."""
-    proofs = check.prove("megatron", 2, steps=6, **FLAGS)
+    proofs = equality.prove("megatron", 2, steps=6, **FLAGS)
     run = next(proof.run for proof in proofs if proof.run.config["optimizer"] == "adamw")
-    parameters, gradients, adamw, activations = tensor_theory.memory(run.config, gpt.SIZES["tiny"])
+    parameters, gradients, adamw, activations = tensor.memory(run.config, gpt.SIZES["tiny"])
     for rank in run.ranks:
         assert rank["parameter_bytes"] == parameters
         assert rank["gradient_bytes"] == gradients
         assert rank["optimizer_bytes"] == adamw
         assert rank["activation_bytes"] == pytest.approx(activations, rel=0.05)
     sent = run.ranks[0]["sent_bytes_per_step"]
-    theory = tensor_theory.collectives(gpt.SIZES["tiny"], FLAGS["global_batch"])
-    ring = tensor_theory.sent_bytes(theory, 2, {"all-reduce": 2})
+    theory = tensor.collectives(gpt.SIZES["tiny"], FLAGS["global_batch"])
+    ring = tensor.sent_bytes(theory, 2, {"all-reduce": 2})
     assert sent is None or sent == pytest.approx(ring, rel=0.05)
 
 

@@ -4,8 +4,10 @@ import time
 
 import pytest
 
-from bootcamp import check, launch, pipeline
-from bootcamp.variant import variant
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.scripts.variants import variant
+from bootcamp.train import pipeline_stages
 
 BATCH = 24
 FLAGS = {"device": "cpu", "global_batch": BATCH}
@@ -17,18 +19,18 @@ SGD = {**FLAGS, "steps": 10, "optimizer": "sgd", "quiet": True}
     [("mp", 1, "gpt"), ("mp", 1, "striped-lstm"), ("ddp_mp", 4, "gpt")],
 )
 def test_a_model_cut_over_two_devices(script, ranks, model):
-    check.prove(script, ranks, model=model, **FLAGS)
+    equality.prove(script, ranks, model=model, **FLAGS)
 
 
-@pytest.mark.parametrize("schedule", pipeline.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_stages.SCHEDULES)
 def test_every_schedule_on_two_ranks(schedule):
-    check.prove("pp", 2, schedule=schedule, **FLAGS)
+    equality.prove("pp", 2, schedule=schedule, **FLAGS)
 
 
-@pytest.mark.parametrize("schedule", pipeline.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_stages.SCHEDULES)
 def test_every_schedule_on_four_ranks(schedule):
     run = launch.launch("pp", 4, schedule=schedule, micro_batches=8, **SGD)
-    check.same_training(run, check.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    equality.same_training(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
     held = [rank["stages"] for rank in run.ranks]
     assert sum(map(len, held)) == 8, "each stage of the model lies on one rank"
 
@@ -36,24 +38,24 @@ def test_every_schedule_on_four_ranks(schedule):
 @pytest.mark.parametrize(("model", "dtype"), [("striped-lstm", "float32"), ("mlp", "float64")])
 def test_other_models_in_a_pipeline(model, dtype):
     """The MLP in float64: micro-batches round differently, and its ReLUs have a kink."""
-    check.prove("pp", 2, model=model, dtype=dtype, **FLAGS)
+    equality.prove("pp", 2, model=model, dtype=dtype, **FLAGS)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_tensor_parallelism(ranks, sequence_parallel):
-    check.prove("tp", ranks, sequence_parallel=sequence_parallel, **FLAGS, steps=6)
+    equality.prove("tp", ranks, sequence_parallel=sequence_parallel, **FLAGS, steps=6)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble", "dualpipe"])
 def test_data_by_pipeline(schedule):
-    check.prove("ddp_pp", 4, schedule=schedule, **FLAGS)
+    equality.prove("ddp_pp", 4, schedule=schedule, **FLAGS)
 
 
 @pytest.mark.parametrize("mesh", ["2x2", "4x1", "1x4"])
 def test_data_by_tensor(mesh):
     run = launch.launch("fsdp_tp", 4, mesh=mesh, sequence_parallel=True, **SGD)
-    check.same_training(run, check.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    equality.same_training(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
     assert run.config["mesh"] == dict(
         zip(("data", "tensor"), map(int, mesh.split("x")), strict=True)
     )
@@ -61,7 +63,7 @@ def test_data_by_tensor(mesh):
 
 def rejected(script, ranks, **flags):
     run = launch.launch(script, ranks, **SGD, **flags)
-    proof = check.compare(run, check.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    proof = equality.compare(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
     return " ".join(row["compared"] for row in proof.failed)
 
 
@@ -89,7 +91,7 @@ def test_rejects_a_pipeline_whose_gradients_are_summed_over_micro_batches():
 
 
 def test_rejects_a_pipeline_that_lost_a_stage():
-    line = "model = pipeline.join(parts[i] for i in mine)"
+    line = "model = pipeline_stages.join(parts[i] for i in mine)"
     lost = variant("pp", "pp_lost", {line: f"{line}\nif rank == 0:\n    del model[-1]"})
     assert "stages that a model has" in rejected(lost, 2)
 
@@ -132,7 +134,7 @@ def test_one_micro_batch_is_enough_for_gpipe():
 
 @pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
 def test_a_rank_that_raises_within_a_schedule_ends_all(schedule):
-    line = "pipeline.record_actions(args, rank, stages)"
+    line = "pipeline_stages.record_actions(args, rank, stages)"
     fails = "def fails(*inputs):\n    raise ValueError('in the middle')\n"
     script = variant(
         "pp", "pp_raises", {line: f"{fails}if rank == 1:\n    model[0].forward = fails\n{line}"}

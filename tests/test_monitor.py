@@ -9,9 +9,11 @@ import time
 
 import pytest
 
-from bootcamp import monitor, summary, vitals
-from bootcamp.launch import launch, terminal_command
+from bootcamp.launcher.launch import launch, terminal_command
 from bootcamp.paths import REFERENCE, SRC
+from bootcamp.records import status as vitals
+from bootcamp.records import summary
+from bootcamp.widgets import monitor
 
 NOW = 1_800_000_000.0
 CONFIG = json.loads((REFERENCE / "epyc-2core-ddp-2" / "config.json").read_text()) | {"steps": 20}

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from bootcamp import activations, check, launch, models
-from bootcamp.models import gpt
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.train import activations, models
+from bootcamp.train.models import gpt
 
 FLAGS = {"steps": 10, "global_batch": 24, "device": "cpu", "quiet": True}
 BASE = {"steps": 10, "global_batch": 24}
@@ -20,7 +22,7 @@ def largest_difference(run, base):
 @pytest.mark.parametrize(("autocast", "bound"), [("bfloat16", 5e-3), ("float16", 1e-3)])
 def test_mixed_precision_stays_near_float32(autocast, bound):
     run = launch.launch("amp", autocast=autocast, **FLAGS)
-    base = check.baseline(optimizer="adamw", **BASE)
+    base = equality.baseline(optimizer="adamw", **BASE)
     assert 0 < largest_difference(run, base) < bound
     assert run.ranks[0]["parameter_bytes"] == base.ranks[0]["parameter_bytes"]
     assert run.ranks[0]["activation_bytes"] < 0.75 * base.ranks[0]["activation_bytes"]
@@ -36,14 +38,14 @@ def kept_bytes(keep):
 
 def test_keeping_only_inputs_changes_no_loss_and_keeps_what_the_formula_says():
     run = launch.launch("checkpoint", keep="inputs", **FLAGS)
-    base = check.baseline(optimizer="adamw", **BASE)
+    base = equality.baseline(optimizer="adamw", **BASE)
     assert run.losses == base.losses
     assert run.ranks[0]["fingerprint_final"] == base.ranks[0]["fingerprint_final"]
     assert run.ranks[0]["activation_bytes"] == pytest.approx(kept_bytes("inputs"), rel=0.05)
 
 
 def test_keeping_matrix_products_lies_between():
-    base = check.baseline(optimizer="adamw", **BASE)
+    base = equality.baseline(optimizer="adamw", **BASE)
     run = launch.launch("checkpoint", keep="products", **FLAGS)
     inputs = launch.launch("checkpoint", keep="inputs", **FLAGS)
     assert run.losses == base.losses
@@ -55,7 +57,7 @@ def test_keeping_matrix_products_lies_between():
 @pytest.mark.parametrize("model", [name for name in models.NAMES if name != "resnet50"])
 def test_checkpointing_changes_no_loss_of_any_model(model):
     run = launch.launch("checkpoint", model=model, **FLAGS)
-    assert run.losses == check.baseline(model=model, optimizer="adamw", **BASE).losses
+    assert run.losses == equality.baseline(model=model, optimizer="adamw", **BASE).losses
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 4])
@@ -63,13 +65,13 @@ def test_accumulation_trains_what_the_baseline_trains(micro_batches):
     for optimizer in ("adamw", "sgd"):
         own = {"micro_batches": micro_batches, "optimizer": optimizer}
         run = launch.launch("accumulate", **own, **FLAGS)
-        check.same_training(run, check.baseline(optimizer=optimizer, **BASE))
-    whole = check.baseline(optimizer="sgd", **BASE).ranks[0]["activation_bytes"]
+        equality.same_training(run, equality.baseline(optimizer=optimizer, **BASE))
+    whole = equality.baseline(optimizer="sgd", **BASE).ranks[0]["activation_bytes"]
     assert run.ranks[0]["activation_bytes"] == pytest.approx(whole / micro_batches, rel=0.01)
 
 
 def test_data_parallel_says_that_it_splits_nothing():
-    proofs = check.prove("dp", 1, **{**BASE, "device": "cpu"})
+    proofs = equality.prove("dp", 1, **{**BASE, "device": "cpu"})
     assert proofs[0].run.output().count("it runs the bare model and splits nothing") == 1
 
 
@@ -77,7 +79,7 @@ def test_data_parallel_says_that_it_splits_nothing():
 def test_replicas_by_hand_train_what_the_baseline_trains(replicas):
     for optimizer in ("adamw", "sgd"):
         run = launch.launch("dp_by_hand", replicas=replicas, optimizer=optimizer, **FLAGS)
-        check.same_training(run, check.baseline(optimizer=optimizer, **BASE))
+        equality.same_training(run, equality.baseline(optimizer=optimizer, **BASE))
 
 
 def counted(forward, *parameters):

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.pictures import checkpoints as pictures  # noqa: E402
+from bootcamp.drawing.diagrams import checkpoints as pictures  # noqa: E402
 
 
 class MadeUp:

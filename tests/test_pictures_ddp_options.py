@@ -6,9 +6,10 @@ import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
-from bootcamp import figure, machine  # noqa: E402
-from bootcamp.pictures import ddp_options  # noqa: E402
-from bootcamp.runs import Run  # noqa: E402
+from bootcamp import machine
+from bootcamp.drawing import style  # noqa: E402
+from bootcamp.drawing.diagrams import ddp_options  # noqa: E402
+from bootcamp.records.runs import Run  # noqa: E402
 
 STEPS = [(0, step) for step in range(8)] + [(1, step) for step in range(5, 12)]
 
@@ -58,7 +59,7 @@ def test_every_picture_is_drawn_and_says_what_it_shows(make):
     )
     for picture in drawn:
         assert len(picture.alt) > 80
-        assert figure.png(picture).startswith(b"\x89PNG")
+        assert style.png(picture).startswith(b"\x89PNG")
 
 
 def test_the_sweep_counts_buckets_and_what_overlaps(make):

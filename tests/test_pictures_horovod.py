@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp import recorded, runs  # noqa: E402
+from bootcamp.drawing.diagrams import horovod as pictures  # noqa: E402
+from bootcamp.experiments import recorded
 from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT, SRC  # noqa: E402
-from bootcamp.pictures import horovod as pictures  # noqa: E402
+from bootcamp.records import runs  # noqa: E402
 
 LESSON = REFERENCE / "05_horovod"
 SOURCE = NOTEBOOKS / "sources" / "05_horovod.py"
@@ -107,7 +108,7 @@ def test_the_timeline_says_what_it_shows():
 
 
 def test_published_numbers_name_their_source():
-    with open(SRC / "bootcamp" / "published" / "horovod.csv") as file:
+    with open(SRC / "bootcamp" / "theory" / "published" / "horovod.csv") as file:
         rows = list(csv.DictReader(file))
     assert all("Horovod 0.28.1" in row["source"] for row in rows)
     figure = pictures.published_scaling(rows)

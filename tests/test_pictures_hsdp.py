@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp import recorded, sharding_theory  # noqa: E402
+from bootcamp.drawing.diagrams import hsdp as pictures  # noqa: E402
+from bootcamp.experiments import recorded
 from bootcamp.paths import REFERENCE, ROOT, SRC  # noqa: E402
-from bootcamp.pictures import hsdp as pictures  # noqa: E402
+from bootcamp.theory import sharding  # noqa: E402
 
 LESSON = REFERENCE / "08_hsdp"
 STRATEGIES = {
@@ -53,10 +54,8 @@ def test_every_run_of_the_lab_is_recorded_and_nothing_else():
 def test_recorded_bytes_are_those_of_the_theory():
     model = recorded.Run(LESSON / "ddp-slow").ranks[0]["parameter_bytes"]
     for name, how in STRATEGIES.items():
-        calls = sharding_theory.collectives(**how)
-        theory = sharding_theory.link_bytes(
-            calls, model, 4, 2, how.get("shard"), sharding_theory.GLOO
-        )
+        calls = sharding.collectives(**how)
+        theory = sharding.link_bytes(calls, model, 4, 2, how.get("shard"), sharding.GLOO)
         for link in ("open", "slow"):
             ranks = recorded.Run(LESSON / f"{name}-{link}").ranks
             for host in (ranks[:2], ranks[2:]):
@@ -89,7 +88,7 @@ def test_the_record_of_two_hosts_is_what_the_lesson_reads():
 
 def test_published_numbers_name_their_source():
     for name in ("network", "fsdp_7b"):
-        path = SRC / "bootcamp" / "published" / f"{name}.csv"
+        path = SRC / "bootcamp" / "theory" / "published" / f"{name}.csv"
         rows = list(csv.DictReader(path.read_text().splitlines()))
         assert rows
         assert all(row["source"] for row in rows)

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.pictures import layers  # noqa: E402
+from bootcamp.drawing.diagrams import layers  # noqa: E402
 
 STEP = [
     {"rank": 0, "step": 0, "stage": 0, "action": "F", "began": 0.0, "ended": 1.0},

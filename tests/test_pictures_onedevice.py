@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
-from bootcamp import figure  # noqa: E402
-from bootcamp.pictures import onedevice  # noqa: E402
+from bootcamp.drawing import style  # noqa: E402
+from bootcamp.drawing.diagrams import onedevice  # noqa: E402
 
 FORMATS = {"float32": (8, 23), "bfloat16": (8, 7)}
 NONE = {"zero": 0.0, "few digits": 0.0, "all digits": 1.0, "infinite": 0.0}
@@ -31,7 +31,7 @@ def drawings():
 def test_a_picture_is_drawn_and_its_alternative_says_what_it_shows(name, says):
     drawn = drawings()[name]
     assert says in drawn.alt
-    assert figure.png(drawn).startswith(b"\x89PNG")
+    assert style.png(drawn).startswith(b"\x89PNG")
 
 
 def test_the_staircase_ends_empty_and_recomputing_costs_a_forward():

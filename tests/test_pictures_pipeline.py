@@ -4,15 +4,17 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp import explorer, figure, schedules  # noqa: E402
-from bootcamp.pictures import pipeline as pictures  # noqa: E402
+from bootcamp.drawing import style
+from bootcamp.drawing.diagrams import pipeline as pictures  # noqa: E402
+from bootcamp.theory import pipeline_schedules
+from bootcamp.widgets import explorer  # noqa: E402
 
 
 def spans_of(schedule, ranks=2, micro_batches=4):
-    return schedules.simulate(schedules.plan(schedule, ranks, micro_batches))
+    return pipeline_schedules.simulate(pipeline_schedules.plan(schedule, ranks, micro_batches))
 
 
-@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_a_chart_has_a_box_for_each_action(schedule):
     spans = spans_of(schedule)
     drawn = pictures.gantt({schedule: spans}, "title")
@@ -23,8 +25,8 @@ def test_a_chart_has_a_box_for_each_action(schedule):
         (span.began, span.ended, span.rank) for span in spans
     }
     assert len(boxes) == len(spans)
-    assert f"bubble {schedules.bubble(spans):.2f}" in drawn.alt
-    assert figure.png(drawn)
+    assert f"bubble {pipeline_schedules.bubble(spans):.2f}" in drawn.alt
+    assert style.png(drawn)
 
 
 def test_theory_and_measurement_share_an_axis():
@@ -57,7 +59,7 @@ def test_the_cut_is_drawn():
 
 
 def test_the_explorer_draws_any_choice_or_says_why_not():
-    for schedule in schedules.SCHEDULES:
+    for schedule in pipeline_schedules.SCHEDULES:
         for ranks, m in ((1, 1), (3, 7)):
             assert explorer.draw(schedule, ranks, m).startswith(("<img", "<p><b>Not possible"))
     assert "needs at least 4 micro-batches" in explorer.draw("1f1b", 4, 3)

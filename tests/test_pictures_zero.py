@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp import sharding_theory  # noqa: E402
+from bootcamp.drawing.diagrams import zero as pictures  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
-from bootcamp.pictures import zero as pictures  # noqa: E402
+from bootcamp.theory import sharding  # noqa: E402
 
 RUN = SimpleNamespace(
     origin="a made-up machine; recorded",
@@ -19,7 +19,7 @@ RUN = SimpleNamespace(
     oversubscribed=False,
     label="fsdp on 4 CPU ranks",
 )
-PUBLISHED = SRC / "bootcamp" / "published" / "zero_figure1.csv"
+PUBLISHED = SRC / "bootcamp" / "theory" / "published" / "zero_figure1.csv"
 
 
 def said(figure):
@@ -62,7 +62,7 @@ def test_the_published_row_stands_beside_the_formula():
     computed = {}
     for row in rows:
         size, ranks, stage = (int(row[key]) for key in ("parameters", "ranks", "stage"))
-        computed[stage] = sharding_theory.rank_bytes(size, ranks, stage)
+        computed[stage] = sharding.rank_bytes(size, ranks, stage)
         assert abs(sum(computed[stage].values()) / 1e9 - float(row["gb"])) < 0.05
     figure = pictures.published(computed, rows)
     assert "published 31.4 GB" in said(figure)

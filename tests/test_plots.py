@@ -14,9 +14,10 @@ matplotlib = pytest.importorskip("matplotlib")  # a GPU machine may lack all of 
 from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from bootcamp import figure as frame  # noqa: E402
-from bootcamp import machine, plots  # noqa: E402
-from bootcamp.runs import Run  # noqa: E402
+from bootcamp import machine  # noqa: E402
+from bootcamp.drawing import plots  # noqa: E402
+from bootcamp.drawing import style as frame  # noqa: E402
+from bootcamp.records.runs import Run  # noqa: E402
 
 MB = 1_000_000
 HERE = " ".join(machine.cpu_name().split())

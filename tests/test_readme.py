@@ -88,7 +88,7 @@ def test_make_targets_agree_both_ways():
 
 
 def test_every_flag_exists():
-    parser = text("src/bootcamp/config.py")
+    parser = text("src/bootcamp/train/config.py")
     for line in quoted("README.md"):
         if "src/_train_" not in line or not line.startswith(("python", "torchrun")):
             continue

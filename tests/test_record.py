@@ -8,7 +8,10 @@ import socket
 import pytest
 import torch
 
-from bootcamp import check, held, launch, models, record, runs, summary, timeline
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.records import runs, summary, trace
+from bootcamp.train import memory_usage, models, record
 
 
 def gpt(**changes):
@@ -70,21 +73,21 @@ def test_trace_of_one_step(ddp):
     for rank in (0, 1):
         step = ddp.timeline(rank)
         assert step["communicate"], "the step has all-reduces"
-        assert 0 < timeline.total_seconds(step["communicate"]) < step["seconds"] * 1.2
-        assert 0 < timeline.total_seconds(step["compute"]) <= step["seconds"]
+        assert 0 < trace.total_seconds(step["communicate"]) < step["seconds"] * 1.2
+        assert 0 < trace.total_seconds(step["compute"]) <= step["seconds"]
         assert ddp.ranks[rank]["communication_seconds"] == pytest.approx(
-            timeline.total_seconds(step["communicate"])
+            trace.total_seconds(step["communicate"])
         )
     with pytest.raises(FileNotFoundError, match="trace_step"):
-        check.baseline(steps=2).timeline()
+        equality.baseline(steps=2).timeline()
 
 
 def test_intervals():
     events = [{"ts": 10, "dur": 5}, {"ts": 12, "dur": 10}, {"ts": 30, "dur": 1}]
-    merged = timeline.merge(events, begin=10)
+    merged = trace.merge(events, begin=10)
     assert merged == [(0, 12), (20, 21)]
-    assert timeline.total_seconds(merged) == pytest.approx(13e-6)
-    assert timeline.overlap_seconds(merged, [(5, 25)]) == pytest.approx(8e-6)
+    assert trace.total_seconds(merged) == pytest.approx(13e-6)
+    assert trace.overlap_seconds(merged, [(5, 25)]) == pytest.approx(8e-6)
 
 
 def test_config_says_what_was_run(ddp):
@@ -117,7 +120,7 @@ def test_fingerprint_estimates_the_distance_between_parameters():
                 move = 0.01 * torch.randn(parameter.shape, generator=generator)
                 parameter += move
                 squares += move.double().square().sum().item()
-        estimate = check.distance(record.fingerprint(model), record.fingerprint(moved))
+        estimate = equality.distance(record.fingerprint(model), record.fingerprint(moved))
         ratios.append(estimate**2 / squares)
     assert 0.6 < sum(ratios) / len(ratios) < 1.4
     assert all(0.1 < ratio < 3.5 for ratio in ratios)
@@ -132,7 +135,7 @@ def test_fingerprint_sees_a_single_number():
 
 def test_storages_are_counted_once():
     base = torch.zeros(100)
-    assert held.storage_bytes([base, base.view(10, 10), base[:5], None]) == 400
+    assert memory_usage.storage_bytes([base, base.view(10, 10), base[:5], None]) == 400
 
 
 def test_half_a_line_is_no_error(tmp_path):

@@ -6,8 +6,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from bootcamp import exercise, family
+from bootcamp.classroom import exercise
 from bootcamp.paths import ROOT
+from bootcamp.scripts import family
 
 sys.path.insert(0, str(ROOT / "tools"))
 import reset  # noqa: E402

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bootcamp import machine, models, peak, roofline
-from bootcamp.models import gpt
+from bootcamp import machine
+from bootcamp.experiments import matmul_peak, roofline
+from bootcamp.train import models
+from bootcamp.train.models import gpt
 
 BATCH = 2
 SHAPE = gpt.SIZES["tiny"]
@@ -141,7 +143,7 @@ def test_fastest_seconds_calls_often_enough_and_not_for_ever(monkeypatch):
 def small_and_quick(monkeypatch):
     """Stand-ins for what takes seconds: tiny arrays, two calls, and no keeping to one core."""
     monkeypatch.setitem(roofline.STREAMED_BYTES, "cpu", 2**16)
-    monkeypatch.setitem(peak.SIZE, "cpu", 16)
+    monkeypatch.setitem(matmul_peak.SIZE, "cpu", 16)
     monkeypatch.setattr(roofline, "CALLS", 1)
     monkeypatch.setattr(roofline, "FEWEST_CALLS", 1)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
@@ -165,7 +167,7 @@ def test_a_measurement_holds_what_the_figure_needs(small_and_quick):
 def test_what_was_measured_is_kept(small_and_quick, monkeypatch, tmp_path):
     """The command runs once; measured again only if asked to; never below the known peak."""
     monkeypatch.setattr(roofline, "KEPT", tmp_path / "machine" / "roofline.json")
-    monkeypatch.setattr(peak, "matmul_flops_per_second", lambda *which: 1e15)
+    monkeypatch.setattr(matmul_peak, "matmul_flops_per_second", lambda *which: 1e15)
     commands = []
 
     def run_command(command, seconds, env):
@@ -197,7 +199,7 @@ def test_the_roof_is_the_smaller_of_two_limits():
 
 
 def draw(**changed):
-    plots = pytest.importorskip("bootcamp.plots")
+    plots = pytest.importorskip("bootcamp.drawing.plots")
     return plots.roofline(roofline.Roofline(content(**changed)))
 
 
@@ -243,7 +245,7 @@ def test_the_figure_can_be_read(changed):
 
 
 def test_no_label_lies_on_a_point_or_on_the_roof():
-    plots = pytest.importorskip("bootcamp.plots")
+    plots = pytest.importorskip("bootcamp.drawing.plots")
     figure = draw()
     axes = figure.axes[0]
     labels = [text for text in axes.texts if text.get_text()]

@@ -5,26 +5,31 @@ import os
 
 import pytest
 
-from bootcamp import launch, pipeline, runs, schedules
+from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.schedules import Action, Impossible, Span
-from bootcamp.variant import variant
+from bootcamp.records import runs
+from bootcamp.scripts.variants import variant
+from bootcamp.theory import pipeline_schedules
+from bootcamp.theory.pipeline_schedules import Action, Impossible, Span
+from bootcamp.train import pipeline_stages
 
 GRID = [(ranks, m) for ranks in (2, 3, 4, 8) for m in range(1, 25)]
 
 
 def timetable(schedule, ranks, micro_batches, **seconds):
-    return schedules.simulate(schedules.plan(schedule, ranks, micro_batches), **seconds)
+    return pipeline_schedules.simulate(
+        pipeline_schedules.plan(schedule, ranks, micro_batches), **seconds
+    )
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
 def test_the_bubble_is_the_papers(schedule):
     compared = 0
     for ranks, m in GRID:
-        said = schedules.bubble_by_formula(schedule, ranks, m)
-        if said is None or m < schedules.least_micro_batches(schedule, ranks):
+        said = pipeline_schedules.bubble_by_formula(schedule, ranks, m)
+        if said is None or m < pipeline_schedules.least_micro_batches(schedule, ranks):
             continue
-        assert schedules.bubble(timetable(schedule, ranks, m)) == pytest.approx(said)
+        assert pipeline_schedules.bubble(timetable(schedule, ranks, m)) == pytest.approx(said)
         compared += 1
     assert compared > 20
 
@@ -32,8 +37,8 @@ def test_the_bubble_is_the_papers(schedule):
 def test_a_bubble_does_not_depend_on_how_long_a_backward_takes():
     for backward in (0.5, 1.0, 3.0):
         spans = timetable("1f1b", 4, 8, backward_seconds=backward)
-        assert schedules.bubble(spans) == pytest.approx(3 / 8)
-        assert schedules.idle_share(spans) == pytest.approx([3 / 11] * 4)
+        assert pipeline_schedules.bubble(spans) == pytest.approx(3 / 8)
+        assert pipeline_schedules.idle_share(spans) == pytest.approx([3 / 11] * 4)
 
 
 def test_half_backwards_leave_a_third_of_the_bubble():
@@ -41,39 +46,45 @@ def test_half_backwards_leave_a_third_of_the_bubble():
     for ranks, m in GRID:
         if m % ranks == 0:
             said = (ranks - 1) / (2 * m) / 3
-            assert schedules.bubble(timetable("zero-bubble", ranks, m)) == pytest.approx(said)
+            assert pipeline_schedules.bubble(timetable("zero-bubble", ranks, m)) == pytest.approx(
+                said
+            )
 
 
-@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_a_plan_has_each_action_once(schedule):
     for ranks, m in GRID:
         try:
-            plan = schedules.plan(schedule, ranks, m)
+            plan = pipeline_schedules.plan(schedule, ranks, m)
         except Impossible:
             continue
         for rank, order in enumerate(plan):
             assert len(order) == len(set(order))
-            for stage in schedules.stages_of_rank(schedule, rank, ranks):
+            for stage in pipeline_schedules.stages_of_rank(schedule, rank, ranks):
                 for kinds in ("F", "BI", "BW"):
                     done = [a.micro_batch for a in order if a.stage == stage and a.kind in kinds]
                     assert sorted(done) == list(range(m))
-        assert schedules.makespan(schedules.simulate(plan)) > 0, "the plan goes through"
+        assert pipeline_schedules.makespan(pipeline_schedules.simulate(plan)) > 0, (
+            "the plan goes through"
+        )
 
 
 def test_what_is_in_flight():
     for ranks, m in GRID:
-        assert schedules.most_in_flight(timetable("gpipe", ranks, m)) == [m] * ranks
+        assert pipeline_schedules.most_in_flight(timetable("gpipe", ranks, m)) == [m] * ranks
         if m >= ranks:
             spans = timetable("1f1b", ranks, m)
-            assert schedules.most_in_flight(spans) == list(range(ranks, 0, -1))
+            assert pipeline_schedules.most_in_flight(spans) == list(range(ranks, 0, -1))
 
 
-@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_stage_lies_on_one_rank(schedule, ranks):
-    held = [i for rank in range(ranks) for i in schedules.stages_of_rank(schedule, rank, ranks)]
-    assert sorted(held) == list(range(ranks * schedules.CHUNKS[schedule]))
-    assert list(pipeline.SCHEDULES) == list(schedules.SCHEDULES)
+    held = [
+        i for rank in range(ranks) for i in pipeline_schedules.stages_of_rank(schedule, rank, ranks)
+    ]
+    assert sorted(held) == list(range(ranks * pipeline_schedules.CHUNKS[schedule]))
+    assert list(pipeline_stages.SCHEDULES) == list(pipeline_schedules.SCHEDULES)
 
 
 def test_a_simulation_by_hand():
@@ -89,7 +100,7 @@ def test_a_simulation_by_hand():
         "B0 of stage 0": 12,
         "B1 of stage 0": 14,
     }
-    assert schedules.hand_over_seconds(spans) == pytest.approx(0.5)
+    assert pipeline_schedules.hand_over_seconds(spans) == pytest.approx(0.5)
 
 
 def test_nobody_waits_for_the_gradient_of_the_first_stages_input():
@@ -99,27 +110,27 @@ def test_nobody_waits_for_the_gradient_of_the_first_stages_input():
     assert (seconds["I", 1], seconds["W", 1]) == (1, 3)
 
 
-@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_measured_seconds_give_back_what_was_simulated(schedule):
     given = {"forward_seconds": 2.0, "backward_seconds": 6.0, "input_share": 0.25}
     spans = timetable(schedule, 2, 4, **given)
-    found = schedules.measured_seconds(spans)
+    found = pipeline_schedules.measured_seconds(spans)
     assert set(found["forward_seconds"]) == {2.0}
     assert found["backward_seconds"] == pytest.approx([6.0] * len(found["backward_seconds"]))
     if schedule in ("zero-bubble", "dualpipe"):
         assert found["input_share"] == pytest.approx(0.25)
-    again = schedules.simulate(schedules.plan(schedule, 2, 4), **found)
-    assert schedules.bubble(again) == pytest.approx(schedules.bubble(spans))
+    again = pipeline_schedules.simulate(pipeline_schedules.plan(schedule, 2, 4), **found)
+    assert pipeline_schedules.bubble(again) == pytest.approx(pipeline_schedules.bubble(spans))
 
 
 def test_what_is_held_by_hand():
     order = [Action(kind, 0, i) for kind, i in (("F", 0), ("F", 1), ("I", 0), ("W", 0), ("B", 1))]
     one, none = {0: 10.0}, {0: 0.0}
-    assert schedules.most_held(order, one, none, none, none) == 20
-    assert schedules.most_held(order, one, {0: 3.0}, none, none) == 23
-    assert schedules.most_held(order, one, {0: 3.0}, none, {0: 1.0}) == 24
+    assert pipeline_schedules.most_held(order, one, none, none, none) == 20
+    assert pipeline_schedules.most_held(order, one, {0: 3.0}, none, none) == 23
+    assert pipeline_schedules.most_held(order, one, {0: 3.0}, none, {0: 1.0}) == 24
     one_by_one = [Action(kind, 0, i) for i in range(3) for kind in "FB"]
-    assert schedules.most_held(one_by_one, one, none, {0: 2.0}, none) == 14
+    assert pipeline_schedules.most_held(one_by_one, one, none, {0: 2.0}, none) == 14
 
 
 @pytest.mark.parametrize(
@@ -134,59 +145,60 @@ def test_what_is_held_by_hand():
 )
 def test_what_can_not_be_planned(schedule, ranks, micro_batches, sentence):
     with pytest.raises(Impossible, match=sentence):
-        schedules.plan(schedule, ranks, micro_batches)
+        pipeline_schedules.plan(schedule, ranks, micro_batches)
 
 
 def test_a_plan_that_waits_for_itself():
-    plan = schedules.plan("gpipe", 2, 2)
+    plan = pipeline_schedules.plan("gpipe", 2, 2)
     plan[0] = plan[0][::-1]
     with pytest.raises(Impossible, match="B1 of stage 0 waits for what is never done"):
-        schedules.simulate(plan)
+        pipeline_schedules.simulate(plan)
 
 
-@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_two_ranks_train_in_the_order_of_the_plan(schedule):
     flags = {"device": "cpu", "global_batch": 8, "steps": 2, "quiet": True}
-    spans = schedules.recorded(launch.launch("pp", 2, schedule=schedule, **flags))
-    assert schedules.orders(spans) == schedules.plan(schedule, 2, 4)
-    assert schedules.which(spans) == schedule
+    spans = pipeline_schedules.recorded(launch.launch("pp", 2, schedule=schedule, **flags))
+    assert pipeline_schedules.orders(spans) == pipeline_schedules.plan(schedule, 2, 4)
+    assert pipeline_schedules.which(spans) == schedule
     assert min(span.began for span in spans) == 0
 
 
-@pytest.mark.parametrize("schedule", schedules.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_four_sleeping_ranks_follow_the_plan_and_wait(schedule):
     snippet = SRC / "snippets" / "pipeline_sleep.py"
     flags = {"schedule": schedule, "micro_batches": 8, "milliseconds": 4.0}
     run = launch.launch(snippet, 4, device="cpu", finishes=False, quiet=True, **flags)
-    spans = schedules.recorded(run)
-    assert schedules.which(spans) == schedule
+    spans = pipeline_schedules.recorded(run)
+    assert pipeline_schedules.which(spans) == schedule
     slept = {(s.action.kind, s.action.stage): s.ended - s.began for s in spans}
-    one = 4e-3 / schedules.CHUNKS[schedule]
+    one = 4e-3 / pipeline_schedules.CHUNKS[schedule]
     assert slept["F", 1] >= one
     assert slept.get(("B", 1), 2 * one) >= 2 * one
     assert slept.get(("I", 1), one) >= one
-    assert schedules.makespan(spans) >= max(schedules.busy(spans))
+    assert pipeline_schedules.makespan(spans) >= max(pipeline_schedules.busy(spans))
 
 
 def test_another_order_is_noticed():
     """A rank that does two forwards before its first backward, where 1F1B wants one."""
     spans = timetable("1f1b", 2, 4)
-    assert schedules.which(spans) == "1f1b"
+    assert pipeline_schedules.which(spans) == "1f1b"
     last = [span for span in spans if span.rank == 1]
     first, second = last[1], last[2]
     spans[spans.index(first)] = first._replace(action=second.action)
     spans[spans.index(second)] = second._replace(action=first.action)
-    assert schedules.which(spans) is None
-    assert schedules.orders(spans) != schedules.plan("1f1b", 2, 4)
+    assert pipeline_schedules.which(spans) is None
+    assert pipeline_schedules.orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
 
 
 def test_a_run_of_another_schedule_is_noticed():
-    line = "schedule_class = get_schedule_class(pipeline.SCHEDULES[args.schedule].name_in_torch)"
+    name = "pipeline_stages.SCHEDULES[args.schedule].name_in_torch"
+    line = f"schedule_class = get_schedule_class({name})"
     other = variant("pp", "pp_other", {line: 'schedule_class = get_schedule_class("GPipe")'})
     flags = {"device": "cpu", "global_batch": 8, "steps": 2, "quiet": True}
-    spans = schedules.recorded(launch.launch(other, 2, schedule="1f1b", **flags))
-    assert schedules.orders(spans) != schedules.plan("1f1b", 2, 4)
-    assert schedules.which(spans) == "gpipe"
+    spans = pipeline_schedules.recorded(launch.launch(other, 2, schedule="1f1b", **flags))
+    assert pipeline_schedules.orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
+    assert pipeline_schedules.which(spans) == "gpipe"
 
 
 def test_the_shortest_step_after_the_first_is_read(tmp_path):
@@ -199,10 +211,10 @@ def test_the_shortest_step_after_the_first_is_read(tmp_path):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "ranks" / f"{rank}.actions.jsonl").write_text(text)
     run = runs.Run(tmp_path)
-    assert schedules.recorded(run) == [
+    assert pipeline_schedules.recorded(run) == [
         Span(0, Action("F", 0, 0), 0, 3),
         Span(1, Action("F", 1, 0), 1, 4),
     ]
-    assert schedules.makespan(schedules.recorded(run, step=0)) == 2
+    assert pipeline_schedules.makespan(pipeline_schedules.recorded(run, step=0)) == 2
     with pytest.raises(FileNotFoundError, match="no pipeline's run"):
-        schedules.recorded(runs.Run(tmp_path / "ranks"))
+        pipeline_schedules.recorded(runs.Run(tmp_path / "ranks"))

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from bootcamp import compare, family
 from bootcamp.paths import ROOT, SRC
+from bootcamp.scripts import diff as compare
+from bootcamp.scripts import family
 
 SCRIPTS = list(family.SCRIPTS.values())
 HEADINGS = ["1. Processes", "2. Model", "3. Data", "4. Optimizer", "5. Training loop"]
@@ -136,8 +137,16 @@ def test_the_package_hides_no_strategy(path):
 
 
 WORDS_OF_LESSONS = {
-    *(SRC / "bootcamp" / name for name in ("plots.py", "figure.py", "reasons.py", "errors.py")),
-    *(SRC / "bootcamp" / "exercises").glob("*.py"),
+    *(
+        SRC / "bootcamp" / name
+        for name in (
+            "drawing/plots.py",
+            "drawing/style.py",
+            "scripts/reasons.py",
+            "classroom/errors.py",
+        )
+    ),
+    *(SRC / "bootcamp" / "classroom" / "exercises").glob("*.py"),
 }
 
 
@@ -198,11 +207,15 @@ NOTEBOOK_LIBRARIES = {"IPython", "ipykernel", "ipywidgets", "matplotlib", "nvito
 
 
 def test_the_rank_side_needs_torch_and_numpy_only():
-    modules = imported_modules("import bootcamp.config, bootcamp.data, bootcamp.optimizers")
+    modules = imported_modules(
+        "import bootcamp.train.config, bootcamp.train.data, bootcamp.train.optimizers"
+    )
     assert "torch" in modules
     assert not modules & NOTEBOOK_LIBRARIES
 
 
 def test_launch_and_runs_need_the_standard_library_only():
-    modules = imported_modules("import bootcamp.launch, bootcamp.runs, bootcamp.check")
+    modules = imported_modules(
+        "import bootcamp.launcher.launch, bootcamp.records.runs, bootcamp.experiments.equality"
+    )
     assert not modules & (NOTEBOOK_LIBRARIES | {"torch", "numpy"})

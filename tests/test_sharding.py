@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
-from bootcamp import check, launch, sharding_theory
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
 from bootcamp.paths import SRC
+from bootcamp.theory import sharding
 
 BATCH = 24
 DEEPSPEED = launch.available("deepspeed")
@@ -26,7 +28,7 @@ def proved(script, ranks, optimizer, **flags):
     """The run, after the proof that it trained what the baseline trained."""
     same = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer}
     run = launch.launch(script, ranks, device="cpu", quiet=True, **same, **flags)
-    check.same_training(run, check.baseline(**same))
+    equality.same_training(run, equality.baseline(**same))
     return run
 
 
@@ -45,8 +47,8 @@ def test_zero1_of_torch(ranks, optimizer):
 def test_fsdp(ranks, optimizer, flags):
     run = proved("fsdp", ranks, optimizer, **flags)
     for rank, record in enumerate(run.ranks):
-        own = sharding_theory.rows_of_rank(SHAPES, ranks, rank)
-        padded = sharding_theory.rows_of_rank(SHAPES, ranks)  # room for the largest part
+        own = sharding.rows_of_rank(SHAPES, ranks, rank)
+        padded = sharding.rows_of_rank(SHAPES, ranks)  # room for the largest part
         assert record["parameter_bytes"] == record["gradient_bytes"] == 4 * padded
         state = {"adamw": 8 * own + 4 * len(SHAPES), "sgd": 4 * own}[optimizer]
         assert record["optimizer_bytes"] == state
@@ -54,7 +56,7 @@ def test_fsdp(ranks, optimizer, flags):
 
 @pytest.mark.parametrize("model", ["mlp", "striped-lstm"])
 def test_fsdp_shards_every_model(model):
-    check.prove("fsdp", 2, device="cpu", global_batch=BATCH, model=model)
+    equality.prove("fsdp", 2, device="cpu", global_batch=BATCH, model=model)
 
 
 @pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
@@ -68,8 +70,8 @@ def test_hsdp(shard, optimizer):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_deepspeed(stage, ranks, optimizer):
     run = proved("zero", ranks, optimizer, stage=stage)
-    flat = 4 * sharding_theory.flat_part(NUMBERS, ranks)
-    one_by_one = 4 * sharding_theory.parts_one_by_one(SHAPES, ranks)
+    flat = 4 * sharding.flat_part(NUMBERS, ranks)
+    one_by_one = 4 * sharding.parts_one_by_one(SHAPES, ranks)
     whole, part = 4 * NUMBERS, {3: one_by_one}.get(stage, flat)
     for record in run.ranks:
         assert record["parameter_bytes"] == (part if stage == 3 else whole)
@@ -82,13 +84,15 @@ def test_deepspeed(stage, ranks, optimizer):
 
 @needs_deepspeed
 def test_deepspeed_clips_gradients_unless_told_not_to():
-    from bootcamp.variant import variant
+    from bootcamp.scripts.variants import variant
 
     line = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
     script = variant("zero", "zero_clips", {line: ""})
     same = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
     run = launch.launch(script, 2, device="cpu", quiet=True, **same)
-    failed = " ".join(r["compared"] for r in check.compare(run, check.baseline(**same)).failed)
+    failed = " ".join(
+        r["compared"] for r in equality.compare(run, equality.baseline(**same)).failed
+    )
     assert "loss" in failed
     assert "final parameters" in failed
 
@@ -114,7 +118,7 @@ def test_the_papers_figure_is_reproduced():
     """ZeRO, figure 1: 7.5 B parameters on 64 ranks, in GB."""
     published = {0: 120, 1: 31.4, 2: 16.6, 3: 1.9}
     for stage, gigabytes in published.items():
-        found = sum(sharding_theory.rank_bytes(7.5e9, 64, stage).values()) / 1e9
+        found = sum(sharding.rank_bytes(7.5e9, 64, stage).values()) / 1e9
         assert found == pytest.approx(gigabytes, rel=0.015)
 
 
@@ -130,20 +134,20 @@ def test_the_papers_figure_is_reproduced():
     ],
 )
 def test_what_crosses_between_two_hosts_of_two(strategy, how, ring, gloo):
-    calls, shard = sharding_theory.collectives(strategy, **how), how.get("shard")
-    for factors, expected in ((sharding_theory.RING, ring), (sharding_theory.GLOO, gloo)):
-        assert sharding_theory.link_bytes(calls, 1.0, 4, 2, shard, factors) == expected
+    calls, shard = sharding.collectives(strategy, **how), how.get("shard")
+    for factors, expected in ((sharding.RING, ring), (sharding.GLOO, gloo)):
+        assert sharding.link_bytes(calls, 1.0, 4, 2, shard, factors) == expected
 
 
 def test_a_rank_sends_what_the_papers_say():
     """2 psi for DDP and for stages 1 and 2, 3 psi for stage 3, for many ranks."""
     many = 1_000_000
     for strategy, expected in {"ddp": 2, "zero1": 2, "zero2": 2, "fsdp": 3}.items():
-        calls = sharding_theory.collectives(strategy)
-        assert sharding_theory.sent_bytes(calls, 1.0, many) == pytest.approx(expected, rel=1e-5)
+        calls = sharding.collectives(strategy)
+        assert sharding.sent_bytes(calls, 1.0, many) == pytest.approx(expected, rel=1e-5)
 
 
 def test_inside_a_host_nothing_crosses():
-    calls = [call for call in sharding_theory.collectives("hsdp", shard=2) if call[0] == "shard"]
-    assert sharding_theory.link_bytes(calls, 1.0, 4, 2, 2) == 0
-    assert sharding_theory.link_bytes(calls, 1.0, 4, 1, 2) == 0
+    calls = [call for call in sharding.collectives("hsdp", shard=2) if call[0] == "shard"]
+    assert sharding.link_bytes(calls, 1.0, 4, 2, 2) == 0
+    assert sharding.link_bytes(calls, 1.0, 4, 1, 2) == 0

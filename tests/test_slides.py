@@ -15,8 +15,9 @@ from matplotlib.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 import slides  # noqa: E402
-from bootcamp import plots, summary  # noqa: E402
-from bootcamp.pictures import ddp  # noqa: E402
+from bootcamp.drawing import plots  # noqa: E402
+from bootcamp.drawing.diagrams import ddp  # noqa: E402
+from bootcamp.records import summary  # noqa: E402
 
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
 MEASURED = re.compile(rf"(?<!\w)\d[\d.,]*\s*{UNITS}")

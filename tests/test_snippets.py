@@ -4,8 +4,9 @@ import ast
 
 import pytest
 
-from bootcamp import family, launch
+from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
+from bootcamp.scripts import family
 
 SNIPPETS = sorted((SRC / "snippets").glob("*.py"))
 HANGS_ON_PURPOSE = {"teardown"}

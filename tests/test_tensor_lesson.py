@@ -4,20 +4,22 @@ import json
 
 import pytest
 
-from bootcamp import collectives, exercise, launch, tensor_theory
-from bootcamp.models import gpt
+from bootcamp.classroom import exercise
+from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.variant import variant
+from bootcamp.scripts.variants import variant
+from bootcamp.theory import tensor
+from bootcamp.train import collective_counter
+from bootcamp.train.models import gpt
 
 TINY = gpt.SIZES["tiny"]
 SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
 FLAGS = {"device": "cpu", "steps": 3, "global_batch": 8, "quiet": True}
-BEGIN = "tally = collectives.Tally(optimizer)\nif step == 2:\n    tally.start()"
+BEGIN = "tally = collective_counter.Tally(optimizer)\nif step == 2:\n    tally.start()"
+TOOLS = "checkpoint, config, data, models, optimizers, record, tensor_flags"
+IMPORTS = f"from bootcamp.train import {TOOLS}"
 COUNT = {
-    "from bootcamp import checkpoint, config, data, models, optimizers, record, tensor": (
-        "from bootcamp import checkpoint, collectives, config, data, models, optimizers, record, "
-        "tensor"
-    ),
+    IMPORTS: f"{IMPORTS}, collective_counter",
     "optimizer.zero_grad()": f"optimizer.zero_grad()\n{BEGIN}",
     "optimizer.step()": "optimizer.step()\nif step == 2:\n    tally.stop(args.run_dir)",
 }
@@ -70,17 +72,15 @@ ONE_F = (
 def test_collectives_are_those_of_the_theory(changes, flags, how):
     script = variant("tp", "tp_test_counted", COUNT | changes)
     run = launch.launch(script, 2, **flags, **FLAGS)
-    theory = tensor_theory.collectives(TINY, FLAGS["global_batch"], **how)
-    assert collectives.total(run) == theory
+    theory = tensor.collectives(TINY, FLAGS["global_batch"], **how)
+    assert collective_counter.total(run) == theory
     sent = run.ranks[0]["sent_bytes_per_step"]
     halves = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 2}
-    assert sent is None or sent == pytest.approx(
-        tensor_theory.sent_bytes(theory, 2, halves), rel=0.05
-    )
+    assert sent is None or sent == pytest.approx(tensor.sent_bytes(theory, 2, halves), rel=0.05)
 
 
 def test_theory_is_four_all_reduces_a_block():
-    theory = tensor_theory.collectives(TINY, 8)
+    theory = tensor.collectives(TINY, 8)
     large = 4 * 8 * TINY["context"] * TINY["width"]
     assert theory["all-reduce", large] == 4 * TINY["layers"] + 1
 
@@ -96,7 +96,7 @@ def test_theory_is_four_all_reduces_a_block():
 )
 def test_memory_is_that_of_the_formula(script, ranks, flags):
     run = launch.launch(script, ranks, **FLAGS, **flags)
-    parameters, gradients, adamw, activations = tensor_theory.memory(run.config, TINY)
+    parameters, gradients, adamw, activations = tensor.memory(run.config, TINY)
     for rank in run.ranks:
         assert rank["parameter_bytes"] == parameters
         assert rank["gradient_bytes"] == gradients
@@ -120,7 +120,7 @@ def test_a_missing_sum_is_named_by_the_exercise():
 
 def test_the_pictures_say_what_they_show():
     pytest.importorskip("matplotlib")
-    from bootcamp.pictures import tensors
+    from bootcamp.drawing.diagrams import tensors
 
     def made_up(rank, computed):
         return {"rank": rank, "held": [rank, 1 - rank], "computed": computed}

@@ -9,24 +9,28 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp import (  # noqa: E402
-    collective_steps,
-    ddp_theory,
-    figure,
-    layer_sizes,
-    memory_theory,
-    playground,
-    sharding_theory,
-)
+from bootcamp.drawing import style
+from bootcamp.drawing.diagrams import collective, ddp, ddp_timeline, memory  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
-from bootcamp.pictures import collective, ddp, ddp_timeline, memory  # noqa: E402
+from bootcamp.theory import (
+    collectives,
+    model_shapes,
+    sharding,
+)
+from bootcamp.theory import (
+    ddp as ddp_theory,
+)
+from bootcamp.theory import (
+    memory as memory_theory,
+)
+from bootcamp.widgets import simulators
 
-PUBLISHED = SRC / "bootcamp" / "published"
+PUBLISHED = SRC / "bootcamp" / "theory" / "published"
 EVERY = [
     (name, algorithm, ranks)
-    for name, algorithms in collective_steps.ALGORITHMS.items()
+    for name, algorithms in collectives.ALGORITHMS.items()
     for algorithm in algorithms
-    for ranks in collective_steps.RANKS
+    for ranks in collectives.RANKS
 ]
 
 
@@ -48,7 +52,7 @@ def carried_out(name, algorithm, ranks):
     else:
         begin = [dict(chunks) for chunks in start]
     held = [dict(chunks) for chunks in begin]
-    for sends in collective_steps.plan(name, algorithm, ranks):
+    for sends in collectives.plan(name, algorithm, ranks):
         sent = [held[send.source][send.chunk] for send in sends]
         for send, value in zip(sends, sent, strict=True):
             mine = held[send.target].get(send.chunk, 0.0) if send.adds else 0.0
@@ -76,37 +80,37 @@ def test_a_collective_does_what_its_definition_says(name, algorithm, ranks):
 @pytest.mark.parametrize(("name", "algorithm", "ranks"), EVERY)
 def test_what_is_drawn_of_it_agrees(name, algorithm, ranks):
     """Contributions are complete after the last step and not before; counts are the formula's."""
-    run = collective_steps.simulate(name, algorithm, ranks)
-    wanted = collective_steps.result(name, ranks, run.chunks)
+    run = collectives.simulate(name, algorithm, ranks)
+    wanted = collectives.result(name, ranks, run.chunks)
     done = [
         all(wanted[rank].items() <= held[rank].items() for rank in range(ranks))
         for held in run.moments
     ]
     assert done == [False] * len(run.steps) + [True]
-    formula = collective_steps.formula(name, algorithm, ranks)
+    formula = collectives.formula(name, algorithm, ranks)
     sent = run.sent(len(run.steps))
     assert len(run.steps) == formula["steps"]
     assert max(sent) == pytest.approx(formula["most"])
     assert sum(sent) == pytest.approx(formula["total"])
-    if algorithm == "ring" and name in sharding_theory.RING:
+    if algorithm == "ring" and name in sharding.RING:
         call = [("shard", name, 1.0)]
-        assert max(sent) == pytest.approx(sharding_theory.sent_bytes(call, 1.0, ranks))
+        assert max(sent) == pytest.approx(sharding.sent_bytes(call, 1.0, ranks))
     for sends in run.steps:
         assert len({send.source for send in sends}) == len(sends), "a rank sends once in a step"
         assert len({send.target for send in sends}) == len(sends), "and gets once"
 
 
 def test_the_simulation_refuses_what_cannot_be():
-    held = collective_steps.start("all-reduce", 2, 2)
+    held = collectives.start("all-reduce", 2, 2)
     with pytest.raises(ValueError, match="does not have"):
-        collective_steps.after(held, [collective_steps.Send(0, 1, 7)])
-    once = collective_steps.after(held, [collective_steps.Send(0, 1, 0, adds=True)])
+        collectives.after(held, [collectives.Send(0, 1, 7)])
+    once = collectives.after(held, [collectives.Send(0, 1, 0, adds=True)])
     with pytest.raises(ValueError, match="again"):
-        collective_steps.after(once, [collective_steps.Send(0, 1, 0, adds=True)])
+        collectives.after(once, [collectives.Send(0, 1, 0, adds=True)])
     with pytest.raises(ValueError, match="not simulated"):
-        collective_steps.simulate("all-gather", "tree", 4)
+        collectives.simulate("all-gather", "tree", 4)
     with pytest.raises(ValueError, match="expected 2 to 8"):
-        collective_steps.simulate("all-reduce", "ring", 9)
+        collectives.simulate("all-reduce", "ring", 9)
 
 
 def test_a_step_is_drawn_with_all_that_happened():
@@ -140,7 +144,7 @@ def _on(page, text) -> bool:
 
 
 def test_the_strip_of_the_ring_is_the_same_simulation():
-    run = collective_steps.simulate("all-reduce", "ring", 3)
+    run = collectives.simulate("all-reduce", "ring", 3)
     texts = [text.get_text() for text in ddp.ring(3).axes[0].texts]
     sends = sum(len(step) for step in run.steps)
     assert texts.count("▶") == sends
@@ -156,23 +160,23 @@ def test_the_strip_of_the_ring_is_the_same_simulation():
 def test_layers_by_formula_are_the_models_layers(model, size):
     import torch
 
-    from bootcamp import models
+    from bootcamp.train import models
 
     family = models.FAMILIES[model]
     with torch.device("meta"):
         stages = [make() for _, make in family.stages(**family.SIZES[size])]
     built = [tuple(tuple(p.shape) for p in stage.parameters()) for stage in stages]
-    layers = layer_sizes.layers(model, size)
+    layers = model_shapes.layers(model, size)
     assert [layer.shapes for layer in layers] == built
     flops = models.flops_per_sample(argparse.Namespace(model=model, size=size))
     assert 3 * sum(layer.flops for layer in layers) == flops
 
 
 def test_gpt2_has_the_published_number_of_parameters():
-    layers = layer_sizes.layers(layer_sizes.GPT2, "small")
+    layers = model_shapes.layers(model_shapes.GPT2, "small")
     assert sum(sum(layer.numbers) for layer in layers) == 124_439_808  # openai/gpt-2, "124M"
     with pytest.raises(ValueError, match="no such size"):
-        layer_sizes.layers(layer_sizes.GPT2, "tiny")
+        model_shapes.layers(model_shapes.GPT2, "tiny")
 
 
 @pytest.fixture
@@ -193,7 +197,7 @@ def test_buckets_are_those_of_ddp(alone, model, cap):
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    from bootcamp import models
+    from bootcamp.train import models
 
     args = argparse.Namespace(model=model, size="tiny", seed=0, dtype="float32")
     wrapped = DistributedDataParallel(models.build(args), bucket_cap_mb=cap)
@@ -203,7 +207,7 @@ def test_buckets_are_those_of_ddp(alone, model, cap):
     for _ in range(3):  # the third step logs what the first has found
         wrapped(inputs).square().mean().backward()
     logged = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
-    layers = layer_sizes.layers(model, "tiny")
+    layers = model_shapes.layers(model, "tiny")
     sizes = [4 * numbers for layer in layers for numbers in layer.numbers]
     filled = [sum(sizes[place] for place in b) for b in ddp_theory.buckets(sizes, cap)]
     assert filled == [int(size) for size in logged.split(", ")]
@@ -214,7 +218,7 @@ def test_buckets_follow_torchs_rule(cap):
     import torch
     import torch.distributed as dist
 
-    layers = layer_sizes.layers(layer_sizes.GPT2, "small")
+    layers = model_shapes.layers(model_shapes.GPT2, "small")
     numbers = [count for layer in layers for count in layer.numbers]
     parameters = [torch.empty(count, device="meta") for count in reversed(numbers)]
     order = list(range(len(parameters)))
@@ -226,7 +230,7 @@ def test_buckets_follow_torchs_rule(cap):
 
 
 def predicted(cap, ranks=8, rate=1e9, latency=1e-5, seconds=0.1):
-    layers = layer_sizes.layers(layer_sizes.GPT2, "small")
+    layers = model_shapes.layers(model_shapes.GPT2, "small")
     return ddp_theory.step(layers, cap, ranks, rate, latency, seconds)
 
 
@@ -290,7 +294,7 @@ def test_the_state_is_that_of_sharding_theory(model, precision):
     rows = memory_theory.held(shape, 16, 4, precision, 2, memory_theory.KEPT[0])
     sharded = {"DDP": (16, 0), "ZeRO-1": (16, 1), "ZeRO-2": (16, 2), "ZeRO-3 = FSDP": (16, 3)}
     for name, (ranks, stage) in {**sharded, "HSDP, rows of 4": (4, 3)}.items():
-        state = sharding_theory.rank_bytes(shape.parameters, ranks, stage, each)
+        state = sharding.rank_bytes(shape.parameters, ranks, stage, each)
         assert {kind: rows[name][kind] for kind in state} == state
     assert rows["one device"] == rows["DDP"], "data parallelism saves no memory"
 
@@ -318,7 +322,7 @@ def test_the_formula_counts_gpt2():
     """Equation 2 of arXiv:2104.04473 leaves out the last norm alone."""
     for name, size in (("GPT-2, 124 M", "small"), ("GPT-2, 1.5 B", "xl")):
         shape = memory_theory.models()[name]
-        layers = layer_sizes.layers(layer_sizes.GPT2, size)
+        layers = model_shapes.layers(model_shapes.GPT2, size)
         whole = sum(sum(layer.numbers) for layer in layers)
         assert shape.by_formula() == whole - 2 * shape.width
     for name, shape in memory_theory.models().items():
@@ -334,7 +338,7 @@ def test_splitting_the_model_splits_what_is_split():
     whole, tensor, pipeline = (
         rows[name] for name in ("one device", "tensor parallel", "pipeline, first stage")
     )
-    for kind in sharding_theory.KINDS:
+    for kind in sharding.KINDS:
         assert whole[kind] / 8 < tensor[kind] < 1.01 * whole[kind] / 8
         assert whole[kind] / 8 < pipeline[kind] < 1.2 * whole[kind] / 8
     assert pipeline["activations"] == whole["activations"], "1F1B: as many in flight as stages"
@@ -393,7 +397,7 @@ def picture(monkeypatch):
 
 
 def test_the_collective_is_moved_step_by_step(picture):
-    controls = playground.collective()
+    controls = simulators.collective()
     assert "after step 2 of 6" in picture.html
     controls["step"].value = 6
     assert "All is done" in picture.html
@@ -408,19 +412,19 @@ def test_the_collective_is_moved_step_by_step(picture):
 
 
 def test_every_choice_of_the_bucket_is_drawn(picture):
-    controls = playground.ddp_step()
+    controls = simulators.ddp_step()
     assert "Predicted step of GPT-2, 124 M on 8 ranks" in picture.html
     controls["bucket"].value = "all"
     assert "1 buckets" in picture.html
     controls["model"].value = "GPT tiny"
-    controls["bytes_per_second"].value = playground.links()["1 Gbit/s"]
+    controls["bytes_per_second"].value = simulators.links()["1 Gbit/s"]
     assert "at 0.125 GB/s" in picture.html
 
 
 def test_the_memory_follows_its_controls(picture):
-    controls = playground.memory()
+    controls = simulators.memory()
     controls["samples"].value = 0
     assert "ZeRO-3 = FSDP: 1.88 GB" in picture.html
     controls["ranks"].value = 1
     assert "1 rank makes no rows of 8" in picture.html
-    assert figure.png(memory.held())
+    assert style.png(memory.held())

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from bootcamp import exercise, launch
+from bootcamp.classroom import exercise
+from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.variant import variant
+from bootcamp.scripts.variants import variant
 
 SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
 

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from bootcamp import config, data, models, record
+from bootcamp.train import config, data, models, record
 
 args = config.parse(devices=("cpu",))
 batches = data.Batches(args, 0, 1)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bootcamp import config, data, models, record
+from bootcamp.train import config, data, models, record
 
 args = config.parse(devices=("cpu",))
 dist.init_process_group("gloo")

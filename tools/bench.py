@@ -19,10 +19,14 @@ import sys
 import time
 from pathlib import Path
 
-from bootcamp import compare, family, hosts, launch, live, machine, summary
+from bootcamp import machine
+from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.launcher import live_ranks as live
 from bootcamp.paths import LOGS, SRC
+from bootcamp.records import summary
+from bootcamp.scripts import diff, family
+from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.variant import variant
 
 TOOLS = Path(__file__).resolve().parent
 FLAGS = {"device": "cpu", "size": "tiny", "global_batch": 32, "quiet": True}
@@ -130,7 +134,7 @@ def frameworks(ranks: int, rounds: int, steps: int) -> list[dict]:
             {
                 "script": f"_train_{name}.py, {ranks} ranks",
                 "rounds": rounds,
-                "code lines": len(compare.code_lines(family.SCRIPTS[name].path)),
+                "code lines": len(diff.code_lines(family.SCRIPTS[name].path)),
                 "samples/s": statistics.median(run.samples_per_second for run in runs[name]),
                 "ratio to ddp (median)": statistics.median(ratios),
                 "lowest": min(ratios),
@@ -218,7 +222,7 @@ def main() -> int:
     caption = "The same training by each framework, same model, batch and ranks"
     beside = Table(frameworks(2, args.rounds, args.steps), caption)
     print(beside, "\n", flush=True)
-    if why_not := hosts.why_not():
+    if why_not := simulated_hosts.why_not():
         print(f"No hosts here, so no links: {why_not}")
     caption = "Two hosts with two ranks each, the MLP at size small"
     sharded = Table([] if why_not else links(args.links), caption)

@@ -21,8 +21,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
 
-from bootcamp import machine, recorded, runs
+from bootcamp import machine
+from bootcamp.experiments import recorded
 from bootcamp.paths import LOGS, NOTEBOOKS
+from bootcamp.records import runs
 from bootcamp.table import Table
 
 CELL_SECONDS = 600

@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import faults  # noqa: E402
 
-from bootcamp import launch, summary  # noqa: E402
+from bootcamp.launcher import launch  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
+from bootcamp.records import summary  # noqa: E402
 from bootcamp.table import Table  # noqa: E402
 
 

@@ -1,7 +1,7 @@
 """python tools/errors.py [NAME ...]
 
 Provoke each error that the index of errors knows, and write down how it ends: the last lines, the
-version of torch, the machine. The index is src/bootcamp/errors.py, the record
+version of torch, the machine. The index is src/bootcamp/classroom/errors.py, the record
 logs/reference/errors.json. With names of entries, only these are provoked anew. Ends with 1 if an
 error could not be provoked, or is not found by its own entry alone.
 """
@@ -23,9 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import faults  # noqa: E402
 import test_clinic  # noqa: E402
 
-from bootcamp import errors, launch, machine, recorded, summary  # noqa: E402
+from bootcamp import machine  # noqa: E402
+from bootcamp.classroom import errors  # noqa: E402
+from bootcamp.experiments import recorded  # noqa: E402
+from bootcamp.launcher import launch  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
-from bootcamp.variant import variant  # noqa: E402
+from bootcamp.records import summary  # noqa: E402
+from bootcamp.scripts.variants import variant  # noqa: E402
 
 SNIPPETS = SRC / "snippets"
 BEGIN = "import torch, os\nimport torch.distributed as dist\n"

@@ -328,9 +328,9 @@ def hosts(_) -> list[dict]:
     label, needed = "simulated hosts", "lesson 08, to measure"
     if not modern():
         return []
-    from bootcamp import hosts
+    from bootcamp.launcher import simulated_hosts
 
-    if why := hosts.why_not():
+    if why := simulated_hosts.why_not():
         return [row(label, why, needed, LIMITS, "Without them lesson 08 shows recorded runs.")]
     return [row(label, "two were made", needed)]
 
@@ -366,12 +366,12 @@ def leases(_) -> list[dict]:
     """The folder by which several people on one machine take turns on its GPUs."""
     if not modern() or sys.platform == "win32":
         return []
-    from bootcamp import lease
+    from bootcamp.launcher import device_locks
 
-    folder, needed = lease.folder(), "for several people on one machine"
+    folder, needed = device_locks.folder(), "for several people on one machine"
     if folder is None:
         return [row("device leases", "off", needed, LIMITS, "Unset BOOTCAMP_LEASES.")]
-    if why := lease.why_not(folder):
+    if why := device_locks.why_not(folder):
         return [row("device leases", f"{folder}: {why}", needed, LIMITS, "See there.")]
     return [row("device leases", f"in {folder}", needed)]
 
@@ -445,7 +445,7 @@ def _size(size: int) -> str:
 
 def measure() -> None:
     """Launch a short sweep of the all-reduce, print what `_talk` wants, leave no record."""
-    from bootcamp import launch
+    from bootcamp.launcher import launch
 
     ranks = max(2, launch.default_ranks())
     script = ROOT / "src" / "_sweep_all_reduce.py"

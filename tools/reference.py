@@ -14,10 +14,12 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootcamp import launch, machine, recorded
-from bootcamp.family import SCRIPTS
+from bootcamp import machine
+from bootcamp.experiments import recorded
+from bootcamp.launcher import launch
 from bootcamp.paths import LOGS, REFERENCE, ROOT
-from bootcamp.variant import variant
+from bootcamp.scripts.family import SCRIPTS
+from bootcamp.scripts.variants import variant
 
 CPU = {"device": "cpu"}
 SGD = {"optimizer": "sgd"}
@@ -32,7 +34,7 @@ KEPT_OF_A_TRACE = ("name", "ph", "cat", "ts", "dur", "tid")
 class Wanted:
     """A run to record. Its folder is named by machine, name and ranks.
 
-    changes: lines of the script that are replaced first, as bootcamp.variant takes them.
+    changes: lines of the script that are replaced first, as bootcamp.scripts.variants takes them.
     phases: whether only the named parts of its trace are kept, which some figures read unpacked.
     """
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import nbformat
 
 import notebooks
-from bootcamp import exercise
+from bootcamp.classroom import exercise
 from bootcamp.paths import NOTEBOOKS, ROOT, WORK, shown
 
 AFTER = re.compile(r"\bafter lessons? (\d\d[a-z]?(?:(?:, | and )\d\d[a-z]?)*)")

@@ -11,7 +11,7 @@ What may change elsewhere is not typed into a deck but asked for, and looked up 
     {{added gpu ddp}}           how many code lines that diff adds; {{removed gpu ddp}} takes out
     {{lines cpu "TEXT"}}        the line of a script that begins with TEXT
     {{lines cpu "A" to "B"}}    all lines from the one that begins with A to the one with B
-    {{picture ddp.overlap}}     what a function of bootcamp.pictures draws
+    {{picture ddp.overlap}}     what a function of bootcamp.drawing.diagrams draws
     {{figure plots.throughput cpu-1 ddp-2}}   what a function draws of recorded runs
     {{record RUN FIELD}}        a number of a recorded run, such as final_loss
     {{bytes RUN FIELD}}         bytes that its rank 0 recorded, such as gradient_bytes, in MB
@@ -39,9 +39,11 @@ from pathlib import Path
 
 import pypandoc
 
-from bootcamp import compare, family, runs, summary
-from bootcamp import figure as figures
+from bootcamp.drawing import style as figures
 from bootcamp.paths import REFERENCE, ROOT, shown
+from bootcamp.records import runs, summary
+from bootcamp.scripts import diff as compare
+from bootcamp.scripts import family
 from bootcamp.table import number
 
 SLIDES = ROOT / "slides"
@@ -183,17 +185,17 @@ BY_WORDS = ("prepared.some_schedules",)  # figures that take names of something 
 
 
 def _drawing(name: str):
-    """A function that returns a Figure: of bootcamp.plots, of a picture's module, or prepared."""
+    """A function that returns a Figure: of drawing.plots, of a diagram's module, or prepared."""
     module, _, function = name.partition(".")
-    places = {"plots": "bootcamp.plots", "prepared": "prepared"}
-    place = places.get(module, f"bootcamp.pictures.{module}")
+    places = {"plots": "bootcamp.drawing.plots", "prepared": "prepared"}
+    place = places.get(module, f"bootcamp.drawing.diagrams.{module}")
     try:
         draw = getattr(importlib.import_module(place), function)
         assert inspect.isfunction(draw)
     except (ImportError, AttributeError, AssertionError):
         raise SlideError(
-            f"there is no drawing {name!r}: give a function of bootcamp.plots, of a module of "
-            "bootcamp.pictures, or of slides/prepared.py, such as plots.throughput"
+            f"there is no drawing {name!r}: give a function of bootcamp.drawing.plots, of a module "
+            "of bootcamp.drawing.diagrams, or of slides/prepared.py, such as plots.throughput"
         ) from None
     return draw
 

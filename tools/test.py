@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bootcamp import descendants, hosts
+from bootcamp.launcher import process_tree, simulated_hosts
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL_SECONDS = 240
@@ -89,10 +89,10 @@ def still_there(mark: str, seconds: float = 20.0) -> list[int]:
     while True:
         found = [
             process.pid
-            for process in descendants.processes().values()
+            for process in process_tree.processes().values()
             if process.state not in "ZX"
             and process.pid != os.getpid()
-            and descendants.environment(process.pid).get("BOOTCAMP_TEST_RUN") == mark
+            and process_tree.environment(process.pid).get("BOOTCAMP_TEST_RUN") == mark
         ]
         if not found or time.monotonic() > deadline:
             return found
@@ -109,19 +109,19 @@ def main() -> int:
 def run_all() -> int:
     os.chdir(ROOT)
     os.environ["BOOTCAMP_TEST_RUN"] = mark = f"{os.getpid()}-{time.time_ns()}"
-    before = hosts.traces() if sys.platform == "linux" else {}
+    before = simulated_hosts.traces() if sys.platform == "linux" else {}
     times, failed = {}, []
     for stage in stages():
         for name, (code, seconds) in run_side_by_side(stage).items():
             times[name] = seconds
             failed += [name] if code else []
     print("\n".join(f"{name:32} {seconds:6.0f} s" for name, seconds in times.items()), flush=True)
-    left = {pid: descendants.command(pid) for pid in still_there(mark)}
+    left = {pid: process_tree.command(pid) for pid in still_there(mark)}
     print(f"Processes left by all of this: {len(left)} {left or ''}", flush=True)
     if left:
         failed.append("processes left")
     for kind, was in before.items():
-        new = sorted(set(hosts.traces()[kind]) - set(was))
+        new = sorted(set(simulated_hosts.traces()[kind]) - set(was))
         print(f"{kind.capitalize()} left: {len(new)} {new or ''}", flush=True)
         failed += [f"{kind} left"] if new else []
     if failed:

@@ -17,7 +17,7 @@
 # background and returns at once.
 
 # %%
-from bootcamp.launch import launch, warm_up
+from bootcamp import launch, warm_up
 
 warm_up()
 
@@ -57,7 +57,7 @@ print(f"In {len(first.steps)} steps the loss fell by {first.losses[0] - first.lo
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import basics
+from bootcamp.drawing.diagrams import basics
 
 plots.show(basics.run_path())
 
@@ -70,8 +70,7 @@ plots.show(basics.run_path())
 # does.
 
 # %%
-from bootcamp import machine
-from bootcamp.table import Table
+from bootcamp import Table, machine
 
 about = machine.describe()
 about["memory"] = f"{about.pop('memory_bytes') / 1e9:.1f} GB"
@@ -83,7 +82,7 @@ Table([{"what": what, "on this machine": value} for what, value in about.items()
 # may set. The next cell says what that means for ranks.
 
 # %%
-from bootcamp.launch import default_ranks, gpu_count
+from bootcamp import default_ranks, gpu_count
 
 if gpu_count() > 1:
     print(f"A rank here is one GPU. A cell that names no number takes all {default_ranks()}.")
@@ -131,7 +130,7 @@ live.stop()
 # of `None`. (You may leave it; nothing breaks.)
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess = predict(
     f"With 32 samples a step took {1e3 * first.seconds_per_step:.0f} ms. How long with 64?",
@@ -304,7 +303,7 @@ proof
 # if a run does not end well; here we catch it to read it.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.launch import LaunchError
+from bootcamp import LaunchError
 
 try:
     launch("ddp", ranks=2, steps=20, global_batch=33, quiet=True)
@@ -363,7 +362,7 @@ guess_steps.score(len(runs.load(folder).steps), within=0.5)
 # watching keeps its core or its GPU memory. The next cell looks for such ghosts.
 
 # %%
-from bootcamp.ghosts import ghosts
+from bootcamp import ghosts
 
 assert runs.load(folder).status == "interrupted", "the record does not say what happened"
 print(ghosts())
@@ -467,7 +466,7 @@ print(len(runs.all_runs()), "runs are left in logs/.")
 # lines work in every notebook; a prediction that was left at `None` does not count.
 
 # %%
-from bootcamp.journal import progress
+from bootcamp.classroom.journal import progress
 
 progress()
 

@@ -16,7 +16,7 @@
 # The next cell gets ready: it starts to load PyTorch in the background.
 
 # %%
-from bootcamp.launch import launch, warm_up
+from bootcamp import launch, warm_up
 
 warm_up()
 
@@ -40,7 +40,7 @@ warm_up()
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import basics
+from bootcamp.drawing.diagrams import basics
 
 plots.show(basics.training_step())
 
@@ -59,7 +59,7 @@ print(f"A model that knows nothing has a loss of {math.log(256):.3f}.")
 # window of it. The next cell shows one: what the model reads, and what it shall predict.
 
 # %%
-from bootcamp import data
+from bootcamp.train import data
 
 corpus = data.Corpus(context=64)
 inputs, targets = corpus[0]
@@ -102,8 +102,8 @@ plots.show(basics.batch_shares({n: [ids(rank, n) for rank in range(n)] for n in 
 # these three take together. Write a number after `answer=` in place of `None`.
 
 # %%
-from bootcamp import models
-from bootcamp.predict import predict
+from bootcamp import predict
+from bootcamp.train import models
 
 flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=32)
 parameters = sum(parameter.numel() for parameter in models.build(flags).parameters())
@@ -180,7 +180,7 @@ plots.show(plots.loss_curves(base))
 # The next cell lists the time of the first steps beside the median of the later ones.
 
 # %%
-from bootcamp.table import Table
+from bootcamp import Table
 
 rows = [{"step": row["step"], "ms": 1e3 * row["seconds"]} for row in base.steps[:5]]
 Table([*rows, {"step": "median after warm-up", "ms": 1e3 * base.seconds_per_step}])
@@ -208,7 +208,7 @@ plots.show(plots.throughput(base))
 # for that of the input. So the whole costs three times the forward. The next cell does this sum.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.models import gpt
+from bootcamp.train.models import gpt
 
 size = gpt.SIZES["tiny"]
 layers, width, context = size["layers"], size["width"], size["context"]
@@ -232,9 +232,9 @@ guess_share
 # The next cell measures the peak (once; the value is kept), draws both and scores your prediction.
 
 # %%
-from bootcamp import peak
+from bootcamp.experiments import matmul_peak
 
-peak_flops = peak.matmul_flops_per_second("cpu", "float32", cores=1)
+peak_flops = matmul_peak.matmul_flops_per_second("cpu", "float32", cores=1)
 plots.show(plots.achieved(base, peak_flops_per_second=peak_flops))
 guess_share.score(100 * flops_per_sample * base.samples_per_second / peak_flops)
 
@@ -344,7 +344,7 @@ print("The same seed: the same run, digit by digit. Another seed: another run.")
 # cell makes the broken script, runs it and draws it over the baseline.
 
 # %%
-from bootcamp.variant import variant
+from bootcamp import variant
 
 broken = variant("cpu", "broken_loop", {"optimizer.zero_grad()": ""})
 with_adamw = launch(broken, 1, device="cpu", steps=20, global_batch=32)

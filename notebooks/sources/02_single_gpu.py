@@ -19,7 +19,7 @@
 # The next cell gets ready and looks for GPUs.
 
 # %%
-from bootcamp.launch import gpu_count, launch, run_command, warm_up
+from bootcamp import gpu_count, launch, run_command, warm_up
 
 warm_up()
 if gpu_count():
@@ -39,7 +39,7 @@ else:
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import basics
+from bootcamp.drawing.diagrams import basics
 
 plots.show(basics.host_and_device())
 
@@ -51,7 +51,7 @@ plots.show(basics.host_and_device())
 # %%
 from argparse import Namespace
 
-from bootcamp import data, models
+from bootcamp.train import data, models
 
 flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=32)
 model = models.build(flags)
@@ -89,7 +89,7 @@ import csv
 
 from bootcamp import paths
 
-with open(paths.SRC / "bootcamp" / "published" / "hardware.csv") as file:
+with open(paths.SRC / "bootcamp" / "theory" / "published" / "hardware.csv") as file:
     published = list(csv.DictReader(file))
 rows = [("one core here", core_flops, core_bandwidth, True)]
 for gpu in published:
@@ -145,7 +145,7 @@ print(run_command(["python", "-c", snippet]))
 # stays on a CPU core. How many times the samples per second of the baseline will it reach?
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 where = "one GPU" if gpu_count() else "one CPU core"
 guess = predict(
@@ -161,9 +161,9 @@ guess
 # The next cell compares the two scripts. Lines with + are new, lines with − are gone.
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("gpu")
+script_diff("gpu")
 
 # %% [markdown]
 # Two of these lines do the work: `.to(device)` on the model, `.to(device)` on each tensor of the
@@ -208,11 +208,11 @@ runs.table(base, run)
 # what else the machine was doing meanwhile.
 
 # %%
-from bootcamp import peak
+from bootcamp.experiments import matmul_peak
 
 if gpu_count():
     big = launch("gpu", size="small", steps=10, global_batch=8)
-    gpu_flops = peak.matmul_flops_per_second("cuda", "float32")
+    gpu_flops = matmul_peak.matmul_flops_per_second("cuda", "float32")
     plots.show(plots.achieved(big, peak_flops_per_second=gpu_flops))
 else:
     print("No GPU here: GPT-2 small in this course's size, 1024 bytes a sample, is left out.")
@@ -278,8 +278,7 @@ rehearsal.ranks[0]["activation_devices"]
 # line, then look for the line of *the script*.
 
 # %%
-from bootcamp.launch import LaunchError
-from bootcamp.variant import variant
+from bootcamp import LaunchError, variant
 
 moved = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
 broken = variant("gpu", "batch_left_behind", {moved: "inputs, targets = batches(step)"})
@@ -324,8 +323,8 @@ print(run_out.status, "|", run_out.summary["error"]["message"])
 # %%
 import torch
 
-from bootcamp.models import gpt
-from bootcamp.table import Table
+from bootcamp import Table
+from bootcamp.train.models import gpt
 
 rows, batch = [], 8
 for name, (layers, width, heads, context) in ((n, s.values()) for n, s in gpt.SIZES.items()):
@@ -367,7 +366,7 @@ Table(
 # The next cell shows what it changes in the GPU script. Look at the factor after the loss.
 
 # %%
-compare.script_diff("accumulate")
+script_diff("accumulate")
 
 # %% [markdown]
 # `models.loss` is the mean over a part, and what is wanted is the gradient of the mean over the
@@ -441,7 +440,7 @@ proof
 # %%
 import math
 
-from bootcamp.pictures import onedevice
+from bootcamp.drawing.diagrams import onedevice
 
 formats = {}
 for name in ("float32", "float16", "bfloat16"):
@@ -489,7 +488,7 @@ print("bfloat16: 1 + 0.001 =", (one + 0.001).item())
 # The next cell shows O1 as it is written today.
 
 # %%
-compare.script_diff("amp")
+script_diff("amp")
 
 # %% [markdown]
 # - Within `torch.autocast` each operation gets its format: matrix products 16 bits; norms, softmax
@@ -588,7 +587,7 @@ for seed in (1, 2):
 # kernel, in float32, so that it has learned something.
 
 # %%
-from bootcamp import optimizers
+from bootcamp.train import optimizers
 
 torch.set_num_threads(1)
 own = Namespace(**{**vars(flags), "global_batch": 16, "optimizer": "adamw", "lr": 1e-3})
@@ -712,7 +711,7 @@ plots.show(onedevice.held_over_a_step(layers, 4 * tokens * BLOCK, 4 * tokens * I
 # `--keep inputs` is the first way, `--keep products` the second.
 
 # %%
-compare.script_diff("checkpoint")
+script_diff("checkpoint")
 
 # %% [markdown]
 # The next cell takes your prediction of what is kept. Outside of the blocks nothing changes: the
@@ -965,7 +964,8 @@ print(exercise.check("accumulate"))
 #   Models*, 2022, arXiv:2205.05198: choosing what to compute again.
 # - Hugging Face, *Fixing Gradient Accumulation*, 2024 (huggingface.co/blog/gradient_accumulation).
 # - Stas Bekman, *Machine Learning Engineering*, github.com/stas00/ml-engineering: the published
-#   peak values, collected from the makers' data sheets (`src/bootcamp/published/hardware.csv`).
+#   peak values, collected from the makers' data sheets
+#   (`src/bootcamp/theory/published/hardware.csv`).
 # - Williams, Waterman and Patterson, *Roofline: An Insightful Visual Performance Model for
 #   Multicore Architectures*, Communications of the ACM 52(4), 2009: operations and bytes as the two
 #   limits.

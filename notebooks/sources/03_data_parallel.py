@@ -18,7 +18,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp.launch import gpu_count, launch, run_command, warm_up
+from bootcamp import gpu_count, launch, run_command, warm_up
 
 warm_up()
 
@@ -57,7 +57,7 @@ if CORES < REPLICAS:
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import dataparallel
+from bootcamp.drawing.diagrams import dataparallel
 
 plots.show(dataparallel.five_phases())
 
@@ -78,7 +78,7 @@ plots.show(dataparallel.five_phases())
 # Write a number after `answer=`.
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 same = {"steps": 15, "global_batch": 32, "trace_step": 5}
 alone = launch("cpu", 1, **same)
@@ -108,9 +108,9 @@ guess_copies
 # when it does nothing.)
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("dp")
+script_diff("dp")
 
 # %% [markdown]
 # The training loop stays as it is: all five phases hide in `model(inputs)` and `loss.backward()`.
@@ -118,7 +118,7 @@ compare.script_diff("dp")
 # in the profiler's trace.
 
 # %%
-compare.script_diff("dp_by_hand")
+script_diff("dp_by_hand")
 
 # %% [markdown]
 # - `inputs.chunk` cuts the batch. Only the inputs: the targets stay where the loss is computed.
@@ -156,9 +156,9 @@ plots.show(dataparallel.phases(by_hand))
 # The next cell scores your second prediction.
 
 # %%
-from bootcamp import timeline
+from bootcamp.records import trace
 
-seconds = timeline.phases(by_hand.folder / "ranks" / "0.trace.json")
+seconds = trace.phases(by_hand.folder / "ranks" / "0.trace.json")
 copies = sum(seconds[name] for name in ("scatter", "replicate", "gather", "reduce"))
 guess_copies.score(100 * copies / by_hand.timeline()["seconds"])
 
@@ -174,7 +174,7 @@ guess_copies.score(100 * copies / by_hand.timeline()["seconds"])
 # the gradient of the outputs and starts each replica's backward in a thread.
 
 # %%
-from bootcamp.variant import variant
+from bootcamp import variant
 
 whole = "loss = models.loss(torch.cat(outputs), targets)"
 start = "list(threads.map(lambda output, grad: output.backward(grad), outputs, shares))"
@@ -184,7 +184,7 @@ changes = {
     "loss.backward()": f"loss.backward()\nshares = gathered.grad.chunk(args.replicas)\n{start}",
 }
 threaded = variant("dp_by_hand", "dp_backward_in_threads", changes)
-compare.script_diff(threaded, parent="dp_by_hand")
+script_diff(threaded, parent="dp_by_hand")
 
 # %% [markdown]
 # The next cell runs it and draws both. Compare the backward.
@@ -271,8 +271,8 @@ plots.show(dataparallel.workers(measured, cores=len(machine.cores())))
 # all-reduce*: each of *N* ranks sends 2(*N*-1)/*N* times their bytes (lesson 04 counts it).
 
 # %% tags=["nbval-check-output"]
-from bootcamp.models import gpt
-from bootcamp.table import Table
+from bootcamp import Table
+from bootcamp.train.models import gpt
 
 size = alone.ranks[0]["parameter_bytes"]  # the gradients are as large
 tokens = 32 * gpt.SIZES["tiny"]["context"]
@@ -380,7 +380,7 @@ print(f"with DDP on 4 ranks: {gigabytes / 4:.1f} GB on each.")
 # %%
 import csv
 
-with open(SRC / "bootcamp" / "published" / "hf_dp_vs_ddp.csv") as file:
+with open(SRC / "bootcamp" / "theory" / "published" / "hf_dp_vs_ddp.csv") as file:
     published = list(csv.DictReader(file))
 rows = [("threads on CPU cores", in_threads.samples_per_second, "measured here")]
 rows.append(("DDP on CPU ranks", ranks.samples_per_second, "measured here"))
@@ -584,7 +584,7 @@ print(exercise.check("largest_batch", largest_batch))
 # launcher and a few more lines. The next cell shows which, for the day you move old code.
 
 # %%
-compare.script_diff("ddp", parent="dp")
+script_diff("ddp", parent="dp")
 
 # %% [markdown]
 # **DataParallel may do** for a quick look in a notebook, where starting processes is a nuisance:
@@ -606,7 +606,7 @@ compare.script_diff("ddp", parent="dp")
 # - Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, VLDB 2020,
 #   arXiv:2006.15704.
 # - Hugging Face Transformers documentation, page `perf_train_gpu_many`: the published figure
-#   (`src/bootcamp/published/hf_dp_vs_ddp.csv`).
+#   (`src/bootcamp/theory/published/hf_dp_vs_ddp.csv`).
 # - Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019: the size of GPT-2's
 #   vocabulary.
 # - Gross, *PEP 703: Making the Global Interpreter Lock Optional in CPython*, 2023.

@@ -16,7 +16,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp.launch import default_ranks, gpu_count, launch, run_command, warm_up
+from bootcamp import default_ranks, gpu_count, launch, run_command, warm_up
 
 warm_up()
 
@@ -52,7 +52,7 @@ alone = launch(ALONE, ranks=1, device=DEVICE, steps=20, global_batch=BATCH)
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import ddp
+from bootcamp.drawing.diagrams import ddp
 
 plots.show(ddp.who_holds_what())
 
@@ -259,7 +259,7 @@ except Exception as error:
 # Two questions before the run. First the speed: write a number after `answer=`.
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_speed = predict(
     f"One process trains {alone.samples_per_second:,.0f} samples/s. "
@@ -293,9 +293,9 @@ guess_bytes
 # backward, and the loss.
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("ddp_by_hand")
+script_diff("ddp_by_hand")
 
 # %% [markdown]
 # - `init_process_group` waits until all ranks have come. `timeout` is how long a collective may
@@ -313,7 +313,7 @@ compare.script_diff("ddp_by_hand")
 # averaging within `loss.backward()`. The next cell shows the difference to the script by hand.
 
 # %%
-compare.script_diff("ddp", parent="ddp_by_hand")
+script_diff("ddp", parent="ddp_by_hand")
 
 # %% [markdown]
 # Inside, DDP attaches a hook to every parameter, which runs when the parameter's gradient is ready.
@@ -403,7 +403,7 @@ counts
 # black bars, where both go on at once, and then at the speeds.
 
 # %%
-from bootcamp.variant import variant
+from bootcamp import variant
 
 wrap = "model = DistributedDataParallel(model)"
 smaller = {wrap: "model = DistributedDataParallel(model, bucket_cap_mb=0.2)"}
@@ -453,7 +453,7 @@ controls = playground.collective()
 # that for some *N*.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.table import Table
+from bootcamp import Table
 
 Table([{"ranks": n, "sent by a rank / gradients": 2 * (n - 1) / n} for n in (1, 2, 3, 4, 8, 64)])
 
@@ -577,7 +577,7 @@ Table([{column: row[column] for column in columns} for row in rows], "What the p
 
 # %%
 accumulate = SNIPPETS / "ddp_accumulate.py"
-compare.script_diff(accumulate, parent="ddp")
+script_diff(accumulate, parent="ddp")
 
 # %% [markdown]
 # Two details matter. Each micro-batch's loss is divided by their number, so that the sum of the
@@ -736,7 +736,7 @@ print(f"{RANKS} ranks on {RANKS} {kind}: {strong[-1].samples_per_second:,.0f} sa
 
 # %%
 loading = SNIPPETS / "ddp_with_dataloader.py"
-compare.script_diff(loading, parent="ddp")
+script_diff(loading, parent="ddp")
 
 # %% [markdown]
 # `batch_size` is a *rank's* batch: the global batch divided by the world size. The sampler shuffles

@@ -17,7 +17,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp.launch import available, default_ranks, gpu_count, launch, run_command, warm_up
+from bootcamp import available, default_ranks, gpu_count, launch, run_command, warm_up
 
 warm_up()
 
@@ -42,7 +42,7 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, {BATCH} 
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import ddp_options
+from bootcamp.drawing.diagrams import ddp_options
 
 plots.show(ddp_options.way_of_a_bucket())
 
@@ -56,7 +56,7 @@ plots.show(ddp_options.way_of_a_bucket())
 # MLP at size small, whose largest layers have 1024 × 1024 weights. The next cell asks.
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_powersgd = predict(
     "PowerSGD with r = 1 instead of whole gradients: by what factor does a rank send less?",
@@ -92,9 +92,9 @@ guess_lightning
 # lesson 04.
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("ddp_options")
+script_diff("ddp_options")
 
 # %% [markdown]
 # - `bucket_cap_mb` is the size in MiB at which a bucket counts as full.
@@ -169,7 +169,7 @@ Markdown(f"```python\n{memory_script.read_text()}```")
 # %% tags=["nbval-check-output"]
 import json
 
-from bootcamp.table import Table
+from bootcamp import Table
 
 small = {"ranks": 2, "device": "cpu", "finishes": False, "quiet": True}
 rows = []
@@ -193,7 +193,7 @@ Table(rows, "MB (10^6 bytes) on rank 0, counted from storages")
 # %%
 import textwrap
 
-from bootcamp.variant import variant
+from bootcamp import variant
 
 wrap = "model = DistributedDataParallel(model)"
 skip = "model[3].forward = lambda x: x  # the block's parameters take no part"
@@ -301,7 +301,7 @@ Table(rows, "Predicted: counted bytes / rate of the link, nothing else")
 # %%
 from argparse import Namespace
 
-from bootcamp import models
+from bootcamp.train import models
 
 model = models.build(Namespace(model="mlp", size="small", seed=0, dtype="float32"))
 numbers = sum(sum(p.shape) if p.dim() > 1 else p.numel() for p in model.parameters())
@@ -411,7 +411,7 @@ plots.show(ddp_options.averages())
 # The next cell shows the script, against data parallelism by hand from lesson 04.
 
 # %%
-compare.script_diff("local_sgd")
+script_diff("local_sgd")
 
 # %% [markdown]
 # With *p* = 1 both average in every step, one the gradients, the other the parameters after the
@@ -472,7 +472,7 @@ Table(rows, "Against the baseline: gradients averaged, or parameters")
 # CPU.)
 
 # %%
-compare.script_diff("ddp_sync_batchnorm")
+script_diff("ddp_sync_batchnorm")
 
 # %% [markdown]
 # `all_reduce` from `torch.distributed.nn.functional` is differentiable: its backward is an
@@ -543,7 +543,7 @@ Table([n | {d: c[n["step"]] for d, c in columns.items()} for n in names], "Loss,
 # %%
 import inspect
 
-from bootcamp import checkpoint
+from bootcamp.train import checkpoint
 
 Markdown(f"```python\n{inspect.getsource(checkpoint.write_whole)}```")
 
@@ -555,9 +555,9 @@ Markdown(f"```python\n{inspect.getsource(checkpoint.write_whole)}```")
 # %%
 forward = "loss = models.loss(model(inputs), targets)"
 kill = "os.kill(os.getpid(), signal.SIGKILL)"
-tools = "from bootcamp import checkpoint, config, data, models, optimizers, record"
+tools = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
 accident = f"if step == 8 and rank == 1 and processes.attempt() == 0:\n    {kill}\n{forward}"
-changes = {tools: f"import os\nimport signal\nfrom bootcamp import processes\n{tools}"}
+changes = {tools: f"import os\nimport signal\nfrom bootcamp.train import environment\n{tools}"}
 dies = variant("ddp", "ddp_rank_dies", changes | {forward: accident})
 
 # %% [markdown]
@@ -653,9 +653,9 @@ plots.show(ddp_options.ring_and_tree())
 # MiB, with this machine's back end. The record is kept, so it is measured only once.
 
 # %%
-from bootcamp import link
+from bootcamp.experiments import allreduce_sweep
 
-sweep = link.load(RANKS, DEVICE)
+sweep = allreduce_sweep.load(RANKS, DEVICE)
 fitted = sweep.fit()
 plots.show(plots.all_reduce_sweep(sweep, fitted))
 
@@ -735,7 +735,7 @@ else:
 # does the rest. Below both is the same DDP. The next cell shows the step in Accelerate.
 
 # %%
-compare.script_diff("accelerate")
+script_diff("accelerate")
 
 # %% [markdown]
 # `Accelerator()` joins the process group, and knows rank and world size from the same environment
@@ -746,7 +746,7 @@ compare.script_diff("accelerate")
 # The next cell shows Lightning.
 
 # %%
-compare.script_diff("lightning")
+script_diff("lightning")
 
 # %% [markdown]
 # The loop is gone: moving the batch, `zero_grad`, `backward`, `step`. The Trainer does them, in an
@@ -774,10 +774,11 @@ print(f"Proved: {', '.join(run.strategy for run in trained)} train the same.")
 
 # %%
 from bootcamp import family
+from bootcamp.scripts.diff import code_lines
 
 rows = []
 for run in trained:
-    lines = len(compare.code_lines(family.SCRIPTS[run.strategy].path))
+    lines = len(code_lines(family.SCRIPTS[run.strategy].path))
     row = {"script": run.strategy, "code lines": lines, "samples/s": run.samples_per_second}
     rows.append(row | {"% of bare": 100 * run.samples_per_second / trained[0].samples_per_second})
 display(Table(rows, trained[0].origin))
@@ -928,7 +929,8 @@ else:
 # %%
 import re
 
-from bootcamp.launch import LaunchError, to_arguments
+from bootcamp import LaunchError
+from bootcamp.launcher.launch import to_arguments
 
 again = {"device": "cpu", "steps": 10, "timeout": 15}
 again |= {"save": f"{file}2", "resume": f"{file}2", "run_dir": LOGS / f"restart-{time.time_ns()}"}

@@ -18,8 +18,7 @@
 # The next cell starts to load PyTorch in the background and looks for Horovod.
 
 # %%
-from bootcamp import machine, recorded
-from bootcamp.launch import launch, warm_up
+from bootcamp import launch, machine, recorded, warm_up
 
 warm_up()
 horovod = recorded.Experiments("horovod", "05_horovod")
@@ -81,7 +80,7 @@ print("\n".join(recorded.said(ranks)))
 # First your prediction.
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_steps = predict(
     "3 ranks, and in each step every rank sends one of its 3 pieces to the next rank. "
@@ -119,7 +118,7 @@ for rank, what in enumerate(printed):
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import horovod as pictures
+from bootcamp.drawing.diagrams import horovod as pictures
 
 plots.show(pictures.ring(printed))
 guess_steps.score(len(printed[0]["sent"]))
@@ -177,7 +176,7 @@ plots.show(pictures.inside())
 # Horovod will be: the same model, the same ranks, the same gradients, gloo below both.
 
 # %%
-from bootcamp.table import Table
+from bootcamp import Table
 
 ddp = horovod.launch("ddp", "ddp", RANKS, **same)
 guess_speed = predict(
@@ -193,7 +192,7 @@ guess_speed
 # %%
 from argparse import Namespace
 
-from bootcamp import models
+from bootcamp.train import models
 
 flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=BATCH)
 tensors = 1 + len(list(models.build(flags).parameters()))
@@ -212,9 +211,9 @@ guess_fused
 # model?
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("horovod")
+script_diff("horovod")
 
 # %% [markdown]
 # - `hvd.init()` joins the ranks. No back end, no time-out: Horovod has none to set here. (The
@@ -237,8 +236,7 @@ compare.script_diff("horovod")
 # next cell trains without the `if`, and compares with the baseline, one process on one core.
 
 # %%
-from bootcamp import check
-from bootcamp.variant import variant
+from bootcamp import check, variant
 
 base = horovod.launch("baseline-adamw", "cpu", 1, optimizer="adamw", **same)
 script = (SRC / "_train_horovod.py").read_text().splitlines()
@@ -464,7 +462,7 @@ print(answer)
 
 # %%
 accumulate = SNIPPETS / "horovod_accumulate.py"
-compare.script_diff(accumulate, parent="horovod")
+script_diff(accumulate, parent="horovod")
 
 # %% [markdown]
 # Horovod averages over the *ranks* and sums over the *passes*. The next cell runs this script, then
@@ -492,7 +490,7 @@ plots.show(plots.loss_curves(base_sgd, right, wrong))
 # %%
 import csv
 
-with open(SRC / "bootcamp" / "published" / "horovod.csv") as file:
+with open(SRC / "bootcamp" / "theory" / "published" / "horovod.csv") as file:
     published = list(csv.DictReader(file))
 plots.show(pictures.published_scaling(published))
 
@@ -699,7 +697,7 @@ print(exercise.check("in_one_process", in_one_process))
 # you have done so far, and which exercises are left.
 
 # %%
-from bootcamp.journal import progress
+from bootcamp.classroom.journal import progress
 
 progress()
 

@@ -17,7 +17,7 @@
 # The next cell gets ready.
 
 # %%
-from bootcamp.launch import gpu_count, launch, warm_up
+from bootcamp import gpu_count, launch, warm_up
 
 warm_up()
 print(f"PyTorch finds {gpu_count()} GPU(s) here.")
@@ -30,7 +30,7 @@ print(f"PyTorch finds {gpu_count()} GPU(s) here.")
 # next cell adds up the bytes for one parameter. Look at which part the optimizer has.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.table import Table
+from bootcamp import Table
 
 AdamW = {"parameter": 4, "gradient": 4, "optimizer": 8}  # two running means
 kinds = {
@@ -66,8 +66,8 @@ from argparse import Namespace
 
 import torch
 
-from bootcamp import models
-from bootcamp.models import gpt
+from bootcamp.train import models
+from bootcamp.train.models import gpt
 
 flags = {"model": "gpt", "size": "tiny", "seed": 0, "dtype": "float32"}
 needs = {"state alone": [], "state and 1 sample": [], "state and 8 samples": []}
@@ -88,9 +88,9 @@ for size in ("small", "medium", "large", "xl"):
 import csv
 
 from bootcamp import paths, plots
-from bootcamp.pictures import layers as pictures
+from bootcamp.drawing.diagrams import layers as pictures
 
-with open(paths.SRC / "bootcamp" / "published" / "hardware.csv") as file:
+with open(paths.SRC / "bootcamp" / "theory" / "published" / "hardware.csv") as file:
     gpus = list(csv.DictReader(file))
 memory = {}
 for gpu in gpus:  # "16/32 GB" and "180-192 GB": the first number
@@ -151,7 +151,7 @@ plots.show(pictures.three_cuts())
 # How many times as many samples per second will that be?
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_speed = predict("Two devices: how many times as fast as one?", unit="times", answer=None)
 guess_speed
@@ -177,9 +177,9 @@ guess_bytes
 # something is moved.
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("mp")
+script_diff("mp")
 
 # %% [markdown]
 # - `args.devices` has two names: two GPUs; or a GPU and the CPU; or twice the CPU.
@@ -473,7 +473,7 @@ guess_last.score(rows[0]["time, largest / mean"])
 # devices, average their gradients. The next cell shows what data parallelism adds to the script.
 
 # %%
-compare.script_diff("ddp_mp")
+script_diff("ddp_mp")
 
 # %% [markdown]
 # One argument deserves a look: `device_ids=None`. Elsewhere you may see `device_ids=[rank]`, which
@@ -546,7 +546,7 @@ check.compare(split[4], baseline)
 # without numbers cannot come back to the CPU.) The next cell rehearses the script as it is.
 
 # %%
-from bootcamp.variant import variant
+from bootcamp import variant
 
 devices = "device, second_device = (torch.device(name) for name in args.devices)"
 cpu_and_meta = 'device, second_device = torch.device("cpu"), torch.device("meta")'
@@ -578,7 +578,7 @@ for name, change in broken.items():
     places = [line.strip() for line in error["traceback"].splitlines()]
     print(f"{name}: {error['message']}")
     for number, line in enumerate(places):
-        if line.startswith("File") and ("variants" in line or "bootcamp/models" in line):
+        if line.startswith("File") and ("variants" in line or "bootcamp/train/models" in line):
             print("      ", places[number + 1])
 
 # %% [markdown]
@@ -736,4 +736,4 @@ print(exercise.check("ranks_of_two_devices"))
 # - Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019: GPT-2.
 # - Hugging Face, *Accelerate* documentation: *Big Model Inference*.
 # - Stas Bekman, *Machine Learning Engineering*, github.com/stas00/ml-engineering: the published
-#   memory of GPUs (`src/bootcamp/published/hardware.csv`).
+#   memory of GPUs (`src/bootcamp/theory/published/hardware.csv`).

@@ -19,7 +19,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp.launch import launch, warm_up
+from bootcamp import launch, warm_up
 
 warm_up()
 
@@ -32,7 +32,7 @@ warm_up()
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import pipeline as pictures
+from bootcamp.drawing.diagrams import pipeline as pictures
 
 plots.show(pictures.cut_model())
 
@@ -50,16 +50,20 @@ plots.show(pictures.cut_model())
 # weights.
 
 # %%
-from bootcamp import schedules
+from bootcamp.theory import pipeline_schedules
 
 
 def theory(schedule, ranks, micro_batches):
-    stages = schedules.CHUNKS[schedule]  # of a rank, which share its time
-    orders = schedules.plan(schedule, ranks, micro_batches)
-    return schedules.simulate(orders, forward_seconds=1 / stages, backward_seconds=2 / stages)
+    stages = pipeline_schedules.CHUNKS[schedule]  # of a rank, which share its time
+    orders = pipeline_schedules.plan(schedule, ranks, micro_batches)
+    return pipeline_schedules.simulate(
+        orders, forward_seconds=1 / stages, backward_seconds=2 / stages
+    )
 
 
-whole = schedules.simulate(schedules.plan("gpipe", 4, 1), forward_seconds=8, backward_seconds=16)
+whole = pipeline_schedules.simulate(
+    pipeline_schedules.plan("gpipe", 4, 1), forward_seconds=8, backward_seconds=16
+)
 charts = {"the whole batch": whole, "8 micro-batches": theory("gpipe", 4, 8)}
 plots.show(pictures.gantt(charts, "The same batch on four ranks: whole, and cut into eight"))
 
@@ -82,7 +86,7 @@ plots.show(pictures.gantt(charts, "The same batch on four ranks: whole, and cut 
 # what is in flight.
 
 # %%
-charts = {name: theory(name, 4, 8) for name in schedules.SCHEDULES}
+charts = {name: theory(name, 4, 8) for name in pipeline_schedules.SCHEDULES}
 plots.show(pictures.gantt(charts, "Five schedules: 4 ranks, 8 micro-batches, the same work"))
 
 # %% [markdown]
@@ -121,7 +125,7 @@ controls = explorer.explore()
 # Three questions before the runs; write a number after `answer=`. The next cell asks for the first.
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_idle = predict(
     "GPipe, 4 ranks, 8 micro-batches. What share of the step does a rank wait?",
@@ -146,7 +150,7 @@ guess_held
 # for each token. The next cell takes these numbers from the tiny GPT and asks.
 
 # %%
-from bootcamp.models import gpt
+from bootcamp.train.models import gpt
 
 layers, width, heads, context = gpt.SIZES["tiny"].values()
 BATCH = 32
@@ -165,13 +169,14 @@ guess_sent
 # a rank takes, who passes inputs and targets, where `backward` has gone, and whose loss it is.
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("pp")
+script_diff("pp")
 
 # %% [markdown]
-# - `pipeline.cut` cuts the model into consecutive parts; a rank keeps those that the schedule gives
-#   it. (Every rank builds the whole model here and drops the rest, which is fine for a small one.)
+# - `pipeline_stages.cut` cuts the model into consecutive parts; a rank keeps those that the
+#   schedule gives it. (Every rank builds the whole model here and drops the rest, which is fine
+#   for a small one.)
 # - `PipelineStage` knows its number and how many there are, so it knows whom to send to. The shapes
 #   that travel are found out in the first step.
 # - All ranks draw the *same* batch: `data.Batches(args, 0, 1)`. Only the first stage reads the
@@ -191,7 +196,7 @@ compare.script_diff("pp")
 
 # %%
 run = launch("pp", ranks=2, device="cpu", steps=8, global_batch=BATCH, micro_batches=8)
-rows = schedules.by_rank(schedules.recorded(run))[0]
+rows = pipeline_schedules.by_rank(pipeline_schedules.recorded(run))[0]
 print(" ".join(f"{span.action.kind}{span.action.micro_batch}" for span in rows))
 
 # %% [markdown]
@@ -201,11 +206,11 @@ print(" ".join(f"{span.action.kind}{span.action.micro_batch}" for span in rows))
 # %% tags=["nbval-check-output"]
 flags = {"device": "cpu", "steps": 4, "global_batch": BATCH, "quiet": True}
 real = {}
-for name in schedules.SCHEDULES:
+for name in pipeline_schedules.SCHEDULES:
     for m in (4, 8):
         real[name, m] = launch("pp", ranks=2, schedule=name, micro_batches=m, **flags)
-        done = schedules.orders(schedules.recorded(real[name, m]))
-        assert done == schedules.plan(name, 2, m), f"{name} was not carried out as planned"
+        done = pipeline_schedules.orders(pipeline_schedules.recorded(real[name, m]))
+        assert done == pipeline_schedules.plan(name, 2, m), f"{name} was not carried out as planned"
 print(f"{len(real)} runs, each executed in exactly the order of its plan.")
 
 # %% [markdown]
@@ -232,14 +237,14 @@ Markdown(f"```python\n{code[code.index('class Sleep') : code.index('dist.init_pr
 
 # %%
 slept = {}
-for name in schedules.SCHEDULES:
+for name in pipeline_schedules.SCHEDULES:
     for m in (4, 8):
-        if m >= schedules.least_micro_batches(name, 4):
+        if m >= pipeline_schedules.least_micro_batches(name, 4):
             choices = {"schedule": name, "micro_batches": m, "milliseconds": 15, "steps": 3}
             done = launch(SLEEP, 4, device="cpu", finishes=False, quiet=True, **choices)
-            slept[name, m] = schedules.recorded(done)
-            assert schedules.orders(slept[name, m]) == schedules.plan(name, 4, m)
-waited = schedules.idle_share(slept["gpipe", 8])
+            slept[name, m] = pipeline_schedules.recorded(done)
+            assert pipeline_schedules.orders(slept[name, m]) == pipeline_schedules.plan(name, 4, m)
+waited = pipeline_schedules.idle_share(slept["gpipe", 8])
 guess_idle.score(100 * sum(waited) / len(waited))
 
 # %% [markdown]
@@ -247,13 +252,13 @@ guess_idle.score(100 * sum(waited) / len(waited))
 # papers', where they have one for equal stages; "by plan" simulates the schedule.
 
 # %%
-from bootcamp.table import Table
+from bootcamp import Table
 
 rows = []
 for (name, m), spans in slept.items():
-    said, found = schedules.bubble(theory(name, 4, m)), schedules.bubble(spans)
+    said, found = pipeline_schedules.bubble(theory(name, 4, m)), pipeline_schedules.bubble(spans)
     row = {"schedule": name, "micro-batches": m}
-    row |= {"by formula": schedules.bubble_by_formula(name, 4, m), "by plan": said}
+    row |= {"by formula": pipeline_schedules.bubble_by_formula(name, 4, m), "by plan": said}
     rows.append(row | {"measured": found, "error": found - said})
 Table(rows, "Bubble (idle / busy), 4 ranks, stages that sleep, measured here")
 
@@ -263,10 +268,10 @@ Table(rows, "Bubble (idle / busy), 4 ranks, stages that sleep, measured here")
 # waits for it on another, and predicts again.
 
 # %%
-spans, orders = slept["1f1b", 8], schedules.plan("1f1b", 4, 8)
-hand_over = schedules.hand_over_seconds(spans)
-again = schedules.simulate(orders, 15e-3, 30e-3, transfer_seconds=hand_over)
-predicted, found = schedules.bubble(again), schedules.bubble(spans)
+spans, orders = slept["1f1b", 8], pipeline_schedules.plan("1f1b", 4, 8)
+hand_over = pipeline_schedules.hand_over_seconds(spans)
+again = pipeline_schedules.simulate(orders, 15e-3, 30e-3, transfer_seconds=hand_over)
+predicted, found = pipeline_schedules.bubble(again), pipeline_schedules.bubble(spans)
 print(f"Handing over takes {1e3 * hand_over:.2f} ms.")
 print(f"Predicted with it: a bubble of {predicted:.3f}, measured: {found:.3f}.")
 
@@ -279,7 +284,7 @@ print(f"Predicted with it: a bubble of {predicted:.3f}, measured: {found:.3f}.")
 # The next cell draws theory and measurement of one schedule on one axis.
 
 # %%
-both = {"planned": schedules.simulate(orders, 15e-3, 30e-3), "measured": spans}
+both = {"planned": pipeline_schedules.simulate(orders, 15e-3, 30e-3), "measured": spans}
 plots.show(pictures.gantt(both, "1F1B with stages that sleep", "milliseconds", scale=1e3))
 
 # %% [markdown]
@@ -292,11 +297,14 @@ plots.show(pictures.gantt(both, "1F1B with stages that sleep", "milliseconds", s
 # %%
 rows = []
 for (name, m), each in real.items():
-    spans, orders = schedules.recorded(each), schedules.plan(name, 2, m)
-    with_own = schedules.simulate(orders, **schedules.measured_seconds(spans))
+    spans, orders = pipeline_schedules.recorded(each), pipeline_schedules.plan(name, 2, m)
+    with_own = pipeline_schedules.simulate(orders, **pipeline_schedules.measured_seconds(spans))
     row = {"schedule": name, "micro-batches": m}
-    row |= {"equal stages": schedules.bubble(theory(name, 2, m))}
-    row |= {"stages' own times": schedules.bubble(with_own), "measured": schedules.bubble(spans)}
+    row |= {"equal stages": pipeline_schedules.bubble(theory(name, 2, m))}
+    row |= {
+        "stages' own times": pipeline_schedules.bubble(with_own),
+        "measured": pipeline_schedules.bubble(spans),
+    }
     rows.append(row | {"error": row["measured"] - row["stages' own times"]})
 Table(rows, f"Bubble (idle / busy) of {real['1f1b', 8].label}, tiny GPT, measured here")
 
@@ -316,7 +324,9 @@ Table(rows, f"Bubble (idle / busy) of {real['1f1b', 8].label}, tiny GPT, measure
 
 # %%
 measured = {f"slept: {name}, m={m}": spans for (name, m), spans in slept.items()}
-measured |= {f"tiny GPT: {n}, m={m}": schedules.recorded(each) for (n, m), each in real.items()}
+measured |= {
+    f"tiny GPT: {n}, m={m}": pipeline_schedules.recorded(each) for (n, m), each in real.items()
+}
 controls = explorer.explore(measured, run="slept: interleaved, m=8")
 
 # %% [markdown]
@@ -329,7 +339,7 @@ controls = explorer.explore(measured, run="slept: interleaved, m=8")
 import json
 
 held = {}
-for name in schedules.SCHEDULES:
+for name in pipeline_schedules.SCHEDULES:
     choices = {"schedule": name, "micro_batches": 8, "global_batch": BATCH}
     done = launch(MEMORY, 2, device="cpu", finishes=False, quiet=True, **choices)
     for rank in range(2):
@@ -364,13 +374,13 @@ def by_stage(numbers, stages):
 
 # %%
 def formula(name, rank, ranks=2, m=8):
-    stages = ranks * schedules.CHUNKS[name]
+    stages = ranks * pipeline_schedules.CHUNKS[name]
     stays = 0 if name == "1f1b" else TOKEN * width
     outputs = dict.fromkeys(range(stages - 1), stays) | {stages - 1: 0}
     gradients = dict.fromkeys(range(1, stages), stays) | {0: 0}
     between = by_stage(FOR_W, stages) | {0: 0}  # stage 0 has no half I
-    order = schedules.plan(name, ranks, m)[rank]
-    return schedules.most_held(order, by_stage(KEPT, stages), between, outputs, gradients)
+    order = pipeline_schedules.plan(name, ranks, m)[rank]
+    return pipeline_schedules.most_held(order, by_stage(KEPT, stages), between, outputs, gradients)
 
 
 # %% [markdown]
@@ -381,7 +391,10 @@ rows = []
 for (name, rank), found in held.items():
     said = formula(name, rank)
     assert abs(found / said - 1) < 0.05, f"the formula is off for {name} on rank {rank}"
-    flight = schedules.most_in_flight(theory(name, 2, 8))[rank] / schedules.CHUNKS[name]
+    flight = (
+        pipeline_schedules.most_in_flight(theory(name, 2, 8))[rank]
+        / pipeline_schedules.CHUNKS[name]
+    )
     row = {"schedule": name, "rank": rank, "micro-batches in flight": flight}
     rows.append(row | {"formula": said / 1e6, "measured": found / 1e6})
 plots.show(pictures.held_by_schedule(rows, "2 CPU ranks, tiny GPT, 8 micro-batches, counted here."))
@@ -425,7 +438,7 @@ Table(rows, f"MB on each of {run.world} ranks")
 
 # %%
 def borders_sent(name, rank, ranks=2):
-    where = {s: r for r in range(ranks) for s in schedules.stages_of_rank(name, r, ranks)}
+    where = {s: r for r in range(ranks) for s in pipeline_schedules.stages_of_rank(name, r, ranks)}
     pairs = [(a, b) for a in where for b in (a - 1, a + 1) if where[a] == rank]
     return sum(where.get(b, rank) != rank for a, b in pairs)
 
@@ -477,7 +490,7 @@ from bootcamp import check
 settings = {"steps": 4, "global_batch": BATCH}
 proofs = [check.same_training(each, check.baseline(**settings)) for each in real.values()]
 settings |= {"optimizer": "sgd"}
-for name in schedules.SCHEDULES:
+for name in pipeline_schedules.SCHEDULES:
     each = launch("pp", 2, device="cpu", quiet=True, schedule=name, **settings)
     proofs.append(check.same_training(each, check.baseline(**settings)))
 display(proofs[-1])
@@ -488,7 +501,7 @@ print(f"{len(proofs)} proofs, each with rows like these. A difference would have
 # gradients summed over the micro-batches.
 
 # %%
-from bootcamp.variant import variant
+from bootcamp import variant
 
 line = "schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)"
 summed = variant("pp", "pp_summed", {line: line[:-1] + ", scale_grads=False)"})
@@ -505,7 +518,7 @@ proof
 # copy. The next cell shows what it adds to the pipeline's script.
 
 # %%
-compare.script_diff("ddp_pp")
+script_diff("ddp_pp")
 
 # %% [markdown]
 # Each stage's gradients are averaged with those of the same stage in the other pipeline. The place
@@ -549,7 +562,8 @@ Table(rows, "A mesh of 2 x 2, counted here")
 # The next cell makes a script that wraps each stage in DDP and averages nothing itself.
 
 # %%
-imports = "from bootcamp import checkpoint, config, data, models, optimizers, pipeline, record"
+tools = "checkpoint, config, data, models, optimizers, pipeline_stages, record"
+imports = f"from bootcamp.train import {tools}"
 stage = "PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group())"
 wrapped = "DistributedDataParallel(parts[i].to(device), process_group=copies.get_group())"
 average = "for parameter in model.parameters():  # whole only now, after the last micro-batch"
@@ -589,7 +603,7 @@ for name in ("1f1b", "gpipe"):
 # 1F1B on four ranks needs four micro-batches to fill the pipeline once. The next cell gives two.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.launch import LaunchError
+from bootcamp import LaunchError
 
 try:
     launch("pp", 4, device="cpu", schedule="1f1b", micro_batches=2, global_batch=BATCH, quiet=True)
@@ -608,7 +622,7 @@ else:
 # will never come. How long will it wait?
 
 # %%
-record = "pipeline.record_actions(args, rank, stages)"
+record = "pipeline_stages.record_actions(args, rank, stages)"
 fails = """calls = []
 def fails(inputs, whole=model[0].forward):
     calls.append(inputs)

@@ -18,7 +18,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp.launch import available, default_ranks, gpu_count, launch, warm_up
+from bootcamp import available, default_ranks, gpu_count, launch, warm_up
 
 warm_up()
 
@@ -88,7 +88,7 @@ assert not torch.allclose(wrong, gelu(x @ A))
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import tensors
+from bootcamp.drawing.diagrams import tensors
 
 plots.show(tensors.column_then_row())
 
@@ -122,7 +122,7 @@ Markdown(f"```python\n{text[text.index('class Enter') : text.index('def columns'
 # %%
 import json
 
-from bootcamp.table import Table
+from bootcamp import Table
 
 quiet = {"device": "cpu", "quiet": True}
 snippet = {**quiet, "finishes": False}
@@ -148,8 +148,8 @@ Table(rows, f"{RANKS} ranks against one, in float64: largest differences")
 # all-reduced, in a ring of *N* ranks (lesson 04).
 
 # %%
-from bootcamp.models import gpt
-from bootcamp.predict import predict
+from bootcamp import predict
+from bootcamp.train.models import gpt
 
 TINY = gpt.SIZES["tiny"]
 b, s, h = BATCH, TINY["context"], TINY["width"]
@@ -181,9 +181,9 @@ guess_memory
 # next cell shows the difference to the DDP script.
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("tp")
+script_diff("tp")
 
 # %% [markdown]
 # - `init_device_mesh` names the axes along which the ranks stand. Here there is one, `tensor`.
@@ -266,16 +266,19 @@ runs.table(alone, split, sequence)
 # lines that it adds.
 
 # %%
-from bootcamp import collectives
-from bootcamp.variant import variant
+from bootcamp import variant
+from bootcamp.train import collective_counter
 
-imports = "from bootcamp import checkpoint, config, data, models, optimizers, record, tensor"
+tools = "checkpoint, config, data, models, optimizers, record, tensor_flags"
+imports = f"from bootcamp.train import {tools}"
 zero, step = "optimizer.zero_grad()", "optimizer.step()"
-COUNT = {imports: f"{imports}, collectives"}
-COUNT[zero] = f"{zero}\nif step == 3:\n    tally = collectives.Tally(optimizer)\n    tally.start()"
+COUNT = {imports: f"{imports}, collective_counter"}
+COUNT[zero] = (
+    f"{zero}\nif step == 3:\n    tally = collective_counter.Tally(optimizer)\n    tally.start()"
+)
 COUNT[step] = f"{step}\nif step == 3:\n    tally.stop(args.run_dir)"
 counting = variant("tp", "tp_counting", COUNT)
-compare.script_diff(counting, parent="tp")
+script_diff(counting, parent="tp")
 
 # %% [markdown]
 # The next cell runs it, on CPU ranks, so that it is the same everywhere. Compare the bytes with
@@ -284,7 +287,7 @@ compare.script_diff(counting, parent="tp")
 # %%
 few = {**quiet, "steps": 6, "global_batch": BATCH}
 counted = launch(counting, RANKS, **few)
-called = collectives.read(counted)
+called = collective_counter.read(counted)
 sbh = 4 * s * b * h
 large = sum(row["count"] for row in called if row["nbytes"] == sbh)
 print(f"s b h in float32 is {sbh:,} bytes. {large} collectives had that size; four in each of")
@@ -312,7 +315,7 @@ guess_without
 one_f = 'plan["attention"] = PrepareModuleInput(input_layouts=between, '
 one_f += "desired_input_layouts=Replicate())"
 without = launch(variant("tp", "tp_without_one_f", {**COUNT, one_f: ""}), RANKS, **few)
-called = collectives.read(without)
+called = collective_counter.read(without)
 display(Table(called, "Collectives of one step, without that line"))
 guess_without.score(sum(row["count"] for row in called if row["nbytes"] == sbh), within=0)
 
@@ -354,7 +357,7 @@ plots.show(tensors.between_blocks())
 # %%
 import inspect
 
-from bootcamp import tensor_theory
+from bootcamp.theory import tensor as tensor_theory
 
 
 def show(*functions):
@@ -373,7 +376,10 @@ cases = {"script": (counted, {}), "without that line": (without, {"apart": True}
 cases["sequence parallel"] = (sp, {"sequence_parallel": True})
 rows, sums = [], {}
 for name, (run, how) in cases.items():
-    sums[name], theory = collectives.total(run), tensor_theory.collectives(TINY, BATCH, **how)
+    sums[name], theory = (
+        collective_counter.total(run),
+        tensor_theory.collectives(TINY, BATCH, **how),
+    )
     assert sums[name] == theory, f"{name}: counted {sums[name]}, by theory {theory}"
     for (kind, size), count in sums[name].items():
         row = {"run": name, "collective": kind, "bytes each": size, "counted": count}
@@ -486,7 +492,7 @@ plots.show(tensors.mesh(2, 2))
 # shows what that adds to the script.
 
 # %%
-compare.script_diff("fsdp_tp")
+script_diff("fsdp_tp")
 
 # %% [markdown]
 # That it trains the same model was proved above. The next cell shows the proof. Look at "shares of
@@ -548,7 +554,7 @@ proofs[-1]
 # own, Megatron-core. The next cell shows how its script differs from `_train_tp.py`.
 
 # %%
-compare.script_diff("megatron")
+script_diff("megatron")
 
 # %% [markdown]
 # Three things to see. Megatron's layers *replace* those of the model. Each gets
@@ -565,7 +571,7 @@ if available("megatron"):
     megatron = check.prove(script, 2, device="cpu", **proven)
     assert not any(proof.failed for proof in megatron), "Megatron trained something else"
     theory = tensor_theory.collectives(TINY, BATCH)
-    assert collectives.total(megatron[0].run) == theory, "not four all-reduces in a block"
+    assert collective_counter.total(megatron[0].run) == theory, "not four all-reduces in a block"
     display(megatron[0])
 else:
     print('Megatron-core is not installed here: pip install "megatron-core>=0.16,<0.17"')
@@ -780,13 +786,13 @@ print(exercise.check("split_the_blocks"))
 # the parameter, its gradient and two averages; with mixed precision it comes to 16 too
 # (Rajbhandari et al., 2019). The next cell asks how many parameters fill *half* of a device, the
 # other half being for activations. Device memory is from the table of GPUs in
-# `src/bootcamp/published/hardware.csv`, which names its source.
+# `src/bootcamp/theory/published/hardware.csv`, which names its source.
 
 # %% tags=["nbval-check-output"]
 import csv
 import re
 
-hardware = (SRC / "bootcamp" / "published" / "hardware.csv").read_text()
+hardware = (SRC / "bootcamp" / "theory" / "published" / "hardware.csv").read_text()
 rows = []
 for gpu in csv.DictReader(hardware.splitlines()):
     gigabytes = int(re.match(r"\d+", gpu["memory"])[0])

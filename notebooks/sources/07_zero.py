@@ -19,7 +19,8 @@
 # and the lesson goes on with PyTorch's own.
 
 # %%
-from bootcamp.launch import HOW_TO_GET, available, launch, warm_up
+from bootcamp import available, launch, warm_up
+from bootcamp.launcher.launch import HOW_TO_GET
 
 warm_up()
 DEEPSPEED = available("deepspeed")
@@ -39,7 +40,7 @@ ddp = launch("ddp", RANKS, optimizer="adamw", global_batch=RANKS, **few)
 # The next cell adds up what the ranks hold. How many copies of the state are there?
 
 # %%
-from bootcamp.table import Table
+from bootcamp import Table
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
@@ -69,7 +70,7 @@ Table(rows, "DDP, bytes of each rank, counted from live tensors")
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import zero as pictures
+from bootcamp.drawing.diagrams import zero as pictures
 
 plots.show(pictures.stages(RANKS))
 
@@ -197,7 +198,7 @@ Table(rows, f"Bytes of rank 0 at the most, {RANKS} ranks, {psi:,} numbers in flo
 # for the two averages. The next cells ask four things.
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_one = predict(
     f"ZeRO stage 1 on {RANKS} ranks: how many bytes of state does a rank hold per parameter?",
@@ -243,9 +244,9 @@ guess_first
 # DDP script.
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("zero1")
+script_diff("zero1")
 
 # %% [markdown]
 # It gets the optimizer's *class*, because it builds one on each rank over that rank's share. DDP
@@ -258,7 +259,7 @@ compare.script_diff("zero1")
 # now?
 
 # %%
-compare.script_diff("zero")
+script_diff("zero")
 
 # %% [markdown]
 # - `deepspeed.initialize` wraps model and optimizer into an **engine**. The engine owns the
@@ -275,7 +276,7 @@ compare.script_diff("zero")
 # **Fully sharded data parallel** is PyTorch's stage 3. The next cell shows what it changes.
 
 # %%
-compare.script_diff("fsdp")
+script_diff("fsdp")
 
 # %% [markdown]
 # - `fully_shard(block)` does to a block what our three hooks did to a layer: gather before, free
@@ -312,13 +313,14 @@ train("FSDP2", "fsdp")
 # that change nothing else (lesson 06c has it too). Stage 0 shards nothing, once is enough for it.
 
 # %%
-from bootcamp.variant import variant
+from bootcamp import variant
 
-imports = "from bootcamp import checkpoint, config, data, models, optimizers, record, sharding"
+tools = "checkpoint, config, data, models, optimizers, record, sharding_flags"
+imports = f"from bootcamp.train import {tools}"
 COUNT = {
-    imports: f"{imports}, collectives",
+    imports: f"{imports}, collective_counter",
     "loss = models.loss(model(inputs), targets)": "if step == 2:\n"
-    "    tally = collectives.Tally(model.basic_optimizer)\n    tally.start()\n"
+    "    tally = collective_counter.Tally(model.basic_optimizer)\n    tally.start()\n"
     "loss = models.loss(model(inputs), targets)",
     "model.step()": "model.step()\nif step == 2:\n    tally.stop(args.run_dir)",
 }
@@ -340,7 +342,7 @@ print(", ".join(runs) if DEEPSPEED else missing)
 # %%
 import inspect
 
-from bootcamp import sharding_theory as theory
+from bootcamp.theory import sharding as theory
 
 
 def show(*functions):
@@ -361,7 +363,7 @@ show(theory.rank_bytes)
 # %%
 from argparse import Namespace
 
-from bootcamp import models
+from bootcamp.train import models
 
 model = models.build(Namespace(model="gpt", size="tiny", seed=0, dtype="float32"))
 shapes = [tuple(parameter.shape) for parameter in model.parameters()]
@@ -518,7 +520,7 @@ shown
 # %% tags=["nbval-check-output"]
 import csv
 
-with open(SRC / "bootcamp" / "published" / "zero_figure1.csv") as file:
+with open(SRC / "bootcamp" / "theory" / "published" / "zero_figure1.csv") as file:
     published = list(csv.DictReader(file))
 computed, rows = {}, []
 for row in published:
@@ -590,7 +592,7 @@ if DEEPSPEED:
 # reads what was counted.
 
 # %%
-from bootcamp import collectives
+from bootcamp.train import collective_counter
 
 TORCH = {
     "DDP": {"all-reduce": 1},
@@ -605,7 +607,7 @@ def asked(name, run):
     if name in TORCH:
         return TORCH[name]
     sizes = {}
-    for (kind, nbytes), count in collectives.total(run).items():
+    for (kind, nbytes), count in collective_counter.total(run).items():
         sizes[kind] = sizes.get(kind, 0) + count * nbytes / (4 * psi)
     return {kind: round(size) for kind, size in sizes.items() if size > 0.01}
 
@@ -868,7 +870,7 @@ print(exercise.check("fully_sharded"))
 #
 # - Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*,
 #   2019, arXiv:1910.02054: the stages, the formulas, 2ψ and 3ψ, and the 7.5 billion row (its figure
-#   1; `src/bootcamp/published/zero_figure1.csv`).
+#   1; `src/bootcamp/theory/published/zero_figure1.csv`).
 # - Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, 2023,
 #   arXiv:2304.11277.
 # - Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, 2021, arXiv:2101.06840.

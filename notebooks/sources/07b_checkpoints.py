@@ -19,7 +19,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp.launch import available, launch, warm_up
+from bootcamp import available, launch, warm_up
 
 warm_up()
 
@@ -72,7 +72,7 @@ SAME = {"device": "cpu", "global_batch": 16, "quiet": True}
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import checkpoints as pictures
+from bootcamp.drawing.diagrams import checkpoints as pictures
 
 plots.show(pictures.two_ways_to_save())
 
@@ -92,8 +92,7 @@ plots.show(pictures.two_ways_to_save())
 # The next cell asks for bytes. The tiny GPT is trained with AdamW, in float32.
 
 # %%
-from bootcamp import check
-from bootcamp.predict import predict
+from bootcamp import check, predict
 
 baseline = check.baseline(steps=15, **{k: v for k, v in SAME.items() if k != "quiet"})
 parameters = baseline.ranks[0]["parameter_bytes"] // 4
@@ -150,7 +149,7 @@ import inspect
 
 from IPython.display import Markdown
 
-from bootcamp import sharded_checkpoint
+from bootcamp.train import sharded_checkpoint
 
 
 def show(*functions):
@@ -211,7 +210,7 @@ print([f"{furthest(run, baseline):.1e}" for run in chain])
 # The next cell lists the folder that the 4 ranks have written.
 
 # %%
-from bootcamp.table import Table
+from bootcamp import Table
 
 
 def files(folder):
@@ -501,7 +500,7 @@ import random
 import signal
 import threading
 
-from bootcamp import heartbeat
+from bootcamp.records import heartbeat
 
 
 def kill_ranks(folder, steps, seconds, over):
@@ -597,7 +596,7 @@ plots.show(pictures.one_after_the_other(baseline, [forgot], ["model only"], titl
 # %%
 import shutil
 
-from bootcamp.launch import LaunchError
+from bootcamp import LaunchError
 
 shutil.copytree(saved, PLACE / "missing" / saved.name)
 (PLACE / "missing" / saved.name / "__2_0.distcp").unlink()

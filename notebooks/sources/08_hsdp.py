@@ -24,8 +24,7 @@
 # whether this machine can pretend to be two.
 
 # %%
-from bootcamp import recorded
-from bootcamp.launch import launch, warm_up
+from bootcamp import launch, recorded, warm_up
 
 warm_up()
 lab = recorded.Experiments("hosts", "08_hsdp")
@@ -47,7 +46,7 @@ lab
 
 # %%
 from bootcamp import plots
-from bootcamp.pictures import hsdp as pictures
+from bootcamp.drawing.diagrams import hsdp as pictures
 
 LINK = "200mbit"
 plots.show(pictures.two_hosts(LINK))
@@ -57,7 +56,7 @@ plots.show(pictures.two_hosts(LINK))
 # ranks of one host meet over the loopback `lo`, ranks of two hosts have to go through `eth0`.
 #
 # `launch(..., hosts=2, link="200mbit")` does it, for one run. It needs the commands `ip` and `tc`,
-# and these few of their lines (`src/bootcamp/hosts.py`):
+# and these few of their lines (`src/bootcamp/launcher/simulated_hosts.py`):
 #
 # - `ip link add switch type bridge`: a switch, in software.
 # - `ip link add port0 type veth peer name eth0 ...`: a cable with two ends. `port0` is plugged into
@@ -74,7 +73,7 @@ plots.show(pictures.two_hosts(LINK))
 # First a prediction. Eight bits are a byte.
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_ms = predict(
     f"How long do 5 MB take over a link of {LINK}, in milliseconds?", unit="ms", answer=None
@@ -88,8 +87,8 @@ guess_ms
 # %%
 import json
 
+from bootcamp import Table
 from bootcamp.paths import SRC
-from bootcamp.table import Table
 
 SNIPPETS = SRC / "snippets"
 quiet = {"device": "cpu", "quiet": True, "finishes": False}
@@ -133,7 +132,7 @@ plots.show(pictures.rings())
 # backward (lesson 07).
 
 # %%
-from bootcamp import sharding_theory as theory
+from bootcamp.theory import sharding as theory
 
 HOW = {
     "DDP": {"strategy": "ddp"},
@@ -184,7 +183,7 @@ Table(rows, "2 hosts of 2 ranks: what a host sends in a step, in P")
 # %%
 from argparse import Namespace
 
-from bootcamp import models
+from bootcamp.train import models
 
 setting = {"model": "mlp", "size": "small", "global_batch": 16}
 built = models.build(Namespace(**setting, seed=0, dtype="float32"))
@@ -223,9 +222,9 @@ guess_factor
 # The next cell shows what makes the FSDP script an HSDP script.
 
 # %%
-from bootcamp import compare
+from bootcamp import script_diff
 
-compare.script_diff("hsdp")
+script_diff("hsdp")
 
 # %% [markdown]
 # One line: the mesh has two axes. `init_device_mesh` fills the rows with ranks one after another,
@@ -385,12 +384,12 @@ Table(rows, "Parameters, gradients, optimizer state")
 #
 # NCCL's bytes, fast networks, eight GPUs in a host: does it still matter? The next cell takes a
 # model of 7 billion parameters in 16 bits on 16 hosts, and divides the bytes that a host sends by
-# the published rate of its links. (`src/bootcamp/published/network.csv` names the sources.)
+# the published rate of its links. (`src/bootcamp/theory/published/network.csv` names the sources.)
 
 # %% tags=["nbval-check-output"]
 import csv
 
-PUBLISHED = SRC / "bootcamp" / "published"
+PUBLISHED = SRC / "bootcamp" / "theory" / "published"
 links = list(csv.DictReader((PUBLISHED / "network.csv").read_text().splitlines()))
 big = {"model": 2 * 7e9, "ranks": 128, "hosts": 16, "shard": 8}
 rows = []
@@ -457,7 +456,7 @@ proofs[-1]
 # 0 and 2, and 1 and 3. What will be wrong: the losses, the memory, something else?
 
 # %%
-from bootcamp.variant import variant
+from bootcamp import variant
 
 MESH = 'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))'
 TURNED = """ranks = torch.arange(world).view(args.shard, -1).T

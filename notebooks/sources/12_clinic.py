@@ -18,10 +18,8 @@
 # programs, each with what its owner says about it.
 
 # %%
-from bootcamp import exercise
-from bootcamp.exercises import clinic
-from bootcamp.launch import warm_up
-from bootcamp.table import Table
+from bootcamp import Table, exercise, warm_up
+from bootcamp.classroom.exercises import clinic
 
 warm_up()
 Table([{"program": c.file, "its owner says": c.task.split('"')[1]} for c in clinic.TASKS])
@@ -55,7 +53,7 @@ Table([{"program": c.file, "its owner says": c.task.split('"')[1]} for c in clin
 # Three predictions. The next cell asks for the first: how many of the twelve are of the third kind?
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_silent = predict(
     "Of the twelve broken programs, how many end by themselves, without an error?",

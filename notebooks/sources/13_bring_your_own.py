@@ -17,7 +17,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp.launch import launch, run_command, warm_up
+from bootcamp import launch, run_command, warm_up
 
 warm_up()
 
@@ -74,7 +74,7 @@ print(run_command(["python", str(BRING / "as_it_came.py"), "--epochs", "2"]))
 # Three numbers before you look. They are scored below.
 
 # %%
-from bootcamp.predict import predict
+from bootcamp import predict
 
 guess_lines = predict(
     "How many code lines does the move from one process to DDP add, once there is a seam?",
@@ -103,9 +103,9 @@ for guess in (guess_lines, guess_bytes, guess_speed):
 # The next cell shows what the first step changes. Look at the sampler.
 
 # %%
-from bootcamp import compare
+from bootcamp.scripts.diff import ScriptDiff
 
-compare.ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
+ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
 
 # %% [markdown]
 # - `rank, world = 0, 1` is the seam. Everything below asks these two, and nothing else.
@@ -123,7 +123,7 @@ compare.ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
 # The next cell shows the second step. You know every line of it from lesson 04.
 
 # %%
-ported = compare.ScriptDiff(BRING / "with_ddp.py", BRING / "recorded.py")
+ported = ScriptDiff(BRING / "with_ddp.py", BRING / "recorded.py")
 display(ported)
 guess_lines.score(ported.added)
 
@@ -260,9 +260,9 @@ print(exercise.check("bring_fsdp"))
 # ### Yours
 #
 # Now your own script. Copy it to `notebooks/work/`, put in the seam and the five lines that
-# `bootcamp/own.py` lists at its top, save that as one file, and the port to ranks as another. Write
-# both names into the next cell, with the flags that switch randomness off. Left empty, the cell
-# takes the course's example.
+# `bootcamp/train/external.py` lists at its top, save that as one file, and the port to ranks as
+# another. Write both names into the next cell, with the flags that switch randomness off. Left
+# empty, the cell takes the course's example.
 
 # %%
 MINE_ALONE, MINE_ON_RANKS = None, None  # such as "work/mine.py", "work/mine_ddp.py"

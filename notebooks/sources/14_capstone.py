@@ -17,9 +17,7 @@
 # same for everybody, so that a room can compare.
 
 # %%
-from bootcamp import capstone
-from bootcamp.launch import launch, warm_up
-from bootcamp.table import Table
+from bootcamp import Table, capstone, launch, warm_up
 
 warm_up()
 task = {
@@ -36,9 +34,9 @@ Table([{"given": name, "value": value} for name, value in task.items()])
 # only these can be spread over hosts that are made on one.
 
 # %%
-from bootcamp import hosts
+from bootcamp.launcher import simulated_hosts
 
-missing = hosts.why_not()
+missing = simulated_hosts.why_not()
 print(f"No hosts can be made here: {missing}." if missing else "Two hosts can be made here.")
 
 # %% [markdown]
@@ -71,8 +69,7 @@ print(f"No hosts can be made here: {missing}." if missing else "Two hosts can be
 # know its size, and asks what a rank of DDP will hold and send.
 
 # %%
-from bootcamp import check
-from bootcamp.predict import predict
+from bootcamp import check, predict
 
 alone = check.baseline(**capstone.MODEL, steps=capstone.STEPS)
 model_mb = alone.ranks[0]["parameter_bytes"] / 1e6
@@ -160,7 +157,7 @@ capstone.board()
 # of DDP, so DDP's hooks never learn that a backward is coming.
 
 # %%
-from bootcamp.variant import variant
+from bootcamp import variant
 
 loss = "loss = models.loss(model(inputs), targets)"
 shortcut = variant("ddp", "capstone_shortcut", {loss: loss.replace("model(", "model.module(")})
@@ -206,7 +203,7 @@ print(exercise.check("capstone_small", None))
 # The next cell shows what you have done in the whole course.
 
 # %%
-from bootcamp.journal import progress
+from bootcamp.classroom.journal import progress
 
 progress()
 

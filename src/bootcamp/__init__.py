@@ -1,9 +1,66 @@
-"""The small package under the scripts and notebooks of the multi-GPU bootcamp.
+"""The package under the scripts and notebooks of the multi-GPU bootcamp.
 
-Two sides, kept apart so that a GPU machine without Jupyter can run every script:
-
-- the rank side (`config`, `data`, `models`, `optimizers`, `record`) imports torch, never a
-  notebook library;
-- the notebook side (`launch`, `runs`, `compare`, `predict`, `check`, `exercise`, `plots`) never
-  imports torch; of it, `launch` and `runs` need nothing but the standard library.
+What a notebook calls, it imports from here: `from bootcamp import launch, runs, check, plots`. Each
+name is loaded when it is first asked for, so that a rank, or a machine without Jupyter, imports
+nothing that it does not use. The rooms (sub-packages) say in their own docstrings what they are
+about; `python tools/rooms.py` draws which imports which.
 """
+
+import importlib
+
+# name -> the module it comes from; with a colon, the attribute of that module
+FRONT_DOOR = {
+    # runs
+    "launch": "launcher.launch:launch",
+    "warm_up": "launcher.launch:warm_up",
+    "run_command": "launcher.launch:run_command",
+    "gpu_count": "launcher.launch:gpu_count",
+    "default_ranks": "launcher.launch:default_ranks",
+    "available": "launcher.launch:available",
+    "LaunchError": "launcher.launch:LaunchError",
+    "RunRefused": "launcher.launch:RunRefused",
+    "RankFailed": "launcher.launch:RankFailed",
+    "RunHung": "launcher.launch:RunHung",
+    "live": "launcher.live_ranks",
+    "ghosts": "launcher.ghosts:ghosts",
+    # records
+    "runs": "records.runs",
+    "Run": "records.runs:Run",
+    "Table": "table:Table",
+    # proofs and measurements
+    "check": "experiments.equality",
+    "recorded": "experiments.recorded",
+    "roofline": "experiments.roofline",
+    # scripts as texts
+    "family": "scripts.family",
+    "variant": "scripts.variants:variant",
+    "script_diff": "scripts.diff:script_diff",
+    # figures and widgets
+    "plots": "drawing.plots",
+    "board": "widgets.board",
+    "diffs": "widgets.diff_viewer",
+    "explorer": "widgets.explorer",
+    "monitor": "widgets.monitor",
+    "playground": "widgets.simulators",
+    # the classroom
+    "predict": "classroom.predict:predict",
+    "exercise": "classroom.exercise",
+    "errors": "classroom.errors",
+    "capstone": "classroom.capstone",
+    "journal": "classroom.journal",
+}
+
+__all__ = list(FRONT_DOOR)
+
+
+def __getattr__(name: str):
+    if name not in FRONT_DOOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place, _, attribute = FRONT_DOOR[name].partition(":")
+    module = importlib.import_module(f"{__name__}.{place}")
+    found = globals()[name] = getattr(module, attribute) if attribute else module
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

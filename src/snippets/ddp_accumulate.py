@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bootcamp import config, data, models, optimizers, record
+from bootcamp.train import config, data, models, optimizers, record
 
 args = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
 device = torch.device(args.device)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from bootcamp import config, data, models, optimizers, record
+from bootcamp.train import config, data, models, optimizers, record
 
 
 class NumberedSamples(Dataset):

@@ -6,7 +6,7 @@ Gradient accumulation with Horovod: one all-reduce of the gradients for several 
 import horovod.torch as hvd
 import torch
 
-from bootcamp import config, data, models, optimizers, record
+from bootcamp.train import config, data, models, optimizers, record
 
 own_flags = {"--micro-batches": {"type": int, "default": 4}}
 args = config.parse(("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",), own_flags)

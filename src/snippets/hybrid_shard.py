@@ -16,8 +16,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 
-from bootcamp import data, models, record
-from bootcamp.models.mlp import Hidden
+from bootcamp.train import data, models, record
+from bootcamp.train.models.mlp import Hidden
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--without-mesh", action="store_true")

@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from bootcamp import models, pipeline
-from bootcamp.activations import Activations
+from bootcamp.train import models, pipeline_stages
+from bootcamp.train.activations import Activations
 
 parser = argparse.ArgumentParser()
-for flag, settings in pipeline.FLAGS.items():
+for flag, settings in pipeline_stages.FLAGS.items():
     parser.add_argument(flag, **settings)
 parser.add_argument("--global-batch", type=int, default=16)
 args, _ = parser.parse_known_args()
@@ -26,14 +26,14 @@ args.model, args.size, args.seed, args.dtype = "gpt", "tiny", 0, "float32"
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-mine = pipeline.stages_of_rank(args.schedule, rank, world)
-parts = pipeline.cut(models.build(args), len(mine) * world)
+mine = pipeline_stages.stages_of_rank(args.schedule, rank, world)
+parts = pipeline_stages.cut(models.build(args), len(mine) * world)
 stages = [PipelineStage(parts[i], i, len(parts), torch.device("cpu")) for i in mine]
 whole = stages if len(stages) > 1 else stages[0]
-schedule_class = get_schedule_class(pipeline.SCHEDULES[args.schedule].name_in_torch)
+schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
 schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
 inputs = torch.randint(256, (args.global_batch, models.data_format(args)["context"]))
-watch = Activations(pipeline.join(parts[i] for i in mine))
+watch = Activations(pipeline_stages.join(parts[i] for i in mine))
 seen = []
 
 

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from bootcamp import pipeline
+from bootcamp.train import pipeline_stages
 
 parser = argparse.ArgumentParser()
-for flag, settings in pipeline.FLAGS.items():
+for flag, settings in pipeline_stages.FLAGS.items():
     parser.add_argument(flag, **settings)
 parser.add_argument("--milliseconds", type=float, default=9.0, help="of a rank's forward")
 parser.add_argument("--steps", type=int, default=2)
@@ -59,13 +59,13 @@ class SleepingStage(torch.nn.Module):
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-mine = pipeline.stages_of_rank(args.schedule, rank, world)
+mine = pipeline_stages.stages_of_rank(args.schedule, rank, world)
 last = len(mine) * world - 1
 seconds = args.milliseconds / 1e3 / len(mine)
 device = torch.device("cpu")
 stages = [PipelineStage(SleepingStage(seconds), i, last + 1, device) for i in mine]
-pipeline.record_actions(args, rank, stages)
-schedule_class = get_schedule_class(pipeline.SCHEDULES[args.schedule].name_in_torch)
+pipeline_stages.record_actions(args, rank, stages)
+schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
 whole = stages if len(stages) > 1 else stages[0]
 schedule = schedule_class(whole, args.micro_batches, loss_fn=torch.nn.functional.mse_loss)
 batch = torch.ones(args.micro_batches, 4)

@@ -9,8 +9,8 @@ from argparse import Namespace
 
 import torch
 
-from bootcamp import data, models
-from bootcamp.activations import Activations
+from bootcamp.train import data, models
+from bootcamp.train.activations import Activations
 
 REPEATS = 15  # the fastest counts: what else a machine does makes it only slower
 

@@ -12,7 +12,7 @@ from functools import cache
 
 import torch
 
-from bootcamp import data, models
+from bootcamp.train import data, models
 
 WORKERS, ROUNDS = 2, 8
 FLAGS = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=16)

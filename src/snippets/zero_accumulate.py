@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from bootcamp import launch
+from bootcamp.launcher import launch
 
 if not launch.available("deepspeed"):
     sys.exit()

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from bootcamp import own
+from bootcamp.train import external
 
-run_dir = own.begin()
+run_dir = external.begin()
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batch-size", type=int, default=64)
@@ -52,13 +52,15 @@ class SpiralNet(nn.Module):
 
 dataset = spirals(1000)
 share = args.batch_size // world
-sampler = own.Noted(DistributedSampler(dataset, world, rank, drop_last=True), share)
+sampler = external.Noted(DistributedSampler(dataset, world, rank, drop_last=True), share)
 loader = DataLoader(dataset, share, sampler=sampler, drop_last=True)
 model = SpiralNet(dropout=args.dropout)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
 
 steps = args.epochs * len(loader)
-run = own.Run(run_dir, model, optimizer, sampler, world, steps, lr=args.lr, dropout=args.dropout)
+run = external.Run(
+    run_dir, model, optimizer, sampler, world, steps, lr=args.lr, dropout=args.dropout
+)
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
     for places, classes in loader:

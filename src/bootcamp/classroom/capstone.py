@@ -1,0 +1,178 @@
+"""The capstone of lesson 14: a model, four ranks on two hosts, a slow link, a limit of memory.
+
+`capstone.enter("me", "hsdp", shard=2)` runs a plan, proves it equal, looks at the memory of every
+rank, and puts it on the local board: `capstone.board()` ranks what is valid by measured tokens per
+second. A plan is a script of the family, or the reader's own, with its flags. Imports no torch.
+"""
+
+import contextlib
+import inspect
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bootcamp.classroom.exercise import Wrong, failures_explained
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.paths import LOGS
+from bootcamp.records import summary
+from bootcamp.records.runs import Run
+from bootcamp.table import Table
+
+MODEL = {"model": "gpt", "size": "tiny", "global_batch": 32}
+RANKS, HOSTS, LINK = 4, 2, "20mbit"
+STEPS = 8
+MOST_BYTES = 16_500_000  # on any rank: parameters, gradients, optimizer state and activations
+OPTIONS = set(inspect.signature(launch.launch).parameters) - {"script", "flags"}
+FIXED = OPTIONS | {*MODEL, "steps", "optimizer", "seed", "dtype", "lr", "cores_per_rank"}
+KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A strategy to run: a script's name or path, and the flags that are the reader's to choose."""
+
+    script: str
+    flags: dict = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, value in self.flags.items()]
+        return " ".join([Path(str(self.script)).stem, *words])
+
+
+def plan(given) -> Plan:
+    """A plan from a name ("fsdp") or from {"script": "hsdp", "shard": 2}. Raises Wrong."""
+    if isinstance(given, str | Path):
+        given = {"script": given}
+    if not isinstance(given, dict) or "script" not in given:
+        raise Wrong('a plan such as {"script": "hsdp", "shard": 2}', f"{given!r}")
+    flags = {name: value for name, value in given.items() if name != "script"}
+    if fixed := sorted(set(flags) & FIXED):
+        raise Wrong(
+            "flags that are yours to choose",
+            f"{', '.join(fixed)}: given by the task, the same for everybody",
+        )
+    return Plan(given["script"], flags)
+
+
+def where() -> dict:
+    """What launch is told of hosts and link; where hosts can't be made, CPU ranks of this one."""
+    return {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": HOSTS, "link": LINK}
+
+
+def rank_bytes(run: Run) -> int:
+    """What the fullest rank holds: parameters, gradients, optimizer state and activations."""
+    return max(sum(rank[kind] or 0 for kind in KINDS) for rank in run.ranks)
+
+
+def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
+    """Run a plan on the link and prove it with both optimizers; returns the measured run.
+
+    Raises Wrong: it does not run, it trains something else, or a rank holds too much.
+    """
+    shared = {**MODEL, **where(), "quiet": True, "hang_seconds": 60}
+    with failures_explained():
+        run = launch.launch(plan.script, RANKS, steps=STEPS, **shared, **plan.flags)
+        equality.same_training(run, equality.baseline(**MODEL, steps=STEPS))
+        held = rank_bytes(run)
+        if held > most_bytes:
+            raise Wrong(
+                f"at most {most_bytes / 1e6:.1f} MB on each rank",
+                f"{held / 1e6:.1f} MB: {_by_kind(run)}",
+            )
+        proved = {**shared, "link": None} if "link" in shared else shared
+        sgd = {"steps": 5, "optimizer": "sgd"}
+        other = launch.launch(plan.script, RANKS, **sgd, **proved, **plan.flags)
+        equality.same_training(other, equality.baseline(**MODEL, **sgd))
+    return run
+
+
+def _by_kind(run: Run) -> str:
+    """The fullest rank's bytes by kind, largest first."""
+    fullest = max(run.ranks, key=lambda rank: sum(rank[kind] or 0 for kind in KINDS))
+    parts = sorted(((fullest[kind] or 0, kind) for kind in KINDS), reverse=True)
+    return ", ".join(f"{kind.removesuffix('_bytes')} {size / 1e6:.2f}" for size, kind in parts)
+
+
+def link_sizes(run: Run) -> float | None:
+    """What a host sends to the other in a step, in sizes of the model; None if nobody counted."""
+    if run.config.get("hosts", 1) < 2:
+        return None
+    sent = [rank["sent_to_other_hosts_bytes_per_step"] for rank in run.ranks[: RANKS // HOSTS]]
+    if None in sent:
+        return None
+    return sum(sent) / equality.baseline(**MODEL, steps=STEPS).ranks[0]["parameter_bytes"]
+
+
+@dataclass
+class Entry:
+    """What became of a plan on the board: valid with its figures, or why it is not."""
+
+    row: dict
+    wrong: Wrong | None = None
+
+    def __str__(self) -> str:
+        if self.wrong:
+            return f"Not valid. Expected: {self.wrong.expected}.\nSeen: {self.wrong.seen}"
+        return (
+            f"Valid: {self.row['tokens_per_second']:,.0f} tokens/s, "
+            f"{self.row['rank_bytes'] / 1e6:.1f} MB on the fullest rank."
+        )
+
+    __repr__ = __str__
+
+
+def enter(who: str, script: str | Path, **flags) -> Entry:
+    """Try a plan and put it on the board under this name. Raises nothing: see what it returns."""
+    row = {"who": who, "when_unix_seconds": time.time(), "tokens_per_second": None}
+    try:
+        chosen = plan({"script": script, **flags})
+        row["plan"] = str(chosen)
+        run = tried(chosen)
+    except Wrong as wrong:
+        row |= {"plan": row.get("plan", str(script)), "why_not": wrong.expected}
+        _keep(row)
+        return Entry(row, wrong)
+    row |= {
+        "tokens_per_second": run.tokens_per_second,
+        "rank_bytes": rank_bytes(run),
+        "link_sizes": link_sizes(run),
+        "link": run.config.get("link"),
+    }
+    _keep(row)
+    return Entry(row)
+
+
+def board() -> Table:
+    """All entries of this machine, valid ones first, by tokens per second."""
+    rows = sorted(_entries(), key=lambda row: -(row["tokens_per_second"] or 0))
+    shown = [
+        {
+            "place": place if row["tokens_per_second"] else None,
+            "who": row["who"],
+            "plan": row["plan"],
+            "tokens/s": row["tokens_per_second"],
+            "MB on a rank": row.get("rank_bytes") and row["rank_bytes"] / 1e6,
+            "link": row["tokens_per_second"] and (row.get("link") or "none"),
+            "models on the link": row.get("link_sizes"),
+            "not valid": row.get("why_not", ""),
+        }
+        for place, row in enumerate(rows, start=1)
+    ]
+    return Table(shown, f"{RANKS} CPU ranks; measured on this machine")
+
+
+def _entries() -> list[dict]:
+    try:
+        return json.loads((LOGS / "capstone.json").read_text())["entries"]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _keep(row: dict) -> None:
+    """Put a row on the board, in place of an earlier one of the same plan by the same person."""
+    others = [old for old in _entries() if (old["who"], old["plan"]) != (row["who"], row["plan"])]
+    with contextlib.suppress(OSError):
+        LOGS.mkdir(parents=True, exist_ok=True)
+        summary.write_json(LOGS / "capstone.json", {"entries": [*others, row]})

@@ -1,0 +1,98 @@
+"""An exercise whose answer is one function that the reader writes in a cell."""
+
+import copy
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootcamp.classroom.exercise import NotTried, Shown, Task, Wrong
+
+
+@dataclass(frozen=True)
+class FunctionExercise(Task):
+    """The reader's function must give what `solved_by` gives, on every case.
+
+    cases: the arguments of each call. within: the relative error that a number may have.
+    unit: of what the function returns, for the message.
+    mistakes: functions that go wrong as readers do, each with what to say to whoever goes wrong in
+    the same way; they are compared on all cases.
+    """
+
+    solved_by: Callable
+    cases: tuple[tuple, ...]
+    unit: str = ""
+    within: float = 1e-3
+    mistakes: tuple[tuple[Callable, str], ...] = ()
+
+    def attempt(self, given: Callable | None) -> str:
+        """Hold the reader's function against the solution. Raises Wrong."""
+        if given is None:
+            raise NotTried("your function as the second argument", "no function")
+        if not callable(given):
+            raise Wrong("a function", f"{given!r}, which can't be called: leave its brackets out")
+        answers = [self._call(given, case) for case in self.cases]
+        right = self._all(self.solved_by)
+        for case, answer, expected in zip(self.cases, answers, right, strict=True):
+            if not same(answer, expected, self.within):
+                raise Wrong(
+                    f"{_said_call(given, case)} to return {self._said(expected)}",
+                    self._said(answer),
+                    self._known_mistake(answers),
+                )
+        return f"all {len(right)} cases come out right."
+
+    def _call(self, given: Callable, case: tuple):
+        try:
+            answer = given(*copy.deepcopy(case))
+        except Exception as error:
+            call = _said_call(given, case)
+            raise Wrong(f"{call} to return a value", f"{type(error).__name__}: {error}") from None
+        if answer is None or answer is Ellipsis:
+            raise NotTried(
+                "a value from your function", "None: it is not written yet, or lacks return"
+            )
+        return answer
+
+    def _all(self, function: Callable) -> list:
+        """What a function gives on each case; on a copy, for it may change what it is given."""
+        return [function(*copy.deepcopy(case)) for case in self.cases]
+
+    def _known_mistake(self, answers: list) -> str:
+        for mistaken, says in self.mistakes:
+            would = self._all(mistaken)
+            if all(same(a, b, self.within) for a, b in zip(answers, would, strict=True)):
+                return says
+        return ""
+
+    def _said(self, value) -> str:
+        text = f"{value:,.6g}" if isinstance(value, float) else repr(value)
+        return f"{text} {self.unit}".strip()
+
+    def solution_shown(self, path: Path | None = None) -> Shown:
+        """The solution's source."""
+        return Shown(inspect.getsource(self.solved_by))
+
+
+def _said_call(function: Callable, case: tuple) -> str:
+    return f"{getattr(function, '__name__', 'your function')}({', '.join(map(repr, case))})"
+
+
+def same(answer, expected, within: float) -> bool:
+    """Numbers by relative error, sequences entry by entry (a tuple may be a list), rest by ==."""
+    if isinstance(expected, bool) or isinstance(answer, bool | str):
+        return type(answer) is type(expected) and answer == expected
+    if isinstance(expected, int | float):
+        try:
+            return math.isclose(float(answer), expected, rel_tol=within, abs_tol=1e-12)
+        except (TypeError, ValueError):
+            return False
+    if isinstance(expected, list | tuple):
+        if not isinstance(answer, list | tuple) or len(answer) != len(expected):
+            return False
+        return all(same(a, b, within) for a, b in zip(answer, expected, strict=True))
+    if isinstance(expected, dict):
+        keys = isinstance(answer, dict) and answer.keys() == expected.keys()
+        return keys and all(same(answer[key], expected[key], within) for key in expected)
+    return answer == expected

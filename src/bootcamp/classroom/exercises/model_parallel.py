@@ -1,0 +1,230 @@
+"""Exercises of lessons 06 to 06c that are a function in a cell."""
+
+from bootcamp.classroom.exercises.functions import FunctionExercise
+
+
+def where_to_cut(parameters, activation_bytes):
+    """The first stage of device 1, so that the fuller of two devices holds as little as possible.
+
+    Both arguments have a number for each stage. AdamW in float32: 4 bytes for a parameter, 4 for
+    its gradient, 8 for the optimizer.
+    """
+    held = [16 * count + kept for count, kept in zip(parameters, activation_bytes, strict=True)]
+    cuts = range(1, len(held))  # each device gets a stage
+    return min(cuts, key=lambda cut: max(sum(held[:cut]), sum(held[cut:])))
+
+
+def _best_place(costs):
+    return min(range(1, len(costs)), key=lambda cut: max(sum(costs[:cut]), sum(costs[cut:])))
+
+
+def _cut_where_the_first_is_half_full(parameters, activation_bytes):
+    held = [16 * count + kept for count, kept in zip(parameters, activation_bytes, strict=True)]
+    return next(cut for cut in range(1, len(held) + 1) if 2 * sum(held[:cut]) >= sum(held))
+
+
+def _cut_with_4_bytes_a_parameter(parameters, activation_bytes):
+    return _best_place([4 * p + kept for p, kept in zip(parameters, activation_bytes, strict=True)])
+
+
+CUT = FunctionExercise(
+    "where_to_cut",
+    task="Write where_to_cut(parameters, activation_bytes): two lists, with the number of "
+    "parameters of each stage, and the bytes that it keeps for the backward. It returns the place "
+    "of the first stage of device 1, so that the fuller of the two devices holds as few bytes as "
+    "possible: state (AdamW, float32) and activations.",
+    hint="First add up what one stage holds: its whole state and its activations. Then try every "
+    "cut, and look at the device that holds more.",
+    stronger="A stage holds 16 * parameters + activations. For each cut from 1 to len - 1 take "
+    "max(sum(held[:cut]), sum(held[cut:])); the answer is the cut for which that is smallest.",
+    solved_by=where_to_cut,
+    cases=(
+        ([5, 1, 1, 1, 1, 3], [0, 40, 40, 40, 40, 90]),
+        ([1, 1, 1, 1, 9], [10, 10, 10, 10, 10]),
+        ([6, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]),
+        ([1, 2, 2, 1, 1], [90, 8, 8, 8, 8]),
+        ([8, 1, 1, 1], [0, 30, 30, 30]),
+    ),
+    mistakes=(
+        (
+            lambda parameters, activation_bytes: len(parameters) // 2,
+            "That is the middle. Half of the stages are not half of the bytes: count what each "
+            "stage holds.",
+        ),
+        (
+            lambda parameters, activation_bytes: _best_place(parameters),
+            "That cut balances the parameters alone. The activations are held too, and the stage "
+            "with the most parameters is not the one with the most activations.",
+        ),
+        (
+            lambda parameters, activation_bytes: _best_place(activation_bytes),
+            "That cut balances the activations alone. The state is held too, at 16 bytes for each "
+            "parameter.",
+        ),
+        (
+            _cut_with_4_bytes_a_parameter,
+            "That counts 4 bytes for each parameter. Its gradient and AdamW's two averages come on "
+            "top: 16 together.",
+        ),
+        (
+            lambda parameters, activation_bytes: where_to_cut(parameters, activation_bytes) - 1,
+            "That is the last stage of device 0. Asked for is the first one of device 1, counted "
+            "from 0 as in model[cut:].",
+        ),
+        (
+            _cut_where_the_first_is_half_full,
+            "That fills device 0 until it holds half of everything. The stage that crosses the "
+            "half may be better on the other side: compare both.",
+        ),
+    ),
+)
+
+
+def order_of_rank(rank, ranks, micro_batches):
+    """What a rank does in a step under 1F1B: F0 is micro-batch 0's forward, B0 its backward."""
+    ahead = ranks - 1 - rank  # one forward for each rank below, so that all of them get work
+    order = [f"F{i}" for i in range(ahead)]
+    for i in range(ahead, micro_batches):
+        order += [f"F{i}", f"B{i - ahead}"]
+    return order + [f"B{i}" for i in range(micro_batches - ahead, micro_batches)]
+
+
+def _order_with_forwards_ahead(ahead, micro_batches):
+    return order_of_rank(0, ahead + 1, micro_batches)
+
+
+def _order_with_last_backward_first(rank, ranks, micro_batches):
+    """A rank takes back the newest of its micro-batches, as autograd goes back through layers."""
+    order, waiting = [], []
+    for action in order_of_rank(rank, ranks, micro_batches):
+        if action[0] == "F":
+            waiting.append(action[1:])
+        order.append(action if action[0] == "F" else f"B{waiting.pop()}")
+    return order
+
+
+ORDER = FunctionExercise(
+    "order_of_rank",
+    task="Write order_of_rank(rank, ranks, micro_batches): what a rank does in one step under "
+    '1F1B, in order, as a list of "F0", "B0" and so on. There are at least as many micro-batches '
+    "as ranks, and each rank has one stage.",
+    hint="Begin with the last rank: it can do a backward after each forward. The rank before it "
+    "needs one more forward on its way, and so on.",
+    stronger="A rank begins with ranks - 1 - rank forwards. Then it does a forward and a backward "
+    "in turn, both in the order of the micro-batches, until no forward is left; then the backwards "
+    "that remain.",
+    solved_by=order_of_rank,
+    cases=((1, 2, 3), (0, 2, 3), (0, 4, 6), (2, 4, 6)),
+    mistakes=(
+        (
+            lambda rank, ranks, micro_batches: [
+                f"{k}{i}" for k in "FB" for i in range(micro_batches)
+            ],
+            "That is GPipe: all forwards, then all backwards. It holds every micro-batch at once. "
+            "Under 1F1B a rank begins with backwards as soon as it can.",
+        ),
+        (
+            lambda rank, ranks, micro_batches: _order_with_forwards_ahead(0, micro_batches),
+            "Only the last rank can do so. On any other the first backward waits for the ranks "
+            "below, and meanwhile they need the next micro-batches.",
+        ),
+        (
+            lambda rank, ranks, micro_batches: _order_with_forwards_ahead(ranks - 1, micro_batches),
+            "That begins on all ranks as on rank 0. A later rank has fewer ranks below it, so its "
+            "first backward can come sooner.",
+        ),
+        (
+            lambda rank, ranks, micro_batches: _order_with_forwards_ahead(rank, micro_batches),
+            "The forwards ahead are counted from the wrong end: rank 0 is the furthest from the "
+            "loss, so it has the most.",
+        ),
+        (
+            lambda rank, ranks, micro_batches: order_of_rank(rank, ranks + 1, micro_batches),
+            "There is one forward too many at the begin: the rank would hold one micro-batch more "
+            "than there are ranks from it to the end.",
+        ),
+        (
+            _order_with_last_backward_first,
+            "The backwards take the newest micro-batch first. The last rank did the oldest one "
+            "first, so that gradient arrives first.",
+        ),
+    ),
+)
+
+
+def part_of_rank(name, shape, rank, ranks):
+    """The ((first row, end), (first column, end)) of a stored weight that a rank holds.
+
+    shape: (outputs, inputs), as nn.Linear stores it. So a split by columns of x @ A takes rows.
+    """
+    outputs, inputs = shape
+    if name in ("query", "key", "value", "up"):  # split by columns: each rank has some outputs
+        rows = outputs // ranks
+        return (rank * rows, (rank + 1) * rows), (0, inputs)
+    columns = inputs // ranks  # out and down, by rows: each rank reads some inputs
+    return (0, outputs), (rank * columns, (rank + 1) * columns)
+
+
+def _part_of_the_other_dimension(name, shape, rank, ranks):
+    rows, columns = part_of_rank(name, shape[::-1], rank, ranks)
+    return columns, rows
+
+
+def _part_with_sizes(name, shape, rank, ranks):
+    return tuple((a, b - a) for a, b in part_of_rank(name, shape, rank, ranks))
+
+
+def _part_with_last(name, shape, rank, ranks):
+    return tuple((a, b - 1) for a, b in part_of_rank(name, shape, rank, ranks))
+
+
+PART = FunctionExercise(
+    "part_of_rank",
+    task="Write part_of_rank(name, shape, rank, ranks): which part of a block's weight a rank "
+    "holds under tensor parallelism. name is query, key, value, out, up or down; shape is "
+    "(outputs, inputs), as nn.Linear stores the weight. It returns its rows and columns: "
+    "((first row, end), (first column, end)), the ends excluded as in a slice.",
+    hint="Which of the six weights are split by columns, and which by rows, when you write x @ A? "
+    "nn.Linear stores A transposed.",
+    stronger="query, key, value and up give each rank some of the outputs, which are the rows of "
+    "the stored weight. out and down give it some of the inputs: the columns.",
+    solved_by=part_of_rank,
+    cases=(
+        ("up", (256, 64), 1, 2),
+        ("down", (64, 256), 1, 2),
+        ("query", (64, 64), 3, 4),
+        ("out", (64, 64), 1, 4),
+    ),
+    mistakes=(
+        (
+            _part_of_the_other_dimension,
+            "Rows and columns have changed places. nn.Linear computes x @ weight.T: a column of A "
+            "is a row of the stored weight.",
+        ),
+        (
+            lambda name, shape, rank, ranks: part_of_rank("up", shape, rank, ranks),
+            "That splits all weights by their outputs. out and down read what such a split has "
+            "left on each rank: they are split by their inputs, and one sum follows.",
+        ),
+        (
+            lambda name, shape, rank, ranks: (
+                part_of_rank(name, shape, rank, ranks)
+                if name not in ("out", "down")
+                else ((0, shape[0]), (0, shape[1]))
+            ),
+            "out and down are whole here. Each rank has a part of their input only, so it needs "
+            "only the part of the weight that meets it.",
+        ),
+        (
+            _part_with_sizes,
+            "The second number of each pair is to be the end, as in a slice, not how many.",
+        ),
+        (
+            _part_with_last,
+            "The second number of each pair is to be the end, which is excluded as in a slice, not "
+            "the last one.",
+        ),
+    ),
+)
+
+TASKS = [CUT, ORDER, PART]

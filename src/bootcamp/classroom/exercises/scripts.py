@@ -1,0 +1,390 @@
+"""Exercises on the scripts themselves, and what is looked at beyond equality with the baseline."""
+
+from pathlib import Path
+
+from bootcamp.classroom.exercise import Exercise
+from bootcamp.classroom.exercises.saving import SaveExercise
+from bootcamp.experiments.equality import Proof, baseline, compare
+from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.paths import LOGS
+
+
+def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
+    """What is wrong with an accumulation that is right only while its parts are equally large."""
+    flags = {"steps": 3, "optimizer": "sgd"}
+    run = launch.launch(path, 1, micro_batches=5, quiet=True, hang_seconds=30, **flags)
+    if not compare(run, baseline(**flags)).failed:
+        return ""
+    return (
+        "not with --micro-batches 5. There 32 samples are parts of 7, 7, 7, 7 and 4, and a mean of "
+        "their means is not the mean of the batch: each part must count with its share of the "
+        "samples, len(part_inputs) / len(inputs)."
+    )
+
+
+def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
+    """What is wrong if ranks that draw their parameters with seeds of their own stay apart.
+
+    With one seed for all, as the script has it, nobody sees that the broadcast is missing.
+    """
+    lines = path.read_text().splitlines()
+    builds = [number for number, line in enumerate(lines) if "models.build(args)" in line]
+    if len(builds) != 1:
+        return ""  # nothing that could be tried
+    seed = "args.seed {} processes.rank()"
+    tries = ["from bootcamp.train import environment", seed.format("+="), lines[builds[0]]]
+    lines[builds[0] : builds[0] + 1] = [*tries, seed.format("-=")]
+    own_seeds = LOGS / "variants" / f"{path.stem}_own_seeds.py"
+    own_seeds.parent.mkdir(parents=True, exist_ok=True)
+    own_seeds.write_text("\n".join(lines) + "\n")
+    flags = {"steps": 2, "optimizer": "sgd"}
+    run = launch.launch(own_seeds, 2, quiet=True, hang_seconds=30, **flags)
+    if not compare(run, baseline(**flags)).failed:
+        return ""
+    return (
+        "only as long as all ranks draw the same initial parameters. With a seed of its own each "
+        "rank stays with its own model: rank 0's parameters must be broadcast before training."
+    )
+
+
+def something_is_whole(path: Path, proofs: list[Proof]) -> str:
+    """Every rank must hold its part of the parameters, a tenth more at the most."""
+    whole = proofs[0].baseline.ranks[0]["parameter_bytes"]
+    ranks = proofs[0].run.ranks
+    held = max(rank["parameter_bytes"] for rank in ranks)
+    if held <= 1.1 * whole / len(ranks):
+        return ""
+    return (
+        f"a rank holds {held:,} bytes of parameters. The model has {whole:,}, and there are "
+        f"{len(ranks)} ranks: something is not sharded."
+    )
+
+
+def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
+    """What is wrong with a plan under --sequence-parallel, where a sum is cut along the text."""
+    optimizer = proofs[0].run.config["optimizer"]
+    flags = {"steps": 5, "optimizer": optimizer, "quiet": True, "hang_seconds": 30}
+    run = launch.launch(path, 2, sequence_parallel=True, raises=False, **flags)
+    if run.status == "ok" and not compare(run, proofs[0].baseline).failed:
+        return ""
+    what = "trains something else" if run.status == "ok" else "ends with an error"
+    return (
+        f"with --sequence-parallel it {what}. There each rank has a part of the text between the "
+        "blocks, and `between` says so: give both sums output_layouts=between."
+    )
+
+
+def mesh_is_wrong(path: Path, proofs: list[Proof]) -> str:
+    """What is wrong with the mesh of hybrid sharding: any mesh trains the same, so look at more.
+
+    proofs: of runs with --shard as large as the world.
+    """
+    proved = proofs[0]
+    model = proved.baseline.ranks[0]["parameter_bytes"]
+    flags = {"steps": 5, "quiet": True, "hang_seconds": 30}
+    placed = {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": 2}
+    runs = [proved.run, *(launch.launch(path, 4, shard=k, **placed, **flags) for k in (1, 2))]
+    for run in runs:
+        shard = run.config["shard"]
+        share = run.ranks[0]["parameter_bytes"] / model
+        if abs(share * shard - 1) > 0.02:
+            return (
+                f"with --shard {shard} a rank holds {share:.0%} of the parameters, not "
+                f"{1 / shard:.0%}. The second axis of the mesh is the one that is sharded."
+            )
+    sent = sum(rank["sent_to_other_hosts_bytes_per_step"] or 0 for rank in runs[-1].ranks[:2])
+    if "hosts" in placed and abs(sent / model - 1) > 0.1:
+        return (
+            f"with --shard 2 on two hosts of two ranks, a host sends the other {sent / model:.1f} "
+            "times the model in a step, not once. The ranks of a row must be of one host: 0 and 1, "
+            "2 and 3."
+        )
+    return ""
+
+
+TASKS = [
+    Exercise(
+        "first_run",
+        task="Exercise of notebook 00: this script reads data and computes a loss, but learns "
+        "nothing.\nOne line is missing.",
+        solution="cpu",
+        takes_out=("optimizer.step()",),
+        hint="The gradients are there after loss.backward(). Who changes the parameters?",
+        stronger="loss.backward() only computes gradients. Between it and the record stands "
+        "the call that moves every parameter along its gradient: a method of the "
+        "optimizer.",
+    ),
+    Exercise(
+        "training_loop",
+        task="Exercise of notebook 01: write the heart of the training loop.\n"
+        "Three lines are missing.",
+        solution="cpu",
+        takes_out=("optimizer.zero_grad()", "loss.backward()", "optimizer.step()"),
+        hint="Gradients add up until somebody sets them to zero; the order of the three lines "
+        "and their place before and after the loss matter.",
+        stronger="In this order: the optimizer sets the old gradients to zero, the loss "
+        "computes new ones with backward(), the optimizer takes its step.",
+    ),
+    Exercise(
+        "to_the_gpu",
+        task="Exercise of notebook 02: move this training to whatever device --device names.",
+        solution="gpu",
+        rehearse=True,
+        errors=(
+            (
+                "is not on the expected device",
+                "In this rehearsal the device is meta, which stands for a GPU. Two tensors met, "
+                "one there and one still on the CPU. tensor.to(device) returns the moved tensor "
+                "and leaves the old one where it was: keep what it returns.",
+            ),
+            (
+                "--device: invalid choice",
+                "config.parse() of the baseline allows the CPU only: call it without devices=.",
+            ),
+        ),
+        hint="Let config.parse() accept every device, then move two things to "
+        "torch.device(args.device): the model once, the batch in every step.",
+        stronger="device = torch.device(args.device) at the top; model.to(device) before the "
+        "optimizer is built; in the loop both inputs and targets go through "
+        ".to(device).",
+    ),
+    Exercise(
+        "data_parallel",
+        task="Exercise of notebook 04: make this script train on several ranks.",
+        solution="ddp",
+        ranks=2,
+        also=start_is_not_shared,
+        hint="Join a process group, take rank and world from it, wrap the model, and average "
+        "the loss over the ranks before it is recorded.",
+        stronger="dist.init_process_group(), then rank and world from dist.get_rank() and "
+        "dist.get_world_size(); DistributedDataParallel(model) before the "
+        "optimizer; dist.all_reduce on the loss, divided by world.",
+    ),
+    Exercise(
+        "thread_replicas",
+        task="Exercise of notebook 03: DataParallel by hand, without its last phase.\n"
+        "The replicas have their gradients, the model that is trained has none.",
+        solution="dp_by_hand",
+        takes_out=(
+            'with record_function("reduce"):',
+            "for parameter, *copies in zip(*(m.parameters() for m in [model, *replicas]), "
+            "strict=True):",
+            "parameter.grad = sum(replica.grad for replica in copies)",
+        ),
+        errors=(
+            (
+                "'NoneType' and 'Tensor'",
+                "The model's own gradients are None, for only its copies have computed. Set "
+                "parameter.grad, do not add to it.",
+            ),
+        ),
+        hint="Walk through model.parameters() and the replicas' parameters side by side: "
+        "zip() does that.\nThe loss is the mean over the whole batch already: are the "
+        "replicas' gradients to be summed or averaged?",
+        stronger="For each parameter and its copies: parameter.grad = the sum of the copies' "
+        ".grad. The loss was a mean over the whole batch, so nothing is divided.",
+    ),
+    Exercise(
+        "own_hook",
+        task="Exercise of notebook 04b: HOOKS lacks its first entry, a communication hook that "
+        'averages exactly.\nWrite it, and enter it under the name "none".',
+        solution="ddp_options",
+        takes_out=('"none": default_hooks.allreduce_hook,',),
+        ranks=2,
+        errors=(
+            (
+                "must return a torch.futures.Future",
+                "The hook has to return at once, with a future of the averaged bucket: "
+                "dist.all_reduce(..., async_op=True).get_future().",
+            ),
+            (
+                "expected the hook result is a PyObject",
+                "The value of all_reduce's future is a list with one tensor. DDP wants the tensor: "
+                "return future.then(lambda done: done.value()[0]).",
+            ),
+        ),
+        hint="Take bf16_compress as the model and leave the compression out. Summing is not "
+        "averaging, and the hook returns a future of the averaged bucket.",
+        stronger="def average(state, bucket): divide bucket.buffer() by the world size, "
+        "all-reduce it with async_op=True, and return get_future().then(lambda "
+        "future: future.value()[0]).",
+    ),
+    Exercise(
+        "accumulate",
+        task="Exercise of notebook 02: gradient accumulation, with the heart of its inner loop "
+        "taken out.\nEach part of the batch has to be trained on; their sum has to be the "
+        "whole batch's gradient.",
+        solution="accumulate",
+        takes_out=(
+            "loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)",
+            "loss.backward()",
+        ),
+        also=parts_count_alike,
+        hint="backward() adds to the gradients. models.loss is the mean over a part, but the "
+        "sum over all parts has to be the mean over the batch: what share of it is a part?",
+        stronger="loss = models.loss(...) * len(part_inputs) / len(inputs), and backward() "
+        "at once, inside the inner loop, so that a part's activations are freed "
+        "before the next one.",
+    ),
+    Exercise(
+        "ranks_of_two_devices",
+        task="Exercise of notebook 06: make this script train on several ranks, each with its "
+        "model on two devices.",
+        solution="ddp_mp",
+        ranks=2,
+        errors=(
+            (
+                "device_ids and output_device arguments",
+                "device_ids names the one device that has the whole model. This one has two, and "
+                "moves everything itself: leave device_ids at None.",
+            ),
+            (
+                "'DistributedDataParallel' object is not subscriptable",
+                "The model was wrapped before it was cut, and the wrapper has no stages: move "
+                "both halves first.",
+            ),
+        ),
+        hint="Join a process group, take rank and world from it, wrap the model after its "
+        "halves were moved, and average the loss. DDP need not know any device: device_ids "
+        "stays None.",
+        stronger="Take the four places from _train_ddp.py: init_process_group, rank and "
+        "world, DistributedDataParallel(model) without device_ids, the all-reduce "
+        "of the loss.",
+    ),
+    Exercise(
+        "pipeline",
+        task="Exercise of notebook 06b: a pipeline without the heart of its loop.\n"
+        "The schedule is made. Who gives it the inputs, who the targets, and who gets losses?",
+        solution="pp",
+        takes_out=(
+            "given, losses = (inputs,) if first_here else (), []",
+            "if last_here:",
+            "schedule.step(*given, target=targets, losses=losses, return_outputs=False)",
+            "else:",
+            "schedule.step(*given)",
+        ),
+        ranks=2,
+        errors=(
+            (
+                "target required for last stage",
+                "The rank with the last stage computes the loss: it has to pass target=targets.",
+            ),
+            (
+                "missing 1 required positional argument: 'input'",
+                "The rank with the first stage has to pass the inputs; nobody sends them to it.",
+            ),
+            (
+                "the ranks hang",
+                "A rank waits for another's output or gradient: every rank has to call "
+                "schedule.step once in each step, not only the first or the last.",
+            ),
+        ),
+        hint="Every rank calls schedule.step once in a step. Which rank has inputs to pass, which "
+        "one needs the targets, and where do losses come from? first_here and last_here tell you.",
+        stronger="if last_here: schedule.step(*given, target=targets, losses=losses), else: "
+        "schedule.step(*given), where given is (inputs,) with the first stage and "
+        "() elsewhere.",
+    ),
+    Exercise(
+        "with_horovod",
+        task="horovodrun --gloo -np 2 python notebooks/work/with_horovod.py --device cpu\n\n"
+        "Exercise of notebook 05: turn this DDP script into a Horovod script.\n"
+        "The first line above says who starts it: leave it there.",
+        solution="horovod",
+        ranks=2,
+        also=start_is_not_shared,
+        hint="Joining the ranks, a model that is wrapped no more, an optimizer that is, equal "
+        "parameters at the start, the mean of the loss under a name; and on a machine with "
+        "GPUs, config.parse(devices=...) as the course's script has it.",
+        stronger="hvd.init(); rank and world from hvd.rank() and hvd.size(); "
+        "hvd.DistributedOptimizer(optimizer, "
+        "named_parameters=model.named_parameters()); "
+        "hvd.broadcast_parameters(model.state_dict(), root_rank=0); "
+        "hvd.allreduce(loss, name=...).",
+    ),
+    Exercise(
+        "split_the_blocks",
+        task="Exercise of notebook 06c: this plan splits the first matrix of each pair by its "
+        "columns.\nThe plan for the second ones is missing, and so is every sum.",
+        solution="tp",
+        takes_out=(
+            'plan["attention.out"] = RowwiseParallel(output_layouts=between)',
+            'plan["down"] = RowwiseParallel(output_layouts=between)',
+        ),
+        ranks=2,
+        also=sums_forget_the_text,
+        errors=tuple(
+            (
+                words,
+                "A matrix has met an input of another size. query, key, value and up leave on "
+                "each rank only some of their outputs. attention.out and down read those, so both "
+                "must be in the plan, split by rows.",
+            )
+            for words in ("shapes cannot be multiplied", "must have same reduction dim")
+        ),
+        hint="Two modules of a block read what a column split has left on each rank: their "
+        "matrices are split by rows. The sum over the ranks comes out laid out as `between`.",
+        stronger='Two entries of the plan, "attention.out" and "down", both '
+        "RowwiseParallel(output_layouts=between).",
+    ),
+    Exercise(
+        "fully_sharded",
+        task="Exercise of notebook 07: make this DDP script fully sharded with FSDP2.",
+        solution="fsdp",
+        ranks=2,
+        also=something_is_whole,
+        errors=(
+            (
+                "does not have a sharding strategy registered",
+                "DistributedDataParallel is still around the model, and wants to send parameters "
+                "that are parts now. fully_shard averages gradients by itself: leave DDP out.",
+            ),
+            (
+                "Invariant encountered: value was None",
+                "The whole model was sharded before its blocks. Begin inside: each block first, "
+                "then the model, which takes what is left.",
+            ),
+        ),
+        hint="fully_shard takes DDP's place. What is one unit of it in this model, and what is "
+        "left over? Which comes first, the sharding or the optimizer?",
+        stronger="for block in model[1:-1]: fully_shard(block); then fully_shard(model). No "
+        "DistributedDataParallel, and no parameter that is taken from the model "
+        "before.",
+    ),
+    SaveExercise(
+        "save_for_good",
+        task="Exercise of notebook 07b: save a state so that a kill at any moment leaves a "
+        "good file.\nstate is a dictionary for torch.save, path a pathlib.Path. The file at "
+        "path is the old one or\nthe new one at every moment, also after a power cut.",
+        solution="save",
+        hint="At which moment does the path hold no good file? What can be written elsewhere "
+        "first, and what must be certain before it takes its place?",
+        stronger='beside = path.with_name(...); with open(beside, "wb") as file: '
+        "torch.save(state, file), file.flush(), os.fsync(file.fileno()); then "
+        "os.replace(beside, path).",
+    ),
+    Exercise(
+        "two_axes",
+        task="Exercise of notebook 08: hybrid sharding without its mesh.\n"
+        "The ranks of a row, args.shard of them, hold one copy of the model together.",
+        solution="hsdp",
+        takes_out=(
+            "shape = (world // args.shard, args.shard)",
+            'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))',
+        ),
+        ranks=4,
+        also=mesh_is_wrong,
+        errors=(
+            (
+                "bigger than default world size",
+                "The mesh has more places than there are ranks: rows times columns is the world "
+                "size.",
+            ),
+        ),
+        hint="A mesh of two axes, the first for the copies, the second for the parts of one. "
+        "How many rows does it have, how many columns? init_device_mesh fills the rows one "
+        "after another.",
+        stronger='The shape is (world // args.shard, args.shard), its names ("replicate", '
+        '"shard"): init_device_mesh(device.type, shape, mesh_dim_names=...).',
+    ),
+]

@@ -1,0 +1,339 @@
+"""Exercises of lessons 07 to 08 that are a function in a cell."""
+
+import math
+
+from bootcamp.classroom.exercises.functions import FunctionExercise
+
+
+def lowest_stage(parameters, ranks, gigabytes, share):
+    """The lowest ZeRO stage whose state takes at most this share of a device's memory.
+
+    16 bit with Adam in float32 (Rajbhandari et al., arXiv:1910.02054): 2 bytes for each parameter,
+    2 for its gradient, 12 for the optimizer.
+    """
+    each = [2 + 2 + 12, 2 + 2 + 12 / ranks, 2 + (2 + 12) / ranks, (2 + 2 + 12) / ranks]
+    room = share * gigabytes * 1e9
+    return next(stage for stage, size in enumerate(each) if parameters * size <= room)
+
+
+def _first_that_fits(each, parameters, room):
+    fits = [stage for stage, size in enumerate(each) if parameters * size <= room]
+    return fits[0] if fits else 4
+
+
+def _stage_without_the_share(parameters, ranks, gigabytes, share):
+    return lowest_stage(parameters, ranks, gigabytes, 1.0)
+
+
+def _stage_without_the_copy(parameters, ranks, gigabytes, share):
+    each = [2 + 2 + 8, 2 + 2 + 8 / ranks, 2 + (2 + 8) / ranks, (2 + 2 + 8) / ranks]
+    return _first_that_fits(each, parameters, share * gigabytes * 1e9)
+
+
+def _stage_that_begins_with_parameters(parameters, ranks, gigabytes, share):
+    each = [16, 2 / ranks + 2 + 12, (2 + 2) / ranks + 12, 16 / ranks]
+    return _first_that_fits(each, parameters, share * gigabytes * 1e9)
+
+
+def _stage_that_cuts_one_kind(parameters, ranks, gigabytes, share):
+    each = [16, 2 + 2 + 12 / ranks, 2 + 2 / ranks + 12, 2 / ranks + 2 + 12]
+    return _first_that_fits(each, parameters, share * gigabytes * 1e9)
+
+
+def _stage_all_or_nothing(parameters, ranks, gigabytes, share):
+    return _first_that_fits([16, 16 / ranks], parameters, share * gigabytes * 1e9)
+
+
+STAGE = FunctionExercise(
+    "lowest_stage",
+    task="Write lowest_stage(parameters, ranks, gigabytes, share): the lowest ZeRO stage, 0 to 3, "
+    "whose state takes at most this share of a device of so many GB (1e9 bytes). Training is in 16 "
+    "bit, with Adam in float32. In each case stage 3 fits.",
+    hint="Write down for each stage how many bytes a rank holds for one parameter: 2, 2 and 12, "
+    "where some of them are divided by the ranks.",
+    stronger="Stage 0: 16. Stage 1: 4 + 12 / ranks. Stage 2: 2 + 14 / ranks. Stage 3: 16 / ranks. "
+    "Take the first one that is at most share * gigabytes * 1e9 / parameters.",
+    solved_by=lowest_stage,
+    cases=(
+        (1.3e9, 8, 80, 0.6),
+        (3e9, 8, 40, 0.6),
+        (7e9, 64, 40, 0.6),
+        (70e9, 64, 80, 0.6),
+        (3e9, 4, 80, 0.6),
+        (2e9, 8, 40, 0.6),
+        (4e9, 16, 24, 0.5),
+    ),
+    mistakes=(
+        (
+            _stage_without_the_share,
+            "That lets the state fill the whole device. Only the given share is for it, the rest "
+            "is for activations.",
+        ),
+        (
+            _stage_without_the_copy,
+            "That counts 8 bytes for the optimizer. In 16 bit it also keeps the parameters in "
+            "float32: 4 + 8 = 12.",
+        ),
+        (
+            _stage_that_begins_with_parameters,
+            "That shards the parameters first. ZeRO begins with what is largest and only the step "
+            "needs: the optimizer's state, then gradients, then parameters.",
+        ),
+        (
+            _stage_that_cuts_one_kind,
+            "That shards one kind in each stage. Stage 2 shards the gradients *and* what stage 1 "
+            "shards, stage 3 all three.",
+        ),
+        (
+            _stage_all_or_nothing,
+            "That divides everything from stage 1 on. Stage 1 divides the 12 bytes of the "
+            "optimizer alone, and only stage 3 all 16.",
+        ),
+    ),
+)
+
+
+def resume_from(folders, ranks):
+    """The newest whole checkpoint. folders: the files in each folder, by name.
+
+    DCP writes .metadata after all ranks have written their files, and the folder gets its name
+    after that. A rank's file may still be lost later.
+    """
+    whole = [
+        name
+        for name, files in folders.items()
+        if name.startswith("step-")
+        and ".metadata" in files
+        and all(f"__{rank}_0.distcp" in files for rank in range(ranks))
+    ]
+    return max(whole, key=lambda name: int(name.removeprefix("step-")))
+
+
+def _number(name):
+    return int(name.split("-")[1].split(".")[0])
+
+
+def _resume_from_the_largest_name(folders, ranks):
+    whole = [name for name in folders if _only_whole({name: folders[name]}, ranks)]
+    return max(whole)
+
+
+def _only_whole(folders, ranks):
+    """Whether there is a whole checkpoint in these folders."""
+    try:
+        return resume_from(folders, ranks)
+    except ValueError:
+        return None
+
+
+def _resume_from_the_newest(folders, ranks):
+    return max((name for name in folders if name.startswith("step-")), key=_number)
+
+
+def _resume_without_counting_parts(folders, ranks):
+    noted = [name for name, files in folders.items() if ".metadata" in files and name[0] != "."]
+    return max(noted, key=_number)
+
+
+def _resume_without_the_note(folders, ranks):
+    parts = [f"__{rank}_0.distcp" for rank in range(ranks)]
+    having = [n for n, files in folders.items() if set(parts) <= set(files) and n[0] != "."]
+    return max(having, key=_number)
+
+
+def _resume_from_a_part(folders, ranks):
+    named = {f"step-{_number(name)}": name for name in folders}
+    return named[resume_from({short: folders[name] for short, name in named.items()}, ranks)]
+
+
+def _saved(parts, note=True):
+    """The files of a checkpoint to which these ranks' files have got."""
+    return [f"__{rank}_0.distcp" for rank in parts] + [".metadata"] * note
+
+
+RESUME = FunctionExercise(
+    "resume_from",
+    task="Write resume_from(folders, ranks): the name of the checkpoint to go on from after a "
+    "crash. folders has for each folder's name the list of its files, as a run of so many ranks "
+    "has left them. In each case one of them at least is whole.",
+    hint="Which names does a checkpoint have that was given its place? What must be inside? And "
+    "is the text step-1000 larger than the text step-900?",
+    stronger="Keep the names that begin with step-, have .metadata, and a file __<rank>_0.distcp "
+    'for every rank. Of those take the largest int(name.removeprefix("step-")).',
+    solved_by=resume_from,
+    cases=(
+        ({"step-20": _saved([0, 1]), "step-40": _saved([0, 1])}, 2),
+        ({"step-900": _saved([0, 1]), "step-1000": _saved([0, 1])}, 2),
+        ({"step-20": _saved([0, 1]), "step-40": _saved([0, 1], note=False)}, 2),
+        ({"step-20": _saved([0, 1, 2]), "step-40": _saved([0, 2])}, 3),
+        ({"step-20": _saved([0, 1]), ".step-40.4711.part": _saved([0, 1])}, 2),
+    ),
+    mistakes=(
+        (
+            lambda folders, ranks: max(folders),
+            "That takes the largest name, as a text. Look into the folders first: not all are "
+            "whole. Then compare numbers: as a text step-900 comes after step-1000.",
+        ),
+        (
+            _resume_from_the_largest_name,
+            "The names are compared as texts, and as a text step-900 comes after step-1000. "
+            "Compare the numbers.",
+        ),
+        (
+            _resume_from_the_newest,
+            "That is the newest folder, whole or not. Look what is inside: a save may have been "
+            "killed, or a rank's file lost.",
+        ),
+        (
+            _resume_without_counting_parts,
+            "A note .metadata is there, but not the file of each rank: the note says what was "
+            "written once, not what is still there.",
+        ),
+        (
+            _resume_without_the_note,
+            "Each rank's file is there, but .metadata is not. It is written last: without it a "
+            "rank may have been killed while it wrote, and nobody knows which piece lies where.",
+        ),
+        (
+            _resume_from_a_part,
+            "A name that begins with a dot and ends in .part is a save that was not given its "
+            "place: whoever wrote it was killed before.",
+        ),
+    ),
+)
+
+
+def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
+    """How many steps to train from one save to the next, by Young's first-order optimum (1974).
+
+    days_between_failures: of a single host, on average. The state is 12 bytes for each parameter:
+    itself and Adam's two averages, in float32.
+    """
+    save_seconds = 12 * parameters / bytes_per_second
+    between_failures = days_between_failures * 24 * 3600 / hosts  # any host stops all of them
+    return math.sqrt(2 * save_seconds * between_failures) / step_seconds
+
+
+def _steps_of_one_host(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
+    given = parameters, bytes_per_second, 1, days_between_failures, step_seconds
+    return steps_between_saves(*given)
+
+
+def _steps_of_the_model_alone(
+    parameters, bytes_per_second, hosts, days_between_failures, step_seconds
+):
+    given = parameters / 3, bytes_per_second, hosts, days_between_failures, step_seconds
+    return steps_between_saves(*given)
+
+
+def _steps_with_gradients(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
+    given = parameters * 4 / 3, bytes_per_second, hosts, days_between_failures, step_seconds
+    return steps_between_saves(*given)
+
+
+SAVES = FunctionExercise(
+    "steps_between_saves",
+    task="Write steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, "
+    "step_seconds): after how many steps to save again. All ranks together write "
+    "bytes_per_second, and training waits for them. A single host fails every "
+    "days_between_failures on average, and then all of them stop. AdamW, float32.",
+    hint="Young's interval needs two times in the same unit: what a save takes, and the time "
+    "between failures of the whole job. How many bytes has the state?",
+    stronger="A save takes 12 * parameters / bytes_per_second; the job fails every "
+    "days_between_failures * 86400 / hosts seconds; the interval is the root of 2 times both, "
+    "divided by step_seconds.",
+    solved_by=steps_between_saves,
+    within=0.01,  # so that whole steps pass
+    unit="steps",
+    cases=(
+        (7e9, 2e9, 16, 400, 5.0),
+        (70e9, 1e11, 128, 400, 10.0),
+        (405e9, 2e12, 2000, 250, 12.0),
+    ),
+    mistakes=(
+        (
+            _steps_of_one_host,
+            "That waits for the failure of one host. With many of them one fails so many times as "
+            "often, and stops all.",
+        ),
+        (
+            _steps_of_the_model_alone,
+            "That saves 4 bytes for each parameter, the model alone. The optimizer's two averages "
+            "are 8 more.",
+        ),
+        (
+            _steps_with_gradients,
+            "That saves 16 bytes for each parameter. Gradients need not be saved: after a step "
+            "they are used up.",
+        ),
+        (
+            lambda *given: steps_between_saves(*given) / math.sqrt(2),
+            "A factor of the root of 2 is missing: on average a failure loses *half* of an "
+            "interval.",
+        ),
+        (
+            lambda *given: steps_between_saves(*given) * given[-1],
+            "Those are the seconds between two saves. How many steps are that?",
+        ),
+        (
+            lambda *given: steps_between_saves(*given) / math.sqrt(86400),
+            "One time is in days and the other in seconds: a day has 86,400 of them.",
+        ),
+    ),
+)
+
+
+def row_and_column(rank, ranks, shard):
+    """The ranks of a rank's row, which hold one copy together, and of its column: the same part.
+
+    Rows are filled with ranks one after another, so that a row of a host's length is a host.
+    """
+    first, place = rank - rank % shard, rank % shard
+    return list(range(first, first + shard)), list(range(place, ranks, shard))
+
+
+def _filled_by_columns(rank, ranks, shard):
+    copies = ranks // shard
+    first = rank - rank % copies
+    return list(range(rank % copies, ranks, copies)), list(range(first, first + copies))
+
+
+def _without_itself(rank, ranks, shard):
+    return tuple([r for r in group if r != rank] for group in row_and_column(rank, ranks, shard))
+
+
+MESH = FunctionExercise(
+    "row_and_column",
+    task="Write row_and_column(rank, ranks, shard): two lists, the ranks of this rank's row in the "
+    "mesh of hybrid sharding, and those of its column. A row has shard ranks. Both lists have the "
+    "rank itself, in order.",
+    hint="Draw the mesh for 8 ranks and rows of 4: 0 to 3, below it 4 to 7. How far apart are two "
+    "ranks of a column?",
+    stronger="rank % shard is the rank's place in its row, so the row begins at rank - rank % "
+    "shard. The column begins at that place, and goes on in steps of shard.",
+    solved_by=row_and_column,
+    cases=((0, 4, 2), (5, 8, 4), (6, 8, 2), (9, 12, 3)),
+    mistakes=(
+        (
+            lambda rank, ranks, shard: row_and_column(rank, ranks, shard)[::-1],
+            "Row and column have changed places. The row comes first: the ranks that hold one copy "
+            "together.",
+        ),
+        (
+            _filled_by_columns,
+            "That mesh is filled column by column, so a row has ranks of several hosts, and all "
+            "gathering crosses the link. Fill it row by row.",
+        ),
+        (
+            lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard),
+            "Those are shard rows. shard is how many ranks a row has.",
+        ),
+        (
+            _without_itself,
+            "The rank itself is missing: it holds a part of its copy, and averages its own "
+            "gradients too.",
+        ),
+    ),
+)
+
+TASKS = [STAGE, RESUME, SAVES, MESH]

@@ -1,0 +1,253 @@
+"""The pictures of notebook 07b: a save and what a kill leaves, pieces of a parameter, how often."""
+
+import math
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from bootcamp.drawing.diagrams import box, canvas, label
+from bootcamp.drawing.diagrams.tensors import TINTS
+from bootcamp.drawing.style import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    FOOT,
+    INK,
+    ORANGE,
+    PALE,
+    SKY,
+    VERMILLION,
+    begin,
+    finish,
+    legend,
+    listed,
+    styled,
+)
+
+LINES = [colour for colour in COLOURS[1:] if colour != SKY]
+GOOD, TORN, NEW = "#D3EFE5", "#FFD9CC", "#D6ECFA"
+
+
+@styled
+def two_ways_to_save() -> Figure:
+    """A file written straight to its place, and one written beside it: what a kill would leave."""
+    says = (
+        "Two time lines of a save, and below each what a reader finds under the checkpoint's name "
+        "if the process is killed at that moment. Straight to its place: first the old checkpoint, "
+        "then for the whole time of writing a torn file, then the new one. Beside, sync, rename: "
+        "the old checkpoint while the new file is written beside it and synced to the disk, then "
+        "the new one from the rename on. There is no moment with a torn file."
+    )
+    figure, axes = canvas("What a kill leaves, moment by moment", says, 3.9)
+    ways = (
+        (
+            21,
+            "straight to its place",
+            ((14, 16, "step 41"), (30, 40, "write the new state"), (70, 28, "step 42 ...")),
+            ((14, 16, "old one", GOOD), (30, 40, "TORN", TORN), (70, 28, "new one", NEW)),
+        ),
+        (
+            2,
+            "beside, sync, rename",
+            (
+                (14, 16, "step 41"),
+                (30, 33, "write beside it"),
+                (63, 11, "sync"),
+                (74, 6, "re-\nname"),
+                (80, 18, "step 42 ..."),
+            ),
+            ((14, 63, "old one", GOOD), (77, 21, "new one", NEW)),
+        ),
+    )
+    for y, name, does, leaves in ways:
+        label(axes, 0, y + 15.6, name, at="left", bold=True, size=14)
+        label(axes, 0, y + 10, "it does", at="left")
+        label(axes, 0, y + 3, "a kill\nleaves", at="left")
+        for x, width, text in does:
+            box(axes, x, y + 7.5, width - 0.5, 5, text, colour="white", size=FOOT)
+        for x, width, text, colour in leaves:
+            box(axes, x, y + 0.5, width - 0.5, 5, text, colour=colour, bold=colour == TORN)
+    return figure
+
+
+@styled
+def pieces(name: str, shape: tuple[int, int], places: dict[str, list[dict]]) -> Figure:
+    """Which piece of one matrix lies in which file, in several checkpoints side by side.
+
+    places: {title: pieces}, each a dictionary with its `file`, `offsets` and `sizes` (rows,
+    columns) as a checkpoint's metadata has them.
+    """
+    says = " ".join(
+        f"{title}: " + "; ".join(f"{p['file']} has {_range(p)}" for p in found) + "."
+        for title, found in places.items()
+    )
+    rows, columns = shape
+    title = f"Who has which piece of {name}"
+    figure, axes = canvas(title, says, 4.1)
+    wide = 100 / len(places)
+    width, height = min(wide - 6, 30), 30
+    for place, (words, found) in enumerate(places.items()):
+        left = place * wide + (wide - width) / 2
+        label(axes, left + width / 2, 38.5, words, bold=True)
+        for number, piece in enumerate(found):
+            (row, column), (down, across) = piece["offsets"], piece["sizes"]
+            x, w = left + width * column / columns, width * across / columns
+            h = height * down / rows
+            y = 34 - height * row / rows - h
+            colour = TINTS[number % len(TINTS)]
+            text = piece["file"] if w > width / 3 else piece["file"].replace("_", "_\n", 3)
+            box(axes, x + 0.2, y + 0.2, w - 0.4, h - 0.4, text, colour=colour, size=FOOT)
+    shown = f"{rows} rows from top to bottom, {columns} columns from left to right"
+    label(axes, 0, 1.5, shown, at="left", size=FOOT)
+    return figure
+
+
+def _range(piece: dict) -> str:
+    spans = zip(("rows", "columns"), piece["offsets"], piece["sizes"], strict=True)
+    return ", ".join(f"{what} {start} to {start + size - 1}" for what, start, size in spans)
+
+
+@styled
+def one_after_the_other(baseline, attempts: list, names: list[str], title: str) -> Figure:
+    """The losses of runs that go on where the one before ended, over the baseline's.
+
+    attempts: runs in their order. A step that is there twice was trained again after a kill.
+    """
+    figure, (upper, lower) = begin(
+        title, 6.4, nrows=2, sharex=True, gridspec_kw={"height_ratios": [3, 1.5]}
+    )
+    upper.plot(
+        range(len(baseline.losses)),
+        baseline.losses,
+        color=SKY,
+        linewidth=9,
+        alpha=0.55,
+        label=f"never stopped: {baseline.label}",
+    )
+    said = []
+    lower.axhline(1e-5, color=VERMILLION, linewidth=2, linestyle="--")
+    lower.text(0, 1.25e-5, "allowed: 1e-5", color=VERMILLION, fontsize=FOOT, va="bottom")
+    for number, (run, name) in enumerate(zip(attempts, names, strict=True)):
+        steps = [row["step"] for row in run.steps]
+        if not steps:
+            continue
+        look = {"color": LINES[number % len(LINES)], "marker": "osD^v*P"[number % 7]}
+        upper.plot(steps, run.losses, linewidth=2, markersize=6, label=name, **look)
+        apart = [abs(a - baseline.losses[s]) for s, a in zip(steps, run.losses, strict=True)]
+        lower.plot(steps, [max(a, 1e-8) for a in apart], linewidth=0, markersize=6, **look)
+        said.append(
+            f"{name}: steps {steps[0]} to {steps[-1]}, at most {max(apart):.1e} from the baseline"
+        )
+    upper.set_ylabel("mean loss (nats)")
+    upper.grid(axis="y")
+    lower.set_yscale("log")
+    lower.set_ylim(5e-9, max(1e-4, lower.get_ylim()[1]))
+    lower.set_ylabel("distance")
+    lower.set_xlabel("step")
+    lower.xaxis.get_major_locator().set_params(integer=True)
+    legend(figure, upper.get_lines())
+    notes = ("Equal losses are drawn at 1e-8.",)
+    return finish(figure, [baseline, *attempts], f"{title}. {'; '.join(said)}.", notes)
+
+
+@styled
+def step_times(runs: dict, every: int) -> Figure:
+    """Seconds of each step; those that bear a save are hatched.
+
+    runs: {name: run that saved every so many steps}. A save follows its step's record, so the step
+    after it has its time.
+    """
+    figure, axes = begin("Seconds of each step", 4.6)
+    said, width = [], 0.8 / len(runs)
+    for number, (name, run) in enumerate(runs.items()):
+        shift = (number - (len(runs) - 1) / 2) * width
+        for row in run.steps[1:]:
+            bears = row["step"] % every == 0
+            axes.bar(
+                row["step"] + shift,
+                row["seconds"],
+                width,
+                color=(BLUE, ORANGE, BLACK)[number % 3],
+                hatch="//" if bears else None,
+                edgecolor="white",
+            )
+        bearing, others = bearing_a_save(run, every)
+        said.append(
+            f"{name}: {listed([f'{s:.3f}' for s in bearing])} s in the steps after a save, "
+            f"{median(others):.3f} s in the median of the others"
+        )
+    axes.set_xlabel("step (the first one, in which everything is set up, is left out)")
+    axes.set_ylabel("seconds")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(axis="y")
+    looks = [
+        Patch(facecolor=(BLUE, ORANGE, BLACK)[number % 3], label=name)
+        for number, name in enumerate(runs)
+    ]
+    hatched = Patch(facecolor="white", edgecolor=INK, hatch="//", label="a save before it")
+    legend(figure, [*looks, hatched])
+    return finish(figure, list(runs.values()), "; ".join(said) + ".")
+
+
+def bearing_a_save(run, every: int) -> tuple[list[float], list[float]]:
+    """Seconds of the steps after a save, and of the others; the first step of all is left out."""
+    later = run.steps[1:]
+    bearing = [row["seconds"] for row in later if row["step"] % every == 0]
+    return bearing, [row["seconds"] for row in later if row["step"] % every]
+
+
+def median(values: list[float]) -> float:
+    """The middle one of the values in order."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[-middle - 1]) / 2
+
+
+def lost_share(interval: float, save_seconds: float, between_failures: float) -> float:
+    """Share of the time that is lost: in saving, and in training again what a failure undid.
+
+    To first order (Young 1974): a save in each interval, and on average half of an interval lost
+    with each failure. All in seconds.
+    """
+    return save_seconds / interval + interval / (2 * between_failures)
+
+
+def best_interval(save_seconds: float, between_failures: float) -> float:
+    """The interval with the smallest lost share, sqrt(2 x save x time between failures)."""
+    return math.sqrt(2 * save_seconds * between_failures)
+
+
+@styled
+def how_often(save_seconds: list[float], between_failures: float) -> Figure:
+    """The lost share by the interval between saves, for several times of a save."""
+    hours = between_failures / 3600
+    title = f"Time lost, with a failure every {hours:.1f} hours"
+    figure, axes = begin(title, 4.8)
+    said = []
+    for number, save in enumerate(save_seconds):
+        best = best_interval(save, between_failures)
+        intervals = [best * 10 ** (k / 20 - 1) for k in range(41)]
+        shares = [100 * lost_share(each, save, between_failures) for each in intervals]
+        shares = [share if share < 50 else math.nan for share in shares]
+        lowest = 100 * lost_share(best, save, between_failures)
+        colour = (BLUE, VERMILLION, BLACK, ORANGE)[number % 4]
+        axes.plot([each / 60 for each in intervals], shares, color=colour, label=f"{save:g} s")
+        axes.plot(best / 60, lowest, marker="osD^"[number % 4], color=colour)
+        said.append(f"a save of {save:g} s: every {best / 60:.1f} minutes, {lowest:.1f} % lost")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
+    axes.set_yticks([1, 2, 5, 10, 20, 50])
+    axes.set_xlabel("minutes between saves")
+    axes.set_ylabel("% of the time lost")
+    axes.grid(True, which="both", color="#EEEEEE")
+    axes.text(0.99, 0.03, "marks: the best interval", transform=axes.transAxes, ha="right",
+              fontsize=FOOT, color=PALE)  # fmt: skip
+    lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+    for line in lines:
+        line.set_label(f"a save of {line.get_label()}")
+    legend(figure, lines)
+    notes = ("By the formula of Young (1974), drawn up to 50 %; nothing here is measured.",)
+    return finish(figure, [], f"{title}. {'; '.join(said)}.", notes)

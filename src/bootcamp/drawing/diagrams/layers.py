@@ -1,0 +1,237 @@
+"""The pictures of notebook 06: three cuts, what fits, who works when, what a stage costs."""
+
+import json
+from statistics import median
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.style import (
+    BLUE,
+    COLOURS,
+    FOOT,
+    INK,
+    ORANGE,
+    PALE,
+    SKY,
+    SMALL,
+    VERMILLION,
+    begin,
+    finish,
+    legend,
+    styled,
+)
+from bootcamp.records.runs import Run
+
+FIRST, SECOND = "#D6ECFA", "#FBEBCB"  # the two devices
+MARKERS = "osD^"
+ACTIONS = {  # as pipeline_stages.record_actions names them
+    "F": ("forward", SKY, ""),
+    "B": ("backward", ORANGE, "//"),
+}
+
+
+@styled
+def three_cuts() -> Figure:
+    """Three ways to cut one model over two devices: what each holds, and who works when."""
+    says = (
+        "Each of two devices holds half of the model. Layers: device 0 holds layers 1 and 2, "
+        "device 1 layers 3 and 4; the batch passes through device 0, then through device 1, and "
+        "back, so one of them always waits. Pipeline: the same cut, but the batch comes in four "
+        "parts, so that both work most of the time. Matrices: each device holds one half of every "
+        "layer; both work on the whole batch at once, and add up their results in every layer."
+    )
+    title = "Three ways to cut one model over two devices"
+    figure, axes = canvas(title, says, 4.9)
+    for place, (name, idea) in enumerate(
+        (
+            ("layers", "this lesson"),
+            ("pipeline", "the same cut, the batch in parts: 06b"),
+            ("matrices", "every layer cut: 06c"),
+        )
+    ):
+        x = 35 * place
+        label(axes, x + 15, 47, name, bold=True, size=15)
+        label(axes, x + 15, 43.6, idea, size=11)
+        _held(axes, x, tall=name != "matrices")
+    _times(axes, 0, [("F", 0, 4), ("B", 16, 8)], [("F", 4, 4), ("B", 8, 8)])
+    parts = range(4)
+    first = [("F", k, 1) for k in parts] + [("B", 7 + 2 * k, 2) for k in parts]
+    second = [("F", 1 + k, 1) for k in parts] + [("B", 5 + 2 * k, 2) for k in parts]
+    _times(axes, 35, first, second)
+    both = [(action, *span) for action, *span in _alternating()]
+    _times(axes, 70, both, both)
+    return figure
+
+
+def _held(axes, x: float, tall: bool) -> None:
+    """Four layers on two devices: two whole ones each, or half of every one."""
+    for device, colour in enumerate((FIRST, SECOND)):
+        left = x + 15.5 * device
+        label(axes, left + 7, 39.6, f"device {device}", size=11)
+        if tall:
+            for row in range(2):
+                name = f"layer {2 * device + row + 1}"
+                box(axes, left + 1, 31.5 - 6.5 * row, 12, 5, name, colour=colour, size=11)
+        else:
+            for row in range(4):
+                y = 33.2 - 3.9 * row
+                box(axes, left + 1, y, 12, 3.2, f"half of {row + 1}", colour=colour, size=10)
+                if device:
+                    arrow(axes, (x + 13, y + 1.6), (x + 16.7, y + 1.6), style="<->")
+    if tall:
+        arrow(axes, (x + 13.2, 30.8), (x + 16.4, 30.8), colour=INK)
+        label(axes, x + 14.8, 22, "activations →\n← their gradient", size=10)
+    else:
+        label(axes, x + 14.8, 18.4, "sums, in every layer", size=10)
+
+
+def _alternating() -> list[tuple[str, float, float]]:
+    """Forward and backward of four layers on a device that holds half of each."""
+    return [("F", 1.15 * k, 1) for k in range(4)] + [("B", 4.6 + 2.15 * k, 2) for k in range(4)]
+
+
+def _times(axes, x: float, first: list, second: list) -> None:
+    """Two lanes of work, 24 units of time wide: (action, begin, length)."""
+    wide = 24.5 / 24
+    for y, device, lane in ((9, 0, first), (3.6, 1, second)):
+        label(axes, x + 0.2, y + 2, f"{device}", size=11, bold=True)
+        frame = {"facecolor": "white", "edgecolor": PALE, "linestyle": ":"}
+        axes.add_patch(Rectangle((x + 2.2, y), 24 * wide, 4, **frame))
+        for action, start, length in lane:
+            colour = ACTIONS[action][1]
+            left = x + 2.2 + start * wide
+            look = {"facecolor": colour, "edgecolor": INK, "linewidth": 1}
+            axes.add_patch(Rectangle((left, y + 0.3), length * wide, 3.4, **look))
+            label(axes, left + length * wide / 2, y + 2, action, size=9)
+    arrow(axes, (x + 2, 1.3), (x + 28, 1.3), colour=PALE)
+    label(axes, x + 15, 15, "who works when (schematic)", size=11)
+
+
+@styled
+def what_fits(needs: dict[str, list[tuple[float, float]]], devices: dict[str, float]) -> Figure:
+    """Gigabytes that a training needs over the number of parameters, by formula.
+
+    needs: {words: [(parameters, GB)]}. devices: {name: GB}, published.
+    """
+    title = "What a training needs, and what a device has"
+    figure, axes = begin(title, 6.2)
+    says = []
+    for place, (words, points) in enumerate(needs.items()):
+        look = {"color": COLOURS[place], "marker": MARKERS[place % len(MARKERS)]}
+        axes.plot(*zip(*points, strict=True), label=words, **look)
+        says.append(f"{words}: {points[0][1]:.1f} to {points[-1][1]:.0f} GB")
+    across = axes.get_yaxis_transform()
+    for name, gigabytes in devices.items():
+        axes.axhline(gigabytes, color=PALE, linestyle="--", linewidth=1.5)
+        axes.text(1.01, gigabytes, name, transform=across, va="center", fontsize=SMALL)
+    axes.axvline(500e6, color=VERMILLION, linestyle=":", linewidth=2)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = (1e8, 2e8, 5e8, 1e9)
+    axes.set_xticks(ticks, [f"{tick / 1e6:,.0f} M" for tick in ticks])
+    ticks = (1, 2, 5, 10, 20, 50, 100, 200)
+    axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("parameters")
+    axes.set_ylabel("GB")
+    axes.grid(axis="y")
+    legend(figure, axes.get_lines()[: len(needs)])
+    note = "Curves: formula, float32, AdamW. Dashed: published; of two sizes of a GPU the smaller."
+    figure.supxlabel(note, x=0.012, ha="left", fontsize=FOOT)
+    listed = "; ".join(f"{name} {gigabytes:g} GB" for name, gigabytes in devices.items())
+    figure.alt = f"{title}. {'; '.join(says)}. Devices: {listed}."
+    return figure
+
+
+def actions(run: Run) -> list[dict]:
+    """What the ranks of a pipeline did: the rows of their actions.jsonl, each with its `rank`."""
+    rows = []
+    for rank in range(run.world):
+        text = (run.folder / "ranks" / f"{rank}.actions.jsonl").read_text()
+        rows += [{"rank": rank, **json.loads(line)} for line in text.splitlines()]
+    return rows
+
+
+def utilisation(rows: list[dict], step: int) -> float:
+    """Share of the time of all ranks, from a step's first action to its last, spent in actions."""
+    here = [row for row in rows if row["step"] == step]
+    ranks = 1 + max(row["rank"] for row in rows)
+    span = max(row["ended"] for row in here) - min(row["began"] for row in here)
+    return sum(row["ended"] - row["began"] for row in here) / (ranks * span)
+
+
+def at_once(rows: list[dict]) -> int:
+    """The most ranks that worked in one moment of a step, over all steps."""
+    most = 0
+    for step in {row["step"] for row in rows}:
+        here = [row for row in rows if row["step"] == step]
+        working = [sum(a["began"] <= b["began"] < a["ended"] for a in here) for b in here]
+        most = max(most, *working)
+    return most
+
+
+def median_utilisation(rows: list[dict]) -> float:
+    """The median over the steps, without the first: in it torch prepares the pipeline."""
+    steps = sorted({row["step"] for row in rows})
+    return median(utilisation(rows, step) for step in steps[1:])
+
+
+@styled
+def who_works(run: Run, step: int) -> Figure:
+    """One measured step of a pipeline: each rank's forwards and backwards over time."""
+    rows = [row for row in actions(run) if row["step"] == step]
+    begin_at = min(row["began"] for row in rows)
+    busy = utilisation(rows, step)
+    figure, axes = begin(f"Who works when: one step on {run.world} ranks", 1.9 + 0.7 * run.world)
+    says = []
+    for row in rows:
+        name, colour, hatch = ACTIONS[row["action"]]
+        start, length = 1e3 * (row["began"] - begin_at), 1e3 * (row["ended"] - row["began"])
+        look = {"color": colour, "hatch": hatch, "edgecolor": "white", "height": 0.6}
+        axes.barh(row["rank"], length, left=start, **look)
+        says.append(f"rank {row['rank']} {name} from {start:.1f} to {start + length:.1f} ms")
+    axes.set_yticks(range(run.world), [f"rank {rank}" for rank in range(run.world)])
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds since the step's first forward began")
+    axes.grid(axis="x")
+    legend(
+        figure,
+        [Patch(facecolor=c, hatch=h, edgecolor="white", label=n) for n, c, h in ACTIONS.values()],
+    )
+    note = f"All ranks together worked {100 * busy:.0f} % of their time in this step."
+    return finish(figure, [run], f"{'; '.join(says)}. {note}", (note,))
+
+
+@styled
+def stage_costs(rows: list[dict], cut: int) -> Figure:
+    """What share of parameters, activations and time each stage has, and where half the stages are.
+
+    rows: as src/snippets/stage_costs.py prints them, measured. cut: the first stage behind the cut.
+    """
+    kinds = {
+        "parameters": lambda row: row["parameter_bytes"],
+        "activations": lambda row: row["activation_bytes"],
+        "time": lambda row: row["forward_seconds"] + row["backward_seconds"],
+    }
+    title = "What each stage costs: share of the whole model"
+    figure, axes = begin(title, 4.8)
+    width, says = 0.27, []
+    looks = zip((BLUE, ORANGE, SKY), ("", "//", ".."), strict=True)
+    for place, ((kind, cost), (colour, hatch)) in enumerate(zip(kinds.items(), looks, strict=True)):
+        whole = sum(cost(row) for row in rows)
+        shares = [100 * cost(row) / whole for row in rows]
+        where = [number + width * (place - 1) for number in range(len(rows))]
+        look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
+        axes.bar(where, shares, width=width, label=kind, **look)
+        says.append(f"{kind}: {sum(shares[:cut]):.0f} % before the cut")
+    axes.axvline(cut - 0.5, color=INK, linestyle="--", linewidth=2)
+    axes.set_xticks(range(len(rows)), [row["stage"] for row in rows], fontsize=SMALL)
+    axes.set_ylabel("share, %")
+    axes.grid(axis="y")
+    legend(figure, axes.containers)
+    note = "Dashed: the cut at half the stages. Measured here on one CPU core, fastest of several."
+    figure.supxlabel(note, x=0.012, ha="left", fontsize=FOOT)
+    figure.alt = f"{title}. {'; '.join(says)}."
+    return figure

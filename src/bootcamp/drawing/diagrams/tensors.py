@@ -1,0 +1,183 @@
+"""The pictures of notebook 06c: split matrices, what lies between the blocks, a mesh, a ring."""
+
+from matplotlib.figure import Figure
+
+from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.style import BLUE, FOOT, INK, PALE, VERMILLION, styled
+
+LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE = "#D6ECFA", "#D3EFE5", "#FBEBCB"
+TINTS = ("#D6ECFA", "#FBEBCB", "#D3EFE5", "#F3DCE9", "#FFF7C2", "#E3E3F7", "#FFE1D6", "#DDEEDD")
+
+
+@styled
+def column_then_row() -> Figure:
+    """An MLP on two ranks: columns of the first matrix, rows of the second, one sum."""
+    says = (
+        "Both ranks hold the same input x. Rank 0 multiplies it with the left columns of matrix A "
+        "and gets the left part of the inner values, rank 1 the right part. Each applies gelu to "
+        "its part, and multiplies it with the rows of matrix B that belong to it: the upper ones on"
+        " rank 0, the lower ones on rank 1. Each result has the full width and is one part of a "
+        "sum. An all-reduce adds the parts, and both ranks hold the same output y."
+    )
+    figure, axes = canvas("A column split, then a row split: one sum at the end", says, 4.3)
+    for rank, y in enumerate((25, 4)):
+        tint = TINTS[rank]
+        label(axes, 3.2, y + 6, f"rank {rank}", bold=True, size=14)
+        box(axes, 8, y + 1, 9, 10, "x\nwhole", colour="white")
+        box(axes, 21, y - 1, 13, 14, colour="white")
+        box(axes, 21 + 6.5 * rank, y - 1, 6.5, 14, f"A{rank}", colour=tint, bold=True)
+        box(axes, 39, y + 1, 8, 10, f"x A{rank}", colour=tint)
+        box(axes, 52, y + 1, 8, 10, "gelu", colour=tint)
+        box(axes, 64, y - 2, 9, 16, colour="white")
+        box(axes, 64, y + 6 - 8 * rank, 9, 8, f"B{rank}", colour=tint, bold=True)
+        box(axes, 77, y + 1, 9, 10, "part of\nthe sum", colour=tint)
+        box(axes, 92, y + 1, 8, 10, "y\nwhole", colour="white")
+        for left, right in ((17.2, 20.8), (34.2, 38.8), (47.2, 51.8), (60.2, 63.8), (73.2, 76.8)):
+            arrow(axes, (left, y + 6), (right, y + 6))
+    box(axes, 80, 18.2, 18, 5, "all-reduce: +", colour=LIGHT_GREEN, bold=True)
+    for start, end in (((82, 25.8), (83, 23.4)), ((82, 15.2), (83, 18))):
+        arrow(axes, start, end, colour=VERMILLION)
+    for start, end in (((95, 23.4), (96, 25.8)), ((95, 18), (96, 15.2))):
+        arrow(axes, start, end, colour=VERMILLION)
+    label(axes, 27.5, 20.7, "columns of A")
+    label(axes, 68.5, 20.7, "rows of B")
+    label(axes, 47.5, 20.7, "nothing is sent here", ink=BLUE)
+    return figure
+
+
+@styled
+def between_blocks() -> Figure:
+    """One block with tensor parallelism, and with sequence parallelism between its parts."""
+    says = (
+        "Two time lines of one block on one of two ranks. Tensor parallelism: the norm works on the"
+        " whole text, the attention on this rank's heads, then an all-reduce; again the norm on the"
+        " whole text, the MLP on this rank's columns and rows, then an all-reduce. Sequence "
+        "parallelism: the norm works on this rank's half of the text; an all-gather brings the "
+        "whole text; the attention works on this rank's heads; a reduce-scatter adds up and leaves "
+        "half of the text; and the same around the MLP."
+    )
+    figure, axes = canvas("One block on one of two ranks: what it has of the text", says, 4.0)
+    rows = (
+        (24, "tensor parallelism", False),
+        (3, "with sequence parallelism", True),
+    )
+    for y, name, sequence in rows:
+        label(axes, 0, y + 14, name, at="left", bold=True)
+        x = 0.0
+        for inside in ("attention:\nsome heads", "MLP: some\ncolumns, rows"):
+            height = 4 if sequence else 9
+            box(axes, x, y, 9, height, "norm", colour=LIGHT_BLUE)
+            box(axes, x + 18.3, y, 14, 9, inside, colour=LIGHT_ORANGE)
+            if sequence:
+                _sends(axes, x + 13.7, y, "all-\ngather")
+                _sends(axes, x + 37.2, y, "reduce-\nscatter")
+                box(axes, x + 42, y, 4.6, height, "+", colour=LIGHT_BLUE)
+            else:
+                arrow(axes, (x + 9.2, y + 4.5), (x + 18, y + 4.5))
+                _sends(axes, x + 37.2, y, "all-\nreduce")
+                box(axes, x + 42, y, 4.6, height, "+", colour=LIGHT_BLUE)
+            x += 50
+            if x == 50:
+                arrow(axes, (46.8, y + 2), (49.8, y + 2))
+    label(axes, 0, 20.3, "height of a blue box: how much of the text", at="left", size=FOOT)
+    label(axes, 56, 20.3, "+: the residual is added", at="left", size=FOOT)
+    return figure
+
+
+def _sends(axes, x: float, y: float, text: str) -> None:
+    """A collective: an arrow across its name."""
+    arrow(axes, (x - 4.3, y + 2), (x + 4.3, y + 2), colour=VERMILLION)
+    label(axes, x, y + 6, text, ink=VERMILLION, size=FOOT)
+
+
+@styled
+def mesh(rows: int = 2, columns: int = 2) -> Figure:
+    """A mesh of ranks: tensor parallelism along a row, which is a host; data along a column.
+
+    rows, columns: the sizes of the axes data and tensor.
+    """
+    ranks = [[row * columns + column for column in range(columns)] for row in range(rows)]
+    hosts = "; ".join(
+        f"row {i} has the ranks {', '.join(map(str, r))}" for i, r in enumerate(ranks)
+    )
+    says = (
+        f"A mesh of {rows} x {columns} ranks: {hosts}. The ranks of a row are the GPUs of one host."
+        " They split each matrix, train the same samples, and exchange activations in every block. "
+        "The ranks of a column hold the same part of the matrices, sharded over them. They train "
+        "different samples, and gather parameters and average gradients."
+    )
+    height = 1.55 * rows + 0.7
+    figure, axes = canvas(f"A mesh of {rows} × {columns}: data × tensor", says, height)
+    wide = (62 - 8 * (columns - 1)) / columns
+    for row, line in enumerate(ranks):
+        y = 10 * height - 15 - 15.5 * row
+        box(axes, 13, y - 1.5, 66, 12, line="--", colour="white")
+        label(axes, 12, y + 4.5, f"host {row}:\nsamples\nof share {row}", at="right")
+        for column, rank in enumerate(line):
+            x = 15 + (wide + 8) * column
+            text = f"rank {rank}\nmatrices: part {column}"
+            box(axes, x, y, wide, 9, text, colour=TINTS[column % len(TINTS)])
+            if column:
+                arrow(axes, (x - 7.7, y + 4.5), (x - 0.3, y + 4.5), style="<->", colour=VERMILLION)
+            if row:
+                middle = x + wide / 2
+                arrow(axes, (middle, y + 9.3), (middle, y + 15.2), style="<->", colour=BLUE)
+    top = 10 * height - 10.5
+    label(axes, 81, top, "tensor:\nactivations,\n4 times in\neach block", at="left", ink=VERMILLION)
+    low = 10 * height - 25 - 7.75 * (rows - 2)
+    label(axes, 81, low, "data:\nparameters,\ngradients", at="left", ink=BLUE)
+    return figure
+
+
+@styled
+def ring(orders: dict[str, list[dict]]) -> Figure:
+    """Which part of the keys each rank held in each step, and how much it computed with it.
+
+    orders: {name: of each rank, in order, what src/snippets/ring_attention.py printed}.
+    """
+    world = len(next(iter(orders.values())))
+    most = max(max(rank["computed"]) for ranks in orders.values() for rank in ranks)
+    says = " ".join(
+        f"{name}: "
+        + "; ".join(f"rank {r['rank']} computed {_shares(r['computed'], most)}" for r in ranks)
+        + f"; the slowest of each step add up to {slowest(ranks) / most:.2f}."
+        for name, ranks in orders.items()
+    )
+    title = "Whose keys each rank holds, and how much it computes"
+    height = 0.62 * world + 1.5
+    figure, axes = canvas(title, f"In units of one whole block: {says}", height)
+    top, wide = 10 * height, 50 / len(orders) + 21
+    for place, (name, ranks) in enumerate(orders.items()):
+        left = 52 * place
+        label(axes, left, top - 2, name, at="left", bold=True)
+        cell = (wide - 9.5) / world
+        for step in range(world):
+            label(axes, left + 8.5 + cell * (step + 0.5), top - 5.5, f"step {step}", size=FOOT)
+        for rank in ranks:
+            y = top - 12.5 - 6.2 * rank["rank"]
+            label(axes, left + 3.5, y + 2.3, f"rank {rank['rank']}", bold=True)
+            for step, (owner, computed) in enumerate(
+                zip(rank["held"], rank["computed"], strict=True)
+            ):
+                x, room = left + 8.5 + cell * step, cell - 0.8
+                width = room * computed / most
+                box(axes, x, y, room, 5, colour="white", line="-" if computed else ":")
+                if computed:
+                    box(axes, x, y, width, 5, colour=TINTS[owner % len(TINTS)])
+                middle = x + (width or room) / 2
+                label(axes, middle, y + 2.5, f"{owner}", ink=INK if computed else PALE)
+        total = f"the slowest rank of each step, added up: {slowest(ranks) / most:.2f} boxes"
+        label(axes, left, 1.5, total, at="left", size=FOOT)
+    return figure
+
+
+def _shares(computed: list[int], most: int) -> str:
+    return ", ".join(f"{part / most:.2f}" for part in computed)
+
+
+def slowest(ranks: list[dict]) -> int:
+    """Entries of the score matrix that the busiest rank of each step computes, added up.
+
+    The ring goes on when all have done their step, so this is what the time goes by.
+    """
+    return sum(max(step) for step in zip(*(rank["computed"] for rank in ranks), strict=True))

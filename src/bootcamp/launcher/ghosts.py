@@ -1,0 +1,106 @@
+"""Processes of this course that should not be there: `ghosts()`, `ghosts(end=[4711])`.
+
+The launcher leaves none. A torchrun that was started by hand and lost its terminal may, and a rank
+that nobody watches keeps its cores, its GPU memory and its port. Linux only.
+"""
+
+import os
+import re
+
+from bootcamp import machine
+from bootcamp.launcher import process_tree
+from bootcamp.table import Table
+
+SCRIPT = re.compile(r"_train_\w+\.py")
+
+
+def ghosts(end: list[int] = ()) -> Table:
+    """The ranks of this course that no living kernel or terminal owns, after ending those named.
+
+    end: process ids out of this table. Any other is refused with ValueError: this ends ghosts only.
+    A row for each ghost: process id, its command, why it is one, its memory. On a machine with GPUs
+    also a row for each process that holds GPU memory, as nvitop sees it, whoever it belongs to.
+    """
+    found = {row["process"]: row for row in _ghosts()}
+    strangers = [pid for pid in end if pid not in found]
+    if strangers:
+        raise ValueError(
+            f"end={strangers}: no ghosts of this course. ghosts() lists those that can be ended."
+        )
+    process_tree.end(set(end))
+    rows = [row for pid, row in found.items() if pid not in end] + _gpu_rows(set(found))
+    if not rows:
+        return Table([], "No ghosts: no process of this course is without an owner.")
+    return Table(rows, "Processes that should not be there, or that hold GPU memory")
+
+
+def _ghosts() -> list[dict]:
+    table = process_tree.processes()
+    rows = []
+    for pid, process in sorted(table.items()):
+        if process.state in "ZX" or pid == os.getpid():
+            continue
+        if reason := _reason(pid, table):
+            rows.append(
+                {
+                    "process": pid,
+                    "command": _shown(process_tree.command(pid)),
+                    "why": reason,
+                    "memory MB": _resident_bytes(pid) / 1e6,
+                }
+            )
+    return rows
+
+
+def _reason(pid: int, table) -> str | None:
+    """Why a process is a ghost, None if it is none."""
+    command = process_tree.command(pid)
+    environment = process_tree.environment(pid)
+    kernel = environment.get("BOOTCAMP_KERNEL", "")
+    supervisor = environment.get("BOOTCAMP_SUPERVISOR", "")
+    of_course = kernel.isdigit() or (SCRIPT.search(command) and "python" in command)
+    if not of_course:
+        return None
+    if kernel.isdigit() and int(kernel) not in table:
+        return f"its kernel, process {kernel}, is gone"
+    if supervisor.isdigit() and int(supervisor) not in table:
+        return f"its supervisor, process {supervisor}, is gone"
+    if not kernel and _is_init(table[pid].parent):
+        return "its terminal is gone"
+    return None
+
+
+def _is_init(pid: int) -> bool:
+    """Whether a process adopts orphans for the system: the first one, or a user's systemd."""
+    return pid == 1 or "systemd" in process_tree.command(pid).split(" ")[0]
+
+
+def _shown(command: str) -> str:
+    name = SCRIPT.search(command) or re.search(r"(forkserver|supervisor)\.py", command)
+    return name.group(0) if name else command[:60]
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _gpu_rows(ghosts_found: set[int]) -> list[dict]:
+    """Processes that hold GPU memory. Empty without a GPU, where nvitop is not asked at all."""
+    if not machine.gpu_names():
+        return []
+    from nvitop import Device
+
+    return [
+        {
+            "process": pid,
+            "command": _shown(holder.command()),
+            "why": "a ghost that holds GPU memory" if pid in ghosts_found else "holds GPU memory",
+            "memory MB": holder.gpu_memory() / 1e6,
+        }
+        for device in Device.all()
+        for pid, holder in device.processes().items()
+    ]

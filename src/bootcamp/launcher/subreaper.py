@@ -1,0 +1,53 @@
+"""python -P src/bootcamp/launcher/subreaper.py COMMAND [ARGUMENT ...]
+
+Run a launcher such as torchrun so that nothing of it can outlive whoever started it: this process
+adopts every orphan below it, and when its parent dies it kills them all and itself. It ends as the
+command ends. The supervisor starts every foreign launcher through it. Standard library only.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bootcamp.launcher import process_tree
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def end_everything(*_) -> None:
+    """Kill every process below this one until none is left, then leave."""
+    while below := process_tree.tree({os.getpid()}, process_tree.processes()) - {os.getpid()}:
+        process_tree.end(below)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            break
+    os._exit(1)
+
+
+def main(command: list[str]) -> int:
+    """Run the command; its exit code. A command that a signal killed kills this process so too."""
+    if sys.platform == "linux":
+        signal.signal(signal.SIGTERM, end_everything)
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        parent = os.getppid()
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            return 1
+    code = subprocess.Popen(command).wait()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

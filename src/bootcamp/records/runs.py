@@ -1,0 +1,253 @@
+"""The records of runs, read back: `runs.load("logs/...")` -> Run. Standard library only."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+
+from bootcamp import machine
+from bootcamp.paths import LOGS, REFERENCE
+from bootcamp.records import summary, trace
+from bootcamp.table import Table
+
+SETTINGS = (
+    "model",
+    "size",
+    "dtype",
+    "global_batch",
+    "optimizer",
+    "lr",
+    "seed",
+    "steps",
+    "cores_per_rank",
+)
+
+
+class Run:
+    """One run's record. Everything is read from its folder; nothing is kept elsewhere.
+
+    config, summary: dictionaries as written. steps: one dictionary a step. ranks: one a rank.
+    """
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+
+    @cached_property
+    def config(self) -> dict:
+        return _read(self.folder / "config.json")
+
+    @cached_property
+    def summary(self) -> dict:
+        return summary.read(self.folder)
+
+    @cached_property
+    def steps(self) -> list[dict]:
+        return summary.read_steps(self.folder)
+
+    @cached_property
+    def ranks(self) -> list[dict]:
+        """The ranks' own records in order of rank; a rank that never finished left none."""
+        found = [path for path in (self.folder / "ranks").glob("*.json") if path.stem.isdigit()]
+        return [_read(path) for path in sorted(found, key=lambda path: int(path.stem))]
+
+    @property
+    def status(self) -> str:
+        """running, ok, failed, oom, interrupted or skipped."""
+        return self.summary["status"]
+
+    @property
+    def losses(self) -> list[float]:
+        """The mean loss over the global batch, one a step."""
+        return [row["loss"] for row in self.steps]
+
+    @property
+    def strategy(self) -> str:
+        return self.config.get("strategy", "?")
+
+    @property
+    def world(self) -> int:
+        """The number of processes that were started."""
+        return self.config.get("processes", 1)
+
+    @property
+    def device(self) -> str:
+        """cpu or cuda."""
+        return self.config.get("device", "cpu").split(":")[0]
+
+    @property
+    def samples_per_second(self) -> float:
+        """Median over the steps after warm-up, all ranks together."""
+        return summary.measures(self.steps)["samples_per_second"]["median"]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Median over the steps after warm-up, all ranks together."""
+        return summary.measures(self.steps)["tokens_per_second"]["median"]
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Median over the steps after warm-up."""
+        return summary.measures(self.steps)["seconds_per_step"]["median"]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest peak memory of any rank."""
+        return max(rank["peak_bytes"] for rank in self.ranks)
+
+    @property
+    def achieved_flops_per_second(self) -> float:
+        """Floating-point operations of the model, by formula, per measured second, all ranks."""
+        return self.summary["flops_per_sample"] * self.samples_per_second
+
+    @property
+    def predicted_sent_bytes_per_step(self) -> float:
+        """What a rank sends in a step by the formula of a ring all-reduce of the gradients.
+
+        2 (N-1)/N times the gradient's bytes (Patarasuk and Yuan, JPDC 69, 2009).
+        """
+        return 2 * (self.world - 1) / self.world * self.ranks[0]["gradient_bytes"]
+
+    @property
+    def oversubscribed(self) -> bool:
+        """More CPU ranks than cores: such a run proves correctness and measures no scaling."""
+        if self.device != "cpu" or "machine" not in self.config:
+            return False
+        return self.world * self.config["cores_per_rank"] > self.config["machine"]["cores"]
+
+    @property
+    def measured_here(self) -> bool:
+        """Whether this machine made the record, and now rather than for the reference folder."""
+        described, memory = self.config.get("machine", {}), machine.memory_bytes()
+        same_cpu = described.get("cpu") == machine.cpu_name()
+        same = same_cpu and described.get("memory_bytes", memory) == memory
+        return same and REFERENCE not in self.folder.resolve().parents
+
+    @property
+    def label(self) -> str:
+        """The run in a few words: strategy, ranks, kind of device."""
+        kind = "GPU" if self.device == "cuda" else "CPU"
+        ranks = "1 rank" if self.world == 1 else f"{self.world} ranks"
+        crowded = ", more ranks than cores" if self.oversubscribed else ""
+        return f"{self.strategy}, {ranks} ({kind}{crowded}){self._on_hosts}"
+
+    @property
+    def _on_hosts(self) -> str:
+        """Where its ranks are, if on more than one host, and what joins these."""
+        count, link = self.config.get("hosts", 1), self.config.get("link")
+        joined = f", link {link}" if link else ""
+        return f" on {count} hosts{joined}" if count > 1 else ""
+
+    @property
+    def origin(self) -> str:
+        """Where the numbers come from: machine, device, measured here or recorded."""
+        described = self.config["machine"]
+        device = described["cpu"]
+        if self.device == "cuda":
+            device = described["gpus"][0]
+        cores = "1 core" if described["cores"] == 1 else f"{described['cores']} cores"
+        how = "measured here" if self.measured_here else "recorded on another machine"
+        if REFERENCE in self.folder.resolve().parents:
+            how = f"recorded run {self.folder.name}"
+        return f"{device}, {cores}, torch {self.config['versions']['torch']}; {how}"
+
+    def timeline(self, rank: int = 0) -> dict:
+        """The traced step of one rank: see timeline.read. Needs a run with trace_step=."""
+        folder = self.folder / "ranks"
+        traces = [folder / f"{rank}.trace.json", folder / f"{rank}.trace.json.gz"]
+        found = [path for path in traces if path.exists()]
+        if not found:
+            raise FileNotFoundError(
+                f"{self.folder.name} has no trace of rank {rank}: launch with trace_step=5."
+            )
+        return trace.read(found[0])
+
+    def output(self, rank: int = 0) -> str:
+        """What one rank printed, standard output and then standard error."""
+        folder = self.folder / "ranks"
+        return "".join(_text(folder / f"{rank}.{end}") for end in ("out", "err"))
+
+    def __repr__(self) -> str:
+        if self.status != "ok":
+            return f"Run {self.folder.name}: {self.status}"
+        if not self.steps or self.losses[-1] is None:
+            return f"Run {self.folder.name}: ok, without losses"
+        return (
+            f"Run {self.folder.name}: {self.label}, {len(self.steps)} steps, "
+            f"final loss {self.losses[-1]:.4f}, {self.samples_per_second:,.0f} samples/s"
+        )
+
+
+def _read(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def load(folder: Path | str) -> Run:
+    """The run in this folder. Raises FileNotFoundError where there is none."""
+    if not (Path(folder) / "summary.json").exists():
+        raise FileNotFoundError(f"{folder} holds no run: there is no summary.json in it.")
+    return Run(folder)
+
+
+def all_runs(logs: Path | str = LOGS) -> list[Run]:
+    """Every run under a folder, oldest first, the reference runs not among those of logs/."""
+    found = [Run(path.parent) for path in Path(logs).glob("*/summary.json")]
+    return sorted(found, key=lambda run: run.config.get("started_unix_seconds", 0))
+
+
+def reference(strategy: str, device: str | None = None, world: int | None = None) -> Run | None:
+    """The recorded run of this strategy, newest first; None where there is none."""
+    for run in reversed(all_runs(REFERENCE)):
+        fits = run.strategy == strategy and device in (None, run.device)
+        if fits and world in (None, run.world):
+            return run
+    return None
+
+
+def names(runs) -> list[str]:
+    """The runs' labels; runs with one label are told apart by the settings that differ.
+
+    A run that did not end well has its status after its label.
+    """
+    words = []
+    for run in runs:
+        twins = [other for other in runs if other.label == run.label]
+        where = {"measured here" if twin.measured_here else "recorded" for twin in twins}
+        settings = [*SETTINGS, *run.config.get("own_flags", [])]
+        differing = [
+            f"{name.replace('_', ' ')} {run.config.get(name)}"
+            for name in settings
+            if len({twin.config.get(name) for twin in twins}) > 1
+        ]
+        if len(where) > 1:
+            differing.append("measured here" if run.measured_here else "recorded")
+        status = [] if run.status == "ok" else [run.status]
+        words.append(", ".join([run.label, *differing, *status]))
+    return [_numbered(words, place) for place in range(len(words))]
+
+
+def _numbered(words: list[str], place: int) -> str:
+    word = words[place]
+    return f"{word}, run {words[: place + 1].count(word)}" if words.count(word) > 1 else word
+
+
+def table(*runs: Run, caption: str = "") -> Table:
+    """The runs side by side. Units stand in the headings."""
+    rows = [
+        {
+            "run": name,
+            "final loss": run.losses[-1],
+            "samples/s": run.samples_per_second,
+            "tokens/s": run.tokens_per_second,
+            "ms per step": run.seconds_per_step * 1e3,
+            "peak MB per rank": run.peak_bytes / 1e6,
+            "numbers from": "measured here" if run.measured_here else run.origin,
+        }
+        for run, name in zip(runs, names(runs), strict=True)
+    ]
+    return Table(rows, caption)

@@ -1,0 +1,145 @@
+"""A step of DDP by a model: buckets by DDP's rule, overlapped with the backward.
+
+The rule is that of torch.nn.parallel.DistributedDataParallel from its second step on: gradients go
+into buckets in the order in which the backward makes them, which is the reverse order of the
+parameters; a bucket that has reached its cap is full. (Li et al., PyTorch Distributed,
+arXiv:2006.15704, section 3.2.3.) Each all-reduce costs what the alpha-beta model (Hockney, Parallel
+Computing 20, 1994) says of a ring (Patarasuk and Yuan, JPDC 69, 2009). Standard library only.
+"""
+
+from dataclasses import dataclass
+
+from bootcamp.theory.model_shapes import Layer
+
+MIB = 2**20
+DEFAULT_CAP_MIB, DEFAULT_FIRST_MIB = 25, 1  # of DistributedDataParallel(bucket_cap_mb=None)
+NUMBER = 4  # bytes of a gradient in float32
+BACKWARD = 2  # times the forward: two matrix products for one (arXiv:2204.02311, appendix B)
+
+
+def caps(bucket_cap_mb: float | None) -> tuple[int, int]:
+    """(cap of the first bucket, cap of the others) in bytes. Only the default has a small first."""
+    if bucket_cap_mb is None:
+        return DEFAULT_FIRST_MIB * MIB, DEFAULT_CAP_MIB * MIB
+    return int(bucket_cap_mb * MIB), int(bucket_cap_mb * MIB)
+
+
+def buckets(sizes: list[int], bucket_cap_mb: float | None = None) -> list[list[int]]:
+    """Which parameters share a bucket: their positions, in the order in which they are sent.
+
+    sizes: bytes of each parameter's gradient, in the order of parameters(), all of one dtype.
+    """
+    cap, later = caps(bucket_cap_mb)
+    filled, now, held = [], [], 0
+    for position in reversed(range(len(sizes))):
+        now.append(position)
+        held += sizes[position]
+        if held >= cap:
+            filled.append(now)
+            now, held, cap = [], 0, later
+    return [*filled, now] if now else filled
+
+
+def ring_seconds(size: float, ranks: int, bytes_per_second: float, latency: float) -> float:
+    """An all-reduce of `size` bytes: 2(N-1) messages one after another, each of size/N bytes.
+
+    bytes_per_second: that a rank sends to the next. latency: seconds of a message with no bytes.
+    """
+    return 2 * (ranks - 1) * (latency + size / ranks / bytes_per_second)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that takes from `began` to `ended`, in seconds since the step began."""
+
+    name: str
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+@dataclass(frozen=True)
+class Step:
+    """One predicted step: forward and backward by layer, all-reduces by bucket, each in its order.
+
+    ready: when each bucket was full. sizes: bytes of each bucket.
+    """
+
+    forward: list[Span]
+    backward: list[Span]
+    reduces: list[Span]
+    ready: list[float]
+    sizes: list[int]
+
+    @property
+    def computed(self) -> float:
+        """When the backward ends."""
+        return self.backward[-1].ended
+
+    @property
+    def ended(self) -> float:
+        """When the optimizer can begin: the last gradient is averaged."""
+        return max(self.computed, self.reduces[-1].ended)
+
+    @property
+    def reducing(self) -> float:
+        """Seconds of all all-reduces together."""
+        return sum(span.seconds for span in self.reduces)
+
+    @property
+    def hidden(self) -> float:
+        """Of these, the seconds beside the backward."""
+        return sum(max(0.0, min(s.ended, self.computed) - s.began) for s in self.reduces)
+
+
+def step(
+    layers: list[Layer],
+    bucket_cap_mb: float | None,
+    ranks: int,
+    bytes_per_second: float,
+    latency: float,
+    compute_seconds: float,
+) -> Step:
+    """Predict one step. compute_seconds: of forward and backward together.
+
+    Layers share the time by their flops; within a layer's backward the parameters' gradients come
+    one after another, after times in proportion to their numbers.
+    """
+    unit = compute_seconds / (1 + BACKWARD) / sum(layer.flops for layer in layers)
+    forward, now = [], 0.0
+    for layer in layers:
+        forward.append(Span(layer.name, now, now + unit * layer.flops))
+        now = forward[-1].ended
+    backward, made = [], []
+    for layer in reversed(layers):
+        backward.append(Span(layer.name, now, now + BACKWARD * unit * layer.flops))
+        made = _made(layer, backward[-1]) + made
+        now = backward[-1].ended
+    sizes = [NUMBER * numbers for layer in layers for numbers in layer.numbers]
+    filled = buckets(sizes, bucket_cap_mb)
+    ready = [max(made[position] for position in bucket) for bucket in filled]
+    whole = [sum(sizes[position] for position in bucket) for bucket in filled]
+    seconds = [ring_seconds(size, ranks, bytes_per_second, latency) for size in whole]
+    return Step(forward, backward, _one_by_one(ready, seconds), ready, whole)
+
+
+def _made(layer: Layer, span: Span) -> list[float]:
+    """When the gradient of each of the layer's parameters is there, the last parameter's first."""
+    left, whole = 0, sum(layer.numbers)
+    times = []
+    for numbers in layer.numbers:  # a parameter comes after all that stand behind it
+        times.append(span.ended - span.seconds * left / whole)
+        left += numbers
+    return times
+
+
+def _one_by_one(ready: list[float], seconds: list[float]) -> list[Span]:
+    """Each all-reduce begins when its bucket is full and the one before it has ended."""
+    spans, free = [], 0.0
+    for number, (full, takes) in enumerate(zip(ready, seconds, strict=True)):
+        spans.append(Span(f"bucket {number}", max(full, free), max(full, free) + takes))
+        free = spans[-1].ended
+    return spans

@@ -1,0 +1,134 @@
+"""What a GPT's training holds on one rank, by formula, for each way of using several ranks.
+
+The state is sharding_theory.rank_bytes (ZeRO, arXiv:1910.02054, section 5). The number of
+parameters is equation 2 of Narayanan et al. (arXiv:2104.04473); activations are those of
+Korthikanti et al. (arXiv:2205.05198, equations 1 and 2, section 4.3), for 16 and for 32 bit.
+Standard library only.
+"""
+
+import csv
+from dataclasses import dataclass
+from math import ceil
+
+from bootcamp.paths import SRC
+from bootcamp.theory.model_shapes import constant, layers
+from bootcamp.theory.sharding import FLOAT32, MIXED, rank_bytes
+
+PRECISIONS = {"bf16 mixed": MIXED, "fp32": FLOAT32}
+NUMBER = {"bf16 mixed": 2, "fp32": 4}  # bytes of an activation
+KEPT = ("all", "all but attention's matrix", "each layer's input")
+
+
+@dataclass(frozen=True)
+class Gpt:
+    """A GPT's shape. known: its number of parameters, where that is counted or published."""
+
+    layers: int
+    width: int
+    heads: int
+    context: int
+    vocabulary: int
+    known: float | None = None
+
+    @property
+    def parameters(self) -> float:
+        """As known, else by equation 2 of arXiv:2104.04473."""
+        return self.known or self.by_formula()
+
+    def by_formula(self, split: int = 1, deep: int | None = None) -> float:
+        """Parameters of `deep` layers and the embedding, matrices split over `split` ranks.
+
+        With split=1 and all layers: 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)). Of a layer's 13 h
+        the biases of queries, keys, values and of the wider half, 7 h, are split with the matrices.
+        """
+        h = self.width
+        of_layer = (12 * h * h + 7 * h) / split + 6 * h
+        embedding = self.vocabulary * h / split + self.context * h
+        return (self.layers if deep is None else deep) * of_layer + embedding
+
+
+def models() -> dict[str, Gpt]:
+    """The course's tiny GPT, and published shapes by name, the smallest first."""
+    tiny = constant("gpt", "SIZES")["tiny"]
+    counted = sum(sum(layer.numbers) for layer in layers("gpt", "tiny"))
+    shapes = {"GPT tiny": Gpt(**tiny, vocabulary=constant("gpt", "VOCABULARY"), known=counted)}
+    with open(SRC / "bootcamp" / "theory" / "published" / "gpt_sizes.csv") as file:
+        for row in csv.DictReader(file):
+            billion = row["billion_parameters"]
+            numbers = (int(row[key]) for key in list(row)[2:7])
+            shapes[row["name"]] = Gpt(*numbers, float(billion) * 1e9 if billion else None)
+    return shapes
+
+
+def gpus() -> list[int]:
+    """Sizes of GPU memory that are sold, in GB."""
+    with open(SRC / "bootcamp" / "theory" / "published" / "gpu_memory.csv") as file:
+        return [int(row["gb"]) for row in csv.DictReader(file)]
+
+
+def activation_bytes(
+    model: Gpt, samples: int, precision: str = "bf16 mixed", kept: str = "all", tensor: int = 1
+) -> float:
+    """What the forward of `samples` keeps for the backward, on one of `tensor` ranks.
+
+    For each layer s b h (10 + 24/t + 5 a s/(h t)) bytes in 16 bit: numbers of 2 bytes and dropout
+    masks of 1. Without attention's matrix (recomputed, or never stored: FlashAttention) the last
+    term is gone. With each layer's input alone it is 2 s b h for each layer, and the layer that is
+    being recomputed. Embedding and output: section 4.3, with scores in 32 bit.
+    """
+    b, s, h, t, byte = samples, model.context, model.width, tensor, NUMBER[precision]
+    sbh = s * b * h
+    layer = sbh * (4 * byte + 2 + 12 * byte / t)
+    matrix = (2 * byte + 1) * model.heads * s * s * b / t
+    ends = sbh * (1 + 2 * byte) + 4 * s * b * model.vocabulary / t
+    if kept == "each layer's input":
+        return model.layers * byte * sbh + layer + ends
+    return model.layers * (layer + (matrix if kept == "all" else 0)) + ends
+
+
+def held(
+    model: Gpt, ranks: int, shard: int, precision: str, samples: int, kept: str
+) -> dict[str, dict[str, float] | str]:
+    """{strategy: bytes of one rank by kind, or a sentence on why these ranks can't}.
+
+    shard: the ranks of a row, for HSDP. samples: of one forward, on each rank where they share the
+    batch, on all together where they share the model. A pipeline's rank is its first, which holds
+    most: activations of as many micro-batches as there are stages (1F1B).
+    """
+    each, psi = PRECISIONS[precision], model.parameters
+    activations = activation_bytes(model, samples, precision, kept)
+    rows = {"one device": rank_bytes(psi, 1, 0, each)}
+    names = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3 = FSDP")
+    rows |= {name: rank_bytes(psi, ranks, stage, each) for stage, name in enumerate(names)}
+    rows[f"HSDP, rows of {shard}"] = _hsdp(psi, ranks, shard, each)
+    rows = {
+        name: row if isinstance(row, str) else {**row, "activations": activations}
+        for name, row in rows.items()
+    }
+    rows["tensor parallel"] = _tensor(model, ranks, precision, samples, kept)
+    rows["pipeline, first stage"] = _pipeline(model, ranks, precision, activations)
+    return rows
+
+
+def _hsdp(psi: float, ranks: int, shard: int, each: dict) -> dict | str:
+    if ranks % shard:
+        return f"{ranks} {'rank makes' if ranks == 1 else 'ranks make'} no rows of {shard}"
+    return rank_bytes(psi, shard, 3, each)
+
+
+def _tensor(model: Gpt, ranks: int, precision: str, samples: int, kept: str) -> dict | str:
+    if model.heads % ranks:
+        return f"{model.heads} heads do not divide over {ranks} ranks"
+    share = model.by_formula(split=ranks) / model.by_formula()
+    state = rank_bytes(share * model.parameters, 1, 0, PRECISIONS[precision])
+    return {**state, "activations": activation_bytes(model, samples, precision, kept, ranks)}
+
+
+def _pipeline(model: Gpt, ranks: int, precision: str, activations: float) -> dict | str:
+    """The embedding and the most layers; in flight are as many micro-batches as stages."""
+    if model.layers < ranks:
+        return f"{model.layers} layers do not make {ranks} stages"
+    deep = ceil(model.layers / ranks)
+    share = model.by_formula(deep=deep) / model.by_formula()
+    state = rank_bytes(share * model.parameters, 1, 0, PRECISIONS[precision])
+    return {**state, "activations": activations * deep * ranks / model.layers}

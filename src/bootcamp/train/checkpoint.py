@@ -1,0 +1,335 @@
+"""Checkpoints: model, optimizer and step, always of one moment, always good ones.
+
+`--save PATH` writes one every `--save-every` steps and after the last; `--resume PATH` goes on
+where it ended. PATH is a file that rank 0 writes, or, where parameters are sharded over the ranks,
+a folder into which each of them writes its own (sharded_checkpoint.py). What only the optimizer
+shards (ZeRO of DeepSpeed and of torch) is put together on rank 0 first. Each script takes up
+either, on any number of ranks: what is saved has the names and shapes of the whole model's
+parameters. With several hosts PATH has to lie on a disk that all of them share.
+
+A file is written beside its place, synced to the disk, then renamed: a kill at any moment leaves
+the last good one. With `--save-async` the state is copied, and written while training goes on. A
+save may take as long as `--timeout` lets a rank wait for another.
+
+Nothing else has to be kept: a batch depends on (seed, step) alone, and no model of the course draws
+random numbers while it trains.
+"""
+
+import contextlib
+import itertools
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from bootcamp.files import write_whole
+from bootcamp.train import (
+    config,
+    deepspeed_state,
+    dtensor_layout,
+    environment,
+    models,
+    sharded_checkpoint,
+)
+
+FORMAT = 2  # of what is saved; a file of another is refused
+SETTINGS = ("model", "size", "dtype", "optimizer")
+BEAT_SECONDS = 2.0
+_writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+_being_written: list[Future] = []
+
+
+def load(args, model, optimizer, **more) -> int:
+    """Take up what `--resume` names; the step to begin with, 0 where there is nothing to resume.
+
+    model, optimizer and all of `more`: whatever has a state_dict, such as scaler=GradScaler(); what
+    was saved without it begins anew. Each rank reads; a model wrapped in a framework's module takes
+    up an unwrapped one's state. Every rank has to call this.
+
+    What is not whole, or of another model, ends the process with one sentence, exit code 2.
+    """
+    if args.save:
+        _check_place(args, model)
+    if not args.resume:
+        return 0
+    place = _together(args, lambda: _found(args), lambda found: found and found.name)
+    if place is None:
+        return 0
+    saved = _together(args, lambda: _read(args, place, model), lambda saved: saved["steps_done"])
+    _take_up(model, optimizer, saved)
+    for name, part in more.items():
+        if name in saved:
+            part.load_state_dict(saved[name])
+    args.first_step = saved["steps_done"]
+    return args.first_step
+
+
+def _check_place(args, model) -> None:
+    """Refuse a place that can't be written to now, rather than after hours of training."""
+    path = Path(args.save)
+    folder = in_parts(args, model)
+    if path.exists() and path.is_dir() != folder:
+        kinds = ("a file", "a folder") if folder else ("a folder", "a file")
+        config.refuse(
+            f"--save {args.save}: this is {kinds[0]}, and this script saves into {kinds[1]}. "
+            "Give another place; --resume takes up either."
+        )
+    if folder and environment.rank() == 0:
+        sharded_checkpoint.clear_unfinished(path)
+
+
+def _together(args, look, mark):
+    """What `look` returns, once every rank has it; `mark` of it has to be the same on all of them.
+
+    A ConfigError of any rank ends all of them with its sentence.
+    """
+    seen, problem, same = None, None, None
+    try:
+        seen = look()
+        same = mark(seen)
+    except config.ConfigError as error:
+        problem = str(error)
+    found = sharded_checkpoint.from_all_ranks((same, problem))
+    if problems := [said for _, said in found if said]:
+        config.refuse(problems[0])
+    if len({same for same, _ in found}) > 1:
+        config.refuse(
+            f"--resume {args.resume}: not all ranks find the same there. Give a place on a disk "
+            "that all hosts share."
+        )
+    return seen
+
+
+def _read(args, place: Path, model) -> dict:
+    """What was saved: whole tensors of a file, of a folder those pieces that this rank needs.
+
+    Raises ConfigError for what can't be taken up.
+    """
+    try:
+        if place.is_dir():
+            saved = sharded_checkpoint.read(place, named_parameters(model) | _buffers(model))
+        else:
+            saved = torch.load(place, map_location="cpu", weights_only=True, mmap=True)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except OSError as error:
+        raise config.ConfigError(
+            f"--resume {args.resume}: it can't be read: {error.strerror or error}. Give a place "
+            "that every rank may read."
+        ) from None
+    except (Exception, sharded_checkpoint.read_errors()) as error:  # torch raises many kinds
+        raise config.ConfigError(
+            f"--resume {args.resume}: no checkpoint of this course ({type(error).__name__}). "
+            "Give a file or a folder that --save has written."
+        ) from None
+    _check_saved(args, saved)
+    return saved
+
+
+def _check_saved(args, saved: dict) -> None:
+    """Raise ConfigError for what another version, another model or a longer run has saved."""
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        raise config.ConfigError(
+            f"--resume {args.resume}: no checkpoint of this version of the course. "
+            "Give a file or a folder that its --save has written."
+        )
+    for name in SETTINGS:
+        if saved["settings"][name] != getattr(args, name):
+            raise config.ConfigError(
+                f"--resume {args.resume}: saved with --{name} {saved['settings'][name]}, this run "
+                f"has {getattr(args, name)}. Give the flags that it was saved with."
+            )
+    if saved["steps_done"] >= args.steps:
+        raise config.ConfigError(
+            f"--resume {args.resume}: it was saved after {saved['steps_done']} steps, and this run "
+            f"ends after {args.steps}. Give more --steps."
+        )
+
+
+def _take_up(model, optimizer, saved: dict) -> None:
+    if _keeps_flat_parts(model):
+        deepspeed_state.load(model, saved)
+        _copy(_buffers(model), saved["model"])
+    else:
+        _copy(named_parameters(model) | _buffers(model), saved["model"])
+        _load_optimizer(model, optimizer, saved["optimizer"])
+
+
+def named_parameters(model) -> dict[str, torch.nn.Parameter]:
+    """A model's parameters by their own names, without what a wrapper puts before them."""
+    return {models.own_name(name): value for name, value in model.named_parameters()}
+
+
+def _buffers(model) -> dict[str, torch.Tensor]:
+    """What is neither a parameter nor made anew at each start: a BatchNorm's running statistics."""
+    parameters, state = named_parameters(model), model.state_dict()
+    named = {models.own_name(name): value for name, value in state.items()}
+    kept = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in kept.items() if name not in parameters}
+
+
+@torch.no_grad()
+def _copy(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> None:
+    for name, tensor in own.items():
+        dtensor_layout.local(tensor).copy_(
+            dtensor_layout.local(dtensor_layout.cut_as(saved[name], tensor))
+        )
+
+
+def _load_optimizer(model, optimizer, saved: dict) -> None:
+    """Hand the optimizer its state, which is saved by name, in its own numbering.
+
+    Its settings, such as the learning rate, are this run's.
+    """
+    state = {
+        number: {key: dtensor_layout.cut_as(value, parameter).clone() for key, value in own.items()}
+        for number, (name, parameter) in enumerate(_numbered(model, optimizer))
+        if (own := saved.get(name))
+    }
+    numbers = itertools.count()
+    groups = [
+        {**group, "params": [next(numbers) for _ in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _named_state(model, optimizer) -> dict[str, dict]:
+    """An optimizer's state by its parameters' names, {"head.weight": {"exp_avg": ...}, ...}."""
+    state = optimizer.state_dict()["state"]
+    return {
+        name: state[number]
+        for number, (name, _) in enumerate(_numbered(model, optimizer))
+        if number in state
+    }
+
+
+def _numbered(model, optimizer) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters in the order in which the optimizer numbers them, with their names."""
+    names = {id(parameter): name for name, parameter in named_parameters(model).items()}
+    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [(names[id(parameter)], parameter) for parameter in ordered]
+
+
+def _found(args) -> Path | None:
+    """The file or folder to resume; None if there is none yet. Raises ConfigError if there must be.
+
+    What --save writes may still be missing: so one command line serves the first start and every
+    restart of it.
+    """
+    path = Path(args.resume)
+    if path.is_file():
+        return path
+    if path.is_dir() and (newest := sharded_checkpoint.newest(path)):
+        return newest
+    if args.save and path.resolve() == Path(args.save).resolve():
+        return None
+    raise config.ConfigError(
+        f"--resume {args.resume}: there is no such file. Give one that --save has written, or the "
+        "one that this run's --save writes."
+    )
+
+
+def save(args, step: int, model, optimizer, **more) -> None:
+    """Write the checkpoint if one is due after this step. Every rank has to call this; see `load`.
+
+    The one before is finished first, and after the last step this one too.
+    """
+    last = step + 1 == args.steps
+    if not args.save or not (last or (step + 1) % args.save_every == 0):
+        return
+    head = {
+        "format": FORMAT,
+        "steps_done": step + 1,
+        "settings": {name: getattr(args, name) for name in SETTINGS},
+    }
+    with _signs_of_life(args):
+        finish_writing()
+        _begin_writing(args, head, model, optimizer, more)
+        if last or not args.save_async:
+            finish_writing()
+
+
+def _begin_writing(args, head: dict, model, optimizer, more: dict) -> None:
+    path = Path(args.save).resolve()
+    if in_parts(args, model):
+        if more:
+            raise TypeError(f"a sharded checkpoint has no room for {', '.join(more)}")
+        finish = sharded_checkpoint.write(args, path, head, _parts(model, optimizer))
+        _being_written.append(_writer.submit(finish))
+        return
+    content = _whole(model, optimizer)
+    content |= {name: part.state_dict() for name, part in more.items()}
+    if environment.rank() == 0:
+        content = head | (_copied(content) if args.save_async else content)
+        write = partial(torch.save, content)
+        _being_written.append(_writer.submit(write_whole, path, write))
+
+
+@contextlib.contextmanager
+def _signs_of_life(args):
+    """Beat while a checkpoint is written: a slow disk is no hang, as far as --timeout allows."""
+    written, ends = threading.Event(), time.monotonic() + args.timeout.total_seconds()
+
+    def beat():
+        while not written.wait(BEAT_SECONDS) and time.monotonic() < ends:
+            args.beat()
+
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        written.set()
+        beating.join()
+
+
+def finish_writing() -> None:
+    """Wait until the checkpoint that is being written has its place. Raises what went wrong."""
+    while _being_written:
+        _being_written.pop().result()
+
+
+def in_parts(args, model) -> bool:
+    """Whether a checkpoint has a part from each rank: its parameters are DTensors, or stages."""
+    if set(args.axes) & set(config.HOLD_ONE_MODEL):
+        return True
+    return any(dtensor_layout.layout(parameter) is not None for parameter in model.parameters())
+
+
+def _keeps_flat_parts(model) -> bool:
+    return deepspeed_state.is_engine(model) and model.zero_optimization_stage() > 0
+
+
+def _whole(model, optimizer) -> dict:
+    """The state as rank 0 writes it; optimizers that shard theirs put it together first."""
+    if _keeps_flat_parts(model):
+        state = deepspeed_state.gather(model, keep=environment.rank() == 0)
+        return {**state, "model": state["model"] | _buffers(model)}
+    if hasattr(optimizer, "consolidate_state_dict"):  # torch's ZeroRedundancyOptimizer
+        optimizer.consolidate_state_dict(to=0)
+    if environment.rank() != 0:
+        return {}
+    parameters = {name: value.detach() for name, value in named_parameters(model).items()}
+    return {"model": parameters | _buffers(model), "optimizer": _named_state(model, optimizer)}
+
+
+def _parts(model, optimizer) -> dict:
+    """The state of this rank, each tensor with its place in the whole model's."""
+    parameters = named_parameters(model)
+    cut = {name: dtensor_layout.like(value.detach(), value) for name, value in parameters.items()}
+    state = {
+        name: {key: dtensor_layout.like(value, parameters[name]) for key, value in own.items()}
+        for name, own in _named_state(model, optimizer).items()
+    }
+    return {"model": cut | _buffers(model), "optimizer": state}
+
+
+def _copied(state):
+    """The same nested dictionary with copies of its tensors on the CPU, which training leaves."""
+    if isinstance(state, dict):
+        return {name: _copied(value) for name, value in state.items()}
+    return state.detach().cpu().clone() if isinstance(state, torch.Tensor) else state

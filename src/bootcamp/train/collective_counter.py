@@ -1,0 +1,95 @@
+"""Which collectives a step calls, and how large they are: counted where torch dispatches them.
+
+    tally = collective_counter.Tally(optimizer)
+    tally.start()
+    ...  # a step
+    tally.stop(args.run_dir)  # writes ranks/<k>.collectives.json; collectives.read(run) reads it
+
+Counts what the script asks for, whatever library carries it and however that sends it.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bootcamp.records import summary
+from bootcamp.train import environment
+
+NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d")
+WAITS = ("wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_")
+
+
+class Tally(TorchDispatchMode):
+    """Counts collectives by phase, kind and size while it is entered.
+
+    The size of a collective is that of its largest tensor in bytes: what is reduced, or what comes
+    out of a gathering. That is the same for an all-reduce and for the reduce-scatter and the
+    all-gather that can stand in its place.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        super().__init__()
+        self.counts: Counter = Counter()
+        self._in_optimizer = False
+        optimizer.register_step_pre_hook(lambda *_: setattr(self, "_in_optimizer", True))
+        optimizer.register_step_post_hook(lambda *_: setattr(self, "_in_optimizer", False))
+
+    def start(self) -> None:
+        """Begin to count."""
+        self.__enter__()
+
+    def stop(self, run_dir: Path) -> None:
+        """End counting, and leave this rank's rows in the run's folder."""
+        self.__exit__(None, None, None)
+        path = run_dir / "ranks" / f"{environment.rank()}.collectives.json"
+        summary.write_json(path, {"rows": self.rows()})
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if any(hasattr(kind, "full_tensor") for kind in types):
+            return NotImplemented  # a sharded tensor: let it say what it does to its parts
+        result = function(*args, **(kwargs or {}))
+        namespace, _, name = function._schema.name.partition("::")
+        if namespace in NAMESPACES and name not in WAITS:
+            leaves = tree_leaves([args, kwargs, result])
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            nbytes = max((tensor.nbytes for tensor in tensors), default=0)
+            self.counts[self._phase(), _kind(name), nbytes] += 1
+        return result
+
+    def rows(self) -> list[dict]:
+        """One dictionary for each phase, kind and size that occurred: and how often."""
+        return [
+            {"phase": phase, "kind": kind, "nbytes": nbytes, "count": count}
+            for (phase, kind, nbytes), count in sorted(self.counts.items())
+        ]
+
+    def _phase(self) -> str:
+        if torch._C._current_graph_task_id() != -1:  # autograd is at work
+            return "backward"
+        return "optimizer" if self._in_optimizer else "forward"
+
+
+def read(run, rank: int = 0) -> list[dict]:
+    """The rows that a rank of a run has written: see Tally.rows."""
+    path = run.folder / "ranks" / f"{rank}.collectives.json"
+    return json.loads(path.read_text())["rows"]
+
+
+def total(run, rank: int = 0) -> dict[tuple[str, int], int]:
+    """{(kind, bytes): how often in the step}, all phases together."""
+    counts: Counter = Counter()
+    for row in read(run, rank):
+        counts[row["kind"], row["nbytes"]] += row["count"]
+    return dict(counts)
+
+
+def _kind(name: str) -> str:
+    """all-reduce, all-gather, reduce-scatter, ...: one name for torch's several entry points."""
+    name = name.strip("_").removesuffix("_coalesced").removesuffix("_tensor")
+    name = name.removesuffix("_base").removesuffix("_into").replace("_", "-")
+    joined = name.startswith("all") and not name.startswith("all-")  # as the older ones write it
+    return f"all-{name[3:]}" if joined else name

@@ -1,0 +1,266 @@
+"""The flags that every training script shares: parsed, checked and resolved before any training."""
+
+import argparse
+import datetime
+import math
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from bootcamp import machine
+from bootcamp.paths import LOGS
+from bootcamp.train import data, environment, models, record
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DEFAULT_TIMEOUT = 120.0  # seconds
+LONGEST_TIMEOUT = 7 * 24 * 3600
+OPTIMIZERS = ("adamw", "sgd")
+DEVICES = ("auto", "cpu", "cuda", "meta")
+HOLD_ONE_MODEL = ("pipeline", "tensor", "context")  # axes of a mesh that share a batch
+
+
+class ConfigError(Exception):
+    """A flag that cannot be met. Its text says what was given, what was expected, what to do."""
+
+
+def parse(
+    devices: tuple[str, ...] = DEVICES,
+    own_flags: dict[str, dict] | None = None,
+    mesh: tuple[str, ...] = ("data",),
+    devices_per_rank: int = 1,
+    mixed_devices: bool = False,
+) -> argparse.Namespace:
+    """The script's flags, checked, plus what follows from them.
+
+    devices: the values of --device that the script can train on; the first is the default.
+    own_flags: the script's own, each with what argparse's add_argument takes:
+        {"--hook": {"default": "none", "help": "..."}}.
+    mesh: the axes that the script lays its ranks out on. With two, such as ("data", "tensor"), the
+        flag --mesh 2x2 gives their sizes. Ranks along an axis of HOLD_ONE_MODEL train the same
+        samples.
+    devices_per_rank: how many each process trains on; `args.devices` names them, `args.device` is
+        the first. Without enough GPUs all of them are the CPU.
+    mixed_devices: whether one process with one GPU may take the CPU as its second device.
+
+    Resolved beyond the flags: `device` ("cpu", "cuda:1"), `backend` of the process group ("gloo",
+    "nccl"), `timeout` as a timedelta, `run_dir` as an absolute path, `mesh` as a tuple of sizes and
+    `data_parallel`, the number of shares of a batch. The process gets its cores and
+    its GPU, the random generator its seed, and rank 0 creates the run folder.
+
+    A flag that cannot be met ends the process with exit code 2 and one sentence from rank 0.
+    """
+    parser = _parser(devices)
+    if len(mesh) > 1:
+        parser.add_argument("--mesh", help=f"ranks along {' x '.join(mesh)}, such as 2x2")
+    for flag, settings in (own_flags or {}).items():
+        parser.add_argument(flag, **settings)
+    try:
+        args = parser.parse_args()
+        args.axes, args.mesh = mesh, _mesh(getattr(args, "mesh", None), mesh)
+        args.data_parallel = math.prod(
+            size for axis, size in zip(mesh, args.mesh, strict=True) if axis not in HOLD_ONE_MODEL
+        )
+        _check(args)
+        asked = args.device
+        args.devices, args.backend = _resolve_devices(asked, devices_per_rank, mixed_devices)
+        args.device = args.devices[0]
+        args.timeout = datetime.timedelta(seconds=args.timeout)
+        args.run_dir = run_folder(args.run_dir)
+        args.corpus_crc32, args.first_step = None, 0
+        args.own_flags = [flag.strip("-").replace("-", "_") for flag in own_flags or {}]
+        if environment.rank() == 0:
+            record.claim(args)
+    except (ConfigError, record.FolderError) as error:
+        refuse(str(error))
+    use_cores(args)
+    torch.manual_seed(args.seed)
+    record.report_exceptions(args.run_dir)
+    if args.device == "cpu" and asked == "auto" and environment.rank() == 0:
+        print(
+            f"No GPU for each of {environment.local_count()} rank(s) on this host: training on CPU."
+        )
+    if devices_per_rank > 1 and environment.rank() == 0:
+        print(_which_devices(args.devices))
+    return args
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are ConfigErrors, so that one rank speaks for all."""
+
+    def error(self, message):
+        raise ConfigError(f"{message[0].upper()}{message[1:]}. Run with --help to see every flag.")
+
+
+def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
+    script = sys.modules["__main__"]
+    parser = _Parser(
+        prog=Path(sys.argv[0]).name,
+        description=script.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", default="gpt", help=f"one of {', '.join(models.NAMES)}")
+    add("--size", default="tiny", help="the dial for size: tiny, small, medium, large, xl")
+    add("--steps", type=int, default=20, help="optimizer steps")
+    add("--global-batch", type=int, default=32, help="samples per step, all ranks together")
+    add("--optimizer", default="adamw", choices=OPTIMIZERS, help="sgd has momentum 0.9")
+    add("--lr", type=float, help="learning rate (default: adamw 1e-3, sgd 0.05)")
+    add("--seed", type=int, default=0, help="decides initial parameters and order of the data")
+    add("--dtype", default="float32", choices=DTYPES, help="of parameters and arithmetic")
+    add("--device", default=devices[0], choices=devices, help="auto: a GPU for each rank, else CPU")
+    add("--cores-per-rank", type=int, default=1, help="CPU cores that one rank computes with")
+    add("--run-dir", help="a new folder for the record (default: a name of its own in logs/)")
+    add("--timeout", type=float, default=DEFAULT_TIMEOUT, help="seconds to wait in a collective")
+    add(
+        "--save",
+        help="place of a checkpoint: model, optimizer and step (bootcamp/train/checkpoint.py)",
+    )
+    add("--save-async", action="store_true", help="write it while training goes on")
+    add("--save-every", type=int, default=10, help="steps between two checkpoints")
+    add("--resume", help="a checkpoint to go on from; the one of --save may still be missing")
+    add("--trace-step", type=int, help="profile this step into ranks/<k>.trace.json")
+    return parser
+
+
+def _check(args: argparse.Namespace) -> None:
+    sizes = models.sizes(args.model)
+    if args.size not in sizes:
+        raise ConfigError(
+            f"--size {args.size}: {args.model} has no such size. Choose one of {', '.join(sizes)}."
+        )
+    for flag in ("steps", "global_batch", "cores_per_rank", "timeout", "save_every"):
+        if not getattr(args, flag) > 0:
+            raise ConfigError(
+                f"--{flag.replace('_', '-')} {getattr(args, flag)}: expected more than zero. "
+                "Give a larger number."
+            )
+    args.lr = {"adamw": 1e-3, "sgd": 0.05}[args.optimizer] if args.lr is None else args.lr
+    if not 0 < args.lr < math.inf:
+        raise ConfigError(f"--lr {args.lr}: expected a positive number. Try 0.001.")
+    shares = args.data_parallel
+    if args.global_batch % shares:
+        below = args.global_batch - args.global_batch % shares
+        nearest = f"{below} or {below + shares}" if below else f"{shares}"
+        who = "ranks: every rank" if shares == environment.count() else "models: each of them"
+        raise ConfigError(
+            f"--global-batch {args.global_batch} does not divide over {shares} {who} "
+            f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
+        )
+    if args.timeout > LONGEST_TIMEOUT:
+        raise ConfigError(
+            f"--timeout {args.timeout}: expected seconds, a week at most. Give {LONGEST_TIMEOUT}."
+        )
+    if args.global_batch > (samples := data.sample_count(args)):
+        raise ConfigError(
+            f"--global-batch {args.global_batch}: the data has {samples} samples for {args.model} "
+            f"at size {args.size}. Give at most that many."
+        )
+    if args.cores_per_rank > len(machine.cores()):
+        raise ConfigError(
+            f"--cores-per-rank {args.cores_per_rank}: this machine grants {len(machine.cores())} "
+            "cores. Give at most that many."
+        )
+
+
+def _mesh(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """The number of ranks along each axis: as given, else 2 along the last and the rest before."""
+    world = environment.count()
+    if given is None and len(axes) == 1:
+        return (world,)
+    if given is None and world > 1 and world % 2:
+        raise ConfigError(
+            f"{world} ranks have no half to lie along {axes[-1]}. "
+            f"Start an even number of them, or say --mesh {world}x1 or --mesh 1x{world}."
+        )
+    if given is None:
+        return (max(1, world // 2), min(2, world))
+    sizes = given.lower().split("x")
+    if len(sizes) != len(axes) or not all(re.fullmatch(r"[1-9]\d*", s, re.ASCII) for s in sizes):
+        raise ConfigError(
+            f"--mesh {given}: expected {len(axes)} numbers, {' x '.join(axes)}, such as 2x2."
+        )
+    mesh = tuple(map(int, sizes))
+    if math.prod(mesh) != world:
+        raise ConfigError(
+            f"--mesh {given}: {' x '.join(axes)} is {' x '.join(sizes)} = {math.prod(mesh)} ranks, "
+            f"and {world} were started. Give sizes that multiply to {world}."
+        )
+    return mesh
+
+
+def _which_devices(devices: list[str]) -> str:
+    """One sentence on what several devices of one rank are on this machine."""
+    if len(set(devices)) == 1:
+        return (
+            f"Each rank's {len(devices)} devices are one and the same here, {devices[0]}: "
+            "everything runs, and nothing is gained."
+        )
+    slow = ": what lies on the CPU is computed at its speed" if "cpu" in devices else ""
+    return f"Rank 0 trains on {' and '.join(devices)}{slow}."
+
+
+def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[str], str]:
+    """The devices of this rank and the backend of its process group."""
+    if wanted == "meta":  # a rehearsal: shapes without numbers, to see that every tensor is moved
+        return ["meta"] * each, "gloo"
+    gpus, local = torch.cuda.device_count(), environment.local_count()
+    enough = gpus >= local * each or (mixed and gpus == local == 1)
+    if wanted == "cuda" and not enough:
+        found = "none" if gpus == 0 else f"only {gpus}"
+        share = "a GPU each" if each == 1 else f"{each} GPUs each"
+        raise ConfigError(
+            f"--device cuda: {local} rank(s) on this host need {share}, and "
+            f"torch {torch.__version__} finds {found}. Use --device cpu, or start fewer ranks."
+        )
+    if wanted == "cpu" or not enough:
+        return ["cpu"] * each, "gloo"
+    first = environment.local_rank() * each
+    torch.cuda.set_device(first)
+    mine = [f"cuda:{number}" for number in range(first, min(first + each, gpus))]
+    return mine + ["cpu"] * (each - len(mine)), "nccl"
+
+
+def run_folder(given: str | None) -> Path:
+    """The run folder, the same on every rank without asking another rank for it."""
+    if given:
+        return Path(given).resolve()
+    script = Path(sys.argv[0]).stem.removeprefix("_train_")
+    if environment.count() == 1:
+        name = time.strftime(f"%Y%m%d-%H%M%S-{script}-{os.getpid()}")
+    else:
+        run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+        name = f"{script}-{run_id if run_id != 'none' else os.getppid()}"
+    return LOGS / name
+
+
+def use_cores(args: argparse.Namespace) -> None:
+    """Give a CPU rank its cores: the same number alone as among many ranks.
+
+    One core is one device on a machine without GPUs. Ranks beyond the cores share them in turn. A
+    rank on a GPU may run on any core: NCCL, autograd and data loading have threads of their own.
+    """
+    torch.set_num_threads(args.cores_per_rank)
+    os.environ["OMP_NUM_THREADS"] = str(args.cores_per_rank)  # what Accelerate would set them by
+    if args.device != "cpu" or not hasattr(os, "sched_setaffinity"):
+        return
+    cores = machine.cores()
+    first = environment.place() * args.cores_per_rank
+    os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(args.cores_per_rank)})
+
+
+def refuse(why: str) -> NoReturn:
+    """End before any training, exit code 2: rank 0 says why, the others wait to be ended with it.
+
+    why: what was given, what was expected, what to do.
+    """
+    if environment.rank() == 0:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: {why}\n")
+    else:
+        time.sleep(5)  # torchrun ends every rank at the first exit: let rank 0 be the first
+    sys.stderr.flush()
+    sys.exit(2)

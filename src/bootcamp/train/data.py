@@ -1,0 +1,147 @@
+"""The training data: real text for the models that read bytes, made-up images for the others.
+
+The text is the source code of Python's standard library: it is already on every machine. A sample
+is a window of it. The images are synthetic. Either way a sample is a function of its number, its
+id, so that any rank can make any sample alone.
+"""
+
+import sysconfig
+import zlib
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from bootcamp.train import models
+
+
+@cache
+def corpus_bytes() -> bytes:
+    """Every top-level module of the standard library in order of its name, about 5 MB."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+
+
+def corpus_crc32() -> int:
+    """A checksum: runs on another Python version train on other text."""
+    return zlib.crc32(corpus_bytes())
+
+
+class Corpus(torch.utils.data.Dataset):
+    """The corpus cut into windows of `context` bytes, as a torch dataset.
+
+    corpus[i] is (inputs, targets), int64 of shape (context,): each target is the byte after its
+    input. With `next_byte_only` the target is the byte after the window, of shape ().
+    """
+
+    def __init__(self, context: int, next_byte_only: bool = False):
+        self.context = context
+        self.next_byte_only = next_byte_only
+        self._bytes = torch.frombuffer(bytearray(corpus_bytes()), dtype=torch.uint8)
+        self._offsets = torch.arange(context + 1)
+
+    def __len__(self) -> int:
+        return (len(self._bytes) - 1) // self.context
+
+    def __getitem__(self, sample_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.batch(torch.tensor(sample_id))
+
+    def batch(self, sample_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(inputs, targets) of many samples at once, with the shape of the ids in front."""
+        windows = self._bytes[sample_ids.unsqueeze(-1) * self.context + self._offsets].long()
+        inputs, targets = windows[..., :-1], windows[..., 1:]
+        return inputs, targets[..., -1] if self.next_byte_only else targets
+
+
+class Images(torch.utils.data.Dataset):
+    """50,000 synthetic images, as a torch dataset: no photographs, coloured tiles under noise.
+
+    images[i] is (image, class): (3, image_size, image_size) of `dtype`, mean 0, and int64 of ().
+    A class is a mosaic of 8 x 8 tiles, the same in all its images; image i is of class
+    i % classes, with Gaussian noise of its own upon it. The numbers are drawn and added in float32
+    and cast then: the same pictures in every dtype.
+
+    Raises ValueError if image_size is not a multiple of 8.
+    """
+
+    COUNT = 50_000
+    TILES = 8
+    SHIFT = 16  # numbers between the places where two successive images' noise begins
+
+    def __init__(self, image_size: int, classes: int, dtype: torch.dtype = torch.float32):
+        if image_size % self.TILES:
+            raise ValueError(f"image_size {image_size}: expected a multiple of {self.TILES}")
+        self.tile, self.classes, self.dtype = image_size // self.TILES, classes, dtype
+        values = 3 * image_size**2
+        generator = torch.Generator().manual_seed(0)  # the data is the same at every --seed
+        self._mosaics = torch.randn(classes, 3, self.TILES, 1, self.TILES, 1, generator=generator)
+        # one long random vector that the images read at different places: fresh numbers for every
+        # pixel would take longer to draw than a small model takes to train on them
+        noise = torch.randn(values + self.SHIFT * (self.COUNT - 1), generator=generator)
+        self._noise = noise.unfold(0, values, self.SHIFT)  # a view: (COUNT, values)
+
+    def __len__(self) -> int:
+        return self.COUNT
+
+    def __getitem__(self, sample_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.batch(torch.tensor(sample_id))
+
+    def batch(self, sample_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(images, classes) of many samples at once, with the shape of the ids in front."""
+        targets = sample_ids % self.classes
+        tiles = (3, self.TILES, self.tile, self.TILES, self.tile)
+        # not added in place: indexed by a single id the noise is a view of the data itself
+        images = self._noise[sample_ids].unflatten(-1, tiles) + self._mosaics[targets]
+        return images.flatten(-2).flatten(-3, -2).to(self.dtype), targets
+
+
+def dataset(args) -> Corpus | Images:
+    """The data that the model of these flags reads; images in the dtype of --dtype."""
+    form = models.data_format(args)
+    if "image_size" in form:
+        return Images(**form, dtype=getattr(torch, args.dtype))
+    return Corpus(**form)
+
+
+def sample_count(args) -> int:
+    """How many samples the data has for the model of these flags."""
+    return len(dataset(args))
+
+
+class Batches:
+    """One rank's share of every global batch. A global batch depends on (seed, step) alone.
+
+    So any number of ranks sees the same samples in the same steps. An epoch is a permutation of
+    the data that depends on (seed, epoch); a step takes the next `global_batch` samples of it.
+
+    `batches[step]` is `batches(step)`, so that a DataLoader can draw from it as from any map-style
+    dataset whose items are whole batches: DataLoader(batches, batch_size=None, sampler=range(n)).
+    (With worker processes `sample_ids` stays in the workers.)
+    """
+
+    def __init__(self, args, rank: int, world: int):
+        self.dataset = dataset(args)
+        self.rank, self.world = rank, world
+        self.seed, self.global_batch = args.seed, args.global_batch
+        self.steps_per_epoch = len(self.dataset) // self.global_batch
+        self.sample_ids = []  # those of the last step, for the record
+        self._epoch, self._order = None, None
+        self.global_ids(0)  # draws the first epoch's order here rather than within the first step
+
+    def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(inputs, targets) of this rank in this step: global_batch / world samples, on the CPU."""
+        share = self.global_ids(step).chunk(self.world)[self.rank]
+        self.sample_ids = share.tolist()
+        return self.dataset.batch(share)
+
+    __getitem__ = __call__
+
+    def global_ids(self, step: int) -> torch.Tensor:
+        """The ids of the samples that all ranks together train on in this step."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            self._epoch = epoch
+            self._order = torch.randperm(len(self.dataset), generator=generator)
+        first = step_in_epoch * self.global_batch
+        return self._order[first : first + self.global_batch]

@@ -1,0 +1,80 @@
+"""The models of the course, each a sequence of named stages that later lessons cut over devices."""
+
+import torch
+from torch import nn
+
+from bootcamp.train.models import gpt, mlp, resnet50, striped_lstm
+
+FAMILIES = {"gpt": gpt, "mlp": mlp, "striped-lstm": striped_lstm, "resnet50": resnet50}
+NAMES = tuple(FAMILIES)
+
+
+def sizes(name: str) -> tuple[str, ...]:
+    """The sizes of a model, smallest first. Raises ConfigError on an unknown model."""
+    if name not in FAMILIES:
+        from bootcamp.train.config import ConfigError
+
+        raise ConfigError(f"--model {name}: no such model. Choose one of {', '.join(NAMES)}.")
+    return tuple(FAMILIES[name].SIZES)
+
+
+def build(args) -> nn.Sequential:
+    """The model as an nn.Sequential of named stages, on the CPU, in the dtype of --dtype.
+
+    Each stage draws its initial parameters from a generator of its own, seeded by --seed and its
+    position: a rank that builds a few stages gets the same parameters as one that builds them all.
+    A slice of the sequence (`model[2:5]`) keeps the stages' names, and so the parameters' names.
+    """
+    family = FAMILIES[args.model]
+    stages = nn.Sequential()
+    for position, (name, stage) in enumerate(family.stages(**family.SIZES[args.size])):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(args.seed * 1_000_003 + position)
+            stages.add_module(name, stage())
+    return stages.to(getattr(torch, args.dtype))
+
+
+def stage_names(args) -> list[str]:
+    """The names of the model's stages in order, without building them."""
+    family = FAMILIES[args.model]
+    return [name for name, _ in family.stages(**family.SIZES[args.size])]
+
+
+def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy. outputs: (..., classes), targets: int64 of the shape before it."""
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def data_format(args) -> dict:
+    """What the model reads: the arguments of data.Corpus or, for images, of data.Images."""
+    return FAMILIES[args.model].data_format(**FAMILIES[args.model].SIZES[args.size])
+
+
+def tokens_per_sample(args) -> int:
+    """Predictions that are trained in one sample: bytes of text, or the one class of an image.
+
+    One for a reader's own model (own.py), of which nothing is known.
+    """
+    if args.model not in FAMILIES:
+        return 1
+    form = data_format(args)
+    return 1 if form.get("next_byte_only") else form.get("context", 1)
+
+
+def flops_per_sample(args) -> int | None:
+    """Floating-point operations of one sample's forward and backward, by formula.
+
+    None for a reader's own model, of which nothing is known.
+
+    Counts matrix products only, a multiplication and an addition as two: the convention of
+    arXiv:2204.02311 (PaLM), appendix B. The backward costs twice the forward.
+    """
+    if args.model not in FAMILIES:
+        return None
+    family = FAMILIES[args.model]
+    return 3 * family.forward_flops(**family.SIZES[args.size])
+
+
+def own_name(name: str) -> str:
+    """A parameter's name without what a framework's wrapper puts before it."""
+    return name.removeprefix("module.")

@@ -1,0 +1,131 @@
+"""The rank side of pipelines: what a schedule asks of the flags, and how a model is cut.
+
+Also a recorder of the actions that a rank really executes. Their theory is in schedules.py.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+
+from torch import nn
+
+from bootcamp.theory.pipeline_schedules import CHUNKS, least_micro_batches, stages_of_rank
+from bootcamp.train import config, models
+
+__all__ = ["SCHEDULES", "FLAGS", "check", "cut", "join", "record_actions", "stages_of_rank"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One way to order forwards and backwards.
+
+    name_in_torch: its class in torch.distributed.pipelining.schedules.
+    chunks: how many stages each rank holds.
+    """
+
+    name_in_torch: str
+    chunks: int
+
+
+NAMES_IN_TORCH = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "zero-bubble": "InterleavedZeroBubble",
+    "dualpipe": "DualPipeV",
+}
+SCHEDULES = {name: Schedule(known, CHUNKS[name]) for name, known in NAMES_IN_TORCH.items()}
+FLAGS = {
+    "--schedule": {"default": "1f1b", "choices": list(SCHEDULES), "help": "order of the work"},
+    "--micro-batches": {"type": int, "default": 4, "help": "parts of a batch in the pipeline"},
+}
+
+
+def check(args) -> None:
+    """End the process with one sentence, exit code 2, if the flags don't fit the schedule."""
+    ranks, schedule, m = _pipeline_ranks(args), SCHEDULES[args.schedule], args.micro_batches
+    stages = schedule.chunks * ranks
+    layers = len(models.stage_names(args))
+    share = args.global_batch // args.data_parallel
+    least = least_micro_batches(args.schedule, ranks)
+    if m < 1:
+        config.refuse(f"--micro-batches {m}: expected more than zero. Give a larger number.")
+    if m < least:
+        config.refuse(
+            f"--micro-batches {m}: {args.schedule} over {ranks} ranks has {stages} stages and "
+            f"needs at least {least} micro-batches. Give {least}, or --schedule gpipe."
+        )
+    if share % m:
+        config.refuse(
+            f"--micro-batches {m} does not divide the {share} samples of a pipeline's batch. "
+            f"Give a --global-batch that is a multiple of {m * args.data_parallel}."
+        )
+    if args.schedule in ("interleaved", "zero-bubble") and m % max(1, m // ranks):
+        config.refuse(
+            f"--micro-batches {m}: {args.schedule} sends them in {m // ranks} rounds of equal "
+            f"size. Give a multiple of {ranks}."
+        )
+    if stages > layers:
+        config.refuse(
+            f"--schedule {args.schedule}: {ranks} ranks need {stages} stages, {args.model} at size "
+            f"{args.size} has {layers} parts to give. Start fewer ranks, or take a larger --size."
+        )
+    if args.model == "resnet50":
+        config.refuse(
+            "--model resnet50: its BatchNorm would normalise each micro-batch by itself, which is "
+            "another training. Choose gpt, mlp or striped-lstm."
+        )
+
+
+def _pipeline_ranks(args) -> int:
+    return args.mesh[args.axes.index("pipeline")]
+
+
+def cut(model: nn.Sequential, parts: int) -> list[nn.Sequential]:
+    """The model in consecutive parts of nearly equal numbers of stages; names are kept."""
+    edges = [len(model) * part // parts for part in range(parts + 1)]
+    return [model[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+
+
+def join(parts) -> nn.Sequential:
+    """What a rank holds as one module, to be recorded and optimized; it is never called."""
+    whole = nn.Sequential()
+    for part in parts:
+        for name, stage in part.named_children():
+            whole.add_module(name, stage)
+    return whole
+
+
+def record_actions(args, rank: int, stages: list) -> None:
+    """From now on each action of these stages leaves a line in `ranks/<rank>.actions.jsonl`.
+
+    A line has `step`, `stage`, `action`, `micro_batch`, and `began` and `ended` in seconds of the
+    host's monotonic clock, which all of its processes share. Actions are F, a forward; B, a whole
+    backward; I and W, the two halves of one: the gradient of the input, that of the weights.
+    On a GPU the times are those at which the work was queued, not those of its execution.
+    """
+    file = open(args.run_dir / "ranks" / f"{rank}.actions.jsonl", "a", buffering=1)  # noqa: SIM115
+    counts: dict[tuple, int] = {}
+
+    def observed(method, stage: int, name):
+        def call(micro_batch, *arguments, **named):
+            began = time.monotonic()
+            result = method(micro_batch, *arguments, **named)
+            action = name(named)
+            key = (stage, action, micro_batch)
+            step = counts[key] = counts.get(key, -1) + 1
+            row = {"step": step, "stage": stage, "action": action, "micro_batch": micro_batch}
+            row |= {"began": began, "ended": time.monotonic()}
+            file.write(json.dumps(row) + "\n")
+            return result
+
+        return call
+
+    for stage in stages:
+        for method, name in (
+            ("forward_one_chunk", lambda named: "F"),
+            ("backward_one_chunk", lambda named: "B" if named.get("full_backward", True) else "I"),
+            ("backward_weight_one_chunk", lambda named: "W"),
+        ):
+            original = getattr(stage, method)
+            setattr(stage, method, observed(original, stage.stage_index, name))

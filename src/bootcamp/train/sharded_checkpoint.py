@@ -1,0 +1,154 @@
+"""A checkpoint in parts: each rank writes what it holds, by torch.distributed.checkpoint (DCP).
+
+    PATH/step-40/         the newest good one: each rank's file, what lies where, the settings
+    PATH/.step-50.4711.part/   being written by the run whose rank 0 is process 4711
+
+DCP writes tensors under their names in the whole model, with their places in it. So a reader may be
+on another number of ranks, or not distributed at all: each reads the pieces that it needs. A folder
+gets its name when all ranks have written and synced their files, and older ones lose theirs after
+that, before they are removed: a kill at any moment leaves a good one.
+"""
+
+import datetime
+import json
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from bootcamp.files import abandoned, sync_folder, write_whole
+from bootcamp.train import dtensor_layout, environment
+
+KEEP = 2  # the newest, and the one before it: a reader may just be in it
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest good checkpoint in a folder: the one saved last, whatever its step."""
+    return max(_good(folder), key=_sequence, default=None)
+
+
+def _good(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("step-*") if (path / "settings.json").exists()]
+
+
+def _sequence(path: Path) -> int:
+    """Its number among all that were saved into this folder; 0 for one that can't be read."""
+    try:
+        return json.loads((path / "settings.json").read_text())["sequence"]
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove what killed runs have left half-written or half-removed. For rank 0."""
+    for left in folder.glob(".step-*.part"):
+        if abandoned(left.name.removesuffix(".part").rpartition(".")[2]):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def from_all_ranks(mine) -> list:
+    """What each rank gives, in order of rank; only one's own where no process group is."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return [mine]
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
+
+
+def read_errors() -> type[BaseException]:
+    """What DCP raises for a folder that is not whole."""
+    from torch.distributed.checkpoint import CheckpointException
+
+    return CheckpointException
+
+
+def write(args, folder: Path, head: dict, state: dict) -> Callable[[], None]:
+    """Write a state, or begin to; the function that is returned waits and gives it its place.
+
+    head: `format`, `steps_done` and `settings`. state: nested dictionaries of tensors and DTensors.
+    All ranks have to call this, and what it returns; rank 0 then gives the place.
+    """
+    from torch.distributed import checkpoint as dcp
+
+    part = folder / f".step-{head['steps_done']}.{_first_process_id()}.part"
+    written = None
+    if args.save_async:
+        group = _own_group(args.timeout)
+        written = dcp.async_save(state, checkpoint_id=part, process_group=group)
+    else:
+        dcp.save(state, checkpoint_id=part)
+
+    def finish() -> None:
+        if written:
+            written.result()
+        if environment.rank() == 0:
+            _give_place(part, head)
+
+    return finish
+
+
+@cache
+def _first_process_id() -> int:
+    """The process id of rank 0, by which a later run tells whether this one still lives."""
+    return from_all_ranks(os.getpid())[0]
+
+
+@cache
+def _own_group(timeout: datetime.timedelta):
+    """A process group over gloo beside the training's, whose collectives run in another thread."""
+    import torch.distributed as dist
+
+    return dist.new_group(backend="gloo", timeout=timeout)
+
+
+def _give_place(part: Path, head: dict) -> None:
+    """Make what all ranks have written a checkpoint; only then remove older ones."""
+    folder = part.parent
+    sequence = 1 + max(map(_sequence, _good(folder)), default=0)
+    content = json.dumps({**head, "sequence": sequence}).encode()
+    write_whole(part / "settings.json", lambda file: file.write(content))  # synced with its folder
+    place = folder / f"step-{head['steps_done']}"
+    if place.exists():  # of an earlier run
+        place = folder / f"step-{head['steps_done']}-again-{sequence}"
+    os.rename(part, place)
+    sync_folder(folder)
+    for old in sorted(_good(folder), key=_sequence)[:-KEEP]:
+        nameless = folder / f".{old.name}.{os.getpid()}.part"
+        os.rename(old, nameless)  # a kill from here on leaves nothing that looks like a checkpoint
+        shutil.rmtree(nameless, ignore_errors=True)
+
+
+def read(place: Path, wanted: dict[str, torch.Tensor]) -> dict:
+    """A good checkpoint, cut as these tensors are: each rank reads its own pieces.
+
+    wanted: the model's parameters and buffers that this rank has, by name. Returns `steps_done`,
+    `settings`, `model` and `optimizer`, the latter two by these names.
+    """
+    from torch.distributed import checkpoint as dcp
+
+    state = {"model": {}, "optimizer": {}}
+    for key, about in dcp.FileSystemReader(place).read_metadata().state_dict_metadata.items():
+        kind, _, name = key.partition(".")
+        if kind == "model" and name in wanted:
+            state["model"][name] = _room(about, wanted[name])
+            continue
+        name, _, entry = name.rpartition(".")
+        if kind == "optimizer" and name in wanted:
+            state["optimizer"].setdefault(name, {})[entry] = _room(about, wanted[name])
+    dcp.load(state, checkpoint_id=place)
+    return json.loads((place / "settings.json").read_text()) | state
+
+
+def _room(about, owner: torch.Tensor) -> torch.Tensor:
+    """Room for one tensor of a checkpoint, cut as its owner if it has that one's shape."""
+    size, dtype, cut = about.size, about.properties.dtype, dtensor_layout.layout(owner)
+    if cut is not None and size == cut.shape:
+        return dtensor_layout.like(
+            torch.empty_like(dtensor_layout.local(owner), dtype=dtype), owner
+        )
+    return torch.empty(size, dtype=dtype)

@@ -1,0 +1,44 @@
+"""The flags of the sharded scripts, and what follows from them before any rank trains."""
+
+import argparse
+
+from bootcamp.train import config, environment
+
+FLAGS = {
+    "--keep-gathered": {
+        "action": "store_true",
+        "help": "keep a block's parameters from its forward to its backward: less traffic",
+    },
+}
+HYBRID_FLAGS = {
+    **FLAGS,
+    "--shard": {
+        "type": int,
+        "default": environment.local_count() if environment.knows_its_host() else None,
+        "help": "ranks that share one copy of the model (default: those of a host)",
+    },
+}
+STAGE_FLAGS = {
+    "--stage": {
+        "type": int,
+        "default": 1,
+        "choices": (0, 1, 2, 3),
+        "help": "what is sharded: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too",
+    },
+}
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse a --shard that the ranks do not divide by: one sentence, exit code 2."""
+    world = environment.count()
+    if args.shard is None:
+        config.refuse(
+            "--shard is missing, and this launcher does not say how many ranks are on a host "
+            "(LOCAL_WORLD_SIZE). Give --shard: the ranks that share one copy of the model."
+        )
+    if args.shard < 1 or world % args.shard:
+        divisors = [str(size) for size in range(1, world + 1) if world % size == 0]
+        config.refuse(
+            f"--shard {args.shard}: {world} ranks do not divide into groups of {args.shard}. "
+            f"Give one of {', '.join(divisors)}."
+        )

@@ -1,0 +1,29 @@
+"""What tensor parallelism asks of the flags."""
+
+import argparse
+
+from bootcamp.train import config, models
+
+FLAGS = {
+    "--sequence-parallel": {
+        "action": argparse.BooleanOptionalAction,
+        "default": False,
+        "help": "between the blocks, each rank keeps a part of the text",
+    }
+}
+
+
+def check(args) -> None:
+    """End the process with one sentence, exit code 2, if the ranks can't share the model."""
+    ranks = args.mesh[args.axes.index("tensor")]
+    if args.model != "gpt":
+        config.refuse(
+            f"--model {args.model}: this script knows how to split gpt's matrices. Choose gpt."
+        )
+    shape = models.gpt.SIZES[args.size]
+    if shape["heads"] % ranks:
+        fits = ", ".join(str(n) for n in range(1, shape["heads"] + 1) if shape["heads"] % n == 0)
+        config.refuse(
+            f"--size {args.size}: {shape['heads']} attention heads do not divide over {ranks} "
+            f"tensor-parallel ranks. Start one of {fits} of them, or take another --size."
+        )

@@ -1,0 +1,104 @@
+"""What all widgets have in common: controls on top, under them a picture that follows.
+
+A widget is a pure function `draw(**choices)` with thin controls: `follow(draw, n=slider(...))`. The
+picture is an ordinary output of the cell, so a reader without widgets sees the first choice, and a
+test calls `draw` without a browser. Controls have labels and work from the keyboard: Tab goes from
+one to the next, the arrow keys move a slider.
+"""
+
+import html
+from collections.abc import Callable
+
+from matplotlib.figure import Figure
+
+from bootcamp.drawing import style
+
+
+def slider(label: str, value: int, least: int, most: int, step: int = 1):
+    """A slider of whole numbers."""
+    import ipywidgets
+
+    return ipywidgets.IntSlider(
+        value,
+        least,
+        most,
+        step,
+        description=label,
+        continuous_update=False,
+        style={"description_width": "initial"},
+    )
+
+
+def steps(label: str, value, options: list):
+    """A slider over a list, such as of bucket sizes; an option may be (text, value)."""
+    import ipywidgets
+
+    return ipywidgets.SelectionSlider(
+        options=options,
+        value=value,
+        description=label,
+        continuous_update=False,
+        style={"description_width": "initial"},
+    )
+
+
+def choice(label: str, options: list, value=None):
+    """A drop-down list; an option may be (text, value)."""
+    import ipywidgets
+
+    first = options[0][1] if isinstance(options[0], tuple) else options[0]
+    return ipywidgets.Dropdown(
+        options=options,
+        value=first if value is None else value,
+        description=label,
+        style={"description_width": "initial"},
+    )
+
+
+def shown(drawn) -> str:
+    """A drawing as HTML: a figure as an image with its text alternative, HTML as it is, a table."""
+    if isinstance(drawn, Figure):
+        return style.image(drawn)
+    return drawn if isinstance(drawn, str) else drawn._repr_html_()
+
+
+def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
+    """Show the controls and what draw(**their values) gives; draw again whenever one is moved.
+
+    draw: returns a Figure, HTML, or whatever has _repr_html_; a ValueError is shown as a sentence.
+    react: called with the name of the moved control and all controls before the drawing, for
+    controls that move each other. Returns the controls by name.
+    """
+    import ipywidgets
+    from IPython.display import HTML, display
+
+    def drawing() -> HTML:
+        try:
+            return HTML(shown(draw(**{name: control.value for name, control in controls.items()})))
+        except ValueError as why:
+            return HTML(f"<p><b>Not possible:</b> {html.escape(str(why))}.</p>")
+
+    display(ipywidgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"}))
+    picture = display(drawing(), display_id=True)
+    moving = False  # a control that `react` sets calls this again: draw once
+
+    def moved(change) -> None:
+        nonlocal moving
+        with style.DRAWING:  # in threads: one after another, the last with the latest values
+            if moving:
+                return
+            moving = True
+            try:
+                if react:
+                    react(_name(change["owner"], controls), controls)
+            finally:
+                moving = False
+            picture.update(drawing())
+
+    for control in controls.values():
+        control.observe(moved, "value")
+    return controls
+
+
+def _name(owner, controls: dict) -> str:
+    return next(name for name, control in controls.items() if control is owner)
