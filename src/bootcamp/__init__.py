@@ -2,10 +2,11 @@
 
 What a notebook calls, it imports from here: `from bootcamp import launch, runs, check, plots`. Each
 name is loaded when it is first asked for, so that a rank, or a machine without Jupyter, imports
-nothing that it does not use. The rooms (sub-packages) say in their own docstrings what they are
-about; `python tools/rooms.py` draws which imports which.
+nothing that it does not use. Each room (sub-package) says in its docstring what it is about;
+`make rooms` prints which room imports which.
 """
 
+import difflib
 import importlib
 
 # name -> the module it comes from; with a colon, the attribute of that module
@@ -55,7 +56,9 @@ __all__ = list(FRONT_DOOR)
 
 def __getattr__(name: str):
     if name not in FRONT_DOOR:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        near = difflib.get_close_matches(name, FRONT_DOOR, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(FRONT_DOOR)}."
+        raise AttributeError(f"bootcamp has no {name!r}: {hint}", name=name, obj=None)
     place, _, attribute = FRONT_DOOR[name].partition(":")
     module = importlib.import_module(f"{__name__}.{place}")
     found = globals()[name] = getattr(module, attribute) if attribute else module

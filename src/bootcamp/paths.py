@@ -1,9 +1,32 @@
-"""Where things lie. Standard library only."""
+"""The folders of the course. Standard library only.
+
+One installed package may serve many people. So the course's folder is the clone that a notebook or
+a command runs in: the nearest parent of the working directory that is one. Elsewhere it is the
+package's own. BOOTCAMP_LOGS and BOOTCAMP_WORK name other folders for runs and for readers' scripts.
+"""
 
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parent
+
+
+def course_folder(start: Path) -> Path:
+    """The nearest folder from `start` upwards that is a clone, else the one of this package."""
+    for folder in (start, *start.parents):
+        if (folder / "notebooks").is_dir() and (folder / "src" / "_train_cpu.py").is_file():
+            return folder
+    return PACKAGE.parents[1]
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it has been deleted
+        return PACKAGE
+
+
+ROOT = course_folder(_working_directory())
 SRC = ROOT / "src"
 NOTEBOOKS = ROOT / "notebooks"
 LOGS = Path(os.environ.get("BOOTCAMP_LOGS", ROOT / "logs")).resolve()
@@ -12,6 +35,6 @@ WORK = Path(os.environ.get("BOOTCAMP_WORK", NOTEBOOKS / "work")).resolve()  # th
 
 
 def shown(path: Path | str) -> str:
-    """A path as a reader sees it: from the project's folder if it lies in it."""
+    """A path as a reader sees it: relative to the course's folder if it is inside."""
     path = Path(path)
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -1,1 +1,9 @@
-"""TODO_ROOM"""
+"""Runs that prove or measure something, built on the launcher.
+
+`equality` proves that a strategy trains what the baseline trains, and `diagnosis` says what a
+difference may mean. `matmul_peak`, `roofline` and `allreduce_sweep` measure this machine once and
+keep the result. `recorded` shows a recorded run where this machine can't make it.
+
+Read first: equality.
+May import: the top of the package, scripts, theory, records, launcher, numpy.
+"""

@@ -10,7 +10,7 @@ import csv
 from dataclasses import dataclass
 from math import ceil
 
-from bootcamp.paths import SRC
+from bootcamp.paths import PACKAGE
 from bootcamp.theory.model_shapes import constant, layers
 from bootcamp.theory.sharding import FLOAT32, MIXED, rank_bytes
 
@@ -52,7 +52,7 @@ def models() -> dict[str, Gpt]:
     tiny = constant("gpt", "SIZES")["tiny"]
     counted = sum(sum(layer.numbers) for layer in layers("gpt", "tiny"))
     shapes = {"GPT tiny": Gpt(**tiny, vocabulary=constant("gpt", "VOCABULARY"), known=counted)}
-    with open(SRC / "bootcamp" / "theory" / "published" / "gpt_sizes.csv") as file:
+    with open(PACKAGE / "theory" / "published" / "gpt_sizes.csv") as file:
         for row in csv.DictReader(file):
             billion = row["billion_parameters"]
             numbers = (int(row[key]) for key in list(row)[2:7])
@@ -62,7 +62,7 @@ def models() -> dict[str, Gpt]:
 
 def gpus() -> list[int]:
     """Sizes of GPU memory that are sold, in GB."""
-    with open(SRC / "bootcamp" / "theory" / "published" / "gpu_memory.csv") as file:
+    with open(PACKAGE / "theory" / "published" / "gpu_memory.csv") as file:
         return [int(row["gb"]) for row in csv.DictReader(file)]
 
 

@@ -9,7 +9,7 @@ import itertools
 from math import prod
 from typing import NamedTuple
 
-from bootcamp.paths import SRC
+from bootcamp.paths import PACKAGE
 
 GPT2 = "gpt-2"
 GPT2_VOCABULARY = 50257  # Radford et al., Language Models are Unsupervised Multitask Learners, 2019
@@ -47,7 +47,7 @@ def layers(model: str, size: str) -> list[Layer]:
 
 def constant(model: str, name: str):
     """A constant of the model's file, read and not imported: importing it would load torch."""
-    tree = ast.parse((SRC / "bootcamp" / "train" / "models" / f"{SOURCES[model]}.py").read_text())
+    tree = ast.parse((PACKAGE / "train" / "models" / f"{SOURCES[model]}.py").read_text())
     for line in tree.body:
         if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", None) == name:
             return ast.literal_eval(line.value)

@@ -9,7 +9,7 @@ import csv
 from bootcamp.drawing.diagrams import collective as collectives
 from bootcamp.drawing.diagrams import ddp_timeline
 from bootcamp.drawing.diagrams import memory as memories
-from bootcamp.paths import SRC
+from bootcamp.paths import PACKAGE
 from bootcamp.theory import collectives as collective_steps
 from bootcamp.theory import memory as memory_theory
 from bootcamp.widgets import controls as widget
@@ -69,7 +69,7 @@ def _doubling(least: int, most: int) -> list[int]:
 def links() -> dict[str, float]:
     """Bytes per second that a rank sends over some links, by name."""
     rates = {f"{gigabits} Gbit/s": gigabits * 1e9 / 8 for gigabits in GIGABITS}
-    with open(SRC / "bootcamp" / "theory" / "published" / "network.csv") as file:
+    with open(PACKAGE / "theory" / "published" / "network.csv") as file:
         for row in csv.DictReader(file):
             if row["link"].startswith("NVLink"):
                 rates[row["link"]] = float(row["gb_s_per_gpu"]) * 1e9

@@ -1,0 +1,119 @@
+"""Everything that a person makes goes to that person's clone, whoever installed the package."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bootcamp import paths
+
+NOBODY = 65534
+# Another user who may read every file, as this Python may be in a home folder, and write only hers.
+AS_NOBODY = (
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+)
+MAKES = """
+from bootcamp import exercise, launch, predict, variant
+from bootcamp.paths import LOGS, NOTEBOOKS, REFERENCE, ROOT, SRC, WORK
+import bootcamp
+
+print(bootcamp.__file__, ROOT, SRC, NOTEBOOKS, LOGS, WORK, sep="\\n")
+run = launch("ddp", 2, device="cpu", steps=2, global_batch=4, size="tiny", quiet=True)
+print(run.folder)
+print(variant("ddp", "broken", {"optimizer.zero_grad()": ""}))
+exercise.start("data_parallel")
+predict("How many ranks?", answer=2).score(2)
+"""
+
+
+def test_the_nearest_clone_is_the_courses_folder(tmp_path):
+    clone = tmp_path / "mine"
+    inner = clone / "notebooks" / "deep"
+    inner.mkdir(parents=True)
+    assert paths.course_folder(inner) == paths.PACKAGE.parents[1]  # without the scripts no clone
+    (clone / "src").mkdir()
+    (clone / "src" / "_train_cpu.py").touch()
+    for start in (clone, clone / "notebooks", inner):
+        assert paths.course_folder(start) == clone
+    assert paths.course_folder(tmp_path) == paths.PACKAGE.parents[1]
+
+
+def test_two_variables_name_other_folders(tmp_path):
+    code = "from bootcamp.paths import LOGS, WORK; print(LOGS, WORK)"
+    env = {"BOOTCAMP_LOGS": str(tmp_path / "a"), "BOOTCAMP_WORK": str(tmp_path / "b")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env
+    )
+    assert done.stdout.split() == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+@pytest.fixture
+def two_clones():
+    """Two clones in a folder that every user may enter: one is root's, one nobody's."""
+    if os.geteuid() or not shutil.which("setpriv") or _ends_badly([*AS_NOBODY, sys.executable]):
+        pytest.skip("this process can't become another user")
+    place = Path(tempfile.mkdtemp(prefix="bootcamp-clones-"))
+    place.chmod(0o755)
+    for name in ("installed", "own"):
+        for part in ("src", "notebooks"):
+            shutil.copytree(
+                paths.ROOT / part,
+                place / name / part,
+                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "work"),
+            )
+    subprocess.run(["chmod", "-R", "u=rwX,go=rX", str(place)], check=True)
+    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", str(place / "own")], check=True)
+    yield place / "installed", place / "own"
+    shutil.rmtree(place)
+
+
+def _ends_badly(python: list[str]) -> bool:
+    return subprocess.run([*python, "-c", ""], capture_output=True).returncode != 0
+
+
+def files(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def make_as_nobody(package: Path, clone: Path) -> list[str]:
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("BOOTCAMP_LOGS", "BOOTCAMP_WORK")
+    }
+    env |= {"PYTHONPATH": str(package / "src"), "HOME": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [*AS_NOBODY, sys.executable, "-c", MAKES],
+        cwd=clone / "notebooks",
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_two_people_with_two_clones_and_one_environment_share_no_file(two_clones):
+    installed, own = two_clones
+    before, mine = files(installed), files(own)
+    told = make_as_nobody(installed, own)
+    assert told[0] == str(installed / "src" / "bootcamp" / "__init__.py")
+    assert told[1] == str(own)
+    assert all(path.startswith(f"{own}/") for path in told[2:8])
+    assert files(installed) == before
+    made = {path.relative_to(own) for path in set(files(own)) - set(mine)}
+    run = Path(told[6]).relative_to(own)
+    assert {run / "summary.json", Path("logs/variants/broken.py")} <= made
+    assert {Path("notebooks/work/data_parallel.py"), Path("notebooks/work/progress.json")} <= made
+    for path in made:
+        assert (own / path).stat().st_uid == NOBODY
+        assert not stat.S_IMODE((own / path).stat().st_mode) & stat.S_IWOTH
+    command = (own / run / "config.json").read_text()
+    assert str(installed) not in command

@@ -1,0 +1,273 @@
+"""python tools/rooms.py
+
+The rooms of src/bootcamp: how long each is, which rooms it may import, and which it imports. Below
+the table is what breaks a rule: an import against the order, a circle, a library that a room must
+do without, something too long. Exit code 1 if there is any. Standard library only.
+"""
+
+import ast
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "bootcamp"
+TOP = "top"  # the modules beside the rooms: they know no room, and every room may import them
+FRONT_DOOR = "front door"  # __init__.py loads rooms by name when a reader asks
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a room may import: other rooms, and libraries beside the standard one.
+
+    libraries: None is any.
+    """
+
+    imports: tuple[str, ...] = ()
+    libraries: tuple[str, ...] | None = ()
+
+
+# In order, the lowest first: a room imports earlier rooms only.
+ROOMS = {
+    TOP: Room(libraries=("filelock",)),
+    "scripts": Room(),
+    "theory": Room(libraries=("numpy",)),
+    "records": Room(),
+    "train": Room(("theory", "records"), ("torch", "numpy", "filelock", "psutil")),
+    "launcher": Room(("scripts", "records"), ("filelock", "psutil")),
+    "experiments": Room(("scripts", "theory", "records", "launcher"), ("numpy",)),
+    "drawing": Room(("scripts", "theory", "records"), None),
+    "widgets": Room(("scripts", "theory", "records", "launcher", "drawing"), None),
+    "classroom": Room(
+        ("scripts", "theory", "records", "train", "launcher", "experiments", "drawing", "widgets"),
+        None,
+    ),
+}
+# module -> libraries that its functions may load beyond its room's, only when they are called
+LAZILY = {
+    "launcher.forkserver": ("torch",),  # in a process that has become a rank
+    "launcher.ghosts": ("nvitop",),
+    "launcher.live_ranks": ("ipyparallel",),
+    "launcher.progress": ("IPython", "ipywidgets"),
+    "train.deepspeed_state": ("deepspeed",),
+}
+IMPORTERS = ("import_module", "__import__", "run_module")  # functions that import what they name
+LINES_OF_ALL, LINES_OF_A_FILE, LINES_OF_A_CLASS, LINES_OF_A_FUNCTION = 16_500, 400, 200, 60
+
+
+class Module:
+    """One file of the package. name: dotted, from the package on, such as "records.runs"."""
+
+    def __init__(self, path: Path, package: Path):
+        parts = path.relative_to(package).with_suffix("").parts
+        self.path = path
+        self.is_init = parts[-1] == "__init__"
+        self.name = ".".join(parts[:-1] if self.is_init else parts)
+        self.room = parts[0] if len(parts) > 1 else FRONT_DOOR if self.is_init else TOP
+        self.text = path.read_text()
+        self.tree = ast.parse(self.text, str(path))
+
+    def imported(self, tree: ast.AST | None = None) -> set[str]:
+        """Every dotted name that an import names, in functions too, and import_module("...")."""
+        names = set()
+        for node in ast.walk(tree or self.tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                source = self._absolute(node)
+                names |= {f"{source}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(IMPORTERS):
+                names |= {a.value for a in node.args[:1] if isinstance(a, ast.Constant)}
+        return names
+
+    @property
+    def imported_at_once(self) -> set[str]:
+        """As `imported`, without what functions import when they are called."""
+        tree = ast.parse(self.text)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                node.body = []
+        return self.imported(tree)
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module
+        own = ["bootcamp", *self.name.split("."), *(["__init__"] if self.is_init else [])]
+        return ".".join([*own[: -node.level], *([node.module] if node.module else [])])
+
+
+class House:
+    """The modules of a package folder and the arrows between them."""
+
+    def __init__(self, package: Path = PACKAGE):
+        self.package = package
+        modules = [Module(path, package) for path in sorted(package.rglob("*.py"))]
+        self.modules = {module.name: module for module in modules}
+        self.front_door = _front_door(self.modules[""].tree) if "" in self.modules else {}
+
+    def _own(self, name: str) -> str | None:
+        """The module of this package that a dotted name loads; None for another's."""
+        if name.partition(".")[0] != "bootcamp":
+            return None
+        parts = name.split(".")[1:]
+        if parts and parts[0] in self.front_door:
+            return self.front_door[parts[0]]
+        while parts and ".".join(parts) not in self.modules:
+            parts.pop()
+        return ".".join(parts)
+
+    def imports(self, module: Module) -> set[str]:
+        """The package's modules that a module imports, the front door and itself left out."""
+        found = {self._own(name) for name in module.imported()}
+        return found - {None, "", module.name}
+
+    def libraries(self, module: Module) -> set[str]:
+        """Libraries that a module imports although its room does without them."""
+        lazily = set(LAZILY.get(module.name, ()))
+        return _libraries(module.imported()) - lazily | _libraries(module.imported_at_once)
+
+    def arrows(self) -> dict[str, dict[str, str]]:
+        """room -> the other rooms that it imports, each with one import that does so."""
+        found = {room: {} for room in {module.room for module in self.modules.values()}}
+        for module in self.modules.values():
+            for target in sorted(self.imports(module)):
+                room = self.modules[target].room
+                if room != module.room:
+                    found[module.room].setdefault(room, f"{module.name} imports {target}")
+        return found
+
+    def lines(self, room: str | None = None) -> int:
+        """Lines of a room, or of the package: code, comments and data files."""
+        files = [path for path in self.package.rglob("*") if path.is_file()]
+        return sum(_lines(path) for path in files if room in (None, self._room_of(path)))
+
+    def _room_of(self, path: Path) -> str:
+        parts = path.relative_to(self.package).parts
+        return parts[0] if len(parts) > 1 else FRONT_DOOR if parts[0] == "__init__.py" else TOP
+
+
+def _libraries(imported: set[str]) -> set[str]:
+    """What is neither the package's own nor in the standard library."""
+    top = {name.partition(".")[0] for name in imported}
+    return top - sys.stdlib_module_names - {"bootcamp"}
+
+
+def _lines(path: Path) -> int:
+    return 0 if "__pycache__" in path.parts else len(path.read_text().splitlines())
+
+
+def _front_door(tree: ast.Module) -> dict[str, str]:
+    """Names that __init__.py offers, each with its module."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FRONT_DOOR":
+            offered = ast.literal_eval(node.value)
+            return {name: place.partition(":")[0] for name, place in offered.items()}
+    return {}
+
+
+def problems(house: House, rooms: dict[str, Room] = ROOMS) -> list[str]:
+    """What breaks a rule, one sentence each."""
+    return [
+        *_wrong_arrows(house, rooms),
+        *_circles(house),
+        *_wrong_libraries(house, rooms),
+        *_too_long(house),
+    ]
+
+
+def _wrong_arrows(house: House, rooms: dict[str, Room]) -> list[str]:
+    found = []
+    for room, targets in sorted(house.arrows().items()):
+        if room not in (*rooms, FRONT_DOOR):
+            found.append(f"{room} is no room: give it a place in ROOMS of tools/rooms.py")
+            continue
+        may = {TOP, *rooms[room].imports} if room in rooms else set()
+        may -= {room}
+        if room == TOP:
+            may = set()
+        wrong = sorted(set(targets) - may)
+        found += [f"{room} may not import {other}: {targets[other]}" for other in wrong]
+    return found
+
+
+def _circles(house: House) -> list[str]:
+    rooms = {room: set(targets) for room, targets in house.arrows().items()}
+    modules = {name: house.imports(module) for name, module in house.modules.items()}
+    return [
+        f"a circle of {what}: {', '.join(circle)}"
+        for what, graph in (("rooms", rooms), ("modules", modules))
+        for circle in circles(graph)
+    ]
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes that can all be reached from one another, each sorted."""
+    reached = {node: set(targets) for node, targets in graph.items()}
+    for middle in graph:
+        for node in graph:
+            if middle in reached[node]:
+                reached[node] |= reached[middle]
+    groups = {
+        tuple(sorted(other for other in reached[node] if node in reached[other]))
+        for node in graph
+        if node in reached[node]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def _wrong_libraries(house: House, rooms: dict[str, Room]) -> list[str]:
+    found = []
+    for module in house.modules.values():
+        allowed = rooms.get(module.room, Room()).libraries
+        if allowed is not None:
+            wrong = sorted(house.libraries(module) - set(allowed))
+            found += [f"{module.name} may not import {library}" for library in wrong]
+    return found
+
+
+def _too_long(house: House) -> list[str]:
+    found = []
+    for module in house.modules.values():
+        name = module.path.relative_to(house.package)
+        if (lines := len(module.text.splitlines())) > LINES_OF_A_FILE:
+            found.append(f"{name} has {lines} lines: at most {LINES_OF_A_FILE}")
+        for node in ast.walk(module.tree):
+            most = LIMITS.get(type(node))
+            if most and (lines := node.end_lineno - node.lineno + 1) > most:
+                found.append(f"{name}: {node.name} has {lines} lines: at most {most}")
+    if (lines := house.lines()) > LINES_OF_ALL:
+        found.append(f"{house.package.name} has {lines} lines: at most {LINES_OF_ALL}")
+    return found
+
+
+LIMITS = {
+    ast.ClassDef: LINES_OF_A_CLASS,
+    ast.FunctionDef: LINES_OF_A_FUNCTION,
+    ast.AsyncFunctionDef: LINES_OF_A_FUNCTION,
+}
+
+
+def table(house: House, rooms: dict[str, Room] = ROOMS) -> str:
+    """A line for each room, the lowest first: lines, what it may import, what it imports."""
+    arrows, order = house.arrows(), list(rooms)
+    rows = [("room", "lines", "may import", "imports")]
+    for room in [*order, FRONT_DOOR]:
+        may = ", ".join(rooms[room].imports) if room in rooms else "nothing until asked"
+        imports = sorted(set(arrows.get(room, ())) - {TOP}, key=order.index)
+        rows.append((room, f"{house.lines(room):,}", may or "-", ", ".join(imports) or "-"))
+    rows.append(("all", f"{house.lines():,}", "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}".rstrip() for a, b, c, d in rows
+    )
+
+
+def main() -> int:
+    house = House()
+    print(table(house))
+    found = problems(house)
+    print("\n" + "\n".join(found) if found else "\nNo circle, no import against the order.")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
