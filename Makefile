@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export PYTHONDONTWRITEBYTECODE ?= 1
 
-.PHONY: help lab test horovod drills bench course notebooks slides kit preflight reset catch-up clean
+.PHONY: help lab test horovod drills bench course notebooks readme slides kit preflight reset catch-up clean
 
 help:  ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
@@ -52,6 +52,9 @@ course: $(READY)  ## all notebooks in order, with figures and a report of this m
 
 notebooks: $(READY)  ## notebooks/*.ipynb from notebooks/sources/*.py
 	$(PY) tools/notebooks.py
+
+readme: $(READY)  ## README.md's map from notebooks/lessons.toml
+	$(PY) tools/lessons.py
 
 slides: $(READY)  ## slides/build/*.html and *.pdf from slides/*.md (RECORDS=logs/laptop: your own runs)
 	$(PY) tools/slides.py $(if $(RECORDS),--records $(RECORDS))

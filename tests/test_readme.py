@@ -1,13 +1,20 @@
 """What README.md names is there: files, links, make targets, flags, functions, lessons."""
 
-import importlib
+import ast
 import re
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+import bootcamp
+from bootcamp.scripts import family
+
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import lessons  # noqa: E402
+
 PAGES = ("README.md", "logs/README.md", "slides/README.md")
 SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".js")
 # there only after a command, and ignored by git
@@ -44,14 +51,6 @@ def exists(page: str, path: str) -> bool:
 def targets() -> set[str]:
     """The targets of the Makefile that are meant for people."""
     return set(re.findall(r"^([a-z-]+):.*##", text("Makefile"), re.MULTILINE))
-
-
-def lessons() -> dict[str, str]:
-    """{"00 Start here": "notebooks/00_start_here.ipynb"} of the map; "" where it is not here."""
-    rows = re.findall(
-        r"^\| (?:\[)?(\d\d[a-z]? [^|\]]+?)(?:\]\(([^)]+)\))? \|", text("README.md"), re.MULTILINE
-    )
-    return dict(rows)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -102,31 +101,87 @@ def test_every_flag_exists():
 def test_every_function_exists(page):
     calls = {match for line in quoted(page) for match in re.findall(r"([\w.]+)\(", line)}
     for call in calls:
-        module, _, name = call.rpartition(".")
-        owner = importlib.import_module(f"bootcamp.{module or call}")
-        assert hasattr(owner, name), call
+        owner = bootcamp
+        for name in call.split("."):
+            assert hasattr(owner, name), call
+            owner = getattr(owner, name)
+        assert callable(owner), call
 
 
-def test_the_map_is_the_notebooks_that_are_here():
-    here = {path for path in lessons().values() if path}
-    assert here == {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
-    numbers = [name.split()[0] for name in lessons()]
-    assert len(numbers) == len(set(numbers))
+def test_the_map_is_that_of_the_lessons_data():
+    assert lessons.with_map(text("README.md")) == text("README.md")
+    assert lessons.course_map().count("](notebooks/") == len(lessons.lessons())
 
 
-def test_a_lesson_has_minutes_or_says_that_it_is_not_here():
-    for line in text("README.md").splitlines():
-        if match := re.match(r"\| \[?(\d\d[a-z]?) ", line):
-            name, _, minutes, needs = (cell.strip() for cell in line.strip("|").split("|"))
-            if name.startswith("["):
-                assert int(minutes) > 0, match[1]
-                assert needs, match[1]
-            else:
-                assert (minutes, needs) == ("", "not here yet"), match[1]
+@pytest.mark.parametrize(
+    "damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("| 11 S", "| 12 S")]
+)
+def test_a_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, monkeypatch, capsys):
+    right = text("README.md")
+    page = tmp_path / "README.md"
+    page.write_text(right.replace(*damage))
+    assert page.read_text() != right
+    monkeypatch.setattr(lessons, "README", page)
+    monkeypatch.setattr(sys, "argv", ["lessons.py", "--check"])
+    assert lessons.main() == 1
+    assert "Run `make readme`" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["lessons.py"])
+    assert lessons.main() == 0
+    assert page.read_text() == right
+
+
+def test_without_its_marks_the_map_is_not_guessed():
+    with pytest.raises(lessons.LessonError, match="the marks of the map are missing"):
+        lessons.with_map(text("README.md").replace(lessons.END, ""))
+
+
+def test_the_lessons_data_is_true_of_the_lessons():
+    """Notebooks, minutes, exercises, scripts and tests are those that are there."""
+    known = lessons.lessons()
+    here = sorted((ROOT / "notebooks" / "sources").glob("*.py"))
+    assert [lesson.source for lesson in known.values()] == here
+    assert list(lessons.everything()) == sorted(lessons.everything())
+    for number, lesson in known.items():
+        source = lesson.source.read_text()
+        assert source.startswith(f"# %% [markdown]\n# # {number} "), number
+        assert f"**{lesson.minutes} minutes**" in source, number
+        assert set(lesson.exercises) == exercises_in(source), number
+        assert all((ROOT / "tests" / name).exists() for name in lesson.tests), number
+        assert lesson.tests, number
+        assert lesson.needs, number
+        for other in re.findall(r"\d\d[a-z]?", sentence_of_needs(source)):
+            assert other in lessons.path_to(number), f"{number} says that it is after {other}"
+    scripts = [name for lesson in known.values() for name in lesson.scripts]
+    assert sorted(scripts) == sorted(family.SCRIPTS), "each script belongs to one lesson"
+
+
+def exercises_in(source: str) -> set[str]:
+    """The names that a notebook's cells give to exercise.start and exercise.check."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    wanted = ("exercise.start", "exercise.check")
+    return {call.args[0].value for call in calls if ast.unparse(call.func) in wanted}
+
+
+def sentence_of_needs(source: str) -> str:
+    """What a lesson's head says of the lessons before it: "after lessons 04 and 06"."""
+    head = " ".join(line.strip("# ") for line in source.split("# %%")[1].splitlines())
+    said = re.search(r"\bafter lessons? (\d\d[a-z]?(?:(?:, | and )\d\d[a-z]?)*)", head)
+    return said[1] if said else ""
+
+
+def test_what_a_lesson_needs_is_found_through_others():
+    assert lessons.path_to("00") == []
+    assert lessons.path_to("04") == ["00"]
+    assert lessons.path_to("06") == ["00", "04"]
+    assert lessons.path_to("08") == ["00", "04", "06", "07"]
+    with pytest.raises(lessons.LessonError, match="There is no lesson 99: give LESSON= one of 00,"):
+        lessons.path_to("99")
 
 
 def test_record_keys_are_those_that_the_record_writes():
-    source = "".join(text(f"src/bootcamp/{name}.py") for name in ("record", "summary", "launch"))
+    rooms = ("records", "train", "launcher")
+    files = [path for room in rooms for path in (ROOT / "src" / "bootcamp" / room).glob("*.py")]
+    source = "".join(path.read_text() for path in files)
     table = [line.split("|")[1] for line in text("logs/README.md").splitlines() if "|" in line]
     keys = [key for cell in table for key in re.findall(r"`(\w+)`", cell)]
     assert len(keys) > 15

@@ -1,0 +1,186 @@
+"""python tools/lessons.py [--check]
+
+Read notebooks/lessons.toml, and write what README.md shows of it: the map of the course, between
+its two marks. --check writes nothing and fails where README.md is not as it would be written.
+"""
+
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "notebooks" / "lessons.toml"
+README = ROOT / "README.md"
+BEGIN, END = (
+    "<!-- map: `make readme` writes it from notebooks/lessons.toml -->",
+    "<!-- end of map -->",
+)
+SLIDE = re.compile(r"^# .*\{.*\bminutes=(\d+)", re.MULTILINE)
+
+
+class LessonError(Exception):
+    """A lesson that is not there, or data that can't be right. Its text says which and why."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson; notebooks/lessons.toml explains the fields. A planned one has no file."""
+
+    number: str
+    title: str
+    teaches: str
+    file: str = ""
+    minutes: int = 0
+    needs: str = ""
+    after: tuple[str, ...] = ()
+    exercises: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+
+    @property
+    def notebook(self) -> Path:
+        return ROOT / "notebooks" / f"{self.file}.ipynb"
+
+    @property
+    def source(self) -> Path:
+        return ROOT / "notebooks" / "sources" / f"{self.file}.py"
+
+    @property
+    def deck(self) -> Path:
+        return ROOT / "slides" / f"{self.file}.md"
+
+    @property
+    def deck_minutes(self) -> int:
+        return minutes_of_deck(self.deck.read_text())
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of an agenda: minutes from its beginning, of which the first deck_minutes are slides.
+
+    lesson: None for a break and the like.
+    """
+
+    begins: int
+    minutes: int
+    deck_minutes: int
+    title: str
+    lesson: Lesson | None
+    remark: str
+
+
+@dataclass(frozen=True)
+class Agenda:
+    name: str
+    audience: str
+    most_minutes: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def minutes(self) -> int:
+        return sum(block.minutes for block in self.blocks)
+
+
+@cache
+def everything() -> dict[str, Lesson]:
+    """{number: lesson}, planned ones among them, in the order of the course."""
+    rows = tomllib.loads(DATA.read_text())["lesson"]
+    as_tuples = [{k: tuple(v) if isinstance(v, list) else v for k, v in r.items()} for r in rows]
+    return {row["number"]: Lesson(**row) for row in as_tuples}
+
+
+def lessons() -> dict[str, Lesson]:
+    """{number: lesson} of those that are here."""
+    return {number: lesson for number, lesson in everything().items() if lesson.file}
+
+
+def find(number: str | None) -> Lesson:
+    """A lesson that is here, by its number. Raises LessonError, which lists them."""
+    if number not in lessons():
+        given = f"There is no lesson {number}" if number else "No lesson was given"
+        raise LessonError(f"{given}: give LESSON= one of {', '.join(lessons())}.")
+    return lessons()[number]
+
+
+def path_to(number: str) -> list[str]:
+    """The lessons that one needs, directly or through another, in the order of the course."""
+    needed, open_ones = set(), [number]
+    while open_ones:
+        new = set(find(open_ones.pop()).after) - needed
+        open_ones += new
+        needed |= new
+    return [name for name in lessons() if name in needed]
+
+
+def minutes_of_deck(text: str) -> int:
+    return sum(int(minutes) for minutes in SLIDE.findall(text))
+
+
+@cache
+def agendas() -> dict[str, Agenda]:
+    """{name: agenda}. Raises LessonError for a lesson that is not here."""
+    return {row["name"]: _agenda(**row) for row in tomllib.loads(DATA.read_text())["agenda"]}
+
+
+def _agenda(name: str, audience: str, most_minutes: int, blocks: list[dict]) -> Agenda:
+    done, now, before = [], 0, set()
+    for row in blocks:
+        remark, lesson, deck_minutes = row.get("remark", ""), None, 0
+        if "lesson" in row:
+            lesson = find(row["lesson"])
+            deck_minutes = lesson.deck_minutes if row.get("deck", True) else 0
+            if missing := set(lesson.after) - before - set(row.get("skips", ())):
+                raise LessonError(f"{name}: lesson {lesson.number} comes before {missing}")
+            before.add(lesson.number)
+        title = f"{lesson.number} {lesson.title}" if lesson else row["what"]
+        minutes = deck_minutes + row.get("minutes", lesson.minutes if lesson else 0)
+        done.append(Block(now, minutes, deck_minutes, title, lesson, remark))
+        now += minutes
+    return Agenda(name, audience, most_minutes, tuple(done))
+
+
+def course_map() -> str:
+    """The map of the course as a Markdown table."""
+    lines = [
+        "| Lesson | What it teaches | Minutes | What it needs |",
+        "|---|---|--:|---|",
+    ]
+    for lesson in everything().values():
+        name = f"{lesson.number} {lesson.title}"
+        if lesson.file:
+            name = f"[{name}](notebooks/{lesson.file}.ipynb)"
+        needs = lesson.needs or "not here yet"
+        lines.append(f"| {name} | {lesson.teaches} | {lesson.minutes or ''} | {needs} |")
+    return "\n".join(lines)
+
+
+def with_map(readme: str) -> str:
+    """README.md's text with today's map between its marks. Raises LessonError without the marks."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise LessonError(f"README.md: the marks of the map are missing: {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{course_map()}\n{END}{after}"
+
+
+def main() -> int:
+    text = README.read_text()
+    try:
+        wanted = with_map(text)
+    except LessonError as error:
+        print(error)
+        return 1
+    if text == wanted:
+        return 0
+    if "--check" in sys.argv[1:]:
+        print("README.md's map is not that of notebooks/lessons.toml. Run `make readme`.")
+        return 1
+    README.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
