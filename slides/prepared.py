@@ -9,15 +9,14 @@ import csv
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.diagrams import (
-    basics,
-    checkpoints,
     dataparallel,
     horovod,
     hsdp,
-    layers,
-    onedevice,
-    pipeline,
-    zero,
+    model_parallel,
+    pipeline_gantt,
+    saved_checkpoints,
+    single_device,
+    zero_stages,
 )
 from bootcamp.drawing.style import origins
 from bootcamp.paths import SRC
@@ -60,7 +59,7 @@ def gpu_speeds() -> Figure:
         }
         for gpu in gpus
     ]
-    figure = basics.speeds(rows, gpus[0]["source"])
+    figure = single_device.speeds(rows, gpus[0]["source"])
     foot = figure.get_supxlabel().replace("Blue square: measured here. ", "")
     figure.supxlabel(foot, x=0.012, ha="left")
     return figure
@@ -72,7 +71,7 @@ def kept_activations(samples: int = 32) -> Figure:
 
     count, width, heads, context = gpt.SIZES["tiny"].values()
     number = 4 * samples * context
-    return onedevice.held_over_a_step(count, number * (16 * width + heads + 4), number * width)
+    return single_device.held_over_a_step(count, number * (16 * width + heads + 4), number * width)
 
 
 def devices_of_data_parallel(run) -> Figure:
@@ -114,7 +113,7 @@ def what_fits() -> Figure:
             numbers = context * (count * (16 * width + heads + 4) + 2 * width + 2 + 256)
             gigabytes = (ADAMW_BYTES * parameters + 4 * samples * numbers) / 1e9
             points.append((parameters, gigabytes))
-    return layers.what_fits(needs, _gpus_by_memory())
+    return model_parallel.what_fits(needs, _gpus_by_memory())
 
 
 def _gpus_by_memory() -> dict[str, float]:
@@ -147,13 +146,13 @@ def whole_and_cut() -> Figure:
         pipeline_schedules.plan("gpipe", 4, 1), forward_seconds=8, backward_seconds=16
     )
     charts = {"the whole batch": whole, "8 micro-batches": _theory("gpipe", 4, 8)}
-    return pipeline.gantt(charts, "The same batch on four ranks: whole, and cut into eight")
+    return pipeline_gantt.gantt(charts, "The same batch on four ranks: whole, and cut into eight")
 
 
 def some_schedules(*wanted: str) -> Figure:
     """Schedules of 4 ranks and 8 micro-batches on one scale. By theory."""
     charts = {name: _theory(name, 4, 8) for name in wanted}
-    return pipeline.gantt(charts, "4 ranks, 8 micro-batches, the same work")
+    return pipeline_gantt.gantt(charts, "4 ranks, 8 micro-batches, the same work")
 
 
 def planned_and_measured(run) -> Figure:
@@ -166,7 +165,7 @@ def planned_and_measured(run) -> Figure:
     title = (
         f"{flags['schedule'].upper()} on {run.world} ranks, {flags['micro_batches']} micro-batches"
     )
-    return _with_origin(pipeline.gantt(charts, title, "milliseconds", scale=1e3), [run])
+    return _with_origin(pipeline_gantt.gantt(charts, title, "milliseconds", scale=1e3), [run])
 
 
 def sharded(*runs) -> Figure:
@@ -183,7 +182,7 @@ def sharded(*runs) -> Figure:
             each = sharding.FLOAT32
             parts = sharding.rank_bytes(numbers, row, stages[run.strategy], each)
             formula[name] = sum(parts.values())
-    return zero.held(rows, formula, runs)
+    return zero_stages.held(rows, formula, runs)
 
 
 def zero_published() -> Figure:
@@ -193,19 +192,19 @@ def zero_published() -> Figure:
     for row in rows:
         size, ranks, stage = (int(row[key]) for key in ("parameters", "ranks", "stage"))
         computed[stage] = sharding.rank_bytes(size, ranks, stage, sharding.MIXED)
-    return zero.published(computed, rows)
+    return zero_stages.published(computed, rows)
 
 
 def resumed(baseline, *attempts) -> Figure:
     """Runs that go on where the one before ended, over one that never stopped."""
-    return checkpoints.one_after_the_other(
+    return saved_checkpoints.one_after_the_other(
         baseline, list(attempts), names(attempts), "Three runs, one training"
     )
 
 
 def how_often(failures: int, days: int) -> Figure:
     """Time lost by the interval between saves, when so many failures come in so many days."""
-    return checkpoints.how_often([1, 10, 60, 600], days * 86400 / failures)
+    return saved_checkpoints.how_often([1, 10, 60, 600], days * 86400 / failures)
 
 
 def link_ranking(*runs) -> Figure:

@@ -153,7 +153,7 @@ def test_first_notebook_runs_by_run_all(lab, page):
 
 
 CLASSROOM = {
-    "slider": "from bootcamp import explorer\n\ncontrols = explorer.explore()",
+    "slider": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
     "prediction": "from bootcamp import predict\n\n"
     'guess = predict("How many?", unit="MB", answer=None)\nguess',
     "exercise": "from bootcamp import exercise\n\n\ndef throughput(seconds, samples, warm_up):\n"

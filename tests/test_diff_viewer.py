@@ -115,7 +115,7 @@ def test_the_drop_downs_choose(monkeypatch):
 
     picture = Picture()
     monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
-    controls = diff_viewer.view("ddp")
+    controls = diff_viewer.show("ddp")
     controls["script"].value = "fsdp"
     assert "_train_fsdp.py: " in picture.html
     assert "added to _train_ddp.py" in picture.html

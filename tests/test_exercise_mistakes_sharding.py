@@ -137,10 +137,10 @@ def test_the_lowest_stage_fits_and_the_one_below_does_not(case):
 @pytest.mark.parametrize("case", sharding.SAVES.cases)
 def test_steps_between_saves_are_the_best_interval(case):
     pytest.importorskip("matplotlib")
-    from bootcamp.drawing.diagrams import checkpoints
+    from bootcamp.drawing.diagrams import saved_checkpoints
 
     parameters, rate, hosts, days, step_seconds = case
-    best = checkpoints.best_interval(12 * parameters / rate, days * 86400 / hosts)
+    best = saved_checkpoints.best_interval(12 * parameters / rate, days * 86400 / hosts)
     assert sharding.steps_between_saves(*case) * step_seconds == pytest.approx(best)
 
 

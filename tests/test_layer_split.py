@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import pytest
 
-from bootcamp.drawing.diagrams import layers
+from bootcamp.drawing.diagrams import model_parallel
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
@@ -64,10 +64,10 @@ def test_activations_and_their_gradient_cross_the_cut(split):
 
 
 def test_one_rank_works_at_a_time(split):
-    rows = layers.actions(split)
-    assert layers.at_once(rows) == 1
-    assert 0 < layers.median_utilisation(rows) <= 1 / RANKS
-    last = layers.who_works(split, step=5)
+    rows = model_parallel.actions(split)
+    assert model_parallel.at_once(rows) == 1
+    assert 0 < model_parallel.median_utilisation(rows) <= 1 / RANKS
+    last = model_parallel.who_works(split, step=5)
     assert "rank 1 backward" in last.alt
 
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import checkpoints as pictures  # noqa: E402
+from bootcamp.drawing.diagrams import saved_checkpoints as diagrams  # noqa: E402
 
 
 class MadeUp:
@@ -29,7 +29,7 @@ def said(figure):
 
 
 def test_a_save_beside_never_leaves_a_torn_file():
-    figure = pictures.two_ways_to_save()
+    figure = diagrams.two_ways_to_save()
     assert said(figure).count("TORN") == 1
     assert "no moment with a torn file" in figure.alt
 
@@ -37,7 +37,7 @@ def test_a_save_beside_never_leaves_a_torn_file():
 def test_pieces_are_drawn_where_the_metadata_has_them():
     halves = [{"file": f"__{k}_0.distcp", "offsets": (4 * k, 0), "sizes": (4, 6)} for k in (0, 1)]
     columns = [{"file": f"__{k}_0.distcp", "offsets": (0, 3 * k), "sizes": (8, 3)} for k in (0, 1)]
-    figure = pictures.pieces("a.weight", (8, 6), {"rows cut": halves, "columns cut": columns})
+    figure = diagrams.pieces("a.weight", (8, 6), {"rows cut": halves, "columns cut": columns})
     assert "rows cut: __0_0.distcp has rows 0 to 3, columns 0 to 5" in figure.alt
     assert "__1_0.distcp has rows 0 to 7, columns 3 to 5" in figure.alt
     assert said(figure).replace("\n", "").count("__1_0.distcp") == 2
@@ -46,7 +46,7 @@ def test_pieces_are_drawn_where_the_metadata_has_them():
 def test_runs_one_after_the_other_name_their_distance():
     whole = MadeUp([3.0, 2.0, 1.5, 1.2])
     runs = [MadeUp([3.0, 2.0]), MadeUp([1.5, 1.3], first=2), MadeUp([])]
-    figure = pictures.one_after_the_other(whole, runs, ["a", "b", "c"], "A title")
+    figure = diagrams.one_after_the_other(whole, runs, ["a", "b", "c"], "A title")
     assert "a: steps 0 to 1, at most 0.0e+00 from the baseline" in figure.alt
     assert "b: steps 2 to 3, at most 1.0e-01" in figure.alt
     assert "c:" not in figure.alt, "a run without a step has nothing to draw"
@@ -54,19 +54,19 @@ def test_runs_one_after_the_other_name_their_distance():
 
 def test_a_save_is_borne_by_the_step_after_it():
     run = MadeUp([1.0] * 6, seconds=[9.0, 0.1, 0.5, 0.1, 0.7, 0.2])
-    bearing, others = pictures.bearing_a_save(run, 2)
+    bearing, others = diagrams.bearing_a_save(run, 2)
     assert bearing == [0.5, 0.7]
-    assert pictures.median(others) == 0.1
-    assert pictures.median(bearing) == pytest.approx(0.6)
-    assert "0.500 and 0.700 s in the steps after a save" in pictures.step_times({"a": run}, 2).alt
+    assert diagrams.median(others) == 0.1
+    assert diagrams.median(bearing) == pytest.approx(0.6)
+    assert "0.500 and 0.700 s in the steps after a save" in diagrams.step_times({"a": run}, 2).alt
 
 
 @pytest.mark.parametrize("save", [1, 60])
 def test_the_best_interval_is_the_best(save):
     failures = 3600.0
-    best = pictures.best_interval(save, failures)
+    best = diagrams.best_interval(save, failures)
     assert best == math.sqrt(2 * save * failures)
-    lowest = pictures.lost_share(best, save, failures)
+    lowest = diagrams.lost_share(best, save, failures)
     assert lowest == pytest.approx(math.sqrt(2 * save / failures))
-    assert all(pictures.lost_share(best * f, save, failures) > lowest for f in (0.9, 1.1))
-    assert f"every {best / 60:.1f} minutes" in pictures.how_often([save], failures).alt
+    assert all(diagrams.lost_share(best * f, save, failures) > lowest for f in (0.9, 1.1))
+    assert f"every {best / 60:.1f} minutes" in diagrams.how_often([save], failures).alt

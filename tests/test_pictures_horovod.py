@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import horovod as pictures  # noqa: E402
+from bootcamp.drawing.diagrams import horovod as diagrams  # noqa: E402
 from bootcamp.experiments import recorded
 from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT, SRC  # noqa: E402
 from bootcamp.records import runs  # noqa: E402
@@ -43,7 +43,7 @@ def ring_records(world=3):
 def test_the_ring_is_drawn_as_the_ranks_printed_it(world):
     records = ring_records(world)
     assert all(sum(record["held"][-1], []) == record["total"] for record in records)
-    figure = pictures.ring(records)
+    figure = diagrams.ring(records)
     words = said(figure)
     assert words.count("▶") - 1 == world * 2 * (world - 1), "one more explains the mark"
     assert f"after step {2 * (world - 1)}" in words
@@ -79,7 +79,7 @@ def horovod_file(folder, fused=True, closed=True):
 
 @pytest.mark.parametrize(("fused", "all_reduces"), [(True, 2), (False, 3)])
 def test_fused_tensors_are_one_all_reduce(tmp_path, fused, all_reduces):
-    steps = pictures.read_timeline(horovod_file(tmp_path, fused))
+    steps = diagrams.read_timeline(horovod_file(tmp_path, fused))
     assert [step["all_reduces"] for step in steps] == [all_reduces] * 2
     tensors = {tensor for tensor, *_ in steps[1]["spans"]}
     assert tensors == {"weight", "bias", "mean_loss"}
@@ -88,33 +88,33 @@ def test_fused_tensors_are_one_all_reduce(tmp_path, fused, all_reduces):
 
 def test_a_timeline_may_be_cut_off_or_compressed(tmp_path):
     path = horovod_file(tmp_path, closed=False)
-    whole = pictures.read_timeline(path)
+    whole = diagrams.read_timeline(path)
     assert len(whole) == 2
     with gzip.open(f"{path}.gz", "wt") as file:
         file.write(path.read_text())
     path.unlink()
-    assert pictures.read_timeline(path) == whole
+    assert diagrams.read_timeline(path) == whole
 
 
 def test_the_timeline_says_what_it_shows():
     run = recorded.Run(LESSON / "timeline")
-    steps = pictures.read_timeline(run.folder / "timeline.json")
-    figure = pictures.timeline(steps[-1], run)
+    steps = diagrams.read_timeline(run.folder / "timeline.json")
+    figure = diagrams.timeline(steps[-1], run)
     assert f"{steps[-1]['all_reduces']} all-reduces" in figure.get_suptitle()
     assert "78 tensors" in figure.alt
     assert "recorded run timeline" in figure.alt
     looks = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert looks == [words for words, _ in pictures.ACTIVITIES.values()]
+    assert looks == [words for words, _ in diagrams.ACTIVITIES.values()]
 
 
 def test_published_numbers_name_their_source():
     with open(SRC / "bootcamp" / "theory" / "published" / "horovod.csv") as file:
         rows = list(csv.DictReader(file))
     assert all("Horovod 0.28.1" in row["source"] for row in rows)
-    figure = pictures.published_scaling(rows)
+    figure = diagrams.published_scaling(rows)
     assert "VGG-16 68 %" in figure.alt
     assert rows[0]["source"] in figure.alt
-    assert "coordinator" in pictures.inside().alt
+    assert "coordinator" in diagrams.inside().alt
 
 
 def experiments():

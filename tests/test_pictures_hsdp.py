@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import hsdp as pictures  # noqa: E402
+from bootcamp.drawing.diagrams import hsdp as diagrams  # noqa: E402
 from bootcamp.experiments import recorded
 from bootcamp.paths import REFERENCE, ROOT, SRC  # noqa: E402
 from bootcamp.theory import sharding  # noqa: E402
@@ -24,9 +24,9 @@ STRATEGIES = {
 
 
 def test_the_pictures_say_what_they_show():
-    figure = pictures.two_hosts("200mbit")
+    figure = diagrams.two_hosts("200mbit")
     assert "no more than 200mbit" in figure.alt
-    figure = pictures.rings()
+    figure = diagrams.rings()
     assert "1.5 times the model in a step with DDP, 2.25 times with FSDP" in figure.alt
     assert "of one part each: 1 times the model" in figure.alt
 
@@ -34,7 +34,7 @@ def test_the_pictures_say_what_they_show():
 def test_the_ranking_says_its_values_and_their_origin():
     free = {"HSDP": recorded.Run(LESSON / "hsdp-open")}
     slow = {"HSDP": recorded.Run(LESSON / "hsdp-slow")}
-    figure = pictures.ranking(free, slow, {"HSDP": 0.589})
+    figure = diagrams.ranking(free, slow, {"HSDP": 0.589})
     assert "at 200mbit" in figure.get_suptitle()
     assert "of which the link by formula 0.589 s" in figure.alt
     assert "recorded run hsdp-slow" in figure.alt

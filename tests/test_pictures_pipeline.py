@@ -1,13 +1,15 @@
 """Notebook 06b's pictures and its explorer, without a browser."""
 
+import contextlib
+
 import pytest
 
 pytest.importorskip("matplotlib")
 
 from bootcamp.drawing import style
-from bootcamp.drawing.diagrams import pipeline as pictures  # noqa: E402
+from bootcamp.drawing.diagrams import pipeline_gantt as diagrams  # noqa: E402
 from bootcamp.theory import pipeline_schedules
-from bootcamp.widgets import explorer  # noqa: E402
+from bootcamp.widgets import simulators  # noqa: E402
 
 
 def spans_of(schedule, ranks=2, micro_batches=4):
@@ -17,7 +19,7 @@ def spans_of(schedule, ranks=2, micro_batches=4):
 @pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_a_chart_has_a_box_for_each_action(schedule):
     spans = spans_of(schedule)
-    drawn = pictures.gantt({schedule: spans}, "title")
+    drawn = diagrams.gantt({schedule: spans}, "title")
     (axes,) = drawn.axes
     frames = [bars for bars in axes.collections if not len(bars.get_facecolor())]
     boxes = [path.get_extents() for bars in frames for path in bars.get_paths()]
@@ -31,15 +33,15 @@ def test_a_chart_has_a_box_for_each_action(schedule):
 
 def test_theory_and_measurement_share_an_axis():
     charts = {"planned": spans_of("1f1b"), "measured": spans_of("gpipe")}
-    drawn = pictures.gantt(charts, "both", "milliseconds", scale=1e3)
+    drawn = diagrams.gantt(charts, "both", "milliseconds", scale=1e3)
     above, below = drawn.axes
     assert above.get_xlim() == below.get_xlim()
     assert "milliseconds" in below.get_xlabel()
 
 
 def test_what_is_in_flight_counts_whole_micro_batches():
-    assert "in flight at most 4, 4" in pictures.facts(spans_of("gpipe"))
-    assert "in flight at most 2.5, 1.5" in pictures.facts(spans_of("interleaved"))
+    assert "in flight at most 4, 4" in diagrams.facts(spans_of("gpipe"))
+    assert "in flight at most 2.5, 1.5" in diagrams.facts(spans_of("interleaved"))
 
 
 def test_what_ranks_hold_is_drawn():
@@ -48,33 +50,39 @@ def test_what_ranks_hold_is_drawn():
         for name in ("gpipe", "1f1b")
         for rank in range(2)
     ]
-    drawn = pictures.held_by_schedule(rows, "made up")
+    drawn = diagrams.held_by_schedule(rows, "made up")
     assert "1f1b rank 1: 3.0 MB" in drawn.alt
     assert "made up" in drawn.alt
     assert len(drawn.axes[0].patches) == 4
 
 
 def test_the_cut_is_drawn():
-    assert "four stages" in pictures.cut_model().alt
+    assert "four stages" in diagrams.cut_model().alt
 
 
-def test_the_explorer_draws_any_choice_or_says_why_not():
+def test_any_choice_is_drawn_or_refused_with_the_reason():
     for schedule in pipeline_schedules.SCHEDULES:
         for ranks, m in ((1, 1), (3, 7)):
-            assert explorer.draw(schedule, ranks, m).startswith(("<img", "<p><b>Not possible"))
-    assert "needs at least 4 micro-batches" in explorer.draw("1f1b", 4, 3)
-    assert "at most 100 %, 100 %" in explorer.draw("gpipe", 2, 8)
-    assert "at most 25 %, 12 %" in explorer.draw("1f1b", 2, 8)
+            with contextlib.suppress(pipeline_schedules.Impossible):
+                assert f"{ranks} ranks" in diagrams.explored(schedule, ranks, m).alt
+    with pytest.raises(pipeline_schedules.Impossible, match="needs at least 4 micro-batches"):
+        diagrams.explored("1f1b", 4, 3)
+    assert "at most 100 %, 100 %" in diagrams.explored("gpipe", 2, 8).alt
+    assert "at most 25 %, 12 %" in diagrams.explored("1f1b", 2, 8).alt
 
 
 def test_a_measured_run_is_laid_below():
     spans = spans_of("interleaved")
-    assert explorer.choices_of(spans) == {"schedule": "interleaved", "ranks": 2, "micro_batches": 4}
-    drawn = explorer.draw("interleaved", 2, 4, spans)
+    assert simulators.choices_of(spans) == {
+        "schedule": "interleaved",
+        "ranks": 2,
+        "micro_batches": 4,
+    }
+    drawn = diagrams.explored("interleaved", 2, 4, spans).alt
     assert "in theory: " in drawn
     assert "measured: " in drawn
     with pytest.raises(ValueError, match="no schedule's plan"):
-        explorer.choices_of([span for span in spans if span.action.micro_batch != 1])
+        simulators.choices_of([span for span in spans if span.action.micro_batch != 1])
 
 
 class Picture:
@@ -90,7 +98,7 @@ def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch):
 
     picture = Picture()
     monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
-    controls = explorer.explore({"mine": spans_of("dualpipe", 2, 5)}, schedule="gpipe")
+    controls = simulators.pipeline_schedule({"mine": spans_of("dualpipe", 2, 5)}, schedule="gpipe")
     controls["ranks"].value = 3
     assert "gpipe, 3 ranks, 8 micro-batches" in picture.html
     assert "measured" not in picture.html
@@ -98,9 +106,9 @@ def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch):
     assert "dualpipe, 2 ranks, 5 micro-batches" in picture.html
     assert "measured" in picture.html
     controls["micro_batches"].value = 3
-    assert controls["run"].value == explorer.NO_RUN
+    assert controls["run"].value == simulators.NO_RUN
     assert "Not possible" in picture.html
     controls["micro_batches"].value = 8
     assert "dualpipe, 2 ranks, 8 micro-batches" in picture.html
-    begun = explorer.explore({"mine": spans_of("dualpipe", 2, 5)}, run="mine")
+    begun = simulators.pipeline_schedule({"mine": spans_of("dualpipe", 2, 5)}, run="mine")
     assert begun["schedule"].value == "dualpipe"

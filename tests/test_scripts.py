@@ -130,7 +130,7 @@ def test_diff_shows_signs_without_colour():
 def test_the_package_hides_no_strategy(path):
     """Wrapping, process groups and collectives stand in the scripts, never in the package."""
     allowed = HIDDEN_BY_NAME.get(path.name, set())
-    if path.parent.name == "pictures" or path in WORDS_OF_LESSONS:
+    if path.parent.name == "diagrams" or path in WORDS_OF_LESSONS:
         return  # draws and names them in labels; the next test sees that it cannot call them
     found = {name for name in named(path) if NEVER_HIDDEN.search(name)} - allowed
     assert not {name for name in found if " " not in name}, found

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 import slides  # noqa: E402
 from bootcamp.drawing import plots  # noqa: E402
-from bootcamp.drawing.diagrams import ddp  # noqa: E402
+from bootcamp.drawing.diagrams import ddp_overview  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
 
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
@@ -188,7 +188,7 @@ def test_letters_of_a_figure_are_large_and_stay_in_their_boxes():
         slides.embed.to_html(figure, 465, title=True)
         sizes = [text.get_fontsize() for text in figure.findobj(Text) if len(text.get_text()) > 2]
         assert min(sizes) * slides.embed.PLOT_PX_PER_INCH / 72 >= SMALLEST_PX - 0.5
-    drawn = ddp.overlap()
+    drawn = ddp_overview.overlap()
     words = {text.get_text() for text in drawn.findobj(Text)}
     slides.embed.to_html(drawn, 540, title=False)
     assert "middle layers" in words

@@ -120,7 +120,7 @@ def test_a_missing_sum_is_named_by_the_exercise():
 
 def test_the_pictures_say_what_they_show():
     pytest.importorskip("matplotlib")
-    from bootcamp.drawing.diagrams import tensors
+    from bootcamp.drawing.diagrams import tensor_parallel
 
     def made_up(rank, computed):
         return {"rank": rank, "held": [rank, 1 - rank], "computed": computed}
@@ -130,10 +130,10 @@ def test_the_pictures_say_what_they_show():
         name: [made_up(rank, row) for rank, row in enumerate(rows)]
         for name, rows in (("straight", straight), ("zigzag", zigzag))
     }
-    assert tensors.slowest(orders["straight"]) == 8
-    assert tensors.slowest(orders["zigzag"]) == 5
-    assert "rank 0 computed 1.00, 0.00" in tensors.ring(orders).alt
-    assert "add up to 1.25" in tensors.ring(orders).alt
-    assert "row 2 has the ranks 8, 9, 10, 11" in tensors.mesh(3, 4).alt
-    assert "An all-reduce adds the parts" in tensors.column_then_row().alt
-    assert "a reduce-scatter adds up" in tensors.between_blocks().alt
+    assert tensor_parallel.slowest(orders["straight"]) == 8
+    assert tensor_parallel.slowest(orders["zigzag"]) == 5
+    assert "rank 0 computed 1.00, 0.00" in tensor_parallel.ring(orders).alt
+    assert "add up to 1.25" in tensor_parallel.ring(orders).alt
+    assert "row 2 has the ranks 8, 9, 10, 11" in tensor_parallel.mesh(3, 4).alt
+    assert "An all-reduce adds the parts" in tensor_parallel.column_then_row().alt
+    assert "a reduce-scatter adds up" in tensor_parallel.between_blocks().alt

@@ -10,7 +10,12 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from bootcamp.drawing import style
-from bootcamp.drawing.diagrams import collective, ddp, ddp_timeline, memory  # noqa: E402
+from bootcamp.drawing.diagrams import (  # noqa: E402
+    collective_steps,
+    ddp_overview,
+    memory_by_kind,
+    predicted_ddp_step,
+)
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.theory import (
     collectives,
@@ -114,7 +119,7 @@ def test_the_simulation_refuses_what_cannot_be():
 
 
 def test_a_step_is_drawn_with_all_that_happened():
-    drawn = collective.step("all-reduce", "ring", 4, 3)
+    drawn = collective_steps.step("all-reduce", "ring", 4, 3)
     assert "rank 3 sends chunk 0 to rank 0" in drawn.alt
     assert "Rank 1 now holds chunk 0 (1), chunk 1 (0+1+2+3)" in drawn.alt
     assert "rank 0 0.75" in drawn.alt
@@ -126,8 +131,8 @@ def test_a_step_is_drawn_with_all_that_happened():
 
 @pytest.mark.parametrize(("name", "algorithm", "ranks"), [e for e in EVERY if e[2] in (2, 8)])
 def test_every_collective_is_drawn_before_and_after(name, algorithm, ranks):
-    before = collective.step(name, algorithm, ranks, 0)
-    after = collective.step(name, algorithm, ranks, 99)
+    before = collective_steps.step(name, algorithm, ranks, 0)
+    after = collective_steps.step(name, algorithm, ranks, 99)
     assert "before the" in before.get_suptitle()
     assert "All is done" in after.alt
     assert len(after.axes[0].patches) >= 2 * ranks
@@ -145,7 +150,7 @@ def _on(page, text) -> bool:
 
 def test_the_strip_of_the_ring_is_the_same_simulation():
     run = collectives.simulate("all-reduce", "ring", 3)
-    texts = [text.get_text() for text in ddp.ring(3).axes[0].texts]
+    texts = [text.get_text() for text in ddp_overview.ring(3).axes[0].texts]
     sends = sum(len(step) for step in run.steps)
     assert texts.count("▶") == sends
     sums = sum(len(now) == 3 for held in run.moments for rank in held for now in rank.values())
@@ -213,7 +218,7 @@ def test_buckets_are_those_of_ddp(alone, model, cap):
     assert filled == [int(size) for size in logged.split(", ")]
 
 
-@pytest.mark.parametrize("cap", ddp_timeline.CAPS.values())
+@pytest.mark.parametrize("cap", predicted_ddp_step.CAPS.values())
 def test_buckets_follow_torchs_rule(cap):
     import torch
     import torch.distributed as dist
@@ -235,7 +240,7 @@ def predicted(cap, ranks=8, rate=1e9, latency=1e-5, seconds=0.1):
 
 
 def test_a_predicted_step_keeps_the_rules():
-    for cap in ddp_timeline.CAPS.values():
+    for cap in predicted_ddp_step.CAPS.values():
         step = predicted(cap)
         assert step.computed == pytest.approx(0.1)
         assert sum(step.sizes) == 4 * 124_439_808
@@ -249,7 +254,7 @@ def test_a_predicted_step_keeps_the_rules():
 
 def test_the_extremes_of_a_predicted_step():
     whole = 4 * 124_439_808
-    one = predicted(ddp_timeline.ONE)
+    one = predicted(predicted_ddp_step.ONE)
     ring = 14 * (1e-5 + whole / 8 / 1e9)  # 2(N-1) messages, each the latency and an eighth
     assert one.ended == pytest.approx(0.1 + ring), "nothing overlaps"
     assert one.hidden == 0
@@ -260,18 +265,18 @@ def test_the_extremes_of_a_predicted_step():
 
 
 def test_the_timeline_says_that_it_is_predicted():
-    drawn = ddp_timeline.step(bucket="50")
+    drawn = predicted_ddp_step.step(bucket="50")
     assert "Predicted by a model, nothing here is measured" in drawn.alt
     assert "alpha-beta" in drawn.get_supxlabel()
     assert "7 buckets" in drawn.alt
     assert drawn.get_suptitle().startswith("Predicted")
     above, below = drawn.axes
-    assert len(below.get_xticks()) == len(ddp_timeline.CAPS)
+    assert len(below.get_xticks()) == len(predicted_ddp_step.CAPS)
 
 
-@pytest.mark.parametrize("model", ddp_timeline.MODELS)
+@pytest.mark.parametrize("model", predicted_ddp_step.MODELS)
 def test_every_model_has_a_timeline(model):
-    assert model in ddp_timeline.step(model, "0.05", 1024, 1.25e8, 1e-3, 0.002).alt
+    assert model in predicted_ddp_step.step(model, "0.05", 1024, 1.25e8, 1e-3, 0.002).alt
 
 
 # Memory of a rank
@@ -354,18 +359,18 @@ def test_what_is_impossible_says_why():
     assert rows["tensor parallel"] == "32 heads do not divide over 64 ranks"
     assert rows["pipeline, first stage"] == "36 layers do not make 64 stages"
     assert rows["HSDP, rows of 128"] == "64 ranks make no rows of 128"
-    drawn = memory.held("7.5 B", 64)
+    drawn = memory_by_kind.held("7.5 B", 64)
     assert "32 heads do not divide over 64 ranks" in drawn.alt
 
 
 def test_bars_are_bytes_and_say_what_fits():
-    drawn = memory.held("7.5 B", 64, samples=0)
+    drawn = memory_by_kind.held("7.5 B", 64, samples=0)
     bars = [bar.get_width() for bar in drawn.axes[0].patches]
     assert bars[:4] == [15, 15, 90, 0]
     assert "ZeRO-1: 31.4 GB" in drawn.alt
     assert "fits 40 GB" in drawn.alt
     assert "nothing here is measured" in drawn.get_supxlabel()
-    large = memory.held("175 B", 1, "fp32", 32, "all")
+    large = memory_by_kind.held("175 B", 1, "fp32", 32, "all")
     (axes,) = large.axes
     assert axes.get_xlim()[1] < 160, "the GPUs stay in sight"
     assert "fits none" in large.alt
@@ -427,4 +432,4 @@ def test_the_memory_follows_its_controls(picture):
     assert "ZeRO-3 = FSDP: 1.88 GB" in picture.html
     controls["ranks"].value = 1
     assert "1 rank makes no rows of 8" in picture.html
-    assert style.png(memory.held())
+    assert style.png(memory_by_kind.held())

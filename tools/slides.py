@@ -11,7 +11,7 @@ What may change elsewhere is not typed into a deck but asked for, and looked up 
     {{added gpu ddp}}           how many code lines that diff adds; {{removed gpu ddp}} takes out
     {{lines cpu "TEXT"}}        the line of a script that begins with TEXT
     {{lines cpu "A" to "B"}}    all lines from the one that begins with A to the one with B
-    {{picture ddp.overlap}}     what a function of bootcamp.drawing.diagrams draws
+    {{picture ddp_overview.overlap}}     what a function of bootcamp.drawing.diagrams draws
     {{figure plots.throughput cpu-1 ddp-2}}   what a function draws of recorded runs
     {{record RUN FIELD}}        a number of a recorded run, such as final_loss
     {{bytes RUN FIELD}}         bytes that its rank 0 recorded, such as gradient_bytes, in MB

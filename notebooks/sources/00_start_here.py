@@ -154,9 +154,9 @@ plots.show(basics.family_tree())
 # is compared with. Beside each line stands why it is there. You need not understand them yet.
 
 # %%
-from bootcamp import diffs
+from bootcamp import diff_viewer
 
-viewer = diffs.view("ddp")
+viewer = diff_viewer.show("ddp")
 
 # %% [markdown]
 # The lessons go along this tree. The next cell lists those that you have, in order: open them from

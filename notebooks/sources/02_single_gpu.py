@@ -39,9 +39,9 @@ else:
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import basics
+from bootcamp.drawing.diagrams import single_device
 
-plots.show(basics.host_and_device())
+plots.show(single_device.host_and_device())
 
 # %% [markdown]
 # So two things have to be moved: **the model once, the batch in every step**. Gradients and
@@ -97,7 +97,7 @@ for gpu in published:
     rows.append((gpu["gpu"], flops * 1e12, bandwidth * 1e12, False))
 names = ("device", "flops_per_second", "bytes_per_second", "measured")
 speeds = [dict(zip(names, row, strict=True)) for row in rows]
-plots.show(basics.speeds(speeds, published[0]["source"]))
+plots.show(single_device.speeds(speeds, published[0]["source"]))
 
 # %% [markdown]
 # Read it with care: the published values are peaks in 16-bit numbers (bf16, fp16), which these GPUs
@@ -111,7 +111,7 @@ plots.show(basics.speeds(speeds, published[0]["source"]))
 # clock on the CPU tells little. The next cell draws it.
 
 # %%
-plots.show(basics.queue())
+plots.show(single_device.queue())
 
 # %% [markdown]
 # What needs a result waits for it: `loss.item()`, `print(loss)`, `.cpu()`. To wait without fetching
@@ -440,14 +440,12 @@ proof
 # %%
 import math
 
-from bootcamp.drawing.diagrams import onedevice
-
 formats = {}
 for name in ("float32", "float16", "bfloat16"):
     limits = torch.finfo(getattr(torch, name))
     fraction = round(-math.log2(limits.eps))
     formats[name] = (limits.bits - 1 - fraction, fraction)
-plots.show(onedevice.number_formats(formats))
+plots.show(single_device.number_formats(formats))
 
 # %% [markdown]
 # Two 16-bit formats, two compromises. The next cell shows what follows: the largest number, the
@@ -644,7 +642,7 @@ exponents = list(range(0, 32, 4))
 fates = {name: [in_fp16(g, 2.0**n) for n in exponents] for name, g in gradients.items()}
 assert fates["gradient of the scores"][4]["zero"] == 0, "a scale of 2**16 is too small"
 origin = "GPT tiny after 60 steps, a batch of 128 samples; cast to fp16 and counted here."
-plots.show(onedevice.fp16_fates(fates, exponents, origin))
+plots.show(single_device.fp16_fates(fates, exponents, origin))
 
 # %% [markdown]
 # Too small a scale, and the scores' gradient is lost. Too large a one, and the parameters' becomes
@@ -700,7 +698,7 @@ layers, width, heads, context = gpt.SIZES["tiny"].values()
 tokens = small["global_batch"] * context
 BLOCK = 16 * width + heads + 4  # numbers that a block keeps for each token
 INPUT = width
-plots.show(onedevice.held_over_a_step(layers, 4 * tokens * BLOCK, 4 * tokens * INPUT))
+plots.show(single_device.held_over_a_step(layers, 4 * tokens * BLOCK, 4 * tokens * INPUT))
 
 # %% [markdown]
 # Two things to see: how high the curves get, and when they end. The forward of all blocks is done

@@ -52,9 +52,9 @@ alone = launch(ALONE, ranks=1, device=DEVICE, steps=20, global_batch=BATCH)
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import ddp
+from bootcamp.drawing.diagrams import ddp_overview
 
-plots.show(ddp.who_holds_what())
+plots.show(ddp_overview.who_holds_what())
 
 # %% [markdown]
 # You will try out how ranks communicate, on ranks that stay and wait for cells. The next cell
@@ -322,7 +322,7 @@ script_diff("ddp", parent="ddp_by_hand")
 # 0 before each forward; this model has none.) The next cell draws the difference.
 
 # %%
-plots.show(ddp.overlap())
+plots.show(ddp_overview.overlap())
 
 # %% [markdown]
 # The backward goes from the last layer to the first, so DDP fills its buckets in that order. By
@@ -424,9 +424,9 @@ runs.table(library, small_buckets)
 # measured time lines above.
 
 # %%
-from bootcamp import playground
+from bootcamp import simulators
 
-controls = playground.ddp_step()
+controls = simulators.ddp_step()
 
 # %% [markdown]
 # ### Bytes sent
@@ -436,7 +436,7 @@ controls = playground.ddp_step()
 # simulates one and draws it. Follow one piece from left to right.
 
 # %%
-plots.show(ddp.ring(ranks=3))
+plots.show(ddp_overview.ring(ranks=3))
 
 # %% [markdown]
 # The next cell has the same simulation one step at a time, and other collectives too. Move `step`
@@ -445,7 +445,7 @@ plots.show(ddp.ring(ranks=3))
 # the ring, and which rank has to send most?
 
 # %%
-controls = playground.collective()
+controls = simulators.collective()
 
 # %% [markdown]
 # With *N* ranks, each sends *N*-1 pieces to add up and *N*-1 to pass on, and a piece is 1/*N* of
@@ -642,7 +642,7 @@ pairs = [(mlp_alone, mlp_ranks)]
 for samples in (64, 256, 1024):
     batch = {"global_batch": samples * RANKS, **mlp}
     pairs.append((launch(ALONE, ranks=1, **batch), launch("ddp", ranks=RANKS, **batch)))
-plots.show(ddp.speed_up_by_batch(pairs))
+plots.show(ddp_overview.speed_up_by_batch(pairs))
 
 # %% [markdown]
 # The next cell shows why. If the arithmetic divides perfectly, a step on *N* ranks takes 1/*N* of
@@ -847,7 +847,7 @@ curves = {
     "batch 256, rate 0.05 × 8": train("cpu", 256, 0.05 * 8),
     "batch 256, rate 0.05 × 8, warm-up": train(warm, 256, 0.05 * 8),
 }
-plots.show(ddp.loss_by_samples(curves))
+plots.show(ddp_overview.loss_by_samples(curves))
 
 # %% [markdown]
 # The next cell gives the numbers: the mean loss of the last steps, and the highest loss of any

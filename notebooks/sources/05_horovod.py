@@ -118,9 +118,9 @@ for rank, what in enumerate(printed):
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import horovod as pictures
+from bootcamp.drawing.diagrams import horovod as diagrams
 
-plots.show(pictures.ring(printed))
+plots.show(diagrams.ring(printed))
 guess_steps.score(len(printed[0]["sent"]))
 
 # %% [markdown]
@@ -161,7 +161,7 @@ print("\n".join(answers))
 # **coordinator**. The next cell draws one **cycle** of them.
 
 # %%
-plots.show(pictures.inside())
+plots.show(diagrams.inside())
 
 # %% [markdown]
 # So the script hands over a gradient as soon as the backward has it, and goes on. The background
@@ -322,7 +322,7 @@ plots.show(plots.sent_bytes(ddp, run))
 # %%
 noted = {"HOROVOD_TIMELINE": "{run}/timeline.json"}
 traced = horovod.launch("timeline", "horovod", RANKS, env=noted, **same)
-steps = pictures.read_timeline(traced.folder / "timeline.json")
+steps = diagrams.read_timeline(traced.folder / "timeline.json")
 activities = {activity for step in steps for _, activity, _, _ in step["spans"]}
 assert {"NEGOTIATE_ALLREDUCE", "GLOO_ALLREDUCE"} <= activities, "not Horovod's timeline"
 print(len(steps), "steps with", ", ".join(sorted(activities)))
@@ -332,7 +332,7 @@ print(len(steps), "steps with", ", ".join(sorted(activities)))
 # orange blocks are there, and how many tensors does each hold?
 
 # %%
-plots.show(pictures.timeline(steps[-1], traced))
+plots.show(diagrams.timeline(steps[-1], traced))
 guess_fused.score(steps[-1]["all_reduces"])
 
 # %% [markdown]
@@ -367,7 +367,7 @@ from statistics import median
 
 rows, counts = [], {}
 for name, each in tried.items():
-    steps = pictures.read_timeline(each.folder / "timeline.json")[1:]
+    steps = diagrams.read_timeline(each.folder / "timeline.json")[1:]
     counts[name] = median(step["all_reduces"] for step in steps)
     row = {"setting": name, "all-reduces a step": counts[name]}
     rows.append(row | {"ms per step": 1e3 * each.seconds_per_step})
@@ -492,7 +492,7 @@ import csv
 
 with open(SRC / "bootcamp" / "theory" / "published" / "horovod.csv") as file:
     published = list(csv.DictReader(file))
-plots.show(pictures.published_scaling(published))
+plots.show(diagrams.published_scaling(published))
 
 # %% [markdown]
 # Same machines, same network, same library: why is one model so much worse? VGG-16 has huge fully

@@ -88,7 +88,7 @@ for size in ("small", "medium", "large", "xl"):
 import csv
 
 from bootcamp import paths, plots
-from bootcamp.drawing.diagrams import layers as pictures
+from bootcamp.drawing.diagrams import model_parallel as diagrams
 
 with open(paths.SRC / "bootcamp" / "theory" / "published" / "hardware.csv") as file:
     gpus = list(csv.DictReader(file))
@@ -96,7 +96,7 @@ memory = {}
 for gpu in gpus:  # "16/32 GB" and "180-192 GB": the first number
     memory[gpu["gpu"]] = float(gpu["memory"].replace("/", "-").split("-")[0].split()[0])
 by_size = {gb: ", ".join(g.split()[0] for g in memory if memory[g] == gb) for gb in memory.values()}
-plots.show(pictures.what_fits(needs, {name: gb for gb, name in by_size.items()}))
+plots.show(diagrams.what_fits(needs, {name: gb for gb, name in by_size.items()}))
 print("Published:", gpus[0]["source"])
 
 # %% [markdown]
@@ -126,7 +126,7 @@ for words, points in needs.items():
 # works when?
 
 # %%
-plots.show(pictures.three_cuts())
+plots.show(diagrams.three_cuts())
 
 # %% [markdown]
 # - **Layers** (this lesson): the first half of the layers lies on one device, the second half on
@@ -245,7 +245,7 @@ guess_speed.score(split[2].samples_per_second / one_core.samples_per_second)
 # busy?
 
 # %%
-plots.show(pictures.who_works(split[2], step=8))
+plots.show(diagrams.who_works(split[2], step=8))
 
 # %% [markdown]
 # Rank 1 cannot begin before it has rank 0's activations, and rank 0 cannot begin its backward
@@ -256,8 +256,8 @@ plots.show(pictures.who_works(split[2], step=8))
 # %%
 rows = []
 for ranks, run in split.items():
-    done = pictures.actions(run)
-    most, share = pictures.at_once(done), pictures.median_utilisation(done)
+    done = diagrams.actions(run)
+    most, share = diagrams.at_once(done), diagrams.median_utilisation(done)
     assert most == 1, "two ranks worked at the same time"
     rows.append({"ranks": ranks, "at work at once": most, "by formula, at most": 1 / ranks})
     rows[-1]["share of time at work"] = share
@@ -375,7 +375,7 @@ Table(rows, "What each of two devices sends in a step of 8 samples, by formula")
 # parameters, of the activations, and of the time. Look at the two ends.
 
 # %%
-plots.show(pictures.stage_costs(stages, half))
+plots.show(diagrams.stage_costs(stages, half))
 
 # %% [markdown]
 # The embedding has parameters and takes almost no time: it only looks up. The head has its share of

@@ -32,9 +32,9 @@ warm_up()
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import pipeline as pictures
+from bootcamp.drawing.diagrams import pipeline_gantt as diagrams
 
-plots.show(pictures.cut_model())
+plots.show(diagrams.cut_model())
 
 # %% [markdown]
 # Cut the batch into **micro-batches**. When rank 0 has done the first one's forward, it sends the
@@ -65,7 +65,7 @@ whole = pipeline_schedules.simulate(
     pipeline_schedules.plan("gpipe", 4, 1), forward_seconds=8, backward_seconds=16
 )
 charts = {"the whole batch": whole, "8 micro-batches": theory("gpipe", 4, 8)}
-plots.show(pictures.gantt(charts, "The same batch on four ranks: whole, and cut into eight"))
+plots.show(diagrams.gantt(charts, "The same batch on four ranks: whole, and cut into eight"))
 
 # %% [markdown]
 # Above is the plain cut: three of four ranks wait at any time. Below, ranks wait only while the
@@ -87,7 +87,7 @@ plots.show(pictures.gantt(charts, "The same batch on four ranks: whole, and cut 
 
 # %%
 charts = {name: theory(name, 4, 8) for name in pipeline_schedules.SCHEDULES}
-plots.show(pictures.gantt(charts, "Five schedules: 4 ranks, 8 micro-batches, the same work"))
+plots.show(diagrams.gantt(charts, "Five schedules: 4 ranks, 8 micro-batches, the same work"))
 
 # %% [markdown]
 # - **1F1B**, one forward, one backward: a rank begins with backwards as soon as it can. The bubble
@@ -115,9 +115,9 @@ plots.show(pictures.gantt(charts, "Five schedules: 4 ranks, 8 micro-batches, the
 # need on 8 ranks for a bubble below 0.25? Which schedule holds least? What does each one refuse?
 
 # %%
-from bootcamp import explorer
+from bootcamp import simulators
 
-controls = explorer.explore()
+controls = simulators.pipeline_schedule()
 
 # %% [markdown]
 # ## Predict
@@ -285,7 +285,7 @@ print(f"Predicted with it: a bubble of {predicted:.3f}, measured: {found:.3f}.")
 
 # %%
 both = {"planned": pipeline_schedules.simulate(orders, 15e-3, 30e-3), "measured": spans}
-plots.show(pictures.gantt(both, "1F1B with stages that sleep", "milliseconds", scale=1e3))
+plots.show(diagrams.gantt(both, "1F1B with stages that sleep", "milliseconds", scale=1e3))
 
 # %% [markdown]
 # ### The bubble, with stages that compute
@@ -319,7 +319,7 @@ Table(rows, f"Bubble (idle / busy) of {real['1f1b', 8].label}, tiny GPT, measure
 # returns, so there a record like this one shows when work was started. That is why these are CPU
 # ranks on every machine; on GPUs use torch's profiler.
 #
-# The next cell shows the explorer again, now with the measured runs. Choose one under "measured":
+# The next cell shows these controls again, now with the measured runs. Choose one under "measured":
 # it is drawn below the theory, which takes over the times of that run's stages.
 
 # %%
@@ -327,7 +327,7 @@ measured = {f"slept: {name}, m={m}": spans for (name, m), spans in slept.items()
 measured |= {
     f"tiny GPT: {n}, m={m}": pipeline_schedules.recorded(each) for (n, m), each in real.items()
 }
-controls = explorer.explore(measured, run="slept: interleaved, m=8")
+controls = simulators.pipeline_schedule(measured, run="slept: interleaved, m=8")
 
 # %% [markdown]
 # ### What is held
@@ -397,7 +397,7 @@ for (name, rank), found in held.items():
     )
     row = {"schedule": name, "rank": rank, "micro-batches in flight": flight}
     rows.append(row | {"formula": said / 1e6, "measured": found / 1e6})
-plots.show(pictures.held_by_schedule(rows, "2 CPU ranks, tiny GPT, 8 micro-batches, counted here."))
+plots.show(diagrams.held_by_schedule(rows, "2 CPU ranks, tiny GPT, 8 micro-batches, counted here."))
 Table(rows, "MB held for the backward at the peak")
 
 # %% [markdown]

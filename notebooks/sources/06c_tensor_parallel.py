@@ -88,9 +88,9 @@ assert not torch.allclose(wrong, gelu(x @ A))
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import tensors
+from bootcamp.drawing.diagrams import tensor_parallel
 
-plots.show(tensors.column_then_row())
+plots.show(tensor_parallel.column_then_row())
 
 # %% [markdown]
 # **Attention** splits the same way, by heads. A head has its own columns of the query, key and
@@ -342,7 +342,7 @@ guess_without.score(sum(row["count"] for row in called if row["nbytes"] == sbh),
 # pause between them, on a *part of the text*. The next cell draws it. Compare the heights.
 
 # %%
-plots.show(tensors.between_blocks())
+plots.show(tensor_parallel.between_blocks())
 
 # %% [markdown]
 # A reduce-scatter and an all-gather together send what one all-reduce sends. So the bytes on the
@@ -484,7 +484,7 @@ guess_memory.score(100 * mine / one)
 # the ranks stand on a **mesh**, and each rank is in two groups. The next cell draws a mesh of four.
 
 # %%
-plots.show(tensors.mesh(2, 2))
+plots.show(tensor_parallel.mesh(2, 2))
 
 # %% [markdown]
 # Along `tensor` the ranks split matrices. Along `data` they are FSDP2: each keeps a shard of its
@@ -633,7 +633,7 @@ for order in ("straight", "zigzag"):
     for rank in orders[order]:
         assert rank["output_apart"] < 1e-5, "the ring's output is not plain attention's"
         assert rank["gradients_apart"] < 1e-5, "the ring's gradients are not plain attention's"
-plots.show(tensors.ring(orders))
+plots.show(tensor_parallel.ring(orders))
 
 # %% [markdown]
 # A dotted box is a step in which a rank has nothing to do. In the straight order rank 0 is idle

@@ -70,9 +70,9 @@ Table(rows, "DDP, bytes of each rank, counted from live tensors")
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import zero as pictures
+from bootcamp.drawing.diagrams import zero_stages as diagrams
 
-plots.show(pictures.stages(RANKS))
+plots.show(diagrams.stages(RANKS))
 
 # %% [markdown]
 # ### By hand
@@ -417,7 +417,7 @@ print(f"The largest is {max(states) / (sum(states) / RANKS) - 1:.1%} over the me
 counted = {name: held(ranks[RANKS]) for name, ranks in runs.items()}
 sums = {name: sum(kinds.values()) for name, kinds in formula.items()}
 four = [ranks[RANKS] for ranks in runs.values()]
-plots.show(pictures.held(counted, sums, four))
+plots.show(diagrams.held(counted, sums, four))
 
 # %% [markdown]
 # **Activations are not sharded by ZeRO.** They belong to a rank's own samples, so nothing is there
@@ -481,7 +481,7 @@ Table(rows, f"Numbers in a rank's part; {psi:,} / {UNEVEN} = {psi / UNEVEN:,.1f}
 if DEEPSPEED:
     accumulate = launch(SRC / "snippets" / "zero_accumulate.py", RANKS, **snippet)
     seen = printed(accumulate)
-    plots.show(pictures.accumulated(seen, RANKS, [ddp]))
+    plots.show(diagrams.accumulated(seen, RANKS, [ddp]))
 else:
     print(missing)
 
@@ -535,7 +535,7 @@ Table(rows, f"Model state on each of {ranks} GPUs. Published: {row['source']}")
 # The next cell draws it. Which stage brings most, and what is left in stage 2?
 
 # %%
-plots.show(pictures.published(computed, published))
+plots.show(diagrams.published(computed, published))
 
 # %% [markdown]
 # In stage 2 the parameters are left, 2 bytes each. That is why stage 3 matters for large models and
@@ -547,9 +547,9 @@ plots.show(pictures.published(computed, published))
 # which bars follow, and what does sharding not shrink?
 
 # %%
-from bootcamp import playground
+from bootcamp import simulators
 
-controls = playground.memory()
+controls = simulators.memory()
 
 # %% [markdown]
 # ### What it costs: traffic
@@ -673,11 +673,11 @@ print(f"{more:,} bytes more between forward and backward: 4 for each of {psi:,} 
 
 # %%
 traced = launch("fsdp", 2, trace_step=2, global_batch=16, **few)
-step = pictures.read_gathers(traced.folder / "ranks" / "0.trace.json")
+step = diagrams.read_gathers(traced.folder / "ranks" / "0.trace.json")
 for name, spans in step["groups"].items():
     gathers = sum(phase == "all-gather" for phase, *_ in spans)
     assert gathers == 2, f"{name} was gathered {gathers} times, not in forward and backward"
-plots.show(pictures.gathers(step, traced))
+plots.show(diagrams.gathers(step, traced))
 
 # %% [markdown]
 # - In the **forward** the blocks become whole one after the other, from top to bottom, each for a

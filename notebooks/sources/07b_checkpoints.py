@@ -72,9 +72,9 @@ SAME = {"device": "cpu", "global_batch": 16, "quiet": True}
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import checkpoints as pictures
+from bootcamp.drawing.diagrams import saved_checkpoints as diagrams
 
-plots.show(pictures.two_ways_to_save())
+plots.show(diagrams.two_ways_to_save())
 
 # %% [markdown]
 # - **Beside:** the new state goes to another name *in the same folder*. Between file systems there
@@ -183,7 +183,7 @@ print([run.steps[0]["step"] for run in (four, two, one)], "are their first steps
 # %%
 names = ["FSDP, 4 ranks", "FSDP, 2 ranks", "one process"]
 chain = [four, two, one]
-plots.show(pictures.one_after_the_other(baseline, chain, names, "Three runs, one training"))
+plots.show(diagrams.one_after_the_other(baseline, chain, names, "Three runs, one training"))
 
 # %% [markdown]
 # The distance does not jump where the run changes hands. It is the rounding of sums that are added
@@ -325,7 +325,7 @@ never = check.baseline(**sgd)
 legs = [f"{number}. {run.label}" for number, run in enumerate(relay, start=1)]
 for run in relay:
     assert furthest(run, never) < 1e-5, f"{run.label} has not taken over all of the state"
-plots.show(pictures.one_after_the_other(never, relay, legs, "A relay of strategies"))
+plots.show(diagrams.one_after_the_other(never, relay, legs, "A relay of strategies"))
 
 # %% [markdown]
 # The next cell draws one matrix as three of the legs have saved it. Look at the direction of the
@@ -339,7 +339,7 @@ matrix = {
 }
 shape = tuple(entries[NAME].size)
 assert all(sum(math.prod(p["sizes"]) for p in f) == math.prod(shape) for f in matrix.values())
-plots.show(pictures.pieces(NAME.removeprefix("model."), shape, matrix))
+plots.show(diagrams.pieces(NAME.removeprefix("model."), shape, matrix))
 
 # %% [markdown]
 # FSDP has rows. The pipeline leaves the matrix whole, on the rank of its stage. Tensor parallelism
@@ -357,7 +357,7 @@ EVERY = 4
 timed = {**SAME, "model": "mlp", "size": "small", "steps": 14, "save_every": EVERY}
 waiting = launch("fsdp", 2, save=PLACE / "waiting", **timed)
 behind = launch("fsdp", 2, save=PLACE / "behind", save_async=True, **timed)
-plots.show(pictures.step_times({"waits": waiting, "--save-async": behind}, EVERY))
+plots.show(diagrams.step_times({"waits": waiting, "--save-async": behind}, EVERY))
 
 # %% [markdown]
 # A step's time ends with its loss, and a save comes after that. So the step *after* a save bears
@@ -366,7 +366,7 @@ plots.show(pictures.step_times({"waits": waiting, "--save-async": behind}, EVERY
 # %%
 rows = []
 for name, run in (("waits", waiting), ("--save-async", behind)):
-    bearing, others = map(pictures.median, pictures.bearing_a_save(run, EVERY))
+    bearing, others = map(diagrams.median, diagrams.bearing_a_save(run, EVERY))
     rows.append({"save": name, "steps after a save, s": bearing, "other steps, s": others})
     rows[-1]["a save costs, s"] = bearing - others
 print(Table(rows, "Medians, measured here"))
@@ -420,10 +420,10 @@ LLAMA = 54 * 24 / 419  # hours between unexpected interruptions
 rows = []
 for hours in (LLAMA, 24, 30 * 24):
     for save in (1, 10, 60, 600):
-        interval = pictures.best_interval(save, hours * 3600)
+        interval = diagrams.best_interval(save, hours * 3600)
         rows.append({"failure every, hours": hours, "a save takes, s": save})
         rows[-1]["save every, minutes"] = interval / 60
-        rows[-1]["time lost, %"] = 100 * pictures.lost_share(interval, save, hours * 3600)
+        rows[-1]["time lost, %"] = 100 * diagrams.lost_share(interval, save, hours * 3600)
 Table(rows, "The best interval and what is lost at it, by formula")
 
 # %% [markdown]
@@ -431,7 +431,7 @@ Table(rows, "The best interval and what is lost at it, by formula")
 # their lowest point: a factor of two beside the best interval costs little.
 
 # %%
-plots.show(pictures.how_often([1, 10, 60, 600], LLAMA * 3600))
+plots.show(diagrams.how_often([1, 10, 60, 600], LLAMA * 3600))
 
 # %% [markdown]
 # So a faster save pays twice: it costs less, *and* it may be done more often, so less is thrown
@@ -558,7 +558,7 @@ for row, run in zip(rows, attempts[1:], strict=True):
     assert f"step-{run.steps[0]['step']}" == (row["newest"] or "step-0"), "the newest was not good"
     assert furthest(run, undisturbed) < 1e-5, f"{run.folder.name} is another training"
 starts = [f"start {number}, {run.status}" for number, run in enumerate(attempts, start=1)]
-plots.show(pictures.one_after_the_other(undisturbed, attempts, starts, "Killed five times"))
+plots.show(diagrams.one_after_the_other(undisturbed, attempts, starts, "Killed five times"))
 
 # %% [markdown]
 # Where one start overlaps the one before, steps that were done but not yet saved were done once
@@ -582,7 +582,7 @@ torch.save({**state, "optimizer": {}}, PLACE / "model_only.pt")
 forgot = launch("gpu", 1, steps=15, resume=PLACE / "model_only.pt", **SAME)
 assert furthest(forgot, baseline) > 1e-3, "AdamW did not miss its state"
 title = "Resumed without the optimizer's state"
-plots.show(pictures.one_after_the_other(baseline, [forgot], ["model only"], title))
+plots.show(diagrams.one_after_the_other(baseline, [forgot], ["model only"], title))
 
 # %% [markdown]
 # The first loss is right: it is computed before the first update. Then AdamW has forgotten how

@@ -46,10 +46,10 @@ lab
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import hsdp as pictures
+from bootcamp.drawing.diagrams import hsdp as diagrams
 
 LINK = "200mbit"
-plots.show(pictures.two_hosts(LINK))
+plots.show(diagrams.two_hosts(LINK))
 
 # %% [markdown]
 # The ranks share this machine's cores and memory, as always. Only their ways to each other differ:
@@ -116,7 +116,7 @@ guess_ms.score(rows[-1]["ms"])
 # beside it the **mesh** of HSDP, a table of ranks with rows and columns.
 
 # %%
-plots.show(pictures.rings())
+plots.show(diagrams.rings())
 
 # %% [markdown]
 # - A **row** of the mesh, the axis `shard`, holds one copy of the model together, as FSDP does.
@@ -320,7 +320,7 @@ guess_mb.score(next(row["counted MB"] for row in rows if row[""] == "FSDP"))
 # %%
 RATE = float(LINK.removesuffix("mbit")) * 1e6 / 8  # bytes per second
 formula = {name: sends(name, P, factors=theory.GLOO)[0] / RATE for name in SCRIPTS}
-plots.show(pictures.ranking(free, slow, formula))
+plots.show(diagrams.ranking(free, slow, formula))
 
 # %% [markdown]
 # Look at three things.

@@ -39,10 +39,9 @@ FRONT_DOOR = {
     # figures and widgets
     "plots": "drawing.plots",
     "board": "widgets.board",
-    "diffs": "widgets.diff_viewer",
-    "explorer": "widgets.explorer",
+    "diff_viewer": "widgets.diff_viewer",
     "monitor": "widgets.monitor",
-    "playground": "widgets.simulators",
+    "simulators": "widgets.simulators",
     # the classroom
     "predict": "classroom.predict:predict",
     "exercise": "classroom.exercise",

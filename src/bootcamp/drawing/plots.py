@@ -13,25 +13,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 
-from bootcamp.drawing.style import (
+from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
     COLOURS,
     GREEN,
     INK,
+    MARKERS,
     ORANGE,
     PALE,
     SKY,
-    SMALL,
     VERMILLION,
-    begin,
-    device_word,
-    finish,
-    legend,
-    listed,
-    show,
-    styled,
 )
+from bootcamp.drawing.style import SMALL, begin, device_word, finish, legend, listed, show, styled
 from bootcamp.records import summary
 from bootcamp.records import trace as intervals
 from bootcamp.records.runs import Run, names
@@ -52,7 +46,7 @@ __all__ = (
 
 TOLERANCE = 1e-5
 MANY_STEPS = 60  # from here on, differences are points without a line between them
-MARKERS = "osD^vPX"
+
 CROWDED_HATCH = "//"
 # what tells runs with one label apart
 KINDS = {

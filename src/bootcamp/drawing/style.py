@@ -22,12 +22,9 @@ from cycler import cycler
 from matplotlib import style
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.palette import COLOURS, GREY, INK
 from bootcamp.records.runs import Run
 
-ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
-BLUE, VERMILLION, PURPLE, BLACK = "#0072B2", "#D55E00", "#CC79A7", "#000000"
-COLOURS = (BLUE, VERMILLION, GREEN, BLACK, PURPLE, ORANGE, SKY)
-INK, PALE = "#222222", "#8A8A8A"
 SMALL, FOOT = 12, 11
 TITLE_CHARACTERS, FOOT_CHARACTERS, LEGEND_CHARACTERS = 60, 114, 84  # that go on one line
 
@@ -52,7 +49,7 @@ STYLE = {
     "axes.labelcolor": INK,
     "xtick.color": INK,
     "ytick.color": INK,
-    "grid.color": "#DDDDDD",
+    "grid.color": GREY,
     "savefig.facecolor": "white",
 }
 

@@ -1,7 +1,7 @@
-"""The viewer of script diffs: `diffs.view("ddp")`. Two drop-downs, the changed lines, and why.
+"""The viewer of script diffs: `diff_viewer.show("ddp")`: the changed lines, and why.
 
-`diffs.draw("ddp", "horovod")` is the same without widgets. The diff is derived from the files when
-it is shown (compare.py), the reasons stand in reasons.py.
+`diff_viewer.draw("ddp", "horovod")` is the same without widgets. The diff is derived from the files
+when it is shown (scripts/diff.py).
 """
 
 from bootcamp.scripts import diff, family
@@ -23,7 +23,7 @@ def draw(script: str, against: str = PARENT) -> str:
     return diff.script_diff(script, None if against == PARENT else against)._repr_html_()
 
 
-def view(script: str = "gpu", against: str = PARENT) -> dict:
+def show(script: str = "gpu", against: str = PARENT) -> dict:
     """Show the viewer, beginning with these two; returns the controls by name."""
     names = list(family.SCRIPTS)
     return controls.follow(

@@ -1,64 +1,66 @@
-"""Things to move, one for a cell: `playground.collective()`, `.ddp_step()`, `.memory()`.
+"""Simulations with controls: `simulators.collective()`, `.ddp_step()`, `.memory()`,
+`.pipeline_schedule()`.
 
-Each shows controls and a picture that follows them, and returns the controls by name. What is drawn
-stands in bootcamp.drawing.diagrams; nothing is launched.
+Each shows controls and a picture that follows them, and returns the controls by name. The pictures
+are those of bootcamp.drawing.diagrams; nothing is launched.
 """
 
 import csv
 
-from bootcamp.drawing.diagrams import collective as collectives
-from bootcamp.drawing.diagrams import ddp_timeline
-from bootcamp.drawing.diagrams import memory as memories
+from bootcamp.drawing.diagrams import (
+    collective_steps,
+    memory_by_kind,
+    pipeline_gantt,
+    predicted_ddp_step,
+)
 from bootcamp.paths import PACKAGE
-from bootcamp.theory import collectives as collective_steps
+from bootcamp.theory import collectives, pipeline_schedules
 from bootcamp.theory import memory as memory_theory
-from bootcamp.widgets import controls as widget
+from bootcamp.widgets.controls import choice, follow, slider, steps
 
 GIGABITS = (1, 10, 25, 100, 200, 400)  # a second: what networks are sold with
 MILLISECONDS = (2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 MICROSECONDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+NO_RUN = "none"
 
 
 def collective(
     collective: str = "all-reduce", algorithm: str = "ring", ranks: int = 4, step: int = 2
 ) -> dict:
     """A collective step by step."""
-    last = len(collective_steps.plan(collective, algorithm, ranks))
-    algorithms = collective_steps.ALGORITHMS
+    last = len(collectives.plan(collective, algorithm, ranks))
+    algorithms = collectives.ALGORITHMS
 
     def react(moved: str, controls: dict) -> None:
         if moved == "collective":  # not every algorithm does every collective
             controls["algorithm"].options = algorithms[controls["collective"].value]
-        names = ("collective", "algorithm", "ranks")
-        chosen = [controls[name].value for name in names]
-        controls["step"].max = len(collective_steps.plan(*chosen))
+        chosen = [controls[name].value for name in ("collective", "algorithm", "ranks")]
+        controls["step"].max = len(collectives.plan(*chosen))
 
-    return widget.follow(
-        collectives.step,
+    return follow(
+        collective_steps.step,
         react,
-        collective=widget.choice("collective", list(algorithms), collective),
-        algorithm=widget.choice("algorithm", list(algorithms[collective]), algorithm),
-        ranks=widget.slider("ranks", ranks, *_ends(collective_steps.RANKS)),
-        step=widget.slider("step", step, 0, last),
+        collective=choice("collective", list(algorithms), collective),
+        algorithm=choice("algorithm", list(algorithms[collective]), algorithm),
+        ranks=slider("ranks", ranks, collectives.RANKS[0], collectives.RANKS[-1]),
+        step=slider("step", step, 0, last),
     )
 
 
-def _ends(numbers: range) -> tuple[int, int]:
-    return numbers[0], numbers[-1]
-
-
-def ddp_step(model: str = "GPT-2, 124 M", bucket: str = ddp_timeline.DEFAULT) -> dict:
+def ddp_step(
+    model: str = "GPT-2, 124 M", bucket: str = predicted_ddp_step.DEFAULT, ranks: int = 8
+) -> dict:
     """A predicted step of DDP."""
     millis = [(f"{count:,} ms", count / 1e3) for count in MILLISECONDS]
     micros = [(f"{count:,} µs", count / 1e6) for count in MICROSECONDS]
-    return widget.follow(
-        ddp_timeline.step,
-        bucket=widget.steps("bucket cap, MiB", bucket, list(ddp_timeline.CAPS)),
-        model=widget.choice("model", list(ddp_timeline.MODELS), model),
-        ranks=widget.steps("ranks", 8, _doubling(2, 1024)),
-        bytes_per_second=widget.choice("link", list(links().items()), links()["100 Gbit/s"]),
-        latency=widget.steps("latency", 20 / 1e6, micros),
-        compute_seconds=widget.steps("forward + backward", 200 / 1e3, millis),
+    return follow(
+        predicted_ddp_step.step,
+        bucket=steps("bucket cap, MiB", bucket, list(predicted_ddp_step.CAPS)),
+        model=choice("model", list(predicted_ddp_step.MODELS), model),
+        ranks=steps("ranks", ranks, _doubling(2, 1024)),
+        bytes_per_second=choice("link", list(links().items()), links()["100 Gbit/s"]),
+        latency=steps("latency", 20 / 1e6, micros),
+        compute_seconds=steps("forward + backward", 200 / 1e3, millis),
     )
 
 
@@ -80,12 +82,59 @@ def memory(model: str = "7.5 B", ranks: int = 64) -> dict:
     """Memory of one rank by kind, for each strategy."""
     precisions = [("bf16, state in fp32", "bf16 mixed"), ("fp32", "fp32")]
     batches = [("0 (state alone)", 0), *((str(size), size) for size in _doubling(1, 32))]
-    return widget.follow(
-        memories.held,
-        model=widget.choice("model", list(memory_theory.models()), model),
-        ranks=widget.steps("ranks", ranks, _doubling(1, 1024)),
-        precision=widget.choice("precision", precisions, "bf16 mixed"),
-        samples=widget.steps("micro-batch", 1, batches),
-        kept=widget.choice("activations kept", list(memory_theory.KEPT), memory_theory.KEPT[1]),
-        shard=widget.steps("HSDP's rows of", 8, _doubling(2, 64)),
+    return follow(
+        memory_by_kind.held,
+        model=choice("model", list(memory_theory.models()), model),
+        ranks=steps("ranks", ranks, _doubling(1, 1024)),
+        precision=choice("precision", precisions, "bf16 mixed"),
+        samples=steps("micro-batch", 1, batches),
+        kept=choice("activations kept", list(memory_theory.KEPT), memory_theory.KEPT[1]),
+        shard=steps("HSDP's rows of", 8, _doubling(2, 64)),
     )
+
+
+def pipeline_schedule(
+    measured: dict[str, list] | None = None,
+    run: str = NO_RUN,
+    schedule: str = "1f1b",
+    ranks: int = 4,
+    micro_batches: int = 8,
+) -> dict:
+    """A pipeline's schedule, its bubble and its activations.
+
+    measured: {name: spans} of runs that can be drawn below the theory. run: the one to begin with,
+    which brings its own schedule, ranks and micro-batches.
+    """
+    measured = measured or {}
+    first = {"schedule": schedule, "ranks": ranks, "micro_batches": micro_batches}
+    if run != NO_RUN:
+        first = choices_of(measured[run])
+
+    def react(moved: str, controls: dict) -> None:
+        spans = measured.get(controls["run"].value)
+        if spans and moved == "run":  # a run brings its own choices
+            for name, value in choices_of(spans).items():
+                controls[name].value = value
+        elif spans and {name: controls[name].value for name in first} != choices_of(spans):
+            controls["run"].value = NO_RUN  # these choices are not that run's
+
+    return follow(
+        lambda run, **chosen: pipeline_gantt.explored(**chosen, measured=measured.get(run)),
+        react,
+        schedule=choice("schedule", list(pipeline_schedules.SCHEDULES), first["schedule"]),
+        ranks=slider("ranks", first["ranks"], 1, 8),
+        micro_batches=slider("micro-batches", first["micro_batches"], 1, 32),
+        run=choice("measured", [NO_RUN, *measured], run),
+    )
+
+
+def choices_of(spans: list) -> dict:
+    """The schedule, ranks and micro-batches of a measured run, from its actions.
+
+    Raises ValueError if it followed no schedule's plan.
+    """
+    if (schedule := pipeline_schedules.which(spans)) is None:
+        raise ValueError("these spans follow no schedule's plan: the run did something else")
+    micro_batches = 1 + max(span.action.micro_batch for span in spans)
+    ranks = len(pipeline_schedules.by_rank(spans))
+    return {"schedule": schedule, "ranks": ranks, "micro_batches": micro_batches}

@@ -7,9 +7,8 @@ A picture explains and measures nothing: it draws what it is given, with a text 
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from bootcamp.drawing.style import BLACK, INK, SMALL, begin
-
-PAPER = "#F4F4F4"
+from bootcamp.drawing.palette import BLACK, INK, PAPER
+from bootcamp.drawing.style import SMALL, begin
 
 
 def canvas(title: str, says: str, height: float = 4.0) -> tuple[Figure, object]:

@@ -4,24 +4,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.style import (
+from bootcamp.drawing.palette import (
     BLUE,
     GREEN,
     INK,
+    LIGHT_BLUE,
+    LIGHT_GREEN,
+    LIGHT_ORANGE,
     ORANGE,
     PALE,
     SKY,
-    SMALL,
     VERMILLION,
-    begin,
-    finish,
-    legend,
-    styled,
 )
+from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records import trace
 from bootcamp.records.runs import Run, names
 
-LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE = "#D6ECFA", "#D3EFE5", "#FBEBCB"
 WORKS = ("parallel forward", "backward")
 MOVES = ("scatter", "replicate", "gather", "reduce")
 KINDS = {

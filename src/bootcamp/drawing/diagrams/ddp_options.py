@@ -5,21 +5,20 @@ import json
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.style import (
+from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
     GREEN,
+    LIGHT_BLUE,
+    LIGHT_GREEN,
+    LIGHT_ORANGE,
     PALE,
-    SMALL,
     VERMILLION,
-    begin,
-    finish,
-    styled,
 )
+from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records import trace as timeline
 from bootcamp.records.runs import Run
 
-LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE = "#D6ECFA", "#D3EFE5", "#FBEBCB"
 CENTRED = {"textcoords": "offset points", "ha": "center"}
 
 

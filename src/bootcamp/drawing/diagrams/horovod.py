@@ -10,21 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.style import (
-    FOOT,
-    FOOT_CHARACTERS,
-    INK,
-    PALE,
-    SMALL,
-    VERMILLION,
-    begin,
-    finish,
-    legend,
-    styled,
-)
+from bootcamp.drawing.palette import INK, LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE, PALE, VERMILLION
+from bootcamp.drawing.style import FOOT, FOOT_CHARACTERS, SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
-
-LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE = "#D6ECFA", "#D3EFE5", "#FBEBCB"
 
 
 @styled

@@ -4,24 +4,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.style import (
+from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
-    FOOT,
     INK,
+    LIGHT_BLUE,
+    LIGHT_GREEN,
+    LIGHT_ORANGE,
     ORANGE,
     SKY,
     VERMILLION,
-    begin,
-    finish,
-    legend,
-    styled,
 )
+from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 from bootcamp.table import number
 from bootcamp.theory import sharding
 
-LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE = "#D6ECFA", "#D3EFE5", "#FBEBCB"
 CROWDED = "//"
 
 

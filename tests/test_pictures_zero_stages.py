@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import zero as pictures  # noqa: E402
+from bootcamp.drawing.diagrams import zero_stages as diagrams  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.theory import sharding  # noqa: E402
 
@@ -28,7 +28,7 @@ def said(figure):
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_each_stage_shards_one_kind_more(world):
-    figure = pictures.stages(world)
+    figure = diagrams.stages(world)
     for letter, stages in {"O": 3, "G": 2, "P": 1}.items():
         assert said(figure).split().count(letter) == stages * world, "a part on each rank"
     parts = [line.count("its part") for line in figure.alt.split("Stage ")[1:]]
@@ -37,7 +37,7 @@ def test_each_stage_shards_one_kind_more(world):
 
 def test_the_bars_are_the_counted_bytes():
     kinds = {"parameters": 4e6, "gradients": 4e6, "optimizer": 2e6, "activations": 1e6}
-    figure = pictures.held({"stage 1": kinds}, {"stage 1": 10e6}, [RUN])
+    figure = diagrams.held({"stage 1": kinds}, {"stage 1": 10e6}, [RUN])
     (axes,) = figure.axes
     assert [bar.get_width() for bar in axes.patches] == [4, 4, 2, 1]
     assert list(axes.lines[0].get_xdata()) == [10, 10], "the formula's mark"
@@ -49,7 +49,7 @@ def test_accumulation_shows_both_ends_of_each_stage():
         {"stage": 1, "whole": 8000, "looks": [4000, 8000, 8000, 8000], "ends": [8000, 2000]},
         {"stage": 2, "whole": 8000, "looks": [4000, 4000, 4000, 4000], "ends": [2000, 2000]},
     ]
-    figure = pictures.accumulated(records, 4, [RUN])
+    figure = diagrams.accumulated(records, 4, [RUN])
     first, second = figure.axes[0].lines[:2]
     assert list(first.get_ydata()) == [4, 8, 8, 8, 8, 2]
     assert list(second.get_ydata()) == [4, 4, 2, 4, 4, 2]
@@ -64,7 +64,7 @@ def test_the_published_row_stands_beside_the_formula():
         size, ranks, stage = (int(row[key]) for key in ("parameters", "ranks", "stage"))
         computed[stage] = sharding.rank_bytes(size, ranks, stage)
         assert abs(sum(computed[stage].values()) / 1e9 - float(row["gb"])) < 0.05
-    figure = pictures.published(computed, rows)
+    figure = diagrams.published(computed, rows)
     assert "published 31.4 GB" in said(figure)
     assert "stage 3: 1.9 by formula, 1.9 published" in figure.alt
     assert "arXiv:1910.02054" in figure.alt
@@ -90,7 +90,7 @@ def trace(folder):
 
 
 def test_fsdps_phases_are_read_from_the_trace(tmp_path):
-    step = pictures.read_gathers(trace(tmp_path))
+    step = diagrams.read_gathers(trace(tmp_path))
     assert step["seconds"] == pytest.approx(0.009)
     assert list(step["groups"]) == ["rest", "block0"], "in the order of their first phase"
     assert step["groups"]["block0"] == [
@@ -100,6 +100,6 @@ def test_fsdps_phases_are_read_from_the_trace(tmp_path):
         ("whole", pytest.approx(4.5), pytest.approx(6.1)),
         ("reduce-scatter", 6.1, pytest.approx(6.9)),
     ]
-    figure = pictures.gathers(step, RUN)
+    figure = diagrams.gathers(step, RUN)
     assert "rest 1 times, block 0 2 times" in figure.alt
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rest", "block 0"]

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import layers  # noqa: E402
+from bootcamp.drawing.diagrams import model_parallel  # noqa: E402
 
 STEP = [
     {"rank": 0, "step": 0, "stage": 0, "action": "F", "began": 0.0, "ended": 1.0},
@@ -15,30 +15,30 @@ STEP = [
 
 
 def test_a_layer_split_uses_half_of_two_ranks():
-    assert layers.utilisation(STEP, 0) == pytest.approx(1 / 2)
-    assert layers.at_once(STEP) == 1
+    assert model_parallel.utilisation(STEP, 0) == pytest.approx(1 / 2)
+    assert model_parallel.at_once(STEP) == 1
 
 
 def test_two_ranks_that_work_at_once_are_seen():
     both = [{**row, "began": row["began"] - 0.5} for row in STEP[1:]]
-    assert layers.at_once([STEP[0], *both]) == 2
+    assert model_parallel.at_once([STEP[0], *both]) == 2
 
 
 def test_the_first_step_does_not_count():
     slow = [{**row, "began": 10 * row["began"]} for row in STEP[:1]]
     later = [{**row, "step": step} for step in (1, 2, 3) for row in STEP]
-    assert layers.median_utilisation([*slow, *later]) == pytest.approx(1 / 2)
+    assert model_parallel.median_utilisation([*slow, *later]) == pytest.approx(1 / 2)
 
 
 def test_three_cuts_tells_all_of_them():
-    figure = layers.three_cuts()
+    figure = model_parallel.three_cuts()
     for word in ("Layers:", "Pipeline:", "Matrices:", "one of them always waits"):
         assert word in figure.alt
 
 
 def test_what_fits_names_curves_and_devices():
     needs = {"state alone": [(85e6, 1.4), (1.5e9, 24.0)], "and a batch": [(85e6, 6), (1.5e9, 65)]}
-    figure = layers.what_fits(needs, {"V100": 16.0, "A100": 80.0})
+    figure = model_parallel.what_fits(needs, {"V100": 16.0, "A100": 80.0})
     assert "state alone: 1.4 to 24 GB" in figure.alt
     assert "V100 16 GB" in figure.alt
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(needs)
@@ -47,7 +47,7 @@ def test_what_fits_names_curves_and_devices():
 def test_stage_costs_says_what_lies_before_the_cut():
     row = {"parameter_bytes": 1, "activation_bytes": 1, "forward_seconds": 1, "backward_seconds": 2}
     rows = [{"stage": f"s{number}", **row} for number in range(4)]
-    figure = layers.stage_costs(rows, cut=1)
+    figure = model_parallel.stage_costs(rows, cut=1)
     assert "parameters: 25 % before the cut" in figure.alt
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == [
         "s0",

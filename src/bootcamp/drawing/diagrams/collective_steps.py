@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from bootcamp.drawing.diagrams import canvas, label
-from bootcamp.drawing.style import BLUE, INK, PALE, VERMILLION, styled
+from bootcamp.drawing.palette import BLUE, INK, PALE, VERMILLION
+from bootcamp.drawing.style import styled
 from bootcamp.theory import collectives
 from bootcamp.theory.collectives import Send, Simulation
 

@@ -6,26 +6,24 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bootcamp.drawing.diagrams import box, canvas, label
-from bootcamp.drawing.diagrams.tensors import TINTS
-from bootcamp.drawing.style import (
+from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
     COLOURS,
-    FOOT,
     INK,
+    LIGHT_BLUE,
+    LIGHT_GREEN,
+    LIGHT_RED,
     ORANGE,
     PALE,
     SKY,
+    TINTS,
     VERMILLION,
-    begin,
-    finish,
-    legend,
-    listed,
-    styled,
 )
+from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
 
 LINES = [colour for colour in COLOURS[1:] if colour != SKY]
-GOOD, TORN, NEW = "#D3EFE5", "#FFD9CC", "#D6ECFA"
+GOOD, TORN, NEW = LIGHT_GREEN, LIGHT_RED, LIGHT_BLUE
 
 
 @styled

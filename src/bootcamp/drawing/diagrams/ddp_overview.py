@@ -3,22 +3,20 @@
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.style import (
+from bootcamp.drawing.palette import (
     BLUE,
     COLOURS,
+    LIGHT_BLUE,
+    LIGHT_GREEN,
+    LIGHT_ORANGE,
+    MARKERS,
     PALE,
     SKY,
-    SMALL,
     VERMILLION,
-    begin,
-    finish,
-    styled,
 )
+from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records.runs import Run
 from bootcamp.theory import collectives
-
-LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE = "#D6ECFA", "#D3EFE5", "#FBEBCB"
-MARKERS = "osD^vP"
 
 
 @styled
@@ -109,7 +107,7 @@ def ring(ranks: int = 3) -> Figure:
     """A ring all-reduce, piece by piece, as simulated: who holds which sums after each step.
 
     Each rank cuts its gradient into as many pieces as there are ranks, and sends one piece a step
-    to the next rank (Patarasuk and Yuan, 2009). pictures.collective draws one step at a time.
+    to the next rank (Patarasuk and Yuan, 2009). collective_steps draws one step at a time.
     """
     run = collectives.simulate("all-reduce", "ring", ranks)
     moments = run.moments

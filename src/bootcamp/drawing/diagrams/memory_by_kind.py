@@ -7,8 +7,9 @@ so.
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bootcamp.drawing.diagrams.zero import KINDS
-from bootcamp.drawing.style import BLACK, INK, SMALL, begin, finish, legend, styled
+from bootcamp.drawing.diagrams.zero_stages import KINDS
+from bootcamp.drawing.palette import BLACK, INK
+from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.theory import memory
 
 WORDS = {"optimizer": "optimizer state"}

@@ -1,29 +1,134 @@
 """The pictures of notebook 02's second half: number formats, fp16, activations over time."""
 
+import math
+
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bootcamp.drawing.diagrams import box, canvas, label
-from bootcamp.drawing.style import (
+from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
-    FOOT,
     GREEN,
     INK,
+    LIGHT_BLUE,
+    LIGHT_GREEN,
+    MINT,
     ORANGE,
+    PALE,
     SKY,
     VERMILLION,
-    begin,
-    styled,
 )
-from bootcamp.drawing.style import legend as name_handles
+from bootcamp.drawing.style import FOOT, SMALL, begin, legend, styled
 
 FATES = {  # of a gradient's elements in fp16: colour and hatch
     "zero": (VERMILLION, "xx"),
     "few digits": (ORANGE, "//"),
-    "all digits": ("#8FD1B8", ""),
+    "all digits": (MINT, ""),
     "infinite": (BLACK, ""),
 }
+
+
+@styled
+def host_and_device() -> Figure:
+    """What lies in the host's memory and in the GPU's, and what goes over the bus between them."""
+    says = (
+        "The host, with CPU and main memory, runs the Python script and reads the data. The "
+        "device, with its own memory, holds parameters, gradients, optimizer state and "
+        "activations. The model is copied to it once. In every step the batch is copied from host "
+        "to device, kernels are ordered, and the loss comes back."
+    )
+    figure, axes = canvas("Two memories, and a bus between them", says, 3.8)
+    box(axes, 1, 3, 33, 33)
+    box(axes, 66, 3, 33, 33)
+    label(axes, 17.5, 32.5, "host: CPU and main memory", bold=True, size=13)
+    label(axes, 82.5, 32.5, "device: GPU and its memory", bold=True, size=13)
+    box(axes, 4, 17, 27, 11, "the Python script\nand the record", colour=LIGHT_BLUE)
+    box(axes, 4, 5.5, 27, 8, "the data", colour=LIGHT_BLUE)
+    for y, text in ((23.5, "parameters"), (17.5, "gradients"), (11.5, "optimizer state")):
+        box(axes, 69, y, 27, 5, text, colour=LIGHT_GREEN)
+    box(axes, 69, 5.5, 27, 5, "activations", colour=LIGHT_GREEN)
+    arrow(axes, (35, 29), (65, 29), "once: the model")
+    arrow(axes, (35, 21.5), (65, 21.5), "each step: the batch")
+    arrow(axes, (35, 14), (65, 14), "each step: orders (kernels)")
+    arrow(axes, (65, 6.5), (35, 6.5), "each step: the loss", colour=VERMILLION)
+    return figure
+
+
+@styled
+def queue() -> Figure:
+    """Why a clock on the CPU tells little about a GPU: it orders now, the GPU computes later."""
+    says = (
+        "On the upper lane the CPU orders four kernels one after another, each in a short time, "
+        "and then waits. On the lower lane the GPU computes them, each longer than its order took. "
+        "A clock that is read after the last order stops too early. loss.item() waits for the GPU."
+    )
+    figure, axes = canvas("The CPU orders, the GPU computes later (not to scale)", says, 3.6)
+    label(axes, 6, 25, "CPU", bold=True, size=14)
+    label(axes, 6, 12, "GPU", bold=True, size=14)
+    for number in range(4):
+        order, kernel = 13 + 8 * number, 17 + 16 * number
+        box(axes, order, 21.5, 7.4, 7, f"order\n{number + 1}", colour=LIGHT_BLUE, size=11)
+        box(axes, kernel, 8.5, 15.4, 7, f"kernel {number + 1}", colour=LIGHT_GREEN)
+        arrow(axes, (order + 3.7, 21), (kernel + 2, 16), colour=PALE)
+    box(axes, 45.5, 21.5, 36, 7, "loss.item() waits", colour="white", line="--")
+    for x, text, colour in (
+        (45, "clock read here:\nmuch too early", VERMILLION),
+        (82, "here: right", BLUE),
+    ):
+        axes.plot((x, x), (4.5, 31), color=colour, linestyle=":", linewidth=2.5)
+        label(axes, x, 33.5 if "early" in text else 32.8, text, ink=colour)
+    arrow(axes, (12, 4), (97, 4), colour=PALE)
+    label(axes, 94, 1.5, "time")
+    return figure
+
+
+@styled
+def speeds(rows: list[dict], source: str) -> Figure:
+    """Arithmetic and memory bandwidth of several devices, both on logarithmic axes.
+
+    rows: dictionaries with `device`, `flops_per_second`, `bytes_per_second`, `measured` (a bool;
+    published otherwise). source: where the published values are from.
+    """
+    height = 2.4 + 0.6 * len(rows)
+    title = "Arithmetic and memory bandwidth, device by device"
+    figure, axes = begin(title, height, ncols=2, sharey=True)
+    says = []
+    for axis, key, unit, scale in (
+        (axes[0], "flops_per_second", "TFLOP/s", 1e12),
+        (axes[1], "bytes_per_second", "GB/s", 1e9),
+    ):
+        values = [row[key] / scale for row in rows]
+        for place, (row, value) in enumerate(zip(rows, values, strict=True)):
+            marker, colour = ("s", BLUE) if row["measured"] else ("o", GREEN)
+            axis.plot(value, place, marker, color=colour, markersize=12)
+            axis.annotate(
+                f"{value:,.3g}" if value < 1000 else f"{value:,.0f}",
+                (value, place),
+                (11, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=SMALL,
+                fontweight="bold",
+            )
+            says.append(f"{row['device']} {value:,.3g} {unit}")
+        lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+        axis.set_xscale("log")
+        axis.set_xlim(10.0**lowest / 2, 10.0**highest * 12)
+        axis.set_xticks([10.0**power for power in range(lowest, highest + 1, 2)])
+        axis.minorticks_off()
+        axis.set_xlabel(unit)
+        axis.grid()
+    axes[0].set_yticks(range(len(rows)), [row["device"] for row in rows])
+    axes[0].tick_params(axis="y", length=0)
+    axes[0].set_ylim(len(rows) - 0.4, -0.6)
+    foot = (
+        f"Blue square: measured here. Green circle: published peak ({source}).\n"
+        "From one upright grid line to the next it is a hundred times."
+    )
+    figure.supxlabel(foot, x=0.012, ha="left", fontsize=11, linespacing=1.4)
+    figure.alt = f"{figure.get_suptitle()}. {'; '.join(says)}. {foot}".replace("\n", " ")
+    return figure
 
 
 @styled
@@ -79,7 +184,7 @@ def fp16_fates(shares: dict[str, list[dict]], exponents: list[int], origin: str)
     axes[0][0].set_yticks(range(len(exponents)), [f"$2^{{{power}}}$" for power in exponents])
     axes[0][0].set_ylabel("loss scale")
     axes[0][0].invert_yaxis()
-    name_handles(
+    legend(
         figure,
         [
             Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=fate)

@@ -6,20 +6,8 @@ Everything drawn comes from bootcamp.theory.ddp. Nothing here is measured, and t
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bootcamp.drawing.style import (
-    BLACK,
-    BLUE,
-    INK,
-    ORANGE,
-    PALE,
-    SKY,
-    SMALL,
-    VERMILLION,
-    begin,
-    finish,
-    legend,
-    styled,
-)
+from bootcamp.drawing.palette import BLACK, BLUE, INK, ORANGE, PALE, SKY, VERMILLION
+from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.theory import ddp, model_shapes
 
 MODELS = {  # name: (model, size)

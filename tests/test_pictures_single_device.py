@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
 from bootcamp.drawing import style  # noqa: E402
-from bootcamp.drawing.diagrams import onedevice  # noqa: E402
+from bootcamp.drawing.diagrams import single_device  # noqa: E402
 
 FORMATS = {"float32": (8, 23), "bfloat16": (8, 7)}
 NONE = {"zero": 0.0, "few digits": 0.0, "all digits": 1.0, "infinite": 0.0}
@@ -14,9 +14,9 @@ NONE = {"zero": 0.0, "few digits": 0.0, "all digits": 1.0, "infinite": 0.0}
 def drawings():
     shares = [{**NONE, "zero": 0.25, "all digits": 0.75}, {**NONE, "infinite": 0.5}]
     return {
-        "formats": onedevice.number_formats(FORMATS),
-        "fates": onedevice.fp16_fates({"weights": shares}, [0, 16], "Measured here."),
-        "held": onedevice.held_over_a_step(6, 10e6, 1e6),
+        "formats": single_device.number_formats(FORMATS),
+        "fates": single_device.fp16_fates({"weights": shares}, [0, 16], "Measured here."),
+        "held": single_device.held_over_a_step(6, 10e6, 1e6),
     }
 
 
@@ -35,7 +35,7 @@ def test_a_picture_is_drawn_and_its_alternative_says_what_it_shows(name, says):
 
 
 def test_the_staircase_ends_empty_and_recomputing_costs_a_forward():
-    plain, again = onedevice.held(6, 10, 10), onedevice.held(6, 10, 1)
+    plain, again = single_device.held(6, 10, 10), single_device.held(6, 10, 1)
     assert plain[-1] == (6 + 12, 0)
     assert again[-1] == (6 + 6 + 12, 0)
     assert max(size for _, size in again) == 6 * 1 + 10 - 1  # all inputs and one block's rest

@@ -6,20 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.style import (
-    BLUE,
-    FOOT,
-    GREEN,
-    INK,
-    ORANGE,
-    PALE,
-    SKY,
-    VERMILLION,
-    YELLOW,
-    begin,
-    legend,
-    styled,
-)
+from bootcamp.drawing.palette import BLUE, GREEN, INK, ORANGE, PALE, SKY, VERMILLION, YELLOW
+from bootcamp.drawing.style import FOOT, begin, legend, styled
 from bootcamp.theory import pipeline_schedules
 
 LOOKS = {  # of an action: colour, hatch, what it is

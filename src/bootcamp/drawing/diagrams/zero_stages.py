@@ -9,21 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bootcamp.drawing.diagrams import box, canvas, label
-from bootcamp.drawing.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    INK,
-    ORANGE,
-    PALE,
-    SKY,
-    SMALL,
-    VERMILLION,
-    begin,
-    finish,
-    legend,
-    styled,
-)
+from bootcamp.drawing.palette import BLACK, BLUE, GREEN, INK, ORANGE, PALE, SKY, VERMILLION
+from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
 KINDS = {

@@ -7,25 +7,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.style import (
-    BLUE,
-    COLOURS,
-    FOOT,
-    INK,
-    ORANGE,
-    PALE,
-    SKY,
-    SMALL,
-    VERMILLION,
-    begin,
-    finish,
-    legend,
-    styled,
-)
+from bootcamp.drawing.palette import BLUE, COLOURS, INK, MARKERS, ORANGE, PALE, SKY, VERMILLION
+from bootcamp.drawing.style import FOOT, SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
 FIRST, SECOND = "#D6ECFA", "#FBEBCB"  # the two devices
-MARKERS = "osD^"
+
 ACTIONS = {  # as pipeline_stages.record_actions names them
     "F": ("forward", SKY, ""),
     "B": ("backward", ORANGE, "//"),

@@ -3,10 +3,17 @@
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.style import BLUE, FOOT, INK, PALE, VERMILLION, styled
-
-LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE = "#D6ECFA", "#D3EFE5", "#FBEBCB"
-TINTS = ("#D6ECFA", "#FBEBCB", "#D3EFE5", "#F3DCE9", "#FFF7C2", "#E3E3F7", "#FFE1D6", "#DDEEDD")
+from bootcamp.drawing.palette import (
+    BLUE,
+    INK,
+    LIGHT_BLUE,
+    LIGHT_GREEN,
+    LIGHT_ORANGE,
+    PALE,
+    TINTS,
+    VERMILLION,
+)
+from bootcamp.drawing.style import FOOT, styled
 
 
 @styled
