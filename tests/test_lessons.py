@@ -12,7 +12,8 @@ from bootcamp.classroom.predict import predict
 from bootcamp.paths import NOTEBOOKS, ROOT
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
-from bootcamp.table import Table, number
+from bootcamp.table import Table
+from bootcamp.units import number
 
 
 def test_an_empty_prediction_says_so_and_raises_nothing():

@@ -44,7 +44,7 @@ from bootcamp.paths import REFERENCE, ROOT, shown
 from bootcamp.records import runs, summary
 from bootcamp.scripts import diff as compare
 from bootcamp.scripts import family
-from bootcamp.table import number
+from bootcamp.units import number
 
 SLIDES = ROOT / "slides"
 README = ROOT / "README.md"

@@ -1,9 +1,47 @@
-"""Files and folders that are whole at every moment. Standard library only."""
+"""Files that are complete at every moment: written beside their place and renamed."""
 
 import contextlib
 import glob
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+from filelock import FileLock
+
+
+def read_json(path: Path) -> dict:
+    """A file's JSON object; empty where there is none, or only a part of one."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Write a JSON file so that no reader sees a part of it."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_text(json.dumps(content, indent=1) + "\n")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def update_json(path: Path, change: Callable[[dict], None]) -> dict:
+    """Change a JSON file that several processes share; returns its new content.
+
+    change: called with the content, {} if there is none yet, while no other process can change the
+    file. A lock file beside it, .NAME.lock, is left there. Raises OSError where it can't be
+    written, filelock.Timeout if another process holds the lock for a minute.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock"), timeout=60):
+        content = read_json(path)
+        change(content)
+        write_json(path, content)
+    return content
 
 
 def write_whole(path: Path, write) -> None:

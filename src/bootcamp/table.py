@@ -2,22 +2,9 @@
 
 import html
 
+from bootcamp.units import number
+
 CAPTION_STYLE = "text-align:left;white-space:nowrap"  # a narrow table would wrap it word by word
-
-
-def number(value) -> str:
-    """A value as a reader wants it: three or four digits that count, thousands apart."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    size = abs(value)
-    if size != 0 and (size < 1e-3 or size >= 1e9):
-        return f"{value:.2e}"
-    digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
-    return f"{value:,.{digits}f}"
 
 
 class Table:

@@ -5,7 +5,7 @@ prediction says so and raises nothing, so that Run All always goes through.
 """
 
 from bootcamp.classroom import journal
-from bootcamp.table import number
+from bootcamp.units import number
 
 
 class Prediction:

@@ -29,7 +29,7 @@ from bootcamp.drawing.style import SMALL, begin, device_word, finish, legend, li
 from bootcamp.records import summary
 from bootcamp.records import trace as intervals
 from bootcamp.records.runs import Run, names
-from bootcamp.table import number
+from bootcamp.units import number
 
 __all__ = (
     "achieved",

@@ -1,12 +1,13 @@
 """The records of runs, read back: `runs.load("logs/...")` -> Run. Standard library only."""
 
-import json
 from functools import cached_property
 from pathlib import Path
 
-from bootcamp import machine
+from bootcamp.files import read_json
 from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.records import summary, trace
+from bootcamp.records.measurement import SHARED, Measurement
+from bootcamp.records.steps import read_steps
 from bootcamp.table import Table
 
 SETTINGS = (
@@ -22,7 +23,7 @@ SETTINGS = (
 )
 
 
-class Run:
+class Run(Measurement):
     """One run's record. Everything is read from its folder; nothing is kept elsewhere.
 
     config, summary: dictionaries as written. steps: one dictionary a step. ranks: one a rank.
@@ -33,7 +34,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict:
-        return _read(self.folder / "config.json")
+        return read_json(self.folder / "config.json")
 
     @cached_property
     def summary(self) -> dict:
@@ -41,13 +42,13 @@ class Run:
 
     @cached_property
     def steps(self) -> list[dict]:
-        return summary.read_steps(self.folder)
+        return read_steps(self.folder)
 
     @cached_property
     def ranks(self) -> list[dict]:
         """The ranks' own records in order of rank; a rank that never finished left none."""
         found = [path for path in (self.folder / "ranks").glob("*.json") if path.stem.isdigit()]
-        return [_read(path) for path in sorted(found, key=lambda path: int(path.stem))]
+        return [read_json(path) for path in sorted(found, key=lambda path: int(path.stem))]
 
     @property
     def status(self) -> str:
@@ -64,14 +65,8 @@ class Run:
         return self.config.get("strategy", "?")
 
     @property
-    def world(self) -> int:
-        """The number of processes that were started."""
-        return self.config.get("processes", 1)
-
-    @property
-    def device(self) -> str:
-        """cpu or cuda."""
-        return self.config.get("device", "cpu").split(":")[0]
+    def shared_cores(self) -> bool:
+        return bool(self.summary.get("shared_cores"))
 
     @property
     def samples_per_second(self) -> float:
@@ -107,26 +102,12 @@ class Run:
         return 2 * (self.world - 1) / self.world * self.ranks[0]["gradient_bytes"]
 
     @property
-    def oversubscribed(self) -> bool:
-        """More CPU ranks than cores: such a run proves correctness and measures no scaling."""
-        if self.device != "cpu" or "machine" not in self.config:
-            return False
-        return self.world * self.config["cores_per_rank"] > self.config["machine"]["cores"]
-
-    @property
-    def measured_here(self) -> bool:
-        """Whether this machine made the record, and now rather than for the reference folder."""
-        described, memory = self.config.get("machine", {}), machine.memory_bytes()
-        same_cpu = described.get("cpu") == machine.cpu_name()
-        same = same_cpu and described.get("memory_bytes", memory) == memory
-        return same and REFERENCE not in self.folder.resolve().parents
-
-    @property
     def label(self) -> str:
         """The run in a few words: strategy, ranks, kind of device."""
         kind = "GPU" if self.device == "cuda" else "CPU"
         ranks = "1 rank" if self.world == 1 else f"{self.world} ranks"
         crowded = ", more ranks than cores" if self.oversubscribed else ""
+        crowded = f", {SHARED}" if self.shared_cores else crowded
         return f"{self.strategy}, {ranks} ({kind}{crowded}){self._on_hosts}"
 
     @property
@@ -135,19 +116,6 @@ class Run:
         count, link = self.config.get("hosts", 1), self.config.get("link")
         joined = f", link {link}" if link else ""
         return f" on {count} hosts{joined}" if count > 1 else ""
-
-    @property
-    def origin(self) -> str:
-        """Where the numbers come from: machine, device, measured here or recorded."""
-        described = self.config["machine"]
-        device = described["cpu"]
-        if self.device == "cuda":
-            device = described["gpus"][0]
-        cores = "1 core" if described["cores"] == 1 else f"{described['cores']} cores"
-        how = "measured here" if self.measured_here else "recorded on another machine"
-        if REFERENCE in self.folder.resolve().parents:
-            how = f"recorded run {self.folder.name}"
-        return f"{device}, {cores}, torch {self.config['versions']['torch']}; {how}"
 
     def timeline(self, rank: int = 0) -> dict:
         """The traced step of one rank: see timeline.read. Needs a run with trace_step=."""
@@ -176,13 +144,6 @@ class Run:
         )
 
 
-def _read(path: Path) -> dict:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-
-
 def _text(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
@@ -201,9 +162,9 @@ def all_runs(logs: Path | str = LOGS) -> list[Run]:
 
 
 def reference(strategy: str, device: str | None = None, world: int | None = None) -> Run | None:
-    """The recorded run of this strategy, newest first; None where there is none."""
+    """The newest recorded run of this strategy that had its cores alone; None without one."""
     for run in reversed(all_runs(REFERENCE)):
-        fits = run.strategy == strategy and device in (None, run.device)
+        fits = run.strategy == strategy and device in (None, run.device) and not run.shared_cores
         if fits and world in (None, run.world):
             return run
     return None
@@ -228,16 +189,16 @@ def names(runs) -> list[str]:
             differing.append("measured here" if run.measured_here else "recorded")
         status = [] if run.status == "ok" else [run.status]
         words.append(", ".join([run.label, *differing, *status]))
-    return [_numbered(words, place) for place in range(len(words))]
+    return [_numbered(words, index) for index in range(len(words))]
 
 
-def _numbered(words: list[str], place: int) -> str:
-    word = words[place]
-    return f"{word}, run {words[: place + 1].count(word)}" if words.count(word) > 1 else word
+def _numbered(words: list[str], index: int) -> str:
+    word = words[index]
+    return f"{word}, run {words[: index + 1].count(word)}" if words.count(word) > 1 else word
 
 
 def table(*runs: Run, caption: str = "") -> Table:
-    """The runs side by side. Units stand in the headings."""
+    """The runs side by side, units in the headings."""
     rows = [
         {
             "run": name,

@@ -1,22 +1,20 @@
-"""How a running job is, from its record files alone: `vitals.Reader(folder).look() -> State`.
+"""How a running job is doing, from its files alone: `status.Reader(folder).look() -> State`.
 
-Which files there are stands in logs/README.md. A half-written line is no error. Beside them only
-/proc is asked whether a rank's process is on this machine, and for its memory. Standard library
-only.
+logs/README.md lists the files. A half-written line is no error. Only whether a rank's process is on
+this machine, and its memory, come from /proc. Standard library only.
 """
 
-import contextlib
-import json
 import math
 import os
 import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from bootcamp.records import heartbeat
+from bootcamp.files import read_json
+from bootcamp.records import heartbeat, summary
 from bootcamp.records.runs import Run
+from bootcamp.records.steps import Steps
 
 POINTS = 200  # of a curve
 RECENT_STEPS = 20  # that the present speed is taken from
@@ -69,73 +67,55 @@ class State:
         return self.status != "running"
 
 
-class _Step(NamedTuple):
-    loss: float | None
-    seconds: float
-    rate: float
-
-
 class Reader:
     """Reads a run's files again and again, of its steps only what is new."""
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
-        self._rows: dict[int, _Step] = {}
-        self._position = 0
+        self._steps = Steps(folder)
 
     def look(self, now: float | None = None) -> State:
         """The run as it is now. now: seconds since 1970."""
         now = time.time() if now is None else now
-        said = said_of(self.folder)
+        said = summary.read(self.folder)
         run = Run(self.folder)  # a new one each time: its config may have come meanwhile
-        run.config = json_of(self.folder / "config.json")
-        self._read_steps()
-        steps = sorted(self._rows)
+        self._steps.new()
+        rows = [row for row in self._steps.rows if _is_measured(row)]
         ranks = [_rank(self.folder, rank, now) for rank in range(_world(run))]
         status = said["status"]
         if status == "running" and _is_lost(self.folder, ranks, now):
             status = "lost"
         began = run.config.get("started_unix_seconds", _changed(self.folder))
         until = now if status == "running" else min(now, last_sign(self.folder))
-        recent = [self._rows[step].seconds for step in steps[-RECENT_STEPS:]]
+        recent = [row["seconds"] for row in rows[-RECENT_STEPS:]]
         return State(
             folder=self.folder,
             status=status,
             label=run.label if run.config else self.folder.name,
-            steps_done=steps[-1] + 1 if steps else 0,
+            steps_done=rows[-1]["step"] + 1 if rows else 0,
             steps=run.config.get("steps"),
             seconds=max(0.0, until - began),
             step_seconds=statistics.median(recent) if recent else None,
-            losses=_thinned([(step, self._rows[step].loss) for step in steps]),
-            rates=_thinned([(step, self._rows[step].rate) for step in steps]),
+            losses=_thinned([(row["step"], row["loss"]) for row in rows]),
+            rates=_thinned([(row["step"], row["samples"] / row["seconds"]) for row in rows]),
             ranks=ranks,
-            notes=[*_notes(status, said, ranks), *self._notes_on_numbers(run, steps)],
+            notes=[*_notes(status, said, ranks), *_notes_on_numbers(run, rows)],
         )
 
-    def _notes_on_numbers(self, run: Run, steps: list[int]) -> list[str]:
-        broken = [step for step in steps if not _is_number(self._rows[step].loss)]
-        notes = [f"The loss is not a number from step {broken[0]} on."] if broken else []
-        if run.config and run.oversubscribed:
-            notes.append("More ranks than cores: the speed means nothing.")
-        return notes
 
-    def _read_steps(self) -> None:
-        """Take in whole new lines of steps.jsonl; the last row of a step counts."""
-        try:
-            with open(self.folder / "steps.jsonl", "rb") as file:
-                if file.seek(0, os.SEEK_END) < self._position:
-                    self._rows, self._position = {}, 0  # another run's file in the same place
-                file.seek(self._position)
-                text = file.read()
-        except OSError:
-            return
-        whole = text[: text.rfind(b"\n") + 1]
-        self._position += len(whole)
-        for line in whole.splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError, ZeroDivisionError):  # torn
-                row = json.loads(line)
-                rate = row["samples"] / row["seconds"]
-                self._rows[int(row["step"])] = _Step(row["loss"], row["seconds"], rate)
+def _is_measured(row: dict) -> bool:
+    """Whether a row has what a curve is drawn from; a torn one may have less."""
+    return {"loss", "seconds", "samples"} <= row.keys() and bool(row["seconds"])
+
+
+def _notes_on_numbers(run: Run, rows: list[dict]) -> list[str]:
+    broken = [row["step"] for row in rows if not _is_number(row["loss"])]
+    notes = [f"The loss is not a number from step {broken[0]} on."] if broken else []
+    if run.config and run.oversubscribed:
+        notes.append("More ranks than cores: the speed means nothing.")
+    if run.shared_cores:
+        notes.append("Another run used the same cores: the speed means nothing.")
+    return notes
 
 
 def _world(run: Run) -> int:
@@ -146,7 +126,7 @@ def _world(run: Run) -> int:
 
 def _rank(folder: Path, rank: int, now: float) -> Rank:
     path = folder / "ranks" / f"{rank}.beat"
-    record = json_of(folder / "ranks" / f"{rank}.json")
+    record = read_json(folder / "ranks" / f"{rank}.json")
     peak = record.get("peak_bytes")
     if (beat := heartbeat.read(path)) is None:
         return Rank(rank, peak_bytes=peak)
@@ -181,20 +161,6 @@ def _resident_bytes(process: int) -> int | None:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def json_of(path: Path) -> dict:
-    """A file's JSON object; empty where there is none, or half of one."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def said_of(folder: Path) -> dict:
-    """The run's summary, of which half a one is none yet."""
-    return {"status": "running", **json_of(folder / "summary.json")}
-
-
 def _beats(folder: Path) -> list[Path]:
     return list((folder / "ranks").glob("*.beat"))
 
@@ -214,7 +180,7 @@ def _changed(path: Path) -> float:
 
 def is_going(folder: Path, now: float | None = None) -> bool:
     """Whether the record says running and somebody still writes it, or may."""
-    if said_of(folder)["status"] != "running":
+    if summary.read(folder)["status"] != "running":
         return False
     now = time.time() if now is None else now
     ranks = [_rank(folder, int(path.stem), now) for path in _beats(folder)]

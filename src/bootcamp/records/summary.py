@@ -1,26 +1,18 @@
-"""What a run came to: `summary.json`, and the arithmetic on its steps. Standard library only.
+"""How a run ended, `summary.json`, and the arithmetic on its steps. Standard library only.
 
 Rank 0 writes it when the run ends well, any rank that raises writes it when it ends badly, and the
 launcher writes it for ranks that no longer can.
 """
 
 import json
-import os
 import statistics
 from pathlib import Path
 
+from bootcamp.files import read_json, write_json
+from bootcamp.records.steps import read_steps
+
 WARMUP_STEPS = 3
 RESERVED_BYTES = 4096
-
-
-def write_json(path: Path, content: dict) -> None:
-    """Write a file whole: beside its place first, then renamed, so that no reader sees a half."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(json.dumps(content, indent=1) + "\n")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def reserve(run_dir: Path) -> None:
@@ -56,26 +48,7 @@ def write(run_dir: Path, status: str, **content) -> dict:
 
 def read(run_dir: Path) -> dict:
     """The run's summary; `{"status": "running"}` where there is none yet."""
-    try:
-        return json.loads((Path(run_dir) / "summary.json").read_text())
-    except (OSError, ValueError):
-        return {"status": "running"}
-
-
-def read_steps(run_dir: Path) -> list[dict]:
-    """The rows of steps.jsonl in order, the last one of each step; a half line is skipped."""
-    try:
-        lines = (Path(run_dir) / "steps.jsonl").read_text().splitlines()
-    except OSError:
-        return []
-    rows = {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # the line that is being written, or that a killed rank left
-        rows[row["step"]] = row
-    return [rows[step] for step in sorted(rows)]
+    return {"status": "running"} | read_json(Path(run_dir) / "summary.json")
 
 
 def after_warmup(steps: list[dict]) -> list[dict]:
@@ -103,3 +76,8 @@ def measures(steps: list[dict]) -> dict:
         "samples_per_second": quartiles([row["samples"] / row["seconds"] for row in counted]),
         "tokens_per_second": quartiles([row["tokens"] / row["seconds"] for row in counted]),
     }
+
+
+def measures_of(run_dir: Path) -> dict:
+    """The measures of the steps in a run's folder."""
+    return measures(read_steps(run_dir))

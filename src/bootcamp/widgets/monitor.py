@@ -23,8 +23,10 @@ import time
 from pathlib import Path
 
 from bootcamp import machine
+from bootcamp.files import read_json
 from bootcamp.paths import LOGS, ROOT
-from bootcamp.records.status import Rank, Reader, State, is_going, json_of, said_of
+from bootcamp.records import summary
+from bootcamp.records.status import Rank, Reader, State, is_going
 
 DRAW_SECONDS = 1.0
 LOOK_SECONDS = 0.2
@@ -324,7 +326,7 @@ class Monitor:
             return True
         if self.state is None:
             return self._found()
-        return said_of(self.folder)["status"] != "running"
+        return summary.read(self.folder)["status"] != "running"
 
     def _update(self, remark: str = "") -> None:
         self._drawn = time.monotonic()
@@ -404,7 +406,7 @@ class _Known:
             return True
         if changed < self._began:
             return False
-        return json_of(path / "config.json").get("started_unix_seconds", 0) >= self._began
+        return read_json(path / "config.json").get("started_unix_seconds", 0) >= self._began
 
 
 _open: list[Monitor] = []

@@ -17,8 +17,8 @@ from bootcamp.drawing.palette import (
 )
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 from bootcamp.records.runs import Run
-from bootcamp.table import number
 from bootcamp.theory import sharding
+from bootcamp.units import number
 
 CROWDED = "//"
 

@@ -1,0 +1,69 @@
+"""Where numbers come from: what runs, rooflines and sweeps have in common.
+
+Standard library only.
+"""
+
+from pathlib import Path
+
+from bootcamp import machine
+from bootcamp.paths import REFERENCE
+
+SHARED = "shared cores"
+
+
+class Measurement:
+    """Something measured on a machine that its `config` describes.
+
+    folder: where it was read from. config: machine, versions, device, processes, cores_per_rank.
+    """
+
+    folder: Path
+    config: dict
+
+    @property
+    def world(self) -> int:
+        """The number of processes that were started."""
+        return self.config.get("processes", 1)
+
+    @property
+    def device(self) -> str:
+        """cpu or cuda."""
+        return self.config.get("device", "cpu").split(":")[0]
+
+    @property
+    def oversubscribed(self) -> bool:
+        """More CPU ranks than cores: it proves correctness and measures no scaling."""
+        if self.device != "cpu" or "machine" not in self.config:
+            return False
+        return self.world * self.config["cores_per_rank"] > self.config["machine"]["cores"]
+
+    @property
+    def shared_cores(self) -> bool:
+        """Whether another run used the same cores meanwhile: its times mean nothing."""
+        return bool(self.config.get("shared_cores"))
+
+    @property
+    def in_reference(self) -> bool:
+        """Whether it is one of the course's recorded runs."""
+        return REFERENCE in self.folder.resolve().parents
+
+    @property
+    def measured_here(self) -> bool:
+        """Whether this machine made it, and now rather than for the reference folder."""
+        described, memory = self.config.get("machine", {}), machine.memory_bytes()
+        same_cpu = described.get("cpu") == machine.cpu_name()
+        same = same_cpu and described.get("memory_bytes", memory) == memory
+        return same and not self.in_reference
+
+    @property
+    def origin(self) -> str:
+        """Machine, device and torch, and whether it was measured here or recorded."""
+        described = self.config["machine"]
+        device = described["cpu"] if self.device == "cpu" else described["gpus"][0]
+        cores = "1 core" if described["cores"] == 1 else f"{described['cores']} cores"
+        how = "measured here" if self.measured_here else "recorded on another machine"
+        if self.in_reference:
+            how = f"recorded run {self.folder.name}"
+        if self.shared_cores:
+            how += f", on {SHARED}"
+        return f"{device}, {cores}, torch {self.config['versions']['torch']}; {how}"

@@ -1,0 +1,72 @@
+"""Numbers as text, with their units: `units.size(25_000_000)` is "25 MB". Standard library only.
+
+Sizes are in powers of 1000 (kB, MB, GB) unless the name of a function says otherwise (MiB).
+"""
+
+
+def number(value) -> str:
+    """A value with three or four significant digits, thousands apart; "-" for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    magnitude = abs(value)
+    if magnitude != 0 and (magnitude < 1e-3 or magnitude >= 1e9):
+        return f"{value:.2e}"
+    digits = 0 if magnitude >= 1000 else 1 if magnitude >= 100 else 2 if magnitude >= 10 else 3
+    return f"{value:,.{digits}f}"
+
+
+def three_digits(value: float) -> str:
+    """A value with three significant digits, never in powers of ten: 1.5, 25, 1,234."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
+def scale(largest: float) -> tuple[float, str]:
+    """(bytes in one unit, its name) that suits sizes up to `largest` bytes."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest >= factor:
+            return factor, unit
+    return 1.0, "bytes"
+
+
+def size(count: float | None) -> str:
+    """Bytes: "1.5 kB", "25 MB"; "-" for None."""
+    if count is None:
+        return "-"
+    factor, unit = scale(count)
+    return f"{three_digits(count / factor)} {unit}"
+
+
+def mebibytes(count: int) -> str:
+    """Bytes in powers of 1024, as sizes of buckets and messages are given: "1 MiB", "4 KiB"."""
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def time(seconds: float) -> str:
+    """A short time: "40 µs", "1.5 ms", "12.3 s"."""
+    if seconds >= 10:
+        return f"{three_digits(seconds)} s"
+    if 0 < seconds < 0.9995e-3:
+        return f"{1e6 * seconds:.3g} µs"
+    return f"{three_digits(1e3 * seconds)} ms"
+
+
+def duration(seconds: float) -> str:
+    """How long something goes on: "3.2 s", "45 s", "2 min 5 s", "1 h 10 min"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def flops(per_second: float) -> str:
+    """Floating-point operations per second: "71.2 GFLOP/s"."""
+    for factor, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
+        if per_second >= factor:
+            return f"{number(per_second / factor)} {unit}"
+    return f"{number(per_second / 1e6)} MFLOP/s"

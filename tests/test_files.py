@@ -1,0 +1,106 @@
+"""Files that several processes share lose nothing, and numbers are written one way."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bootcamp import units
+from bootcamp.files import read_json, update_json, write_json
+from bootcamp.records.steps import Steps
+
+COUNTS = """
+import sys
+from pathlib import Path
+from bootcamp.files import update_json
+
+def change(content):
+    content[sys.argv[2]] = content.get(sys.argv[2], 0) + 1
+    content["all"] = content.get("all", 0) + 1
+
+for _ in range(100):
+    update_json(Path(sys.argv[1]), change)
+"""
+
+
+def test_two_processes_that_change_one_file_lose_nothing(tmp_path):
+    path = tmp_path / "new folder" / "shared.json"
+    command = [sys.executable, "-c", COUNTS, str(path)]
+    both = [subprocess.Popen([*command, name]) for name in ("a", "b")]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert json.loads(path.read_text()) == {"a": 100, "b": 100, "all": 200}
+
+
+def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "shared.json"
+    assert update_json(path, lambda content: content.update(x=1)) == {"x": 1}
+    with pytest.raises(ZeroDivisionError):
+        update_json(path, lambda content: content.update(x=1 / 0))
+    assert update_json(path, lambda content: content.update(y=2)) == {"x": 1, "y": 2}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "\x00"])
+def test_what_is_no_json_object_is_empty(tmp_path, text):
+    path = tmp_path / "shared.json"
+    assert read_json(path) == {}
+    path.write_text(text)
+    assert read_json(path) == {}
+
+
+def test_a_json_file_is_never_there_in_part(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"x": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"x": object()})
+    assert read_json(path) == {"x": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_steps_are_read_as_they_come(tmp_path):
+    steps = Steps(tmp_path)
+    assert steps.new() == steps.rows == []
+    with open(tmp_path / "steps.jsonl", "a") as file:
+        file.write('{"step": 0}\n{"step": 1')
+        file.flush()
+        assert [row["step"] for row in steps.new()] == [0]
+        file.write('1}\nnull\n{"loss": 2}\n{"step": 0, "attempt": 1}\n')
+        file.flush()
+        assert [row["step"] for row in steps.new()] == [11, 0]
+        assert steps.new() == []
+    assert steps.rows == [{"step": 0, "attempt": 1}, {"step": 11}]
+    (tmp_path / "steps.jsonl").write_text('{"step": 7}\n')  # another run in the same place
+    assert steps.new() == steps.rows == [{"step": 7}]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (units.size(0), "0 bytes"),
+        (units.size(999), "999 bytes"),
+        (units.size(1500), "1.5 kB"),
+        (units.size(16_500_000), "16.5 MB"),
+        (units.size(999_600_000), "1,000 MB"),
+        (units.size(1.5e12), "1,500 GB"),
+        (units.size(None), "-"),
+        (units.mebibytes(25 << 20), "25 MiB"),
+        (units.mebibytes(4096), "4 KiB"),
+        (units.time(0), "0 ms"),
+        (units.time(40e-6), "40 µs"),
+        (units.time(0.0015), "1.5 ms"),
+        (units.time(1.2345), "1,234 ms"),
+        (units.time(12.34), "12.3 s"),
+        (units.duration(3.21), "3.2 s"),
+        (units.duration(45), "45 s"),
+        (units.duration(125), "2 min 5 s"),
+        (units.duration(4200), "1 h 10 min"),
+        (units.flops(71.2e9), "71.20 GFLOP/s"),
+        (units.flops(100e12), "100.0 TFLOP/s"),
+        (units.flops(5e6), "5.000 MFLOP/s"),
+        (units.number(1234567), "1,234,567"),
+        (units.number(0.0001234), "1.23e-04"),
+        (units.number(True), "True"),
+    ],
+)
+def test_numbers_have_their_units(text, expected):
+    assert text == expected
