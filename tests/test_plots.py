@@ -3,6 +3,7 @@
 Each test draws from record folders that it writes itself; nothing is launched.
 """
 
+import functools
 import itertools
 import json
 import re
@@ -17,7 +18,8 @@ from matplotlib.figure import Figure  # noqa: E402
 from bootcamp import machine  # noqa: E402
 from bootcamp.drawing import plots  # noqa: E402
 from bootcamp.drawing import style as frame  # noqa: E402
-from bootcamp.records.runs import Run  # noqa: E402
+from bootcamp.drawing.palette import KINDS  # noqa: E402
+from bootcamp.records.runs import Run, names  # noqa: E402
 
 MB = 1_000_000
 HERE = " ".join(machine.cpu_name().split())
@@ -50,6 +52,7 @@ def _write(
     sent=5 * MB,
     traced=(),
     flops=1e9,
+    shared=False,
     sizes=BYTES,
     **settings,
 ):
@@ -81,7 +84,8 @@ def _write(
         (folder / "ranks" / f"{rank}.json").write_text(json.dumps(record))
     for rank in traced:
         (folder / "ranks" / f"{rank}.trace.json").write_text(json.dumps(_trace()))
-    (folder / "summary.json").write_text(json.dumps({"status": status, "flops_per_sample": flops}))
+    said = {"status": status, "flops_per_sample": flops, "shared_cores": shared}
+    (folder / "summary.json").write_text(json.dumps(said))
     return Run(folder)
 
 
@@ -289,6 +293,29 @@ def test_more_ranks_than_cores_are_marked(make, draw):
     assert "2 and 4 CPU ranks (4: more ranks than cores)" in foot(figure)
 
 
+@pytest.mark.parametrize(
+    "draw", [plots.throughput, functools.partial(plots.achieved, peak_flops_per_second=1e11)]
+)
+def test_a_run_that_shared_its_cores_is_marked(make, draw):
+    figure = draw(make("ddp", 2), make("ddp", 2, shared=True))
+    alone, shared = (bar.get_hatch() for bar in figure.axes[0].patches)
+    assert (alone, shared) == (None, "xx")
+    assert "shared with another run, so the times mean nothing" in foot(figure)
+    assert "shared" not in foot(draw(make("ddp", 2)))
+
+
+def test_no_speed_up_is_drawn_from_shared_cores(make):
+    runs = [make("ddp", 1, 100.0), make("ddp", 2, 180.0)]
+    figure = plots.scaling(*runs, make("ddp", 4, 200.0, shared=True))
+    for line in [line for axes in figure.axes for line in axes.lines]:
+        assert list(line.get_xdata()) == [1, 2]
+    said = "Left out: ddp on 4 ranks. Their cores were shared with another run."
+    assert said in foot(figure)
+    assert said in figure.alt
+    with pytest.raises(ValueError, match="no run with one rank was given .only .* shared cores"):
+        plots.scaling(make("ddp", 1, shared=True), make("ddp", 2, shared=True))
+
+
 # loss_curves
 
 
@@ -489,7 +516,7 @@ def test_memory_stacks_the_kinds_of_each_rank(make):
     assert len({bar.get_hatch() for bar in axes.patches}) == 4
     assert axes.get_xlabel() == "memory of one rank (MB)"
     assert said(figure).count("100 MB") == 2
-    assert [label.get_text() for label in figure.legends[0].get_texts()] == list(plots.KINDS)
+    assert [label.get_text() for label in figure.legends[0].get_texts()] == list(KINDS)
 
 
 def test_the_process_peak_is_a_text_and_does_not_set_the_scale(make):
@@ -624,14 +651,14 @@ def test_a_rehearsal_and_nothing_are_refused(make):
 
 def test_runs_with_one_label_are_told_apart(make):
     runs = [make(optimizer="sgd"), make(optimizer="adamw"), make("cpu", 1), make("cpu", 1)]
-    assert plots.names(runs) == [
+    assert names(runs) == [
         "ddp, 2 ranks (CPU), optimizer sgd",
         "ddp, 2 ranks (CPU), optimizer adamw",
         "cpu, 1 rank (CPU), run 1",
         "cpu, 1 rank (CPU), run 2",
     ]
     here, there = make(), make(cpu="Other")
-    assert [name.rpartition(", ")[2] for name in plots.names([here, there])] == [
+    assert [name.rpartition(", ")[2] for name in names([here, there])] == [
         "measured here",
         "recorded",
     ]

@@ -245,7 +245,7 @@ def test_the_figure_can_be_read(changed):
 
 
 def test_no_label_lies_on_a_point_or_on_the_roof():
-    plots = pytest.importorskip("bootcamp.drawing.plots")
+    roofline_chart = pytest.importorskip("bootcamp.drawing.plots.roofline_chart")
     figure = draw()
     axes = figure.axes[0]
     labels = [text for text in axes.texts if text.get_text()]
@@ -254,7 +254,7 @@ def test_no_label_lies_on_a_point_or_on_the_roof():
     for label in labels:
         for point in points:
             where = (point.get_xdata()[0], point.get_ydata()[0])
-            assert not label.get_window_extent().overlaps(plots._around(axes, where, 7))
+            assert not label.get_window_extent().overlaps(roofline_chart._around(axes, where, 7))
 
 
 def test_the_figure_shows_roof_points_and_shares():

@@ -140,7 +140,7 @@ WORDS_OF_LESSONS = {
     *(
         SRC / "bootcamp" / name
         for name in (
-            "drawing/plots.py",
+            "drawing/plots/traffic.py",
             "drawing/style.py",
             "scripts/reasons.py",
             "classroom/errors.py",

@@ -91,5 +91,10 @@ def total_seconds(intervals: list[tuple[float, float]]) -> float:
 
 def overlap_seconds(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> float:
     """How long both lists of intervals are busy at once, in seconds."""
-    both = sum(max(0.0, min(x[1], y[1]) - max(x[0], y[0])) for x in a for y in b)
-    return both / 1e6
+    return total_seconds(overlaps(a, b))
+
+
+def overlaps(a, b) -> list[tuple[float, float]]:
+    """The intervals in which both lists are busy."""
+    both = [(max(x[0], y[0]), min(x[1], y[1])) for x in a for y in b]
+    return [(start, end) for start, end in both if start < end]

@@ -1,0 +1,95 @@
+"""Parts that charts share: rows of bars, stacked bars, words beside a value, logarithmic ticks."""
+
+import math
+
+from matplotlib.patches import Patch
+
+from bootcamp.drawing.palette import BLACK, INK, KINDS, ORANGE, SKY
+from bootcamp.drawing.style import SMALL, device_word
+
+EDGE = {"edgecolor": INK, "linewidth": 0.8}
+CROWDED_HATCH, SHARED_HATCH = "//", "xx"
+SHARED_NOTE = "Crossed hatching: the cores were shared with another run, so the times mean nothing."
+BOLD = {"fontweight": "bold"}
+WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # behind words that cover a line
+
+
+def rows(axes, labels, beside: float = 0.6) -> None:
+    """One row for each label, the first on top; beside: room above the first and below the last."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(labels) - 1 + beside, -beside)
+
+
+def bar(axes, row: float, length: float, look: tuple[str, str], left: float = 0.0, **more):
+    """A horizontal bar; look: its colour and its hatch."""
+    colour, hatch = look
+    return axes.barh(row, length, left=left, color=colour, hatch=hatch, **EDGE | more)
+
+
+def run_bar(axes, row: float, length: float, run, **more):
+    """A bar of a run: blue for CPU ranks, orange for GPUs.
+
+    Hatched: more ranks than cores; crossed: cores that were shared with another run.
+    """
+    more.setdefault("color", ORANGE if device_word(run) == "GPU" else SKY)
+    if run.oversubscribed or run.shared_cores:
+        more |= {"hatch": SHARED_HATCH if run.shared_cores else CROWDED_HATCH, **EDGE}
+    return axes.barh(row, length, **more)
+
+
+def shared_note(runs) -> tuple[str, ...]:
+    """What the foot says of runs that shared their cores, if there are any."""
+    return (SHARED_NOTE,) if any(run.shared_cores for run in runs) else ()
+
+
+def stacked(axes, row: float, sizes: dict, scale: float, limit: float = math.inf, **more) -> float:
+    """The bytes of each kind of memory side by side, cut off at `limit`; returns the bar's end.
+
+    sizes: {kind of KINDS: bytes}, "optimizer" for short. scale: bytes in a unit of the axis, in
+    which limit and end are.
+    """
+    left = 0.0
+    for kind, look in KINDS.items():
+        size = sizes.get(kind, sizes.get(kind.split()[0], 0)) / scale
+        bar(axes, row, max(0.0, min(size, limit - left)), look, left, **{"height": 0.6, **more})
+        left += size
+    return left
+
+
+def handles(looks: dict) -> list[Patch]:
+    """What a legend names: {words: (colour, hatch)}, as by default the kinds of memory."""
+    return [
+        Patch(facecolor=colour, hatch=hatch, label=words, **EDGE)
+        for words, (colour, hatch) in looks.items()
+    ]
+
+
+def beside(axes, x: float, y: float, words: str, right: float = 12, up: float = 0, **look):
+    """Words right of a point, so many typographic points away."""
+    look = {"va": "center", **look}
+    return axes.annotate(words, (x, y), (right, up), textcoords="offset points", **look)
+
+
+def above(axes, x: float, y: float, words: str, up: float = 4, **look):
+    """Words above a point, or below it; xycoords= for a place in other coordinates."""
+    look = {"ha": "center", **look}
+    return axes.annotate(words, (x, y), (0, up), textcoords="offset points", **look)
+
+
+def margin(axes, y: float, words: str, x: float = 1.02, **look) -> None:
+    """Small words on the right of the axes, at a height of the data."""
+    look = {"va": "center", "fontsize": SMALL, "transform": axes.get_yaxis_transform(), **look}
+    axes.text(x, y, words, **look)
+
+
+def log_axis(axis, ticks, words=None, base: float = 10) -> None:
+    """A logarithmic axis with these ticks alone; words: what they are called."""
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
+    axis.set_ticks(list(ticks), words or [f"{tick:g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def marker_line(axes, row: float, x: float, half: float = 0.4, **look) -> None:
+    """An upright line across a row: a value by formula on a bar of measured ones."""
+    axes.plot([x, x], [row - half, row + half], **{"color": BLACK, "linewidth": 2.5, **look})
