@@ -4,7 +4,7 @@ How long an all-reduce takes, from one number to 32 MiB, on whatever back end th
 
 `sweep.json` in the run folder holds a row for each size: its fastest call, which tells what the
 link takes, its median call, which tells how much the machine adds, and the two bandwidths of the
-fastest as nccl-tests defines them (link.bandwidths).
+fastest as nccl-tests defines them (theory.alpha_beta).
 """
 
 import time
@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from bootcamp import machine
-from bootcamp.experiments import allreduce_sweep
 from bootcamp.records import summary
+from bootcamp.theory import alpha_beta
 from bootcamp.train import config
 
 WARMUP = 3
@@ -58,7 +58,7 @@ rows = [
         "bytes": size,
         "seconds": fastest[column],
         "median_seconds": median[column],
-        **allreduce_sweep.bandwidths(size, fastest[column], world),
+        **alpha_beta.bandwidths(size, fastest[column], world),
         "held_out": size in between,
     }
     for column, size in enumerate(sizes)

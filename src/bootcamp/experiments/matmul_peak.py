@@ -1,81 +1,48 @@
-"""python -m bootcamp.experiments.matmul_peak --device cpu --dtype float32 --cores 1 --out FILE
+"""What this machine's matrix multiply reaches: the yardstick for a training's FLOP/s.
 
-What this machine's matrix multiply really reaches: the yardstick for a training's FLOP/s.
-Measured once for each device, number format and number of cores, and kept in logs/machine.json.
+`python -m bootcamp.train.matmul` measures it in a process of its own, once for each device, number
+format and number of cores; logs/machine.json keeps it.
 """
 
-import argparse
-import json
-import statistics
-import time
+import tempfile
 from pathlib import Path
 
 from bootcamp import machine
+from bootcamp.files import read_json, update_json
 from bootcamp.launcher import launch
 from bootcamp.paths import LOGS
-from bootcamp.records import summary
 
 KEPT = LOGS / "machine.json"
-SIZE = {"cpu": 1024, "cuda": 8192}
-REPETITIONS = 15
+# glibc gives large blocks back at once and asks for empty pages again; kept, they cost what a GPU's
+# caching allocator does: nothing. A sum of two 64 MiB tensors took five times as long without.
+REUSE_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 
 def matmul_flops_per_second(device: str = "cpu", dtype: str = "float32", cores: int = 1) -> float:
-    """Floating-point operations per second of a square matrix product: median of 15 repetitions.
+    """Floating-point operations per second of a square matrix product on one rank.
 
     Matrices of 1024 x 1024 on the CPU, 8192 x 8192 on a GPU; a multiplication and an addition count
-    as two. Measured in a process of its own, which takes a few seconds the first time.
+    as two. Takes a few seconds the first time.
     """
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    name = machine.cpu_name() if device == "cpu" else ", ".join(machine.gpu_names())
-    key = f"{name} {device} {dtype} {cores}"
-    if key not in kept:
-        arguments = {"device": device, "dtype": dtype, "cores": cores, "out": KEPT, "key": key}
-        command = [
-            "python",
-            "-m",
-            "bootcamp.experiments.matmul_peak",
-            *launch.to_arguments(arguments),
-        ]
-        launch.run_command(command)
-        kept = json.loads(KEPT.read_text())
+    return measured("matmul", device=device, dtype=dtype, cores=cores)["flops_per_second"]
+
+
+def measured(module: str, again: bool = False, **arguments) -> dict:
+    """What a measuring module of train/ writes, from logs/machine.json if it is known.
+
+    arguments: its flags, `device` among them. again: measure although it is known.
+    Raises LaunchError where it fails.
+    """
+    on_gpu = arguments["device"] == "cuda"
+    name = ", ".join(machine.gpu_names()) if on_gpu else machine.cpu_name()
+    key = " ".join(map(str, [module, name, *arguments.values()]))
+    kept = read_json(KEPT)
+    if again or key not in kept:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "measured.json"
+            flags = launch.to_arguments(arguments | {"out": out})
+            command = ["python", "-m", f"bootcamp.train.{module}", *flags]
+            launch.run_command(command, seconds=600, env=REUSE_MEMORY)
+            new = {key: read_json(out)}
+        kept = update_json(KEPT, lambda content: content.update(new))
     return kept[key]
-
-
-def measure(device: str, dtype: str, cores: int) -> float:
-    """The measurement itself, in this process: it keeps the cores that it is given."""
-    import os
-
-    import torch
-
-    torch.set_num_threads(cores)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, set(machine.cores()[:cores]))
-    size = SIZE[device]
-    matrix = torch.randn(size, size).to(device, getattr(torch, dtype))
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    seconds = []
-    for _ in range(3 + REPETITIONS):
-        wait()
-        began = time.perf_counter()
-        matrix @ matrix
-        wait()
-        seconds.append(time.perf_counter() - began)
-    return 2 * size**3 / statistics.median(seconds[3:])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=SIZE)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=KEPT)
-    parser.add_argument("--key", default="cpu float32 1")
-    args = parser.parse_args()
-    reached = measure(args.device, args.dtype, args.cores)
-    kept = json.loads(args.out.read_text()) if args.out.exists() else {}
-    summary.write_json(args.out, {**kept, args.key: reached})
-
-
-if __name__ == "__main__":
-    main()

@@ -6,6 +6,7 @@ import pytest
 
 from bootcamp import machine
 from bootcamp.experiments import allreduce_sweep
+from bootcamp.theory import alpha_beta
 
 POWERS = [4 * 2**k for k in range(24)]
 BETWEEN = [12 * 4**k for k in range(11)]
@@ -18,7 +19,7 @@ def made_up(cost, ranks=2):
             "bytes": size,
             "seconds": cost(size),
             "median_seconds": 3 * cost(size),
-            **allreduce_sweep.bandwidths(size, cost(size), ranks),
+            **alpha_beta.bandwidths(size, cost(size), ranks),
             "held_out": size in BETWEEN,
         }
         for size in sorted(POWERS + BETWEEN)
@@ -35,7 +36,7 @@ def bent(size):
 
 @pytest.fixture
 def make(tmp_path):
-    """make(straight, ranks=2) -> link.Sweep, from a file written here."""
+    """make(straight, ranks=2) -> Sweep, from a file written here."""
 
     def write(cost=straight, ranks=2, backend="gloo", cpu=None):
         host = {"cpu": cpu or machine.cpu_name(), "cores": 2, "gpus": ["NVIDIA H100"] * ranks}
@@ -63,7 +64,7 @@ def make(tmp_path):
 @pytest.mark.parametrize(("ranks", "factor"), [(1, 0), (2, 1), (4, 1.5), (8, 1.75)])
 def test_bandwidths_are_those_of_nccl_tests(ranks, factor):
     """doc/PERFORMANCE.md of NVIDIA/nccl-tests: algbw = S/t, busbw = algbw * 2(n-1)/n."""
-    found = allreduce_sweep.bandwidths(1_000_000, 0.001, ranks)
+    found = alpha_beta.bandwidths(1_000_000, 0.001, ranks)
     assert found["algorithm_bandwidth_bytes_per_second"] == pytest.approx(1e9)
     assert found["bus_bandwidth_bytes_per_second"] == pytest.approx(factor * 1e9)
 
@@ -72,7 +73,7 @@ def test_bandwidths_are_those_of_nccl_tests(ranks, factor):
 
 
 def test_a_fit_finds_alpha_and_beta():
-    fitted = allreduce_sweep.fit(made_up(straight))
+    fitted = alpha_beta.fit(made_up(straight))
     assert fitted.alpha_seconds == pytest.approx(50e-6)
     assert fitted.beta_seconds_per_byte == pytest.approx(0.5e-9)
     assert fitted.beyond_seconds_per_byte == pytest.approx(0.5e-9)
@@ -81,7 +82,7 @@ def test_a_fit_finds_alpha_and_beta():
 
 
 def test_a_fit_finds_a_knee_and_both_slopes():
-    fitted = allreduce_sweep.fit(made_up(bent))
+    fitted = alpha_beta.fit(made_up(bent))
     assert fitted.knee_bytes == 2**20
     assert fitted.alpha_seconds == pytest.approx(50e-6)
     assert fitted.beta_seconds_per_byte == pytest.approx(0.1e-9)
@@ -93,7 +94,7 @@ def test_a_fit_finds_a_knee_and_both_slopes():
 def test_a_wiggle_is_no_knee():
     """Errors of ten per cent up and down leave one line, near the true one."""
     wiggle = {size: 1 + 0.1 * (-1) ** place for place, size in enumerate(sorted(POWERS + BETWEEN))}
-    fitted = allreduce_sweep.fit(made_up(lambda size: straight(size) * wiggle[size]))
+    fitted = alpha_beta.fit(made_up(lambda size: straight(size) * wiggle[size]))
     assert fitted.knee_bytes is None
     assert fitted.alpha_seconds == pytest.approx(50e-6, rel=0.05)
     assert fitted.beta_seconds_per_byte == pytest.approx(0.5e-9, rel=0.05)
@@ -103,36 +104,34 @@ def test_small_sizes_count_as_much_as_large_ones():
     """A large size ten per cent slower moves alpha by little: errors are relative."""
     rows = made_up(straight)
     rows[-1]["seconds"] *= 1.1
-    assert allreduce_sweep.fit(rows).alpha_seconds == pytest.approx(50e-6, rel=0.01)
+    assert alpha_beta.fit(rows).alpha_seconds == pytest.approx(50e-6, rel=0.01)
 
 
 @pytest.mark.parametrize("cost", [lambda size: 1e-9 * (size + 1) ** 1.3, lambda size: 1 / size])
 def test_no_cost_is_negative(cost):
-    fitted = allreduce_sweep.fit(made_up(cost))
+    fitted = alpha_beta.fit(made_up(cost))
     costs = (fitted.alpha_seconds, fitted.beta_seconds_per_byte, fitted.beyond_seconds_per_byte)
     assert min(costs) >= 0
     assert fitted.predict(0) >= 0
 
 
 def test_sizes_too_small_to_be_cut_are_neither_fitted_nor_judged():
-    rows = made_up(
-        lambda size: straight(size) * (1 if size >= allreduce_sweep.SMALLEST_BYTES else 0.3)
-    )
-    fitted = allreduce_sweep.fit(rows)
-    assert fitted.smallest_bytes == allreduce_sweep.SMALLEST_BYTES
+    rows = made_up(lambda size: straight(size) * (1 if size >= alpha_beta.SMALLEST_BYTES else 0.3))
+    fitted = alpha_beta.fit(rows)
+    assert fitted.smallest_bytes == alpha_beta.SMALLEST_BYTES
     assert fitted.alpha_seconds == pytest.approx(50e-6)
     assert fitted.errors(rows)["largest"] == pytest.approx(0, abs=1e-9)
     with pytest.raises(ValueError, match="expected some"):
-        fitted.errors([row for row in rows if row["bytes"] < allreduce_sweep.SMALLEST_BYTES])
+        fitted.errors([row for row in rows if row["bytes"] < alpha_beta.SMALLEST_BYTES])
 
 
 def test_two_rows_are_no_fit():
     with pytest.raises(ValueError, match=r"2 row\(s\) of 256 bytes or more: expected three"):
-        allreduce_sweep.fit(made_up(straight)[-2:])
+        alpha_beta.fit(made_up(straight)[-2:])
 
 
 def test_errors_are_of_the_rows_given():
-    fitted = allreduce_sweep.fit(made_up(straight))
+    fitted = alpha_beta.fit(made_up(straight))
     rows = [{"bytes": 10_000, "seconds": straight(10_000) / x} for x in (1.0, 1.1, 1.5)]
     assert fitted.errors(rows) == {"median": pytest.approx(0.1), "largest": pytest.approx(0.5)}
 
@@ -242,7 +241,7 @@ def test_the_figure_tells_fitted_from_held_out(draw):
     lines = {line.get_label(): line for line in left.lines}
     assert set(lines["fitted to"].get_xdata()) == {size for size in POWERS if size >= 256}
     assert set(lines["held out"].get_xdata()) == {size for size in BETWEEN if size >= 256}
-    assert max(lines["too small for the line"].get_xdata()) < allreduce_sweep.SMALLEST_BYTES
+    assert max(lines["too small for the line"].get_xdata()) < alpha_beta.SMALLEST_BYTES
     assert lines["fitted line"].get_ydata()[-1] == pytest.approx(1e3 * bent(2**25))
     assert lines["median call"].get_ydata()[-1] == pytest.approx(3e3 * bent(2**25))
     assert left.get_xscale() == left.get_yscale() == "log"

@@ -1,0 +1,197 @@
+"""python -m bootcamp.train.gpt_operations --size small --batch 8 --device cpu --out FILE
+
+What a GPT's operations cost by formula, and how fast they run on one rank: the roofline (Williams,
+Waterman and Patterson, CACM 52(4), 2009) is drawn from it. The least cost of an operation is its
+floating-point operations and the bytes that it must move.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from bootcamp.files import write_json
+from bootcamp.train import matmul
+from bootcamp.train.models import gpt
+
+STREAMED_BYTES = {"cpu": 2**28, "cuda": 2**30}  # several times what a last-level cache holds
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of the model and its least cost.
+
+    flops: floating-point operations by formula; an addition, a multiplication, a root and a
+    function such as exp or erf count as one each. bytes: its operands read once and its results
+    written once, which no implementation can undercut, while many move more.
+    """
+
+    name: str
+    flops: int
+    bytes: int
+    run: Callable[[], object]
+
+
+def measure(device: str, dtype: str, size: str, batch: int) -> dict:
+    """Peak, bandwidth, cache and operations of this process's cores or GPU.
+
+    The roof is measured again and again between the operations, and is the best that was seen: on a
+    machine with other work to do, one moment's roof could be below the next moment's operation.
+    """
+    cache = cache_bytes(device)
+    peaks, bandwidths, measured = [], [], []
+    with torch.no_grad():
+        for operation in operations(size, batch, getattr(torch, dtype), device):
+            peaks.append(matmul.flops_per_second(device, dtype))
+            bandwidths.append(stream_bytes_per_second(device))
+            measured.append(_timed(operation, device, cache))
+    return {
+        "model": "gpt",
+        "size": size,
+        "global_batch": batch,
+        "peak_flops_per_second": max(peaks),
+        "bandwidth_bytes_per_second": max(bandwidths),
+        "cache_bytes": cache,
+        "operations": measured,
+    }
+
+
+def stream_bytes_per_second(device: str) -> float:
+    """Memory bandwidth: scaling in place more than any cache holds, bytes read plus bytes written.
+
+    In place, because a CPU that writes to other memory first reads what it is about to overwrite,
+    which nobody counts (STREAM, McCalpin 1995).
+    """
+    numbers = torch.ones(STREAMED_BYTES[device] // 4, device=device)
+    return 2 * numbers.nbytes / matmul.fastest_seconds(lambda: numbers.mul_(1.0), device)
+
+
+def _timed(operation: Operation, device: str, cache: int | None) -> dict:
+    seconds = matmul.fastest_seconds(operation.run, device)
+    return {
+        "name": operation.name,
+        "flops": operation.flops,
+        "bytes": operation.bytes,
+        "seconds": seconds,
+        "intensity": operation.flops / operation.bytes,
+        "achieved_flops_per_second": operation.flops / seconds,
+        "fits_in_cache": cache is not None and operation.bytes <= cache,
+    }
+
+
+def cache_bytes(device: str) -> int | None:
+    """The last-level cache of this device; None where the system does not tell."""
+    if device == "cuda":
+        return getattr(torch.cuda.get_device_properties(0), "L2_cache_size", None)
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # Linux: "32768K"
+    return max((int(path.read_text().rstrip("K\n")) * 1024 for path in sizes), default=None)
+
+
+def operations(size: str, batch: int, dtype, device: str) -> Iterator[Operation]:
+    """The operations of a GPT's forward and of its optimizer, each as the model itself calls it.
+
+    size: of gpt.SIZES. A result is a new tensor each time, as in training.
+    """
+    shape = gpt.SIZES[size]
+    width, heads, context = shape["width"], shape["heads"], shape["context"]
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=dtype, device=device)
+
+    ids = torch.randint(gpt.VOCABULARY, (batch, context), device=device)
+    embed = gpt.Embedding(width, context).to(device, dtype)
+    yield from _additions(ids, embed, draw(batch, context, width), draw(batch, context, width))
+    up = torch.nn.Linear(width, 4 * width, device=device, dtype=dtype)
+    yield from _mlp(draw(batch, context, width), up, draw(batch, context, 4 * width))
+    yield _attention(*(draw(batch, heads, context, width // heads) for _ in range(3)))
+    scores = draw(batch * context, gpt.VOCABULARY)
+    yield Operation(
+        "softmax and loss",
+        4 * scores.numel(),  # largest, difference, exp, sum
+        _bytes(scores, ids),
+        lambda: functional.cross_entropy(scores, ids.flatten()),
+    )
+    for name, fused in (("AdamW", False), ("AdamW, fused", True)):
+        optimizer, parameter = _optimizer(draw(12 * width, width), fused)
+        yield Operation(
+            name,
+            14 * parameter.numel(),  # decay 1, first moment 3, second 4, root and quotients 6
+            7 * parameter.nbytes,  # reads parameter, gradient and moments, writes all but one
+            optimizer.step,
+        )
+
+
+def _additions(ids, embed, residual, branch) -> Iterator[Operation]:
+    """ids: (batch, context). residual, branch: (batch, context, width)."""
+    tables = _bytes(embed.byte.weight, embed.position.weight)
+    yield Operation(
+        "embedding",
+        residual.numel(),  # adds a position's vector to a byte's
+        _bytes(ids, residual) + tables,
+        lambda: embed(ids),
+    )
+    yield Operation(
+        "residual add",
+        residual.numel(),
+        _bytes(residual, residual, branch),
+        lambda: residual + branch,
+    )
+    norm = torch.nn.LayerNorm(residual.shape[-1], device=residual.device, dtype=residual.dtype)
+    yield Operation(
+        "LayerNorm",
+        8 * residual.numel(),  # sum; difference, square, sum; root and mean divide; scale, shift
+        _bytes(residual, residual, norm.weight, norm.bias),
+        lambda: norm(residual),
+    )
+
+
+def _mlp(residual, up, wide) -> Iterator[Operation]:
+    """residual: (batch, context, width). wide: (batch, context, 4 width), what `up` makes of it."""
+    yield Operation(
+        "up-projection",
+        2 * residual.numel() * wide.shape[-1] + wide.numel(),
+        _bytes(residual, up.weight, up.bias, wide),
+        lambda: up(residual),
+    )
+    yield Operation(
+        "GELU",
+        5 * wide.numel(),  # x / 2 * (1 + erf(x / sqrt 2))
+        _bytes(wide, wide),
+        lambda: functional.gelu(wide),
+    )
+
+
+def _attention(query, key, value) -> Operation:
+    """query, key, value: (batch, heads, context, width / heads)."""
+    return Operation(
+        "attention",
+        2 * query.numel() * (query.shape[-2] + 1),  # two products over what came before
+        _bytes(query, key, value, query),
+        lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True),
+    )
+
+
+def _bytes(*tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _optimizer(weights, fused: bool):
+    """AdamW over as many parameters as a block's matrices have, with a gradient."""
+    parameter = torch.nn.Parameter(weights)
+    parameter.grad = torch.ones_like(parameter)
+    return torch.optim.AdamW([parameter], lr=1e-3, fused=fused), parameter
+
+
+def main() -> None:
+    flags = matmul.parser(__doc__)
+    flags.add_argument("--size", default="small")
+    flags.add_argument("--batch", type=int, default=8)
+    args = flags.parse_args()
+    about = matmul.begin(args)
+    write_json(args.out, about | measure(args.device, args.dtype, args.size, args.batch))
+
+
+if __name__ == "__main__":
+    main()
