@@ -69,6 +69,13 @@ function move(event) {
 
 addEventListener("keydown", move);
 addEventListener("resize", fit);
-addEventListener("hashchange", () => show(Number(location.hash.slice(1)) - 1));
+// The slide that the address names by its number or its heading's id; the first for any other anchor.
+function asked() {
+  const anchor = decodeURIComponent(location.hash.slice(1));
+  const named = slides.findIndex((slide) => slide.id === anchor);
+  return named >= 0 ? named : (parseInt(anchor, 10) || 1) - 1;
+}
+
+addEventListener("hashchange", () => show(asked()));
 fit();
-show(Number(location.hash.slice(1)) - 1 || 0);
+show(asked());

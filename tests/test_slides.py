@@ -13,7 +13,11 @@ import pytest
 from matplotlib.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "slides")]
+import embed  # noqa: E402
+import lessons  # noqa: E402
+import lookups  # noqa: E402
+
 import slides  # noqa: E402
 from bootcamp.drawing import plots  # noqa: E402
 from bootcamp.drawing.diagrams import ddp_overview  # noqa: E402
@@ -21,7 +25,8 @@ from bootcamp.records import summary  # noqa: E402
 
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
 MEASURED = re.compile(rf"(?<!\w)\d[\d.,]*\s*{UNITS}")
-FROM_RECORDS = re.compile(r"\{\{(record|bytes) ")
+FROM_RECORDS = re.compile(r"\{\{ (record|megabytes)\(")
+ASKED = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 LESSON_SLIDES = range(5, 10)
 SMALLEST_PX, SMALLEST_IN_A_FOOT_PX = 21, 17
 needs_chromium = pytest.mark.skipif(
@@ -72,10 +77,7 @@ def sections(page):
 
 
 def test_each_lesson_has_a_deck_of_five_to_nine_slides_and_the_day_has_one(pages):
-    lessons = {path.stem for path in (ROOT / "notebooks" / "sources").glob("*.py")}
-    assert set(pages) <= lessons | {"day"}, "a deck of a lesson that is not there"
-    must = {name for name in lessons if name[:2] <= "08"} | {"day"}
-    assert must <= set(pages), "a lesson without a deck"
+    assert set(pages) == {lesson.file for lesson in lessons.lessons().values()} | {"day"}
     for name, page in pages.items():
         assert name == "day" or len(sections(page)) in LESSON_SLIDES, name
 
@@ -85,7 +87,7 @@ def test_a_deck_is_one_file_without_an_address_elsewhere(built, pages):
         assert slides.external_addresses(page) == [], name
         assert "<link" not in page or 'href="data:' in page, name
         loaded = re.findall(r"<(?:img|script)[^>]*\bsrc=[\"']([^\"']{1,40})", page)
-        asked = re.search(r"\{\{(?:picture|figure)|!\[", built[name][0])
+        asked = re.search(r"\{\{ (?:picture|figure)\(|!\[", built[name][0])
         assert bool(loaded) == bool(asked), name
         assert len(re.findall(r"<img[^>]*\balt=[\"'][^\"']{10}", page)) == page.count("<img"), name
         assert all(source.startswith("data:") for source in loaded), name
@@ -104,15 +106,25 @@ def test_every_slide_has_minutes_and_notes(pages):
 def test_no_placeholder_is_left_and_no_measured_number_is_typed(built, pages):
     for name, (source, _) in built.items():
         assert "{{" not in pages[name], name
-        shown = re.sub(r"::: notes.*?\n:::\n|\{\{.*?\}\}", "", source, flags=re.DOTALL)
-        assert MEASURED.findall(shown) == [], name
+        assert typed_numbers(source) == [], name
+
+
+def typed_numbers(source):
+    """What looks like a measurement in a deck's own words, on its slides and in its notes."""
+    return MEASURED.findall(ASKED.sub("", source))
+
+
+@pytest.mark.parametrize("where", ["1,234 samples/s\n", "::: notes\nIt took 12 ms a step.\n:::\n"])
+def test_a_typed_number_is_found_on_a_slide_and_in_its_notes(where):
+    assert typed_numbers('# One\n\n{{ figure("plots.throughput", "ddp-2", height=430) }}\n') == []
+    assert len(typed_numbers(f"# One\n\n{where}")) == 1
 
 
 def test_a_number_from_a_record_stands_beside_its_machine(built):
     for name, (source, _) in built.items():
         for slide in re.split(r"^# ", source, flags=re.MULTILINE):
             if FROM_RECORDS.search(slide):
-                assert "{{origin " in slide or "{{figure " in slide, f"{name}: {slide[:40]}"
+                assert "{{ origin(" in slide or "{{ figure(" in slide, f"{name}: {slide[:40]}"
 
 
 def test_every_measured_figure_names_its_machine(pages):
@@ -131,32 +143,34 @@ def test_a_deck_shows_the_scripts_as_they_are(pages):
 
 
 @pytest.mark.parametrize(
-    ("placeholder", "says"),
+    ("asked", "says"),
     [
-        ('{{lines cpu "model = gone("}}', "_train_cpu.py: no line begins with 'model = gone('"),
-        ('{{lines cpu "import"}}', "_train_cpu.py: no line begins with 'import'"),
-        ('{{lines cpu "# "}}', "5 lines begin with '# '"),
-        ('{{lines cpu "run.finish" to "rank, world"}}', "stands above"),
-        ('{{lines cpu "rank, world" until "x"}}', "expected"),
-        ('{{lines nobody "x"}}', "there is no script 'nobody'"),
-        ("{{diff gpu nobody}}", "there is no script 'nobody'"),
-        ("{{diff gpu gpu}}", "does not differ"),
-        ("{{diff gpu}}", "diff()"),
-        ("{{record gone final_loss}}", "reference/epyc-2core-gone: there is no such record"),
-        ("{{bytes 05_horovod/gone peak_bytes}}", "reference/05_horovod/gone: there is no such"),
-        ("{{figure plots.throughput gone-2}}", "reference/epyc-2core-gone-2: there is no such"),
-        ("{{figure plots.throughput}}", "expected at least one run"),
-        ("{{figure plots.gone cpu-1}}", "there is no drawing 'plots.gone'"),
-        ("{{picture gone.overlap}}", "there is no drawing 'gone.overlap'"),
-        ("{{lines src/snippets/gone.py 'x'}}", "there is no script"),
-        ("{{lesson 99}}", "its map has no lesson 99"),
-        ("{{chart x}}", "there is no 'chart': choose one of"),
+        ('lines("cpu", "model = gone(")', "_train_cpu.py: no line begins with 'model = gone('"),
+        ('lines("cpu", "import")', "_train_cpu.py: no line begins with 'import'"),
+        ('lines("cpu", "# ")', "5 lines begin with '# '"),
+        ('lines("cpu", "run.finish", to="rank, world")', "stands above"),
+        ('lines("cpu", "rank, world", until="x")', "unexpected keyword argument 'until'"),
+        ('lines("nobody", "x")', "there is no script 'nobody'"),
+        ('diff("gpu", "nobody")', "there is no script 'nobody'"),
+        ('diff("gpu", "gpu")', "does not differ"),
+        ('diff("gpu")', "diff()"),
+        ('record("gone", "final_loss")', "reference/epyc-2core-gone: there is no such record"),
+        ('megabytes("05_horovod/gone", "peak_bytes")', "reference/05_horovod/gone: there is no"),
+        ('figure("plots.throughput", "gone-2")', "reference/epyc-2core-gone-2: there is no such"),
+        ('figure("plots.throughput")', "expected at least one run"),
+        ('figure("plots.gone", "cpu-1")', "there is no drawing 'plots.gone'"),
+        ('picture("gone.overlap")', "there is no drawing 'gone.overlap'"),
+        ('lines("src/snippets/gone.py", "x")', "there is no script"),
+        ('lesson("99")', "There is no lesson 99"),
+        ('timetable("09:00", "Three days")', "there is no agenda 'Three days': choose of Half a"),
+        ('chart("x")', "'chart' is undefined"),
+        ("lesson(", "unexpected '}'"),
     ],
 )
-def test_what_no_longer_exists_stops_the_build(placeholder, says):
+def test_what_no_longer_exists_stops_the_build(asked, says):
     with pytest.raises(slides.SlideError) as error:
-        slides.resolve(f"# One\n\n{placeholder}\n", "lesson.md")
-    assert str(error.value).startswith(f"lesson.md, line 3, {placeholder}: ")
+        slides.resolve(f"# One\n\n{{{{ {asked} }}}}\n", "lesson.md")
+    assert str(error.value).startswith(f"lesson.md, line 3, {{{{ {asked} }}}}: ")
     assert says in str(error.value)
 
 
@@ -164,64 +178,77 @@ def test_a_number_comes_from_a_record(monkeypatch, tmp_path):
     folder = tmp_path / "laptop-ddp-2"
     folder.mkdir()
     summary.write(folder, "ok", final_loss=2.5, samples_per_second={"median": 1234.0})
-    monkeypatch.setattr(slides, "RECORDS", tmp_path / "laptop")
-    assert slides.resolve("{{record ddp-2 samples_per_second.median}}", "x.md") == "1,234"
-    assert slides.resolve("{{record ddp-2 final_loss}}", "x.md") == "2.500"
+    monkeypatch.setattr(lookups, "RECORDS", tmp_path / "laptop")
+    assert lookups.record("ddp-2", "samples_per_second.median") == "1,234"
+    assert slides.resolve('{{ record("ddp-2", "final_loss") }}', "x.md") == "2.500"
     with pytest.raises(slides.SlideError, match=r"summary.json has no seconds"):
-        slides.resolve("{{record ddp-2 seconds}}", "x.md")
+        lookups.record("ddp-2", "seconds")
     with pytest.raises(slides.SlideError, match=r"rank 0 has recorded no peak_bytes"):
-        slides.resolve("{{bytes ddp-2 peak_bytes}}", "x.md")
+        lookups.megabytes("ddp-2", "peak_bytes")
 
 
 def test_figures_can_come_from_this_machines_own_records(monkeypatch, tmp_path):
-    shutil.copytree(slides.REFERENCE / "epyc-2core-cpu-1", tmp_path / "laptop-cpu-1")
-    monkeypatch.setattr(slides, "RECORDS", tmp_path / "laptop")
-    drawn = slides.resolve("{{figure plots.loss_curves cpu-1}}", "x.md")
+    shutil.copytree(lookups.REFERENCE / "epyc-2core-cpu-1", tmp_path / "laptop-cpu-1")
+    monkeypatch.setattr(lookups, "RECORDS", tmp_path / "laptop")
+    drawn = lookups.figure("plots.loss_curves", "cpu-1")
     assert "<figcaption>Loss at each step</figcaption>" in drawn
     assert "recorded run" not in drawn
     assert re.search(r"measured here|recorded on another machine", drawn)
 
 
 def test_letters_of_a_figure_are_large_and_stay_in_their_boxes():
-    run = slides._run("ddp-2")
+    run = lookups._run("ddp-2")
     for figure in (plots.loss_curves(run), plots.throughput(run)):
-        slides.embed.to_html(figure, 465, title=True)
+        embed.to_html(figure, 465, title=True)
         sizes = [text.get_fontsize() for text in figure.findobj(Text) if len(text.get_text()) > 2]
-        assert min(sizes) * slides.embed.PLOT_PX_PER_INCH / 72 >= SMALLEST_PX - 0.5
+        assert min(sizes) * embed.PLOT_PX_PER_INCH / 72 >= SMALLEST_PX - 0.5
     drawn = ddp_overview.overlap()
     words = {text.get_text() for text in drawn.findobj(Text)}
-    slides.embed.to_html(drawn, 540, title=False)
+    embed.to_html(drawn, 540, title=False)
     assert "middle layers" in words
     assert "middle\nlayers" in {text.get_text() for text in drawn.findobj(Text)}
 
 
 def test_a_long_diff_can_be_cut_to_headings_and_loses_its_indentation():
-    whole, loop = slides.diff("gpu", "ddp"), slides.diff("gpu", "ddp", "5")
+    whole, loop = lookups.diff("gpu", "ddp"), lookups.diff("gpu", "ddp", 5)
     assert "# 2. Model" in whole
     assert "# 2. Model" not in loop
     assert "import" not in loop
     assert "+     dist.all_reduce(mean_loss)" in loop
-    assert "+ with record_function" in slides.diff("gpu", "dp_by_hand", "5")
+    assert "+ with record_function" in lookups.diff("gpu", "dp_by_hand", 5)
 
 
-def test_a_timetable_adds_up(monkeypatch, tmp_path):
-    monkeypatch.setattr(slides, "README", tmp_path / "README.md")
-    row = "| [{} {}](notebooks/x.ipynb) | words | {} | any machine |\n"
-    (tmp_path / "README.md").write_text(row.format("00", "One", 20) + row.format("01", "Two", 70))
-    shown = slides.timetable("09:00", "00", "pause=15", "01")
-    assert re.findall(r"<i>(\d+:\d\d)", shown) == ["9:00", "9:20", "9:35", "10:45"]
-    assert slides.lesson("01") == "70 minutes · any machine"
+def test_a_timetable_adds_up(monkeypatch):
+    """Each block begins where the one before it ends, decks counted."""
+    first, second = lessons.find("00"), lessons.find("04")
+    rows = [{"lesson": "00", "deck": False}, {"what": "Break", "minutes": 15}, {"lesson": "04"}]
+    monkeypatch.setattr(lessons, "agendas", lambda: {"A": lessons._agenda("A", "all", 240, rows)})
+    shown = lookups.timetable("09:30", "A")
+    ends = 9 * 60 + 30
+    expected = ["9:30"]
+    for minutes in (first.minutes, 15, second.minutes + second.deck_minutes):
+        ends += minutes
+        expected.append(f"{ends // 60}:{ends % 60:02}")
+    assert re.findall(r"<i>(\d+:\d\d)", shown) == expected
+    assert lookups.lesson("00") == f"{first.minutes} minutes · {first.needs}"
 
 
-def test_the_map_is_the_readmes(monkeypatch, tmp_path):
-    here = re.findall(r'class="here"><b>(\d\d[a-z]?)</b>', slides.course_map())
-    assert here == re.findall(
-        r"\[(\d\d[a-z]?) [^\]]+\]\(notebooks/", (ROOT / "README.md").read_text()
-    )
-    monkeypatch.setattr(slides, "README", tmp_path / "README.md")
-    (tmp_path / "README.md").write_text("# Nothing\n")
-    with pytest.raises(slides.SlideError, match=r"no lesson with a link"):
-        slides.course_map()
+def test_the_map_is_that_of_the_lessons():
+    here = re.findall(r'class="here"><b>(\d\d[a-z]?)</b>', lookups.course_map())
+    assert here == list(lessons.lessons())
+    later = re.findall(r'class="later"><b>(\d\d[a-z]?)</b>', lookups.course_map())
+    assert sorted(here + later) == list(lessons.everything())
+
+
+def test_the_question_of_deck_04_is_answered_on_the_next_slide(built):
+    """It asks what each of sixty-four ranks sends: 2 * 63/64 times the gradients, by the ring."""
+    source = built["04_ddp"][0]
+    asks, answers = source.partition("with sixty-four ranks?")[::2]
+    assert answers, "the question has changed"
+    sent = 2 * 63 / 64 * lookups._run("ddp-2").ranks[0]["gradient_bytes"] / 1e6
+    page = sections(built["04_ddp"][1].read_text())
+    slide = page[asks.count("\n# ")]
+    assert f"Sixty-four: {sent:.3g} MB" in " ".join(slide.split())
 
 
 @pytest.mark.parametrize(
@@ -246,7 +273,7 @@ def test_an_address_elsewhere_stops_the_build(outside, tmp_path):
 def test_a_missing_picture_stops_the_build(tmp_path):
     source = tmp_path / "lesson.md"
     source.write_text("---\npagetitle: T\n---\n\n# One\n\n![gone](figures/gone.svg)\n")
-    with pytest.raises(RuntimeError, match=r"gone\.svg"):
+    with pytest.raises(slides.SlideError, match=r"^lesson.md: .*gone\.svg"):
         slides.build(source, tmp_path / "build")
 
 
@@ -275,6 +302,13 @@ def test_every_slide_fits_its_stage_and_keys_move(built):
         last = page.locator("section.here h1").text_content()
         assert popup.value.locator("h1").text_content() == last
         assert len(popup.value.locator("#notes").text_content()) > 40
+        named = page.locator("section").nth(1).get_attribute("id")
+        anchors = {"gone": 1, named: 2, str(count): count, "-3": 1, "999": count}
+        for anchor, shown in anchors.items():
+            page.goto("about:blank")
+            page.goto(f"{path.as_uri()}#{anchor}")
+            assert page.locator("section.here").count() == 1, anchor
+            assert page.url.endswith(f"#{shown}"), anchor
         browser.close()
     elsewhere = [url for url in asked if not url.startswith(("file:", "data:", "about:"))]
     assert elsewhere == []
@@ -291,10 +325,11 @@ def test_the_pdf_has_a_page_for_each_slide(built):
 
 
 def test_without_a_chromium_the_html_is_made_and_a_sentence_says_why(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(slides, "SLIDES", tmp_path)
+    monkeypatch.setattr(slides, "decks", lambda: [tmp_path / "one.md"])
+    monkeypatch.setattr(slides, "BUILD", tmp_path / "build")
     monkeypatch.setattr(slides, "ROOT", tmp_path)
     monkeypatch.setattr(slides.chromium, "PATH", None)
-    monkeypatch.setattr(slides, "_pandoc", lambda deck, *more: deck)
+    monkeypatch.setattr(slides, "_pandoc", lambda deck: deck)
     monkeypatch.setattr(sys, "argv", ["slides.py"])
     (tmp_path / "one.md").write_text("# One {minutes=1}\n")
     assert slides.main() == 0

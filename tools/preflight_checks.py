@@ -1,0 +1,336 @@
+"""The checks of tools/preflight.py. Each takes its options and returns a list of rows.
+
+Standard library only, of any Python 3.8 or newer; the course's own modules are imported by an
+up-to-date Python alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+for folder in (ROOT / "src", ROOT / "tools"):
+    sys.path.insert(0, str(folder))
+
+READY, LIMITS, NOT_READY = "ok", "limits", "not ready"
+LOWEST_PYTHON = (3, 11)
+GROUPS = {"core": NOT_READY, "lab": NOT_READY, "test": LIMITS, "frameworks": LIMITS}
+GROUPS_ON_LINUX = {"deepspeed": LIMITS, "megatron": LIMITS}  # groups of pyproject.toml, as above
+IMPORT_SECONDS, INDEX_SECONDS = 14, 5
+INSTALL = "make lab installs everything (the first time takes minutes)."
+
+
+def row(check: str, found: str, needed: str, verdict: str = READY, to_do: str = "") -> dict:
+    """One check's result. to_do: what would help, empty where nothing has to be done."""
+    return {"check": check, "found": found, "needed": needed, "verdict": verdict, "to do": to_do}
+
+
+def modern() -> bool:
+    """Whether this Python can read the course's own modules."""
+    return sys.version_info >= LOWEST_PYTHON
+
+
+def hidden(package: str) -> bool:
+    """As bootcamp.machine.hidden, which an old Python can't read."""
+    return package in os.environ.get("BOOTCAMP_WITHOUT", "").split(",")
+
+
+def python(_) -> list[dict]:
+    version, needed = platform.python_version(), "3.11 or newer, with venv"
+    if not modern():
+        fix = "Install Python 3.11 or newer, then say make PYTHON=/path/to/it with every command."
+        return [row("Python", version, needed, NOT_READY, fix)]
+    missing = [name for name in ("venv", "ensurepip") if not importlib.util.find_spec(name)]
+    if missing and sys.prefix == sys.base_prefix:
+        fix = "On Debian and Ubuntu: apt install python3-venv."
+        return [row("Python", f"{version}, no {missing[0]}", needed, NOT_READY, fix)]
+    return [row("Python", version, needed)]
+
+
+def cores(_) -> list[dict]:
+    """Cores that ranks may use: affinity, hardware threads and the container's quota considered."""
+    if modern():
+        from bootcamp import machine
+
+        found, quota = len(machine.cores()), machine.cpu_quota()
+    else:
+        has_affinity = hasattr(os, "sched_getaffinity")
+        found = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        quota = float("inf")
+    text = f"{found} of {os.cpu_count()} logical CPUs"
+    text += f", quota {quota:g}" if quota < float("inf") else ""
+    if found < 2:
+        fix = "Everything runs, but speed-ups can't be measured: ranks share the core. Give the "
+        fix += "container or virtual machine more CPUs (docker --cpus 4), or widen taskset."
+        return [row("cores", text, "2, better 4", LIMITS, fix)]
+    return [row("cores", text, "2, better 4")]
+
+
+def memory(_) -> list[dict]:
+    total = limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or it says "max"
+            limit = min(limit, int(Path(path).read_text()))
+    text = f"{limit / 1e9:.1f} GB"
+    text += f" for this container, of {total / 1e9:.1f} GB" if limit < total else ""
+    verdict = READY if limit > 3.7e9 else LIMITS if limit > 1.9e9 else NOT_READY
+    fix = "Close other programs, or give the container or virtual machine more."
+    return [row("memory", text, "4 GB", verdict, fix if verdict != READY else "")]
+
+
+def gpus(_) -> list[dict]:
+    """As nvidia-smi lists them; whether torch can use them is seen by the launch."""
+    label, needed = "GPUs", "none: without one, a rank is a CPU core"
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        if not glob.glob("/dev/nvidia[0-9]*"):
+            return [row(label, "none (no nvidia-smi)", needed)]
+        fix = "Ask an administrator where nvidia-smi is, and add its folder to PATH."
+        return [row(label, "there are some, but no nvidia-smi in PATH", needed, LIMITS, fix)]
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10)
+    except subprocess.TimeoutExpired:
+        fix = "Ask an administrator: the driver does not answer. nvidia-smi should end at once."
+        return [row(label, "nvidia-smi hangs", "a driver that answers", LIMITS, fix)]
+    if answer.returncode:
+        fix = "Repair the driver (run nvidia-smi to see it), or go on with CPU ranks."
+        said = (answer.stdout or answer.stderr).strip().splitlines()
+        return [row(label, said[-1] if said else "no answer", "a driver that works", LIMITS, fix)]
+    return [row(label, "; ".join(answer.stdout.split("\n")).strip("; ") or "none", needed)]
+
+
+def packages(_) -> list[dict]:
+    """The versions that are installed against the pins of constraints.txt."""
+    if not modern():
+        return [row("packages", "not looked at", "a newer Python", NOT_READY, INSTALL)]
+    pins, found, needed = _pins(), [], "pins of constraints.txt"
+    for group, names in _wanted().items():
+        versions = {name: _version(name) for name in names}
+        missing = [name for name, version in versions.items() if version is None]
+        other = {n: v for n, v in versions.items() if v and pins.get(n, v) != v}
+        label, verdict = f"packages: {group}", {**GROUPS, **GROUPS_ON_LINUX}[group]
+        if missing:
+            text, fix = f"missing: {', '.join(missing)}", _how_to_install(missing, pins)
+            found.append(row(label, text, needed, verdict, fix))
+        elif other:
+            text = ", ".join(f"{name} {version}" for name, version in other.items())
+            fix = f"Not tested with these. {_how_to_install(list(other), pins)}"
+            found.append(row(label, text, needed, LIMITS, fix))
+        else:
+            found.append(row(label, f"{len(names)} as pinned", needed))
+    return found
+
+
+def _version(package: str) -> str | None:
+    """The installed version without a build's suffix such as +cpu; None if it is not there."""
+    if hidden(package):
+        return None
+    try:
+        return importlib.metadata.version(package).split("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _how_to_install(names: list[str], pins: dict[str, str]) -> str:
+    """What to type. In an environment that lacks a few packages, only these."""
+    if sys.prefix == sys.base_prefix and "CONDA_PREFIX" not in os.environ:
+        return INSTALL
+    python = Path(sys.executable)
+    shown = python.relative_to(ROOT) if ROOT in python.parents else python
+    exact = " ".join(f"{name}=={pins[name]}" if name in pins else name for name in names)
+    return f"{shown} -m pip install {exact}"
+
+
+def _pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split("#")[0].strip().split("==") for line in lines]
+    return {_plain(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def _wanted() -> dict[str, list[str]]:
+    """{group: packages} that `make lab` installs on this system, the core among them."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = {"core": project["dependencies"], **project["optional-dependencies"]}
+    groups = {**GROUPS, **(GROUPS_ON_LINUX if sys.platform == "linux" else {})}
+    return {g: [_plain(re.match(r"[\w.-]+", line)[0]) for line in lines[g]] for g in groups}
+
+
+def imports(_) -> list[dict]:
+    """Whether what a notebook needs can really be loaded; torch is loaded by the launch."""
+    if not modern():
+        return []
+    names = [name for group in ("core", "lab") for name in _wanted()[group]]
+    if any(_version(name) is None for name in names):
+        return []
+    label, needed = "imports", "the core and JupyterLab load"
+    code = "import " + ", ".join(name for name in names if name != "torch")
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        fix = "The machine or its disk is busy: look again later, with top."
+        return [row(label, f"not loaded after {IMPORT_SECONDS} s", needed, LIMITS, fix)]
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        fix = "Install again: make clean, then make lab."
+        return [row(label, said[-1] if said else "failed", needed, NOT_READY, fix)]
+    return [row(label, "loaded", needed)]
+
+
+def index(_) -> list[dict]:
+    """Whether pip's package index answers as this user has configured it, proxies included."""
+    label, needed = "package index", "to install or update, not to run"
+    names = {name: urllib.parse.urlsplit(at) for name, at in urllib.request.getproxies().items()}
+    by = [f"{name} {at.hostname}:{at.port}" for name, at in names.items() if at.hostname]
+    through = f" (proxies: {', '.join(by)})" if by else ""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "0"]
+    pip += ["--timeout", str(INDEX_SECONDS), "index", "versions", "filelock"]
+    try:
+        done = subprocess.run(pip, capture_output=True, text=True, timeout=2 * INDEX_SECONDS)
+    except subprocess.TimeoutExpired:
+        done = None
+    if done is not None and "No module named pip" in done.stderr:
+        return [row(label, "not asked: this Python has no pip yet", needed)]
+    if done is not None and done.returncode == 0:
+        return [row(label, f"answers{through}", needed)]
+    verdict = LIMITS if _version("torch") else NOT_READY
+    fix = "Behind a proxy, set https_proxy; with a mirror, PIP_INDEX_URL. Without a network, bring "
+    fix += "the packages: see slides/kit/room.md."
+    return [row(label, f"does not answer{through}", needed, verdict, fix)]
+
+
+def ports(options) -> list[dict]:
+    """Loopback, the rendezvous of launchers that are started by hand, JupyterLab's own port."""
+    found = [_loopback()]
+    wanted = {
+        **dict.fromkeys(options.ports, ("torchrun", "launch() takes a free port itself.")),
+        options.lab_port: ("JupyterLab", "It takes the next free one: use the address it prints."),
+    }
+    for port, (who, fix) in wanted.items():
+        free, needed = _is_free(port), f"for {who}"
+        by_hand = f" By hand: torchrun --master-port {_a_free_port()}." if who == "torchrun" else ""
+        owner = f" To see its owner: ss -ltnp 'sport = :{port}'."
+        text, verdict = ("free", READY) if free else ("taken", LIMITS)
+        to_do = "" if free else fix + by_hand + owner
+        found.append(row(f"port {port}", text, needed, verdict, to_do))
+    return found
+
+
+def _loopback() -> dict:
+    """A connection of this machine to itself, as ranks make it."""
+    label, needed = "loopback", "127.0.0.1 connects to itself"
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        fix = "Let the firewall or the container allow 127.0.0.1: ranks meet there."
+        return row(label, str(error), needed, NOT_READY, fix)
+    return row(label, "connects", needed)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _a_free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return trial.getsockname()[1]
+
+
+def disk(_) -> list[dict]:
+    """Room for the course and its records, and how fast records are written."""
+    logs = Path(os.environ.get("BOOTCAMP_LOGS", ROOT / "logs"))
+    installed = _version("torch") is not None
+    need, free = 2e9 if installed else 12e9, shutil.disk_usage(ROOT).free
+    needed = f"{need / 1e9:.0f} GB" + ("" if installed else ", to install")
+    verdict = READY if free > need else NOT_READY
+    fix = "" if free > need else "Free some space, or put the project on another disk."
+    found = [row("disk: free", f"{free / 1e9:.0f} GB", needed, verdict, fix)]
+    try:
+        speed = _write_speed(logs)
+    except OSError as error:
+        fix = f"Let this user write to {logs.name}/, or name a folder in BOOTCAMP_LOGS."
+        return [*found, row("disk: logs", str(error), "can be written", NOT_READY, fix)]
+    slow = speed < 10e6
+    fix = "A network disk? Name a folder on a local one in BOOTCAMP_LOGS." if slow else ""
+    text = f"{speed / 1e6:.0f} MB/s written and synced"
+    return [*found, row("disk: logs", text, "10 MB/s", LIMITS if slow else READY, fix)]
+
+
+def _write_speed(logs: Path, size: int = 1 << 24) -> float:
+    """Bytes per second into logs/, brought to the disk. Raises OSError."""
+    logs.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    with tempfile.TemporaryFile(dir=str(logs)) as file:
+        file.write(bytes(size))
+        file.flush()
+        os.fsync(file.fileno())
+        return size / (time.perf_counter() - began)
+
+
+def extras(_) -> list[dict]:
+    """What single lessons, slides and shared machines need: nothing of it stops the course."""
+    if not modern():
+        return []
+    import horovod as build  # tools/horovod.py
+
+    from bootcamp.launcher import device_locks, simulated_hosts
+
+    built = _version("horovod") or "not built yet: make horovod does it, once (minutes)"
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    pandoc = shutil.which("pandoc") or _version("pypandoc_binary")
+    locks = device_locks.folder()
+    no_compiler = "Horovod is hidden." if hidden("horovod") else build.obstacle()
+    no_locks = "off" if locks is None else device_locks.why_not(locks)
+    no_locks = no_locks and f"{no_locks} ({locks})" if locks else no_locks
+    given = [  # what it is, what is in the way, what is found else, what needs it, what to do
+        ("simulated hosts", simulated_hosts.why_not(), "two were made", "lesson 08, to measure")
+        + ("Without them lesson 08 shows recorded runs.",),
+        ("C++ compiler", no_compiler, f"found, Horovod {built}", "lesson 05, to build Horovod")
+        + ("Without it lesson 05 shows a recorded run.",),
+        ("Chromium", None if chromium and not hidden("chromium") else "none", "found")
+        + ("to test pages and print slides", "For instructors: on Debian, apt install chromium."),
+        ("pandoc", None if pandoc else "none", "found", "to make slides")
+        + (f"For instructors: {INSTALL} It brings a pandoc of its own.",),
+        ("device leases", no_locks, f"in {locks}", "for several people on one machine")
+        + ("Set BOOTCAMP_LEASES to a folder that all of them can write to, or unset it.",),
+    ]
+    return [
+        row(label, why, needed, LIMITS, fix) if why else row(label, found, needed)
+        for label, why, found, needed, fix in given
+    ]
+
+
+CHECKS = {
+    check.__name__: check
+    for check in (python, packages, imports, index, cores, memory, gpus, ports, disk, extras)
+}
