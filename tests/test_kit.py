@@ -1,7 +1,8 @@
-"""The instructor's kit agrees with the map, the notebooks and the Makefile."""
+"""The instructor's kit agrees with the lessons' data, the notebooks and the Makefile."""
 
 import re
 import sys
+import tomllib
 
 import nbformat
 import pytest
@@ -11,48 +12,58 @@ from bootcamp.paths import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 import course  # noqa: E402
 import kit  # noqa: E402
+import lessons  # noqa: E402
 
-AGENDA = (kit.KIT / "agenda.md").read_text()
-BLOCK = re.compile(r"^\| (\d+) \| (.+?) \|", re.MULTILINE)
-
-
-def test_the_agendas_minutes_are_the_maps():
-    known = {f"{n} {lesson['title']}": lesson["minutes"] for n, lesson in kit.lessons().items()}
-    blocks = BLOCK.findall(AGENDA)
-    named = [(what, int(minutes)) for minutes, what in blocks if re.match(r"\d\d[a-z]? ", what)]
-    assert len(named) >= 15
-    assert [(what, known.get(what)) for what, _ in named] == named
+ROW = re.compile(r"^\| (\d+):(\d\d) \| (\d*) \| (\d+) \| (.+?) \| (.*) \|$", re.MULTILINE)
 
 
-def test_one_day_is_the_plan_of_the_days_deck():
-    day = re.split(r"^## ", AGENDA, flags=re.MULTILINE)[2]
-    assert day.startswith("One day")
-    asked = re.search(r"\{\{timetable \S+ (.+)\}\}", (ROOT / "slides" / "day.md").read_text())[1]
-    words = {"pause": "Break", "lunch": "Lunch", "closing": "Closing", "welcome": "Opening"}
-    blocks = iter(BLOCK.findall(day))
-    for block in asked.split():
-        name, _, minutes = block.partition("=")
-        mine, what = next(blocks)
-        assert what.startswith(words.get(name, f"{name} "))
-        assert not minutes or mine == minutes
-    assert next(blocks, None) is None
+def test_agendas_add_up_with_the_decks_and_fit_their_hours():
+    parts = re.split(r"^## ", kit.agendas(), flags=re.MULTILINE)[1:]
+    assert [part.splitlines()[0] for part in parts] == list(lessons.agendas())
+    for part, agenda in zip(parts, lessons.agendas().values(), strict=True):
+        now = 0
+        for hours, minutes, slides, work, title, remark in ROW.findall(part):
+            assert 60 * int(hours) + int(minutes) == now, (agenda.name, title)
+            now += int(slides or 0) + int(work)
+            lesson = lessons.lessons().get(title.split()[0])
+            if lesson:
+                assert title == f"{lesson.number} {lesson.title}"
+                assert slides in ("", str(lesson.deck_minutes)), "a deck is shown or left out"
+                in_part = int(work) < lesson.minutes
+                assert in_part == ("in part" in remark), (agenda.name, title)
+        assert now == agenda.minutes, agenda.name
+        assert 0.75 * agenda.most_minutes <= now <= agenda.most_minutes, agenda.name
 
 
-def test_each_day_fits_its_hours():
-    days = [part for part in re.split(r"^##+ ", AGENDA, flags=re.MULTILINE) if BLOCK.search(part)]
-    assert len(days) == 4
-    for day in days:
-        most = 240 if day.startswith("Half") else 500
-        assert 0.75 * most <= sum(int(minutes) for minutes, _ in BLOCK.findall(day)) <= most, day
+def test_an_agenda_shows_the_deck_unless_it_says_otherwise():
+    for agenda in lessons.agendas().values():
+        taught = [block for block in agenda.blocks if block.lesson]
+        shown = [block for block in taught if block.deck_minutes]
+        assert len(shown) >= len(taught) - 1, f"{agenda.name}: decks were left out to save time"
+
+
+def test_a_lesson_before_what_it_needs_is_refused_unless_the_remark_covers_it():
+    with pytest.raises(lessons.LessonError, match=r"A: lesson 08 comes before \{'07'\}"):
+        lessons._agenda("A", "all", 240, [{"lesson": "08"}])
+    with pytest.raises(lessons.LessonError, match="There is no lesson 09"):
+        lessons._agenda("A", "all", 240, [{"lesson": "09"}])
+    for agenda in tomllib.loads(lessons.DATA.read_text())["agenda"]:
+        for block in agenda["blocks"]:
+            assert all(name in block["remark"] for name in block.get("skips", ()))
+
+
+def test_the_days_deck_shows_the_agenda_of_one_day():
+    asked = re.findall(r'timetable\("([\d:]+)", "(.+?)"\)', (ROOT / "slides/day.md").read_text())
+    assert asked == [("09:00", "One day")]
 
 
 def test_every_lesson_says_where_people_get_stuck_and_what_to_say():
     parts = re.split(r"^## ", kit.guide(), flags=re.MULTILINE)[1:]
-    assert len(parts) == len(kit.lessons())
+    assert len(parts) == len(lessons.lessons())
     for part in parts:
         assert "**People get stuck** " in part, part[:40]
         assert "**Say:** " in part, part[:40]
-        assert re.search(r"\*\*\d+ minutes\.\*\* After this lesson", part), part[:40]
+        assert re.search(r"\*\*\d+ minutes, and \d+ of slides\.\*\* After this", part), part[:40]
 
 
 def test_a_lesson_that_is_missing_stops_the_build(monkeypatch, tmp_path):

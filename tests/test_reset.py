@@ -1,7 +1,7 @@
 """A lesson put back to its start, and catching up: nothing of the reader's is ever lost."""
 
+import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -11,6 +11,7 @@ from bootcamp.paths import ROOT
 from bootcamp.scripts import family
 
 sys.path.insert(0, str(ROOT / "tools"))
+import lessons  # noqa: E402
 import reset  # noqa: E402
 
 import notebooks  # noqa: E402
@@ -32,7 +33,7 @@ def files(folder):
 
 def a_readers_notebook(here, lesson="04", text="my own note"):
     """The lesson's notebook with an output and a cell of the reader's."""
-    source = reset.find(lesson)
+    source = lessons.find(lesson).source
     notebook = notebooks.from_source(source)
     first = next(cell for cell in notebook.cells if cell.cell_type == "code")
     first.outputs = [nbformat.v4.new_output("stream", name="stdout", text="0.5 s")]
@@ -42,15 +43,22 @@ def a_readers_notebook(here, lesson="04", text="my own note"):
     return path
 
 
+def in_git(name):
+    """A notebook's bytes as they are committed."""
+    show = ["git", "-C", ROOT, "show", f"HEAD:notebooks/{name}.ipynb"]
+    done = subprocess.run(show, capture_output=True)
+    if done.returncode:
+        pytest.skip("this is no clone: there is no commit to compare with")
+    return done.stdout
+
+
 def test_a_lesson_is_put_back(here):
     path = a_readers_notebook(here)
     (here / "work" / "data_parallel.py").write_text("mine")
     (here / "work" / "with_horovod.py").write_text("another lesson's")
     (here / "05_horovod.ipynb").write_text("another lesson")
     said = "\n".join(reset.reset("04"))
-    made = nbformat.read(path, 4)
-    assert notebooks.same_cells(made, reset.find("04"))
-    assert not any(cell.get("outputs") for cell in made.cells)
+    assert path.read_bytes() == in_git("04_ddp")
     after = files(here)
     assert "my own note" in after["work/04_ddp.before.ipynb"]
     assert after["work/data_parallel.py.before"] == "mine"
@@ -79,8 +87,7 @@ def test_twice_loses_nothing(here):
 
 def test_a_notebook_as_it_came_is_left_and_a_torn_one_is_kept(here):
     path = here / "04_ddp.ipynb"
-    path.write_text((ROOT / "notebooks" / "04_ddp.ipynb").read_text())
-    nbformat.write(notebooks.from_source(reset.find("04")), path)
+    path.write_bytes(in_git("04_ddp"))
     before = files(here)
     assert "left as it is" in reset.reset("04")[0]
     assert files(here) == before
@@ -89,7 +96,32 @@ def test_a_notebook_as_it_came_is_left_and_a_torn_one_is_kept(here):
     assert files(here)["work/04_ddp.before.ipynb"] == '{"cells": ['
     path.unlink()
     reset.reset("04")
-    assert notebooks.same_cells(nbformat.read(path, 4), reset.find("04"))
+    assert path.read_bytes() == in_git("04_ddp")
+
+
+def test_after_a_run_git_sees_no_change(here):
+    """Outputs that are stored because they are the same everywhere come back, byte for byte."""
+    with_outputs = [n for n in lessons.lessons() if b"stdout" in in_git(lessons.find(n).file)]
+    assert with_outputs, "no notebook stores an output: this test sees nothing"
+    path = a_readers_notebook(here, with_outputs[0])
+    reset.reset(with_outputs[0])
+    assert path.read_bytes() == in_git(path.stem)
+
+
+def test_without_git_the_stored_outputs_come_from_the_readers_copy(here, monkeypatch):
+    number = next(n for n in lessons.lessons() if b"stdout" in in_git(lessons.find(n).file))
+    path = here / f"{lessons.find(number).file}.ipynb"
+    path.write_bytes(in_git(path.stem))
+    stored = [cell.outputs for cell in nbformat.read(path, 4).cells if cell.get("outputs")]
+    run = nbformat.read(path, 4)
+    run.cells.append(nbformat.v4.new_markdown_cell("my own note"))
+    nbformat.write(run, path)
+    monkeypatch.setenv("PATH", "")  # no git on this machine
+    reset.reset(number)
+    again = nbformat.read(path, 4)
+    assert "my own note" not in path.read_text()
+    assert [cell.outputs for cell in again.cells if cell.get("outputs")] == stored
+    assert "left as it is" in reset.reset(number)[0]
 
 
 @pytest.mark.parametrize("lesson", ["4", "99", "", None, "04_ddp"])
@@ -103,21 +135,10 @@ def test_an_unknown_lesson_is_refused_with_the_list(here, lesson, capsys, monkey
     assert files(here) == {}
 
 
-def test_exercises_are_those_that_a_lesson_starts():
-    by_lesson = {name: reset.exercises(source) for name, source in reset.lessons().items()}
-    assert by_lesson["02"] == ["to_the_gpu", "accumulate"]
-    assert by_lesson["04"] == ["data_parallel"]
-    for lesson, names in by_lesson.items():
-        for name in names:
-            assert hasattr(exercise.find(name), "starting_point"), (lesson, name)
-
-
-def test_only_a_call_counts(tmp_path):
-    source = tmp_path / "99_x.py"
-    source.write_text(
-        '# exercise.start("in_text")\nprint(exercise.start("called"))\nx.start("y")\n'
-    )
-    assert reset.exercises(source) == ["called"]
+def test_scripts_are_the_exercises_that_a_file_answers():
+    assert SCRIPTS["02"] == ["accumulate", "to_the_gpu"]
+    assert SCRIPTS["04"] == ["data_parallel"], "samples_of_rank is a function in a cell"
+    assert SCRIPTS["14"] == []
 
 
 def test_catching_up_fills_in_solutions_where_nothing_is(here):
@@ -132,18 +153,27 @@ def test_catching_up_fills_in_solutions_where_nothing_is(here):
     assert not (work / "data_parallel.py").exists(), "this lesson's own exercise is to be done"
     assert "first_run.py is yours" in said
     names = {path.name for path in work.iterdir()}
-    of_before = [name for lesson in ("00", "01", "02", "03") for name in EXERCISES[lesson]]
+    of_before = [name for lesson in ("00", "01", "02", "03") for name in SCRIPTS[lesson]]
     assert names == {f"{name}.py" for name in of_before}
 
 
-EXERCISES = {name: reset.exercises(source) for name, source in reset.lessons().items()}
+SCRIPTS = {number: reset.scripts(lesson) for number, lesson in lessons.lessons().items()}
+
+
+def test_catching_up_twice_knows_its_own_solutions(here):
+    reset.catch_up("02")
+    before = files(here)
+    said = " ".join(" ".join(reset.catch_up("02")).split())
+    assert "first_run.py is the solution already" in said
+    assert "yours" not in said
+    assert files(here) == before
 
 
 def test_every_solution_is_there_and_is_accepted_as_a_script(here):
     """All lessons before the last; what was made on the way to a solution goes again."""
-    last = list(reset.lessons())[-1]
+    last = list(lessons.lessons())[-1]
     reset.catch_up(last)
-    for lesson, names in EXERCISES.items():
+    for lesson, names in SCRIPTS.items():
         for name in names if lesson != last else ():
             text = (here / "work" / f"{name}.py").read_text()
             compile(text, name, "exec")
@@ -154,32 +184,10 @@ def test_every_solution_is_there_and_is_accepted_as_a_script(here):
 def test_what_the_lessons_before_were_for_is_their_own_text(here):
     said = " ".join(" ".join(reset.catch_up("05")).split())
     for lesson in ("00", "01", "02", "03", "04", "04b"):
-        goals = reset.goals(reset.find(lesson))
+        goals = reset.goals(lessons.find(lesson))
         assert goals.startswith("After this lesson you can")
-        assert goals in said.replace("micro- batches", "micro-batches")
-    assert reset.goals(reset.find("05")) not in said
-    for source in reset.lessons().values():
-        assert reset.goals(source), f"{source.name} does not say what it is for"
-        assert reset.minutes_of(source) > 0
-
-
-def test_the_shortest_path_is_what_lessons_say_they_are_after():
-    assert reset.path_to("00") == []
-    assert reset.path_to("04") == ["00"]
-    assert reset.path_to("04b") == ["00", "04"]
-    assert reset.path_to("08") == ["00", "04", "06", "07"], "07 is after 06: so 08 is too"
-    for lesson in reset.lessons():
-        path = reset.path_to(lesson)
-        assert lesson not in path
-        assert path == [name for name in reset.lessons() if name in path]
-
-
-def test_a_lesson_after_several_others(tmp_path, monkeypatch):
-    texts = {"00": "", "01": "", "02": "after lesson 01", "03": "after lessons 01, 02 and 00"}
-    for name, text in texts.items():
-        (tmp_path / f"{name}_x.py").write_text(
-            f"# %% [markdown]\n# # {name} X\n#\n# {text}.\n# %%\n"
-        )
-    monkeypatch.setattr(notebooks, "sources", lambda: sorted(Path(tmp_path).glob("*.py")))
-    assert reset.path_to("03") == ["00", "01", "02"]
-    assert reset.path_to("02") == ["00", "01"]
+        assert goals in said
+    assert reset.goals(lessons.find("05")) not in said
+    for lesson in lessons.lessons().values():
+        assert reset.goals(lesson), f"{lesson.file} does not say what it is for"
+    assert "The shortest path to lesson 05: 00, 04 (95 minutes)." in said

@@ -1,21 +1,21 @@
 """python tools/kit.py
 
 Make slides/build/kit.html, the instructor's guide, from slides/kit/*.md: agendas, what to say in
-each lesson, the room. Goals come from the notebooks, minutes from the map in README.md, expected
-outputs from slides/kit/expected/MACHINE/, which `make course ARGS="--expected FOLDER"` records.
-One file that needs no network.
+each lesson, the room. Agendas and minutes come from notebooks/lessons.toml, goals from the
+notebooks, expected outputs from slides/kit/expected/MACHINE/, which
+`make course ARGS="--expected FOLDER"` records. One file that needs no network.
 """
 
 import re
 import sys
 from pathlib import Path
 
+import jinja2
+import lessons
 import pypandoc
 import reset
 
-import slides
-from bootcamp.paths import ROOT
-
+ROOT = Path(__file__).resolve().parents[1]
 KIT = ROOT / "slides" / "kit"
 LESSON = re.compile(r"^## (\d\d[a-z]?) (.+)$", re.MULTILINE)
 STYLE = """<style>
@@ -32,42 +32,46 @@ class KitError(Exception):
     """A guide that can't be built. Its text says which file lacks what."""
 
 
-def lessons() -> dict[str, dict]:
-    """The lessons of the map in README.md that are here: number -> title, notebook, minutes."""
-    here = [(number, title, row) for number, title, row in slides.map_rows() if row[0][0] == "["]
-    return {
-        number: {
-            "title": title,
-            "notebook": row[0].partition("](")[2].rstrip(")"),
-            "minutes": int(row[2]),
-        }
-        for number, title, row in here
-    }
-
-
 def guide() -> str:
     """lessons.md with goals, minutes and expected outputs put in. Raises KitError."""
-    text, known = (KIT / "lessons.md").read_text(), lessons()
+    text, known = (KIT / "lessons.md").read_text(), lessons.lessons()
     said = [number for number, _ in LESSON.findall(text)]
     if said != list(known):
-        raise KitError(f"slides/kit/lessons.md has {said}, the map in README.md {list(known)}")
+        raise KitError(f"slides/kit/lessons.md has {said}, notebooks/lessons.toml {list(known)}")
 
     def complete(match: re.Match) -> str:
         lesson = known[match[1]]
-        facts = f"**{lesson['minutes']} minutes.** {reset.goals(reset.find(match[1]))}"
-        return f"{match[0]}\n\n{facts}"
+        minutes = f"**{lesson.minutes} minutes, and {lesson.deck_minutes} of slides.**"
+        return f"{match[0]}\n\n{minutes} {reset.goals(lesson)}"
 
     parts = re.split(r"(?=^## )", LESSON.sub(complete, text), flags=re.MULTILINE)
-    return "".join(part + _expected(part, known) for part in parts)
+    return "".join(part + _expected(part) for part in parts)
 
 
-def _expected(part: str, known: dict) -> str:
+def agendas() -> str:
+    """agenda.md with a table for each agenda of notebooks/lessons.toml: one row a block."""
+    tables = []
+    for agenda in lessons.agendas().values():
+        rows = [
+            f"| {each.begins // 60}:{each.begins % 60:02} | {each.deck_minutes or ''} "
+            f"| {each.minutes - each.deck_minutes} | {each.title} | {each.remark} |"
+            for each in agenda.blocks
+        ]
+        about = f"For {agenda.audience}. {agenda.minutes} minutes, at most {agenda.most_minutes}."
+        head = "| Begins | Slides | Minutes | What | Remark |\n|--:|--:|--:|---|---|"
+        tables.append("\n".join([f"## {agenda.name}\n\n{about}\n\n{head}", *rows]))
+    planned = {b.lesson.number for a in lessons.agendas().values() for b in a.blocks if b.lesson}
+    left = [f"{n} {each.title}" for n, each in lessons.lessons().items() if n not in planned]
+    text = jinja2.Template((KIT / "agenda.md").read_text(), undefined=jinja2.StrictUndefined)
+    return text.render(agendas="\n\n".join(tables), left=", ".join(left))
+
+
+def _expected(part: str) -> str:
     """A lesson's expected outputs, folded; nothing for a part that is no lesson."""
     found = LESSON.match(part)
     if not found:
         return ""
-    name = Path(known[found[1]]["notebook"]).stem
-    records = sorted(KIT.glob(f"expected/*/{name}.md"))
+    records = sorted(KIT.glob(f"expected/*/{lessons.find(found[1]).file}.md"))
     shown = []
     for path in records:
         text = re.sub(r"^#+ (.*)$", r"**\1**", path.read_text(), flags=re.MULTILINE)
@@ -79,9 +83,8 @@ def _expected(part: str, known: dict) -> str:
 
 def build(folder: Path) -> Path:
     """Write the guide as one HTML file and return its path. Raises KitError."""
-    text = "\n\n".join(
-        [(KIT / "agenda.md").read_text(), guide(), (KIT / "room.md").read_text()]
-    ).replace("](../../", "](../")
+    pages = [agendas(), guide(), (KIT / "room.md").read_text()]
+    text = "\n\n".join(pages).replace("](../../", "](../")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "kit.html"
     options = ["--standalone", "--toc", "--toc-depth=2", "--metadata", "pagetitle=Instructor's kit"]

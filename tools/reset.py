@@ -1,171 +1,146 @@
 """python tools/reset.py LESSON, or: python tools/reset.py --catch-up LESSON
 
-Put a lesson back to its starting state: its notebook without outputs, and none of the reader's
+Put a lesson back to its starting state: its notebook as git has it, and none of the reader's
 scripts for its exercises. What was there is kept in notebooks/work/ with `.before` in its name.
 
---catch-up is for who begins at this lesson: the solutions of the exercises before it, where the
-reader has nothing of their own, what the lessons before it were for, and which of them it needs.
-All of this is read from notebooks/sources/ and the map in README.md.
+--catch-up is for those who begin at this lesson: the solutions of the exercises before it, where
+the reader has nothing of their own, what the lessons before it were for, and which of them it
+needs.
 """
 
 import argparse
-import ast
-import re
 import shutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import lessons
 import nbformat
 
 import notebooks
 from bootcamp.classroom import exercise
-from bootcamp.paths import NOTEBOOKS, ROOT, WORK, shown
+from bootcamp.paths import WORK, shown
 
-AFTER = re.compile(r"\bafter lessons? (\d\d[a-z]?(?:(?:, | and )\d\d[a-z]?)*)")
-
-
-class UnknownLesson(Exception):
-    """A lesson that is not here. Its text names those that are."""
+NOTEBOOKS = lessons.ROOT / "notebooks"
 
 
-def lessons() -> dict[str, Path]:
-    """{"04b": its source}, in the order of the course."""
-    return {path.stem.split("_")[0]: path for path in notebooks.sources()}
+def scripts(lesson: lessons.Lesson) -> list[str]:
+    """The names of a lesson's exercises whose answer is a script."""
+    return [name for name in lesson.exercises if hasattr(exercise.find(name), "starting_point")]
 
 
-def find(lesson: str | None) -> Path:
-    """The source of a lesson. Raises UnknownLesson."""
-    if lesson not in lessons():
-        given = f"There is no lesson {lesson}" if lesson else "Say which lesson"
-        raise UnknownLesson(f"{given}: give LESSON= one of {', '.join(lessons())}.")
-    return lessons()[lesson]
-
-
-def exercises(source: Path) -> list[str]:
-    """The names of a lesson's exercises whose answer is a script: those that it starts."""
-    return [
-        call.args[0].value
-        for call in ast.walk(ast.parse(source.read_text()))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "exercise.start"
-    ]
-
-
-def reset(lesson: str) -> list[str]:
-    """Put a lesson back; what was done, a sentence each. Raises UnknownLesson."""
-    source = find(lesson)
-    said = [reset_notebook(source)]
-    for name in exercises(source):
+def reset(number: str) -> list[str]:
+    """Put a lesson back; what was done, a sentence each. Raises lessons.LessonError."""
+    lesson = lessons.find(number)
+    said = [reset_notebook(lesson)]
+    for name in scripts(lesson):
         path = WORK / f"{name}.py"
         if path.exists():
             said.append(f"{shown(path)} is now {shown(set_aside(path, 'py.before'))}.")
     return said
 
 
-def reset_notebook(source: Path) -> str:
-    """Make the notebook anew from its source, unless it is as it was."""
-    path = NOTEBOOKS / f"{source.stem}.ipynb"
-    kept = ""
-    if path.exists():
-        if is_untouched(path, source):
-            return f"{shown(path)} is in its starting state: it is left as it is."
+def reset_notebook(lesson: lessons.Lesson) -> str:
+    """Write the notebook as it came, unless it still is."""
+    path = NOTEBOOKS / f"{lesson.file}.ipynb"
+    wanted, there, kept = as_it_came(lesson), path.exists(), ""
+    if there and path.read_bytes() == wanted:
+        return f"{shown(path)} is in its starting state: it is left as it is."
+    if there:
         kept = f" What was there is now {shown(set_aside(path, 'before.ipynb'))}."
-    nbformat.write(notebooks.from_source(source), path)
+    path.write_bytes(wanted)
     reload = "If it is open, say File > Reload Notebook from Disk."
-    return f"{shown(path)} is made anew from its source.{kept} {reload}"
+    return f"{shown(path)} is in its starting state again.{kept} {reload}"
 
 
-def is_untouched(path: Path, source: Path) -> bool:
+def as_it_came(lesson: lessons.Lesson) -> bytes:
+    """The notebook of the commit that is checked out, so that `git status` stays clean.
+
+    Without git it is made from its source, with the outputs that are the same on every machine as
+    the reader's copy has them.
+    """
+    name = f"notebooks/{lesson.file}.ipynb"
     try:
-        return notebooks.same_cells(nbformat.read(path, 4), source)
-    except Exception:  # half a file, or none of Jupyter's: nbformat raises many kinds
-        return False
+        show = ["git", "-C", str(lessons.ROOT), "show", f"HEAD:./{name}"]
+        done = subprocess.run(show, capture_output=True)
+    except OSError:  # no git on this machine
+        done = None
+    if done is not None and done.returncode == 0:
+        return done.stdout
+    made = notebooks.from_source(lesson.source)
+    stored = {cell.source: cell for cell in cells_of(NOTEBOOKS / f"{lesson.file}.ipynb")}
+    for cell in made.cells:
+        tagged = notebooks.CHECKED in cell.metadata.get("tags", [])
+        if tagged and (mine := stored.get(cell.source)):
+            cell.outputs, cell.execution_count = mine.outputs, mine.execution_count
+    return (nbformat.writes(made) + "\n").encode()
+
+
+def cells_of(path: Path) -> list:
+    try:
+        return nbformat.read(path, 4).cells
+    except Exception:  # none, half a file, or none of Jupyter's: nbformat raises many kinds
+        return []
 
 
 def set_aside(path: Path, suffix: str) -> Path:
     """Move a file to the readers' scripts as NAME.suffix, with a number where that is taken."""
-    place, number = WORK / path.name, 1
-    place.parent.mkdir(parents=True, exist_ok=True)
-    while (beside := place.with_suffix(f".{numbered(suffix, number)}")).exists():
+    beside, number = WORK / path.name, 1
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    while (free := beside.with_suffix(f".{numbered(suffix, number)}")).exists():
         number += 1
-    return Path(shutil.move(path, beside))
+    return Path(shutil.move(path, free))
 
 
 def numbered(suffix: str, number: int) -> str:
     return suffix if number == 1 else suffix.replace("before", f"before-{number}")
 
 
-def catch_up(lesson: str) -> list[str]:
-    """Fill in the solutions of the lessons before; what to know of them. Raises UnknownLesson."""
-    source = find(lesson)
-    before = [name for name in lessons() if lessons()[name] < source]
-    said = [f"Before lesson {lesson}, {title(source)}:"]
-    for name in before:
-        said += ["", f"{name} {title(lessons()[name])}", *indented(goals(lessons()[name]))]
-        said += [line for each in exercises(lessons()[name]) for line in indented(fill_in(each))]
-    needed = path_to(lesson)
-    minutes = sum(minutes_of(lessons()[name]) for name in needed)
+def catch_up(number: str) -> list[str]:
+    """Fill in the solutions of the lessons before; what to know of them. Raises LessonError."""
+    lesson = lessons.find(number)
+    said = [f"Before lesson {number}, {lesson.title}:"]
+    for each in lessons.lessons().values():
+        if each.number == number:
+            break
+        said += ["", f"{each.number} {each.title}", *indented(goals(each))]
+        said += [line for name in scripts(each) for line in indented(fill_in(name))]
+    needed = lessons.path_to(number)
+    minutes = sum(lessons.find(name).minutes for name in needed)
     names = ", ".join(needed) or "none"
-    return [*said, "", f"The shortest path to lesson {lesson}: {names} ({minutes} minutes)."]
+    return [*said, "", f"The shortest path to lesson {number}: {names} ({minutes} minutes)."]
 
 
 def fill_in(name: str) -> str:
     """Write an exercise's solution where the reader has none; what was done, in a sentence."""
-    task = exercise.find(name)
-    path = WORK / f"{name}.py"
-    if path.exists() and path.read_text() != task.starting_point():
-        return f"{shown(path)} is yours: it is left as it is."
+    task, path = exercise.find(name), WORK / f"{name}.py"
     solved = task.solved()
-    text = solved.read_text()
+    solution = solved.read_text()
     if solved.parent == WORK:  # made for this question only
         solved.unlink()
+    if path.exists() and path.read_text() == solution:
+        return f"{shown(path)} is the solution already."
+    if path.exists() and path.read_text() != task.starting_point():
+        return f"{shown(path)} is yours: it is left as it is."
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(solution)
     return f"{shown(path)} is the solution now."
 
 
-def head(source: Path) -> list[str]:
-    """The paragraphs of a lesson's first cell, without comment marks and line breaks."""
-    cell = source.read_text().split("# %%")[1]
-    lines = [line.removeprefix("#").strip() for line in cell.splitlines()[1:]]
-    return [" ".join(part.split("\n")) for part in "\n".join(lines).strip().split("\n\n")]
-
-
-def title(source: Path) -> str:
-    return head(source)[0].lstrip("# ").split(" ", 1)[1]
-
-
-def goals(source: Path) -> str:
-    """What one can do after a lesson, in its own words."""
-    found = [text for text in head(source) if text.startswith("After this lesson you can")]
-    return found[0] if found else ""
-
-
-def minutes_of(source: Path) -> int:
-    match = re.search(r"\*\*(\d+) minutes\*\*", " ".join(head(source)))
-    return int(match[1]) if match else 0
-
-
-def path_to(lesson: str) -> list[str]:
-    """The lessons that one needs before it: the first of all, and those that each says it is after.
-
-    They stand at a lesson's head ("after lessons 04 and 06"), or in its row of the map.
-    """
-    needed, open_ones = {next(iter(lessons()))}, [lesson]
-    while open_ones:
-        name = open_ones.pop()
-        row = re.search(rf"^\| \[{name} .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-        text = " ".join([*head(lessons()[name]), row[0] if row else ""])
-        direct = {
-            each for match in AFTER.findall(text) for each in re.findall(r"\d\d[a-z]?", match)
-        }
-        open_ones += direct - needed
-        needed |= direct
-    return [name for name in lessons() if name in needed - {lesson}]
+def goals(lesson: lessons.Lesson) -> str:
+    """What one can do after a lesson, as the head of its notebook says."""
+    head = lesson.source.read_text().split("# %%")[1].splitlines()[1:]
+    parts = "\n".join(line.removeprefix("#").strip() for line in head).split("\n\n")
+    found = [part for part in parts if part.startswith("After this lesson you can")]
+    return " ".join(found[0].split()) if found else ""
 
 
 def indented(text: str) -> list[str]:
-    return textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="    ")
+    indent = "    "
+    return textwrap.wrap(
+        text, 96, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def main() -> int:
@@ -177,8 +152,8 @@ def main() -> int:
     args = parser.parse_args()
     try:
         print("\n".join((catch_up if args.catch_up else reset)(args.lesson)))
-    except UnknownLesson as unknown:
-        print(unknown)
+    except lessons.LessonError as error:
+        print(error)
         return 2
     return 0
 
