@@ -4,10 +4,7 @@ An index in logs/variants/ names the original of each copy, so that nothing has 
 copy's text, which may not even be Python at the moment. Standard library and filelock.
 """
 
-import json
 from pathlib import Path
-
-from filelock import FileLock
 
 from bootcamp import files, paths
 
@@ -19,21 +16,15 @@ def folder() -> Path:
 
 def original(path: Path | str) -> Path | None:
     """The script that a file is a copy of, None if it is not known to be one."""
-    found = _index().get(str(Path(path).resolve()))
+    found = files.read_json(_index()).get(str(Path(path).resolve()))
     return Path(found) if found else None
 
 
 def enter(path: Path | str, source: Path | str) -> None:
     """Note of which file this one is a copy; a copy of a copy has the same original."""
     path, source = Path(path).resolve(), original(source) or Path(source).resolve()
-    folder().mkdir(parents=True, exist_ok=True)
-    with FileLock(folder() / "index.lock"):
-        text = json.dumps({**_index(), str(path): str(source)}, indent=1)
-        files.write_whole(folder() / "index.json", lambda file: file.write(text.encode()))
+    files.update_json(_index(), lambda index: index.update({str(path): str(source)}))
 
 
-def _index() -> dict[str, str]:
-    try:
-        return json.loads((folder() / "index.json").read_text())
-    except (OSError, ValueError):
-        return {}
+def _index() -> Path:
+    return folder() / "index.json"
