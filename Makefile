@@ -7,10 +7,12 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export PYTHONDONTWRITEBYTECODE ?= 1
+# what a reader types reaches a command by its environment, so that no shell reads it as code
+export LESSON RECORDS TORCH_INDEX
 
-.PHONY: help lab test horovod drills bench course notebooks readme slides kit preflight reset catch-up clean
+.PHONY: help lab check test horovod drills bench course notebooks rooms readme slides kit \
+  preflight reset catch-up clean
 
 help:  ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
@@ -25,17 +27,18 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 	@echo "Installing into $(VENV) (once; PyTorch is large) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	@$(PIP) setuptools
-	@$(PIP) --no-build-isolation --editable '.[lab,test,frameworks,deepspeed,megatron]'
+	@$(PY) tools/install.py
 	@touch $@
 
 lab: $(READY)  ## the course in JupyterLab, at its first notebook
 	$(PY) tools/lab.py $(LAB_ARGS)
 
-test: $(READY)  ## prove everything: lint, unit tests, scripts, equality, faults, notebooks, browser
+check: $(READY)  ## in under a minute: lint, derived files, the tests that start no ranks
+	@$(PY) tools/test.py --check
+
+test: $(READY)  ## prove everything, or with LESSON=04 what a change to one lesson needs
 	@$(PY) tools/horovod.py || [ $$? -eq 3 ]  # 3: not on this machine, its tests are skipped by name
-	$(PY) tools/test.py
+	@$(PY) tools/test.py $(if $(LESSON),--lesson "$$LESSON")
 
 horovod: $(READY)  ## build Horovod for this Python and torch (minutes, once) and install it
 	@$(PY) tools/horovod.py
@@ -53,11 +56,14 @@ course: $(READY)  ## all notebooks in order, with figures and a report of this m
 notebooks: $(READY)  ## notebooks/*.ipynb from notebooks/sources/*.py
 	$(PY) tools/notebooks.py
 
+rooms: $(READY)  ## which room of the package imports which
+	$(PY) tools/rooms.py
+
 readme: $(READY)  ## README.md's map from notebooks/lessons.toml
 	$(PY) tools/lessons.py
 
 slides: $(READY)  ## slides/build/*.html and *.pdf from slides/*.md (RECORDS=logs/laptop: your own runs)
-	$(PY) tools/slides.py $(if $(RECORDS),--records $(RECORDS))
+	$(PY) tools/slides.py $(if $(RECORDS),--records "$$RECORDS")
 
 preflight:  ## is this machine ready? before installing too; JSON=1 prints it for a program
 	@command -v $(PYTHON) >/dev/null || \
@@ -65,10 +71,10 @@ preflight:  ## is this machine ready? before installing too; JSON=1 prints it fo
 	@$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tools/preflight.py $(if $(JSON),--json)
 
 reset: $(READY)  ## LESSON=04 puts its notebook and your scripts back, and keeps what was there
-	@$(PY) tools/reset.py $(LESSON)
+	@$(PY) tools/reset.py "$$LESSON"
 
-catch-up: $(READY)  ## LESSON=06 fills in the solutions of the lessons before, and sums them up
-	@$(PY) tools/reset.py --catch-up $(LESSON)
+catch-up: $(READY)  ## LESSON=06 fills in the solutions of earlier lessons, and sums them up
+	@$(PY) tools/reset.py --catch-up "$$LESSON"
 
 kit: $(READY)  ## the instructor's guide: agendas, what to say, expected outputs, the room
 	$(PY) tools/kit.py

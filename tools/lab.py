@@ -3,12 +3,12 @@
 Open JupyterLab on the first notebook: on 127.0.0.1 only, with a token of its own.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+CONFIG = ROOT / "tools" / "jupyter"
 FIRST = "notebooks/00_start_here.ipynb"
 
 
@@ -25,17 +25,17 @@ def command(*more: str) -> list[str]:
     return [sys.executable, "-m", "jupyterlab", *ours, *more]
 
 
-def ask_for_no_news() -> None:
-    """Keep JupyterLab from asking whether it may fetch news from the network."""
-    path = Path(sys.prefix) / "etc" / "jupyter" / "labconfig" / "page_config.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    config = json.loads(path.read_text()) if path.exists() else {}
-    disabled = config.setdefault("disabledExtensions", {})
-    disabled["@jupyterlab/apputils-extension:announcements"] = True
-    path.write_text(json.dumps(config, indent=1) + "\n")
+def environment() -> dict[str, str]:
+    """This process's environment, with the configuration that keeps JupyterLab off the network.
+
+    It would ask whether it may fetch news. The folder is the course's own, since an environment
+    that serves many people is read-only.
+    """
+    others = os.environ.get("JUPYTER_CONFIG_PATH")
+    folders = [str(CONFIG), *([others] if others else [])]
+    return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(folders)}
 
 
 if __name__ == "__main__":
-    ask_for_no_news()
     os.chdir(ROOT)
-    os.execv(sys.executable, command(*sys.argv[1:]))
+    os.execve(sys.executable, command(*sys.argv[1:]), environment())

@@ -91,7 +91,7 @@ from bootcamp import Table
 from bootcamp.paths import SRC
 
 SNIPPETS = SRC / "snippets"
-quiet = {"device": "cpu", "quiet": True}
+quiet = {"device": "cpu", "quiet": True, "finishes": False}
 two = lab.launch("two-hosts", SNIPPETS / "two_hosts.py", 4, hosts=2, link=LINK, **quiet)
 rows = []
 for line in [json.loads(line) for line in two.output(0).splitlines() if line.startswith("{")]:

@@ -19,7 +19,7 @@ from bootcamp.experiments import equality as proof
 from bootcamp.launcher import launch
 from bootcamp.paths import WORK, shown
 from bootcamp.records.runs import Run
-from bootcamp.scripts import diff, family, variants
+from bootcamp.scripts import diff, family
 
 PLACE = "# YOUR TURN: lines are missing here"
 
@@ -131,10 +131,9 @@ class Exercise(Task):
 
     def tried(self, path: Path) -> str:
         """As attempt; raises check.NotTheSame, ValueError or launch.LaunchError too."""
-        variants.remember(path, self.solution)
         if self.rehearse:
             _rehearse(path)
-        proofs = proof.prove(path, self.ranks, steps=5, options=launch.Options(hang_seconds=30))
+        proofs = proof.prove(path, self.ranks, steps=5, hang_seconds=30)
         wrong = self.also(path, proofs) if self.also else ""
         if wrong:
             raise Wrong("more than the same training", f"it trains the same, but {wrong}")
@@ -192,8 +191,6 @@ def start(name: str, again: bool = False) -> str:
     if path.exists():
         path.replace(path.with_suffix(".py.before"))
     path.write_text(exercise.starting_point())
-    if exercise.solution in family.SCRIPTS:
-        variants.remember(path, exercise.solution)
     return f"Wrote {shown(path)}: open it from the file browser on the left, edit it, save it."
 
 

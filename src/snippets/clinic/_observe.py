@@ -1,6 +1,6 @@
 """Runs a script as one rank and prints, as one line of JSON, what can be seen of it from outside.
 
-    launch(OBSERVE, 2, device="cpu", file=path, keep="seen,losses")
+    launch(OBSERVE, 2, device="cpu", finishes=False, file=path, keep="seen,losses")
 
 Of `model`, a name of the script: its parameters and gradients, whole also where they are sharded,
 those at the first forward, and how many this rank holds. Of each torch.save: the path. Of each
@@ -105,12 +105,12 @@ def run(path: str) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--file", required=True)
+    parser.add_argument("--run-dir", default=".")
     parser.add_argument("--keep", default="")
     parser.add_argument("--by-hand", action="store_true", help="as if no launcher had started it")
     parser.add_argument("--save-seconds", type=float, default=0.0)
-    args = parser.parse_args()
-    # where a script without a path of its own leaves its files
-    os.chdir(os.environ.get("BOOTCAMP_RUN", "."))
+    args, _ = parser.parse_known_args()
+    os.chdir(args.run_dir)  # where a script without a path of its own leaves its files
     watch = Watch()
     watch.saves(args.save_seconds)
     sys.argv = [args.file]

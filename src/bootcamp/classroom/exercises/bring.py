@@ -33,7 +33,7 @@ class Port(Exercise):
 
     def tried(self, path: Path) -> str:
         """Run the script on `ranks` ranks and hold it against one process without ranks."""
-        run = launch.launch(path, self.ranks, options=launch.Options(hang_seconds=30), **NO_DROPOUT)
+        run = launch.launch(path, self.ranks, hang_seconds=30, **NO_DROPOUT)
         proof = equality.same_training(run, one_process())
         if self.also and (wrong := self.also(path, [proof])):
             raise Wrong("more than the same training", f"it trains the same, but {wrong}")

@@ -85,9 +85,8 @@ class Case(Exercise):
     def run(self, path: Path, ranks: int) -> Run:
         """One run of a script under observation; its record, also if it failed."""
         flags = {"file": path, "keep": ",".join(self.keep), **self.flags}
-        options = launch.Options(hang_seconds=HANG_SECONDS)
-        how = {"device": "cpu", "quiet": True, "raises": False, "options": options}
-        return launch.launch(OBSERVE, ranks, **how, **flags)
+        how = {"device": "cpu", "finishes": False, "quiet": True, "raises": False}
+        return launch.launch(OBSERVE, ranks, hang_seconds=HANG_SECONDS, **how, **flags)
 
 
 def changed(text: str, changes: dict[str, str]) -> str:

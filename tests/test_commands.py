@@ -1,0 +1,161 @@
+"""The commands of a fresh clone: what they install, what they refuse, what they leave alone.
+
+Nothing is installed and no server is started here.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import jupyter_core.paths
+import pytest
+from jupyterlab_server.config import get_page_config
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import install  # noqa: E402
+import lab  # noqa: E402
+
+MAKE = shutil.which("make")
+
+
+def groups_of(steps):
+    """The groups that each step installs."""
+    asked = [each for arguments, _ in steps for each in arguments if each.startswith(".[")]
+    return [each[2:-1].split(",") for each in asked]
+
+
+def test_every_group_is_installed_and_those_that_may_fail_alone():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = groups_of(install.steps())
+    assert sorted(sum(found, []), key=str) == sorted(
+        set(project["optional-dependencies"]) - set(install.LATER)
+    )
+    assert found[1:] == [[name] for name in install.OPTIONAL]
+    for arguments, sentence in install.steps():
+        assert arguments[1:3] == ["--constraint", "constraints.txt"]
+        may_fail = arguments[-1] in [f".[{name}]" for name in install.OPTIONAL]
+        assert (sentence is not None) == may_fail
+
+
+def test_what_is_downloaded_is_what_is_installed():
+    assert groups_of(install.steps("wheels")) == groups_of(install.steps())
+    for there, here in zip(install.steps("wheels"), install.steps(), strict=True):
+        assert there[0][:3] == ["download", "--dest", "wheels"]
+        assert there[0][-1] == here[0][-1]
+    assert "tools/install.py --download" in (ROOT / "slides" / "kit" / "room.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "says"),
+    [
+        (".[deepspeed]", 0, "The group deepspeed was not installed. Its cells in lesson 07"),
+        (".[megatron]", 0, "The group megatron was not installed. Its cells in lesson 06c"),
+        ("torch", 7, ""),
+        ("nothing", 0, ""),
+    ],
+)
+def test_an_optional_group_that_fails_stops_nothing(fails, code, says, monkeypatch, capsys):
+    asked = []
+
+    def pip(arguments, cwd):
+        asked.append(arguments[-1])
+        return SimpleNamespace(returncode=7 if arguments[-1] == fails else 0)
+
+    monkeypatch.setattr(install.subprocess, "run", pip)
+    monkeypatch.setattr(sys, "argv", ["install.py"])
+    assert install.main() == code
+    said = capsys.readouterr().out
+    assert says in said
+    assert bool(said) == bool(says)
+    assert len(asked) == (1 if code else 5)
+
+
+def test_torch_can_come_from_another_index(monkeypatch):
+    monkeypatch.setenv("TORCH_INDEX", "https://torch.example/cpu")
+    with_index = [a[-1] for a, _ in install.steps() if "https://torch.example/cpu" in a]
+    assert with_index == ["torch"]
+
+
+def test_lab_asks_for_no_news_and_writes_into_no_environment(monkeypatch):
+    """The environment of many people is read-only: what JupyterLab reads lies in the course."""
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/of/the/user")
+    given = lab.environment()["JUPYTER_CONFIG_PATH"].split(os.pathsep)
+    assert given == [str(lab.CONFIG), "/of/the/user"]
+    assert "write" not in Path(lab.__file__).read_text()
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", given[0])
+    page = get_page_config(jupyter_core.paths.jupyter_config_path())
+    assert "@jupyterlab/apputils-extension:announcements" in page["disabledExtensions"]
+
+
+@pytest.mark.skipif(MAKE is None, reason="there is no make")
+@pytest.mark.parametrize("target", ["reset", "catch-up", "slides", "test"])
+@pytest.mark.parametrize("lesson", ["04; touch x", "$$(touch x)", "`touch x`", "' touch x '"])
+def test_what_is_typed_for_a_lesson_is_never_a_command(target, lesson, tmp_path):
+    """Only the tool gets it, as one argument; here a shell script that prints it."""
+    ready, fake = tmp_path / ".ready", tmp_path / "python"
+    ready.write_text("")
+    fake.write_text('#!/bin/sh\nfor last; do :; done\necho "[$last]"\n')
+    fake.chmod(0o755)
+    given = [f"LESSON={lesson}", f"RECORDS={lesson}", f"READY={ready}", f"PY={fake}"]
+    done = subprocess.run(
+        [MAKE, "-f", ROOT / "Makefile", target, *given],
+        cwd=copy_of_what_make_compares(tmp_path),
+        capture_output=True,
+        text=True,
+    )
+    assert f"[{lesson.replace('$$', '$')}]" in done.stdout, done.stderr
+    assert not list(tmp_path.rglob("x"))
+
+
+def copy_of_what_make_compares(folder):
+    """A folder in which the environment is newer than what it is made from."""
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy2(ROOT / name, folder)
+        os.utime(folder / name, (0, 0))
+    return folder
+
+
+@pytest.mark.parametrize(("apt", "calls"), [(1, []), (0, ["horovod", "test"])])
+def test_ci_fails_where_chromium_can_not_be_installed(apt, calls, tmp_path):
+    """apt-get fails or works, make writes down what it was called for."""
+    fakes = {
+        "apt-get": f"exit {apt}",
+        "id": "echo 0",
+        "g++": "exit 0",
+        "make": f'echo "$1" >> {tmp_path}/made',
+    }
+    for name, body in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("bash", "dirname", "sh"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = subprocess.run(
+        [tmp_path / "bash", ROOT / ".ci" / "run"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode == 0) == bool(calls), done.stderr
+    made = tmp_path / "made"
+    assert (made.read_text().split() if made.exists() else []) == calls
+    if apt:
+        assert "could not be installed" in done.stderr
+        assert "chromium" in done.stderr
+
+
+def test_ci_says_what_to_install_where_it_may_not(tmp_path):
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = subprocess.run(
+        [tmp_path / "bash", ROOT / ".ci" / "run"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "Install first: chromium g++" in done.stderr
