@@ -43,12 +43,12 @@ MISTAKES = {
         (
             "with_ddp.py",
             {"rank, world = dist.get_rank(), dist.get_world_size()": "rank, world = 0, 1"},
-            "Each must join one process group and take rank and world size from it",
+            "Ranks repeat each other's work",
         ),
         (
             "with_ddp.py",
             {"DistributedDataParallel(SpiralNet(dropout=args.dropout))": "SpiralNet(dropout=0)"},
-            "A layer is not synchronised",
+            "Nothing is synchronised",
         ),
         (
             "with_ddp.py",
@@ -74,7 +74,7 @@ MISTAKES = {
         (
             "with_fsdp.py",
             {"\nfully_shard(model)": "", "fully_shard(layer)": "pass"},
-            "A layer is not synchronised",
+            "Nothing is synchronised",
         ),
         (
             "with_fsdp.py",

@@ -23,7 +23,6 @@ NOT_YET = (
     "classroom/errors.py",
     "classroom/exercises/clinic.py",
     "drawing/plots.py",
-    "experiments/equality.py",
     "launcher/device_locks.py",
     "launcher/launch.py",
     "launcher/launch.py: launch",

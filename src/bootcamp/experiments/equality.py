@@ -1,23 +1,26 @@
 """Proof that a strategy trains the same model: `check.same_training(run, baseline)`.
 
 A loss curve that looks right proves little. AdamW divides a gradient by its own size, so gradients
-that are summed instead of averaged leave its curve where it was; and ranks that all train the whole
-batch follow the baseline exactly. So the proof holds four things together: per-step losses, the
-final parameters' fingerprint, the samples that each rank trained on, and both optimizers (`prove`).
-Standard library only.
+that are summed instead of averaged leave its curve where it was; and ranks that all train the same
+batch follow the baseline exactly. So the proof combines four things: per-step losses, the final
+parameters' fingerprint, the samples that each rank trained on, and both optimizers (`prove`).
+diagnosis.py says what a difference may mean. Standard library only.
 """
 
-import math
+from collections.abc import Callable
 
+from bootcamp.experiments import diagnosis
+from bootcamp.experiments.pair import Pair, distance, loss_distance
 from bootcamp.launcher import launch
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
 
+__all__ = ["NotTheSame", "Proof", "baseline", "compare", "distance", "prove", "same_training"]
 SAME_SETTINGS = (
+    "global_batch",
     "model",
     "size",
     "steps",
-    "global_batch",
     "optimizer",
     "lr",
     "seed",
@@ -29,25 +32,20 @@ PROVEN_WITH = {"sgd": {"optimizer": "sgd"}, "adamw": {"optimizer": "adamw"}}
 
 
 class NotTheSame(AssertionError):
-    """A run that is not the baseline's training. The text says what differs and a likely cause."""
+    """A run that is not the baseline's training; the text has what differs and a likely cause."""
 
 
 class Proof:
-    """What was compared, each with what was measured, what is allowed and what a failure means."""
+    """What was compared: measured, allowed, whether it is the same, and what a failure means."""
 
-    def __init__(self, run: Run, baseline: Run):
-        self.run, self.baseline, self.rows = run, baseline, []
+    def __init__(self, pair: Pair):
+        self.pair, self.run, self.baseline, self.rows = pair, pair.run, pair.baseline, []
 
-    def add(self, what: str, measured, allowed, passed: bool, hint: str) -> None:
-        self.rows.append(
-            {
-                "compared": what,
-                "measured": measured,
-                "allowed": allowed,
-                "same": passed,
-                "hint": hint,
-            }
-        )
+    def add(self, what: str, measured, allowed, same: bool, why: Callable[[Pair], str]) -> None:
+        """why: asked for a hint if it is not the same."""
+        hint = None if same else why(self.pair)
+        row = {"compared": what, "measured": measured, "allowed": allowed}
+        self.rows.append({**row, "same": same, "hint": hint})
 
     @property
     def failed(self) -> list[dict]:
@@ -59,14 +57,7 @@ class Proof:
             f"{self.run.label} against {self.baseline.label}, "
             f"{self.run.config.get('optimizer')}: {verdict}"
         )
-        rows = [
-            {
-                **row,
-                "same": "yes" if row["same"] else "NO",
-                "hint": None if row["same"] else row["hint"],
-            }
-            for row in self.rows
-        ]
+        rows = [{**row, "same": "yes" if row["same"] else "NO"} for row in self.rows]
         if not self.failed:
             for row in rows:
                 del row["hint"]
@@ -104,15 +95,14 @@ def same_training(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
 def compare(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
     """As same_training, but a proof with failed rows instead of an exception."""
     _comparable(run, baseline)
-    proof = Proof(run, baseline)
+    proof = Proof(Pair(run, baseline, tolerance))
     _compare_steps(proof)
     if proof.failed:
-        return proof  # nothing else can be held against the baseline
+        return proof  # nothing else can be compared with the baseline
     _compare_processes(proof)
     _compare_samples(proof)
-    _compare_losses(proof, tolerance)
-    _compare_parameters(proof, tolerance)
-    _explain_losses(proof, tolerance)
+    _compare_losses(proof)
+    _compare_parameters(proof)
     return proof
 
 
@@ -122,11 +112,8 @@ def _comparable(run: Run, baseline: Run) -> None:
             raise ValueError(f"{which.folder.name} ended with status {which.status}, not ok")
     both = set(run.config.get("own_flags", ())) & set(baseline.config.get("own_flags", ()))
     for name in [*SAME_SETTINGS, *sorted(both)]:
-        mine, its = run.config.get(name), baseline.config.get(name)
-        if mine != its:
-            raise ValueError(
-                f"the runs can't be compared: {name} is {mine} here and {its} in the baseline"
-            )
+        if run.config.get(name) != baseline.config.get(name):
+            raise ValueError(diagnosis.settings(name, run, baseline))
 
 
 def _compare_steps(proof: Proof) -> None:
@@ -135,32 +122,19 @@ def _compare_steps(proof: Proof) -> None:
     Ranks that resumed have recorded those since; the losses before are in the folder they went on
     in, or in another run's.
     """
-    last = len(proof.baseline.losses)
-    expected = last - _first_loss(proof.run)
+    first = proof.pair.first_step
+    expected = len(proof.baseline.losses) - first
     found = {len(proof.run.losses)}
-    for rank in proof.run.ranks:
-        resumed_later = rank["first_step"] - _first_loss(proof.run)
-        found.add(resumed_later + len(rank["sample_ids"]))
-    proof.add(
-        "steps recorded",
-        ", ".join(map(str, sorted(found))),
-        str(expected),
-        found == {expected},
-        "Call run.step once in each of args.steps steps, on every rank.",
-    )
+    found |= {rank["first_step"] - first + len(rank["sample_ids"]) for rank in proof.run.ranks}
+    measured = ", ".join(map(str, sorted(found)))
+    proof.add("steps recorded", measured, str(expected), found == {expected}, diagnosis.steps)
 
 
 def _compare_processes(proof: Proof) -> None:
-    run = proof.run
-    worlds = sorted({rank["world_size"] for rank in run.ranks})
-    proof.add(
-        "ranks in the process group",
-        ", ".join(map(str, worlds)),
-        str(run.world),
-        len(run.ranks) == run.world and worlds == [run.world],
-        f"{run.world} processes were started, {len(run.ranks)} left a record. Each must join one "
-        "process group and take rank and world size from it.",
-    )
+    worlds, world = proof.pair.world_sizes, proof.run.world
+    joined = len(proof.run.ranks) == world and worlds == [world]
+    measured = ", ".join(map(str, worlds))
+    proof.add("ranks in the process group", measured, str(world), joined, diagnosis.processes)
 
 
 def _compare_samples(proof: Proof) -> None:
@@ -168,233 +142,45 @@ def _compare_samples(proof: Proof) -> None:
 
     Ranks that hold one model together must have the same samples: they share them.
     """
-    baseline = proof.baseline.ranks[0]["sample_ids"]
-    first = max(rank["first_step"] for rank in proof.run.ranks)
-    models = _models(proof.run)
-    twice = missing = unshared = 0
-    for step, expected in enumerate(baseline[first:], start=first):
-        shares = [[rank["sample_ids"][step - rank["first_step"]] for rank in m] for m in models]
-        ids = [i for share in shares for i in share[0]]
-        twice += len(ids) - len(set(ids))
-        missing += len(set(expected) ^ set(ids))
-        unshared += sum(other != share[0] for share in shares for other in share)
-    if len(models) < len(proof.run.ranks):
+    pair, models = proof.pair, len(proof.pair.models)
+    if models < len(proof.run.ranks):
         expected = proof.run.config["data_parallel"]
-        proof.add(
-            "shares of the batch",
-            len(models),
-            expected,
-            len(models) == expected,
-            "Give data.Batches a rank's place along the data axis, and the size of that axis.",
-        )
-        proof.add(
-            "batches that differ among the ranks of one model",
-            unshared,
-            0,
-            unshared == 0,
-            "Ranks that hold one model together must draw the same share of the batch.",
-        )
-    proof.add(
-        "samples that two ranks trained on",
-        twice,
-        0,
-        twice == 0,
-        "Ranks repeat each other's work: give data.Batches the rank and the world size.",
-    )
-    proof.add(
-        "samples that differ from the baseline's batches",
-        missing,
-        0,
-        missing == 0,
-        "The global batch depends on (seed, step) alone; the ranks' shares must add up to it.",
-    )
+        why = "Give data.Batches a rank's index along the data axis, and the size of that axis."
+        proof.add("shares of the batch", models, expected, models == expected, lambda _: why)
+        what = "batches that differ among the ranks of one model"
+        same = "Ranks that hold one model together must draw the same share of the batch."
+        proof.add(what, pair.unshared, 0, not pair.unshared, lambda _: same)
+    twice, other = pair.samples_twice, pair.other_samples
+    proof.add("samples that two ranks trained on", twice, 0, not twice, diagnosis.twice)
+    what = "samples that differ from the baseline's batches"
+    proof.add(what, other, 0, not other, diagnosis.other_samples)
 
 
-def _first_loss(run: Run) -> int:
-    """The first step that the run's record has; 0 unless it resumed in a folder of its own."""
-    return run.steps[0]["step"] if run.steps else 0
+def _compare_losses(proof: Proof) -> None:
+    pair = proof.pair
+    apart = [loss_distance(*losses) for losses in pair.losses]
+    worst = max(range(len(apart)), key=apart.__getitem__)
+    what = f"largest difference of a step's loss (step {pair.first_step + worst})"
+    same = apart[worst] <= pair.tolerance
+    proof.add(what, apart[worst], pair.tolerance, same, diagnosis.losses)
 
 
-def _compare_losses(proof: Proof, tolerance: float) -> None:
-    first = _first_loss(proof.run)
-    pairs = list(zip(proof.run.losses, proof.baseline.losses[first:], strict=True))
-    worst = max(range(len(pairs)), key=lambda step: _distance(*pairs[step]))
-    difference = _distance(*pairs[worst])
-    proof.add(
-        f"largest difference of a step's loss (step {first + worst})",
-        difference,
-        tolerance,
-        difference <= tolerance,
-        _why_losses(proof, pairs, tolerance),
-    )
-
-
-def _why_losses(proof: Proof, pairs: list[tuple[float, float]], tolerance: float) -> str:
-    """What it may mean if losses differ, by the first step in which they do."""
-    wrong = [step for step, pair in enumerate(pairs) if _distance(*pair) > tolerance]
-    if not wrong or _first_loss(proof.run):
-        return "Gradients or the optimizer differ, or what was resumed from."
-    if wrong[0] == 0 and (factor := _whole_factor(*pairs[0])) > 1:
-        return (
-            f"The first one is {factor} times the baseline's, before any parameter has changed: "
-            "something is added up where the mean over the batch is meant."
-        )
-    if wrong[0] == 0:
-        return (
-            "They differ from step 0 on, before any parameter has changed: another start, other "
-            "data, or a loss that is not the mean over the whole batch."
-        )
-    if wrong[0] > 1 and proof.run.config.get("optimizer") == "sgd":
-        return (
-            f"They agree before step {wrong[0]}, so the first update was right. A later one uses "
-            "what the step before has left: are the gradients set to zero in every step?"
-        )
-    return f"They agree before step {wrong[0]}: from there on gradients or the optimizer differ."
-
-
-def _whole_factor(mine: float, its: float) -> int:
-    """How many times `its` is `mine`, where that is within 0.01 of a whole number; else 0."""
-    factor = mine / its if math.isfinite(mine) and its else 0.0
-    return round(factor) if abs(factor - round(factor)) < 0.01 else 0
-
-
-def _models(run: Run) -> list[list[dict]]:
-    """The ranks, grouped by the model that they hold together: those with one share of the data.
-
-    Where the script lays out as many shares as ranks, each rank has a whole model.
-    """
-    groups = {}
-    for rank in run.ranks:
-        whole = run.config.get("data_parallel", run.world) == run.world
-        groups.setdefault(rank["rank"] if whole else rank["data_share"], []).append(rank)
-    return list(groups.values())
-
-
-def _fingerprints(model: list[dict], moment: str) -> list[list[float]]:
-    """The fingerprint of a whole model as each of its ranks knows it.
-
-    Ranks with different stages (a pipeline) add up to the model; ranks with the same ones (tensor
-    parallelism) must agree, so each takes its turn in the sum. Fingerprints are linear.
-    """
-    parts = {}
-    for rank in model:
-        parts.setdefault(tuple(rank["stages"]), []).append(rank[f"fingerprint_{moment}"])
-    whole = [sum(values) for values in zip(*(part[0] for part in parts.values()), strict=True)]
-    return [
-        [total - first + own for total, first, own in zip(whole, part[0], mine, strict=True)]
-        for part in parts.values()
-        for mine in part
-    ]
-
-
-def _compare_parameters(proof: Proof, tolerance: float) -> None:
-    base = proof.baseline.ranks[0]
-    moved = distance(base["fingerprint_initial"], base["fingerprint_final"])
-    held = [sorted({stage for rank in m for stage in rank["stages"]}) for m in _models(proof.run)]
-    incomplete = [model for model in held if model != base["stages"]]
+def _compare_parameters(proof: Proof) -> None:
+    pair, expected = proof.pair, proof.baseline.ranks[0]["stages"]
+    held = [sorted({stage for rank in model for stage in rank["stages"]}) for model in pair.models]
+    incomplete = [model for model in held if model != expected]
     if incomplete:
-        proof.add(
-            "stages that a model has",
-            ", ".join(incomplete[0]),
-            ", ".join(base["stages"]),
-            False,
-            "The ranks of one model must hold each of its stages.",
-        )
+        found, wanted = ", ".join(incomplete[0]), ", ".join(expected)
+        why = "The ranks of one model must hold each of its stages."
+        proof.add("stages that a model has", found, wanted, False, lambda _: why)
         return
-    hints = {
-        "initial": _why_start(proof),
-        "final": _why_apart(proof),
-    }
-    if any(rank["first_step"] for rank in proof.run.ranks):
-        del hints["initial"]  # a run that resumed begins where the baseline has left no fingerprint
-    for moment, hint in hints.items():
-        expected = base[f"fingerprint_{moment}"]
-        found = [mine for model in _models(proof.run) for mine in _fingerprints(model, moment)]
-        apart = [distance(mine, expected) for mine in found]
-        worst = max(apart) / moved if math.isfinite(sum(apart)) and moved > 0 else math.inf
-        proof.add(
-            f"{moment} parameters apart, as a share of the way the baseline's moved",
-            worst,
-            tolerance,
-            worst <= tolerance,
-            hint,
-        )
-
-
-def _why_apart(proof: Proof) -> str:
-    """What it may mean if the final parameters are not the baseline's."""
-    models = _models(proof.run)
-    final = [mine for model in models for mine in _fingerprints(model, "final")]
-    begin = [mine for model in models for mine in _fingerprints(model, "initial")]
-    if final == begin:
-        return (
-            "They are the initial ones still. Either no step was made: optimizer.step(), with its "
-            "brackets, comes after backward() and before the gradients are set to zero. Or "
-            "the optimizer holds none of the model's parameters: build it last, over the model "
-            "that was moved, wrapped or sharded."
-        )
-    if _apart(final, begin[0]):
-        return "A layer is not synchronised: the ranks end with different parameters."
-    return _why_as_far(proof, distance(begin[0], final[0]))
-
-
-def _apart(ends: list[list[float]], begin: list[float]) -> bool:
-    """Whether models that went from `begin` to these ends are further apart than by rounding."""
-    return max(distance(end, ends[0]) for end in ends) > 1e-3 * distance(begin, ends[0])
-
-
-def _why_as_far(proof: Proof, went: float) -> str:
-    """What the way that the parameters went may mean: with SGD it grows with the gradients."""
-    base = proof.baseline.ranks[0]
-    share = went / (distance(base["fingerprint_initial"], base["fingerprint_final"]) or math.inf)
-    resumed = any(rank["first_step"] for rank in proof.run.ranks)
-    if proof.run.config.get("optimizer") == "sgd" and not resumed and share > 1.25:
-        return (
-            f"They went {share:.1f} times as far as the baseline's: the gradients or the learning "
-            "rate are too large. Is a sum used where a mean is meant?"
-        )
-    if proof.run.config.get("optimizer") == "sgd" and not resumed and share < 0.8:
-        return (
-            f"They went {share:.2f} times as far as the baseline's: the gradients or the learning "
-            "rate are too small. Is a part left out, or a mean used where a sum is meant?"
-        )
-    if len(proof.run.ranks) == 1:
-        return "The gradients are not those of the whole batch, or the optimizer's step differs."
-    return "A layer is not synchronised, or gradients are summed instead of averaged."
-
-
-def _why_start(proof: Proof) -> str:
-    """What it may mean if the initial parameters are not the baseline's."""
-    begin = [mine for model in _models(proof.run) for mine in _fingerprints(model, "initial")]
-    if all(mine == begin[0] for mine in begin):
-        return (
-            "Every rank begins alike, but not as the baseline: something has changed the "
-            "parameters before the first step."
-        )
-    return "Ranks begin with different parameters: broadcast those of rank 0."
-
-
-def _explain_losses(proof: Proof, tolerance: float) -> None:
-    """If the first loss is wrong and all parameters are right, the record is what is wrong."""
-    run, baseline = proof.run.losses, proof.baseline.losses
-    failed = proof.failed
-    if len(failed) != 1 or "step's loss" not in failed[0]["compared"] or _first_loss(proof.run):
-        return
-    if _distance(run[0], baseline[0]) > tolerance:
-        failed[0]["hint"] = (
-            "All parameters agree, so the training is right and the recorded loss is not. It must "
-            "be the mean over the whole batch: over all ranks, neither a sum nor one rank's share."
-        )
-
-
-def distance(a: list[float], b: list[float]) -> float:
-    """Estimated Euclidean distance of two models' parameters from their fingerprints."""
-    return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / len(a))
-
-
-def _distance(a: float, b: float) -> float:
-    """|a - b|; infinity if either is not a number, so that a NaN never passes for equal."""
-    return abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
+    whys = {"initial": diagnosis.initial, "final": diagnosis.final}
+    if pair.resumed:
+        del whys["initial"]  # a run that resumed begins where the baseline has left no fingerprint
+    for moment, why in whys.items():
+        apart = pair.apart(moment)
+        what = f"{moment} parameters apart, relative to how far the baseline's moved"
+        proof.add(what, apart, pair.tolerance, apart <= pair.tolerance, why)
 
 
 _baselines: dict[tuple, Run] = {}

@@ -1,0 +1,212 @@
+"""What a difference from the baseline probably means: one hint for each row of a failed proof.
+
+Every function takes the facts of a comparison (a Pair) and returns sentences for the reader whose
+script it is. A hint names the cause where the records can tell it from others, and else the places
+to look at.
+"""
+
+import math
+
+from bootcamp.experiments.pair import Pair, distance
+
+
+def settings(name: str, run, baseline) -> str:
+    """Why two runs with different settings can't be compared, and what to do."""
+    mine, its = run.config.get(name), baseline.config.get(name)
+    text = f"the runs can't be compared: {name} is {mine} here and {its} in the baseline"
+    if name == "corpus_crc32":
+        here, there = (r.config.get("versions", {}).get("python", "?") for r in (run, baseline))
+        return (
+            "the runs can't be compared: they were trained on different corpora. The corpus is the "
+            f"standard library of the Python at hand, {here} here and {there} in the baseline: run "
+            "both with one Python"
+        )
+    if name != "global_batch" or not its:
+        return text
+    if mine == its * run.world and run.world > 1:
+        return (
+            f"{text}: each rank takes as many samples as the baseline in all. Divide the batch "
+            "size by the number of ranks"
+        )
+    if its % run.world:
+        return (
+            f"{text}: {its} samples can't be divided among {run.world} ranks. Choose a batch size "
+            f"that is a multiple of {run.world}, for both runs"
+        )
+    return text
+
+
+def steps(pair: Pair) -> str:
+    """The run has recorded another number of steps."""
+    return "Call run.step once in every step, on every rank."
+
+
+def processes(pair: Pair) -> str:
+    """The process group is not what was started."""
+    run = pair.run
+    if pair.world_sizes == [1] and run.world > 1:
+        return (
+            f"{run.world} processes were started and none has joined a process group: nothing is "
+            "synchronised, each trains alone. Call dist.init_process_group() first, take rank and "
+            "world size from it, and wrap the model, for example in DistributedDataParallel."
+        )
+    return (
+        f"{run.world} processes were started, {len(run.ranks)} left a record. Each must join one "
+        "process group and take rank and world size from it."
+    )
+
+
+def twice(pair: Pair) -> str:
+    """Ranks drew the same samples."""
+    where = (
+        "DistributedSampler(dataset, world, rank) deals out the shares"
+        if pair.foreign
+        else "give data.Batches the rank and the world size"
+    )
+    return f"Ranks repeat each other's work, each must take a share of its own: {where}."
+
+
+def other_samples(pair: Pair) -> str:
+    """The batches are not the baseline's."""
+    step = pair.repeats_its_batches_from
+    if step is not None:
+        return (
+            f"From step {step} on the ranks draw batches again that they have had, and the "
+            "baseline draws new ones: call sampler.set_epoch(epoch) at the beginning of each epoch."
+        )
+    if pair.foreign:
+        return (
+            "The ranks' shares must add up to the baseline's batch: the same dataset, order and "
+            "seed of the sampler on every rank, and the batch size divided by the number of ranks."
+        )
+    return "The global batch depends on (seed, step) alone; the ranks' shares must add up to it."
+
+
+def losses(pair: Pair) -> str:
+    """Some step's loss differs: told by the first that does, and by what else is equal."""
+    wrong = pair.wrong_steps
+    if not wrong or pair.first_step:
+        return "Gradients or the optimizer differ, or what was resumed from."
+    if wrong[0] == 0:
+        return _first_loss(pair)
+    rate = pair.first_other_rate
+    if rate is not None and rate < wrong[0]:
+        return learning_rate(pair, rate)
+    if wrong[0] > 1 and pair.uses_sgd:
+        return (
+            f"They agree before step {wrong[0]}, so the first update was right. A later one uses "
+            "what the step before has left: are the gradients set to zero in every step?"
+        )
+    return (
+        f"They agree before step {wrong[0]}: from there on gradients or the optimizer differ."
+        + batch_norm(pair)
+    )
+
+
+def _first_loss(pair: Pair) -> str:
+    """The loss differs before any parameter has changed."""
+    if pair.same_samples and pair.apart("final") <= pair.tolerance:
+        return (
+            "All parameters agree, so the training is right and the recorded loss is not. It must "
+            "be the mean over the global batch: over all ranks, neither a sum nor one rank's share."
+        )
+    if (factor := _whole_factor(*pair.losses[0])) > 1:
+        return (
+            f"The first one is {factor} times the baseline's, before any parameter has changed: "
+            "something is added up where the mean over the batch is meant."
+        )
+    start = "They differ from step 0 on, before any parameter has changed: "
+    if not pair.same_samples:
+        return f"{start}the samples are not the baseline's."
+    if pair.apart("initial") > pair.tolerance:
+        return f"{start}the initial parameters are not the baseline's."
+    contents = "the contents of the samples"
+    if pair.foreign:
+        contents += " (made or augmented with a seed that depends on the rank?), dropout,"
+    return (
+        f"{start}ids of the samples and initial parameters agree, so it is {contents} or a loss "
+        f"that is not the mean over the global batch.{batch_norm(pair)}"
+    )
+
+
+def _whole_factor(mine: float, its: float) -> int:
+    """How many times `its` is `mine`, if that is within 0.01 of a whole number; else 0."""
+    factor = mine / its if math.isfinite(mine) and its else 0.0
+    return round(factor) if abs(factor - round(factor)) < 0.01 else 0
+
+
+def learning_rate(pair: Pair, step: int) -> str:
+    """The learning rates differ from this step on."""
+    mine = pair.run.ranks[0]["learning_rates"][step - pair.first_step]
+    its = pair.baseline.ranks[0]["learning_rates"][step]
+    return (
+        f"The learning rate of step {step} is {mine:.3g}, the baseline's {its:.3g}. Is a schedule "
+        "stepped once in each step, whatever the number of ranks, and as long as the training?"
+    )
+
+
+def initial(pair: Pair) -> str:
+    """The initial parameters are not the baseline's."""
+    begin = pair.fingerprints("initial")
+    if all(mine == begin[0] for mine in begin):
+        return (
+            "Every rank begins alike, but not as the baseline: something has changed the "
+            "parameters before the first step."
+        )
+    return "Ranks begin with different parameters: broadcast those of rank 0."
+
+
+def final(pair: Pair) -> str:
+    """The final parameters are not the baseline's."""
+    if pair.fingerprints("final") == pair.fingerprints("initial"):
+        return (
+            "They are the initial ones still. Either no step was made: optimizer.step(), with its "
+            "brackets, comes after backward() and before the gradients are set to zero. Or "
+            "the optimizer holds none of the model's parameters: build it last, over the model "
+            "that was moved, wrapped or sharded."
+        )
+    if pair.ranks_end_apart and pair.silent:
+        return (
+            "Nothing is synchronised: the ranks send each other next to nothing, and end with "
+            "different parameters. Is the model wrapped, and is it the wrapped one that is called?"
+        )
+    if pair.ranks_end_apart:
+        return "A layer is not synchronised: the ranks end with different parameters."
+    return _how_far(pair) + batch_norm(pair)
+
+
+def _how_far(pair: Pair) -> str:
+    """Diagnose from how far the parameters moved: with SGD that grows with the gradients."""
+    rate = pair.first_other_rate
+    if rate is not None:
+        return learning_rate(pair, rate)
+    went = distance(pair.fingerprints("initial")[0], pair.fingerprints("final")[0])
+    share = went / (pair.moved or math.inf)
+    if pair.uses_sgd and not pair.resumed and share > 1.25:
+        return (
+            f"They went {share:.1f} times as far as the baseline's: the gradients or the learning "
+            "rate are too large. Is a sum used where a mean is meant?"
+        )
+    if pair.uses_sgd and not pair.resumed and share < 0.8:
+        return (
+            f"They went {share:.2f} times as far as the baseline's: the gradients or the learning "
+            "rate are too small. Is a part left out, a mean used where a sum is meant, or are "
+            "gradients clipped before they are averaged?"
+        )
+    if len(pair.run.ranks) == 1:
+        return "The gradients are not those of the global batch, or the optimizer's step differs."
+    return (
+        "The ranks end alike, so they are synchronised, but by another step than the baseline's: "
+        "are gradients summed instead of averaged, or clipped before they are averaged?"
+    )
+
+
+def batch_norm(pair: Pair) -> str:
+    """What to know of a model that normalises over one rank's samples; nothing for others."""
+    if not pair.batch_norms:
+        return ""
+    return (
+        f" The model has {pair.batch_norms} BatchNorm layers, and each rank normalises by its own "
+        "samples: this is another training. On GPUs, SyncBatchNorm makes it the same. For a proof "
+        "on CPU ranks call .eval() on these layers after every model.train(), in both scripts."
+    )

@@ -1,0 +1,196 @@
+"""A run beside its baseline, and what their two records tell when they are compared."""
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+
+from bootcamp.records.runs import Run
+
+APART = (
+    1e-3  # ranks that end further apart than this share of their way differ by more than rounding
+)
+
+
+def distance(a: list[float], b: list[float]) -> float:
+    """Estimated Euclidean distance of two models' parameters from their fingerprints."""
+    return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / len(a))
+
+
+def loss_distance(a: float, b: float) -> float:
+    """|a - b|; infinity if either is not a number, so that a NaN never passes for equal."""
+    return abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
+
+
+class Pair:
+    """The facts of a comparison, each read from the records when it is asked for.
+
+    tolerance: up to which losses, and parameters relative to the baseline's way, count as equal.
+    """
+
+    def __init__(self, run: Run, baseline: Run, tolerance: float = 1e-5):
+        self.run, self.baseline, self.tolerance = run, baseline, tolerance
+
+    @property
+    def first_step(self) -> int:
+        """The first step that the run's record has; 0 unless it resumed in a folder of its own."""
+        return self.run.steps[0]["step"] if self.run.steps else 0
+
+    @property
+    def resumed(self) -> bool:
+        return any(rank["first_step"] for rank in self.run.ranks)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the script brings a model and data of its own (train.external)."""
+        return self.run.config.get("model") == "own"
+
+    @property
+    def uses_sgd(self) -> bool:
+        """Whether steps are as long as the gradients say; AdamW's are not."""
+        return self.run.config.get("optimizer") == "sgd"
+
+    # Losses
+
+    @cached_property
+    def losses(self) -> list[tuple[float, float]]:
+        """(the run's, the baseline's) of each step that the run has recorded."""
+        return list(zip(self.run.losses, self.baseline.losses[self.first_step :], strict=True))
+
+    @property
+    def wrong_steps(self) -> list[int]:
+        """The steps whose losses differ."""
+        wrong = (loss_distance(*pair) > self.tolerance for pair in self.losses)
+        return [step for step, differs in enumerate(wrong, self.first_step) if differs]
+
+    @property
+    def first_other_rate(self) -> int | None:
+        """The first step with another learning rate than the baseline's."""
+        mine = self.run.ranks[0].get("learning_rates") or []
+        its = (self.baseline.ranks[0].get("learning_rates") or [])[self.first_step :]
+        differs = (not math.isclose(a, b) for a, b in zip(mine, its, strict=False))
+        return next((step for step, other in enumerate(differs, self.first_step) if other), None)
+
+    # Samples
+
+    @cached_property
+    def models(self) -> list[list[dict]]:
+        """The ranks, grouped by the model that they hold together: those with one data share.
+
+        Where the script lays out as many shares as ranks, each rank has a complete model.
+        """
+        groups = {}
+        for rank in self.run.ranks:
+            own = self.run.config.get("data_parallel", self.run.world) == self.run.world
+            groups.setdefault(rank["rank"] if own else rank["data_share"], []).append(rank)
+        return list(groups.values())
+
+    def shares(self, step: int) -> list[list[list[int]]]:
+        """The sample ids of one step: for each model, those of each of its ranks."""
+        return [
+            [rank["sample_ids"][step - rank["first_step"]] for rank in model]
+            for model in self.models
+        ]
+
+    def batch(self, step: int) -> list[int]:
+        """The ids of one step's samples, of all models together."""
+        return [sample for shares in self.shares(step) for sample in shares[0]]
+
+    @cached_property
+    def _compared_batches(self) -> list[tuple[int, list[int], list[int]]]:
+        """(step, the run's ids, the baseline's ids) of every step that all ranks have recorded."""
+        first = max(rank["first_step"] for rank in self.run.ranks)
+        expected = self.baseline.ranks[0]["sample_ids"][first:]
+        return [(step, self.batch(step), ids) for step, ids in enumerate(expected, first)]
+
+    @cached_property
+    def samples_twice(self) -> int:
+        """How often a sample was drawn twice within a step."""
+        return sum(len(ids) - len(set(ids)) for _, ids, _ in self._compared_batches)
+
+    @cached_property
+    def other_samples(self) -> int:
+        """How many samples differ from the baseline's batches."""
+        return sum(len(set(ids) ^ set(its)) for _, ids, its in self._compared_batches)
+
+    @cached_property
+    def unshared(self) -> int:
+        """How many batches differ among the ranks of one model."""
+        steps = [step for step, *_ in self._compared_batches]
+        shares = (share for step in steps for share in self.shares(step))
+        return sum(other != share[0] for share in shares for other in share)
+
+    @property
+    def same_samples(self) -> bool:
+        return not (self.samples_twice or self.other_samples or self.unshared)
+
+    @property
+    def repeats_its_batches_from(self) -> int | None:
+        """The first step with other samples than the baseline's, if it repeats an earlier batch."""
+        for step, ids, its in self._compared_batches:
+            if set(ids) != set(its):
+                before = (set(earlier) for _, earlier, _ in self._compared_batches[:step])
+                return step if set(ids) in before else None
+        return None
+
+    # Parameters
+
+    def fingerprints(self, moment: str) -> list[list[float]]:
+        """The fingerprints of all models as each rank knows them; moment: initial or final."""
+        return [mine for model in self.models for mine in _of_one_model(model, moment)]
+
+    @property
+    def moved(self) -> float:
+        """How far the baseline's parameters moved."""
+        base = self.baseline.ranks[0]
+        return distance(base["fingerprint_initial"], base["fingerprint_final"])
+
+    def apart(self, moment: str) -> float:
+        """The largest distance from the baseline's parameters, relative to how far those moved."""
+        expected = self.baseline.ranks[0][f"fingerprint_{moment}"]
+        found = [distance(mine, expected) for mine in self.fingerprints(moment)]
+        known = math.isfinite(sum(found)) and self.moved > 0
+        return max(found) / self.moved if known else math.inf
+
+    @property
+    def ranks_end_apart(self) -> bool:
+        """Whether ranks end with parameters that differ by more than rounding."""
+        begin, final = self.fingerprints("initial")[0], self.fingerprints("final")
+        return max(distance(end, final[0]) for end in final) > APART * distance(begin, final[0])
+
+    # Ranks
+
+    @property
+    def world_sizes(self) -> list[int]:
+        """The sizes that the ranks' process group has, as the group itself reports them."""
+        return sorted({rank["world_size"] for rank in self.run.ranks})
+
+    @property
+    def silent(self) -> bool:
+        """Whether the ranks send too little to exchange gradients; False where it isn't known."""
+        sent = [rank.get("sent_bytes_per_step") for rank in self.run.ranks]
+        if self.run.world == 1 or self.run.device == "cuda" or None in sent:
+            return False
+        return max(sent) < 0.01 * self.run.ranks[0]["gradient_bytes"]
+
+    @property
+    def batch_norms(self) -> int:
+        """BatchNorm layers that normalise over one rank's samples alone."""
+        found = max((rank.get("batch_norm_layers", 0) for rank in self.run.ranks), default=0)
+        return found if self.run.world > 1 else 0
+
+
+def _of_one_model(model: Iterable[dict], moment: str) -> list[list[float]]:
+    """The fingerprint of a complete model as each of its ranks knows it.
+
+    Ranks with different stages (a pipeline) add up to the model; ranks with the same ones (tensor
+    parallelism) must agree, so each takes its turn in the sum. Fingerprints are linear.
+    """
+    parts = {}
+    for rank in model:
+        parts.setdefault(tuple(rank["stages"]), []).append(rank[f"fingerprint_{moment}"])
+    complete = [sum(values) for values in zip(*(part[0] for part in parts.values()), strict=True)]
+    return [
+        [total - first + own for total, first, own in zip(complete, part[0], mine, strict=True)]
+        for part in parts.values()
+        for mine in part
+    ]
