@@ -48,6 +48,13 @@ def exists(page: str, path: str) -> bool:
     return any(any(folder.glob(path)) for folder in (ROOT, (ROOT / page).parent))
 
 
+def rooms() -> dict[str, list[str]]:
+    """{room: the files that README.md's table of rooms names in it}."""
+    table = text("README.md").partition("| Room |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`([^`]+)`", row) for row in table.splitlines()[2:]]
+    return {row[0].strip("/"): row[1:] for row in rows}
+
+
 def targets() -> set[str]:
     """The targets of the Makefile that are meant for people."""
     return set(re.findall(r"^([a-z-]+):.*##", text("Makefile"), re.MULTILINE))
@@ -59,8 +66,20 @@ def test_every_path_exists_or_is_made(page):
     for made in MADE:
         kept_out = any(fnmatch(made.rstrip("/"), pattern) for pattern in ignored)
         assert kept_out, f"{made} would be committed"
-    missing = [path for path in paths(page) if not path.startswith(MADE) and not exists(page, path)]
+    in_rooms = {f"{room}/" for room in rooms()} | {
+        name for files in rooms().values() for name in files
+    }
+    wanted = paths(page) - (in_rooms if page == "README.md" else set())
+    missing = [path for path in wanted if not path.startswith(MADE) and not exists(page, path)]
     assert missing == []
+
+
+def test_every_room_is_in_the_readme_with_files_that_it_has():
+    package = ROOT / "src" / "bootcamp"
+    assert set(rooms()) == {path.parent.name for path in package.glob("*/__init__.py")} | {"."}
+    for room, files in rooms().items():
+        assert len(files) > 1, room
+        assert [name for name in files if not (package / room / name).exists()] == [], room
 
 
 @pytest.mark.parametrize("page", PAGES)
