@@ -38,6 +38,7 @@ def record(world):
     }
     rank = {
         "world_size": world,
+        "script_world_size": world,
         "first_step": 0,
         "stages": ["layers"],
         "gradient_bytes": 1_000_000,
@@ -114,6 +115,16 @@ def test_ranks_without_a_process_group_and_without_ddp(failed):
     assert "2 processes were started and none has joined a process group" in joined
     assert "nothing is synchronised" in joined
     assert hints[FINAL].startswith("Nothing is synchronised")
+
+
+def test_a_process_group_that_the_script_does_not_ask(failed):
+    def change(config, losses, ranks):
+        for rank in ranks:
+            rank["script_world_size"] = 1
+
+    hints = failed(change)
+    assert list(hints) == ["ranks in the process group"]
+    assert "take rank and world size from it" in hints["ranks in the process group"]
 
 
 def test_a_process_group_without_ddp(failed):

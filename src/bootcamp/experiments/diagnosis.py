@@ -44,7 +44,7 @@ def steps(pair: Pair) -> str:
 def processes(pair: Pair) -> str:
     """The process group is not what was started."""
     run = pair.run
-    if pair.world_sizes == [1] and run.world > 1:
+    if pair.each_alone:
         return (
             f"{run.world} processes were started and none has joined a process group: nothing is "
             "synchronised, each trains alone. Call dist.init_process_group() first, take rank and "

@@ -161,8 +161,15 @@ class Pair:
 
     @property
     def world_sizes(self) -> list[int]:
-        """The sizes that the ranks' process group has, as the group itself reports them."""
-        return sorted({rank["world_size"] for rank in self.run.ranks})
+        """The sizes that process groups report themselves, and those that scripts go by."""
+        sizes = ("world_size", "script_world_size")
+        return sorted({rank[size] for rank in self.run.ranks for size in sizes if size in rank})
+
+    @property
+    def each_alone(self) -> bool:
+        """Whether several processes were started and no rank is in a process group with another."""
+        alone = all(rank["world_size"] == 1 for rank in self.run.ranks)
+        return alone and self.run.world > 1
 
     @property
     def silent(self) -> bool:
