@@ -133,6 +133,7 @@ live.stop()
 from bootcamp import predict
 
 guess = predict(
+    "start_here_64_samples",
     f"With 32 samples a step took {1e3 * first.seconds_per_step:.0f} ms. How long with 64?",
     unit="ms",
     answer=None,
@@ -265,6 +266,7 @@ chooser = board.show()
 
 # %%
 guess_alone = predict(
+    "start_here_alone",
     f"Two ranks took {1e3 * first.seconds_per_step:.0f} ms for a step of 32 samples. "
     "How long does one process on one core take?",
     unit="ms",
@@ -327,6 +329,7 @@ except LaunchError as error:
 
 # %%
 guess_steps = predict(
+    "start_here_steps",
     "A step of 32 samples, again and again, interrupted after 3 seconds: how many are recorded?",
     unit="steps",
     answer=None,

@@ -108,6 +108,7 @@ from bootcamp.train import models
 flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=32)
 parameters = sum(parameter.numel() for parameter in models.build(flags).parameters())
 guess = predict(
+    "cpu_baseline_state",
     f"{parameters:,} parameters: how many MB for parameters, gradients and AdamW's state?",
     unit="MB",
     answer=None,
@@ -224,7 +225,10 @@ print(f"{flops_per_sample / 1e6:.0f} million operations for each sample")
 
 # %%
 guess_share = predict(
-    "What share of the peak of one core does the training above achieve?", unit="%", answer=None
+    "cpu_baseline_share",
+    "What share of the peak of one core does the training above achieve?",
+    unit="%",
+    answer=None,
 )
 guess_share
 
@@ -285,6 +289,7 @@ from bootcamp import machine
 
 all_cores = len(machine.cores())
 guess_cores = predict(
+    "cpu_baseline_cores",
     f"One process with {all_cores} core(s) of this machine: how many times as fast as with one?",
     unit="times",
     answer=None,

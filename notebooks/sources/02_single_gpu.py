@@ -149,6 +149,7 @@ from bootcamp import predict
 
 where = "one GPU" if gpu_count() else "one CPU core"
 guess = predict(
+    "single_gpu_speed",
     f"The gpu script on {where}: how many times as fast as the baseline on one core?",
     unit="times",
     answer=None,
@@ -501,6 +502,7 @@ script_diff("amp")
 
 # %%
 guess_autocast = predict(
+    "single_gpu_autocast",
     "Activation bytes with bf16 autocast: how many times those in float32?",
     unit="times",
     answer=None,
@@ -718,6 +720,7 @@ script_diff("checkpoint")
 # %%
 kept_plain = whole.ranks[0]["activation_bytes"] / 1e6
 guess_kept = predict(
+    "single_gpu_kept",
     f"All kept, the activations are {kept_plain:.1f} MB. With the inputs of the blocks only?",
     unit="MB",
     answer=None,
@@ -867,7 +870,10 @@ if gpu_count():
 else:
     device_roof = core
 guess_adamw = predict(
-    f"{device_roof}. What share of the peak does AdamW reach at best?", unit="%", answer=None
+    "single_gpu_adamw",
+    f"{device_roof}. What share of the peak does AdamW reach at best?",
+    unit="%",
+    answer=None,
 )
 guess_adamw
 

@@ -83,6 +83,7 @@ from bootcamp import predict
 same = {"steps": 15, "global_batch": 32, "trace_step": 5}
 alone = launch("cpu", 1, **same)
 guess_speed = predict(
+    "data_parallel_speed",
     f"One core trains {alone.samples_per_second:,.0f} samples/s. "
     f"How many do {REPLICAS} replicas on {CORES} core(s) train?",
     unit="samples/s",
@@ -95,6 +96,7 @@ guess_speed
 
 # %%
 guess_copies = predict(
+    "data_parallel_copies",
     "How many percent of the step go into scatter, replicate, gather and reduce together?",
     unit="%",
     answer=None,
@@ -342,6 +344,7 @@ def held(rank, n, outputs):
 
 # %%
 guess_device_0 = predict(
+    "data_parallel_device_0",
     "Four devices, 32 samples: how many times what each other device holds does device 0 hold?",
     unit="times",
     answer=None,

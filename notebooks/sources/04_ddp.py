@@ -262,6 +262,7 @@ except Exception as error:
 from bootcamp import predict
 
 guess_speed = predict(
+    "ddp_speed",
     f"One process trains {alone.samples_per_second:,.0f} samples/s. "
     f"How many do {RANKS} ranks train, all together?",
     unit="samples/s",
@@ -276,6 +277,7 @@ guess_speed
 # %%
 gradient_megabytes = alone.ranks[0]["gradient_bytes"] / 1e6
 guess_bytes = predict(
+    "ddp_bytes",
     f"The gradients are {gradient_megabytes:.2f} MB. "
     f"How many MB does each of {RANKS} ranks send in a step, to average them?",
     unit="MB",
@@ -616,6 +618,7 @@ if once:
 mlp = {"model": "mlp", "device": DEVICE, "steps": 30, "quiet": True}
 mlp_alone = launch(ALONE, ranks=1, global_batch=BATCH, **mlp)
 guess_mlp = predict(
+    "ddp_mlp",
     f"In one process: {mlp_alone.samples_per_second:,.0f} samples/s. With {RANKS} ranks?",
     unit="samples/s",
     answer=None,

@@ -59,6 +59,7 @@ plots.show(ddp_options.way_of_a_bucket())
 from bootcamp import predict
 
 guess_powersgd = predict(
+    "ddp_in_depth_powersgd",
     "PowerSGD with r = 1 instead of whole gradients: by what factor does a rank send less?",
     unit="times",
     answer=None,
@@ -71,7 +72,9 @@ guess_powersgd
 # checkpoint.
 
 # %%
-guess_again = predict("How many steps are trained a second time?", unit="steps", answer=None)
+guess_again = predict(
+    "ddp_in_depth_again", "How many steps are trained a second time?", unit="steps", answer=None
+)
 guess_again
 
 # %% [markdown]
@@ -79,6 +82,7 @@ guess_again
 
 # %%
 guess_lightning = predict(
+    "ddp_in_depth_lightning",
     "The same training in Lightning: at what percentage of the bare DDP script's speed?",
     unit="%",
     answer=None,

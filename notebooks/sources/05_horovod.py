@@ -83,6 +83,7 @@ print("\n".join(recorded.said(ranks)))
 from bootcamp import predict
 
 guess_steps = predict(
+    "horovod_steps",
     "3 ranks, and in each step every rank sends one of its 3 pieces to the next rank. "
     "After how many steps can every rank hold the sum of all pieces?",
     unit="steps",
@@ -180,6 +181,7 @@ from bootcamp import Table
 
 ddp = horovod.launch("ddp", "ddp", RANKS, **same)
 guess_speed = predict(
+    "horovod_speed",
     f"DDP: {ddp.samples_per_second:,.0f} samples/s. How many does Horovod train?",
     unit="samples/s",
     answer=None,
@@ -197,6 +199,7 @@ from bootcamp.train import models
 flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=BATCH)
 tensors = 1 + len(list(models.build(flags).parameters()))
 guess_fused = predict(
+    "horovod_fused",
     f"A step has {tensors} tensors to average: {tensors - 1} gradients and the loss. "
     "In how many all-reduces does Horovod do it?",
     unit="all-reduces a step",

@@ -153,7 +153,9 @@ plots.show(diagrams.three_cuts())
 # %%
 from bootcamp import predict
 
-guess_speed = predict("Two devices: how many times as fast as one?", unit="times", answer=None)
+guess_speed = predict(
+    "model_parallel_speed", "Two devices: how many times as fast as one?", unit="times", answer=None
+)
 guess_speed
 
 # %% [markdown]
@@ -164,6 +166,7 @@ guess_speed
 BATCH = 32
 layers, width, heads, context = gpt.SIZES["tiny"].values()
 guess_bytes = predict(
+    "model_parallel_bytes",
     f"{BATCH} samples of {context} bytes, width {width}, float32: how much crosses the cut?",
     unit="MB",
     answer=None,
@@ -428,6 +431,7 @@ print(f"The head's arithmetic is that of {flops[-1] / flops[1]:.1f} blocks.")
 
 # %%
 guess_last = predict(
+    "model_parallel_last",
     "12 blocks and a head over 4 devices: 3 blocks and the head on the last one. How many times "
     "the mean of the devices' arithmetic does it get?",
     unit="times",

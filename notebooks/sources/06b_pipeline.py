@@ -128,6 +128,7 @@ controls = simulators.pipeline_schedule()
 from bootcamp import predict
 
 guess_idle = predict(
+    "pipeline_idle",
     "GPipe, 4 ranks, 8 micro-batches. What share of the step does a rank wait?",
     unit="%",
     answer=None,
@@ -139,6 +140,7 @@ guess_idle
 
 # %%
 guess_held = predict(
+    "pipeline_held",
     "2 ranks, 8 micro-batches. What share of GPipe's activations does 1F1B hold on rank 0?",
     unit="%",
     answer=None,
@@ -155,6 +157,7 @@ from bootcamp.train.models import gpt
 layers, width, heads, context = gpt.SIZES["tiny"].values()
 BATCH = 32
 guess_sent = predict(
+    "pipeline_sent",
     f"{BATCH} samples of {context} tokens, width {width}, 4 bytes a number, 2 ranks. "
     "How many MB does rank 0 send in a step?",
     unit="MB",

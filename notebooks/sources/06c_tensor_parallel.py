@@ -154,6 +154,7 @@ from bootcamp.train.models import gpt
 TINY = gpt.SIZES["tiny"]
 b, s, h = BATCH, TINY["context"], TINY["width"]
 guess_bytes = predict(
+    "tensor_parallel_bytes",
     f"b = {b}, s = {s}, h = {h}, {TINY['layers']} blocks: "
     f"how many MB does each of {RANKS} ranks send in a step?",
     unit="MB",
@@ -167,6 +168,7 @@ guess_bytes
 
 # %%
 guess_memory = predict(
+    "tensor_parallel_memory",
     f"With {RANKS} ranks: what percentage of one process's activations does each rank keep?",
     unit="%",
     answer=None,
@@ -304,7 +306,9 @@ Table(called, "Collectives of one step, as rank 0 called them")
 
 # %%
 guess_without = predict(
-    f"{large} collectives of s b h numbers with that line. How many without it?", answer=None
+    "tensor_parallel_without",
+    f"{large} collectives of s b h numbers with that line. How many without it?",
+    answer=None,
 )
 guess_without
 

@@ -201,6 +201,7 @@ Table(rows, f"Bytes of rank 0 at the most, {RANKS} ranks, {psi:,} numbers in flo
 from bootcamp import predict
 
 guess_one = predict(
+    "zero_one",
     f"ZeRO stage 1 on {RANKS} ranks: how many bytes of state does a rank hold per parameter?",
     unit="bytes",
     answer=None,
@@ -209,6 +210,7 @@ guess_one
 
 # %%
 guess_three = predict(
+    "zero_three",
     f"And stage 3 on {RANKS} ranks?",
     unit="bytes",
     answer=None,
@@ -220,7 +222,9 @@ guess_three
 # hand gathers each weight twice and reduces its gradient once.
 
 # %%
-guess_traffic = predict("How many times what DDP sends does stage 3 send?", "times", answer=None)
+guess_traffic = predict(
+    "zero_traffic", "How many times what DDP sends does stage 3 send?", "times", answer=None
+)
 guess_traffic
 
 # %% [markdown]
@@ -228,6 +232,7 @@ guess_traffic
 
 # %%
 guess_first = predict(
+    "zero_first",
     f"Two micro-batches, {RANKS} ranks, stage 2: after the first backward, "
     "what percentage of all gradients does a rank hold?",
     unit="%",

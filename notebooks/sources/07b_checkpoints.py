@@ -97,6 +97,7 @@ from bootcamp import check, predict
 baseline = check.baseline(steps=15, **{k: v for k, v in SAME.items() if k != "quiet"})
 parameters = baseline.ranks[0]["parameter_bytes"] // 4
 guess_bytes = predict(
+    "checkpoints_bytes",
     f"The model has {parameters:,} parameters. How many MB does its whole training state have?",
     unit="MB",
     answer=None,
@@ -108,7 +109,9 @@ guess_bytes
 # the file's place, and is killed at a random moment. We do that 20 times.
 
 # %%
-guess_torn = predict("Of 20 kills, how many leave a file that can't be loaded?", answer=None)
+guess_torn = predict(
+    "checkpoints_torn", "Of 20 kills, how many leave a file that can't be loaded?", answer=None
+)
 guess_torn
 
 # %% [markdown]
@@ -117,6 +120,7 @@ guess_torn
 
 # %%
 guess_slow = predict(
+    "checkpoints_slow",
     "A model of 15 MB, AdamW: a step with a save takes how many times as long as one without?",
     unit="times",
     answer=None,

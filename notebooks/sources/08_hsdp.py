@@ -76,7 +76,10 @@ plots.show(diagrams.two_hosts(LINK))
 from bootcamp import predict
 
 guess_ms = predict(
-    f"How long do 5 MB take over a link of {LINK}, in milliseconds?", unit="ms", answer=None
+    "hsdp_ms",
+    f"How long do 5 MB take over a link of {LINK}, in milliseconds?",
+    unit="ms",
+    answer=None,
 )
 guess_ms
 
@@ -189,6 +192,7 @@ setting = {"model": "mlp", "size": "small", "global_batch": 16}
 built = models.build(Namespace(**setting, seed=0, dtype="float32"))
 P = sum(4 * parameter.numel() for parameter in built.parameters())
 guess_mb = predict(
+    "hsdp_mb",
     f"The model has {P / 1e6:.1f} MB. With FSDP and gloo, how many MB does a host send the other "
     "in a step?",
     unit="MB",
@@ -201,7 +205,7 @@ guess_mb
 
 # %%
 guess_seconds = predict(
-    f"FSDP, link {LINK}: how many seconds does a step take?", unit="s", answer=None
+    "hsdp_seconds", f"FSDP, link {LINK}: how many seconds does a step take?", unit="s", answer=None
 )
 guess_seconds
 
@@ -210,6 +214,7 @@ guess_seconds
 
 # %%
 guess_factor = predict(
+    "hsdp_factor",
     f"Link {LINK}: how many times as long as a step of HSDP does one of FSDP take?",
     unit="times",
     answer=None,
@@ -639,6 +644,7 @@ print(exercise.check("two_axes"))
 
 # %%
 guess_row = predict(
+    "hsdp_row",
     "What is the shortest row with which parameters, gradients and optimizer fit in 40 GB?",
     unit="ranks",
     answer=None,

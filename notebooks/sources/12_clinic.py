@@ -18,11 +18,10 @@
 # programs, each with what its owner says about it.
 
 # %%
-from bootcamp import Table, exercise, warm_up
-from bootcamp.classroom.exercises import clinic
+from bootcamp import Table, clinic, exercise, warm_up
 
 warm_up()
-Table([{"program": c.file, "its owner says": c.task.split('"')[1]} for c in clinic.TASKS])
+clinic.waiting_room()
 
 # %% [markdown]
 # ## The idea
@@ -56,6 +55,7 @@ Table([{"program": c.file, "its owner says": c.task.split('"')[1]} for c in clin
 from bootcamp import predict
 
 guess_silent = predict(
+    "clinic_silent",
     "Of the twelve broken programs, how many end by themselves, without an error?",
     unit="programs",
     answer=None,
@@ -68,7 +68,10 @@ guess_silent
 
 # %%
 guess_met = predict(
-    "How many different samples does rank 0 meet in three epochs?", unit="samples", answer=None
+    "clinic_met",
+    "How many different samples does rank 0 meet in three epochs?",
+    unit="samples",
+    answer=None,
 )
 guess_met
 
@@ -78,6 +81,7 @@ guess_met
 
 # %%
 guess_apart = predict(
+    "clinic_apart",
     "How far apart are the models at the end, in percent of their distance at the start?",
     unit="%",
     answer=None,

@@ -77,17 +77,20 @@ print(run_command(["python", str(BRING / "as_it_came.py"), "--epochs", "2"]))
 from bootcamp import predict
 
 guess_lines = predict(
+    "bring_your_own_lines",
     "How many code lines does the move from one process to DDP add, once there is a seam?",
     unit="lines",
     answer=None,
 )
 guess_bytes = predict(
+    "bring_your_own_bytes",
     "The layers are 2 x 256, 256 x 256 and 256 x 2, with biases, in float32. "
     "How many kB does each of 2 ranks send in a step?",
     unit="kB",
     answer=None,
 )
 guess_speed = predict(
+    "bring_your_own_speed",
     "Two ranks of one core each: how many times as fast as one, for this small model?",
     unit="times",
     answer=None,

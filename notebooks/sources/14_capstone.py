@@ -74,15 +74,20 @@ from bootcamp import check, predict
 alone = check.baseline(**capstone.MODEL, steps=capstone.STEPS)
 model_mb = alone.ranks[0]["parameter_bytes"] / 1e6
 guess_held = predict(
+    "capstone_held",
     f"The parameters are {model_mb:.2f} MB. How many MB of parameters, gradients and AdamW's state "
     "does a rank of DDP hold?",
     unit="MB",
     answer=None,
 )
 guess_activations = predict(
-    "And how many MB of activations, for its 8 samples of the 32?", unit="MB", answer=None
+    "capstone_activations",
+    "And how many MB of activations, for its 8 samples of the 32?",
+    unit="MB",
+    answer=None,
 )
 guess_link = predict(
+    "capstone_link",
     "How many times the model's size does a host send to the other in a step of DDP?",
     unit="models",
     answer=None,

@@ -45,6 +45,7 @@ FRONT_DOOR = {
     # the classroom
     "predict": "classroom.predict:predict",
     "exercise": "classroom.exercise",
+    "clinic": "classroom.clinic",
     "errors": "classroom.errors",
     "capstone": "classroom.capstone",
     "journal": "classroom.journal",

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootcamp.classroom.exercise import Wrong, failures_explained
+from bootcamp.classroom.tasks import Wrong, failures_explained
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS

@@ -37,7 +37,7 @@ class Entry:
     pattern: str
     means: str
     look_at: str
-    mend: str
+    fix: str
     lesson: str
 
     def matches(self, text: str) -> bool:
@@ -357,7 +357,7 @@ class Explanation:
 
 def _explained(entry: Entry) -> list[tuple[str, str]]:
     rows = [("It means", entry.means), ("Look at", f"{entry.look_at}.")]
-    rows += [("Mend it", entry.mend), ("Lesson", entry.lesson)]
+    rows += [("Fix it", entry.fix), ("Lesson", entry.lesson)]
     samples = [r for r in recorded() if r["entry"] == entry.name]
     return rows + [(f"Recorded by {s['provoked_by']}", s["text"]) for s in samples[:1]]
 
@@ -399,7 +399,7 @@ def _row(entry: Entry) -> dict:
         "the error says": _gist(entry, texts),
         "it means": entry.means,
         "look at": entry.look_at,
-        "mend it": entry.mend,
+        "fix it": entry.fix,
     }
 
 
@@ -416,7 +416,7 @@ def _gist(entry: Entry, texts: list[str]) -> str:
 
 def _all_words(entry: Entry) -> str:
     texts = [r["text"] for r in recorded() if r["entry"] == entry.name]
-    parts = (entry.name, entry.means, entry.look_at, entry.mend, f"lesson {entry.lesson}", *texts)
+    parts = (entry.name, entry.means, entry.look_at, entry.fix, f"lesson {entry.lesson}", *texts)
     return " ".join(parts).lower()
 
 

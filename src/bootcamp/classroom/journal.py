@@ -1,54 +1,57 @@
 """What a reader has done: `progress()` shows it, lesson by lesson.
 
 Predictions and exercises write here as they are scored and checked; one small file beside the
-reader's own scripts keeps it (BOOTCAMP_WORK moves both). What there is to do is read from the
-notebooks. A journal that can't be written stops nobody.
+reader's own scripts keeps it (BOOTCAMP_WORK moves both). What there is to do is named in the
+notebooks: `predict("name", ...)` and `exercise.check("name")`. A journal that can't be written
+stops nobody.
 """
 
-import ast
 import contextlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+from bootcamp.files import read_json, update_json
 from bootcamp.paths import NOTEBOOKS, WORK
-from bootcamp.records import summary
 from bootcamp.table import Table
 
-CHECKED = re.compile(r'exercise\.check\(\s*"(\w+)"')
+ASKED = re.compile(r'\bpredict\(\s*"(\w+)",')
+CHECKED = re.compile(r'\bexercise\.check\(\s*"(\w+)"')
 FILE = "progress.json"
 
 
 def note_exercise(name: str, solved: bool) -> int:
     """Write down an attempt; returns how many there have been since it was last solved."""
-    kept = _read()
-    entry = kept["exercises"].setdefault(name, {"attempts": 0, "solved": False})
-    entry["attempts"] = 0 if solved else entry["attempts"] + 1
-    entry["solved"] |= solved
-    _write(kept)
-    return entry["attempts"]
+    attempts = 0 if solved else 1
+
+    def change(kept: dict) -> None:
+        nonlocal attempts
+        entry = kept["exercises"].get(name, {"attempts": 0, "solved": False})
+        attempts = 0 if solved else entry["attempts"] + 1
+        kept["exercises"][name] = {"attempts": attempts, "solved": entry["solved"] or solved}
+
+    _update(change)
+    return attempts
 
 
-def note_prediction(question: str, right: bool) -> None:
+def note_prediction(name: str, right: bool) -> None:
     """Write down a prediction that was scored; the last answer to a question counts."""
-    kept = _read()
-    kept["predictions"][_without_numbers(question)] = right
-    _write(kept)
+    _update(lambda kept: kept["predictions"].update({name: right}))
 
 
 def progress() -> Table:
     """A row for each lesson: predictions made and right, exercises solved, and what is left."""
-    kept, rows = _read(), []
+    kept, rows = _complete(read_json(WORK / FILE)), []
     for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
         questions, exercises = things_to_do(path)
-        answers = [_answers(pattern, kept["predictions"]) for pattern in questions]
-        made = [given for given in answers if given]
+        made = [kept["predictions"][name] for name in questions if name in kept["predictions"]]
         solved = [name for name in exercises if kept["exercises"].get(name, {}).get("solved")]
         rows.append(
             {
                 "lesson": path.stem,
                 "predictions made": f"{len(made)} of {len(questions)}",
-                "right": sum(all(given) for given in made),
+                "right": sum(made),
                 "exercises solved": f"{len(solved)} of {len(exercises)}",
                 "still to solve": ", ".join(name for name in exercises if name not in solved),
             }
@@ -56,54 +59,21 @@ def progress() -> Table:
     return Table(rows, "What you have done so far")
 
 
-def _answers(question: re.Pattern, scored: dict[str, bool]) -> list[bool]:
-    """Whether they were right: a cell may ask one question about several cases."""
-    return [right for text, right in scored.items() if question.fullmatch(text)]
-
-
-def things_to_do(notebook: Path) -> tuple[list[re.Pattern], list[str]]:
-    """The questions that a notebook asks, as patterns without numbers, and its exercises' names."""
+def things_to_do(notebook: Path) -> tuple[list[str], list[str]]:
+    """The names of the predictions that a notebook asks for, and of its exercises."""
     cells = json.loads(notebook.read_text())["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    questions, exercises = [], []
-    for text in code:
-        exercises += [name for name in CHECKED.findall(text) if name not in exercises]
-        with contextlib.suppress(SyntaxError):  # a cell with a magic
-            calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-            questions += [_pattern(call) for call in calls if _asks(call)]
-    return questions, exercises
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    return list(dict.fromkeys(ASKED.findall(code))), list(dict.fromkeys(CHECKED.findall(code)))
 
 
-def _asks(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == "predict" and bool(call.args)
+def _complete(kept: dict) -> dict:
+    """A journal with a place for each kind of entry, whatever the file had."""
+    for kind in ("exercises", "predictions"):
+        if not isinstance(kept.get(kind), dict):
+            kept[kind] = {}
+    return kept
 
 
-def _pattern(call: ast.Call) -> re.Pattern:
-    """The question of a predict(...) call; whatever stands there in braces may be anything."""
-    question = call.args[0]
-    parts = question.values if isinstance(question, ast.JoinedStr) else [question]
-    texts = [
-        re.escape(_without_numbers(part.value)) if isinstance(part, ast.Constant) else ".*"
-        for part in parts
-    ]
-    return re.compile("".join(texts), re.DOTALL)
-
-
-def _without_numbers(question: str) -> str:
-    """A question as it stays when what was measured before it changes."""
-    return re.sub(r"\d+(?:[.,]\d+)*", "", question)
-
-
-def _read() -> dict:
-    empty = {"exercises": {}, "predictions": {}}
-    try:
-        kept = json.loads((WORK / FILE).read_text())
-        return {kind: dict(kept[kind]) for kind in empty}
-    except (OSError, ValueError, KeyError, TypeError):
-        return empty
-
-
-def _write(kept: dict) -> None:
+def _update(change: Callable[[dict], None]) -> None:
     with contextlib.suppress(OSError):
-        WORK.mkdir(parents=True, exist_ok=True)
-        summary.write_json(WORK / FILE, kept)
+        update_json(WORK / FILE, lambda kept: change(_complete(kept)))

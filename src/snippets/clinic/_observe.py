@@ -3,8 +3,9 @@
     launch(OBSERVE, 2, device="cpu", finishes=False, file=path, keep="seen,losses")
 
 Of `model`, a name of the script: its parameters and gradients, whole also where they are sharded,
-those at the first forward, and how many this rank holds. Of each torch.save: the path. Of each
-linear layer: the type of number that it gave. And the values of the names in --keep.
+those at the first forward, and how many this rank holds. Of each torch.save to a file: the path.
+Of each backward: the loss. Of each linear layer: the type of number that it gave. And the values of
+the names in --keep.
 """
 
 import argparse
@@ -27,7 +28,8 @@ class Watch:
     """Notes what a script does while it runs."""
 
     def __init__(self):
-        self.at_first, self.linear_gave, self.saved = None, set(), []
+        self.at_first, self.linear_gave, self.saved, self.losses = None, set(), [], []
+        self._plain_backward, torch.Tensor.backward = torch.Tensor.backward, self._backward()
         torch.nn.modules.module.register_module_forward_pre_hook(self._before)
         torch.nn.modules.module.register_module_forward_hook(self._after)
 
@@ -39,8 +41,15 @@ class Watch:
         if isinstance(module, torch.nn.Linear):
             self.linear_gave.add(str(output.dtype))
 
+    def _backward(self):
+        def backward(loss, *more, **options):
+            self.losses.append(loss.item())
+            return self._plain_backward(loss, *more, **options)
+
+        return backward
+
     def saves(self, seconds: float) -> None:
-        """Note each torch.save, and let it take so long, as a slow disk would.
+        """Note each torch.save to a file, and let it take so long, as a slow disk would.
 
         Half of the file is written at once, half after half the time; the rest goes by until it is
         on the disk. A rank's save begins somewhat later than that of the rank before it.
@@ -48,6 +57,8 @@ class Watch:
         rank = int(os.environ["RANK"])
 
         def slowly(state, path, *more, **options):
+            if not isinstance(path, str | os.PathLike) and not hasattr(path, "name"):
+                return plain(state, path, *more, **options)  # to memory: pickling a tensor does it
             self.saved.append(str(getattr(path, "name", path)))
             buffer = io.BytesIO()
             plain(state, buffer, *more, **options)
@@ -58,12 +69,14 @@ class Watch:
                 for part in (content[:half], content[half:]):
                     file.write(part)
                     time.sleep(seconds / 2)
+            return None
 
         plain, torch.save = torch.save, slowly
 
     def told(self, scope: dict, keep: list[str]) -> dict:
         """All that was seen, when the script has ended."""
         model, found = scope.get("model"), {"saved": self.saved, "at_first": self.at_first}
+        found |= {"backward_losses": self.losses}
         if isinstance(model, torch.nn.Module):
             parameters = list(model.parameters())
             gradients = [p.grad for p in parameters if p.grad is not None]
@@ -109,8 +122,11 @@ def main() -> None:
     parser.add_argument("--keep", default="")
     parser.add_argument("--by-hand", action="store_true", help="as if no launcher had started it")
     parser.add_argument("--save-seconds", type=float, default=0.0)
+    parser.add_argument("--seed-offset", type=int, default=0, help="added to each seed")
     args, _ = parser.parse_known_args()
     os.chdir(args.run_dir)  # where a script without a path of its own leaves its files
+    seed = torch.manual_seed
+    torch.manual_seed = lambda number: seed(number + args.seed_offset)
     watch = Watch()
     watch.saves(args.save_seconds)
     sys.argv = [args.file]

@@ -1,21 +1,21 @@
-"""The exercises of the lessons: EXERCISES[name]. How they are checked stands in exercise.py.
+"""The exercises of the lessons: EXERCISES[name]. exercise.py has how they are started and checked.
 
-A file for what belongs together; each has TASKS, a list. The order is that of the lessons.
+A file for each kind and topic; each has TASKS, a list. The order is that of the lessons.
 """
 
+from bootcamp.classroom import clinic
 from bootcamp.classroom.exercises import (
     bring,
-    clinic,
     compose,
     data_parallel,
     model_parallel,
     one_device,
-    scripts,
     sharding,
+    training_scripts,
 )
 
 MODULES = (
-    scripts,
+    training_scripts,
     one_device,
     data_parallel,
     model_parallel,

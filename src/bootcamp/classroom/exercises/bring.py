@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bootcamp.classroom.exercise import Exercise, Wrong, with_docstring
-from bootcamp.classroom.exercises.scripts import something_is_whole
+from bootcamp.classroom.exercises.training_scripts import something_is_whole
+from bootcamp.classroom.script_task import HANG_SECONDS, ScriptTask, with_docstring, worst_loss
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
@@ -16,7 +16,7 @@ NO_DROPOUT = {"dropout": 0.0, "quiet": True}
 
 
 @dataclass(frozen=True)
-class Port(Exercise):
+class PortTask(ScriptTask):
     """Move a foreign script to ranks. begins_with and solution are files of FOLDER; the reader's
     script is held against recorded.py in one process.
     """
@@ -33,14 +33,12 @@ class Port(Exercise):
 
     def tried(self, path: Path) -> str:
         """Run the script on `ranks` ranks and hold it against one process without ranks."""
-        run = launch.launch(path, self.ranks, hang_seconds=30, **NO_DROPOUT)
+        run = launch.launch(path, self.ranks, hang_seconds=HANG_SECONDS, **NO_DROPOUT)
         proof = equality.same_training(run, one_process())
-        if self.also and (wrong := self.also(path, [proof])):
-            raise Wrong("more than the same training", f"it trains the same, but {wrong}")
-        worst = max(abs(a - b) for a, b in zip(run.losses, proof.baseline.losses, strict=True))
+        self.look_further(path, [proof])
         return (
             f"{self.ranks} ranks train what one process trains. "
-            f"The largest difference of any step's loss is {worst:.1e}."
+            f"The largest difference of any step's loss is {worst_loss([proof]):.1e}."
         )
 
 
@@ -51,7 +49,7 @@ def one_process() -> Run:
 
 
 TASKS = [
-    Port(
+    PortTask(
         "bring_ddp",
         task="Exercise of notebook 13: this script trains in one process. Make it train on several "
         "ranks with DDP.\nThe samples of a step, all ranks together, must stay what they are.",
@@ -64,7 +62,7 @@ TASKS = [
         "dist.get_rank() and dist.get_world_size(). DistributedDataParallel(SpiralNet(...)) before "
         "the optimizer. dist.all_reduce(mean_loss), where mean_loss is the loss divided by world.",
     ),
-    Port(
+    PortTask(
         "bring_fsdp",
         task="Exercise of notebook 13: this script trains with DDP. Shard its parameters, "
         "gradients and optimizer\nstate with fully_shard.",

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from bootcamp.classroom import capstone
-from bootcamp.classroom.exercise import NotTried, Shown, Task
+from bootcamp.classroom.tasks import NotTried, Shown, Task
 
 
 @dataclass(frozen=True)
-class PlanExercise(Task):
+class PlanTask(Task):
     """A plan that trains the same and stays within `most_bytes` on each rank."""
 
     most_bytes: int
@@ -30,7 +30,7 @@ class PlanExercise(Task):
 
 
 TASKS = [
-    PlanExercise(
+    PlanTask(
         "capstone_fits",
         task="Four ranks on two hosts, at most 16.5 MB on each: a plan that trains the same.",
         hint="Look at what a DDP rank holds, by kind. Which kinds does your plan make smaller?",
@@ -39,7 +39,7 @@ TASKS = [
         most_bytes=capstone.MOST_BYTES,
         solution='{"script": "hsdp", "shard": 2}',
     ),
-    PlanExercise(
+    PlanTask(
         "capstone_small",
         task="The same with at most 10 MB on each rank.",
         hint="With a quarter of the batch on each rank the activations alone are too many. Which "

@@ -1,6 +1,6 @@
 """Exercises of lessons 03 to 05 that are a function in a cell."""
 
-from bootcamp.classroom.exercises.functions import FunctionExercise
+from bootcamp.classroom.function_task import FunctionTask
 
 
 def largest_batch(devices, memory, state, activations, outputs):
@@ -17,7 +17,7 @@ def _batch_of_ranks(devices, memory, state, activations, outputs):
     return int((memory - state) // ((activations + 2 * outputs) / devices))
 
 
-LARGEST_BATCH = FunctionExercise(
+LARGEST_BATCH = FunctionTask(
     "largest_batch",
     task="Write largest_batch(devices, memory, state, activations, outputs): with how many samples "
     "in the global batch device 0 of DataParallel is just not too full. memory is that of a "
@@ -31,37 +31,28 @@ LARGEST_BATCH = FunctionExercise(
     solved_by=largest_batch,
     cases=((4, 16_000, 4_000, 300, 50), (2, 80_000, 20_000, 900, 206), (8, 24_000, 2_000, 120, 10)),
     unit="samples",
-    mistakes=(
-        (
-            _batch_of_ranks,
-            "That divides the outputs too, as DDP does. In DataParallel device 0 gathers the "
-            "outputs of the whole batch.",
+    mistakes={
+        "That divides the outputs too, as DDP does. In DataParallel device 0 gathers the outputs "
+        "of the whole batch.": _batch_of_ranks,
+        "That leaves all activations on device 0. Each device runs the forward of its share, and "
+        "keeps the activations of that.": lambda n, memory, state, kept, out: largest_batch(
+            1, memory, state, kept, out
         ),
-        (
-            lambda n, memory, state, kept, out: largest_batch(1, memory, state, kept, out),
-            "That leaves all activations on device 0. Each device runs the forward of its share, "
-            "and keeps the activations of that.",
+        "That forgets the state: parameters, gradients and optimizer state are there before any "
+        "sample.": lambda n, memory, state, kept, out: largest_batch(n, memory, 0, kept, out),
+        "That counts the outputs once. The loss keeps their log-softmax, and their gradient is as "
+        "large.": lambda n, memory, state, kept, out: largest_batch(
+            n, memory, state, kept, out / 2
         ),
-        (
-            lambda n, memory, state, kept, out: largest_batch(n, memory, 0, kept, out),
-            "That forgets the state: parameters, gradients and optimizer state are there before "
-            "any sample.",
+        "That is too many by a factor of devices: largest_batch asks for the global batch, and "
+        "device 0 has the outputs of all of it.": lambda n, memory, state, kept, out: (
+            n * largest_batch(n, memory, state, kept, out)
         ),
-        (
-            lambda n, memory, state, kept, out: largest_batch(n, memory, state, kept, out / 2),
-            "That counts the outputs once. The loss keeps their log-softmax, and their gradient "
-            "is as large.",
+        "That is right but for the last part "
+        "of a sample, which does not fit: round down.": lambda n, memory, state, kept, out: (
+            (memory - state) / (kept / n + 2 * out)
         ),
-        (
-            lambda n, memory, state, kept, out: n * largest_batch(n, memory, state, kept, out),
-            "That is too many by a factor of devices: largest_batch asks for the global batch, "
-            "and device 0 has the outputs of all of it.",
-        ),
-        (
-            lambda n, memory, state, kept, out: (memory - state) / (kept / n + 2 * out),
-            "That is right but for the last part of a sample, which does not fit: round down.",
-        ),
-    ),
+    },
 )
 
 
@@ -81,7 +72,7 @@ def _blocks(order, rank, world):
     return padded[rank * share : (rank + 1) * share]
 
 
-SAMPLES_OF_RANK = FunctionExercise(
+SAMPLES_OF_RANK = FunctionTask(
     "samples_of_rank",
     task="Write samples_of_rank(order, rank, world): the list of samples that a rank trains on in "
     "an epoch. order is the shuffled list of all ids, the same on every rank. Each rank takes "
@@ -99,35 +90,28 @@ SAMPLES_OF_RANK = FunctionExercise(
         ([4, 0, 3, 1, 2], 1, 2),
         ([4, 0, 3, 1, 2], 3, 4),
     ),
-    mistakes=(
-        (
-            _blocks,
-            "Those are blocks of neighbours. DistributedSampler deals the order out one by one, "
-            "like cards.",
+    mistakes={
+        "Those are blocks of neighbours. DistributedSampler deals the order out one by one, like "
+        "cards.": _blocks,
+        "That is right where the samples divide. Where they don't, some ranks get one less: they "
+        "would do fewer steps, and the "
+        "others would wait for them for ever.": lambda order, rank, world: order[rank::world],
+        "That leaves out the samples that do not divide, as drop_last=True does. Here some are to "
+        "be repeated instead.": lambda order, rank, world: order[: len(order) // world * world][
+            rank::world
+        ],
+        "That repeats the last sample. The ones "
+        "at the beginning of the order are repeated.": lambda order, rank, world: (
+            order + order[-1:] * (-len(order) % world)
+        )[rank::world],
+        "That shares out sorted ids: the shuffled order is lost.": lambda order, rank, world: (
+            samples_of_rank(sorted(order), rank, world)
         ),
-        (
-            lambda order, rank, world: order[rank::world],
-            "That is right where the samples divide. Where they don't, some ranks get one less: "
-            "they would do fewer steps, and the others would wait for them for ever.",
+        "Those are another rank's samples: ranks count "
+        "from 0, as places in a list do.": lambda order, rank, world: samples_of_rank(
+            order, (rank - 1) % world, world
         ),
-        (
-            lambda order, rank, world: order[: len(order) // world * world][rank::world],
-            "That leaves out the samples that do not divide, as drop_last=True does. Here some "
-            "are to be repeated instead.",
-        ),
-        (
-            lambda order, rank, world: (order + order[-1:] * (-len(order) % world))[rank::world],
-            "That repeats the last sample. The ones at the beginning of the order are repeated.",
-        ),
-        (
-            lambda order, rank, world: samples_of_rank(sorted(order), rank, world),
-            "That shares out sorted ids: the shuffled order is lost.",
-        ),
-        (
-            lambda order, rank, world: samples_of_rank(order, (rank - 1) % world, world),
-            "Those are another rank's samples: ranks count from 0, as places in a list do.",
-        ),
-    ),
+    },
 )
 
 
@@ -141,7 +125,7 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
     return steps * (alpha_seconds + piece_bytes / bytes_per_second)
 
 
-RING_SECONDS = FunctionExercise(
+RING_SECONDS = FunctionTask(
     "ring_seconds",
     task="Write ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second): how long a ring "
     "all-reduce takes, if each of its steps costs alpha_seconds to start and a rank sends at "
@@ -157,36 +141,28 @@ RING_SECONDS = FunctionExercise(
         (400e6, 4, 50e-6, 1.25e8),
     ),
     unit="s",
-    mistakes=(
-        (
-            lambda size, n, alpha, rate: ring_seconds(size, n, alpha, rate) / 2,
-            "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 more "
-            "pass the pieces on to all.",
+    mistakes={
+        "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 more pass "
+        "the pieces on to all.": lambda size, n, alpha, rate: (
+            ring_seconds(size, n, alpha, rate) / 2
         ),
-        (
-            lambda size, n, alpha, rate: alpha + 2 * (n - 1) / n * size / rate,
-            "The bytes are right. But the start-up cost is paid in every step of the ring, and "
-            "there are 2 * (ranks - 1), one after another.",
+        "The bytes are right. But the start-up cost is paid in every step of the ring, and there "
+        "are 2 * (ranks - 1), one after another.": lambda size, n, alpha, rate: (
+            alpha + 2 * (n - 1) / n * size / rate
         ),
-        (
-            lambda size, n, alpha, rate: 2 * (n - 1) * (alpha + size / rate),
-            "That sends all data in every step. A step carries one piece, 1/N of the data.",
+        "That sends all data in every step. A "
+        "step carries one piece, 1/N of the data.": lambda size, n, alpha, rate: (
+            2 * (n - 1) * (alpha + size / rate)
         ),
-        (
-            lambda size, n, alpha, rate: 2 * n * (alpha + size / n / rate),
-            "That is a step too many in both rounds: a piece is at home on one rank already, so "
-            "N-1 steps take it everywhere.",
+        "That is a step too many in both rounds: a piece is at home on one rank already, so N-1 "
+        "steps take it everywhere.": lambda size, n, alpha, rate: 2 * n * (alpha + size / n / rate),
+        "That turns bytes into bits. The "
+        "rate is given in bytes per second.": lambda size, n, alpha, rate: (
+            2 * (n - 1) * (alpha + 8 * size / n / rate)
         ),
-        (
-            lambda size, n, alpha, rate: 2 * (n - 1) * (alpha + 8 * size / n / rate),
-            "That turns bytes into bits. The rate is given in bytes per second.",
-        ),
-        (
-            lambda size, n, alpha, rate: 2 * (n - 1) / n * size / rate,
-            "That is the time for the bytes alone. For small data the start-up cost decides: "
-            "alpha_seconds in each step.",
-        ),
-    ),
+        "That is the time for the bytes alone. For small data the start-up cost decides: "
+        "alpha_seconds in each step.": lambda size, n, alpha, rate: 2 * (n - 1) / n * size / rate,
+    },
 )
 
 
@@ -201,7 +177,7 @@ def in_one_process(rate, batch, ranks, passes):
     return samples, rate * ranks * averaged_over_ranks * summed_over_passes
 
 
-IN_ONE_PROCESS = FunctionExercise(
+IN_ONE_PROCESS = FunctionTask(
     "in_one_process",
     task="A Horovod script says SGD(lr=rate * hvd.size()) and backward_passes_per_step=passes. "
     "Each backward takes the mean loss of `batch` samples, and divides it by nothing. Write "
@@ -214,41 +190,40 @@ IN_ONE_PROCESS = FunctionExercise(
     solved_by=in_one_process,
     cases=((0.1, 32, 4, 1), (0.05, 8, 2, 4), (0.01, 16, 8, 2)),
     unit="(samples, rate)",
-    mistakes=(
-        (
-            lambda rate, batch, n, passes: (batch * n * passes, rate * n),
-            "The samples are right. But Horovod adds up the gradients of the passes, so they are "
-            "as many times too large, and SGD's step with them.",
+    mistakes={
+        "The samples are right. But Horovod adds up the gradients of the passes, so they are as "
+        "many times too large, and SGD's step with them.": lambda rate, batch, n, passes: (
+            batch * n * passes,
+            rate * n,
         ),
-        (
-            lambda rate, batch, n, passes: (batch * n * passes, rate * passes),
-            "The samples are right. But the script itself multiplies its rate by hvd.size(), the "
-            "number of ranks.",
+        "The samples are right. But the script itself multiplies its rate by hvd.size(), the "
+        "number of ranks.": lambda rate, batch, n, passes: (batch * n * passes, rate * passes),
+        "The samples are right. The rate is not: the script multiplies it by hvd.size(), and "
+        "Horovod adds up the gradients of the passes.": lambda rate, batch, n, passes: (
+            batch * n * passes,
+            rate,
         ),
-        (
-            lambda rate, batch, n, passes: (batch * n * passes, rate),
-            "The samples are right. The rate is not: the script multiplies it by hvd.size(), and "
-            "Horovod adds up the gradients of the passes.",
+        "That has the ranks in the rate twice. Horovod averages over the ranks; only the script's "
+        "own factor hvd.size() is left.": lambda rate, batch, n, passes: (
+            batch * n * passes,
+            rate * n * n * passes,
         ),
-        (
-            lambda rate, batch, n, passes: (batch * n * passes, rate * n * n * passes),
-            "That has the ranks in the rate twice. Horovod averages over the ranks; only the "
-            "script's own factor hvd.size() is left.",
+        "The rate is right. But every pass takes "
+        "other samples: a step has those of all passes.": lambda rate, batch, n, passes: (
+            batch * n,
+            rate * n * passes,
         ),
-        (
-            lambda rate, batch, n, passes: (batch * n, rate * n * passes),
-            "The rate is right. But every pass takes other samples: a step has those of all "
-            "passes.",
+        "The rate is right. But `batch` is one "
+        "rank's: a step has the samples of all ranks.": lambda rate, batch, n, passes: (
+            batch * passes,
+            rate * n * passes,
         ),
-        (
-            lambda rate, batch, n, passes: (batch * passes, rate * n * passes),
-            "The rate is right. But `batch` is one rank's: a step has the samples of all ranks.",
+        "Both numbers are right, in the "
+        "other order: samples first, then the rate.": lambda rate, batch, n, passes: (
+            rate * n * passes,
+            batch * n * passes,
         ),
-        (
-            lambda rate, batch, n, passes: (rate * n * passes, batch * n * passes),
-            "Both numbers are right, in the other order: samples first, then the rate.",
-        ),
-    ),
+    },
 )
 
 TASKS = [LARGEST_BATCH, SAMPLES_OF_RANK, RING_SECONDS, IN_ONE_PROCESS]

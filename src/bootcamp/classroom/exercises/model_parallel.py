@@ -1,6 +1,6 @@
 """Exercises of lessons 06 to 06c that are a function in a cell."""
 
-from bootcamp.classroom.exercises.functions import FunctionExercise
+from bootcamp.classroom.function_task import FunctionTask
 
 
 def where_to_cut(parameters, activation_bytes):
@@ -27,7 +27,7 @@ def _cut_with_4_bytes_a_parameter(parameters, activation_bytes):
     return _best_place([4 * p + kept for p, kept in zip(parameters, activation_bytes, strict=True)])
 
 
-CUT = FunctionExercise(
+CUT = FunctionTask(
     "where_to_cut",
     task="Write where_to_cut(parameters, activation_bytes): two lists, with the number of "
     "parameters of each stage, and the bytes that it keeps for the backward. It returns the place "
@@ -45,38 +45,25 @@ CUT = FunctionExercise(
         ([1, 2, 2, 1, 1], [90, 8, 8, 8, 8]),
         ([8, 1, 1, 1], [0, 30, 30, 30]),
     ),
-    mistakes=(
-        (
-            lambda parameters, activation_bytes: len(parameters) // 2,
-            "That is the middle. Half of the stages are not half of the bytes: count what each "
-            "stage holds.",
+    mistakes={
+        "That is the middle. Half of the stages are not half of the bytes: count what each stage "
+        "holds.": lambda parameters, activation_bytes: len(parameters) // 2,
+        "That cut balances the parameters alone. The activations are held too, and the stage with "
+        "the most parameters is not "
+        "the one with the most activations.": lambda parameters, activation_bytes: _best_place(
+            parameters
         ),
-        (
-            lambda parameters, activation_bytes: _best_place(parameters),
-            "That cut balances the parameters alone. The activations are held too, and the stage "
-            "with the most parameters is not the one with the most activations.",
+        "That cut balances the activations alone. The state is held too, at 16 bytes for each "
+        "parameter.": lambda parameters, activation_bytes: _best_place(activation_bytes),
+        "That counts 4 bytes for each parameter. Its gradient and AdamW's two averages come on "
+        "top: 16 together.": _cut_with_4_bytes_a_parameter,
+        "That is the last stage of device 0. Asked for is the first one of device 1, counted from "
+        "0 as in model[cut:].": lambda parameters, activation_bytes: (
+            where_to_cut(parameters, activation_bytes) - 1
         ),
-        (
-            lambda parameters, activation_bytes: _best_place(activation_bytes),
-            "That cut balances the activations alone. The state is held too, at 16 bytes for each "
-            "parameter.",
-        ),
-        (
-            _cut_with_4_bytes_a_parameter,
-            "That counts 4 bytes for each parameter. Its gradient and AdamW's two averages come on "
-            "top: 16 together.",
-        ),
-        (
-            lambda parameters, activation_bytes: where_to_cut(parameters, activation_bytes) - 1,
-            "That is the last stage of device 0. Asked for is the first one of device 1, counted "
-            "from 0 as in model[cut:].",
-        ),
-        (
-            _cut_where_the_first_is_half_full,
-            "That fills device 0 until it holds half of everything. The stage that crosses the "
-            "half may be better on the other side: compare both.",
-        ),
-    ),
+        "That fills device 0 until it holds half of everything. The stage that crosses the half "
+        "may be better on the other side: compare both.": _cut_where_the_first_is_half_full,
+    },
 )
 
 
@@ -103,7 +90,7 @@ def _order_with_last_backward_first(rank, ranks, micro_batches):
     return order
 
 
-ORDER = FunctionExercise(
+ORDER = FunctionTask(
     "order_of_rank",
     task="Write order_of_rank(rank, ranks, micro_batches): what a rank does in one step under "
     '1F1B, in order, as a list of "F0", "B0" and so on. There are at least as many micro-batches '
@@ -115,40 +102,31 @@ ORDER = FunctionExercise(
     "that remain.",
     solved_by=order_of_rank,
     cases=((1, 2, 3), (0, 2, 3), (0, 4, 6), (2, 4, 6)),
-    mistakes=(
-        (
-            lambda rank, ranks, micro_batches: [
-                f"{k}{i}" for k in "FB" for i in range(micro_batches)
-            ],
-            "That is GPipe: all forwards, then all backwards. It holds every micro-batch at once. "
-            "Under 1F1B a rank begins with backwards as soon as it can.",
+    mistakes={
+        "That is GPipe: all forwards, then all backwards. It holds every micro-batch at once. "
+        "Under 1F1B a rank begins with "
+        "backwards as soon as it can.": lambda rank, ranks, micro_batches: [
+            f"{k}{i}" for k in "FB" for i in range(micro_batches)
+        ],
+        "Only the last rank can do so. On any other the first backward waits for the ranks below, "
+        "and meanwhile they need the next micro-batches.": lambda rank, ranks, micro_batches: (
+            _order_with_forwards_ahead(0, micro_batches)
         ),
-        (
-            lambda rank, ranks, micro_batches: _order_with_forwards_ahead(0, micro_batches),
-            "Only the last rank can do so. On any other the first backward waits for the ranks "
-            "below, and meanwhile they need the next micro-batches.",
+        "That begins on all ranks as on rank 0. A later rank has fewer ranks below it, so its "
+        "first backward can come sooner.": lambda rank, ranks, micro_batches: (
+            _order_with_forwards_ahead(ranks - 1, micro_batches)
         ),
-        (
-            lambda rank, ranks, micro_batches: _order_with_forwards_ahead(ranks - 1, micro_batches),
-            "That begins on all ranks as on rank 0. A later rank has fewer ranks below it, so its "
-            "first backward can come sooner.",
+        "The forwards ahead are counted from the wrong end: rank 0 is the furthest from the loss, "
+        "so it has the most.": lambda rank, ranks, micro_batches: _order_with_forwards_ahead(
+            rank, micro_batches
         ),
-        (
-            lambda rank, ranks, micro_batches: _order_with_forwards_ahead(rank, micro_batches),
-            "The forwards ahead are counted from the wrong end: rank 0 is the furthest from the "
-            "loss, so it has the most.",
+        "There is one forward too many at the begin: the rank would hold one micro-batch more than "
+        "there are ranks from it to the end.": lambda rank, ranks, micro_batches: order_of_rank(
+            rank, ranks + 1, micro_batches
         ),
-        (
-            lambda rank, ranks, micro_batches: order_of_rank(rank, ranks + 1, micro_batches),
-            "There is one forward too many at the begin: the rank would hold one micro-batch more "
-            "than there are ranks from it to the end.",
-        ),
-        (
-            _order_with_last_backward_first,
-            "The backwards take the newest micro-batch first. The last rank did the oldest one "
-            "first, so that gradient arrives first.",
-        ),
-    ),
+        "The backwards take the newest micro-batch first. The last rank did the oldest one first, "
+        "so that gradient arrives first.": _order_with_last_backward_first,
+    },
 )
 
 
@@ -178,7 +156,7 @@ def _part_with_last(name, shape, rank, ranks):
     return tuple((a, b - 1) for a, b in part_of_rank(name, shape, rank, ranks))
 
 
-PART = FunctionExercise(
+PART = FunctionTask(
     "part_of_rank",
     task="Write part_of_rank(name, shape, rank, ranks): which part of a block's weight a rank "
     "holds under tensor parallelism. name is query, key, value, out, up or down; shape is "
@@ -195,36 +173,25 @@ PART = FunctionExercise(
         ("query", (64, 64), 3, 4),
         ("out", (64, 64), 1, 4),
     ),
-    mistakes=(
-        (
-            _part_of_the_other_dimension,
-            "Rows and columns have changed places. nn.Linear computes x @ weight.T: a column of A "
-            "is a row of the stored weight.",
+    mistakes={
+        "Rows and columns have changed places. nn.Linear computes x @ weight.T: a column of A is a "
+        "row of the stored weight.": _part_of_the_other_dimension,
+        "That splits all weights by their outputs. out and down read what such a split has left on "
+        "each rank: they are split by "
+        "their inputs, and one sum follows.": lambda name, shape, rank, ranks: part_of_rank(
+            "up", shape, rank, ranks
         ),
-        (
-            lambda name, shape, rank, ranks: part_of_rank("up", shape, rank, ranks),
-            "That splits all weights by their outputs. out and down read what such a split has "
-            "left on each rank: they are split by their inputs, and one sum follows.",
+        "out and down are whole here. Each rank has a part of their input only, so it needs only "
+        "the part of the weight that meets it.": lambda name, shape, rank, ranks: (
+            part_of_rank(name, shape, rank, ranks)
+            if name not in ("out", "down")
+            else ((0, shape[0]), (0, shape[1]))
         ),
-        (
-            lambda name, shape, rank, ranks: (
-                part_of_rank(name, shape, rank, ranks)
-                if name not in ("out", "down")
-                else ((0, shape[0]), (0, shape[1]))
-            ),
-            "out and down are whole here. Each rank has a part of their input only, so it needs "
-            "only the part of the weight that meets it.",
-        ),
-        (
-            _part_with_sizes,
-            "The second number of each pair is to be the end, as in a slice, not how many.",
-        ),
-        (
-            _part_with_last,
-            "The second number of each pair is to be the end, which is excluded as in a slice, not "
-            "the last one.",
-        ),
-    ),
+        "The second number of each pair is to be "
+        "the end, as in a slice, not how many.": _part_with_sizes,
+        "The second number of each pair is to be the end, which is excluded as in a slice, not the "
+        "last one.": _part_with_last,
+    },
 )
 
 TASKS = [CUT, ORDER, PART]

@@ -2,7 +2,7 @@
 
 from statistics import mean, median
 
-from bootcamp.classroom.exercises.functions import FunctionExercise
+from bootcamp.classroom.function_task import FunctionTask
 
 
 def throughput(seconds, samples, warm_up):
@@ -14,7 +14,7 @@ def throughput(seconds, samples, warm_up):
     return median(samples / took for took in counted)
 
 
-THROUGHPUT = FunctionExercise(
+THROUGHPUT = FunctionTask(
     "throughput",
     task="Write throughput(seconds, samples, warm_up): from the seconds of each step, a list, and "
     "the number of samples in a step, the median of the samples per second, without the first "
@@ -30,37 +30,33 @@ THROUGHPUT = FunctionExercise(
         ([0.05, 0.01, 0.02], 8, 0),
     ),
     unit="samples/s",
-    mistakes=(
-        (
-            lambda seconds, samples, warm_up: throughput(seconds, samples, 0),
-            "That is the median of all steps. The first warm_up ones are slower and are left out.",
+    mistakes={
+        "That is the median of all steps. The "
+        "first warm_up ones are slower and are left out.": lambda seconds, samples, warm_up: (
+            throughput(seconds, samples, 0)
         ),
-        (
-            lambda seconds, samples, warm_up: samples / mean(seconds[warm_up:]),
-            "That takes the mean of the times. One slow step moves a mean, hardly a median.",
+        "That takes the mean of the times. One "
+        "slow step moves a mean, hardly a median.": lambda seconds, samples, warm_up: (
+            samples / mean(seconds[warm_up:])
         ),
-        (
-            lambda seconds, samples, warm_up: mean(samples / took for took in seconds[warm_up:]),
-            "That is the mean of the speeds. One odd step moves a mean, hardly a median.",
+        "That is the mean of the speeds. One "
+        "odd step moves a mean, hardly a median.": lambda seconds, samples, warm_up: mean(
+            samples / took for took in seconds[warm_up:]
         ),
-        (
-            lambda seconds, samples, warm_up: median(seconds[warm_up:]),
-            "Those are the seconds of a step. The speed is samples divided by seconds.",
+        "Those are the seconds of a step. "
+        "The speed is samples divided by seconds.": lambda seconds, samples, warm_up: median(
+            seconds[warm_up:]
         ),
-        (
-            lambda seconds, samples, warm_up: seconds[warm_up:][len(seconds[warm_up:]) // 2],
-            "That is a time, and of the step in the middle of the run. For a median the values "
-            "are sorted first (statistics.median does it), and a speed is samples divided by "
-            "seconds.",
+        "That is a time, and of the step in the middle of the run. For a median the values are "
+        "sorted first (statistics.median does it), and "
+        "a speed is samples divided by seconds.": lambda seconds, samples, warm_up: seconds[
+            warm_up:
+        ][len(seconds[warm_up:]) // 2],
+        "That is the step in the middle of the run. For a median the values are sorted first; "
+        "statistics.median does it.": lambda seconds, samples, warm_up: (
+            samples / seconds[warm_up:][(len(seconds) - warm_up) // 2]
         ),
-        (
-            lambda seconds, samples, warm_up: (
-                samples / seconds[warm_up:][(len(seconds) - warm_up) // 2]
-            ),
-            "That is the step in the middle of the run. For a median the values are sorted "
-            "first; statistics.median does it.",
-        ),
-    ),
+    },
 )
 
 
@@ -76,7 +72,7 @@ def training_days(weights, tokens, peak_flops_per_second, share):
     return operations / (share * peak_flops_per_second) / (24 * 60 * 60)
 
 
-TRAINING_DAYS = FunctionExercise(
+TRAINING_DAYS = FunctionTask(
     "training_days",
     task="Write training_days(weights, tokens, peak_flops_per_second, share): how many days one "
     "device needs to train a model with so many weights in its matrices on so many tokens, if it "
@@ -92,45 +88,35 @@ TRAINING_DAYS = FunctionExercise(
         (1e6, 1e9, 1e11, 0.25),
     ),
     unit="days",
-    mistakes=(
-        (
-            lambda weights, tokens, peak, share: training_days(weights, tokens, peak, share) / 3,
-            "That is the forward alone, 2 operations for each weight and token. The backward "
-            "does twice as many on top.",
+    mistakes={
+        "That is the forward alone, 2 operations for each weight and token. The backward does "
+        "twice as many on top.": lambda weights, tokens, peak, share: (
+            training_days(weights, tokens, peak, share) / 3
         ),
-        (
-            lambda weights, tokens, peak, share: (
-                training_days(weights, tokens, peak, share) * 2 / 3
-            ),
-            "That counts the backward as one forward. It computes two products for each one of the "
-            "forward: for the gradient of the weights, and for that of the input.",
+        "That counts the backward as one forward. It computes two products for each one of the "
+        "forward: for the gradient of the "
+        "weights, and for that of the input.": lambda weights, tokens, peak, share: (
+            training_days(weights, tokens, peak, share) * 2 / 3
         ),
-        (
-            lambda weights, tokens, peak, share: training_days(weights, tokens, peak, share) / 2,
-            "That is half: in a product each weight takes two operations, a multiplication and an "
-            "addition.",
+        "That is half: in a product each weight takes two operations, a multiplication and an "
+        "addition.": lambda weights, tokens, peak, share: (
+            training_days(weights, tokens, peak, share) / 2
         ),
-        (
-            lambda weights, tokens, peak, share: training_days(weights, tokens, peak, 1),
-            "That is the time at the peak. The device achieves only a share of it, so it takes "
-            "longer.",
+        "That is the time at the peak. The device "
+        "achieves only a share of it, so it takes longer.": lambda weights, tokens, peak, share: (
+            training_days(weights, tokens, peak, 1)
         ),
-        (
-            lambda weights, tokens, peak, share: training_days(weights, tokens, peak, 1 / share),
-            "That is shorter than at the peak. With a share of a half the training takes twice as "
-            "long: divide by the share.",
+        "That is shorter than at the peak. With a share of a half the training takes twice as "
+        "long: divide by the share.": lambda weights, tokens, peak, share: training_days(
+            weights, tokens, peak, 1 / share
         ),
-        (
-            lambda weights, tokens, peak, share: (
-                86_400 * training_days(weights, tokens, peak, share)
-            ),
-            "Those are seconds. A day has 24 * 60 * 60 of them.",
+        "Those are seconds. A day has 24 * 60 * 60 of them.": lambda weights, tokens, peak, share: (
+            86_400 * training_days(weights, tokens, peak, share)
         ),
-        (
-            lambda weights, tokens, peak, share: 24 * training_days(weights, tokens, peak, share),
-            "Those are hours. A day has 24 of them.",
+        "Those are hours. A day has 24 of them.": lambda weights, tokens, peak, share: (
+            24 * training_days(weights, tokens, peak, share)
         ),
-    ),
+    },
 )
 
 TASKS = [THROUGHPUT, TRAINING_DAYS]

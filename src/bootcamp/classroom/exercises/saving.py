@@ -5,13 +5,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp.classroom.exercise import Exercise, Wrong
+from bootcamp.classroom.script_task import ScriptTask
+from bootcamp.classroom.tasks import Wrong
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 
 
 @dataclass(frozen=True)
-class SaveExercise(Exercise):
+class SaveTask(ScriptTask):
     """A task whose answer is one function, `save(state, path)`; a program of the course tests it.
 
     The program has the function that the reader starts from, and the solution.
@@ -26,11 +27,8 @@ class SaveExercise(Exercise):
         return self._script(self._function(self.begins_with).replace(self.begins_with, "save"))
 
     def solved(self) -> Path:
-        """A script that solves it, made from the course's own function beside the reader's."""
-        path = self.path.with_name(f".{self.name}_solved.py")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self._script(self._function(self.solution)))
-        return path
+        """A script that solves it, made from the course's own function."""
+        return self.derived_solution(self._script(self._function(self.solution)))
 
     def _function(self, name: str) -> str:
         source = self.program.read_text()

@@ -2,7 +2,7 @@
 
 import math
 
-from bootcamp.classroom.exercises.functions import FunctionExercise
+from bootcamp.classroom.function_task import FunctionTask
 
 
 def lowest_stage(parameters, ranks, gigabytes, share):
@@ -44,7 +44,7 @@ def _stage_all_or_nothing(parameters, ranks, gigabytes, share):
     return _first_that_fits([16, 16 / ranks], parameters, share * gigabytes * 1e9)
 
 
-STAGE = FunctionExercise(
+STAGE = FunctionTask(
     "lowest_stage",
     task="Write lowest_stage(parameters, ranks, gigabytes, share): the lowest ZeRO stage, 0 to 3, "
     "whose state takes at most this share of a device of so many GB (1e9 bytes). Training is in 16 "
@@ -63,33 +63,19 @@ STAGE = FunctionExercise(
         (2e9, 8, 40, 0.6),
         (4e9, 16, 24, 0.5),
     ),
-    mistakes=(
-        (
-            _stage_without_the_share,
-            "That lets the state fill the whole device. Only the given share is for it, the rest "
-            "is for activations.",
-        ),
-        (
-            _stage_without_the_copy,
-            "That counts 8 bytes for the optimizer. In 16 bit it also keeps the parameters in "
-            "float32: 4 + 8 = 12.",
-        ),
-        (
-            _stage_that_begins_with_parameters,
-            "That shards the parameters first. ZeRO begins with what is largest and only the step "
-            "needs: the optimizer's state, then gradients, then parameters.",
-        ),
-        (
-            _stage_that_cuts_one_kind,
-            "That shards one kind in each stage. Stage 2 shards the gradients *and* what stage 1 "
-            "shards, stage 3 all three.",
-        ),
-        (
-            _stage_all_or_nothing,
-            "That divides everything from stage 1 on. Stage 1 divides the 12 bytes of the "
-            "optimizer alone, and only stage 3 all 16.",
-        ),
-    ),
+    mistakes={
+        "That lets the state fill the whole device. Only the given share is for it, the rest is "
+        "for activations.": _stage_without_the_share,
+        "That counts 8 bytes for the optimizer. In 16 bit it also keeps the parameters in float32: "
+        "4 + 8 = 12.": _stage_without_the_copy,
+        "That shards the parameters first. ZeRO begins with what is largest and only the step "
+        "needs: the optimizer's state, "
+        "then gradients, then parameters.": _stage_that_begins_with_parameters,
+        "That shards one kind in each stage. Stage 2 shards the gradients *and* what stage 1 "
+        "shards, stage 3 all three.": _stage_that_cuts_one_kind,
+        "That divides everything from stage 1 on. Stage 1 divides the 12 bytes of the optimizer "
+        "alone, and only stage 3 all 16.": _stage_all_or_nothing,
+    },
 )
 
 
@@ -151,7 +137,7 @@ def _saved(parts, note=True):
     return [f"__{rank}_0.distcp" for rank in parts] + [".metadata"] * note
 
 
-RESUME = FunctionExercise(
+RESUME = FunctionTask(
     "resume_from",
     task="Write resume_from(folders, ranks): the name of the checkpoint to go on from after a "
     "crash. folders has for each folder's name the list of its files, as a run of so many ranks "
@@ -168,38 +154,22 @@ RESUME = FunctionExercise(
         ({"step-20": _saved([0, 1, 2]), "step-40": _saved([0, 2])}, 3),
         ({"step-20": _saved([0, 1]), ".step-40.4711.part": _saved([0, 1])}, 2),
     ),
-    mistakes=(
-        (
-            lambda folders, ranks: max(folders),
-            "That takes the largest name, as a text. Look into the folders first: not all are "
-            "whole. Then compare numbers: as a text step-900 comes after step-1000.",
-        ),
-        (
-            _resume_from_the_largest_name,
-            "The names are compared as texts, and as a text step-900 comes after step-1000. "
-            "Compare the numbers.",
-        ),
-        (
-            _resume_from_the_newest,
-            "That is the newest folder, whole or not. Look what is inside: a save may have been "
-            "killed, or a rank's file lost.",
-        ),
-        (
-            _resume_without_counting_parts,
-            "A note .metadata is there, but not the file of each rank: the note says what was "
-            "written once, not what is still there.",
-        ),
-        (
-            _resume_without_the_note,
-            "Each rank's file is there, but .metadata is not. It is written last: without it a "
-            "rank may have been killed while it wrote, and nobody knows which piece lies where.",
-        ),
-        (
-            _resume_from_a_part,
-            "A name that begins with a dot and ends in .part is a save that was not given its "
-            "place: whoever wrote it was killed before.",
-        ),
-    ),
+    mistakes={
+        "That takes the largest name, as a text. Look into the folders first: not all are whole. "
+        "Then compare numbers: as a "
+        "text step-900 comes after step-1000.": lambda folders, ranks: max(folders),
+        "The names are compared as texts, and as a text step-900 comes after step-1000. Compare "
+        "the numbers.": _resume_from_the_largest_name,
+        "That is the newest folder, whole or not. Look what is inside: a save may have been "
+        "killed, or a rank's file lost.": _resume_from_the_newest,
+        "A note .metadata is there, but not the file of each rank: the note says what was written "
+        "once, not what is still there.": _resume_without_counting_parts,
+        "Each rank's file is there, but .metadata is not. It is written last: without it a rank "
+        "may have been killed while it wrote, "
+        "and nobody knows which piece lies where.": _resume_without_the_note,
+        "A name that begins with a dot and ends in .part is a save that was not given its place: "
+        "whoever wrote it was killed before.": _resume_from_a_part,
+    },
 )
 
 
@@ -231,7 +201,7 @@ def _steps_with_gradients(parameters, bytes_per_second, hosts, days_between_fail
     return steps_between_saves(*given)
 
 
-SAVES = FunctionExercise(
+SAVES = FunctionTask(
     "steps_between_saves",
     task="Write steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, "
     "step_seconds): after how many steps to save again. All ranks together write "
@@ -250,36 +220,24 @@ SAVES = FunctionExercise(
         (70e9, 1e11, 128, 400, 10.0),
         (405e9, 2e12, 2000, 250, 12.0),
     ),
-    mistakes=(
-        (
-            _steps_of_one_host,
-            "That waits for the failure of one host. With many of them one fails so many times as "
-            "often, and stops all.",
+    mistakes={
+        "That waits for the failure of one host. With many of them one fails so many times as "
+        "often, and stops all.": _steps_of_one_host,
+        "That saves 4 bytes for each parameter, the model alone. The optimizer's two averages are "
+        "8 more.": _steps_of_the_model_alone,
+        "That saves 16 bytes for each parameter. Gradients need not be saved: after a step they "
+        "are used up.": _steps_with_gradients,
+        "A factor of the root of 2 is missing: "
+        "on average a failure loses *half* of an interval.": lambda *given: (
+            steps_between_saves(*given) / math.sqrt(2)
         ),
-        (
-            _steps_of_the_model_alone,
-            "That saves 4 bytes for each parameter, the model alone. The optimizer's two averages "
-            "are 8 more.",
+        "Those are the seconds between two saves. How many steps are that?": lambda *given: (
+            steps_between_saves(*given) * given[-1]
         ),
-        (
-            _steps_with_gradients,
-            "That saves 16 bytes for each parameter. Gradients need not be saved: after a step "
-            "they are used up.",
+        "One time is in days and the other in seconds: a day has 86,400 of them.": lambda *given: (
+            steps_between_saves(*given) / math.sqrt(86400)
         ),
-        (
-            lambda *given: steps_between_saves(*given) / math.sqrt(2),
-            "A factor of the root of 2 is missing: on average a failure loses *half* of an "
-            "interval.",
-        ),
-        (
-            lambda *given: steps_between_saves(*given) * given[-1],
-            "Those are the seconds between two saves. How many steps are that?",
-        ),
-        (
-            lambda *given: steps_between_saves(*given) / math.sqrt(86400),
-            "One time is in days and the other in seconds: a day has 86,400 of them.",
-        ),
-    ),
+    },
 )
 
 
@@ -302,7 +260,7 @@ def _without_itself(rank, ranks, shard):
     return tuple([r for r in group if r != rank] for group in row_and_column(rank, ranks, shard))
 
 
-MESH = FunctionExercise(
+MESH = FunctionTask(
     "row_and_column",
     task="Write row_and_column(rank, ranks, shard): two lists, the ranks of this rank's row in the "
     "mesh of hybrid sharding, and those of its column. A row has shard ranks. Both lists have the "
@@ -313,27 +271,17 @@ MESH = FunctionExercise(
     "shard. The column begins at that place, and goes on in steps of shard.",
     solved_by=row_and_column,
     cases=((0, 4, 2), (5, 8, 4), (6, 8, 2), (9, 12, 3)),
-    mistakes=(
-        (
-            lambda rank, ranks, shard: row_and_column(rank, ranks, shard)[::-1],
-            "Row and column have changed places. The row comes first: the ranks that hold one copy "
-            "together.",
+    mistakes={
+        "Row and column have changed places. The row comes first: the ranks that hold one copy "
+        "together.": lambda rank, ranks, shard: row_and_column(rank, ranks, shard)[::-1],
+        "That mesh is filled column by column, so a row has ranks of several hosts, and all "
+        "gathering crosses the link. Fill it row by row.": _filled_by_columns,
+        "Those are shard rows. shard is how many ranks a row has.": lambda rank, ranks, shard: (
+            row_and_column(rank, ranks, ranks // shard)
         ),
-        (
-            _filled_by_columns,
-            "That mesh is filled column by column, so a row has ranks of several hosts, and all "
-            "gathering crosses the link. Fill it row by row.",
-        ),
-        (
-            lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard),
-            "Those are shard rows. shard is how many ranks a row has.",
-        ),
-        (
-            _without_itself,
-            "The rank itself is missing: it holds a part of its copy, and averages its own "
-            "gradients too.",
-        ),
-    ),
+        "The rank itself is missing: it holds a part of its copy, and averages its own gradients "
+        "too.": _without_itself,
+    },
 )
 
 TASKS = [STAGE, RESUME, SAVES, MESH]

@@ -1,33 +1,34 @@
 """An exercise whose answer is one function that the reader writes in a cell."""
 
+import contextlib
 import copy
 import inspect
+import io
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from bootcamp.classroom.exercise import NotTried, Shown, Task, Wrong
+from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
 
 
 @dataclass(frozen=True)
-class FunctionExercise(Task):
+class FunctionTask(Task):
     """The reader's function must give what `solved_by` gives, on every case.
 
     cases: the arguments of each call. within: the relative error that a number may have.
     unit: of what the function returns, for the message.
-    mistakes: functions that go wrong as readers do, each with what to say to whoever goes wrong in
-    the same way; they are compared on all cases.
+    mistakes: what to say -> a function that goes wrong as readers do. A reader hears it whose
+    function gives the same on all cases.
     """
 
     solved_by: Callable
     cases: tuple[tuple, ...]
     unit: str = ""
     within: float = 1e-3
-    mistakes: tuple[tuple[Callable, str], ...] = ()
+    mistakes: dict[str, Callable] = field(default_factory=dict)
 
     def attempt(self, given: Callable | None) -> str:
-        """Hold the reader's function against the solution. Raises Wrong."""
+        """Compare the reader's function with the solution. Raises Wrong."""
         if given is None:
             raise NotTried("your function as the second argument", "no function")
         if not callable(given):
@@ -44,14 +45,29 @@ class FunctionExercise(Task):
         return f"all {len(right)} cases come out right."
 
     def _call(self, given: Callable, case: tuple):
+        call, arguments, printed = _said_call(given, case), copy.deepcopy(case), io.StringIO()
         try:
-            answer = given(*copy.deepcopy(case))
+            with contextlib.redirect_stdout(printed):
+                answer = given(*arguments)
         except Exception as error:
-            call = _said_call(given, case)
             raise Wrong(f"{call} to return a value", f"{type(error).__name__}: {error}") from None
+        finally:
+            print(printed.getvalue(), end="")
+        if answer is None and printed.getvalue().strip():
+            raise Wrong(
+                f"{call} to return a value",
+                f"None, and printed: {printed.getvalue().split()[0]}",
+                "print shows a value to you, only return gives it to the code that calls.",
+            )
         if answer is None or answer is Ellipsis:
             raise NotTried(
                 "a value from your function", "None: it is not written yet, or lacks return"
+            )
+        if not same(arguments, case, 0):
+            raise Wrong(
+                f"{call} to leave its arguments as they are",
+                f"it turned them into {', '.join(map(repr, arguments))}",
+                "The code that calls still needs its list: work on a copy, list(...) makes one.",
             )
         return answer
 
@@ -60,7 +76,7 @@ class FunctionExercise(Task):
         return [function(*copy.deepcopy(case)) for case in self.cases]
 
     def _known_mistake(self, answers: list) -> str:
-        for mistaken, says in self.mistakes:
+        for says, mistaken in self.mistakes.items():
             would = self._all(mistaken)
             if all(same(a, b, self.within) for a, b in zip(answers, would, strict=True)):
                 return says
@@ -70,7 +86,7 @@ class FunctionExercise(Task):
         text = f"{value:,.6g}" if isinstance(value, float) else repr(value)
         return f"{text} {self.unit}".strip()
 
-    def solution_shown(self, path: Path | None = None) -> Shown:
+    def solution_shown(self) -> Shown:
         """The solution's source."""
         return Shown(inspect.getsource(self.solved_by))
 

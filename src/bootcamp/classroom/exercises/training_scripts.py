@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from bootcamp.classroom.exercise import Exercise
-from bootcamp.classroom.exercises.saving import SaveExercise
+from bootcamp.classroom.exercises.saving import SaveTask
+from bootcamp.classroom.script_task import HANG_SECONDS, ScriptTask
 from bootcamp.experiments.equality import Proof, baseline, compare
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
@@ -12,7 +12,7 @@ from bootcamp.paths import LOGS
 def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
     """What is wrong with an accumulation that is right only while its parts are equally large."""
     flags = {"steps": 3, "optimizer": "sgd"}
-    run = launch.launch(path, 1, micro_batches=5, quiet=True, hang_seconds=30, **flags)
+    run = launch.launch(path, 1, micro_batches=5, quiet=True, hang_seconds=HANG_SECONDS, **flags)
     if not compare(run, baseline(**flags)).failed:
         return ""
     return (
@@ -38,7 +38,7 @@ def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
     own_seeds.parent.mkdir(parents=True, exist_ok=True)
     own_seeds.write_text("\n".join(lines) + "\n")
     flags = {"steps": 2, "optimizer": "sgd"}
-    run = launch.launch(own_seeds, 2, quiet=True, hang_seconds=30, **flags)
+    run = launch.launch(own_seeds, 2, quiet=True, hang_seconds=HANG_SECONDS, **flags)
     if not compare(run, baseline(**flags)).failed:
         return ""
     return (
@@ -63,7 +63,7 @@ def something_is_whole(path: Path, proofs: list[Proof]) -> str:
 def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
     """What is wrong with a plan under --sequence-parallel, where a sum is cut along the text."""
     optimizer = proofs[0].run.config["optimizer"]
-    flags = {"steps": 5, "optimizer": optimizer, "quiet": True, "hang_seconds": 30}
+    flags = {"steps": 5, "optimizer": optimizer, "quiet": True, "hang_seconds": HANG_SECONDS}
     run = launch.launch(path, 2, sequence_parallel=True, raises=False, **flags)
     if run.status == "ok" and not compare(run, proofs[0].baseline).failed:
         return ""
@@ -81,7 +81,7 @@ def mesh_is_wrong(path: Path, proofs: list[Proof]) -> str:
     """
     proved = proofs[0]
     model = proved.baseline.ranks[0]["parameter_bytes"]
-    flags = {"steps": 5, "quiet": True, "hang_seconds": 30}
+    flags = {"steps": 5, "quiet": True, "hang_seconds": HANG_SECONDS}
     placed = {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": 2}
     runs = [proved.run, *(launch.launch(path, 4, shard=k, **placed, **flags) for k in (1, 2))]
     for run in runs:
@@ -103,7 +103,7 @@ def mesh_is_wrong(path: Path, proofs: list[Proof]) -> str:
 
 
 TASKS = [
-    Exercise(
+    ScriptTask(
         "first_run",
         task="Exercise of notebook 00: this script reads data and computes a loss, but learns "
         "nothing.\nOne line is missing.",
@@ -114,7 +114,7 @@ TASKS = [
         "the call that moves every parameter along its gradient: a method of the "
         "optimizer.",
     ),
-    Exercise(
+    ScriptTask(
         "training_loop",
         task="Exercise of notebook 01: write the heart of the training loop.\n"
         "Three lines are missing.",
@@ -125,30 +125,25 @@ TASKS = [
         stronger="In this order: the optimizer sets the old gradients to zero, the loss "
         "computes new ones with backward(), the optimizer takes its step.",
     ),
-    Exercise(
+    ScriptTask(
         "to_the_gpu",
         task="Exercise of notebook 02: move this training to whatever device --device names.",
         solution="gpu",
         rehearse=True,
-        errors=(
-            (
-                "is not on the expected device",
-                "In this rehearsal the device is meta, which stands for a GPU. Two tensors met, "
-                "one there and one still on the CPU. tensor.to(device) returns the moved tensor "
-                "and leaves the old one where it was: keep what it returns.",
-            ),
-            (
-                "--device: invalid choice",
-                "config.parse() of the baseline allows the CPU only: call it without devices=.",
-            ),
-        ),
+        errors={
+            "is not on the expected device": "In this rehearsal the device is meta, which stands "
+            "for a GPU. Two tensors met, one there and one still on the CPU. tensor.to(device) "
+            "returns the moved tensor and leaves the old one where it was: keep what it returns.",
+            "--device: invalid choice": "config.parse() of the baseline allows the CPU only: call "
+            "it without devices=.",
+        },
         hint="Let config.parse() accept every device, then move two things to "
         "torch.device(args.device): the model once, the batch in every step.",
         stronger="device = torch.device(args.device) at the top; model.to(device) before the "
         "optimizer is built; in the loop both inputs and targets go through "
         ".to(device).",
     ),
-    Exercise(
+    ScriptTask(
         "data_parallel",
         task="Exercise of notebook 04: make this script train on several ranks.",
         solution="ddp",
@@ -160,7 +155,7 @@ TASKS = [
         "dist.get_world_size(); DistributedDataParallel(model) before the "
         "optimizer; dist.all_reduce on the loss, divided by world.",
     ),
-    Exercise(
+    ScriptTask(
         "thread_replicas",
         task="Exercise of notebook 03: DataParallel by hand, without its last phase.\n"
         "The replicas have their gradients, the model that is trained has none.",
@@ -171,45 +166,37 @@ TASKS = [
             "strict=True):",
             "parameter.grad = sum(replica.grad for replica in copies)",
         ),
-        errors=(
-            (
-                "'NoneType' and 'Tensor'",
-                "The model's own gradients are None, for only its copies have computed. Set "
-                "parameter.grad, do not add to it.",
-            ),
-        ),
+        errors={
+            "'NoneType' and 'Tensor'": "The model's own gradients are None, for only its copies "
+            "have computed. Set parameter.grad, do not add to it.",
+        },
         hint="Walk through model.parameters() and the replicas' parameters side by side: "
         "zip() does that.\nThe loss is the mean over the whole batch already: are the "
         "replicas' gradients to be summed or averaged?",
         stronger="For each parameter and its copies: parameter.grad = the sum of the copies' "
         ".grad. The loss was a mean over the whole batch, so nothing is divided.",
     ),
-    Exercise(
+    ScriptTask(
         "own_hook",
         task="Exercise of notebook 04b: HOOKS lacks its first entry, a communication hook that "
         'averages exactly.\nWrite it, and enter it under the name "none".',
         solution="ddp_options",
         takes_out=('"none": default_hooks.allreduce_hook,',),
         ranks=2,
-        errors=(
-            (
-                "must return a torch.futures.Future",
-                "The hook has to return at once, with a future of the averaged bucket: "
-                "dist.all_reduce(..., async_op=True).get_future().",
-            ),
-            (
-                "expected the hook result is a PyObject",
-                "The value of all_reduce's future is a list with one tensor. DDP wants the tensor: "
-                "return future.then(lambda done: done.value()[0]).",
-            ),
-        ),
+        errors={
+            "must return a torch.futures.Future": "The hook has to return at once, with a future "
+            "of the averaged bucket: dist.all_reduce(..., async_op=True).get_future().",
+            "expected the hook result is a PyObject": "The value of all_reduce's future is a list "
+            "with one tensor. DDP wants the tensor: return future.then(lambda done: "
+            "done.value()[0]).",
+        },
         hint="Take bf16_compress as the model and leave the compression out. Summing is not "
         "averaging, and the hook returns a future of the averaged bucket.",
         stronger="def average(state, bucket): divide bucket.buffer() by the world size, "
         "all-reduce it with async_op=True, and return get_future().then(lambda "
         "future: future.value()[0]).",
     ),
-    Exercise(
+    ScriptTask(
         "accumulate",
         task="Exercise of notebook 02: gradient accumulation, with the heart of its inner loop "
         "taken out.\nEach part of the batch has to be trained on; their sum has to be the "
@@ -226,24 +213,19 @@ TASKS = [
         "at once, inside the inner loop, so that a part's activations are freed "
         "before the next one.",
     ),
-    Exercise(
+    ScriptTask(
         "ranks_of_two_devices",
         task="Exercise of notebook 06: make this script train on several ranks, each with its "
         "model on two devices.",
         solution="ddp_mp",
         ranks=2,
-        errors=(
-            (
-                "device_ids and output_device arguments",
-                "device_ids names the one device that has the whole model. This one has two, and "
-                "moves everything itself: leave device_ids at None.",
-            ),
-            (
-                "'DistributedDataParallel' object is not subscriptable",
-                "The model was wrapped before it was cut, and the wrapper has no stages: move "
-                "both halves first.",
-            ),
-        ),
+        errors={
+            "device_ids and output_device arguments": "device_ids names the one device that has "
+            "the whole model. This one has two, and moves everything itself: leave device_ids at "
+            "None.",
+            "'DistributedDataParallel' object is not subscriptable": "The model was wrapped before "
+            "it was cut, and the wrapper has no stages: move both halves first.",
+        },
         hint="Join a process group, take rank and world from it, wrap the model after its "
         "halves were moved, and average the loss. DDP need not know any device: device_ids "
         "stays None.",
@@ -251,7 +233,7 @@ TASKS = [
         "world, DistributedDataParallel(model) without device_ids, the all-reduce "
         "of the loss.",
     ),
-    Exercise(
+    ScriptTask(
         "pipeline",
         task="Exercise of notebook 06b: a pipeline without the heart of its loop.\n"
         "The schedule is made. Who gives it the inputs, who the targets, and who gets losses?",
@@ -264,28 +246,21 @@ TASKS = [
             "schedule.step(*given)",
         ),
         ranks=2,
-        errors=(
-            (
-                "target required for last stage",
-                "The rank with the last stage computes the loss: it has to pass target=targets.",
-            ),
-            (
-                "missing 1 required positional argument: 'input'",
-                "The rank with the first stage has to pass the inputs; nobody sends them to it.",
-            ),
-            (
-                "the ranks hang",
-                "A rank waits for another's output or gradient: every rank has to call "
-                "schedule.step once in each step, not only the first or the last.",
-            ),
-        ),
+        errors={
+            "target required for last stage": "The rank with the last stage computes the loss: it "
+            "has to pass target=targets.",
+            "missing 1 required positional argument: 'input'": "The rank with the first stage has "
+            "to pass the inputs; nobody sends them to it.",
+            "the ranks hang": "A rank waits for another's output or gradient: every rank has to "
+            "call schedule.step once in each step, not only the first or the last.",
+        },
         hint="Every rank calls schedule.step once in a step. Which rank has inputs to pass, which "
         "one needs the targets, and where do losses come from? first_here and last_here tell you.",
         stronger="if last_here: schedule.step(*given, target=targets, losses=losses), else: "
         "schedule.step(*given), where given is (inputs,) with the first stage and "
         "() elsewhere.",
     ),
-    Exercise(
+    ScriptTask(
         "with_horovod",
         task="horovodrun --gloo -np 2 python notebooks/work/with_horovod.py --device cpu\n\n"
         "Exercise of notebook 05: turn this DDP script into a Horovod script.\n"
@@ -302,7 +277,7 @@ TASKS = [
         "hvd.broadcast_parameters(model.state_dict(), root_rank=0); "
         "hvd.allreduce(loss, name=...).",
     ),
-    Exercise(
+    ScriptTask(
         "split_the_blocks",
         task="Exercise of notebook 06c: this plan splits the first matrix of each pair by its "
         "columns.\nThe plan for the second ones is missing, and so is every sum.",
@@ -313,45 +288,37 @@ TASKS = [
         ),
         ranks=2,
         also=sums_forget_the_text,
-        errors=tuple(
-            (
-                words,
-                "A matrix has met an input of another size. query, key, value and up leave on "
-                "each rank only some of their outputs. attention.out and down read those, so both "
-                "must be in the plan, split by rows.",
-            )
-            for words in ("shapes cannot be multiplied", "must have same reduction dim")
+        errors=dict.fromkeys(
+            ("shapes cannot be multiplied", "must have same reduction dim"),
+            "A matrix has met an input of another size. query, key, value and up leave on each "
+            "rank only some of their outputs. attention.out and down read those, so both must be "
+            "in the plan, split by rows.",
         ),
         hint="Two modules of a block read what a column split has left on each rank: their "
         "matrices are split by rows. The sum over the ranks comes out laid out as `between`.",
         stronger='Two entries of the plan, "attention.out" and "down", both '
         "RowwiseParallel(output_layouts=between).",
     ),
-    Exercise(
+    ScriptTask(
         "fully_sharded",
         task="Exercise of notebook 07: make this DDP script fully sharded with FSDP2.",
         solution="fsdp",
         ranks=2,
         also=something_is_whole,
-        errors=(
-            (
-                "does not have a sharding strategy registered",
-                "DistributedDataParallel is still around the model, and wants to send parameters "
-                "that are parts now. fully_shard averages gradients by itself: leave DDP out.",
-            ),
-            (
-                "Invariant encountered: value was None",
-                "The whole model was sharded before its blocks. Begin inside: each block first, "
-                "then the model, which takes what is left.",
-            ),
-        ),
+        errors={
+            "does not have a sharding strategy registered": "DistributedDataParallel is still "
+            "around the model, and wants to send parameters that are parts now. fully_shard "
+            "averages gradients by itself: leave DDP out.",
+            "Invariant encountered: value was None": "The whole model was sharded before its "
+            "blocks. Begin inside: each block first, then the model, which takes what is left.",
+        },
         hint="fully_shard takes DDP's place. What is one unit of it in this model, and what is "
         "left over? Which comes first, the sharding or the optimizer?",
         stronger="for block in model[1:-1]: fully_shard(block); then fully_shard(model). No "
         "DistributedDataParallel, and no parameter that is taken from the model "
         "before.",
     ),
-    SaveExercise(
+    SaveTask(
         "save_for_good",
         task="Exercise of notebook 07b: save a state so that a kill at any moment leaves a "
         "good file.\nstate is a dictionary for torch.save, path a pathlib.Path. The file at "
@@ -363,7 +330,7 @@ TASKS = [
         "torch.save(state, file), file.flush(), os.fsync(file.fileno()); then "
         "os.replace(beside, path).",
     ),
-    Exercise(
+    ScriptTask(
         "two_axes",
         task="Exercise of notebook 08: hybrid sharding without its mesh.\n"
         "The ranks of a row, args.shard of them, hold one copy of the model together.",
@@ -374,13 +341,10 @@ TASKS = [
         ),
         ranks=4,
         also=mesh_is_wrong,
-        errors=(
-            (
-                "bigger than default world size",
-                "The mesh has more places than there are ranks: rows times columns is the world "
-                "size.",
-            ),
-        ),
+        errors={
+            "bigger than default world size": "The mesh has more places than there are ranks: rows "
+            "times columns is the world size.",
+        },
         hint="A mesh of two axes, the first for the copies, the second for the parts of one. "
         "How many rows does it have, how many columns? init_device_mesh fills the rows one "
         "after another.",

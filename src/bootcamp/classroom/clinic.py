@@ -1,0 +1,236 @@
+"""Lesson 12: broken scripts that people copy. See one fail, say why, fix it.
+
+    exercise.start("clinic_summed")      writes the broken script for the reader
+    clinic.examine("clinic_summed")      runs the reader's script and shows what happens
+    clinic.diagnose("clinic_summed")     asks what it is; with a letter, answers
+    exercise.check("clinic_summed")      runs the reader's script and judges what it does
+
+The scripts are in src/snippets/clinic/, beside them what is asked of each (cases.toml) and what
+runs and observes them (_observe.py). clinic_judges.py has the judges.
+"""
+
+import ast
+import json
+import textwrap
+import tomllib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+from bootcamp.classroom import clinic_judges, errors
+from bootcamp.classroom.script_task import ScriptTask
+from bootcamp.classroom.tasks import Plain, Shown, Wrong, told
+from bootcamp.launcher import launch
+from bootcamp.paths import SRC
+from bootcamp.records.runs import Run
+from bootcamp.table import Table
+
+WARD = SRC / "snippets" / "clinic"
+OBSERVE = WARD / "_observe.py"
+HANG_SECONDS = 8  # a loaded machine may need some for a script that does not hang
+OTHER_SEED = 1  # added to a script's own
+RUNS_TO_ITS_END = "a script that runs to its end"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One answer to a diagnosis, and the reply to it."""
+
+    text: str
+    reply: str
+    right: bool = False
+
+
+@dataclass(frozen=True)
+class Case(ScriptTask):
+    """A broken script; cases.toml explains the fields."""
+
+    file: str = ""
+    ranks: int = 2
+    judge: Callable[[clinic_judges.Observed], str] = None
+    question: str = ""
+    options: tuple[Option, ...] = ()
+    fix: dict[str, str] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()
+    shown_on: tuple[int, ...] = ()
+    flags: dict = field(default_factory=dict)
+
+    @property
+    def broken(self) -> Path:
+        """The script as the reader meets it."""
+        return WARD / f"{self.file}.py"
+
+    @property
+    def current(self) -> Path:
+        """The reader's script; the broken one if they have none."""
+        return self.path if self.path.exists() else self.broken
+
+    @property
+    def owner_says(self) -> str:
+        """What the script's owner says about it."""
+        return " ".join(self.task.split('"')[1].split())
+
+    def starting_point(self) -> str:
+        """The broken script as it is: that it is broken is what the reader starts from."""
+        return self.broken.read_text()
+
+    def solved(self) -> Path:
+        """A script that solves it."""
+        return self.derived_solution(changed(self.starting_point(), self.fix))
+
+    def tried(self, path: Path) -> str:
+        """Run a script and judge what it did. Raises Wrong."""
+        return self.judge(Trial(self, path))
+
+    def run(self, path: Path, ranks: int, **flags) -> Run:
+        """One run of a script under observation; its record, also if it failed."""
+        flags = {"file": path, "keep": ",".join(self.keep), **self.flags, **flags}
+        how = {"device": "cpu", "finishes": False, "quiet": True, "raises": False}
+        return launch.launch(OBSERVE, ranks, hang_seconds=HANG_SECONDS, **how, **flags)
+
+    def observe(self, path: Path, ranks: int, **flags) -> list[dict]:
+        """What was observed of each rank. Raises Wrong if the script did not end well."""
+        run = self.run(path, ranks, **flags)
+        if run.status != "ok":
+            raise failed(run.summary["error"], path, ranks)
+        return [_observed(run, rank) for rank in range(ranks)]
+
+
+def changed(text: str, changes: dict[str, str]) -> str:
+    """A text with pieces of it replaced. Raises ValueError for one that is not there just once."""
+    for old, new in changes.items():
+        if text.count(old) != 1:
+            raise ValueError(f"{old!r} is there {text.count(old)} times, not once")
+        text = text.replace(old, new)
+    return text
+
+
+class Trial(clinic_judges.Observed):
+    """A script that is being judged: it is run for what the judge asks."""
+
+    def __init__(self, case: Case, path: Path):
+        self.case, self.path = case, path
+
+    @cached_property
+    def ranks(self) -> list[dict]:
+        return self.case.observe(self.path, self.case.ranks)
+
+    @cached_property
+    def reseeded(self) -> dict:
+        return self.case.observe(self.path, 1, seed_offset=OTHER_SEED)[0]
+
+    @property
+    def fixed(self) -> dict:
+        return _fixed(self.case.file, self.case.ranks)
+
+    @property
+    def alone(self) -> dict:
+        return _fixed(self.case.file, 1)
+
+
+@cache
+def _fixed(file: str, ranks: int) -> dict:
+    """What rank 0 of a fixed script does; run once in a kernel."""
+    return CASES[file].observe(CASES[file].solved(), ranks)[0]
+
+
+def failed(error: dict, path: Path, ranks: int) -> Wrong:
+    """Why a run counts as wrong: the end of its error, and what the index has to say to it."""
+    expected = RUNS_TO_ITS_END if ranks == 1 else f"{RUNS_TO_ITS_END} on {ranks} ranks"
+    entry = errors.find(f"{error['message']}\n{error['traceback']}")
+    meaning = f"{entry.means} {entry.fix}" if entry else ""
+    return Wrong(expected, f"an error.\n{told(error, path)}", meaning)
+
+
+def _observed(run: Run, rank: int) -> dict:
+    lines = [line for line in run.output(rank).splitlines() if line.startswith('{"observed"')]
+    if not lines:
+        raise Wrong(RUNS_TO_ITS_END, f"rank {rank} left before its end: nothing was seen of it")
+    return json.loads(lines[-1])["observed"]
+
+
+def _read_case(file: str, content: dict) -> Case:
+    """A case of cases.toml; its task is what the script says of itself."""
+    said = ast.get_docstring(ast.parse((WARD / f"{file}.py").read_text()))
+    content |= {
+        "judge": getattr(clinic_judges, content["judge"]),
+        "options": tuple(Option(**option) for option in content["options"]),
+        "fix": {piece["old"]: piece["new"] for piece in content["fix"]},
+    }
+    return Case(f"clinic_{file}", task=said.partition("\n\n")[2], file=file, **content)
+
+
+CASES = {
+    file: _read_case(file, content)
+    for file, content in tomllib.loads((WARD / "cases.toml").read_text()).items()
+}
+TASKS = list(CASES.values())
+
+
+def _find(name: str) -> Case:
+    return CASES[name.removeprefix("clinic_")]
+
+
+def examine(name: str) -> Plain:
+    """Run the reader's script (the broken one, if they have none) and show what happens."""
+    case, lines = _find(name), []
+    for ranks in case.shown_on or (case.ranks,):
+        run = case.run(case.current, ranks)
+        lines += [f"On {ranks} rank{'s' * (ranks > 1)}:"]
+        said = _printed(run, ranks)
+        said += told(run.summary["error"], case.current).splitlines() if run.status != "ok" else []
+        lines += [textwrap.indent(textwrap.fill(line, 94), "    ") for line in said if line]
+    return Plain("\n".join(lines))
+
+
+def _printed(run: Run, ranks: int) -> list[str]:
+    outs = [run.folder / "ranks" / f"{rank}.out" for rank in range(ranks)]
+    lines = [line for out in outs if out.exists() for line in out.read_text().splitlines()]
+    return [line for line in lines if not line.startswith('{"observed"')]
+
+
+def show(name: str) -> Shown:
+    """The reader's script (the broken one, if they have none), to read it."""
+    return Shown(_find(name).current.read_text())
+
+
+def observe(name: str) -> list[dict]:
+    """What can be seen of each rank of a broken script that ends by itself."""
+    case = _find(name)
+    return case.observe(case.broken, case.ranks)
+
+
+def waiting_room() -> Table:
+    """All broken scripts, each with what its owner says about it."""
+    return Table([{"program": case.file, "its owner says": case.owner_says} for case in TASKS])
+
+
+def ward_round() -> Table:
+    """Run all broken scripts, some at once, and note how each ends."""
+    with ThreadPoolExecutor(3) as pool:
+        runs = list(pool.map(lambda case: case.run(case.broken, case.ranks), TASKS))
+    return Table([_bedside(*pair) for pair in zip(TASKS, runs, strict=True)], "As they came in")
+
+
+def _bedside(case: Case, run: Run) -> dict:
+    error = run.summary.get("error") or {"kind": None}
+    ended = {None: "by itself", "hang": "not at all"}.get(error["kind"], "with an error")
+    said = told(error, case.broken).splitlines()[0] if error["kind"] else ""
+    return {"script": case.file, "ranks": case.ranks, "ended": ended, "it said": said[:90]}
+
+
+def diagnose(name: str, answer: str | None = None) -> Plain:
+    """Ask what is wrong with a script; with a letter, say whether that is it, and why not."""
+    case = _find(name)
+    letters = dict(zip("abcdefgh", case.options, strict=False))
+    if answer is None:
+        asked = [f"{letter}) {option.text}" for letter, option in letters.items()]
+        none_yet = 'Your diagnosis: none yet. Give a letter, such as answer="a".'
+        return Plain("\n".join([case.question, *asked, none_yet]))
+    chosen = letters.get(str(answer).strip().lower())
+    if chosen is None:
+        quoted = ", ".join(f'"{letter}"' for letter in letters)
+        return Plain(f"{answer!r} is none of the answers: give one of {quoted}, with its quotes.")
+    return Plain(f"{chosen.text}\n{'Yes' if chosen.right else 'No'}. {chosen.reply}")

@@ -1,0 +1,110 @@
+"""A task on a training script: the reader edits it, the checker trains with it and compares."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bootcamp.classroom.tasks import Task, Wrong, check_syntax, failures_explained
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.paths import LOGS, WORK
+from bootcamp.scripts import family
+
+PLACE = "# YOUR TURN: lines are missing here"
+HANG_SECONDS = 30  # a step of these tiny runs takes milliseconds
+
+
+@dataclass(frozen=True)
+class ScriptTask(Task):
+    """A task whose solution is a script of the family.
+
+    takes_out: lines of the solution that the reader is to find again; empty means that the starting
+    point is the solution's parent. ranks: how many the checker starts. rehearse: also run it on the
+    meta device, where a tensor that was not moved is an error. also: looks at more than equality,
+    for a script that trains right; given it and the proofs of its runs, it says what is wrong, or
+    nothing. errors: see failures_explained.
+    """
+
+    solution: str = ""
+    takes_out: tuple[str, ...] = ()
+    ranks: int = 1
+    rehearse: bool = False
+    also: Callable[[Path, list[equality.Proof]], str] | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The reader's script."""
+        return WORK / f"{self.name}.py"
+
+    def starting_point(self) -> str:
+        """The text that the reader starts from."""
+        solution = family.SCRIPTS[self.solution]
+        if not self.takes_out:
+            return with_docstring(family.SCRIPTS[solution.parent].path.read_text(), self.task)
+        lines, place_left = [], True
+        for line in solution.path.read_text().splitlines():
+            if line.strip() in self.takes_out:
+                if place_left:
+                    lines.append(line[: len(line) - len(line.lstrip())] + PLACE)
+                    place_left = False
+                continue
+            lines.append(line)
+        return with_docstring("\n".join(lines) + "\n", self.task)
+
+    def solved(self) -> Path:
+        """A script that solves it."""
+        return family.SCRIPTS[self.solution].path
+
+    def derived_solution(self, text: str) -> Path:
+        """Write a solution that no file of the course has as it is."""
+        path = LOGS / "variants" / f"{self.name}_solution.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def attempt(self, given: Path) -> str:
+        """Run a script and compare it with the baseline. Raises Wrong."""
+        check_syntax(given)
+        with failures_explained(self.errors):
+            return self.tried(given)
+
+    def tried(self, path: Path) -> str:
+        """As attempt; may also raise NotTheSame, ValueError or LaunchError."""
+        if self.rehearse:
+            _rehearse(path)
+        proofs = equality.prove(path, self.ranks, steps=5, hang_seconds=HANG_SECONDS)
+        self.look_further(path, proofs)
+        return (
+            "the same training as the baseline with both optimizers. "
+            f"The largest difference of any step's loss is {worst_loss(proofs):.1e}."
+        )
+
+    def look_further(self, path: Path, proofs: list[equality.Proof]) -> None:
+        """Raise Wrong for what `also` finds in a script that trains the same as the baseline."""
+        if self.also and (wrong := self.also(path, proofs)):
+            raise Wrong("more than the same training", f"it trains the same, but {wrong}")
+
+
+def with_docstring(text: str, task: str) -> str:
+    """A script's text with its docstring replaced by the task."""
+    return f'"""{task}"""' + text.split('"""', 2)[2]
+
+
+def worst_loss(proofs: list[equality.Proof]) -> float:
+    """The largest difference of any step's loss between a run and its baseline."""
+    return max(
+        abs(a - b)
+        for proof in proofs
+        for a, b in zip(proof.run.losses, proof.baseline.losses, strict=True)
+    )
+
+
+def _rehearse(path: Path) -> None:
+    """Every tensor must be on the device that --device names, here one that holds no numbers."""
+    rank = launch.launch(path, 1, device="meta", steps=1, quiet=True).ranks[0]
+    found = rank["parameter_device"]
+    if found != "meta":
+        raise equality.NotTheSame(f"with --device meta the model was on {found}: it was not moved.")
+    if rank["activation_devices"] != ["meta"]:
+        raise equality.NotTheSame("with --device meta a part of the batch was not moved.")
