@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bootcamp.classroom import errors, exercise
-from bootcamp.classroom.exercises import clinic
+from bootcamp.classroom import clinic, errors, exercise, script_task
 
 pytestmark = pytest.mark.timeout(600)  # one fixture runs all cases; a loaded machine takes long
 
@@ -94,7 +93,7 @@ WRONG = {
     ],
     "summed": [
         ({"MEND": "", "loss.backward()": "(loss / world).backward()"}, "Divide once"),
-        ({"lr=0.1": "lr=0.1 / world"}, "Mend the gradient"),
+        ({"lr=0.1": "lr=0.1 / world"}, "Correct the gradient"),
         ({SUM: "        parameter.grad /= world\n"}, "The all-reduce must stay"),
     ],
     "sometimes_unused": [
@@ -102,11 +101,16 @@ WRONG = {
         ({"self.second = nn.Linear(16, 1)": "self.second = nn.Linear(16, 1).requires_grad_(False)"},
          "a second head that learns"),
         ({"DistributedDataParallel(TwoHeads())": "TwoHeads()"}, "Nobody brings the ranks together"),
+        ({"step % 2 == 1": "True"}, "as one device trains them"),
     ],
     "evaluated_on_rank_0": [
         ({"MEND": "", "        model.eval()\n": ""}, "model.eval() comes before"),
         ({"MEND": "", "    dist.barrier()": "        dist.barrier()"}, "on some ranks only"),
         ({WRAP: ""}, "The training itself still needs DDP"),
+        ({"MEND": "", "loss = nn.functional.mse_loss(model.module(valid), valid.sum(dim=1, "
+          "keepdim=True))": "loss = torch.tensor(0.0)"}, "losses have to be averaged"),
+        ({"model(valid), valid.sum": "model.module(valid[rank::world]), valid[rank::world].sum"},
+         "losses have to be averaged"),
     ],
     "own_start": [
         ({"torch.manual_seed(rank)": "torch.manual_seed(0)"}, "both ranks draw the same numbers"),
@@ -119,8 +123,9 @@ WRONG = {
     "own_loss": [
         ({"MEND": "", "loss.detach() / world": "loss.detach()"}, "is it a sum"),
         ({"if loss.item() < 0.5": "if rank == 0 and loss.item() < 0.5"}, "not agree when to stop"),
-        ({"MEND": "", "loss.detach() / world": "loss.detach()", "dist.all_reduce(mean)":
-          "dist.all_reduce(mean, dist.ReduceOp.MIN)"}, "or the loss of one rank"),
+        ({"MEND": "", "        break\n": "        pass\n"}, "the loss does not decide any more"),
+        ({"range(200)": "range(12)", "        break\n": "        pass\n"},
+         "the loss does not decide any more"),
     ],
 }  # fmt: skip
 
@@ -129,16 +134,31 @@ OPENED = """        with open("checkpoint.pt", "wb") as file:
 """
 LAST = 'print(f"rank {rank}: the loss of its share is {loss.item():.3f}\\n", end="")\n'
 # other ways of mending that are as right
+DECIDES = "    if loss.item() < 0.5:\n"
+ALL_RANDOM_STATES = """    states = [None] * world
+    dist.all_gather_object(states, state["random"])
+"""
 RIGHT = {
-    "saved_by_all": {"MEND": "", '        torch.save(state, "checkpoint.pt")\n': OPENED},
-    "wrapped_twice": {"MEND": "", LAST: f"{LAST}dist.destroy_process_group()\n"},
-}
+    "saved_by_all": [
+        {"MEND": "", f"        {MINE}\n": OPENED},
+        {"MEND": "", "    if rank == 0:\n": f"{ALL_RANDOM_STATES}    if rank == 0:\n"},
+    ],
+    "wrapped_twice": [{"MEND": "", LAST: f"{LAST}dist.destroy_process_group()\n"}],
+    "own_loss": [
+        {DECIDES: "    first = loss.detach()\n    dist.broadcast(first, src=0)\n"
+         "    if first.item() < 0.5:\n"},
+        {DECIDES: "    largest = loss.detach()\n    dist.all_reduce(largest, dist.ReduceOp.MAX)\n"
+         "    if largest.item() < 0.5:\n"},
+        {DECIDES: "    small = (loss.detach() < 0.5).int()\n    dist.all_reduce(small)\n"
+         "    if small.item() > 0:\n"},
+    ],
+}  # fmt: skip
 
 
 def attempt(case, changes, path):
     """A reader's script: the broken one with changes, after those of the solution for MEND."""
     changes = dict(changes)
-    mended = case.mend if "MEND" in changes else {}
+    mended = case.fix if "MEND" in changes else {}
     changes.pop("MEND", None)
     path.write_text(clinic.changed(clinic.changed(case.starting_point(), mended), changes))
     return path
@@ -156,8 +176,8 @@ def tried(tmp_path_factory):
             paths = [case.broken, case.solved()]
             for number, (changes, _) in enumerate(WRONG[file]):
                 paths.append(attempt(case, changes, folder / f"{file}_{number}.py"))
-            if file in RIGHT:
-                paths.append(attempt(case, RIGHT[file], folder / f"{file}_too.py"))
+            for number, changes in enumerate(RIGHT.get(file, [])):
+                paths.append(attempt(case, changes, folder / f"{file}_too_{number}.py"))
             found[file] = [pool.submit(exercise.try_out, case, path) for path in paths]
     return {file: [each.result() for each in results] for file, results in found.items()}
 
@@ -168,9 +188,9 @@ def test_broken_is_rejected_mended_accepted_and_mistakes_are_answered(case, trie
     assert not broken.solved
     assert "Seen: " in str(broken)
     assert mended.solved, mended
-    if case.file in RIGHT:
-        assert wrong[-1].solved, wrong.pop()
-        wrong.pop()
+    for _ in RIGHT.get(case.file, []):
+        right = wrong.pop()
+        assert right.solved, right
     assert len(wrong) >= 3
     for result, (_, says) in zip(wrong, WRONG[case.file], strict=True):
         assert not result.solved
@@ -195,7 +215,7 @@ def test_a_case_says_what_it_is_and_asks_one_question(case):
         answer = str(clinic.diagnose(case.name, letter))
         assert option.reply in answer
         assert ("\nYes. " in answer) == option.right
-    assert "give one of a, b, c, d" in clinic.diagnose(case.name, "x")
+    assert 'give one of "a", "b", "c", "d"' in clinic.diagnose(case.name, "x")
 
 
 def test_right_answers_are_spread_over_the_letters():
@@ -208,7 +228,7 @@ def test_every_script_of_the_clinic_is_a_case():
 
 
 def test_a_reader_goes_through_a_case(monkeypatch, tmp_path):
-    monkeypatch.setattr(exercise, "WORK", tmp_path)
+    monkeypatch.setattr(script_task, "WORK", tmp_path)
     assert "Wrote" in exercise.start("clinic_super_net")
     assert "still the starting point" in str(exercise.check("clinic_super_net"))
     seen = clinic.examine("clinic_super_net")
@@ -243,7 +263,7 @@ def test_the_index_was_recorded_and_names_no_machine():
     assert not [place for place in ("/work", "/home", "/tmp", "/root") if place in text]
     for entry in errors.ENTRIES:
         assert entry.means.endswith((".", ")"))
-        assert entry.mend.endswith((".", ")", '"'))
+        assert entry.fix.endswith((".", ")", '"'))
 
 
 def test_an_unknown_error_gets_three_things_to_look_at():

@@ -5,18 +5,18 @@ import json
 
 import pytest
 
-from bootcamp.classroom import exercise, exercises, journal
-from bootcamp.classroom.exercises.functions import FunctionExercise
+from bootcamp.classroom import exercise, exercises, journal, script_task
+from bootcamp.classroom.function_task import FunctionTask
 from bootcamp.classroom.predict import predict
 
-FUNCTIONS = [t for t in exercises.EXERCISES.values() if isinstance(t, FunctionExercise)]
+FUNCTIONS = [t for t in exercises.EXERCISES.values() if isinstance(t, FunctionTask)]
 
 
 def ring(megabytes, ranks):
     return 2 * (ranks - 1) / ranks * megabytes
 
 
-RING = FunctionExercise(
+RING = FunctionTask(
     "ring",
     task="What does a rank send?",
     hint="Two rounds.",
@@ -24,13 +24,13 @@ RING = FunctionExercise(
     solved_by=ring,
     cases=((100, 2), (100, 4)),
     unit="MB",
-    mistakes=((lambda megabytes, ranks: megabytes * ranks, "That is everything to everybody."),),
+    mistakes={"That is everything to everybody.": lambda megabytes, ranks: megabytes * ranks},
 )
 
 
 @pytest.fixture
 def work(monkeypatch, tmp_path):
-    monkeypatch.setattr(exercise, "WORK", tmp_path)
+    monkeypatch.setattr(script_task, "WORK", tmp_path)
     monkeypatch.setattr(journal, "WORK", tmp_path)
     return tmp_path
 
@@ -46,8 +46,7 @@ def test_the_solution_is_accepted_and_the_stub_is_not(task):
 @pytest.mark.parametrize("task", FUNCTIONS, ids=lambda task: task.name)
 def test_three_typical_mistakes_are_each_named(task):
     assert len(task.mistakes) >= 3
-    assert len({says for _, says in task.mistakes}) == len(task.mistakes)
-    for mistaken, says in task.mistakes:
+    for says, mistaken in task.mistakes.items():
         result = exercise.try_out(task, mistaken)
         assert not result.solved
         assert says in str(result)
@@ -81,22 +80,43 @@ def test_a_wrong_function_is_told_what_was_expected_and_seen(given, says):
     assert says in str(result)
 
 
-def test_a_function_that_changes_its_lists_is_judged_on_the_cases_as_they_are():
+def test_a_function_that_changes_its_callers_list_is_wrong():
     def spoilt(numbers):
         numbers.sort()
-        return numbers[0]
+        return 3
 
-    first = FunctionExercise(
+    first = FunctionTask(
         "f", "", "h", "s", solved_by=lambda numbers: numbers[0], cases=(([3, 1, 2],),)
     )
-    for _ in range(2):
-        assert not exercise.try_out(first, spoilt).solved
-    assert exercise.try_out(first, lambda numbers: numbers[0]).solved
+    for _ in range(2):  # the next reader gets the cases as they were
+        result = exercise.try_out(first, spoilt)
+        assert not result.solved
+        assert "it turned them into [1, 2, 3]" in str(result)
+        assert exercise.try_out(first, lambda numbers: numbers[0]).solved
     assert "your function([3" in str(exercise.try_out(first, functools.partial(spoilt, 1, 2)))
 
 
+def test_samples_of_rank_leaves_the_callers_order_alone():
+    def padding_in_place(order, rank, world):
+        order += order[: -len(order) % world]
+        return order[rank::world]
+
+    result = exercise.try_out(exercise.find("samples_of_rank"), padding_in_place)
+    assert not result.solved
+    assert "to leave its arguments as they are" in str(result)
+
+
+def test_printing_in_place_of_returning_is_an_attempt_with_its_own_hint(work, monkeypatch, capsys):
+    monkeypatch.setitem(exercises.EXERCISES, "ring", RING)
+    result = exercise.check("ring", lambda a, b: print("sent", a * b))
+    assert "None, and printed: sent 200" in str(result)
+    assert "only return gives it" in str(result)
+    assert "Hint: Two rounds." in str(result), "it counts as an attempt"
+    assert capsys.readouterr().out == "sent 200\n", "the reader still sees what was printed"
+
+
 def test_sequences_are_compared_entry_by_entry():
-    order = FunctionExercise("o", "", "h", "s", solved_by=lambda: ["a", 1.0], cases=((),))
+    order = FunctionTask("o", "", "h", "s", solved_by=lambda: ["a", 1.0], cases=((),))
     assert exercise.try_out(order, lambda: ("a", 1.0001)).solved
     assert not exercise.try_out(order, lambda: ["a"]).solved
     assert not exercise.try_out(order, lambda: [1.0, "a"]).solved
@@ -123,10 +143,8 @@ def notebook(folder, *cells):
 def test_progress_counts_what_was_done_of_what_there_is(work, monkeypatch):
     monkeypatch.setattr(journal, "NOTEBOOKS", work)
     monkeypatch.setitem(exercises.EXERCISES, "ring", RING)
-    asked = (
-        'guess = predict(\n    f"One process does {x:,.0f} samples/s. How many do {n} ranks?"\n)'
-    )
-    notebook(work, asked, 'predict("How many MB?")', 'exercise.check("ring", f)', "%magic")
+    asked = 'guess = predict(\n    "ring_speed",\n    f"One process: {x} samples/s. Two?"\n)'
+    notebook(work, asked, 'predict("ring_mb", "MB?")', 'exercise.check("ring", f)', "%magic")
 
     def row():
         return journal.progress()[0]
@@ -134,12 +152,12 @@ def test_progress_counts_what_was_done_of_what_there_is(work, monkeypatch):
     assert row()["predictions made"] == "0 of 2"
     assert row()["exercises solved"] == "0 of 1"
     assert row()["still to solve"] == "ring"
-    predict("How many MB?").score(5)
+    predict("ring_mb", "How many MB?").score(5)
     assert row()["predictions made"] == "0 of 2", "an empty prediction is none"
-    predict("One process does 1,204 samples/s. How many do 2 ranks?", answer=7).score(2000)
-    predict("Something else?", answer=7).score(7)
+    predict("ring_speed", "How many?", answer=7).score(2000)
+    predict("something_else", "How many?", answer=7).score(7)
     assert (row()["predictions made"], row()["right"]) == ("1 of 2", 0)
-    predict("One process does 998 samples/s. How many do 4 ranks?", answer=2000).score(2000)
+    predict("ring_speed", "How many, measured again?", answer=2000).score(2000)
     assert (row()["predictions made"], row()["right"]) == ("1 of 2", 1)
     exercise.check("ring", ring)
     exercise.check("ring", lambda a, b: 0)
@@ -152,4 +170,4 @@ def test_a_journal_that_cannot_be_read_or_written_stops_nobody(work, monkeypatch
     assert journal.note_exercise("ring", solved=False) == 1
     monkeypatch.setattr(journal, "WORK", work / journal.FILE)
     assert journal.note_exercise("ring", solved=False) == 1
-    predict("How many MB?", answer=1).score(1)
+    predict("ring_mb", "How many MB?", answer=1).score(1)

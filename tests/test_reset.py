@@ -6,7 +6,7 @@ import sys
 import nbformat
 import pytest
 
-from bootcamp.classroom import exercise
+from bootcamp.classroom import exercise, script_task
 from bootcamp.paths import ROOT
 from bootcamp.scripts import family
 
@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     monkeypatch.setattr(reset, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(reset, "WORK", tmp_path / "work")
-    monkeypatch.setattr(exercise, "WORK", tmp_path / "work")
+    monkeypatch.setattr(script_task, "WORK", tmp_path / "work")
     return tmp_path
 
 
@@ -177,7 +177,7 @@ def test_every_solution_is_there_and_is_accepted_as_a_script(here):
         for name in names if lesson != last else ():
             text = (here / "work" / f"{name}.py").read_text()
             compile(text, name, "exec")
-            assert exercise.PLACE not in text
+            assert script_task.PLACE not in text
     assert not list((here / "work").glob(".*"))
 
 

@@ -9,7 +9,6 @@ needs.
 """
 
 import argparse
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,7 +18,7 @@ import lessons
 import nbformat
 
 import notebooks
-from bootcamp.classroom import exercise
+from bootcamp.classroom import exercise, script_task
 from bootcamp.paths import WORK, shown
 
 NOTEBOOKS = lessons.ROOT / "notebooks"
@@ -37,7 +36,7 @@ def reset(number: str) -> list[str]:
     for name in scripts(lesson):
         path = WORK / f"{name}.py"
         if path.exists():
-            said.append(f"{shown(path)} is now {shown(set_aside(path, 'py.before'))}.")
+            said.append(f"{shown(path)} is now {shown(script_task.set_aside(path, 'py.before'))}.")
     return said
 
 
@@ -48,7 +47,7 @@ def reset_notebook(lesson: lessons.Lesson) -> str:
     if there and path.read_bytes() == wanted:
         return f"{shown(path)} is in its starting state: it is left as it is."
     if there:
-        kept = f" What was there is now {shown(set_aside(path, 'before.ipynb'))}."
+        kept = f" What was there is now {shown(script_task.set_aside(path, 'before.ipynb'))}."
     path.write_bytes(wanted)
     reload = "If it is open, say File > Reload Notebook from Disk."
     return f"{shown(path)} is in its starting state again.{kept} {reload}"
@@ -84,19 +83,6 @@ def cells_of(path: Path) -> list:
         return []
 
 
-def set_aside(path: Path, suffix: str) -> Path:
-    """Move a file to the readers' scripts as NAME.suffix, with a number where that is taken."""
-    beside, number = WORK / path.name, 1
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    while (free := beside.with_suffix(f".{numbered(suffix, number)}")).exists():
-        number += 1
-    return Path(shutil.move(path, free))
-
-
-def numbered(suffix: str, number: int) -> str:
-    return suffix if number == 1 else suffix.replace("before", f"before-{number}")
-
-
 def catch_up(number: str) -> list[str]:
     """Fill in the solutions of the lessons before; what to know of them. Raises LessonError."""
     lesson = lessons.find(number)
@@ -115,10 +101,7 @@ def catch_up(number: str) -> list[str]:
 def fill_in(name: str) -> str:
     """Write an exercise's solution where the reader has none; what was done, in a sentence."""
     task, path = exercise.find(name), WORK / f"{name}.py"
-    solved = task.solved()
-    solution = solved.read_text()
-    if solved.parent == WORK:  # made for this question only
-        solved.unlink()
+    solution = task.solved().read_text()
     if path.exists() and path.read_text() == solution:
         return f"{shown(path)} is the solution already."
     if path.exists() and path.read_text() != task.starting_point():

@@ -313,7 +313,7 @@ def stops_together(seen: Observed) -> str:
         raise Wrong(
             f"a training that stops when the loss is below {SMALL_LOSS}",
             f"with other data one rank stops in step {len(alone) - 1}, at a loss of "
-            f"{seen.reseeded['losses'][-1]:.2f}",
+            f"{seen.reseeded['backward_losses'][-1]:.2f}",
             "The ranks agree, but the loss does not decide any more.",
         )
     if any(map(all, small[:-1])):

@@ -9,14 +9,11 @@ A checker raises nothing. It says what was expected, what was seen, and gives a 
 second attempt on a stronger one.
 """
 
-import shutil
-from pathlib import Path
-
 from bootcamp.classroom import journal
 from bootcamp.classroom.exercises import EXERCISES
-from bootcamp.classroom.script_task import ScriptTask
+from bootcamp.classroom.script_task import ScriptTask, set_aside
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
-from bootcamp.paths import WORK, shown
+from bootcamp.paths import shown
 from bootcamp.scripts import diff
 
 
@@ -59,19 +56,6 @@ def start(name: str, again: bool = False) -> str:
     return (
         f"Wrote {shown(path)}: open it from the file browser on the left, edit it, save it.{kept}"
     )
-
-
-def set_aside(path: Path, suffix: str) -> Path:
-    """Move a file to the reader's scripts as NAME.suffix, with a number where that is taken."""
-    place, number = WORK / path.name, 1
-    place.parent.mkdir(parents=True, exist_ok=True)
-    while (beside := place.with_suffix(f".{_numbered(suffix, number)}")).exists():
-        number += 1
-    return Path(shutil.move(path, beside))
-
-
-def _numbered(suffix: str, number: int) -> str:
-    return suffix if number == 1 else suffix.replace("before", f"before-{number}")
 
 
 def check(name: str, given=None) -> Result:

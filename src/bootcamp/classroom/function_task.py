@@ -56,7 +56,7 @@ class FunctionTask(Task):
         if answer is None and printed.getvalue().strip():
             raise Wrong(
                 f"{call} to return a value",
-                f"None, and printed: {printed.getvalue().split()[0]}",
+                f"None, and printed: {printed.getvalue().splitlines()[0]}",
                 "print shows a value to you, only return gives it to the code that calls.",
             )
         if answer is None or answer is Ellipsis:

@@ -26,8 +26,9 @@ class Prediction:
 
     def __str__(self) -> str:
         if self.refused:
-            expected = f"an amount in {self.unit}, such as 120" if self.unit else "such as 120"
-            return f"{self.question}\nYour prediction: {self.refused} is no number ({expected})."
+            example = f"120 {self.unit}".strip()
+            refused = f"Your prediction: {self.refused} is no amount such as {example}."
+            return f"{self.question}\n{refused}"
         if self.answer is None:
             return f"{self.question}\nYour prediction: none yet. Write a number after answer=."
         return f"{self.question}\nYour prediction: {self._text(self.answer)}"

@@ -1,5 +1,6 @@
 """A task on a training script: the reader edits it, the checker trains with it and compares."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,19 @@ class ScriptTask(Task):
         """Raise Wrong for what `also` finds in a script that trains the same as the baseline."""
         if self.also and (wrong := self.also(path, proofs)):
             raise Wrong("more than the same training", f"it trains the same, but {wrong}")
+
+
+def set_aside(path: Path, suffix: str) -> Path:
+    """Move a file to the reader's scripts as NAME.suffix, with a number where that is taken."""
+    place, number = WORK / path.name, 1
+    place.parent.mkdir(parents=True, exist_ok=True)
+    while (beside := place.with_suffix(f".{_numbered(suffix, number)}")).exists():
+        number += 1
+    return Path(shutil.move(path, beside))
+
+
+def _numbered(suffix: str, number: int) -> str:
+    return suffix if number == 1 else suffix.replace("before", f"before-{number}")
 
 
 def with_docstring(text: str, task: str) -> str:
