@@ -97,11 +97,20 @@ def test_expected_outputs_are_text_without_this_machines_paths():
     ]
     many = nbformat.v4.new_code_cell("print(100)")
     many.outputs = [nbformat.v4.new_output("stream", text="line\n" * 100)]
-    notebook.cells = [nbformat.v4.new_markdown_cell("# 99 Title"), cell, many]
+    words = ["# 99 Title", "## Run it\n\nText.", "### First: a *plot*", "## Prove it"]
+    head, run, first, prove = map(nbformat.v4.new_markdown_cell, words)
+    notebook.cells = [head, many, run, many, first, cell, many, prove, many]
     lesson = course.Lesson.__new__(course.Lesson)
     lesson.notebook = notebook
     text = lesson.expected()
-    assert "# 99 Title\n\n## Cell 1: `first = 1`" in text
+    assert re.findall(r"^#+ .*$", text, re.MULTILINE) == [
+        "# 99 Title",
+        "## The beginning, cell 1: `print(100)`",
+        "## Run it, cell 1: `print(100)`",
+        "## Run it > First: a *plot*, cell 1: `first = 1`",
+        "## Run it > First: a *plot*, cell 2: `print(100)`",
+        "## Prove it, cell 1: `print(100)`",
+    ]
     assert "wrote ./logs/x\nred\n[figure: Speed: 3 < 4]" in text
     assert "... and 76 lines" in text
 

@@ -28,6 +28,7 @@ from bootcamp.records import runs
 from bootcamp.table import Table
 
 CELL_SECONDS = 600
+HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 EXPECTED_LINES = 24  # of a cell; more is not read in a class
 FIGURE = re.compile(r'<img[^>]+src="data:image/png[^>]+>')
 FIGURE_SAYS = re.compile(r'<img[^>]+src="data:image/png[^>]+alt="([^"]*)"')
@@ -92,19 +93,31 @@ class Lesson:
         (self.folder / f"{self.path.stem}.html").write_text(page)
 
     def expected(self) -> str:
-        """What each code cell showed, as Markdown without this machine's paths."""
-        parts, number = [f"# {self.title}"], 0
+        """What each code cell showed, as Markdown without this machine's paths.
+
+        A cell is named by the headings above it and its number below them: Jupyter shows no number
+        that counts the cells of a notebook.
+        """
+        parts, levels, number = [f"# {self.title}"], {}, 0
         for cell in without_widgets(self.notebook).cells:
             if cell.cell_type != "code":
+                for marks, words in HEADING.findall(cell.source):
+                    above = {level: text for level, text in levels.items() if level < len(marks)}
+                    levels, number = above | {len(marks): words}, 0
                 continue
             number += 1
+            where = (
+                " > ".join(text for level, text in levels.items() if level > 1) or "The beginning"
+            )
             begins = next(line for line in cell.source.splitlines() if line.strip())
             shown = without_paths("\n".join(map(_as_text, cell.get("outputs", []))))
             lines = shown.strip().splitlines() or ["(nothing)"]
             if len(lines) > EXPECTED_LINES:
                 lines = [*lines[:EXPECTED_LINES], f"... and {len(lines) - EXPECTED_LINES} lines"]
             parts.append(
-                "\n".join([f"## Cell {number}: `{begins.strip()}`", "", "~~~", *lines, "~~~"])
+                "\n".join(
+                    [f"## {where}, cell {number}: `{begins.strip()}`", "", "~~~", *lines, "~~~"]
+                )
             )
         return "\n\n".join(parts) + "\n"
 
