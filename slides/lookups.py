@@ -90,7 +90,7 @@ def lines(script: str, first: str, to: str | None = None) -> str:
     begin = _find(text, first, path)
     end = _find(text, to, path) if to else begin
     if end < begin:
-        raise SlideError(f"{path.name}: {to!r} stands above {first!r}. Turn them round.")
+        raise SlideError(f"{path.name}: {to!r} comes before {first!r}. Swap them.")
     return f"\n~~~python\n{textwrap.dedent(chr(10).join(text[begin : end + 1]))}\n~~~\n"
 
 

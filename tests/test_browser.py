@@ -64,7 +64,7 @@ def lab(tmp_path_factory):
         yield address, TOKEN, folder
         family = process_tree.tree({server.pid}, process_tree.processes())
         told = [pid for pid in family if TOKEN in process_tree.command(pid)]
-        assert not told, "the token stands in a process's arguments, which every user can read"
+        assert not told, "the token is among a process's arguments, which every user can read"
     finally:
         server.send_signal(signal.SIGINT)
         server.send_signal(signal.SIGINT)

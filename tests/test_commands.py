@@ -82,7 +82,7 @@ def test_torch_can_come_from_another_index(monkeypatch):
 
 
 def test_lab_asks_for_no_news_and_writes_into_no_environment(monkeypatch):
-    """The environment of many people is read-only: what JupyterLab reads lies in the course."""
+    """The environment of many people is read-only: what JupyterLab reads is in the course."""
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/of/the/user")
     given = lab.environment()["JUPYTER_CONFIG_PATH"].split(os.pathsep)
     assert given == [str(lab.CONFIG), "/of/the/user"]

@@ -113,15 +113,12 @@ def test_before_anything_is_installed():
     assert "imports" not in rows
 
 
-def test_an_old_python_is_told_so(monkeypatch):
-    """What an old one runs: no module of the course is loaded."""
+def test_an_old_python_is_told_so_and_nothing_else(monkeypatch):
+    """No module of the course is loaded: it could not be read."""
     monkeypatch.setattr(checks.sys, "version_info", (3, 8, 18))
-    options = preflight.argparse.Namespace(only=["python", "cores"], ports=[1], lab_port=1)
-    for name in checks.CHECKS:
-        options.only = [name]
-        for row in preflight.run_checks(options):
-            assert "Error: " not in row["found"], row
-    row = checks.python(options)[0]
+    monkeypatch.setattr(checks, "CHECKS", {})
+    options = preflight.argparse.Namespace(only=["python", "cores", "launch"])
+    (row,) = preflight.run_checks(options)
     assert row["verdict"] == checks.NOT_READY
     assert "make PYTHON=" in row["to do"]
 
@@ -213,7 +210,7 @@ def test_an_index_that_does_not_answer_matters_before_the_installation(
     pip_config, monkeypatch, torch, verdict
 ):
     pip_config("gone")
-    monkeypatch.setattr(checks, "_version", lambda package: torch)
+    monkeypatch.setattr(checks, "version", lambda package: torch)
     (row,) = checks.index(None)
     assert row["found"].startswith("does not answer")
     assert row["verdict"] == verdict

@@ -28,7 +28,7 @@ def text(page: str) -> str:
 
 
 def quoted(page: str) -> list[str]:
-    """Everything in a page that stands between backticks or in a block of code, line by line."""
+    """Everything in a page between backticks or in a block of code, line by line."""
     parts = text(page).split("```")
     inline = [match for part in parts[::2] for match in re.findall(r"`([^`\n]+)`", part)]
     return inline + [line for part in parts[1::2] for line in part.splitlines() if line.strip()]

@@ -148,7 +148,7 @@ def test_a_deck_shows_the_scripts_as_they_are(pages):
         ('lines("cpu", "model = gone(")', "_train_cpu.py: no line begins with 'model = gone('"),
         ('lines("cpu", "import")', "_train_cpu.py: no line begins with 'import'"),
         ('lines("cpu", "# ")', "5 lines begin with '# '"),
-        ('lines("cpu", "run.finish", to="rank, world")', "stands above"),
+        ('lines("cpu", "run.finish", to="rank, world")', "comes before"),
         ('lines("cpu", "rank, world", until="x")', "unexpected keyword argument 'until'"),
         ('lines("nobody", "x")', "there is no script 'nobody'"),
         ('diff("gpu", "nobody")', "there is no script 'nobody'"),

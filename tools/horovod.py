@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-TOOLCHAIN = """# C++14 shall mean C++17: torch's headers need it, and Horovod sets 14 in two places.
+TOOLCHAIN = """# C++14 has to mean C++17: torch's headers need it, Horovod asks for 14 twice.
 set(CMAKE_PROJECT_INCLUDE "${CMAKE_CURRENT_LIST_FILE}")
 set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++17")
 """
@@ -41,7 +41,7 @@ def wishes() -> dict[str, str]:
 
 
 def cache_folder() -> Path:
-    """Where the wheel of this Python, this torch, this machine and these wishes lies."""
+    """The folder for the wheel of this Python, this torch, this machine and these options."""
     base = os.environ.get("BOOTCAMP_CACHE")
     base = Path(base) if base else Path.home() / ".cache" / "bootcamp"
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"

@@ -3,10 +3,10 @@
 Is this machine ready for the course? A line for each check: what was found, what is needed, and
 below it what to do. Exit code 0 if the machine is ready, 1 if it is not.
 
-It works before anything is installed, with the standard library of any Python 3.8 or newer, and
-says then what is missing. With the course's own Python it also starts ranks and measures how fast
-they talk. `--json` prints the same for a program; `--collect FILE ...` reads such files, one for
-each attendee, and prints a line for each.
+It works before anything is installed, and says then what is missing; of a Python that is too old
+it says only that. With the course's own Python it also starts ranks and measures how fast they
+talk. `--json` prints the same for a program; `--collect FILE ...` reads such files, one for each
+attendee, and prints a line for each.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Launch:
 
     def __init__(self):
         self.process, self.deadline = None, time.monotonic() + MEASURE_SECONDS
-        if checks.modern() and all(checks._version(name) for name in checks._wanted()["core"]):
+        if all(map(checks.version, checks.wanted()["core"])):
             self.folder = tempfile.mkdtemp(prefix="bootcamp-preflight-")
             self.process = subprocess.Popen(
                 [sys.executable, __file__, "--measure"],
@@ -119,6 +119,8 @@ def measure() -> None:
 
 def run_checks(options) -> list[dict]:
     """All rows. The launch begins first and is waited for last."""
+    if not checks.modern():
+        return checks.python(options)
     launch = Launch() if "launch" in options.only else None
     found = []
     for name in checks.CHECKS:

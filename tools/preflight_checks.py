@@ -1,7 +1,7 @@
 """The checks of tools/preflight.py. Each takes its options and returns a list of rows.
 
-Standard library only, of any Python 3.8 or newer; the course's own modules are imported by an
-up-to-date Python alone.
+Standard library only, and of the course's own modules only those that need nothing else. It parses
+on Python 3.8 too, where `python` is the only check that runs.
 """
 
 from __future__ import annotations
@@ -45,33 +45,23 @@ def modern() -> bool:
     return sys.version_info >= LOWEST_PYTHON
 
 
-def hidden(package: str) -> bool:
-    """As bootcamp.machine.hidden, which an old Python can't read."""
-    return package in os.environ.get("BOOTCAMP_WITHOUT", "").split(",")
-
-
 def python(_) -> list[dict]:
-    version, needed = platform.python_version(), "3.11 or newer, with venv"
+    here, needed = platform.python_version(), "3.11 or newer, with venv"
     if not modern():
         fix = "Install Python 3.11 or newer, then say make PYTHON=/path/to/it with every command."
-        return [row("Python", version, needed, NOT_READY, fix)]
+        return [row("Python", here, needed, NOT_READY, fix)]
     missing = [name for name in ("venv", "ensurepip") if not importlib.util.find_spec(name)]
     if missing and sys.prefix == sys.base_prefix:
         fix = "On Debian and Ubuntu: apt install python3-venv."
-        return [row("Python", f"{version}, no {missing[0]}", needed, NOT_READY, fix)]
-    return [row("Python", version, needed)]
+        return [row("Python", f"{here}, no {missing[0]}", needed, NOT_READY, fix)]
+    return [row("Python", here, needed)]
 
 
 def cores(_) -> list[dict]:
     """Cores that ranks may use: affinity, hardware threads and the container's quota considered."""
-    if modern():
-        from bootcamp import machine
+    from bootcamp import machine
 
-        found, quota = len(machine.cores()), machine.cpu_quota()
-    else:
-        has_affinity = hasattr(os, "sched_getaffinity")
-        found = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-        quota = float("inf")
+    found, quota = len(machine.cores()), machine.cpu_quota()
     text = f"{found} of {os.cpu_count()} logical CPUs"
     text += f", quota {quota:g}" if quota < float("inf") else ""
     if found < 2:
@@ -117,19 +107,17 @@ def gpus(_) -> list[dict]:
 
 def packages(_) -> list[dict]:
     """The versions that are installed against the pins of constraints.txt."""
-    if not modern():
-        return [row("packages", "not looked at", "a newer Python", NOT_READY, INSTALL)]
     pins, found, needed = _pins(), [], "pins of constraints.txt"
-    for group, names in _wanted().items():
-        versions = {name: _version(name) for name in names}
-        missing = [name for name, version in versions.items() if version is None]
+    for group, names in wanted().items():
+        versions = {name: version(name) for name in names}
+        missing = [name for name, there in versions.items() if there is None]
         other = {n: v for n, v in versions.items() if v and pins.get(n, v) != v}
         label, verdict = f"packages: {group}", {**GROUPS, **GROUPS_ON_LINUX}[group]
         if missing:
             text, fix = f"missing: {', '.join(missing)}", _how_to_install(missing, pins)
             found.append(row(label, text, needed, verdict, fix))
         elif other:
-            text = ", ".join(f"{name} {version}" for name, version in other.items())
+            text = ", ".join(f"{name} {there}" for name, there in other.items())
             fix = f"Not tested with these. {_how_to_install(list(other), pins)}"
             found.append(row(label, text, needed, LIMITS, fix))
         else:
@@ -137,11 +125,13 @@ def packages(_) -> list[dict]:
     return found
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
     """The installed version without a build's suffix such as +cpu; None if it is not there."""
-    if hidden(package):
-        return None
+    from bootcamp.machine import hidden
+
     try:
+        if hidden(package):
+            return None
         return importlib.metadata.version(package).split("+")[0]
     except importlib.metadata.PackageNotFoundError:
         return None
@@ -167,7 +157,7 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def _wanted() -> dict[str, list[str]]:
+def wanted() -> dict[str, list[str]]:
     """{group: packages} that `make lab` installs on this system, the core among them."""
     import tomllib
 
@@ -179,10 +169,8 @@ def _wanted() -> dict[str, list[str]]:
 
 def imports(_) -> list[dict]:
     """Whether what a notebook needs can really be loaded; torch is loaded by the launch."""
-    if not modern():
-        return []
-    names = [name for group in ("core", "lab") for name in _wanted()[group]]
-    if any(_version(name) is None for name in names):
+    names = [name for group in ("core", "lab") for name in wanted()[group]]
+    if not all(map(version, names)):
         return []
     label, needed = "imports", "the core and JupyterLab load"
     code = "import " + ", ".join(name for name in names if name != "torch")
@@ -215,7 +203,7 @@ def index(_) -> list[dict]:
         return [row(label, "not asked: this Python has no pip yet", needed)]
     if done is not None and done.returncode == 0:
         return [row(label, f"answers{through}", needed)]
-    verdict = LIMITS if _version("torch") else NOT_READY
+    verdict = LIMITS if version("torch") else NOT_READY
     fix = "Behind a proxy, set https_proxy; with a mirror, PIP_INDEX_URL. Without a network, bring "
     fix += "the packages: see slides/kit/room.md."
     return [row(label, f"does not answer{through}", needed, verdict, fix)]
@@ -269,7 +257,7 @@ def _a_free_port() -> int:
 def disk(_) -> list[dict]:
     """Room for the course and its records, and how fast records are written."""
     logs = Path(os.environ.get("BOOTCAMP_LOGS", ROOT / "logs"))
-    installed = _version("torch") is not None
+    installed = version("torch") is not None
     need, free = 2e9 if installed else 12e9, shutil.disk_usage(ROOT).free
     needed = f"{need / 1e9:.0f} GB" + ("" if installed else ", to install")
     verdict = READY if free > need else NOT_READY
@@ -299,31 +287,33 @@ def _write_speed(logs: Path, size: int = 1 << 24) -> float:
 
 def extras(_) -> list[dict]:
     """What single lessons, slides and shared machines need: nothing of it stops the course."""
-    if not modern():
-        return []
     import horovod as build  # tools/horovod.py
 
-    from bootcamp.launcher import device_locks, simulated_hosts
+    from bootcamp.machine import hidden
 
-    built = _version("horovod") or "not built yet: make horovod does it, once (minutes)"
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    pandoc = shutil.which("pandoc") or _version("pypandoc_binary")
-    locks = device_locks.folder()
+    built = version("horovod") or "not built yet: make horovod does it, once (minutes)"
     no_compiler = "Horovod is hidden." if hidden("horovod") else build.obstacle()
-    no_locks = "off" if locks is None else device_locks.why_not(locks)
-    no_locks = no_locks and f"{no_locks} ({locks})" if locks else no_locks
-    given = [  # what it is, what is in the way, what is found else, what needs it, what to do
-        ("simulated hosts", simulated_hosts.why_not(), "two were made", "lesson 08, to measure")
-        + ("Without them lesson 08 shows recorded runs.",),
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    pandoc = shutil.which("pandoc") or version("pypandoc_binary")
+    given = [  # what it is, what is in the way, what else is found, what needs it, what to do
         ("C++ compiler", no_compiler, f"found, Horovod {built}", "lesson 05, to build Horovod")
         + ("Without it lesson 05 shows a recorded run.",),
         ("Chromium", None if chromium and not hidden("chromium") else "none", "found")
         + ("to test pages and print slides", "For instructors: on Debian, apt install chromium."),
         ("pandoc", None if pandoc else "none", "found", "to make slides")
         + (f"For instructors: {INSTALL} It brings a pandoc of its own.",),
-        ("device leases", no_locks, f"in {locks}", "for several people on one machine")
-        + ("Set BOOTCAMP_LEASES to a folder that all of them can write to, or unset it.",),
     ]
+    if all(map(version, wanted()["core"])):
+        from bootcamp.launcher import device_locks, simulated_hosts
+
+        locks = device_locks.folder()
+        no_locks = "off" if locks is None else device_locks.why_not(locks)
+        given += [
+            ("simulated hosts", simulated_hosts.why_not(), "two were made", "lesson 08, to measure")
+            + ("Without them lesson 08 shows recorded runs.",),
+            ("device leases", no_locks, f"in {locks}", "for several people on one machine")
+            + ("Set BOOTCAMP_LEASES to a folder that all of them can write to, or unset it.",),
+        ]
     return [
         row(label, why, needed, LIMITS, fix) if why else row(label, found, needed)
         for label, why, found, needed, fix in given
