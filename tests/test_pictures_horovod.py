@@ -155,7 +155,7 @@ def test_without_the_framework_a_run_is_its_record(monkeypatch, capsys):
 
 
 def test_what_is_kept_of_a_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "PLACES", {"/secret/place": "."})
+    monkeypatch.setattr(recorded, "OWN_FOLDERS", {"/secret/place": "."})
     run = tmp_path / "run"
     (run / "ranks").mkdir(parents=True)
     lines = "[1]<stdout>:second\n[0]<stdout>:first /secret/place/x\n[0]<stdout>:  more\n"

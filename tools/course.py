@@ -146,7 +146,7 @@ def _as_text(output) -> str:
 def without_paths(text: str) -> str:
     """Without this machine's folders and the escapes that colour a terminal."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    text = recorded.without_places(text).replace(tempfile.gettempdir(), "(temporary folder)")
+    text = recorded.without_own_folders(text).replace(tempfile.gettempdir(), "(temporary folder)")
     text = text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
     return re.sub(r"(?:/[\w.+-]+){2,}/(?=(?:lib/)?python3)", ".../", text)
 

@@ -196,9 +196,9 @@ def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
     ]
 
 
-def without_places(text: str) -> str:
+def without_own_folders(text: str) -> str:
     """A text without this machine's folders and name."""
-    text = recorded.without_places(text.replace(SCRATCH.name, "..."))
+    text = recorded.without_own_folders(text.replace(SCRATCH.name, "..."))
     return text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
 
 
@@ -210,7 +210,7 @@ def _owners(text: str) -> list[str]:
 def provoke(entry: str, by: str, how: Callable[[], str]) -> dict | None:
     """One record, or None with a line that says why there is none."""
     try:
-        text = without_places(how()).strip()
+        text = without_own_folders(how()).strip()
     except Exception as error:
         print(f"{entry}, {by}: not provoked. {type(error).__name__}: {error}", flush=True)
         return None

@@ -3,9 +3,9 @@
     horovod = recorded.Experiments("horovod", "05_horovod")
     run = horovod.launch("two-ranks", "horovod", 2, steps=20)
 
-Where the framework is installed, that is launch(). Elsewhere it says so and returns the recorded
-run of this name from logs/reference/05_horovod/. Figures and tables label it with its machine.
-Experiments("hosts", ...) asks for hosts on this machine (hosts.py) in place of a framework.
+Where the framework is installed, that is launch(). Elsewhere it prints what is missing and returns
+the recorded run of this name from logs/reference/05_horovod/. Figures and tables label it with its
+machine. Experiments("hosts", ...) asks for simulated hosts in place of a framework.
 
 To record a lesson's runs anew, on a machine that has what they need and is idle:
 BOOTCAMP_RECORD=1 python tools/notebooks.py 05. Standard library only.
@@ -26,7 +26,7 @@ from bootcamp.paths import LOGS, REFERENCE, ROOT
 from bootcamp.records.runs import Run
 
 KEEPS = (".json", ".jsonl", ".out", ".err")
-PLACES = {str(LOGS): "logs", sys.prefix: ".venv", sys.base_prefix: "python", str(ROOT): "."}
+OWN_FOLDERS = {str(LOGS): "logs", sys.prefix: ".venv", sys.base_prefix: "python", str(ROOT): "."}
 HOSTS = "hosts"
 _numbers = itertools.count(1)
 
@@ -104,17 +104,27 @@ def said(run: Run) -> list[str]:
     return [text for _, text in sorted(marked, key=lambda line: int(line[0]))]
 
 
+class NotRecorded(Exception):
+    """A run that no record is made of. Its text says why."""
+
+
 def keep(run: Path, record: Path) -> None:
     """Copy a run's record to where the course finds it, large files compressed.
 
-    Beats, stacks and empty files are left out, as are the places of this machine's folders.
+    Heartbeats, stacks, ranks' warnings and empty files are left out, and names of this machine's
+    folders. Raises NotRecorded, and leaves an earlier record alone, if the run shared its cores.
     """
+    if Run(run).shared_cores:
+        raise NotRecorded(
+            f"{run.name} shared its cores with another run, so its times mean nothing and it is "
+            "not recorded. Record again when nothing else is running."
+        )
     shutil.rmtree(record, ignore_errors=True)
     for path in run.rglob("*"):
-        if path.suffix not in KEEPS or path.stat().st_size == 0:
+        warnings = path.suffix == ".err" and path.stem.isdigit()
+        if path.suffix not in KEEPS or warnings or path.stat().st_size == 0:
             continue
-        text = path.read_text(errors="replace")
-        text = without_places(text)
+        text = without_own_folders(path.read_text(errors="replace"))
         target = record / path.relative_to(run)
         target.parent.mkdir(parents=True, exist_ok=True)
         if len(text) > 100_000:
@@ -124,8 +134,8 @@ def keep(run: Path, record: Path) -> None:
             target.write_text(text)
 
 
-def without_places(text: str) -> str:
-    """A text without the folders of this project and its Python."""
-    for place, name in PLACES.items():
-        text = text.replace(place, name)
+def without_own_folders(text: str) -> str:
+    """A text without the names of the folders of this project and its Python."""
+    for folder, name in OWN_FOLDERS.items():
+        text = text.replace(folder, name)
     return text

@@ -1,0 +1,124 @@
+"""What becomes a recorded run, and what is refused."""
+
+import json
+import re
+import shutil
+import sys
+
+import pytest
+
+from bootcamp.experiments import allreduce_sweep, recorded
+from bootcamp.files import write_json
+from bootcamp.paths import REFERENCE, ROOT
+from bootcamp.records import runs
+
+sys.path.insert(0, str(ROOT / "tools"))
+import reference  # noqa: E402
+
+RECORD = REFERENCE / "epyc-2core-ddp-2"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of this machine's, with all kinds of files in its folder."""
+    folder = tmp_path / "logs" / "run"
+    shutil.copytree(RECORD, folder)
+    (folder / "ranks" / "0.out").write_text(f"wrote {ROOT}/notebooks/x\n")
+    (folder / "ranks" / "1.err").write_text("[W] a warning of the socket\n")
+    (folder / "ranks" / "launcher.err").write_text("what horovodrun said\n")
+    (folder / "ranks" / "0.beat").write_text("1 2\n")
+    return folder
+
+
+def share_cores(folder):
+    said = json.loads((folder / "summary.json").read_text())
+    write_json(folder / "summary.json", said | {"shared_cores": True})
+
+
+def test_a_record_has_what_lessons_read_and_no_folder_of_this_machine(run, tmp_path):
+    recorded.keep(run, tmp_path / "record")
+    kept = {path.name for path in (tmp_path / "record" / "ranks").iterdir()}
+    assert {"0.json", "1.json", "0.out", "launcher.err"} <= kept
+    assert not kept & {"1.err", "0.beat"}
+    assert (tmp_path / "record" / "ranks" / "0.out").read_text() == "wrote ./notebooks/x\n"
+
+
+def test_a_run_that_shared_its_cores_becomes_no_record(run, tmp_path):
+    share_cores(run)
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "summary.json").write_text("the earlier one")
+    with pytest.raises(recorded.NotRecorded, match="run shared its cores with another run, so its"):
+        recorded.keep(run, tmp_path / "record")
+    assert (tmp_path / "record" / "summary.json").read_text() == "the earlier one"
+
+
+def test_the_tool_that_records_refuses_it_in_one_sentence(run, tmp_path, monkeypatch, capsys):
+    share_cores(run)
+    monkeypatch.setattr(reference.launch, "launch", lambda *_, **__: runs.Run(run))
+    arguments = ["reference.py", "here", "--folder", str(tmp_path / "new"), "--only", "cpu-1"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert reference.main() == 1
+    printed = capsys.readouterr().out.strip()
+    assert printed.startswith("run shared its cores with another run")
+    assert len(printed.splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_reference_is_a_run_that_shared_its_cores(run, monkeypatch):
+    monkeypatch.setattr(runs, "REFERENCE", run.parent)
+    assert runs.reference("ddp").folder == run
+    share_cores(run)
+    assert runs.reference("ddp") is None
+
+
+def test_a_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
+    alone = runs.Run(RECORD)
+    assert not alone.shared_cores
+    share_cores(run)
+    shared = runs.Run(run)
+    assert shared.shared_cores
+    assert "ddp, 2 ranks (CPU, shared cores)" in repr(shared)
+    assert shared.origin.endswith("on shared cores")
+    table = runs.table(alone, shared)
+    assert "shared cores" not in table[0]["run"]
+    assert "shared cores" in table[1]["run"]
+
+
+def test_a_sweep_on_shared_cores_is_not_kept_for_later(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(allreduce_sweep, "KEPT", tmp_path / "machine")
+    rows = [{"bytes": 4, "held_out": False}]
+    write_json(run / "sweep.json", {"backend": "gloo", "world_size": 2, "rows": rows})
+    assert not allreduce_sweep.keep(runs.Run(run)).shared_cores
+    assert len(list((tmp_path / "machine").iterdir())) == 1
+    shutil.rmtree(tmp_path / "machine")
+    share_cores(run)
+    swept = allreduce_sweep.keep(runs.Run(run))
+    assert swept.shared_cores
+    assert swept.rows == rows
+    assert not (tmp_path / "machine").exists()
+
+
+def test_every_recorded_run_is_read_by_somebody():
+    """A run that no deck, lesson or test names is weight."""
+    texts = [
+        path.read_text()
+        for folder, pattern in (
+            ("slides", "**/*.md"),
+            ("notebooks/sources", "*.py"),
+            ("tests", "*.py"),
+        )
+        for path in (ROOT / folder).glob(pattern)
+        if "expected" not in path.parts
+    ]
+    text = "\n".join(texts)
+    names = [path.name for path in REFERENCE.glob("epyc-2core-*")]
+    names += [path.name for path in REFERENCE.glob("0*/*")]
+    assert len(names) > 50
+    named = [rf'["/]{re.escape(name.removeprefix("epyc-2core-"))}\b' for name in names]
+    unread = [pattern for pattern in named if not re.search(pattern, text)]
+    assert not unread
+
+
+def test_what_the_tool_records_is_what_is_there():
+    wanted = {f"epyc-2core-{run.name}-{run.ranks}" for run in reference.RUNS}
+    assert wanted == {path.name for path in REFERENCE.glob("epyc-2core-*")}
