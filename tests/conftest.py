@@ -1,4 +1,9 @@
-"""Every test's records go to a folder of their own; at the end no process of the course is left."""
+"""What holds for every test, and how tests and notebooks are dealt out to two workers.
+
+Records go to a folder of the worker's own, and no process of the course is left. A file's tests,
+and a notebook's cells, run in one worker; `alone` marks files that watch how long something takes,
+which tools/test.py runs after the others.
+"""
 
 import os
 import tempfile
@@ -7,17 +12,69 @@ from pathlib import Path
 _SCRATCH = Path(tempfile.mkdtemp(prefix="bootcamp-test-"))
 os.environ["BOOTCAMP_LOGS"] = str(_SCRATCH / "logs")
 os.environ["BOOTCAMP_WORK"] = str(_SCRATCH / "work")
+if _worker := os.environ.get("PYTEST_XDIST_WORKER"):  # ranks of two workers on different cores
+    os.environ["BOOTCAMP_FIRST_CORE"] = _worker.removeprefix("gw")
 
 import shutil  # noqa: E402
 
 import faults  # noqa: E402
 import pytest  # noqa: E402
+import trained  # noqa: E402
 
-from bootcamp.launcher import launch  # noqa: E402
+from bootcamp.experiments import equality  # noqa: E402
+from bootcamp.launcher import launch, run_cache  # noqa: E402
+
+try:
+    from bootcamp.launcher.connection import Connection
+except ImportError:
+    from bootcamp.launcher.launch import Connection
+
+# only what trained.py wraps, and the notebooks' kernels, may be answered by an earlier launch
+trained.CACHE = os.environ.pop(run_cache.VARIABLE, None) or str(_SCRATCH / "cache")
+Path(trained.CACHE).mkdir(exist_ok=True)
+equality.baseline = trained.baseline
+_launches = [0]  # of this process, live ranks and commands among them
+_begin, _SEND = Connection.__init__, "send" if hasattr(Connection, "send") else "_send"
+_send = getattr(Connection, _SEND)
+
+
+def _counted_send(connection, *order):
+    _launches[0] += 1
+    return _send(connection, *order)
+
+
+setattr(Connection, _SEND, _counted_send)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--without-ranks",
+        action="store_true",
+        help="skip a test as soon as it starts ranks, and those marked slow: what is left is quick",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """One worker for each file: fixtures of a module, and the kernel of a notebook, are shared."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        if config.getoption("without_ranks") and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip("slow: make test runs it"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """While a cell of a notebook runs, and its kernel starts, launches may be answered."""
+    if item.path.suffix == ".ipynb":
+        with trained.shared():
+            yield
+    else:
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_process_left():
+def no_process_left(request):
     """One warm launcher serves all tests; when they are over, nothing of it remains."""
     yield
     launch.shut_down()
@@ -27,8 +84,17 @@ def no_process_left():
 
 
 @pytest.fixture(autouse=True)
-def no_rank_left():
-    """After each test the supervisor and its fork server may be there, and nothing else."""
+def no_rank_left(request, monkeypatch):
+    """After a test that launched, supervisor and fork server may be there, and nothing else."""
+
+    def begin(connection):
+        if request.config.getoption("without_ranks"):
+            pytest.skip("starts ranks: make test runs it")
+        return _begin(connection)
+
+    monkeypatch.setattr(Connection, "__init__", begin)
+    before = _launches[0]
     yield
-    left = faults.leftovers(os.getpid(), allow_launcher=True)
-    assert not left, f"ranks outlived the test: {left}"
+    if _launches[0] > before:
+        left = faults.leftovers(os.getpid(), allow_launcher=True)
+        assert not left, f"ranks outlived the test: {left}"

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from trained import trained
 
 from bootcamp.classroom import exercise
 from bootcamp.experiments import recorded
-from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.launcher import simulated_hosts
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 
@@ -20,7 +21,7 @@ MESH = 'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate",
 
 def printed(snippet, ranks, **flags):
     """What the ranks of a snippet printed: its lines of JSON, in order of rank."""
-    run = launch.launch(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET, **flags)
+    run = trained(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET, **flags)
     lines = [line for rank in range(ranks) for line in run.output(rank).splitlines()]
     return [json.loads(line) for line in lines if line.startswith("{")]
 

@@ -7,6 +7,7 @@ import json
 from argparse import Namespace
 
 import pytest
+from trained import trained
 
 from bootcamp.drawing.diagrams import model_parallel
 from bootcamp.launcher import launch
@@ -24,12 +25,12 @@ SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
 @pytest.fixture(scope="module")
 def split():
     flags = {"schedule": "gpipe", "micro_batches": 1, "global_batch": BATCH, "steps": 6}
-    return launch.launch("pp", RANKS, device="cpu", quiet=True, **flags)
+    return trained("pp", RANKS, **flags)
 
 
 @pytest.fixture(scope="module")
 def costs():
-    run = launch.launch(SRC / "snippets" / "stage_costs.py", 1, **SNIPPET)
+    run = trained(SRC / "snippets" / "stage_costs.py", 1, **SNIPPET)
     return [json.loads(line) for line in run.output(0).splitlines() if line.startswith("{")]
 
 
@@ -72,7 +73,7 @@ def test_one_rank_works_at_a_time(split):
 
 
 def test_ddp_takes_a_model_on_several_devices_without_ids():
-    run = launch.launch(SRC / "snippets" / "ddp_device_ids.py", 2, **SNIPPET)
+    run = trained(SRC / "snippets" / "ddp_device_ids.py", 2, **SNIPPET)
     lines = run.output(0).splitlines()
     answers = dict(zip(lines[::2], lines[1::2], strict=False))
     assert "single element" in answers["two device_ids"]

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from trained import proved, trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -12,6 +13,7 @@ from bootcamp.train import pipeline_stages
 BATCH = 24
 FLAGS = {"device": "cpu", "global_batch": BATCH}
 SGD = {**FLAGS, "steps": 10, "optimizer": "sgd", "quiet": True}
+LESSON_06B, LESSON_06C = {"steps": 4, "global_batch": 32}, {"steps": 6, "global_batch": 16}
 
 
 @pytest.mark.parametrize(
@@ -19,17 +21,22 @@ SGD = {**FLAGS, "steps": 10, "optimizer": "sgd", "quiet": True}
     [("mp", 1, "gpt"), ("mp", 1, "striped-lstm"), ("ddp_mp", 4, "gpt")],
 )
 def test_a_model_cut_over_two_devices(script, ranks, model):
-    equality.prove(script, ranks, model=model, **FLAGS)
+    own = {} if model == "gpt" else {"model": model}
+    proved(script, ranks, **own, **FLAGS)
 
 
 @pytest.mark.parametrize("schedule", pipeline_stages.SCHEDULES)
 def test_every_schedule_on_two_ranks(schedule):
-    equality.prove("pp", 2, schedule=schedule, **FLAGS)
+    """With both optimizers; lesson 06b names the micro-batches of the runs with AdamW."""
+    for own in ({"micro_batches": 4}, {"optimizer": "sgd"}):
+        run = trained("pp", 2, schedule=schedule, **LESSON_06B, **own)
+        base = equality.baseline(**LESSON_06B, optimizer=run.config["optimizer"])
+        equality.same_training(run, base)
 
 
 @pytest.mark.parametrize("schedule", pipeline_stages.SCHEDULES)
 def test_every_schedule_on_four_ranks(schedule):
-    run = launch.launch("pp", 4, schedule=schedule, micro_batches=8, **SGD)
+    run = trained("pp", 4, schedule=schedule, micro_batches=8, **SGD)
     equality.same_training(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
     held = [rank["stages"] for rank in run.ranks]
     assert sum(map(len, held)) == 8, "each stage of the model lies on one rank"
@@ -38,23 +45,26 @@ def test_every_schedule_on_four_ranks(schedule):
 @pytest.mark.parametrize(("model", "dtype"), [("striped-lstm", "float32"), ("mlp", "float64")])
 def test_other_models_in_a_pipeline(model, dtype):
     """The MLP in float64: micro-batches round differently, and its ReLUs have a kink."""
-    equality.prove("pp", 2, model=model, dtype=dtype, **FLAGS)
+    own = {} if dtype == "float32" else {"dtype": dtype}
+    proved("pp", 2, model=model, **own, **FLAGS)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_tensor_parallelism(ranks, sequence_parallel):
-    equality.prove("tp", ranks, sequence_parallel=sequence_parallel, **FLAGS, steps=6)
+    own = {"sequence_parallel": True} if sequence_parallel else {}
+    proved("tp", ranks, **LESSON_06C, **own)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble", "dualpipe"])
 def test_data_by_pipeline(schedule):
-    equality.prove("ddp_pp", 4, schedule=schedule, **FLAGS)
+    own = {"schedule": schedule, **FLAGS} if schedule != "gpipe" else {"mesh": "2x2", **LESSON_06B}
+    proved("ddp_pp", 4, **own)
 
 
 @pytest.mark.parametrize("mesh", ["2x2", "4x1", "1x4"])
 def test_data_by_tensor(mesh):
-    run = launch.launch("fsdp_tp", 4, mesh=mesh, sequence_parallel=True, **SGD)
+    run = trained("fsdp_tp", 4, mesh=mesh, sequence_parallel=True, **SGD)
     equality.same_training(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
     assert run.config["mesh"] == dict(
         zip(("data", "tensor"), map(int, mesh.split("x")), strict=True)
@@ -62,7 +72,7 @@ def test_data_by_tensor(mesh):
 
 
 def rejected(script, ranks, **flags):
-    run = launch.launch(script, ranks, **SGD, **flags)
+    run = trained(script, ranks, **SGD, **flags)
     proof = equality.compare(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
     return " ".join(row["compared"] for row in proof.failed)
 

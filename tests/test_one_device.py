@@ -2,14 +2,12 @@
 
 import pytest
 import torch
+from trained import PROOF, proved, trained
 
 from bootcamp.experiments import equality
-from bootcamp.launcher import launch
 from bootcamp.train import activations, models
 from bootcamp.train.models import gpt
 
-FLAGS = {"steps": 10, "global_batch": 24, "device": "cpu", "quiet": True}
-BASE = {"steps": 10, "global_batch": 24}
 CONTEXT, WIDTH, LAYERS, HEADS = (
     gpt.SIZES["tiny"][name] for name in ("context", "width", "layers", "heads")
 )
@@ -21,8 +19,8 @@ def largest_difference(run, base):
 
 @pytest.mark.parametrize(("autocast", "bound"), [("bfloat16", 5e-3), ("float16", 1e-3)])
 def test_mixed_precision_stays_near_float32(autocast, bound):
-    run = launch.launch("amp", autocast=autocast, **FLAGS)
-    base = equality.baseline(optimizer="adamw", **BASE)
+    run = trained("amp", autocast=autocast, **PROOF)
+    base = equality.baseline(optimizer="adamw", **PROOF)
     assert 0 < largest_difference(run, base) < bound
     assert run.ranks[0]["parameter_bytes"] == base.ranks[0]["parameter_bytes"]
     assert run.ranks[0]["activation_bytes"] < 0.75 * base.ranks[0]["activation_bytes"]
@@ -37,17 +35,17 @@ def kept_bytes(keep):
 
 
 def test_keeping_only_inputs_changes_no_loss_and_keeps_what_the_formula_says():
-    run = launch.launch("checkpoint", keep="inputs", **FLAGS)
-    base = equality.baseline(optimizer="adamw", **BASE)
+    run = trained("checkpoint", keep="inputs", **PROOF)
+    base = equality.baseline(optimizer="adamw", **PROOF)
     assert run.losses == base.losses
     assert run.ranks[0]["fingerprint_final"] == base.ranks[0]["fingerprint_final"]
     assert run.ranks[0]["activation_bytes"] == pytest.approx(kept_bytes("inputs"), rel=0.05)
 
 
 def test_keeping_matrix_products_lies_between():
-    base = equality.baseline(optimizer="adamw", **BASE)
-    run = launch.launch("checkpoint", keep="products", **FLAGS)
-    inputs = launch.launch("checkpoint", keep="inputs", **FLAGS)
+    base = equality.baseline(optimizer="adamw", **PROOF)
+    run = trained("checkpoint", keep="products", **PROOF)
+    inputs = trained("checkpoint", keep="inputs", **PROOF)
     assert run.losses == base.losses
     assert run.ranks[0]["activation_bytes"] == pytest.approx(kept_bytes("products"), rel=0.05)
     sizes = [each.ranks[0]["activation_bytes"] for each in (inputs, run, base)]
@@ -56,30 +54,30 @@ def test_keeping_matrix_products_lies_between():
 
 @pytest.mark.parametrize("model", [name for name in models.NAMES if name != "resnet50"])
 def test_checkpointing_changes_no_loss_of_any_model(model):
-    run = launch.launch("checkpoint", model=model, **FLAGS)
-    assert run.losses == equality.baseline(model=model, optimizer="adamw", **BASE).losses
+    run = trained("checkpoint", **({} if model == "gpt" else {"model": model}), **PROOF)
+    assert run.losses == equality.baseline(model=model, optimizer="adamw", **PROOF).losses
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 4])
 def test_accumulation_trains_what_the_baseline_trains(micro_batches):
     for optimizer in ("adamw", "sgd"):
         own = {"micro_batches": micro_batches, "optimizer": optimizer}
-        run = launch.launch("accumulate", **own, **FLAGS)
-        equality.same_training(run, equality.baseline(optimizer=optimizer, **BASE))
-    whole = equality.baseline(optimizer="sgd", **BASE).ranks[0]["activation_bytes"]
+        run = trained("accumulate", **own, **PROOF)
+        equality.same_training(run, equality.baseline(optimizer=optimizer, **PROOF))
+    whole = equality.baseline(optimizer="sgd", **PROOF).ranks[0]["activation_bytes"]
     assert run.ranks[0]["activation_bytes"] == pytest.approx(whole / micro_batches, rel=0.01)
 
 
 def test_data_parallel_says_that_it_splits_nothing():
-    proofs = equality.prove("dp", 1, **{**BASE, "device": "cpu"})
+    proofs = proved("dp", 1, **PROOF)
     assert proofs[0].run.output().count("it runs the bare model and splits nothing") == 1
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_replicas_by_hand_train_what_the_baseline_trains(replicas):
     for optimizer in ("adamw", "sgd"):
-        run = launch.launch("dp_by_hand", replicas=replicas, optimizer=optimizer, **FLAGS)
-        equality.same_training(run, equality.baseline(optimizer=optimizer, **BASE))
+        run = trained("dp_by_hand", replicas=replicas, optimizer=optimizer, **PROOF)
+        equality.same_training(run, equality.baseline(optimizer=optimizer, **PROOF))
 
 
 def counted(forward, *parameters):

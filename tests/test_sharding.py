@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from trained import proved as proved_with_both
+from trained import trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -27,7 +29,7 @@ NUMBERS = sum(math.prod(shape) for shape in SHAPES)
 def proved(script, ranks, optimizer, **flags):
     """The run, after the proof that it trained what the baseline trained."""
     same = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer}
-    run = launch.launch(script, ranks, device="cpu", quiet=True, **same, **flags)
+    run = trained(script, ranks, **same, **flags)
     equality.same_training(run, equality.baseline(**same))
     return run
 
@@ -56,7 +58,7 @@ def test_fsdp(ranks, optimizer, flags):
 
 @pytest.mark.parametrize("model", ["mlp", "striped-lstm"])
 def test_fsdp_shards_every_model(model):
-    equality.prove("fsdp", 2, device="cpu", global_batch=BATCH, model=model)
+    proved_with_both("fsdp", 2, global_batch=BATCH, model=model)
 
 
 @pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
@@ -66,7 +68,7 @@ def test_hsdp(shard, optimizer):
 
 
 @needs_deepspeed
-@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), (4, "sgd")])
+@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), (3, "sgd")])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_deepspeed(stage, ranks, optimizer):
     run = proved("zero", ranks, optimizer, stage=stage)
@@ -89,7 +91,7 @@ def test_deepspeed_clips_gradients_unless_told_not_to():
     line = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
     script = variant("zero", "zero_clips", {line: ""})
     same = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
-    run = launch.launch(script, 2, device="cpu", quiet=True, **same)
+    run = trained(script, 2, **same)
     failed = " ".join(
         r["compared"] for r in equality.compare(run, equality.baseline(**same)).failed
     )

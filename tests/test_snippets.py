@@ -3,6 +3,7 @@
 import ast
 
 import pytest
+from trained import trained
 
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
@@ -37,7 +38,5 @@ def test_it_runs(path):
         return
     trains = "run.finish()" in path.read_text()
     flags = {"steps": 2, "global_batch": 16} if trains else {}
-    run = launch.launch(
-        path, 2, device="cpu" if trains else "auto", finishes=trains, quiet=True, **flags
-    )
+    run = trained(path, 2, finishes=trains, **flags)
     assert run.status == "ok"

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from trained import trained
 
 from bootcamp.classroom import exercise
-from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import tensor
@@ -14,7 +14,7 @@ from bootcamp.train.models import gpt
 
 TINY = gpt.SIZES["tiny"]
 SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
-FLAGS = {"device": "cpu", "steps": 3, "global_batch": 8, "quiet": True}
+FLAGS = {"device": "cpu", "steps": 6, "global_batch": 16, "quiet": True}
 BEGIN = "tally = collective_counter.Tally(optimizer)\nif step == 2:\n    tally.start()"
 TOOLS = "checkpoint, config, data, models, optimizers, record, tensor_flags"
 IMPORTS = f"from bootcamp.train import {TOOLS}"
@@ -26,7 +26,7 @@ COUNT = {
 
 
 def printed(snippet, ranks, **flags):
-    run = launch.launch(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET, **flags)
+    run = trained(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET, **flags)
     return [
         [json.loads(line) for line in run.output(rank).splitlines() if line.startswith("{")]
         for rank in range(ranks)
@@ -71,7 +71,7 @@ ONE_F = (
 )
 def test_collectives_are_those_of_the_theory(changes, flags, how):
     script = variant("tp", "tp_test_counted", COUNT | changes)
-    run = launch.launch(script, 2, **flags, **FLAGS)
+    run = trained(script, 2, **flags, **FLAGS)
     theory = tensor.collectives(TINY, FLAGS["global_batch"], **how)
     assert collective_counter.total(run) == theory
     sent = run.ranks[0]["sent_bytes_per_step"]
@@ -95,7 +95,7 @@ def test_theory_is_four_all_reduces_a_block():
     ],
 )
 def test_memory_is_that_of_the_formula(script, ranks, flags):
-    run = launch.launch(script, ranks, **FLAGS, **flags)
+    run = trained(script, ranks, **FLAGS, **flags)
     parameters, gradients, adamw, activations = tensor.memory(run.config, TINY)
     for rank in run.ranks:
         assert rank["parameter_bytes"] == parameters

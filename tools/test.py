@@ -1,122 +1,148 @@
-"""python tools/test.py [PYTEST ARGUMENT ...]
+"""python tools/test.py [--lesson 04 | --check] [PYTEST ARGUMENT ...]
 
-Everything that `make test` proves, in order, with the time that each part took: lint, derived
-files, unit tests with every script, the equality proofs and the faults, the browser, and nbval over
-every notebook.
+Everything that `make test` proves, with the time of each part: lint, derived files, then all tests
+and the cells of all notebooks on two workers, and last the tests that watch how long something
+takes, alone. Runs that tests and lessons only read are trained once (bootcamp/launcher/
+run_cache.py). --lesson runs what a change to one lesson needs; --check, in under a minute, what
+needs no ranks.
 """
 
+import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bootcamp.launcher import process_tree, simulated_hosts
+import lessons
+import psutil
+
+from bootcamp.launcher import run_cache, simulated_hosts
 
 ROOT = Path(__file__).resolve().parents[1]
-CELL_SECONDS = 240
-SHARDED = ["tests/test_checkpoint.py", "tests/test_sharding.py", "tests/test_hosts.py"]
-CLASSROOM = ["clinic", "exercise_mistakes", "bring", "capstone", "slides", "widgets"]
-CLASSROOM = [f"tests/test_{name}.py" for name in CLASSROOM]
+PYTEST = [sys.executable, "-m", "pytest"]
+NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
+TWO_WORKERS = ["-n", "2", "--dist", "loadgroup"]
+SLOWEST = ["--durations=25", "--durations-min=3"]
 ALONE = ["faults", "launch", "live", "browser"]
 ALONE = [f"tests/test_{name}.py" for name in ALONE]
+OF_EVERY_LESSON = ["tests/test_lessons.py", "tests/test_snippets.py", "tests/test_scripts.py"]
+PR_SET_CHILD_SUBREAPER = 36
 
 
-def stages() -> list[list[dict[str, list[str]]]]:
-    """What `make test` runs: stages in order, their lanes side by side, a lane's parts in turn.
-
-    Starting ranks waits more than it computes, so lanes at once save half of their time. The tests
-    of faults, of the launcher and of the browser watch how long something takes: they run alone.
-    """
-    python = sys.executable
-    notebooks = sorted(str(path) for path in (ROOT / "notebooks").glob("*.ipynb"))
-    nbval = ["--nbval-lax", f"--nbval-cell-timeout={CELL_SECONDS}", "--timeout=0"]
-    pytest = [python, "-m", "pytest"]
-    others = [f"--ignore={path}" for path in (*ALONE, *SHARDED, *CLASSROOM)]
-    return [
-        [{"lint": [python, "-m", "ruff", "check", "."]}],
-        [{"format": [python, "-m", "ruff", "format", "--check", "."]}],
-        [{"notebooks match their sources": [python, "tools/notebooks.py", "--check"]}],
-        [
-            {"notebooks, every other": [*pytest, *nbval, *notebooks[0::2]]},
-            {
-                "tests": [*pytest, "tests", *others, *sys.argv[1:]],
-                "tests of the classroom": [*pytest, *CLASSROOM, *sys.argv[1:]],
-            },
-            {
-                "notebooks, the rest": [*pytest, *nbval, *notebooks[1::2]],
-                "tests of sharding": [*pytest, *SHARDED, *sys.argv[1:]],
-            },
-        ],
-        [{"tests that run alone": [*pytest, *ALONE, *sys.argv[1:]]}],
-    ]
+def static() -> dict[str, list[str]]:
+    """What is read and not run."""
+    return {
+        "lint": [sys.executable, "-m", "ruff", "check", "."],
+        "format": [sys.executable, "-m", "ruff", "format", "--check", "."],
+        "notebooks match their sources": [sys.executable, "tools/notebooks.py", "--check"],
+    }
 
 
-def run_side_by_side(lanes: list[dict[str, list[str]]]) -> dict[str, tuple[int, float]]:
-    """Run a stage's lanes at once; of each part its exit code and seconds.
-
-    The first lane's output is seen as it comes, that of the others when it is whole.
-    """
-    with ThreadPoolExecutor(len(lanes)) as pool:
-        ended = pool.map(run_lane, range(len(lanes)), lanes)
-        return {name: result for lane in ended for name, result in lane.items()}
-
-
-def run_lane(place: int, lane: dict[str, list[str]]) -> dict[str, tuple[int, float]]:
-    """Run a lane's parts in turn, their ranks beginning with the core of this place."""
-    ended = {}
-    for name, command in lane.items():
-        print(f"== {name}", flush=True)
-        began = time.monotonic()
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE if place else None,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "BOOTCAMP_FIRST_CORE": str(place)},
-        )
-        if place:
-            output = done.stdout.decode(errors="replace")
-            print(f"== {name}, its output\n{output}", flush=True)
-        ended[name] = (done.returncode, time.monotonic() - began)
-    return ended
+def parts(lesson: str | None, check: bool, more: list[str]) -> dict[str, list[str]]:
+    """What is run, in order: a name and a command for each part."""
+    if check:
+        ignored = [f"--ignore={path}" for path in ALONE]
+        quick = [*PYTEST, "tests", *ignored, "--without-ranks", "-rf", *TWO_WORKERS, *more]
+        return {**static(), "tests without ranks": quick}
+    if lesson:
+        chosen = lessons.find(lesson)
+        tests = [f"tests/{name}" for name in chosen.tests]
+        notebooks, alone = [str(chosen.notebook)], [path for path in tests if path in ALONE]
+        shared = [*OF_EVERY_LESSON, *(path for path in tests if path not in ALONE)]
+    else:
+        notebooks, alone = ["notebooks"], ALONE
+        shared = ["tests", *(f"--ignore={path}" for path in ALONE)]
+    together = [*PYTEST, *NBVAL, *TWO_WORKERS, *SLOWEST, *notebooks, *shared, *more]
+    found = {**static(), "notebooks and tests": together}
+    if alone:
+        found["tests that run alone"] = [*PYTEST, *SLOWEST, *alone, *more]
+    return found
 
 
-def still_there(mark: str, seconds: float = 20.0) -> list[int]:
+def still_there(mark: str, seconds: float = 20.0) -> dict[int, str]:
     """Processes that began with this run's mark in their environment and do not go away."""
     deadline = time.monotonic() + seconds
     while True:
-        found = [
-            process.pid
-            for process in process_tree.processes().values()
-            if process.state not in "ZX"
-            and process.pid != os.getpid()
-            and process_tree.environment(process.pid).get("BOOTCAMP_TEST_RUN") == mark
-        ]
+        reap()
+        found = {pid: " ".join(command) for pid, command in marked(mark)}
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(0.2)
 
 
+def marked(mark: str):
+    """The living processes with this run's mark, except this one: id and command."""
+    for process in psutil.process_iter():
+        try:
+            alive = process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+            mine = alive and process.environ().get("BOOTCAMP_TEST_RUN") == mark
+            if mine and process.pid != os.getpid():
+                yield process.pid, process.cmdline()
+        except psutil.Error:
+            continue
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what a part leaves, so that its processor time is counted too."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def reap() -> None:
+    """Take leave of adopted processes that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def cpu_minutes() -> float:
+    """Processor time of all processes below this one that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) / 60
+
+
 def main() -> int:
     """Run all; what tests and torchrun leave among the system's temporary files goes too."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--lesson", help="what a change to this lesson needs, such as 04")
+    parser.add_argument("--check", action="store_true", help="only what needs no ranks")
+    args, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="bootcamp-test-", ignore_cleanup_errors=True) as own:
         os.environ["TMPDIR"] = own
-        return run_all()
+        cache = Path(own) / "runs"
+        cache.mkdir()
+        os.environ[run_cache.VARIABLE] = str(cache)
+        return run_all(parts(args.lesson, args.check, more), cache)
 
 
-def run_all() -> int:
+def run_all(commands: dict[str, list[str]], cache: Path) -> int:
+    """Run the parts in turn, then look for what they have left; the exit code."""
     os.chdir(ROOT)
     os.environ["BOOTCAMP_TEST_RUN"] = mark = f"{os.getpid()}-{time.time_ns()}"
+    adopt_orphans()
     before = simulated_hosts.traces() if sys.platform == "linux" else {}
     times, failed = {}, []
-    for stage in stages():
-        for name, (code, seconds) in run_side_by_side(stage).items():
-            times[name] = seconds
-            failed += [name] if code else []
-    print("\n".join(f"{name:32} {seconds:6.0f} s" for name, seconds in times.items()), flush=True)
-    left = {pid: process_tree.command(pid) for pid in still_there(mark)}
+    for name, command in commands.items():
+        print(f"== {name}", flush=True)
+        began, used = time.monotonic(), cpu_minutes()
+        code = subprocess.run(command).returncode
+        reap()
+        times[name] = (time.monotonic() - began, cpu_minutes() - used)
+        failed += [name] if code else []
+    left = still_there(mark)
+    print(f"\n{'part':32} {'seconds':>8} {'CPU minutes':>12}")
+    times["all"] = tuple(map(sum, zip(*times.values(), strict=True)))
+    for name, (seconds, minutes) in times.items():
+        print(f"{name:32} {seconds:8.0f} {minutes:12.1f}")
+    launches = run_cache.counted(cache)
+    print(f"Launches: {launches['trained']} trained, {launches['copied']} answered by one of these")
     print(f"Processes left by all of this: {len(left)} {left or ''}", flush=True)
     if left:
         failed.append("processes left")

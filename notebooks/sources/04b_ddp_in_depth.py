@@ -560,7 +560,7 @@ Markdown(f"```python\n{inspect.getsource(checkpoint.write_whole)}```")
 forward = "loss = models.loss(model(inputs), targets)"
 kill = "os.kill(os.getpid(), signal.SIGKILL)"
 tools = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
-accident = f"if step == 8 and rank == 1 and processes.attempt() == 0:\n    {kill}\n{forward}"
+accident = f"if step == 8 and rank == 1 and environment.attempt() == 0:\n    {kill}\n{forward}"
 changes = {tools: f"import os\nimport signal\nfrom bootcamp.train import environment\n{tools}"}
 dies = variant("ddp", "ddp_rank_dies", changes | {forward: accident})
 

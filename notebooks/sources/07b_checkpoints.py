@@ -368,11 +368,9 @@ plots.show(diagrams.step_times({"waits": waiting, "--save-async": behind}, EVERY
 # its time. The next cell puts numbers to it, and scores your third prediction.
 
 # %%
-from statistics import median
-
 rows = []
 for name, run in (("waits", waiting), ("--save-async", behind)):
-    bearing, others = map(median, diagrams.bearing_a_save(run, EVERY))
+    bearing, others = map(diagrams.median, diagrams.bearing_a_save(run, EVERY))
     rows.append({"save": name, "steps after a save, s": bearing, "other steps, s": others})
     rows[-1]["a save costs, s"] = bearing - others
 print(Table(rows, "Medians, measured here"))

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.launcher import device_locks, progress, supervisor
+from bootcamp.launcher import device_locks, progress, run_cache, supervisor
 from bootcamp.launcher import simulated_hosts as simulated
 from bootcamp.paths import LOGS, shown
 from bootcamp.records import summary
@@ -338,7 +338,8 @@ def _follow(order: dict, folder: Path, show, raises: bool) -> Run:
         if order["start"] == "warm":
             connection.wait_until_ready(show.say)
             order["start"] = "warm" if connection.warm else "cold"
-        event = _wait(connection.order(order), folder, show)
+        with run_cache.earlier(order, folder) as events:
+            event = _wait(events or connection.order(order), folder, show)
     except BaseException as error:  # an interrupt, or a display that fails: no rank may be left
         with _interrupts_wait():
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else "launcher failed"

@@ -1,0 +1,147 @@
+"""Answer a launch from an identical earlier one, while the project's tests run.
+
+Tests and lessons train the same thing many times over. `make test` names a folder in
+BOOTCAMP_RUN_CACHE: a launch that ended well leaves a copy of its record there, and an identical
+launch of another process gets that record, in a new run folder, without training. Identical means
+the same text of the script, arguments, ranks, hosts, start, environment and package. Never answered
+are a start that is itself what is shown (cold, torchrun), arguments that name files, and a launch
+that the same process repeats: it wants a second run. Without the variable nothing happens here.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import shutil
+import time
+from pathlib import Path
+
+from filelock import FileLock
+
+from bootcamp import files, paths
+from bootcamp.records import summary
+
+VARIABLE = "BOOTCAMP_RUN_CACHE"
+# differ from process to process or from run to run, and change nothing in a training
+OF_NO_INFLUENCE = (
+    "BOOTCAMP_COMMAND",
+    "BOOTCAMP_FIRST_CORE",
+    "BOOTCAMP_KERNEL",
+    "BOOTCAMP_LOGS",
+    "BOOTCAMP_RUN",
+    "BOOTCAMP_RUN_CACHE",
+    "BOOTCAMP_SUPERVISOR",
+    "BOOTCAMP_TEST_RUN",
+    "BOOTCAMP_WORK",
+)
+READ_BY_RANKS = ("BOOTCAMP_", "CUDA_", "DS_", "GLOO_", "HOROVOD_", "NCCL_", "OMP_", "TORCH")
+OF_FILES = ("--save", "--resume")
+_launched_here: set[str] = set()
+
+
+@contextlib.contextmanager
+def earlier(request: dict, folder: Path):
+    """The events of an identical launch whose record is in `folder` now; None if it is to be made.
+
+    Holds the entry's lock meanwhile, so that two processes do not train the same at once; keeps
+    the record of a launch that was made and ended well.
+    """
+    cache = os.environ.get(VARIABLE)
+    key = _key(request, folder) if cache else None
+    if key is None or key in _launched_here:
+        if cache:
+            count(cache, "trained")
+        yield None
+        return
+    _launched_here.add(key)
+    kept = Path(cache) / key
+    with FileLock(f"{kept}.lock"):
+        if kept.exists():
+            count(cache, "copied")
+            _copy(kept, folder, request)
+            events = queue.SimpleQueue()
+            events.put({"event": "ended", "error": None})
+            yield events
+            return
+        count(cache, "trained")
+        yield None
+        if summary.read(folder)["status"] == "ok":
+            shutil.copytree(folder, f"{kept}.part")
+            os.rename(f"{kept}.part", kept)
+
+
+def counted(cache: Path | str) -> dict[str, int]:
+    """How many launches were trained and how many copied, by every process with this cache."""
+    counts = {}
+    for how in ("trained", "copied"):
+        path = Path(cache) / f"{how}.count"
+        counts[how] = path.stat().st_size if path.exists() else 0
+    return counts
+
+
+def count(cache: str, how: str) -> None:
+    """Note one launch: "trained" or "copied"."""
+    with open(Path(cache) / f"{how}.count", "ab") as file:
+        file.write(b".")
+
+
+def _key(request: dict, folder: Path) -> str | None:
+    """A hash of everything that the launch depends on; None for one that is always made."""
+    ranks = request["ranks"]
+    horovod = "horovod.runner.launch" in request.get("command", ())
+    if not ranks or not (request["start"] == "warm" or horovod):
+        return None
+    script, *arguments = ranks[0]["argv"]
+    groups = _by_flag(arguments, folder)
+    if any(group[0].startswith(OF_FILES) or os.sep in "".join(group) for group in groups):
+        return None
+    how = {name: request.get(name) for name in ("start", "hosts", "finishes")}
+    parts = [
+        paths.shown(script) if Path(script).is_relative_to(paths.ROOT) else Path(script).name,
+        Path(script).read_text(),
+        groups,
+        how,
+        [_environment(rank["env"], folder) for rank in ranks],
+        _sources(),
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _by_flag(arguments: list[str], folder: Path) -> list[list[str]]:
+    """Arguments as flags with their values, in an order that does not depend on the caller's."""
+    groups = [[]]
+    for argument in arguments:
+        if argument.startswith("--"):
+            groups.append([])
+        groups[-1].append(argument)
+    positional, flags = groups[0], [group for group in groups[1:] if group[-1] != str(folder)]
+    return [[argument] for argument in positional] + sorted(flags)
+
+
+def _environment(given: dict, folder: Path) -> dict:
+    """What a rank's environment has beside this process's own, and what may change a training."""
+    return {
+        name: value.replace(str(folder), "")
+        for name, value in given.items()
+        if name not in OF_NO_INFLUENCE
+        and (os.environ.get(name) != value or name.startswith(READ_BY_RANKS))
+    }
+
+
+def _sources() -> str:
+    """A hash of the package's files: an edit makes every kept run stale."""
+    digest = hashlib.sha256()
+    for path in sorted(paths.PACKAGE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _copy(kept: Path, folder: Path, request: dict) -> None:
+    """Put a kept record into a run folder, with the start and the command of this launch."""
+    shutil.copytree(kept, folder, dirs_exist_ok=True)
+    config = folder / "config.json"
+    if config.exists():
+        mine = {"started_unix_seconds": time.time()}
+        mine["command"] = request["ranks"][0]["env"]["BOOTCAMP_COMMAND"]
+        files.write_json(config, {**json.loads(config.read_text()), **mine})

@@ -1,0 +1,86 @@
+"""A launch is answered from an identical one of this run of the suite, and from no other."""
+
+import os
+
+import pytest
+from trained import trained
+
+from bootcamp.launcher import launch, run_cache
+from bootcamp.records.runs import Run
+from bootcamp.scripts import family
+from bootcamp.scripts.variants import variant
+
+FLAGS = {"steps": 2, "model": "mlp", "global_batch": 8, "quiet": True}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache that answers launches; `again` is the same seen by another process."""
+    monkeypatch.setenv(run_cache.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(run_cache, "_launched_here", set())
+    return tmp_path
+
+
+def in_another_process():
+    run_cache._launched_here.clear()
+
+
+def test_an_identical_launch_is_copied_and_gets_a_record_of_its_own(cache):
+    first = launch.launch("cpu", **FLAGS)
+    in_another_process()
+    second = launch.launch("cpu", **dict(reversed(FLAGS.items())))
+    assert run_cache.counted(cache) == {"trained": 1, "copied": 1}
+    assert second.folder != first.folder
+    assert second.steps == first.steps
+    assert second.config["started_unix_seconds"] > first.config["started_unix_seconds"]
+    (second.folder / "steps.jsonl").write_text("")
+    in_another_process()
+    assert launch.launch("cpu", **FLAGS).steps == first.steps, "what was kept has not changed"
+
+
+def test_a_repeated_launch_of_one_process_trains_again(cache):
+    runs = [launch.launch("cpu", **FLAGS) for _ in range(2)]
+    assert run_cache.counted(cache) == {"trained": 2, "copied": 0}
+    assert runs[0].steps != runs[1].steps, "other seconds"
+
+
+def test_another_text_flag_or_environment_is_another_launch(cache):
+    line = "optimizer.step()"
+    for script, more in (
+        ("cpu", {}),
+        ("cpu", {"seed": 1}),
+        ("cpu", {"env": {"OMP_DYNAMIC": "true"}}),
+        (variant("cpu", "cpu_renamed", {line: line}), {}),
+        (variant("cpu", "cpu_changed", {line: f"{line}  # changed"}), {}),
+    ):
+        in_another_process()
+        launch.launch(script, **FLAGS, **more)
+    assert run_cache.counted(cache) == {"trained": 5, "copied": 0}
+
+
+@pytest.mark.parametrize("start", ["cold", "command"])
+def test_a_start_that_is_shown_is_made_each_time(start, tmp_path):
+    rank = {"argv": [str(family.SCRIPTS["cpu"].path)], "env": {}}
+    warm = {"start": "warm", "ranks": [rank]}
+    assert run_cache._key(warm, tmp_path)
+    torchrun = ["python", "-m", "torch.distributed.run"]
+    assert run_cache._key({**warm, "start": start, "command": torchrun}, tmp_path) is None
+
+
+def test_files_and_failures_are_never_answered(cache, tmp_path):
+    fails = variant("cpu", "cpu_fails", {"optimizer.step()": "raise ValueError('each time')"})
+    for _ in range(2):
+        in_another_process()
+        assert launch.launch(fails, raises=False, **FLAGS).status == "failed"
+        launch.launch("cpu", save=tmp_path / "saved", **FLAGS)
+    assert run_cache.counted(cache) == {"trained": 4, "copied": 0}
+
+
+def test_without_its_variable_no_launch_is_answered():
+    """Of the tests, only those that ask for a shared run get one."""
+    assert run_cache.VARIABLE not in os.environ
+    runs = [trained("cpu", **FLAGS), launch.launch("cpu", device="cpu", **FLAGS)]
+    assert runs[0].folder != runs[1].folder
+    assert runs[0].steps != runs[1].steps
+    assert trained("cpu", **FLAGS).folder == runs[0].folder
+    assert isinstance(trained("cpu", **FLAGS), Run)
