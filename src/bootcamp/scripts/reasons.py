@@ -385,7 +385,7 @@ trainer = lightning.Trainer(
     Owns processes, wrapping and loop.
 accelerator=device.type,
     CPU or GPU.
-devices=processes.local_count(),
+devices=environment.local_count(),
     As many as there are ranks on this host.
 strategy=args.strategy,
     How the model is wrapped: `ddp` is the same DistributedDataParallel.

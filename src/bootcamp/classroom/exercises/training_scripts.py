@@ -31,7 +31,7 @@ def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
     builds = [number for number, line in enumerate(lines) if "models.build(args)" in line]
     if len(builds) != 1:
         return ""  # nothing that could be tried
-    seed = "args.seed {} processes.rank()"
+    seed = "args.seed {} environment.rank()"
     tries = ["from bootcamp.train import environment", seed.format("+="), lines[builds[0]]]
     lines[builds[0] : builds[0] + 1] = [*tries, seed.format("-=")]
     own_seeds = LOGS / "variants" / f"{path.stem}_own_seeds.py"
