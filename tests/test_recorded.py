@@ -1,6 +1,7 @@
 """What becomes a recorded run, and what is refused."""
 
 import json
+import platform
 import re
 import shutil
 import sys
@@ -122,3 +123,13 @@ def test_every_recorded_run_is_read_by_somebody():
 def test_what_the_tool_records_is_what_is_there():
     wanted = {f"epyc-2core-{run.name}-{run.ranks}" for run in reference.RUNS}
     assert wanted == {path.name for path in REFERENCE.glob("epyc-2core-*")}
+
+
+def test_a_recorded_run_of_another_corpus_says_whose(monkeypatch):
+    run = runs.Run(RECORD)
+    monkeypatch.setattr(platform, "python_version", lambda: run.config["versions"]["python"])
+    assert run.origin.endswith("recorded run epyc-2core-ddp-2")
+    monkeypatch.setattr(platform, "python_version", lambda: "3.99.1")
+    assert run.origin.endswith("recorded run epyc-2core-ddp-2, corpus of Python 3.11.7")
+    run.config["corpus_crc32"] = None
+    assert run.origin.endswith("recorded run epyc-2core-ddp-2")

@@ -3,6 +3,7 @@
 Standard library only.
 """
 
+import platform
 from pathlib import Path
 
 from bootcamp import machine
@@ -56,6 +57,13 @@ class Measurement:
         return same and not self.in_reference
 
     @property
+    def _other_corpus(self) -> str:
+        """The text that it was trained on is the standard library of the Python at hand."""
+        python = self.config["versions"].get("python")
+        same = python in (None, platform.python_version()) or not self.config.get("corpus_crc32")
+        return "" if same else f", corpus of Python {python}"
+
+    @property
     def origin(self) -> str:
         """Machine, device and torch, and whether it was measured here or recorded."""
         described = self.config["machine"]
@@ -63,7 +71,7 @@ class Measurement:
         cores = "1 core" if described["cores"] == 1 else f"{described['cores']} cores"
         how = "measured here" if self.measured_here else "recorded on another machine"
         if self.in_reference:
-            how = f"recorded run {self.folder.name}"
+            how = f"recorded run {self.folder.name}{self._other_corpus}"
         if self.shared_cores:
             how += f", on {SHARED}"
         return f"{device}, {cores}, torch {self.config['versions']['torch']}; {how}"
