@@ -3,9 +3,9 @@
 See bootcamp/launcher/live_ranks.py.
 
 The launcher runs this file once for each rank. Arguments: the folder with the controller's
-connection file, the backend, `--run-dir` and the run's folder. A rank lives as long as the
-notebook's kernel. Its cells find `torch`, `dist`, `rank`, `world_size` and `device`; the process
-group is made by `join`, and made anew after a cell in which the ranks did not meet.
+connection file, and the backend. A rank lives as long as the notebook's kernel. Its cells find
+`torch`, `dist`, `rank`, `world_size` and `device`; the process group is made by `join`, and made
+anew after a cell in which the ranks did not meet.
 
 A thread of its own keeps watch: it says in which collective the rank waits, and frees it when the
 notebook writes into the pipe `ranks/<rank>.cut`.
@@ -37,7 +37,7 @@ IDLE_SHARE = 0.2  # a rank that uses less of a core than this does not compute
 LOST = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket", "abort")
 C10D = "torch/distributed/distributed_c10d.py"
 
-private, backend, ranks = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[-1]) / "ranks"
+private, backend, ranks = Path(sys.argv[1]), sys.argv[2], Path(os.environ["BOOTCAMP_RUN"]) / "ranks"
 rank, world_size = environment.rank(), environment.count()
 device = (
     torch.device("cuda", environment.local_rank()) if backend == "nccl" else torch.device("cpu")

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from bootcamp.experiments import equality
-from bootcamp.launcher import launch, process_tree, simulated_hosts
-from bootcamp.launcher.launch import LaunchError, RankFailed, RunHung, RunRefused
+from bootcamp.launcher import connection, launch, process_tree, progress, simulated_hosts
+from bootcamp.launcher.launch import LaunchError, Options, RankFailed, RunHung, RunRefused
 from bootcamp.paths import LOGS
 from bootcamp.records import heartbeat, runs, summary
 from bootcamp.scripts.variants import variant
@@ -30,10 +30,9 @@ SHORT = {"steps": 5, "model": "mlp", "device": "cpu", "quiet": True}
 
 def leftovers(kernel: int, allow_launcher: bool = False) -> dict[int, str]:
     """Living processes that a kernel's launches have started: process id -> command."""
-    connection = launch._connection
     allowed = set()
-    if allow_launcher and connection is not None and connection.alive:
-        allowed = {connection.process.pid, *_fork_servers(connection.process.pid)}
+    if allow_launcher and (current := connection.current()):
+        allowed = {current.process.pid, *_fork_servers(current.process.pid)}
     found = {}
     for pid, process in process_tree.processes().items():
         mark = process_tree.environment(pid).get("BOOTCAMP_KERNEL")
@@ -96,7 +95,7 @@ def rank_is_killed(script: str = "ddp", **flags) -> float:
 
 def rank_hangs(script: str = "ddp", hang_seconds: float = 2) -> float:
     script = _broken("hangs", '__import__("time").sleep(3600)', script)
-    error, seconds = _ends_with(RunHung, script, hang_seconds=hang_seconds)
+    error, seconds = _ends_with(RunHung, script, options=Options(hang_seconds))
     assert error.error["rank"] == 1, error
     assert "rank 1 hangs" in str(error)
     assert "hangs_" in str(error), "the stack must name the line where the rank stood"
@@ -151,7 +150,7 @@ def _interrupted(start: str, script: str = "ddp") -> float:
 
     thread = _when_running(folder, interrupt)
     try:
-        launch.launch(script, 2, run_dir=folder, start=start, **LONG)
+        launch.launch(script, 2, options=Options(run_dir=folder), start=start, **LONG)
     except KeyboardInterrupt:
         seconds = time.monotonic() - moment[0]
     else:
@@ -170,14 +169,18 @@ def notebook_is_interrupted() -> float:
     manager, client = start_new_kernel(kernel_name="python3")
     kernel = manager.provisioner.pid
     try:
-        start = f"launch('ddp', 2, run_dir={str(folder)!r}, **{LONG})"
-        request = client.execute(f"from bootcamp import launch\n{start}")
+        start = f"launch('ddp', 2, options=Options(run_dir={str(folder)!r}), **{LONG})"
+        request = client.execute(f"from bootcamp import Options, launch\n{start}")
         _when_running(folder, manager.interrupt_kernel).join()
         began = time.monotonic()
         while (reply := client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != request:
             pass
         seconds = time.monotonic() - began
-        assert reply["content"]["ename"] == "KeyboardInterrupt", reply["content"]
+        assert reply["content"]["ename"] == "Interrupted", reply["content"]
+        (shown,) = reply["content"]["traceback"]
+        assert shown.startswith("KeyboardInterrupt: the run was interrupted: its ranks have ended")
+        assert folder.name in shown
+        assert "\n" not in shown
         ranks = [p for p in leftovers(kernel) if _is_rank(p)]
         assert not ranks, f"still there: {ranks}"
         assert summary.read(folder)["status"] == "interrupted"
@@ -256,7 +259,7 @@ def hosts_lose_their_holder() -> float:
 
     thread = _when_running(folder, kill)
     with contextlib.suppress(LaunchError):
-        launch.launch("ddp", 4, hosts=2, run_dir=folder, timeout=3, hang_seconds=20, **LONG)
+        launch.launch("ddp", 4, hosts=2, options=Options(20, run_dir=folder), timeout=3, **LONG)
     thread.join()
     assert killed, "there was no holder to kill"
     assert summary.read(folder)["status"] == "failed"
@@ -267,8 +270,8 @@ def hosts_lose_their_holder() -> float:
 def kernel_is_killed(ranks: int = 2, **how) -> float:
     """kill -9 of the process that launched: nobody is left to clean up but the supervisor."""
     folder = _fresh_folder()
-    flags = {"run_dir": str(folder), **LONG, **how}
-    code = f"from bootcamp import launch; launch('ddp', {ranks}, **{flags})"
+    given = f"options=Options(run_dir={str(folder)!r}), **{ {**LONG, **how} }"
+    code = f"from bootcamp import Options, launch; launch('ddp', {ranks}, {given})"
     kernel = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     died = []
 
@@ -296,7 +299,7 @@ def fork_server_dies() -> float:
 
     launch.launch("ddp", 2, **SHORT)
     thread = _when_running(folder, kill)
-    run = launch.launch("ddp", 2, run_dir=folder, **{**LONG, "steps": 400})
+    run = launch.launch("ddp", 2, options=Options(run_dir=folder), **{**LONG, "steps": 400})
     thread.join()
     assert killed, "there was no fork server to kill"
     assert run.status == "ok"
@@ -313,7 +316,8 @@ def supervisor_dies(starts: tuple = ("warm", "torchrun"), ranks: int = 2, **how)
         connection = launch.connect()
         thread = _when_running(folder, connection.process.kill)
         try:
-            launch.launch("ddp", ranks, run_dir=folder, start=start, **LONG, **how)
+            options = Options(run_dir=folder)
+            launch.launch("ddp", ranks, options=options, start=start, **LONG, **how)
         except LaunchError as error:
             assert "supervisor" in str(error)
         else:
@@ -374,21 +378,21 @@ def display_fails() -> float:
     """An error in the process that launches, while the ranks are running."""
     folder = _fresh_folder()
     began = time.monotonic()
-    before = launch.progress.silent
+    before = progress.silent
 
-    class Failing(launch.progress._Silent):
+    class Failing(progress._Silent):
         def step(self, row):
             raise BrokenPipeError("nobody reads this any more")
 
-    launch.progress.silent = Failing
+    progress.silent = Failing
     try:
-        launch.launch("ddp", 2, run_dir=folder, **LONG)
+        launch.launch("ddp", 2, options=Options(run_dir=folder), **LONG)
     except BrokenPipeError:
         assert not leftovers(os.getpid(), allow_launcher=True)
     else:
         raise AssertionError("the error was lost")
     finally:
-        launch.progress.silent = before
+        progress.silent = before
     said = summary.read(folder)
     assert said["status"] == "failed", said
     return time.monotonic() - began
@@ -457,7 +461,8 @@ def elastic_rank_is_killed() -> float:
     thread = _when_running(folder, kill, steps=random.randrange(1, 36))
     saved = folder.with_suffix(".pt")
     kept = {"save": saved, "resume": saved, "save_every": 5}
-    run = launch.launch("ddp", 2, start="torchrun", max_restarts=3, run_dir=folder, **kept, **flags)
+    how = {"start": "torchrun", "options": Options(max_restarts=3, run_dir=folder)}
+    run = launch.launch("ddp", 2, **how, **kept, **flags)
     thread.join()
     assert run.summary["restarts"] == 1, run.summary
     assert run.losses == undisturbed.losses
@@ -495,7 +500,8 @@ def kill_while_saving(save_async: bool) -> tuple[float, int, bool]:
 
     deadline = time.monotonic() + 60
     thread = _when_running(folder, kill, steps=random.randrange(1, 12))
-    run = launch.launch("fsdp", 2, run_dir=folder, raises=False, quiet=True, **kept, **flags)
+    how = {"options": Options(run_dir=folder), "raises": False, "quiet": True}
+    run = launch.launch("fsdp", 2, **how, **kept, **flags)
     thread.join()
     _recorded(run, "failed", "SIGKILL")
     cut = bool(list(saved.glob(".step-*.part")))
@@ -516,7 +522,7 @@ def port_is_taken() -> float:
         holder.listen()
         port = holder.getsockname()[1]
         try:
-            launch.launch("ddp", 2, port=port, **SHORT)
+            launch.launch("ddp", 2, options=Options(port=port), **SHORT)
         except RunRefused as error:
             assert f"port={port}" in str(error)
             _recorded(error.run, "failed", "can't be had")
@@ -527,7 +533,7 @@ def port_is_taken() -> float:
             assert launch.launch("ddp", 2, **SHORT).status == "ok"
         finally:
             del os.environ["MASTER_PORT"]
-    assert launch.launch("ddp", 2, port=port, **SHORT).status == "ok"
+    assert launch.launch("ddp", 2, options=Options(port=port), **SHORT).status == "ok"
     return time.monotonic() - began
 
 
@@ -535,7 +541,7 @@ def folder_cannot_be_written() -> float:
     began = time.monotonic()
     for folder, why in (("/dev/null/run", "Not a directory"), ("/proc/run", "No such file")):
         try:
-            launch.launch("ddp", 2, run_dir=folder, **SHORT)
+            launch.launch("ddp", 2, options=Options(run_dir=folder), **SHORT)
         except RunRefused as error:
             assert folder in str(error)
             assert why in str(error)
@@ -570,7 +576,9 @@ def disk_is_full() -> float:
     with _small_disk("24k") as disk:
         if disk is None:
             raise CannotProvoke("a full disk needs the right to mount a small one")
-        error, seconds = _ends_with(RankFailed, "ddp", run_dir=disk / "run", steps=300)
+        error, seconds = _ends_with(
+            RankFailed, "ddp", options=Options(run_dir=disk / "run"), steps=300
+        )
         assert "No space left on device" in str(error)
         _recorded(error.run, "failed", "No space left on device")
         assert len(error.run.steps) > 10, "what was written before must be readable"
@@ -578,7 +586,7 @@ def disk_is_full() -> float:
         with contextlib.suppress(OSError), open(disk / "rest", "wb") as rest:
             rest.write(bytes(24 * 1024))
         try:
-            launch.launch("ddp", 2, run_dir=disk / "second", **SHORT)
+            launch.launch("ddp", 2, options=Options(run_dir=disk / "second"), **SHORT)
         except RunRefused as refused:
             assert "No space left on device" in str(refused)
         else:

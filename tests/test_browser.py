@@ -18,7 +18,7 @@ import nbformat
 import pytest
 
 from bootcamp.launcher import process_tree
-from bootcamp.launcher.launch import launch
+from bootcamp.launcher.launch import Options, launch
 from bootcamp.paths import LOGS, NOTEBOOKS, ROOT
 from bootcamp.records import heartbeat
 
@@ -261,7 +261,7 @@ def closes_and_reopens_the_monitor(notebook, lab, folder) -> None:
     """A run of somebody else: the page goes while it trains, and finds it again."""
     flags = {"steps": 100_000, "device": "cpu", "quiet": True, "raises": False}
     running = threading.Thread(
-        target=lambda: launch("ddp", 2, run_dir=folder, **flags), daemon=True
+        target=lambda: launch("ddp", 2, options=Options(run_dir=folder), **flags), daemon=True
     )
 
     def step() -> int:

@@ -11,7 +11,7 @@ from bootcamp.launcher import simulated_hosts
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 
-SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
+SNIPPET = {"device": "cpu", "quiet": True}
 WITH_HOSTS = pytest.mark.skipif(
     simulated_hosts.why_not() is not None, reason="no hosts on this machine"
 )

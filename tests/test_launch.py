@@ -11,8 +11,8 @@ import pytest
 
 from bootcamp import machine
 from bootcamp.experiments import equality
-from bootcamp.launcher import ghosts, launch, process_tree
-from bootcamp.launcher.launch import RunRefused
+from bootcamp.launcher import ghosts, launch, process_tree, run_request
+from bootcamp.launcher.launch import Options, RunRefused
 from bootcamp.paths import ROOT
 from bootcamp.records import runs, summary
 from bootcamp.scripts import family
@@ -157,7 +157,7 @@ def test_the_line_for_the_terminal_does_the_same(capsys):
 
 def test_flags_become_arguments():
     flags = {"global_batch": 8, "verbose": True, "quiet": False, "lr": None}
-    assert launch.to_arguments(flags) == ["--global-batch", "8", "--verbose"]
+    assert run_request.to_arguments(flags) == ["--global-batch", "8", "--verbose"]
 
 
 def test_an_unknown_script_names_the_known_ones():
@@ -168,7 +168,7 @@ def test_an_unknown_script_names_the_known_ones():
     with pytest.raises(ValueError, match="ranks=0: expected at least one"):
         launch.launch("ddp", 0)
     with pytest.raises(ValueError, match="port= is for warm and cold starts"):
-        launch.launch("ddp", 2, port=29500, start="torchrun")
+        launch.launch("ddp", 2, options=Options(port=29500), start="torchrun")
 
 
 def test_a_refusal_is_one_sentence_under_torchrun_too():
@@ -183,10 +183,12 @@ def test_ranks_that_compute_are_not_taken_for_stuck_ones():
         "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass\nrun.finish()"
     )
     slow = variant("cpu", "slow", {"run.finish()": spin})
-    assert launch.launch(slow, 1, hang_seconds=1, device="cpu", **QUICK).status == "ok"
+    impatient = {**QUICK, "options": Options(hang_seconds=1)}
+    assert launch.launch(slow, 1, device="cpu", **impatient).status == "ok"
     sleep = "import time\ntime.sleep(60)\nrun.finish()"
+    sleepy = variant("cpu", "sleepy", {"run.finish()": sleep})
     with pytest.raises(launch.RunHung, match="larger hang_seconds="):
-        launch.launch(variant("cpu", "sleepy", {"run.finish()": sleep}), 1, hang_seconds=1, **QUICK)
+        launch.launch(sleepy, 1, **impatient)
 
 
 def test_a_cold_rank_hides_its_environment_from_other_users(monkeypatch):
@@ -320,12 +322,19 @@ def test_visible_gpus_follow_cuda_visible_devices(monkeypatch):
 def test_gpus_are_chosen_when_there_is_one_for_each_rank(monkeypatch):
     """Without a GPU here: what the launcher would pass to the script."""
     monkeypatch.setattr(launch, "gpu_count", lambda: 2)
-    ddp = family.SCRIPTS["ddp"]
-    assert launch._device_flag(ddp, "auto", 2) == {"device": "cuda"}
-    assert launch._device_flag(ddp, "auto", 4) == {"device": "cpu"}
-    assert launch._device_flag(family.SCRIPTS["cpu"], "auto", 1) == {}
-    assert launch._device_flag(None, "auto", 1) == {}, "a reader's script chooses itself"
-    assert launch._where("cuda", 2) == "2 GPU ranks, NCCL"
+
+    def told(script, ranks, device="auto"):
+        path, known = family.find(script), family.describe(script)
+        call = launch._Call(path, known, "torchrun", "warm", ranks, Options(), 1, None)
+        call.choose_device(device)
+        return call.device_flag, call._where()
+
+    assert told("ddp", 2) == ({"device": "cuda"}, "2 GPU ranks, NCCL")
+    assert told("ddp", 4) == ({"device": "cpu"}, "4 CPU ranks, gloo")
+    assert told("cpu", 1) == ({}, "1 rank")
+    copy = variant("ddp", "chooses_itself", {"run.finish()": "run.finish()\nprint()"})
+    assert told(copy, 2) == ({}, "2 ranks"), "a reader's copy chooses itself"
+    assert told(copy, 2, "cpu")[0] == {"device": "cpu"}
 
 
 def test_scripts_choose_gpu_and_nccl_when_torch_finds_them(monkeypatch):

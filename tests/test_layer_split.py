@@ -19,7 +19,7 @@ from bootcamp.train.models import gpt
 BATCH, RANKS = 24, 2
 SIZE = gpt.SIZES["tiny"]
 SHAPE = Namespace(model="gpt", size="tiny", seed=0, dtype="float32")
-SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
+SNIPPET = {"device": "cpu", "quiet": True}
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ import faults
 import pytest
 
 from bootcamp import machine
-from bootcamp.launcher import device_locks, launch, process_tree
-from bootcamp.launcher.launch import RunRefused
+from bootcamp.launcher import device_locks, devices, follow, launch, process_tree
+from bootcamp.launcher.launch import Options, RunRefused
 from bootcamp.records import heartbeat, summary
+from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 
 SECONDS = 60  # for what is awaited: not measured, only bounded
@@ -268,7 +269,7 @@ def test_two_users_share_the_folder(kernels, tmp_path):
         "from bootcamp.launcher import device_locks\n"
         "os.chdir(sys.argv[1])  # its parents may be closed to others\n"
         "os.setuid(65534)\n"
-        "request = lease.Request('locks', lease.fake_devices(2), 2)\n"
+        "request = device_locks.Request('locks', device_locks.fake_devices(2), 2)\n"
         "print(len(request.ask().devices), flush=True)\n"
         "try: os.unlink('locks/fake-0')\n"
         "except PermissionError: print('kept', flush=True)\n"
@@ -301,8 +302,10 @@ def test_leases_can_be_off_and_elsewhere(monkeypatch, tmp_path):
 # Which devices a launch wishes for
 
 
-def wishes(script, ranks, **flags):
-    return launch._leases(launch.family.find(script), flags, ranks, dict(os.environ))
+def wishes(script, ranks, device=None, cores_per_rank=1):
+    known = family.describe(script)
+    kind = "cpu" if known.cpu_only else device
+    return devices.wishes(known, kind, ranks, cores_per_rank, dict(os.environ))
 
 
 def test_gpus_are_named_by_uuid(monkeypatch):
@@ -325,7 +328,7 @@ def test_gpus_are_named_by_uuid(monkeypatch):
 
 def test_a_gpu_for_each_rank_or_all_for_who_takes_several(monkeypatch):
     monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
-    monkeypatch.setattr(launch, "gpu_count", lambda: 4)
+    monkeypatch.setattr(devices, "gpu_count", lambda: 4)
     monkeypatch.setattr(device_locks, "_uuids", lambda: tuple(f"GPU-{k}" for k in range(4)))
     counts = {
         (script, device): wishes(script, 2, device=device)["lease"]["request"]["count"]
@@ -389,20 +392,22 @@ def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
 # Two kernels
 
 KERNEL = """
+import os
 import sys
 from pathlib import Path
-from bootcamp import launch, progress
+from bootcamp.launcher import connection, devices, follow, progress
+from bootcamp.records import summary
+from bootcamp.scripts import family
 folder, ranks, code = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 (folder / "ranks").mkdir(parents=True)
-launch.summary.reserve(folder)
-order = {"do": "run", "run": str(folder), "start": "command", "ranks": [], "port": 0, "env": {},
-         "command": [sys.executable, "-S", "-c", code, str(folder)], "finishes": False,
-         "hang_seconds": 600, "busy_seconds": 600}
-script, environment = launch.family.find("ddp"), dict(launch.os.environ)
-order |= launch._leases(script, {"device": "cpu"}, ranks, environment)
-order.pop("cores", None)
-print("supervisor", launch.connect().process.pid, flush=True)
-launch._follow(order, folder, progress.silent(), True)
+summary.reserve(folder)
+request = {"run": str(folder), "start": "command", "ranks": [], "port": 0, "env": {},
+           "command": [sys.executable, "-S", "-c", code, str(folder)], "records": False,
+           "hang_seconds": 600, "busy_seconds": 600}
+request |= devices.wishes(family.describe("ddp"), "cpu", ranks, 1, dict(os.environ))
+request.pop("cores", None)
+print("supervisor", connection.connect().process.pid, flush=True)
+follow.follow(request, folder, progress.silent(), True)
 print("ended", flush=True)
 """
 # what runs on the devices: says that it has begun, what it has got, and ends when it is told to
@@ -435,11 +440,12 @@ class Attendee:
             path = folder.parent / "no torch" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        searched = [str(folder.parent / "no torch"), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
             [sys.executable, "-c", KERNEL, str(folder), str(ranks), WORK],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(folder.parent / "no torch")},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(searched)},
             start_new_session=True,
         )
         self.supervisor = int(self.process.stdout.readline().split()[1])
@@ -562,9 +568,9 @@ def test_an_interrupt_while_waiting_leaves_nothing(attendees, monkeypatch, tmp_p
     first = attendees(2)
     first.began()
     stop = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
-    monkeypatch.setattr(launch, "print", stop, raising=False)
+    monkeypatch.setattr(follow, "print", stop, raising=False)
     with pytest.raises(KeyboardInterrupt):
-        launch.launch("ddp", 2, run_dir=tmp_path / "run", **faults.SHORT)
+        launch.launch("ddp", 2, options=Options(run_dir=tmp_path / "run"), **faults.SHORT)
     assert summary.read(tmp_path / "run")["status"] == "interrupted"
     assert not list((tmp_path / "run" / "ranks").iterdir()), "a rank has begun"
     assert locks_of(launch.connect().process.pid) == []
@@ -604,7 +610,7 @@ def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, monkey
 
     thread = faults._when_running(folder, kill)
     with pytest.raises(launch.LaunchError, match="supervisor"):
-        launch.launch("ddp", 2, run_dir=folder, **faults.LONG)
+        launch.launch("ddp", 2, options=Options(run_dir=folder), **faults.LONG)
     thread.join()
     (second, pids) = killed[0]
     second.began()
@@ -614,14 +620,15 @@ def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, monkey
 
 def test_gpu_ranks_see_the_leased_gpus_only(monkeypatch, tmp_path):
     monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
-    monkeypatch.setattr(launch, "gpu_count", lambda: 2)
+    for module in (launch, devices):
+        monkeypatch.setattr(module, "gpu_count", lambda: 2)
     monkeypatch.setattr(device_locks, "_uuids", lambda: ("GPU-aaa", "GPU-bbb"))
     script = tmp_path / "sees.py"
-    script.write_text("# src/_train_ddp.py\nimport os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
+    script.write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
     other = device_locks.Request(tmp_path, device_locks.gpus("0", 1), 1)
     monkeypatch.setattr(device_locks, "_held", {})
     has = other.ask()
-    run = launch.launch(script, 1, device="cuda", finishes=False, quiet=True)
+    run = launch.launch(script, 1, device="cuda", quiet=True)
     assert run.output().strip() == "GPU-bbb"
     has.release()
 
@@ -636,7 +643,7 @@ def test_the_reader_of_a_cell_hears_of_it(attendees, monkeypatch):
         if len(heard) == 1:
             first.end()
 
-    monkeypatch.setattr(launch, "print", hear, raising=False)
+    monkeypatch.setattr(follow, "print", hear, raising=False)
     assert launch.launch("ddp", 2, **faults.SHORT).status == "ok"
     assert locks_of(launch.connect().process.pid) == [], "the run has ended, its lease has not"
     assert "Waiting for 2 devices. fake device 0, fake device 1: held by" in heard[0]

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from bootcamp.launcher.launch import launch, terminal_command
+from bootcamp.launcher.launch import Options, launch
+from bootcamp.launcher.run_request import terminal_command
 from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records import status as vitals
 from bootcamp.records import summary
@@ -394,7 +395,7 @@ def logs(monkeypatch, tmp_path):
 def test_draws_while_this_thread_is_busy_in_launch(pictures, logs):
     watching = monitor.watch()
     flags = {"device": "cpu", "steps": 30, "global_batch": 32, "quiet": True}
-    launch("ddp", ranks=2, run_dir=logs / "mine", **flags)
+    launch("ddp", ranks=2, options=Options(run_dir=logs / "mine"), **flags)
     assert watching.wait(10)
     assert watching.folder == logs / "mine"
     assert "ended well, 30 of 30 steps" in str(pictures[0])
@@ -414,7 +415,7 @@ def test_an_interrupted_launch_ends_its_run_and_its_monitor(pictures, logs):
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        launch("cpu", steps=100_000, run_dir=folder, quiet=True)
+        launch("cpu", steps=100_000, options=Options(run_dir=folder), quiet=True)
     assert watching.wait(10)
     assert "interrupted, " in str(pictures[0])
 

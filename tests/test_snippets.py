@@ -11,7 +11,7 @@ from bootcamp.scripts import family
 
 SNIPPETS = sorted((SRC / "snippets").glob("*.py"))
 HANGS_ON_PURPOSE = {"teardown"}
-WITH_HOROVOD = [path for path in SNIPPETS if family.launcher(path) == "horovodrun"]
+WITH_HOROVOD = [path for path in SNIPPETS if family.describe(path).launcher == "horovodrun"]
 RUN_HERE = [p for p in SNIPPETS if p.stem not in HANGS_ON_PURPOSE and p not in WITH_HOROVOD]
 
 
@@ -36,7 +36,7 @@ def test_it_runs(path):
     if "if __name__" in path.read_text():  # a program that starts its own processes
         assert launch.run_command(["python", str(path)]).strip()
         return
-    trains = "run.finish()" in path.read_text()
+    trains = family.describe(path).of_course
     flags = {"steps": 2, "global_batch": 16} if trains else {}
-    run = trained(path, 2, finishes=trains, **flags)
+    run = trained(path, 2, **flags)
     assert run.status == "ok"

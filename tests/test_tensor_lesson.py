@@ -13,7 +13,7 @@ from bootcamp.train import collective_counter
 from bootcamp.train.models import gpt
 
 TINY = gpt.SIZES["tiny"]
-SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
+SNIPPET = {"device": "cpu", "quiet": True}
 FLAGS = {"device": "cpu", "steps": 6, "global_batch": 16, "quiet": True}
 BEGIN = "tally = collective_counter.Tally(optimizer)\nif step == 2:\n    tally.start()"
 TOOLS = "checkpoint, config, data, models, optimizers, record, tensor_flags"

@@ -10,7 +10,7 @@ from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 
-SNIPPET = {"device": "cpu", "finishes": False, "quiet": True}
+SNIPPET = {"device": "cpu", "quiet": True}
 
 
 def printed(snippet, ranks):
@@ -49,7 +49,8 @@ def test_stage_1_keeps_all_gradients_between_micro_batches():
 
 def test_without_deepspeed_the_program_says_nothing():
     path = SRC / "snippets" / "zero_accumulate.py"
-    run = launch.launch(path, 2, env={"BOOTCAMP_WITHOUT": "deepspeed"}, **SNIPPET)
+    options = launch.Options(env={"BOOTCAMP_WITHOUT": "deepspeed"})
+    run = launch.launch(path, 2, options=options, **SNIPPET)
     assert not [line for line in run.output(0).splitlines() if line.startswith('{"')]
 
 

@@ -31,7 +31,8 @@ def shared():
 
 def trained(script, ranks: int | None = None, **flags) -> Run:
     """The run of a script on CPU ranks with these flags; its record is shared, so only read it."""
-    flags = {"device": "cpu", "quiet": True, **flags}
+    device = {"device": "cpu"} if family.describe(script).takes_device else {}
+    flags = {**device, "quiet": True, **flags}
     text = family.find(script).read_text()
     key = (str(script), text, ranks, *sorted((name, str(value)) for name, value in flags.items()))
     if key not in _folders:

@@ -65,7 +65,7 @@ def live_ranks(count: int, cells: int) -> list[dict]:
         cell.append(_seconds(live.run, "dist.all_reduce(numbers)", show=lambda _: None))
         if number % 10 == 0:
             once = (SRC / "snippets" / "start_with_torchrun.py", count)
-            launched.append(_seconds(launch.launch, *once, finishes=False, quiet=True))
+            launched.append(_seconds(launch.launch, *once, quiet=True))
     live.stop()
     alone = statistics.median(launched)
     found = {"start to first cell": [ready], "cell, there and back": cell, "warm launch": launched}
@@ -83,9 +83,9 @@ def _seconds(function, *arguments, **options) -> float:
     return time.perf_counter() - began
 
 
-def measured(script: Path, ranks: int, steps: int, finishes: bool) -> dict:
+def measured(script: Path, ranks: int, steps: int) -> dict:
     """What a timed script prints of itself."""
-    run = launch.launch(script, ranks, steps=steps, finishes=finishes, **FLAGS)
+    run = launch.launch(script, ranks, steps=steps, **FLAGS)
     return json.loads(run.output(0).splitlines()[-1])
 
 
@@ -98,8 +98,8 @@ def pairs(name: str, ranks: int, count: int, steps: int) -> dict:
     for number in range(count + 1):
         order = [(ours, True), (bare, False)]
         both = {}
-        for script, finishes in order if number % 2 else reversed(order):
-            both[finishes] = measured(script, ranks, steps, finishes)
+        for script, is_ours in order if number % 2 else reversed(order):
+            both[is_ours] = measured(script, ranks, steps)
         if number:  # the first pair warms the machine up
             rows.append(both)
     speed = [row[True]["steps_per_second"] / row[False]["steps_per_second"] for row in rows]

@@ -32,7 +32,7 @@ def launches(start: str, count: int) -> dict:
     for number in range(count):
         began = time.monotonic()
         try:
-            launch.launch("ddp", 2, device="cpu", start=start, steps=3, quiet=True, hang_seconds=60)
+            launch.launch("ddp", 2, device="cpu", start=start, steps=3, quiet=True)
         except launch.LaunchError as error:
             bad.append(f"{start} launch {number}: {error}")
         seconds.append(time.monotonic() - began)

@@ -92,9 +92,9 @@ def end_of(error: dict) -> str:
     return error["message"]
 
 
-def of_run(script: Path, ranks: int, **flags) -> str:
-    """How a script ends that writes no record."""
-    how = {"device": "cpu", "finishes": False, "quiet": True, "hang_seconds": 8, **flags}
+def of_run(script: Path, ranks: int, hang_seconds: float = 8, **flags) -> str:
+    """How a script ends that fails or hangs."""
+    how = {"device": "cpu", "quiet": True, "options": launch.Options(hang_seconds), **flags}
     return end_of(launch.launch(script, ranks, raises=False, **how).summary["error"])
 
 
@@ -158,7 +158,7 @@ def hsdp_in_ddp() -> str:
 
 def device_ids() -> str:
     """Lesson 04b: a model on the CPU, and device_ids."""
-    run = launch.launch(SNIPPETS / "ddp_device_ids.py", 2, device="cpu", finishes=False, quiet=True)
+    run = launch.launch(SNIPPETS / "ddp_device_ids.py", 2, device="cpu", quiet=True)
     return next(line for line in run.output(0).splitlines() if "only work with" in line).strip()
 
 
@@ -170,7 +170,7 @@ def refused(**flags) -> str:
         launch.launch("fsdp", 2, steps=2, save=saved, **same)
     if flags.pop("without_a_part", False):
         next(saved.glob("step-*/__1_0.distcp")).unlink()
-    return of_run("cpu", 1, steps=4, resume=saved, global_batch=8, finishes=True, **flags)
+    return of_run("cpu", 1, steps=4, resume=saved, global_batch=8, **flags)
 
 
 def all_ways() -> list[tuple[str, str, Callable[[], str]]]:

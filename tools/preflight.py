@@ -102,9 +102,9 @@ def measure() -> None:
 
     ranks = max(2, launch.default_ranks())
     script = ROOT / "src" / "_sweep_all_reduce.py"
-    flags = {"rounds": 2, "global_batch": ranks, "quiet": True, "hang_seconds": 10}
+    flags = {"rounds": 2, "global_batch": ranks, "quiet": True}
     try:
-        run = launch.launch(script, ranks, **flags)
+        run = launch.launch(script, ranks, options=launch.Options(hang_seconds=10), **flags)
     except launch.LaunchError as error:
         if error.run:
             shutil.rmtree(error.run.folder, ignore_errors=True)

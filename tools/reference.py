@@ -98,7 +98,8 @@ def record(wanted: Wanted, target: Path, place: Path) -> None:
         key: value.format(place=place) if isinstance(value, str) else value
         for key, value in flags.items()
     }
-    run = launch.launch(script, wanted.ranks, run_dir=place / target.name, quiet=True, **flags)
+    options = launch.Options(run_dir=place / target.name)
+    run = launch.launch(script, wanted.ranks, quiet=True, options=options, **flags)
     recorded.keep(run.folder, target)
     slim(target, wanted.phases)
     print(run, f"{sum(path.stat().st_size for path in target.rglob('*.*')) / 1e3:.0f} kB")

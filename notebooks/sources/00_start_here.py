@@ -17,7 +17,7 @@
 # background and returns at once.
 
 # %%
-from bootcamp import launch, warm_up
+from bootcamp import Options, launch, warm_up
 
 warm_up()
 
@@ -349,7 +349,7 @@ from bootcamp.paths import LOGS
 folder = LOGS / time.strftime("%Y%m%d-%H%M%S-interrupted")
 threading.Timer(3, _thread.interrupt_main).start()
 try:
-    launch("ddp", ranks=2, steps=100_000, run_dir=folder)
+    launch("ddp", ranks=2, steps=100_000, options=Options(run_dir=folder))
 except KeyboardInterrupt:
     print("Interrupted. The record says:", runs.load(folder).status)
 

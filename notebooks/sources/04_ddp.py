@@ -16,7 +16,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp import default_ranks, gpu_count, launch, run_command, warm_up
+from bootcamp import Options, default_ranks, gpu_count, launch, run_command, warm_up
 
 warm_up()
 
@@ -792,7 +792,7 @@ for epoch, ranks in enumerate(uneven):
 
 # %%
 waits = []
-alone_quietly = {"ranks": 1, "device": "cpu", "finishes": False, "quiet": True}
+alone_quietly = {"ranks": 1, "device": "cpu", "quiet": True}
 for workers in (0, 1, 2):
     run = launch(SNIPPETS / "loader_workers.py", workers=workers, **alone_quietly)
     waits.append(json.loads(run.output().splitlines()[0]))
@@ -915,8 +915,8 @@ def where_ranks_stand(run, script):
 
 # %%
 teardown = SNIPPETS / "teardown.py"
-ends = {"ranks": 2, "device": "cpu", "finishes": False, "quiet": True}
-stuck = launch(teardown, hang_seconds=6, raises=False, **ends)
+ends = {"ranks": 2, "device": "cpu", "quiet": True}
+stuck = launch(teardown, options=Options(hang_seconds=6), raises=False, **ends)
 print(stuck.output(0).count("destroyed"), "process groups were made and destroyed.")
 if stuck.status == "ok":
     print("No rank was unlucky this time. Run the cell again.")
@@ -964,7 +964,7 @@ print(late.summary["error"]["message"])
 # seconds without a step. Which rank waits for what?
 
 # %%
-hung = launch(only_0, ranks=2, timeout=100, hang_seconds=5, **short)
+hung = launch(only_0, ranks=2, timeout=100, options=Options(hang_seconds=5), **short)
 assert hung.summary["error"]["kind"] == "hang", "the launcher did not notice the hang"
 where_ranks_stand(hung, only_0)
 
@@ -987,7 +987,7 @@ where_ranks_stand(hung, only_0)
 # a count of 1000, but in different order. What should the sums be?
 
 # %% tags=["nbval-check-output"]
-swapped = launch(SNIPPETS / "collective_order.py", 2, device="cpu", finishes=False, quiet=True)
+swapped = launch(SNIPPETS / "collective_order.py", 2, device="cpu", quiet=True)
 print(swapped.output(0) + swapped.output(1))
 assert swapped.status == "ok"
 

@@ -17,7 +17,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp import available, default_ranks, gpu_count, launch, run_command, warm_up
+from bootcamp import Options, available, default_ranks, gpu_count, launch, run_command, warm_up
 
 warm_up()
 
@@ -175,7 +175,7 @@ import json
 
 from bootcamp import Table
 
-small = {"ranks": 2, "device": "cpu", "finishes": False, "quiet": True}
+small = {"ranks": 2, "device": "cpu", "quiet": True}
 rows = []
 for view in (False, True):
     counted = json.loads(launch(memory_script, bucket_view=view, **small).output(0))
@@ -372,7 +372,8 @@ def where_ranks_stand(run, script):
             print(f"    line {number}: {lines[number - 1].strip()}")
 
 
-alone = launch(join_script, without_join=True, hang_seconds=4, raises=False, **small)
+impatient = Options(hang_seconds=4)
+alone = launch(join_script, without_join=True, options=impatient, raises=False, **small)
 assert alone.status == "failed", "ranks with unequally many batches did not hang"
 print(alone.summary["error"]["message"].partition(". ")[0])
 where_ranks_stand(alone, join_script)
@@ -577,8 +578,9 @@ kept = tempfile.TemporaryDirectory()
 file = Path(kept.name) / "checkpoint.pt"
 elastic = {"device": "cpu", "steps": 14, "global_batch": 32}
 undisturbed = launch("ddp", 2, quiet=True, **elastic)
-restarts = {"start": "torchrun", "max_restarts": 2, "save": file, "resume": file, "save_every": 5}
-restarted = launch(dies, 2, **restarts, **elastic)
+restarts = {"start": "torchrun", "options": Options(max_restarts=2)}
+saves = {"save": file, "resume": file, "save_every": 5}
+restarted = launch(dies, 2, **restarts, **saves, **elastic)
 
 # %% [markdown]
 # The next cell draws which steps each attempt recorded, and scores your second prediction.
@@ -724,7 +726,8 @@ Table(
 
 # %%
 if DEVICE == "cuda":
-    told = launch("ddp", RANKS, steps=2, global_batch=BATCH, env={"NCCL_DEBUG": "INFO"}, quiet=True)
+    talkative = {"options": Options(env={"NCCL_DEBUG": "INFO"}), "quiet": True}
+    told = launch("ddp", RANKS, steps=2, global_batch=BATCH, **talkative)
     words = ("NCCL version", "Channel 00", "Trees", "Using network")
     lines = [line for line in told.output(0).splitlines() if any(word in line for word in words)]
     print("\n".join(lines[:12]))
@@ -825,7 +828,7 @@ else:
 # it several, on CPU ranks. What happens?
 
 # %%
-powersgd = {"hook": "powersgd", "bucket_mb": 0.1, "optimizer": "sgd", "hang_seconds": 4}
+powersgd = {"hook": "powersgd", "bucket_mb": 0.1, "optimizer": "sgd", "options": impatient}
 broken = {"device": "cpu", "steps": 20, "global_batch": 32, "quiet": True, "raises": False}
 stuck = launch("ddp_options", 2, timeout=60, **powersgd, **broken)
 print(f"{stuck.status} after {len(stuck.steps)} steps of {broken['steps']}")
@@ -934,7 +937,7 @@ else:
 import re
 
 from bootcamp import LaunchError
-from bootcamp.launcher.launch import to_arguments
+from bootcamp.launcher.run_request import to_arguments
 
 again = {"device": "cpu", "steps": 10, "timeout": 15}
 again |= {"save": f"{file}2", "resume": f"{file}2", "run_dir": LOGS / f"restart-{time.time_ns()}"}
@@ -956,8 +959,8 @@ except LaunchError as failed:
 # wait for each other until somebody loses patience. Ranks publish their addresses in a **store**, a
 # small key-value server. By default torchrun lets the ranks use its own store, which outlives a
 # restart. A new rank that looks before its neighbour has published its new address finds that of
-# the dead one. With the variable set, each attempt gets a store of its own. `launch(...,
-# max_restarts=)` sets it for you.
+# the dead one. With the variable set, each attempt gets a store of its own. `launch` with
+# `Options(max_restarts=...)` sets it for you.
 #
 # A restart that works only sometimes is found out on the day of the failure. So rehearse it: kill a
 # rank, more than once, before the long run.

@@ -61,7 +61,7 @@ Markdown(f"```python\n{(SNIPPETS / 'horovod_ranks.py').read_text()}```")
 # ssh.) The next cell runs it.
 
 # %%
-quietly = {"device": "cpu", "quiet": True, "finishes": False}
+quietly = {"device": "cpu", "quiet": True}
 ranks = horovod.launch("ranks", SNIPPETS / "horovod_ranks.py", 2, **quietly)
 print("\n".join(recorded.said(ranks)))
 

@@ -306,7 +306,7 @@ Table(rows, "State of each rank's stages, counted from live tensors")
 import json
 
 program = paths.SRC / "snippets" / "stage_costs.py"
-printed = launch(program, 1, device="cpu", finishes=False, quiet=True).output(0)
+printed = launch(program, 1, device="cpu", quiet=True).output(0)
 stages = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 Table(stages, "The tiny GPT, stage by stage, measured here")
 
@@ -490,7 +490,7 @@ script_diff("ddp_mp")
 
 # %%
 program = paths.SRC / "snippets" / "ddp_device_ids.py"
-answers = launch(program, 2, device="cpu", finishes=False, quiet=True).output(0)
+answers = launch(program, 2, device="cpu", quiet=True).output(0)
 assert "accepted" in answers.splitlines()[-1], "DDP refused device_ids=None"
 print(answers)
 

@@ -244,7 +244,7 @@ for name in pipeline_schedules.SCHEDULES:
     for m in (4, 8):
         if m >= pipeline_schedules.least_micro_batches(name, 4):
             choices = {"schedule": name, "micro_batches": m, "milliseconds": 15, "steps": 3}
-            done = launch(SLEEP, 4, device="cpu", finishes=False, quiet=True, **choices)
+            done = launch(SLEEP, 4, device="cpu", quiet=True, **choices)
             slept[name, m] = pipeline_schedules.recorded(done)
             assert pipeline_schedules.orders(slept[name, m]) == pipeline_schedules.plan(name, 4, m)
 waited = pipeline_schedules.idle_share(slept["gpipe", 8])
@@ -344,7 +344,7 @@ import json
 held = {}
 for name in pipeline_schedules.SCHEDULES:
     choices = {"schedule": name, "micro_batches": 8, "global_batch": BATCH}
-    done = launch(MEMORY, 2, device="cpu", finishes=False, quiet=True, **choices)
+    done = launch(MEMORY, 2, device="cpu", quiet=True, **choices)
     for rank in range(2):
         seen = json.loads(done.output(rank).splitlines()[-1])
         held[name, rank] = max(max(before, after) for *_, before, after in seen)

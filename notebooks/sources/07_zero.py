@@ -150,7 +150,7 @@ piece("# stage 3:", "    for inputs, targets in batches():\n        carried")
 # rounding stays small.
 
 # %%
-snippet = {"device": "cpu", "finishes": False, "quiet": True}
+snippet = {"device": "cpu", "quiet": True}
 
 
 def printed(run):

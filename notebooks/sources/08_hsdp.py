@@ -94,7 +94,7 @@ from bootcamp import Table
 from bootcamp.paths import SRC
 
 SNIPPETS = SRC / "snippets"
-quiet = {"device": "cpu", "quiet": True, "finishes": False}
+quiet = {"device": "cpu", "quiet": True}
 two = lab.launch("two-hosts", SNIPPETS / "two_hosts.py", 4, hosts=2, link=LINK, **quiet)
 rows = []
 for line in [json.loads(line) for line in two.output(0).splitlines() if line.startswith("{")]:

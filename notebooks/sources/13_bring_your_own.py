@@ -118,8 +118,8 @@ ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
 #   ranks**, if a rank's batch is `batch_size // world`.
 # - `set_epoch` gives every epoch an order of its own. Without it each epoch has the same.
 # - `drop_last=True`, twice: ranks must have equally many batches of equal size.
-# - `own` is this course's record for foreign scripts. `begin` takes the launcher's `--run-dir` from
-#   the command line. `Noted` takes down which samples were dealt out. `Run` writes the record.
+# - `own` is this course's record for foreign scripts. `begin` says in which folder: the
+#   launcher's, or a new one. `Noted` notes which samples were dealt out. `Run` writes the record.
 #
 # ### The ranks
 #

@@ -13,6 +13,7 @@ import importlib
 FRONT_DOOR = {
     # runs
     "launch": "launcher.launch:launch",
+    "Options": "launcher.launch:Options",
     "warm_up": "launcher.launch:warm_up",
     "run_command": "launcher.launch:run_command",
     "gpu_count": "launcher.launch:gpu_count",

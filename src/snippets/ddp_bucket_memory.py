@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--bucket-view", action="store_true")
-args, _ = parser.parse_known_args()
+args = parser.parse_args()
 
 
 def all_reduce_and_note(state, bucket):

@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--without-join", action="store_true")
 parser.add_argument("--divide-by-present", action="store_true", help="not by all ranks")
 parser.add_argument("--timeout", type=float, default=60.0)
-args, _ = parser.parse_known_args()
+args = parser.parse_args()
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
 rank, world = dist.get_rank(), dist.get_world_size()

@@ -22,7 +22,7 @@ from bootcamp.train.models.mlp import Hidden
 parser = argparse.ArgumentParser()
 parser.add_argument("--without-mesh", action="store_true")
 parser.add_argument("--in-ddp", action="store_true")
-args, _ = parser.parse_known_args()
+args = parser.parse_args()
 args.model, args.size, args.seed, args.dtype, args.global_batch = "mlp", "tiny", 0, "float32", 32
 
 torch.set_num_threads(1)

@@ -28,7 +28,7 @@ class SlowSamples(Dataset):
 if __name__ == "__main__":  # where workers are spawned, each one imports this file
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=0)
-    args, _ = parser.parse_known_args()
+    args = parser.parse_args()
     loader = DataLoader(SlowSamples(), batch_size=BATCH, num_workers=args.workers)
     waited, began = [], time.perf_counter()
     for _ in loader:

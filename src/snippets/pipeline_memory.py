@@ -20,7 +20,7 @@ parser = argparse.ArgumentParser()
 for flag, settings in pipeline_stages.FLAGS.items():
     parser.add_argument(flag, **settings)
 parser.add_argument("--global-batch", type=int, default=16)
-args, _ = parser.parse_known_args()
+args = parser.parse_args()
 args.model, args.size, args.seed, args.dtype = "gpt", "tiny", 0, "float32"
 
 torch.set_num_threads(1)

@@ -5,6 +5,7 @@ machine with few cores shows a schedule's waiting times. Records its actions as 
 """
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -21,9 +22,8 @@ for flag, settings in pipeline_stages.FLAGS.items():
     parser.add_argument(flag, **settings)
 parser.add_argument("--milliseconds", type=float, default=9.0, help="of a rank's forward")
 parser.add_argument("--steps", type=int, default=2)
-parser.add_argument("--run-dir", type=Path)
-args, _ = parser.parse_known_args()
-args.run_dir = args.run_dir or Path(tempfile.mkdtemp())
+args = parser.parse_args()
+args.run_dir = Path(os.environ.get("BOOTCAMP_RUN") or tempfile.mkdtemp())
 (args.run_dir / "ranks").mkdir(exist_ok=True)
 
 

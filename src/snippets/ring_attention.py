@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--order", choices=("straight", "zigzag"), default="straight")
 parser.add_argument("--text", type=int, default=256, help="tokens, a multiple of 2 x ranks")
 parser.add_argument("--width", type=int, default=16)
-args, _ = parser.parse_known_args()
+args = parser.parse_args()
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()

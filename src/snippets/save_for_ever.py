@@ -107,7 +107,7 @@ def main():
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", help="a script with a function save(state, path)")
-    args, _ = parser.parse_known_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     way = {"in_place": save_in_place, "beside": save}[args.way]
     if args.file:

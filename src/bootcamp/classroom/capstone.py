@@ -71,7 +71,7 @@ def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
 
     Raises Wrong: it does not run, it trains something else, or a rank holds too much.
     """
-    shared = {**MODEL, **where(), "quiet": True, "hang_seconds": 60}
+    shared = {**MODEL, **where(), "quiet": True}
     with failures_explained():
         run = launch.launch(plan.script, RANKS, steps=STEPS, **shared, **plan.flags)
         equality.same_training(run, equality.baseline(**MODEL, steps=STEPS))

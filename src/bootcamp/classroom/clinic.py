@@ -29,7 +29,7 @@ from bootcamp.table import Table
 
 WARD = SRC / "snippets" / "clinic"
 OBSERVE = WARD / "_observe.py"
-HANG_SECONDS = 8  # a loaded machine may need some for a script that does not hang
+PATIENCE = launch.Options(hang_seconds=8)  # a loaded machine may need some for a script that does not hang
 OTHER_SEED = 1  # added to a script's own
 RUNS_TO_ITS_END = "a script that runs to its end"
 
@@ -87,8 +87,8 @@ class Case(ScriptTask):
     def run(self, path: Path, ranks: int, **flags) -> Run:
         """One run of a script under observation; its record, also if it failed."""
         flags = {"file": path, "keep": ",".join(self.keep), **self.flags, **flags}
-        how = {"device": "cpu", "finishes": False, "quiet": True, "raises": False}
-        return launch.launch(OBSERVE, ranks, hang_seconds=HANG_SECONDS, **how, **flags)
+        how = {"device": "cpu", "quiet": True, "raises": False}
+        return launch.launch(OBSERVE, ranks, options=PATIENCE, **how, **flags)
 
     def observe(self, path: Path, ranks: int, **flags) -> list[dict]:
         """What was observed of each rank. Raises Wrong if the script did not end well."""

@@ -14,7 +14,7 @@ from bootcamp.classroom.exercises import EXERCISES
 from bootcamp.classroom.script_task import ScriptTask, set_aside
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
 from bootcamp.paths import shown
-from bootcamp.scripts import diff
+from bootcamp.scripts import diff, family, variants
 
 
 class Result:
@@ -53,6 +53,8 @@ def start(name: str, again: bool = False) -> str:
     if path.exists():
         kept = f" Your earlier script is now {shown(set_aside(path, 'py.before'))}."
     path.write_text(exercise.starting_point())
+    if exercise.solution in family.SCRIPTS:
+        variants.remember(path, exercise.solution)
     return (
         f"Wrote {shown(path)}: open it from the file browser on the left, edit it, save it.{kept}"
     )

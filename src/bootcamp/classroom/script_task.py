@@ -9,10 +9,10 @@ from bootcamp.classroom.tasks import Task, Wrong, check_syntax, failures_explain
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import LOGS, WORK
-from bootcamp.scripts import family
+from bootcamp.scripts import family, variants
 
 PLACE = "# YOUR TURN: lines are missing here"
-HANG_SECONDS = 30  # a step of these tiny runs takes milliseconds
+PATIENCE = launch.Options(hang_seconds=30)  # a step of these tiny runs takes milliseconds
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ class ScriptTask(Task):
 
     def tried(self, path: Path) -> str:
         """As attempt; may also raise NotTheSame, ValueError or LaunchError."""
+        variants.remember(path, self.solution)
         if self.rehearse:
             _rehearse(path)
-        proofs = equality.prove(path, self.ranks, steps=5, hang_seconds=HANG_SECONDS)
+        proofs = equality.prove(path, self.ranks, steps=5, options=PATIENCE)
         self.look_further(path, proofs)
         return (
             "the same training as the baseline with both optimizers. "

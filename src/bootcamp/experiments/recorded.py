@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from bootcamp.launcher import simulated_hosts
-from bootcamp.launcher.launch import HOW_TO_GET, available, launch
+from bootcamp.launcher.launch import HOW_TO_GET, Options, available, launch
 from bootcamp.paths import LOGS, REFERENCE, ROOT
 from bootcamp.records.runs import Run
 
@@ -49,7 +49,7 @@ class Experiments:
             return f"{name} {has}: the runs of this lesson are made on this machine."
         return self._missing("recorded runs stand in")
 
-    def launch(self, name: str, script, ranks: int, env: dict | None = None, **flags) -> Run:
+    def launch(self, name: str, script, ranks: int, env: dict | None = None, **how) -> Run:
         """Launch this experiment or return its record; arguments as launch() has them.
 
         name: of the record's folder. env: may hold "{run}", which becomes the run's folder.
@@ -61,7 +61,7 @@ class Experiments:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = LOGS / f"{stamp}-{name}-{os.getpid()}-{next(_numbers)}"
         env = {key: str(value).replace("{run}", str(folder)) for key, value in (env or {}).items()}
-        run = launch(script, ranks, run_dir=folder, env=env, **flags)
+        run = launch(script, ranks, options=Options(run_dir=folder, env=env), **how)
         if os.environ.get("BOOTCAMP_RECORD"):
             keep(run.folder, record)
         return run

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from bootcamp import files
-from bootcamp.launcher import launch
+from bootcamp.launcher import connection, follow, run_request
 from bootcamp.paths import SRC
 
 SCRIPT = SRC / "_live_rank.py"
@@ -99,8 +99,8 @@ class LiveRanks:
         """Start the controller and the ranks, connect with them, let them meet."""
         private = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))  # for this user alone
         try:
-            self.connection = launch.connect()
-            self.folder = launch._new_folder(Path("live"), None)
+            self.connection = connection.connect()
+            self.folder = run_request.new_folder("live")
             self._connect(private)
             self._start_ranks(private)
             self._wait_for(lambda: len(self._client.ids) == self.count, "the live ranks")
@@ -145,32 +145,27 @@ class LiveRanks:
         first = random.choice(PORTS)
         command = [sys.executable, "-P", "-m", "ipyparallel.controller", *CONTROLLER]
         command += [f"--ports={first}-{first + PORTS.step - 1}"]
-        marks = {"BOOTCAMP_KERNEL": os.getpid(), "BOOTCAMP_SUPERVISOR": self.connection.process.pid}
-        marks |= {"IPYTHONDIR": private}
-        env = {**os.environ, **{name: str(value) for name, value in marks.items()}}
+        env = {**os.environ, **run_request.marks(folder), "IPYTHONDIR": str(private)}
         order = {"start": "command", "command": [*command, f"--profile-dir={private}"]}
         self._order(folder, {**order, "ranks": [], "env": env})
 
     def _start_ranks(self, private: Path) -> None:
         self.connection.wait_until_ready(lambda _: None)
-        self.count = self.count or launch.default_ranks()
+        self.count = self.count or connection.default_ranks()
         enough = (self.connection.gpus or 0) >= self.count and self.device == "auto"
         self.backend = "nccl" if enough else "gloo"
         # waiting ranks then stand where they can be seen, and an abort ends their wait
         environment = {"IPYTHONDIR": private, "TORCH_NCCL_BLOCKING_WAIT": "1"}
-        told = (self.folder, SCRIPT, [str(private), self.backend])
-        ranks = [
-            launch._rank_order(*told, rank, self.count, "%%ranks", environment)
-            for rank in range(self.count)
-        ]
+        argv = [str(SCRIPT), str(private), self.backend]
+        ranks = run_request.rank_requests(self.folder, argv, self.count, "%%ranks", environment)
         start = "warm" if self.connection.warm else "cold"
         self._order(self.folder, {"start": start, "ranks": ranks, "port": 0})
 
     def _order(self, folder: Path, order: dict) -> None:
         """Have the supervisor start something without hang detection: idle ranks are no hang."""
-        order |= {"do": "run", "run": str(folder), "finishes": False}
+        order |= {"run": str(folder), "records": False}
         order |= {"hang_seconds": float("inf"), "busy_seconds": float("inf")}
-        self._jobs[str(folder)] = self.connection.order(order)
+        self._jobs[str(folder)] = self.connection.request(order)
 
     def _wait_for(self, happened, who: str, seconds: float = START_SECONDS) -> None:
         deadline = time.monotonic() + seconds
@@ -429,12 +424,12 @@ def run(code: str, ranks: list[int] | None = None, show=print) -> dict[int, str]
         cell.wait()
     except KeyboardInterrupt:
         if cell:
-            with launch._interrupts_wait():
+            with follow.interrupts_wait():
                 cell.interrupt()
                 _show(cell, show)
                 cell.mend()
         raise
-    with launch._interrupts_wait():
+    with follow.interrupts_wait():
         _show(cell, show)
         anew = cell.mend()
     if failure := cell.failure(anew):

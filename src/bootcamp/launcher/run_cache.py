@@ -96,7 +96,7 @@ def _key(request: dict, folder: Path) -> str | None:
     groups = _by_flag(arguments, folder)
     if any(group[0].startswith(OF_FILES) or os.sep in "".join(group) for group in groups):
         return None
-    how = {name: request.get(name) for name in ("start", "hosts", "finishes")}
+    how = {name: request.get(name) for name in ("start", "hosts", "records")}
     parts = [
         paths.shown(script) if Path(script).is_relative_to(paths.ROOT) else Path(script).name,
         Path(script).read_text(),

@@ -109,9 +109,9 @@ class Job:
 
     order: what the kernel asks for. `run`, the folder; `start`, one of warm, cold, command;
     `ranks`, what forkserver.become_rank wants of each; `command` and `env` for a launcher such as
-    torchrun; `hang_seconds`, how long no rank may finish a step; `finishes`, whether the script
-    writes a record; `port` for the rendezvous, 0 for any; `hosts`, how many to make on this machine
-    and the rate of their links (hosts.py), None for none; `lease`, the devices to lease before the
+    torchrun; `hang_seconds`, how long no rank may finish a step; `records`, whether the script
+    has to leave a record; `port` for the rendezvous, 0 for any; `hosts`, how many to make on this
+    machine and the rate of their links, None for none; `lease`, the devices to lease before the
     start, and the variable of the environment that names them to the ranks (lease.py); `cores`, the
     folder of their locks and how many each CPU rank computes with. `tell` tells the kernel.
     """
@@ -417,8 +417,9 @@ class Job:
     def _conclude(self) -> dict:
         """Write the summary if the ranks have not, and make the event that ends the run."""
         written = summary.read(self.folder)
-        if not self.failure and self.order["finishes"] and written["status"] == "running":
-            message = "the script ended without run.finish(): it left no record"
+        began = self.order["records"] or (self.folder / "config.json").exists()
+        if not self.failure and began and written["status"] == "running":
+            message = "the script ended without run.finish(): its record is not complete"
             self.failure = summary.failure(0, "raised", message)
         if self.failure and self._said_by_rank(written):
             self.failure |= written["error"]
@@ -426,7 +427,7 @@ class Job:
             stopped = self.failure["kind"] in ("interrupted", "kernel died")
             steps = summary.measures(summary.read_steps(self.folder))
             self._write("interrupted" if stopped else "failed", **steps, error=self.failure)
-        elif not self.order["finishes"]:
+        elif written["status"] == "running":
             self._write("ok", steps=0)
         return {"run": self.order["run"], "event": "ended", "error": self.failure}
 

@@ -1,15 +1,27 @@
-"""The family of training scripts: who is whose parent, and who runs in one process."""
+"""The family of training scripts: which derives from which, and how each is started."""
 
-import ast
 from dataclasses import dataclass
 from pathlib import Path
 
 from bootcamp.paths import SRC
+from bootcamp.scripts import copies
+
+# Flags that all scripts of the family share and that are numbers, with their types
+NUMBERS = {
+    "steps": int,
+    "global_batch": int,
+    "lr": float,
+    "seed": int,
+    "cores_per_rank": int,
+    "timeout": float,
+    "save_every": int,
+    "trace_step": int,
+}
 
 
 @dataclass(frozen=True)
 class Script:
-    """One training script of the course.
+    """One script of the course, or one that knows nothing of it.
 
     parent: the script that it differs from by a few lines, None for the baseline.
     most_lines: how many code lines that difference may be (a test measures it).
@@ -17,33 +29,52 @@ class Script:
     framework: the package that it needs beyond torch, None for most.
     defines: functions and classes that its framework demands; the others have none.
     own_device: whether it knows best what it can train on: launch passes it no --device.
+    cpu_only: whether it trains on the CPU even where there are GPUs.
     in_parts: whether a rank holds only a part of the model.
+    file: its place under src/, if that is not `_train_<name>.py`.
+    of_course: whether it takes the flags that config.parse reads, --device among them, and writes
+        a record. A script that is not of the course is given nothing but its own arguments.
     """
 
     name: str
-    parent: str | None
-    most_lines: int
+    parent: str | None = None
+    most_lines: int = 0
     launcher: str = "torchrun"
     framework: str | None = None
     defines: tuple[str, ...] = ()
     own_device: bool = False
+    cpu_only: bool = False
     in_parts: bool = False
+    file: str | None = None
+    of_course: bool = True
 
     @property
     def path(self) -> Path:
-        return SRC / f"_train_{self.name}.py"
+        return SRC / (self.file or f"_train_{self.name}.py")
+
+    @property
+    def takes_device(self) -> bool:
+        """Whether it has a flag --device."""
+        return self.of_course
 
 
 SCRIPTS = {
     script.name: script
     for script in (
-        Script("cpu", parent=None, most_lines=0, launcher="python", own_device=True),
+        Script("cpu", launcher="python", own_device=True, cpu_only=True),
         Script("gpu", parent="cpu", most_lines=5, launcher="python"),
         Script("amp", parent="gpu", most_lines=15, launcher="python"),
         Script("checkpoint", parent="gpu", most_lines=15, launcher="python"),
         Script("accumulate", parent="gpu", most_lines=15, launcher="python"),
         Script("dp", parent="gpu", most_lines=15, launcher="python", own_device=True),
-        Script("dp_by_hand", parent="gpu", most_lines=30, launcher="python", own_device=True),
+        Script(
+            "dp_by_hand",
+            parent="gpu",
+            most_lines=30,
+            launcher="python",
+            own_device=True,
+            cpu_only=True,
+        ),
         Script("ddp", parent="gpu", most_lines=15),
         Script("ddp_by_hand", parent="gpu", most_lines=15),
         Script("ddp_options", parent="ddp", most_lines=30, defines=("bf16_compress",)),
@@ -76,22 +107,67 @@ SCRIPTS = {
 }
 
 
-def launcher(script: str | Path) -> str:
-    """What starts a script: its own entry, or of a variant the first word of its docstring."""
-    if str(script) in SCRIPTS:
-        return SCRIPTS[str(script)].launcher
-    first = ast.get_docstring(ast.parse(Path(script).read_text())) or ""
-    return "horovodrun" if first.startswith("horovodrun ") else "torchrun"
+# Other scripts of the course that are more than plain ones, by their place under src/
+PROGRAMS = {
+    script.file: script
+    for script in (
+        Script("sweep_all_reduce", file="_sweep_all_reduce.py"),
+        Script("ddp_accumulate", file="snippets/ddp_accumulate.py"),
+        Script("ddp_with_dataloader", file="snippets/ddp_with_dataloader.py"),
+        Script(
+            "horovod_accumulate",
+            file="snippets/horovod_accumulate.py",
+            launcher="horovodrun",
+            framework="horovod",
+            own_device=True,
+        ),
+        *(
+            Script(
+                name,
+                file=f"snippets/{name}.py",
+                launcher="horovodrun",
+                framework="horovod",
+                of_course=False,
+            )
+            for name in ("horovod_names", "horovod_ranks")
+        ),
+    )
+}
 
 
 def find(script: str | Path) -> Path:
-    """The file behind a script's name ("ddp") or path. Raises FileNotFoundError, naming both."""
-    if str(script) in SCRIPTS:
-        return SCRIPTS[str(script)].path
+    """The file behind a script's name ("ddp", "_train_ddp.py") or path.
+
+    Raises FileNotFoundError, naming the scripts that there are.
+    """
+    name = str(script)
+    if name in SCRIPTS:
+        return SCRIPTS[name].path
     path = Path(script)
     if path.suffix == ".py" and path.exists():
         return path.resolve()
+    for place in (SRC.parent, SRC):
+        if path.suffix == ".py" and (place / path).exists():
+            return (place / path).resolve()
     known = ", ".join(SCRIPTS)
     raise FileNotFoundError(
-        f"there is no script {str(script)!r}: give one of {known}, or the path of a .py file"
+        f"there is no script {name!r}: give one of {known}, or the path of a .py file"
     )
+
+
+def describe(script: str | Path) -> Script:
+    """What is known of a script, given by its name or its path.
+
+    A variant or a reader's copy is described by the script that it was made from (copies.py). Any
+    other script is a plain one, which torchrun can start.
+    """
+    if str(script) in SCRIPTS:
+        return SCRIPTS[str(script)]
+    path = Path(script).resolve()
+    original = path if path.is_relative_to(SRC) else copies.original(path) or path
+    if original.is_relative_to(SRC):
+        place = str(original.relative_to(SRC))
+        family = {each.path.name: each for each in SCRIPTS.values()}
+        if found := PROGRAMS.get(place) or family.get(place):
+            return found
+    return Script(path.stem, of_course=False)

@@ -114,7 +114,10 @@ def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
     add("--dtype", default="float32", choices=DTYPES, help="of parameters and arithmetic")
     add("--device", default=devices[0], choices=devices, help="auto: a GPU for each rank, else CPU")
     add("--cores-per-rank", type=int, default=1, help="CPU cores that one rank computes with")
-    add("--run-dir", help="a new folder for the record (default: a name of its own in logs/)")
+    add(
+        "--run-dir",
+        help="a new folder for the record (default: the launcher's, else a new one in logs/)",
+    )
     add("--timeout", type=float, default=DEFAULT_TIMEOUT, help="seconds to wait in a collective")
     add(
         "--save",
@@ -227,7 +230,7 @@ def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[
 
 def run_folder(given: str | None) -> Path:
     """The run folder, the same on every rank without asking another rank for it."""
-    if given:
+    if given or (given := os.environ.get("BOOTCAMP_RUN")):  # as the launcher says it
         return Path(given).resolve()
     script = Path(sys.argv[0]).stem.removeprefix("_train_")
     if environment.count() == 1:

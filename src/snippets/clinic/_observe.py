@@ -1,6 +1,6 @@
 """Runs a script as one rank and prints, as one line of JSON, what can be seen of it from outside.
 
-    launch(OBSERVE, 2, device="cpu", finishes=False, file=path, keep="seen,losses")
+    launch(OBSERVE, 2, device="cpu", file=path, keep="seen,losses")
 
 Of `model`, a name of the script: its parameters and gradients, whole also where they are sharded,
 those at the first forward, and how many this rank holds. Of each torch.save to a file: the path.
@@ -118,13 +118,13 @@ def run(path: str) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--file", required=True)
-    parser.add_argument("--run-dir", default=".")
     parser.add_argument("--keep", default="")
     parser.add_argument("--by-hand", action="store_true", help="as if no launcher had started it")
     parser.add_argument("--save-seconds", type=float, default=0.0)
     parser.add_argument("--seed-offset", type=int, default=0, help="added to each seed")
-    args, _ = parser.parse_known_args()
-    os.chdir(args.run_dir)  # where a script without a path of its own leaves its files
+    args = parser.parse_args()
+    # where a script without a path of its own leaves its files
+    os.chdir(os.environ.get("BOOTCAMP_RUN", "."))
     seed = torch.manual_seed
     torch.manual_seed = lambda number: seed(number + args.seed_offset)
     watch = Watch()

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from bootcamp.classroom.exercises.training_scripts import something_is_whole
-from bootcamp.classroom.script_task import HANG_SECONDS, ScriptTask, with_docstring, worst_loss
+from bootcamp.classroom.script_task import PATIENCE, ScriptTask, with_docstring, worst_loss
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
@@ -33,7 +33,7 @@ class PortTask(ScriptTask):
 
     def tried(self, path: Path) -> str:
         """Run the script on `ranks` ranks and hold it against one process without ranks."""
-        run = launch.launch(path, self.ranks, hang_seconds=HANG_SECONDS, **NO_DROPOUT)
+        run = launch.launch(path, self.ranks, options=PATIENCE, **NO_DROPOUT)
         proof = equality.same_training(run, one_process())
         self.look_further(path, [proof])
         return (

@@ -41,7 +41,7 @@ class SaveTask(ScriptTask):
 
     def tried(self, path: Path) -> str:
         """Let a process save with the reader's function, and kill it, again and again."""
-        flags = {"finishes": False, "quiet": True, "kills": self.kills, "file": path}
+        flags = {"quiet": True, "kills": self.kills, "file": path}
         run = launch.launch(self.program, 1, **flags)
         printed = [line for line in run.output(0).splitlines() if line.startswith('{"found"')]
         if not printed:

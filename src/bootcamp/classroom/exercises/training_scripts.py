@@ -3,16 +3,17 @@
 from pathlib import Path
 
 from bootcamp.classroom.exercises.saving import SaveTask
-from bootcamp.classroom.script_task import HANG_SECONDS, ScriptTask
+from bootcamp.classroom.script_task import PATIENCE, ScriptTask
 from bootcamp.experiments.equality import Proof, baseline, compare
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
+from bootcamp.scripts import variants
 
 
 def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
     """What is wrong with an accumulation that is right only while its parts are equally large."""
     flags = {"steps": 3, "optimizer": "sgd"}
-    run = launch.launch(path, 1, micro_batches=5, quiet=True, hang_seconds=HANG_SECONDS, **flags)
+    run = launch.launch(path, 1, micro_batches=5, quiet=True, options=PATIENCE, **flags)
     if not compare(run, baseline(**flags)).failed:
         return ""
     return (
@@ -37,8 +38,9 @@ def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
     own_seeds = LOGS / "variants" / f"{path.stem}_own_seeds.py"
     own_seeds.parent.mkdir(parents=True, exist_ok=True)
     own_seeds.write_text("\n".join(lines) + "\n")
+    variants.remember(own_seeds, path)
     flags = {"steps": 2, "optimizer": "sgd"}
-    run = launch.launch(own_seeds, 2, quiet=True, hang_seconds=HANG_SECONDS, **flags)
+    run = launch.launch(own_seeds, 2, quiet=True, options=PATIENCE, **flags)
     if not compare(run, baseline(**flags)).failed:
         return ""
     return (
@@ -63,7 +65,7 @@ def something_is_whole(path: Path, proofs: list[Proof]) -> str:
 def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
     """What is wrong with a plan under --sequence-parallel, where a sum is cut along the text."""
     optimizer = proofs[0].run.config["optimizer"]
-    flags = {"steps": 5, "optimizer": optimizer, "quiet": True, "hang_seconds": HANG_SECONDS}
+    flags = {"steps": 5, "optimizer": optimizer, "quiet": True, "options": PATIENCE}
     run = launch.launch(path, 2, sequence_parallel=True, raises=False, **flags)
     if run.status == "ok" and not compare(run, proofs[0].baseline).failed:
         return ""
@@ -81,7 +83,7 @@ def mesh_is_wrong(path: Path, proofs: list[Proof]) -> str:
     """
     proved = proofs[0]
     model = proved.baseline.ranks[0]["parameter_bytes"]
-    flags = {"steps": 5, "quiet": True, "hang_seconds": HANG_SECONDS}
+    flags = {"steps": 5, "quiet": True, "options": PATIENCE}
     placed = {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": 2}
     runs = [proved.run, *(launch.launch(path, 4, shard=k, **placed, **flags) for k in (1, 2))]
     for run in runs:
@@ -263,8 +265,7 @@ TASKS = [
     ScriptTask(
         "with_horovod",
         task="horovodrun --gloo -np 2 python notebooks/work/with_horovod.py --device cpu\n\n"
-        "Exercise of notebook 05: turn this DDP script into a Horovod script.\n"
-        "The first line above says who starts it: leave it there.",
+        "Exercise of notebook 05: turn this DDP script into a Horovod script.",
         solution="horovod",
         ranks=2,
         also=start_is_not_shared,

@@ -1,0 +1,165 @@
+"""The kernel's end of its supervisor: a process that outlives every cell and ends with the kernel.
+
+Standard library only.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+from bootcamp import machine
+from bootcamp.launcher import supervisor
+from bootcamp.records import summary
+
+POLL_SECONDS = 0.01
+SUPERVISOR_DIED = {
+    "event": "ended",
+    "error": summary.failure(
+        None,
+        "start",
+        "the launcher's supervisor process died, and the run with it; launch again",
+    ),
+}
+
+
+class Connection:
+    """Requests out, events in, one queue for each run.
+
+    An interrupt may come at any moment in the thread that waits. So it waits in calls that hold no
+    lock when they are cut short: SimpleQueue.get and sleep, not Queue.get or Event.wait, whose
+    inner lock can stay taken.
+    """
+
+    def __init__(self):
+        environment = {**os.environ, "BOOTCAMP_KERNEL": str(os.getpid())}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", supervisor.__file__, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # an interrupt of the cell is the kernel's to pass on
+            text=True,
+        )
+        self.owner = os.getpid()
+        self.ready = threading.Event()
+        self.warm, self.gpus = True, None
+        self._queues: dict[str, queue.SimpleQueue] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        try:
+            for line in self.process.stdout:
+                self._hear(line)
+        finally:
+            self.ready.set()
+            for waiting in list(self._queues.values()):
+                waiting.put(SUPERVISOR_DIED)
+
+    def _hear(self, line: str) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return  # printed by something that Python loads at its start
+        if "ready" in event:
+            self.warm, self.gpus = event["ready"], event.get("gpus")
+            self.ready.set()
+        elif waiting := self._queues.get(event["run"]):
+            waiting.put(event)
+
+    def wait_until_ready(self, say) -> None:
+        """Wait until torch is loaded; `say` tells the reader why, if there is a wait."""
+        if not self.ready.is_set():
+            say("Loading torch, once for this kernel; later launches start at once.")
+        while not self.ready.is_set():
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def _send(self, message: dict) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+
+    def request(self, run: dict) -> queue.SimpleQueue:
+        """Ask for a run (supervisor.py); its events arrive in the queue that is returned."""
+        events = self._queues[run["run"]] = queue.SimpleQueue()
+        self._send({"do": "run", **run})
+        if not self.alive:
+            events.put(SUPERVISOR_DIED)
+        return events
+
+    def stop(self, run: str, why: str) -> None:
+        """End a run that was asked for, if it was, and wait until the supervisor has ended it."""
+        events = self._queues.get(run)
+        if events is None:
+            return
+        self._send({"do": "stop", "run": run, "why": why})
+        with contextlib.suppress(queue.Empty):
+            while events.get(timeout=30)["event"] != "ended":
+                pass  # what it said before it heard of this
+
+    def forget(self, run: str) -> None:
+        self._queues.pop(run, None)
+
+    def close(self) -> None:
+        """End the supervisor and with it every rank; wait until they are gone."""
+        if self.owner != os.getpid():
+            return
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+_connection: Connection | None = None
+_connection_lock = threading.Lock()
+
+
+def connect() -> Connection:
+    """The kernel's supervisor, started at the first call and again if it has died."""
+    global _connection
+    with _connection_lock:
+        if _connection is None or not _connection.alive:
+            _connection = Connection()
+            atexit.register(_connection.close)
+        return _connection
+
+
+def current() -> Connection | None:
+    """The kernel's supervisor, None if there is none at the moment."""
+    return _connection if _connection is not None and _connection.alive else None
+
+
+def warm_up() -> None:
+    """Start loading torch in the background, so that the first launch is warm. Returns at once."""
+    connect()
+
+
+def shut_down() -> None:
+    """End the supervisor, its fork server and every rank of this kernel."""
+    if connection := current():
+        connection.close()
+
+
+def gpu_count() -> int:
+    """GPUs that torch sees, counted in a process of its own so that the kernel starts no CUDA."""
+    connection = connect()
+    connection.wait_until_ready(lambda _: None)
+    return connection.gpus if connection.gpus is not None else len(machine.gpu_names())
+
+
+def default_ranks() -> int:
+    """Every GPU if there is more than one, else every core: a lesson about ranks needs two."""
+    gpus = gpu_count()
+    return gpus if gpus > 1 else len(machine.cores())

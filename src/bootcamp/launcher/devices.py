@@ -1,0 +1,46 @@
+"""Which GPUs there are, and which devices and cores a run asks for. Standard library only.
+
+A device is a dictionary, for it travels as JSON: `key`, its name in the folder of the locks;
+`label`, its name for people; `value`, its name in the ranks' environment.
+"""
+
+import os
+
+from bootcamp.launcher import device_locks
+from bootcamp.launcher.connection import gpu_count
+from bootcamp.launcher.run_errors import refusal
+from bootcamp.scripts.family import Script
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) -> dict:
+    """The part of a request that says what the run leases before it starts (device_locks.py).
+
+    A GPU for each rank; every visible one for a script that takes several, or that nobody knows.
+    CPU ranks lease cores, unless BOOTCAMP_FIRST_CORE says which. Raises RunRefused.
+
+    kind: "cpu", "cuda", "meta", or None where the script chooses. cores: of each CPU rank.
+    """
+    if (locks := device_locks.folder()) is None:
+        return {}
+    found, variable, count = [], VARIABLE, ranks
+    if fake := env.get("BOOTCAMP_FAKE_DEVICES"):
+        found, variable = device_locks.fake_devices(int(fake)), "BOOTCAMP_LEASED"
+    elif kind not in ("cpu", "meta"):
+        found = device_locks.gpus(env.get(variable), gpu_count())
+        one_each = (script.of_course and not script.own_device) or (
+            kind == "cuda" and not script.of_course
+        )
+        count = ranks if one_each else len(found)
+    if found and count > len(found):
+        labels = ", ".join(each["label"] for each in found)
+        message = f"ranks={ranks} lease as many devices, and here are {len(found)}: {labels}. "
+        raise refusal(f"{message}Launch with ranks={len(found)} or fewer.")
+    wish = {}
+    if found:
+        request = {"folder": str(locks), "devices": found, "count": count, "kernel": os.getpid()}
+        wish["lease"] = {"variable": variable, "request": request}
+    if "BOOTCAMP_FIRST_CORE" not in env and (kind == "cpu" or (kind is None and not found)):
+        wish["cores"] = {"folder": str(locks), "each": cores}
+    return wish

@@ -1,0 +1,115 @@
+"""Follow one run in the cell that launched it, until it has ended and none of its ranks is left.
+
+Standard library only.
+"""
+
+import contextlib
+import json
+import queue
+import signal
+import threading
+from pathlib import Path
+
+from bootcamp.launcher import run_cache
+from bootcamp.launcher.connection import SUPERVISOR_DIED, connect
+from bootcamp.launcher.run_errors import Interrupted, from_record
+from bootcamp.records import summary
+from bootcamp.records.runs import Run
+
+POLL_SECONDS = 0.1
+
+
+def follow(request: dict, folder: Path, show, raises: bool) -> Run:
+    """Send a request to the supervisor and show the run's progress; its record once it has ended.
+
+    Raises what run_errors makes of a run that did not end well, if `raises`; Interrupted always.
+    """
+    connection = connect()
+    try:
+        if request["start"] == "warm":
+            connection.wait_until_ready(show.say)
+            request["start"] = "warm" if connection.warm else "cold"
+        with run_cache.earlier(request, folder) as events:
+            event = _wait(events or connection.request(request), folder, show)
+    except BaseException as error:  # an interrupt, or a display that fails: no rank may be left
+        interrupted = isinstance(error, KeyboardInterrupt)
+        with interrupts_wait():
+            why = "interrupted" if interrupted else "launcher failed"
+            connection.stop(request["run"], why)
+            _conclude(folder, why, f"{type(error).__name__} in the process that launched")
+            with contextlib.suppress(Exception):
+                show.end(summary.read(folder))
+        if interrupted:
+            raise Interrupted(Run(folder)) from None
+        raise
+    finally:
+        connection.forget(request["run"])
+    if event is SUPERVISOR_DIED:
+        _conclude(folder, "start", event["error"]["message"])
+    run = Run(folder)
+    show.end(run.summary)
+    if event["error"] and raises:
+        raise from_record(event["error"], run)
+    return run
+
+
+def _conclude(folder: Path, kind: str, message: str) -> None:
+    """Write the summary of a run if nobody else has: neither its ranks nor the supervisor."""
+    if summary.read(folder)["status"] != "running":
+        return
+    status = "interrupted" if kind == "interrupted" else "failed"
+    error = summary.failure(None, kind, message)
+    steps = summary.measures(summary.read_steps(folder))
+    with contextlib.suppress(OSError):
+        summary.write(folder, status, **steps, error=error)
+
+
+def _wait(events: queue.SimpleQueue, folder: Path, show) -> dict:
+    """Show rows of steps.jsonl as they come until the run's last event."""
+    reader = _Tail(folder / "steps.jsonl")
+    while True:
+        try:
+            event = events.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            event = None
+        for row in reader.rows():
+            show.step(row)
+        if event and event["event"] == "waiting":  # it is worth a line that stays, also if quiet
+            print(event["message"], flush=True)
+        if event and event["event"] == "ended":
+            return event
+
+
+class _Tail:
+    """New complete lines of a growing file of JSON lines."""
+
+    def __init__(self, path: Path):
+        self.path, self.position = path, 0
+
+    def rows(self) -> list[dict]:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.position)
+                text = file.read()
+        except OSError:
+            return []
+        complete = text[: text.rfind(b"\n") + 1]
+        self.position += len(complete)
+        rows = []
+        for line in complete.splitlines():
+            with contextlib.suppress(ValueError):  # torn by a full disk
+                rows.append(json.loads(line))
+        return rows
+
+
+@contextlib.contextmanager
+def interrupts_wait():
+    """Ending ranks takes a moment; a second impatient interrupt must not leave one behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
