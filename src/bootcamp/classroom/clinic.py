@@ -29,7 +29,7 @@ from bootcamp.table import Table
 
 WARD = SRC / "snippets" / "clinic"
 OBSERVE = WARD / "_observe.py"
-PATIENCE = launch.Options(hang_seconds=8)  # a loaded machine may need some for a script that does not hang
+PATIENCE = launch.Options(hang_seconds=8)  # a loaded machine may need some seconds
 OTHER_SEED = 1  # added to a script's own
 RUNS_TO_ITS_END = "a script that runs to its end"
 
