@@ -266,6 +266,25 @@ def test_the_index_was_recorded_and_names_no_machine():
         assert entry.fix.endswith((".", ")", '"'))
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "helps"),
+    [
+        ("ValueError: SyncBatchNorm layers only work with GPU modules", "sync_batchnorm_on_cpu",
+         ".eval() of each BatchNorm"),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "no_nccl",
+         'Use "gloo"'),
+        ("ValueError: DistributedDataParallel device_ids and output_device arguments only work "
+         "with single-device/multiple-device GPU modules or CPU modules, but got device_ids [0], "
+         "output_device None, and module parameters {device(type='cpu')}.", "device_ids_of_a_cpu",
+         "on a CPU leave it out"),
+    ],
+)  # fmt: skip
+def test_what_gpu_users_type_on_a_cpu_is_explained(text, name, helps):
+    told = errors.explain(text)
+    assert told.entry.name == name
+    assert helps in str(told)
+
+
 def test_an_unknown_error_gets_three_things_to_look_at():
     told = str(errors.explain("KeyError: 'cheese'"))
     assert "does not know" in told

@@ -11,7 +11,9 @@ import trained
 from bootcamp.classroom import exercise, exercises, journal, script_task
 from bootcamp.classroom.predict import predict
 from bootcamp.experiments import equality
+from bootcamp.launcher import launch
 from bootcamp.paths import NOTEBOOKS, ROOT
+from bootcamp.records import summary
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
@@ -82,7 +84,8 @@ def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path, monkey
 @pytest.mark.parametrize("task", EXERCISES, ids=lambda e: e.name)
 def test_starting_point_is_derived_from_the_scripts(task):
     text = task.starting_point()
-    solution = family.SCRIPTS[task.solution].path.read_text()
+    solution = task.solved().read_text()
+    assert solution == family.SCRIPTS[task.solution].path.read_text()
     for line in task.takes_out:
         assert line in solution
         assert line not in text
@@ -110,6 +113,59 @@ def test_a_reader_goes_through_an_exercise(monkeypatch, tmp_path):
     assert "+    optimizer.step()" in str(exercise.solution("first_run"))
     with pytest.raises(KeyError, match="choose one of first_run"):
         exercise.find("nothing")
+
+
+def begun(monkeypatch, tmp_path, line):
+    """The script of first_run with this line at its gap."""
+    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    monkeypatch.setattr(journal, "WORK", tmp_path)
+    exercise.start("first_run")
+    path = exercise.find("first_run").path
+    path.write_text(path.read_text().replace(script_task.PLACE, line))
+    return path
+
+
+def test_a_script_that_python_cannot_read_is_told_in_one_sentence(monkeypatch, tmp_path):
+    path = begun(monkeypatch, tmp_path, "optimizer.step(")
+    number = path.read_text().splitlines().index("    optimizer.step(") + 1
+    result = str(exercise.check("first_run"))
+    assert f"Seen: line {number} of {path}: '(' was never closed: optimizer.step(" in result
+    assert "Hint: " in result
+    assert "-    optimizer.step(\n" in str(exercise.solution("first_run"))
+
+
+def test_a_loop_that_never_steps_ends_soon_and_names_its_line(monkeypatch, tmp_path, capsys):
+    path = begun(monkeypatch, tmp_path, "while True: pass")
+    limits = []
+
+    def hangs(script, ranks, **how):
+        limits.append(how)
+        stack = f'rank 0, 0 steps done:\n  File "{script}", line 28 in <module>\n'
+        message = "the ranks hang: no rank has finished a step for 60 s. If a step may take so long"
+        raise launch.RunHung(summary.failure(None, "hang", message, stack))
+
+    monkeypatch.setattr(script_task.equality, "prove", hangs)
+    result = str(exercise.check("first_run"))
+    assert f"Running {path} on 1 CPU rank(s) ..." in capsys.readouterr().out
+    assert "Seen: an error.\nthe ranks hang: no rank has finished a step for 60 s\n" in result
+    assert f"rank 0 is in line 28: {path.read_text().splitlines()[27].strip()}" in result
+    assert "one of them is stuck" in result
+    assert limits[0]["options"].hang_seconds <= 10, "ten times that for a rank that computes"
+
+
+def test_an_error_that_the_index_knows_is_explained(monkeypatch, tmp_path):
+    begun(monkeypatch, tmp_path, "optimizer.step()")
+
+    def fails(script, ranks, **how):
+        said = f'  File "{script}", line 8, in <module>\nRuntimeError: Distributed package '
+        error = summary.failure(1, "raised", "rank 1 failed", f"{said}doesn't have NCCL built in")
+        raise launch.RankFailed(error)
+
+    monkeypatch.setattr(script_task.equality, "prove", fails)
+    result = str(exercise.check("first_run"))
+    assert "Seen: an error.\nRuntimeError: Distributed package doesn't have NCCL built in" in result
+    assert "This was rank 1, in line 8: " in result
+    assert 'Use "gloo" for CPU ranks' in result
 
 
 def test_a_variant_of_a_line_that_is_gone_is_an_error():

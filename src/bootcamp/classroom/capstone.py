@@ -6,17 +6,15 @@ second. A plan is a script of the family, or the reader's own, with its flags. I
 """
 
 import contextlib
-import inspect
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootcamp.classroom.tasks import Wrong, failures_explained
+from bootcamp.classroom.tasks import Wrong, check_syntax, failures_explained
 from bootcamp.experiments import equality
+from bootcamp.files import read_json, update_json
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
-from bootcamp.records import summary
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
 
@@ -24,8 +22,10 @@ MODEL = {"model": "gpt", "size": "tiny", "global_batch": 32}
 RANKS, HOSTS, LINK = 4, 2, "20mbit"
 STEPS = 8
 MOST_BYTES = 16_500_000  # on any rank: parameters, gradients, optimizer state and activations
-OPTIONS = set(inspect.signature(launch.launch).parameters) - {"script", "flags"}
-FIXED = OPTIONS | {*MODEL, "steps", "optimizer", "seed", "dtype", "lr", "cores_per_rank"}
+FIXED = {  # for everybody: what is trained, and how it is launched
+    *(*MODEL, "steps", "optimizer", "seed", "dtype", "lr", "cores_per_rank"),
+    *("ranks", "args", "device", "start", "hosts", "link", "quiet", "raises", "options"),
+}
 KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
 
@@ -72,7 +72,10 @@ def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
     Raises Wrong: it does not run, it trains something else, or a rank holds too much.
     """
     shared = {**MODEL, **where(), "quiet": True}
-    with failures_explained():
+    script = Path(plan.script)
+    if script.is_file():
+        check_syntax(script)
+    with failures_explained(script):
         run = launch.launch(plan.script, RANKS, steps=STEPS, **shared, **plan.flags)
         equality.same_training(run, equality.baseline(**MODEL, steps=STEPS))
         held = rank_bytes(run)
@@ -164,15 +167,17 @@ def board() -> Table:
 
 
 def _entries() -> list[dict]:
-    try:
-        return json.loads((LOGS / "capstone.json").read_text())["entries"]
-    except (OSError, ValueError, KeyError):
-        return []
+    entries = read_json(LOGS / "capstone.json").get("entries")
+    return entries if isinstance(entries, list) else []
 
 
 def _keep(row: dict) -> None:
     """Put a row on the board, in place of an earlier one of the same plan by the same person."""
-    others = [old for old in _entries() if (old["who"], old["plan"]) != (row["who"], row["plan"])]
+
+    def change(kept: dict) -> None:
+        plan = (row["who"], row["plan"])
+        others = [old for old in kept.get("entries", []) if (old["who"], old["plan"]) != plan]
+        kept["entries"] = [*others, row]
+
     with contextlib.suppress(OSError):
-        LOGS.mkdir(parents=True, exist_ok=True)
-        summary.write_json(LOGS / "capstone.json", {"entries": [*others, row]})
+        update_json(LOGS / "capstone.json", change)

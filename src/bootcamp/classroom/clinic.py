@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from bootcamp.classroom import clinic_judges, errors
-from bootcamp.classroom.script_task import ScriptTask
-from bootcamp.classroom.tasks import Plain, Shown, Wrong, told
+from bootcamp.classroom import clinic_judges
+from bootcamp.classroom.script_task import PATIENCE, ScriptTask
+from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, Shown, Wrong, failed, told
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
@@ -29,9 +29,7 @@ from bootcamp.table import Table
 
 WARD = SRC / "snippets" / "clinic"
 OBSERVE = WARD / "_observe.py"
-PATIENCE = launch.Options(hang_seconds=8)  # a loaded machine may need some seconds
 OTHER_SEED = 1  # added to a script's own
-RUNS_TO_ITS_END = "a script that runs to its end"
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,8 @@ class Case(ScriptTask):
         """What was observed of each rank. Raises Wrong if the script did not end well."""
         run = self.run(path, ranks, **flags)
         if run.status != "ok":
-            raise failed(run.summary["error"], path, ranks)
+            where = f" on {ranks} ranks" if ranks > 1 else ""
+            raise failed(run.summary["error"], path, expected=f"{RUNS_TO_ITS_END}{where}")
         return [_observed(run, rank) for rank in range(ranks)]
 
 
@@ -134,14 +133,6 @@ class Trial(clinic_judges.Observed):
 def _fixed(file: str, ranks: int) -> dict:
     """What rank 0 of a fixed script does; run once in a kernel."""
     return CASES[file].observe(CASES[file].solved(), ranks)[0]
-
-
-def failed(error: dict, path: Path, ranks: int) -> Wrong:
-    """Why a run counts as wrong: the end of its error, and what the index has to say to it."""
-    expected = RUNS_TO_ITS_END if ranks == 1 else f"{RUNS_TO_ITS_END} on {ranks} ranks"
-    entry = errors.find(f"{error['message']}\n{error['traceback']}")
-    meaning = f"{entry.means} {entry.fix}" if entry else ""
-    return Wrong(expected, f"an error.\n{told(error, path)}", meaning)
 
 
 def _observed(run: Run, rank: int) -> dict:

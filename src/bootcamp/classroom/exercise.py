@@ -75,6 +75,7 @@ def check(name: str, given=None) -> Result:
                 False,
                 f"Not solved yet: the script is still the starting point.\n{exercise.help(0)}",
             )
+        print(f"Running {shown(given)} on {exercise.ranks} CPU rank(s) ...", flush=True)
     try:
         why = exercise.attempt(given)
     except NotTried as wrong:

@@ -11,6 +11,8 @@ from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import shown
 
+RUNS_TO_ITS_END = "a script that runs to its end"
+
 
 class Wrong(Exception):
     """Why an attempt does not solve an exercise: what was expected, what was seen, its meaning."""
@@ -82,10 +84,11 @@ def _line_of(script: Path, stack: str, last: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def failures_explained(errors: dict[str, str] | None = None):
-    """Turn a run or a proof that fails into Wrong.
+def failures_explained(script: Path, meanings: dict[str, str] | None = None):
+    """Turn a run of a script that fails, or its proof, into Wrong.
 
-    errors: fragment of an error's text -> what it means in this exercise.
+    meanings: fragment of an error's text -> what it means in this exercise; of other errors the
+    index of errors knows the meaning.
     """
     try:
         yield
@@ -94,9 +97,16 @@ def failures_explained(errors: dict[str, str] | None = None):
     except (ValueError, FileNotFoundError) as error:
         raise Wrong("a run that can be compared with the baseline", str(error)) from None
     except launch.LaunchError as error:
-        seen = f"an error.\n{error}"
-        means = [meaning for words, meaning in (errors or {}).items() if words in seen]
-        raise Wrong("a script that runs to its end", seen, *means[:1]) from None
+        known = [meaning for words, meaning in (meanings or {}).items() if words in str(error)]
+        raise failed(error.error, script, *known[:1]) from None
+
+
+def failed(error: dict, script: Path, meaning: str = "", expected: str = RUNS_TO_ITS_END) -> Wrong:
+    """Why a run that failed counts as wrong: the end of its error, and what it means."""
+    entry = errors.find(f"{error['message']}\n{error['traceback']}")
+    if entry and not meaning:
+        meaning = f"{entry.means} {entry.fix}"
+    return Wrong(expected, f"an error.\n{told(error, script)}", meaning)
 
 
 def check_syntax(script: Path) -> None:

@@ -11,11 +11,18 @@ from bootcamp.scripts import family, reasons
 
 
 def code_lines(path: Path) -> list[str]:
-    """The lines of a script that are code: without comments, docstrings and blank lines."""
+    """The lines of a script that are code: without comments, docstrings and blank lines.
+
+    Of a script that Python cannot read, all lines but the blank ones and the comments.
+    """
     text = Path(path).read_text()
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
     kept = {}
     previous = tokenize.NEWLINE
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokens:
         starts_statement = previous in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
         if token.type in (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING):
             continue
