@@ -21,12 +21,12 @@ WARMUP = 3
 
 host = machine.describe()  # before this process keeps to the cores of one rank
 rounds = {"type": int, "default": 30, "help": "calls of each size"}
-args = config.parse(devices=("auto", "cpu", "cuda"), own_flags={"--rounds": rounds})
-device = torch.device(args.device)
+args, context = config.parse(devices=("auto", "cpu", "cuda"), own_flags={"--rounds": rounds})
+device = torch.device(context.device)
 wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 # 1. Processes
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Sizes: a line is fitted to the powers of two, and tested on those between
@@ -64,8 +64,10 @@ rows = [
     for column, size in enumerate(sizes)
 ]
 if rank == 0:
-    about = {"backend": args.backend, "world_size": world, "machine": host}
-    summary.write_json(args.run_dir / "sweep.json", {**about, "rounds": args.rounds, "rows": rows})
-    summary.write(args.run_dir, "ok", steps=0)
+    about = {"backend": context.backend, "world_size": world, "machine": host}
+    summary.write_json(
+        context.run_dir / "sweep.json", {**about, "rounds": args.rounds, "rows": rows}
+    )
+    summary.write(context.run_dir, "ok", steps=0)
 dist.barrier()
 dist.destroy_process_group()

@@ -8,8 +8,8 @@ from accelerate import Accelerator
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
-args = config.parse()
-device = torch.device(args.device)
+args, context = config.parse()
+device = torch.device(context.device)
 
 # 1. Processes
 accelerator = Accelerator(cpu=device.type == "cpu")
@@ -25,18 +25,18 @@ batches = data.Batches(args, rank, world)
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
 optimizer = accelerator.prepare(optimizer)
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
-    optimizer.zero_grad()
-    loss = models.loss(model(inputs), targets)
-    accelerator.backward(loss)
-    optimizer.step()
-    mean_loss = accelerator.reduce(loss.detach(), reduction="mean")
-    run.step(step, mean_loss)
-    checkpoint.save(args, step, model, optimizer)
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        loss = models.loss(model(inputs), targets)
+        accelerator.backward(loss)
+        optimizer.step()
+    run.loss(accelerator.reduce(loss.detach(), reduction="mean"))
+    checkpoint.save(context, step, model, optimizer)
 run.finish()
 accelerator.end_training()

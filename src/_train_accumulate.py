@@ -7,8 +7,8 @@ import torch
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
-args = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
-device = torch.device(args.device)
+args, context = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
+device = torch.device(context.device)
 
 # 1. Processes
 rank, world = 0, 1
@@ -21,20 +21,21 @@ batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
-    optimizer.zero_grad()
-    mean_loss = torch.zeros((), device=device, dtype=getattr(torch, args.dtype))
-    parts = zip(inputs.chunk(args.micro_batches), targets.chunk(args.micro_batches), strict=True)
-    for part_inputs, part_targets in parts:
-        loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)
-        loss.backward()
-        mean_loss += loss.detach()
-    optimizer.step()
-    run.step(step, mean_loss)
-    checkpoint.save(args, step, model, optimizer)
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        mean_loss = torch.zeros((), device=device, dtype=getattr(torch, args.dtype))
+        parts = zip(*(whole.chunk(args.micro_batches) for whole in (inputs, targets)), strict=True)
+        for part_inputs, part_targets in parts:
+            loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)
+            loss.backward()
+            mean_loss += loss.detach()
+        optimizer.step()
+    run.loss(mean_loss)
+    checkpoint.save(context, step, model, optimizer)
 run.finish()

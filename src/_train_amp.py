@@ -7,10 +7,10 @@ import torch
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
-PRECISIONS = ("bfloat16", "float16")
+FLAGS = {"--autocast": {"default": "bfloat16", "choices": ("bfloat16", "float16")}}
 
-args = config.parse(own_flags={"--autocast": {"default": "bfloat16", "choices": PRECISIONS}})
-device = torch.device(args.device)
+args, context = config.parse(own_flags=FLAGS)
+device = torch.device(context.device)
 
 # 1. Processes
 rank, world = 0, 1
@@ -24,18 +24,19 @@ batches = data.Batches(args, rank, world)
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
 scaler = torch.amp.GradScaler(device.type, enabled=args.autocast == "float16")
-first = checkpoint.load(args, model, optimizer, scaler=scaler)
+first = checkpoint.load(context, model, optimizer, scaler=scaler)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
-    optimizer.zero_grad()
-    with torch.autocast(device.type, dtype=getattr(torch, args.autocast)):
-        loss = models.loss(model(inputs), targets)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    run.step(step, loss.detach())
-    checkpoint.save(args, step, model, optimizer, scaler=scaler)
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=getattr(torch, args.autocast)):
+            loss = models.loss(model(inputs), targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    run.loss(loss.detach())
+    checkpoint.save(context, step, model, optimizer, scaler=scaler)
 run.finish()

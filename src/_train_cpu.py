@@ -5,7 +5,7 @@ The baseline: one process trains on the CPU. Every other script is held against 
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
-args = config.parse(devices=("cpu",))
+args, context = config.parse(devices=("cpu",))
 
 # 1. Processes
 rank, world = 0, 1
@@ -18,16 +18,17 @@ batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = batches(step)
-    optimizer.zero_grad()
-    loss = models.loss(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-    run.step(step, loss.detach())
-    checkpoint.save(args, step, model, optimizer)
+    with run.step(step):
+        inputs, targets = batches(step)
+        optimizer.zero_grad()
+        loss = models.loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    run.loss(loss.detach())
+    checkpoint.save(context, step, model, optimizer)
 run.finish()

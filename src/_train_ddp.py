@@ -9,11 +9,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
-args = config.parse()
-device = torch.device(args.device)
+args, context = config.parse()
+device = torch.device(context.device)
 
 # 1. Processes
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
@@ -25,19 +25,19 @@ batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
-    optimizer.zero_grad()
-    loss = models.loss(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        loss = models.loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
     mean_loss = loss.detach() / world
-    dist.all_reduce(mean_loss)
-    run.step(step, mean_loss)
-    checkpoint.save(args, step, model, optimizer)
+    run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
+    checkpoint.save(context, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

@@ -20,14 +20,14 @@ from torch.distributed.tensor.parallel import (
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
 
-args = config.parse(own_flags=tensor_flags.FLAGS, mesh=("data", "tensor"))
-tensor_flags.check(args)
-device = torch.device(args.device)
+args, context = config.parse(own_flags=tensor_flags.FLAGS, mesh=("data", "tensor"))
+tensor_flags.check(context)
+device = torch.device(context.device)
 
 # 1. Processes
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
-mesh = init_device_mesh(device.type, args.mesh, mesh_dim_names=args.axes)
+mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
 row, rows = mesh["data"].get_local_rank(), mesh["data"].size()
 
 # 2. Model
@@ -58,20 +58,21 @@ batches = data.Batches(args, row, rows)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor_flags.to(device) for tensor_flags in batches(step))
-    optimizer.zero_grad()
-    with loss_parallel():
-        loss = models.loss(model(inputs), targets)
-        loss.backward()
-    optimizer.step()
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        with loss_parallel():
+            loss = models.loss(model(inputs), targets)
+            loss.backward()
+        optimizer.step()
     mean_loss = loss.detach().full_tensor() / rows
-    dist.all_reduce(mean_loss, group=mesh["data"].get_group())
-    run.step(step, mean_loss)
-    checkpoint.save(args, step, model, optimizer)
+    reduced = dist.all_reduce(mean_loss, group=mesh["data"].get_group(), async_op=True)
+    run.loss(mean_loss, reduced)
+    checkpoint.save(context, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

@@ -3,13 +3,15 @@
 Horovod: every rank trains its share of the batch, its optimizer averages the gradients.
 """
 
+from functools import partial
+
 import horovod.torch as hvd
 import torch
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
-args = config.parse(devices=("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",))
-device = torch.device(args.device)
+args, context = config.parse(devices=("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",))
+device = torch.device(context.device)
 
 # 1. Processes
 hvd.init()
@@ -24,21 +26,23 @@ batches = data.Batches(args, rank, world)
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
 optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 if optimizer.state:  # a new optimizer has none, and Horovod would take a step to make some
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
-    optimizer.zero_grad()
-    loss = models.loss(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-    mean_loss = hvd.allreduce(loss.detach(), name="mean_loss")
-    run.step(step, mean_loss)
-    checkpoint.save(args, step, model, optimizer)
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        loss = models.loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    mean_loss = loss.detach()
+    average = hvd.allreduce_async_(mean_loss, name="mean_loss")
+    run.loss(mean_loss, partial(hvd.synchronize, average))
+    checkpoint.save(context, step, model, optimizer)
 run.finish()
 hvd.shutdown()

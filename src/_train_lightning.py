@@ -26,16 +26,18 @@ class Training(lightning.LightningModule):
         return models.loss(self.model(inputs), targets)
 
     def on_train_start(self):
-        self.run = record.Run(args, model, optimizer, batches, world)
+        self.run = record.Run(context, model, optimizer, batches, world)
+        self.run.begin_step(first)
 
     def on_train_batch_end(self, outputs, _, index):
-        mean_loss = trainer.strategy.reduce(outputs["loss"])
-        self.run.step(first + index, mean_loss)
-        checkpoint.save(args, first + index, model, optimizer)
+        self.run.end_step()
+        self.run.loss(trainer.strategy.reduce(outputs["loss"]))
+        checkpoint.save(context, first + index, model, optimizer)
+        self.run.begin_step(first + index + 1)
 
 
-args = config.parse(own_flags={"--strategy": {"default": "ddp"}})
-device = torch.device(args.device)
+args, context = config.parse(own_flags={"--strategy": {"default": "ddp"}})
+device = torch.device(context.device)
 
 # 1. Processes
 trainer = lightning.Trainer(
@@ -57,7 +59,7 @@ batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
 training = Training()

@@ -19,14 +19,14 @@ from torch.distributed.tensor import DTensor, Shard
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
 
-args = config.parse(mesh=("tensor",))
-tensor_flags.check(args)
-device = torch.device(args.device)
+args, context = config.parse(mesh=("tensor",))
+tensor_flags.check(context)
+device = torch.device(context.device)
 
 # 1. Processes
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
-mesh = init_device_mesh(device.type, args.mesh, mesh_dim_names=args.axes)
+mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
 parallel_state.initialize_model_parallel(tensor_model_parallel_size=world)
 
 # 2. Model
@@ -69,17 +69,18 @@ batches = data.Batches(args, 0, 1)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor_flags.to(device) for tensor_flags in batches(step))
-    optimizer.zero_grad()
-    loss = vocab_parallel_cross_entropy(model(inputs), targets).mean()
-    loss.backward()
-    optimizer.step()
-    run.step(step, loss.detach())
-    checkpoint.save(args, step, model, optimizer)
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        loss = vocab_parallel_cross_entropy(model(inputs), targets).mean()
+        loss.backward()
+        optimizer.step()
+    run.loss(loss.detach())
+    checkpoint.save(context, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

@@ -10,12 +10,12 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, pipeline_stages, record
 
-args = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("pipeline",))
-device = torch.device(args.device)
-pipeline_stages.check(args)
+args, context = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("pipeline",))
+device = torch.device(context.device)
+pipeline_stages.check(context)
 
 # 1. Processes
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
@@ -33,27 +33,28 @@ batches = data.Batches(args, 0, 1)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
-pipeline_stages.record_actions(args, rank, stages)
+run = record.Run(context, model, optimizer, batches, world)
+pipeline_stages.record_actions(context.run_dir, rank, stages)
 zero = next(model.parameters()).new_zeros(())
 schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
 whole = stages if pipeline_stages.SCHEDULES[args.schedule].chunks > 1 else stages[0]
 schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
-    optimizer.zero_grad()
-    given, losses = (inputs,) if first_here else (), []
-    if last_here:
-        schedule.step(*given, target=targets, losses=losses, return_outputs=False)
-    else:
-        schedule.step(*given)
-    optimizer.step()
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        given, losses = (inputs,) if first_here else (), []
+        if last_here:
+            schedule.step(*given, target=targets, losses=losses, return_outputs=False)
+        else:
+            schedule.step(*given)
+        optimizer.step()
     mean_loss = sum(losses, zero).detach() / args.micro_batches
-    dist.all_reduce(mean_loss)  # only the rank with the last stage has losses
-    run.step(step, mean_loss)
-    checkpoint.save(args, step, model, optimizer)
+    # only the rank with the last stage has losses
+    run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
+    checkpoint.save(context, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

@@ -11,15 +11,15 @@ import torch.distributed as dist
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
 
-args = config.parse(devices=("auto", "cpu", "cuda"), own_flags=sharding_flags.STAGE_FLAGS)
-device = torch.device(args.device)
+args, context = config.parse(devices=("auto", "cpu", "cuda"), own_flags=sharding_flags.STAGE_FLAGS)
+device = torch.device(context.device)
 os.environ["DS_ACCELERATOR"] = device.type  # else DeepSpeed takes a GPU wherever there is one
 import deepspeed  # noqa: E402
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled, for minutes
 
 # 1. Processes
-deepspeed.init_distributed(args.backend, timeout=args.timeout)
+deepspeed.init_distributed(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
@@ -43,18 +43,18 @@ batches = data.Batches(args, rank, world)
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
 model, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(first, args.steps):
-    inputs, targets = (tensor.to(device) for tensor in batches(step))
-    loss = models.loss(model(inputs), targets)
-    model.backward(loss)
-    model.step()
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        loss = models.loss(model(inputs), targets)
+        model.backward(loss)
+        model.step()
     mean_loss = loss.detach() / world
-    dist.all_reduce(mean_loss)
-    run.step(step, mean_loss)
-    checkpoint.save(args, step, model, optimizer)
+    run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
+    checkpoint.save(context, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

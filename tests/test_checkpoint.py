@@ -209,7 +209,7 @@ def test_ranks_that_find_different_things_train_nothing(steps_of_rank_1, sentenc
     launch.launch("gpu", steps=2, save=tmp_path / "a0", **FLAGS)
     if steps_of_rank_1:
         launch.launch("gpu", steps=steps_of_rank_1, save=tmp_path / "a1", **FLAGS)
-    line = "first = checkpoint.load(args, model, optimizer)"
+    line = "first = checkpoint.load(context, model, optimizer)"
     apart = variant("ddp", "own_disks", {line: f"args.resume += str(rank)\n{line}"})
     with pytest.raises(launch.RunRefused, match=sentence) as error:
         launch.launch(apart, 2, steps=5, resume=tmp_path / "a", **FLAGS)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bootcamp.train import config, data, models, optimizers, record
+from bootcamp.train import config, data, models, optimizers
+from bootcamp.train.fingerprint import fingerprint
 
 
 def flags(**changes):
@@ -346,8 +347,8 @@ def test_a_rehearsal_on_the_meta_device_runs(model):
 
 def test_a_stage_has_the_same_parameters_whoever_builds_it():
     a, b = models.build(flags()), models.build(flags())
-    assert record.fingerprint(a) == record.fingerprint(b)
-    assert record.fingerprint(a) != record.fingerprint(models.build(flags(seed=1)))
+    assert fingerprint(a) == fingerprint(b)
+    assert fingerprint(a) != fingerprint(models.build(flags(seed=1)))
     spread = a.block0.up.weight.std().item()
     assert spread == pytest.approx(models.gpt.initial_std(64), rel=0.05)
 

@@ -68,8 +68,8 @@ def test_the_diff_shows_the_reason_beside_the_line():
 def test_a_line_that_only_moved_is_not_called_gone():
     diff = compare.script_diff("accumulate")
     why = dict(zip(diff.lines, diff.whys(), strict=True))
-    assert why["-    loss.backward()"] == ""
-    assert "parts before it" in why["+        loss.backward()"]
+    assert why["-        loss.backward()"] == ""
+    assert "parts before it" in why["+            loss.backward()"]
 
 
 def test_a_comment_does_not_hide_the_reason():

@@ -16,11 +16,11 @@ BUILD = "model = models.build(args).to(device)"
 MOVED = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
 PART = "loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)"
 ADD = "parameter.grad = sum(replica.grad for replica in copies)"
-DEVICE = "device = torch.device(args.device)"
+DEVICE = "device = torch.device(context.device)"
 BATCHES = "batches = data.Batches(args, rank, world)"
 WRAP = "model = DistributedDataParallel(model)"
 MEAN = "mean_loss = loss.detach() / world"
-REDUCE = "dist.all_reduce(mean_loss)"
+REDUCE = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
 HOOK = '"none": default_hooks.allreduce_hook,'
 OF_HOOKS = "HOOKS = {"
 OPTIMIZER = "optimizer = optimizers.build(args, model.parameters())"
@@ -64,7 +64,10 @@ MISTAKES = {
             {MOVED: "inputs, targets = batches(step)\ninputs.to(device)\ntargets.to(device)"},
             "keep what it returns",
         ),
-        ({"args = config.parse()": 'args = config.parse(devices=("cpu",))'}, "allows the CPU only"),
+        (
+            {"args, context = config.parse()": 'args, context = config.parse(devices=("cpu",))'},
+            "allows the CPU only",
+        ),
         (
             {MOVED: "inputs, targets = batches(step)\ninputs = inputs.to(device)"},
             "one there and one still on the CPU",
@@ -96,12 +99,15 @@ MISTAKES = {
         ),
         ({WRAP: ""}, "the ranks end with different parameters"),
         ({MEAN: "mean_loss = loss.detach()"}, "the recorded loss is not"),
-        ({MEAN: "mean_loss = loss.detach()", REDUCE: ""}, "neither a sum nor one rank's share"),
+        (
+            {MEAN: "mean_loss = loss.detach()", REDUCE: "run.loss(mean_loss)"},
+            "neither a sum nor one rank's share",
+        ),
         (
             {"for step in range(first, args.steps):": "for step in range(first, args.steps - 1):"},
-            "Call run.step once in each of args.steps steps",
+            "Give every step its",
         ),
-        ({DEVICE: f"args.steps = 3\n{DEVICE}"}, "Call run.step once in each"),
+        ({DEVICE: f"args.steps = 3\n{DEVICE}"}, "Give every step its"),
         ({WRAP: "model = DDP(model)"}, "NameError: name 'DDP' is not defined"),
         (BY_HAND, "rank 0's parameters must be broadcast before training"),
     ],
@@ -170,7 +176,7 @@ def test_throughput_is_that_of_the_record():
 
 
 def test_a_start_that_is_not_the_baselines_is_told_from_ranks_that_differ():
-    begins = "run = record.Run(args, model, optimizer, batches, world)"
+    begins = "run = record.Run(context, model, optimizer, batches, world)"
     smaller = f"for parameter in model.parameters():\n    parameter.data *= 0.99\n{begins}"
     flags = {"steps": 2, "optimizer": "sgd"}
     run = launch.launch(variant("gpu", "starts_smaller", {begins: smaller}), 1, quiet=True, **flags)

@@ -91,9 +91,9 @@ def test_ddp_mp_with_device_ids_fails_at_once(device_ids):
         launch.launch(wrong, 2, device="cpu", steps=2, global_batch=BATCH, quiet=True)
 
 
+DEVICES = "device, second_device = (torch.device(name) for name in context.devices)"
 TWO_KINDS = {
-    "device, second_device = (torch.device(name) for name in args.devices)": "device, second_device"
-    ' = torch.device("cpu"), torch.device("meta")',
+    DEVICES: 'device, second_device = torch.device("cpu"), torch.device("meta")',
     "loss.backward()": "",
 }
 HOOK = "model[half].register_forward_pre_hook(lambda stage, inputs: inputs[0].to(second_device))"

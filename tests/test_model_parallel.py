@@ -144,7 +144,7 @@ def test_one_micro_batch_is_enough_for_gpipe():
 
 @pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
 def test_a_rank_that_raises_within_a_schedule_ends_all(schedule):
-    line = "pipeline_stages.record_actions(args, rank, stages)"
+    line = "pipeline_stages.record_actions(context.run_dir, rank, stages)"
     fails = "def fails(*inputs):\n    raise ValueError('in the middle')\n"
     script = variant(
         "pp", "pp_raises", {line: f"{fails}if rank == 1:\n    model[0].forward = fails\n{line}"}

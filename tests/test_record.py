@@ -11,7 +11,9 @@ import torch
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.records import runs, summary, trace
-from bootcamp.train import memory_usage, models, record
+from bootcamp.train import memory_usage, models, process_end
+from bootcamp.train.fingerprint import fingerprint
+from bootcamp.train.sent_bytes import sent_bytes
 
 
 def gpt(**changes):
@@ -58,14 +60,14 @@ def test_sent_bytes_counts_this_processes_connections():
         server.listen()
         with socket.create_connection(server.getsockname()) as client:
             peer, _ = server.accept()
-            before = record.sent_bytes()["all"]
+            before = sent_bytes()["all"]
             client.sendall(bytes(100_000))
             received = 0
             while received < 100_000:
                 received += len(peer.recv(1 << 16))
             peer.sendall(b"ok")  # its acknowledgement carries ours
             client.recv(2)
-            assert record.sent_bytes()["all"] - before >= 100_000
+            assert sent_bytes()["all"] - before >= 100_000
             peer.close()
 
 
@@ -103,9 +105,9 @@ def test_fingerprint_does_not_depend_on_wrapping_or_cutting():
     model = gpt()
     wrapped = torch.nn.Module()
     wrapped.module = model
-    assert record.fingerprint(wrapped) == record.fingerprint(model)
-    parts = [record.fingerprint(part) for part in (model[:3], model[3:])]
-    assert [a + b for a, b in zip(*parts, strict=True)] == pytest.approx(record.fingerprint(model))
+    assert fingerprint(wrapped) == fingerprint(model)
+    parts = [fingerprint(part) for part in (model[:3], model[3:])]
+    assert [a + b for a, b in zip(*parts, strict=True)] == pytest.approx(fingerprint(model))
 
 
 def test_fingerprint_estimates_the_distance_between_parameters():
@@ -120,7 +122,7 @@ def test_fingerprint_estimates_the_distance_between_parameters():
                 move = 0.01 * torch.randn(parameter.shape, generator=generator)
                 parameter += move
                 squares += move.double().square().sum().item()
-        estimate = equality.distance(record.fingerprint(model), record.fingerprint(moved))
+        estimate = equality.distance(fingerprint(model), fingerprint(moved))
         ratios.append(estimate**2 / squares)
     assert 0.6 < sum(ratios) / len(ratios) < 1.4
     assert all(0.1 < ratio < 3.5 for ratio in ratios)
@@ -130,7 +132,7 @@ def test_fingerprint_sees_a_single_number():
     model, other = gpt(), gpt()
     with torch.no_grad():
         other.head.scores.weight[3, 5] += 1e-3
-    assert record.fingerprint(model) != record.fingerprint(other)
+    assert fingerprint(model) != fingerprint(other)
 
 
 def test_storages_are_counted_once():
@@ -176,10 +178,10 @@ def test_a_summary_fits_into_its_reserved_room(tmp_path, monkeypatch):
 
 
 def test_status_of_an_exception():
-    assert record.status_of(torch.OutOfMemoryError()) == "oom"
-    assert record.status_of(RuntimeError("DefaultCPUAllocator: can't allocate")) == "oom"
-    assert record.status_of(KeyboardInterrupt()) == "interrupted"
-    assert record.status_of(ValueError()) == "failed"
+    assert process_end.status_of(torch.OutOfMemoryError()) == "oom"
+    assert process_end.status_of(RuntimeError("DefaultCPUAllocator: can't allocate")) == "oom"
+    assert process_end.status_of(KeyboardInterrupt()) == "interrupted"
+    assert process_end.status_of(ValueError()) == "failed"
 
 
 def test_runs_are_found_and_tabled(ddp):

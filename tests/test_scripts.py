@@ -27,18 +27,26 @@ HIDDEN_BY_NAME = {
     "forkserver.py": {"torch.distributed", "TCPStore"},
     # the launcher's command line for torchrun, and frames of a waiting rank
     "launch.py": {"torch.distributed.run", "horovod.runner.launch", "horovodrun", "horovod"},
-    "family.py": {"horovodrun", "horovod"},
-    "processes.py": {"horovodrun"},
+    "family.py": {
+        *("horovodrun", "horovod"),
+        *(name for place, script in family.PROGRAMS.items() for name in (place, script.name)),
+    },
+    "environment.py": {"horovodrun"},
+    # asks the group that the script has made
+    "process_group.py": {"torch.distributed", "all_gather_object", "horovodrun"},
+    "record.py": {"process_group"},
+    "external.py": {"process_group"},
+    "checkpoint.py": {"bootcamp.train.process_group"},
     # gather what is sharded, for fingerprints and for checkpoints
-    "shards.py": {"torch.distributed.tensor"},
+    "dtensor_layout.py": {"torch.distributed.tensor"},
     "sharded_checkpoint.py": {
         "torch.distributed",
         "torch.distributed.checkpoint",
         "process_group",
         "_process_group",
-        "all_gather_object",
+        "bootcamp.train.process_group",
     },
-    "link.py": {"_sweep_all_reduce.py"},
+    "allreduce_sweep.py": {"_sweep_all_reduce.py"},
     "supervisor.py": {
         "distributed_c10d.py",
         "torch/distributed/",
@@ -162,8 +170,9 @@ def imports_distributed(path):
 
 
 IMPORTS_BY_NAME = {
+    "process_group.py": {"torch.distributed"},
     "forkserver.py": {"torch.distributed.TCPStore"},
-    "shards.py": {"torch.distributed.tensor.distribute_tensor"},
+    "dtensor_layout.py": {"torch.distributed.tensor.distribute_tensor"},
     "sharded_checkpoint.py": {
         "torch.distributed",
         "torch.distributed.checkpoint",

@@ -214,7 +214,7 @@ def test_a_long_diff_can_be_cut_to_headings_and_loses_its_indentation():
     assert "# 2. Model" in whole
     assert "# 2. Model" not in loop
     assert "import" not in loop
-    assert "+     dist.all_reduce(mean_loss)" in loop
+    assert "+     run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))" in loop
     assert "+ with record_function" in lookups.diff("gpu", "dp_by_hand", 5)
 
 

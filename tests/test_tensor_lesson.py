@@ -21,7 +21,7 @@ IMPORTS = f"from bootcamp.train import {TOOLS}"
 COUNT = {
     IMPORTS: f"{IMPORTS}, collective_counter",
     "optimizer.zero_grad()": f"optimizer.zero_grad()\n{BEGIN}",
-    "optimizer.step()": "optimizer.step()\nif step == 2:\n    tally.stop(args.run_dir)",
+    "optimizer.step()": "optimizer.step()\nif step == 2:\n    tally.stop(context.run_dir)",
 }
 
 

@@ -7,9 +7,9 @@ import time
 import torch
 
 from bootcamp.records import summary
-from bootcamp.train import config, data, models, record
+from bootcamp.train import config, data, memory_usage, models
 
-args = config.parse(devices=("cpu",))
+args, context = config.parse(devices=("cpu",))
 batches = data.Batches(args, 0, 1)
 fixed = batches(0)
 model = models.build(args)
@@ -21,8 +21,8 @@ for step in range(args.steps):
     loss = torch.nn.functional.cross_entropy(model(fixed[0]).flatten(0, 1), fixed[1].flatten())
     loss.backward()
     optimizer.step()
-    loss.item()
 rate = (args.steps - 5) / (time.perf_counter() - began)
-summary.write(args.run_dir, "ok", steps=0)
-print(json.dumps({"steps_per_second": rate, "peak_bytes": record.peak_bytes(torch.device("cpu"))}))
+peak = memory_usage.peak_bytes(torch.device("cpu"))
+summary.write(context.run_dir, "ok", steps=0)
+print(json.dumps({"steps_per_second": rate, "peak_bytes": peak}))
 sys.stdout.flush()

@@ -31,14 +31,15 @@ from bootcamp.table import Table
 TOOLS = Path(__file__).resolve().parent
 FLAGS = {"device": "cpu", "size": "tiny", "global_batch": 32, "quiet": True}
 STEP_LINES = {
-    "cpu": "run.step(step, loss.detach())",
-    "ddp": "run.step(step, mean_loss)",
+    "cpu": "run.loss(loss.detach())",
+    "ddp": "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))",
 }
 TIMED = "{line}\nif step == 4:\n    import time\n    began = time.perf_counter()"
 REPORTED = (
     "rate = (args.steps - 5) / (time.perf_counter() - began)\n"
     "import json\n"
-    'peak = record.peak_bytes(__import__("torch").device("cpu"))\n'
+    "from bootcamp.train import memory_usage\n"
+    'peak = memory_usage.peak_bytes(__import__("torch").device("cpu"))\n'
     'print(json.dumps({"steps_per_second": rate, "peak_bytes": peak}))\n'
     "run.finish()"
 )

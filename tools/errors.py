@@ -144,8 +144,9 @@ def of_fault(name: str) -> str:
 
 def rank_0_alone(**flags) -> str:
     """Lesson 04: only rank 0 averages the loss."""
-    average = "dist.all_reduce(mean_loss)"
-    script = variant("ddp", "ddp_only_rank_0", {average: f"if rank == 0:\n    {average}"})
+    average = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
+    broken = "if rank == 0:\n    dist.all_reduce(mean_loss)\nrun.loss(mean_loss)"
+    script = variant("ddp", "ddp_only_rank_0", {average: broken})
     return of_run(script, 2, steps=6, global_batch=32, **flags)
 
 

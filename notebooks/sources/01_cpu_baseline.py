@@ -134,8 +134,9 @@ print(family.find("cpu").read_text())
 # 3. **Data.** This rank's share of every global batch, here all of it.
 # 4. **Optimizer.** It gets the parameters that it shall change.
 # 5. **Training loop.** The parts of the picture, one line each. `zero_grad()` comes first, because
-#    `backward()` *adds* to the gradients that are there. `run.step(...)` writes the record.
-#    `loss.detach()` hands over the loss without what belongs to its backward.
+#    `backward()` *adds* to the gradients that are there. What `with run.step(step):` encloses is
+#    the step that the record times; `run.loss(loss.detach())` hands over the loss, without what
+#    belongs to its backward.
 
 # %% [markdown]
 # ## Run it

@@ -135,8 +135,9 @@ print(run_command(["python", "-c", snippet]))
 
 # %% [markdown]
 # On a GPU the first time is a small part of the second: it measures only the ordering. On a CPU the
-# two agree, since there the call returns with the result. The records of this course are safe:
-# `run.step` calls `loss.item()` before it reads the clock.
+# two agree, since there the call returns with the result. The records of this course are safe: on a
+# GPU `with run.step(step):` puts a CUDA event at both ends of the step, and reads the time between
+# them when the GPU has come so far. Nothing waits for it meanwhile.
 
 # %% [markdown]
 # ## Predict

@@ -951,8 +951,9 @@ print(ended.output(0).splitlines()[-1])
 # messages are the same on all machines.
 
 # %%
-average = "dist.all_reduce(mean_loss)"
-only_0 = variant("ddp", "ddp_only_rank_0", {average: f"if rank == 0:\n    {average}"})
+average = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
+broken = "if rank == 0:\n    dist.all_reduce(mean_loss)\nrun.loss(mean_loss)"
+only_0 = variant("ddp", "ddp_only_rank_0", {average: broken})
 short = {"device": "cpu", "steps": 6, "global_batch": 32, "quiet": True, "raises": False}
 late = launch(only_0, ranks=2, timeout=3, **short)
 assert late.status == "failed", "ranks that disagree should not train on"

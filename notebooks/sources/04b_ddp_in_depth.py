@@ -846,7 +846,7 @@ elif error["kind"]:
 # The next cell makes each rank print the size of everything that it all-reduces.
 
 # %%
-device_line = "device = torch.device(args.device)"
+device_line = "device = torch.device(context.device)"
 tell = """
 plain_all_reduce = dist.all_reduce
 def telling(tensor, *more, **names):

@@ -578,10 +578,12 @@ for each in (apart, whole):
 # `faulthandler` prints where each rank stands, and ends it.
 
 # %%
-mean = 'mean_loss = hvd.allreduce(loss.detach(), name="mean_loss")'
-changes = {mean: f"mean_loss = loss.detach()\nif rank == 0:\n    {mean}"}
+begun = 'average = hvd.allreduce_async_(mean_loss, name="mean_loss")'
+ended = "run.loss(mean_loss, partial(hvd.synchronize, average))"
+mean = 'mean_loss = hvd.allreduce(mean_loss, name="mean_loss")'
+changes = {begun: f"if rank == 0:\n    {mean}", ended: "run.loss(mean_loss)"}
 alarm = "import faulthandler\nfaulthandler.dump_traceback_later(8, exit=True)"
-begins = "run = record.Run(args, model, optimizer, batches, world)"
+begins = "run = record.Run(context, model, optimizer, batches, world)"
 changes[begins] = f"{begins}\n{alarm}"
 only_0 = variant("horovod", "horovod_only_rank_0", changes)
 stall = {"env": {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2}, "raises": False, **same}

@@ -185,7 +185,7 @@ from bootcamp import script_diff
 script_diff("mp")
 
 # %% [markdown]
-# - `args.devices` has two names: two GPUs; or a GPU and the CPU; or twice the CPU.
+# - `context.devices` has two names: two GPUs; or a GPU and the CPU; or twice the CPU.
 # - `model[:half]` is a slice of the sequence. It refers to the same layers, so `.to(device)` moves
 #   the model's own first half.
 # - **The hook** is called before the first stage behind the cut. What it gets are that stage's
@@ -552,7 +552,7 @@ check.compare(split[4], baseline)
 # %%
 from bootcamp import variant
 
-devices = "device, second_device = (torch.device(name) for name in args.devices)"
+devices = "device, second_device = (torch.device(name) for name in context.devices)"
 cpu_and_meta = 'device, second_device = torch.device("cpu"), torch.device("meta")'
 two_kinds = {devices: cpu_and_meta, "loss.backward()": ""}
 

@@ -625,7 +625,7 @@ else:
 # will never come. How long will it wait?
 
 # %%
-record = "pipeline_stages.record_actions(args, rank, stages)"
+record = "pipeline_stages.record_actions(context.run_dir, rank, stages)"
 fails = """calls = []
 def fails(inputs, whole=model[0].forward):
     calls.append(inputs)

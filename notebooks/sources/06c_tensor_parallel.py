@@ -278,7 +278,7 @@ COUNT = {imports: f"{imports}, collective_counter"}
 COUNT[zero] = (
     f"{zero}\nif step == 3:\n    tally = collective_counter.Tally(optimizer)\n    tally.start()"
 )
-COUNT[step] = f"{step}\nif step == 3:\n    tally.stop(args.run_dir)"
+COUNT[step] = f"{step}\nif step == 3:\n    tally.stop(context.run_dir)"
 counting = variant("tp", "tp_counting", COUNT)
 script_diff(counting, parent="tp")
 

@@ -327,7 +327,7 @@ COUNT = {
     "loss = models.loss(model(inputs), targets)": "if step == 2:\n"
     "    tally = collective_counter.Tally(model.basic_optimizer)\n    tally.start()\n"
     "loss = models.loss(model(inputs), targets)",
-    "model.step()": "model.step()\nif step == 2:\n    tally.stop(args.run_dir)",
+    "model.step()": "model.step()\nif step == 2:\n    tally.stop(context.run_dir)",
 }
 counting = variant("zero", "zero_counting", COUNT)
 adamw = {**few, "optimizer": "adamw", "global_batch": RANKS}

@@ -6,6 +6,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+HOST_INTERFACE = "eth0"  # of a simulated host (launcher/simulated_hosts.py)
+
 
 def hidden(what: str) -> bool:
     """Whether a lesson shall go as if this machine had not this: a package, or "hosts".

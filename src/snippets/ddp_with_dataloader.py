@@ -26,11 +26,11 @@ class NumberedSamples(Dataset):
         return sample_id, *self.corpus[sample_id]
 
 
-args = config.parse(own_flags={"--samples": {"type": int, "default": 128}})
-device = torch.device(args.device)
+args, context = config.parse(own_flags={"--samples": {"type": int, "default": 128}})
+device = torch.device(context.device)
 
 # 1. Processes
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
@@ -52,21 +52,21 @@ batches = SimpleNamespace(sample_ids=[])  # where the record looks for the ids
 optimizer = optimizers.build(args, model.parameters())
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(args.steps):
-    epoch, step_in_epoch = divmod(step, len(loader))
-    if step_in_epoch == 0:
-        sampler.set_epoch(epoch)
-        samples = iter(loader)
-    ids, *tensors = next(samples)
-    batches.sample_ids = ids.tolist()
-    inputs, targets = (tensor.to(device, non_blocking=True) for tensor in tensors)
-    optimizer.zero_grad()
-    loss = models.loss(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
+    with run.step(step):
+        epoch, step_in_epoch = divmod(step, len(loader))
+        if step_in_epoch == 0:
+            sampler.set_epoch(epoch)
+            samples = iter(loader)
+        ids, *tensors = next(samples)
+        batches.sample_ids = ids.tolist()
+        inputs, targets = (tensor.to(device, non_blocking=True) for tensor in tensors)
+        optimizer.zero_grad()
+        loss = models.loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
     mean_loss = loss.detach() / world
-    dist.all_reduce(mean_loss)
-    run.step(step, mean_loss)
+    run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
 run.finish()
 dist.destroy_process_group()

@@ -3,14 +3,16 @@
 Gradient accumulation with Horovod: one all-reduce of the gradients for several backward passes.
 """
 
+from functools import partial
+
 import horovod.torch as hvd
 import torch
 
 from bootcamp.train import config, data, models, optimizers, record
 
 own_flags = {"--micro-batches": {"type": int, "default": 4}}
-args = config.parse(("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",), own_flags)
-device = torch.device(args.device)
+args, context = config.parse(("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",), own_flags)
+device = torch.device(context.device)
 
 # 1. Processes
 hvd.init()
@@ -29,17 +31,18 @@ optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **pass
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
 # 5. Training loop
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
 for step in range(args.steps):
-    inputs, targets = (tensor.to(device).chunk(args.micro_batches) for tensor in batches(step))
-    optimizer.zero_grad()
-    loss = torch.zeros((), device=device)
-    for micro in range(args.micro_batches):
-        micro_loss = models.loss(model(inputs[micro]), targets[micro])
-        (micro_loss / args.micro_batches).backward()
-        loss += micro_loss.detach() / args.micro_batches
-    optimizer.step()
-    mean_loss = hvd.allreduce(loss, name="mean_loss")
-    run.step(step, mean_loss)
+    with run.step(step):
+        inputs, targets = (tensor.to(device).chunk(args.micro_batches) for tensor in batches(step))
+        optimizer.zero_grad()
+        loss = torch.zeros((), device=device)
+        for micro in range(args.micro_batches):
+            micro_loss = models.loss(model(inputs[micro]), targets[micro])
+            (micro_loss / args.micro_batches).backward()
+            loss += micro_loss.detach() / args.micro_batches
+        optimizer.step()
+    average = hvd.allreduce_async_(loss, name="mean_loss")
+    run.loss(loss, partial(hvd.synchronize, average))
 run.finish()
 hvd.shutdown()

@@ -16,8 +16,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 
-from bootcamp.train import data, models, record
+from bootcamp.train import data, models
 from bootcamp.train.models.mlp import Hidden
+from bootcamp.train.sent_bytes import sent_bytes
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--without-mesh", action="store_true")
@@ -65,7 +66,7 @@ batches = data.Batches(args, rank, world)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 dist.barrier()
 time.sleep(0.2)  # until all that was sent so far is confirmed: only then does the kernel count it
-before = record.sent_bytes().get("all")
+before = sent_bytes().get("all")
 for step in range(10):
     inputs, targets = batches(step)
     optimizer.zero_grad()
@@ -78,7 +79,7 @@ for step in range(10):
     optimizer.step()
     found["losses"].append(loss.item())
 if before is not None:
-    found["sent_bytes"] = record.sent_bytes()["all"] - before
+    found["sent_bytes"] = sent_bytes()["all"] - before
 if not found["error"]:
     with FullyShardedDataParallel.summon_full_params(sharded):
         whole = part()

@@ -64,7 +64,7 @@ last = len(mine) * world - 1
 seconds = args.milliseconds / 1e3 / len(mine)
 device = torch.device("cpu")
 stages = [PipelineStage(SleepingStage(seconds), i, last + 1, device) for i in mine]
-pipeline_stages.record_actions(args, rank, stages)
+pipeline_stages.record_actions(args.run_dir, rank, stages)
 schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
 whole = stages if len(stages) > 1 else stages[0]
 schedule = schedule_class(whole, args.micro_batches, loss_fn=torch.nn.functional.mse_loss)

@@ -38,7 +38,7 @@ def settings(name: str, run, baseline) -> str:
 
 def steps(pair: Pair) -> str:
     """The run has recorded another number of steps."""
-    return "Call run.step once in every step, on every rank."
+    return "Give every step its `with run.step(step):` block, on every rank."
 
 
 def processes(pair: Pair) -> str:

@@ -33,7 +33,7 @@ from bootcamp.launcher.forkserver import die_with_parent, system_call
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # <sched.h>
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-INTERFACE = "eth0"
+INTERFACE = machine.HOST_INTERFACE
 RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
 
 

@@ -16,14 +16,19 @@ class Heartbeat:
     def __init__(self, run_dir: Path, rank: int):
         ranks = Path(run_dir) / "ranks"
         ranks.mkdir(parents=True, exist_ok=True)
+        self.steps_done = 0
         self._beat = os.open(ranks / f"{rank}.beat", os.O_WRONLY | os.O_CREAT, 0o644)
         self._stack = open(ranks / f"{rank}.stack", "w")  # noqa: SIM115 (open as long as the rank)
         faulthandler.register(signal.SIGUSR1, file=self._stack, all_threads=True, chain=False)
         self.beat(0)
 
-    def beat(self, steps_done: int) -> None:
-        """Say that this rank lives and has done so many steps. Costs a few microseconds."""
-        os.pwrite(self._beat, f"{os.getpid():>9} {steps_done:>9}\n".encode(), 0)
+    def beat(self, steps_done: int | None = None) -> None:
+        """Show that this rank is alive and has done so many steps: by default as many as before.
+
+        Costs a few microseconds.
+        """
+        self.steps_done = self.steps_done if steps_done is None else steps_done
+        os.pwrite(self._beat, f"{os.getpid():>9} {self.steps_done:>9}\n".encode(), 0)
 
 
 def read(path: Path) -> tuple[int, int, float] | None:

@@ -15,8 +15,8 @@ WRITTEN = r"""
 [cpu]
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
     The course's helpers: flags, data, models, records; they hide nothing of the strategy.
-args = config.parse(devices=("cpu",))
-    Reads the flags and begins the record; this script trains on the CPU only.
+args, context = config.parse(devices=("cpu",))
+    The flags, and what follows from them on this machine; this script trains on the CPU only.
 rank, world = 0, 1
     One process: it is rank 0 of a world of 1.
 model = models.build(args)
@@ -25,9 +25,9 @@ batches = data.Batches(args, rank, world)
     Deals out this rank's share of every global batch.
 optimizer = optimizers.build(args, model.parameters())
     Gets the parameters that it shall change, so it comes after all that is done to the model.
-first = checkpoint.load(args, model, optimizer)
+first = checkpoint.load(context, model, optimizer)
     The step to begin with: 0, or where a checkpoint named by `--resume` ended.
-run = record.Run(args, model, optimizer, batches, world)
+run = record.Run(context, model, optimizer, batches, world)
     Takes down what this rank does, and changes nothing of it.
 for step in range(first, args.steps):
     One round is one optimizer step.
@@ -41,9 +41,11 @@ loss.backward()
     Backward: computes a gradient for each parameter and adds it to the one that is there.
 optimizer.step()
     Changes each parameter a little against its gradient.
-run.step(step, loss.detach())
-    Writes the step into the record; `detach` leaves behind what belongs to the backward.
-checkpoint.save(args, step, model, optimizer)
+with run.step(step):
+    The record's clock runs for this block: the seconds of a step are those of the training alone.
+run.loss(loss.detach())
+    Hands the loss to the record; `detach` leaves behind what belongs to the backward.
+checkpoint.save(context, step, model, optimizer)
     Writes a checkpoint from time to time, if `--save` asks for it.
 run.finish()
     Writes this rank's record, and on rank 0 the run's summary.
@@ -51,9 +53,9 @@ run.finish()
 [gpu]
 import torch
     The script now says itself which device it means.
-args = config.parse()
+args, context = config.parse()
     Any device may be asked for: `auto`, the default, takes a GPU for each rank if there is one.
-device = torch.device(args.device)
+device = torch.device(context.device)
     The device of this rank: its GPU, or the CPU.
 model = models.build(args).to(device)
     Moves the parameters to the device, before the optimizer is given them.
@@ -61,13 +63,13 @@ inputs, targets = (tensor.to(device) for tensor in batches(step))
     Moves the batch to where the model is: an operation needs its tensors on one device.
 
 [amp]
-PRECISIONS = ("bfloat16", "float16")
+FLAGS = {"--autocast": {"default": "bfloat16", "choices": ("bfloat16", "float16")}}
     The two 16-bit formats: bf16 has float32's range, fp16 has finer steps and a small range.
-args = config.parse(own_flags={"--autocast": {"default": "bfloat16", "choices": PRECISIONS}})
+args, context = config.parse(own_flags=FLAGS)
     A flag chooses the format.
 scaler = torch.amp.GradScaler(device.type, enabled=args.autocast == "float16")
     Keeps small gradients from becoming 0 in fp16; with bf16 it is off and passes all on.
-first = checkpoint.load(args, model, optimizer, scaler=scaler)
+first = checkpoint.load(context, model, optimizer, scaler=scaler)
     The scale is part of the training's state, so it is loaded too.
 with torch.autocast(device.type, dtype=getattr(torch, args.autocast)):
     Within it matrix products run in 16 bits, while norms, softmax and loss stay in float32.
@@ -79,7 +81,7 @@ scaler.step(optimizer)
     Divides the gradients by the scale; if one is infinite or no number, it leaves the step out.
 scaler.update()
     Makes the scale smaller after a step that was left out, and larger after many good ones.
-checkpoint.save(args, step, model, optimizer, scaler=scaler)
+checkpoint.save(context, step, model, optimizer, scaler=scaler)
     Saves the scale with the rest.
 
 [checkpoint]
@@ -97,7 +99,7 @@ KEEP = {
     Keeps nothing but a block's input.
 "products": partial(create_selective_checkpoint_contexts, MATRIX_PRODUCTS),
     Keeps the results of the matrix products too: they are what costs time to compute again.
-args = config.parse(own_flags={"--keep": {"default": "inputs", "choices": KEEP}})
+args, context = config.parse(own_flags={"--keep": {"default": "inputs", "choices": KEEP}})
     A flag chooses what is kept.
 for block in model[1:-1]:
     Every block; the embedding and the head stay as they are.
@@ -107,11 +109,11 @@ recompute, block.forward, use_reentrant=False, context_fn=KEEP[args.keep]
     The old forward runs inside, once now and once in the backward; False is torch's newer way.
 
 [accumulate]
-args = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
+args, context = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
     A flag says into how many parts the batch is cut.
 mean_loss = torch.zeros((), device=device, dtype=getattr(torch, args.dtype))
     Will add up the parts' losses, for the record.
-parts = zip(inputs.chunk(args.micro_batches), targets.chunk(args.micro_batches), strict=True)
+parts = zip(*(whole.chunk(args.micro_batches) for whole in (inputs, targets)), strict=True)
     Cuts inputs and targets into the same parts.
 for part_inputs, part_targets in parts:
     One part after another: only one part's activations are alive at a time.
@@ -121,13 +123,13 @@ loss.backward()
     Adds this part's gradients to those of the parts before it.
 mean_loss += loss.detach()
     Adds the loss without what belongs to its backward, so that it can be freed.
-run.step(step, mean_loss)
-    Writes down the mean over the whole batch, not the loss of the last part.
+run.loss(mean_loss)
+    Records the mean over the whole batch, not the loss of the last part.
 
 [dp]
 from torch.nn import DataParallel
     PyTorch's data parallelism by threads in one process.
-args = config.parse(devices=("cuda",) if torch.cuda.is_available() else ("cpu",))
+args, context = config.parse(devices=("cuda",) if torch.cuda.is_available() else ("cpu",))
     It splits over GPUs only, so it asks for them wherever there are some.
 model = DataParallel(model)
     From now on a forward scatters the batch, copies the model to each GPU and gathers the outputs.
@@ -143,7 +145,9 @@ from concurrent.futures import ThreadPoolExecutor
     A pool of threads that take work.
 from torch.profiler import record_function
     Gives a piece of the step a name in the profiler's trace.
-args = config.parse(devices=("cpu",), own_flags={"--replicas": {"type": int, "default": 2}})
+FLAGS = {"--replicas": {"type": int, "default": 2}}
+    The one flag of this script.
+args, context = config.parse(devices=("cpu",), own_flags=FLAGS)
     A flag says how many replicas there are; they compute on CPU cores.
 torch.set_num_threads(1)
     One core for each operation: the replicas' threads are what runs in parallel.
@@ -171,7 +175,9 @@ loss.backward()
     Goes back through all replicas; each gets the gradients of its own share.
 with record_function("reduce"):
     Names the phase that adds up the gradients.
-for parameter, *copies in zip(*(m.parameters() for m in [model, *replicas]), strict=True):
+same = zip(*(m.parameters() for m in [model, *replicas]), strict=True)
+    The same parameter of the model and of each replica, one after another.
+for parameter, *copies in same:
     Each parameter of the model, together with its copies in the replicas.
 parameter.grad = sum(replica.grad for replica in copies)
     A sum, not a mean: the loss is a mean over the whole batch, and these are the parts of it.
@@ -181,7 +187,7 @@ import torch.distributed as dist
     Process groups and collectives.
 from torch.nn.parallel import DistributedDataParallel
     PyTorch's data parallelism over processes.
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
     Waits until all ranks have come; `timeout` is how long a collective may wait for one of them.
 rank, world = dist.get_rank(), dist.get_world_size()
     Which rank this is, and of how many.
@@ -189,17 +195,15 @@ model = DistributedDataParallel(model)
     Gives all ranks rank 0's parameters, and averages the gradients within every backward.
 mean_loss = loss.detach() / world
     This rank's part of the mean over the global batch.
-dist.all_reduce(mean_loss)
-    Adds up what the ranks have of the loss, for the record: the training would not need it.
-run.step(step, mean_loss)
-    Writes down the loss of the global batch rather than that of rank 0's share.
+run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
+    Adds up the ranks' parts for the record while training goes on: the handle says when it is done.
 dist.destroy_process_group()
     Leaves the group when all is done.
 
 [ddp_by_hand]
 import torch.distributed as dist
     Process groups and collectives.
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
     Waits until all ranks have come; `timeout` is how long a collective may wait for one of them.
 rank, world = dist.get_rank(), dist.get_world_size()
     Which rank this is, and of how many.
@@ -213,10 +217,8 @@ parameter.grad /= world
     Makes the sum a mean, which is the gradient of the mean over the global batch.
 mean_loss = loss.detach() / world
     This rank's part of the mean over the global batch.
-dist.all_reduce(mean_loss)
-    Adds up the ranks' parts of the loss, for the record: the training would not need it.
-run.step(step, mean_loss)
-    Writes down the loss of the global batch rather than that of rank 0's share.
+run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
+    Adds up the ranks' parts for the record while training goes on: the handle says when it is done.
 dist.destroy_process_group()
     Leaves the group when all is done.
 
@@ -243,7 +245,7 @@ HOOKS = {
     In bf16, by the function above.
 "powersgd": powerSGD_hook,
     As an approximation of low rank.
-args = config.parse(
+args, context = config.parse(
     The options as flags of this script.
 own_flags={
     Each flag with its default.
@@ -305,7 +307,7 @@ module.__class__ = SyncBatchNorm
     The layer keeps its parameters and gets the other forward.
 
 [local_sgd]
-args = config.parse(own_flags={"--average-every": {"type": int, "default": 4}})
+args, context = config.parse(own_flags={"--average-every": {"type": int, "default": 4}})
     A flag says how many steps each rank trains alone.
 if (step + 1) % args.average_every == 0:
     Only after that many steps are all ranks' parameters the same.
@@ -315,13 +317,15 @@ dist.all_reduce(parameter.data)
     Adds up the parameters themselves, after the optimizer's step: no gradient travels.
 parameter.data /= world
     Makes the sum a mean.
-checkpoint.save(args, step, model, optimizer)
+checkpoint.save(context, step, model, optimizer)
     Saves at these moments only: between them rank 0's parameters are nobody else's.
 
 [horovod]
+from functools import partial
+    A function with its argument, for the record to call.
 import horovod.torch as hvd
     Horovod in place of torch.distributed.
-args = config.parse(devices=("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",))
+args, context = config.parse(devices=("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",))
     A Horovod that was built without NCCL takes no tensors on GPUs.
 hvd.init()
     Joins the ranks that horovodrun has started; there is no back end or time-out to give.
@@ -335,8 +339,12 @@ if optimizer.state:
     A new optimizer has no state, and to make some Horovod would take a step.
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     After a checkpoint was loaded, all ranks get rank 0's state.
-mean_loss = hvd.allreduce(loss.detach(), name="mean_loss")
-    The mean over all ranks: Horovod's allreduce divides by itself.
+mean_loss = loss.detach()
+    This rank's loss, without what belongs to the backward.
+average = hvd.allreduce_async_(mean_loss, name="mean_loss")
+    Begins to put the mean over all ranks in its place: Horovod's allreduce divides by itself.
+run.loss(mean_loss, partial(hvd.synchronize, average))
+    Records the loss of the global batch, once the all-reduce is done.
 hvd.shutdown()
     Leaves Horovod when all is done.
 
@@ -347,8 +355,8 @@ from lightning.pytorch.plugins.environments import TorchElasticEnvironment
     Reads the environment variables that torchrun sets.
 from torch.utils.data import DataLoader
     The Trainer wants its batches from one.
-from bootcamp.train import checkpoint, config, data, models, optimizers, processes, record
-    `processes` too: it knows how many ranks are on this host.
+from bootcamp.train import checkpoint, config, data, environment, models, optimizers, record
+    `environment` too: it knows how many ranks are on this host.
 class Training(lightning.LightningModule):
     What stands in the other scripts' loop, as methods that the Trainer calls.
 def __init__(self):
@@ -369,17 +377,21 @@ return models.loss(self.model(inputs), targets)
     The forward and the loss, as ever.
 def on_train_start(self):
     Called once, before the first batch.
-self.run = record.Run(args, model, optimizer, batches, world)
+self.run = record.Run(context, model, optimizer, batches, world)
     The record, begun when all is wrapped and in its place.
 def on_train_batch_end(self, outputs, _, index):
     Called after each optimizer step.
-mean_loss = trainer.strategy.reduce(outputs["loss"])
+self.run.begin_step(first)
+    The clock of the first step runs.
+self.run.end_step()
+    The step's clock stops: what follows is no training.
+self.run.loss(trainer.strategy.reduce(outputs["loss"]))
     The mean of the ranks' losses, for the record.
-self.run.step(first + index, mean_loss)
-    Writes down the step; the Trainer counts from 0 after a restart, too.
-checkpoint.save(args, first + index, model, optimizer)
+self.run.begin_step(first + index + 1)
+    The next step's clock runs; the Trainer counts from 0 after a restart, too.
+checkpoint.save(context, first + index, model, optimizer)
     The course's own checkpoint: `barebones` has switched Lightning's off.
-args = config.parse(own_flags={"--strategy": {"default": "ddp"}})
+args, context = config.parse(own_flags={"--strategy": {"default": "ddp"}})
     A flag names Lightning's strategy.
 trainer = lightning.Trainer(
     Owns processes, wrapping and loop.
@@ -419,15 +431,15 @@ optimizer = accelerator.prepare(optimizer)
     Wraps the optimizer too, for mixed precision and accumulation.
 accelerator.backward(loss)
     `loss.backward()` here; with fp16 it would scale the loss as well.
-mean_loss = accelerator.reduce(loss.detach(), reduction="mean")
+run.loss(accelerator.reduce(loss.detach(), reduction="mean"))
     The mean of the ranks' losses, for the record.
 accelerator.end_training()
     Leaves the process group when all is done.
 
 [mp]
-args = config.parse(devices_per_rank=2, mixed_devices=True)
+args, context = config.parse(devices_per_rank=2, mixed_devices=True)
     Asks for two devices: two GPUs, a GPU and the CPU, or twice the CPU.
-device, second_device = (torch.device(name) for name in args.devices)
+device, second_device = (torch.device(name) for name in context.devices)
     One for the first half of the model, one for the second.
 model = models.build(args)
     Stays on the CPU for a moment, since its halves go to different places.
@@ -447,9 +459,9 @@ import torch.distributed as dist
     Process groups and collectives.
 from torch.nn.parallel import DistributedDataParallel
     PyTorch's data parallelism over processes.
-args = config.parse(devices_per_rank=2)
+args, context = config.parse(devices_per_rank=2)
     Two devices for each rank, of one kind: DDP refuses a model on two kinds.
-dist.init_process_group(args.backend, timeout=args.timeout)
+dist.init_process_group(context.backend, timeout=context.timeout)
     Waits until all ranks have come; `timeout` is how long a collective may wait for one of them.
 rank, world = dist.get_rank(), dist.get_world_size()
     Which rank this is, and of how many.
@@ -457,10 +469,8 @@ model = DistributedDataParallel(model, device_ids=None)
     None, because the model has two devices and moves its inputs itself.
 mean_loss = loss.detach() / world
     This rank's part of the mean over the global batch.
-dist.all_reduce(mean_loss)
-    Adds up the ranks' parts of the loss, for the record: the training would not need it.
-run.step(step, mean_loss)
-    Writes down the loss of the global batch rather than that of rank 0's share.
+run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
+    Adds up the ranks' parts for the record while training goes on: the handle says when it is done.
 dist.destroy_process_group()
     Leaves the group when all is done.
 
@@ -471,9 +481,9 @@ from torch.distributed.pipelining.schedules import get_schedule_class
     The orders of forwards and backwards, by name.
 from bootcamp.train import checkpoint, config, data, models, optimizers, pipeline_stages, record
     `pipeline` too: which stages a rank takes, and how the sequence is cut.
-args = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("pipeline",))
+args, context = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("pipeline",))
     Flags for schedule and micro-batches; all ranks stand in one pipeline.
-pipeline_stages.check(args)
+pipeline_stages.check(context)
     Refuses numbers that the schedule can't do, before anything is built.
 mine = pipeline_stages.stages_of_rank(args.schedule, rank, world)
     The numbers of the stages that the schedule gives this rank: one, or two.
@@ -491,7 +501,7 @@ first_here, last_here = 0 in mine, count - 1 in mine
     Whether this rank reads the inputs, and whether it has the loss.
 batches = data.Batches(args, 0, 1)
     All ranks draw the same batch: one pipeline trains it together.
-pipeline_stages.record_actions(args, rank, stages)
+pipeline_stages.record_actions(context.run_dir, rank, stages)
     Writes down every forward and backward, for the lesson's pictures.
 zero = next(model.parameters()).new_zeros(())
     What ranks without the last stage add to the loss.
@@ -517,9 +527,9 @@ mean_loss = sum(losses, zero).detach() / args.micro_batches
 [ddp_pp]
 from torch.distributed.device_mesh import init_device_mesh
     Lays the ranks out along named axes.
-args = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("data", "pipeline"))
+args, context = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("data", "pipeline"))
     Two axes: `--mesh 2x2` is two pipelines of two ranks.
-mesh = init_device_mesh(device.type, args.mesh, mesh_dim_names=args.axes)
+mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
     Makes a process group for each row and each column.
 copies, pipe = mesh["data"], mesh["pipeline"]
     Those with the same stages in the other pipelines, and those of this pipeline.
@@ -565,11 +575,11 @@ parallelize_module,
     Carries out a plan on a module.
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
     `tensor` too: this script's flag, and what it asks of the others.
-args = config.parse(own_flags=tensor_flags.FLAGS, mesh=("tensor",))
+args, context = config.parse(own_flags=tensor_flags.FLAGS, mesh=("tensor",))
     A flag for sequence parallelism; all ranks stand along one axis and train the same samples.
-tensor_flags.check(args)
+tensor_flags.check(context)
     Refuses a model whose heads do not divide over the ranks.
-mesh = init_device_mesh(device.type, args.mesh, mesh_dim_names=args.axes)
+mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
     Makes a process group for each axis of the mesh, by name.
 between = Shard(1) if args.sequence_parallel else Replicate()
     How activations lie between the split parts: whole on each rank, or the text in parts.
@@ -611,13 +621,13 @@ loss = models.loss(model(inputs), targets)
     The forward and the loss, as ever; within `loss_parallel` nobody gathers the scores.
 loss.backward()
     Stands within it too, since the backward of a split loss is its own.
-run.step(step, loss.detach().full_tensor())
+run.loss(loss.detach().full_tensor())
     All ranks have the same loss; `full_tensor` makes a plain tensor of it.
 
 [fsdp_tp]
 from torch.distributed.fsdp import fully_shard
     PyTorch's sharding of parameters, FSDP2.
-args = config.parse(own_flags=tensor_flags.FLAGS, mesh=("data", "tensor"))
+args, context = config.parse(own_flags=tensor_flags.FLAGS, mesh=("data", "tensor"))
     Two axes: `--mesh 2x2` is two rows of two ranks.
 row, rows = mesh["data"].get_local_rank(), mesh["data"].size()
     Which row this rank stands in, and of how many.
@@ -629,10 +639,10 @@ batches = data.Batches(args, row, rows)
     The ranks of a row train one share of the batch, together.
 mean_loss = loss.detach().full_tensor() / rows
     This row's part of the mean over the global batch.
-dist.all_reduce(mean_loss, group=mesh["data"].get_group())
-    Adds up the rows' parts of the loss, for the record.
-run.step(step, mean_loss)
-    Writes down the loss of the global batch rather than that of one row's share.
+reduced = dist.all_reduce(mean_loss, group=mesh["data"].get_group(), async_op=True)
+    Adds up the rows' parts of the loss, for the record, while training goes on.
+run.loss(mean_loss, reduced)
+    Records the loss of the global batch rather than that of one row's share.
 
 [zero1]
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -649,7 +659,7 @@ from torch.distributed.fsdp import fully_shard
     PyTorch's sharding of parameters, FSDP2.
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
     `sharding` too: the flags of the sharded scripts.
-args = config.parse(own_flags=sharding_flags.FLAGS)
+args, context = config.parse(own_flags=sharding_flags.FLAGS)
     A flag asks whether gathered parameters are kept until the backward.
 mesh = init_device_mesh(device.type, (world,))
     One axis: parameters are sharded over all ranks.
@@ -661,7 +671,7 @@ fully_shard(model, mesh=mesh, reshard_after_forward=not args.keep_gathered)
     The same for what is in no block: embedding and head.
 
 [hsdp]
-args = config.parse(own_flags=sharding.HYBRID_FLAGS)
+args, context = config.parse(own_flags=sharding_flags.HYBRID_FLAGS)
     One more flag: how many ranks share one copy of the model.
 sharding_flags.check(args)
     Refuses a number that the ranks do not divide by.
@@ -675,7 +685,7 @@ import os
     For an environment variable.
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
     `sharding` too: the flags of the sharded scripts.
-args = config.parse(devices=("auto", "cpu", "cuda"), own_flags=sharding.STAGE_FLAGS)
+args, context = config.parse(devices=("auto", "cpu", "cuda"), own_flags=sharding_flags.STAGE_FLAGS)
     A flag gives the stage, which is what is sharded; `meta`, the rehearsal, is not among devices.
 os.environ["DS_ACCELERATOR"] = device.type
     Else DeepSpeed takes a GPU wherever there is one.
@@ -683,7 +693,7 @@ import deepspeed
     Only here, because it reads that variable when it is imported.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     Keeps it from compiling an extension for CPU ranks, which would take minutes.
-deepspeed.init_distributed(args.backend, timeout=args.timeout)
+deepspeed.init_distributed(context.backend, timeout=context.timeout)
     Joins the process group, of torch.distributed here too.
 settings = {
     DeepSpeed's configuration, which is often a file.
@@ -729,7 +739,7 @@ vocab_parallel_cross_entropy,
     The loss from scores that are split over the vocabulary.
 from torch.distributed.tensor import DTensor, Shard
     So that the record knows each part's place in the whole.
-args = config.parse(mesh=("tensor",))
+args, context = config.parse(mesh=("tensor",))
     Without the flag for sequence parallelism, which Megatron has on GPUs only.
 parallel_state.initialize_model_parallel(tensor_model_parallel_size=world)
     Megatron makes process groups of its own: here one of all ranks.
@@ -795,7 +805,7 @@ loss = vocab_parallel_cross_entropy(model(inputs), targets).mean()
     The loss from split scores, one for each byte, then their mean.
 loss.backward()
     Nothing has to stand around it: Megatron's loss has a backward of its own.
-run.step(step, loss.detach())
+run.loss(loss.detach())
     All ranks have the same loss, as a plain tensor.
 """
 

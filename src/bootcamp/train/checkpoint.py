@@ -27,13 +27,15 @@ import torch
 
 from bootcamp.files import write_whole
 from bootcamp.train import (
-    config,
     deepspeed_state,
     dtensor_layout,
     environment,
     models,
     sharded_checkpoint,
 )
+from bootcamp.train.context import HOLD_ONE_MODEL, RunContext
+from bootcamp.train.process_group import from_all_ranks
+from bootcamp.train.refusal import ConfigError, refuse
 
 FORMAT = 2  # of what is saved; a file of another is refused
 SETTINGS = ("model", "size", "dtype", "optimizer")
@@ -42,7 +44,7 @@ _writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 _being_written: list[Future] = []
 
 
-def load(args, model, optimizer, **more) -> int:
+def load(context: RunContext, model, optimizer, **more) -> int:
     """Take up what `--resume` names; the step to begin with, 0 where there is nothing to resume.
 
     model, optimizer and all of `more`: whatever has a state_dict, such as scaler=GradScaler(); what
@@ -51,8 +53,9 @@ def load(args, model, optimizer, **more) -> int:
 
     What is not whole, or of another model, ends the process with one sentence, exit code 2.
     """
+    args = context.args
     if args.save:
-        _check_place(args, model)
+        _check_place(context, model)
     if not args.resume:
         return 0
     place = _together(args, lambda: _found(args), lambda found: found and found.name)
@@ -63,18 +66,18 @@ def load(args, model, optimizer, **more) -> int:
     for name, part in more.items():
         if name in saved:
             part.load_state_dict(saved[name])
-    args.first_step = saved["steps_done"]
-    return args.first_step
+    context.first_step = saved["steps_done"]
+    return context.first_step
 
 
-def _check_place(args, model) -> None:
+def _check_place(context: RunContext, model) -> None:
     """Refuse a place that can't be written to now, rather than after hours of training."""
-    path = Path(args.save)
-    folder = in_parts(args, model)
+    path = Path(context.args.save)
+    folder = in_parts(context, model)
     if path.exists() and path.is_dir() != folder:
         kinds = ("a file", "a folder") if folder else ("a folder", "a file")
-        config.refuse(
-            f"--save {args.save}: this is {kinds[0]}, and this script saves into {kinds[1]}. "
+        refuse(
+            f"--save {path}: this is {kinds[0]}, and this script saves into {kinds[1]}. "
             "Give another place; --resume takes up either."
         )
     if folder and environment.rank() == 0:
@@ -90,13 +93,13 @@ def _together(args, look, mark):
     try:
         seen = look()
         same = mark(seen)
-    except config.ConfigError as error:
+    except ConfigError as error:
         problem = str(error)
-    found = sharded_checkpoint.from_all_ranks((same, problem))
+    found = from_all_ranks((same, problem))
     if problems := [said for _, said in found if said]:
-        config.refuse(problems[0])
+        refuse(problems[0])
     if len({same for same, _ in found}) > 1:
-        config.refuse(
+        refuse(
             f"--resume {args.resume}: not all ranks find the same there. Give a place on a disk "
             "that all hosts share."
         )
@@ -116,12 +119,12 @@ def _read(args, place: Path, model) -> dict:
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except OSError as error:
-        raise config.ConfigError(
+        raise ConfigError(
             f"--resume {args.resume}: it can't be read: {error.strerror or error}. Give a place "
             "that every rank may read."
         ) from None
     except (Exception, sharded_checkpoint.read_errors()) as error:  # torch raises many kinds
-        raise config.ConfigError(
+        raise ConfigError(
             f"--resume {args.resume}: no checkpoint of this course ({type(error).__name__}). "
             "Give a file or a folder that --save has written."
         ) from None
@@ -132,18 +135,18 @@ def _read(args, place: Path, model) -> dict:
 def _check_saved(args, saved: dict) -> None:
     """Raise ConfigError for what another version, another model or a longer run has saved."""
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise config.ConfigError(
+        raise ConfigError(
             f"--resume {args.resume}: no checkpoint of this version of the course. "
             "Give a file or a folder that its --save has written."
         )
     for name in SETTINGS:
         if saved["settings"][name] != getattr(args, name):
-            raise config.ConfigError(
+            raise ConfigError(
                 f"--resume {args.resume}: saved with --{name} {saved['settings'][name]}, this run "
                 f"has {getattr(args, name)}. Give the flags that it was saved with."
             )
     if saved["steps_done"] >= args.steps:
-        raise config.ConfigError(
+        raise ConfigError(
             f"--resume {args.resume}: it was saved after {saved['steps_done']} steps, and this run "
             f"ends after {args.steps}. Give more --steps."
         )
@@ -227,17 +230,18 @@ def _found(args) -> Path | None:
         return newest
     if args.save and path.resolve() == Path(args.save).resolve():
         return None
-    raise config.ConfigError(
+    raise ConfigError(
         f"--resume {args.resume}: there is no such file. Give one that --save has written, or the "
         "one that this run's --save writes."
     )
 
 
-def save(args, step: int, model, optimizer, **more) -> None:
+def save(context: RunContext, step: int, model, optimizer, **more) -> None:
     """Write the checkpoint if one is due after this step. Every rank has to call this; see `load`.
 
     The one before is finished first, and after the last step this one too.
     """
+    args = context.args
     last = step + 1 == args.steps
     if not args.save or not (last or (step + 1) % args.save_every == 0):
         return
@@ -246,37 +250,37 @@ def save(args, step: int, model, optimizer, **more) -> None:
         "steps_done": step + 1,
         "settings": {name: getattr(args, name) for name in SETTINGS},
     }
-    with _signs_of_life(args):
+    with _signs_of_life(context):
         finish_writing()
-        _begin_writing(args, head, model, optimizer, more)
+        _begin_writing(context, head, model, optimizer, more)
         if last or not args.save_async:
             finish_writing()
 
 
-def _begin_writing(args, head: dict, model, optimizer, more: dict) -> None:
-    path = Path(args.save).resolve()
-    if in_parts(args, model):
+def _begin_writing(context: RunContext, head: dict, model, optimizer, more: dict) -> None:
+    path, asynchronously = Path(context.args.save).resolve(), context.args.save_async
+    if in_parts(context, model):
         if more:
             raise TypeError(f"a sharded checkpoint has no room for {', '.join(more)}")
-        finish = sharded_checkpoint.write(args, path, head, _parts(model, optimizer))
+        finish = sharded_checkpoint.write(context, path, head, _parts(model, optimizer))
         _being_written.append(_writer.submit(finish))
         return
     content = _whole(model, optimizer)
     content |= {name: part.state_dict() for name, part in more.items()}
     if environment.rank() == 0:
-        content = head | (_copied(content) if args.save_async else content)
+        content = head | (_copied(content) if asynchronously else content)
         write = partial(torch.save, content)
         _being_written.append(_writer.submit(write_whole, path, write))
 
 
 @contextlib.contextmanager
-def _signs_of_life(args):
+def _signs_of_life(context: RunContext):
     """Beat while a checkpoint is written: a slow disk is no hang, as far as --timeout allows."""
-    written, ends = threading.Event(), time.monotonic() + args.timeout.total_seconds()
+    written, ends = threading.Event(), time.monotonic() + context.timeout.total_seconds()
 
     def beat():
         while not written.wait(BEAT_SECONDS) and time.monotonic() < ends:
-            args.beat()
+            context.heartbeat.beat()
 
     beating = threading.Thread(target=beat, daemon=True)
     beating.start()
@@ -293,9 +297,9 @@ def finish_writing() -> None:
         _being_written.pop().result()
 
 
-def in_parts(args, model) -> bool:
+def in_parts(context: RunContext, model) -> bool:
     """Whether a checkpoint has a part from each rank: its parameters are DTensors, or stages."""
-    if set(args.axes) & set(config.HOLD_ONE_MODEL):
+    if set(context.axes) & set(HOLD_ONE_MODEL):
         return True
     return any(dtensor_layout.layout(parameter) is not None for parameter in model.parameters())
 

@@ -3,7 +3,7 @@
     tally = collective_counter.Tally(optimizer)
     tally.start()
     ...  # a step
-    tally.stop(args.run_dir)  # writes ranks/<k>.collectives.json; collectives.read(run) reads it
+    tally.stop(context.run_dir)  # writes ranks/<k>.collectives.json; collectives.read(run) reads it
 
 Counts what the script asks for, whatever library carries it and however that sends it.
 """

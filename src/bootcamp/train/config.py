@@ -6,26 +6,20 @@ import math
 import os
 import re
 import sys
-import time
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from bootcamp import machine
-from bootcamp.paths import LOGS
-from bootcamp.train import data, environment, models, record
+from bootcamp.train import data, environment, models, process_end, run_folder
+from bootcamp.train.context import RunContext, shares
+from bootcamp.train.refusal import ConfigError, refuse
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 DEFAULT_TIMEOUT = 120.0  # seconds
 LONGEST_TIMEOUT = 7 * 24 * 3600
 OPTIMIZERS = ("adamw", "sgd")
 DEVICES = ("auto", "cpu", "cuda", "meta")
-HOLD_ONE_MODEL = ("pipeline", "tensor", "context")  # axes of a mesh that share a batch
-
-
-class ConfigError(Exception):
-    """A flag that cannot be met. Its text says what was given, what was expected, what to do."""
 
 
 def parse(
@@ -34,8 +28,8 @@ def parse(
     mesh: tuple[str, ...] = ("data",),
     devices_per_rank: int = 1,
     mixed_devices: bool = False,
-) -> argparse.Namespace:
-    """The script's flags, checked, plus what follows from them.
+) -> tuple[argparse.Namespace, RunContext]:
+    """The script's flags, and the context of its run: what follows from them on this machine.
 
     devices: the values of --device that the script can train on; the first is the default.
     own_flags: the script's own, each with what argparse's add_argument takes:
@@ -43,50 +37,74 @@ def parse(
     mesh: the axes that the script lays its ranks out on. With two, such as ("data", "tensor"), the
         flag --mesh 2x2 gives their sizes. Ranks along an axis of HOLD_ONE_MODEL train the same
         samples.
-    devices_per_rank: how many each process trains on; `args.devices` names them, `args.device` is
-        the first. Without enough GPUs all of them are the CPU.
+    devices_per_rank: how many each process trains on; `context.devices` names them,
+        `context.device` is the first. Without enough GPUs all of them are the CPU.
     mixed_devices: whether one process with one GPU may take the CPU as its second device.
 
-    Resolved beyond the flags: `device` ("cpu", "cuda:1"), `backend` of the process group ("gloo",
-    "nccl"), `timeout` as a timedelta, `run_dir` as an absolute path, `mesh` as a tuple of sizes and
-    `data_parallel`, the number of shares of a batch. The process gets its cores and
-    its GPU, the random generator its seed, and rank 0 creates the run folder.
-
-    A flag that cannot be met ends the process with exit code 2 and one sentence from rank 0.
+    The run starts here: rank 0 claims its folder, the process gets its cores and its GPU, the
+    random generator its seed. A flag that cannot be met ends the process with exit code 2 and one
+    sentence from rank 0.
     """
-    parser = _parser(devices)
-    if len(mesh) > 1:
-        parser.add_argument("--mesh", help=f"ranks along {' x '.join(mesh)}, such as 2x2")
-    for flag, settings in (own_flags or {}).items():
-        parser.add_argument(flag, **settings)
     try:
-        args = parser.parse_args()
-        args.axes, args.mesh = mesh, _mesh(getattr(args, "mesh", None), mesh)
-        args.data_parallel = math.prod(
-            size for axis, size in zip(mesh, args.mesh, strict=True) if axis not in HOLD_ONE_MODEL
-        )
-        _check(args)
-        asked = args.device
-        args.devices, args.backend = _resolve_devices(asked, devices_per_rank, mixed_devices)
-        args.device = args.devices[0]
-        args.timeout = datetime.timedelta(seconds=args.timeout)
-        args.run_dir = run_folder(args.run_dir)
-        args.corpus_crc32, args.first_step = None, 0
-        args.own_flags = [flag.strip("-").replace("-", "_") for flag in own_flags or {}]
-        if environment.rank() == 0:
-            record.claim(args)
-    except (ConfigError, record.FolderError) as error:
+        args = _parse_flags(devices, own_flags or {}, mesh)
+        context = _resolve(args, list(own_flags or {}), mesh, devices_per_rank, mixed_devices)
+    except ConfigError as error:
         refuse(str(error))
-    use_cores(args)
+    start(context)
     torch.manual_seed(args.seed)
-    record.report_exceptions(args.run_dir)
-    if args.device == "cpu" and asked == "auto" and environment.rank() == 0:
-        print(
-            f"No GPU for each of {environment.local_count()} rank(s) on this host: training on CPU."
-        )
-    if devices_per_rank > 1 and environment.rank() == 0:
-        print(_which_devices(args.devices))
+    if environment.rank() == 0:
+        _tell_devices(context)
+    return args, context
+
+
+def _parse_flags(devices, own_flags: dict[str, dict], axes: tuple[str, ...]) -> argparse.Namespace:
+    parser = _parser(devices)
+    if len(axes) > 1:
+        parser.add_argument("--mesh", help=f"ranks along {' x '.join(axes)}, such as 2x2")
+    for flag, settings in own_flags.items():
+        parser.add_argument(flag, **settings)
+    args = parser.parse_args()
+    _check(args)
     return args
+
+
+def _resolve(
+    args: argparse.Namespace, own_flags: list[str], axes: tuple[str, ...], each: int, mixed: bool
+) -> RunContext:
+    """What follows from the flags on this machine. Raises ConfigError for what it can't give."""
+    mesh = _mesh(getattr(args, "mesh", None), axes)
+    _check_batch(args, shares(axes, mesh))
+    devices, backend = _resolve_devices(args.device, each, mixed)
+    return RunContext(
+        args=args,
+        devices=devices,
+        backend=backend,
+        timeout=datetime.timedelta(seconds=args.timeout),
+        run_dir=run_folder.find(args.run_dir),
+        axes=axes,
+        mesh=mesh,
+        own_flags=[flag.strip("-").replace("-", "_") for flag in own_flags],
+    )
+
+
+def start(context: RunContext) -> None:
+    """Begin the run: claim its folder, keep to this rank's cores, report exceptions."""
+    if environment.rank() == 0:
+        try:
+            run_folder.claim(context)
+        except ConfigError as error:
+            refuse(str(error))
+    use_cores(context.device, context.args.cores_per_rank)
+    process_end.report_exceptions(context.run_dir)
+
+
+def _tell_devices(context: RunContext) -> None:
+    """Print what this rank trains on where the flags left it open."""
+    if context.device == "cpu" and context.args.device == "auto":
+        ranks = environment.local_count()
+        print(f"No GPU for each of {ranks} rank(s) on this host: training on CPU.")
+    if len(context.devices) > 1:
+        print(_which_devices(context.devices))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -145,7 +163,24 @@ def _check(args: argparse.Namespace) -> None:
     args.lr = {"adamw": 1e-3, "sgd": 0.05}[args.optimizer] if args.lr is None else args.lr
     if not 0 < args.lr < math.inf:
         raise ConfigError(f"--lr {args.lr}: expected a positive number. Try 0.001.")
-    shares = args.data_parallel
+    if args.timeout > LONGEST_TIMEOUT:
+        raise ConfigError(
+            f"--timeout {args.timeout}: expected seconds, a week at most. Give {LONGEST_TIMEOUT}."
+        )
+    if args.cores_per_rank > len(machine.cores()):
+        raise ConfigError(
+            f"--cores-per-rank {args.cores_per_rank}: this machine grants {len(machine.cores())} "
+            "cores. Give at most that many."
+        )
+
+
+def _check_batch(args: argparse.Namespace, shares: int) -> None:
+    """Raise ConfigError for a global batch that the data or the ranks don't allow."""
+    if args.global_batch > (samples := data.sample_count(args)):
+        raise ConfigError(
+            f"--global-batch {args.global_batch}: the data has {samples} samples for {args.model} "
+            f"at size {args.size}. Give at most that many."
+        )
     if args.global_batch % shares:
         below = args.global_batch - args.global_batch % shares
         nearest = f"{below} or {below + shares}" if below else f"{shares}"
@@ -153,20 +188,6 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--global-batch {args.global_batch} does not divide over {shares} {who} "
             f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
-        )
-    if args.timeout > LONGEST_TIMEOUT:
-        raise ConfigError(
-            f"--timeout {args.timeout}: expected seconds, a week at most. Give {LONGEST_TIMEOUT}."
-        )
-    if args.global_batch > (samples := data.sample_count(args)):
-        raise ConfigError(
-            f"--global-batch {args.global_batch}: the data has {samples} samples for {args.model} "
-            f"at size {args.size}. Give at most that many."
-        )
-    if args.cores_per_rank > len(machine.cores()):
-        raise ConfigError(
-            f"--cores-per-rank {args.cores_per_rank}: this machine grants {len(machine.cores())} "
-            "cores. Give at most that many."
         )
 
 
@@ -228,42 +249,16 @@ def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[
     return mine + ["cpu"] * (each - len(mine)), "nccl"
 
 
-def run_folder(given: str | None) -> Path:
-    """The run folder, the same on every rank without asking another rank for it."""
-    if given or (given := os.environ.get("BOOTCAMP_RUN")):  # as the launcher says it
-        return Path(given).resolve()
-    script = Path(sys.argv[0]).stem.removeprefix("_train_")
-    if environment.count() == 1:
-        name = time.strftime(f"%Y%m%d-%H%M%S-{script}-{os.getpid()}")
-    else:
-        run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-        name = f"{script}-{run_id if run_id != 'none' else os.getppid()}"
-    return LOGS / name
-
-
-def use_cores(args: argparse.Namespace) -> None:
+def use_cores(device: str, cores_per_rank: int) -> None:
     """Give a CPU rank its cores: the same number alone as among many ranks.
 
     One core is one device on a machine without GPUs. Ranks beyond the cores share them in turn. A
     rank on a GPU may run on any core: NCCL, autograd and data loading have threads of their own.
     """
-    torch.set_num_threads(args.cores_per_rank)
-    os.environ["OMP_NUM_THREADS"] = str(args.cores_per_rank)  # what Accelerate would set them by
-    if args.device != "cpu" or not hasattr(os, "sched_setaffinity"):
+    torch.set_num_threads(cores_per_rank)
+    os.environ["OMP_NUM_THREADS"] = str(cores_per_rank)  # what Accelerate would set them by
+    if device != "cpu" or not hasattr(os, "sched_setaffinity"):
         return
     cores = machine.cores()
-    first = environment.place() * args.cores_per_rank
-    os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(args.cores_per_rank)})
-
-
-def refuse(why: str) -> NoReturn:
-    """End before any training, exit code 2: rank 0 says why, the others wait to be ended with it.
-
-    why: what was given, what was expected, what to do.
-    """
-    if environment.rank() == 0:
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: {why}\n")
-    else:
-        time.sleep(5)  # torchrun ends every rank at the first exit: let rank 0 be the first
-    sys.stderr.flush()
-    sys.exit(2)
+    first = environment.place() * cores_per_rank
+    os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(cores_per_rank)})

@@ -57,6 +57,11 @@ def link() -> str | None:
     return os.environ.get("BOOTCAMP_LINK")
 
 
+def run_folder() -> str | None:
+    """The folder for the record that the launcher of this course chose; None without it."""
+    return os.environ.get("BOOTCAMP_RUN")
+
+
 def attempt() -> int:
     """How often torchrun has restarted the ranks of this run."""
     return _from_environment("TORCHELASTIC_RESTART_COUNT", default=0)

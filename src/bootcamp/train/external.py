@@ -1,11 +1,12 @@
 """The course's record for a training script that is not the course's: yours.
 
-A script with its own model, data and flags needs five lines to be held against its baseline:
+A script with its own model, data and flags needs six lines to be held against its baseline:
 
-    run_dir = own.begin()                              # before its own flags are parsed
-    sampler = own.Noted(sampler, batch_size)           # around the sampler of its DataLoader
-    run = own.Run(run_dir, model, optimizer, sampler, world, steps)
-    run.step(step, mean_loss)                          # after each optimizer step
+    run_dir = external.begin()                         # before its own flags are parsed
+    sampler = external.Noted(sampler, batch_size)      # around the sampler of its DataLoader
+    run = external.Run(run_dir, model, optimizer, sampler, world, steps)
+    with run.step():                                   # around each optimizer step
+    run.loss(mean_loss)                                # behind that block
     run.finish()
 
 Then `check.same_training(launch("mine_ddp.py", 2), launch("mine.py", 1))` compares every loss, the
@@ -16,15 +17,17 @@ import argparse
 import datetime
 import sys
 from collections import deque
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
-from bootcamp.train import config, environment, record
+from bootcamp.train import config, process_group, record, run_folder
+from bootcamp.train.context import RunContext
 
 
 def begin() -> Path:
-    """The folder for the record: the one that the launcher gives by --run-dir, or a new one.
+    """The folder for the record: as --run-dir says, else the launcher's, else a new one.
 
     Takes that flag from the command line, so that the script's own parser does not see it.
     """
@@ -33,11 +36,11 @@ def begin() -> Path:
         place = sys.argv.index("--run-dir")
         _, given = sys.argv[place : place + 2]
         del sys.argv[place : place + 2]
-    return config.run_folder(given)
+    return run_folder.find(given)
 
 
 class Noted(torch.utils.data.Sampler):
-    """A sampler that takes down which samples it deals out, for the record.
+    """A sampler that notes which samples it deals out, for the record.
 
     sampler: any that yields single ids, such as DistributedSampler. batch_size: of the DataLoader
     on this rank, which must drop an incomplete last batch. Each `sample_ids` is the next batch's:
@@ -65,15 +68,21 @@ class Noted(torch.utils.data.Sampler):
     def sample_ids(self) -> list[int]:
         """The ids of the next batch that was dealt out and not asked for yet.
 
-        Raises IndexError where there is none: the DataLoader has another batch size.
+        Raises RuntimeError where there is none.
         """
+        if len(self._dealt) < self.batch_size:
+            raise RuntimeError(
+                f"this step has no {self.batch_size} samples that the Noted sampler dealt out. "
+                f"Give DataLoader(..., {self.batch_size}, sampler=the Noted one, "
+                "drop_last=True), and have one `with run.step():` for each of its batches."
+            )
         return [self._dealt.popleft() for _ in range(self.batch_size)]
 
 
 class Run(record.Run):
     """As record.Run, for any model. Rank 0 writes config.json and steps.jsonl into `run_dir`.
 
-    sampler: the Noted one. world: the number of ranks. steps: how many times `step` will be called.
+    sampler: the Noted one. world: the number of ranks. steps: how many there will be.
     settings: what two runs must share to be compared, such as lr=0.05 or optimizer="sgd".
     A CPU rank trains on one core, as everywhere in this course.
 
@@ -83,29 +92,41 @@ class Run(record.Run):
     def __init__(
         self, run_dir: Path, model, optimizer, sampler: Noted, world: int, steps: int, **settings
     ):
-        device = str(next(model.parameters()).device)
-        args = argparse.Namespace(
-            **{"model": "own", "optimizer": type(optimizer).__name__.lower(), **settings},
+        if not isinstance(sampler, Noted):
+            raise TypeError(
+                f"external.Run got a {type(sampler).__name__} as its sampler: give it "
+                "external.Noted(sampler, batch_size), the same object as the DataLoader has."
+            )
+        kind = type(optimizer).__name__.lower()
+        flags = {"model": "own", "optimizer": kind, "steps": steps, "cores_per_rank": 1}
+        flags |= {"global_batch": sampler.batch_size * world, "trace_step": None, "resume": None}
+        context = RunContext(
+            args=argparse.Namespace(**flags | settings),
+            devices=[str(next(model.parameters()).device)],
+            backend=process_group.backend(),
+            timeout=datetime.timedelta(seconds=config.DEFAULT_TIMEOUT),
             run_dir=run_dir,
-            steps=steps,
-            global_batch=sampler.batch_size * world,
-            device=device,
-            devices=[device],
-            cores_per_rank=1,
             axes=("data",),
             mesh=(world,),
-            data_parallel=world,
             own_flags=sorted(settings),
-            timeout=datetime.timedelta(seconds=config.DEFAULT_TIMEOUT),
-            first_step=0,
-            trace_step=None,
-            resume=None,
         )
-        if environment.rank() == 0:
-            try:
-                record.claim(args)
-            except record.FolderError as error:
-                config.refuse(str(error))
-        config.use_cores(args)
-        record.report_exceptions(run_dir)
-        super().__init__(args, model, optimizer, sampler, world)
+        config.start(context)
+        super().__init__(context, model, optimizer, sampler, world)
+
+    def step(self, step: int | None = None) -> AbstractContextManager:
+        """As record.Run.step; the steps are counted here. Raises RuntimeError beyond `steps`."""
+        if self.steps_done == self.args.steps:
+            raise RuntimeError(
+                f"external.Run was told steps={self.args.steps}, and this is one more. "
+                "Give it the number of batches that the loop trains on."
+            )
+        return super().step(self.steps_done if step is None else step)
+
+    def finish(self) -> None:
+        """As record.Run.finish. Raises RuntimeError if there were fewer than `steps`."""
+        if self.steps_done != self.args.steps:
+            raise RuntimeError(
+                f"external.Run was told steps={self.args.steps}, and the loop made "
+                f"{self.steps_done}. Give it the number of batches that the loop trains on."
+            )
+        super().finish()

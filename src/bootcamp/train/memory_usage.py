@@ -5,6 +5,7 @@ Of what is sharded a rank has its part, and only that counts.
 
 import torch
 
+from bootcamp import machine
 from bootcamp.train import deepspeed_state
 from bootcamp.train.activations import storage_of
 
@@ -77,3 +78,10 @@ def tensors(state) -> list[torch.Tensor]:
     if isinstance(state, list | tuple) or hasattr(state, "__iter__") and not isinstance(state, str):
         return [tensor for value in state for tensor in tensors(value)]
     return []
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Peak memory of this rank: what torch held on the GPU, or the process's resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return machine.process_peak_bytes()

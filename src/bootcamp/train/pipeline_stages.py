@@ -6,11 +6,14 @@ Also a recorder of the actions that a rank really executes. Their theory is in s
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
 from bootcamp.theory.pipeline_schedules import CHUNKS, least_micro_batches, stages_of_rank
-from bootcamp.train import config, models
+from bootcamp.train import models
+from bootcamp.train.context import RunContext
+from bootcamp.train.refusal import refuse
 
 __all__ = ["SCHEDULES", "FLAGS", "check", "cut", "join", "record_actions", "stages_of_rank"]
 
@@ -41,44 +44,41 @@ FLAGS = {
 }
 
 
-def check(args) -> None:
+def check(context: RunContext) -> None:
     """End the process with one sentence, exit code 2, if the flags don't fit the schedule."""
-    ranks, schedule, m = _pipeline_ranks(args), SCHEDULES[args.schedule], args.micro_batches
+    args, ranks = context.args, context.size("pipeline")
+    schedule, m = SCHEDULES[args.schedule], args.micro_batches
     stages = schedule.chunks * ranks
     layers = len(models.stage_names(args))
-    share = args.global_batch // args.data_parallel
+    share = args.global_batch // context.data_parallel
     least = least_micro_batches(args.schedule, ranks)
     if m < 1:
-        config.refuse(f"--micro-batches {m}: expected more than zero. Give a larger number.")
+        refuse(f"--micro-batches {m}: expected more than zero. Give a larger number.")
     if m < least:
-        config.refuse(
+        refuse(
             f"--micro-batches {m}: {args.schedule} over {ranks} ranks has {stages} stages and "
             f"needs at least {least} micro-batches. Give {least}, or --schedule gpipe."
         )
     if share % m:
-        config.refuse(
+        refuse(
             f"--micro-batches {m} does not divide the {share} samples of a pipeline's batch. "
-            f"Give a --global-batch that is a multiple of {m * args.data_parallel}."
+            f"Give a --global-batch that is a multiple of {m * context.data_parallel}."
         )
     if args.schedule in ("interleaved", "zero-bubble") and m % max(1, m // ranks):
-        config.refuse(
+        refuse(
             f"--micro-batches {m}: {args.schedule} sends them in {m // ranks} rounds of equal "
             f"size. Give a multiple of {ranks}."
         )
     if stages > layers:
-        config.refuse(
+        refuse(
             f"--schedule {args.schedule}: {ranks} ranks need {stages} stages, {args.model} at size "
             f"{args.size} has {layers} parts to give. Start fewer ranks, or take a larger --size."
         )
     if args.model == "resnet50":
-        config.refuse(
+        refuse(
             "--model resnet50: its BatchNorm would normalise each micro-batch by itself, which is "
             "another training. Choose gpt, mlp or striped-lstm."
         )
-
-
-def _pipeline_ranks(args) -> int:
-    return args.mesh[args.axes.index("pipeline")]
 
 
 def cut(model: nn.Sequential, parts: int) -> list[nn.Sequential]:
@@ -96,7 +96,7 @@ def join(parts) -> nn.Sequential:
     return whole
 
 
-def record_actions(args, rank: int, stages: list) -> None:
+def record_actions(run_dir: Path, rank: int, stages: list) -> None:
     """From now on each action of these stages leaves a line in `ranks/<rank>.actions.jsonl`.
 
     A line has `step`, `stage`, `action`, `micro_batch`, and `began` and `ended` in seconds of the
@@ -104,7 +104,7 @@ def record_actions(args, rank: int, stages: list) -> None:
     backward; I and W, the two halves of one: the gradient of the input, that of the weights.
     On a GPU the times are those at which the work was queued, not those of its execution.
     """
-    file = open(args.run_dir / "ranks" / f"{rank}.actions.jsonl", "a", buffering=1)  # noqa: SIM115
+    file = open(run_dir / "ranks" / f"{rank}.actions.jsonl", "a", buffering=1)  # noqa: SIM115
     counts: dict[tuple, int] = {}
 
     def observed(method, stage: int, name):

@@ -21,6 +21,8 @@ import torch
 
 from bootcamp.files import abandoned, sync_folder, write_whole
 from bootcamp.train import dtensor_layout, environment
+from bootcamp.train.context import RunContext
+from bootcamp.train.process_group import from_all_ranks
 
 KEEP = 2  # the newest, and the one before it: a reader may just be in it
 
@@ -49,17 +51,6 @@ def clear_unfinished(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def from_all_ranks(mine) -> list:
-    """What each rank gives, in order of rank; only one's own where no process group is."""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
-        return [mine]
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
-    return found
-
-
 def read_errors() -> type[BaseException]:
     """What DCP raises for a folder that is not whole."""
     from torch.distributed.checkpoint import CheckpointException
@@ -67,7 +58,7 @@ def read_errors() -> type[BaseException]:
     return CheckpointException
 
 
-def write(args, folder: Path, head: dict, state: dict) -> Callable[[], None]:
+def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callable[[], None]:
     """Write a state, or begin to; the function that is returned waits and gives it its place.
 
     head: `format`, `steps_done` and `settings`. state: nested dictionaries of tensors and DTensors.
@@ -77,8 +68,8 @@ def write(args, folder: Path, head: dict, state: dict) -> Callable[[], None]:
 
     part = folder / f".step-{head['steps_done']}.{_first_process_id()}.part"
     written = None
-    if args.save_async:
-        group = _own_group(args.timeout)
+    if context.args.save_async:
+        group = _own_group(context.timeout)
         written = dcp.async_save(state, checkpoint_id=part, process_group=group)
     else:
         dcp.save(state, checkpoint_id=part)

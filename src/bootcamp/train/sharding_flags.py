@@ -2,7 +2,8 @@
 
 import argparse
 
-from bootcamp.train import config, environment
+from bootcamp.train import environment
+from bootcamp.train.refusal import refuse
 
 FLAGS = {
     "--keep-gathered": {
@@ -32,13 +33,13 @@ def check(args: argparse.Namespace) -> None:
     """Refuse a --shard that the ranks do not divide by: one sentence, exit code 2."""
     world = environment.count()
     if args.shard is None:
-        config.refuse(
+        refuse(
             "--shard is missing, and this launcher does not say how many ranks are on a host "
             "(LOCAL_WORLD_SIZE). Give --shard: the ranks that share one copy of the model."
         )
     if args.shard < 1 or world % args.shard:
         divisors = [str(size) for size in range(1, world + 1) if world % size == 0]
-        config.refuse(
+        refuse(
             f"--shard {args.shard}: {world} ranks do not divide into groups of {args.shard}. "
             f"Give one of {', '.join(divisors)}."
         )

@@ -2,7 +2,9 @@
 
 import argparse
 
-from bootcamp.train import config, models
+from bootcamp.train import models
+from bootcamp.train.context import RunContext
+from bootcamp.train.refusal import refuse
 
 FLAGS = {
     "--sequence-parallel": {
@@ -13,17 +15,15 @@ FLAGS = {
 }
 
 
-def check(args) -> None:
+def check(context: RunContext) -> None:
     """End the process with one sentence, exit code 2, if the ranks can't share the model."""
-    ranks = args.mesh[args.axes.index("tensor")]
+    args, ranks = context.args, context.size("tensor")
     if args.model != "gpt":
-        config.refuse(
-            f"--model {args.model}: this script knows how to split gpt's matrices. Choose gpt."
-        )
+        refuse(f"--model {args.model}: this script knows how to split gpt's matrices. Choose gpt.")
     shape = models.gpt.SIZES[args.size]
     if shape["heads"] % ranks:
         fits = ", ".join(str(n) for n in range(1, shape["heads"] + 1) if shape["heads"] % n == 0)
-        config.refuse(
+        refuse(
             f"--size {args.size}: {shape['heads']} attention heads do not divide over {ranks} "
             f"tensor-parallel ranks. Start one of {fits} of them, or take another --size."
         )

@@ -64,10 +64,11 @@ run = external.Run(
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
     for places, classes in loader:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(places), classes)
-        loss.backward()
-        optimizer.step()
-        run.step(run.steps_done, loss.detach())
+        with run.step():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(places), classes)
+            loss.backward()
+            optimizer.step()
+        run.loss(loss.detach())
     print(f"epoch {epoch}: loss {loss.item():.3f}")
 run.finish()

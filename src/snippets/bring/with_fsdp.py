@@ -71,13 +71,14 @@ run = external.Run(
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
     for places, classes in loader:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(places), classes)
-        loss.backward()
-        optimizer.step()
+        with run.step():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(places), classes)
+            loss.backward()
+            optimizer.step()
         mean_loss = loss.detach() / world
         dist.all_reduce(mean_loss)
-        run.step(run.steps_done, mean_loss)
+        run.loss(mean_loss)
     print(f"epoch {epoch}: loss {mean_loss.item():.3f}")
 run.finish()
 dist.destroy_process_group()

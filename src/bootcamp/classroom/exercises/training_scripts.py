@@ -140,8 +140,8 @@ TASKS = [
             "it without devices=.",
         },
         hint="Let config.parse() accept every device, then move two things to "
-        "torch.device(args.device): the model once, the batch in every step.",
-        stronger="device = torch.device(args.device) at the top; model.to(device) before the "
+        "torch.device(context.device): the model once, the batch in every step.",
+        stronger="device = torch.device(context.device) at the top; model.to(device) before the "
         "optimizer is built; in the loop both inputs and targets go through "
         ".to(device).",
     ),
@@ -164,8 +164,8 @@ TASKS = [
         solution="dp_by_hand",
         takes_out=(
             'with record_function("reduce"):',
-            "for parameter, *copies in zip(*(m.parameters() for m in [model, *replicas]), "
-            "strict=True):",
+            "same = zip(*(m.parameters() for m in [model, *replicas]), strict=True)",
+            "for parameter, *copies in same:",
             "parameter.grad = sum(replica.grad for replica in copies)",
         ),
         errors={

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from bootcamp.train.models import gpt, mlp, resnet50, striped_lstm
+from bootcamp.train.refusal import ConfigError
 
 FAMILIES = {"gpt": gpt, "mlp": mlp, "striped-lstm": striped_lstm, "resnet50": resnet50}
 NAMES = tuple(FAMILIES)
@@ -12,8 +13,6 @@ NAMES = tuple(FAMILIES)
 def sizes(name: str) -> tuple[str, ...]:
     """The sizes of a model, smallest first. Raises ConfigError on an unknown model."""
     if name not in FAMILIES:
-        from bootcamp.train.config import ConfigError
-
         raise ConfigError(f"--model {name}: no such model. Choose one of {', '.join(NAMES)}.")
     return tuple(FAMILIES[name].SIZES)
 

@@ -1,0 +1,38 @@
+"""A few numbers that tell two models' parameters apart, however they are wrapped or sharded."""
+
+import zlib
+
+import torch
+
+from bootcamp.train import dtensor_layout, models
+
+PROJECTIONS = 8
+CHUNK = 1 << 20
+
+
+def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None:
+    """Eight random projections of all parameters, summed in float64; None on the meta device.
+
+    The eight directions have entries of +1 and -1, one bit each of a random byte per parameter,
+    drawn from a generator seeded by the parameter's name: so a model has one fingerprint however it
+    is wrapped or cut. The root mean square of two fingerprints' differences estimates the Euclidean
+    distance between the parameters (Achlioptas, JCSS 66, 2003). `beat` is called now and then.
+
+    A parameter that is sharded over ranks (a DTensor) is gathered: all of them have to call this.
+    Of a pipeline each rank has the fingerprint of its own stages; their sum is the model's.
+    """
+    total = torch.zeros(PROJECTIONS, dtype=torch.float64)
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            return None
+        name = models.own_name(name)
+        parameter = dtensor_layout.whole(parameter)
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        for chunk in parameter.detach().flatten().split(CHUNK):
+            values = chunk.cpu().double()
+            draws = torch.randint(256, (len(values),), dtype=torch.uint8, generator=generator)
+            for direction in range(PROJECTIONS):
+                signs = (draws >> direction & 1).double().mul_(2).sub_(1)
+                total[direction] += signs @ values
+            beat()
+    return total.tolist()

@@ -1,0 +1,78 @@
+"""How a rank's process ends: an exception reaches the summary, and nothing hangs at the exit."""
+
+import atexit
+import contextlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from bootcamp.records import summary
+from bootcamp.train import environment
+
+
+def report_exceptions(run_dir: Path) -> None:
+    """From now on an exception that ends this script also goes into the summary of its run.
+
+    The first failure wins: a summary that says failed is left as it is.
+    """
+    show = sys.excepthook
+
+    def report(kind, error, trace):
+        with contextlib.suppress(OSError):
+            show(kind, error, trace)  # on a full disk even this can fail
+        if summary.read(run_dir)["status"] not in ("running", "ok"):
+            return
+        summary.write(
+            run_dir,
+            status_of(error),
+            **summary.measures(summary.read_steps(run_dir)),
+            error={
+                "rank": environment.rank(),
+                "message": f"{kind.__name__}: {error}",
+                "traceback": "".join(traceback.format_exception(kind, error, trace)),
+            },
+        )
+
+    sys.excepthook = report
+
+
+def status_of(error: BaseException) -> str:
+    """The status of a run that this exception ended: failed, oom or interrupted."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return "oom" if out_of_memory or "DefaultCPUAllocator" in str(error) else "failed"
+
+
+def leave_without_freeing() -> None:
+    """From now on the process leaves by os._exit when its script ends, with the exit code it has.
+
+    Freeing what holds a process group can hang (lesson 04 shows it), and nothing is left to lose.
+    Python doesn't tell atexit functions the exit code, so every SystemExit from here on is noted
+    as it is raised.
+    """
+    codes = []
+
+    def note_exit(frame, event, raised):
+        frame.f_trace_lines = False
+        if event == "exception" and issubclass(raised[0], SystemExit):
+            code = raised[1].code if isinstance(raised[1], SystemExit) else raised[1]
+            codes.append(code if isinstance(code, int) else int(code is not None))
+        return note_exit
+
+    def leave():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        failed = getattr(sys, "last_value", None) is not None
+        os._exit(1 if failed else codes[-1] if codes else 0)
+
+    if sys.gettrace() is None:
+        frame = sys._getframe(1)
+        while frame:
+            frame.f_trace = note_exit
+            frame = frame.f_back
+        sys.settrace(note_exit)
+    atexit.register(leave)

@@ -1,0 +1,37 @@
+"""What torch's process group says of itself, once a script has made one."""
+
+from bootcamp.train import environment
+
+
+def _joined():
+    """torch.distributed where this process is in a process group, else None."""
+    import torch.distributed as dist
+
+    return dist if dist.is_available() and dist.is_initialized() else None
+
+
+def backend() -> str | None:
+    """Its backend, such as "gloo"; None without a group."""
+    group = _joined()
+    return group.get_backend() if group else None
+
+
+def size(told: int) -> int:
+    """Its number of ranks, 1 without a group.
+
+    told: the number that the script got from its framework. Horovod has no group of torch's, so
+    there this is the answer.
+    """
+    if group := _joined():
+        return group.get_world_size()
+    return told if environment.launcher() in ("horovodrun", "mpirun") else 1
+
+
+def from_all_ranks(mine) -> list:
+    """What each rank gives, in order of rank; only one's own without a group."""
+    group = _joined()
+    if not group:
+        return [mine]
+    found = [None] * group.get_world_size()
+    group.all_gather_object(found, mine)
+    return found

@@ -1,0 +1,110 @@
+"""The run folder: where it is, how rank 0 claims it, and the `config.json` written at the start."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from bootcamp import machine
+from bootcamp.paths import LOGS, ROOT
+from bootcamp.records import summary
+from bootcamp.train import data, environment
+from bootcamp.train.context import RunContext
+from bootcamp.train.refusal import ConfigError
+
+
+def find(given: str | None) -> Path:
+    """The folder as given, else the launcher's, else a new name: the same on every rank."""
+    if given or environment.run_folder():
+        return Path(given or environment.run_folder()).resolve()
+    script = Path(sys.argv[0]).stem.removeprefix("_train_")
+    if environment.count() == 1:
+        name = time.strftime(f"%Y%m%d-%H%M%S-{script}-{os.getpid()}")
+    else:
+        run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+        name = f"{script}-{run_id if run_id != 'none' else os.getppid()}"
+    return LOGS / name
+
+
+def claim(context: RunContext) -> None:
+    """Create the run folder and write `config.json` into it. Called on rank 0 only.
+
+    A restart, and a run with `--resume`, go on in the folder of the run that they continue.
+    A run that was claimed and never finished has a config.json and a summary that says running.
+    Raises ConfigError if the folder holds another run or anything else, or can't be written.
+    """
+    folder = context.run_dir
+    launched = environment.run_folder() == str(folder)  # by our launcher, which made the folder
+    resumes = context.args.resume and (folder / "config.json").exists()
+    goes_on = environment.attempt() > 0 or resumes
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not goes_on and not launched and any(folder.iterdir()):
+            raise ConfigError(
+                f"--run-dir {folder} is not empty, it may hold another run. "
+                "Give a new folder, or delete that one."
+            )
+        (folder / "ranks").mkdir(exist_ok=True)
+        if not (folder / "summary.json").exists() or goes_on:
+            summary.reserve(folder)  # a run that goes on begins without its last attempt's verdict
+        context.corpus_crc32 = data.corpus_crc32()
+        summary.write_json(folder / "config.json", _configuration(context))
+    except OSError as error:
+        raise ConfigError(
+            f"--run-dir {folder} can't be written: {error.strerror}. "
+            "Give a folder that you may write to, on a disk that is not full."
+        ) from None
+
+
+def _configuration(context: RunContext) -> dict:
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    flags = vars(context.args).items()
+    return {
+        **{name: value for name, value in flags if isinstance(value, int | float | str | None)},
+        "run_dir": None,  # a run is found by its folder, which may be moved
+        "device": context.device,
+        "devices": context.devices,
+        "backend": context.backend,
+        "timeout": context.timeout.total_seconds(),
+        "mesh": dict(zip(context.axes, context.mesh, strict=True)),
+        "data_parallel": context.data_parallel,
+        "own_flags": context.own_flags,
+        "corpus_crc32": context.corpus_crc32,
+        "strategy": Path(sys.argv[0]).stem.removeprefix("_train_"),
+        "script": _in_project(Path(sys.argv[0]).resolve()),
+        "command": os.environ.get("BOOTCAMP_COMMAND", _command_by_hand()),
+        "started_unix_seconds": time.time(),
+        "processes": environment.count(),
+        "hosts": environment.hosts(),
+        "link": environment.link(),
+        "machine": machine.describe(gpus),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "git_commit": _git_commit(),
+    }
+
+
+def _command_by_hand() -> str:
+    """The line that started this script in a terminal, as far as it can be told from here."""
+    start = ["python"]
+    if environment.count() > 1:
+        start = ["torchrun", "--nproc-per-node", str(environment.local_count())]
+    return shlex.join([*start, _in_project(Path(sys.argv[0]).resolve()), *sys.argv[1:]])
+
+
+def _in_project(path: Path) -> str:
+    """A path without this machine's own folders: from the project's, or the bare name."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+def _git_commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--verify", "-q", "HEAD"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None

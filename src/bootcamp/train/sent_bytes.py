@@ -1,0 +1,72 @@
+"""Bytes that this process has sent over the network, as the kernel counts them."""
+
+import os
+import platform
+import socket
+import struct
+from pathlib import Path
+
+from bootcamp.machine import HOST_INTERFACE
+from bootcamp.train import environment
+
+
+def sent_bytes() -> dict[str, int]:
+    """Bytes that were sent so far, counted by the kernel (Linux; elsewhere nothing is known).
+
+    "all": by this process's TCP connections, "other hosts": by those of them that lead to another
+    address than this host's. Reads `tcpi_bytes_acked` of every connected socket (tcp(7)), so what
+    the reader has confirmed, without headers. NCCL's shared memory and NVLink are not in it.
+    "host": by all processes of this host to others, with headers, on a simulated host, which has a
+    network interface for itself.
+    """
+    if platform.system() != "Linux":
+        return {}
+    total = {"all": 0, "other hosts": 0}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+                sent = struct.unpack_from("Q", info, 120)[0]
+                away = connection.getsockname()[0] != connection.getpeername()[0]
+        except OSError:
+            continue  # closed meanwhile, or no TCP socket
+        total["all"] += sent
+        total["other hosts"] += sent * away
+    if environment.link():
+        total["host"] = interface_bytes(HOST_INTERFACE)
+    return total
+
+
+def interface_bytes(name: str) -> int:
+    """Bytes that a network interface of this process's host has sent (proc(5), net/dev)."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    counters = dict(line.split(":") for line in lines if ":" in line)
+    fields = {interface.strip(): numbers.split() for interface, numbers in counters.items()}
+    return int(fields[name][8])
+
+
+class SentPerStep:
+    """Counts what the steps between two moments of a run have sent.
+
+    From the end of the first step to the end of the last but one: in the first connections are
+    made, and in the last a neighbour may leave before this rank counts.
+    """
+
+    def __init__(self, last_counted: int):
+        self.last_counted = last_counted
+        self._before, self._after, self._steps = {}, {}, 0
+
+    def step_ended(self, steps_done: int) -> None:
+        """Count, if this step is one of the two. steps_done: before this one."""
+        if steps_done == 0:
+            self._before = sent_bytes()
+        if steps_done == self.last_counted:
+            self._after, self._steps = sent_bytes(), steps_done
+
+    def per_step(self, way: str) -> float | None:
+        """Bytes of one kind of `sent_bytes` per step; None where nothing was counted."""
+        if not self._steps or way not in self._before:
+            return None
+        return (self._after[way] - self._before[way]) / self._steps
