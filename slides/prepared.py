@@ -59,10 +59,7 @@ def gpu_speeds() -> Figure:
         }
         for gpu in gpus
     ]
-    figure = single_device.speeds(rows, gpus[0]["source"])
-    foot = figure.get_supxlabel().replace("Blue square: measured here. ", "")
-    figure.supxlabel(foot, x=0.012, ha="left")
-    return figure
+    return single_device.speeds(rows, gpus[0]["source"])
 
 
 def kept_activations(samples: int = 32) -> Figure:

@@ -1,6 +1,7 @@
 """Notebook 07b: its pictures say what they draw, and its formulas are the published ones."""
 
 import math
+from statistics import median
 
 import pytest
 
@@ -13,7 +14,7 @@ class MadeUp:
     """A run's record, as far as the pictures read it."""
 
     origin = "some CPU, 2 cores, torch 2; measured here"
-    device, world, oversubscribed = "cpu", 2, False
+    device, world, oversubscribed, shared_cores = "cpu", 2, False, False
 
     def __init__(self, losses, first=0, seconds=None, label="fsdp, 2 ranks (CPU)"):
         seconds = seconds or [0.1] * len(losses)
@@ -56,8 +57,8 @@ def test_a_save_is_borne_by_the_step_after_it():
     run = MadeUp([1.0] * 6, seconds=[9.0, 0.1, 0.5, 0.1, 0.7, 0.2])
     bearing, others = diagrams.bearing_a_save(run, 2)
     assert bearing == [0.5, 0.7]
-    assert diagrams.median(others) == 0.1
-    assert diagrams.median(bearing) == pytest.approx(0.6)
+    assert median(others) == 0.1
+    assert median(bearing) == pytest.approx(0.6)
     assert "0.500 and 0.700 s in the steps after a save" in diagrams.step_times({"a": run}, 2).alt
 
 

@@ -17,6 +17,7 @@ RUN = SimpleNamespace(
     device="cpu",
     world=4,
     oversubscribed=False,
+    shared_cores=False,
     label="fsdp on 4 CPU ranks",
 )
 PUBLISHED = SRC / "bootcamp" / "theory" / "published" / "zero_figure1.csv"

@@ -43,22 +43,22 @@ def shared_note(runs) -> tuple[str, ...]:
     return (SHARED_NOTE,) if any(run.shared_cores for run in runs) else ()
 
 
-def stacked(axes, row: float, sizes: dict, scale: float, limit: float = math.inf, **more) -> float:
+def stacked(axes, row: float, sizes: dict, scale: float, limit=math.inf, looks=KINDS) -> float:
     """The bytes of each kind of memory side by side, cut off at `limit`; returns the bar's end.
 
-    sizes: {kind of KINDS: bytes}, "optimizer" for short. scale: bytes in a unit of the axis, in
+    sizes: {kind of looks: bytes}, "optimizer" for short. scale: bytes in a unit of the axis, in
     which limit and end are.
     """
     left = 0.0
-    for kind, look in KINDS.items():
+    for kind, look in looks.items():
         size = sizes.get(kind, sizes.get(kind.split()[0], 0)) / scale
-        bar(axes, row, max(0.0, min(size, limit - left)), look, left, **{"height": 0.6, **more})
+        bar(axes, row, max(0.0, min(size, limit - left)), look, left, height=0.6)
         left += size
     return left
 
 
 def handles(looks: dict) -> list[Patch]:
-    """What a legend names: {words: (colour, hatch)}, as by default the kinds of memory."""
+    """What a legend names, from {words: (colour, hatch)}."""
     return [
         Patch(facecolor=colour, hatch=hatch, label=words, **EDGE)
         for words, (colour, hatch) in looks.items()

@@ -1,6 +1,6 @@
-"""Pictures of the lessons' ideas: `plots.show(basics.run_path())`. Each function returns a Figure.
+"""Diagrams of the lessons' ideas: `plots.show(basics.run_path())`. Each function returns a Figure.
 
-A picture explains and measures nothing: it draws what it is given, with a text alternative in
+A diagram explains and measures nothing: it draws what it is given, with a text alternative in
 `figure.alt`, in the style of the course's plots. Here is what all of them are drawn with.
 """
 
@@ -12,13 +12,12 @@ from bootcamp.drawing.style import SMALL, begin
 
 
 def canvas(title: str, says: str, height: float = 4.0) -> tuple[Figure, object]:
-    """An empty picture and its axes, without ticks: 100 units wide, 10 high for each inch.
+    """An empty diagram and its axes, without ticks: 100 units wide, 10 high for each inch.
 
-    says: what the picture shows, in sentences, for a reader who cannot see it.
+    says: what the diagram shows, in sentences, for a reader who cannot see it.
     """
     figure, axes = begin(title, height + 0.6)
-    axes.set_xlim(-0.5, 100.5)
-    axes.set_ylim(0, 10 * height)
+    axes.set(xlim=(-0.5, 100.5), ylim=(0, 10 * height))
     axes.axis("off")
     figure.alt = f"{title}. {says}"
     return figure, axes
@@ -29,33 +28,18 @@ def box(axes, x: float, y: float, width: float, height: float, text: str = "", *
 
     look: `colour` of the filling, `ink` of the text, `size` of the text, `bold`, `line` style.
     """
-    shape = FancyBboxPatch(
-        (x, y),
-        width,
-        height,
-        boxstyle="round,pad=0,rounding_size=1",
-        facecolor=look.get("colour", PAPER),
-        edgecolor=INK,
-        linewidth=1.5,
-        linestyle=look.get("line", "-"),
-    )
-    axes.add_patch(shape)
+    look = {"colour": PAPER, "line": "-", **look}
+    shape = {"boxstyle": "round,pad=0,rounding_size=1", "edgecolor": INK, "linewidth": 1.5}
+    shape |= {"facecolor": look["colour"], "linestyle": look["line"]}
+    axes.add_patch(FancyBboxPatch((x, y), width, height, **shape))
     label(axes, x + width / 2, y + height / 2, text, **look)
 
 
 def label(axes, x: float, y: float, text: str, **look) -> None:
     """Text around a point; look as for box, `at` for where the point is ("center", "left")."""
-    axes.text(
-        x,
-        y,
-        text,
-        ha=look.get("at", "center"),
-        va="center",
-        color=look.get("ink", INK),
-        fontsize=look.get("size", SMALL),
-        fontweight="bold" if look.get("bold") else "normal",
-        linespacing=1.35,
-    )
+    shape = {"ha": look.get("at", "center"), "va": "center", "linespacing": 1.35}
+    shape |= {"color": look.get("ink", INK), "fontsize": look.get("size", SMALL)}
+    axes.text(x, y, text, fontweight="bold" if look.get("bold") else "normal", **shape)
 
 
 def arrow(axes, start: tuple, end: tuple, text: str = "", above: float = 1.8, **look) -> None:
@@ -63,15 +47,14 @@ def arrow(axes, start: tuple, end: tuple, text: str = "", above: float = 1.8, **
 
     look: `colour`, `bend` (0 is straight), `style` ("<->" for both ways).
     """
-    line = FancyArrowPatch(
-        start,
-        end,
-        arrowstyle=look.get("style", "-|>"),
-        mutation_scale=20,
-        linewidth=2.2,
-        color=look.get("colour", BLACK),
-        connectionstyle=f"arc3,rad={look.get('bend', 0)}",
-    )
-    axes.add_patch(line)
+    shape = {"mutation_scale": 20, "linewidth": 2.2, "color": look.get("colour", BLACK)}
+    shape |= {"connectionstyle": f"arc3,rad={look.get('bend', 0)}"}
+    axes.add_patch(FancyArrowPatch(start, end, arrowstyle=look.get("style", "-|>"), **shape))
     middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + above)
     label(axes, *middle, text, ink=look.get("colour", INK))
+
+
+def arrows(axes, *pairs: tuple, **look) -> None:
+    """Several arrows of one look: each pair is (x, y, x, y), from and to."""
+    for x, y, to_x, to_y in pairs:
+        arrow(axes, (x, y), (to_x, to_y), **look)

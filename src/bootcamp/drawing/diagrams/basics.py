@@ -1,4 +1,4 @@
-"""The pictures of notebooks 00 to 02: a run's way, the scripts, one step, batches, a GPU."""
+"""Lessons 00 and 01: the path of a run, the scripts' family, one step, a batch's shares."""
 
 from matplotlib.figure import Figure
 
@@ -7,8 +7,11 @@ from bootcamp.drawing.palette import (
     LIGHT_BLUE,
     LIGHT_GREEN,
     LIGHT_ORANGE,
+    MINT,
     ORANGE,
     PALE,
+    PAPER,
+    PINK,
     SKY,
     VERMILLION,
 )
@@ -40,10 +43,9 @@ def run_path() -> Figure:
     box(axes, 85, 2, 14, 9, "read back", colour="white", line="--")
     arrow(axes, (92, 20.5), (92, 11.5))
     arrow(axes, (84.5, 6.5), (51.5, 6.5))
-    label(axes, 11, 37, "the notebook", bold=True)
-    label(axes, 69.5, 40.5, "your cores or GPUs", bold=True)
-    label(axes, 92, 38, "your disk", bold=True)
-    label(axes, 24, 6.5, "the notebook", bold=True, at="right")
+    places = (11, 37, "the notebook"), (69.5, 40.5, "your cores or GPUs"), (92, 38, "your disk")
+    for x, y, text in (*places, (15.5, 6.5, "the notebook")):
+        label(axes, x, y, text, bold=True)
     return figure
 
 
@@ -69,12 +71,11 @@ def family_tree() -> Figure:
             places[script.name] = (x, y)
             box(axes, x - width / 2, y, width, 7, script.path.name, colour=LIGHT_BLUE, bold=True)
             if script.parent:
-                above = places[script.parent]
-                arrow(axes, (above[0], above[1] - 0.4), (x, y + 7.4))
-                left = x < above[0]
-                side = (above[0] + x) / 2 + (-2.5 if left else 2.5)
-                at = "right" if left else "left"
-                label(axes, side, y + 11.5, f"+{_added(script)} code lines", at=at)
+                above, above_y = places[script.parent]
+                arrow(axes, (above, above_y - 0.4), (x, y + 7.4))
+                side, at = (-2.5, "right") if x < above else (2.5, "left")
+                words = f"+{_added(script)} code lines"
+                label(axes, (above + x) / 2 + side, y + 11.5, words, at=at)
     return figure
 
 
@@ -102,24 +103,14 @@ def training_step() -> Figure:
         "batch comes."
     )
     figure, axes = canvas("One training step, and what it keeps in memory", says, 3.6)
+    forward, backward = "forward\nmodel(inputs)", "backward\nloss.backward()"
+    optimizer = "optimizer\noptimizer.step()"
     parts = (
-        (1, 14, "batch\ninputs, targets", "#F4F4F4", ""),
-        (21, 17, "forward\nmodel(inputs)", LIGHT_BLUE, "keeps\nactivations"),
+        (1, 14, "batch\ninputs, targets", PAPER, ""),
+        (21, 17, forward, LIGHT_BLUE, "keeps\nactivations"),
         (44, 12, "loss\none number", LIGHT_BLUE, ""),
-        (
-            61,
-            16,
-            "backward\nloss.backward()",
-            LIGHT_ORANGE,
-            "uses activations up,\nadds to the gradients",
-        ),
-        (
-            82,
-            16,
-            "optimizer\noptimizer.step()",
-            LIGHT_GREEN,
-            "keeps its state,\nchanges parameters",
-        ),
+        (61, 16, backward, LIGHT_ORANGE, "uses activations up,\nadds to the gradients"),
+        (82, 16, optimizer, LIGHT_GREEN, "keeps its state,\nchanges parameters"),
     )
     for (x, width, text, colour, keeps), after in zip(parts, [*parts[1:], None], strict=True):
         box(axes, x, 16, width, 10, text, colour=colour)
@@ -146,7 +137,7 @@ def batch_shares(shares: dict[int, list[list[int]]]) -> Figure:
     )
     height = 1.15 * len(shares)
     figure, axes = canvas("One global batch, shared by more and more ranks", says, height)
-    colours = (SKY, ORANGE, "#8FD1B8", "#E3B6CE")
+    colours = (SKY, ORANGE, MINT, PINK)
     for row, (world, ranks) in enumerate(shares.items()):
         y, x = 10 * height - 10 - 11.5 * row, 16.0
         label(axes, 7, y + 2.5, f"{world} rank{'s' if world > 1 else ''}", bold=True)

@@ -1,7 +1,7 @@
-"""A collective after any of its steps: `plots.show(collective.step("all-reduce", "ring", 4, 2))`.
+"""A collective after any of its steps: `collective_steps.step("all-reduce", "ring", 4, 2)`.
 
-Columns are ranks, rows are chunks of the tensor. Everything drawn is what
-bootcamp.theory.collectives has simulated.
+Columns are ranks, rows are chunks of the tensor. Everything drawn is what theory.collectives has
+simulated.
 """
 
 from textwrap import wrap
@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from bootcamp.drawing.diagrams import canvas, label
-from bootcamp.drawing.palette import BLUE, INK, PALE, VERMILLION
+from bootcamp.drawing.palette import BLUE, INK, LIGHT_ORANGE, MINT, PALE, PAPER, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.theory import collectives
 from bootcamp.theory.collectives import Send, Simulation
 
-COMPLETE, PARTIAL, OWN, NOTHING = "#BFE5D6", "#FBEBCB", "#FFFFFF", "#F4F4F4"
+COMPLETE, PARTIAL, OWN, NOTHING = MINT, LIGHT_ORANGE, "white", PAPER
 NAMES = {"ring": "a ring", "tree": "a tree", "pairwise": "pairs"}
 REDUCING = ("all-reduce", "reduce-scatter")
 LEFT, RIGHT = 12.0, 98.0  # of the columns

@@ -1,13 +1,14 @@
-"""The pictures of notebook 03: the phases of a step, threads and processes, who holds what."""
+"""torch.nn.DataParallel (lesson 03): its phases, threads against processes, memory by device."""
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
+from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, rows, stacked
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
 from bootcamp.drawing.palette import (
     BLUE,
-    GREEN,
+    GREY,
     INK,
+    KINDS,
     LIGHT_BLUE,
     LIGHT_GREEN,
     LIGHT_ORANGE,
@@ -19,15 +20,18 @@ from bootcamp.drawing.palette import (
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records import trace
 from bootcamp.records.runs import Run, names
+from bootcamp.units import scale
 
-WORKS = ("parallel forward", "backward")
-MOVES = ("scatter", "replicate", "gather", "reduce")
-KINDS = {
-    "parameters": (BLUE, ""),
-    "gradients": (ORANGE, "//"),
-    "optimizer state": (GREEN, ".."),
-    "activations": ("#DDDDDD", "\\\\"),
-    "outputs": (VERMILLION, "xx"),
+COMPUTES, COPIES, OTHER = (BLUE, ""), (ORANGE, "//"), (GREY, "")
+PHASES = {
+    **dict.fromkeys(("parallel forward", "backward"), COMPUTES),
+    **dict.fromkeys(("scatter", "replicate", "gather", "reduce"), COPIES),
+}
+KINDS_AND_OUTPUTS = {**KINDS, "outputs": (VERMILLION, "xx")}
+WORKERS = {  # the seconds' name: what it is, and its look
+    "alone": ("one worker\nalone", PALE, ""),
+    "threads": ("two\nthreads", VERMILLION, "//"),
+    "processes": ("two\nprocesses", BLUE, ""),
 }
 
 
@@ -52,20 +56,20 @@ def five_phases() -> Figure:
         label(axes, x, 40, title, bold=True)
     label(axes, 88, 40, "5 reduce", bold=True)
     label(axes, 76, 40, "(backward)")
-    box(axes, 12, upper, 12, 9, "the batch", colour=LIGHT_ORANGE)
-    box(axes, 12, lower, 12, 9, "its half", colour=LIGHT_ORANGE)
-    box(axes, 26, upper, 12, 9, "the model", colour=LIGHT_BLUE)
-    box(axes, 26, lower, 12, 9, "a replica", colour=LIGHT_BLUE)
-    box(axes, 40, upper, 14, 9, "thread 0:\nits half", colour=SKY)
-    box(axes, 40, lower, 14, 9, "thread 1:\nits half", colour=SKY)
-    box(axes, 56, upper, 13, 9, "all outputs,\nthe loss", colour=LIGHT_ORANGE)
-    box(axes, 56, lower, 13, 9, "its outputs", colour=LIGHT_ORANGE)
-    box(axes, 71, upper, 10, 9, "gradients", colour=LIGHT_GREEN, size=11)
-    box(axes, 71, lower, 10, 9, "gradients", colour=LIGHT_GREEN, size=11)
+    for x, width, above_text, below_text, colour in (
+        (12, 12, "the batch", "its half", LIGHT_ORANGE),
+        (26, 12, "the model", "a replica", LIGHT_BLUE),
+        (40, 14, "thread 0:\nits half", "thread 1:\nits half", SKY),
+        (56, 13, "all outputs,\nthe loss", "its outputs", LIGHT_ORANGE),
+        (71, 10, "gradients", "gradients", LIGHT_GREEN),
+    ):
+        size = 11 if x == 71 else SMALL
+        box(axes, x, upper, width, 9, above_text, colour=colour, size=size)
+        box(axes, x, lower, width, 9, below_text, colour=colour, size=size)
     box(axes, 83, upper, 16, 9, "sum,\noptimizer", colour=LIGHT_GREEN)
-    for x in (18, 32):
-        arrow(axes, (x, upper - 0.4), (x, lower + 9.4), colour=VERMILLION)
-    arrow(axes, (62.5, lower + 9.4), (62.5, upper - 0.4), colour=VERMILLION)
+    down, up = (upper - 0.4, lower + 9.4), (lower + 9.4, upper - 0.4)
+    for x, (start, end) in ((18, down), (32, down), (62.5, up)):
+        arrow(axes, (x, start), (x, end), colour=VERMILLION)
     arrow(axes, (81.5, lower + 5), (90, upper - 0.4), colour=VERMILLION, bend=0.25)
     for x, text in ((18, "inputs"), (32, "parameters"), (62.5, "outputs"), (90.8, "gradients")):
         label(axes, x + 0.8, 16.9, text, at="left", ink=VERMILLION, size=10.5)
@@ -78,130 +82,91 @@ def five_phases() -> Figure:
 def phases(*runs: Run) -> Figure:
     """The phases of each run's traced step one after another, each with its milliseconds.
 
-    Needs runs with trace_step= whose scripts name their phases; see timeline.phases.
+    Needs runs with trace_step= whose scripts name their phases; see trace.phases.
     """
-    rows = [_phases(run) for run in runs]
-    total = max(1e3 * run.timeline()["seconds"] for run in runs)
-    heights = {"height_ratios": [len(parts) for parts in rows]}
-    height = 1.6 + sum(0.42 * len(parts) + 0.45 for parts in rows)
+    steps = [_phases(run) for run in runs]
+    total = max(sum(parts.values()) for parts in steps)
+    heights = {"height_ratios": [len(parts) for parts in steps]}
+    height = 1.6 + sum(0.42 * len(parts) + 0.45 for parts in steps)
     title = "One step, phase after phase"
     figure, axes = begin(title, height, nrows=len(runs), sharex=True, squeeze=False, **heights)
     says = []
-    for axis, name, parts in zip(axes[:, 0], names(runs), rows, strict=True):
+    for axis, name, parts in zip(axes[:, 0], names(runs), steps, strict=True):
         begun = 0.0
-        for place, (part, seconds) in enumerate(parts.items()):
-            colour, hatch = _phase_look(part)
-            look = {"color": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.8}
-            axis.barh(place, 1e3 * seconds, left=begun, height=0.7, **look)
-            begun += 1e3 * seconds
-            text, at = f" {1e3 * seconds:.1f} ms", begun
-            axis.text(at, place, text, va="center", fontsize=SMALL, fontweight="bold")
-        axis.set_yticks(range(len(parts)), list(parts))
-        axis.tick_params(axis="y", length=0)
-        axis.set_ylim(len(parts) - 0.4, -0.6)
+        for row, (part, millis) in enumerate(parts.items()):
+            bar(axis, row, millis, PHASES.get(part, OTHER), begun, height=0.7)
+            begun += millis
+            beside(axis, begun, row, f"{millis:.1f} ms", right=4, fontsize=SMALL, **BOLD)
+        rows(axis, list(parts))
         axis.set_xlim(0, 1.12 * total)
         axis.grid(axis="x")
         axis.set_title(name, loc="left", fontsize=SMALL, fontweight="bold")
-        words = ", ".join(f"{part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items())
+        words = ", ".join(f"{part} {millis:.1f} ms" for part, millis in parts.items())
         says.append(f"{name}: {words}")
     axes[-1][0].set_xlabel("milliseconds, the phases put end to end")
-    legend(figure, [Patch(facecolor=BLUE, edgecolor=INK, label="the replicas compute"), _moves()])
+    legend(figure, handles({"the replicas compute": COMPUTES, "copies between them": COPIES}))
     note = "Rest: the batch, the loss's record, and what the profiler itself takes."
     return finish(figure, runs, f"{title}. {'; '.join(says)}.", (note,))
 
 
 def _phases(run: Run) -> dict[str, float]:
-    """The run's phases and what is left of the step."""
+    """Milliseconds of the run's phases and of what is left of the step."""
     parts = trace.phases(run.folder / "ranks" / "0.trace.json")
-    parts = {name.replace("Optimizer.", "optimizer "): value for name, value in parts.items()}
-    return parts | {"rest": run.timeline()["seconds"] - sum(parts.values())}
-
-
-def _phase_look(name: str) -> tuple[str, str]:
-    if name in WORKS:
-        return BLUE, ""
-    return (ORANGE, "//") if name in MOVES else ("#DDDDDD", "")
-
-
-def _moves() -> Patch:
-    return Patch(facecolor=ORANGE, hatch="//", edgecolor=INK, label="copies between them")
+    parts = {name.replace("Optimizer.", "optimizer "): 1e3 * s for name, s in parts.items()}
+    return parts | {"rest": 1e3 * run.timeline()["seconds"] - sum(parts.values())}
 
 
 @styled
-def workers(rows: list[dict], cores: int) -> Figure:
+def workers(measured: list[dict], cores: int) -> Figure:
     """How long two workers take for a work each: as threads, as processes, and one of them alone.
 
-    rows: `work` and the seconds `alone`, `threads`, `processes`. cores: that they could run on.
+    measured: `work` and the seconds of each of WORKERS. cores: that they could run on.
     """
     title = "Two workers, the same work each: threads against processes"
-    figure, axes = begin(title, 1.8 + 0.95 * len(rows), ncols=len(rows))
-    bars = (
-        ("one worker\nalone", "alone", PALE, ""),
-        ("two\nthreads", "threads", VERMILLION, "//"),
-        ("two\nprocesses", "processes", BLUE, ""),
-    )
+    figure, axes = begin(title, 1.8 + 0.95 * len(measured), ncols=len(measured))
     says = []
-    for axis, row in zip(axes, rows, strict=True):
-        for place, (_, key, colour, hatch) in enumerate(bars):
-            height = 1e3 * row[key]
-            axis.bar(place, height, width=0.7, color=colour, hatch=hatch, edgecolor=INK)
-            times = row[key] / row["alone"]
-            text = f"{height:.0f} ms" if key == "alone" else f"{height:.0f} ms\n{times:.1f}×"
-            axis.annotate(
-                text,
-                (place, height),
-                (0, 4),
-                textcoords="offset points",
-                ha="center",
-                fontsize=SMALL,
-                fontweight="bold",
-            )
-        axis.set_xticks(range(len(bars)), [name for name, *_ in bars], fontsize=SMALL)
+    for axis, row in zip(axes, measured, strict=True):
+        for place, (key, (_, colour, hatch)) in enumerate(WORKERS.items()):
+            millis = 1e3 * row[key]
+            axis.bar(place, millis, width=0.7, color=colour, hatch=hatch, edgecolor=INK)
+            times = "" if key == "alone" else f"\n{row[key] / row['alone']:.1f}×"
+            above(axis, place, millis, f"{millis:.0f} ms{times}", fontsize=SMALL, **BOLD)
+        axis.set_xticks(
+            range(len(WORKERS)), [name for name, *_ in WORKERS.values()], fontsize=SMALL
+        )
         axis.tick_params(axis="x", length=0)
-        axis.set_ylim(0, 1.35e3 * max(row[key] for _, key, *_ in bars))
+        axis.set_ylim(0, 1.35e3 * max(row[key] for key in WORKERS))
         axis.set_title(row["work"], fontsize=14, fontweight="bold")
-        words = ", ".join(f"{key} {1e3 * row[key]:.0f} ms" for _, key, *_ in bars)
+        words = ", ".join(f"{key} {1e3 * row[key]:.0f} ms" for key in WORKERS)
         says.append(f"{row['work']}: {words}")
     axes[0].set_ylabel("milliseconds")
     where = "1 core" if cores == 1 else f"{cores} cores"
-    foot = f"The fastest of some rounds; measured here, on {where}. 1.0× would be perfect, 2.0× is "
-    foot += "one after the other."
-    figure.supxlabel(foot, x=0.012, ha="left", fontsize=11)
-    figure.alt = f"{title}. {'; '.join(says)}. {foot}"
-    return figure
+    foot = (
+        f"The fastest of some rounds; measured here, on {where}. 1.0× would be perfect, 2.0× is "
+        "one after the other."
+    )
+    return finish(figure, (), f"{title}. {'; '.join(says)}. {foot}", (foot,))
 
 
 @styled
 def memory_by_device(bars: dict[str, dict[str, float]], note: str) -> Figure:
     """What fills each device's memory, computed by formula: device -> kind -> bytes.
 
-    The kinds are those of KINDS. note: from what it is computed.
+    The kinds are those of KINDS_AND_OUTPUTS. note: from what it is computed.
     """
-    figure, axes = begin("What each device holds (computed, not measured)", 2.4 + 0.62 * len(bars))
-    totals = {name: sum(kinds.values()) for name, kinds in bars.items()}
-    scale, unit = (1e9, "GB") if max(totals.values()) >= 1e9 else (1e6, "MB")
+    title = "What each device holds (computed, not measured)"
+    figure, axes = begin(title, 2.4 + 0.62 * len(bars))
+    largest = max(sum(kinds.values()) for kinds in bars.values())
+    factor, unit = scale(largest)
     says = []
-    for place, (name, kinds) in enumerate(bars.items()):
-        left = 0.0
-        for kind, (colour, hatch) in KINDS.items():
-            size = kinds.get(kind, 0) / scale
-            look = {"color": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.8}
-            axes.barh(place, size, left=left, height=0.6, **look)
-            left += size
-        text = f" {left:.3g} {unit}"
-        axes.text(left, place, text, va="center", fontsize=SMALL, fontweight="bold")
-        words = ", ".join(f"{kind} {size / scale:.3g}" for kind, size in kinds.items())
-        says.append(f"{name} {left:.3g} {unit} ({words})")
-    axes.set_yticks(range(len(bars)), list(bars))
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlim(0, 1.14 * max(totals.values()) / scale)
+    for row, (name, kinds) in enumerate(bars.items()):
+        end = stacked(axes, row, kinds, factor, looks=KINDS_AND_OUTPUTS)
+        beside(axes, end, row, f"{end:.3g} {unit}", right=4, fontsize=SMALL, **BOLD)
+        words = ", ".join(f"{kind} {size / factor:.3g}" for kind, size in kinds.items())
+        says.append(f"{name} {end:.3g} {unit} ({words})")
+    rows(axes, list(bars))
+    axes.set_xlim(0, 1.14 * largest / factor)
     axes.set_xlabel(unit)
     axes.grid(axis="x")
-    legend(
-        figure,
-        [Patch(facecolor=c, hatch=h, edgecolor=INK, label=kind) for kind, (c, h) in KINDS.items()],
-    )
-    figure.supxlabel(note, x=0.012, ha="left", fontsize=11)
-    figure.alt = f"{figure.get_suptitle()}: {'; '.join(says)}. {note}"
-    return figure
+    legend(figure, handles(KINDS_AND_OUTPUTS))
+    return finish(figure, (), f"{title}: {'; '.join(says)}. {note}", (note,))

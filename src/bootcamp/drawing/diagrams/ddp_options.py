@@ -1,10 +1,12 @@
-"""The pictures of notebook 04b: a bucket's way, what is averaged when, a restart, a network."""
+"""Lesson 04b: a bucket's way through DDP, averages, a restart, two hosts, a ring and a tree."""
 
 import json
+from statistics import median
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.charts import WHITE, above, bar, log_axis, rows
+from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
@@ -16,10 +18,8 @@ from bootcamp.drawing.palette import (
     VERMILLION,
 )
 from bootcamp.drawing.style import SMALL, begin, finish, styled
-from bootcamp.records import trace as timeline
+from bootcamp.records import trace
 from bootcamp.records.runs import Run
-
-CENTRED = {"textcoords": "offset points", "ha": "center"}
 
 
 @styled
@@ -49,15 +49,14 @@ def way_of_a_bucket() -> Figure:
     ):
         arrow(axes, (x + width + 0.4, 21), (end - 0.4, 21), there, above=1.9)
         arrow(axes, (end - 0.4, 16), (x + width + 0.4, 16), back, above=-2.1, colour=BLUE)
-    for x, name, does in (
-        (7.5, "static_graph", "which gradients\nare to come?"),
-        (19.8, "gradient_as_bucket_view", "or no copies: the\ngradients lie in it"),
-        (33.5, "bucket_cap_mb", "when is it full?"),
-        (59.5, "register_comm_hook", "in which form\ndoes it travel?"),
+    for x, y, name, does in (
+        (7.5, 31, "static_graph", "which gradients\nare to come?"),
+        (19.8, 8, "gradient_as_bucket_view", "or no copies: the\ngradients are views of it"),
+        (33.5, 31, "bucket_cap_mb", "when is it full?"),
+        (59.5, 31, "register_comm_hook", "in which form\ndoes it travel?"),
     ):
-        high = name in ("static_graph", "bucket_cap_mb", "register_comm_hook")
-        label(axes, x, 31 if high else 8, name, bold=True, size=11, ink=VERMILLION)
-        label(axes, x, 27.7 if high else 4.6, does, size=10.5)
+        label(axes, x, y, name, bold=True, size=11, ink=VERMILLION)
+        label(axes, x, y - 3.4, does, size=10.5)
     return figure
 
 
@@ -75,26 +74,22 @@ def bucket_sweep(runs: list[Run]) -> Figure:
     step, medians after warm-up; the line joins the medians of equal settings. Right, of the traced
     step of rank 0: time in collectives, and the part of it in which the rank computed as well.
     """
-    title = "More, smaller buckets: step time and overlap"
-    figure, (left, right) = begin(title, 5.2, ncols=2)
+    figure, (left, right) = begin("More, smaller buckets: step time and overlap", 5.2, ncols=2)
     groups = {}
-    for run in runs:
-        groups.setdefault(buckets_of(run), []).append(run)
-    groups = dict(sorted(groups.items()))
+    for count, run in sorted(((buckets_of(run), run) for run in runs), key=lambda pair: pair[0]):
+        groups.setdefault(count, []).append(run)
     medians, says = [], []
     for count, same in groups.items():
         times = [1e3 * run.seconds_per_step for run in same]
         left.plot([count] * len(times), times, "o", color=BLUE, markerfacecolor="white")
-        medians.append(_middle(times))
+        medians.append(median(times))
         says.append(f"{count} buckets {min(times):.0f} to {max(times):.0f} ms")
     left.plot(list(groups), medians, color=BLUE)
     in_collectives, at_once = zip(*(_overlap(same) for same in groups.values()), strict=True)
     right.plot(list(groups), in_collectives, "s--", color=VERMILLION, label="communicates")
     right.plot(list(groups), at_once, "o-", color=BLACK, label="of that, computes too")
     for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(list(groups), [str(count) for count in groups])
-        axes.minorticks_off()
+        log_axis(axes.xaxis, groups, base=2)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("buckets per step")
         axes.grid(axis="y")
@@ -109,15 +104,10 @@ def _overlap(runs: list[Run]) -> tuple[float, float]:
     """(ms in collectives, ms of them while computing) of rank 0's traced step: medians."""
     pairs = []
     for run in runs:
-        trace = run.timeline(0)
-        both = timeline.overlap_seconds(trace["compute"], trace["communicate"])
-        pairs.append((timeline.total_seconds(trace["communicate"]), both))
-    return tuple(1e3 * _middle(values) for values in zip(*pairs, strict=True))
-
-
-def _middle(values) -> float:
-    values = sorted(values)
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+        step = run.timeline(0)
+        both = trace.overlap_seconds(step["compute"], step["communicate"])
+        pairs.append((trace.total_seconds(step["communicate"]), both))
+    return tuple(1e3 * median(values) for values in zip(*pairs, strict=True))
 
 
 @styled
@@ -154,28 +144,27 @@ def averages() -> Figure:
 @styled
 def attempts(run: Run, saved_every: int) -> Figure:
     """The steps that each attempt of a restarted run recorded, and where it could resume."""
-    rows = [json.loads(line) for line in (run.folder / "steps.jsonl").read_text().splitlines()]
-    last = max(row["step"] for row in rows)
-    numbers = sorted({row["attempt"] for row in rows})
+    text = (run.folder / "steps.jsonl").read_text()  # with the rows of earlier attempts
+    written = [json.loads(line) for line in text.splitlines()]
+    last = max(row["step"] for row in written)
+    numbers = sorted({row["attempt"] for row in written})
     title = f"{len(numbers)} attempts at one training: which steps each recorded"
     figure, axes = begin(title, 2.6 + 0.8 * len(numbers))
     seen, says = set(), []
     for place, attempt in enumerate(numbers):
-        steps = [row["step"] for row in rows if row["attempt"] == attempt]
+        steps = [row["step"] for row in written if row["attempt"] == attempt]
         for step in steps:
-            look = {"facecolor": LIGHT_ORANGE, "hatch": "//"} if step in seen else {}
-            look = {"facecolor": LIGHT_BLUE, "edgecolor": BLACK, "linewidth": 0.8, **look}
-            axes.barh(place, 1, left=step, height=0.55, **look)
-            axes.text(step + 0.5, place, str(step), ha="center", va="center", fontsize=SMALL)
+            look = (LIGHT_ORANGE, "//") if step in seen else (LIGHT_BLUE, "")
+            bar(axes, place, 1, look, step, height=0.55)
+            behind = WHITE if step in seen else None
+            axes.text(step + 0.5, place, str(step), ha="center", va="center", bbox=behind)
         again = len(seen & set(steps))
         says.append(f"attempt {attempt} steps {min(steps)} to {max(steps)}, {again} of them again")
         seen |= set(steps)
     for boundary in [*range(saved_every, last + 1, saved_every), last + 1]:
         axes.axvline(boundary, color=GREEN, linewidth=3, linestyle="--")
-    axes.annotate("saved", (saved_every, 1), (0, 4), xycoords=("data", "axes fraction"), **CENTRED)
-    axes.set_yticks(range(len(numbers)), [f"attempt {attempt}" for attempt in numbers])
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(numbers) - 0.5, -0.5)
+    above(axes, saved_every, 1, "saved", xycoords=("data", "axes fraction"))
+    rows(axes, [f"attempt {attempt}" for attempt in numbers], beside=0.5)
     axes.set_xlim(0, last + 1.15)
     axes.set_xticks([])
     axes.set_xlabel("steps of the training, in order")
@@ -208,12 +197,11 @@ def two_hosts(gpus: int = 4) -> Figure:
         box(axes, x0 + gap, 9, wide - 2 * gap, 5, "network cards", colour=LIGHT_ORANGE, size=11)
     wide = gpus * (width + gap) + gap
     first, last = gap + width / 2, wide - gap - width / 2
-    arrow(axes, (last, 21.6), (last, 14.4), colour=VERMILLION)
-    arrow(axes, (wide - gap + 0.3, 12.5), (56 + gap - 0.3, 12.5), colour=VERMILLION)
-    arrow(axes, (56 + first, 14.4), (56 + first, 21.6), colour=VERMILLION)
-    arrow(axes, (56 + last, 21.6), (56 + last, 14.4), colour=VERMILLION)
-    arrow(axes, (56 + gap - 0.3, 10.5), (wide - gap + 0.3, 10.5), colour=VERMILLION)
-    arrow(axes, (first, 14.4), (first, 21.6), colour=VERMILLION)
+    left, right = wide - gap + 0.3, 56 + gap - 0.3  # the network between the cards
+    down, up = (21.6, 14.4), (14.4, 21.6)
+    for x, (start, end) in ((last, down), (56 + first, up), (56 + last, down), (first, up)):
+        arrow(axes, (x, start), (x, end), colour=VERMILLION)
+    arrows(axes, (left, 12.5, right, 12.5), (right, 10.5, left, 10.5), colour=VERMILLION)
     label(axes, 50, 16.4, "network", size=11)
     label(axes, 0, 2, "▶ the ring: each GPU sends to the next only", at="left", ink=VERMILLION)
     return figure
@@ -235,19 +223,21 @@ def ring_and_tree(ranks: int = 7) -> Figure:
             arrow(axes, (x - 2.4, 17.5), (x + 0.2, 17.5), colour=VERMILLION)
     end = 6.2 * (ranks - 1) + 2
     arrow(axes, (end, 14.6), (2, 14.6), colour=VERMILLION, bend=-0.32)
-    label(axes, end / 2, 32, "ring", bold=True, size=14)
-    label(axes, end / 2, 28.8, f"{ranks - 1} steps to add up, {ranks - 1} to pass on", size=11)
     places = _tree_places(ranks)
-    levels = 1 + max(level for _, level in places)
+    levels = max(level for _, level in places)
     for rank, (x, level) in enumerate(places):
         y = 21 - 8 * level
         if rank:
             above_x, above_level = places[_above(rank)]
-            start, stop = (x, y + 4.2), (above_x, 21 - 8 * above_level - 0.2)
-            arrow(axes, start, stop, colour=VERMILLION, style="<->")
+            end_of = (above_x, 21 - 8 * above_level - 0.2)
+            arrow(axes, (x, y + 4.2), end_of, colour=VERMILLION, style="<->")
         box(axes, x - 2, y, 4, 4, str(rank), colour=LIGHT_BLUE)
-    label(axes, 77, 32, "tree", bold=True, size=14)
-    label(axes, 77, 28.8, f"{levels - 1} levels up, {levels - 1} down", size=11)
+    for x, name, steps in (
+        (end / 2, "ring", f"{ranks - 1} steps to add up, {ranks - 1} to pass on"),
+        (77, "tree", f"{levels} levels up, {levels} down"),
+    ):
+        label(axes, x, 32, name, bold=True, size=14)
+        label(axes, x, 28.8, steps, size=11)
     axes.plot([50, 50], [2, 31], color=PALE, linewidth=1.5)
     return figure
 
@@ -259,10 +249,7 @@ def _above(rank: int) -> int:
 
 def _tree_places(ranks: int) -> list[tuple[float, int]]:
     """(x, level) of each rank: the tree's levels from the root down, spread over the right half."""
-    places = []
-    for rank in range(ranks):
-        level = (rank + 1).bit_length() - 1
-        in_level = 2**level
-        position = rank + 1 - in_level
-        places.append((54 + 46 * (position + 0.5) / in_level, level))
-    return places
+    levels = [(rank + 1).bit_length() - 1 for rank in range(ranks)]
+    return [
+        (54 + 46 * (rank + 1.5 - 2**level) / 2**level, level) for rank, level in enumerate(levels)
+    ]

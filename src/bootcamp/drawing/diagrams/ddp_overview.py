@@ -1,8 +1,12 @@
-"""The pictures of notebook 04: who holds what, buckets and backward, a ring, two experiments."""
+"""Lesson 04: what DDP's ranks hold, buckets and the backward, a ring, and two experiments."""
+
+from statistics import fmean
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.charts import BOLD, above, log_axis
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.diagrams.ring_strip import strip
 from bootcamp.drawing.palette import (
     BLUE,
     COLOURS,
@@ -11,6 +15,7 @@ from bootcamp.drawing.palette import (
     LIGHT_ORANGE,
     MARKERS,
     PALE,
+    PAPER,
     SKY,
     VERMILLION,
 )
@@ -58,30 +63,10 @@ def overlap() -> Figure:
         "goes on, and only the last bucket is waited for. The step ends earlier."
     )
     figure, axes = canvas("When do the gradients travel? (not to scale)", says, 4.4)
-    label(
-        axes,
-        0,
-        42,
-        "by hand: one all-reduce per parameter, after the backward",
-        at="left",
-        bold=True,
-    )
-    _lanes(axes, 34)
-    for number in range(9):
-        box(axes, 63 + 3 * number, 27.3, 2.5, 5.5, colour=LIGHT_ORANGE)
-    box(axes, 91, 34, 9, 6, "optimizer", colour=LIGHT_GREEN, size=10)
-    label(
-        axes,
-        0,
-        22.3,
-        "DistributedDataParallel: buckets, while the backward goes on",
-        at="left",
-        bold=True,
-    )
-    _lanes(axes, 14.3)
-    for x, width, text in ((40, 10.5, "bucket 0"), (51, 10.5, "bucket 1"), (62, 8, "last")):
-        box(axes, x, 7.6, width, 5.5, text, colour=LIGHT_ORANGE, size=11)
-    box(axes, 71, 14.3, 9, 6, "optimizer", colour=LIGHT_GREEN, size=10)
+    by_hand = "by hand: one all-reduce per parameter, after the backward"
+    _lanes(axes, 34, by_hand, [(63 + 3 * number, 2.5, "") for number in range(9)], 91)
+    ddp = "DistributedDataParallel: buckets, while the backward goes on"
+    _lanes(axes, 14.3, ddp, [(40, 10.5, "bucket 0"), (51, 10.5, "bucket 1"), (62, 8, "last")], 71)
     arrow(axes, (80.5, 17.3), (100.3, 17.3), style="<->", colour=BLUE)
     label(axes, 90.5, 19.7, "time saved", ink=BLUE, bold=True)
     arrow(axes, (16, 4), (100.3, 4), colour=PALE)
@@ -89,17 +74,18 @@ def overlap() -> Figure:
     return figure
 
 
-def _lanes(axes, y: float) -> None:
-    """The computing lane of a rank, and the name of the communicating lane below it."""
+def _lanes(axes, y: float, name: str, reduces: list[tuple], optimizer: float) -> None:
+    """What a rank computes, and below it its all-reduces: (x, width, text) each."""
+    label(axes, 0, y + 8, name, at="left", bold=True)
     label(axes, 0, y + 3, "computes", at="left")
     label(axes, 0, y - 4, "communicates", at="left")
     box(axes, 16, y, 13, 6, "forward", colour=LIGHT_BLUE, size=11)
-    for x, width, text in (
-        (30, 9.5, "backward:\nlast layers"),
-        (40, 10.5, "middle layers"),
-        (51, 10.5, "first layers"),
-    ):
+    parts = ((30, 9.5, "backward:\nlast layers"), (40, 10.5, "middle layers"))
+    for x, width, text in (*parts, (51, 10.5, "first layers")):
         box(axes, x, y, width, 6, text, colour=SKY, size=9.5)
+    for x, width, text in reduces:
+        box(axes, x, y - 6.7, width, 5.5, text, colour=LIGHT_ORANGE, size=11)
+    box(axes, optimizer, y, 9, 6, "optimizer", colour=LIGHT_GREEN, size=10)
 
 
 @styled
@@ -110,82 +96,58 @@ def ring(ranks: int = 3) -> Figure:
     to the next rank (Patarasuk and Yuan, 2009). collective_steps draws one step at a time.
     """
     run = collectives.simulate("all-reduce", "ring", ranks)
-    moments = run.moments
-    sends = [{(send.source, send.chunk) for send in step} for step in run.steps]
-    title = f"A ring all-reduce on {ranks} ranks: each sends {len(sends)} pieces of 1/{ranks}"
+    sent = [{(send.source, send.chunk) for send in step} for step in run.steps]
+    held = [[[_piece(s, ranks) for s in chunks.values()] for chunks in now] for now in run.moments]
+    title = f"A ring all-reduce on {ranks} ranks: each sends {len(sent)} pieces of 1/{ranks}"
     says = (
-        f"Each rank's gradient is cut into {ranks} pieces. In each of {len(sends)} steps every "
+        f"Each rank's gradient is cut into {ranks} pieces. In each of {len(sent)} steps every "
         f"rank sends one piece to the next. In the first {ranks - 1} steps the receiver adds it to "
         "its own piece, after which each rank holds one piece summed over all ranks. In the last "
         f"{ranks - 1} steps these sums go round, until every rank has all of them."
     )
-    height = 1.1 * ranks + 1.6
-    figure, axes = canvas(title, says, height)
-    wide = 90 / len(moments)
-    for moment, held in enumerate(moments):
-        x = 9.5 + wide * moment
-        does = "at first" if moment == 0 else f"after step {moment}"
-        label(axes, x + wide / 2 - 1.2, 10 * height - 2, does, bold=True)
-        for rank, pieces in enumerate(held):
-            y = 10 * height - 14 - 11 * rank
-            label(axes, 3.5, y + 4, f"rank {rank}" if moment == 0 else "", bold=True)
-            for piece, summed in pieces.items():
-                _piece(axes, x, y + 5.6 - 2.8 * piece, wide - 2.5, summed, ranks)
-                if moment < len(sends) and (rank, piece) in sends[moment]:
-                    label(axes, x + wide - 1.2, y + 6.8 - 2.8 * piece, "▶", ink=VERMILLION, size=11)
-    edges = (9.5 + wide, 9.5 + wide * ranks, 9.5 + wide * len(moments))
-    for left, right, text in (
-        (edges[0], edges[1], "add up: reduce-scatter"),
-        (edges[1], edges[2], "pass on: all-gather"),
-    ):
-        arrow(axes, (left, 6.8), (right - 2.5, 6.8), style="<->", colour=PALE)
-        label(axes, (left + right - 2.5) / 2, 4.6, text)
     key = "0+2: this piece is the sum of rank 0's and rank 2's."
-    way = "▶: it is sent to the next rank now, from the last rank to rank 0."
-    label(axes, 0, 1, f"{key}   {way}", at="left", size=11)
-    return figure
+    return strip(title, says, held, [*sent, set()], key)
 
 
-def _piece(axes, x: float, y: float, width: float, summed: frozenset, ranks: int) -> None:
-    """One piece of a gradient and whose contributions it holds; green when all are in it."""
+def _piece(summed: frozenset, ranks: int) -> tuple[str, str]:
+    """Whose contributions a piece holds, and its colour: green when all are in it."""
     colour = LIGHT_GREEN if len(summed) == ranks else LIGHT_ORANGE if len(summed) > 1 else "white"
-    box(axes, x, y, width, 2.6, "+".join(map(str, sorted(summed))), colour=colour, size=10)
+    return "+".join(map(str, sorted(summed))), colour
 
 
 @styled
 def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
     """How many times as fast several ranks are as one process, over the global batch.
 
-    pairs: (run of one process, run of several ranks) with one global batch each.
+    pairs: (run of one process, run of several ranks) with one global batch each. A pair of which a
+    run shared its cores with another is left out. Raises ValueError if no other is given.
     """
-    ranks, models = pairs[0][1].world, {run.config["model"] for pair in pairs for run in pair}
+    runs = [run for pair in pairs for run in pair]
+    alone = [pair for pair in pairs if not any(run.shared_cores for run in pair)]
+    if not alone:
+        raise ValueError("no speed-up is drawn of runs that shared their cores: launch them again")
+    ranks, models = pairs[0][1].world, {run.config["model"] for run in runs}
     title = f"{ranks} ranks against one process, by the size of the batch ({', '.join(models)})"
     figure, axes = begin(title, 5.0)
-    batches = [one.config["global_batch"] for one, _ in pairs]
-    speed_ups = [many.samples_per_second / one.samples_per_second for one, many in pairs]
-    axes.axhspan(0, 1, color="#F4F4F4")
-    axes.axhline(1, color=PALE, linestyle="--")
-    axes.axhline(ranks, color=PALE, linestyle="--")
+    batches = [one.config["global_batch"] for one, _ in alone]
+    speed_ups = [many.samples_per_second / one.samples_per_second for one, many in alone]
+    axes.axhspan(0, 1, color=PAPER)
     axes.plot(batches, speed_ups, "o-", color=BLUE)
     for batch, speed_up in zip(batches, speed_ups, strict=True):
-        axes.annotate(f"{speed_up:.2f}×", (batch, speed_up), (0, 12), **_CENTRED, fontweight="bold")
+        above(axes, batch, speed_up, f"{speed_up:.2f}×", up=12, **BOLD)
     for height, text in ((1, "as fast as one process"), (ranks, "ideal")):
-        axes.annotate(
-            text, (batches[0], height), (0, 8), **_CENTRED | {"ha": "left"}, fontsize=SMALL
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batches, [f"{batch}" for batch in batches])
-    axes.minorticks_off()
+        axes.axhline(height, color=PALE, linestyle="--")
+        above(axes, batches[0], height, text, up=8, ha="left", fontsize=SMALL)
+    log_axis(axes.xaxis, batches, base=2)
     axes.set_ylim(0, 1.15 * max(ranks, *speed_ups))
     axes.set_xlabel("global batch (samples per step)")
     axes.set_ylabel("speed-up")
     values = zip(batches, speed_ups, strict=True)
     words = "; ".join(f"{batch} samples: {speed_up:.2f} times" for batch, speed_up in values)
-    note = "Below the lower line the ranks together are slower than one of them alone."
-    return finish(figure, [run for pair in pairs for run in pair], f"{title}: {words}.", (note,))
-
-
-_CENTRED = {"textcoords": "offset points", "ha": "center"}
+    notes = ("Below the lower line the ranks together are slower than one of them alone.",)
+    if len(alone) < len(pairs):
+        notes += (f"Left out: {len(pairs) - len(alone)} pair(s) of runs on shared cores.",)
+    return finish(figure, runs, f"{title}: {words}.", notes)
 
 
 @styled
@@ -197,10 +159,9 @@ def loss_by_samples(curves: dict[str, list[Run]], window: int = 1600) -> Figure:
     """
     figure, axes = begin("Loss against samples seen, by batch and learning rate", 5.6)
     ends = []
-    for position, (name, runs) in enumerate(curves.items()):
+    for (name, runs), colour, marker in zip(curves.items(), COLOURS, MARKERS, strict=False):
         samples, losses = _smooth(runs, window)
-        look = {"color": COLOURS[position], "marker": MARKERS[position], "markevery": 0.125}
-        axes.plot(samples, losses, label=name, **look)
+        axes.plot(samples, losses, label=name, color=colour, marker=marker, markevery=0.125)
         ends.append(f"{name}: {losses[-1]:.2f}")
     axes.legend(loc="upper right")
     axes.grid(axis="y")
@@ -217,9 +178,6 @@ def _smooth(runs: list[Run], window: int) -> tuple[list[int], list[float]]:
     """(samples seen, mean loss of the last `window` samples over all runs) after each window."""
     batch = runs[0].config["global_batch"]
     steps = max(1, window // batch)
-    samples, losses = [], []
-    for end in range(steps, len(runs[0].losses) + 1, steps):
-        parts = [loss for run in runs for loss in run.losses[end - steps : end]]
-        samples.append(end * batch)
-        losses.append(sum(parts) / len(parts))
-    return samples, losses
+    ends = range(steps, len(runs[0].losses) + 1, steps)
+    losses = [fmean(loss for run in runs for loss in run.losses[e - steps : e]) for e in ends]
+    return [end * batch for end in ends], losses

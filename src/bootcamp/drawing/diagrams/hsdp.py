@@ -1,17 +1,17 @@
-"""The pictures of notebook 08: hosts on one machine, rings and rows over them, two rankings."""
+"""Lesson 08: two simulated hosts, rings and rows over them, and a ranking with a slow link."""
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.charts import beside, handles, marker_line, rows, run_bar, shared_note
+from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
-    INK,
     LIGHT_BLUE,
     LIGHT_GREEN,
     LIGHT_ORANGE,
     ORANGE,
+    PAPER,
     SKY,
     VERMILLION,
 )
@@ -19,8 +19,6 @@ from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 from bootcamp.theory import sharding
 from bootcamp.units import number
-
-CROWDED = "//"
 
 
 @styled
@@ -46,9 +44,8 @@ def two_hosts(link: str) -> Figure:
         near = x + 21 if host == 0 else x + 2.5
         box(axes, near, 4.2, 11.5, 5.5, "eth0", colour=LIGHT_ORANGE, bold=True)
         label(axes, x + 11 if host == 0 else x + 25, 7, f"filter: {link}", ink=VERMILLION)
-    box(axes, 44.5, 4.2, 11, 5.5, "switch", colour="#F4F4F4")
-    arrow(axes, (35.7, 7), (44.3, 7), style="<->", colour=VERMILLION)
-    arrow(axes, (55.7, 7), (64.3, 7), style="<->", colour=VERMILLION)
+    box(axes, 44.5, 4.2, 11, 5.5, "switch", colour=PAPER)
+    arrows(axes, (35.7, 7, 44.3, 7), (55.7, 7, 64.3, 7), style="<->", colour=VERMILLION)
     label(axes, 50, 14, "the link", ink=VERMILLION, bold=True)
     return figure
 
@@ -84,20 +81,17 @@ def rings() -> Figure:
                 rank = 2 * host + place
                 text = f"rank {rank}" if x == 0 else f"rank {rank}\npart {place}"
                 box(axes, x + 8 + 22 * place, y + 1.7, 14, 7.6, text, colour=tint)
-    look = {"colour": BLUE}
-    arrow(axes, (22.3, 34.5), (29.7, 34.5), **look)
-    arrow(axes, (22.3, 15.5), (29.7, 15.5), **look)
-    arrow(axes, (31, 30.5), (20, 19.6), colour=VERMILLION)
-    arrow(axes, (35, 19.6), (12, 30.5), colour=VERMILLION)
-    for y in (34.5, 15.5):
-        arrow(axes, (76.3, y), (83.7, y), style="<->", **look)
-    for x in (69, 91):
-        arrow(axes, (x, 19.6), (x, 30.4), style="<->", colour=VERMILLION)
+    arrows(axes, (22.3, 34.5, 29.7, 34.5), (22.3, 15.5, 29.7, 15.5), colour=BLUE)
+    arrows(axes, (31, 30.5, 20, 19.6), (35, 19.6, 12, 30.5), colour=VERMILLION)
+    rows_of = (76.3, 34.5, 83.7, 34.5), (76.3, 15.5, 83.7, 15.5)
+    arrows(axes, *rows_of, style="<->", colour=BLUE)
+    columns = (69, 19.6, 69, 30.4), (91, 19.6, 91, 30.4)
+    arrows(axes, *columns, style="<->", colour=VERMILLION)
     label(axes, 80, 25, "all-reduce\nof a part", ink=VERMILLION, size=FOOT)
-    label(axes, 0, 5.5, "a host sends over the link:", at="left", size=FOOT)
-    label(axes, 0, 1.8, f"DDP {ddp:g} × the model, FSDP {fsdp:g} ×", at="left", ink=VERMILLION)
-    label(axes, 54, 5.5, "a host sends over the link:", at="left", size=FOOT)
-    label(axes, 54, 1.8, f"{hsdp:g} × the model", at="left", ink=VERMILLION)
+    sends = (0, f"DDP {ddp:g} × the model, FSDP {fsdp:g} ×"), (54, f"{hsdp:g} × the model")
+    for x, words in sends:
+        label(axes, x, 5.5, "a host sends over the link:", at="left", size=FOOT)
+        label(axes, x, 1.8, words, at="left", ink=VERMILLION)
     return figure
 
 
@@ -108,38 +102,26 @@ def ranking(without: dict[str, Run], slow: dict[str, Run], formula: dict[str, fl
     formula: {strategy: seconds in which the slow link carries its bytes}.
     """
     link = next(iter(slow.values())).config["link"]
-    height = 2.4 + 0.95 * len(slow)
-    figure, axes = begin(f"A step with the link open, and at {link}", height)
+    figure, axes = begin(f"A step with the link open, and at {link}", 2.4 + 0.95 * len(slow))
     says = []
-    for place, name in enumerate(slow):
-        pair = ((without[name], -0.2, SKY), (slow[name], 0.2, ORANGE))
-        for run, offset, colour in pair:
-            hatch = {"hatch": CROWDED, "edgecolor": INK, "linewidth": 0.8}
-            look = hatch if run.oversubscribed else {}
-            seconds = run.seconds_per_step
-            axes.barh(place + offset, seconds, height=0.36, color=colour, **look)
-            words = f"{number(seconds)} s"
-            right = max(seconds, formula[name] if colour == ORANGE else 0)
-            axes.annotate(
-                words, (right, place + offset), (12, 0), textcoords="offset points", va="center"
-            )
-        axes.plot([formula[name]] * 2, [place, place + 0.4], color=BLACK, linewidth=4)
+    for row, (name, at_link) in enumerate(slow.items()):
+        seconds = {SKY: without[name].seconds_per_step, ORANGE: at_link.seconds_per_step}
+        run_bar(axes, row - 0.2, seconds[SKY], without[name], height=0.36, color=SKY)
+        run_bar(axes, row + 0.2, seconds[ORANGE], at_link, height=0.36, color=ORANGE)
+        beside(axes, seconds[SKY], row - 0.2, f"{number(seconds[SKY])} s")
+        end = max(seconds[ORANGE], formula[name])
+        beside(axes, end, row + 0.2, f"{number(seconds[ORANGE])} s")
+        marker_line(axes, row + 0.2, formula[name], half=0.2, linewidth=4)
         says.append(
-            f"{name} {number(without[name].seconds_per_step)} s open, "
-            f"{number(slow[name].seconds_per_step)} s at {link}, "
+            f"{name} {number(seconds[SKY])} s open, {number(seconds[ORANGE])} s at {link}, "
             f"of which the link by formula {number(formula[name])} s"
         )
-    axes.set_yticks(range(len(slow)), list(slow))
-    axes.set_ylim(len(slow) - 0.4, -0.6)
+    rows(axes, list(slow))
     axes.set_xlim(0, 1.2 * max(run.seconds_per_step for run in slow.values()))
-    axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
     axes.set_xlabel("seconds per step")
-    handles = [
-        Patch(facecolor=SKY, label="link open"),
-        Patch(facecolor=ORANGE, label=f"link {link}"),
-        Patch(facecolor=BLACK, label="bytes / rate, by formula"),
-    ]
-    legend(figure, handles)
+    looks = {"link open": SKY, f"link {link}": ORANGE, "bytes / rate, by formula": BLACK}
+    legend(figure, handles({words: (colour, "") for words, colour in looks.items()}))
+    runs = [*without.values(), *slow.values()]
     note = "Median of the steps after warm-up. Hatched: more ranks than cores."
-    return finish(figure, [*without.values(), *slow.values()], f"{'; '.join(says)}.", (note,))
+    return finish(figure, runs, f"{'; '.join(says)}.", (note, *shared_note(runs)))

@@ -1,18 +1,17 @@
-"""What one rank holds, by formula, for each strategy: `plots.show(memory.held("7.5 B", 64))`.
+"""What one rank holds, by formula, for each strategy: `memory_by_kind.held("7.5 B", 64)`.
 
-Everything drawn comes from bootcamp.theory.memory. Nothing here is measured, and the figure says
-so.
+Everything drawn comes from bootcamp.theory.memory. Nothing here is measured, and the figure names
+its formulas.
 """
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from bootcamp.drawing.diagrams.zero_stages import KINDS
-from bootcamp.drawing.palette import BLACK, INK
+from bootcamp.drawing.charts import WHITE, above, handles, margin, rows, stacked
+from bootcamp.drawing.palette import BLACK, INK, KINDS
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.theory import memory
+from bootcamp.units import scale, size
 
-WORDS = {"optimizer": "optimizer state"}
 ROOM = 1.06  # of the axis behind the last line
 
 
@@ -27,36 +26,32 @@ def held(
 ) -> Figure:
     """A bar of parameters, gradients, optimizer state and activations for each strategy.
 
-    model: of memory_theory.models(). The rest is as memory_theory.held has it.
+    model: of theory.memory.models(). The rest is as theory.memory.held has it.
     """
     shape = memory.models()[model]
-    rows = memory.held(shape, ranks, shard, precision, samples, kept)
+    held = memory.held(shape, ranks, shard, precision, samples, kept)
     gpus = memory.gpus()
     of = "1 rank" if ranks == 1 else f"{ranks} ranks"
     figure, axes = begin(f"Predicted: what one of {of} holds of {model}", 6.4)
-    totals = {name: sum(row.values()) for name, row in rows.items() if isinstance(row, dict)}
-    scale, unit = _unit(max(totals.values()))
-    limit = _limit(max(totals.values()), gpus) / scale
-    for place, row in enumerate(rows.values()):
-        if isinstance(row, str):
-            box = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-            look = {"va": "center", "fontsize": SMALL, "fontstyle": "italic", "bbox": box}
-            axes.text(0.01 * limit, place, row, zorder=4, **look)
-        else:
-            _bar(axes, place, row, scale, limit, gpus)
-    _lines(axes, [gpu * 1e9 / scale for gpu in gpus], gpus, limit)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+    largest = max(sum(kinds.values()) for kinds in held.values() if isinstance(kinds, dict))
+    factor, unit = scale(largest)
+    limit = _limit(largest, gpus) / factor
+    for row, kinds in enumerate(held.values()):
+        if isinstance(kinds, str):
+            look = {"va": "center", "fontsize": SMALL, "fontstyle": "italic", "bbox": WHITE}
+            axes.text(0.01 * limit, row, kinds, zorder=4, **look)
+            continue
+        if stacked(axes, row, kinds, factor, limit) > limit:
+            margin(axes, row, "▶", x=0.994, ha="right", zorder=4, color=INK, bbox=WHITE)
+        total = sum(kinds.values())
+        margin(axes, row, f"{size(total)}: {_fits(total, gpus)}", x=1.015)
+    _gpu_lines(axes, [gpu for gpu in gpus if gpu * 1e9 / factor < limit], factor, gpus)
+    rows(axes, list(held), beside=0.5)
     axes.set_xlim(0, limit)
     axes.set_xlabel(f"{unit} on this rank")
-    legend(figure, _handles())
+    legend(figure, handles(KINDS))
     notes = _notes(shape, precision, samples, kept)
-    return finish(figure, (), _says(model, ranks, rows, totals, gpus, notes), notes)
-
-
-def _unit(largest: float) -> tuple[float, str]:
-    return (1e9, "GB") if largest >= 1e9 else (1e6, "MB")
+    return finish(figure, (), _says(model, ranks, held, gpus, notes), notes)
 
 
 def _limit(largest: float, gpus: list[int]) -> float:
@@ -67,56 +62,20 @@ def _limit(largest: float, gpus: list[int]) -> float:
     return ROOM * 1e9 * (fitting[0] if fitting else gpus[-1])
 
 
-def _bar(axes, place: int, row: dict, scale: float, limit: float, gpus: list[int]) -> None:
-    """The kinds side by side, cut off at the end of the axis; the sum behind it."""
-    left = 0.0
-    for kind, (colour, hatch) in KINDS.items():
-        size = row[kind] / scale
-        seen = max(0.0, min(size, limit - left))
-        look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
-        axes.barh(place, seen, left=left, height=0.66, **look)
-        left += seen
-    total = sum(row.values())
-    across = axes.get_yaxis_transform()
-    if total / scale > limit:
-        look = {"ha": "right", "va": "center", "fontsize": SMALL, "transform": across}
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        axes.text(0.994, place, "▶", zorder=4, color=INK, bbox=box, **look)
-    words = f"{_size(total)}: {_fits(total, gpus)}"
-    axes.text(1.015, place, words, transform=across, va="center", fontsize=SMALL)
-
-
-def _size(size: float) -> str:
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= scale:
-            value = size / scale
-            return f"{value:,.0f} {unit}" if value >= 999.5 else f"{value:.3g} {unit}"
-    return f"{size:.0f} bytes"
-
-
 def _fits(total: float, gpus: list[int]) -> str:
     """The smallest GPU that has room for it."""
     fitting = [gpu for gpu in gpus if total <= gpu * 1e9]
     return f"fits {fitting[0]}" if fitting else "fits none"
 
 
-def _lines(axes, places: list[float], gpus: list[int], limit: float) -> None:
+def _gpu_lines(axes, seen: list[int], factor: float, gpus: list[int]) -> None:
     """A line for each size of a GPU that is in sight, its size above it."""
-    above = {"textcoords": "offset points", "fontsize": SMALL}
-    seen = [(place, gpu) for place, gpu in zip(places, gpus, strict=True) if place < limit]
-    for place, gpu in seen:
+    for gpu in seen:
+        place = gpu * 1e9 / factor
         axes.axvline(place, color=BLACK, linewidth=1.8, linestyle="--", zorder=3)
-        where = {"xycoords": axes.get_xaxis_transform(), "ha": "center"}
-        axes.annotate(f"{gpu}", (place, 1), (0, 4), **where, **above)
+        above(axes, place, 1, f"{gpu}", fontsize=SMALL, xycoords=axes.get_xaxis_transform())
     words = "GB of a GPU" if seen else f"a GPU of {gpus[0]} GB\nis out of sight"
-    axes.annotate(words, (1.015, 1), (0, 4), xycoords="axes fraction", **above)
-
-
-def _handles() -> list[Patch]:
-    return [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=WORDS.get(kind, kind))
-        for kind, (colour, hatch) in KINDS.items()
-    ]
+    above(axes, 1.015, 1, words, fontsize=SMALL, xycoords="axes fraction", ha="left")
 
 
 def _notes(shape, precision: str, samples: int, kept: str) -> tuple[str, ...]:
@@ -134,14 +93,16 @@ def _notes(shape, precision: str, samples: int, kept: str) -> tuple[str, ...]:
     )
 
 
-def _says(model: str, ranks: int, rows: dict, totals: dict, gpus: list[int], notes) -> str:
+def _says(model: str, ranks: int, held: dict, gpus: list[int], notes) -> str:
     """The picture in words."""
     told = []
-    for name, row in rows.items():
-        if isinstance(row, str):
-            told.append(f"{name}: {row}")
+    for name, kinds in held.items():
+        if isinstance(kinds, str):
+            told.append(f"{name}: {kinds}")
             continue
-        kinds = ", ".join(f"{WORDS.get(kind, kind)} {_size(row[kind])}" for kind in KINDS)
-        told.append(f"{name}: {_size(totals[name])} ({kinds}), {_fits(totals[name], gpus)} GB")
+        total = sum(kinds.values())
+        parts = ", ".join(f"{kind} {size(kinds[kind.split()[0]])}" for kind in KINDS)
+        fits = _fits(total, gpus)
+        told.append(f"{name}: {size(total)} ({parts}), {fits}{'' if 'none' in fits else ' GB'}")
     head = f"Predicted bytes of one rank, {model}, {ranks} ranks. "
-    return head + "; ".join(told).replace("fits none GB", "fits none") + ". " + " ".join(notes)
+    return f"{head}{'; '.join(told)}. {' '.join(notes)}"

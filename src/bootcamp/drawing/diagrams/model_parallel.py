@@ -1,17 +1,29 @@
-"""The pictures of notebook 06: three cuts, what fits, who works when, what a stage costs."""
+"""Lesson 06: three cuts of a model, what fits, who works when, what a stage costs."""
 
 import json
 from statistics import median
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
+from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.palette import BLUE, COLOURS, INK, MARKERS, ORANGE, PALE, SKY, VERMILLION
-from bootcamp.drawing.style import FOOT, SMALL, begin, finish, legend, styled
+from bootcamp.drawing.palette import (
+    BLUE,
+    COLOURS,
+    INK,
+    LIGHT_BLUE,
+    LIGHT_ORANGE,
+    MARKERS,
+    ORANGE,
+    PALE,
+    SKY,
+    VERMILLION,
+)
+from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
-FIRST, SECOND = "#D6ECFA", "#FBEBCB"  # the two devices
+FIRST, SECOND = LIGHT_BLUE, LIGHT_ORANGE  # the two devices
 
 ACTIONS = {  # as pipeline_stages.record_actions names them
     "F": ("forward", SKY, ""),
@@ -31,23 +43,20 @@ def three_cuts() -> Figure:
     )
     title = "Three ways to cut one model over two devices"
     figure, axes = canvas(title, says, 4.9)
-    for place, (name, idea) in enumerate(
-        (
-            ("layers", "this lesson"),
-            ("pipeline", "the same cut, the batch in parts: 06b"),
-            ("matrices", "every layer cut: 06c"),
-        )
+    for x, name, idea in (
+        (0, "layers", "this lesson"),
+        (35, "pipeline", "the same cut, the batch in parts: 06b"),
+        (70, "matrices", "every layer cut: 06c"),
     ):
-        x = 35 * place
         label(axes, x + 15, 47, name, bold=True, size=15)
         label(axes, x + 15, 43.6, idea, size=11)
         _held(axes, x, tall=name != "matrices")
-    _times(axes, 0, [("F", 0, 4), ("B", 16, 8)], [("F", 4, 4), ("B", 8, 8)])
     parts = range(4)
     first = [("F", k, 1) for k in parts] + [("B", 7 + 2 * k, 2) for k in parts]
     second = [("F", 1 + k, 1) for k in parts] + [("B", 5 + 2 * k, 2) for k in parts]
+    both = [("F", 1.15 * k, 1) for k in parts] + [("B", 4.6 + 2.15 * k, 2) for k in parts]
+    _times(axes, 0, [("F", 0, 4), ("B", 16, 8)], [("F", 4, 4), ("B", 8, 8)])
     _times(axes, 35, first, second)
-    both = [(action, *span) for action, *span in _alternating()]
     _times(axes, 70, both, both)
     return figure
 
@@ -72,11 +81,6 @@ def _held(axes, x: float, tall: bool) -> None:
         label(axes, x + 14.8, 22, "activations →\n← their gradient", size=10)
     else:
         label(axes, x + 14.8, 18.4, "sums, in every layer", size=10)
-
-
-def _alternating() -> list[tuple[str, float, float]]:
-    """Forward and backward of four layers on a device that holds half of each."""
-    return [("F", 1.15 * k, 1) for k in range(4)] + [("B", 4.6 + 2.15 * k, 2) for k in range(4)]
 
 
 def _times(axes, x: float, first: list, second: list) -> None:
@@ -105,120 +109,104 @@ def what_fits(needs: dict[str, list[tuple[float, float]]], devices: dict[str, fl
     title = "What a training needs, and what a device has"
     figure, axes = begin(title, 6.2)
     says = []
-    for place, (words, points) in enumerate(needs.items()):
-        look = {"color": COLOURS[place], "marker": MARKERS[place % len(MARKERS)]}
-        axes.plot(*zip(*points, strict=True), label=words, **look)
+    for (words, points), colour, marker in zip(needs.items(), COLOURS, MARKERS, strict=False):
+        axes.plot(*zip(*points, strict=True), label=words, color=colour, marker=marker)
         says.append(f"{words}: {points[0][1]:.1f} to {points[-1][1]:.0f} GB")
-    across = axes.get_yaxis_transform()
     for name, gigabytes in devices.items():
         axes.axhline(gigabytes, color=PALE, linestyle="--", linewidth=1.5)
-        axes.text(1.01, gigabytes, name, transform=across, va="center", fontsize=SMALL)
+        margin(axes, gigabytes, name, x=1.01)
     axes.axvline(500e6, color=VERMILLION, linestyle=":", linewidth=2)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
     ticks = (1e8, 2e8, 5e8, 1e9)
-    axes.set_xticks(ticks, [f"{tick / 1e6:,.0f} M" for tick in ticks])
-    ticks = (1, 2, 5, 10, 20, 50, 100, 200)
-    axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
-    axes.minorticks_off()
+    log_axis(axes.xaxis, ticks, [f"{tick / 1e6:,.0f} M" for tick in ticks])
+    log_axis(axes.yaxis, (1, 2, 5, 10, 20, 50, 100, 200))
     axes.set_xlabel("parameters")
     axes.set_ylabel("GB")
     axes.grid(axis="y")
     legend(figure, axes.get_lines()[: len(needs)])
     note = "Curves: formula, float32, AdamW. Dashed: published; of two sizes of a GPU the smaller."
-    figure.supxlabel(note, x=0.012, ha="left", fontsize=FOOT)
-    listed = "; ".join(f"{name} {gigabytes:g} GB" for name, gigabytes in devices.items())
-    figure.alt = f"{title}. {'; '.join(says)}. Devices: {listed}."
-    return figure
+    sizes = "; ".join(f"{name} {gigabytes:g} GB" for name, gigabytes in devices.items())
+    return finish(figure, (), f"{title}. {'; '.join(says)}. Devices: {sizes}.", (note,))
 
 
 def actions(run: Run) -> list[dict]:
     """What the ranks of a pipeline did: the rows of their actions.jsonl, each with its `rank`."""
-    rows = []
+    found = []
     for rank in range(run.world):
         text = (run.folder / "ranks" / f"{rank}.actions.jsonl").read_text()
-        rows += [{"rank": rank, **json.loads(line)} for line in text.splitlines()]
-    return rows
+        found += [{"rank": rank, **json.loads(line)} for line in text.splitlines()]
+    return found
 
 
-def utilisation(rows: list[dict], step: int) -> float:
+def utilisation(actions: list[dict], step: int) -> float:
     """Share of the time of all ranks, from a step's first action to its last, spent in actions."""
-    here = [row for row in rows if row["step"] == step]
-    ranks = 1 + max(row["rank"] for row in rows)
+    here = [row for row in actions if row["step"] == step]
+    ranks = 1 + max(row["rank"] for row in actions)
     span = max(row["ended"] for row in here) - min(row["began"] for row in here)
     return sum(row["ended"] - row["began"] for row in here) / (ranks * span)
 
 
-def at_once(rows: list[dict]) -> int:
+def at_once(actions: list[dict]) -> int:
     """The most ranks that worked in one moment of a step, over all steps."""
     most = 0
-    for step in {row["step"] for row in rows}:
-        here = [row for row in rows if row["step"] == step]
+    for step in {row["step"] for row in actions}:
+        here = [row for row in actions if row["step"] == step]
         working = [sum(a["began"] <= b["began"] < a["ended"] for a in here) for b in here]
         most = max(most, *working)
     return most
 
 
-def median_utilisation(rows: list[dict]) -> float:
+def median_utilisation(actions: list[dict]) -> float:
     """The median over the steps, without the first: in it torch prepares the pipeline."""
-    steps = sorted({row["step"] for row in rows})
-    return median(utilisation(rows, step) for step in steps[1:])
+    steps = sorted({row["step"] for row in actions})
+    return median(utilisation(actions, step) for step in steps[1:])
 
 
 @styled
 def who_works(run: Run, step: int) -> Figure:
     """One measured step of a pipeline: each rank's forwards and backwards over time."""
-    rows = [row for row in actions(run) if row["step"] == step]
-    begin_at = min(row["began"] for row in rows)
-    busy = utilisation(rows, step)
+    done = [action for action in actions(run) if action["step"] == step]
+    first = min(action["began"] for action in done)
     figure, axes = begin(f"Who works when: one step on {run.world} ranks", 1.9 + 0.7 * run.world)
     says = []
-    for row in rows:
-        name, colour, hatch = ACTIONS[row["action"]]
-        start, length = 1e3 * (row["began"] - begin_at), 1e3 * (row["ended"] - row["began"])
-        look = {"color": colour, "hatch": hatch, "edgecolor": "white", "height": 0.6}
-        axes.barh(row["rank"], length, left=start, **look)
-        says.append(f"rank {row['rank']} {name} from {start:.1f} to {start + length:.1f} ms")
-    axes.set_yticks(range(run.world), [f"rank {rank}" for rank in range(run.world)])
-    axes.invert_yaxis()
+    for action in done:
+        name, *look = ACTIONS[action["action"]]
+        start, length = 1e3 * (action["began"] - first), 1e3 * (action["ended"] - action["began"])
+        bar(axes, action["rank"], length, look, start)
+        says.append(f"rank {action['rank']} {name} from {start:.1f} to {start + length:.1f} ms")
+    rows(axes, [f"rank {rank}" for rank in range(run.world)])
     axes.set_xlabel("milliseconds since the step's first forward began")
     axes.grid(axis="x")
-    legend(
-        figure,
-        [Patch(facecolor=c, hatch=h, edgecolor="white", label=n) for n, c, h in ACTIONS.values()],
-    )
-    note = f"All ranks together worked {100 * busy:.0f} % of their time in this step."
+    legend(figure, handles({name: look for name, *look in ACTIONS.values()}))
+    busy = f"All ranks together worked {100 * utilisation(done, step):.0f} % of their time"
+    note = f"{busy} in this step."
     return finish(figure, [run], f"{'; '.join(says)}. {note}", (note,))
 
 
 @styled
-def stage_costs(rows: list[dict], cut: int) -> Figure:
+def stage_costs(stages: list[dict], cut: int) -> Figure:
     """What share of parameters, activations and time each stage has, and where half the stages are.
 
-    rows: as src/snippets/stage_costs.py prints them, measured. cut: the first stage behind the cut.
+    stages: as src/snippets/stage_costs.py prints them, measured. cut: the first stage behind the
+    cut.
     """
-    kinds = {
-        "parameters": lambda row: row["parameter_bytes"],
-        "activations": lambda row: row["activation_bytes"],
-        "time": lambda row: row["forward_seconds"] + row["backward_seconds"],
+    costs = {
+        "parameters": ([stage["parameter_bytes"] for stage in stages], BLUE, ""),
+        "activations": ([stage["activation_bytes"] for stage in stages], ORANGE, "//"),
+        "time": ([s["forward_seconds"] + s["backward_seconds"] for s in stages], SKY, ".."),
     }
     title = "What each stage costs: share of the whole model"
     figure, axes = begin(title, 4.8)
     width, says = 0.27, []
-    looks = zip((BLUE, ORANGE, SKY), ("", "//", ".."), strict=True)
-    for place, ((kind, cost), (colour, hatch)) in enumerate(zip(kinds.items(), looks, strict=True)):
-        whole = sum(cost(row) for row in rows)
-        shares = [100 * cost(row) / whole for row in rows]
-        where = [number + width * (place - 1) for number in range(len(rows))]
+    for place, (kind, (values, colour, hatch)) in enumerate(costs.items()):
+        shares = [100 * value / sum(values) for value in values]
+        where = [number + width * (place - 1) for number in range(len(stages))]
         look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
         axes.bar(where, shares, width=width, label=kind, **look)
         says.append(f"{kind}: {sum(shares[:cut]):.0f} % before the cut")
     axes.axvline(cut - 0.5, color=INK, linestyle="--", linewidth=2)
-    axes.set_xticks(range(len(rows)), [row["stage"] for row in rows], fontsize=SMALL)
+    axes.set_xticks(range(len(stages)), [stage["stage"] for stage in stages], fontsize=SMALL)
     axes.set_ylabel("share, %")
     axes.grid(axis="y")
     legend(figure, axes.containers)
     note = "Dashed: the cut at half the stages. Measured here on one CPU core, fastest of several."
-    figure.supxlabel(note, x=0.012, ha="left", fontsize=FOOT)
-    figure.alt = f"{title}. {'; '.join(says)}."
-    return figure
+    return finish(figure, (), f"{title}. {'; '.join(says)}.", (note,))

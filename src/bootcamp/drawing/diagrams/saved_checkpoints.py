@@ -1,19 +1,21 @@
-"""The pictures of notebook 07b: a save and what a kill leaves, pieces of a parameter, how often."""
+"""Lesson 07b: a save and what a kill leaves, pieces of a parameter, how often to save."""
 
 import math
+from statistics import median
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
+from bootcamp.drawing.charts import handles, log_axis
 from bootcamp.drawing.diagrams import box, canvas, label
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
     COLOURS,
-    INK,
+    GREY,
     LIGHT_BLUE,
     LIGHT_GREEN,
     LIGHT_RED,
+    MARKERS,
     ORANGE,
     PALE,
     SKY,
@@ -23,6 +25,7 @@ from bootcamp.drawing.palette import (
 from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
 
 LINES = [colour for colour in COLOURS[1:] if colour != SKY]
+BARS = (BLUE, ORANGE, BLACK)
 GOOD, TORN, NEW = LIGHT_GREEN, LIGHT_RED, LIGHT_BLUE
 
 
@@ -37,27 +40,15 @@ def two_ways_to_save() -> Figure:
         "the new one from the rename on. There is no moment with a torn file."
     )
     figure, axes = canvas("What a kill leaves, moment by moment", says, 3.9)
-    ways = (
-        (
-            21,
-            "straight to its place",
-            ((14, 16, "step 41"), (30, 40, "write the new state"), (70, 28, "step 42 ...")),
-            ((14, 16, "old one", GOOD), (30, 40, "TORN", TORN), (70, 28, "new one", NEW)),
-        ),
-        (
-            2,
-            "beside, sync, rename",
-            (
-                (14, 16, "step 41"),
-                (30, 33, "write beside it"),
-                (63, 11, "sync"),
-                (74, 6, "re-\nname"),
-                (80, 18, "step 42 ..."),
-            ),
-            ((14, 63, "old one", GOOD), (77, 21, "new one", NEW)),
-        ),
-    )
-    for y, name, does, leaves in ways:
+    straight = ((14, 16, "step 41"), (30, 40, "write the new state"), (70, 28, "step 42 ..."))
+    torn = ((14, 16, "old one", GOOD), (30, 40, "TORN", TORN), (70, 28, "new one", NEW))
+    beside = ((14, 16, "step 41"), (30, 33, "write beside it"), (63, 11, "sync"))
+    beside += ((74, 6, "re-\nname"), (80, 18, "step 42 ..."))
+    whole = ((14, 63, "old one", GOOD), (77, 21, "new one", NEW))
+    for y, name, does, leaves in (
+        (21, "straight to its place", straight, torn),
+        (2, "beside, sync, rename", beside, whole),
+    ):
         label(axes, 0, y + 15.6, name, at="left", bold=True, size=14)
         label(axes, 0, y + 10, "it does", at="left")
         label(axes, 0, y + 3, "a kill\nleaves", at="left")
@@ -111,17 +102,11 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
 
     attempts: runs in their order. A step that is there twice was trained again after a kill.
     """
-    figure, (upper, lower) = begin(
-        title, 6.4, nrows=2, sharex=True, gridspec_kw={"height_ratios": [3, 1.5]}
-    )
-    upper.plot(
-        range(len(baseline.losses)),
-        baseline.losses,
-        color=SKY,
-        linewidth=9,
-        alpha=0.55,
-        label=f"never stopped: {baseline.label}",
-    )
+    heights = {"height_ratios": [3, 1.5]}
+    figure, (upper, lower) = begin(title, 6.4, nrows=2, sharex=True, gridspec_kw=heights)
+    wide = {"color": SKY, "linewidth": 9, "alpha": 0.55}
+    never = f"never stopped: {baseline.label}"
+    upper.plot(range(len(baseline.losses)), baseline.losses, label=never, **wide)
     said = []
     lower.axhline(1e-5, color=VERMILLION, linewidth=2, linestyle="--")
     lower.text(0, 1.25e-5, "allowed: 1e-5", color=VERMILLION, fontsize=FOOT, va="bottom")
@@ -129,7 +114,7 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
         steps = [row["step"] for row in run.steps]
         if not steps:
             continue
-        look = {"color": LINES[number % len(LINES)], "marker": "osD^v*P"[number % 7]}
+        look = {"color": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
         upper.plot(steps, run.losses, linewidth=2, markersize=6, label=name, **look)
         apart = [abs(a - baseline.losses[s]) for s, a in zip(steps, run.losses, strict=True)]
         lower.plot(steps, [max(a, 1e-8) for a in apart], linewidth=0, markersize=6, **look)
@@ -160,15 +145,8 @@ def step_times(runs: dict, every: int) -> Figure:
     for number, (name, run) in enumerate(runs.items()):
         shift = (number - (len(runs) - 1) / 2) * width
         for row in run.steps[1:]:
-            bears = row["step"] % every == 0
-            axes.bar(
-                row["step"] + shift,
-                row["seconds"],
-                width,
-                color=(BLUE, ORANGE, BLACK)[number % 3],
-                hatch="//" if bears else None,
-                edgecolor="white",
-            )
+            look = {"color": BARS[number], "hatch": None if row["step"] % every else "//"}
+            axes.bar(row["step"] + shift, row["seconds"], width, edgecolor="white", **look)
         bearing, others = bearing_a_save(run, every)
         said.append(
             f"{name}: {listed([f'{s:.3f}' for s in bearing])} s in the steps after a save, "
@@ -178,12 +156,8 @@ def step_times(runs: dict, every: int) -> Figure:
     axes.set_ylabel("seconds")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(axis="y")
-    looks = [
-        Patch(facecolor=(BLUE, ORANGE, BLACK)[number % 3], label=name)
-        for number, name in enumerate(runs)
-    ]
-    hatched = Patch(facecolor="white", edgecolor=INK, hatch="//", label="a save before it")
-    legend(figure, [*looks, hatched])
+    looks = {name: (colour, "") for name, colour in zip(runs, BARS, strict=False)}
+    legend(figure, handles({**looks, "a save before it": ("white", "//")}))
     return finish(figure, list(runs.values()), "; ".join(said) + ".")
 
 
@@ -192,13 +166,6 @@ def bearing_a_save(run, every: int) -> tuple[list[float], list[float]]:
     later = run.steps[1:]
     bearing = [row["seconds"] for row in later if row["step"] % every == 0]
     return bearing, [row["seconds"] for row in later if row["step"] % every]
-
-
-def median(values: list[float]) -> float:
-    """The middle one of the values in order."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[-middle - 1]) / 2
 
 
 def lost_share(interval: float, save_seconds: float, between_failures: float) -> float:
@@ -228,24 +195,19 @@ def how_often(save_seconds: list[float], between_failures: float) -> Figure:
         shares = [100 * lost_share(each, save, between_failures) for each in intervals]
         shares = [share if share < 50 else math.nan for share in shares]
         lowest = 100 * lost_share(best, save, between_failures)
-        colour = (BLUE, VERMILLION, BLACK, ORANGE)[number % 4]
-        axes.plot([each / 60 for each in intervals], shares, color=colour, label=f"{save:g} s")
-        axes.plot(best / 60, lowest, marker="osD^"[number % 4], color=colour)
+        look = {"color": (BLUE, VERMILLION, BLACK, ORANGE)[number % 4]}
+        axes.plot([each / 60 for each in intervals], shares, label=f"a save of {save:g} s", **look)
+        axes.plot(best / 60, lowest, marker=MARKERS[number % 4], **look)
         said.append(f"a save of {save:g} s: every {best / 60:.1f} minutes, {lowest:.1f} % lost")
     axes.set_xscale("log")
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("")
-    axes.set_yticks([1, 2, 5, 10, 20, 50])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
+    log_axis(axes.yaxis, (1, 2, 5, 10, 20, 50))
     axes.set_xlabel("minutes between saves")
     axes.set_ylabel("% of the time lost")
-    axes.grid(True, which="both", color="#EEEEEE")
-    axes.text(0.99, 0.03, "marks: the best interval", transform=axes.transAxes, ha="right",
-              fontsize=FOOT, color=PALE)  # fmt: skip
-    lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
-    for line in lines:
-        line.set_label(f"a save of {line.get_label()}")
-    legend(figure, lines)
+    axes.grid(True, which="both", color=GREY)
+    corner = {"transform": axes.transAxes, "ha": "right", "fontsize": FOOT, "color": PALE}
+    axes.text(0.99, 0.03, "marks: the best interval", **corner)
+    legend(figure, axes.get_lines()[::2])
     notes = ("By the formula of Young (1974), drawn up to 50 %; nothing here is measured.",)
     return finish(figure, [], f"{title}. {'; '.join(said)}.", notes)

@@ -1,15 +1,16 @@
-"""The pictures of notebook 02's second half: number formats, fp16, activations over time."""
+"""Lesson 02: host and GPU, their speeds, number formats, fp16, activations over a step."""
 
 import math
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
+from bootcamp.drawing.charts import BOLD, bar, beside, handles, log_axis, rows
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
     GREEN,
+    GREY,
     INK,
     LIGHT_BLUE,
     LIGHT_GREEN,
@@ -19,7 +20,7 @@ from bootcamp.drawing.palette import (
     SKY,
     VERMILLION,
 )
-from bootcamp.drawing.style import FOOT, SMALL, begin, legend, styled
+from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 
 FATES = {  # of a gradient's elements in fp16: colour and hatch
     "zero": (VERMILLION, "xx"),
@@ -84,51 +85,38 @@ def queue() -> Figure:
 
 
 @styled
-def speeds(rows: list[dict], source: str) -> Figure:
+def speeds(devices: list[dict], source: str) -> Figure:
     """Arithmetic and memory bandwidth of several devices, both on logarithmic axes.
 
-    rows: dictionaries with `device`, `flops_per_second`, `bytes_per_second`, `measured` (a bool;
+    devices: dictionaries with `device`, `flops_per_second`, `bytes_per_second`, `measured` (a bool;
     published otherwise). source: where the published values are from.
     """
-    height = 2.4 + 0.6 * len(rows)
     title = "Arithmetic and memory bandwidth, device by device"
-    figure, axes = begin(title, height, ncols=2, sharey=True)
+    figure, panels = begin(title, 2.4 + 0.6 * len(devices), ncols=2, sharey=True)
     says = []
-    for axis, key, unit, scale in (
-        (axes[0], "flops_per_second", "TFLOP/s", 1e12),
-        (axes[1], "bytes_per_second", "GB/s", 1e9),
-    ):
-        values = [row[key] / scale for row in rows]
-        for place, (row, value) in enumerate(zip(rows, values, strict=True)):
-            marker, colour = ("s", BLUE) if row["measured"] else ("o", GREEN)
-            axis.plot(value, place, marker, color=colour, markersize=12)
-            axis.annotate(
-                f"{value:,.3g}" if value < 1000 else f"{value:,.0f}",
-                (value, place),
-                (11, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=SMALL,
-                fontweight="bold",
-            )
-            says.append(f"{row['device']} {value:,.3g} {unit}")
+    units = (("flops_per_second", "TFLOP/s", 1e12), ("bytes_per_second", "GB/s", 1e9))
+    for axes, (key, unit, scale) in zip(panels, units, strict=True):
+        values = [device[key] / scale for device in devices]
+        for row, (device, value) in enumerate(zip(devices, values, strict=True)):
+            marker, colour = ("s", BLUE) if device["measured"] else ("o", GREEN)
+            axes.plot(value, row, marker, color=colour, markersize=12)
+            words = f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+            beside(axes, value, row, words, right=11, fontsize=SMALL, **BOLD)
+            says.append(f"{device['device']} {value:,.3g} {unit}")
         lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-        axis.set_xscale("log")
-        axis.set_xlim(10.0**lowest / 2, 10.0**highest * 12)
-        axis.set_xticks([10.0**power for power in range(lowest, highest + 1, 2)])
-        axis.minorticks_off()
-        axis.set_xlabel(unit)
-        axis.grid()
-    axes[0].set_yticks(range(len(rows)), [row["device"] for row in rows])
-    axes[0].tick_params(axis="y", length=0)
-    axes[0].set_ylim(len(rows) - 0.4, -0.6)
+        powers = range(lowest, highest + 1, 2)
+        log_axis(axes.xaxis, [10.0**p for p in powers], [f"$10^{{{p}}}$" for p in powers])
+        axes.set_xlim(10.0**lowest / 2, 10.0**highest * 12)
+        axes.set_xlabel(unit)
+        axes.grid()
+    rows(panels[0], [device["device"] for device in devices])
+    measured = any(device["measured"] for device in devices)
     foot = (
-        f"Blue square: measured here. Green circle: published peak ({source}).\n"
-        "From one upright grid line to the next it is a hundred times."
+        f"{'Blue square: measured here. ' if measured else ''}Green circle: published peak "
+        f"({source}).",
+        "From one upright grid line to the next it is a hundred times.",
     )
-    figure.supxlabel(foot, x=0.012, ha="left", fontsize=11, linespacing=1.4)
-    figure.alt = f"{figure.get_suptitle()}. {'; '.join(says)}. {foot}".replace("\n", " ")
-    return figure
+    return finish(figure, (), f"{title}. {'; '.join(says)}. {' '.join(foot)}", foot)
 
 
 @styled
@@ -147,7 +135,7 @@ def number_formats(formats: dict[str, tuple[int, int]]) -> Figure:
     for row, (name, (exponent, fraction)) in enumerate(formats.items()):
         x, y = 15.0, 10 * height - 13 - 10 * row
         label(axes, 14, y + 3.5, name, at="right", bold=True)
-        parts = ((1, "#DDDDDD", ""), (exponent, ORANGE, f"{exponent}"), (fraction, SKY, fraction))
+        parts = ((1, GREY, ""), (exponent, ORANGE, f"{exponent}"), (fraction, SKY, fraction))
         for bits, colour, text in parts:
             box(axes, x, y, bits * width - 0.4, 7, f"{text}", colour=colour, bold=True)
             x += bits * width
@@ -164,36 +152,26 @@ def fp16_fates(shares: dict[str, list[dict]], exponents: list[int], origin: str)
     FATES}. exponents: the loss scales as powers of two. origin: what the foot says.
     """
     title = "A gradient times the loss scale, stored in fp16"
-    figure, axes = begin(title, 5.6, ncols=len(shares), sharey=True, squeeze=False)
+    figure, panels = begin(title, 5.6, ncols=len(shares), sharey=True, squeeze=False)
     says = []
-    for axis, (name, rows) in zip(axes[0], shares.items(), strict=True):
-        left = [0.0] * len(rows)
-        for fate, (colour, hatch) in FATES.items():
-            widths = [100 * row[fate] for row in rows]
-            look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
-            axis.barh(range(len(rows)), widths, left=left, height=0.8, **look)
-            left = [start + width for start, width in zip(left, widths, strict=True)]
-        axis.set_title(name, loc="left")
-        axis.set_xlabel("share of the elements, %")
-        axis.set_xlim(0, 100)
-        worst = max(range(len(rows)), key=lambda place, rows=rows: rows[place]["zero"])
+    for axes, (name, scales) in zip(panels[0], shares.items(), strict=True):
+        for row, share in enumerate(scales):
+            left = 0.0
+            for fate, look in FATES.items():
+                bar(axes, row, 100 * share[fate], look, left, height=0.8, edgecolor="white")
+                left += 100 * share[fate]
+        axes.set_title(name, loc="left")
+        axes.set_xlabel("share of the elements, %")
+        axes.set_xlim(0, 100)
+        worst = max(range(len(scales)), key=lambda row, scales=scales: scales[row]["zero"])
         says.append(
-            f"{name}: at a scale of 2^{exponents[worst]} {100 * rows[worst]['zero']:.0f} % become "
-            f"zero, at 2^{exponents[-1]} {100 * rows[-1]['infinite']:.0f} % infinite"
+            f"{name}: at a scale of 2^{exponents[worst]} {100 * scales[worst]['zero']:.0f} % "
+            f"become zero, at 2^{exponents[-1]} {100 * scales[-1]['infinite']:.0f} % infinite"
         )
-    axes[0][0].set_yticks(range(len(exponents)), [f"$2^{{{power}}}$" for power in exponents])
-    axes[0][0].set_ylabel("loss scale")
-    axes[0][0].invert_yaxis()
-    legend(
-        figure,
-        [
-            Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=fate)
-            for fate, (colour, hatch) in FATES.items()
-        ],
-    )
-    figure.supxlabel(origin, x=0.012, ha="left", fontsize=FOOT, linespacing=1.4)
-    figure.alt = f"{title}. {'; '.join(says)}. {origin}"
-    return figure
+    rows(panels[0][0], [f"$2^{{{power}}}$" for power in exponents])
+    panels[0][0].set_ylabel("loss scale")
+    legend(figure, handles(FATES))
+    return finish(figure, (), f"{title}. {'; '.join(says)}. {origin}", (origin,))
 
 
 @styled
@@ -203,23 +181,20 @@ def held_over_a_step(blocks: int, block_bytes: float, kept_bytes: float) -> Figu
     block_bytes: what a block keeps for its backward; kept_bytes: what it keeps if checkpointed.
     A block's forward takes one unit of time, its backward two.
     """
-    plain, checkpointed = (
-        held(blocks, block_bytes, block_bytes),
-        held(blocks, block_bytes, kept_bytes),
-    )
     title = "Activations that are held during one step (by formula)"
     figure, axes = begin(title, 4.6)
-    curves = (("all kept", plain, BLUE, "-"), ("inputs kept", checkpointed, GREEN, "--"))
-    says = []
-    for name, points, colour, line in curves:
-        times, sizes = zip(*points, strict=True)
+    highest, says = 0.0, []
+    curves = (("all kept", block_bytes, BLUE, "-"), ("inputs kept", kept_bytes, GREEN, "--"))
+    for name, kept, colour, line in curves:
+        times, sizes = zip(*held(blocks, block_bytes, kept), strict=True)
         megabytes = [size / 1e6 for size in sizes]
         axes.plot(times, megabytes, line, color=colour, label=name)
         says.append(f"{name}: at most {max(megabytes):.1f} MB, ended at {times[-1]:g}")
+        highest = max(highest, *megabytes)
     axes.axvline(blocks, color=INK, linestyle=":", linewidth=1.5)
-    axes.set_ylim(0, 1.22 * max(size for _, size in plain) / 1e6)
+    axes.set_ylim(0, 1.22 * highest)
     for x, text, at in ((-0.15, "forward ", "right"), (0.15, " backward", "left")):
-        axes.annotate(text, (blocks + x, 1.13 * max(size for _, size in plain) / 1e6), ha=at)
+        axes.annotate(text, (blocks + x, 1.13 * highest), ha=at)
     axes.set_xlabel("time (one unit: the forward of one block)")
     axes.set_ylabel("MB in the blocks")
     axes.grid(axis="y")

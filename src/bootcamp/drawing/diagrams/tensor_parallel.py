@@ -1,8 +1,8 @@
-"""The pictures of notebook 06c: split matrices, what lies between the blocks, a mesh, a ring."""
+"""Lesson 06c: split matrices, what is between the blocks, a mesh, ring attention."""
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
 from bootcamp.drawing.palette import (
     BLUE,
     INK,
@@ -30,22 +30,23 @@ def column_then_row() -> Figure:
     for rank, y in enumerate((25, 4)):
         tint = TINTS[rank]
         label(axes, 3.2, y + 6, f"rank {rank}", bold=True, size=14)
-        box(axes, 8, y + 1, 9, 10, "x\nwhole", colour="white")
+        for x, width, text, colour in (
+            (8, 9, "x\nwhole", "white"),
+            (39, 8, f"x A{rank}", tint),
+            (52, 8, "gelu", tint),
+            (77, 9, "part of\nthe sum", tint),
+            (92, 8, "y\nwhole", "white"),
+        ):
+            box(axes, x, y + 1, width, 10, text, colour=colour)
         box(axes, 21, y - 1, 13, 14, colour="white")
         box(axes, 21 + 6.5 * rank, y - 1, 6.5, 14, f"A{rank}", colour=tint, bold=True)
-        box(axes, 39, y + 1, 8, 10, f"x A{rank}", colour=tint)
-        box(axes, 52, y + 1, 8, 10, "gelu", colour=tint)
         box(axes, 64, y - 2, 9, 16, colour="white")
         box(axes, 64, y + 6 - 8 * rank, 9, 8, f"B{rank}", colour=tint, bold=True)
-        box(axes, 77, y + 1, 9, 10, "part of\nthe sum", colour=tint)
-        box(axes, 92, y + 1, 8, 10, "y\nwhole", colour="white")
         for left, right in ((17.2, 20.8), (34.2, 38.8), (47.2, 51.8), (60.2, 63.8), (73.2, 76.8)):
             arrow(axes, (left, y + 6), (right, y + 6))
     box(axes, 80, 18.2, 18, 5, "all-reduce: +", colour=LIGHT_GREEN, bold=True)
-    for start, end in (((82, 25.8), (83, 23.4)), ((82, 15.2), (83, 18))):
-        arrow(axes, start, end, colour=VERMILLION)
-    for start, end in (((95, 23.4), (96, 25.8)), ((95, 18), (96, 15.2))):
-        arrow(axes, start, end, colour=VERMILLION)
+    sums = (82, 25.8, 83, 23.4), (82, 15.2, 83, 18), (95, 23.4, 96, 25.8), (95, 18, 96, 15.2)
+    arrows(axes, *sums, colour=VERMILLION)
     label(axes, 27.5, 20.7, "columns of A")
     label(axes, 68.5, 20.7, "rows of B")
     label(axes, 47.5, 20.7, "nothing is sent here", ink=BLUE)
@@ -64,28 +65,22 @@ def between_blocks() -> Figure:
         "half of the text; and the same around the MLP."
     )
     figure, axes = canvas("One block on one of two ranks: what it has of the text", says, 4.0)
-    rows = (
+    for y, name, sequence in (
         (24, "tensor parallelism", False),
         (3, "with sequence parallelism", True),
-    )
-    for y, name, sequence in rows:
+    ):
         label(axes, 0, y + 14, name, at="left", bold=True)
-        x = 0.0
-        for inside in ("attention:\nsome heads", "MLP: some\ncolumns, rows"):
-            height = 4 if sequence else 9
-            box(axes, x, y, 9, height, "norm", colour=LIGHT_BLUE)
+        high = 4 if sequence else 9
+        for x, inside in ((0, "attention:\nsome heads"), (50, "MLP: some\ncolumns, rows")):
+            box(axes, x, y, 9, high, "norm", colour=LIGHT_BLUE)
             box(axes, x + 18.3, y, 14, 9, inside, colour=LIGHT_ORANGE)
+            box(axes, x + 42, y, 4.6, high, "+", colour=LIGHT_BLUE)
             if sequence:
                 _sends(axes, x + 13.7, y, "all-\ngather")
-                _sends(axes, x + 37.2, y, "reduce-\nscatter")
-                box(axes, x + 42, y, 4.6, height, "+", colour=LIGHT_BLUE)
             else:
                 arrow(axes, (x + 9.2, y + 4.5), (x + 18, y + 4.5))
-                _sends(axes, x + 37.2, y, "all-\nreduce")
-                box(axes, x + 42, y, 4.6, height, "+", colour=LIGHT_BLUE)
-            x += 50
-            if x == 50:
-                arrow(axes, (46.8, y + 2), (49.8, y + 2))
+            _sends(axes, x + 37.2, y, "reduce-\nscatter" if sequence else "all-\nreduce")
+        arrow(axes, (46.8, y + 2), (49.8, y + 2))
     label(axes, 0, 20.3, "height of a blue box: how much of the text", at="left", size=FOOT)
     label(axes, 56, 20.3, "+: the residual is added", at="left", size=FOOT)
     return figure
@@ -153,29 +148,30 @@ def ring(orders: dict[str, list[dict]]) -> Figure:
     title = "Whose keys each rank holds, and how much it computes"
     height = 0.62 * world + 1.5
     figure, axes = canvas(title, f"In units of one whole block: {says}", height)
-    top, wide = 10 * height, 50 / len(orders) + 21
+    top, cell = 10 * height, (50 / len(orders) + 11.5) / world
     for place, (name, ranks) in enumerate(orders.items()):
         left = 52 * place
         label(axes, left, top - 2, name, at="left", bold=True)
-        cell = (wide - 9.5) / world
         for step in range(world):
             label(axes, left + 8.5 + cell * (step + 0.5), top - 5.5, f"step {step}", size=FOOT)
         for rank in ranks:
             y = top - 12.5 - 6.2 * rank["rank"]
             label(axes, left + 3.5, y + 2.3, f"rank {rank['rank']}", bold=True)
-            for step, (owner, computed) in enumerate(
-                zip(rank["held"], rank["computed"], strict=True)
-            ):
-                x, room = left + 8.5 + cell * step, cell - 0.8
-                width = room * computed / most
-                box(axes, x, y, room, 5, colour="white", line="-" if computed else ":")
-                if computed:
-                    box(axes, x, y, width, 5, colour=TINTS[owner % len(TINTS)])
-                middle = x + (width or room) / 2
-                label(axes, middle, y + 2.5, f"{owner}", ink=INK if computed else PALE)
+            held = zip(rank["held"], rank["computed"], strict=True)
+            for step, (owner, computed) in enumerate(held):
+                _block(axes, left + 8.5 + cell * step, y, cell - 0.8, owner, computed / most)
         total = f"the slowest rank of each step, added up: {slowest(ranks) / most:.2f} boxes"
         label(axes, left, 1.5, total, at="left", size=FOOT)
     return figure
+
+
+def _block(axes, x: float, y: float, room: float, owner: int, share: float) -> None:
+    """A frame that is filled as far as the rank computed with this owner's keys."""
+    box(axes, x, y, room, 5, colour="white", line="-" if share else ":")
+    if share:
+        box(axes, x, y, share * room, 5, colour=TINTS[owner % len(TINTS)])
+    middle = x + room * (share or 1) / 2
+    label(axes, middle, y + 2.5, f"{owner}", ink=INK if share else PALE)
 
 
 def _shares(computed: list[int], most: int) -> str:
@@ -185,6 +181,6 @@ def _shares(computed: list[int], most: int) -> str:
 def slowest(ranks: list[dict]) -> int:
     """Entries of the score matrix that the busiest rank of each step computes, added up.
 
-    The ring goes on when all have done their step, so this is what the time goes by.
+    The ring goes on when all have done their step, so these determine the time.
     """
     return sum(max(step) for step in zip(*(rank["computed"] for rank in ranks), strict=True))
