@@ -19,7 +19,7 @@
 # The next cell starts to load PyTorch in the background.
 
 # %%
-from bootcamp import available, launch, warm_up
+from bootcamp import Options, available, launch, warm_up
 
 warm_up()
 
@@ -473,7 +473,7 @@ program = SRC / "snippets" / "save_for_ever.py"
 
 def kill_it(way):
     """What the file was after each kill."""
-    run = launch(program, 1, finishes=False, quiet=True, way=way, kills=KILLS)
+    run = launch(program, 1, quiet=True, way=way, kills=KILLS)
     return json.loads(run.output(0).splitlines()[-1])["found"]
 
 
@@ -534,7 +534,8 @@ for number in range(5):
     moment = (moments.randint(2, 7), moments.uniform(0, 0.06))
     thread = threading.Thread(target=kill_ranks, args=(folder, *moment, over))
     thread.start()
-    run = launch("fsdp", 2, run_dir=folder, raises=False, save_async=number % 2 == 1, **FLAGS)
+    here = {"options": Options(run_dir=folder), "raises": False}
+    run = launch("fsdp", 2, save_async=number % 2 == 1, **here, **FLAGS)
     over.set()
     thread.join()
     left = sorted(path.name for path in kept.glob("*step-*"))
