@@ -1,8 +1,9 @@
 """Figures: from records (`plots`) and from formulas and schedules (`diagrams`).
 
-`style` has the colours, the sizes of text, and the line below each figure that says where its
-numbers come from. A figure is a pure function of what it is given.
+`palette` has the colours, `charts` the parts that charts share, `style` the sizes of text and the
+line below each figure that names where its numbers come from. A figure is a pure function of its
+arguments.
 
-Read first: style, then plots.
+Read first: style, then charts and plots.
 May import: the top of the package, scripts, theory, records, any library.
 """

@@ -1,4 +1,4 @@
-"""What all widgets have in common: controls on top, under them a picture that follows.
+"""What all widgets have in common: controls on top, below them a picture that follows.
 
 A widget is a pure function `draw(**choices)` with thin controls: `follow(draw, n=slider(...))`. The
 picture is an ordinary output of the cell, so a reader without widgets sees the first choice, and a
@@ -13,46 +13,39 @@ from matplotlib.figure import Figure
 
 from bootcamp.drawing import style
 
+LABEL = {"style": {"description_width": "initial"}}  # as wide as its words
 
-def slider(label: str, value: int, least: int, most: int, step: int = 1):
-    """A slider of whole numbers."""
-    import ipywidgets
 
-    return ipywidgets.IntSlider(
-        value,
-        least,
-        most,
-        step,
-        description=label,
-        continuous_update=False,
-        style={"description_width": "initial"},
-    )
+def slider(label: str, value: int, least: int, most: int):
+    """A slider of integers."""
+    from ipywidgets import IntSlider
+
+    return IntSlider(value, least, most, description=label, continuous_update=False, **LABEL)
 
 
 def steps(label: str, value, options: list):
     """A slider over a list, such as of bucket sizes; an option may be (text, value)."""
-    import ipywidgets
+    from ipywidgets import SelectionSlider
 
-    return ipywidgets.SelectionSlider(
-        options=options,
-        value=value,
-        description=label,
-        continuous_update=False,
-        style={"description_width": "initial"},
-    )
+    look = {"description": label, "continuous_update": False, **LABEL}
+    return SelectionSlider(options=options, value=value, **look)
 
 
 def choice(label: str, options: list, value=None):
     """A drop-down list; an option may be (text, value)."""
-    import ipywidgets
+    from ipywidgets import Dropdown
 
     first = options[0][1] if isinstance(options[0], tuple) else options[0]
-    return ipywidgets.Dropdown(
-        options=options,
-        value=first if value is None else value,
-        description=label,
-        style={"description_width": "initial"},
-    )
+    value = first if value is None else value
+    return Dropdown(options=options, value=value, description=label, **LABEL)
+
+
+def several(label: str, options: list):
+    """A list of which several can be chosen: Ctrl and a click, or Shift and the arrow keys."""
+    from ipywidgets import SelectMultiple
+
+    layout = {"width": "98%"}
+    return SelectMultiple(options=options, rows=8, description=label, layout=layout, **LABEL)
 
 
 def shown(drawn) -> str:
@@ -65,18 +58,21 @@ def shown(drawn) -> str:
 def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
     """Show the controls and what draw(**their values) gives; draw again whenever one is moved.
 
-    draw: returns a Figure, HTML, or whatever has _repr_html_; a ValueError is shown as a sentence.
+    draw: returns a Figure, HTML, or anything with _repr_html_; a ValueError is shown as a sentence.
     react: called with the name of the moved control and all controls before the drawing, for
     controls that move each other. Returns the controls by name.
     """
     import ipywidgets
     from IPython.display import HTML, display
 
+    names = {control: name for name, control in controls.items()}
+
     def drawing() -> HTML:
         try:
             return HTML(shown(draw(**{name: control.value for name, control in controls.items()})))
         except ValueError as why:
-            return HTML(f"<p><b>Not possible:</b> {html.escape(str(why))}.</p>")
+            reason = html.escape(str(why).rstrip("."))
+            return HTML(f"<p><b>Not possible:</b> {reason}.</p>")
 
     display(ipywidgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"}))
     picture = display(drawing(), display_id=True)
@@ -90,7 +86,7 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
             moving = True
             try:
                 if react:
-                    react(_name(change["owner"], controls), controls)
+                    react(names[change["owner"]], controls)
             finally:
                 moving = False
             picture.update(drawing())
@@ -98,7 +94,3 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
     for control in controls.values():
         control.observe(moved, "value")
     return controls
-
-
-def _name(owner, controls: dict) -> str:
-    return next(name for name, control in controls.items() if control is owner)
