@@ -155,7 +155,7 @@ def test_first_notebook_runs_by_run_all(lab, page):
 CLASSROOM = {
     "slider": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
     "prediction": "from bootcamp import predict\n\n"
-    'guess = predict("How many?", unit="MB", answer=None)\nguess',
+    'guess = predict("how_many", "How many?", unit="MB", answer=None)\nguess',
     "exercise": "from bootcamp import exercise\n\n\ndef throughput(seconds, samples, warm_up):\n"
     '    return 1.0\n\n\nprint(exercise.check("throughput", throughput))',
     "run": 'from bootcamp import launch\n\nrun = launch("ddp", 2, steps=100_000, device="cpu")',
