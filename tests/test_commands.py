@@ -112,6 +112,19 @@ def test_what_is_typed_for_a_lesson_is_never_a_command(target, lesson, tmp_path)
     assert not list(tmp_path.rglob("x"))
 
 
+@pytest.mark.parametrize(
+    "arguments", [["reset.py"], ["reset.py", "--catch-up"], ["test.py", "--lesson"]]
+)
+def test_a_lesson_that_is_not_there_is_refused_in_one_sentence(arguments):
+    tool = ROOT / "tools" / arguments[0]
+    done = subprocess.run(
+        [sys.executable, tool, *arguments[1:], "04; touch x"], capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith("There is no lesson 04; touch x: give LESSON= one of 00, 01,")
+    assert done.stdout.count("\n") == 1
+
+
 def copy_of_what_make_compares(folder):
     """A folder in which the environment is newer than what it is made from."""
     for name in ("pyproject.toml", "constraints.txt"):

@@ -38,6 +38,7 @@ def static() -> dict[str, list[str]]:
         "lint": [sys.executable, "-m", "ruff", "check", "."],
         "format": [sys.executable, "-m", "ruff", "format", "--check", "."],
         "notebooks match their sources": [sys.executable, "tools/notebooks.py", "--check"],
+        "README's map": [sys.executable, "tools/lessons.py", "--check"],
     }
 
 
@@ -114,12 +115,17 @@ def main() -> int:
     parser.add_argument("--lesson", help="what a change to this lesson needs, such as 04")
     parser.add_argument("--check", action="store_true", help="only what needs no ranks")
     args, more = parser.parse_known_args()
+    try:
+        commands = parts(args.lesson, args.check, more)
+    except lessons.LessonError as error:
+        print(error)
+        return 2
     with tempfile.TemporaryDirectory(prefix="bootcamp-test-", ignore_cleanup_errors=True) as own:
         os.environ["TMPDIR"] = own
         cache = Path(own) / "runs"
         cache.mkdir()
         os.environ[run_cache.VARIABLE] = str(cache)
-        return run_all(parts(args.lesson, args.check, more), cache)
+        return run_all(commands, cache)
 
 
 def run_all(commands: dict[str, list[str]], cache: Path) -> int:
