@@ -150,8 +150,6 @@ WORDS_OF_LESSONS = {
         for name in (
             "drawing/plots/traffic.py",
             "drawing/style.py",
-            "scripts/reasons.py",
-            "classroom/errors.py",
         )
     ),
     *(SRC / "bootcamp" / "classroom" / "exercises").glob("*.py"),
