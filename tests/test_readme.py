@@ -52,7 +52,7 @@ def rooms() -> dict[str, list[str]]:
     """{room: the files that README.md's table of rooms names in it}."""
     table = text("README.md").partition("| Room |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([^`]+)`", row) for row in table.splitlines()[2:]]
-    return {row[0].strip("/"): row[1:] for row in rows}
+    return {row[0].strip("/"): [x for x in row[1:] if x.endswith((".py", "/"))] for row in rows}
 
 
 def targets() -> set[str]:
