@@ -274,7 +274,7 @@ def test_batch_norm_is_named_if_the_model_has_any(failed, layers):
     hints = failed(change)
     named = [f"The model has {layers} BatchNorm layers" in hints[row] for row in (LOSS, FINAL)]
     assert named == [bool(layers)] * 2
-    assert all((".eval() on these layers" in hints[row]) == bool(layers) for row in (LOSS, FINAL))
+    assert all((".eval() on each of them" in hints[row]) == bool(layers) for row in (LOSS, FINAL))
 
 
 def test_one_process_has_no_trouble_with_batch_norm(failed):

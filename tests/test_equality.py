@@ -153,6 +153,7 @@ def test_rejects_resnet_with_each_ranks_own_statistics():
     run = trained("ddp", 2, optimizer="sgd", **RESNET)
     proof = equality.compare(run, equality.baseline(optimizer="sgd", **RESNET))
     assert {row["compared"].split(" ")[0] for row in proof.failed} == {"largest", "final"}
+    assert all("The model has 53 BatchNorm layers" in row["hint"] for row in proof.failed)
 
 
 def test_options_of_ddp_that_change_no_gradient():

@@ -1,6 +1,7 @@
 """Files that several processes share lose nothing, and numbers are written one way."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -30,6 +31,27 @@ def test_two_processes_that_change_one_file_lose_nothing(tmp_path):
     both = [subprocess.Popen([*command, name]) for name in ("a", "b")]
     assert [process.wait(60) for process in both] == [0, 0]
     assert json.loads(path.read_text()) == {"a": 100, "b": 100, "all": 200}
+
+
+WRITES = """
+import sys
+from bootcamp.classroom import capstone, journal
+
+for number in range(30):
+    journal.note_prediction(f"{sys.argv[1]} {number}", True)
+    capstone._keep({"who": sys.argv[1], "plan": str(number)})
+"""
+
+
+def test_two_kernels_that_note_results_at_once_lose_none(tmp_path):
+    env = {"BOOTCAMP_LOGS": str(tmp_path / "logs"), "BOOTCAMP_WORK": str(tmp_path / "work")}
+    both = [
+        subprocess.Popen([sys.executable, "-c", WRITES, name], env=os.environ | env)
+        for name in ("a", "b")
+    ]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert len(read_json(tmp_path / "work" / "progress.json")["predictions"]) == 60
+    assert len(read_json(tmp_path / "logs" / "capstone.json")["entries"]) == 60
 
 
 def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.records import runs, summary, trace
-from bootcamp.train import memory_usage, models, process_end
+from bootcamp.train import memory_usage, models, process_end, record
 from bootcamp.train.fingerprint import fingerprint
 from bootcamp.train.sent_bytes import sent_bytes
 
@@ -133,6 +133,21 @@ def test_fingerprint_sees_a_single_number():
     with torch.no_grad():
         other.head.scores.weight[3, 5] += 1e-3
     assert fingerprint(model) != fingerprint(other)
+
+
+def test_learning_rates_and_batch_norms_are_noted_for_a_diagnosis(ddp):
+    for rank in ddp.ranks:
+        assert rank["learning_rates"] == [ddp.config["lr"]] * 8
+        assert rank["batch_norm_layers"] == 0
+
+
+def test_only_batch_norms_that_use_a_ranks_own_samples_are_counted():
+    model = torch.nn.Sequential(
+        torch.nn.BatchNorm1d(2), torch.nn.BatchNorm2d(2).eval(), torch.nn.SyncBatchNorm(2)
+    )
+    assert record.batch_norm_layers(model) == 1
+    model.eval()
+    assert record.batch_norm_layers(model) == 0
 
 
 def test_storages_are_counted_once():

@@ -207,6 +207,7 @@ def batch_norm(pair: Pair) -> str:
         return ""
     return (
         f" The model has {pair.batch_norms} BatchNorm layers, and each rank normalises by its own "
-        "samples: this is another training. On GPUs, SyncBatchNorm makes it the same. For a proof "
-        "on CPU ranks call .eval() on these layers after every model.train(), in both scripts."
+        "samples: this is another training. SyncBatchNorm makes it the same; torch's needs GPUs, "
+        "src/_train_ddp_sync_batchnorm.py has one for CPU ranks. Or freeze the layers for the "
+        "proof: .eval() on each of them after every model.train(), in both scripts."
     )

@@ -44,7 +44,8 @@ class Run:
         self.device = torch.device(context.device)
         self.tokens = models.tokens_per_sample(self.args)
         self.first_step, self.steps_done = context.first_step, 0
-        self.sample_ids, self._profiler = [], None
+        self.sample_ids, self.learning_rates, self._profiler = [], [], None
+        self._groups = getattr(optimizer, "param_groups", ())
         context.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
         steps = self.args.steps - self.first_step
         # a pipeline's first step also runs the stages to learn their shapes: watch its second
@@ -74,6 +75,7 @@ class Run:
     def begin_step(self, step: int) -> None:
         """As `step`, for a framework whose loop calls methods: the step begins here."""
         self._step = step
+        self.learning_rates += [float(group["lr"]) for group in self._groups[:1]]
         if self.args.trace_step == step:
             self._begin_trace()
         if self.steps_done == self._watched:
@@ -120,6 +122,7 @@ class Run:
             "script_world_size": self.script_world,
             "data_share": getattr(self.batches, "rank", self.rank),
             "stages": stages(self.model),
+            "batch_norm_layers": batch_norm_layers(self.model),
             "first_step": self.first_step,
             "device": str(self.device),
             "parameter_device": next(self.model.parameters()).device.type,
@@ -136,6 +139,7 @@ class Run:
             "fingerprint_initial": self.initial_fingerprint,
             "fingerprint_final": fingerprint(self.model, self.context.heartbeat.beat),
             "sample_ids": self.sample_ids,
+            "learning_rates": self.learning_rates,
         }
         summary.write_json(self.folder / "ranks" / f"{self.rank}.json", record)
         if self.rank == 0:
@@ -191,3 +195,9 @@ def stages(model: torch.nn.Module) -> list[str]:
     """The names of the model's stages that this rank holds, such as ["block2", "head"]."""
     names = (models.own_name(name) for name, _ in model.named_parameters())
     return sorted({name.partition(".")[0] for name in names})
+
+
+def batch_norm_layers(model: torch.nn.Module) -> int:
+    """How many layers normalise over this rank's samples alone; frozen and synchronised don't."""
+    kinds = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+    return sum(type(layer) in kinds and layer.training for layer in model.modules())
