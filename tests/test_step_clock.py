@@ -1,0 +1,166 @@
+"""A step's seconds and loss are written when they are there, and no step waits for them."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from bootcamp.paths import SRC
+from bootcamp.train import step_clock
+from bootcamp.train.step_clock import CpuClock, CudaClock, Result, StepLog
+
+
+HALF_A_SECOND = Result(lambda: 0.5)
+
+
+class Stream:
+    """A GPU's stream with a clock of its own, which reaches an event when the test says so."""
+
+    def __init__(self):
+        self.recorded, self.reached, self.waits = 0, 0, 0
+
+    def event(self, enable_timing=False):
+        return Event(self)
+
+
+class Event:
+    def __init__(self, stream):
+        self.stream, self.number = stream, None
+
+    def record(self):
+        self.stream.recorded += 1
+        self.number = self.stream.recorded
+
+    def query(self):
+        return self.stream.reached >= self.number
+
+    def synchronize(self):
+        self.stream.waits += not self.query()
+        self.stream.reached = max(self.stream.reached, self.number)
+
+    def elapsed_time(self, end):
+        assert end.query(), "torch raises for an event that has not come"
+        return 1000.0 * (end.number - self.number)
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_gpus_step_is_timed_by_events_and_nobody_waits_before_the_end(tmp_path):
+    stream = Stream()
+
+    def read(loss):
+        event = stream.event()
+        event.record()
+        return Result(loss.item, event)
+
+    clock, log = CudaClock(stream.event), StepLog(tmp_path / "steps.jsonl", read)
+    for step in range(4):
+        clock.begin()
+        log.step_ended({"step": step}, clock.end())
+        log.loss(torch.tensor(float(step)))
+        if step == 2:
+            stream.reached = 3  # the GPU has come to the loss of step 0, which is behind step 1
+    assert stream.waits == 0
+    assert rows(tmp_path / "steps.jsonl") == []
+    stream.reached = 5
+    clock.begin()
+    log.step_ended({"step": 4}, clock.end())
+    log.loss(torch.tensor(4.0))
+    assert [row["step"] for row in rows(tmp_path / "steps.jsonl")] == [0]
+    assert stream.waits == 0
+    log.flush()
+    written = rows(tmp_path / "steps.jsonl")
+    assert [row["loss"] for row in written] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert {row["seconds"] for row in written} == {1.0}
+
+
+class Handle:
+    """An asynchronous all-reduce."""
+
+    def __init__(self, loss, summed):
+        self.loss, self.summed, self.done = loss, summed, False
+
+    def wait(self):
+        self.loss.fill_(self.summed)
+        self.done = True
+
+    def is_completed(self):
+        return self.done
+
+
+def test_a_loss_is_read_once_it_is_reduced_which_is_after_the_next_step(tmp_path):
+    log, handles = StepLog(tmp_path / "steps.jsonl"), []
+    for step in range(3):
+        log.step_ended({"step": step}, HALF_A_SECOND)
+        loss = torch.tensor(1.0)
+        handles.append(Handle(loss, 10.0 + step))
+        log.loss(loss, handles[-1])
+        assert [handle.done for handle in handles] == [True] * step + [False]
+        assert [row["loss"] for row in rows(tmp_path / "steps.jsonl")] == [10.0, 11.0][:step]
+    log.flush()
+    assert [row["loss"] for row in rows(tmp_path / "steps.jsonl")] == [10.0, 11.0, 12.0]
+
+
+def test_a_function_may_wait_for_the_loss_too(tmp_path):
+    log, called = StepLog(tmp_path / "steps.jsonl"), []
+    log.step_ended({"step": 0}, HALF_A_SECOND)
+    log.loss(torch.tensor(2.0), lambda: called.append(1))
+    log.flush()
+    assert called == [1]
+
+
+def test_a_failed_step_leaves_those_before_it_and_waits_for_no_rank(tmp_path):
+    log = StepLog(tmp_path / "steps.jsonl")
+    log.step_ended({"step": 0}, HALF_A_SECOND)
+    log.loss(torch.tensor(1.0))
+    log.salvage()
+    assert [row["step"] for row in rows(tmp_path / "steps.jsonl")] == [0]
+    log.step_ended({"step": 1}, HALF_A_SECOND)
+    lost = Handle(torch.tensor(1.0), 2.0)
+    log.loss(lost.loss, lost)
+    log.salvage()
+    assert not lost.done
+    assert [row["step"] for row in rows(tmp_path / "steps.jsonl")] == [0]
+
+
+def test_a_forgotten_or_doubled_loss_gets_a_sentence(tmp_path):
+    log = StepLog(tmp_path / "steps.jsonl")
+    with pytest.raises(RuntimeError, match="once behind each"):
+        log.loss(torch.tensor(1.0))
+    log.step_ended({"step": 0}, HALF_A_SECOND)
+    with pytest.raises(RuntimeError, match="step 0 has no loss"):
+        log.step_ended({"step": 1}, HALF_A_SECOND)
+    log.loss(torch.tensor(1.0))
+    with pytest.raises(RuntimeError, match="once behind each"):
+        log.loss(torch.tensor(1.0))
+
+
+def test_the_cpus_clock_measures_the_block_alone():
+    clock = CpuClock()
+    clock.begin()
+    time.sleep(0.02)
+    result = clock.end()
+    time.sleep(0.05)
+    assert result.ready()
+    assert 0.02 <= result.get() < 0.05
+
+
+def test_a_rehearsal_has_no_losses():
+    assert step_clock.read_later(torch.empty((), device="meta")).get() is None
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("", 0), ("sys.exit(3)", 3), ("raise SystemExit('no')", 1), ("1 / 0", 1), ("sys.exit()", 0)],
+)
+def test_a_script_that_ends_after_finish_ends_with_its_own_exit_code(tmp_path, end, code):
+    text = (SRC / "_train_cpu.py").read_text() + f"\nimport sys\n{end}\n"
+    (tmp_path / "ends.py").write_text(text)
+    flags = ["--steps", "1", "--global-batch", "2", "--run-dir", str(tmp_path / "run")]
+    ended = subprocess.run([sys.executable, tmp_path / "ends.py", *flags], capture_output=True)
+    assert ended.returncode == code, ended.stderr
