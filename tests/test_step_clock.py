@@ -12,7 +12,6 @@ from bootcamp.paths import SRC
 from bootcamp.train import step_clock
 from bootcamp.train.step_clock import CpuClock, CudaClock, Result, StepLog
 
-
 HALF_A_SECOND = Result(lambda: 0.5)
 
 
