@@ -35,8 +35,8 @@ KINDS += ["accelerate", "lightning", "horovod"]
 @pytest.mark.parametrize("script", family.SCRIPTS.values(), ids=lambda s: s.name)
 def test_every_script_saves_and_begins_where_it_was_saved(script):
     text = script.path.read_text()
-    assert text.count("first = checkpoint.load(args, model, optimizer") == 1
-    assert text.count("checkpoint.save(args, ") == 1
+    assert text.count("first = checkpoint.load(context, model, optimizer") == 1
+    assert text.count("checkpoint.save(context, ") == 1
     assert text.count("range(first, args.steps)") == 1
 
 

@@ -35,7 +35,7 @@ def kept_bytes(keep):
 
 
 def test_keeping_only_inputs_changes_no_loss_and_keeps_what_the_formula_says():
-    run = trained("checkpoint", keep="inputs", **PROOF)
+    run = trained("activation_checkpointing", keep="inputs", **PROOF)
     base = equality.baseline(optimizer="adamw", **PROOF)
     assert run.losses == base.losses
     assert run.ranks[0]["fingerprint_final"] == base.ranks[0]["fingerprint_final"]
@@ -44,8 +44,8 @@ def test_keeping_only_inputs_changes_no_loss_and_keeps_what_the_formula_says():
 
 def test_keeping_matrix_products_lies_between():
     base = equality.baseline(optimizer="adamw", **PROOF)
-    run = trained("checkpoint", keep="products", **PROOF)
-    inputs = trained("checkpoint", keep="inputs", **PROOF)
+    run = trained("activation_checkpointing", keep="products", **PROOF)
+    inputs = trained("activation_checkpointing", keep="inputs", **PROOF)
     assert run.losses == base.losses
     assert run.ranks[0]["activation_bytes"] == pytest.approx(kept_bytes("products"), rel=0.05)
     sizes = [each.ranks[0]["activation_bytes"] for each in (inputs, run, base)]
@@ -54,7 +54,9 @@ def test_keeping_matrix_products_lies_between():
 
 @pytest.mark.parametrize("model", [name for name in models.NAMES if name != "resnet50"])
 def test_checkpointing_changes_no_loss_of_any_model(model):
-    run = trained("checkpoint", **({} if model == "gpt" else {"model": model}), **PROOF)
+    run = trained(
+        "activation_checkpointing", **({} if model == "gpt" else {"model": model}), **PROOF
+    )
     assert run.losses == equality.baseline(model=model, optimizer="adamw", **PROOF).losses
 
 

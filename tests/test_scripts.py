@@ -111,7 +111,7 @@ def test_differs_from_its_parent_by_a_few_lines(script):
 
 def test_budgets_are_those_of_the_course():
     assert family.SCRIPTS["gpu"].most_lines == 5
-    for name in ("dp", "amp", "checkpoint", "ddp", "horovod"):
+    for name in ("dp", "amp", "activation_checkpointing", "ddp", "horovod"):
         assert family.SCRIPTS[name].most_lines == 15, name
 
 

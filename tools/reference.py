@@ -55,7 +55,7 @@ RUNS = [
     Wanted("no_zero_grad", 1, "cpu", {}, {"optimizer.zero_grad()": ""}),
     Wanted("no_zero_grad_sgd", 1, "cpu", SGD, {"optimizer.zero_grad()": ""}),
     Wanted("accumulate", 1, "accumulate", {"steps": 10}),
-    Wanted("checkpoint", 1, "checkpoint", {"steps": 10}),
+    Wanted("activation_checkpointing", 1, "activation_checkpointing", {"steps": 10}),
     Wanted("dp_by_hand", 1, "dp_by_hand", {"replicas": 2, "trace_step": 10, **CPU}, phases=True),
     Wanted("ddp_by_hand", 2, "ddp_by_hand", {"trace_step": 10}),
     Wanted("ddp_summed", 2, "ddp_by_hand", {}, {"parameter.grad /= world": ""}),

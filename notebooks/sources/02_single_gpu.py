@@ -712,7 +712,7 @@ plots.show(single_device.held_over_a_step(layers, 4 * tokens * BLOCK, 4 * tokens
 # `--keep inputs` is the first way, `--keep products` the second.
 
 # %%
-script_diff("checkpoint")
+script_diff("activation_checkpointing")
 
 # %% [markdown]
 # The next cell takes your prediction of what is kept. Outside of the blocks nothing changes: the
@@ -734,8 +734,8 @@ guess_kept
 # %%
 longer = {**small, "steps": 20}
 all_kept = launch("gpu", **longer)
-inputs_kept = launch("checkpoint", keep="inputs", **longer)
-products_kept = launch("checkpoint", keep="products", **longer)
+inputs_kept = launch("activation_checkpointing", keep="inputs", **longer)
+products_kept = launch("activation_checkpointing", keep="products", **longer)
 guess_kept.score(inputs_kept.ranks[0]["activation_bytes"] / 1e6)
 
 # %% [markdown]
@@ -797,7 +797,7 @@ Table(rows, f"Measured here; predicted with the inputs kept: {4 / 3:.2f} times a
 # %%
 for run in (inputs_kept, products_kept):
     assert furthest(run, all_kept) == 0.0, "checkpointing changed a loss"
-for proof in check.prove("checkpoint", 1, **small):
+for proof in check.prove("activation_checkpointing", 1, **small):
     assert not proof.failed, "checkpointing trains something else"
 print("The losses differ by", furthest(inputs_kept, all_kept), "and the proof holds.")
 

@@ -64,7 +64,7 @@ SCRIPTS = {
         Script("cpu", launcher="python", own_device=True, cpu_only=True),
         Script("gpu", parent="cpu", most_lines=5, launcher="python"),
         Script("amp", parent="gpu", most_lines=15, launcher="python"),
-        Script("checkpoint", parent="gpu", most_lines=15, launcher="python"),
+        Script("activation_checkpointing", parent="gpu", most_lines=15, launcher="python"),
         Script("accumulate", parent="gpu", most_lines=15, launcher="python"),
         Script("dp", parent="gpu", most_lines=15, launcher="python", own_device=True),
         Script(

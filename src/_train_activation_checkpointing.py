@@ -1,4 +1,4 @@
-"""python src/_train_checkpoint.py --steps 20 --global-batch 32 --keep inputs
+"""python src/_train_activation_checkpointing.py --steps 20 --global-batch 32 --keep inputs
 
 Activation checkpointing: a block keeps its input only, or its matrix products only, and computes
 the rest again in the backward (Chen et al., arXiv:1604.06174).
