@@ -116,7 +116,7 @@ def what_fits() -> Figure:
 def _gpus_by_memory() -> dict[str, float]:
     """{names of the GPUs with this memory: GB}, of a GPU with two sizes the smaller.
 
-    Left out is what lies so near to a smaller one that their names would cover each other.
+    A size so near to a smaller one that their names would overlap is left out.
     """
     by_size = {}
     for gpu in _published("hardware"):

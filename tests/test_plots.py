@@ -18,6 +18,7 @@ from matplotlib.figure import Figure  # noqa: E402
 from bootcamp import machine  # noqa: E402
 from bootcamp.drawing import plots  # noqa: E402
 from bootcamp.drawing import style as frame  # noqa: E402
+from bootcamp.drawing.diagrams import ddp_overview  # noqa: E402
 from bootcamp.drawing.palette import KINDS  # noqa: E402
 from bootcamp.records.runs import Run, names  # noqa: E402
 
@@ -314,6 +315,16 @@ def test_no_speed_up_is_drawn_from_shared_cores(make):
     assert said in figure.alt
     with pytest.raises(ValueError, match="no run with one rank was given .only .* shared cores"):
         plots.scaling(make("ddp", 1, shared=True), make("ddp", 2, shared=True))
+
+
+def test_a_pair_on_shared_cores_is_left_out_of_speed_ups_by_batch(make):
+    pairs = [(make("cpu", 1, batch=b), make("ddp", 2, 180.0, batch=b)) for b in (32, 64)]
+    shared = (make("cpu", 1, batch=128), make("ddp", 2, 999.0, batch=128, shared=True))
+    figure = ddp_overview.speed_up_by_batch([*pairs, shared])
+    assert list(figure.axes[0].lines[0].get_xdata()) == [32, 64]
+    assert "Left out: 1 pair(s) of runs on shared cores." in foot(figure)
+    with pytest.raises(ValueError, match="no speed-up is drawn of runs that shared their cores"):
+        ddp_overview.speed_up_by_batch([shared])
 
 
 # loss_curves

@@ -5,14 +5,16 @@ The strong colours are those of Okabe and Ito, which colour-blind readers tell a
 alone: a hatch or a word goes with it.
 """
 
+from types import SimpleNamespace
+
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE, BLACK = "#0072B2", "#D55E00", "#CC79A7", "#000000"
 COLOURS = (BLUE, VERMILLION, GREEN, BLACK, PURPLE, ORANGE, SKY)  # of lines, in this order
 MARKERS = "osD^vPX"
 INK, PALE, GREY, PAPER = "#222222", "#8A8A8A", "#DDDDDD", "#F4F4F4"
-LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE, LIGHT_RED = "#D6ECFA", "#D3EFE5", "#FBEBCB", "#FFD9CC"
+LIGHT = SimpleNamespace(blue="#D6ECFA", green="#D3EFE5", orange="#FBEBCB", red="#FFD9CC")
 MINT, PINK = "#8FD1B8", "#E3B6CE"
-TINTS = (LIGHT_BLUE, LIGHT_ORANGE, LIGHT_GREEN, "#F3DCE9", "#FFF7C2", "#E3E3F7", "#FFE1D6")
+TINTS = (LIGHT.blue, LIGHT.orange, LIGHT.green, "#F3DCE9", "#FFF7C2", "#E3E3F7", "#FFE1D6")
 TINTS += ("#DDEEDD",)
 
 # What fills a rank's memory: colour and hatch of each kind.

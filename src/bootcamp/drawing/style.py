@@ -1,5 +1,5 @@
 """What all figures have in common: one style, a title, a foot that names the machine, a text
-alternative, and `show(figure)`. Which figures there are stands in plots.py.
+alternative, and `show(figure)`. The figures themselves are in plots and diagrams.
 
 Colours are those of Okabe and Ito, which colour-blind readers tell apart (jfly.uni-koeln.de/color);
 no colour carries a meaning alone.

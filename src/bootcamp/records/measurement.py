@@ -73,5 +73,5 @@ class Measurement:
         if self.in_reference:
             how = f"recorded run {self.folder.name}{self._other_corpus}"
         if self.shared_cores:
-            how += f", on {SHARED}"
+            how += f" on {SHARED}"
         return f"{device}, {cores}, torch {self.config['versions']['torch']}; {how}"

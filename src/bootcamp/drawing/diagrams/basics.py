@@ -3,18 +3,7 @@
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.palette import (
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_ORANGE,
-    MINT,
-    ORANGE,
-    PALE,
-    PAPER,
-    PINK,
-    SKY,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import LIGHT, MINT, ORANGE, PALE, PAPER, PINK, SKY, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.scripts import diff, family
 
@@ -28,12 +17,12 @@ def run_path() -> Figure:
         "logs. The notebook reads the records and makes tables, plots and proofs of them."
     )
     figure, axes = canvas("How a run goes", says, 4.1)
-    box(axes, 0, 22, 22, 12, 'a cell\nlaunch("ddp", ranks=2)', colour=LIGHT_BLUE)
+    box(axes, 0, 22, 22, 12, 'a cell\nlaunch("ddp", ranks=2)', colour=LIGHT.blue)
     box(axes, 31, 22, 20, 12, "supervisor\nstarts, watches,\nends the ranks")
     for rank, y in enumerate((30, 17)):
-        box(axes, 63, y, 13, 8, f"rank {rank}\none process", colour=LIGHT_GREEN)
-    box(axes, 85, 21, 14, 14, "logs/<run>/\nthe record", colour=LIGHT_ORANGE)
-    box(axes, 31, 2, 20, 9, "table, plot,\nproof", colour=LIGHT_BLUE)
+        box(axes, 63, y, 13, 8, f"rank {rank}\none process", colour=LIGHT.green)
+    box(axes, 85, 21, 14, 14, "logs/<run>/\nthe record", colour=LIGHT.orange)
+    box(axes, 31, 2, 20, 9, "table, plot,\nproof", colour=LIGHT.blue)
     arrow(axes, (22.5, 28), (30.5, 28), "asks")
     for y in (33, 22):
         arrow(axes, (51.5, 28), (62.5, y))
@@ -69,7 +58,7 @@ def family_tree() -> Figure:
             x = 50 + (position - (len(generation) - 1) / 2) * step
             y = 10 * height - 7.5 - 14.5 * depth
             places[script.name] = (x, y)
-            box(axes, x - width / 2, y, width, 7, script.path.name, colour=LIGHT_BLUE, bold=True)
+            box(axes, x - width / 2, y, width, 7, script.path.name, colour=LIGHT.blue, bold=True)
             if script.parent:
                 above, above_y = places[script.parent]
                 arrow(axes, (above, above_y - 0.4), (x, y + 7.4))
@@ -107,10 +96,10 @@ def training_step() -> Figure:
     optimizer = "optimizer\noptimizer.step()"
     parts = (
         (1, 14, "batch\ninputs, targets", PAPER, ""),
-        (21, 17, forward, LIGHT_BLUE, "keeps\nactivations"),
-        (44, 12, "loss\none number", LIGHT_BLUE, ""),
-        (61, 16, backward, LIGHT_ORANGE, "uses activations up,\nadds to the gradients"),
-        (82, 16, optimizer, LIGHT_GREEN, "keeps its state,\nchanges parameters"),
+        (21, 17, forward, LIGHT.blue, "keeps\nactivations"),
+        (44, 12, "loss\none number", LIGHT.blue, ""),
+        (61, 16, backward, LIGHT.orange, "uses activations up,\nadds to the gradients"),
+        (82, 16, optimizer, LIGHT.green, "keeps its state,\nchanges parameters"),
     )
     for (x, width, text, colour, keeps), after in zip(parts, [*parts[1:], None], strict=True):
         box(axes, x, 16, width, 10, text, colour=colour)

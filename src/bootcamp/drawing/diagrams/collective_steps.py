@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from bootcamp.drawing.diagrams import canvas, label
-from bootcamp.drawing.palette import BLUE, INK, LIGHT_ORANGE, MINT, PALE, PAPER, VERMILLION
+from bootcamp.drawing.palette import BLUE, INK, LIGHT, MINT, PALE, PAPER, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.theory import collectives
 from bootcamp.theory.collectives import Send, Simulation
 
-COMPLETE, PARTIAL, OWN, NOTHING = MINT, LIGHT_ORANGE, "white", PAPER
+COMPLETE, PARTIAL, OWN, NOTHING = MINT, LIGHT.orange, "white", PAPER
 NAMES = {"ring": "a ring", "tree": "a tree", "pairwise": "pairs"}
 REDUCING = ("all-reduce", "reduce-scatter")
 LEFT, RIGHT = 12.0, 98.0  # of the columns
@@ -82,11 +82,11 @@ def _phase(run: Simulation, step: int) -> str:
     """What this step is there for, in words."""
     if step == 0:
         return {
-            "broadcast": "Only rank 0 has the tensor; all shall have it.",
-            "all-reduce": "Each rank has a tensor of its own; all shall have the sum of all.",
-            "reduce-scatter": "Each rank has a tensor of its own; rank k shall have chunk k of "
+            "broadcast": "Only rank 0 has the tensor; every rank is to get it.",
+            "all-reduce": "Each rank has its own tensor; every rank is to get the sum of all.",
+            "reduce-scatter": "Each rank has its own tensor; rank k is to get chunk k of "
             "their sum.",
-            "all-gather": "Rank k has chunk k; all shall have all chunks.",
+            "all-gather": "Rank k has chunk k; every rank is to get all chunks.",
             "all-to-all": "Each rank has a chunk for every rank, itself included.",
         }[run.collective]
     done = " All is done." if step == len(run.steps) else ""
@@ -255,7 +255,7 @@ def _equals(words: str, value: float) -> str:
 
 
 def _says(run: Simulation, step: int) -> str:
-    """The whole picture in words."""
+    """The picture in words."""
     parts = [_phase(run, step)]
     if step:
         sends = [

@@ -4,19 +4,7 @@ from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, rows, stacked
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
-from bootcamp.drawing.palette import (
-    BLUE,
-    GREY,
-    INK,
-    KINDS,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_ORANGE,
-    ORANGE,
-    PALE,
-    SKY,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLUE, GREY, INK, KINDS, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records import trace
 from bootcamp.records.runs import Run, names
@@ -57,16 +45,16 @@ def five_phases() -> Figure:
     label(axes, 88, 40, "5 reduce", bold=True)
     label(axes, 76, 40, "(backward)")
     for x, width, above_text, below_text, colour in (
-        (12, 12, "the batch", "its half", LIGHT_ORANGE),
-        (26, 12, "the model", "a replica", LIGHT_BLUE),
+        (12, 12, "the batch", "its half", LIGHT.orange),
+        (26, 12, "the model", "a replica", LIGHT.blue),
         (40, 14, "thread 0:\nits half", "thread 1:\nits half", SKY),
-        (56, 13, "all outputs,\nthe loss", "its outputs", LIGHT_ORANGE),
-        (71, 10, "gradients", "gradients", LIGHT_GREEN),
+        (56, 13, "all outputs,\nthe loss", "its outputs", LIGHT.orange),
+        (71, 10, "gradients", "gradients", LIGHT.green),
     ):
         size = 11 if x == 71 else SMALL
         box(axes, x, upper, width, 9, above_text, colour=colour, size=size)
         box(axes, x, lower, width, 9, below_text, colour=colour, size=size)
-    box(axes, 83, upper, 16, 9, "sum,\noptimizer", colour=LIGHT_GREEN)
+    box(axes, 83, upper, 16, 9, "sum,\noptimizer", colour=LIGHT.green)
     down, up = (upper - 0.4, lower + 9.4), (lower + 9.4, upper - 0.4)
     for x, (start, end) in ((18, down), (32, down), (62.5, up)):
         arrow(axes, (x, start), (x, end), colour=VERMILLION)

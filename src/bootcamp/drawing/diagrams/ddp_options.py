@@ -7,16 +7,7 @@ from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import WHITE, above, bar, log_axis, rows
 from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
-from bootcamp.drawing.palette import (
-    BLACK,
-    BLUE,
-    GREEN,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_ORANGE,
-    PALE,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLACK, BLUE, GREEN, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records import trace
 from bootcamp.records.runs import Run
@@ -35,10 +26,10 @@ def way_of_a_bucket() -> Figure:
     )
     figure, axes = canvas("The way of a gradient through DDP, on one rank", says, 3.6)
     stations = (
-        (0, 15, "gradients,\none by one", LIGHT_BLUE),
-        (24, 15, "a bucket:\nmany gradients\nside by side", LIGHT_ORANGE),
-        (50, 19, "communication hook\nfp16, bf16,\nPowerSGD …", LIGHT_GREEN),
-        (80, 19, "all-reduce\nwith the\nother ranks", LIGHT_ORANGE),
+        (0, 15, "gradients,\none by one", LIGHT.blue),
+        (24, 15, "a bucket:\nmany gradients\nside by side", LIGHT.orange),
+        (50, 19, "communication hook\nfp16, bf16,\nPowerSGD …", LIGHT.green),
+        (80, 19, "all-reduce\nwith the\nother ranks", LIGHT.orange),
     )
     for x, width, text, colour in stations:
         box(axes, x, 13, width, 11, text, colour=colour)
@@ -132,7 +123,7 @@ def averages() -> Figure:
             for side in (1, -1) if every > 1 else (0,):
                 axes.plot(x, [y, y + 4.8 * side], color=BLUE, linewidth=2.5)
             axes.plot([x[1]] * 2, [y - 5.2, y + 5.2], color=VERMILLION, linewidth=3)
-    label(axes, 33, 21.7, "both ranks' parameters lie on one line", at="left", ink=BLUE)
+    label(axes, 33, 21.7, "both ranks' parameters are the same line", at="left", ink=BLUE)
     label(axes, 40, 15.6, "rank 0", ink=BLUE)
     label(axes, 40, 5.4, "rank 1", ink=BLUE)
     for step in range(9):
@@ -154,7 +145,7 @@ def attempts(run: Run, saved_every: int) -> Figure:
     for place, attempt in enumerate(numbers):
         steps = [row["step"] for row in written if row["attempt"] == attempt]
         for step in steps:
-            look = (LIGHT_ORANGE, "//") if step in seen else (LIGHT_BLUE, "")
+            look = (LIGHT.orange, "//") if step in seen else (LIGHT.blue, "")
             bar(axes, place, 1, look, step, height=0.55)
             behind = WHITE if step in seen else None
             axes.text(step + 0.5, place, str(step), ha="center", va="center", bbox=behind)
@@ -190,11 +181,11 @@ def two_hosts(gpus: int = 4) -> Figure:
         label(axes, x0 + wide / 2, 35.6, f"host {host}", bold=True)
         for gpu in range(gpus):
             x = x0 + gap + gpu * (width + gap)
-            box(axes, x, 22, width, 7, f"GPU {gpu + gpus * host}", colour=LIGHT_BLUE, size=11)
+            box(axes, x, 22, width, 7, f"GPU {gpu + gpus * host}", colour=LIGHT.blue, size=11)
             if gpu:
                 arrow(axes, (x - gap - 0.2, 25.5), (x + 0.2, 25.5), colour=VERMILLION)
         label(axes, x0 + wide / 2, 31, "NVLink", size=11)
-        box(axes, x0 + gap, 9, wide - 2 * gap, 5, "network cards", colour=LIGHT_ORANGE, size=11)
+        box(axes, x0 + gap, 9, wide - 2 * gap, 5, "network cards", colour=LIGHT.orange, size=11)
     wide = gpus * (width + gap) + gap
     first, last = gap + width / 2, wide - gap - width / 2
     left, right = wide - gap + 0.3, 56 + gap - 0.3  # the network between the cards
@@ -218,7 +209,7 @@ def ring_and_tree(ranks: int = 7) -> Figure:
     figure, axes = canvas(f"{ranks} ranks in a ring, and in a tree", says, 3.4)
     for rank in range(ranks):
         x = 6.2 * rank
-        box(axes, x, 15, 4, 5, str(rank), colour=LIGHT_BLUE)
+        box(axes, x, 15, 4, 5, str(rank), colour=LIGHT.blue)
         if rank:
             arrow(axes, (x - 2.4, 17.5), (x + 0.2, 17.5), colour=VERMILLION)
     end = 6.2 * (ranks - 1) + 2
@@ -231,7 +222,7 @@ def ring_and_tree(ranks: int = 7) -> Figure:
             above_x, above_level = places[_above(rank)]
             end_of = (above_x, 21 - 8 * above_level - 0.2)
             arrow(axes, (x, y + 4.2), end_of, colour=VERMILLION, style="<->")
-        box(axes, x - 2, y, 4, 4, str(rank), colour=LIGHT_BLUE)
+        box(axes, x - 2, y, 4, 4, str(rank), colour=LIGHT.blue)
     for x, name, steps in (
         (end / 2, "ring", f"{ranks - 1} steps to add up, {ranks - 1} to pass on"),
         (77, "tree", f"{levels} levels up, {levels} down"),

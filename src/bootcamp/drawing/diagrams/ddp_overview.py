@@ -7,18 +7,7 @@ from matplotlib.figure import Figure
 from bootcamp.drawing.charts import BOLD, above, log_axis
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
 from bootcamp.drawing.diagrams.ring_strip import strip
-from bootcamp.drawing.palette import (
-    BLUE,
-    COLOURS,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_ORANGE,
-    MARKERS,
-    PALE,
-    PAPER,
-    SKY,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLUE, COLOURS, LIGHT, MARKERS, PALE, PAPER, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records.runs import Run
 from bootcamp.theory import collectives
@@ -34,10 +23,10 @@ def who_holds_what() -> Figure:
     )
     figure, axes = canvas("One step on two ranks: what each of them holds", says, 3.7)
     parts = (
-        (12, 16, "share of the\nglobal batch", LIGHT_ORANGE, "different"),
-        (32, 14, "the whole\nmodel", LIGHT_BLUE, "equal"),
-        (50, 13, "own\ngradients", LIGHT_ORANGE, "different"),
-        (84, 15, "own optimizer,\nown state", LIGHT_BLUE, "equal"),
+        (12, 16, "share of the\nglobal batch", LIGHT.orange, "different"),
+        (32, 14, "the whole\nmodel", LIGHT.blue, "equal"),
+        (50, 13, "own\ngradients", LIGHT.orange, "different"),
+        (84, 15, "own optimizer,\nown state", LIGHT.blue, "equal"),
     )
     for rank, (y, middle) in enumerate(((26, 20.5), (3, 15.5))):
         label(axes, 5, y + 4.5, f"rank {rank}", bold=True, size=14)
@@ -47,7 +36,7 @@ def who_holds_what() -> Figure:
             arrow(axes, (start, y + 4.5), (end, y + 4.5))
         arrow(axes, (57, y if rank == 0 else y + 9), (65.3, middle), colour=VERMILLION)
         arrow(axes, (81.8, middle), (90, y if rank == 0 else y + 9), colour=VERMILLION)
-    box(axes, 66, 12.5, 15.5, 11, "all-reduce:\nmean of the\ngradients", colour=LIGHT_GREEN)
+    box(axes, 66, 12.5, 15.5, 11, "all-reduce:\nmean of the\ngradients", colour=LIGHT.green)
     for x, width, _, _, compared in parts:
         label(axes, x + width / 2 + (x == 84) * 3, 18, compared, bold=True)
     return figure
@@ -79,13 +68,13 @@ def _lanes(axes, y: float, name: str, reduces: list[tuple], optimizer: float) ->
     label(axes, 0, y + 8, name, at="left", bold=True)
     label(axes, 0, y + 3, "computes", at="left")
     label(axes, 0, y - 4, "communicates", at="left")
-    box(axes, 16, y, 13, 6, "forward", colour=LIGHT_BLUE, size=11)
+    box(axes, 16, y, 13, 6, "forward", colour=LIGHT.blue, size=11)
     parts = ((30, 9.5, "backward:\nlast layers"), (40, 10.5, "middle layers"))
     for x, width, text in (*parts, (51, 10.5, "first layers")):
         box(axes, x, y, width, 6, text, colour=SKY, size=9.5)
     for x, width, text in reduces:
-        box(axes, x, y - 6.7, width, 5.5, text, colour=LIGHT_ORANGE, size=11)
-    box(axes, optimizer, y, 9, 6, "optimizer", colour=LIGHT_GREEN, size=10)
+        box(axes, x, y - 6.7, width, 5.5, text, colour=LIGHT.orange, size=11)
+    box(axes, optimizer, y, 9, 6, "optimizer", colour=LIGHT.green, size=10)
 
 
 @styled
@@ -111,7 +100,7 @@ def ring(ranks: int = 3) -> Figure:
 
 def _piece(summed: frozenset, ranks: int) -> tuple[str, str]:
     """Whose contributions a piece holds, and its colour: green when all are in it."""
-    colour = LIGHT_GREEN if len(summed) == ranks else LIGHT_ORANGE if len(summed) > 1 else "white"
+    colour = LIGHT.green if len(summed) == ranks else LIGHT.orange if len(summed) > 1 else "white"
     return "+".join(map(str, sorted(summed))), colour
 
 

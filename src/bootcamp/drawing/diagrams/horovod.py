@@ -10,14 +10,7 @@ from matplotlib.figure import Figure
 from bootcamp.drawing.charts import handles, rows
 from bootcamp.drawing.diagrams import arrow, box, canvas, label
 from bootcamp.drawing.diagrams.ring_strip import strip
-from bootcamp.drawing.palette import (
-    GREY,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_ORANGE,
-    PALE,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import GREY, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
@@ -40,9 +33,9 @@ def inside() -> Figure:
     figure, axes = canvas("Inside Horovod: who talks to whom in one cycle", says, 4.9)
     for rank, y in enumerate((34, 3)):
         label(axes, 3.5, y + 5, f"rank {rank}", bold=True, size=14)
-        box(axes, 9, y, 21, 10, "script: backward,\nthen optimizer.step()", colour=LIGHT_BLUE)
-        box(axes, 43, y, 21, 10, "background thread:\nnames that are ready", colour=LIGHT_ORANGE)
-        box(axes, 78, y, 22, 10, "fusion buffer:\nthese gradients", colour=LIGHT_GREEN)
+        box(axes, 9, y, 21, 10, "script: backward,\nthen optimizer.step()", colour=LIGHT.blue)
+        box(axes, 43, y, 21, 10, "background thread:\nnames that are ready", colour=LIGHT.orange)
+        box(axes, 78, y, 22, 10, "fusion buffer:\nthese gradients", colour=LIGHT.green)
         between = ((30.3, 42.7, "gradients", "means"), (64.3, 77.7, "copied in", "copied out"))
         for left, right, there, back in between:
             arrow(axes, (left, y + 6.7), (right, y + 6.7), there, above=1.6)
@@ -82,7 +75,7 @@ def _pieces(record: dict, moment: int) -> list[tuple[str, str]]:
     own, numbers, pieces = record["held"][0], iter(record["total"]), []
     for piece, first in zip(record["held"][moment], own, strict=True):
         total = [next(numbers) for _ in piece]
-        colour = LIGHT_GREEN if piece == total else "white" if piece == first else LIGHT_ORANGE
+        colour = LIGHT.green if piece == total else "white" if piece == first else LIGHT.orange
         pieces.append(("   ".join(map(str, piece)), colour))
     return pieces
 

@@ -4,17 +4,7 @@ from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import beside, handles, marker_line, rows, run_bar, shared_note
 from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
-from bootcamp.drawing.palette import (
-    BLACK,
-    BLUE,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_ORANGE,
-    ORANGE,
-    PAPER,
-    SKY,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLACK, BLUE, LIGHT, ORANGE, PAPER, SKY, VERMILLION
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 from bootcamp.theory import sharding
@@ -34,7 +24,7 @@ def two_hosts(link: str) -> Figure:
     box(axes, 0, 0, 100, 44, colour="white", line="--")
     label(axes, 50, 41, "this machine: one kernel, its cores, its memory", size=FOOT)
     for host, x in enumerate((3, 62)):
-        box(axes, x, 3, 35, 34.5, colour=LIGHT_BLUE if host == 0 else LIGHT_GREEN)
+        box(axes, x, 3, 35, 34.5, colour=LIGHT.blue if host == 0 else LIGHT.green)
         label(axes, x + 17.5, 34.2, f"host{host}: a network namespace", bold=True)
         for place in range(2):
             left = x + 2.5 + 17 * place
@@ -42,7 +32,7 @@ def two_hosts(link: str) -> Figure:
             arrow(axes, (left + 6.5, 21.8), (left + 6.5, 17.2), style="<->")
         box(axes, x + 2.5, 11.5, 30, 5.5, "lo: the loopback, fast", colour="white")
         near = x + 21 if host == 0 else x + 2.5
-        box(axes, near, 4.2, 11.5, 5.5, "eth0", colour=LIGHT_ORANGE, bold=True)
+        box(axes, near, 4.2, 11.5, 5.5, "eth0", colour=LIGHT.orange, bold=True)
         label(axes, x + 11 if host == 0 else x + 25, 7, f"filter: {link}", ink=VERMILLION)
     box(axes, 44.5, 4.2, 11, 5.5, "switch", colour=PAPER)
     arrows(axes, (35.7, 7, 44.3, 7), (55.7, 7, 64.3, 7), style="<->", colour=VERMILLION)
@@ -74,7 +64,7 @@ def rings() -> Figure:
     for x, title in ((0, "DDP, FSDP: one ring"), (54, "HSDP: a mesh, 2 rows of 2")):
         label(axes, x, 44, title, at="left", bold=True)
         for host, y in enumerate((29, 10)):
-            tint = LIGHT_BLUE if host == 0 else LIGHT_GREEN
+            tint = LIGHT.blue if host == 0 else LIGHT.green
             box(axes, x, y, 46, 11, line="--", colour="white")
             label(axes, x + 1, y + 5.5, f"host\n{host}", at="left", size=FOOT)
             for place in range(2):

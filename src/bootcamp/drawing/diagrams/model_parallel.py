@@ -12,8 +12,7 @@ from bootcamp.drawing.palette import (
     BLUE,
     COLOURS,
     INK,
-    LIGHT_BLUE,
-    LIGHT_ORANGE,
+    LIGHT,
     MARKERS,
     ORANGE,
     PALE,
@@ -23,7 +22,7 @@ from bootcamp.drawing.palette import (
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
-FIRST, SECOND = LIGHT_BLUE, LIGHT_ORANGE  # the two devices
+FIRST, SECOND = LIGHT.blue, LIGHT.orange  # the two devices
 
 ACTIONS = {  # as pipeline_stages.record_actions names them
     "F": ("forward", SKY, ""),

@@ -11,7 +11,7 @@ from bootcamp.drawing.palette import (
     GREEN,
     GREY,
     INK,
-    LIGHT_BLUE,
+    LIGHT,
     MINT,
     ORANGE,
     PALE,
@@ -44,7 +44,7 @@ def cut_model() -> Figure:
     for rank in range(4):
         x = 9 + 22 * rank
         text = f"rank {rank}: stage {rank}\nits parameters,\nits optimizer state"
-        box(axes, x, 7, 16, 11, text, colour=LIGHT_BLUE, size=11)
+        box(axes, x, 7, 16, 11, text, colour=LIGHT.blue, size=11)
         if rank < 3:
             arrow(axes, (x + 16.2, 15), (x + 21.8, 15), colour=BLUE)
             arrow(axes, (x + 21.8, 10), (x + 16.2, 10), colour=VERMILLION)

@@ -7,16 +7,7 @@ model of the costs.
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import EDGE, WHITE, handles, margin, rows
-from bootcamp.drawing.palette import (
-    BLACK,
-    BLUE,
-    INK,
-    LIGHT_BLUE,
-    ORANGE,
-    PALE,
-    SKY,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLACK, BLUE, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.theory import ddp, model_shapes
 from bootcamp.units import time
@@ -37,7 +28,7 @@ SIZES = (0.05, 0.2, 1, 2, 5, 10, None, 25, 50, 100, 200, ONE)  # MiB; None: DDP'
 CAPS = {{None: "default", ONE: "all"}.get(cap, f"{cap}"): cap for cap in SIZES}
 DEFAULT = "default"
 LOOKS = {
-    "forward": (LIGHT_BLUE, ""),
+    "forward": (LIGHT.blue, ""),
     "backward, layer by layer": (SKY, ""),
     "all-reduce beside the backward": (ORANGE, ""),
     "all-reduce that is waited for": (VERMILLION, "//"),

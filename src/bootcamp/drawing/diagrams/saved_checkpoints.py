@@ -12,9 +12,7 @@ from bootcamp.drawing.palette import (
     BLUE,
     COLOURS,
     GREY,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_RED,
+    LIGHT,
     MARKERS,
     ORANGE,
     PALE,
@@ -26,7 +24,7 @@ from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
 
 LINES = [colour for colour in COLOURS[1:] if colour != SKY]
 BARS = (BLUE, ORANGE, BLACK)
-GOOD, TORN, NEW = LIGHT_GREEN, LIGHT_RED, LIGHT_BLUE
+GOOD, TORN, NEW = LIGHT.green, LIGHT.red, LIGHT.blue
 
 
 @styled

@@ -12,8 +12,7 @@ from bootcamp.drawing.palette import (
     GREEN,
     GREY,
     INK,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
+    LIGHT,
     MINT,
     ORANGE,
     PALE,
@@ -32,46 +31,46 @@ FATES = {  # of a gradient's elements in fp16: colour and hatch
 
 @styled
 def host_and_device() -> Figure:
-    """What lies in the host's memory and in the GPU's, and what goes over the bus between them."""
+    """What is in the host's memory and in the GPU's, and what crosses the bus between them."""
     says = (
         "The host, with CPU and main memory, runs the Python script and reads the data. The "
         "device, with its own memory, holds parameters, gradients, optimizer state and "
         "activations. The model is copied to it once. In every step the batch is copied from host "
-        "to device, kernels are ordered, and the loss comes back."
+        "to device, kernels are launched, and the loss comes back."
     )
     figure, axes = canvas("Two memories, and a bus between them", says, 3.8)
     box(axes, 1, 3, 33, 33)
     box(axes, 66, 3, 33, 33)
     label(axes, 17.5, 32.5, "host: CPU and main memory", bold=True, size=13)
     label(axes, 82.5, 32.5, "device: GPU and its memory", bold=True, size=13)
-    box(axes, 4, 17, 27, 11, "the Python script\nand the record", colour=LIGHT_BLUE)
-    box(axes, 4, 5.5, 27, 8, "the data", colour=LIGHT_BLUE)
+    box(axes, 4, 17, 27, 11, "the Python script\nand the record", colour=LIGHT.blue)
+    box(axes, 4, 5.5, 27, 8, "the data", colour=LIGHT.blue)
     for y, text in ((23.5, "parameters"), (17.5, "gradients"), (11.5, "optimizer state")):
-        box(axes, 69, y, 27, 5, text, colour=LIGHT_GREEN)
-    box(axes, 69, 5.5, 27, 5, "activations", colour=LIGHT_GREEN)
+        box(axes, 69, y, 27, 5, text, colour=LIGHT.green)
+    box(axes, 69, 5.5, 27, 5, "activations", colour=LIGHT.green)
     arrow(axes, (35, 29), (65, 29), "once: the model")
     arrow(axes, (35, 21.5), (65, 21.5), "each step: the batch")
-    arrow(axes, (35, 14), (65, 14), "each step: orders (kernels)")
+    arrow(axes, (35, 14), (65, 14), "each step: kernel launches")
     arrow(axes, (65, 6.5), (35, 6.5), "each step: the loss", colour=VERMILLION)
     return figure
 
 
 @styled
 def queue() -> Figure:
-    """Why a clock on the CPU tells little about a GPU: it orders now, the GPU computes later."""
+    """Why a clock on the CPU tells little about a GPU: it launches now, the GPU computes later."""
     says = (
-        "On the upper lane the CPU orders four kernels one after another, each in a short time, "
-        "and then waits. On the lower lane the GPU computes them, each longer than its order took. "
-        "A clock that is read after the last order stops too early. loss.item() waits for the GPU."
+        "In the upper lane the CPU launches four kernels, one quickly after another, "
+        "and then waits. On the lower lane the GPU computes them, each longer than its launch took. "
+        "A clock that is read after the last launch stops too early. loss.item() waits for the GPU."
     )
-    figure, axes = canvas("The CPU orders, the GPU computes later (not to scale)", says, 3.6)
+    figure, axes = canvas("The CPU launches, the GPU computes later (not to scale)", says, 3.6)
     label(axes, 6, 25, "CPU", bold=True, size=14)
     label(axes, 6, 12, "GPU", bold=True, size=14)
     for number in range(4):
-        order, kernel = 13 + 8 * number, 17 + 16 * number
-        box(axes, order, 21.5, 7.4, 7, f"order\n{number + 1}", colour=LIGHT_BLUE, size=11)
-        box(axes, kernel, 8.5, 15.4, 7, f"kernel {number + 1}", colour=LIGHT_GREEN)
-        arrow(axes, (order + 3.7, 21), (kernel + 2, 16), colour=PALE)
+        launch, kernel = 13 + 8 * number, 17 + 16 * number
+        box(axes, launch, 21.5, 7.4, 7, f"launch\n{number + 1}", colour=LIGHT.blue, size=11)
+        box(axes, kernel, 8.5, 15.4, 7, f"kernel {number + 1}", colour=LIGHT.green)
+        arrow(axes, (launch + 3.7, 21), (kernel + 2, 16), colour=PALE)
     box(axes, 45.5, 21.5, 36, 7, "loss.item() waits", colour="white", line="--")
     for x, text, colour in (
         (45, "clock read here:\nmuch too early", VERMILLION),

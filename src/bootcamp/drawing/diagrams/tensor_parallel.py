@@ -3,16 +3,7 @@
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
-from bootcamp.drawing.palette import (
-    BLUE,
-    INK,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_ORANGE,
-    PALE,
-    TINTS,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLUE, INK, LIGHT, PALE, TINTS, VERMILLION
 from bootcamp.drawing.style import FOOT, styled
 
 
@@ -44,7 +35,7 @@ def column_then_row() -> Figure:
         box(axes, 64, y + 6 - 8 * rank, 9, 8, f"B{rank}", colour=tint, bold=True)
         for left, right in ((17.2, 20.8), (34.2, 38.8), (47.2, 51.8), (60.2, 63.8), (73.2, 76.8)):
             arrow(axes, (left, y + 6), (right, y + 6))
-    box(axes, 80, 18.2, 18, 5, "all-reduce: +", colour=LIGHT_GREEN, bold=True)
+    box(axes, 80, 18.2, 18, 5, "all-reduce: +", colour=LIGHT.green, bold=True)
     sums = (82, 25.8, 83, 23.4), (82, 15.2, 83, 18), (95, 23.4, 96, 25.8), (95, 18, 96, 15.2)
     arrows(axes, *sums, colour=VERMILLION)
     label(axes, 27.5, 20.7, "columns of A")
@@ -72,9 +63,9 @@ def between_blocks() -> Figure:
         label(axes, 0, y + 14, name, at="left", bold=True)
         high = 4 if sequence else 9
         for x, inside in ((0, "attention:\nsome heads"), (50, "MLP: some\ncolumns, rows")):
-            box(axes, x, y, 9, high, "norm", colour=LIGHT_BLUE)
-            box(axes, x + 18.3, y, 14, 9, inside, colour=LIGHT_ORANGE)
-            box(axes, x + 42, y, 4.6, high, "+", colour=LIGHT_BLUE)
+            box(axes, x, y, 9, high, "norm", colour=LIGHT.blue)
+            box(axes, x + 18.3, y, 14, 9, inside, colour=LIGHT.orange)
+            box(axes, x + 42, y, 4.6, high, "+", colour=LIGHT.blue)
             if sequence:
                 _sends(axes, x + 13.7, y, "all-\ngather")
             else:

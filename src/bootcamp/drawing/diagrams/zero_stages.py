@@ -9,22 +9,11 @@ from matplotlib.lines import Line2D
 
 from bootcamp.drawing.charts import bar, handles, marker_line, rows, stacked
 from bootcamp.drawing.diagrams import box, canvas, label
-from bootcamp.drawing.palette import (
-    BLACK,
-    BLUE,
-    GREY,
-    KINDS,
-    LIGHT_BLUE,
-    LIGHT_GREEN,
-    LIGHT_ORANGE,
-    PALE,
-    SKY,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLACK, BLUE, GREY, KINDS, LIGHT, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
-TINTS = {"parameters": LIGHT_BLUE, "gradients": LIGHT_ORANGE, "optimizer": LIGHT_GREEN}
+TINTS = {"parameters": LIGHT.blue, "gradients": LIGHT.orange, "optimizer": LIGHT.green}
 SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}  # the stage
 ADDED = ("nothing (DDP)", "optimizer state", "gradients too", "parameters too")
 PHASES = {"all-gather": (SKY, ""), "whole": (GREY, ""), "reduce-scatter": (VERMILLION, "//")}

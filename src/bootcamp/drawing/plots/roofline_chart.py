@@ -72,7 +72,7 @@ def _draw_roof(axes, measured) -> None:
     axes.grid()
 
 
-# Where a label may stand from its point, in typographic points, the nearest first.
+# Where a label can be, seen from its point, in typographic points, the nearest first.
 LABEL_PLACES = [(11, 0), (-11, 0), (0, -19), (0, 19)] + [
     (side * across, above * up)
     for across, up in ((11, 16), (20, 34), (30, 52), (45, 75), (60, 100))
@@ -83,7 +83,7 @@ LABEL_PLACES = [(11, 0), (-11, 0), (0, -19), (0, 19)] + [
 
 def _label_points(figure, axes, measured, labels: dict[str, dict]) -> None:
     """Each label beside its point, where it covers no other label, no point and not the roof."""
-    figure.draw_without_rendering()  # from here on it is known where everything lies
+    figure.draw_without_rendering()  # from here on every position is known
     points = [(row["intensity"], row["achieved_flops_per_second"]) for row in labels.values()]
     taken = [_around(axes, point, 11) for point in points]
     low, high = (math.log(limit) for limit in axes.get_xlim())
@@ -95,7 +95,7 @@ def _label_points(figure, axes, measured, labels: dict[str, dict]) -> None:
 
 
 def _name_roof(axes, measured, along: list[float], taken: list[Bbox]) -> None:
-    """Name the two parts of the roof, each above its line where no point lies."""
+    """Name the two parts of the roof, each above its line where there is no point."""
     flat = [x for x in along if x > measured.ridge][::-1]
     slanted = [x for x in along if x < measured.ridge]
     memory = f"memory:\n{size(measured.bandwidth_bytes_per_second)}/s"
@@ -111,7 +111,7 @@ def _name_roof(axes, measured, along: list[float], taken: list[Bbox]) -> None:
 
 
 def _is_free(axes, box: Bbox, taken: list[Bbox]) -> bool:
-    """Whether a box lies within the axes and over nothing else."""
+    """Whether a box is within the axes and covers nothing else."""
     frame = axes.bbox
     inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 <= box.y1 <= frame.y1
     return inside and not any(box.overlaps(other) for other in taken)
