@@ -59,9 +59,9 @@ def host_and_device() -> Figure:
 def queue() -> Figure:
     """Why a clock on the CPU tells little about a GPU: it launches now, the GPU computes later."""
     says = (
-        "In the upper lane the CPU launches four kernels, one quickly after another, "
-        "and then waits. On the lower lane the GPU computes them, each longer than its launch took. "
-        "A clock that is read after the last launch stops too early. loss.item() waits for the GPU."
+        "In the upper lane the CPU launches four kernels, one quickly after another, and then "
+        "waits. In the lower lane the GPU computes them, each longer than its launch took. A clock "
+        "read after the last launch stops too early. loss.item() waits for the GPU."
     )
     figure, axes = canvas("The CPU launches, the GPU computes later (not to scale)", says, 3.6)
     label(axes, 6, 25, "CPU", bold=True, size=14)
