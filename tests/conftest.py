@@ -5,6 +5,7 @@ and a notebook's cells, run in one worker; `alone` marks files that watch how lo
 which tools/test.py runs after the others.
 """
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -54,23 +55,24 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_collection_modifyitems(config, items):
-    """One worker for each file: fixtures of a module, and the kernel of a notebook, are shared."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        if config.getoption("without_ranks") and item.get_closest_marker("slow"):
+class EveryItem:
+    """Hooks for the cells of notebooks too: those of a conftest.py see the items below it alone."""
+
+    @staticmethod
+    def pytest_itemcollected(item):
+        if item.config.getoption("without_ranks") and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip("slow: make test runs it"))
 
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item):
-    """While a cell of a notebook runs, and its kernel starts, launches may be answered."""
-    if item.path.suffix == ".ipynb":
-        with trained.shared():
+    @staticmethod
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(item):
+        """Launches of a notebook may be answered: its kernel starts with its first cell."""
+        with trained.shared() if item.path.suffix == ".ipynb" else contextlib.nullcontext():
             yield
-    else:
-        yield
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(EveryItem)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,7 @@ from bootcamp.launcher import run_cache, simulated_hosts
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
-TWO_WORKERS = ["-n", "2", "--dist", "loadgroup"]
+TWO_WORKERS = ["-n", "2", "--dist", "loadfile"]
 SLOWEST = ["--durations=25", "--durations-min=3"]
 ALONE = ["faults", "launch", "live", "browser"]
 ALONE = [f"tests/test_{name}.py" for name in ALONE]
