@@ -5,10 +5,10 @@ import argparse
 import pytest
 import torch
 
-from bootcamp.classroom import exercise
+from bootcamp.classroom import errors, exercise
 from bootcamp.classroom.exercises import bring
 from bootcamp.experiments import equality
-from bootcamp.launcher.launch import launch, run_command
+from bootcamp.launcher.launch import Options, launch, run_command
 from bootcamp.train import external
 
 FOLDER = bring.FOLDER
@@ -36,6 +36,44 @@ def test_dropout_draws_other_numbers_on_every_rank():
     assert any("loss" in what for what in failed)
     with pytest.raises(ValueError, match=r"dropout is 0.1 here and 0.0"):
         equality.compare(runs[0], bring.one_process())
+
+
+USUAL = FOLDER / "usual_kind.py"
+FREEZE = """        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+"""
+
+
+def usual(ranks, tmp_path, changes=None, **how):
+    """Launch the script of the usual kind, or a variant of it."""
+    text = USUAL.read_text()
+    for old, new in (changes or {}).items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = tmp_path / "usual_kind.py"
+    path.write_text(text)
+    return launch(path, ranks, quiet=True, device="cpu", **how)
+
+
+def test_batchnorm_frozen_in_each_epoch_trains_the_same_on_ranks(tmp_path):
+    """And the model that rank 0 saved is one for a process without ranks."""
+    alone, together = usual(1, tmp_path), usual(2, tmp_path)
+    assert not equality.same_training(together, alone).failed
+    for run in (alone, together):
+        best = torch.load(run.folder / "best.pt")
+        assert "1.running_mean" in best
+        assert not [name for name in best if name.startswith("module.")]
+    unfrozen = usual(2, tmp_path, {FREEZE: "        pass\n"})
+    assert equality.compare(unfrozen, alone).failed, "the freeze is what makes them equal"
+
+
+def test_a_validation_through_the_wrapper_on_rank_0_ends_the_run(tmp_path):
+    """What the script avoids, and what the index of errors says to it."""
+    wrapped = {"model(valid[0])": "ranks(valid[0])"}
+    run = usual(2, tmp_path, wrapped, raises=False, options=Options(hang_seconds=5))
+    assert run.status == "failed"
+    told = errors.find(f"{run.summary['error']['message']}\n{run.summary['error']['traceback']}")
+    assert told.name == "peer_is_gone"
 
 
 MISTAKES = {

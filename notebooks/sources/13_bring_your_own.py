@@ -217,13 +217,23 @@ broken
 # | In the script | Why it differs | What to do |
 # |---|---|---|
 # | dropout, augmentation | other random numbers | off for the proof, `seed + rank` after it |
-# | batch norm | statistics of a share | freeze it for the proof, or `SyncBatchNorm` |
+# | batch norm | statistics of a share | freeze it for the proof; on GPUs, `SyncBatchNorm` |
 # | loss is a sum | averaged gradients are N times too small | take the mean |
 # | padded tokens | ranks have different numbers of them | weigh by the tokens of all ranks |
 # | gradient clipping | the norm must be that of all shards | `clip_grad_norm_` knows FSDP2's |
 # | learning rate by epoch | fewer steps if the batch grows | keep the global batch for the proof |
 # | metrics on one rank | a share's metric, not the batch's | all-reduce them |
 # | saving, printing | N times to the same place | rank 0 only |
+#
+# Three of these in code: the next cell shows a script of the usual kind. `model.train()` undoes a
+# freeze, so BatchNorm is frozen again in each epoch. The validation on rank 0 calls `model` rather
+# than the wrapper, whose forward would wait for the other ranks (lesson 12). And `best.pt` is
+# written by one rank, from `model`: so no name in it begins with `module.`.
+
+# %%
+from IPython.display import Code
+
+Code(BRING / "usual_kind.py", language="python")
 
 # %% [markdown]
 # ## Exercise
