@@ -28,7 +28,7 @@ run = launch("ddp", 2, device="cpu", steps=2, global_batch=4, size="tiny", quiet
 print(run.folder)
 print(variant("ddp", "broken", {"optimizer.zero_grad()": ""}))
 exercise.start("data_parallel")
-predict("How many ranks?", answer=2).score(2)
+predict("ranks", "How many ranks?", answer=2).score(2)
 """
 
 

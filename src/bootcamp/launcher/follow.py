@@ -4,7 +4,6 @@ Standard library only.
 """
 
 import contextlib
-import json
 import queue
 import signal
 import threading
@@ -15,6 +14,7 @@ from bootcamp.launcher.connection import SUPERVISOR_DIED, connect
 from bootcamp.launcher.run_errors import Interrupted, from_record
 from bootcamp.records import summary
 from bootcamp.records.runs import Run
+from bootcamp.records.steps import Steps
 
 POLL_SECONDS = 0.1
 
@@ -59,47 +59,25 @@ def _conclude(folder: Path, kind: str, message: str) -> None:
         return
     status = "interrupted" if kind == "interrupted" else "failed"
     error = summary.failure(None, kind, message)
-    steps = summary.measures(summary.read_steps(folder))
+    steps = summary.measures_of(folder)
     with contextlib.suppress(OSError):
         summary.write(folder, status, **steps, error=error)
 
 
 def _wait(events: queue.SimpleQueue, folder: Path, show) -> dict:
     """Show rows of steps.jsonl as they come until the run's last event."""
-    reader = _Tail(folder / "steps.jsonl")
+    steps = Steps(folder)
     while True:
         try:
             event = events.get(timeout=POLL_SECONDS)
         except queue.Empty:
             event = None
-        for row in reader.rows():
+        for row in steps.new():
             show.step(row)
         if event and event["event"] == "waiting":  # it is worth a line that stays, also if quiet
             print(event["message"], flush=True)
         if event and event["event"] == "ended":
             return event
-
-
-class _Tail:
-    """New complete lines of a growing file of JSON lines."""
-
-    def __init__(self, path: Path):
-        self.path, self.position = path, 0
-
-    def rows(self) -> list[dict]:
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self.position)
-                text = file.read()
-        except OSError:
-            return []
-        complete = text[: text.rfind(b"\n") + 1]
-        self.position += len(complete)
-        rows = []
-        for line in complete.splitlines():
-            with contextlib.suppress(ValueError):  # torn by a full disk
-                rows.append(json.loads(line))
-        return rows
 
 
 @contextlib.contextmanager

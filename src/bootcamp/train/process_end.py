@@ -28,7 +28,7 @@ def report_exceptions(run_dir: Path) -> None:
         summary.write(
             run_dir,
             status_of(error),
-            **summary.measures(summary.read_steps(run_dir)),
+            **summary.measures_of(run_dir),
             error={
                 "rank": environment.rank(),
                 "message": f"{kind.__name__}: {error}",

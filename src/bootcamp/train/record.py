@@ -147,7 +147,7 @@ class Run:
         process_end.leave_without_freeing()
 
     def _write_summary(self, record: dict) -> None:
-        measures = summary.measures(summary.read_steps(self.folder))
+        measures = summary.measures_of(self.folder)
         samples = measures["samples_per_second"]["median"]
         flops = models.flops_per_sample(self.args)
         summary.write(
