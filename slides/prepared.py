@@ -4,8 +4,6 @@ Each function gathers what one of the lessons' drawing functions asks for, from 
 published values or by formula, and returns its Figure. Nothing is drawn here.
 """
 
-import csv
-
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.diagrams import (
@@ -19,9 +17,8 @@ from bootcamp.drawing.diagrams import (
     zero_stages,
 )
 from bootcamp.drawing.style import origins
-from bootcamp.paths import SRC
 from bootcamp.records.runs import names
-from bootcamp.theory import model_shapes, pipeline_schedules, sharding
+from bootcamp.theory import model_shapes, pipeline_schedules, published, sharding
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 NAMES = {
@@ -42,14 +39,9 @@ HSDP_LESSON = {  # records of the lesson: how theory calls them
 }
 
 
-def _published(name: str) -> list[dict]:
-    with open(SRC / "bootcamp" / "theory" / "published" / f"{name}.csv") as file:
-        return list(csv.DictReader(file))
-
-
 def gpu_speeds() -> Figure:
     """Published arithmetic and memory bandwidth of some GPUs."""
-    gpus = _published("hardware")
+    gpus = published.table("hardware")
     rows = [
         {
             "device": gpu["gpu"],
@@ -89,7 +81,7 @@ def devices_of_data_parallel(run) -> Figure:
 
 def horovod_published() -> Figure:
     """Scaling efficiency that Horovod's authors published."""
-    return horovod.published_scaling(_published("horovod"))
+    return horovod.published_scaling(published.table("horovod"))
 
 
 def horovod_timeline(run) -> Figure:
@@ -119,7 +111,7 @@ def _gpus_by_memory() -> dict[str, float]:
     A size so near to a smaller one that their names would overlap is left out.
     """
     by_size = {}
-    for gpu in _published("hardware"):
+    for gpu in published.table("hardware"):
         gigabytes = float(gpu["memory"].replace("/", "-").split("-")[0].split()[0])
         by_size.setdefault(gigabytes, []).append(gpu["gpu"].split()[0])
     kept, last = {}, 0.0
@@ -184,7 +176,7 @@ def sharded(*runs) -> Figure:
 
 def zero_published() -> Figure:
     """The ZeRO paper's example for each stage, beside the formula."""
-    rows = _published("zero_figure1")
+    rows = published.table("zero_figure1")
     computed = {}
     for row in rows:
         size, ranks, stage = (int(row[key]) for key in ("parameters", "ranks", "stage"))

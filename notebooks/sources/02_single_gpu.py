@@ -85,12 +85,10 @@ core
 # the axes count in powers of ten.
 
 # %%
-import csv
-
 from bootcamp import paths
+from bootcamp.theory.published import table as published_table
 
-with open(paths.SRC / "bootcamp" / "theory" / "published" / "hardware.csv") as file:
-    published = list(csv.DictReader(file))
+published = published_table("hardware")
 rows = [("one core here", core_flops, core_bandwidth, True)]
 for gpu in published:
     flops, bandwidth = float(gpu["peak_bf16_or_fp16_tflops"]), float(gpu["hbm_tb_s"])

@@ -381,10 +381,9 @@ print(f"with DDP on 4 ranks: {gigabytes / 4:.1f} GB on each.")
 # model on other devices, so only ratios can be compared.
 
 # %%
-import csv
+from bootcamp.theory.published import table as published_table
 
-with open(SRC / "bootcamp" / "theory" / "published" / "hf_dp_vs_ddp.csv") as file:
-    published = list(csv.DictReader(file))
+published = published_table("hf_dp_vs_ddp")
 rows = [("threads on CPU cores", in_threads.samples_per_second, "measured here")]
 rows.append(("DDP on CPU ranks", ranks.samples_per_second, "measured here"))
 for row in published:

@@ -491,10 +491,9 @@ plots.show(plots.loss_curves(base_sgd, right, wrong))
 # A few cores tell nothing about many servers. The next cell shows what Horovod's authors published.
 
 # %%
-import csv
+from bootcamp.theory.published import table as published_table
 
-with open(SRC / "bootcamp" / "theory" / "published" / "horovod.csv") as file:
-    published = list(csv.DictReader(file))
+published = published_table("horovod")
 plots.show(diagrams.published_scaling(published))
 
 # %% [markdown]

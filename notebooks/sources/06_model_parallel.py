@@ -85,13 +85,11 @@ for size in ("small", "medium", "large", "xl"):
 # curves?
 
 # %%
-import csv
-
 from bootcamp import paths, plots
 from bootcamp.drawing.diagrams import model_parallel as diagrams
+from bootcamp.theory.published import table as published_table
 
-with open(paths.SRC / "bootcamp" / "theory" / "published" / "hardware.csv") as file:
-    gpus = list(csv.DictReader(file))
+gpus = published_table("hardware")
 memory = {}
 for gpu in gpus:  # "16/32 GB" and "180-192 GB": the first number
     memory[gpu["gpu"]] = float(gpu["memory"].replace("/", "-").split("-")[0].split()[0])

@@ -793,12 +793,12 @@ print(exercise.check("split_the_blocks"))
 # `src/bootcamp/theory/published/hardware.csv`, which names its source.
 
 # %% tags=["nbval-check-output"]
-import csv
 import re
 
-hardware = (SRC / "bootcamp" / "theory" / "published" / "hardware.csv").read_text()
+from bootcamp.theory.published import table as published_table
+
 rows = []
-for gpu in csv.DictReader(hardware.splitlines()):
+for gpu in published_table("hardware"):
     gigabytes = int(re.match(r"\d+", gpu["memory"])[0])
     millions = gigabytes * 1e9 / 2 / 16 / 1e6
     rows.append({"GPU": gpu["gpu"], "memory GB": gigabytes, "millions of parameters": millions})

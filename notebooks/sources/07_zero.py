@@ -523,10 +523,9 @@ shown
 # bytes of our ranks.
 
 # %% tags=["nbval-check-output"]
-import csv
+from bootcamp.theory.published import table as published_table
 
-with open(SRC / "bootcamp" / "theory" / "published" / "zero_figure1.csv") as file:
-    published = list(csv.DictReader(file))
+published = published_table("zero_figure1")
 computed, rows = {}, []
 for row in published:
     size, ranks, stage = (int(row[key]) for key in ("parameters", "ranks", "stage"))

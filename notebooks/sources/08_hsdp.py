@@ -392,10 +392,9 @@ Table(rows, "Parameters, gradients, optimizer state")
 # the published rate of its links. (`src/bootcamp/theory/published/network.csv` names the sources.)
 
 # %% tags=["nbval-check-output"]
-import csv
+from bootcamp.theory.published import table as published_table
 
-PUBLISHED = SRC / "bootcamp" / "theory" / "published"
-links = list(csv.DictReader((PUBLISHED / "network.csv").read_text().splitlines()))
+links = published_table("network")
 big = {"model": 2 * 7e9, "ranks": 128, "hosts": 16, "shard": 8}
 rows = []
 for each in [link for link in links if "NVLink" not in link["link"]]:
@@ -413,7 +412,7 @@ Table(rows, "7 billion parameters, 128 GPUs: a step's bytes on the link / rate")
 # takes the published speed of such a training, and asks how long one step of it was.
 
 # %% tags=["nbval-check-output"]
-(was,) = csv.DictReader((PUBLISHED / "fsdp_7b.csv").read_text().splitlines())
+(was,) = published_table("fsdp_7b")
 step_seconds = int(was["batch_per_gpu"]) * int(was["seq_len"]) / float(was["tok_s_gpu"])
 nvlink = float(links[0]["gb_s_per_gpu"]) * 1e9
 inside = sends("HSDP", **big)[1] / 8 / nvlink

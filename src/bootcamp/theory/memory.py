@@ -6,12 +6,10 @@ Korthikanti et al. (arXiv:2205.05198, equations 1 and 2, section 4.3), for 16 an
 Standard library only.
 """
 
-import csv
 from dataclasses import dataclass
 from math import ceil
 
-from bootcamp.paths import PACKAGE
-from bootcamp.theory.model_shapes import constant, layers
+from bootcamp.theory import model_shapes, published
 from bootcamp.theory.sharding import FLOAT32, MIXED, rank_bytes
 
 PRECISIONS = {"bf16 mixed": MIXED, "fp32": FLOAT32}
@@ -49,21 +47,19 @@ class Gpt:
 
 def models() -> dict[str, Gpt]:
     """The course's tiny GPT, and published shapes by name, the smallest first."""
-    tiny = constant("gpt", "SIZES")["tiny"]
-    counted = sum(sum(layer.numbers) for layer in layers("gpt", "tiny"))
-    shapes = {"GPT tiny": Gpt(**tiny, vocabulary=constant("gpt", "VOCABULARY"), known=counted)}
-    with open(PACKAGE / "theory" / "published" / "gpt_sizes.csv") as file:
-        for row in csv.DictReader(file):
-            billion = row["billion_parameters"]
-            numbers = (int(row[key]) for key in list(row)[2:7])
-            shapes[row["name"]] = Gpt(*numbers, float(billion) * 1e9 if billion else None)
+    counted = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", "tiny"))
+    tiny = {**model_shapes.GPT["tiny"], "vocabulary": model_shapes.VOCABULARY, "known": counted}
+    shapes = {"GPT tiny": Gpt(**tiny)}
+    for row in published.table("gpt_sizes"):
+        billion = row["billion_parameters"]
+        numbers = (int(row[key]) for key in list(row)[2:7])
+        shapes[row["name"]] = Gpt(*numbers, float(billion) * 1e9 if billion else None)
     return shapes
 
 
 def gpus() -> list[int]:
     """Sizes of GPU memory that are sold, in GB."""
-    with open(PACKAGE / "theory" / "published" / "gpu_memory.csv") as file:
-        return [int(row["gb"]) for row in csv.DictReader(file)]
+    return [int(row["gb"]) for row in published.table("gpu_memory")]
 
 
 def activation_bytes(

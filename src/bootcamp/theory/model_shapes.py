@@ -1,24 +1,54 @@
-"""Parameters and arithmetic of every layer of a model by formula: `layers("gpt", "tiny")`.
+"""The models' sizes, and parameters and arithmetic of every layer: `layers("gpt", "tiny")`.
 
-What the models in bootcamp.train.models have, without importing torch, and
-GPT-2 as published. A test holds it against the built models. Standard library only.
+The models in bootcamp.train.models are built from these sizes; a test holds the layers against the
+built models. GPT-2 is as published. Standard library only.
 """
 
-import ast
 import itertools
 from math import prod
 from typing import NamedTuple
 
-from bootcamp.paths import PACKAGE
-
+VOCABULARY = 256  # bytes
+GPT = {
+    "tiny": {"layers": 6, "width": 64, "heads": 4, "context": 64},
+    "small": {"layers": 12, "width": 768, "heads": 12, "context": 1024},
+    "medium": {"layers": 24, "width": 1024, "heads": 16, "context": 1024},
+    "large": {"layers": 36, "width": 1280, "heads": 20, "context": 1024},
+    "xl": {"layers": 48, "width": 1600, "heads": 25, "context": 1024},
+}
+MLP = {
+    "tiny": {"layers": 4, "width": 128, "context": 16},
+    "small": {"layers": 4, "width": 1024, "context": 16},
+    "medium": {"layers": 8, "width": 2048, "context": 16},
+    "large": {"layers": 8, "width": 4096, "context": 16},
+    "xl": {"layers": 16, "width": 8192, "context": 16},
+}
+EMBEDDING_WIDTH = 16  # of the MLP
+STRIPED_LSTM = {
+    "tiny": {"layers": 4, "width": 64, "stripes": 4, "context": 32},
+    "small": {"layers": 4, "width": 1024, "stripes": 4, "context": 256},
+    "medium": {"layers": 8, "width": 2048, "stripes": 8, "context": 256},
+    "large": {"layers": 8, "width": 4096, "stripes": 8, "context": 256},
+    "xl": {"layers": 16, "width": 4096, "stripes": 8, "context": 256},
+}
+RESNET50 = {
+    "tiny": {"width": 8, "image_size": 64, "classes": 10},
+    "small": {"width": 32, "image_size": 128, "classes": 100},
+    "medium": {"width": 64, "image_size": 224, "classes": 1000},  # ResNet-50 itself
+    "large": {"width": 128, "image_size": 224, "classes": 1000},
+    "xl": {"width": 192, "image_size": 224, "classes": 1000},
+}
+BLOCKS_OF_GROUP = (3, 4, 6, 3)
+EXPANSION = 4  # a bottleneck block puts out four times the channels of its 3x3 convolution
 GPT2 = "gpt-2"
 GPT2_VOCABULARY = 50257  # Radford et al., Language Models are Unsupervised Multitask Learners, 2019
-SOURCES = {
-    "gpt": "gpt",
-    "mlp": "mlp",
-    "striped-lstm": "striped_lstm",
-    "resnet50": "resnet50",
-    GPT2: "gpt",  # which has GPT-2's numbers of layers and widths, for bytes
+SIZES = {
+    "gpt": GPT,
+    "mlp": MLP,
+    "striped-lstm": STRIPED_LSTM,
+    "resnet50": RESNET50,
+    # GPT-2 has the same numbers of layers and widths, and reads tokens instead of bytes
+    GPT2: {size: shape for size, shape in GPT.items() if size != "tiny"},
 }
 
 
@@ -37,32 +67,21 @@ class Layer(NamedTuple):
 
 def layers(model: str, size: str) -> list[Layer]:
     """The layers from the first to the last. Raises ValueError for an unknown model or size."""
-    if model not in SOURCES:
-        raise ValueError(f"model={model}: expected one of {', '.join(SOURCES)}")
-    sizes = constant(model, "SIZES")
-    if size not in sizes or (model == GPT2 and size == "tiny"):
+    if model not in SIZES:
+        raise ValueError(f"model={model}: expected one of {', '.join(SIZES)}")
+    if size not in SIZES[model]:
         raise ValueError(f"size={size}: {model} has no such size")
-    return list(MAKE[model](**sizes[size]))
-
-
-def constant(model: str, name: str):
-    """A constant of the model's file, read and not imported: importing it would load torch."""
-    tree = ast.parse((PACKAGE / "train" / "models" / f"{SOURCES[model]}.py").read_text())
-    for line in tree.body:
-        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", None) == name:
-            return ast.literal_eval(line.value)
-    raise ValueError(f"{SOURCES[model]}.py has no constant {name}")
+    return list(_LAYERS[model](**SIZES[model][size]))
 
 
 def _gpt(layers: int, width: int, heads: int, context: int):
-    w, vocabulary = width, constant("gpt", "VOCABULARY")
-    norm = ((w,), (w,))
+    w, norm = width, ((width,), (width,))
     matrices = ((w, w),) * 4
     block = (*norm, *matrices, *norm, (4 * w, w), (4 * w,), (w, 4 * w), (w,))
-    yield Layer("embedding", ((vocabulary, w), (context, w)), 0)
+    yield Layer("embedding", ((VOCABULARY, w), (context, w)), 0)
     for number in range(layers):
         yield Layer(f"block {number}", block, _block_flops(width, context))
-    yield Layer("head", (*norm, (vocabulary, w)), 2 * w * vocabulary * context)
+    yield Layer("head", (*norm, (VOCABULARY, w)), 2 * w * VOCABULARY * context)
 
 
 def _gpt2(layers: int, width: int, heads: int, context: int):
@@ -77,48 +96,59 @@ def _gpt2(layers: int, width: int, heads: int, context: int):
 
 
 def _block_flops(width: int, context: int) -> int:
-    """As train.models.gpt counts: matrix products only, attention as if it were not causal."""
+    """24 width^2 for each token's products, 4 context width for its attention.
+
+    Attention is counted in full, as if it were not causal, as the PaLM paper counts it
+    (arXiv:2204.02311, appendix B).
+    """
     return context * (24 * width**2 + 4 * context * width)
 
 
 def _mlp(layers: int, width: int, context: int):
-    vocabulary, narrow = (constant("mlp", name) for name in ("VOCABULARY", "EMBEDDING_WIDTH"))
-    yield Layer("embedding", ((vocabulary, narrow),), 0)
-    inputs = context * narrow
+    yield Layer("embedding", ((VOCABULARY, EMBEDDING_WIDTH),), 0)
+    inputs = context * EMBEDDING_WIDTH
     for number in range(layers):
         yield Layer(f"hidden {number}", ((width, inputs), (width,)), 2 * inputs * width)
         inputs = width
-    yield Layer("head", ((vocabulary, width), (vocabulary,)), 2 * width * vocabulary)
+    yield Layer("head", ((VOCABULARY, width), (VOCABULARY,)), 2 * width * VOCABULARY)
 
 
 def _striped_lstm(layers: int, width: int, stripes: int, context: int):
-    vocabulary, units = constant("striped-lstm", "VOCABULARY"), width // stripes
+    units = width // stripes  # four gates of each read the input and their own stripe's state
     stripe = ((4 * units, width), (4 * units, units), (4 * units,), (4 * units,))
-    yield Layer("embedding", ((vocabulary, width),), 0)
+    yield Layer("embedding", ((VOCABULARY, width),), 0)
     for number in range(layers):
         flops = 2 * context * 4 * width * (width + units)
         yield Layer(f"layer {number}", stripe * stripes, flops)
-    head = ((vocabulary, width), (vocabulary,))
-    yield Layer("head", head, 2 * context * width * vocabulary)
+    head = ((VOCABULARY, width), (VOCABULARY,))
+    yield Layer("head", head, 2 * context * width * VOCABULARY)
 
 
 def _resnet50(width: int, image_size: int, classes: int):
-    expansion = constant("resnet50", "EXPANSION")
     stem = ((width, 3, 7, 7), (width,), (width,))
     yield Layer("stem", stem, 2 * prod(stem[0]) * (image_size // 2) ** 2)
-    inputs, size, numbers = width, image_size // 4, itertools.count()
-    for group, count in enumerate(constant("resnet50", "BLOCKS_OF_GROUP")):
-        for of_group in range(count):
-            stride = 2 if group > 0 and of_group == 0 else 1
-            shapes, products = _bottleneck(inputs, width * 2**group, expansion, size, stride)
-            yield Layer(f"block {next(numbers)}", shapes, 2 * products)
-            inputs, size = expansion * width * 2**group, size // stride
-    yield Layer("head", ((classes, inputs), (classes,)), 2 * inputs * classes)
+    size, numbers = image_size // 4, itertools.count()
+    for _, inputs, block_width, stride in bottlenecks(width):
+        shapes, products = _bottleneck(inputs, block_width, size, stride)
+        yield Layer(f"block {next(numbers)}", shapes, 2 * products)
+        size //= stride
+    outputs = EXPANSION * block_width
+    yield Layer("head", ((classes, outputs), (classes,)), 2 * outputs * classes)
 
 
-def _bottleneck(inputs: int, width: int, expansion: int, size: int, stride: int):
+def bottlenecks(width: int):
+    """(name, inputs, width, stride) of each block in order; `width` here is the network's."""
+    inputs = width
+    for group, count in enumerate(BLOCKS_OF_GROUP):
+        for block in range(count):
+            stride = 2 if group > 0 and block == 0 else 1
+            yield f"group{group}block{block}", inputs, width * 2**group, stride
+            inputs = EXPANSION * width * 2**group
+
+
+def _bottleneck(inputs: int, width: int, size: int, stride: int):
     """(shapes, multiplications) of one block on images of size x size."""
-    outputs, after = expansion * width, (size // stride) ** 2
+    outputs, after = EXPANSION * width, (size // stride) ** 2
     convolutions = [
         ((width, inputs, 1, 1), size**2),
         ((width, width, 3, 3), after),
@@ -130,7 +160,7 @@ def _bottleneck(inputs: int, width: int, expansion: int, size: int, stride: int)
     return tuple(shapes), sum(prod(shape) * positions for shape, positions in convolutions)
 
 
-MAKE = {
+_LAYERS = {
     "gpt": _gpt,
     "mlp": _mlp,
     "striped-lstm": _striped_lstm,

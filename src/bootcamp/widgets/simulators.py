@@ -5,16 +5,13 @@ Each shows controls and a picture that follows them, and returns the controls by
 are those of bootcamp.drawing.diagrams; nothing is launched.
 """
 
-import csv
-
 from bootcamp.drawing.diagrams import (
     collective_steps,
     memory_by_kind,
     pipeline_gantt,
     predicted_ddp_step,
 )
-from bootcamp.paths import PACKAGE
-from bootcamp.theory import collectives, pipeline_schedules
+from bootcamp.theory import collectives, pipeline_schedules, published
 from bootcamp.theory import memory as memory_theory
 from bootcamp.widgets.controls import choice, follow, slider, steps
 
@@ -71,10 +68,9 @@ def _doubling(least: int, most: int) -> list[int]:
 def links() -> dict[str, float]:
     """Bytes per second that a rank sends over some links, by name."""
     rates = {f"{gigabits} Gbit/s": gigabits * 1e9 / 8 for gigabits in GIGABITS}
-    with open(PACKAGE / "theory" / "published" / "network.csv") as file:
-        for row in csv.DictReader(file):
-            if row["link"].startswith("NVLink"):
-                rates[row["link"]] = float(row["gb_s_per_gpu"]) * 1e9
+    for row in published.table("network"):
+        if row["link"].startswith("NVLink"):
+            rates[row["link"]] = float(row["gb_s_per_gpu"]) * 1e9
     return rates
 
 

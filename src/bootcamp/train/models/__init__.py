@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from bootcamp.theory import model_shapes
 from bootcamp.train.models import gpt, mlp, resnet50, striped_lstm
 from bootcamp.train.refusal import ConfigError
 
@@ -70,8 +71,7 @@ def flops_per_sample(args) -> int | None:
     """
     if args.model not in FAMILIES:
         return None
-    family = FAMILIES[args.model]
-    return 3 * family.forward_flops(**family.SIZES[args.size])
+    return 3 * sum(layer.flops for layer in model_shapes.layers(args.model, args.size))
 
 
 def own_name(name: str) -> str:

@@ -11,14 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-VOCABULARY = 256
-SIZES = {
-    "tiny": {"layers": 6, "width": 64, "heads": 4, "context": 64},
-    "small": {"layers": 12, "width": 768, "heads": 12, "context": 1024},
-    "medium": {"layers": 24, "width": 1024, "heads": 16, "context": 1024},
-    "large": {"layers": 36, "width": 1280, "heads": 20, "context": 1024},
-    "xl": {"layers": 48, "width": 1600, "heads": 25, "context": 1024},
-}
+from bootcamp.theory.model_shapes import GPT, VOCABULARY
+
+SIZES = GPT
 
 
 def initial_std(width: int) -> float:
@@ -110,12 +105,3 @@ def stages(layers: int, width: int, heads: int, context: int):
 def data_format(layers: int, width: int, heads: int, context: int) -> dict:
     """Windows of `context` bytes, a target at every position."""
     return {"context": context}
-
-
-def forward_flops(layers: int, width: int, heads: int, context: int) -> int:
-    """Per token: 24 width^2 for a block's products, 4 context width for its attention, the head.
-
-    Attention is counted whole, as if it were not causal, as the PaLM paper counts it.
-    """
-    block = 24 * width**2 + 4 * context * width
-    return context * (layers * block + 2 * width * VOCABULARY)

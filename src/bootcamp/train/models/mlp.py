@@ -4,15 +4,9 @@ from functools import partial
 
 from torch import nn
 
-VOCABULARY = 256
-SIZES = {
-    "tiny": {"layers": 4, "width": 128, "context": 16},
-    "small": {"layers": 4, "width": 1024, "context": 16},
-    "medium": {"layers": 8, "width": 2048, "context": 16},
-    "large": {"layers": 8, "width": 4096, "context": 16},
-    "xl": {"layers": 16, "width": 8192, "context": 16},
-}
-EMBEDDING_WIDTH = 16
+from bootcamp.theory.model_shapes import EMBEDDING_WIDTH, MLP, VOCABULARY
+
+SIZES = MLP
 
 
 class Embedding(nn.Sequential):
@@ -41,9 +35,3 @@ def stages(layers: int, width: int, context: int):
 def data_format(layers: int, width: int, context: int) -> dict:
     """Windows of `context` bytes, one target: the byte after the window."""
     return {"context": context, "next_byte_only": True}
-
-
-def forward_flops(layers: int, width: int, context: int) -> int:
-    """Two per weight of each linear layer."""
-    weights = context * EMBEDDING_WIDTH * width + (layers - 1) * width**2 + width * VOCABULARY
-    return 2 * weights

@@ -11,15 +11,9 @@ from functools import partial
 from torch import nn
 from torch.nn import functional
 
-SIZES = {
-    "tiny": {"width": 8, "image_size": 64, "classes": 10},
-    "small": {"width": 32, "image_size": 128, "classes": 100},
-    "medium": {"width": 64, "image_size": 224, "classes": 1000},  # ResNet-50 itself
-    "large": {"width": 128, "image_size": 224, "classes": 1000},
-    "xl": {"width": 192, "image_size": 224, "classes": 1000},
-}
-BLOCKS_OF_GROUP = (3, 4, 6, 3)
-EXPANSION = 4  # a bottleneck block puts out four times the channels of its 3x3 convolution
+from bootcamp.theory.model_shapes import EXPANSION, RESNET50, bottlenecks
+
+SIZES = RESNET50
 # Where a block's last BatchNorm scales its output to at first. Goyal et al. (arXiv:1706.02677) take
 # 0, which gives the block's convolutions no gradient at all in the first step. At 1 the first steps
 # are so wild that with SGD even float64 does not repeat a training whose batches are reordered: at
@@ -83,16 +77,6 @@ class Head(nn.Sequential):
         super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
-def bottlenecks(width: int):
-    """(name, inputs, width, stride) of each block in order; `width` here is the network's."""
-    inputs = width
-    for group, count in enumerate(BLOCKS_OF_GROUP):
-        for block in range(count):
-            stride = 2 if group > 0 and block == 0 else 1
-            yield f"group{group}block{block}", inputs, width * 2**group, stride
-            inputs = EXPANSION * width * 2**group
-
-
 def stages(width: int, image_size: int, classes: int):
     """(name, constructor) of each stage in order: stem, the 16 blocks, head."""
     yield "stem", partial(Stem, width)
@@ -104,16 +88,3 @@ def stages(width: int, image_size: int, classes: int):
 def data_format(width: int, image_size: int, classes: int) -> dict:
     """Square images of `image_size` pixels a side, one class each."""
     return {"image_size": image_size, "classes": classes}
-
-
-def forward_flops(width: int, image_size: int, classes: int) -> int:
-    """Two per weight of each convolution and position of its output, the head once."""
-    products = 7**2 * 3 * width * (image_size // 2) ** 2
-    size = image_size // 4
-    for _, inputs, block, stride in bottlenecks(width):
-        products += inputs * block * size**2
-        size //= stride
-        products += (9 * block**2 + block * EXPANSION * block) * size**2
-        if inputs != EXPANSION * block or stride != 1:
-            products += inputs * EXPANSION * block * size**2
-    return 2 * (products + EXPANSION * block * classes)

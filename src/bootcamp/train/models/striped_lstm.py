@@ -12,14 +12,9 @@ from functools import partial
 import torch
 from torch import nn
 
-VOCABULARY = 256
-SIZES = {
-    "tiny": {"layers": 4, "width": 64, "stripes": 4, "context": 32},
-    "small": {"layers": 4, "width": 1024, "stripes": 4, "context": 256},
-    "medium": {"layers": 8, "width": 2048, "stripes": 8, "context": 256},
-    "large": {"layers": 8, "width": 4096, "stripes": 8, "context": 256},
-    "xl": {"layers": 16, "width": 4096, "stripes": 8, "context": 256},
-}
+from bootcamp.theory.model_shapes import STRIPED_LSTM, VOCABULARY
+
+SIZES = STRIPED_LSTM
 
 
 class StripedLSTM(nn.Module):
@@ -103,9 +98,3 @@ def stages(layers: int, width: int, stripes: int, context: int):
 def data_format(layers: int, width: int, stripes: int, context: int) -> dict:
     """Windows of `context` bytes, a target at every position."""
     return {"context": context}
-
-
-def forward_flops(layers: int, width: int, stripes: int, context: int) -> int:
-    """Two per weight and byte: four gates read the whole input and their own stripe's state."""
-    weights_of_layer = 4 * width * (width + width // stripes)
-    return 2 * context * (layers * weights_of_layer + width * VOCABULARY)
