@@ -1,201 +1,242 @@
-"""The clinic: every case is broken, can be mended, and has an answer to those who mend it wrongly.
+"""The clinic: every case is broken, can be fixed, and has an answer to those who fix it wrongly.
 
-And the index of errors: each recorded text belongs to one entry.
+Broken and fixed scripts are launched; what readers get wrong is judged on written observations. And
+the index of errors: each recorded text belongs to one entry.
 """
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bootcamp.classroom import clinic, errors, exercise, script_task
+from bootcamp.classroom import clinic, clinic_judges, errors, exercise, script_task, tasks
+from bootcamp.classroom.clinic_judges import Observed
+from bootcamp.records import summary
 
 pytestmark = pytest.mark.timeout(600)  # one fixture runs all cases; a loaded machine takes long
 
-CASES = {task.file: task for task in clinic.TASKS}
-SAVE = '    torch.save(state, "checkpoint.pt")\n'
+CASES = clinic.CASES
 MINE = 'torch.save(state, "checkpoint.pt")'
-BY_HAND = 'import os\nos.environ["MASTER_ADDR"] = "127.0.0.1"\n'
-FORWARD = "    loss = nn.functional.mse_loss(model(inputs[rank::world]).float(), targets"
-SCALED = """    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
-"""
-APEX = "from apex import amp\nfrom apex.parallel import DistributedDataParallel\n"
-INITIALIZE = 'model, optimizer = amp.initialize(model, optimizer, opt_level="O1")\n'
-OWN_DDP = "from torch.nn.parallel import DistributedDataParallel\n"
-SUM = "        dist.all_reduce(parameter.grad)\n"
-WRAP = "model = DistributedDataParallel(model)\n"
-
-# for each case what readers try, on top of nothing or of the solution, and what helps them then
-WRONG = {
-    "no_address": [
-        ({"dist.init_": f"{BY_HAND}dist.init_"}, "set MASTER_ADDR, MASTER_PORT, RANK"),
-        ({"MEND": "", '"29517"': "str(29610 + rank)"}, "Do they agree on address and port"),
-        (
-            {"MEND": "", '"29517"': "str(29620 + rank)", "rank=rank, world_size=world": "rank=0, "
-             "world_size=1"},
-            "has met nobody",
-        ),
-    ],
-    "super_net": [
-        ({"super(Net).__init__(self)": "super(Net, self).__init__(self)"}, "takes 1 positional"),
-        ({"super(Net).__init__(self)": "pass"}, "parent class was not initialised"),
-        (
-            {
-                "MEND": "",
-                "self.hidden = nn.Linear(8, width)": "self.all = [nn.Linear(8, width)]",
-                "self.out = nn.Linear(width, 1)": "self.all += [nn.Linear(width, 1)]",
-            },
-            "nn.ModuleList in place of a list",
-        ),
-        (
-            {
-                "MEND": "",
-                "self.hidden = nn.Linear(8, width)": "self.all = [nn.Linear(8, width)]",
-                "self.hidden(": "self.all[0](",
-            },
-            "when it is assigned to it as an attribute",
-        ),
-    ],
-    "wrapped_twice": [
-        ({"fully_shard(model, mesh=mesh)\n": ""}, "it is fully_shard that has to stay"),
-        ({"MEND": "", "mesh=mesh": ""}, "The mesh has rows of two"),
-        ({"MEND": "", "fully_shard(model, mesh=mesh)\n": "fully_shard(model[0], mesh=mesh)\n"},
-         "Nobody brings the ranks together"),
-    ],
-    "same_order": [
-        ({"sampler=sampler": "sampler=sampler, shuffle=True"}, "Leave shuffle out"),
-        ({"sampler=sampler": "shuffle=True"}, "every rank reads all of them"),
-        ({"MEND": "", "shuffle=True)": "shuffle=True, seed=rank)"}, "must shuffle alike"),
-        ({"MEND": "", "set_epoch(epoch)": "set_epoch(1)"}, "the epoch that it was told"),
-    ],
-    "moved_on_rank_0": [
-        ({"MEND": "", "model.to_empty(device=device)": "model.to(device)"}, "can't move what is"),
-        ({"MEND": "", WRAP: ""}, "must be there on every rank"),
-        ({"MEND": "", WRAP: f"if rank == 0:\n    {WRAP}"}, "on 2 ranks"),
-        ({"MEND": "", "    layer.reset_parameters()": "    [p.data.zero_() for p in "
-          "layer.parameters()]", "lr=0.02": "lr=0.0"}, "to_empty gives memory, not numbers"),
-    ],
-    "saved_by_all": [
-        ({'"checkpoint.pt")\n': 'f"checkpoint-{rank}.pt")\n', '"checkpoint.pt")["step"]':
-          'f"checkpoint-{rank}.pt")["step"]'}, "N copies cost N times"),
-        ({SAVE: f"    if rank == 0:\n        {MINE}\n"}, "before the file was whole"),
-        ({SAVE: f"    if rank == 0:\n        {MINE}\n        dist.barrier()\n"},
-         "one was called on some ranks only"),
-    ],
-    "apex_amp": [
-        ({APEX: "", INITIALIZE: "", SCALED: "    loss.backward()\n",
-          "from torch import nn\n": f"from torch import nn\n{OWN_DDP}"}, "precision is gone"),
-        ({APEX: "", INITIALIZE: "model.bfloat16()\n", SCALED: "    loss.backward()\n",
-          "from torch import nn\n": f"from torch import nn\n{OWN_DDP}",
-          "model(inputs[rank::world])": "model(inputs[rank::world].bfloat16())"},
-         "leaves the parameters as they are"),
-        ({"MEND": "", WRAP: ""}, "torch's own DDP takes its place"),
-    ],
-    "summed": [
-        ({"MEND": "", "loss.backward()": "(loss / world).backward()"}, "Divide once"),
-        ({"lr=0.1": "lr=0.1 / world"}, "Correct the gradient"),
-        ({SUM: "        parameter.grad /= world\n"}, "The all-reduce must stay"),
-    ],
-    "sometimes_unused": [
-        ({"(TwoHeads())": "(TwoHeads(), static_graph=True)"}, "in place of static_graph=True"),
-        ({"self.second = nn.Linear(16, 1)": "self.second = nn.Linear(16, 1).requires_grad_(False)"},
-         "a second head that learns"),
-        ({"DistributedDataParallel(TwoHeads())": "TwoHeads()"}, "Nobody brings the ranks together"),
-        ({"step % 2 == 1": "True"}, "as one device trains them"),
-    ],
-    "evaluated_on_rank_0": [
-        ({"MEND": "", "        model.eval()\n": ""}, "model.eval() comes before"),
-        ({"MEND": "", "    dist.barrier()": "        dist.barrier()"}, "on some ranks only"),
-        ({WRAP: ""}, "The training itself still needs DDP"),
-        ({"MEND": "", "loss = nn.functional.mse_loss(model.module(valid), valid.sum(dim=1, "
-          "keepdim=True))": "loss = torch.tensor(0.0)"}, "losses have to be averaged"),
-        ({"model(valid), valid.sum": "model.module(valid[rank::world]), valid[rank::world].sum"},
-         "losses have to be averaged"),
-    ],
-    "own_start": [
-        ({"torch.manual_seed(rank)": "torch.manual_seed(0)"}, "both ranks draw the same numbers"),
-        ({"size = sum(": "for parameter in model.parameters():\n"
-          "    dist.all_reduce(parameter.data)\n    parameter.data /= world\nsize = sum("},
-         "Averaged gradients move all models alike"),
-        ({"MEND": "", SUM: "", "        parameter.grad /= world\n": "        pass\n"},
-         "their gradients are not averaged"),
-    ],
-    "own_loss": [
-        ({"MEND": "", "loss.detach() / world": "loss.detach()"}, "is it a sum"),
-        ({"if loss.item() < 0.5": "if rank == 0 and loss.item() < 0.5"}, "not agree when to stop"),
-        ({"MEND": "", "        break\n": "        pass\n"}, "the loss does not decide any more"),
-        ({"range(200)": "range(12)", "        break\n": "        pass\n"},
-         "the loss does not decide any more"),
-    ],
-}  # fmt: skip
-
 OPENED = """        with open("checkpoint.pt", "wb") as file:
             torch.save(state, file)
 """
-LAST = 'print(f"rank {rank}: the loss of its share is {loss.item():.3f}\\n", end="")\n'
-# other ways of mending that are as right
-DECIDES = "    if loss.item() < 0.5:\n"
 ALL_RANDOM_STATES = """    states = [None] * world
     dist.all_gather_object(states, state["random"])
 """
+LAST = 'print(f"rank {rank}: the loss of its share is {loss.item():.3f}\\n", end="")\n'
+HELD_AGAINST_ONE_RANK = ("wrapped_twice", "summed", "sometimes_unused")
+# other ways of fixing that are as right, on top of the solution: the observer must not mind them
 RIGHT = {
     "saved_by_all": [
-        {"MEND": "", f"        {MINE}\n": OPENED},
-        {"MEND": "", "    if rank == 0:\n": f"{ALL_RANDOM_STATES}    if rank == 0:\n"},
+        {f"        {MINE}\n": OPENED},
+        {"    if rank == 0:\n": f"{ALL_RANDOM_STATES}    if rank == 0:\n"},
     ],
-    "wrapped_twice": [{"MEND": "", LAST: f"{LAST}dist.destroy_process_group()\n"}],
-    "own_loss": [
-        {DECIDES: "    first = loss.detach()\n    dist.broadcast(first, src=0)\n"
-         "    if first.item() < 0.5:\n"},
-        {DECIDES: "    largest = loss.detach()\n    dist.all_reduce(largest, dist.ReduceOp.MAX)\n"
-         "    if largest.item() < 0.5:\n"},
-        {DECIDES: "    small = (loss.detach() < 0.5).int()\n    dist.all_reduce(small)\n"
-         "    if small.item() > 0:\n"},
-    ],
-}  # fmt: skip
-
-
-def attempt(case, changes, path):
-    """A reader's script: the broken one with changes, after those of the solution for MEND."""
-    changes = dict(changes)
-    mended = case.fix if "MEND" in changes else {}
-    changes.pop("MEND", None)
-    path.write_text(clinic.changed(clinic.changed(case.starting_point(), mended), changes))
-    return path
+    "wrapped_twice": [{LAST: f"{LAST}dist.destroy_process_group()\n"}],
+}
 
 
 @pytest.fixture(scope="module")
-def tried(tmp_path_factory):
-    """{case: results of the broken script, the mended one, and each wrong one}.
+def trials():
+    """{case: what was observed of the fixed script}: the judges' verdicts on it are looked at."""
 
-    All at once, for some wait until the launcher ends them.
-    """
-    folder, found = tmp_path_factory.mktemp("clinic"), {}
+    def run(case):
+        trial = clinic.Trial(case, case.solved())
+        assert case.judge(trial)
+        return Observed(
+            trial.ranks,
+            reseeded=trial.reseeded if case.file == "own_loss" else {},
+            fixed=copy.deepcopy(trial.ranks[0]),
+            alone=trial.alone if case.file in HELD_AGAINST_ONE_RANK else {},
+        )
+
     with ThreadPoolExecutor(4) as pool:
-        for file, case in CASES.items():
-            paths = [case.broken, case.solved()]
-            for number, (changes, _) in enumerate(WRONG[file]):
-                paths.append(attempt(case, changes, folder / f"{file}_{number}.py"))
-            for number, changes in enumerate(RIGHT.get(file, [])):
-                paths.append(attempt(case, changes, folder / f"{file}_too_{number}.py"))
-            found[file] = [pool.submit(exercise.try_out, case, path) for path in paths]
-    return {file: [each.result() for each in results] for file, results in found.items()}
+        return dict(zip(CASES, pool.map(run, CASES.values()), strict=True))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.file)
-def test_broken_is_rejected_mended_accepted_and_mistakes_are_answered(case, tried):
-    broken, mended, *wrong = tried[case.file]
+def test_broken_is_rejected_and_fixed_accepted(case, trials):
+    broken = exercise.try_out(case, case.broken)
     assert not broken.solved
     assert "Seen: " in str(broken)
-    assert mended.solved, mended
-    for _ in RIGHT.get(case.file, []):
-        right = wrong.pop()
-        assert right.solved, right
-    assert len(wrong) >= 3
-    for result, (_, says) in zip(wrong, WRONG[case.file], strict=True):
-        assert not result.solved
-        assert says in str(result), result
-        assert case.hint in str(result)
+    assert case.hint in str(broken)
+    assert case.judge(trials[case.file])
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"), [(file, changes) for file, ways in RIGHT.items() for changes in ways]
+)
+def test_another_right_way_is_accepted(file, changes, tmp_path):
+    case, path = CASES[file], tmp_path / f"{file}.py"
+    path.write_text(clinic.changed(case.solved().read_text(), changes))
+    result = exercise.try_out(case, path)
+    assert result.solved, result
+
+
+class Fails(Observed):
+    """A script whose run ends with an error."""
+
+    def __init__(self, says):
+        self.says = says
+
+    @property
+    def ranks(self):
+        raise tasks.Wrong("a script that runs to its end", self.says)
+
+
+def setting(name, *values):
+    """A change of what was observed: this value on all ranks, or one for each."""
+
+    def change(seen):
+        for rank, mine in enumerate(seen.ranks):
+            mine[name] = values[rank % len(values)]
+
+    return change
+
+
+def shifting(name, *ranks, by=0.5):
+    """A change of what was observed: these ranks' numbers are larger."""
+
+    def change(seen):
+        for rank in ranks:
+            seen.ranks[rank][name] = [number + by for number in seen.ranks[rank][name]]
+
+    return change
+
+
+def holding(share):
+    return lambda seen: setting("held", share * len(seen.ranks[0]["parameters"]))(seen)
+
+
+def head_unchanged(seen):
+    for mine in seen.ranks:
+        mine["parameters"][-17:] = mine["at_first"][-17:]
+
+
+def stopping(*steps, losses=None, reseeded=None):
+    """Ranks that stop in these steps, after these losses; what one rank does with other data."""
+
+    def change(seen):
+        setting("step", *steps)(seen)
+        if losses:
+            setting("backward_losses", *losses)(seen)
+        seen.reseeded["backward_losses"] = reseeded or [2.0, 0.6, 0.4]
+
+    return change
+
+
+EVENS, ODDS = list(range(0, 32, 2)), list(range(1, 32, 2))
+SHIFTED = shifting("parameters", 1)
+BOTH = shifting("parameters", 0, 1)
+WRONG = {
+    "no_address": [
+        (setting("total", 1, 2), "has met nobody"),
+        (Fails("the ranks hang"), "Do they agree on address and port"),
+        (Fails("EADDRINUSE"), "Choose another one"),
+    ],
+    "super_net": [
+        (setting("parameters", [0.0] * 17), "when it is assigned to it as an attribute"),
+        (setting("losses", [3.0, 3.1]), "a loss that falls"),
+        (lambda seen: seen.ranks[0].pop("losses"), "`losses` is gone: leave it there"),
+    ],
+    "wrapped_twice": [
+        (holding(1.0), "it is fully_shard that has to stay"),
+        (holding(0.25), "The mesh has rows of two"),
+        (SHIFTED, "Nobody brings the ranks together"),
+    ],
+    "same_order": [
+        (setting("seen", [list(range(32))] * 3), "every rank reads all of them"),
+        (setting("seen", [EVENS] * 3), "must shuffle alike"),
+        (setting("seen", [EVENS] * 3, [ODDS] * 3), "the epoch that it was told"),
+        (
+            setting("seen", [EVENS, EVENS[::-1], EVENS[1:] + EVENS[:1]], [ODDS] * 3),
+            "Shuffle before the samples are shared out",
+        ),
+    ],
+    "moved_on_rank_0": [
+        (setting("parameters", [0.1] * 161, []), "has a shape and no numbers"),
+        (SHIFTED, "must be there on every rank"),
+        (setting("parameters", [0.0] * 161), "to_empty gives memory, not numbers"),
+    ],
+    "saved_by_all": [
+        (setting("saved", ["checkpoint-0.pt"], ["checkpoint-1.pt"]), "N copies cost N times"),
+        (setting("saved", ["checkpoint.pt"]), "It went well this time, by chance"),
+        (setting("restored", 1, 0), "Did a rank read before the file was whole?"),
+        (Fails("EOFError"), "did it begin before the file was whole?"),
+    ],
+    "apex_amp": [
+        (setting("linear_gave", ["torch.float32"]), "precision is gone"),
+        (setting("types", ["torch.bfloat16"]), "leaves the parameters as they are"),
+        (SHIFTED, "torch's own DDP takes its place"),
+    ],
+    "summed": [
+        (BOTH, "Divide once"),
+        (shifting("gradients", 0, 1), "Correct the gradient"),
+        (SHIFTED, "The all-reduce must stay"),
+    ],
+    "sometimes_unused": [
+        (BOTH, "as one device trains them"),
+        (head_unchanged, "a second head that learns"),
+        (SHIFTED, "Nobody brings the ranks together"),
+    ],
+    "evaluated_on_rank_0": [
+        (setting("buffers", {"num_batches_tracked": 6}), "model.eval() comes before"),
+        (setting("measured", [7.0, 6.0]), "3 validation losses on rank 0"),
+        (setting("measured", [0.0] * 3), "losses have to be averaged"),
+        (shifting("measured", 0), "losses have to be averaged"),
+        (SHIFTED, "The training itself still needs DDP"),
+    ],
+    "own_start": [
+        (setting("noise", [0.1]), "both ranks draw the same numbers"),
+        (shifting("at_first", 1), "Averaged gradients move all models alike"),
+        (SHIFTED, "their gradients are not averaged"),
+    ],
+    "own_loss": [
+        (stopping(11, 12), "Each rank decides by a loss of its own"),
+        (stopping(12, reseeded=[2.0, 0.6, 0.4, 0.3]), "the loss does not decide any more"),
+        (stopping(12, reseeded=[2.0, 0.6]), "the loss does not decide any more"),
+        (stopping(3, losses=[[2, 1, 0.4, 0.3], [2, 1, 0.4, 0.3]]), "is it a sum of their losses?"),
+        (stopping(1, losses=[[2, 0.7], [2, 0.6]]), "the loss does not decide any more"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "says"),
+    [(file, *wrong) for file, several in WRONG.items() for wrong in several],
+)
+def test_what_readers_get_wrong_is_answered(file, change, says, trials):
+    seen = change if isinstance(change, Fails) else copy.deepcopy(trials[file])
+    if seen is not change:
+        change(seen)
+    with pytest.raises(tasks.Wrong) as wrong:
+        CASES[file].judge(seen)
+    assert says in f"{wrong.value.expected} {wrong.value.seen} {wrong.value.meaning}"
+
+
+@pytest.mark.parametrize("both_small_from", [2, 3])
+def test_ranks_may_stop_by_the_largest_the_smallest_or_one_of_their_losses(both_small_from, trials):
+    first, second = [2.0, 0.9, 0.4, 0.3], [2.0, 1.0, 0.6, 0.4]
+    if both_small_from == 2:  # one rank's loss is small: the smallest decides, or a broadcast
+        first, second = first[:3], second[:3]
+    seen = copy.deepcopy(trials["own_loss"])
+    stopping(len(first) - 1, losses=[first, second])(seen)
+    assert "by a loss that is small enough" in clinic_judges.stops_together(seen)
+
+
+def test_an_error_of_a_wrong_fix_comes_with_what_the_index_knows(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("first = 1\nmodel = Net()\n")
+    said = f'  File "{path}", line 2, in <module>\nAttributeError: cannot assign module before '
+    said += "Module.__init__() call"
+    wrong = tasks.failed(summary.failure(0, "raised", "rank 0 failed", said), path)
+    assert "This was rank 0, in line 2: model = Net()" in wrong.seen
+    assert "parent class was not initialised" in wrong.meaning
+    stack = f'rank 0, 1 steps done:\n  File "{path}", line 2\nrank 1, 1 steps done:\n  File "x"'
+    hung = tasks.failed(summary.failure(None, "hang", "the ranks hang: no rank has finished a step "
+                                        "for 6 s. More", stack), path)  # fmt: skip
+    assert "rank 0 is in line 2: model = Net()" in hung.seen
+    assert "rank 1 is in no line of the script" in hung.seen
+    assert "one was called on some ranks only" in hung.meaning
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.file)

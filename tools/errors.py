@@ -21,14 +21,13 @@ os.environ["BOOTCAMP_WORK"] = f"{SCRATCH.name}/work"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import faults  # noqa: E402
-import test_clinic  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
-from bootcamp.classroom import errors  # noqa: E402
+from bootcamp.classroom import clinic, errors  # noqa: E402
 from bootcamp.experiments import recorded  # noqa: E402
+from bootcamp.files import write_json  # noqa: E402
 from bootcamp.launcher import launch  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
-from bootcamp.records import summary  # noqa: E402
 from bootcamp.scripts.variants import variant  # noqa: E402
 
 SNIPPETS = SRC / "snippets"
@@ -56,12 +55,20 @@ def train(rank):
 
 mp.spawn(train, nprocs=2)
 """
-MISTAKES = {  # (entry, case of the clinic) -> which of its wrong answers ends with it
-    ("module_not_begun", "super_net"): 1,
-    ("no_parameters", "super_net"): 2,
-    ("sampler_and_shuffle", "same_order"): 0,
-    ("left_on_meta", "moved_on_rank_0"): 0,
-    ("static_graph_changed", "sometimes_unused"): 0,
+MISTAKES = {  # (entry, case of the clinic) -> how its script is fixed wrongly, and ends with it
+    ("module_not_begun", "super_net"): {"super(Net).__init__(self)": "pass"},
+    ("no_parameters", "super_net"): {
+        "super(Net).__init__(self)": "super().__init__()",
+        "self.hidden = nn.Linear(8, width)": "self.all = [nn.Linear(8, width)]",
+        "self.out = nn.Linear(width, 1)": "self.all += [nn.Linear(width, 1)]",
+    },
+    ("sampler_and_shuffle", "same_order"): {"sampler=sampler": "sampler=sampler, shuffle=True"},
+    ("left_on_meta", "moved_on_rank_0"): {
+        "if rank == 0:\n    model.to_empty(device=device)": "model.to(device)"
+    },
+    ("static_graph_changed", "sometimes_unused"): {
+        "(TwoHeads())": "(TwoHeads(), static_graph=True)"
+    },
 }
 BROKEN = {
     "no_meeting_place": "no_address",
@@ -117,12 +124,12 @@ def unguarded() -> str:
         return "\n".join(line for line in said[begin:].splitlines()[:12] if line.strip())
 
 
-def of_case(file: str, mistake: int | None = None) -> str:
-    """How a broken script of the clinic ends, or one that was mended wrongly."""
-    case, path = test_clinic.CASES[file], test_clinic.CASES[file].broken
-    if mistake is not None:
-        changes, _ = test_clinic.WRONG[file][mistake]
-        path = test_clinic.attempt(case, changes, Path(SCRATCH.name) / f"{file}_{mistake}.py")
+def of_case(file: str, changes: dict[str, str] | None = None) -> str:
+    """How a broken script of the clinic ends, or one that was fixed wrongly."""
+    case, path = clinic.CASES[file], clinic.CASES[file].broken
+    if changes:
+        path = Path(SCRATCH.name) / f"{file}_changed.py"
+        path.write_text(clinic.changed(case.broken.read_text(), changes))
     return end_of(case.run(path, case.ranks).summary["error"])
 
 
@@ -182,8 +189,8 @@ def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
     ]
     ways += [("main_not_guarded", "mp.spawn without if __name__", unguarded)]
     ways += [(e, f"clinic, {f}", lambda f=f: of_case(f)) for e, f in BROKEN.items()]
-    for (entry, file), number in MISTAKES.items():
-        ways += [(entry, f"clinic, {file} mended wrongly", lambda f=file, n=number: of_case(f, n))]
+    for (entry, file), changes in MISTAKES.items():
+        ways += [(entry, f"clinic, {file} mended wrongly", lambda f=file, c=changes: of_case(f, c))]
     for entry, names in FAULTS.items():
         ways += [(entry, f"fault {name}", lambda n=name: of_fault(n)) for name in names]
     return [
@@ -234,7 +241,7 @@ def main() -> int:
     for record in filter(None, new):
         kept[record["entry"], record["provoked_by"]] = record
     records = [kept[way[:2]] for way in ways if way[:2] in kept]
-    summary.write_json(errors.RECORDED, {"errors": records})
+    write_json(errors.RECORDED, {"errors": records})
     print(f"{len(records)} texts of {len({r['entry'] for r in records})} entries.")
     return 0 if None not in new and all(_owners(r["text"]) == [r["entry"]] for r in records) else 1
 
