@@ -33,24 +33,17 @@ def leftovers(kernel: int, allow_launcher: bool = False) -> dict[int, str]:
     allowed = set()
     if allow_launcher and (current := connection.current()):
         allowed = {current.process.pid, *_fork_servers(current.process.pid)}
-    found = {}
-    for pid, process in process_tree.processes().items():
-        mark = process_tree.environment(pid).get("BOOTCAMP_KERNEL")
-        if mark == str(kernel) and process.state not in "ZX" and pid not in {kernel, *allowed}:
-            found[pid] = process_tree.command(pid)
-    return found
+    found = process_tree.marked("BOOTCAMP_KERNEL", str(kernel)) - {kernel, *allowed}
+    return {pid: process_tree.command(pid) for pid in found}
 
 
 def _fork_servers(supervisor: int) -> list[int]:
     """The fork server: the supervisor's only child whose command says so and is in its session."""
-    table = process_tree.processes()
-    session = table[supervisor].session
+    session = process_tree.session(supervisor)
     return [
         pid
-        for pid, process in table.items()
-        if process.parent == supervisor
-        and process.session == session
-        and "forkserver.py" in process_tree.command(pid)
+        for pid in process_tree.below({supervisor})
+        if process_tree.session(pid) == session and "forkserver.py" in process_tree.command(pid)
     ]
 
 
@@ -250,12 +243,10 @@ def hosts_lose_their_holder() -> float:
     before, folder, killed = simulated_hosts.traces(), _fresh_folder(), []
 
     def kill():
-        for pid in process_tree.processes():
+        for pid in process_tree.marked("BOOTCAMP_RUN", str(folder)):
             if "hosts.py" in process_tree.command(pid):
-                mark = process_tree.environment(pid).get("BOOTCAMP_RUN")
-                killed.extend([time.monotonic()] if mark == str(folder) else [])
-                if mark == str(folder):
-                    os.kill(pid, signal.SIGKILL)
+                killed.append(time.monotonic())
+                os.kill(pid, signal.SIGKILL)
 
     thread = _when_running(folder, kill)
     with contextlib.suppress(LaunchError):

@@ -62,7 +62,7 @@ def lab(tmp_path_factory):
     try:
         _wait_for(f"{address}/api/status?token={TOKEN}")
         yield address, TOKEN, folder
-        family = process_tree.tree({server.pid}, process_tree.processes())
+        family = {server.pid} | process_tree.below({server.pid})
         told = [pid for pid in family if TOKEN in process_tree.command(pid)]
         assert not told, "the token is among a process's arguments, which every user can read"
     finally:

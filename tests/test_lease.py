@@ -1,17 +1,19 @@
 """Leases: two kernels queue for devices, whatever ends them. Devices are fake, locks are real."""
 
 import contextlib
-import fcntl
-import json
 import os
+import pwd
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import faults
+import psutil
 import pytest
 
 from bootcamp import machine
@@ -22,49 +24,38 @@ from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 
 SECONDS = 60  # for what is awaited: not measured, only bounded
-TWO = device_locks.fake_devices(2)
+TWO = devices.fake_devices(2)
 
 
 class Kernel:
     """Requests of one kernel: what it has itself does not keep it waiting."""
 
-    def __init__(self, folder, monkeypatch, name):
-        self.folder, self.monkeypatch, self.name, self.has = folder, monkeypatch, name, {}
+    def __init__(self, folder, name):
+        self.folder, self.name, self.granted = folder, name, []
 
     def wish(self, count, devices=TWO):
-        return device_locks.Request(self.folder, devices, count, user=self.name, kernel=4711)
-
-    def ask(self, request):
-        self.monkeypatch.setattr(device_locks, "_held", self.has)
-        return request.ask()
+        return device_locks.Request(
+            self.folder, devices, count, user=self.name, kernel=4711, owner=self.name
+        )
 
     def take(self, count, devices=TWO):
-        return self.ask(self.wish(count, devices))
-
-    def release(self, granted):
-        self.monkeypatch.setattr(device_locks, "_held", self.has)
-        granted.release()
+        request = self.wish(count, devices)
+        lease = request.ask()
+        self.granted += [lease.claim] if lease else []
+        return lease if lease else request.withdraw()
 
 
 @pytest.fixture
-def kernels(tmp_path, monkeypatch):
-    made = [Kernel(tmp_path / "locks", monkeypatch, name) for name in ("ann", "bob", "cid", "dan")]
-    yield made
-    for held in (held for kernel in made for held in kernel.has.values()):
-        os.close(held.handle)
+def kernels(tmp_path):
+    return [Kernel(tmp_path / "locks", name) for name in ("ann", "bob", "cid", "dan")]
 
 
 def keys(granted):
     return [device["key"] for device in granted.devices]
 
 
-def is_free(folder, key):
-    with open(folder / key) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+def held(folder):
+    return {key for claim in device_locks._claims(folder) for key in claim.has}
 
 
 # One decision
@@ -75,17 +66,17 @@ def test_all_or_nothing(kernels):
     one = ann.take(1)
     assert keys(one) == ["fake-0"]
     wish = bob.wish(2)
-    assert bob.ask(wish) is None
-    assert is_free(ann.folder, "fake-1"), "who waits for two must not hold one"
-    ann.release(one)
-    assert keys(bob.ask(wish)) == ["fake-0", "fake-1"]
+    assert wish.ask() is None
+    assert held(ann.folder) == {"fake-0"}, "a request for two must not hold one"
+    one.claim.release()
+    assert keys(wish.ask()) == ["fake-0", "fake-1"]
 
 
 def test_one_of_two_does_not_wait_while_one_is_free(kernels):
     ann, bob, cid, _ = kernels
-    assert keys(ann.take(1)) == ["fake-0"]
-    assert keys(bob.take(1)) == ["fake-1"]
-    assert cid.take(1) is None
+    has = [ann.take(1), bob.take(1), cid.take(1)]
+    assert [keys(lease) for lease in has[:2]] == [["fake-0"], ["fake-1"]]
+    assert has[2] is None
 
 
 def test_in_order_of_arrival_and_nobody_passes(kernels):
@@ -93,34 +84,34 @@ def test_in_order_of_arrival_and_nobody_passes(kernels):
     ann, bob, cid, dan = kernels
     has = ann.take(1)
     two, one, last = bob.wish(2), cid.wish(1), dan.wish(1)
-    assert [bob.ask(two), cid.ask(one), dan.ask(last)] == [None] * 3
-    assert cid.ask(one) is None, "one device is free, but bob was first"
-    ann.release(has)
-    assert [dan.ask(last), cid.ask(one)] == [None] * 2
-    has = bob.ask(two)
+    assert [two.ask(), one.ask(), last.ask()] == [None] * 3
+    assert one.ask() is None, "one device is free, but bob was first"
+    has.claim.release()
+    assert [last.ask(), one.ask()] == [None] * 2
+    has = two.ask()
     assert keys(has) == ["fake-0", "fake-1"]
-    two.withdraw()
-    bob.release(has)
-    assert dan.ask(last) is None
-    assert keys(cid.ask(one)) == ["fake-0"]
-    one.withdraw()
-    assert keys(dan.ask(last)) == ["fake-1"]
+    has.claim.release()
+    assert last.ask() is None
+    (first, second) = one.ask(), last.ask()
+    assert [keys(first), keys(second)] == [["fake-0"], ["fake-1"]]
 
 
-def test_who_gives_up_does_not_keep_others_waiting(kernels):
+def test_a_wish_that_is_withdrawn_does_not_keep_others_waiting(kernels):
     ann, bob, cid, _ = kernels
-    ann.take(1)
+    has = ann.take(1)
     two, one = bob.wish(2), cid.wish(1)
-    assert [bob.ask(two), cid.ask(one)] == [None] * 2
+    assert [two.ask(), one.ask()] == [None] * 2
     two.withdraw()
-    assert keys(cid.ask(one)) == ["fake-1"]
+    assert keys(one.ask()) == ["fake-1"]
+    has.claim.release()
 
 
 def test_wishes_for_other_devices_do_not_wait_for_each_other(kernels):
     ann, bob, cid, _ = kernels
-    ann.take(1, TWO[:1])
-    assert bob.take(1, TWO[:1]) is None
+    has, waits = ann.take(1, TWO[:1]), bob.wish(1, TWO[:1])
+    assert waits.ask() is None
     assert keys(cid.take(1, TWO[1:])) == ["fake-1"]
+    has.claim.release()
 
 
 def test_a_kernel_does_not_wait_for_itself(kernels):
@@ -128,35 +119,46 @@ def test_a_kernel_does_not_wait_for_itself(kernels):
     ann, bob = kernels[:2]
     first, second = ann.take(2), ann.take(1)
     assert keys(second) == ["fake-0"]
-    ann.release(first)
+    first.claim.release()
     assert keys(bob.take(1)) == ["fake-1"], "fake-0 is still used by the second"
-    ann.release(second)
-    assert is_free(ann.folder, "fake-0")
+    second.claim.release()
+    assert held(ann.folder) == {"fake-1"}
 
 
 def test_the_text_says_who_and_since_when(kernels):
     ann, bob, cid, _ = kernels
-    ann.take(2)
+    has = ann.take(2)
     waiting, third = bob.wish(2), cid.wish(1)
-    bob.ask(waiting)
-    cid.ask(third)
+    assert [waiting.ask(), third.ask()] == [None] * 2
     clock = re.compile(r"since \d\d:\d\d:\d\d")
     for text, ahead in ((waiting.why, False), (third.why, True)):
         assert "fake device 0, fake device 1: held by ann, process 4711" in text
         assert clock.search(text)
         assert text.endswith("Interrupt the cell to stop waiting.")
         assert ("1 launch is ahead of this one" in text) is ahead
+    has.claim.release()
 
 
-def test_a_text_of_somebody_else_is_not_trusted(kernels):
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"user": 3, "has": 7}', "\0" * 9999])
+def test_a_text_of_somebody_else_is_not_trusted(kernels, text):
     ann, bob = kernels[:2]
-    ann.take(2)
-    wish = bob.wish(1)
-    for text in ("", "{", "[]", '{"user": 3, "kernel": "\\u001b[2J", "since": 1e99}', "\0" * 9999):
-        (ann.folder / "fake-0").write_text(text)
-        assert bob.ask(wish) is None
-        assert "\x1b" not in wish.why
-        assert "Waiting for 1 device" in wish.why
+    ann.user = "\x1b[2Jann"
+    has = ann.take(1)
+    (ann.folder / "of-another.json").write_text(text)
+    wish = bob.wish(2)
+    assert wish.ask() is None
+    assert "held by ann" in wish.why
+    has.claim.release()
+    assert keys(wish.ask()) == ["fake-0", "fake-1"]
+
+
+def test_letters_that_move_the_cursor_are_not_shown(kernels):
+    ann, bob = kernels[:2]
+    ann.name = "\x1b[2Jann"
+    has, wish = ann.take(2), bob.wish(1)
+    assert wish.ask() is None
+    assert "held by [2Jann, process 4711" in wish.why
+    has.claim.release()
 
 
 # What is left behind
@@ -170,53 +172,49 @@ def sleeper():
     process.wait()
 
 
-def left_by_a_dead_run(folder, pid, started):
-    """The state after kill -9 of a supervisor: no lock, and a text that names its ranks."""
-    folder.mkdir(exist_ok=True)
-    said = {"user": "ann", "kernel": 1, "since": 0, "processes": {str(pid): started}}
-    (folder / "fake-0").write_text(json.dumps(said))
+def left_by_a_dead_run(folder, processes):
+    """The state after kill -9 of a supervisor: no lock is held, and a claim names its ranks."""
+    with device_locks._deciding(folder):
+        claim = device_locks.Claim(folder, "ann", 1, "dead", has=["fake-0"], processes=processes)
+        claim.enter([])
+        claim.lock.release()
 
 
-def test_a_stale_file_does_not_block(kernels):
+def test_a_stale_claim_does_not_block(kernels):
     ann = kernels[0]
-    left_by_a_dead_run(ann.folder, pid=2**22 + 1, started=1)
-    (ann.folder / "place-0").write_text('{"number": 1, "devices": ["fake-0", "fake-1"]}')
+    left_by_a_dead_run(ann.folder, {str(2**22 + 1): 1.0})
     assert keys(ann.take(2)) == ["fake-0", "fake-1"]
 
 
 def test_a_device_is_not_given_away_before_its_ranks_are_gone(kernels, sleeper):
     ann = kernels[0]
-    left_by_a_dead_run(ann.folder, sleeper.pid, process_tree.read(sleeper.pid).started)
+    left_by_a_dead_run(ann.folder, {str(sleeper.pid): process_tree.started(sleeper.pid)})
     wish = ann.wish(2)
-    assert ann.ask(wish) is None
+    assert wish.ask() is None
     assert f"ann's run has died, its process {sleeper.pid} is still there" in wish.why
     sleeper.kill()
-    deadline = time.monotonic() + SECONDS
-    while process_tree.read(sleeper.pid).state != "Z":
-        assert time.monotonic() < deadline
-    assert keys(ann.ask(wish)) == ["fake-0", "fake-1"], "a zombie without threads has no device"
+    until(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_ZOMBIE)
+    assert keys(wish.ask()) == ["fake-0", "fake-1"], "a zombie without threads has no device"
 
 
 def test_another_process_of_that_number_is_no_rank(kernels, sleeper):
     ann = kernels[0]
-    left_by_a_dead_run(ann.folder, sleeper.pid, process_tree.read(sleeper.pid).started - 1)
+    left_by_a_dead_run(ann.folder, {str(sleeper.pid): process_tree.started(sleeper.pid) - 60})
     assert keys(ann.take(1)) == ["fake-0"]
 
 
-def test_files_are_empty_after_use(kernels):
+def test_a_release_leaves_a_claim_only_for_processes_that_are_still_there(kernels, sleeper):
     ann, bob = kernels[:2]
-    has = ann.take(2)
-    has.note([os.getpid()])
-    assert str(os.getpid()) in (ann.folder / "fake-1").read_text()
-    wish = bob.wish(1)
-    bob.ask(wish)
-    wish.withdraw()
-    ann.has["fake-0"].said["processes"].clear()
-    ann.release(has)
-    sizes = {path.name: path.stat().st_size for path in ann.folder.iterdir()}
-    assert sizes.pop("fake-1") > 0, "a process that was named is still there"
-    assert set(sizes.values()) == {0}
-    assert set(sizes) == {"fake-0", "order", "place-0"}
+    left, gone = ann.take(1), bob.take(1)
+    left.claim.note([sleeper.pid])
+    for lease in (left, gone):
+        lease.claim.release()
+    assert held(ann.folder) == {"fake-0"}
+    assert {path.suffix for path in ann.folder.iterdir()} == {".json", ".lock"}
+    sleeper.kill()
+    sleeper.wait()
+    assert held(ann.folder) == set()
+    assert [path.name for path in ann.folder.iterdir()] == ["order.lock"]
 
 
 # The folder
@@ -226,15 +224,17 @@ def test_everybody_may_write_and_nobody_remove(kernels):
     ann = kernels[0]
     before = os.umask(0o077)
     try:
-        ann.take(1)
+        has = ann.take(1)
     finally:
         os.umask(before)
     assert ann.folder.stat().st_mode & 0o7777 == 0o1777
-    assert (ann.folder / "fake-0").stat().st_mode & 0o777 == 0o666
+    for name in ("order.lock", f"{has.claim.name}.lock"):
+        assert (ann.folder / name).stat().st_mode & 0o777 == 0o666
+    assert (ann.folder / f"{has.claim.name}.json").stat().st_mode & 0o444 == 0o444
 
 
-@pytest.mark.parametrize("trap", ["folder", "link", "hard link", "pipe", "file"])
-def test_a_link_laid_by_another_user_is_refused(kernels, tmp_path, trap):
+@pytest.mark.parametrize("trap", ["folder", "file", "link", "claim", "pipe"])
+def test_a_link_laid_by_another_user_is_not_followed(kernels, tmp_path, trap):
     ann = kernels[0]
     precious = tmp_path / "precious"
     if trap == "folder":
@@ -245,13 +245,13 @@ def test_a_link_laid_by_another_user_is_refused(kernels, tmp_path, trap):
     else:
         precious.write_text("keep me")
         ann.folder.mkdir()
-        make = {"link": os.symlink, "hard link": os.link, "pipe": lambda _, path: os.mkfifo(path)}
-        make[trap](precious, ann.folder / "fake-0")
-    devices = TWO[::-1] if ann.folder.is_dir() and not ann.folder.is_symlink() else TWO
-    with pytest.raises(device_locks.LeaseError, match="can't be used: .* BOOTCAMP_LEASES=off"):
-        ann.take(2, devices)
-    if devices is not TWO:
-        assert is_free(ann.folder, "fake-1"), "it was locked before the trap was met"
+        name = {"link": "order.lock", "claim": "x.json", "pipe": "x.json"}[trap]
+        os.mkfifo(ann.folder / name) if trap == "pipe" else os.symlink(precious, ann.folder / name)
+    if trap in ("claim", "pipe"):
+        assert keys(ann.take(2)) == ["fake-0", "fake-1"]
+    else:
+        with pytest.raises(device_locks.LeaseError, match="can't be used: .* BOOTCAMP_LEASES=off"):
+            ann.take(2)
     if precious.is_file():
         assert precious.read_text() == "keep me"
     elif precious.is_dir():
@@ -259,32 +259,34 @@ def test_a_link_laid_by_another_user_is_refused(kernels, tmp_path, trap):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user to try")
-def test_two_users_share_the_folder(kernels, tmp_path):
-    """In turn: one makes the files, the other locks them and says so, and cannot remove them."""
-    ann = kernels[0]
-    tmp_path.chmod(0o755)
-    ann.release(ann.take(2))
+def test_two_users_share_the_folder(request):
+    """In turn: one claims beside the other's files, and can neither remove nor free them."""
+    place = Path(tempfile.mkdtemp(dir="/tmp"))  # the parents of tmp_path are closed to others
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    place.chmod(0o755)
+    ann, bob = Kernel(place / "locks", "ann"), Kernel(place / "locks", "bob")
+    has = ann.take(1)
     code = (
         "import os, sys\n"
-        "from bootcamp.launcher import device_locks\n"
-        "os.chdir(sys.argv[1])  # its parents may be closed to others\n"
+        "from bootcamp.launcher import device_locks, devices\n"
         "os.setuid(65534)\n"
-        "request = device_locks.Request('locks', device_locks.fake_devices(2), 2)\n"
-        "print(len(request.ask().devices), flush=True)\n"
-        "try: os.unlink('locks/fake-0')\n"
+        "request = device_locks.Request(sys.argv[1], devices.fake_devices(2), 1)\n"
+        "lease = request.ask()\n"
+        "print(*(device['key'] for device in lease.devices), flush=True)\n"
+        "try: os.unlink(sys.argv[1] + '/order.lock')\n"
         "except PermissionError: print('kept', flush=True)\n"
         "sys.stdin.read()"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", code, str(ann.folder)]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as other:
         said = [other.stdout.readline().strip() for _ in range(2)]
-        wish = ann.wish(1)
-        assert ann.ask(wish) is None
+        wish = bob.wish(2)
+        assert wish.ask() is None
         other.stdin.close()
-    assert said == ["2", "kept"]
-    assert "held by " in wish.why
-    assert "root" not in wish.why
-    assert keys(ann.ask(wish)) == ["fake-0"]
+    assert said == ["fake-1", "kept"]
+    assert f"fake device 1: held by {pwd.getpwuid(65534).pw_name}" in wish.why
+    has.claim.release()
+    assert keys(wish.ask()) == ["fake-0", "fake-1"]
 
 
 def test_leases_can_be_off_and_elsewhere(monkeypatch, tmp_path):
@@ -308,8 +310,14 @@ def wishes(script, ranks, device=None, cores_per_rank=1):
     return devices.wishes(known, kind, ranks, cores_per_rank, dict(os.environ))
 
 
+def see_gpus(monkeypatch, *uuids):
+    """A machine with these GPUs."""
+    found = tuple(machine.Gpu(index, "a GPU", uuid) for index, uuid in enumerate(uuids))
+    monkeypatch.setattr(machine, "all_gpus", lambda: found)
+
+
 def test_gpus_are_named_by_uuid(monkeypatch):
-    monkeypatch.setattr(device_locks, "_uuids", lambda: ("GPU-aaa", "GPU-bbb", "GPU-ccc"))
+    see_gpus(monkeypatch, "GPU-aaa", "GPU-bbb", "GPU-ccc")
     for visible, count, expected in (
         (None, 3, ["GPU-aaa", "GPU-bbb", "GPU-ccc"]),
         ("2, 0", 2, ["GPU-ccc", "GPU-aaa"]),
@@ -319,17 +327,17 @@ def test_gpus_are_named_by_uuid(monkeypatch):
         ("MIG-1,MIG-2", 2, ["gpu-MIG-1", "gpu-MIG-2"]),
         ("", 0, []),
     ):
-        assert [gpu["key"] for gpu in device_locks.gpus(visible, count)] == expected
-    assert device_locks.gpus("2", 1) == [{"key": "GPU-ccc", "label": "GPU 2", "value": "GPU-ccc"}]
-    assert device_locks.gpus("MIG-1", 1)[0]["value"] == "MIG-1"
-    monkeypatch.setattr(device_locks, "_uuids", lambda: ())
-    assert [gpu["value"] for gpu in device_locks.gpus(None, 2)] == ["0", "1"]
+        assert [gpu["key"] for gpu in devices.gpus(visible, count)] == expected
+    assert devices.gpus("2", 1) == [{"key": "GPU-ccc", "label": "GPU 2", "value": "GPU-ccc"}]
+    assert devices.gpus("MIG-1", 1)[0]["value"] == "MIG-1"
+    see_gpus(monkeypatch)
+    assert [gpu["value"] for gpu in devices.gpus(None, 2)] == ["0", "1"]
 
 
 def test_a_gpu_for_each_rank_or_all_for_who_takes_several(monkeypatch):
     monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
     monkeypatch.setattr(devices, "gpu_count", lambda: 4)
-    monkeypatch.setattr(device_locks, "_uuids", lambda: tuple(f"GPU-{k}" for k in range(4)))
+    see_gpus(monkeypatch, *(f"GPU-{k}" for k in range(4)))
     counts = {
         (script, device): wishes(script, 2, device=device)["lease"]["request"]["count"]
         for script, device in [("ddp", "cuda"), ("mp", None), ("ddp_mp", "cuda"), ("dp", None)]
@@ -359,16 +367,31 @@ def test_cores_that_no_other_run_has(tmp_path):
     four = [0, 2, 4, 6]
     first = device_locks.take_cores(tmp_path, four, ranks=2)
     second = device_locks.take_cores(tmp_path, four, ranks=2)
-    assert [first.place, second.place] == [0, 2]
+    assert [(first.place, first.cores), (second.place, second.cores)] == [(0, [0, 2]), (2, [4, 6])]
     third = device_locks.take_cores(tmp_path, four, ranks=1)
-    assert (third.place, third.handles) == (0, []), "none is free: they share, and do not wait"
-    first.release()
+    assert (third.place, third.cores) == (0, [0]), "none is free: they share, and do not wait"
+    for claim in (first, third):
+        claim.release()
     wide = device_locks.take_cores(tmp_path, four, ranks=1, each=2)
-    assert (wide.place, len(wide.handles)) == (0, 2)
+    assert (wide.place, wide.cores) == (0, [0, 2])
     second.release()
-    assert device_locks.take_cores(tmp_path, four, ranks=1, each=2).place == 1
+    other = device_locks.take_cores(tmp_path, four, ranks=1, each=2)
+    assert (other.place, other.cores) == (1, [4, 6])
     wide.release()
     assert device_locks.take_cores(tmp_path, four, ranks=9).place == 0
+
+
+def test_a_claim_on_cores_knows_with_whom_it_shared_them_at_any_time(tmp_path):
+    first = device_locks.take_cores(tmp_path, [0, 1], ranks=2)
+    alone = device_locks.take_cores(tmp_path, [2], ranks=1)
+    assert not first.shared_with
+    second = device_locks.take_cores(tmp_path, [0, 1], ranks=1)
+    assert second.shared_with == {first.name}
+    first.look_for_sharing()  # as its supervisor does now and then
+    second.release()
+    for claim in (first, alone):
+        claim.release()
+    assert (len(first.shared_with), len(alone.shared_with)) == (1, 0)
 
 
 def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
@@ -387,6 +410,30 @@ def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
     monkeypatch.setenv("BOOTCAMP_FIRST_CORE", "0")
     assert launch.launch(script, 1, **short).output().strip() == str(cores[0])
     other.release()
+
+
+def test_a_run_that_shared_its_cores_says_so_also_if_the_other_came_later(
+    monkeypatch, tmp_path, capsys
+):
+    """Both runs' summaries, and the last line of the progress; a run alone says nothing of it."""
+    monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
+    monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
+    ranks, second = len(machine.cores()), []
+    assert "shared_cores" not in launch.launch("ddp", ranks, **faults.SHORT).summary
+
+    def launch_beside_it():
+        second.append(launch.launch("ddp", ranks, **faults.SHORT))
+
+    folder = tmp_path / "first"
+    thread = faults._when_running(folder, launch_beside_it)
+    long = {**faults.SHORT, "steps": 600, "quiet": False}
+    first = launch.launch("ddp", ranks, options=Options(run_dir=folder), **long)
+    thread.join()
+    for run in (first, second[0]):
+        assert run.summary["shared_cores"] is True
+        assert run.summary["runs_on_shared_cores"] == 1
+        assert run.status == "ok"
+    assert "It shared its cores with another run: alone it would" in capsys.readouterr().out
 
 
 # Two kernels
@@ -473,12 +520,6 @@ class Attendee:
         faults._gone(self.process.pid, SECONDS)
 
 
-def lives(pid):
-    return (
-        process_tree.processes().get(pid, process_tree.Process(pid, 0, 0, "X", 0)).state not in "ZX"
-    )
-
-
 def locks_of(pid):
     """The lock files that a process has open."""
     found = []
@@ -509,25 +550,24 @@ def attendees(tmp_path, monkeypatch):
     yield start
     for each in made:
         each.clean_up()
-    for path in (tmp_path / "locks").iterdir():
-        assert is_free(path.parent, path.name), f"{path.name} is still locked"
+    assert not device_locks._claims(tmp_path / "locks")
 
 
 def test_the_second_waits_and_starts_when_the_first_ends(attendees):
     first = attendees(2)
     worker, devices = first.began()
     assert devices == ["fake-0", "fake-1"]
-    assert len(locks_of(first.supervisor)) == 2
+    assert len(locks_of(first.supervisor)) == 1
     assert locks_of(worker) == [], "a process that a rank leaves behind must not keep a device"
     second = attendees(2)
     said = second.waits()
-    assert f"held by {device_locks._user()}, process {first.process.pid}, since" in said
+    assert f"held by {device_locks.user()}, process {first.process.pid}, since" in said
     assert not (second.folder / "began").exists()
     first.end()
     assert second.began()[1] == ["fake-0", "fake-1"]
     second.end()
     locks = second.folder.parent / "locks"
-    assert {path.stat().st_size for path in locks.iterdir()} == {0}
+    assert [path.name for path in locks.iterdir()] == ["order.lock"]
 
 
 def test_one_of_two_starts_beside_another(attendees):
@@ -543,7 +583,7 @@ def test_a_killed_one_gives_its_devices_up_when_its_ranks_are_gone(attendees, vi
     second.waits()
     os.kill(first.process.pid if victim == "kernel" else first.supervisor, signal.SIGKILL)
     assert second.began()[1] == ["fake-0", "fake-1"]
-    assert not lives(worker), "two runs had the device at once"
+    assert not process_tree.alive(worker), "two runs had the device at once"
     second.end()
 
 
@@ -601,8 +641,8 @@ def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, monkey
     def kill():
         pids = [heartbeat.read(folder / "ranks" / f"{rank}.beat")[0] for rank in range(2)]
         assert [locks_of(pid) for pid in pids] == [[], []]
-        said = json.loads((tmp_path / "locks" / "fake-1").read_text())
-        assert sorted(map(int, said["processes"])) == sorted(pids)
+        (claim,) = (each for each in device_locks._claims(tmp_path / "locks") if each.has)
+        assert sorted(map(int, claim.processes)) == sorted(pids)
         second = attendees(2)
         second.waits()
         killed.append((second, pids))
@@ -614,7 +654,7 @@ def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, monkey
     thread.join()
     (second, pids) = killed[0]
     second.began()
-    assert not any(map(lives, pids))
+    assert not any(map(process_tree.alive, pids))
     second.end()
 
 
@@ -622,15 +662,14 @@ def test_gpu_ranks_see_the_leased_gpus_only(monkeypatch, tmp_path):
     monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
     for module in (launch, devices):
         monkeypatch.setattr(module, "gpu_count", lambda: 2)
-    monkeypatch.setattr(device_locks, "_uuids", lambda: ("GPU-aaa", "GPU-bbb"))
+    see_gpus(monkeypatch, "GPU-aaa", "GPU-bbb")
     script = tmp_path / "sees.py"
     script.write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
-    other = device_locks.Request(tmp_path, device_locks.gpus("0", 1), 1)
-    monkeypatch.setattr(device_locks, "_held", {})
+    other = device_locks.Request(tmp_path, devices.gpus("0", 1), 1)
     has = other.ask()
     run = launch.launch(script, 1, device="cuda", quiet=True)
     assert run.output().strip() == "GPU-bbb"
-    has.release()
+    has.claim.release()
 
 
 def test_the_reader_of_a_cell_hears_of_it(attendees, monkeypatch):

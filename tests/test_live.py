@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import faults
+import psutil
 import pytest
 
 from bootcamp.launcher import launch, live_ranks, process_tree
@@ -176,25 +177,16 @@ def test_an_interrupt_while_a_cell_is_sent_does_not_leave_it_running(monkeypatch
 
 def test_nothing_listens_beyond_this_machine_and_no_key_is_left():
     pids = {*live_ranks._live.pids.values()}
-    table = process_tree.processes()
-    pids |= {pid for pid in table if "ipyparallel.controller" in process_tree.command(pid)}
-    for kind in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
-            _, local, _, state, *rest = line.split()
-            if state == "0A" and any(_holds(pid, rest[5]) for pid in pids):
-                assert local.startswith(("0100007F:", "0000000000000000FFFF00000100007F:")), line
+    mine = process_tree.marked("BOOTCAMP_KERNEL", str(os.getpid()))
+    pids |= {pid for pid in mine if "ipyparallel.controller" in process_tree.command(pid)}
+    ends = [end for pid in pids for end in psutil.Process(pid).net_connections("inet")]
+    listening = [end.laddr.ip for end in ends if end.status == psutil.CONN_LISTEN]
+    assert len(listening) > COUNT
+    assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
     keys = live_ranks._live._client.session.key.decode()
     assert all(keys not in process_tree.command(pid) for pid in pids)
-    mine = f"{live_ranks.PREFIX}{os.getpid()}-*"
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(mine)), "the key's folder"
-
-
-def _holds(pid: int, inode: str) -> bool:
-    """Whether a process has this socket open."""
-    try:
-        return any(os.readlink(f) == f"socket:[{inode}]" for f in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
+    folders = f"{live_ranks.PREFIX}{os.getpid()}-*"
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(folders)), "the key's folder"
 
 
 def test_a_killed_rank_is_told_in_one_sentence_and_new_ones_can_be_started():

@@ -5,6 +5,7 @@ import platform
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 HOST_INTERFACE = "eth0"  # of a simulated host (launcher/simulated_hosts.py)
 
@@ -79,33 +80,47 @@ def process_peak_bytes() -> int:
     return peak if platform.system() == "Darwin" else peak * 1024
 
 
-@cache
-def gpu_names() -> tuple[str, ...]:
-    """Names of the GPUs that CUDA_VISIBLE_DEVICES leaves visible, read without starting CUDA.
+class Gpu(NamedTuple):
+    """A GPU of this machine: its index for nvidia-smi, its name, its UUID."""
 
-    Asks `nvidia-smi`; an empty tuple without it. The rank side asks torch instead.
-    """
+    index: int
+    name: str
+    uuid: str
+
+
+@cache
+def all_gpus() -> tuple[Gpu, ...]:
+    """Every GPU, as nvidia-smi lists them; empty without it. Does not start CUDA."""
     query = ["nvidia-smi", "--query-gpu=name,uuid", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
-    gpus = [line.split(", ") for line in answer.stdout.splitlines() if ", " in line]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    rows = [line.split(", ") for line in answer.stdout.splitlines() if ", " in line]
+    return tuple(Gpu(index, name, uuid) for index, (name, uuid) in enumerate(rows))
+
+
+def visible_gpus(visible: str | None) -> list[Gpu]:
+    """The GPUs that a value of CUDA_VISIBLE_DEVICES leaves, None for all, in its order."""
     if visible is None:
-        return tuple(name for name, _ in gpus)
+        return list(all_gpus())
     chosen = []
-    for entry in visible.split(","):
-        entry = entry.strip()
+    for entry in map(str.strip, visible.split(",")):
+        by_uuid = entry.startswith("GPU-")
         match = [
-            name
-            for index, (name, uuid) in enumerate(gpus)
-            if entry == str(index) or (entry.startswith("GPU-") and uuid.startswith(entry))
+            gpu
+            for gpu in all_gpus()
+            if (gpu.uuid.startswith(entry) if by_uuid else entry == str(gpu.index))
         ]
         if not match:
             break  # as CUDA does: the list ends at the first entry that names no GPU
         chosen += match
-    return tuple(chosen)
+    return chosen
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Names of the GPUs that are visible to this process. The rank side asks torch instead."""
+    return tuple(gpu.name for gpu in visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 @cache

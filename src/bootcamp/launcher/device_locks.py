@@ -1,36 +1,33 @@
-"""Devices leased by file locks, so that the runs of several people queue instead of colliding.
+"""Devices claimed under file locks, so that the runs of several people queue instead of colliding.
 
-One folder for all users of a machine has a lock file for each device and for each place in the
-queue. Whoever has flock(2) on a device's file has the device. The system takes the lock back when
-the process that has it ends, however it ends, so a file that is left blocks nobody. What is written
-in a file only says who has it, and which processes must be gone before the next run may have it.
+One folder serves all users of a machine. Each run has a claim there: a JSON file that says what it
+waits for and what it has, and a lock beside it, held by its supervisor. The system frees the lock
+when that process ends, however it ends, so a claim that is left blocks nobody, unless processes
+that are named in it still live. A run writes its own claim only and reads those of others, one at
+a time: the lock `order` sees to it. A run gets all its devices or none, and none that an earlier
+one waits for: so runs come in order, and nobody holds a part and waits for the rest.
 
-Whoever decides has the lock `order` for that moment. A run takes all its devices or none, and none
-that an earlier one waits for: so they come in order, and nobody holds a part and waits for the
-rest. The process that has the locks is the supervisor (supervisor.py), which ends its ranks first.
+CPU ranks claim cores in the same way. They share rather than wait, and the claim knows with whom.
 
 The folder is `bootcamp-leases` among the system's temporary files. BOOTCAMP_LEASES names another
-(where users have temporary folders of their own), or says `off`. Standard library only.
+(where users have temporary folders of their own), or says `off`.
 """
 
 import contextlib
-import fcntl
-import itertools
 import json
 import os
 import pwd
-import re
 import stat
-import subprocess
 import tempfile
 import time
+import uuid
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from bootcamp.launcher import process_tree
 
-CORE_ASKS = 20  # how often to look for free cores before sharing some
 POLL_SECONDS = 0.1
 LONGEST_TEXT = 1 << 16
 PATIENT_ASKS = 50  # how often another may be deciding before the reader hears of it
@@ -51,81 +48,30 @@ def folder() -> Path | None:
 def why_not(path: Path) -> str | None:
     """Why leases can't be kept in this folder, None if they can."""
     try:
-        with _in_order(path):
+        with _deciding(path):
             return None
     except LeaseError as error:
         return str(error)
 
 
-# Which devices there are. Each is a dictionary, for it travels as JSON: `key`, its name in the
-# folder; `label`, its name for people; `value`, its name in the ranks' environment.
-
-
-def fake_devices(count: int) -> list[dict]:
-    """Devices that are nothing but their locks: CPU ranks lease them in tests and drills."""
-    return [_device(f"fake-{k}", f"fake device {k}", f"fake-{k}") for k in range(count)]
-
-
-def gpus(visible: str | None, count: int) -> list[dict]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, None for all. count: how many torch sees of them.
-
-    They are named by UUID, which means the same GPU to every process, whatever is visible to it.
-    Where nvidia-smi does not tell it, the name is the entry of the variable, or the index.
-    """
-    uuids = _uuids()
-    entries = [str(k) for k in range(len(uuids) or count)]
-    if visible is not None:
-        entries = [entry.strip() for entry in visible.split(",")]
-    found = [_gpu(entry, uuids) for entry in entries]
-    found = list(itertools.takewhile(bool, found))  # as CUDA does: the first unknown ends the list
-    if found and len(found) == min(len(entries), count):
-        return found
-    return [_device(f"gpu-{entry}", f"GPU {entry}", entry) for entry in entries[:count]]
-
-
-def _gpu(entry: str, uuids: tuple[str, ...]) -> dict | None:
-    for index, uuid in enumerate(uuids):
-        if entry == str(index) or (entry.startswith("GPU-") and uuid.startswith(entry)):
-            return _device(uuid, f"GPU {index}", uuid)
-    return None
-
-
-def _device(key: str, label: str, value: str) -> dict:
-    return {"key": key, "label": label, "value": value}
-
-
-@cache
-def _uuids() -> tuple[str, ...]:
-    """The UUIDs of this machine's GPUs in the order of nvidia-smi; empty without it."""
-    query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(line.strip() for line in answer.stdout.splitlines() if line.startswith("GPU-"))
-
-
-# Lock files
-
-
-def _open_folder(path: Path) -> int:
-    """The folder as an open file, made if it is missing. Raises LeaseError.
+def _prepare(path: Path) -> None:
+    """Make the folder if it is missing. Raises LeaseError if it can't be used.
 
     Everybody may write into it, and nobody may remove another's files (the sticky bit). A link in
     its place is refused: another user could have put it there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _for_everybody(), contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o1777)
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            path.chmod(0o1777)
+        mode = path.lstat().st_mode
     except OSError as error:
         raise _useless(path, error.strerror) from None
-    mode = os.fstat(handle).st_mode
+    if not stat.S_ISDIR(mode):
+        raise _useless(path, "it is no folder")
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        os.close(handle)
         raise _useless(path, "others may remove files in it (its sticky bit is not set)")
-    return handle
 
 
 def _useless(what: Path | str, why: str) -> LeaseError:
@@ -136,217 +82,234 @@ def _useless(what: Path | str, why: str) -> LeaseError:
 
 
 @contextlib.contextmanager
-def _for_everybody():
-    """What is made here may be written by all users from its first moment on."""
-    before = os.umask(0)
+def _deciding(path: Path):
+    """True while nobody else decides about claims, False if somebody does right now."""
+    _prepare(path)
+    order = FileLock(path / "order.lock", timeout=0, mode=0o666)
     try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def _open(place: int, name: str) -> int:
-    """A lock file, made if it is missing. Raises LeaseError for what is no plain file.
-
-    Opened without O_CREAT first: Linux may refuse that flag for another user's file in a folder
-    that all may write to (fs.protected_regular).
-    """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        handle = os.open(name, flags, dir_fd=place)
-    except FileNotFoundError:
-        with _for_everybody():
-            try:
-                handle = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=place)
-            except FileExistsError:
-                return _open(place, name)
-            except OSError as error:
-                raise _useless(name, error.strerror) from None
+        order.acquire()
+    except Timeout:
+        yield False
+        return
     except OSError as error:
-        raise _useless(name, error.strerror) from None
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
-        os.close(handle)
-        raise _useless(name, "it is no plain file of its own")
-    return handle
-
-
-def _lock(place: int, name: str) -> int | None:
-    """The file, locked, until it is closed; None if another has it. Does not wait.
-
-    The handle is not inherited by programs that this process starts (PEP 446).
-    """
-    handle = _open(place, name)
+        raise _useless(order.lock_file, error.strerror) from None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(handle).st_ino == os.stat(name, dir_fd=place, follow_symlinks=False).st_ino:
-            return handle
-    except (BlockingIOError, FileNotFoundError):
-        pass  # another has it, or somebody has cleaned the folder up: the next try makes a new one
-    os.close(handle)
-    return None
-
-
-def _read(handle: int) -> dict:
-    """What the holder has written into a lock file; empty where it says nothing."""
-    try:
-        said = json.loads(os.pread(handle, LONGEST_TEXT, 0) or b"{}")
-    except (OSError, ValueError, RecursionError):  # somebody else's text may be anything
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
-def _read_of_another(place: int, name: str) -> dict:
-    handle = _open(place, name)
-    try:
-        return _read(handle)
+        yield True
     finally:
-        os.close(handle)
-
-
-def _write(handle: int, said: dict | None) -> None:
-    """Say who has a lock; None empties the file. On a full disk it stays unsaid."""
-    with contextlib.suppress(OSError):
-        os.ftruncate(handle, 0)
-        if said:
-            os.pwrite(handle, json.dumps(said).encode()[:LONGEST_TEXT], 0)
-
-
-@contextlib.contextmanager
-def _in_order(path: Path | str):
-    """The open folder while nobody else decides about leases; None if somebody does right now."""
-    place = _open_folder(Path(path))
-    order = None
-    try:
-        order = _lock(place, "order")
-        yield place if order is not None else None
-    finally:
-        for handle in (order, place):
-            if handle is not None:
-                os.close(handle)
-
-
-def _file(key: str) -> str:
-    return re.sub(r"[^\w.-]", "_", key)[:100]
-
-
-# Asking, waiting, holding
+        order.release()
 
 
 @dataclass
-class _Held:
-    """A device that this process has, for one run of its kernel or for several at once."""
+class Claim:
+    """What one run waits for or has, as it stands in the folder.
 
-    handle: int
-    said: dict
-    runs: int = 1
+    wants: keys of the devices that would do, while it waits. has: keys of its devices. cores: those
+    that its CPU ranks compute on, from `place` on. number: in the order of arrival. owner: the
+    process that holds its lock. processes: those that must be gone before the devices are free, and
+    when they began. shared_with: the runs that computed on the same cores.
+    """
+
+    folder: Path
+    user: str
+    kernel: int
+    owner: str
+    number: int = 0
+    since: float = field(default_factory=time.time)
+    wants: list[str] = field(default_factory=list)
+    has: list[str] = field(default_factory=list)
+    cores: list[int] = field(default_factory=list)
+    processes: dict[str, float] = field(default_factory=dict)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    shared_with: set[str] = field(default_factory=set)
+    place: int = 0
+    lock: FileLock | None = None
+
+    def enter(self, others: list["Claim"]) -> None:
+        """Appear in the folder, behind the others. Only while nobody else decides."""
+        self.number = 1 + max((each.number for each in others), default=0)
+        self.lock = FileLock(self.folder / f"{self.name}.lock", timeout=0, mode=0o666)
+        self.lock.acquire()
+        self.write()
+
+    def write(self) -> None:
+        """Say what it waits for and what it has. Raises LeaseError where it can't."""
+        shown = ("user", "kernel", "owner", "number", "since", "wants", "has", "cores", "processes")
+        text = json.dumps({name: getattr(self, name) for name in shown})
+        beside = self.folder / f".{self.name}.part"
+        try:
+            beside.write_text(text)
+            beside.chmod(0o644)  # all users read it
+            os.replace(beside, self.folder / f"{self.name}.json")
+        except OSError as error:
+            raise _useless(beside, error.strerror) from None
+
+    def note(self, pids: list[int]) -> None:
+        """Name the processes that use them: if this one is killed, the next waits for those."""
+        if self.lock is None:
+            return
+        self.processes |= {str(pid): process_tree.started(pid) for pid in pids}
+        with contextlib.suppress(LeaseError):  # a full disk: the lock says enough while it is held
+            self.write()
+
+    def look_for_sharing(self) -> None:
+        """Remember which other runs compute on cores of this one at this moment."""
+        if self.cores:
+            others = _claims(self.folder, besides=self.name)
+            mine = set(self.cores)
+            self.shared_with |= {each.name for each in others if mine & set(each.cores)}
+
+    def release(self) -> None:
+        """Leave the folder, or at least the lock while processes of the run are still there."""
+        if self.lock is None:
+            return
+        self.look_for_sharing()
+        if not self.still_there():
+            _remove(self.folder, self.name)
+        self.lock.release()
+        self.lock = None
+
+    def still_there(self) -> list[int]:
+        """Which of the processes that used its devices have not ended yet."""
+        started = self.processes.items()
+        return [int(pid) for pid, when in started if process_tree.is_same(int(pid), when)]
+
+    def is_alive(self) -> bool:
+        """Whether its owner holds its lock, or a process of it lives."""
+        probe = FileLock(self.folder / f"{self.name}.lock", timeout=0, mode=0o666)
+        try:
+            probe.acquire()
+        except (Timeout, OSError):
+            return True
+        probe.release()
+        if self.still_there():
+            return True
+        _remove(self.folder, self.name)
+        return False
 
 
-_held: dict[str, _Held] = {}
+def _remove(place: Path, name: str) -> None:
+    """Remove a claim's files; another user's stay, and nobody minds them."""
+    for end in ("json", "lock"):
+        with contextlib.suppress(OSError):
+            (place / f"{name}.{end}").unlink()
+
+
+def _claims(place: Path, besides: str = "") -> list[Claim]:
+    """The living claims in the folder but one, in order of arrival."""
+    found = []
+    for path in place.glob("*.json"):
+        if path.stem != besides and (claim := _read(path)) and claim.is_alive():
+            found.append(claim)
+    return sorted(found, key=lambda claim: claim.number)
+
+
+def _read(path: Path) -> Claim | None:
+    """A claim that another process wrote, None where it is not one: the text may be anything."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle) as file:
+            said = json.loads(file.read(LONGEST_TEXT))
+        lists = {name: [*map(str, said[name])] for name in ("wants", "has")}
+        return Claim(
+            path.parent,
+            "".join(letter for letter in str(said["user"]) if letter.isprintable())[:40],
+            int(said["kernel"]),
+            str(said["owner"]),
+            int(said["number"]),
+            float(said["since"]),
+            **lists,
+            cores=[*map(int, said["cores"])],
+            processes={str(int(pid)): float(when) for pid, when in said["processes"].items()},
+            name=path.stem,
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def owner() -> str:
+    """This process, told from a later one of the same number."""
+    return f"{os.getpid()}-{process_tree.started(os.getpid())}"
+
+
+def user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
 
 
 @dataclass
 class Request:
     """A run's wish for devices. `ask()` until it is granted, then or before that `withdraw()`.
 
-    folder: of the locks. devices: those that would do. count: how many of them. user, kernel: who
-    asks, for the others to read. why: what it waits for, a text for the reader, empty as long as
-    that is not known.
+    folder: of the locks. devices: those that would do. count: how many of them. user, kernel,
+    owner: who asks. why: what it waits for, a text for the reader, empty until that is known.
     """
 
     folder: Path | str
     devices: list[dict]
     count: int
-    user: str = field(default_factory=lambda: _user())
+    user: str = field(default_factory=user)
     kernel: int = field(default_factory=os.getpid)
+    owner: str = field(default_factory=owner)
     why: str = ""
-    _place: int | None = None
-    _number: float = float("inf")
+    _claim: Claim | None = None
     _asked: int = 0
 
     def ask(self) -> "Lease | None":
         """The lease if it can be had now, else a place in the queue. Raises LeaseError."""
-        with _in_order(self.folder) as place:
-            if place is None:
+        with _deciding(Path(self.folder)) as alone:
+            if not alone:
                 self._asked += 1
                 if self._asked == PATIENT_ASKS:
                     self.why = "Waiting: another launch has the queue's lock and does not let go."
                 return None
             self._asked = 0
-            waiting = _waiting(place)
-            before = [each for each in waiting if each["number"] < self._number]
-            wanted = {key for each in before for key in each["devices"]}
-            if (taken := self._take(place, wanted)) is not None:
-                return Lease(taken)
-            if self._place is None:
-                self._queue_up(place, waiting)
-            self.why = self._explain(place, before)
-            return None
+            others = _claims(Path(self.folder), self._claim.name if self._claim else "")
+            if self._claim is None:
+                self._claim = Claim(Path(self.folder), self.user, self.kernel, self.owner)
+                self._claim.wants = [device["key"] for device in self.devices]
+                self._claim.enter(others)
+            earlier = [each for each in others if each.number < self._claim.number]
+            chosen = self._choose(others, earlier)
+            if chosen is None:
+                self.why = self._explain(others, earlier)
+                return None
+            claim, self._claim = self._claim, None
+            claim.wants, claim.has = [], [device["key"] for device in chosen]
+            claim.write()
+            return Lease(chosen, claim)
 
     def withdraw(self) -> None:
         """Leave the queue."""
-        if self._place is not None:
-            _write(self._place, None)
-            os.close(self._place)
-            self._place = None
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
-    def _take(self, place: int, wanted: set[str]) -> list[dict] | None:
-        """All devices or None. What the same kernel has already does too: it need not wait for
+    def _choose(self, others: list[Claim], earlier: list[Claim]) -> list[dict] | None:
+        """All devices or None. What the same process has already does too: it need not wait for
         itself.
         """
-        own = [device for device in self.devices if device["key"] in _held]
-        new: dict[str, int] = {}
-        with contextlib.ExitStack() as given_back:
-            for device in self.devices:
-                key = device["key"]
-                if device in own or key in wanted or len(new) == self.count:
-                    continue
-                if (handle := _lock(place, _file(key))) is None:
-                    continue
-                if _still_there(_read(handle)):  # a dead run's: it is as if it still had the device
-                    os.close(handle)
-                    continue
-                new[key] = handle
-                given_back.callback(os.close, handle)
-            chosen = [device for device in self.devices if device["key"] in new]
-            chosen += own[: self.count - len(chosen)]
-            if len(chosen) < self.count:
-                return None
-            given_back.pop_all()
-        self._keep(chosen, new)
-        return chosen
+        wanted = {key for each in earlier for key in each.wants}
+        own = {key for each in others if each.owner == self.owner for key in each.has}
+        taken = {key for each in others for key in each.has} - own
+        free = [d for d in self.devices if d["key"] not in wanted | own | taken][: self.count]
+        shared = [device for device in self.devices if device["key"] in own]
+        chosen = free + shared[: self.count - len(free)]
+        return chosen if len(chosen) == self.count else None
 
-    def _keep(self, chosen: list[dict], new: dict[str, int]) -> None:
-        """Say in the lock files who has the new devices; of the others, that one more run does."""
-        said = {"user": self.user, "kernel": self.kernel, "since": time.time()}
-        for key in (device["key"] for device in chosen):
-            if key in new:
-                _held[key] = _Held(new[key], {**said, "processes": {}})
-                _write(new[key], said)
-            else:
-                _held[key].runs += 1
-
-    def _queue_up(self, place: int, waiting: list[dict]) -> None:
-        """Take a place in the queue: a lock file of it, with a number higher than the others'."""
-        self._number = 1 + max((each["number"] for each in waiting), default=0)
-        for k in itertools.count():
-            if (handle := _lock(place, f"place-{k}")) is not None:
-                self._place = handle
-                keys = [device["key"] for device in self.devices]
-                _write(handle, {"number": self._number, "user": self.user, "devices": keys})
-                return
-
-    def _explain(self, place: int, before: list[dict]) -> str:
+    def _explain(self, others: list[Claim], earlier: list[Claim]) -> str:
         """Who has what, and who is first, in sentences."""
         holders: dict[str, list[str]] = {}
         for device in self.devices:
-            if who := _holder(place, device["key"]):
-                holders.setdefault(who, []).append(device["label"])
+            for each in others:
+                if device["key"] in each.has:
+                    holders.setdefault(_holder(each, self.owner), []).append(device["label"])
         wish = "1 device" if self.count == 1 else f"{self.count} devices"
         said = [f"{', '.join(labels)}: {who}" for who, labels in holders.items()]
         text = f"Waiting for {wish}. {'; '.join(said)}{'. ' if said else ''}"
         keys = {device["key"] for device in self.devices}
-        ahead = sum(not keys.isdisjoint(each["devices"]) for each in before)
+        ahead = sum(not keys.isdisjoint(each.wants) for each in earlier)
         if ahead:
             text += f"{ahead} {'launch is' if ahead == 1 else 'launches are'} ahead of this one. "
         return f"{text}Interrupt the cell to stop waiting."
@@ -354,152 +317,52 @@ class Request:
 
 @dataclass
 class Lease:
-    """Devices that this process has for one run."""
+    """Devices that a run has until its claim is released."""
 
     devices: list[dict]
-
-    def note(self, pids: list[int]) -> None:
-        """Say which processes use the devices: if this one is killed, the next waits for them."""
-        started = {}
-        for pid in pids:
-            with contextlib.suppress(OSError):  # gone already, or no /proc on this system
-                started[str(pid)] = process_tree.read(pid).started
-        for held in self._mine():
-            held.said["processes"] |= started
-            _write(held.handle, held.said)
-
-    def release(self) -> None:
-        """Give the devices back, unless another run of this kernel has them too."""
-        for device, held in zip(self.devices, self._mine(), strict=True):
-            held.runs -= 1
-            if held.runs == 0:
-                if not _still_there(held.said):
-                    _write(held.handle, None)
-                os.close(held.handle)
-                del _held[device["key"]]
-        self.devices = []
-
-    def _mine(self) -> list[_Held]:
-        return [_held[device["key"]] for device in self.devices]
+    claim: Claim
 
 
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"user {os.getuid()}"
-
-
-def _waiting(place: int) -> list[dict]:
-    """The requests in the queue, of all processes: {"number", "devices"} of each."""
-    found = []
-    for name in os.listdir(place):
-        if not name.startswith("place-"):
-            continue
-        if (handle := _lock(place, name)) is not None:
-            os.close(handle)  # nobody waits there
-            continue
-        said = _read_of_another(place, name)
-        devices = said.get("devices")
-        named = isinstance(devices, list) and all(isinstance(key, str) for key in devices)
-        if isinstance(said.get("number"), int) and named:
-            found.append(said)
-    return found
-
-
-def _still_there(said: dict) -> list[int]:
-    """Which of the processes that used a device have not ended yet."""
-    processes = said.get("processes")
-    items = processes.items() if isinstance(processes, dict) else ()
-    return [int(pid) for pid, start in items if pid.isdecimal() and _lives(int(pid), start)]
-
-
-def _lives(pid: int, started: int) -> bool:
-    """Whether this very process is there. A zombie is not, once all its threads have ended."""
-    try:
-        process = process_tree.read(pid)
-        threads = len(os.listdir(f"/proc/{pid}/task"))
-    except OSError:
-        return False
-    return process.started == started and not (process.state in "ZX" and threads < 2)
-
-
-def _holder(place: int, key: str) -> str:
-    """Who has a device; of a dead run, whose processes are still there. Empty if nobody has it."""
-    if key in _held:
+def _holder(claim: Claim, me: str) -> str:
+    """Who has a device; of a dead run, whose processes are still there."""
+    if claim.owner == me:
         return "held by this kernel"
-    said = _read_of_another(place, _file(key))
-    who = "".join(letter for letter in str(said.get("user", "")) if letter.isprintable())[:40]
-    handle = _lock(place, _file(key))
-    if handle is not None:
-        os.close(handle)
-        left = ", ".join(map(str, _still_there(said)))
-        return f"{who or 'somebody'}'s run has died, its process {left} is still there" * bool(left)
-    if not who:
-        return "held by somebody who does not say who it is"
-    kernel = said["kernel"] if isinstance(said.get("kernel"), int) else "unknown"
-    return f"held by {who}, process {kernel}, since {_clock(said.get('since'))}"
+    if left := ", ".join(map(str, claim.still_there())):
+        probe = FileLock(claim.folder / f"{claim.name}.lock", timeout=0, mode=0o666)
+        with contextlib.suppress(Timeout, OSError), probe:
+            return f"{claim.user}'s run has died, its process {left} is still there"
+    return f"held by {claim.user}, process {claim.kernel}, since {_clock(claim.since)}"
 
 
-def _clock(seconds) -> str:
+def _clock(seconds: float) -> str:
     """A time as the reader's clock shows it; with the day, if it was not today."""
     try:
         then = time.localtime(seconds)
-    except (TypeError, ValueError, OverflowError, OSError):
+    except (ValueError, OverflowError, OSError):
         return "some time"
     today = time.localtime()[:3] == then[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", then)
 
 
-# Cores of CPU ranks: taken if they are free, shared if not, never waited for
+def take_cores(folder: Path | str, cores: list[int], ranks: int, each: int = 1) -> Claim | None:
+    """Claim cores for CPU ranks; None while another launch decides.
 
+    Those that no other run has, if there are such side by side; else the first, which are shared.
+    On a machine where nothing else runs that is place 0, as without leases. Where the folder can't
+    be used the claim is empty.
 
-@dataclass
-class Cores:
-    """The place of a run's first rank among the cores, and the locks on those that were free."""
-
-    place: int = 0
-    handles: list[int] = field(default_factory=list)
-
-    def note(self, pids: list[int]) -> None:
-        """Nobody waits for cores, so nobody has to know who computes on them."""
-
-    def release(self) -> None:
-        """Give the cores back."""
-        while self.handles:
-            os.close(self.handles.pop())
-
-
-def take_cores(folder: Path | str, cores: list[int], ranks: int, each: int = 1) -> Cores:
-    """Cores for CPU ranks that no other run has, if there are such side by side; else the first.
-
-    cores: those that this process may use. each: how many a rank computes with. On a machine where
-    nothing else runs that is place 0, as without leases.
+    cores: those that this process may use. each: how many a rank computes with.
     """
-    with contextlib.suppress(LeaseError):
-        for _ in range(CORE_ASKS):
-            with _in_order(folder) as place:
-                if place is not None:
-                    return _free_cores(place, cores, ranks, each)
-            time.sleep(POLL_SECONDS / 10)  # somebody decides just now
-    return Cores()
-
-
-def _free_cores(place: int, cores: list[int], ranks: int, each: int) -> Cores:
-    locks: dict[int, int] = {}
-    with contextlib.ExitStack() as given_back:
-        for core in cores:
-            if (handle := _lock(place, f"core-{core}")) is not None:
-                locks[core] = handle
-                given_back.callback(os.close, handle)
+    claim = Claim(Path(folder), user(), os.getpid(), owner())
+    with contextlib.suppress(LeaseError), _deciding(claim.folder) as alone:
+        if not alone:
+            return None
+        others = _claims(claim.folder)
+        busy = {core for other in others for core in other.cores}
         last = max(0, len(cores) // each - ranks)  # more ranks than cores begin at the first
-        parts = {k: cores[k * each : (k + ranks) * each] for k in range(last + 1)}
-        free = (k for k, part in parts.items() if locks.keys() >= set(part))
-        chosen = Cores(next(free, 0))
-        given_back.pop_all()
-    for core, handle in locks.items():
-        if core in parts[chosen.place]:
-            chosen.handles.append(handle)
-        else:
-            os.close(handle)
-    return chosen
+        parts = [cores[k * each : (k + ranks) * each] for k in range(last + 1)]
+        claim.place = next((k for k, part in enumerate(parts) if busy.isdisjoint(part)), 0)
+        claim.cores = parts[claim.place]
+        claim.enter(others)
+        claim.look_for_sharing()
+    return claim

@@ -6,6 +6,7 @@ A device is a dictionary, for it travels as JSON: `key`, its name in the folder 
 
 import os
 
+from bootcamp import machine
 from bootcamp.launcher import device_locks
 from bootcamp.launcher.connection import gpu_count
 from bootcamp.launcher.run_errors import refusal
@@ -26,9 +27,9 @@ def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) 
         return {}
     found, variable, count = [], VARIABLE, ranks
     if fake := env.get("BOOTCAMP_FAKE_DEVICES"):
-        found, variable = device_locks.fake_devices(int(fake)), "BOOTCAMP_LEASED"
+        found, variable = fake_devices(int(fake)), "BOOTCAMP_LEASED"
     elif kind not in ("cpu", "meta"):
-        found = device_locks.gpus(env.get(variable), gpu_count())
+        found = gpus(env.get(variable), gpu_count())
         one_each = (script.of_course and not script.own_device) or (
             kind == "cuda" and not script.of_course
         )
@@ -44,3 +45,27 @@ def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) 
     if "BOOTCAMP_FIRST_CORE" not in env and (kind == "cpu" or (kind is None and not found)):
         wish["cores"] = {"folder": str(locks), "each": cores}
     return wish
+
+
+def fake_devices(count: int) -> list[dict]:
+    """Devices that are nothing but their locks: CPU ranks lease them in tests and drills."""
+    return [_device(f"fake-{k}", f"fake device {k}", f"fake-{k}") for k in range(count)]
+
+
+def gpus(visible: str | None, count: int) -> list[dict]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, None for all. count: how many torch sees of them.
+
+    They are named by UUID, which means the same GPU to every process, whatever is visible to it.
+    Where nvidia-smi does not tell it, the name is the entry of the variable, or the index.
+    """
+    found = machine.visible_gpus(visible)
+    entries = [str(k) for k in range(len(found) or count)]
+    if visible is not None:
+        entries = [entry.strip() for entry in visible.split(",")]
+    if found and len(found) == min(len(entries), count):
+        return [_device(gpu.uuid, f"GPU {gpu.index}", gpu.uuid) for gpu in found]
+    return [_device(f"gpu-{entry}", f"GPU {entry}", entry) for entry in entries[:count]]
+
+
+def _device(key: str, label: str, value: str) -> dict:
+    return {"key": key, "label": label, "value": value}

@@ -1,11 +1,13 @@
 """Processes of this course that should not be there: `ghosts()`, `ghosts(end=[4711])`.
 
 The launcher leaves none. A torchrun that was started by hand and lost its terminal may, and a rank
-that nobody watches keeps its cores, its GPU memory and its port. Linux only.
+that nobody watches keeps its cores, its GPU memory and its port.
 """
 
 import os
 import re
+
+import psutil
 
 from bootcamp import machine
 from bootcamp.launcher import process_tree
@@ -19,7 +21,7 @@ def ghosts(end: list[int] = ()) -> Table:
 
     end: process ids out of this table. Any other is refused with ValueError: this ends ghosts only.
     A row for each ghost: process id, its command, why it is one, its memory. On a machine with GPUs
-    also a row for each process that holds GPU memory, as nvitop sees it, whoever it belongs to.
+    also a row for each process that holds GPU memory, as nvitop sees it, of any owner.
     """
     found = {row["process"]: row for row in _ghosts()}
     strangers = [pid for pid in end if pid not in found]
@@ -35,37 +37,31 @@ def ghosts(end: list[int] = ()) -> Table:
 
 
 def _ghosts() -> list[dict]:
-    table = process_tree.processes()
     rows = []
-    for pid, process in sorted(table.items()):
-        if process.state in "ZX" or pid == os.getpid():
+    for process in psutil.process_iter(["pid", "ppid", "cmdline", "environ", "memory_info"]):
+        about = process.info  # None for what may not be read
+        if about["pid"] == os.getpid() or not process_tree.alive(about["pid"]):
             continue
-        if reason := _reason(pid, table):
-            rows.append(
-                {
-                    "process": pid,
-                    "command": _shown(process_tree.command(pid)),
-                    "why": reason,
-                    "memory MB": _resident_bytes(pid) / 1e6,
-                }
-            )
+        command = " ".join(about["cmdline"] or [])
+        if reason := _reason(command, about["environ"] or {}, about["ppid"]):
+            memory = about["memory_info"].rss / 1e6 if about["memory_info"] else None
+            row = {"process": about["pid"], "command": _shown(command), "why": reason}
+            rows.append({**row, "memory MB": memory})
     return rows
 
 
-def _reason(pid: int, table) -> str | None:
+def _reason(command: str, environment: dict, parent: int) -> str | None:
     """Why a process is a ghost, None if it is none."""
-    command = process_tree.command(pid)
-    environment = process_tree.environment(pid)
     kernel = environment.get("BOOTCAMP_KERNEL", "")
     supervisor = environment.get("BOOTCAMP_SUPERVISOR", "")
     of_course = kernel.isdigit() or (SCRIPT.search(command) and "python" in command)
     if not of_course:
         return None
-    if kernel.isdigit() and int(kernel) not in table:
+    if kernel.isdigit() and not psutil.pid_exists(int(kernel)):
         return f"its kernel, process {kernel}, is gone"
-    if supervisor.isdigit() and int(supervisor) not in table:
+    if supervisor.isdigit() and not psutil.pid_exists(int(supervisor)):
         return f"its supervisor, process {supervisor}, is gone"
-    if not kernel and _is_init(table[pid].parent):
+    if not kernel and _is_init(parent):
         return "its terminal is gone"
     return None
 
@@ -78,14 +74,6 @@ def _is_init(pid: int) -> bool:
 def _shown(command: str) -> str:
     name = SCRIPT.search(command) or re.search(r"(forkserver|supervisor)\.py", command)
     return name.group(0) if name else command[:60]
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def _gpu_rows(ghosts_found: set[int]) -> list[dict]:

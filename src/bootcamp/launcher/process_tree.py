@@ -1,4 +1,4 @@
-"""Which processes belong to a run, read from /proc. Standard library only, Linux only.
+"""Which processes belong to a run, as psutil sees them.
 
 A process belongs to a run if it descends from one of the run's ranks, sits in the session that the
 run's ranks were started in, or was started with the run's name in its environment. Each of the
@@ -9,80 +9,85 @@ sit in sessions of their own, and an orphan has lost its ancestors.
 import contextlib
 import os
 import signal
-from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 
-@dataclass(frozen=True)
-class Process:
-    """One row of /proc: process id, its parent's, its session's, state letter, start time."""
-
-    pid: int
-    parent: int
-    session: int
-    state: str
-    started: int
-
-
-def processes() -> dict[int, Process]:
-    """Every process that can be seen now, zombies too, by process id. Empty without /proc."""
-    found = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                found[int(name)] = read(int(name))
-    return found
+def alive(pid: int) -> bool:
+    """Whether a process is there. A zombie is not, once all its threads have ended."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:
+        return False
 
 
-def read(pid: int) -> Process:
-    """One process's row. Raises FileNotFoundError when it is gone."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return Process(pid, int(fields[1]), int(fields[3]), fields[0], int(fields[19]))
+def started(pid: int) -> float:
+    """When a process began, in seconds since 1970; 0 where it can't be seen."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return 0.0
+
+
+def is_same(pid: int, began: float) -> bool:
+    """Whether the process of this number is alive and the one that began then."""
+    return alive(pid) and abs(started(pid) - began) < 2  # clocks that are set move both
 
 
 def cpu_seconds(pid: int) -> float:
     """Processor time that a process has used so far; 0 where it can't be read."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return times.user + times.system
 
 
 def environment(pid: int) -> dict[str, str]:
     """The environment that a process was started with; empty where it can't be read."""
     try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
+        return psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
         return {}
-    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def command(pid: int) -> str:
     """The command line of a process; empty for a zombie or one that is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
-    except OSError:
+        return " ".join(psutil.Process(pid).cmdline()).strip()
+    except (psutil.Error, OSError):
         return ""
 
 
-def tree(roots: set[int], table: dict[int, Process]) -> set[int]:
-    """The roots and every process below them."""
-    found, size = set(roots), -1
-    while size != len(found):
-        size = len(found)
-        found |= {p.pid for p in table.values() if p.parent in found}
+def session(pid: int) -> int | None:
+    """The session that a process is in, None when it is gone."""
+    with contextlib.suppress(OSError):
+        return os.getsid(pid)
+    return None
+
+
+def below(roots: set[int]) -> set[int]:
+    """Every process below these, at any depth; zombies too."""
+    found = set()
+    for root in roots:
+        with contextlib.suppress(psutil.Error):
+            found |= {child.pid for child in psutil.Process(root).children(recursive=True)}
     return found
+
+
+def marked(name: str, value: str) -> set[int]:
+    """The living processes that were started with this variable in their environment."""
+    return {pid for pid in psutil.pids() if environment(pid).get(name) == value and alive(pid)}
 
 
 def of_run(run: str, roots: set[int], sessions: set[int]) -> set[int]:
     """The living processes of a run: below its roots, in its sessions, or marked with its name."""
-    table = processes()
-    alive = {pid for pid, process in table.items() if process.state not in "ZX"}
-    members = tree(roots & alive, table)
-    members |= {pid for pid in alive if table[pid].session in sessions}
-    members |= {pid for pid in alive if environment(pid).get("BOOTCAMP_RUN") == run}
-    return members & alive
+    members = roots | below(roots) | marked("BOOTCAMP_RUN", run)
+    members |= {pid for pid in psutil.pids() if session(pid) in sessions}
+    return {pid for pid in members if alive(pid)}
 
 
 def end(pids: set[int]) -> None:

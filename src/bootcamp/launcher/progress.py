@@ -99,4 +99,11 @@ def ending(summary: dict) -> str:
     loss = summary["final_loss"]
     rate = summary["samples_per_second"]["median"]
     loss = "-" if loss is None else f"{loss:.4f}"
-    return f"{summary['steps']} steps, final loss {loss}, median {rate:,.0f} samples/s"
+    line = f"{summary['steps']} steps, final loss {loss}, median {rate:,.0f} samples/s"
+    return f"{line}. {_sharing(summary)}" if summary.get("shared_cores") else line
+
+
+def _sharing(summary: dict) -> str:
+    others = summary["runs_on_shared_cores"]
+    runs = "another run" if others == 1 else f"{others} other runs"
+    return f"It shared its cores with {runs}: alone it would have been faster."

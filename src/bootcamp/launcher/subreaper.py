@@ -1,8 +1,8 @@
 """python -P src/bootcamp/launcher/subreaper.py COMMAND [ARGUMENT ...]
 
-Run a launcher such as torchrun so that nothing of it can outlive whoever started it: this process
-adopts every orphan below it, and when its parent dies it kills them all and itself. It ends as the
-command ends. The supervisor starts every foreign launcher through it. Standard library only.
+Run a launcher such as torchrun so that nothing of it can outlive the process that started it: this
+one adopts every orphan below it, and when its parent dies it kills them all and itself. It ends as
+the command ends. The supervisor starts every foreign launcher through it.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 def end_everything(*_) -> None:
     """Kill every process below this one until none is left, then leave."""
-    while below := process_tree.tree({os.getpid()}, process_tree.processes()) - {os.getpid()}:
+    while below := process_tree.below({os.getpid()}):
         process_tree.end(below)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:

@@ -1,0 +1,231 @@
+"""One run under supervision: its devices, its start, its watch, its end."""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bootcamp.launcher import (
+    children,
+    device_locks,
+    diagnose,
+    forkserver,
+    process_tree,
+    simulated_hosts,
+    subreaper,
+)
+from bootcamp.launcher.job_devices import JobDevices
+from bootcamp.launcher.signs_of_life import SignsOfLife
+from bootcamp.launcher.warm_ranks import ForkServer
+from bootcamp.records import summary
+
+TICK_SECONDS = 0.25
+START_SECONDS = 180
+GRACE_SECONDS = 0.3  # how long other ranks may take to say what they saw, after the first failure
+END_SECONDS = 10
+
+
+class Job:
+    """One run, from its start to the last process of it gone.
+
+    request: what the kernel asks for. `run`, the folder; `start`, one of warm, cold, command;
+    `ranks`, what forkserver.become_rank wants of each; `command` and `env` for a launcher such as
+    torchrun; `hang_seconds` and `busy_seconds`, how long no rank may finish a step; `records`,
+    whether the script has to leave a record; `port` for the rendezvous, 0 for any; `hosts`, how
+    many to make on this machine and the rate of their links, None for none; `lease`, the devices to
+    lease before the start, and the variable of the environment that names them to the ranks;
+    `cores`, the folder of their locks and how many each CPU rank computes with. tell: tells the
+    kernel.
+    """
+
+    def __init__(self, request: dict, server: ForkServer, tell=lambda event: None):
+        self.request, self.server, self.tell = request, server, tell
+        self.folder = Path(request["run"])
+        self.pids: list[int] = []
+        self.sessions: set[int] = set()
+        self.codes: dict[int, int] = {}  # index of the process -> exit code, or minus its signal
+        self.failure: dict | None = None
+        self.stopped = asyncio.get_running_loop().create_future()
+        self.devices = JobDevices(request, self.stopped, tell)
+        self.signs = SignsOfLife(request, [])
+        self._holder = None  # the process that holds the run's hosts
+        self._seen: set[int] = set()  # every process of this run, to take their exit status
+
+    async def run(self) -> dict:
+        """Start, watch, end; the last event for the kernel."""
+        try:
+            await self.devices.take()
+            await self._start_unless_stopped()
+            if not self.failure:
+                await self._watch()
+        except device_locks.LeaseError as error:
+            self.failure = summary.failure(None, "refused", str(error))
+        except Exception as error:  # could not start: the kernel is told, so that it does not wait
+            self.failure = summary.failure(None, "start", f"{type(error).__name__}: {error}")
+        finally:
+            try:
+                await self._end_all()
+            finally:
+                self.devices.release()
+        return self._conclude()
+
+    async def _start_unless_stopped(self) -> None:
+        if self.stopped.done():
+            why = self.stopped.result()
+            self.failure = summary.failure(None, why, "stopped while it waited for devices")
+            return
+        start = asyncio.create_task(self._start())
+        done, _ = await asyncio.wait(
+            {start, self.stopped}, timeout=START_SECONDS, return_when="FIRST_COMPLETED"
+        )
+        if start in done:
+            start.result()
+            return
+        start.cancel()
+        if self.stopped in done:
+            self.failure = summary.failure(None, self.stopped.result(), "stopped before it began")
+        else:
+            message = f"no rank had started after {START_SECONDS} s"
+            self.failure = summary.failure(None, "start", message)
+
+    async def _start(self) -> None:
+        if self.request.get("hosts"):
+            await self._make_hosts(**self.request["hosts"])
+        if self.failure:
+            return
+        if self.request["start"] == "warm":
+            self.pids = await self.server.fork(self.request)
+        elif self.request["start"] == "cold":
+            self.pids = start_cold(self.request)
+        else:
+            self.pids = [start_command(self.request)]
+        self.sessions |= {process_tree.session(pid) for pid in self.pids}
+        self.sessions -= {None, os.getsid(0)}
+        self.devices.note(self.pids)
+        self.signs = SignsOfLife(self.request, self.pids)
+
+    async def _make_hosts(self, count: int, link: str | None) -> None:
+        """Start the process that holds the hosts of this run, and tell each rank its own."""
+        command = [sys.executable, "-P", simulated_hosts.__file__, str(count)]
+        self._holder = await asyncio.create_subprocess_exec(
+            *command,
+            *([link] if link else []),
+            stdin=subprocess.PIPE,  # stays open as long as the run
+            stdout=subprocess.PIPE,
+            env={**os.environ, "BOOTCAMP_RUN": self.request["run"]},
+            start_new_session=True,
+        )
+        self.sessions.add(self._holder.pid)
+        answer = json.loads(await self._holder.stdout.readline() or "{}")
+        if "hosts" not in answer:
+            why = answer.get("error", "the process that makes them died")
+            self.failure = summary.failure(None, "refused", f"hosts={count}: {why}")
+            return
+        for rank in self.request["ranks"]:
+            rank["host"] = answer["hosts"][rank["host"]]
+
+    async def _watch(self) -> None:
+        """Until every process has ended well, one has not, ranks hang, or the kernel says stop."""
+        exits = {asyncio.create_task(self._exit(index)) for index in range(len(self.pids))}
+        while exits and not self.failure:
+            done, _ = await asyncio.wait(
+                {*exits, self.stopped}, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED"
+            )
+            exits -= done
+            if self.stopped in done:
+                self.failure = summary.failure(None, self.stopped.result(), "stopped from outside")
+            elif not done:
+                await self._look()
+            elif (failed := next((i for i, code in self.codes.items() if code), None)) is not None:
+                if exits:
+                    await asyncio.wait(exits, timeout=GRACE_SECONDS)
+                self.failure = diagnose.failed_process(
+                    self.folder, self.request, failed, self.codes[failed]
+                )
+        for task in exits:
+            task.cancel()
+
+    async def _exit(self, index: int) -> None:
+        """Note the code of a process; codes keep the order in which the processes ended."""
+        self.codes[index] = await children.wait_for_exit(self.pids[index])
+
+    async def _look(self) -> None:
+        """What is looked at now and then: sharing, torchrun's workers, signs of life."""
+        self.devices.look_for_sharing()
+        workers = process_tree.below(set(self.pids))
+        self.sessions |= {process_tree.session(pid) for pid in workers} - {None, os.getsid(0)}
+        self.failure = await self.signs.failure(self.codes)
+
+    async def _end_all(self) -> None:
+        """Kill whatever is left of the run and wait until nothing is."""
+        deadline = time.monotonic() + END_SECONDS
+        mine = {pid for index, pid in enumerate(self.pids) if index not in self.codes}
+        process_tree.end(mine)
+        roots = {*self.pids, *(beat[0] for beat in self.signs.beats().values() if self.pids)}
+        spared = {os.getpid(), self.server.pid}
+        while time.monotonic() < deadline:
+            below = roots & process_tree.below({os.getpid()})
+            members = process_tree.of_run(self.request["run"], below, self.sessions) - spared
+            self._seen |= members
+            process_tree.end(members)
+            children.reap((mine | self._seen) - {self._holder.pid if self._holder else None})
+            if not members:
+                break
+            await asyncio.sleep(0.01)
+        if self._holder:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._holder.wait(), END_SECONDS)
+
+    def _conclude(self) -> dict:
+        """Write the summary if the ranks have not, and make the event that ends the run."""
+        written = summary.read(self.folder)
+        began = self.request["records"] or (self.folder / "config.json").exists()
+        if not self.failure and began and written["status"] == "running":
+            message = "the script ended without run.finish(): its record is not complete"
+            self.failure = summary.failure(0, "raised", message)
+        if self.failure and self._said_by_rank(written):
+            self.failure |= written["error"]
+        elif self.failure:
+            stopped = self.failure["kind"] in ("interrupted", "kernel died")
+            steps = summary.measures(summary.read_steps(self.folder))
+            self._write("interrupted" if stopped else "failed", **steps, error=self.failure)
+        elif written["status"] == "running":
+            self._write("ok", steps=0)
+        if others := self.devices.shared_with:
+            written = summary.read(self.folder)
+            self._write(**written, shared_cores=True, runs_on_shared_cores=others)
+        return {"run": self.request["run"], "event": "ended", "error": self.failure}
+
+    def _said_by_rank(self, written: dict) -> bool:
+        """Whether the rank that failed first has itself written what happened."""
+        if written["status"] not in ("failed", "oom") or self.failure["kind"] != "raised":
+            return False
+        return self.failure["rank"] in (None, written["error"]["rank"])
+
+    def _write(self, status: str, **content) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the kernel is told in any case
+            summary.write(self.folder, status, **content)
+
+
+def start_cold(request: dict) -> list[int]:
+    """Start a Python for each rank; their process ids."""
+    store = forkserver.listen(request.get("port", 0))
+    pids = []
+    for rank in request["ranks"]:
+        told = json.dumps({**rank, "env": None})  # any user can read a command line
+        command = [sys.executable, "-P", forkserver.__file__, "rank", told, str(store.fileno())]
+        pids.append(children.spawn(command, rank["env"], keep=store.fileno()))
+    store.close()
+    return pids
+
+
+def start_command(request: dict) -> int:
+    """Start a foreign launcher, or any command, under a subreaper; its process id."""
+    ranks = Path(request["run"]) / "ranks"
+    command = [sys.executable, "-P", subreaper.__file__, *request["command"]]
+    env = {**os.environ, **request["env"], "BOOTCAMP_RUN": request["run"]}
+    return children.spawn(command, env, ranks / "launcher.out", ranks / "launcher.err")
