@@ -200,6 +200,15 @@ def test_a_killed_rank_is_told_in_one_sentence_and_new_ones_can_be_started():
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
+def test_a_rank_that_ends_itself_is_told_with_its_exit_code():
+    live_ranks.run("import os, warnings\nwarnings.warn('a line of a log')", show=lambda _: None)
+    code = "import sys\nprint('I go', file=sys.__stderr__, flush=True)\nif rank == 1: os._exit(7)"
+    with pytest.raises(live_ranks.RanksGone, match="^rank 1 ended with exit code 7: the live"):
+        said(f"{code}\nimport time\ntime.sleep(600)")
+    live_ranks.start()
+    assert said(ADD_ONES) == ["4.0"] * COUNT
+
+
 KERNEL = """
 from bootcamp import live
 live.start(ranks=2)

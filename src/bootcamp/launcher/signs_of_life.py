@@ -11,6 +11,7 @@ from bootcamp.launcher import diagnose, process_tree
 from bootcamp.records import heartbeat
 
 START_SECONDS = 180  # that a foreign launcher may take to start its ranks
+FIRST_SECONDS = 20  # that ranks may take to give their first beat, on a crowded machine
 STACK_SECONDS = 0.5  # faulthandler writes at once, but each rank must get a core
 
 
@@ -47,6 +48,8 @@ class SignsOfLife:
         patience = self.request["busy_seconds" if busy else "hang_seconds"]
         if self.request["start"] == "command" and self.request["ranks"] and not beats:
             patience = max(patience, START_SECONDS)
+        elif self.request["records"] and not beats:
+            patience = max(patience, FIRST_SECONDS)
         if silent <= patience:
             return None
         ranks = {rank: beat[0] for rank, beat in beats.items()}
