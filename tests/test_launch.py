@@ -259,6 +259,15 @@ def test_the_fork_server_has_one_thread_and_nothing_of_ours():
     assert len(os.listdir(f"/proc/{server}/task")) == 1
 
 
+@pytest.mark.parametrize("start", ["warm", "cold", "torchrun"])
+def test_a_rank_imports_nothing_of_the_launcher(start, tmp_path):
+    ask = "import sys\nprint(*(n for n in sys.modules if n.startswith('bootcamp.launcher')))"
+    script = variant("ddp", "asks_for_modules", {"run.finish()": f"run.finish()\n{ask}"})
+    run = launch.launch(script, 2, start=start, device="cpu", **QUICK)
+    said = "".join(path.read_text() for path in (run.folder / "ranks").glob("*.out"))
+    assert "bootcamp.launcher" not in said
+
+
 def test_ghosts_lists_and_ends_orphans_only():
     """A process whose kernel is gone is a ghost; this one here is not."""
     code = "import os, time; os.fork() and os._exit(0); time.sleep(600)"

@@ -267,6 +267,11 @@ def _cell(client, code: str) -> tuple[str, str]:
     return reply.get("ename", reply["status"]), "".join(printed)
 
 
+def test_a_live_rank_imports_nothing_of_the_launcher():
+    ask = "import sys\nsorted(name for name in sys.modules if name.startswith('bootcamp.launcher'))"
+    assert said(ask) == ["[]"] * COUNT
+
+
 def test_importing_it_loads_neither_torch_nor_ipyparallel():
     code = "import sys, bootcamp.launcher.live_ranks\n"
     code += "print({'torch', 'ipyparallel', 'zmq'} & set(sys.modules))"

@@ -5,15 +5,16 @@ For each stage rank 0 prints the bytes that it holds: looked at whenever the bac
 gradient, and when each of the two backwards has ended. Without DeepSpeed it prints nothing.
 """
 
+import importlib.util
 import json
 import os
 import sys
 
 import torch
 
-from bootcamp.launcher import launch
+from bootcamp import machine
 
-if not launch.available("deepspeed"):
+if machine.hidden("deepspeed") or importlib.util.find_spec("deepspeed") is None:
     sys.exit()
 os.environ["DS_ACCELERATOR"] = "cpu"
 import deepspeed  # noqa: E402

@@ -52,8 +52,13 @@ class RanksGone(LiveError):
 
 
 def in_rank(what: str, *arguments):
-    """Call a function of _live_rank.py: ipyparallel sends this one to the rank that shall."""
+    """Call a function of _live_rank.py: ipyparallel sends this one to the rank that has to."""
+    import sys  # it arrives there as code
+
     return getattr(sys.modules["live_rank"], what)(*arguments)
+
+
+in_rank.__module__ = "__main__"  # else each rank would import this file to find it
 
 
 class LiveRanks:
