@@ -46,7 +46,7 @@ ROOMS = {
 LAZILY = {
     "launcher.forkserver": ("torch",),  # in a process that has become a rank
     "launcher.ghosts": ("nvitop",),
-    "launcher.live_ranks": ("ipyparallel",),
+    "launcher.live_set": ("ipyparallel",),
     "launcher.progress": ("IPython", "ipywidgets"),
     "train.deepspeed_state": ("deepspeed",),
 }
