@@ -1,8 +1,8 @@
 """What holds for every test, and how tests and notebooks are dealt out to two workers.
 
 Records go to a folder of the worker's own, and no process of the course is left. A file's tests,
-and a notebook's cells, run in one worker; `alone` marks files that watch how long something takes,
-which tools/test.py runs after the others.
+and a notebook's cells, run in one worker; those that watch how long something takes are run by
+tools/test.py after the others, alone.
 """
 
 import contextlib
@@ -24,27 +24,24 @@ import trained  # noqa: E402
 
 from bootcamp.experiments import equality  # noqa: E402
 from bootcamp.launcher import launch, run_cache  # noqa: E402
-
-try:
-    from bootcamp.launcher.connection import Connection
-except ImportError:
-    from bootcamp.launcher.launch import Connection
+from bootcamp.launcher.connection import Connection  # noqa: E402
 
 # only what trained.py wraps, and the notebooks' kernels, may be answered by an earlier launch
-trained.CACHE = os.environ.pop(run_cache.VARIABLE, None) or str(_SCRATCH / "cache")
+trained.CACHE = os.environ.get("BOOTCAMP_TEST_RUNS") or str(_SCRATCH / "runs")
 Path(trained.CACHE).mkdir(exist_ok=True)
 equality.baseline = trained.baseline
 _launches = [0]  # of this process, live ranks and commands among them
-_begin, _SEND = Connection.__init__, "send" if hasattr(Connection, "send") else "_send"
-_send = getattr(Connection, _SEND)
+_begin, _send = Connection.__init__, Connection._send
 
 
-def _counted_send(connection, *order):
+def _counted_send(connection, message):
     _launches[0] += 1
-    return _send(connection, *order)
+    if message["do"] == "run" and run_cache.VARIABLE not in os.environ:
+        run_cache.count(trained.CACHE, "trained")
+    return _send(connection, message)
 
 
-setattr(Connection, _SEND, _counted_send)
+Connection._send = _counted_send
 
 
 def pytest_addoption(parser):

@@ -49,7 +49,7 @@ def test_another_text_flag_or_environment_is_another_launch(cache):
     for script, more in (
         ("cpu", {}),
         ("cpu", {"seed": 1}),
-        ("cpu", {"env": {"OMP_DYNAMIC": "true"}}),
+        ("cpu", {"options": launch.Options(env={"OMP_DYNAMIC": "true"})}),
         (variant("cpu", "cpu_renamed", {line: line}), {}),
         (variant("cpu", "cpu_changed", {line: f"{line}  # changed"}), {}),
     ):

@@ -124,7 +124,7 @@ def main() -> int:
         os.environ["TMPDIR"] = own
         cache = Path(own) / "runs"
         cache.mkdir()
-        os.environ[run_cache.VARIABLE] = str(cache)
+        os.environ["BOOTCAMP_TEST_RUNS"] = str(cache)
         return run_all(commands, cache)
 
 

@@ -1,6 +1,6 @@
 """Answer a launch from an identical earlier one, while the project's tests run.
 
-Tests and lessons train the same thing many times over. `make test` names a folder in
+Tests and lessons train the same thing many times over. The tests' conftest.py names a folder in
 BOOTCAMP_RUN_CACHE: a launch that ended well leaves a copy of its record there, and an identical
 launch of another process gets that record, in a new run folder, without training. Identical means
 the same text of the script, arguments, ranks, hosts, start, environment and package. Never answered
@@ -33,6 +33,7 @@ OF_NO_INFLUENCE = (
     "BOOTCAMP_RUN_CACHE",
     "BOOTCAMP_SUPERVISOR",
     "BOOTCAMP_TEST_RUN",
+    "BOOTCAMP_TEST_RUNS",
     "BOOTCAMP_WORK",
 )
 READ_BY_RANKS = ("BOOTCAMP_", "CUDA_", "DS_", "GLOO_", "HOROVOD_", "NCCL_", "OMP_", "TORCH")
