@@ -10,7 +10,7 @@ from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records import runs
 from bootcamp.scripts.variants import variant
-from bootcamp.theory import pipeline_schedules
+from bootcamp.theory import pipeline_orders, pipeline_schedules
 from bootcamp.theory.pipeline_schedules import Action, Impossible, Span
 from bootcamp.train import pipeline_stages
 
@@ -28,7 +28,7 @@ def test_the_bubble_is_the_papers(schedule):
     compared = 0
     for ranks, m in GRID:
         said = pipeline_schedules.bubble_by_formula(schedule, ranks, m)
-        if said is None or m < pipeline_schedules.least_micro_batches(schedule, ranks):
+        if said is None or m < pipeline_orders.least_micro_batches(schedule, ranks):
             continue
         assert pipeline_schedules.bubble(timetable(schedule, ranks, m)) == pytest.approx(said)
         compared += 1
@@ -61,7 +61,7 @@ def test_a_plan_has_each_action_once(schedule):
             continue
         for rank, order in enumerate(plan):
             assert len(order) == len(set(order))
-            for stage in pipeline_schedules.stages_of_rank(schedule, rank, ranks):
+            for stage in pipeline_orders.stages_of_rank(schedule, rank, ranks):
                 for kinds in ("F", "BI", "BW"):
                     done = [a.micro_batch for a in order if a.stage == stage and a.kind in kinds]
                     assert sorted(done) == list(range(m))
@@ -82,7 +82,7 @@ def test_what_is_in_flight():
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_stage_lies_on_one_rank(schedule, ranks):
     held = [
-        i for rank in range(ranks) for i in pipeline_schedules.stages_of_rank(schedule, rank, ranks)
+        i for rank in range(ranks) for i in pipeline_orders.stages_of_rank(schedule, rank, ranks)
     ]
     assert sorted(held) == list(range(ranks * pipeline_schedules.CHUNKS[schedule]))
     assert list(pipeline_stages.SCHEDULES) == list(pipeline_schedules.SCHEDULES)

@@ -50,7 +50,7 @@ plots.show(diagrams.cut_model())
 # weights.
 
 # %%
-from bootcamp.theory import pipeline_schedules
+from bootcamp.theory import pipeline_orders, pipeline_schedules
 
 
 def theory(schedule, ranks, micro_batches):
@@ -242,7 +242,7 @@ Markdown(f"```python\n{code[code.index('class Sleep') : code.index('dist.init_pr
 slept = {}
 for name in pipeline_schedules.SCHEDULES:
     for m in (4, 8):
-        if m >= pipeline_schedules.least_micro_batches(name, 4):
+        if m >= pipeline_orders.least_micro_batches(name, 4):
             choices = {"schedule": name, "micro_batches": m, "milliseconds": 15, "steps": 3}
             done = launch(SLEEP, 4, device="cpu", quiet=True, **choices)
             slept[name, m] = pipeline_schedules.recorded(done)
@@ -441,7 +441,7 @@ Table(rows, f"MB on each of {run.world} ranks")
 
 # %%
 def borders_sent(name, rank, ranks=2):
-    where = {s: r for r in range(ranks) for s in pipeline_schedules.stages_of_rank(name, r, ranks)}
+    where = {s: r for r in range(ranks) for s in pipeline_orders.stages_of_rank(name, r, ranks)}
     pairs = [(a, b) for a in where for b in (a - 1, a + 1) if where[a] == rank]
     return sum(where.get(b, rank) != rank for a, b in pairs)
 

@@ -1,6 +1,7 @@
 """The rank side of pipelines: what a schedule asks of the flags, and how a model is cut.
 
-Also a recorder of the actions that a rank really executes. Their theory is in schedules.py.
+Also a recorder of the actions that a rank really executes. For the theory of schedules see
+theory/pipeline_orders.py and theory/pipeline_schedules.py.
 """
 
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from bootcamp.theory.pipeline_schedules import CHUNKS, least_micro_batches, stages_of_rank
+from bootcamp.theory.pipeline_orders import CHUNKS, Impossible, plan, stages_of_rank
 from bootcamp.train import models
 from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import refuse
@@ -48,26 +49,16 @@ def check(context: RunContext) -> None:
     """End the process with one sentence, exit code 2, if the flags don't fit the schedule."""
     args, ranks = context.args, context.size("pipeline")
     schedule, m = SCHEDULES[args.schedule], args.micro_batches
-    stages = schedule.chunks * ranks
-    layers = len(models.stage_names(args))
+    stages, layers = schedule.chunks * ranks, len(models.stage_names(args))
     share = args.global_batch // context.data_parallel
-    least = least_micro_batches(args.schedule, ranks)
-    if m < 1:
-        refuse(f"--micro-batches {m}: expected more than zero. Give a larger number.")
-    if m < least:
-        refuse(
-            f"--micro-batches {m}: {args.schedule} over {ranks} ranks has {stages} stages and "
-            f"needs at least {least} micro-batches. Give {least}, or --schedule gpipe."
-        )
+    try:
+        plan(args.schedule, ranks, m)
+    except Impossible as error:
+        refuse(f"--micro-batches {m}: {error}. Give another number, or --schedule gpipe.")
     if share % m:
         refuse(
             f"--micro-batches {m} does not divide the {share} samples of a pipeline's batch. "
             f"Give a --global-batch that is a multiple of {m * context.data_parallel}."
-        )
-    if args.schedule in ("interleaved", "zero-bubble") and m % max(1, m // ranks):
-        refuse(
-            f"--micro-batches {m}: {args.schedule} sends them in {m // ranks} rounds of equal "
-            f"size. Give a multiple of {ranks}."
         )
     if stages > layers:
         refuse(
