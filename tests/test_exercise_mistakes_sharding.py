@@ -41,15 +41,8 @@ MISTAKES = {
             {WRAPPED: WRAPPED.replace("None)", "[rank])")},
             "leave device_ids at None",
         ),
-        ({BATCHES: "batches = data.Batches(args, 0, 1)"}, "give data.Batches the rank and the"),
-        ({WRAPPED: ""}, "the ranks end with different parameters"),
-        (
-            {"mean_loss = loss.detach() / world": "mean_loss = loss.detach()"},
-            "the training is right and the recorded loss is not",
-        ),
     ],
     "pipeline": [
-        ({LAST: LAST.replace("losses=losses, ", "")}, "the recorded loss is not"),
         ({"if last_here:": "if first_here:"}, "it has to pass target=targets"),
         ({GIVEN: "given, losses = (), []"}, "has to pass the inputs"),
     ],
