@@ -49,27 +49,9 @@ class Options:
     env: dict | None = None
 
     def __post_init__(self):
-        expect(self.hang_seconds is None or is_number(self.hang_seconds), "hang_seconds", self)
-        for name in ("max_restarts", "port"):
-            expect(is_count(getattr(self, name)), name, self)
-        expect(self.run_dir is None or isinstance(self.run_dir, str | Path), "run_dir", self)
-        expect(self.env is None or isinstance(self.env, dict), "env", self)
-
-
-EXPECTED = {
-    "hang_seconds": "a number of seconds",
-    "max_restarts": "a whole number",
-    "port": "the number of a port, or 0 for a free one",
-    "run_dir": "the path of a new folder",
-    "env": 'a dictionary of environment variables, such as {"NCCL_DEBUG": "INFO"}',
-}
-
-
-def expect(fits: bool, name: str, options: Options) -> None:
-    """Raise ArgumentError for an option of the wrong type."""
-    if not fits:
-        given = getattr(options, name)
-        raise ArgumentError(f"{name}={given!r}: expected {EXPECTED[name]}")
+        for name, (fits, expected) in OPTION_TYPES.items():
+            if not fits(getattr(self, name)):
+                raise ArgumentError(f"{name}={getattr(self, name)!r}: expected {expected}")
 
 
 def is_count(value) -> bool:
@@ -79,6 +61,15 @@ def is_count(value) -> bool:
 
 def is_number(value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+OPTION_TYPES = {
+    "hang_seconds": (lambda value: value is None or is_number(value), "a number of seconds"),
+    "max_restarts": (is_count, "a whole number"),
+    "run_dir": (lambda value: isinstance(value, str | Path | None), "the path of a new folder"),
+    "port": (is_count, "the number of a port, or 0 for a free one"),
+    "env": (lambda value: isinstance(value, dict | None), "a dictionary of environment variables"),
+}
 
 
 def check_types(ranks, args, device, options, flags: dict, script: Script) -> None:

@@ -175,16 +175,18 @@ class Claim:
 
     def is_alive(self) -> bool:
         """Whether its owner holds its lock, or a process of it lives."""
-        probe = FileLock(self.folder / f"{self.name}.lock", timeout=0, mode=0o666)
-        try:
-            probe.acquire()
-        except (Timeout, OSError):
-            return True
-        probe.release()
-        if self.still_there():
+        if self.is_held() or self.still_there():
             return True
         _remove(self.folder, self.name)
         return False
+
+    def is_held(self) -> bool:
+        """Whether its owner holds its lock."""
+        try:
+            with FileLock(self.folder / f"{self.name}.lock", timeout=0, mode=0o666):
+                return False
+        except (Timeout, OSError):
+            return True
 
 
 def _remove(place: Path, name: str) -> None:
@@ -327,10 +329,9 @@ def _holder(claim: Claim, me: str) -> str:
     """Who has a device; of a dead run, whose processes are still there."""
     if claim.owner == me:
         return "held by this kernel"
-    if left := ", ".join(map(str, claim.still_there())):
-        probe = FileLock(claim.folder / f"{claim.name}.lock", timeout=0, mode=0o666)
-        with contextlib.suppress(Timeout, OSError), probe:
-            return f"{claim.user}'s run has died, its process {left} is still there"
+    if not claim.is_held():
+        left = ", ".join(map(str, claim.still_there()))
+        return f"{claim.user}'s run has died, its process {left} is still there"
     return f"held by {claim.user}, process {claim.kernel}, since {_clock(claim.since)}"
 
 
