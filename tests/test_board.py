@@ -224,3 +224,20 @@ def test_an_empty_board_is_shown(logs, monkeypatch):
     monkeypatch.setattr(board, "entries", lambda logs: ([], 0))
     board.show(logs)
     assert "No runs" in board.table(logs).caption
+
+
+def test_a_thousand_runs_are_quick(put, logs):
+    """Read anew each time: quick enough without remembering what was read before."""
+    first = put("run-0000")
+    for number in range(1, 1000):
+        folder = logs / f"run-{number:04d}"
+        folder.mkdir()
+        for name in ("config.json", "summary.json"):
+            os.link(first / name, folder / name)
+    began = time.process_time()  # of this process: other work on the machine does not count
+    known, _ = board.entries(logs, logs / "none")
+    assert time.process_time() - began < 3
+    assert len(known) == 1000
+    (first / "summary.json").unlink()  # the others are links to the same file
+    (first / "summary.json").write_text(json.dumps({"status": "interrupted"}))
+    assert board.entries(logs, logs / "none")[0] != known, "a change is seen at the next look"

@@ -1,0 +1,56 @@
+"""tests/README.md says where each thing is proved: nothing is missing, and nothing made up."""
+
+import ast
+import re
+
+import faults
+
+from bootcamp.classroom.exercises import EXERCISES
+from bootcamp.paths import ROOT
+from bootcamp.scripts import family
+
+TESTS = ROOT / "tests"
+PAGE = (TESTS / "README.md").read_text()
+TEST = re.compile(r"\btest_\w+\.py::test_\w+")
+
+
+def every_test() -> set[str]:
+    """Every test function, as file::name."""
+    return {
+        f"{path.name}::{node.name}"
+        for path in TESTS.glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def section(heading: str) -> str:
+    return PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+
+
+def test_what_the_page_names_exists():
+    before = re.findall(rf"^\| `({TEST.pattern})` \|", PAGE, re.MULTILINE)
+    named = set(TEST.findall(PAGE)) - set(before)
+    assert len(named) > 80
+    assert named - every_test() == set()
+    files = set(re.findall(r"`(test_\w+\.py)`", PAGE)) - {"test_proofs.py"}
+    assert [name for name in files if not (TESTS / name).exists()] == []
+
+
+def test_every_test_from_before_is_there_or_is_proved_elsewhere():
+    moved = re.findall(rf"^\| `({TEST.pattern})` \| `test_", PAGE, re.MULTILINE)
+    before = (TESTS / "proved_before.txt").read_text().split()
+    assert len(before) == 627
+    assert set(before) - every_test() - set(moved) == set()
+
+
+def test_every_script_rejection_fault_and_exercise_is_named():
+    words = {
+        "Scripts": family.SCRIPTS,
+        "Faults": faults.FAULTS,
+        "Notebooks and exercises": EXERCISES,
+        "What the proof rejects": [name for name in every_test() if "::test_rejects_" in name],
+    }
+    for heading, expected in words.items():
+        named = set(re.findall(r"`([^`]+)`", section(heading)))
+        assert set(expected) - named == set(), heading
