@@ -1,5 +1,6 @@
 """Sharded strategies: equal to the baseline, their bytes those of the formulas."""
 
+import collections
 import math
 import os
 import subprocess
@@ -12,7 +13,9 @@ from trained import trained
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.theory import sharding
+from bootcamp.scripts.variants import variant
+from bootcamp.theory import model_shapes, sharding
+from bootcamp.train import collective_counter
 
 BATCH = 24
 DEEPSPEED = launch.available("deepspeed")
@@ -54,6 +57,38 @@ def test_fsdp(ranks, optimizer, flags):
         assert record["parameter_bytes"] == record["gradient_bytes"] == 4 * padded
         state = {"adamw": 8 * own + 4 * len(SHAPES), "sgd": 4 * own}[optimizer]
         assert record["optimizer_bytes"] == state
+
+
+def collectives_of_a_step(name, changes=None) -> dict[str, int]:
+    """How often rank 0 of two calls each kind of collective in one step of fsdp."""
+    step = "optimizer.step()"
+    tally = {
+        "optimizer.zero_grad()": "optimizer.zero_grad()\nif step == 2:\n    tally.start()",
+        step: f"{step}\nif step == 2:\n    tally.stop(context.run_dir)",
+        "run = record.Run(context, model, optimizer, batches, world)": (
+            "run = record.Run(context, model, optimizer, batches, world)\n"
+            "from bootcamp.train import collective_counter\n"
+            "tally = collective_counter.Tally(optimizer)"
+        ),
+    }
+    script = variant("fsdp", name, {**tally, **(changes or {})})
+    run = launch.launch(script, 2, device="cpu", steps=4, global_batch=8, quiet=True)
+    counts = collections.Counter()
+    for (kind, _), count in collective_counter.total(run).items():
+        counts[kind] += count
+    return counts
+
+
+def test_each_block_is_a_unit_of_fsdp_and_so_is_what_is_in_none():
+    """Every unit is gathered for its forward and its backward, and reduces its gradients once."""
+    blocks = model_shapes.GPT["tiny"]["layers"]
+    counts = collectives_of_a_step("fsdp_counted")
+    assert counts["reduce-scatter"] == blocks + 1
+    assert counts["all-gather"] == 2 * (blocks + 1)
+    less = collectives_of_a_step(
+        "fsdp_one_block_left", {"for block in model[1:-1]:": "for block in model[1:-2]:"}
+    )
+    assert less["reduce-scatter"] == blocks
 
 
 @pytest.mark.parametrize("model", ["mlp", "striped-lstm"])

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -111,7 +112,12 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are ConfigErrors, so that one rank speaks for all."""
 
     def error(self, message):
-        raise ConfigError(f"{message[0].upper()}{message[1:]}. Run with --help to see every flag.")
+        flags = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+        near = [get_close_matches(flag, self._option_string_actions, n=1) for flag in flags]
+        hint = f" Did you mean {max(near)[0]}?" if "unrecognized" in message and any(near) else ""
+        raise ConfigError(
+            f"{message[0].upper()}{message[1:]}.{hint} Run with --help to see every flag."
+        )
 
 
 def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:

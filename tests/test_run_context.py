@@ -1,0 +1,130 @@
+"""The flags, what follows from them, and where the record goes: in this process, without a run."""
+
+import argparse
+import json
+
+import pytest
+
+from bootcamp.records import summary
+from bootcamp.train import config, external, run_folder
+from bootcamp.train.context import RunContext, shares
+from bootcamp.train.refusal import ConfigError
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """Parse these flags as `mine.py` with a run folder of the test's."""
+
+    def parse(*flags, **how):
+        folder = tmp_path / "run"
+        monkeypatch.setattr("sys.argv", ["mine.py", "--device", "cpu", *flags])
+        monkeypatch.setenv("BOOTCAMP_RUN", str(folder))
+        monkeypatch.setattr(config, "use_cores", lambda *_: None)
+        monkeypatch.setattr("sys.excepthook", lambda *_: None)
+        return config.parse(**how)
+
+    return parse
+
+
+def test_args_have_the_flags_and_the_context_what_follows(command, tmp_path):
+    args, context = command("--timeout", "3", own_flags={"--micro-batches": {"type": int}})
+    assert set(vars(args)) == {
+        *("model", "size", "steps", "global_batch", "optimizer", "lr", "seed", "dtype", "device"),
+        *("cores_per_rank", "run_dir", "timeout", "save", "save_async", "save_every", "resume"),
+        *("trace_step", "micro_batches"),
+    }
+    assert (args.device, args.timeout, args.run_dir) == ("cpu", 3.0, None)
+    assert context.args is args
+    assert (context.device, context.devices, context.backend) == ("cpu", ["cpu"], "gloo")
+    assert context.timeout.total_seconds() == 3
+    assert (context.axes, context.mesh, context.data_parallel) == (("data",), (1,), 1)
+    assert context.own_flags == ["micro_batches"]
+    assert context.first_step == 0
+
+
+def test_the_launchers_folder_is_taken_and_claimed(command, tmp_path):
+    _, context = command()
+    assert context.run_dir == tmp_path / "run"
+    written = json.loads((context.run_dir / "config.json").read_text())
+    assert written["corpus_crc32"] == context.corpus_crc32 > 0
+    assert summary.read(context.run_dir)["status"] == "running", "claimed, and never finished"
+
+
+def test_a_folder_given_by_hand_comes_before_the_launchers(monkeypatch, tmp_path):
+    monkeypatch.setenv("BOOTCAMP_RUN", str(tmp_path / "a"))
+    assert run_folder.find(str(tmp_path / "b")) == tmp_path / "b"
+    assert run_folder.find(None) == tmp_path / "a"
+
+
+def test_ranks_of_one_model_share_a_batch():
+    assert shares(("data", "tensor"), (2, 4)) == 2
+    assert shares(("pipeline",), (4,)) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--stepz", "5"], "Did you mean --steps?"),
+        (["--global-bach=5"], "Did you mean --global-batch?"),
+        (["--qqq"], r"Unrecognized arguments: --qqq\. Run with"),
+    ],
+)
+def test_a_misspelt_flag_names_the_one_that_is_meant(flags, says):
+    with pytest.raises(ConfigError, match=says.replace("?", r"\?")):
+        config._parser(("cpu",)).parse_args(flags)
+
+
+@pytest.fixture
+def own_run(monkeypatch, tmp_path):
+    """A run of a script that is not the course's, of a model of two numbers."""
+    import torch
+
+    monkeypatch.setattr(config, "use_cores", lambda *_: None)
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    monkeypatch.setattr("bootcamp.train.process_end.leave_without_freeing", lambda: None)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run(steps, sampler=None, batch_size=3):
+        order = torch.utils.data.SequentialSampler(range(7))
+        noted = external.Noted(order, batch_size) if sampler is None else sampler(order)
+        loader = torch.utils.data.DataLoader(torch.arange(7.0), 3, sampler=noted)
+        own = external.Run(tmp_path / "own", model, optimizer, noted, 1, steps)
+        for batch in loader:
+            with own.step():
+                optimizer.zero_grad()
+                loss = model(batch.unsqueeze(1)).mean()
+                loss.backward()
+                optimizer.step()
+            own.loss(loss.detach())
+        own.finish()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"steps": 3}, RuntimeError, "drop_last=True"),  # the last batch has one sample
+        ({"steps": 3, "batch_size": 5}, RuntimeError, "has no 5 samples"),
+        ({"steps": 2}, RuntimeError, "told steps=2, and this is one more"),
+        ({"steps": 3, "sampler": lambda order: order}, TypeError, "external.Noted"),
+    ],
+)
+def test_a_slip_at_the_seam_gets_a_sentence(own_run, given, error, says):
+    with pytest.raises(error, match=says):
+        own_run(**given)
+
+
+def test_fewer_steps_than_announced_are_no_finished_run(own_run, monkeypatch):
+    monkeypatch.setattr(external.Noted, "sample_ids", [0, 1, 2])
+    with pytest.raises(RuntimeError, match="told steps=31, and the loop made 3"):
+        own_run(steps=31)
+
+
+def test_a_context_names_the_sizes_of_its_axes():
+    given = dict.fromkeys(RunContext.__dataclass_fields__)
+    context = RunContext(**given | {"args": argparse.Namespace(), "axes": ("data", "tensor")})
+    context.mesh = (2, 4)
+    assert context.size("tensor") == 4
+    assert context.data_parallel == 2
