@@ -306,8 +306,10 @@ script_diff("ddp_by_hand")
 #   and each rank gets its share of the batch.
 # - `broadcast` sends rank 0's parameters to all.
 # - `all_reduce` *sums*. The line after it makes the mean.
+# - `with run.step(step):` encloses what the record times, the training alone.
 # - The last collective averages the loss, for the record only. Without it rank 0 would write down
-#   the loss of its own share.
+#   the loss of its own share. `async_op=True` returns a handle instead of waiting; the record waits
+#   on it after the next step.
 #
 # ### With the library
 #
@@ -397,9 +399,9 @@ assert counts["ddp"] < counts["ddp_by_hand"], "DDP's buckets did not gather any 
 counts
 
 # %% [markdown]
-# By hand there is one all-reduce for each parameter tensor and one for the loss. DDP calls one for
-# each bucket and one for the loss. Each call has a fixed cost, however few bytes it carries: the
-# ranks must meet. Many small calls pay it many times.
+# By hand there is one all-reduce for each parameter tensor, in DDP one for each bucket. Each call
+# has a fixed cost, however few bytes it carries: the ranks must meet. Many small calls pay it many
+# times.
 #
 # Would more, smaller buckets overlap better? The next cell caps buckets at 0.2 MiB. Look for the
 # black bars, where both go on at once, and then at the speeds.
@@ -420,7 +422,23 @@ runs.table(library, small_buckets)
 # beside the computation and takes little away from it; there overlap is what makes DDP scale. Large
 # models fill many buckets of the default size.
 #
-# The next cell predicts a step of such a model, where communication takes nothing away. Move the
+# And what does the record cost? Its clock runs only for what `with run.step(step):` encloses. The
+# loss is averaged behind it: with `async_op=True` the call returns at once, and the record waits
+# for the result when the next step has ended. The next cell runs the loop without that all-reduce,
+# so that rank 0 records the loss of its own share. Compare the speeds.
+
+# %%
+average = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
+bare = {"mean_loss = loss.detach() / world": "", average: "run.loss(loss.detach())"}
+no_average = launch(variant("ddp", "ddp_no_average", bare), ranks=RANKS, **same)
+runs.table(library, no_average)
+
+# %% [markdown]
+# The two differ by chance only. A blocking `dist.all_reduce(mean_loss)` and an `.item()` within the
+# step would not be free: every rank would wait for the slowest one twice in each step, and a GPU
+# could not be given the next step's work before this one's has ended.
+#
+# The next cell predicts a step of a large model, where communication takes nothing away. Move the
 # bucket cap to either end: with one bucket nothing overlaps; what do small ones gain on a slower
 # link, and what do they cost at a high latency? Choose GPT tiny to hold the model against the
 # measured time lines above.
@@ -951,7 +969,6 @@ print(ended.output(0).splitlines()[-1])
 # messages are the same on all machines.
 
 # %%
-average = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
 broken = "if rank == 0:\n    dist.all_reduce(mean_loss)\nrun.loss(mean_loss)"
 only_0 = variant("ddp", "ddp_only_rank_0", {average: broken})
 short = {"device": "cpu", "steps": 6, "global_batch": 32, "quiet": True, "raises": False}
