@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
 export LESSON RECORDS TORCH_INDEX
 
-.PHONY: help lab check test horovod drills bench course notebooks rooms readme slides kit \
+.PHONY: help lab check test horovod drills bugs bench course notebooks rooms readme slides kit \
   preflight reset catch-up clean
 
 help:  ## this list
@@ -46,6 +46,9 @@ horovod: $(READY)  ## build Horovod for this Python and torch (minutes, once) an
 
 drills: $(READY)  ## faults and launches in numbers: 300 launches, every fault ten times, a table
 	$(PY) tools/drills.py
+
+bugs: $(READY)  ## plants a dozen bugs, one after another, and says which test finds each
+	$(PY) tools/planted_bugs.py
 
 bench: $(READY)  ## speed and memory as ratios within one run
 	$(PY) tools/bench.py

@@ -1,0 +1,67 @@
+"""Formulas of bytes and seconds against numbers worked out by hand: nothing is launched."""
+
+import pytest
+
+from bootcamp.theory import ddp, sharding, tensor
+
+
+@pytest.mark.parametrize(
+    ("parameters", "ranks", "expected"),
+    [(12, 2, 6), (12, 3, 4), (13, 2, 8), (13, 3, 6), (1, 4, 2)],
+    ids=["divides", "divides by 3", "one too many for 2", "one too many for 3", "fewer than ranks"],
+)
+def test_a_flat_row_is_padded_to_a_multiple_of_twice_the_ranks(parameters, ranks, expected):
+    assert sharding.flat_part(parameters, ranks) == expected
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"), [(0, 2 * 3 + 1), (1, 2 * 3 + 1), (2, 1 * 3 + 0)], ids=lambda v: str(v)
+)
+def test_rows_go_to_the_first_ranks_and_the_last_gets_what_is_left(rank, expected):
+    assert sharding.rows_of_rank([(5, 3), (2,)], ranks=3, rank=rank) == expected
+
+
+def test_three_ways_to_cut_pad_differently():
+    """19 numbers on two ranks: all in a row, each tensor by itself, each by its rows."""
+    shapes = [(3, 5), (4,)]
+    assert sharding.flat_part(19, 2) == 10
+    assert sharding.parts_one_by_one(shapes, 2) == 8 + 2
+    assert [sharding.rows_of_rank(shapes, 2, rank) for rank in (0, 1)] == [10 + 2, 5 + 2]
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        (0, {"parameters": 200, "gradients": 200, "optimizer": 1200}),
+        (1, {"parameters": 200, "gradients": 200, "optimizer": 300}),
+        (2, {"parameters": 200, "gradients": 50, "optimizer": 300}),
+        (3, {"parameters": 50, "gradients": 50, "optimizer": 300}),
+    ],
+)
+def test_the_bytes_of_each_stage_of_zero(stage, expected):
+    assert sharding.rank_bytes(100, ranks=4, stage=stage) == expected
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [("ddp", 2 * 3 / 4), ("zero1", 2 * 3 / 4), ("zero2", 2 * 3 / 4), ("fsdp", 3 * 3 / 4)],
+)
+def test_what_a_rank_sends_as_multiples_of_the_model(strategy, expected):
+    assert sharding.sent_bytes(sharding.collectives(strategy), 1, ranks=4) == expected
+
+
+def test_hsdp_sends_three_quarters_of_its_row_and_its_share_between_rows():
+    calls = sharding.collectives("hsdp", shard=2)
+    in_row, between_rows = 3 * (1 / 2), 2 * (1 / 2) * (1 / 2)
+    assert sharding.sent_bytes(calls, 1, ranks=4, shard=2) == in_row + between_rows
+
+
+def test_a_ring_takes_two_rounds_over_all_but_one_rank():
+    # 4 ranks, 400 bytes at 100 bytes/s: 6 messages of 100 bytes, 1 s and 0.5 s of latency each
+    assert ddp.ring_seconds(400, 4, 100, 0.5) == 6 * 1.5
+
+
+def test_what_a_rank_sends_for_tensor_parallelism():
+    counts = {("all-reduce", 100): 2, ("all-gather", 80): 1}
+    halves = {"all-reduce": 2, "all-gather": 1}
+    assert tensor.sent_bytes(counts, 4, halves) == (2 * 2 * 100 + 80) * 3 / 4

@@ -1,0 +1,189 @@
+"""python tools/planted_bugs.py [NAME ...]
+
+Proves that the tests can fail: plants one bug at a time in a copy of the project and runs the tests
+that must find it. A bug that no test finds, or whose text is no longer in the project, ends the
+command with 1. Prints a table of the bugs, the test that found each, and the seconds it took.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootcamp.paths import SRC
+from bootcamp.table import Table
+
+ROOT = SRC.parent
+COPIED = ("src", "tests", "tools", "notebooks", "slides", "logs/reference")
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A line of a file that is replaced, and the tests that must fail then.
+
+    file: from the project's folder. line: text that the file has exactly once. becomes: what stands
+    in its place. tests: what pytest is given, in the suite as it is; --nbval-lax for a notebook.
+    """
+
+    name: str
+    file: str
+    line: str
+    becomes: str
+    tests: tuple[str, ...]
+
+
+BUGS = (
+    Bug(
+        "one FSDP block left unwrapped",
+        "src/_train_fsdp.py",
+        "for block in model[1:-1]:",
+        "for block in model[2:-1]:",
+        ("tests/test_sharding.py", "-k", "each_block_is_a_unit"),
+    ),
+    Bug(
+        "padding forgotten in a formula",
+        "src/bootcamp/theory/sharding.py",
+        "return 2 * math.ceil(parameters / (2 * ranks))",
+        "return parameters // ranks",
+        ("tests/test_formulas.py",),
+    ),
+    Bug(
+        "gradients summed, not averaged",
+        "src/_train_ddp_by_hand.py",
+        "            parameter.grad /= world\n",
+        "",
+        ("tests/test_equality.py", "-k", "other_scripts and ddp_by_hand"),
+    ),
+    Bug(
+        "each rank starts from parameters of its own",
+        "src/bootcamp/train/config.py",
+        "torch.manual_seed(args.seed)",
+        "torch.manual_seed(args.seed + environment.rank())",
+        ("tests/test_sharding.py", "-k", "test_fsdp"),
+    ),
+    Bug(
+        "a sample is trained twice",
+        "src/bootcamp/train/data.py",
+        ".chunk(self.world)[self.rank]",
+        ".chunk(self.world)[max(0, self.rank - 1)]",
+        ("tests/test_equality.py", "-k", "ddp_trains"),
+    ),
+    Bug(
+        "a shard is not saved",
+        "src/bootcamp/train/sharded_checkpoint.py",
+        "        dcp.save(state, checkpoint_id=part)\n",
+        "        if environment.rank() == 0:\n"
+        "            dcp.save(state, checkpoint_id=part, no_dist=True)\n",
+        ("tests/test_checkpoint.py", "-k", "each_kind and fsdp"),
+    ),
+    Bug(
+        "a rank is left behind",
+        "src/bootcamp/launcher/job.py",
+        "                await self._end_all()\n",
+        "                pass\n",
+        ("tests/test_faults.py",),
+    ),
+    Bug(
+        "a formula of bytes forgets the second half of the ring",
+        "src/bootcamp/theory/sharding.py",
+        'RING = {"all-reduce": 2,',
+        'RING = {"all-reduce": 1,',
+        ("tests/test_formulas.py",),
+    ),
+    Bug(
+        "a notebook's cell is broken",
+        "notebooks/01_cpu_baseline.ipynb",
+        "from bootcamp import launch",
+        "from bootcamp import lunch",
+        ("notebooks/01_cpu_baseline.ipynb",),
+    ),
+    Bug(
+        "a checker accepts every answer",
+        "src/bootcamp/classroom/function_task.py",
+        "if not same(answer, expected, self.within):",
+        "if False:",
+        ("tests/test_exercises.py",),
+    ),
+    Bug(
+        "a slide shows a number without a record",
+        "slides/04_ddp.md",
+        'The gradients are {{ megabytes("ddp-2", "gradient_bytes") }}.',
+        "The gradients are 1.34 MB.",
+        ("tests/test_slides.py", "-k", "typed"),
+    ),
+    Bug(
+        "a claim on devices is not released",
+        "src/bootcamp/launcher/job_devices.py",
+        "            claim.release()\n",
+        "            pass\n",
+        ("tests/test_lease.py",),
+    ),
+)
+
+
+def plant(bug: Bug, copy: Path) -> None:
+    """Change the copy of the project. Raises ValueError if the text is not there exactly once."""
+    path = copy / bug.file
+    text = path.read_text()
+    if text.count(bug.line) != 1:
+        times = text.count(bug.line)
+        raise ValueError(f"{bug.name}: {bug.file} has {bug.line!r} {times} times, expected once")
+    path.write_text(text.replace(bug.line, bug.becomes))
+
+
+def copy_project(folder: Path) -> Path:
+    """A copy of what the tests read; the packages of this environment are used as they are."""
+    for name in COPIED:
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "work")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy2(path, folder)
+    return folder
+
+
+def run_tests(bug: Bug, copy: Path) -> tuple[int, str]:
+    """The exit code of pytest in the copy, and its output."""
+    nbval = ["--nbval-lax"] if any(test.endswith(".ipynb") for test in bug.tests) else []
+    command = [sys.executable, "-m", "pytest", "-x", "-rfE", *nbval, *bug.tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "BOOTCAMP_LOGS": str(copy / "l")}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def found_by(output: str) -> str:
+    """The first test that failed, from pytest's summary."""
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
+    return failed[1] if failed else ""
+
+
+def try_out(bug: Bug) -> dict:
+    """Plant one bug in a copy of its own and run its tests: a row of the table."""
+    with tempfile.TemporaryDirectory(prefix="bootcamp-bug-") as folder:
+        copy = copy_project(Path(folder))
+        plant(bug, copy)
+        began = time.monotonic()
+        code, output = run_tests(bug, copy)
+        seconds = time.monotonic() - began
+    test = found_by(output) if code == 1 else ""
+    return {"bug": bug.name, "file": bug.file, "found by": test or "-", "seconds": seconds}
+
+
+def main() -> int:
+    """Plant the bugs that were named, or all; 1 if any is not found."""
+    rows = []
+    for bug in BUGS:
+        if not sys.argv[1:] or bug.name in sys.argv[1:]:
+            rows.append(try_out(bug))
+            print(f"{bug.name}: {rows[-1]['found by']}", flush=True)
+    print(Table(rows, "Bugs that were planted"))
+    return 1 if any(row["found by"] == "-" for row in rows) or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
