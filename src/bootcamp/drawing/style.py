@@ -69,17 +69,20 @@ def styled(draw):
     return inside
 
 
-def begin(title: str, height: float = 5.0, mosaic: list | None = None, **subplots):
+def begin(title: str, height: float = 5.0, mosaic: list | None = None, grid="", **subplots):
     """A new figure of 10 x height inches: (figure, axes), the axes as Figure.subplots has them.
 
-    mosaic: the names of panels of unequal width, as Figure.subplot_mosaic takes and returns them.
+    mosaic: panels of unequal width, as for Figure.subplot_mosaic. grid: "x" or "y", if any.
     """
     figure = Figure(figsize=(10, height), layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
     figure.suptitle(textwrap.fill(title, TITLE_CHARACTERS), x=0.012, ha="left")
     if mosaic:
         return figure, figure.subplot_mosaic(mosaic, **subplots)
-    return figure, figure.subplots(**subplots)
+    panels = figure.subplots(**subplots)
+    for axes in figure.axes if grid else ():
+        axes.grid(axis=grid)
+    return figure, panels
 
 
 def finish(figure: Figure, runs, says: str, notes: tuple[str, ...] = ()) -> Figure:

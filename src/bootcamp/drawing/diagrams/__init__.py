@@ -4,11 +4,14 @@ A diagram explains and measures nothing: it draws what it is given, with a text 
 `figure.alt`, in the style of the course's plots. Here is what all of them are drawn with.
 """
 
+import functools
+from collections.abc import Callable
+
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from bootcamp.drawing.palette import BLACK, INK, PAPER
-from bootcamp.drawing.style import SMALL, begin
+from bootcamp.drawing.style import SMALL, begin, styled
 
 
 def canvas(title: str, says: str, height: float = 4.0) -> tuple[Figure, object]:
@@ -23,35 +26,60 @@ def canvas(title: str, says: str, height: float = 4.0) -> tuple[Figure, object]:
     return figure, axes
 
 
+def diagram(title: str, height: float) -> Callable:
+    """Decorator: a function that draws on a canvas becomes one that returns the Figure.
+
+    Its docstring is the diagram's text alternative.
+    """
+
+    def decorate(draw: Callable) -> Callable[[], Figure]:
+        @functools.wraps(draw)
+        def figure_of() -> Figure:
+            figure, axes = canvas(title, " ".join(draw.__doc__.split()), height)
+            draw(axes)
+            return figure
+
+        del figure_of.__wrapped__  # it takes no axes
+        return styled(figure_of)
+
+    return decorate
+
+
 def box(axes, x: float, y: float, width: float, height: float, text: str = "", **look) -> None:
     """A rounded box with its lower left corner at (x, y) and text in its middle.
 
     look: `colour` of the filling, `ink` of the text, `size` of the text, `bold`, `line` style.
     """
-    look = {"colour": PAPER, "line": "-", **look}
     shape = {"boxstyle": "round,pad=0,rounding_size=1", "edgecolor": INK, "linewidth": 1.5}
-    shape |= {"facecolor": look["colour"], "linestyle": look["line"]}
+    shape |= {"facecolor": look.pop("colour", PAPER), "linestyle": look.pop("line", "-")}
     axes.add_patch(FancyBboxPatch((x, y), width, height, **shape))
     label(axes, x + width / 2, y + height / 2, text, **look)
 
 
-def label(axes, x: float, y: float, text: str, **look) -> None:
-    """Text around a point; look as for box, `at` for where the point is ("center", "left")."""
-    shape = {"ha": look.get("at", "center"), "va": "center", "linespacing": 1.35}
-    shape |= {"color": look.get("ink", INK), "fontsize": look.get("size", SMALL)}
-    axes.text(x, y, text, fontweight="bold" if look.get("bold") else "normal", **shape)
+def label(axes, x: float, y: float, text: str, at="center", **look) -> None:
+    """Text around a point (at="left": right of it); look as for box, and matplotlib's own words."""
+    look = {"linespacing": 1.35, **look}
+    shape = {"color": look.pop("ink", INK), "fontsize": look.pop("size", SMALL)}
+    shape["fontweight"] = "bold" if look.pop("bold", False) else "normal"
+    axes.text(x, y, text, ha=at, va="center", **shape, **look)
 
 
-def arrow(axes, start: tuple, end: tuple, text: str = "", above: float = 1.8, **look) -> None:
+def arrow(axes, start: tuple, end: tuple, text="", above=1.8, colour="", **look) -> None:
     """An arrow from point to point, its text `above` its middle.
 
-    look: `colour`, `bend` (0 is straight), `style` ("<->" for both ways).
+    look: `bend` (0 is straight), `style` ("<->" for both ways), and matplotlib's own words.
     """
-    shape = {"mutation_scale": 20, "linewidth": 2.2, "color": look.get("colour", BLACK)}
-    shape |= {"connectionstyle": f"arc3,rad={look.get('bend', 0)}"}
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle=look.get("style", "-|>"), **shape))
-    middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + above)
-    label(axes, *middle, text, ink=look.get("colour", INK))
+    shape = {"arrowstyle": look.pop("style", "-|>"), "mutation_scale": 20, "linewidth": 2.2}
+    shape |= {
+        "connectionstyle": f"arc3,rad={look.pop('bend', 0)}",
+        "color": colour or BLACK,
+        **look,
+    }
+    axes.add_patch(FancyArrowPatch(start, end, **shape))
+    if text:
+        label(
+            axes, (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + above, text, ink=colour or INK
+        )
 
 
 def arrows(axes, *pairs: tuple, **look) -> None:

@@ -2,21 +2,18 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, box, canvas, diagram, label
 from bootcamp.drawing.palette import LIGHT, MINT, ORANGE, PALE, PAPER, PINK, SKY, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.scripts import diff, family
 
 
-@styled
-def run_path() -> Figure:
-    """How a run goes: cell, supervisor, ranks, records, and back to the notebook."""
-    says = (
-        "A notebook cell calls launch. A supervisor process starts, watches and ends the ranks, "
-        "here rank 0 and rank 1, which exchange data. The ranks write records into a folder below "
-        "logs. The notebook reads the records and makes tables, plots and proofs of them."
-    )
-    figure, axes = canvas("How a run goes", says, 4.1)
+@diagram("How a run goes", 4.1)
+def run_path(axes) -> None:
+    """A notebook cell calls launch. A supervisor process starts, watches and ends the ranks, here
+    rank 0 and rank 1, which exchange data. The ranks write records into a folder below logs. The
+    notebook reads the records and makes tables, plots and proofs of them.
+    """
     box(axes, 0, 22, 22, 12, 'a cell\nlaunch("ddp", ranks=2)', colour=LIGHT.blue)
     box(axes, 31, 22, 20, 12, "supervisor\nstarts, watches,\nends the ranks")
     for rank, y in enumerate((30, 17)):
@@ -35,7 +32,6 @@ def run_path() -> Figure:
     places = (11, 37, "the notebook"), (69.5, 40.5, "your cores or GPUs"), (92, 38, "your disk")
     for x, y, text in (*places, (15.5, 6.5, "the notebook")):
         label(axes, x, y, text, bold=True)
-    return figure
 
 
 @styled
@@ -82,16 +78,12 @@ def _added(script: family.Script) -> int:
     return diff.changed_lines(script.path, family.SCRIPTS[script.parent].path)[0]
 
 
-@styled
-def training_step() -> Figure:
-    """One training step in its four parts, and what each leaves in memory."""
-    says = (
-        "A batch goes through the forward, which makes the loss and keeps activations. The "
-        "backward uses the activations up and makes a gradient for every parameter. The optimizer "
-        "changes the parameters with the gradients and keeps a state of its own. Then the next "
-        "batch comes."
-    )
-    figure, axes = canvas("One training step, and what it keeps in memory", says, 3.6)
+@diagram("One training step, and what it keeps in memory", 3.6)
+def training_step(axes) -> None:
+    """A batch goes through the forward, which makes the loss and keeps activations. The backward
+    uses the activations up and makes a gradient for every parameter. The optimizer changes the
+    parameters with the gradients and keeps a state of its own. Then the next batch comes.
+    """
     forward, backward = "forward\nmodel(inputs)", "backward\nloss.backward()"
     optimizer = "optimizer\noptimizer.step()"
     parts = (
@@ -111,7 +103,6 @@ def training_step() -> Figure:
     arrow(axes, (90, 26.5), (8, 26.5), bend=0.1)
     label(axes, 50, 32.5, "next step: a new batch, changed parameters", bold=True)
     label(axes, 8, 5, "in memory:", bold=True)
-    return figure
 
 
 @styled

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, rows, stacked
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, box, diagram, label
 from bootcamp.drawing.palette import BLUE, GREY, INK, KINDS, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records import trace
@@ -23,18 +23,15 @@ WORKERS = {  # the seconds' name: what it is, and its look
 }
 
 
-@styled
-def five_phases() -> Figure:
-    """One step of DataParallel on two devices: what goes where, and when."""
-    says = (
-        "One process drives two devices, with a thread for each. Device 0 holds the batch, the "
-        "model and the optimizer. Scatter: device 1 gets a half of the batch. Replicate: it gets "
-        "a copy of the model. Forward: each thread runs its replica on its half. Gather: the "
-        "outputs go to device 0, which computes the loss of the whole batch. Then the backward "
-        "goes through both replicas. Reduce: the gradients go to device 0 and are added up there. "
-        "Its optimizer changes its parameters, and device 1's replica is thrown away."
-    )
-    figure, axes = canvas("One step of DataParallel on two devices", says, 4.3)
+@diagram("One step of DataParallel on two devices", 4.3)
+def five_phases(axes) -> None:
+    """One process drives two devices, with a thread for each. Device 0 holds the batch, the model
+    and the optimizer. Scatter: device 1 gets a half of the batch. Replicate: it gets a copy of the
+    model. Forward: each thread runs its replica on its half. Gather: the outputs go to device 0,
+    which computes the loss of the whole batch. Then the backward goes through both replicas.
+    Reduce: the gradients go to device 0 and are added up there. Its optimizer changes its
+    parameters, and device 1's replica is thrown away.
+    """
     box(axes, 0, 0.5, 100, 36.5, colour="white", line="--")
     label(axes, 1.5, 34.6, "one process, one Python interpreter", at="left", size=11)
     upper, lower = 21.5, 4
@@ -63,7 +60,6 @@ def five_phases() -> Figure:
         label(axes, x + 0.8, 16.9, text, at="left", ink=VERMILLION, size=10.5)
     arrow(axes, (91, upper + 9.4), (32, upper + 9.4), bend=0.07, colour=PALE)
     label(axes, 62, 35.4, "next step: changed parameters, new replicas", size=11)
-    return figure
 
 
 @styled
@@ -143,7 +139,7 @@ def memory_by_device(bars: dict[str, dict[str, float]], note: str) -> Figure:
     The kinds are those of KINDS_AND_OUTPUTS. note: from what it is computed.
     """
     title = "What each device holds (computed, not measured)"
-    figure, axes = begin(title, 2.4 + 0.62 * len(bars))
+    figure, axes = begin(title, 2.4 + 0.62 * len(bars), grid="x")
     largest = max(sum(kinds.values()) for kinds in bars.values())
     factor, unit = scale(largest)
     says = []
@@ -153,8 +149,6 @@ def memory_by_device(bars: dict[str, dict[str, float]], note: str) -> Figure:
         words = ", ".join(f"{kind} {size / factor:.3g}" for kind, size in kinds.items())
         says.append(f"{name} {end:.3g} {unit} ({words})")
     rows(axes, list(bars))
-    axes.set_xlim(0, 1.14 * largest / factor)
-    axes.set_xlabel(unit)
-    axes.grid(axis="x")
+    axes.set(xlim=(0, 1.14 * largest / factor), xlabel=unit)
     legend(figure, handles(KINDS_AND_OUTPUTS))
     return finish(figure, (), f"{title}: {'; '.join(says)}. {note}", (note,))

@@ -6,25 +6,22 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import WHITE, above, bar, log_axis, rows
-from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, diagram, label
 from bootcamp.drawing.palette import BLACK, BLUE, GREEN, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records import trace
 from bootcamp.records.runs import Run
 
 
-@styled
-def way_of_a_bucket() -> Figure:
-    """What DDP does with gradients in the backward, and where each of its options takes hold."""
-    says = (
-        "The backward makes gradients, one parameter after another. They are copied into a bucket. "
-        "The full bucket goes to the communication hook, which may compress it. An all-reduce adds "
-        "up what the ranks' hooks have made of it. The hook makes the averaged bucket of the sum, "
-        "and it is copied back into the gradients. The option bucket_cap_mb sets how large a "
-        "bucket is, gradient_as_bucket_view saves the copies, static_graph tells DDP which "
-        "gradients to expect, register_comm_hook sets the form in which a bucket travels."
-    )
-    figure, axes = canvas("The way of a gradient through DDP, on one rank", says, 3.6)
+@diagram("The way of a gradient through DDP, on one rank", 3.6)
+def way_of_a_bucket(axes) -> None:
+    """The backward makes gradients, one parameter after another. They are copied into a bucket. The
+    full bucket goes to the communication hook, which may compress it. An all-reduce adds up what
+    the ranks' hooks have made of it. The hook makes the averaged bucket of the sum, and it is
+    copied back into the gradients. The option bucket_cap_mb sets how large a bucket is,
+    gradient_as_bucket_view saves the copies, static_graph tells DDP which gradients to expect,
+    register_comm_hook sets the form in which a bucket travels.
+    """
     stations = (
         (0, 15, "gradients,\none by one", LIGHT.blue),
         (24, 15, "a bucket:\nmany gradients\nside by side", LIGHT.orange),
@@ -48,7 +45,6 @@ def way_of_a_bucket() -> Figure:
     ):
         label(axes, x, y, name, bold=True, size=11, ink=VERMILLION)
         label(axes, x, y - 3.4, does, size=10.5)
-    return figure
 
 
 def buckets_of(run: Run) -> int:
@@ -81,8 +77,7 @@ def bucket_sweep(runs: list[Run]) -> Figure:
     right.plot(list(groups), at_once, "o-", color=BLACK, label="of that, computes too")
     for axes in (left, right):
         log_axis(axes.xaxis, groups, base=2)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("buckets per step")
+        axes.set(ylim=(0, None), xlabel="buckets per step")
         axes.grid(axis="y")
     left.set_ylabel("ms per step")
     right.set_ylabel("ms in the traced step")
@@ -101,16 +96,13 @@ def _overlap(runs: list[Run]) -> tuple[float, float]:
     return tuple(1e3 * median(values) for values in zip(*pairs, strict=True))
 
 
-@styled
-def averages() -> Figure:
-    """What the ranks average, and when: DDP gradients in each step, local SGD parameters rarely."""
-    says = (
-        "Two ranks over eight steps. With DDP the gradients are averaged in every step, before the "
-        "optimizer, and the parameters of both ranks stay equal all the time. With local SGD each "
-        "rank steps with its own gradients, their parameters part, and every fourth step the "
-        "parameters themselves are averaged, so that both go on from one point."
-    )
-    figure, axes = canvas("What is averaged, and when?", says, 4.2)
+@diagram("What is averaged, and when?", 4.2)
+def averages(axes) -> None:
+    """Two ranks over eight steps. With DDP the gradients are averaged in every step, before the
+    optimizer, and the parameters of both ranks stay equal all the time. With local SGD each rank
+    steps with its own gradients, their parameters part, and every fourth step the parameters
+    themselves are averaged, so that both go on from one point.
+    """
     rows = (
         (31, "DDP", "gradients,\nevery step", 1),
         (10.5, "local SGD", "parameters,\nevery 4th step", 4),
@@ -129,7 +121,6 @@ def averages() -> Figure:
     for step in range(9):
         label(axes, 24 + 9 * step, 0.3, str(step), size=11)
     label(axes, 12, 0.3, "step", size=11)
-    return figure
 
 
 @styled

@@ -5,7 +5,7 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import BOLD, above, log_axis
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, box, diagram, label
 from bootcamp.drawing.diagrams.ring_strip import strip
 from bootcamp.drawing.palette import BLUE, COLOURS, LIGHT, MARKERS, PALE, PAPER, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, styled
@@ -13,15 +13,12 @@ from bootcamp.records.runs import Run
 from bootcamp.theory import collectives
 
 
-@styled
-def who_holds_what() -> Figure:
-    """One step of data parallel training on two ranks: what each holds, what they exchange."""
-    says = (
-        "Each of two ranks holds the whole model, and gets another share of the global batch. Each "
-        "computes gradients of its own. An all-reduce gives both ranks the mean of the gradients. "
-        "Each runs its own optimizer, with its own state, and both arrive at the same parameters."
-    )
-    figure, axes = canvas("One step on two ranks: what each of them holds", says, 3.7)
+@diagram("One step on two ranks: what each of them holds", 3.7)
+def who_holds_what(axes) -> None:
+    """Each of two ranks holds the whole model, and gets another share of the global batch. Each
+    computes gradients of its own. An all-reduce gives both ranks the mean of the gradients. Each
+    runs its own optimizer, with its own state, and both arrive at the same parameters.
+    """
     parts = (
         (12, 16, "share of the\nglobal batch", LIGHT.orange, "different"),
         (32, 14, "the whole\nmodel", LIGHT.blue, "equal"),
@@ -39,19 +36,15 @@ def who_holds_what() -> Figure:
     box(axes, 66, 12.5, 15.5, 11, "all-reduce:\nmean of the\ngradients", colour=LIGHT.green)
     for x, width, _, _, compared in parts:
         label(axes, x + width / 2 + (x == 84) * 3, 18, compared, bold=True)
-    return figure
 
 
-@styled
-def overlap() -> Figure:
-    """When gradients travel: after the whole backward, or bucket by bucket while it goes on."""
-    says = (
-        "Two time lines of one step, not to scale. By hand: forward, then backward from the last "
-        "layer to the first, then one all-reduce after another, then the optimizer. With buckets: "
-        "as soon as the backward has filled a bucket, its all-reduce begins while the backward "
-        "goes on, and only the last bucket is waited for. The step ends earlier."
-    )
-    figure, axes = canvas("When do the gradients travel? (not to scale)", says, 4.4)
+@diagram("When do the gradients travel? (not to scale)", 4.4)
+def overlap(axes) -> None:
+    """Two time lines of one step, not to scale. By hand: forward, then backward from the last layer
+    to the first, then one all-reduce after another, then the optimizer. With buckets: as soon as
+    the backward has filled a bucket, its all-reduce begins while the backward goes on, and only the
+    last bucket is waited for. The step ends earlier.
+    """
     by_hand = "by hand: one all-reduce per parameter, after the backward"
     _lanes(axes, 34, by_hand, [(63 + 3 * number, 2.5, "") for number in range(9)], 91)
     ddp = "DistributedDataParallel: buckets, while the backward goes on"
@@ -60,7 +53,6 @@ def overlap() -> Figure:
     label(axes, 90.5, 19.7, "time saved", ink=BLUE, bold=True)
     arrow(axes, (16, 4), (100.3, 4), colour=PALE)
     label(axes, 97, 1.8, "time")
-    return figure
 
 
 def _lanes(axes, y: float, name: str, reduces: list[tuple], optimizer: float) -> None:
@@ -128,8 +120,7 @@ def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
         axes.axhline(height, color=PALE, linestyle="--")
         above(axes, batches[0], height, text, up=8, ha="left", fontsize=SMALL)
     log_axis(axes.xaxis, batches, base=2)
-    axes.set_ylim(0, 1.15 * max(ranks, *speed_ups))
-    axes.set_xlabel("global batch (samples per step)")
+    axes.set(ylim=(0, 1.15 * max(ranks, *speed_ups)), xlabel="global batch (samples per step)")
     axes.set_ylabel("speed-up")
     values = zip(batches, speed_ups, strict=True)
     words = "; ".join(f"{batch} samples: {speed_up:.2f} times" for batch, speed_up in values)
@@ -146,14 +137,13 @@ def loss_by_samples(curves: dict[str, list[Run]], window: int = 1600) -> Figure:
     curves: name -> runs with several seeds; their mean is drawn. window: samples that each point
     is a mean over, at least one step.
     """
-    figure, axes = begin("Loss against samples seen, by batch and learning rate", 5.6)
+    figure, axes = begin("Loss against samples seen, by batch and learning rate", 5.6, grid="y")
     ends = []
     for (name, runs), colour, marker in zip(curves.items(), COLOURS, MARKERS, strict=False):
         samples, losses = _smooth(runs, window)
         axes.plot(samples, losses, label=name, color=colour, marker=marker, markevery=0.125)
         ends.append(f"{name}: {losses[-1]:.2f}")
     axes.legend(loc="upper right")
-    axes.grid(axis="y")
     axes.set_xlabel("samples seen")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel("mean loss (nats)")

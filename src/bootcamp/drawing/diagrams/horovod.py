@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import handles, rows
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, box, diagram, label
 from bootcamp.drawing.diagrams.ring_strip import strip
 from bootcamp.drawing.palette import GREY, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
@@ -20,17 +20,14 @@ ACTIVITIES = {
 }
 
 
-@styled
-def inside() -> Figure:
-    """Two ranks under Horovod: a script and a background thread each, and a coordinator."""
-    says = (
-        "Each of two ranks has a script and, in the same process, a background thread. The script's"
-        " backward hands over each gradient with its name. Once in every cycle the background "
-        "threads tell the coordinator, on rank 0, which names are ready. It answers which of them "
-        "are ready on all ranks. Those are copied into one fusion buffer, reduced over the ring, "
-        "and copied back. The script's optimizer step waits for them."
-    )
-    figure, axes = canvas("Inside Horovod: who talks to whom in one cycle", says, 4.9)
+@diagram("Inside Horovod: who talks to whom in one cycle", 4.9)
+def inside(axes) -> None:
+    """Each of two ranks has a script and, in the same process, a background thread. The script's
+    backward hands over each gradient with its name. Once in every cycle the background threads tell
+    the coordinator, on rank 0, which names are ready. It answers which of them are ready on all
+    ranks. Those are copied into one fusion buffer, reduced over the ring, and copied back. The
+    script's optimizer step waits for them.
+    """
     for rank, y in enumerate((34, 3)):
         label(axes, 3.5, y + 5, f"rank {rank}", bold=True, size=14)
         box(axes, 9, y, 21, 10, "script: backward,\nthen optimizer.step()", colour=LIGHT.blue)
@@ -49,7 +46,6 @@ def inside() -> Figure:
         label(axes, 57.5, (start + end) / 2, answer, at="left")
     arrow(axes, (89, 33.5), (89, 13.5), style="<->", colour=VERMILLION)
     label(axes, 90.5, 23.5, "ring\nall-reduce", at="left", ink=VERMILLION, bold=True)
-    return figure
 
 
 @styled
@@ -140,19 +136,17 @@ def timeline(step: dict, run: Run) -> Figure:
     by_start = sorted(spans, key=lambda span: span[2])
     tensors = list(dict.fromkeys(tensor for tensor, *_ in by_start))
     title = f"One step in Horovod: {len(tensors)} tensors, {step['all_reduces']} all-reduces"
-    figure, axes = begin(title, 6.2)
+    figure, axes = begin(title, 6.2, grid="x")
     for tensor, activity, start, end in spans:
         colour = ACTIVITIES[activity][1]
         look = {"color": colour, "edgecolor": colour, "linewidth": 1.2}  # seen if ever so short
         left, wide = (start - first) / 1e3, (end - start) / 1e3
         axes.barh(tensors.index(tensor), wide, left=left, height=0.75, **look)
-    axes.set_ylim(len(tensors), -1)
-    axes.set_xlim(0)
+    axes.set(ylim=(len(tensors), -1), xlim=(0, None))
     ends = (0, len(tensors) - 1)
     axes.set_yticks(ends, [_short(tensors[row]) for row in ends], fontsize=SMALL)
     axes.set_ylabel("a line for each tensor")
     axes.set_xlabel("milliseconds since the first gradient was reported ready")
-    axes.grid(axis="x")
     legend(figure, handles({words: (colour, "") for words, colour in ACTIVITIES.values()}))
     last = (max(end for *_, end in spans) - first) / 1e3
     words = f"{title}, {last:.0f} ms from the first gradient to the mean of the loss."
@@ -177,8 +171,7 @@ def published_scaling(published: list[dict]) -> Figure:
         axes.barh(row, percent, height=0.6, color=PALE)
         axes.text(percent - 1.5, row, f"{percent:.0f} %", ha="right", va="center", color="white")
     rows(axes, [model["model"] for model in published])
-    axes.set_xlim(0, 100)
-    axes.set_xlabel(f"% of {first['gpus']} times the speed of one GPU")
+    axes.set(xlim=(0, 100), xlabel=f"% of {first['gpus']} times the speed of one GPU")
     setting = (
         f"{first['servers']} servers with {first['gpus_per_server']} {first['gpu']} GPUs each, "
         f"{first['network']}. Source: {first['source']}."

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, box, diagram, label
 from bootcamp.drawing.palette import (
     BLUE,
     COLOURS,
@@ -30,18 +30,14 @@ ACTIONS = {  # as pipeline_stages.record_actions names them
 }
 
 
-@styled
-def three_cuts() -> Figure:
-    """Three ways to cut one model over two devices: what each holds, and who works when."""
-    says = (
-        "Each of two devices holds half of the model. Layers: device 0 holds layers 1 and 2, "
-        "device 1 layers 3 and 4; the batch passes through device 0, then through device 1, and "
-        "back, so one of them always waits. Pipeline: the same cut, but the batch comes in four "
-        "parts, so that both work most of the time. Matrices: each device holds one half of every "
-        "layer; both work on the whole batch at once, and add up their results in every layer."
-    )
-    title = "Three ways to cut one model over two devices"
-    figure, axes = canvas(title, says, 4.9)
+@diagram("Three ways to cut one model over two devices", 4.9)
+def three_cuts(axes) -> None:
+    """Each of two devices holds half of the model. Layers: device 0 holds layers 1 and 2, device 1
+    layers 3 and 4; the batch passes through device 0, then through device 1, and back, so one of
+    them always waits. Pipeline: the same cut, but the batch comes in four parts, so that both work
+    most of the time. Matrices: each device holds one half of every layer; both work on the whole
+    batch at once, and add up their results in every layer.
+    """
     for x, name, idea in (
         (0, "layers", "this lesson"),
         (35, "pipeline", "the same cut, the batch in parts: 06b"),
@@ -57,7 +53,6 @@ def three_cuts() -> Figure:
     _times(axes, 0, [("F", 0, 4), ("B", 16, 8)], [("F", 4, 4), ("B", 8, 8)])
     _times(axes, 35, first, second)
     _times(axes, 70, both, both)
-    return figure
 
 
 def _held(axes, x: float, tall: bool) -> None:
@@ -106,7 +101,7 @@ def what_fits(needs: dict[str, list[tuple[float, float]]], devices: dict[str, fl
     needs: {words: [(parameters, GB)]}. devices: {name: GB}, published.
     """
     title = "What a training needs, and what a device has"
-    figure, axes = begin(title, 6.2)
+    figure, axes = begin(title, 6.2, grid="y")
     says = []
     for (words, points), colour, marker in zip(needs.items(), COLOURS, MARKERS, strict=False):
         axes.plot(*zip(*points, strict=True), label=words, color=colour, marker=marker)
@@ -118,9 +113,7 @@ def what_fits(needs: dict[str, list[tuple[float, float]]], devices: dict[str, fl
     ticks = (1e8, 2e8, 5e8, 1e9)
     log_axis(axes.xaxis, ticks, [f"{tick / 1e6:,.0f} M" for tick in ticks])
     log_axis(axes.yaxis, (1, 2, 5, 10, 20, 50, 100, 200))
-    axes.set_xlabel("parameters")
-    axes.set_ylabel("GB")
-    axes.grid(axis="y")
+    axes.set(xlabel="parameters", ylabel="GB")
     legend(figure, axes.get_lines()[: len(needs)])
     note = "Curves: formula, float32, AdamW. Dashed: published; of two sizes of a GPU the smaller."
     sizes = "; ".join(f"{name} {gigabytes:g} GB" for name, gigabytes in devices.items())
@@ -194,7 +187,7 @@ def stage_costs(stages: list[dict], cut: int) -> Figure:
         "time": ([s["forward_seconds"] + s["backward_seconds"] for s in stages], SKY, ".."),
     }
     title = "What each stage costs: share of the whole model"
-    figure, axes = begin(title, 4.8)
+    figure, axes = begin(title, 4.8, grid="y")
     width, says = 0.27, []
     for place, (kind, (values, colour, hatch)) in enumerate(costs.items()):
         shares = [100 * value / sum(values) for value in values]
@@ -205,7 +198,6 @@ def stage_costs(stages: list[dict], cut: int) -> Figure:
     axes.axvline(cut - 0.5, color=INK, linestyle="--", linewidth=2)
     axes.set_xticks(range(len(stages)), [stage["stage"] for stage in stages], fontsize=SMALL)
     axes.set_ylabel("share, %")
-    axes.grid(axis="y")
     legend(figure, axes.containers)
     note = "Dashed: the cut at half the stages. Measured here on one CPU core, fastest of several."
     return finish(figure, (), f"{title}. {'; '.join(says)}.", (note,))

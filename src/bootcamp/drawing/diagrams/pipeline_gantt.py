@@ -5,7 +5,7 @@ import itertools
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import above, handles, rows
-from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, arrows, box, diagram, label
 from bootcamp.drawing.palette import (
     BLUE,
     GREEN,
@@ -32,15 +32,12 @@ FORWARDS = "one unit: the forward of one micro-batch on a rank"
 INCHES = 8.6  # how wide the axes of a chart are, about
 
 
-@styled
-def cut_model() -> Figure:
-    """The layers of a model over four ranks; micro-batches go down, gradients come back."""
-    says = (
-        "The layers are cut into four stages, one for each rank. Activations of a micro-batch go "
-        "from each stage to the next, gradients of these activations go back. No rank sends its "
-        "parameters or their gradients to another."
-    )
-    figure, axes = canvas("A pipeline: each rank holds some of the layers", says, 2.4)
+@diagram("A pipeline: each rank holds some of the layers", 2.4)
+def cut_model(axes) -> None:
+    """The layers are cut into four stages, one for each rank. Activations of a micro-batch go from
+    each stage to the next, gradients of these activations go back. No rank sends its parameters or
+    their gradients to another.
+    """
     for rank in range(4):
         x = 9 + 22 * rank
         text = f"rank {rank}: stage {rank}\nits parameters,\nits optimizer state"
@@ -54,7 +51,6 @@ def cut_model() -> Figure:
     forward = "activations: forward, micro-batch after micro-batch"
     label(axes, 50, 21.5, forward, ink=BLUE, bold=True)
     label(axes, 50, 3, "their gradients: backward", ink=VERMILLION, bold=True)
-    return figure
 
 
 @styled
@@ -189,8 +185,7 @@ def _bubble_by_micro_batches(axes, schedule: str, ranks: int, micro_batches: int
         points.append((m, schedules.bubble(spans)))
     axes.plot(*zip(*points, strict=True), ".-", color=BLUE, linewidth=1.5, markersize=5)
     axes.plot(micro_batches, dict(points)[micro_batches], "o", color=VERMILLION)
-    axes.set_ylim(0)
-    axes.set_xlabel("micro-batches")
+    axes.set(ylim=(0, None), xlabel="micro-batches")
     axes.set_title("bubble (idle / busy), equal stages", loc="left", fontsize=12)
     axes.grid()
 
@@ -216,7 +211,7 @@ def held_by_schedule(table: list[dict], origin: str) -> Figure:
 
     table: rows of `schedule`, `rank`, `measured` and `formula` in MB; of a schedule by rank.
     """
-    figure, axes = begin("Held for the backward at the peak, by schedule", 4.6)
+    figure, axes = begin("Held for the backward at the peak, by schedule", 4.6, grid="y")
     names = list(dict.fromkeys(row["schedule"] for row in table))
     looks = ((SKY, ""), (GREEN, "//"), (ORANGE, "\\\\"), (PALE, "xx"))
     ranks = sorted({row["rank"] for row in table})
@@ -232,7 +227,6 @@ def held_by_schedule(table: list[dict], origin: str) -> Figure:
         axes.plot(places, [row["formula"] for row in mine], "_", color=INK, markersize=18, **named)
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("MB")
-    axes.grid(axis="y")
     legend(figure, axes.get_legend_handles_labels()[0])
     said = "; ".join(f"{r['schedule']} rank {r['rank']}: {r['measured']:.1f} MB" for r in table)
     return finish(figure, (), f"Held for the backward at the peak. {said}. {origin}", (origin,))

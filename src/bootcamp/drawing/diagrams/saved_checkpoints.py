@@ -6,7 +6,7 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import handles, log_axis
-from bootcamp.drawing.diagrams import box, canvas, label
+from bootcamp.drawing.diagrams import box, canvas, diagram, label
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
@@ -27,17 +27,14 @@ BARS = (BLUE, ORANGE, BLACK)
 GOOD, TORN, NEW = LIGHT.green, LIGHT.red, LIGHT.blue
 
 
-@styled
-def two_ways_to_save() -> Figure:
-    """A file written straight to its place, and one written beside it: what a kill would leave."""
-    says = (
-        "Two time lines of a save, and below each what a reader finds under the checkpoint's name "
-        "if the process is killed at that moment. Straight to its place: first the old checkpoint, "
-        "then for the whole time of writing a torn file, then the new one. Beside, sync, rename: "
-        "the old checkpoint while the new file is written beside it and synced to the disk, then "
-        "the new one from the rename on. There is no moment with a torn file."
-    )
-    figure, axes = canvas("What a kill leaves, moment by moment", says, 3.9)
+@diagram("What a kill leaves, moment by moment", 3.9)
+def two_ways_to_save(axes) -> None:
+    """Two time lines of a save, and below each what a reader finds under the checkpoint's name if
+    the process is killed at that moment. Straight to its place: first the old checkpoint, then for
+    the whole time of writing a torn file, then the new one. Beside, sync, rename: the old
+    checkpoint while the new file is written beside it and synced to the disk, then the new one from
+    the rename on. There is no moment with a torn file.
+    """
     straight = ((14, 16, "step 41"), (30, 40, "write the new state"), (70, 28, "step 42 ..."))
     torn = ((14, 16, "old one", GOOD), (30, 40, "TORN", TORN), (70, 28, "new one", NEW))
     beside = ((14, 16, "step 41"), (30, 33, "write beside it"), (63, 11, "sync"))
@@ -54,7 +51,6 @@ def two_ways_to_save() -> Figure:
             box(axes, x, y + 7.5, width - 0.5, 5, text, colour="white", size=FOOT)
         for x, width, text, colour in leaves:
             box(axes, x, y + 0.5, width - 0.5, 5, text, colour=colour, bold=colour == TORN)
-    return figure
 
 
 @styled
@@ -122,9 +118,7 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
     upper.set_ylabel("mean loss (nats)")
     upper.grid(axis="y")
     lower.set_yscale("log")
-    lower.set_ylim(5e-9, max(1e-4, lower.get_ylim()[1]))
-    lower.set_ylabel("distance")
-    lower.set_xlabel("step")
+    lower.set(ylim=(5e-9, max(1e-4, lower.get_ylim()[1])), ylabel="distance", xlabel="step")
     lower.xaxis.get_major_locator().set_params(integer=True)
     legend(figure, upper.get_lines())
     notes = ("Equal losses are drawn at 1e-8.",)
@@ -138,7 +132,7 @@ def step_times(runs: dict, every: int) -> Figure:
     runs: {name: run that saved every so many steps}. A save follows its step's record, so the step
     after it has its time.
     """
-    figure, axes = begin("Seconds of each step", 4.6)
+    figure, axes = begin("Seconds of each step", 4.6, grid="y")
     said, width = [], 0.8 / len(runs)
     for number, (name, run) in enumerate(runs.items()):
         shift = (number - (len(runs) - 1) / 2) * width
@@ -153,7 +147,6 @@ def step_times(runs: dict, every: int) -> Figure:
     axes.set_xlabel("step (the first one, in which everything is set up, is left out)")
     axes.set_ylabel("seconds")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(axis="y")
     looks = {name: (colour, "") for name, colour in zip(runs, BARS, strict=False)}
     legend(figure, handles({**looks, "a save before it": ("white", "//")}))
     return finish(figure, list(runs.values()), "; ".join(said) + ".")
@@ -201,8 +194,7 @@ def how_often(save_seconds: list[float], between_failures: float) -> Figure:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
     log_axis(axes.yaxis, (1, 2, 5, 10, 20, 50))
-    axes.set_xlabel("minutes between saves")
-    axes.set_ylabel("% of the time lost")
+    axes.set(xlabel="minutes between saves", ylabel="% of the time lost")
     axes.grid(True, which="both", color=GREY)
     corner = {"transform": axes.transAxes, "ha": "right", "fontsize": FOOT, "color": PALE}
     axes.text(0.99, 0.03, "marks: the best interval", **corner)

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import BOLD, bar, beside, handles, log_axis, rows
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, box, canvas, diagram, label
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
@@ -29,16 +29,13 @@ FATES = {  # of a gradient's elements in fp16: colour and hatch
 }
 
 
-@styled
-def host_and_device() -> Figure:
-    """What is in the host's memory and in the GPU's, and what crosses the bus between them."""
-    says = (
-        "The host, with CPU and main memory, runs the Python script and reads the data. The "
-        "device, with its own memory, holds parameters, gradients, optimizer state and "
-        "activations. The model is copied to it once. In every step the batch is copied from host "
-        "to device, kernels are launched, and the loss comes back."
-    )
-    figure, axes = canvas("Two memories, and a bus between them", says, 3.8)
+@diagram("Two memories, and a bus between them", 3.8)
+def host_and_device(axes) -> None:
+    """The host, with CPU and main memory, runs the Python script and reads the data. The device,
+    with its own memory, holds parameters, gradients, optimizer state and activations. The model is
+    copied to it once. In every step the batch is copied from host to device, kernels are launched,
+    and the loss comes back.
+    """
     box(axes, 1, 3, 33, 33)
     box(axes, 66, 3, 33, 33)
     label(axes, 17.5, 32.5, "host: CPU and main memory", bold=True, size=13)
@@ -52,18 +49,14 @@ def host_and_device() -> Figure:
     arrow(axes, (35, 21.5), (65, 21.5), "each step: the batch")
     arrow(axes, (35, 14), (65, 14), "each step: kernel launches")
     arrow(axes, (65, 6.5), (35, 6.5), "each step: the loss", colour=VERMILLION)
-    return figure
 
 
-@styled
-def queue() -> Figure:
-    """Why a clock on the CPU tells little about a GPU: it launches now, the GPU computes later."""
-    says = (
-        "In the upper lane the CPU launches four kernels, one quickly after another, and then "
-        "waits. In the lower lane the GPU computes them, each longer than its launch took. A clock "
-        "read after the last launch stops too early. loss.item() waits for the GPU."
-    )
-    figure, axes = canvas("The CPU launches, the GPU computes later (not to scale)", says, 3.6)
+@diagram("The CPU launches, the GPU computes later (not to scale)", 3.6)
+def queue(axes) -> None:
+    """In the upper lane the CPU launches four kernels, one quickly after another, and then waits.
+    In the lower lane the GPU computes them, each longer than its launch took. A clock read after
+    the last launch stops too early. loss.item() waits for the GPU.
+    """
     label(axes, 6, 25, "CPU", bold=True, size=14)
     label(axes, 6, 12, "GPU", bold=True, size=14)
     for number in range(4):
@@ -80,7 +73,6 @@ def queue() -> Figure:
         label(axes, x, 33.5 if "early" in text else 32.8, text, ink=colour)
     arrow(axes, (12, 4), (97, 4), colour=PALE)
     label(axes, 94, 1.5, "time")
-    return figure
 
 
 @styled
@@ -105,8 +97,7 @@ def speeds(devices: list[dict], source: str) -> Figure:
         lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
         powers = range(lowest, highest + 1, 2)
         log_axis(axes.xaxis, [10.0**p for p in powers], [f"$10^{{{p}}}$" for p in powers])
-        axes.set_xlim(10.0**lowest / 2, 10.0**highest * 12)
-        axes.set_xlabel(unit)
+        axes.set(xlim=(10.0**lowest / 2, 10.0**highest * 12), xlabel=unit)
         axes.grid()
     rows(panels[0], [device["device"] for device in devices])
     measured = any(device["measured"] for device in devices)
@@ -160,8 +151,7 @@ def fp16_fates(shares: dict[str, list[dict]], exponents: list[int], origin: str)
                 bar(axes, row, 100 * share[fate], look, left, height=0.8, edgecolor="white")
                 left += 100 * share[fate]
         axes.set_title(name, loc="left")
-        axes.set_xlabel("share of the elements, %")
-        axes.set_xlim(0, 100)
+        axes.set(xlabel="share of the elements, %", xlim=(0, 100))
         worst = max(range(len(scales)), key=lambda row, scales=scales: scales[row]["zero"])
         says.append(
             f"{name}: at a scale of 2^{exponents[worst]} {100 * scales[worst]['zero']:.0f} % "
@@ -181,7 +171,7 @@ def held_over_a_step(blocks: int, block_bytes: float, kept_bytes: float) -> Figu
     A block's forward takes one unit of time, its backward two.
     """
     title = "Activations that are held during one step (by formula)"
-    figure, axes = begin(title, 4.6)
+    figure, axes = begin(title, 4.6, grid="y")
     highest, says = 0.0, []
     curves = (("all kept", block_bytes, BLUE, "-"), ("inputs kept", kept_bytes, GREEN, "--"))
     for name, kept, colour, line in curves:
@@ -194,9 +184,7 @@ def held_over_a_step(blocks: int, block_bytes: float, kept_bytes: float) -> Figu
     axes.set_ylim(0, 1.22 * highest)
     for x, text, at in ((-0.15, "forward ", "right"), (0.15, " backward", "left")):
         axes.annotate(text, (blocks + x, 1.13 * highest), ha=at)
-    axes.set_xlabel("time (one unit: the forward of one block)")
-    axes.set_ylabel("MB in the blocks")
-    axes.grid(axis="y")
+    axes.set(xlabel="time (one unit: the forward of one block)", ylabel="MB in the blocks")
     axes.legend(loc="center right")
     figure.alt = f"{title}, {blocks} blocks. {'; '.join(says)}."
     return figure

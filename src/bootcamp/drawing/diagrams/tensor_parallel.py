@@ -2,22 +2,19 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
+from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, diagram, label
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, PALE, TINTS, VERMILLION
 from bootcamp.drawing.style import FOOT, styled
 
 
-@styled
-def column_then_row() -> Figure:
-    """An MLP on two ranks: columns of the first matrix, rows of the second, one sum."""
-    says = (
-        "Both ranks hold the same input x. Rank 0 multiplies it with the left columns of matrix A "
-        "and gets the left part of the inner values, rank 1 the right part. Each applies gelu to "
-        "its part, and multiplies it with the rows of matrix B that belong to it: the upper ones on"
-        " rank 0, the lower ones on rank 1. Each result has the full width and is one part of a "
-        "sum. An all-reduce adds the parts, and both ranks hold the same output y."
-    )
-    figure, axes = canvas("A column split, then a row split: one sum at the end", says, 4.3)
+@diagram("A column split, then a row split: one sum at the end", 4.3)
+def column_then_row(axes) -> None:
+    """Both ranks hold the same input x. Rank 0 multiplies it with the left columns of matrix A and
+    gets the left part of the inner values, rank 1 the right part. Each applies gelu to its part,
+    and multiplies it with the rows of matrix B that belong to it: the upper ones on rank 0, the
+    lower ones on rank 1. Each result has the full width and is one part of a sum. An all-reduce
+    adds the parts, and both ranks hold the same output y.
+    """
     for rank, y in enumerate((25, 4)):
         tint = TINTS[rank]
         label(axes, 3.2, y + 6, f"rank {rank}", bold=True, size=14)
@@ -41,21 +38,17 @@ def column_then_row() -> Figure:
     label(axes, 27.5, 20.7, "columns of A")
     label(axes, 68.5, 20.7, "rows of B")
     label(axes, 47.5, 20.7, "nothing is sent here", ink=BLUE)
-    return figure
 
 
-@styled
-def between_blocks() -> Figure:
-    """One block with tensor parallelism, and with sequence parallelism between its parts."""
-    says = (
-        "Two time lines of one block on one of two ranks. Tensor parallelism: the norm works on the"
-        " whole text, the attention on this rank's heads, then an all-reduce; again the norm on the"
-        " whole text, the MLP on this rank's columns and rows, then an all-reduce. Sequence "
-        "parallelism: the norm works on this rank's half of the text; an all-gather brings the "
-        "whole text; the attention works on this rank's heads; a reduce-scatter adds up and leaves "
-        "half of the text; and the same around the MLP."
-    )
-    figure, axes = canvas("One block on one of two ranks: what it has of the text", says, 4.0)
+@diagram("One block on one of two ranks: what it has of the text", 4.0)
+def between_blocks(axes) -> None:
+    """Two time lines of one block on one of two ranks. Tensor parallelism: the norm works on the
+    whole text, the attention on this rank's heads, then an all-reduce; again the norm on the whole
+    text, the MLP on this rank's columns and rows, then an all-reduce. Sequence parallelism: the
+    norm works on this rank's half of the text; an all-gather brings the whole text; the attention
+    works on this rank's heads; a reduce-scatter adds up and leaves half of the text; and the same
+    around the MLP.
+    """
     for y, name, sequence in (
         (24, "tensor parallelism", False),
         (3, "with sequence parallelism", True),
@@ -74,7 +67,6 @@ def between_blocks() -> Figure:
         arrow(axes, (46.8, y + 2), (49.8, y + 2))
     label(axes, 0, 20.3, "height of a blue box: how much of the text", at="left", size=FOOT)
     label(axes, 56, 20.3, "+: the residual is added", at="left", size=FOOT)
-    return figure
 
 
 def _sends(axes, x: float, y: float, text: str) -> None:

@@ -64,14 +64,13 @@ def held(counted: dict[str, dict[str, float]], formula: dict[str, float], runs) 
 
     counted: {name: {kind: bytes}}. formula: {name: bytes of the state}. runs: those measured.
     """
-    figure, axes = begin("What one rank holds", 2.4 + 0.62 * len(counted))
+    figure, axes = begin("What one rank holds", 2.4 + 0.62 * len(counted), grid="x")
     for row, (name, sizes) in enumerate(counted.items()):
         stacked(axes, row, sizes, 1e6)
         if name in formula:
             marker_line(axes, row, formula[name] / 1e6)
     rows(axes, list(counted))
     axes.set_xlabel("MB on rank 0")
-    axes.grid(axis="x")
     mark = Line2D([], [], color=BLACK, label="the first three, by formula")
     legend(figure, [*handles(KINDS), mark])
     says = "; ".join(
@@ -105,11 +104,9 @@ def accumulated(records: list[dict], world: int, runs) -> Figure:
         axes.text(0.62 * half, size, words, va="bottom", ha="right", fontsize=SMALL)
     for place, words in ((half / 2 + 0.5, "first backward"), (1.5 * half + 0.7, "second backward")):
         axes.text(place, whole * 1.2, words, ha="center", fontsize=SMALL)
-    axes.set_ylim(0, whole * 1.32)
-    axes.set_xlim(0.5, 2 * half + 1)
+    axes.set(ylim=(0, whole * 1.32), xlim=(0.5, 2 * half + 1))
     axes.set_xticks([])
-    axes.set_xlabel("gradients come in, last layer first; then the backward has ended")
-    axes.set_ylabel("kB")
+    axes.set(xlabel="gradients come in, last layer first; then the backward has ended", ylabel="kB")
     legend(figure, axes.get_lines()[:2])
     return finish(figure, runs, f"{'; '.join(says)}; all gradients are {whole:.0f} kB.")
 
@@ -122,16 +119,14 @@ def published(computed: dict[int, dict[str, float]], table: list[dict]) -> Figur
     """
     first = table[0]
     title = f"{float(first['parameters']) / 1e9:g} billion parameters on {first['ranks']} GPUs"
-    figure, axes = begin(f"{title}: GB on each of them", 4.2)
+    figure, axes = begin(f"{title}: GB on each of them", 4.2, grid="x")
     says = []
     for row, line in enumerate(table):
         end = stacked(axes, row, computed[int(line["stage"])], 1e9)
         axes.text(end + 1.2, row, f"published {line['gb']} GB", va="center")
         says.append(f"stage {line['stage']}: {end:.1f} by formula, {line['gb']} published")
     rows(axes, [f"stage {line['stage']}" for line in table])
-    axes.set_xlim(0, 150)
-    axes.set_xlabel("GB on each GPU: bars by formula, numbers as published")
-    axes.grid(axis="x")
+    axes.set(xlim=(0, 150), xlabel="GB on each GPU: bars by formula, numbers as published")
     legend(figure, handles(KINDS)[:3])
     source = f"Published: {first['source']}."
     return finish(figure, (), f"{title}, GB on each: {', '.join(says)}. {source}", (source,))
@@ -185,8 +180,7 @@ def gathers(step: dict, run: Run) -> Figure:
             high = 0.8 if phase == "whole" else 0.56
             bar(axes, row, end - start, PHASES[phase], start, height=high)
     rows(axes, [_group_words(name) for name in groups])
-    axes.set_xlim(0)
-    axes.set_xlabel("milliseconds since the step began")
+    axes.set(xlim=(0, None), xlabel="milliseconds since the step began")
     legend(figure, handles(PHASES))
     says = ", ".join(
         f"{_group_words(name)} {sum(phase == 'all-gather' for phase, *_ in spans)} times"

@@ -141,8 +141,7 @@ def _name_axes(left, right, worlds: list[int], run: Run) -> None:
     room = 0.08 * worlds[-1]
     for axes in (left, right):
         axes.set_xticks(worlds)
-        axes.set_xlim(1 - room, worlds[-1] + 2 * room)
-        axes.set_xlabel(unit)
+        axes.set(xlim=(1 - room, worlds[-1] + 2 * room), xlabel=unit)
         axes.set_ylim(0, 1.1 * max(y for line in axes.lines for y in line.get_ydata()))
         axes.grid(axis="y")
     left.set_ylabel("speed-up (×)")

@@ -21,12 +21,11 @@ def timeline(run: Run) -> Figure:
     traces, missing = _traces(run)
     ranks = "1 rank" if run.world == 1 else f"{run.world} ranks"
     title = f"One step of {run.strategy} on {ranks}: computing and communicating"
-    figure, axes = begin(title, max(4.2, 2.2 + 1.0 * len(traces)))
+    figure, axes = begin(title, max(4.2, 2.2 + 1.0 * len(traces)), grid="x")
     says = [_draw_lanes(axes, row, *item) for row, item in enumerate(traces.items())]
     rows(axes, [f"rank {rank}" for rank in traces], beside=0.58)
     axes.set_xlim(0, 1e3 * max(trace["seconds"] for trace in traces.values()))
     axes.set_xlabel("milliseconds since the step began")
-    axes.grid(axis="x")
     notes = ["Black between the lanes: both at once. Communicating includes waiting for others."]
     if missing:
         notes.append(f"No trace was recorded of rank {listed(missing)}.")
