@@ -17,6 +17,12 @@ MINT, PINK = "#8FD1B8", "#E3B6CE"
 TINTS = (LIGHT.blue, LIGHT.orange, LIGHT.green, "#F3DCE9", "#FFF7C2", "#E3E3F7", "#FFE1D6")
 TINTS += ("#DDEEDD",)
 
+
+def line_look(number: int) -> dict[str, str]:
+    """Colour and marker of a chart's line with this number, from 0."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
 # What fills a rank's memory: colour and hatch of each kind.
 KINDS = {
     "parameters": (BLUE, ""),

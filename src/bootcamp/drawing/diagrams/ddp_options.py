@@ -6,7 +6,7 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import WHITE, above, bar, log_axis, rows
-from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, diagram, label
+from bootcamp.drawing.diagrams import arrow, arrows, box, diagram, label
 from bootcamp.drawing.palette import BLACK, BLUE, GREEN, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records import trace
@@ -154,20 +154,16 @@ def attempts(run: Run, saved_every: int) -> Figure:
     return finish(figure, [run], f"{title}: {'; '.join(says)}.", (note,))
 
 
-@styled
-def two_hosts(gpus: int = 4) -> Figure:
-    """Two hosts with some GPUs each: fast links inside, a network between, and a ring over all."""
-    says = (
-        f"Two hosts with {gpus} GPUs each. Inside a host the GPUs are joined by NVLink. Between "
-        "the hosts there is a network, which each host reaches through its network cards. A ring "
-        "goes from GPU to GPU inside the first host, over the network to the second, through its "
-        "GPUs, and back over the network: it crosses the slow link once in each direction."
-    )
-    title = "Two hosts: the ring visits all GPUs of one before it crosses"
-    figure, axes = canvas(title, says, 3.9)
-    width, gap = 8.2, 2.2
+@diagram("Two hosts: the ring visits all GPUs of one before it crosses", 3.9)
+def two_hosts(axes) -> None:
+    """Two hosts with 4 GPUs each. Inside a host the GPUs are joined by NVLink. Between the hosts
+    there is a network, which each host reaches through its network cards. A ring goes from GPU to
+    GPU inside the first host, over the network to the second, through its GPUs, and back over the
+    network: it crosses the slow link once in each direction.
+    """
+    gpus, width, gap = 4, 8.2, 2.2
+    wide = gpus * (width + gap) + gap
     for host, x0 in enumerate((0, 56)):
-        wide = gpus * (width + gap) + gap
         box(axes, x0, 6, wide, 27, colour="white")
         label(axes, x0 + wide / 2, 35.6, f"host {host}", bold=True)
         for gpu in range(gpus):
@@ -177,7 +173,6 @@ def two_hosts(gpus: int = 4) -> Figure:
                 arrow(axes, (x - gap - 0.2, 25.5), (x + 0.2, 25.5), colour=VERMILLION)
         label(axes, x0 + wide / 2, 31, "NVLink", size=11)
         box(axes, x0 + gap, 9, wide - 2 * gap, 5, "network cards", colour=LIGHT.orange, size=11)
-    wide = gpus * (width + gap) + gap
     first, last = gap + width / 2, wide - gap - width / 2
     left, right = wide - gap + 0.3, 56 + gap - 0.3  # the network between the cards
     down, up = (21.6, 14.4), (14.4, 21.6)
@@ -186,18 +181,15 @@ def two_hosts(gpus: int = 4) -> Figure:
     arrows(axes, (left, 12.5, right, 12.5), (right, 10.5, left, 10.5), colour=VERMILLION)
     label(axes, 50, 16.4, "network", size=11)
     label(axes, 0, 2, "▶ the ring: each GPU sends to the next only", at="left", ink=VERMILLION)
-    return figure
 
 
-@styled
-def ring_and_tree(ranks: int = 7) -> Figure:
-    """Who sends to whom in a ring and in a binary tree of the same ranks."""
-    says = (
-        f"{ranks} ranks. In the ring each sends to its right neighbour, the last to the first. In "
-        "the tree sums go up from the leaves to rank 0 at the root in as many levels as the tree "
-        "is high, and the result comes down the same way."
-    )
-    figure, axes = canvas(f"{ranks} ranks in a ring, and in a tree", says, 3.4)
+@diagram("7 ranks in a ring, and in a tree", 3.4)
+def ring_and_tree(axes) -> None:
+    """7 ranks. In the ring each sends to its right neighbour, the last to the first. In the tree
+    sums go up from the leaves to rank 0 at the root in as many levels as the tree is high, and the
+    result comes down the same way.
+    """
+    ranks = 7
     for rank in range(ranks):
         x = 6.2 * rank
         box(axes, x, 15, 4, 5, str(rank), colour=LIGHT.blue)
@@ -221,7 +213,6 @@ def ring_and_tree(ranks: int = 7) -> Figure:
         label(axes, x, 32, name, bold=True, size=14)
         label(axes, x, 28.8, steps, size=11)
     axes.plot([50, 50], [2, 31], color=PALE, linewidth=1.5)
-    return figure
 
 
 def _above(rank: int) -> int:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from bootcamp.drawing.charts import BOLD, above, log_axis
 from bootcamp.drawing.diagrams import arrow, box, diagram, label
 from bootcamp.drawing.diagrams.ring_strip import strip
-from bootcamp.drawing.palette import BLUE, COLOURS, LIGHT, MARKERS, PALE, PAPER, SKY, VERMILLION
+from bootcamp.drawing.palette import BLUE, LIGHT, PALE, PAPER, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records.runs import Run
 from bootcamp.theory import collectives
@@ -139,9 +139,9 @@ def loss_by_samples(curves: dict[str, list[Run]], window: int = 1600) -> Figure:
     """
     figure, axes = begin("Loss against samples seen, by batch and learning rate", 5.6, grid="y")
     ends = []
-    for (name, runs), colour, marker in zip(curves.items(), COLOURS, MARKERS, strict=False):
+    for number, (name, runs) in enumerate(curves.items()):
         samples, losses = _smooth(runs, window)
-        axes.plot(samples, losses, label=name, color=colour, marker=marker, markevery=0.125)
+        axes.plot(samples, losses, label=name, markevery=0.125, **line_look(number))
         ends.append(f"{name}: {losses[-1]:.2f}")
     axes.legend(loc="upper right")
     axes.set_xlabel("samples seen")

@@ -8,17 +8,7 @@ from matplotlib.patches import Rectangle
 
 from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
 from bootcamp.drawing.diagrams import arrow, box, diagram, label
-from bootcamp.drawing.palette import (
-    BLUE,
-    COLOURS,
-    INK,
-    LIGHT,
-    MARKERS,
-    ORANGE,
-    PALE,
-    SKY,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLUE, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 
@@ -103,8 +93,8 @@ def what_fits(needs: dict[str, list[tuple[float, float]]], devices: dict[str, fl
     title = "What a training needs, and what a device has"
     figure, axes = begin(title, 6.2, grid="y")
     says = []
-    for (words, points), colour, marker in zip(needs.items(), COLOURS, MARKERS, strict=False):
-        axes.plot(*zip(*points, strict=True), label=words, color=colour, marker=marker)
+    for number, (words, points) in enumerate(needs.items()):
+        axes.plot(*zip(*points, strict=True), label=words, **line_look(number))
         says.append(f"{words}: {points[0][1]:.1f} to {points[-1][1]:.0f} GB")
     for name, gigabytes in devices.items():
         axes.axhline(gigabytes, color=PALE, linestyle="--", linewidth=1.5)

@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import margin
-from bootcamp.drawing.palette import BLACK, COLOURS, MARKERS, SKY
+from bootcamp.drawing.palette import BLACK, SKY, line_look
 from bootcamp.drawing.plots.run_bars import check
 from bootcamp.drawing.style import begin, finish, legend, styled
 from bootcamp.records.runs import Run, names
@@ -48,17 +48,15 @@ def loss_curves(*runs: Run) -> Figure:
 
 def _line(position: int, count: int, steps: int) -> dict:
     """The first run wide and pale, each other one dashed and marked where the rest are not."""
-    colour = COLOURS[position % len(COLOURS)]
     if position == 0:
         return {"color": SKY, "linewidth": 9, "alpha": 0.55, "solid_capstyle": "round"}
     others = count - 1
     gap = 3 * (others - 1) or 2
     apart = max(2, steps // (6 * others))
     return {
-        "color": colour,
+        **line_look(position),
         "linewidth": 2.5,
         "linestyle": (3 * (position - 1), (3, gap)),
-        "marker": MARKERS[position % len(MARKERS)],
         "markevery": (apart * (position - 1), apart * others),
         "markersize": 8,
     }

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import BOLD, above
-from bootcamp.drawing.palette import COLOURS, MARKERS, PALE
+from bootcamp.drawing.palette import PALE, line_look
 from bootcamp.drawing.plots.run_bars import check, check_same
 from bootcamp.drawing.style import begin, device_word, finish, legend, listed, styled
 from bootcamp.records.runs import Run
@@ -119,11 +119,7 @@ def _draw_curve(left, right, position: int, strategy: str, curve, alone: bool) -
     worlds = [run.world for run in curve]
     speedups = [run.samples_per_second / base for run in curve]
     other = f" (1 rank: {curve[0].strategy})" if curve[0].strategy != strategy else ""
-    look = {
-        "color": COLOURS[position % len(COLOURS)],
-        "marker": MARKERS[position % len(MARKERS)],
-        "linestyle": ("-", (0, (5, 1.5)), (0, (1.5, 1)))[position % 3],
-    }
+    look = {**line_look(position), "linestyle": ("-", (0, (5, 1.5)), (0, (1.5, 1)))[position % 3]}
     left.plot(worlds, speedups, label=strategy + other, **look)
     percents = [100 * speedup / world for speedup, world in zip(speedups, worlds, strict=True)]
     right.plot(worlds, percents, **look)
