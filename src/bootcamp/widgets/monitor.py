@@ -18,6 +18,7 @@ import contextlib
 import html
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -39,15 +40,15 @@ WIDTH, HEIGHT = 360, 120  # of a curve, in pixels
 LINE = "#1A85C8"  # at least 3:1 against white and against JupyterLab's dark background
 
 
+@dataclass(repr=False)
 class Frame:
     """A picture of the monitor: HTML in a notebook, lines elsewhere."""
 
-    def __init__(self, text: str, content: str = ""):
-        self.text = text
-        self.content = content or f"<p>{html.escape(text)}</p>"
+    text: str
+    content: str = ""
 
     def _repr_html_(self) -> str:
-        return self.content
+        return self.content or f"<p>{html.escape(self.text)}</p>"
 
     def __repr__(self) -> str:
         return self.text
@@ -277,7 +278,7 @@ def watch(run_folder: Path | str | None = None, wait_seconds: float = WAIT_SECON
     a folder.
     """
     folder = None if run_folder is None else Path(run_folder).resolve()
-    if folder is not None and folder.exists() and not folder.is_dir():
+    if folder and folder.is_file():
         raise ValueError(f"run_folder={run_folder}: this is a file, expected a run's folder")
     for other in list(_open):
         if other.state is None or other.folder == folder:

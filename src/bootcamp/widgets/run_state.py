@@ -108,7 +108,7 @@ class Reader:
             losses=_thinned([(row["step"], row["loss"]) for row in rows]),
             rates=_thinned([(row["step"], row["samples"] / row["seconds"]) for row in rows]),
             ranks=ranks,
-            notes=[*_notes(status, run, ranks), *_notes_on_numbers(run, rows)],
+            notes=_notes(status, run, ranks, rows),
         )
 
 
@@ -190,23 +190,21 @@ def _mean(values: list) -> float | None:
     return fmean(values) if all(v is not None and math.isfinite(v) for v in values) else None
 
 
-def _notes(status: str, run: Run, ranks: list[Rank]) -> list[str]:
-    """What a reader must know of how the run goes or ended, a sentence each."""
+def _notes(status: str, run: Run, ranks: list[Rank], rows: list[dict]) -> list[str]:
+    """What a reader must know of the run and its numbers, a sentence each."""
+    notes = []
     if status == "lost":
-        return [
+        notes = [
             "The summary says running, but there has been no sign of the run for long, and none of "
             "its processes is on this machine: it was probably killed."
         ]
-    if status == "running":
-        return [rank.note for rank in ranks if rank.note]
-    error = run.summary.get("error") if status != "ok" else None
-    return [str(error.get("message", "")).strip().partition("\n")[0]] if error else []
-
-
-def _notes_on_numbers(run: Run, rows: list[dict]) -> list[str]:
+    elif status == "running":
+        notes = [rank.note for rank in ranks if rank.note]
+    elif status != "ok" and (error := run.summary.get("error")):
+        notes = [str(error.get("message", "")).strip().partition("\n")[0]]
     losses = [(row["step"], row["loss"]) for row in rows if row["loss"] is not None]
-    broken = [step for step, loss in losses if not math.isfinite(loss)]
-    notes = [f"The loss is not a number from step {broken[0]} on."] if broken else []
+    if broken := [step for step, loss in losses if not math.isfinite(loss)]:
+        notes.append(f"The loss is not a number from step {broken[0]} on.")
     if run.config and run.oversubscribed:
         notes.append("More ranks than cores: the speed means nothing.")
     if run.shared_cores:

@@ -143,18 +143,15 @@ def timeline(step: dict, run: Run) -> Figure:
         left, wide = (start - first) / 1e3, (end - start) / 1e3
         axes.barh(tensors.index(tensor), wide, left=left, height=0.75, **look)
     axes.set(ylim=(len(tensors), -1), xlim=(0, None))
-    ends = (0, len(tensors) - 1)
-    axes.set_yticks(ends, [_short(tensors[row]) for row in ends], fontsize=SMALL)
+    ends = {row: tensors[row] for row in (0, len(tensors) - 1)}
+    short = [name if len(name) < 22 else f"…{name[-20:]}" for name in ends.values()]
+    axes.set_yticks(list(ends), short, fontsize=SMALL)
     axes.set_ylabel("a line for each tensor")
     axes.set_xlabel("milliseconds since the first gradient was reported ready")
     legend(figure, handles({words: (colour, "") for words, colour in ACTIVITIES.values()}))
     last = (max(end for *_, end in spans) - first) / 1e3
     words = f"{title}, {last:.0f} ms from the first gradient to the mean of the loss."
     return finish(figure, (run,), words, ("From the file that HOROVOD_TIMELINE names, rank 0's.",))
-
-
-def _short(tensor: str) -> str:
-    return tensor if len(tensor) < 22 else f"…{tensor[-20:]}"
 
 
 @styled

@@ -7,23 +7,10 @@ from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import handles, log_axis
 from bootcamp.drawing.diagrams import box, canvas, diagram, label
-from bootcamp.drawing.palette import (
-    BLACK,
-    BLUE,
-    COLOURS,
-    GREY,
-    LIGHT,
-    MARKERS,
-    ORANGE,
-    PALE,
-    SKY,
-    TINTS,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import COLOURS, GREY, LIGHT, PALE, SKY, TINTS, VERMILLION, line_look
 from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
 
-LINES = [colour for colour in COLOURS[1:] if colour != SKY]
-BARS = (BLUE, ORANGE, BLACK)
+BARS = COLOURS[:3]
 GOOD, TORN, NEW = LIGHT.green, LIGHT.red, LIGHT.blue
 
 
@@ -108,7 +95,7 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
         steps = [row["step"] for row in run.steps]
         if not steps:
             continue
-        look = {"color": LINES[number % len(LINES)], "marker": MARKERS[number % len(MARKERS)]}
+        look = line_look(number)
         upper.plot(steps, run.losses, linewidth=2, markersize=6, label=name, **look)
         apart = [abs(a - baseline.losses[s]) for s, a in zip(steps, run.losses, strict=True)]
         lower.plot(steps, [max(a, 1e-8) for a in apart], linewidth=0, markersize=6, **look)
@@ -186,9 +173,10 @@ def how_often(save_seconds: list[float], between_failures: float) -> Figure:
         shares = [100 * lost_share(each, save, between_failures) for each in intervals]
         shares = [share if share < 50 else math.nan for share in shares]
         lowest = 100 * lost_share(best, save, between_failures)
-        look = {"color": (BLUE, VERMILLION, BLACK, ORANGE)[number % 4]}
-        axes.plot([each / 60 for each in intervals], shares, label=f"a save of {save:g} s", **look)
-        axes.plot(best / 60, lowest, marker=MARKERS[number % 4], **look)
+        look = line_look(number)
+        minutes = [each / 60 for each in intervals]
+        axes.plot(minutes, shares, color=look["color"], label=f"a save of {save:g} s")
+        axes.plot(best / 60, lowest, **look)
         said.append(f"a save of {save:g} s: every {best / 60:.1f} minutes, {lowest:.1f} % lost")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")

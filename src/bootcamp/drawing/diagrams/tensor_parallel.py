@@ -124,7 +124,10 @@ def ring(orders: dict[str, list[dict]]) -> Figure:
     most = max(max(rank["computed"]) for ranks in orders.values() for rank in ranks)
     says = " ".join(
         f"{name}: "
-        + "; ".join(f"rank {r['rank']} computed {_shares(r['computed'], most)}" for r in ranks)
+        + "; ".join(
+            f"rank {r['rank']} computed {', '.join(f'{part / most:.2f}' for part in r['computed'])}"
+            for r in ranks
+        )
         + f"; the slowest of each step add up to {slowest(ranks) / most:.2f}."
         for name, ranks in orders.items()
     )
@@ -155,10 +158,6 @@ def _block(axes, x: float, y: float, room: float, owner: int, share: float) -> N
         box(axes, x, y, share * room, 5, colour=TINTS[owner % len(TINTS)])
     middle = x + room * (share or 1) / 2
     label(axes, middle, y + 2.5, f"{owner}", ink=INK if share else PALE)
-
-
-def _shares(computed: list[int], most: int) -> str:
-    return ", ".join(f"{part / most:.2f}" for part in computed)
 
 
 def slowest(ranks: list[dict]) -> int:

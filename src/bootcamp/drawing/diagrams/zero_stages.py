@@ -144,9 +144,9 @@ def read_gathers(path: Path) -> dict:
     (step,) = [event for event in events if event["name"] == "training_step"]
     groups, whole_since = {}, {}
     for event in events:
-        phase, name = _named(event["name"])
-        if phase is None:
+        if not (named := re.fullmatch(r"FSDP::(\w+)(?: \((\w*)\))?", event["name"])):
             continue
+        phase, name = named[1], named[2] or "rest"
         start = (event["ts"] - step["ts"]) / 1e3
         end = start + event["dur"] / 1e3
         spans = groups.setdefault(name, [])
@@ -158,12 +158,6 @@ def read_gathers(path: Path) -> dict:
         elif phase in ("post_forward", "post_backward_reshard") and name in whole_since:
             spans.append(("whole", whole_since.pop(name), end))
     return {"seconds": step["dur"] / 1e6, "groups": groups}
-
-
-def _named(text: str) -> tuple[str | None, str]:
-    """Phase and group of one of FSDP's events."""
-    match = re.fullmatch(r"FSDP::(\w+)(?: \((\w*)\))?", text)
-    return (match[1], match[2] or "rest") if match else (None, "")
 
 
 @styled

@@ -26,7 +26,8 @@ def roofline(measured) -> Figure:
         look = {"markerfacecolor": "white" if row["fits_in_cache"] else colour, "zorder": 4}
         look |= {"markeredgecolor": colour if row["fits_in_cache"] else INK, "markeredgewidth": 2}
         axes.plot(row["intensity"], row["achieved_flops_per_second"], marker="o", **look)
-    shares = [f"{row['name']} {_share_of_roof(measured, row)}" for row in points]
+    reached = [r["achieved_flops_per_second"] / measured.roof(r["intensity"]) for r in points]
+    shares = [f"{r['name']} {100 * of:.0f} %" for r, of in zip(points, reached, strict=True)]
     says = (
         f"Roof: {flops(measured.peak_flops_per_second)} and "
         f"{size(measured.bandwidth_bytes_per_second)}/s, which meet at {measured.ridge:.1f} "
@@ -35,10 +36,6 @@ def roofline(measured) -> Figure:
     finish(figure, [measured], says, _roofline_notes(measured))
     _label_points(figure, axes, measured, dict(zip(shares, points, strict=True)))
     return figure
-
-
-def _share_of_roof(measured, row: dict) -> str:
-    return f"{100 * row['achieved_flops_per_second'] / measured.roof(row['intensity']):.0f} %"
 
 
 def _roofline_notes(measured) -> tuple[str, ...]:
