@@ -78,11 +78,9 @@ def _lanes(axes, now: ddp.Step, scale: float, unit: str) -> None:
     frames = [(scale * span.began, scale * span.seconds) for span in now.reduces]
     line = 0.8 if len(frames) <= MANY else 0.3
     axes.broken_barh(frames, (0.7, 0.6), **EDGE | {"facecolor": "none", "linewidth": line})
-    for span, lane in [(s, 0) for s in (*now.forward, *now.backward)] + [
-        (s, 1)
-        for s in now.reduces  # a bucket that is both has one frame and one name
-    ]:
-        _name(axes, span, lane, scale, longest)
+    for lane, spans in enumerate(((*now.forward, *now.backward), now.reduces)):
+        for span in spans:  # a bucket that is early and late has one frame and one name
+            _name(axes, span, lane, scale, longest)
     if len(now.reduces) <= FEW:
         for full, span in zip(now.ready, now.reduces, strict=True):
             way = ([scale * full, scale * span.began], [0.31, 0.69])
@@ -113,8 +111,8 @@ def _by_cap(axes, by_cap: dict, chosen: str, scale: float, unit: str) -> None:
     low, high = scale * by_cap[chosen].computed, max(ends)
     axes.plot(range(len(ends)), ends, "o-", color=BLUE)
     place = list(by_cap).index(chosen)
-    look = {"marker": "D", "markersize": 14, "color": VERMILLION, "zorder": 4, "clip_on": False}
-    axes.plot(place, ends[place], **look)
+    look = {"markersize": 14, "color": VERMILLION, "zorder": 4, "clip_on": False}
+    axes.plot(place, ends[place], "D", **look)
     axes.axhline(low, color=PALE, linestyle="--", linewidth=2)
     room = max(high - low, 0.1 * low)
     below = {"ha": "right", "va": "top", "fontsize": SMALL}
