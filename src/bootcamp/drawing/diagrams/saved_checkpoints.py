@@ -95,7 +95,8 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
         steps = [row["step"] for row in run.steps]
         if not steps:
             continue
-        look = line_look(number)
+        hue = COLOURS[number % 5 + 1]  # neither of the blues: the baseline is sky
+        look = line_look(number) | {"color": hue}
         upper.plot(steps, run.losses, linewidth=2, markersize=6, label=name, **look)
         apart = [abs(a - baseline.losses[s]) for s, a in zip(steps, run.losses, strict=True)]
         lower.plot(steps, [max(a, 1e-8) for a in apart], linewidth=0, markersize=6, **look)
