@@ -9,6 +9,7 @@ from bootcamp.launcher import launch, run_cache
 from bootcamp.records.runs import Run
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
+from bootcamp.train import config
 
 FLAGS = {"steps": 2, "model": "mlp", "global_batch": 8, "quiet": True}
 
@@ -84,3 +85,13 @@ def test_without_its_variable_no_launch_is_answered():
     assert runs[0].steps != runs[1].steps
     assert trained("cpu", **FLAGS).folder == runs[0].folder
     assert isinstance(trained("cpu", **FLAGS), Run)
+
+
+def test_a_default_that_is_spelt_out_is_no_other_launch(tmp_path):
+    parser = config._parser(("cpu",))
+    for flag, value in run_cache.DEFAULTS:
+        assert parser.get_default(flag.removeprefix("--")) == value
+    rank = {"argv": [str(family.SCRIPTS["cpu"].path)], "env": {}}
+    plain = {"start": "warm", "ranks": [rank]}
+    spelt = {**plain, "ranks": [{**rank, "argv": [*rank["argv"], *run_cache.DEFAULTS[0]]}]}
+    assert run_cache._key(spelt, tmp_path) == run_cache._key(plain, tmp_path)

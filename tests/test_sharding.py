@@ -98,7 +98,9 @@ def test_fsdp_shards_every_model(model):
 
 @pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
 def test_hsdp(shard, optimizer):
-    run = proved("hsdp", 4, optimizer, shard=shard)
+    lesson_08 = {"steps": 5, "optimizer": optimizer}
+    run = trained("hsdp", 4, shard=shard, **lesson_08)
+    equality.same_training(run, equality.baseline(**lesson_08))
     assert {rank["parameter_bytes"] for rank in run.ranks} == {4 * NUMBERS // shard}
 
 

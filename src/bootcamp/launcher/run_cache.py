@@ -38,6 +38,8 @@ OF_NO_INFLUENCE = (
 )
 READ_BY_RANKS = ("BOOTCAMP_", "CUDA_", "DS_", "GLOO_", "HOROVOD_", "NCCL_", "OMP_", "TORCH")
 OF_FILES = ("--save", "--resume")
+# flags that mean the same when they are left out; a test compares them with train/config.py
+DEFAULTS = (["--optimizer", "adamw"], ["--model", "gpt"])
 _launched_here: set[str] = set()
 
 
@@ -94,13 +96,14 @@ def _key(request: dict, folder: Path) -> str | None:
     if not ranks or not (request["start"] == "warm" or horovod):
         return None
     script, *arguments = ranks[0]["argv"]
-    groups = _by_flag(arguments, folder)
+    text = Path(script).read_text()
+    groups = _by_flag(arguments, DEFAULTS if "config.parse(" in text else ())
     if any(group[0].startswith(OF_FILES) or os.sep in "".join(group) for group in groups):
         return None
     how = {name: request.get(name) for name in ("start", "hosts", "records")}
     parts = [
         paths.shown(script) if Path(script).is_relative_to(paths.ROOT) else Path(script).name,
-        Path(script).read_text(),
+        text,
         groups,
         how,
         [_environment(rank["env"], folder) for rank in ranks],
@@ -109,15 +112,15 @@ def _key(request: dict, folder: Path) -> str | None:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _by_flag(arguments: list[str], folder: Path) -> list[list[str]]:
+def _by_flag(arguments: list[str], defaults) -> list[list[str]]:
     """Arguments as flags with their values, in an order that does not depend on the caller's."""
     groups = [[]]
     for argument in arguments:
         if argument.startswith("--"):
             groups.append([])
         groups[-1].append(argument)
-    positional, flags = groups[0], [group for group in groups[1:] if group[-1] != str(folder)]
-    return [[argument] for argument in positional] + sorted(flags)
+    flags = [group for group in groups[1:] if group not in defaults]
+    return [[argument] for argument in groups[0]] + sorted(flags)
 
 
 def _environment(given: dict, folder: Path) -> dict:
