@@ -1,6 +1,6 @@
 """What a GPT's training holds on one rank, by formula, for each way of using several ranks.
 
-The state is sharding_theory.rank_bytes (ZeRO, arXiv:1910.02054, section 5). The number of
+The state is sharding.rank_bytes (ZeRO, arXiv:1910.02054, section 5). The number of
 parameters is equation 2 of Narayanan et al. (arXiv:2104.04473); activations are those of
 Korthikanti et al. (arXiv:2205.05198, equations 1 and 2, section 4.3), for 16 and for 32 bit.
 Standard library only.
