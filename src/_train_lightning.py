@@ -12,7 +12,7 @@ from bootcamp.train import checkpoint, config, data, environment, models, optimi
 
 
 class Training(lightning.LightningModule):
-    """What stands in the other scripts' loop: the Trainer asks for it as methods."""
+    """The loop of the other scripts, as methods that the Trainer calls."""
 
     def __init__(self):
         super().__init__()

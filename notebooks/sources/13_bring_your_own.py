@@ -118,8 +118,9 @@ ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
 #   ranks**, if a rank's batch is `batch_size // world`.
 # - `set_epoch` gives every epoch an order of its own. Without it each epoch has the same.
 # - `drop_last=True`, twice: ranks must have equally many batches of equal size.
-# - `own` is this course's record for foreign scripts. `begin` says in which folder: the
-#   launcher's, or a new one. `Noted` notes which samples were dealt out. `Run` writes the record.
+# - `external` is this course's record for foreign scripts. `begin` says in which folder: the
+#   launcher's, or a new one. `Noted` notes which samples were dealt out. `Run` writes the record:
+#   it times what `with run.step():` encloses, and `run.loss` hands over the loss.
 #
 # ### The ranks
 #
@@ -272,7 +273,7 @@ print(exercise.check("bring_fsdp"))
 # %% [markdown]
 # ### Yours
 #
-# Now your own script. Copy it to `notebooks/work/`, put in the seam and the five lines that
+# Now your own script. Copy it to `notebooks/work/`, put in the seam and the six lines that
 # `bootcamp/train/external.py` lists at its top, save that as one file, and the port to ranks as
 # another. Write both names into the next cell, with the flags that switch randomness off. Left
 # empty, the cell takes the course's example.

@@ -230,7 +230,7 @@ def _which_devices(devices: list[str]) -> str:
             f"Each rank's {len(devices)} devices are one and the same here, {devices[0]}: "
             "everything runs, and nothing is gained."
         )
-    slow = ": what lies on the CPU is computed at its speed" if "cpu" in devices else ""
+    slow = ": what is on the CPU is computed at its speed" if "cpu" in devices else ""
     return f"Rank 0 trains on {' and '.join(devices)}{slow}."
 
 

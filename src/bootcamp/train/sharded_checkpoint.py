@@ -1,6 +1,6 @@
 """A checkpoint in parts: each rank writes what it holds, by torch.distributed.checkpoint (DCP).
 
-    PATH/step-40/         the newest good one: each rank's file, what lies where, the settings
+    PATH/step-40/         the newest good one: each rank's file, an index, the settings
     PATH/.step-50.4711.part/   being written by the run whose rank 0 is process 4711
 
 DCP writes tensors under their names in the whole model, with their places in it. So a reader may be
