@@ -288,9 +288,9 @@ slow = train(LINK, steps=6)
 # ### Bytes: theory and count
 #
 # Every rank asks the kernel, for each of its TCP connections that lead to the other host, how many
-# bytes were sent and confirmed. The sum over a host's ranks is what the theory speaks of. Beside it
-# stands the counter of `eth0`, which counts packets, headers and confirmations included. The next
-# cell compares all ten runs.
+# bytes it has written. The sum over a host's ranks is what the theory speaks of. Beside it is the
+# counter of `eth0`, which counts packets, headers and acknowledgements included. The next cell
+# compares all ten runs.
 
 # %%
 rows = []

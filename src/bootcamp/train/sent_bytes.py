@@ -9,13 +9,17 @@ from pathlib import Path
 from bootcamp.machine import HOST_INTERFACE
 from bootcamp.train import environment
 
+# offsets in struct tcp_info
+BYTES_ACKED, NOT_SENT, BYTES_SENT, BYTES_RETRANS = 120, 144, 200, 208
+
 
 def sent_bytes() -> dict[str, int]:
     """Bytes that were sent so far, counted by the kernel (Linux; elsewhere nothing is known).
 
     "all": by this process's TCP connections, "other hosts": by those of them that lead to another
-    address than this host's. Reads `tcpi_bytes_acked` of every connected socket (tcp(7)), so what
-    the reader has confirmed, without headers. NCCL's shared memory and NVLink are not in it.
+    address than this host's. Reads TCP_INFO of every connected socket (tcp(7)): what was written,
+    without headers and retransmissions, sent already or not. NCCL's shared memory and NVLink are
+    not in it.
     "host": by all processes of this host to others, with headers, on a simulated host, which has a
     network interface for itself.
     """
@@ -27,8 +31,7 @@ def sent_bytes() -> dict[str, int]:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
-                sent = struct.unpack_from("Q", info, 120)[0]
+                sent = _written(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256))
                 away = connection.getsockname()[0] != connection.getpeername()[0]
         except OSError:
             continue  # closed meanwhile, or no TCP socket
@@ -37,6 +40,18 @@ def sent_bytes() -> dict[str, int]:
     if environment.link():
         total["host"] = interface_bytes(HOST_INTERFACE)
     return total
+
+
+def _written(info: bytes) -> int:
+    """Bytes written to a connection, from its struct tcp_info (linux/tcp.h).
+
+    Not those acknowledged: at the end of a step the last acknowledgement may still be on its way.
+    """
+    if len(info) < BYTES_RETRANS + 8:  # before Linux 4.19
+        return struct.unpack_from("Q", info, BYTES_ACKED)[0]
+    (not_sent,) = struct.unpack_from("I", info, NOT_SENT)
+    sent, again = struct.unpack_from("QQ", info, BYTES_SENT)
+    return sent - again + not_sent
 
 
 def interface_bytes(name: str) -> int:
