@@ -31,7 +31,7 @@ trained.CACHE = os.environ.get("BOOTCAMP_TEST_RUNS") or str(_SCRATCH / "runs")
 Path(trained.CACHE).mkdir(exist_ok=True)
 equality.baseline = trained.baseline
 _launches = [0]  # of this process, live ranks and commands among them
-_begin, _send = Connection.__init__, Connection._send
+_send = Connection._send
 
 
 def _counted_send(connection, message):
@@ -70,10 +70,16 @@ class EveryItem:
 
 def pytest_configure(config):
     config.pluginmanager.register(EveryItem)
+    if config.getoption("without_ranks"):
+        Connection.__init__ = _no_connection
+
+
+def _no_connection(connection):
+    pytest.skip("starts ranks: make test runs it")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_process_left(request):
+def no_process_left():
     """One warm launcher serves all tests; when they are over, nothing of it remains."""
     yield
     launch.shut_down()
@@ -83,15 +89,8 @@ def no_process_left(request):
 
 
 @pytest.fixture(autouse=True)
-def no_rank_left(request, monkeypatch):
+def no_rank_left():
     """After a test that launched, supervisor and fork server may be there, and nothing else."""
-
-    def begin(connection):
-        if request.config.getoption("without_ranks"):
-            pytest.skip("starts ranks: make test runs it")
-        return _begin(connection)
-
-    monkeypatch.setattr(Connection, "__init__", begin)
     before = _launches[0]
     yield
     if _launches[0] > before:
