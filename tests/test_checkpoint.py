@@ -290,6 +290,7 @@ def test_one_command_line_serves_the_first_start_and_every_restart(tmp_path):
     assert [row["step"] for row in first.steps + again.steps] == list(range(6))
 
 
+@pytest.mark.slow
 def test_by_hand_a_resumed_run_goes_on_in_its_folder(tmp_path):
     command = [sys.executable, str(SRC / "_train_gpu.py"), "--global-batch", "24", "--model", "mlp"]
     command += ["--run-dir", str(tmp_path / "run"), "--save", str(tmp_path / "a")]
@@ -318,6 +319,7 @@ checkpoint.write_whole(Path(sys.argv[1]), write)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_while_saving_leaves_the_last_good_one(tmp_path):
     path = tmp_path / "a"
     checkpoint.write_whole(path, lambda file: file.write(b"the old one"))

@@ -106,6 +106,7 @@ def test_starting_point_is_rejected_and_solution_accepted(tmp_path, monkeypatch)
     assert "20 whole files" in str(result)
 
 
+@pytest.mark.slow
 def test_saving_in_place_tears_files():
     program = SRC / "snippets" / "save_for_ever.py"
     command = [sys.executable, program, "--way", "in_place", "--kills", "20"]

@@ -115,6 +115,7 @@ def test_what_is_typed_for_a_lesson_is_never_a_command(target, lesson, tmp_path)
 @pytest.mark.parametrize(
     "arguments", [["reset.py"], ["reset.py", "--catch-up"], ["test.py", "--lesson"]]
 )
+@pytest.mark.slow
 def test_a_lesson_that_is_not_there_is_refused_in_one_sentence(arguments):
     tool = ROOT / "tools" / arguments[0]
     done = subprocess.run(

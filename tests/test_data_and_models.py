@@ -234,12 +234,14 @@ def training(steps=20, **changes):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("model", ["striped-lstm", "resnet50"])
+@pytest.mark.slow
 def test_loss_falls_within_20_steps(model, optimizer):
     losses = list(training(model=model, optimizer=optimizer))
     assert sum(losses[-3:]) / 3 < losses[0] - 0.7
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.slow
 def test_in_float64_resnet50_forgives_a_reordered_batch(optimizer, monkeypatch):
     """Else no strategy could be proved on it. In float32 the losses differ visibly."""
     flags = {"model": "resnet50", "optimizer": optimizer, "steps": 10}
@@ -337,6 +339,7 @@ def test_a_prefix_of_the_text_decides_its_predictions():
 
 
 @pytest.mark.parametrize("model", models.NAMES)
+@pytest.mark.slow
 def test_a_rehearsal_on_the_meta_device_runs(model):
     args = flags(model=model)
     network = models.build(args).to("meta")

@@ -20,6 +20,7 @@ FLAGS = {"steps": 10, "global_batch": 24, "device": "cpu", "quiet": True}
 
 
 @needs_horovod
+@pytest.mark.slow
 def test_it_is_built_for_torch_and_gloo():
     asks = "import horovod.torch as hvd; print(hvd.gloo_built(), hvd.mpi_built())"
     done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)

@@ -553,6 +553,7 @@ def attendees(tmp_path, monkeypatch):
     assert not device_locks._claims(tmp_path / "locks")
 
 
+@pytest.mark.slow
 def test_the_second_waits_and_starts_when_the_first_ends(attendees):
     first = attendees(2)
     worker, devices = first.began()
@@ -587,6 +588,7 @@ def test_a_killed_one_gives_its_devices_up_when_its_ranks_are_gone(attendees, vi
     second.end()
 
 
+@pytest.mark.slow
 def test_three_wait_and_come_in_order(attendees):
     first = attendees(2)
     first.began()

@@ -100,6 +100,7 @@ def make_as_nobody(package: Path, clone: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_two_people_with_two_clones_and_one_environment_share_no_file(two_clones):
     installed, own = two_clones
     before, mine = files(installed), files(own)

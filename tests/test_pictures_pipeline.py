@@ -92,6 +92,7 @@ class Picture:
         self.html = shown.data
 
 
+@pytest.mark.slow
 def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch):
     pytest.importorskip("ipywidgets")
     import IPython.display

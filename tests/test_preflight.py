@@ -47,6 +47,7 @@ def test_this_machine_is_ready_for_the_lessons():
         assert rows[name]["needed"], name
 
 
+@pytest.mark.slow
 def test_ranks_really_talk():
     """The launch in this process, without the time limit that a busy machine may not keep."""
     done = subprocess.run(

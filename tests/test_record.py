@@ -109,6 +109,7 @@ def test_fingerprint_does_not_depend_on_wrapping_or_cutting():
     assert [a + b for a, b in zip(*parts, strict=True)] == pytest.approx(fingerprint(model))
 
 
+@pytest.mark.slow
 def test_fingerprint_estimates_the_distance_between_parameters():
     """One estimate from eight projections varies by a quarter; their mean over moves is right."""
     model = gpt()

@@ -205,6 +205,7 @@ def imported_modules(statement: str) -> set[str]:
 NOTEBOOK_LIBRARIES = {"IPython", "ipykernel", "ipywidgets", "matplotlib", "nvitop", "jupyterlab"}
 
 
+@pytest.mark.slow
 def test_the_rank_side_needs_torch_and_numpy_only():
     modules = imported_modules(
         "import bootcamp.train.config, bootcamp.train.data, bootcamp.train.optimizers"

@@ -143,6 +143,7 @@ def test_a_shard_that_does_not_divide_the_ranks_is_refused():
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_host_are_not_guessed():
     """As under a launcher that sets no LOCAL_WORLD_SIZE."""
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}

@@ -76,6 +76,7 @@ def sections(page):
     return re.findall(r"<section.*?</section>", page, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_each_lesson_has_a_deck_of_five_to_nine_slides_and_the_day_has_one(pages):
     assert set(pages) == {lesson.file for lesson in lessons.lessons().values()} | {"day"}
     for name, page in pages.items():
@@ -279,6 +280,7 @@ def test_a_missing_picture_stops_the_build(tmp_path):
 
 @pytest.mark.browser
 @needs_chromium
+@pytest.mark.slow
 def test_every_slide_fits_its_stage_and_keys_move(built):
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as driver:
@@ -317,6 +319,7 @@ def test_every_slide_fits_its_stage_and_keys_move(built):
 
 @pytest.mark.browser
 @needs_chromium
+@pytest.mark.slow
 def test_the_pdf_has_a_page_for_each_slide(built):
     pdfs = slides.print_pdfs([path for _, path in built.values()])
     for (source, _), pdf in zip(built.values(), pdfs, strict=True):
