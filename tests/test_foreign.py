@@ -70,6 +70,7 @@ def _while_it_trains(folder: Path, then) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_interrupted(tmp_path):
     folder = tmp_path / "run"
     thread = _while_it_trains(folder, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -82,6 +83,7 @@ def test_interrupted(tmp_path):
     assert summary.read(folder)["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_rank_is_killed(tmp_path):
     folder = tmp_path / "run"
 
@@ -104,6 +106,7 @@ def test_a_rank_is_killed(tmp_path):
     assert failed.value.run.status == "failed"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_killed_leaves_nothing(tmp_path):
     code = (
         "from bootcamp import Options, launch\n"

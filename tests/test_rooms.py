@@ -184,6 +184,7 @@ def test_a_name_loads_what_it_needs():
     assert not any(name.startswith(("bootcamp.launcher", "torch", "IPython")) for name in loaded)
 
 
+@pytest.mark.slow
 def test_ranks_load_nothing_of_notebooks():
     """All that the scripts import, and nothing that a machine without Jupyter lacks."""
     rank_side = "\n".join(

@@ -56,8 +56,10 @@ FAULTS = """([smallest, inFoot]) => {
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(tmp_path_factory, request):
     """{name of each deck: (its source, the HTML file built from it)}."""
+    if request.config.getoption("without_ranks"):
+        pytest.skip("slow: make test builds every deck")
     folder = tmp_path_factory.mktemp("slides")
     return {
         path.stem: (path.read_text(), slides.build(path, folder / path.stem))

@@ -197,6 +197,7 @@ def alone():
 @pytest.mark.parametrize(
     ("model", "cap"), [("gpt", None), ("gpt", 0.2), ("mlp", 0.05), ("resnet50", None)]
 )
+@pytest.mark.slow
 def test_buckets_are_those_of_ddp(alone, model, cap):
     """Bytes of the buckets that DDP has from its second step on, as DDP itself logs them."""
     import torch
