@@ -11,10 +11,10 @@ A file is written beside its place, synced to the disk, then renamed: a kill at 
 the last good one. With `--save-async` the state is copied, and written while training goes on. A
 save may take as long as `--timeout` lets a rank wait for another.
 
-The names are put to an optimizer's numbers here and not by torch.distributed.checkpoint.state_dict:
-tried with torch 2.13, that one fails for ZeroRedundancyOptimizer on ranks other than 0, for
-Horovod's optimizer (it calls zero_grad(set_to_none=True)) and for DeepSpeed's, and Megatron's plain
-tensors don't tell it how they are cut.
+An optimizer's state gets the names of the parameters here, not by
+torch.distributed.checkpoint.state_dict: tried in one process with torch 2.13, that one fails for
+ZeroRedundancyOptimizer, for Horovod's optimizer (it calls zero_grad(set_to_none=True)) and for
+DeepSpeed's.
 
 Nothing else has to be kept: a batch depends on (seed, step) alone, and no model of the course draws
 random numbers while it trains.
