@@ -303,8 +303,8 @@ for runs in (free, slow):
         row |= {"counted MB": counted / 1e6, "off %": 100 * (counted / link - 1)}
         rows.append(row | {"eth0 MB": eth0 / 1e6, "eth0 off %": 100 * (eth0 / link - 1)})
         assert abs(counted / link - 1) < 0.01, f"{run.label} sends something else"
-        most = 0.015 if runs is slow else 0.04
-        assert abs(eth0 / link - 1) < most, f"{run.label}: eth0 counts something else"
+        # its headers weigh more when a busy machine sends small packets
+        assert abs(eth0 / link - 1) < 0.04, f"{run.label}: eth0 counts something else"
 Table(rows, "Sent by host0 to host1 in a step")
 
 # %% [markdown]
