@@ -64,8 +64,8 @@ def something_is_whole(path: Path, proofs: list[Proof]) -> str:
 
 def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
     """What is wrong with a plan under --sequence-parallel, where a sum is cut along the text."""
-    same = {name: proofs[0].run.config[name] for name in ("optimizer", "global_batch")}
-    flags = {"steps": 5, **same, "quiet": True, "options": PATIENCE}
+    flags = {name: proofs[0].run.config[name] for name in ("optimizer", "global_batch", "steps")}
+    flags |= {"quiet": True, "options": PATIENCE}
     run = launch.launch(path, 2, sequence_parallel=True, raises=False, **flags)
     if run.status == "ok" and not compare(run, proofs[0].baseline).failed:
         return ""
