@@ -128,14 +128,14 @@ def _drawing(name: str):
     """A function that returns a Figure: of drawing.plots, of a diagram's module, or prepared."""
     module, _, function = name.partition(".")
     files = {"plots": "bootcamp.drawing.plots", "prepared": "prepared"}
-    file = files.get(module, f"bootcamp.drawing.diagrams.{module}")
+    file = files.get(module, f"bootcamp_lessons.diagrams.{module}")
     try:
         draw = getattr(importlib.import_module(file), function)
         assert inspect.isfunction(draw)
     except (ImportError, AttributeError, AssertionError):
         raise SlideError(
             f"there is no drawing {name!r}: give a function of bootcamp.drawing.plots, of a module "
-            "of bootcamp.drawing.diagrams, or of slides/prepared.py, such as plots.throughput"
+            "of bootcamp_lessons.diagrams, or of slides/prepared.py, such as plots.throughput"
         ) from None
     return draw
 

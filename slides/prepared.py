@@ -6,7 +6,7 @@ published values or by formula, and returns its Figure. Nothing is drawn here.
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.diagrams import (
+from bootcamp.drawing.canvas import (
     dataparallel,
     horovod,
     hsdp,

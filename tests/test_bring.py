@@ -5,11 +5,12 @@ import argparse
 import pytest
 import torch
 
-from bootcamp.classroom import errors, exercise
-from bootcamp.classroom.exercises import bring
+from bootcamp.classroom import errors
 from bootcamp.experiments import equality
 from bootcamp.launcher.launch import Options, launch, run_command
 from bootcamp.train import external
+from bootcamp_lessons import exercise
+from bootcamp_lessons.exercises import bring
 
 FOLDER = bring.FOLDER
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bootcamp.classroom import capstone, exercise
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.scripts.variants import variant
+from bootcamp_lessons import capstone, exercise
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,12 @@ import faults
 import pytest
 from torch.distributed import checkpoint as dcp
 
-from bootcamp.classroom import exercise, script_task
+from bootcamp.classroom import script_task
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.train import sharded_checkpoint
+from bootcamp_lessons import exercise
 
 FLAGS = {"model": "mlp", "global_batch": 24, "device": "cpu", "quiet": True}
 

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bootcamp.classroom import clinic, clinic_judges, errors, exercise, script_task, tasks
-from bootcamp.classroom.clinic_judges import Observed
+from bootcamp.classroom import errors, script_task, tasks
 from bootcamp.records import summary
+from bootcamp_lessons import clinic, clinic_judges, exercise
+from bootcamp_lessons.clinic_judges import Observed
 
 pytestmark = pytest.mark.timeout(600)  # one fixture runs all cases; a loaded machine takes long
 

@@ -3,12 +3,12 @@
 import pytest
 from torch.utils.data import DistributedSampler
 
-from bootcamp.classroom import exercise
-from bootcamp.classroom.exercises import data_parallel, one_device
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.records import summary
 from bootcamp.scripts.variants import variant
+from bootcamp_lessons import exercise
+from bootcamp_lessons.exercises import data_parallel, one_device
 
 STEP = "optimizer.step()"
 BACKWARD = "loss.backward()"

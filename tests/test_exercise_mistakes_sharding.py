@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
-from bootcamp.classroom import exercise
-from bootcamp.classroom.exercises import model_parallel, sharding
 from bootcamp.launcher import launch
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import pipeline_schedules
 from bootcamp.theory import sharding as sharding_theory
 from bootcamp.train import sharded_checkpoint
+from bootcamp_lessons import exercise
+from bootcamp_lessons.exercises import model_parallel, sharding
 
 WRAPPED = (
     "model = DistributedDataParallel(model, device_ids=None)  # None: the model says where it is"
@@ -130,7 +130,7 @@ def test_the_lowest_stage_fits_and_the_one_below_does_not(case):
 @pytest.mark.parametrize("case", sharding.SAVES.cases)
 def test_steps_between_saves_are_the_best_interval(case):
     pytest.importorskip("matplotlib")
-    from bootcamp.drawing.diagrams import saved_checkpoints
+    from bootcamp_lessons.diagrams import saved_checkpoints
 
     parameters, rate, hosts, days, step_seconds = case
     best = saved_checkpoints.best_interval(12 * parameters / rate, days * 86400 / hosts)

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from bootcamp.classroom import exercise, exercises, journal, script_task
+from bootcamp.classroom import journal, script_task
 from bootcamp.classroom.function_task import FunctionTask
 from bootcamp.classroom.predict import predict
+from bootcamp_lessons import exercise, exercises
 
 FUNCTIONS = [t for t in exercises.EXERCISES.values() if isinstance(t, FunctionTask)]
 

@@ -35,7 +35,8 @@ def test_two_processes_that_change_one_file_lose_nothing(tmp_path):
 
 WRITES = """
 import sys
-from bootcamp.classroom import capstone, journal
+from bootcamp.classroom import journal
+from bootcamp_lessons import capstone
 
 for number in range(30):
     journal.note_prediction(f"{sys.argv[1]} {number}", True)

@@ -5,11 +5,11 @@ import json
 import pytest
 from trained import trained
 
-from bootcamp.classroom import exercise
 from bootcamp.experiments import recorded
 from bootcamp.launcher import simulated_hosts
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
+from bootcamp_lessons import exercise
 
 SNIPPET = {"device": "cpu", "quiet": True}
 WITH_HOSTS = pytest.mark.skipif(

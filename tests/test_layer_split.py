@@ -9,12 +9,12 @@ from argparse import Namespace
 import pytest
 from trained import trained
 
-from bootcamp.drawing.diagrams import model_parallel
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.train import models
 from bootcamp.train.models import gpt
+from bootcamp_lessons.diagrams import model_parallel
 
 BATCH, RANKS = 24, 2
 SIZE = gpt.SIZES["tiny"]

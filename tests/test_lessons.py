@@ -8,7 +8,7 @@ import nbformat
 import pytest
 import trained
 
-from bootcamp.classroom import exercise, exercises, journal, script_task
+from bootcamp.classroom import journal, script_task
 from bootcamp.classroom.predict import predict
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -18,6 +18,7 @@ from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 from bootcamp.units import number
+from bootcamp_lessons import exercise, exercises
 
 
 def test_an_empty_prediction_says_so_and_raises_nothing():

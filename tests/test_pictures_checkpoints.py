@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import saved_checkpoints as diagrams  # noqa: E402
+from bootcamp_lessons.diagrams import saved_checkpoints as diagrams  # noqa: E402
 
 
 class MadeUp:

@@ -9,9 +9,9 @@ matplotlib = pytest.importorskip("matplotlib")  # a GPU machine may lack all of 
 
 from bootcamp import machine  # noqa: E402
 from bootcamp.drawing import style as frame  # noqa: E402
-from bootcamp.drawing.diagrams import dataparallel  # noqa: E402
 from bootcamp.records import trace  # noqa: E402
 from bootcamp.records.runs import Run  # noqa: E402
+from bootcamp_lessons.diagrams import dataparallel  # noqa: E402
 
 PHASES = (
     ("Optimizer.zero_grad#AdamW.zero_grad", 10, 5),

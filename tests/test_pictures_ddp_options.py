@@ -8,8 +8,8 @@ pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook 
 
 from bootcamp import machine
 from bootcamp.drawing import style  # noqa: E402
-from bootcamp.drawing.diagrams import ddp_options  # noqa: E402
 from bootcamp.records.runs import Run  # noqa: E402
+from bootcamp_lessons.diagrams import ddp_options  # noqa: E402
 
 STEPS = [(0, step) for step in range(8)] + [(1, step) for step in range(5, 12)]
 

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import horovod as diagrams  # noqa: E402
 from bootcamp.experiments import recorded
 from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT, SRC  # noqa: E402
 from bootcamp.records import runs  # noqa: E402
+from bootcamp_lessons.diagrams import horovod as diagrams  # noqa: E402
 
 LESSON = REFERENCE / "05_horovod"
 SOURCE = NOTEBOOKS / "sources" / "05_horovod.py"

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import hsdp as diagrams  # noqa: E402
 from bootcamp.experiments import recorded
 from bootcamp.paths import REFERENCE, ROOT, SRC  # noqa: E402
 from bootcamp.theory import sharding  # noqa: E402
+from bootcamp_lessons.diagrams import hsdp as diagrams  # noqa: E402
 
 LESSON = REFERENCE / "08_hsdp"
 STRATEGIES = {

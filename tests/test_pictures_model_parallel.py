@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import model_parallel  # noqa: E402
+from bootcamp_lessons.diagrams import model_parallel  # noqa: E402
 
 STEP = [
     {"rank": 0, "step": 0, "stage": 0, "action": "F", "began": 0.0, "ended": 1.0},

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from bootcamp.drawing import style
-from bootcamp.drawing.diagrams import pipeline_gantt as diagrams  # noqa: E402
 from bootcamp.theory import pipeline_schedules
-from bootcamp.widgets import simulators  # noqa: E402
+from bootcamp_lessons import simulators  # noqa: E402
+from bootcamp_lessons.diagrams import pipeline_gantt as diagrams  # noqa: E402
 
 
 def spans_of(schedule, ranks=2, micro_batches=4):

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing.diagrams import zero_stages as diagrams  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.theory import sharding  # noqa: E402
+from bootcamp_lessons.diagrams import zero_stages as diagrams  # noqa: E402
 
 RUN = SimpleNamespace(
     origin="a made-up machine; recorded",

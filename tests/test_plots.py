@@ -18,9 +18,9 @@ from matplotlib.figure import Figure  # noqa: E402
 from bootcamp import machine  # noqa: E402
 from bootcamp.drawing import plots  # noqa: E402
 from bootcamp.drawing import style as frame  # noqa: E402
-from bootcamp.drawing.diagrams import ddp_overview  # noqa: E402
 from bootcamp.drawing.palette import KINDS  # noqa: E402
 from bootcamp.records.runs import Run, names  # noqa: E402
+from bootcamp_lessons.diagrams import ddp_overview  # noqa: E402
 
 MB = 1_000_000
 HERE = " ".join(machine.cpu_name().split())

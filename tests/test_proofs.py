@@ -5,9 +5,9 @@ import re
 
 import faults
 
-from bootcamp.classroom.exercises import EXERCISES
 from bootcamp.paths import ROOT
 from bootcamp.scripts import family
+from bootcamp_lessons.exercises import EXERCISES
 
 TESTS = ROOT / "tests"
 PAGE = (TESTS / "README.md").read_text()

@@ -6,9 +6,10 @@ import sys
 import nbformat
 import pytest
 
-from bootcamp.classroom import exercise, script_task
+from bootcamp.classroom import script_task
 from bootcamp.paths import ROOT
 from bootcamp.scripts import family
+from bootcamp_lessons import exercise
 
 sys.path.insert(0, str(ROOT / "tools"))
 import lessons  # noqa: E402

@@ -145,7 +145,7 @@ def test_the_package_hides_no_strategy(path):
     assert not {name for name in found if " " not in name}, found
 
 
-WORDS_OF_LESSONS = {*(SRC / "bootcamp" / "classroom" / "exercises").glob("*.py")}
+WORDS_OF_LESSONS = {*(SRC / "bootcamp_lessons" / "exercises").glob("*.py")}
 
 
 def imports_distributed(path):

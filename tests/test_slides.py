@@ -20,8 +20,8 @@ import lookups  # noqa: E402
 
 import slides  # noqa: E402
 from bootcamp.drawing import plots  # noqa: E402
-from bootcamp.drawing.diagrams import ddp_overview  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
+from bootcamp_lessons.diagrams import ddp_overview  # noqa: E402
 
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
 MEASURED = re.compile(rf"(?<!\w)\d[\d.,]*\s*{UNITS}")

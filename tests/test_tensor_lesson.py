@@ -5,12 +5,12 @@ import json
 import pytest
 from trained import trained
 
-from bootcamp.classroom import exercise
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import tensor
 from bootcamp.train import collective_counter
 from bootcamp.train.models import gpt
+from bootcamp_lessons import exercise
 
 TINY = gpt.SIZES["tiny"]
 SNIPPET = {"device": "cpu", "quiet": True}
@@ -120,7 +120,7 @@ def test_a_missing_sum_is_named_by_the_exercise():
 
 def test_the_pictures_say_what_they_show():
     pytest.importorskip("matplotlib")
-    from bootcamp.drawing.diagrams import tensor_parallel
+    from bootcamp_lessons.diagrams import tensor_parallel
 
     def made_up(rank, computed):
         return {"rank": rank, "held": [rank, 1 - rank], "computed": computed}

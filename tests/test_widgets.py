@@ -10,12 +10,6 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from bootcamp.drawing import style
-from bootcamp.drawing.diagrams import (  # noqa: E402
-    collective_steps,
-    ddp_overview,
-    memory_by_kind,
-    predicted_ddp_step,
-)
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.theory import (
     collectives,
@@ -28,7 +22,13 @@ from bootcamp.theory import (
 from bootcamp.theory import (
     memory as memory_theory,
 )
-from bootcamp.widgets import simulators
+from bootcamp_lessons import simulators
+from bootcamp_lessons.diagrams import (  # noqa: E402
+    collective_steps,
+    ddp_overview,
+    memory_by_kind,
+    predicted_ddp_step,
+)
 
 PUBLISHED = SRC / "bootcamp" / "theory" / "published"
 EVERY = [

@@ -5,10 +5,10 @@ import json
 import pytest
 from trained import trained
 
-from bootcamp.classroom import exercise
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
+from bootcamp_lessons import exercise
 
 SNIPPET = {"device": "cpu", "quiet": True}
 

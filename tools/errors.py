@@ -23,12 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import faults  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
-from bootcamp.classroom import clinic, errors  # noqa: E402
+from bootcamp.classroom import errors  # noqa: E402
 from bootcamp.experiments import recorded  # noqa: E402
 from bootcamp.files import write_json  # noqa: E402
 from bootcamp.launcher import launch  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.scripts.variants import variant  # noqa: E402
+from bootcamp_lessons import clinic  # noqa: E402
 
 SNIPPETS = SRC / "snippets"
 BEGIN = "import torch, os\nimport torch.distributed as dist\n"

@@ -18,8 +18,9 @@ import lessons
 import nbformat
 
 import notebooks
-from bootcamp.classroom import exercise, script_task
+from bootcamp.classroom import script_task
 from bootcamp.paths import WORK, shown
+from bootcamp_lessons import exercise
 
 NOTEBOOKS = lessons.ROOT / "notebooks"
 

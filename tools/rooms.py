@@ -1,8 +1,9 @@
 """python tools/rooms.py
 
-The rooms of src/bootcamp: how long each is, which rooms it may import, and which it imports. Below
-the table is what breaks a rule: an import against the order, a circle, a library that a room must
-do without, something too long. Exit code 1 if there is any. Standard library only.
+The rooms of src/bootcamp, and src/bootcamp_lessons as the last: how long each is, which rooms it
+may import, and which it imports. Below the table is what breaks a rule: an import against the
+order, a circle, a library that a room must do without, something too long. Exit code 1 if there is
+any. Standard library only.
 """
 
 import ast
@@ -10,7 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "bootcamp"
+SRC = Path(__file__).resolve().parents[1] / "src"
+PACKAGE = SRC / "bootcamp"
+LESSONS = "bootcamp_lessons"  # the package beside it: content, which imports the other
 TOP = "top"  # the modules beside the rooms: they know no room, and every room may import them
 FRONT_DOOR = "front door"  # __init__.py loads rooms by name when a reader asks
 
@@ -37,11 +40,9 @@ ROOMS = {
     "experiments": Room(("scripts", "theory", "records", "launcher"), ("numpy",)),
     "drawing": Room(("scripts", "theory", "records"), None),
     "widgets": Room(("scripts", "theory", "records", "launcher", "drawing"), None),
-    "classroom": Room(
-        ("scripts", "theory", "records", "train", "launcher", "experiments", "drawing", "widgets"),
-        None,
-    ),
 }
+for _room in ("classroom", LESSONS):  # these two may import every lower room
+    ROOMS[_room] = Room(tuple(name for name in ROOMS if name != TOP), None)
 # module -> libraries that its functions may load beyond its room's, only when they are called
 LAZILY = {
     "launcher.forkserver": ("torch",),  # in a process that has become a rank
@@ -55,10 +56,11 @@ LINES_OF_ALL, LINES_OF_A_FILE, LINES_OF_A_CLASS, LINES_OF_A_FUNCTION = 16_500, 4
 
 
 class Module:
-    """One file of the package. name: dotted, from the package on, such as "records.runs"."""
+    """One file. name: dotted, from the package on, such as "records.runs"; a lesson's in full."""
 
     def __init__(self, path: Path, package: Path):
-        parts = path.relative_to(package).with_suffix("").parts
+        beside = not path.is_relative_to(package)
+        parts = path.relative_to(package.parent if beside else package).with_suffix("").parts
         self.path = path
         self.is_init = parts[-1] == "__init__"
         self.name = ".".join(parts[:-1] if self.is_init else parts)
@@ -91,7 +93,8 @@ class Module:
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
             return node.module
-        own = ["bootcamp", *self.name.split("."), *(["__init__"] if self.is_init else [])]
+        above = [] if self.room == LESSONS else ["bootcamp"]
+        own = [*above, *self.name.split("."), *(["__init__"] if self.is_init else [])]
         return ".".join([*own[: -node.level], *([node.module] if node.module else [])])
 
 
@@ -100,15 +103,18 @@ class House:
 
     def __init__(self, package: Path = PACKAGE):
         self.package = package
-        modules = [Module(path, package) for path in sorted(package.rglob("*.py"))]
+        self.files = [*_files(package), *_files(package.parent / LESSONS)]
+        modules = [Module(path, package) for path in self.files if path.suffix == ".py"]
         self.modules = {module.name: module for module in modules}
         self.front_door = _front_door(self.modules[""].tree) if "" in self.modules else {}
 
     def _own(self, name: str) -> str | None:
         """The module of this package that a dotted name loads; None for another's."""
-        if name.partition(".")[0] != "bootcamp":
+        parts = name.split(".")
+        if parts[0] not in ("bootcamp", LESSONS):
             return None
-        parts = name.split(".")[1:]
+        if parts[0] == "bootcamp":
+            del parts[0]
         if parts and parts[0] in self.front_door:
             return self.front_door[parts[0]]
         while parts and ".".join(parts) not in self.modules:
@@ -136,23 +142,31 @@ class House:
         return found
 
     def lines(self, room: str | None = None) -> int:
-        """Lines of a room, or of the package: code, comments and data files."""
-        files = [path for path in self.package.rglob("*") if path.is_file()]
-        return sum(_lines(path) for path in files if room in (None, self._room_of(path)))
+        """Lines of a room, or of the package bootcamp: code, comments and data files."""
+        rooms = {path: self._room_of(path) for path in self.files}
+        chosen = {room} if room else {*rooms.values()} - {LESSONS}
+        return sum(_lines(path) for path, its in rooms.items() if its in chosen)
 
     def _room_of(self, path: Path) -> str:
+        if not path.is_relative_to(self.package):
+            return LESSONS
         parts = path.relative_to(self.package).parts
         return parts[0] if len(parts) > 1 else FRONT_DOOR if parts[0] == "__init__.py" else TOP
+
+
+def _files(package: Path) -> list[Path]:
+    paths = sorted(package.rglob("*"))
+    return [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
 
 
 def _libraries(imported: set[str]) -> set[str]:
     """What is neither the package's own nor in the standard library."""
     top = {name.partition(".")[0] for name in imported}
-    return top - sys.stdlib_module_names - {"bootcamp"}
+    return top - sys.stdlib_module_names - {"bootcamp", LESSONS}
 
 
 def _lines(path: Path) -> int:
-    return 0 if "__pycache__" in path.parts else len(path.read_text().splitlines())
+    return len(path.read_text().splitlines())
 
 
 def _front_door(tree: ast.Module) -> dict[str, str]:
@@ -227,7 +241,7 @@ def _wrong_libraries(house: House, rooms: dict[str, Room]) -> list[str]:
 def _too_long(house: House) -> list[str]:
     found = []
     for module in house.modules.values():
-        name = module.path.relative_to(house.package)
+        name = module.name.replace(".", "/") + ("/__init__.py" if module.is_init else ".py")
         if (lines := len(module.text.splitlines())) > LINES_OF_A_FILE:
             found.append(f"{name} has {lines} lines: at most {LINES_OF_A_FILE}")
         for node in ast.walk(module.tree):
@@ -254,7 +268,7 @@ def table(house: House, rooms: dict[str, Room] = ROOMS) -> str:
         may = ", ".join(rooms[room].imports) if room in rooms else "nothing until asked"
         imports = sorted(set(arrows.get(room, ())) - {TOP}, key=order.index)
         rows.append((room, f"{house.lines(room):,}", may or "-", ", ".join(imports) or "-"))
-    rows.append(("all", f"{house.lines():,}", "", ""))
+    rows.append(("bootcamp", f"{house.lines():,}", "all but the lessons", ""))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}".rstrip() for a, b, c, d in rows

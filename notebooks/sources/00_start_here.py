@@ -57,7 +57,7 @@ print(f"In {len(first.steps)} steps the loss fell by {first.losses[0] - first.lo
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import basics
+from bootcamp_lessons.diagrams import basics
 
 plots.show(basics.run_path())
 

@@ -40,7 +40,7 @@ warm_up()
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import basics
+from bootcamp_lessons.diagrams import basics
 
 plots.show(basics.training_step())
 

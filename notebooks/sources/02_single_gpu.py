@@ -39,7 +39,7 @@ else:
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import single_device
+from bootcamp_lessons.diagrams import single_device
 
 plots.show(single_device.host_and_device())
 

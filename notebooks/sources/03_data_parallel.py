@@ -57,7 +57,7 @@ if CORES < REPLICAS:
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import dataparallel
+from bootcamp_lessons.diagrams import dataparallel
 
 plots.show(dataparallel.five_phases())
 

@@ -52,7 +52,7 @@ alone = launch(ALONE, ranks=1, device=DEVICE, steps=20, global_batch=BATCH)
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import ddp_overview
+from bootcamp_lessons.diagrams import ddp_overview
 
 plots.show(ddp_overview.who_holds_what())
 

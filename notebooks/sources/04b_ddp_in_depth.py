@@ -42,7 +42,7 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, {BATCH} 
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import ddp_options
+from bootcamp_lessons.diagrams import ddp_options
 
 plots.show(ddp_options.way_of_a_bucket())
 

@@ -119,7 +119,7 @@ for rank, what in enumerate(printed):
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import horovod as diagrams
+from bootcamp_lessons.diagrams import horovod as diagrams
 
 plots.show(diagrams.ring(printed))
 guess_steps.score(len(printed[0]["sent"]))

@@ -86,8 +86,8 @@ for size in ("small", "medium", "large", "xl"):
 
 # %%
 from bootcamp import paths, plots
-from bootcamp.drawing.diagrams import model_parallel as diagrams
 from bootcamp.theory.published import table as published_table
+from bootcamp_lessons.diagrams import model_parallel as diagrams
 
 gpus = published_table("hardware")
 memory = {}

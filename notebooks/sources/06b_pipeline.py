@@ -32,7 +32,7 @@ warm_up()
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import pipeline_gantt as diagrams
+from bootcamp_lessons.diagrams import pipeline_gantt as diagrams
 
 plots.show(diagrams.cut_model())
 

@@ -88,7 +88,7 @@ assert not torch.allclose(wrong, gelu(x @ A))
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import tensor_parallel
+from bootcamp_lessons.diagrams import tensor_parallel
 
 plots.show(tensor_parallel.column_then_row())
 

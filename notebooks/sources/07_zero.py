@@ -70,7 +70,7 @@ Table(rows, "DDP, bytes of each rank, counted from live tensors")
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import zero_stages as diagrams
+from bootcamp_lessons.diagrams import zero_stages as diagrams
 
 plots.show(diagrams.stages(RANKS))
 

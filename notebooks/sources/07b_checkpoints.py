@@ -72,7 +72,7 @@ SAME = {"device": "cpu", "global_batch": 16, "quiet": True}
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import saved_checkpoints as diagrams
+from bootcamp_lessons.diagrams import saved_checkpoints as diagrams
 
 plots.show(diagrams.two_ways_to_save())
 

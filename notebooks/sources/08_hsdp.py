@@ -46,7 +46,7 @@ lab
 
 # %%
 from bootcamp import plots
-from bootcamp.drawing.diagrams import hsdp as diagrams
+from bootcamp_lessons.diagrams import hsdp as diagrams
 
 LINK = "200mbit"
 plots.show(diagrams.two_hosts(LINK))

@@ -3,13 +3,14 @@
 What a notebook calls, it imports from here: `from bootcamp import launch, runs, check, plots`. Each
 name is loaded when it is first asked for, so that a rank, or a machine without Jupyter, imports
 nothing that it does not use. Each room (sub-package) says in its docstring what it is about;
-`make rooms` prints which room imports which.
+`make rooms` prints which room imports which. What belongs to single lessons, their diagrams and
+exercises, is in bootcamp_lessons, which imports this package; this one names it here alone.
 """
 
 import difflib
 import importlib
 
-# name -> the module it comes from; with a colon, the attribute of that module
+# name -> the module it comes from, of this package or of the lessons; after a colon an attribute
 FRONT_DOOR = {
     # runs
     "launch": "launcher.launch:launch",
@@ -42,13 +43,13 @@ FRONT_DOOR = {
     "board": "widgets.board",
     "diff_viewer": "widgets.diff_viewer",
     "monitor": "widgets.monitor",
-    "simulators": "widgets.simulators",
+    "simulators": "bootcamp_lessons.simulators",
     # the classroom
     "predict": "classroom.predict:predict",
-    "exercise": "classroom.exercise",
-    "clinic": "classroom.clinic",
+    "exercise": "bootcamp_lessons.exercise",
+    "clinic": "bootcamp_lessons.clinic",
     "errors": "classroom.errors",
-    "capstone": "classroom.capstone",
+    "capstone": "bootcamp_lessons.capstone",
     "journal": "classroom.journal",
 }
 
@@ -61,7 +62,8 @@ def __getattr__(name: str):
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(FRONT_DOOR)}."
         raise AttributeError(f"bootcamp has no {name!r}: {hint}", name=name, obj=None)
     place, _, attribute = FRONT_DOOR[name].partition(":")
-    module = importlib.import_module(f"{__name__}.{place}")
+    lessons = place.startswith("bootcamp_lessons.")
+    module = importlib.import_module(place if lessons else f"{__name__}.{place}")
     found = globals()[name] = getattr(module, attribute) if attribute else module
     return found
 

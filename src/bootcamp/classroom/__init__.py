@@ -1,9 +1,9 @@
 """What makes notebooks a course: exercises and their checkers, predictions, errors explained.
 
-`exercise` gives a reader a script or a function to complete and checks it; `exercises` are the
-tasks; `predict` asks before a measurement answers; `errors` explains a failure; `capstone` and
-`journal` keep what a reader has done.
+A `script_task` or a `function_task` is one exercise: what a reader is given, how the answer is
+checked (`tasks`: what both share). `predict` asks before a measurement answers, `journal` keeps
+what a reader has done, `errors` explains a failure. The exercises are those of bootcamp_lessons.
 
-Read first: exercise.
+Read first: tasks.
 May import: every room, any library.
 """

@@ -5,8 +5,8 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.canvas import box, canvas, diagram, label
 from bootcamp.drawing.charts import handles, log_axis
-from bootcamp.drawing.diagrams import box, canvas, diagram, label
 from bootcamp.drawing.palette import COLOURS, GREY, LIGHT, PALE, SKY, TINTS, VERMILLION, line_look
 from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from bootcamp.classroom import capstone
 from bootcamp.classroom.tasks import NotTried, Shown, Task
+from bootcamp_lessons import capstone
 
 
 @dataclass(frozen=True)

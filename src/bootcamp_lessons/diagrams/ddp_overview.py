@@ -4,13 +4,13 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import BOLD, above, log_axis
-from bootcamp.drawing.diagrams import arrow, box, diagram, label
-from bootcamp.drawing.diagrams.ring_strip import strip
 from bootcamp.drawing.palette import BLUE, LIGHT, PALE, PAPER, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records.runs import Run
 from bootcamp.theory import collectives
+from bootcamp_lessons.diagrams.ring_strip import strip
 
 
 @diagram("One step on two ranks: what each of them holds", 3.7)

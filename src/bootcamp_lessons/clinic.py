@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from bootcamp.classroom import clinic_judges
 from bootcamp.classroom.script_task import PATIENCE, ScriptTask
 from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, Shown, Wrong, failed, told
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
+from bootcamp_lessons import clinic_judges
 
 WARD = SRC / "snippets" / "clinic"
 OBSERVE = WARD / "_observe.py"

@@ -4,8 +4,8 @@ import itertools
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
 from bootcamp.drawing.charts import above, handles, rows
-from bootcamp.drawing.diagrams import arrow, arrows, box, diagram, label
 from bootcamp.drawing.palette import (
     BLUE,
     GREEN,

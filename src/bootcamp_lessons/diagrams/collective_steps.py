@@ -8,7 +8,7 @@ from textwrap import wrap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from bootcamp.drawing.diagrams import arrow, canvas, label
+from bootcamp.drawing.canvas import arrow, canvas, label
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, MINT, PALE, PAPER, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.theory import collectives

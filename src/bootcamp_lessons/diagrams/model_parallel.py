@@ -6,8 +6,8 @@ from statistics import median
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
-from bootcamp.drawing.diagrams import arrow, box, diagram, label
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bootcamp.classroom.exercises.training_scripts import something_is_whole
 from bootcamp.classroom.script_task import PATIENCE, ScriptTask, with_docstring, worst_loss
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
+from bootcamp_lessons.exercises.training_scripts import something_is_whole
 
 FOLDER = SRC / "snippets" / "bring"
 NO_DROPOUT = {"dropout": 0.0, "quiet": True}

@@ -2,8 +2,8 @@
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.canvas import arrow, arrows, box, canvas, label
 from bootcamp.drawing.charts import beside, handles, marker_line, rows, run_bar, shared_note
-from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, label
 from bootcamp.drawing.palette import BLACK, BLUE, LIGHT, ORANGE, PAPER, SKY, VERMILLION
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 from bootcamp.records.runs import Run

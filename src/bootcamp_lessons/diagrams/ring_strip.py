@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.diagrams import arrow, box, canvas, label
+from bootcamp.drawing.canvas import arrow, box, canvas, label
 from bootcamp.drawing.palette import PALE, VERMILLION
 
 

@@ -3,8 +3,8 @@
 A file for each kind and topic; each has TASKS, a list. The order is that of the lessons.
 """
 
-from bootcamp.classroom import clinic
-from bootcamp.classroom.exercises import (
+from bootcamp_lessons import clinic
+from bootcamp_lessons.exercises import (
     bring,
     compose,
     data_parallel,

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from bootcamp.classroom.exercises.saving import SaveTask
 from bootcamp.classroom.script_task import PATIENCE, ScriptTask
 from bootcamp.experiments.equality import Proof, baseline, compare
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
 from bootcamp.scripts import variants
+from bootcamp_lessons.exercises.saving import SaveTask
 
 
 def parts_count_alike(path: Path, proofs: list[Proof]) -> str:

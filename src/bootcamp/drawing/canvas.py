@@ -1,7 +1,7 @@
-"""Diagrams of the lessons' ideas: `plots.show(basics.run_path())`. Each function returns a Figure.
+"""What diagrams are drawn with: an empty canvas, boxes, labels and arrows.
 
-A diagram explains and measures nothing: it draws what it is given, with a text alternative in
-`figure.alt`, in the style of the course's plots. Here is what all of them are drawn with.
+The diagrams themselves belong to the lessons (bootcamp_lessons/diagrams). Each has a text
+alternative in `figure.alt` and the style of the course's plots.
 """
 
 import functools

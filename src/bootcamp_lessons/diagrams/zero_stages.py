@@ -7,8 +7,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bootcamp.drawing.canvas import box, canvas, label
 from bootcamp.drawing.charts import bar, handles, marker_line, rows, stacked
-from bootcamp.drawing.diagrams import box, canvas, label
 from bootcamp.drawing.palette import BLACK, BLUE, GREY, KINDS, LIGHT, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run

@@ -10,11 +10,11 @@ second attempt on a stronger one.
 """
 
 from bootcamp.classroom import journal
-from bootcamp.classroom.exercises import EXERCISES
 from bootcamp.classroom.script_task import ScriptTask, set_aside
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
 from bootcamp.paths import shown
 from bootcamp.scripts import diff, family, variants
+from bootcamp_lessons.exercises import EXERCISES
 
 
 class Result:

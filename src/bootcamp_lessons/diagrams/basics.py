@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.diagrams import arrow, box, canvas, diagram, label
+from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
 from bootcamp.drawing.palette import LIGHT, MINT, ORANGE, PALE, PAPER, PINK, SKY, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.scripts import diff, family

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import handles, rows
-from bootcamp.drawing.diagrams import arrow, box, diagram, label
-from bootcamp.drawing.diagrams.ring_strip import strip
 from bootcamp.drawing.palette import GREY, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
+from bootcamp_lessons.diagrams.ring_strip import strip
 
 ACTIVITIES = {
     "NEGOTIATE_ALLREDUCE": ("reported ready, waits", GREY),

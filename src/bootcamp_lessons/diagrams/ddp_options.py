@@ -5,8 +5,8 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
 from bootcamp.drawing.charts import WHITE, above, bar, log_axis, rows
-from bootcamp.drawing.diagrams import arrow, arrows, box, diagram, label
 from bootcamp.drawing.palette import BLACK, BLUE, GREEN, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, styled
 from bootcamp.records import trace

@@ -2,8 +2,8 @@
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, rows, stacked
-from bootcamp.drawing.diagrams import arrow, box, diagram, label
 from bootcamp.drawing.palette import BLUE, GREY, INK, KINDS, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records import trace

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.diagrams import arrow, arrows, box, canvas, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, canvas, diagram, label
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, PALE, TINTS, VERMILLION
 from bootcamp.drawing.style import FOOT, styled
 

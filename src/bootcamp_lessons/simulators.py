@@ -2,18 +2,18 @@
 `.pipeline_schedule()`.
 
 Each shows controls and a picture that follows them, and returns the controls by name. The pictures
-are those of bootcamp.drawing.diagrams; nothing is launched.
+are those of bootcamp_lessons.diagrams; nothing is launched.
 """
 
-from bootcamp.drawing.diagrams import (
+from bootcamp.theory import collectives, pipeline_schedules, published
+from bootcamp.theory import memory as memory_theory
+from bootcamp.widgets.controls import choice, follow, slider, steps
+from bootcamp_lessons.diagrams import (
     collective_steps,
     memory_by_kind,
     pipeline_gantt,
     predicted_ddp_step,
 )
-from bootcamp.theory import collectives, pipeline_schedules, published
-from bootcamp.theory import memory as memory_theory
-from bootcamp.widgets.controls import choice, follow, slider, steps
 
 GIGABITS = (1, 10, 25, 100, 200, 400)  # a second: what networks are sold with
 MILLISECONDS = (2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)

@@ -4,8 +4,8 @@ import math
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
 from bootcamp.drawing.charts import BOLD, bar, beside, handles, log_axis, rows
-from bootcamp.drawing.diagrams import arrow, box, canvas, diagram, label
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
