@@ -27,8 +27,7 @@ import torch
 import torch.distributed as dist
 from ipyparallel.engine.app import IPEngine
 
-from bootcamp import machine
-from bootcamp.train import environment
+from bootcamp.train import config, environment
 
 TICK_SECONDS = 0.2
 STATE_BYTES = 160
@@ -70,12 +69,9 @@ def main() -> None:
 
 def use_device() -> None:
     """Keep to the core or the GPU of this rank, as the ranks of a training run do."""
-    torch.set_num_threads(1)
     if backend == "nccl":
         torch.cuda.set_device(device)
-    elif hasattr(os, "sched_setaffinity"):
-        cores = machine.cores()
-        os.sched_setaffinity(0, {cores[environment.place() % len(cores)]})
+    config.use_cores(device.type, cores_per_rank=1)
 
 
 def join(generation: int) -> tuple[int, int]:

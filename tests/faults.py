@@ -22,6 +22,7 @@ from bootcamp.launcher import connection, launch, process_tree, progress, simula
 from bootcamp.launcher.launch import LaunchError, Options, RankFailed, RunHung, RunRefused
 from bootcamp.paths import LOGS
 from bootcamp.records import heartbeat, runs, summary
+from bootcamp.records.steps import read_steps
 from bootcamp.scripts.variants import variant
 
 LONG = {"steps": 100_000, "model": "mlp", "device": "cpu", "quiet": True}
@@ -109,7 +110,7 @@ def _when_running(folder: Path, then, seconds: float = 60.0, steps: int = 3) -> 
     def wait():
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if len(summary.read_steps(folder)) >= steps:
+            if len(read_steps(folder)) >= steps:
                 return then()
             time.sleep(0.02)
         raise TimeoutError(f"{folder} did not begin: the fault is not provoked")

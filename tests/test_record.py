@@ -11,6 +11,7 @@ import torch
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.records import runs, summary, trace
+from bootcamp.records.steps import read_steps
 from bootcamp.train import memory_usage, models, process_end, record
 from bootcamp.train.fingerprint import fingerprint
 from bootcamp.train.sent_bytes import sent_bytes
@@ -159,14 +160,14 @@ def test_half_a_line_is_no_error(tmp_path):
     row = {"step": 0, "loss": 2.0, "seconds": 0.1, "samples": 4, "tokens": 8}
     text = json.dumps(row) + "\n" + json.dumps({**row, "step": 1}) + "\n" + '{"step": 2, "lo'
     (tmp_path / "steps.jsonl").write_text(text)
-    assert [r["step"] for r in summary.read_steps(tmp_path)] == [0, 1]
+    assert [r["step"] for r in read_steps(tmp_path)] == [0, 1]
 
 
 def test_the_last_row_of_a_step_counts(tmp_path):
     """A restarted run goes on from its checkpoint and repeats the steps after it."""
     rows = [{"step": s, "attempt": a} for s, a in ((0, 0), (1, 0), (2, 0), (1, 1), (2, 1))]
     (tmp_path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [row["attempt"] for row in summary.read_steps(tmp_path)] == [0, 1, 1]
+    assert [row["attempt"] for row in read_steps(tmp_path)] == [0, 1, 1]
 
 
 def test_measures_leave_out_the_warm_up():

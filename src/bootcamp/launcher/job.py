@@ -22,6 +22,7 @@ from bootcamp.launcher.job_devices import JobDevices
 from bootcamp.launcher.signs_of_life import SignsOfLife
 from bootcamp.launcher.warm_ranks import ForkServer
 from bootcamp.records import summary
+from bootcamp.records.steps import read_steps
 
 TICK_SECONDS = 0.25
 START_SECONDS = 180
@@ -191,7 +192,7 @@ class Job:
             self.failure |= written["error"]
         elif self.failure:
             stopped = self.failure["kind"] in ("interrupted", "kernel died")
-            steps = summary.measures(summary.read_steps(self.folder))
+            steps = summary.measures(read_steps(self.folder))
             self._write("interrupted" if stopped else "failed", **steps, error=self.failure)
         elif written["status"] == "running":
             self._write("ok", steps=0)
