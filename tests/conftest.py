@@ -37,7 +37,7 @@ _send = Connection._send
 def _counted_send(connection, message):
     _launches[0] += 1
     if message["do"] == "run" and run_cache.VARIABLE not in os.environ:
-        run_cache.count(trained.CACHE, "trained")
+        run_cache.count(trained.CACHE, "trained", message)
     return _send(connection, message)
 
 

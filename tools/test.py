@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import lessons
@@ -157,8 +158,7 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     times["all"] = tuple(map(sum, zip(*times.values(), strict=True)))
     for name, (seconds, minutes) in times.items():
         print(f"{name:32} {seconds:8.0f} {minutes:12.1f}")
-    launches = run_cache.counted(cache)
-    print(f"Launches: {launches['trained']} trained, {launches['copied']} answered by one of these")
+    print_launches(run_cache.counted(cache))
     print(f"Processes left by all of this: {len(left)} {left or ''}", flush=True)
     if left:
         failed.append("processes left")
@@ -169,6 +169,15 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     if failed:
         print(f"FAILED: {', '.join(failed)}", flush=True)
     return 1 if failed else 0
+
+
+def print_launches(launches: dict[str, list[str]], most: int = 12) -> None:
+    """How many there were, and which files made most of them."""
+    trained, copied = (len(launches[how]) for how in ("trained", "copied"))
+    print(f"Launches: {trained} trained, {copied} answered by one of these")
+    by_file = Counter(line.partition(": ")[0] for line in launches["trained"])
+    for file, number in by_file.most_common(most):
+        print(f"{number:8} {file}")
 
 
 if __name__ == "__main__":

@@ -54,39 +54,45 @@ def earlier(request: dict, folder: Path):
     key = _key(request, folder) if cache else None
     if key is None or key in _launched_here:
         if cache:
-            count(cache, "trained")
+            count(cache, "trained", request)
         yield None
         return
     _launched_here.add(key)
     kept = Path(cache) / key
     with FileLock(f"{kept}.lock"):
         if kept.exists():
-            count(cache, "copied")
+            count(cache, "copied", request)
             _copy(kept, folder, request)
             events = queue.SimpleQueue()
             events.put({"event": "ended", "error": None})
             yield events
             return
-        count(cache, "trained")
+        count(cache, "trained", request)
         yield None
         if summary.read(folder)["status"] == "ok":
             shutil.copytree(folder, f"{kept}.part")
             os.rename(f"{kept}.part", kept)
 
 
-def counted(cache: Path | str) -> dict[str, int]:
-    """How many launches were trained and how many copied, by every process with this cache."""
-    counts = {}
+def counted(cache: Path | str) -> dict[str, list[str]]:
+    """The launches that were trained and those that were copied, by every process with this cache.
+
+    Each is a line: the test or notebook file, and what was launched.
+    """
+    found = {}
     for how in ("trained", "copied"):
-        path = Path(cache) / f"{how}.count"
-        counts[how] = path.stat().st_size if path.exists() else 0
-    return counts
+        path = Path(cache) / f"{how}.txt"
+        found[how] = path.read_text().splitlines() if path.exists() else []
+    return found
 
 
-def count(cache: str, how: str) -> None:
+def count(cache: str, how: str, request: dict) -> None:
     """Note one launch: "trained" or "copied"."""
-    with open(Path(cache) / f"{how}.count", "ab") as file:
-        file.write(b".")
+    who = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0] or "no test"
+    ranks = request["ranks"]
+    what = f"{len(ranks)} x {' '.join(ranks[0]['argv'])}" if ranks else "a command"
+    with open(Path(cache) / f"{how}.txt", "a") as file:
+        file.write(f"{who}: {' '.join(what.split())}\n")
 
 
 def _key(request: dict, folder: Path) -> str | None:
