@@ -18,7 +18,7 @@ from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 from bootcamp.train import checkpoint, sharded_checkpoint
 
-GPT = {"global_batch": 24, "device": "cpu", "quiet": True}
+GPT = {"global_batch": 12, "device": "cpu", "quiet": True}
 FLAGS = {**GPT, "model": "mlp"}  # where the model does not matter, the quickest
 RANKS = {"python": 1, "torchrun": 2, "horovodrun": 2}
 WHOLE = [script for script in family.SCRIPTS.values() if not script.in_parts]
@@ -55,7 +55,7 @@ def test_each_kind_goes_on_where_it_was_saved(name, tmp_path):
     if script.name in NOT_THE_BASELINE:
         whole = trained(script.name, ranks, steps=6, **GPT, **own)
     else:
-        whole = equality.baseline(steps=6, global_batch=24)
+        whole = equality.baseline(steps=6, global_batch=12)
     launch.launch(script.name, ranks, steps=4, save=tmp_path / "a.pt", **GPT, **own)
     rest = launch.launch(script.name, ranks, steps=6, resume=tmp_path / "a.pt", **GPT, **own)
     assert [row["step"] for row in rest.steps] == [4, 5]
@@ -73,7 +73,7 @@ def test_a_checkpoint_is_not_bound_to_its_strategy(saved_by, taken_up_by, tmp_pa
     launch.launch(saved_by, 2 if saved_by == "ddp" else 1, steps=5, save=tmp_path / "a", **FLAGS)
     ranks = 2 if taken_up_by == "ddp" else 1
     run = launch.launch(taken_up_by, ranks, steps=10, resume=tmp_path / "a", **FLAGS)
-    proof = equality.same_training(run, equality.baseline(steps=10, model="mlp", global_batch=24))
+    proof = equality.same_training(run, equality.baseline(steps=10, model="mlp", global_batch=12))
     assert not [row for row in proof.rows if row["compared"].startswith("initial parameters")]
 
 
@@ -120,7 +120,7 @@ def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_pat
     links = CHAINS[chain]
     links = [link for link in links if launch.available(FRAMEWORKS.get(link[0], "torch"))]
     steps = 2 * len(links)
-    whole = equality.baseline(steps=steps, global_batch=24, optimizer=optimizer)
+    whole = equality.baseline(steps=steps, global_batch=12, optimizer=optimizer)
     flags, losses = {**GPT, "optimizer": optimizer}, []
     for number, (script, ranks, own) in enumerate(links):
         places = {"save": tmp_path / str(number)}
@@ -141,7 +141,7 @@ def test_a_checkpoint_written_in_the_background_is_of_its_own_step(script, ranks
     places = {"save": tmp_path / "a", "save_every": 1, "save_async": True}
     launch.launch(script, ranks, steps=6, **places, **FLAGS)
     rest = launch.launch(script, ranks, steps=8, resume=tmp_path / "a", **FLAGS)
-    whole = equality.baseline(steps=8, model="mlp", global_batch=24)
+    whole = equality.baseline(steps=8, model="mlp", global_batch=12)
     assert rest.losses == pytest.approx(whole.losses[6:], abs=1e-5)
     if script == "fsdp":  # the one before was written while the model changed
         shutil.rmtree(tmp_path / "a" / "step-6")
@@ -224,7 +224,7 @@ def test_what_was_saved_last_is_the_newest_whatever_its_step(tmp_path):
     shutil.rmtree(tmp_path / "a" / "step-4-again-3")
     rest = launch.launch("fsdp", 2, steps=5, resume=tmp_path / "a", seed=1, **FLAGS)
     assert rest.losses == pytest.approx(
-        equality.baseline(steps=5, model="mlp", global_batch=24, seed=1).losses[3:], abs=1e-5
+        equality.baseline(steps=5, model="mlp", global_batch=12, seed=1).losses[3:], abs=1e-5
     )
 
 
@@ -247,7 +247,7 @@ def test_a_wrong_resume_is_no_proof(tmp_path):
     saved["optimizer"] = {}
     torch.save(saved, tmp_path / "a")
     run = launch.launch("gpu", steps=10, resume=tmp_path / "a", optimizer="sgd", **FLAGS)
-    base = equality.baseline(steps=10, model="mlp", global_batch=24, optimizer="sgd")
+    base = equality.baseline(steps=10, model="mlp", global_batch=12, optimizer="sgd")
     failed = equality.compare(run, base).failed
     assert {row["compared"].split(" (")[0] for row in failed} >= {
         "largest difference of a step's loss"
@@ -292,13 +292,13 @@ def test_one_command_line_serves_the_first_start_and_every_restart(tmp_path):
 
 @pytest.mark.slow
 def test_by_hand_a_resumed_run_goes_on_in_its_folder(tmp_path):
-    command = [sys.executable, str(SRC / "_train_gpu.py"), "--global-batch", "24", "--model", "mlp"]
+    command = [sys.executable, str(SRC / "_train_gpu.py"), "--global-batch", "12", "--model", "mlp"]
     command += ["--run-dir", str(tmp_path / "run"), "--save", str(tmp_path / "a")]
     for steps in ("4", "8"):
         resume = ["--resume", str(tmp_path / "a")]
         subprocess.run([*command, "--steps", steps, *resume], check=True, cwd=ROOT)
     run = launch.Run(tmp_path / "run")
-    whole = equality.baseline(steps=8, model="mlp", global_batch=24)
+    whole = equality.baseline(steps=8, model="mlp", global_batch=12)
     assert not equality.compare(run, whole).failed
     refused = subprocess.run([*command, "--steps", "4"], capture_output=True, text=True)
     assert refused.returncode == 2

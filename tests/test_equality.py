@@ -8,14 +8,12 @@ from bootcamp.launcher import launch
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 
-BATCH = PROOF["global_batch"]
-
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_ddp_trains_what_the_baseline_trains(ranks):
     """Twice as many steps on two ranks."""
-    steps = 20 if ranks == 2 else 10
-    proofs = proved("ddp", ranks, steps=steps, global_batch=BATCH)
+    steps = 2 * PROOF["steps"] if ranks == 2 else PROOF["steps"]
+    proofs = proved("ddp", ranks, steps=steps)
     assert [len(proof.run.losses) for proof in proofs] == [steps, steps]
     assert not any(proof.failed for proof in proofs)
 
@@ -25,18 +23,18 @@ TEXT_MODELS = ("gpt", "mlp", "striped-lstm")
 
 @pytest.mark.parametrize(("model", "ranks"), [("mlp", 2), ("striped-lstm", 4)])
 def test_ddp_trains_every_model(model, ranks):
-    proved("ddp", ranks, **PROOF, model=model)
+    proved("ddp", ranks, model=model)
 
 
 @pytest.mark.parametrize(("script", "ranks"), [("gpu", 1), ("ddp_by_hand", 2)])
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_the_other_scripts_do_too(script, ranks, model):
     own = {} if model == "gpt" else {"model": model}
-    assert len(proved(script, ranks, **PROOF, **own)) == 2
+    assert len(proved(script, ranks, **own)) == 2
 
 
 def test_loss_falls():
-    losses = equality.baseline(steps=20, global_batch=BATCH, optimizer="adamw").losses
+    losses = equality.baseline(steps=20, global_batch=12, optimizer="adamw").losses
     assert losses[-1] < losses[0] - 1
 
 
@@ -56,7 +54,7 @@ ONE_LAYER_LEFT_OUT = {
 
 def rejected(script, ranks=2, optimizer="sgd"):
     """The rows of the proof that fail for a script."""
-    flags = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer}
+    flags = {**PROOF, "optimizer": optimizer}
     run = trained(script, ranks, **flags)
     with pytest.raises(equality.NotTheSame) as error:
         equality.same_training(run, equality.baseline(**flags))
@@ -96,14 +94,14 @@ def test_rejects_ranks_that_never_met():
 
 
 def test_refuses_to_compare_what_differs():
-    a = equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd")
-    b = equality.baseline(steps=10, global_batch=BATCH, optimizer="adamw")
+    a = equality.baseline(**PROOF, optimizer="sgd")
+    b = equality.baseline(**PROOF, optimizer="adamw")
     with pytest.raises(ValueError, match="optimizer is sgd here and adamw"):
         equality.same_training(a, b)
 
 
 def test_another_seed_is_another_training():
-    flags = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
+    flags = {**PROOF, "optimizer": "sgd"}
     run = equality.baseline(seed=1, **flags)
     run.config["seed"] = 0
     proof = equality.compare(run, equality.baseline(**flags))
@@ -160,7 +158,7 @@ def test_rejects_resnet_with_each_ranks_own_statistics():
 
 def test_options_of_ddp_that_change_no_gradient():
     own = {"bucket_mb": 0.2, "bucket_view": True, "static_graph": True}
-    proved("ddp_options", 2, **PROOF, **own)
+    proved("ddp_options", 2, **own)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_options_of_ddp_that_change_no_gradient():
     [("fp16", 0.5, 1e-3), ("bf16", 0.5, 1e-2), ("powersgd", 0.2, 1.0)],
 )
 def test_hooks_send_less_and_stay_near(hook, bytes_of_exact, loss_apart):
-    flags = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
+    flags = {**PROOF, "optimizer": "sgd"}
     run = trained("ddp_options", 2, hook=hook, **flags)
     exact = trained("ddp_options", 2, **flags)
     sent, all_sent = (each.ranks[0]["sent_bytes_per_step"] for each in (run, exact))

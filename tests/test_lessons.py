@@ -73,7 +73,7 @@ def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path, monkey
 
     def prove(path, ranks, **_):
         assert path == family.SCRIPTS[task.solution].path
-        return trained.proved(task.solution, ranks, **trained.PROOF)
+        return trained.proved(task.solution, ranks)
 
     monkeypatch.setattr(equality, "prove", prove)
     with trained.shared():

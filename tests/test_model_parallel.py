@@ -3,16 +3,16 @@
 import time
 
 import pytest
-from trained import proved, trained
+from trained import PROOF, proved, trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.scripts.variants import variant
 from bootcamp.train import pipeline_stages
 
-BATCH = 24
-FLAGS = {"device": "cpu", "global_batch": BATCH}
-SGD = {**FLAGS, "steps": 10, "optimizer": "sgd", "quiet": True}
+FLAGS = {"device": "cpu", "global_batch": 24}  # 24 divides into many micro-batches
+SGD = {**FLAGS, "steps": PROOF["steps"], "optimizer": "sgd", "quiet": True}
+BASE = {name: SGD[name] for name in ("steps", "global_batch", "optimizer")}
 LESSON_06B, LESSON_06C = {"steps": 4, "global_batch": 32}, {"steps": 6, "global_batch": 16}
 
 
@@ -22,7 +22,7 @@ LESSON_06B, LESSON_06C = {"steps": 4, "global_batch": 32}, {"steps": 6, "global_
 )
 def test_a_model_cut_over_two_devices(script, ranks, model):
     own = {} if model == "gpt" else {"model": model}
-    proved(script, ranks, **own, **FLAGS)
+    proved(script, ranks, **own)
 
 
 @pytest.mark.parametrize("schedule", pipeline_stages.SCHEDULES)
@@ -37,7 +37,7 @@ def test_every_schedule_on_two_ranks(schedule):
 @pytest.mark.parametrize("schedule", pipeline_stages.SCHEDULES)
 def test_every_schedule_on_four_ranks(schedule):
     run = trained("pp", 4, schedule=schedule, micro_batches=8, **SGD)
-    equality.same_training(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    equality.same_training(run, equality.baseline(**BASE))
     held = [rank["stages"] for rank in run.ranks]
     assert sum(map(len, held)) == 8, "each stage of the model lies on one rank"
 
@@ -46,7 +46,7 @@ def test_every_schedule_on_four_ranks(schedule):
 def test_other_models_in_a_pipeline(model, dtype):
     """The MLP in float64: micro-batches round differently, and its ReLUs have a kink."""
     own = {} if dtype == "float32" else {"dtype": dtype}
-    proved("pp", 2, model=model, **own, **FLAGS)
+    proved("pp", 2, model=model, **own)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
@@ -65,7 +65,7 @@ def test_data_by_pipeline(schedule):
 @pytest.mark.parametrize("mesh", ["2x2", "4x1", "1x4"])
 def test_data_by_tensor(mesh):
     run = trained("fsdp_tp", 4, mesh=mesh, sequence_parallel=True, **SGD)
-    equality.same_training(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    equality.same_training(run, equality.baseline(**BASE))
     assert run.config["mesh"] == dict(
         zip(("data", "tensor"), map(int, mesh.split("x")), strict=True)
     )
@@ -73,7 +73,7 @@ def test_data_by_tensor(mesh):
 
 def rejected(script, ranks, **flags):
     run = trained(script, ranks, **SGD, **flags)
-    proof = equality.compare(run, equality.baseline(steps=10, global_batch=BATCH, optimizer="sgd"))
+    proof = equality.compare(run, equality.baseline(**BASE))
     return " ".join(row["compared"] for row in proof.failed)
 
 

@@ -71,7 +71,7 @@ def test_accumulation_trains_what_the_baseline_trains(micro_batches):
 
 
 def test_data_parallel_says_that_it_splits_nothing():
-    proofs = proved("dp", 1, **PROOF)
+    proofs = proved("dp", 1)
     assert proofs[0].run.output().count("it runs the bare model and splits nothing") == 1
 
 

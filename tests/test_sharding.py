@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from trained import PROOF, trained
 from trained import proved as proved_with_both
-from trained import trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -17,7 +17,6 @@ from bootcamp.scripts.variants import variant
 from bootcamp.theory import model_shapes, sharding
 from bootcamp.train import collective_counter
 
-BATCH = 24
 DEEPSPEED = launch.available("deepspeed")
 needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="DeepSpeed is not installed")
 GPT = {
@@ -31,7 +30,7 @@ NUMBERS = sum(math.prod(shape) for shape in SHAPES)
 
 def proved(script, ranks, optimizer, **flags):
     """The run, after the proof that it trained what the baseline trained."""
-    same = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer}
+    same = {**PROOF, "optimizer": optimizer}
     run = trained(script, ranks, **same, **flags)
     equality.same_training(run, equality.baseline(**same))
     return run
@@ -93,7 +92,7 @@ def test_each_block_is_a_unit_of_fsdp_and_so_is_what_is_in_none():
 
 @pytest.mark.parametrize("model", ["mlp", "striped-lstm"])
 def test_fsdp_shards_every_model(model):
-    proved_with_both("fsdp", 2, global_batch=BATCH, model=model)
+    proved_with_both("fsdp", 2, model=model)
 
 
 @pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
@@ -128,7 +127,7 @@ def test_deepspeed_clips_gradients_unless_told_not_to():
 
     line = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
     script = variant("zero", "zero_clips", {line: ""})
-    same = {"steps": 10, "global_batch": BATCH, "optimizer": "sgd"}
+    same = {**PROOF, "optimizer": "sgd"}
     run = trained(script, 2, **same)
     failed = " ".join(
         r["compared"] for r in equality.compare(run, equality.baseline(**same)).failed

@@ -13,7 +13,7 @@ from bootcamp.launcher import launch, run_cache
 from bootcamp.records.runs import Run
 from bootcamp.scripts import family
 
-PROOF = {"steps": 10, "global_batch": 24}  # 24 divides over 1, 2, 3 and 4 ranks
+PROOF = {"steps": 6, "global_batch": 12}  # 12 divides over 1, 2, 3 and 4 ranks
 CACHE: str | None = None  # the folder of this run of the suite; conftest.py sets it
 _folders: dict[tuple, object] = {}
 _baseline = equality.baseline
@@ -47,11 +47,11 @@ def baseline(**flags) -> Run:
         return _baseline(**flags)
 
 
-def proved(script, ranks: int | None = None, steps: int = 10, **flags) -> list[equality.Proof]:
+def proved(script, ranks: int | None = None, **flags) -> list[equality.Proof]:
     """As equality.prove, with shared runs: the proofs with both optimizers."""
     proofs = []
     for optimizer in equality.PROVEN_WITH:
-        own = {"steps": steps, **flags, "optimizer": optimizer}
+        own = {**PROOF, **flags, "optimizer": optimizer}
         same = {name: value for name, value in own.items() if name in equality.SAME_SETTINGS}
         proofs.append(equality.same_training(trained(script, ranks, **own), baseline(**same)))
     return proofs
