@@ -66,9 +66,9 @@ def _ends_with(expected: type, script, **flags) -> tuple[LaunchError, float]:
     raise AssertionError(f"{script} ended well, expected {expected.__name__}")
 
 
-def rank_raises(script: str = "ddp") -> float:
+def rank_raises(script: str = "ddp", **flags) -> float:
     script = _broken("raises", 'raise ValueError("one rank has had enough")', script)
-    error, seconds = _ends_with(RankFailed, script)
+    error, seconds = _ends_with(RankFailed, script, **flags)
     assert error.error["rank"] == 1, error.error
     assert "ValueError: one rank has had enough" in str(error)
     assert "raises_" in str(error), "the traceback must name the line of the script"
@@ -419,10 +419,16 @@ def _needs_horovod() -> None:
 def horovod_rank_raises() -> float:
     """The survivors raise at once too; the error is that of the rank that was first."""
     _needs_horovod()
-    return rank_raises("horovod")
+    return rank_raises("horovod", start="horovodrun")
 
 
 def horovod_rank_is_killed() -> float:
+    _needs_horovod()
+    return rank_is_killed("horovod", start="horovodrun")
+
+
+def warm_horovod_rank_is_killed() -> float:
+    """The process that serves the ranks' rendezvous ends with them."""
     _needs_horovod()
     return rank_is_killed("horovod")
 
@@ -613,6 +619,7 @@ FAULTS = {
         hosts_lose_their_holder,
         horovod_rank_raises,
         horovod_rank_is_killed,
+        warm_horovod_rank_is_killed,
         horovod_rank_hangs,
         horovod_is_interrupted,
     )

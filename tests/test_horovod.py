@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from bootcamp.experiments import recorded
 from bootcamp.launcher import launch
-from bootcamp.paths import ROOT
+from bootcamp.paths import ROOT, SRC
 
 spec = importlib.util.spec_from_file_location("horovod_tool", ROOT / "tools" / "horovod.py")
 tool = importlib.util.module_from_spec(spec)
@@ -16,7 +17,9 @@ spec.loader.exec_module(tool)
 needs_horovod = pytest.mark.skipif(
     not launch.available("horovod"), reason="Horovod is not built: make horovod"
 )
-FLAGS = {"steps": 10, "global_batch": 24, "device": "cpu", "quiet": True}
+FLAGS = {"steps": 6, "global_batch": 12, "device": "cpu", "quiet": True}
+STARTS = ("horovodrun", "warm")
+RANKS = SRC / "snippets" / "horovod_ranks.py"
 
 
 @needs_horovod
@@ -40,6 +43,21 @@ def test_a_refusal_is_one_sentence():
 def test_it_is_not_started_by_torchrun():
     with pytest.raises(ValueError, match="this script is started by horovodrun"):
         launch.launch("horovod", 2, start="torchrun", **FLAGS)
+    with pytest.raises(ValueError, match="Horovod's are started on this host"):
+        launch.launch("horovod", 2, hosts=2, **FLAGS)
+
+
+@needs_horovod
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks start cold here")
+def test_warm_ranks_are_told_what_horovodrun_tells():
+    """The same training, to the last bit, by ranks that see the same of one another."""
+    cold, warm = (launch.launch("horovod", 2, start=start, **FLAGS) for start in STARTS)
+    assert [run.summary["launcher"] for run in (cold, warm)] == ["horovodrun", "bootcamp.launch"]
+    assert warm.losses == cold.losses
+    assert warm.world == cold.world == warm.summary["world_size"] == 2
+    assert warm.ranks[1]["fingerprint_final"] == cold.ranks[1]["fingerprint_final"]
+    asks = {start: launch.launch(RANKS, 2, start=start, quiet=True) for start in STARTS}
+    assert recorded.said(asks["warm"]) == recorded.said(asks["horovodrun"])
 
 
 @pytest.mark.parametrize("framework", ["horovod", "lightning", "accelerate"])

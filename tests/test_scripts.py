@@ -24,7 +24,7 @@ NEVER_HIDDEN = re.compile(
 )
 HIDDEN_BY_NAME = {
     # the fork server gives rank 0 the store of the rendezvous, as torchrun's agent does
-    "forkserver.py": {"torch.distributed", "TCPStore"},
+    "forkserver.py": {"torch.distributed", "TCPStore", "horovod.runner.http.http_server"},
     "family.py": {
         *("horovodrun", "horovod"),
         *(name for place, script in family.PROGRAMS.items() for name in (place, script.name)),

@@ -62,7 +62,7 @@ Markdown(f"```python\n{(SNIPPETS / 'horovod_ranks.py').read_text()}```")
 
 # %%
 quietly = {"device": "cpu", "quiet": True}
-ranks = horovod.launch("ranks", SNIPPETS / "horovod_ranks.py", 2, **quietly)
+ranks = horovod.launch("ranks", SNIPPETS / "horovod_ranks.py", 2, start="horovodrun", **quietly)
 print("\n".join(recorded.said(ranks)))
 
 # %% [markdown]
@@ -272,9 +272,14 @@ trap
 # ## Run it
 #
 # The next cell runs the script. Look at the command: another program starts the ranks.
+#
+# `horovodrun` starts a Python for each rank, and each of them imports torch first. To save you that
+# wait, the course forks the ranks of the other runs from a process that has torch loaded, and tells
+# them what `horovodrun` would: `HOROVOD_RANK`, `HOROVOD_SIZE` and the address where they find each
+# other. This run is started by `horovodrun` itself.
 
 # %%
-loud = {**same, "quiet": False}
+loud = {**same, "quiet": False, "start": "horovodrun"}
 run = horovod.launch("horovod", "horovod", RANKS, **loud)
 
 # %% [markdown]
@@ -586,6 +591,7 @@ begins = "run = record.Run(context, model, optimizer, batches, world)"
 changes[begins] = f"{begins}\n{alarm}"
 only_0 = variant("horovod", "horovod_only_rank_0", changes)
 stall = {"env": {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2}, "raises": False, **same}
+stall["start"] = "horovodrun"
 hung = horovod.launch("only-rank-0", only_0, 2, **stall)
 assert hung.status == "failed", "ranks that disagree should not train on"
 print((hung.folder / "ranks" / "launcher.err").read_text().partition("Traceback")[0])
@@ -644,7 +650,7 @@ from bootcamp import exercise
 print(exercise.start("with_horovod"))
 
 # %% [markdown]
-# Edit the file, save it, run the next cell. It runs *your* script under `horovodrun` on two ranks,
+# Edit the file, save it, run the next cell. It runs *your* script with Horovod on two ranks,
 # with both optimizers, and holds it against the baseline. `exercise.solution("with_horovod")` shows
 # the solution as a diff. (Never name a script `horovod.py`: `import horovod` would find that.)
 

@@ -94,12 +94,15 @@ def _recorded(folder: Path) -> Run:
 
 
 def said(run: Run) -> list[str]:
-    """What the ranks printed, in order of rank, if horovodrun or torchrun passed it on.
+    """What the ranks printed, in order of rank.
 
-    horovodrun marks each line with its rank, "[1]<stdout>:"; lines of several ranks may come in any
-    order.
+    Warm ranks have a file each. horovodrun passes their lines on, in any order, and marks each with
+    its rank, "[1]<stdout>:".
     """
     path = run.folder / "ranks" / "launcher.out"
+    if not path.exists():
+        own = sorted(path.parent.glob("[0-9]*.out"), key=lambda file: int(file.stem))
+        return [line for file in own for line in file.read_text().splitlines()]
     marked = re.findall(r"^\[(\d+)\]<stdout>:(.*)$", path.read_text(), re.M)
     return [text for _, text in sorted(marked, key=lambda line: int(line[0]))]
 

@@ -113,7 +113,8 @@ def check_start(start: str, launcher: str, options: Options) -> None:
     """Raise ArgumentError for a start that does not fit the script or the options."""
     if start not in STARTS:
         raise ArgumentError(f"start={start!r}: expected one of {', '.join(STARTS)}")
-    if (start == "horovodrun") != (launcher == "horovodrun"):
+    fits = ("warm", "horovodrun") if launcher == "horovodrun" else STARTS[:-1]
+    if start not in fits:
         raise ArgumentError(
             f"start={start!r}: this script is started by {launcher}. Leave start= out"
         )
@@ -123,7 +124,9 @@ def check_start(start: str, launcher: str, options: Options) -> None:
         raise ArgumentError('max_restarts= is torchrun\'s: give start="torchrun" with it')
 
 
-def check_hosts(count: int, link: str | None, start: str, ranks: int | None, device: str) -> None:
+def check_hosts(
+    count: int, link: str | None, start: str, launcher: str, ranks: int | None, device: str
+) -> None:
     """Raise ArgumentError for hosts that can't be made or would mean nothing."""
     if not is_count(count) or count < 1:
         raise ArgumentError(f"hosts={count!r}: expected at least one")
@@ -132,6 +135,8 @@ def check_hosts(count: int, link: str | None, start: str, ranks: int | None, dev
         raise ArgumentError(
             f"link={link!r}: expected a rate between hosts=2 or more, such as '200mbit'"
         )
+    if count > 1 and launcher == "horovodrun":
+        raise ArgumentError("hosts= is for ranks of torch: Horovod's are started on this host")
     if count > 1 and start not in ("warm", "cold"):
         raise ArgumentError(f"hosts= is for warm and cold starts, not for start={start!r}")
     if count > 1 and ranks is None:

@@ -31,6 +31,7 @@ import types
 PRELOADED = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo")
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 CLONE_NEWUTS = 0x04000000  # <sched.h>
+HOROVOD = "HOROVOD_GLOO_RENDEZVOUS_ADDR"  # in the environment of a rank that Horovod connects
 STORE_PORT = 29400  # on a host of our own nobody else can have taken it
 
 
@@ -82,6 +83,9 @@ def _fork_and_answer(request: dict, store: socket.socket, answers: int) -> None:
             if pids[-1] == 0:
                 os.close(answers)
                 become_rank(rank, store, request["supervisor"])
+        if HOROVOD in request["ranks"][0]["env"] and os.fork() == 0:
+            os.close(answers)
+            _serve_horovod(store, request["supervisor"])
         say(answers, {"run": request["run"], "pids": pids})
     except BaseException as error:  # such as no more processes for this user
         for pid in pids:
@@ -119,11 +123,15 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
             enter(rank["host"])
             store = _store_of_this_host(store)
         os.environ["MASTER_PORT"] = str(store.getsockname()[1] if store else STORE_PORT)
+        if HOROVOD in os.environ:
+            os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = os.environ["MASTER_PORT"]
         _name(f"rank {rank['env']['RANK']} of {rank['env']['WORLD_SIZE']}")
         stack = open(rank["stack"], "w")  # noqa: SIM115 (open as long as the rank lives)
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True, chain=False)
         kept = _serve_store(store, rank)
         code = run_script(rank["argv"], keep=[kept, stack])
+        if code == 0 and "horovod.torch" in sys.modules:
+            sys.modules["horovod.torch"].shutdown()  # or the last ranks find the first ones gone
     except BaseException:
         traceback.print_exc()
     finally:
@@ -194,7 +202,7 @@ def run_script(argv: list[str], keep: list) -> int:
 def _serve_store(store: socket.socket | None, rank: dict):
     """Rank 0 serves the store; all ranks are its clients, as under torchrun's agent."""
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    if rank["env"]["RANK"] != "0":
+    if rank["env"]["RANK"] != "0" or HOROVOD in rank["env"]:
         if store:
             store.close()
         return None
@@ -204,6 +212,22 @@ def _serve_store(store: socket.socket | None, rank: dict):
     return TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=store.detach()
     )
+
+
+def _serve_horovod(store: socket.socket, supervisor: int) -> None:
+    """Serve the table in which ranks find each other, as horovodrun does. Never returns."""
+    _wait_for_adoption(supervisor)
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    class OnThisSocket(RendezvousHTTPServer):
+        def server_bind(self):
+            self.socket.close()
+            self.socket, self.server_address = store, store.getsockname()
+
+        def server_activate(self):
+            """It listens already."""
+
+    OnThisSocket(store.getsockname(), RendezvousHandler, verbose=0).serve_forever()
 
 
 def _wait_for_adoption(supervisor: int) -> None:

@@ -80,8 +80,8 @@ def launch(
     device: "cpu", "cuda", or "auto": GPUs if there is one for each rank, else CPU cores. A script
         of the course is told by --device; to any other, "cpu" hides the GPUs.
     start: "warm" (forked from a process that has torch loaded), "cold" (python for each rank), or
-        "torchrun" (torchrun itself), "horovodrun" (Horovod's launcher, over gloo). None is warm,
-        or horovodrun for a script of the course that needs it.
+        "torchrun" (torchrun itself), "horovodrun" (Horovod's launcher, over gloo; a warm start
+        tells Horovod's ranks the same). None is warm, where that can be.
     hosts: over how many hosts the ranks are spread, as many on each. More than one are made on this
         machine for this run, as network namespaces (simulated_hosts.py); their ranks are CPU ranks.
     link: the rate at which each of these hosts can send, such as "200mbit"; None is unlimited.
@@ -98,10 +98,11 @@ def launch(
     """
     path, known = family.find(script), family.describe(script)
     launcher = "horovodrun" if start == "horovodrun" and not known.of_course else known.launcher
-    start = start or ("horovodrun" if launcher == "horovodrun" else "warm")
+    only_cold = launcher == "horovodrun" and sys.platform != "linux"
+    start = start or ("horovodrun" if only_cold else "warm")
     arguments.check_types(ranks, args, device, options, flags, known)
     arguments.check_start(start, launcher, options)
-    arguments.check_hosts(hosts, link, start, ranks, device)
+    arguments.check_hosts(hosts, link, start, launcher, ranks, device)
     if missing := arguments.missing(known.framework):
         raise refusal(missing)
     with _interrupts_in_one_sentence():
@@ -170,6 +171,8 @@ class _Call:
         told = run_request.rank_requests(
             folder, [str(self.path), *argv], ranks, self.command, self.env
         )
+        if self.launcher == "horovodrun" and self.start == "warm":
+            run_request.connect_by_horovod(told)
         if self.hosts > 1:
             run_request.spread_over_hosts(told, self.hosts, self.link)
         if options.port and (taken := run_request.taken(options.port)):

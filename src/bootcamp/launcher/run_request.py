@@ -92,6 +92,24 @@ def rank_requests(
     ]
 
 
+def connect_by_horovod(ranks: list[dict]) -> None:
+    """Tell each rank what horovodrun would; the fork server adds the port and serves it."""
+    for number, rank in enumerate(ranks):
+        rank["env"] |= {
+            "HOROVOD_RANK": str(number),
+            "HOROVOD_SIZE": str(len(ranks)),
+            "HOROVOD_LOCAL_RANK": str(number),
+            "HOROVOD_LOCAL_SIZE": str(len(ranks)),
+            "HOROVOD_CROSS_RANK": "0",
+            "HOROVOD_CROSS_SIZE": "1",
+            "HOROVOD_HOSTNAME": "localhost",
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": LOOPBACK,
+            forkserver.HOROVOD: "127.0.0.1",
+        }
+
+
 def marks(folder: Path) -> dict[str, str]:
     """Variables by which every process of a run is recognised."""
     return {

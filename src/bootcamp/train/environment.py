@@ -68,11 +68,19 @@ def attempt() -> int:
 
 
 def launcher() -> str:
-    """What started this process: torchrun, horovodrun, mpirun, bootcamp.launch or python."""
+    """What started this process: torchrun, horovodrun, mpirun, bootcamp.launch or python.
+
+    A warm rank has torch's names too, also if it is Horovod that connects it.
+    """
     marks = {
         "TORCHELASTIC_RUN_ID": "torchrun",
-        "HOROVOD_RANK": "horovodrun",
+        "HOROVOD_RANK": "bootcamp.launch" if "RANK" in os.environ else "horovodrun",
         "OMPI_COMM_WORLD_RANK": "mpirun",
         "BOOTCAMP_RUN": "bootcamp.launch",
     }
     return next((name for mark, name in marks.items() if mark in os.environ), "python")
+
+
+def has_a_group_of_its_own() -> bool:
+    """Whether Horovod or MPI connects the ranks: torch's process group knows nothing of that."""
+    return any(name in os.environ for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"))

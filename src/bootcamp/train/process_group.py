@@ -24,7 +24,7 @@ def size(told: int) -> int:
     """
     if group := _joined():
         return group.get_world_size()
-    return told if environment.launcher() in ("horovodrun", "mpirun") else 1
+    return told if environment.has_a_group_of_its_own() else 1
 
 
 def from_all_ranks(mine) -> list:
