@@ -6,7 +6,10 @@ published values or by formula, and returns its Figure. Nothing is drawn here.
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import (
+from bootcamp.drawing.style import origins
+from bootcamp.records.runs import names
+from bootcamp.theory import model_shapes, pipeline_schedules, published, sharding
+from bootcamp_lessons.diagrams import (
     dataparallel,
     horovod,
     hsdp,
@@ -16,9 +19,6 @@ from bootcamp.drawing.canvas import (
     single_device,
     zero_stages,
 )
-from bootcamp.drawing.style import origins
-from bootcamp.records.runs import names
-from bootcamp.theory import model_shapes, pipeline_schedules, published, sharding
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 NAMES = {

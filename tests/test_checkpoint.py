@@ -97,7 +97,7 @@ CHAINS = {
     "model parallel": [
         ("pp", 2, {"schedule": "interleaved"}),
         ("tp", 2, {"sequence_parallel": True}),
-        ("ddp_pp", 4, {}),
+        ("ddp_pp", 4, {"micro_batches": 2}),
         ("fsdp_tp", 4, {}),
         ("megatron", 2, {}),
         ("cpu", 1, {}),

@@ -28,7 +28,7 @@ def test_mixed_precision_stays_near_float32(autocast, bound):
 
 def kept_bytes(keep):
     """What the tiny GPT keeps, by formula: float32, 4 bytes an element."""
-    tokens = 24 * CONTEXT
+    tokens = PROOF["global_batch"] * CONTEXT
     block = {"inputs": tokens * WIDTH, "products": tokens * 10 * WIDTH}[keep]
     head = tokens * (2 * WIDTH + 2 + gpt.VOCABULARY)  # its input, the norm's output, the scores
     return 4 * (LAYERS * block + head)

@@ -24,7 +24,13 @@ NEVER_HIDDEN = re.compile(
 )
 HIDDEN_BY_NAME = {
     # the fork server gives rank 0 the store of the rendezvous, as torchrun's agent does
-    "forkserver.py": {"torch.distributed", "TCPStore", "horovod.runner.http.http_server"},
+    # and tells Horovod's ranks what horovodrun would
+    "forkserver.py": {
+        *("torch.distributed", "TCPStore", "_serve_horovod"),
+        *("horovod.torch", "horovod.runner.http.http_server"),
+    },
+    "run_request.py": {"connect_by_horovod"},
+    "launch.py": {"connect_by_horovod"},
     "family.py": {
         *("horovodrun", "horovod"),
         *(name for place, script in family.PROGRAMS.items() for name in (place, script.name)),
@@ -134,18 +140,21 @@ def test_diff_shows_signs_without_colour():
         compare.script_diff("cpu")
 
 
-@pytest.mark.parametrize("path", sorted((SRC / "bootcamp").rglob("*.py")), ids=lambda p: p.name)
+PACKAGES = SRC / "bootcamp", SRC / "bootcamp_lessons"
+FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
+# they draw and name collectives in labels; the next test sees that they cannot call them
+WORDS = ("bootcamp/drawing", "bootcamp_lessons/diagrams", "bootcamp_lessons/exercises")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 def test_the_package_hides_no_strategy(path):
     """Wrapping, process groups and collectives stand in the scripts, never in the package."""
-    room = path.relative_to(SRC / "bootcamp").parts[0]
-    allowed = HIDDEN_BY_NAME.get(path.name, set()) | (LAUNCHER if room == "launcher" else set())
-    if room == "drawing" or path in WORDS_OF_LESSONS:
-        return  # draws and names them in labels; the next test sees that it cannot call them
+    launcher = LAUNCHER if path.is_relative_to(SRC / "bootcamp" / "launcher") else set()
+    allowed = HIDDEN_BY_NAME.get(path.name, set()) | launcher
+    if any(path.is_relative_to(SRC / words) for words in WORDS):
+        return
     found = {name for name in named(path) if NEVER_HIDDEN.search(name)} - allowed
     assert not {name for name in found if " " not in name}, found
-
-
-WORDS_OF_LESSONS = {*(SRC / "bootcamp_lessons" / "exercises").glob("*.py")}
 
 
 def imports_distributed(path):
@@ -161,7 +170,11 @@ def imports_distributed(path):
 
 IMPORTS_BY_NAME = {
     "process_group.py": {"torch.distributed"},
-    "forkserver.py": {"torch.distributed.TCPStore"},
+    "forkserver.py": {
+        "torch.distributed.TCPStore",
+        "horovod.runner.http.http_server.RendezvousHandler",
+        "horovod.runner.http.http_server.RendezvousHTTPServer",
+    },
     "dtensor_layout.py": {"torch.distributed.tensor.distribute_tensor"},
     "sharded_checkpoint.py": {
         "torch.distributed",
@@ -171,7 +184,7 @@ IMPORTS_BY_NAME = {
 }
 
 
-@pytest.mark.parametrize("path", sorted((SRC / "bootcamp").rglob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 def test_no_file_of_the_package_imports_torch_distributed(path):
     assert set(imports_distributed(path)) == IMPORTS_BY_NAME.get(path.name, set())
 

@@ -97,9 +97,8 @@ def test_fsdp_shards_every_model(model):
 
 @pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
 def test_hsdp(shard, optimizer):
-    lesson_08 = {"steps": 5, "optimizer": optimizer}
-    run = trained("hsdp", 4, shard=shard, **lesson_08)
-    equality.same_training(run, equality.baseline(**lesson_08))
+    run = trained("hsdp", 4, shard=shard, **PROOF, optimizer=optimizer)
+    equality.same_training(run, equality.baseline(**PROOF, optimizer=optimizer))
     assert {rank["parameter_bytes"] for rank in run.ranks} == {4 * NUMBERS // shard}
 
 

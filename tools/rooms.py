@@ -45,7 +45,7 @@ for _room in ("classroom", LESSONS):  # these two may import every lower room
     ROOMS[_room] = Room(tuple(name for name in ROOMS if name != TOP), None)
 # module -> libraries that its functions may load beyond its room's, only when they are called
 LAZILY = {
-    "launcher.forkserver": ("torch",),  # in a process that has become a rank
+    "launcher.forkserver": ("torch", "horovod"),  # in a process that has become a rank
     "launcher.ghosts": ("nvitop",),
     "launcher.live_set": ("ipyparallel",),
     "launcher.progress": ("IPython", "ipywidgets"),

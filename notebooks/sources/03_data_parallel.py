@@ -412,20 +412,19 @@ print(f"Published: DDP has {ratio:.2f} times DataParallel's speed, on two GPUs w
 from bootcamp import check
 
 DEVICE = "cuda" if gpu_count() else "cpu"  # DataParallel takes a GPU wherever there is one
-short = {"steps": 10, "global_batch": 32}
-proofs = check.prove("dp", 1, device=DEVICE, **short)
-proofs += check.prove("dp_by_hand", 1, device="cpu", **short)
-proofs += check.prove(threaded, 1, **short)
+proofs = check.prove("dp", 1, device=DEVICE)
+proofs += check.prove("dp_by_hand", 1, device="cpu") + check.prove(threaded, 1)
 for proof in proofs:
     assert not proof.failed, f"{proof.run.strategy} trained something else"
     print(f"{proof.run.strategy}, {proof.run.config['optimizer']}: the same training")
 
 # %% [markdown]
 # On fewer than two GPUs the proof of `dp` says only that the bare module trains well; the replicas
-# by hand are what was proved. Two replicas cut 32 samples into equal shares. What about three? The
+# by hand are what was proved. Two replicas cut a batch into equal shares. What about three? The
 # next cell tries shares of 11, 11 and 10.
 
 # %%
+short = {"steps": 10, "global_batch": 32}
 three = launch("dp_by_hand", 1, device="cpu", replicas=3, quiet=True, **short)
 proof = check.same_training(three, check.baseline(optimizer="adamw", **short))
 assert not proof.failed, "unequal shares changed the training"

@@ -526,8 +526,11 @@ plots.show(plots.memory(alone, library))
 # %%
 from bootcamp import check
 
-flags = {"steps": 10, "global_batch": BATCH, "device": DEVICE}
-proofs = check.prove("ddp", RANKS, **flags) + check.prove("ddp_by_hand", RANKS, **flags)
+proofs = [
+    proof
+    for script in ("ddp", "ddp_by_hand")
+    for proof in check.prove(script, RANKS, device=DEVICE)
+]
 for proof in proofs:
     assert not proof.failed, f"{proof.run.strategy} trained something else"
 display(proofs[0])
@@ -553,7 +556,7 @@ apart
 
 # %%
 summed = variant("ddp_by_hand", "ddp_summed", {"parameter.grad /= world": ""})
-kept = {"steps": 10, "global_batch": BATCH}
+kept = check.settings(RANKS)
 baselines = {name: check.baseline(optimizer=name, **kept) for name in ("adamw", "sgd")}
 wrong = {
     name: launch(summed, RANKS, device=DEVICE, optimizer=name, quiet=True, **kept)
@@ -608,7 +611,7 @@ script_diff(accumulate, parent="ddp")
 # %%
 line = "synchronise = nullcontext() if last else model.no_sync()"
 each_time = variant(accumulate, "ddp_accumulate_each", {line: "synchronise = nullcontext()"})
-two = {"ranks": 2, "device": "cpu", "steps": 10, "global_batch": 32, "micro_batches": 4}
+two = {"ranks": 2, "device": "cpu", "steps": 6, "global_batch": 32, "micro_batches": 4}
 accumulated = [launch(script, quiet=True, **two) for script in (accumulate, each_time)]
 plots.show(plots.sent_bytes(*accumulated))
 
@@ -619,7 +622,7 @@ plots.show(plots.sent_bytes(*accumulated))
 
 # %%
 for run in accumulated:
-    print(check.same_training(run, check.baseline(steps=10, global_batch=32)), "\n")
+    print(check.same_training(run, check.baseline(steps=6, global_batch=32)), "\n")
 once, often = (run.ranks[0]["sent_bytes_per_step"] for run in accumulated)
 if once:
     assert abs(often / once - 4) < 0.2, "no_sync did not save the all-reduces that it should"

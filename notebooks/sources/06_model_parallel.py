@@ -523,7 +523,7 @@ Table([row], "Data parallel ranks of two devices each, bytes")
 from bootcamp import check
 
 for script, ranks in (("mp", 1), ("ddp_mp", 2)):
-    for proof in check.prove(script, ranks, steps=12, global_batch=BATCH):
+    for proof in check.prove(script, ranks):
         assert not proof.failed, f"{script} trains something else than the baseline"
     print(proof, end="\n\n")
 

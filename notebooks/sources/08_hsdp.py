@@ -443,7 +443,7 @@ print(f"Sources: {was['source']}; {links[0]['source']}")
 from bootcamp import check
 
 for shard in (1, 2, 4):
-    proofs = check.prove("hsdp", 4, shard=shard, steps=5)
+    proofs = check.prove("hsdp", 4, shard=shard)
     assert not any(proof.failed for proof in proofs), f"--shard {shard} trains something else"
     share = (
         proofs[0].run.ranks[0]["parameter_bytes"] / proofs[0].baseline.ranks[0]["parameter_bytes"]

@@ -76,7 +76,7 @@ class ScriptTask(Task):
         variants.remember(path, self.solution)
         if self.rehearse:
             _rehearse(path)
-        proofs = equality.prove(path, self.ranks, steps=5, options=PATIENCE)
+        proofs = equality.prove(path, self.ranks, options=PATIENCE)
         self.look_further(path, proofs)
         return (
             "the same training as the baseline with both optimizers. "

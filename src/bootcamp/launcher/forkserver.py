@@ -29,6 +29,14 @@ import traceback
 import types
 
 PRELOADED = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo")
+# what the scripts that need a framework import of it; loaded before the first of them starts
+FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "horovod": "horovod.torch",
+    "lightning": "lightning",
+    "megatron": "megatron.core.tensor_parallel",
+}
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 CLONE_NEWUTS = 0x04000000  # <sched.h>
 HOROVOD = "HOROVOD_GLOO_RENDEZVOUS_ADDR"  # in the environment of a rank that Horovod connects
@@ -47,10 +55,50 @@ def main() -> None:
     say(answers, {"ready": True, "gpus": gpus})
     for line in sys.stdin:
         request = json.loads(line)
+        if not gpus:  # some frameworks look for GPUs as they are imported
+            preload(request.get("framework"))
         try:
             fork_ranks(request, answers)
         except Exception:
             say(answers, {"run": request["run"], "error": traceback.format_exc()})
+
+
+_tried = {None}
+
+
+def preload(framework: str | None) -> None:
+    """Load a framework for the ranks of this run and all later ones, if forking stays safe then.
+
+    A fork tries that first. Where the framework starts a thread or can't be imported, the ranks
+    import it themselves.
+    """
+    if framework in _tried:
+        return
+    _tried.add(framework)
+
+    def load() -> int:
+        with _nothing_printed():
+            __import__(FRAMEWORKS[framework])
+        return threads()
+
+    if _in_a_fork(load) == 1:
+        load()
+
+
+@contextlib.contextmanager
+def _nothing_printed():
+    """Let what a library prints as it is imported go nowhere, warnings of its C code too."""
+    kept = {end: os.dup(end) for end in (1, 2)}
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for end in kept:
+        os.dup2(nowhere, end)
+    try:
+        yield
+    finally:
+        for end, own in kept.items():
+            os.dup2(own, end)
+            os.close(own)
+        os.close(nowhere)
 
 
 def say(answers: int, message: dict) -> None:

@@ -181,6 +181,7 @@ class _Call:
             "run": str(folder),
             "ranks": told,
             "records": self.script.of_course,
+            "framework": self.script.framework,
             "port": options.port,
             "hosts": {"count": self.hosts, "link": self.link} if self.hosts > 1 else None,
             **self._patience(),
