@@ -255,8 +255,19 @@ def test_children_of_a_rank_end_with_it():
 
 def test_the_fork_server_has_one_thread_and_nothing_of_ours():
     launch.launch("cpu", **QUICK)
+    for script in family.SCRIPTS.values():  # a framework is loaded before its first ranks start
+        if script.framework and launch.available(script.framework):
+            launch.launch(script.name, 2, steps=1, global_batch=2, device="cpu", quiet=True)
     (server,) = faults._fork_servers(launch.connect().process.pid)
     assert len(os.listdir(f"/proc/{server}/task")) == 1
+
+
+@pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
+def test_ranks_find_their_framework_loaded():
+    ask = "import sys\nprint('loaded' if 'deepspeed' in sys.modules else 'not loaded')\n"
+    script = variant("zero", "asks_for_deepspeed", {"import os": f"import os\n{ask}"})
+    said = launch.launch(script, 2, device="cpu", **QUICK).output(1)
+    assert said.startswith("not loaded" if launch.gpu_count() else "loaded")
 
 
 @pytest.mark.parametrize("start", ["warm", "cold", "torchrun"])

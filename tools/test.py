@@ -137,6 +137,7 @@ def main() -> int:
         cache = Path(own) / "runs"
         cache.mkdir()
         os.environ["BOOTCAMP_TEST_RUNS"] = str(cache)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of ranks import the same
         return run_all(commands, cache)
 
 

@@ -19,6 +19,7 @@ above that adopts orphans. Linux only: elsewhere the supervisor starts `become_r
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -32,7 +33,7 @@ PRELOADED = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch.
 # what the scripts that need a framework import of it; loaded before the first of them starts
 FRAMEWORKS = {
     "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
+    "deepspeed": "deepspeed.runtime.zero.muon.muon_optimizer",  # what initialize() imports last
     "horovod": "horovod.torch",
     "lightning": "lightning",
     "megatron": "megatron.core.tensor_parallel",
@@ -49,6 +50,7 @@ def main() -> None:
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     for library in PRELOADED:
         __import__(library)
+    gc.freeze()  # else a rank's collections walk over all that, and copy its pages
     answers = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not end up among the answers
     gpus = _in_a_fork(lambda: __import__("torch").cuda.device_count())
@@ -83,6 +85,7 @@ def preload(framework: str | None) -> None:
 
     if _in_a_fork(load) == 1:
         load()
+        gc.freeze()
 
 
 @contextlib.contextmanager
