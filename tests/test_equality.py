@@ -138,7 +138,7 @@ def test_frameworks_train_what_the_baseline_trains(script, model, optimizer, ran
         assert run.config["command"].startswith(command)
 
 
-RESNET = {"model": "resnet50", "dtype": "float64", "steps": 8, "global_batch": 16}
+RESNET = {"model": "resnet50", "dtype": "float64", "steps": 4, "global_batch": 16}
 
 
 @pytest.mark.parametrize(("optimizer", "ranks"), [("adamw", 4), ("sgd", 2)])
