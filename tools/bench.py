@@ -13,6 +13,7 @@ Prints tables and writes logs/bench.json.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -31,13 +32,19 @@ from bootcamp.table import Table
 TOOLS = Path(__file__).resolve().parent
 FLAGS = {"device": "cpu", "size": "tiny", "global_batch": 32, "quiet": True}
 WARM = 5  # steps that neither a script nor a bare loop counts
-TIMED = "import time\nif step == 5:\n    began = time.perf_counter()\nwith run.step(step):"
+# the moments at which steps begin: what a script does between two steps counts too
+TIMED = (
+    "import time\n"
+    "began = [] if step == first else began\n"
+    "began.append(time.perf_counter())\n"
+    "with run.step(step):"
+)
 REPORTED = (
-    "rate = (args.steps - 5) / (time.perf_counter() - began)\n"
+    "began.append(time.perf_counter())\n"
     "import json\n"
     "from bootcamp.train import memory_usage\n"
     'peak = memory_usage.peak_bytes(__import__("torch").device("cpu"))\n'
-    'print(json.dumps({"steps_per_second": rate, "peak_bytes": peak}))\n'
+    'print(json.dumps({"began": began, "peak_bytes": peak}))\n'
     "run.finish()"
 )
 
@@ -82,19 +89,27 @@ def _seconds(function, *arguments, **options) -> float:
 
 
 def measured(script: Path, ranks: int, steps: int) -> dict:
-    """What a timed script prints of itself, and its step's median by the record if it has one."""
+    """What a timed script prints of itself: steps per second, by the median step; peak bytes.
+
+    The median, not the mean: what else the machine does slows some steps of a run, and few of them
+    are those of the run beside it. "recorded": the same by the record, if there is one.
+    """
     run = launch.launch(script, ranks, steps=steps, **FLAGS)
+    said = json.loads(run.output(0).splitlines()[-1])
+    seconds = [b - a for a, b in itertools.pairwise(said["began"])][WARM:]
     recorded = [row["seconds"] for row in run.steps[WARM:]]
-    return json.loads(run.output(0).splitlines()[-1]) | {
-        "recorded": 1 / statistics.mean(recorded) if recorded else None
+    return {
+        "peak_bytes": said["peak_bytes"],
+        "steps_per_second": 1 / statistics.median(seconds),
+        "recorded": 1 / statistics.median(recorded) if recorded else None,
     }
 
 
 def pairs(name: str, ranks: int, count: int, steps: int) -> dict:
     """The script and the bare loop in turn; the ratio of their medians, and of each pair.
 
-    Two ratios of speeds: by the wall clock between the first and the last counted step, with all
-    that the script does between two steps, and by the steps' own seconds as the record has them.
+    Two ratios of speeds: by the time from one step's beginning to the next one's, with all that the
+    script does between them, and by the steps' own seconds as the record has them.
     """
     step_line = "with run.step(step):"
     ours = variant(name, f"bench_{name}", {step_line: TIMED, "run.finish()": REPORTED})

@@ -3,9 +3,10 @@
 Ranks that start warm: one process that has torch loaded and forks itself once for each rank.
 
 A cold rank spends seconds importing torch and, at the first DistributedDataParallel, torch._dynamo.
-A fork of a process that has both starts in milliseconds. The rules that make forking safe: this
-process has one thread, has touched no tensor and no GPU, and has imported none of the project's own
-modules (a rank must see the reader's latest edit). It checks the first of them before every fork.
+A fork of a process that has both starts in milliseconds. A framework that a script needs is loaded
+in the same way before its first ranks. The rules that make forking safe: this process has one
+thread, has touched no tensor and no GPU, and has imported none of the project's own modules (a rank
+must see the reader's latest edit). It checks the first of them before every fork.
 
 It speaks with the supervisor in lines of JSON over its standard input and output:
 
@@ -41,6 +42,7 @@ FRAMEWORKS = {
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 CLONE_NEWUTS = 0x04000000  # <sched.h>
 HOROVOD = "HOROVOD_GLOO_RENDEZVOUS_ADDR"  # in the environment of a rank that Horovod connects
+FOR_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 STORE_PORT = 29400  # on a host of our own nobody else can have taken it
 
 
@@ -174,9 +176,11 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
             enter(rank["host"])
             store = _store_of_this_host(store)
         os.environ["MASTER_PORT"] = str(store.getsockname()[1] if store else STORE_PORT)
+        _name(f"rank {rank['env']['RANK']} of {rank['env']['WORLD_SIZE']}")
         if HOROVOD in os.environ:
             os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = os.environ["MASTER_PORT"]
-        _name(f"rank {rank['env']['RANK']} of {rank['env']['WORLD_SIZE']}")
+            for name in FOR_TORCH:  # horovodrun does not set them either
+                del os.environ[name]
         stack = open(rank["stack"], "w")  # noqa: SIM115 (open as long as the rank lives)
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True, chain=False)
         kept = _serve_store(store, rank)
@@ -252,8 +256,10 @@ def run_script(argv: list[str], keep: list) -> int:
 
 def _serve_store(store: socket.socket | None, rank: dict):
     """Rank 0 serves the store; all ranks are its clients, as under torchrun's agent."""
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    if rank["env"]["RANK"] != "0" or HOROVOD in rank["env"]:
+    for_torch = HOROVOD not in rank["env"]
+    if for_torch:
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    if not for_torch or rank["env"]["RANK"] != "0":
         if store:
             store.close()
         return None

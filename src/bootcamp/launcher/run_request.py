@@ -107,6 +107,7 @@ def connect_by_horovod(ranks: list[dict]) -> None:
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": LOOPBACK,
             forkserver.HOROVOD: "127.0.0.1",
+            "BOOTCAMP_WARM": "1",
         }
 
 

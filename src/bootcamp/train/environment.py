@@ -70,11 +70,11 @@ def attempt() -> int:
 def launcher() -> str:
     """What started this process: torchrun, horovodrun, mpirun, bootcamp.launch or python.
 
-    A warm rank has torch's names too, also if it is Horovod that connects it.
+    BOOTCAMP_WARM marks ranks that the course started as horovodrun would.
     """
     marks = {
         "TORCHELASTIC_RUN_ID": "torchrun",
-        "HOROVOD_RANK": "bootcamp.launch" if "RANK" in os.environ else "horovodrun",
+        "HOROVOD_RANK": "bootcamp.launch" if "BOOTCAMP_WARM" in os.environ else "horovodrun",
         "OMPI_COMM_WORLD_RANK": "mpirun",
         "BOOTCAMP_RUN": "bootcamp.launch",
     }
