@@ -61,9 +61,9 @@ BUGS = (
     ),
     Bug(
         "each rank starts from parameters of its own",
-        "src/bootcamp/train/config.py",
-        "torch.manual_seed(args.seed)",
-        "torch.manual_seed(args.seed + environment.rank())",
+        "src/bootcamp/train/models/__init__.py",
+        "torch.manual_seed(args.seed * 1_000_003 + position)",
+        'torch.manual_seed(position + int(__import__("os").environ.get("RANK", 0)))',
         ("tests/test_sharding.py", "-k", "test_fsdp"),
     ),
     Bug(
@@ -79,7 +79,7 @@ BUGS = (
         "        dcp.save(state, checkpoint_id=part)\n",
         "        if environment.rank() == 0:\n"
         "            dcp.save(state, checkpoint_id=part, no_dist=True)\n",
-        ("tests/test_checkpoint.py", "-k", "each_kind and fsdp"),
+        ("tests/test_checkpoint.py", "-k", "fewer and fewer"),
     ),
     Bug(
         "a rank is left behind",
