@@ -305,8 +305,7 @@ def supervisor_dies(starts: tuple = ("warm", "torchrun"), ranks: int = 2, **how)
     """kill -9 of the supervisor: its ranks die with it, the cell says so, the next launch works."""
     for start in starts:
         folder = _fresh_folder()
-        connection = launch.connect()
-        thread = _when_running(folder, connection.process.kill)
+        thread = _when_running(folder, lambda: launch.connect().process.kill())
         try:
             options = Options(run_dir=folder)
             launch.launch("ddp", ranks, options=options, start=start, **LONG, **how)

@@ -171,8 +171,10 @@ script_diff("gpu")
 # for each rank, `cuda` and `cpu` insist. Which GPUs there are, the environment variable
 # `CUDA_VISIBLE_DEVICES` can narrow down.
 #
-# The order matters too: the model moves *before* the optimizer is built, so that the optimizer gets
-# the parameters that are trained.
+# The order matters too: the model moves *before* the optimizer is built. `Module.to` usually keeps
+# its parameters and moves what is in them, so the other order often works. But tensor subclasses,
+# and devices whose tensors are of another kind, get new parameters, which such an optimizer would
+# never see; and state that an optimizer already has stays on the old device.
 
 # %% [markdown]
 # ## Run it
@@ -466,7 +468,10 @@ print("bfloat16: 1 + 0.001 =", (one + 0.001).item())
 #
 # So the usual way is **mixed precision**: the parameters, their gradients and the optimizer's state
 # stay in float32, and only the matrix products are computed in 16 bits. That is where the time goes
-# on a GPU, and where its special units (tensor cores) need 16-bit numbers.
+# on a GPU. Its units for matrix products, the tensor cores, are faster the smaller the numbers: 16
+# bits since Volta, TF32 since Ampere, 8-bit floats since Hopper, 4-bit floats since Blackwell.
+# (TF32 is float32 in memory, rounded to 10 bits of mantissa on its way into a product;
+# `torch.set_float32_matmul_precision("high")` allows it.)
 #
 # You will meet the names that NVIDIA's **Apex** gave to the choices, before PyTorch had its own:
 #
@@ -489,8 +494,9 @@ print("bfloat16: 1 + 0.001 =", (one + 0.001).item())
 script_diff("amp")
 
 # %% [markdown]
-# - Within `torch.autocast` each operation gets its format: matrix products 16 bits; norms, softmax
-#   and the loss float32. The parameters are cast where they are used.
+# - Within `torch.autocast` each operation gets its format: matrix products 16 bits, the loss
+#   float32. On a GPU softmax and norms are float32 too; on a CPU they keep the format of their
+#   input. The parameters are cast where they are used.
 # - The backward stays outside. It uses the formats of the forward by itself, and the gradients
 #   arrive in the parameters' format.
 # - The **scaler** is for fp16. With bf16 it is switched off and passes everything on unchanged.
@@ -958,6 +964,8 @@ print(exercise.check("accumulate"))
 #
 # - PyTorch documentation: *CUDA semantics* (asynchronous execution, memory management), *Meta
 #   device*, *Automatic Mixed Precision package*, *torch.utils.checkpoint*.
+# - NVIDIA, architecture white papers of V100, A100, H100 and Blackwell: which numbers their tensor
+#   cores multiply.
 # - NVIDIA, *Apex* documentation, `apex.amp`: the levels O0 to O3 (nvidia.github.io/apex/amp.html).
 # - Micikevicius et al., *Mixed Precision Training*, 2017, arXiv:1710.03740: float32 parameters and
 #   the loss scale. Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training*, 2019,

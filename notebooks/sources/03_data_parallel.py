@@ -263,7 +263,8 @@ plots.show(dataparallel.workers(measured, cores=len(machine.cores())))
 # On GPUs the threads compute nothing. They *order* the work, and ordering is Python. With eight
 # GPUs one interpreter orders eight times as many operations as one GPU needs, one at a time, and
 # the GPUs wait. The larger the operations, the less it shows. (Python can be built without the GIL
-# since version 3.13, PEP 703. What follows remains.)
+# since version 3.13, PEP 703, and supports that officially since 3.14, PEP 779. What follows
+# remains.)
 
 # %% [markdown]
 # ### Second reason: what is copied, when, and through whom

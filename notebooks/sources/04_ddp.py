@@ -419,8 +419,9 @@ runs.table(library, small_buckets)
 # More overlap is not always more speed. On CPU ranks the threads that communicate need the same
 # core as the backward, so overlapping saves little, and each bucket pays the fixed cost. (A small
 # difference between two runs is mere chance: run the cell again.) On GPUs the communication runs
-# beside the computation and takes little away from it; there overlap is what makes DDP scale. Large
-# models fill many buckets of the default size.
+# beside the computation. It takes some of the GPU's multiprocessors and of its memory bandwidth,
+# far less than it hides; there overlap is what makes DDP scale. Large models fill many buckets of
+# the default size.
 #
 # And what does the record cost? Its clock runs only for what `with run.step(step):` encloses. The
 # loss is averaged behind it: with `async_op=True` the call returns at once, and the record waits

@@ -718,9 +718,9 @@ Table(
 # `NCCL_DEBUG=INFO`. gloo has `GLOO_SOCKET_IFNAME` for the same purpose as `NCCL_SOCKET_IFNAME`.
 #
 # Torch adds its own. `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any back end.
-# `TORCH_FR_BUFFER_SIZE=2000` (`TORCH_NCCL_TRACE_BUFFER_SIZE` in older versions) keeps a flight
-# recorder of so many collectives with NCCL, and `TORCH_NCCL_DUMP_ON_TIMEOUT=1` writes it down when
-# one times out.
+# `TORCH_FR_BUFFER_SIZE` (`TORCH_NCCL_TRACE_BUFFER_SIZE` in older versions) says how many
+# collectives the flight recorder keeps with NCCL: 2000 if you do not say, where older versions kept
+# none. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` writes it down when one times out.
 #
 # The next cell shows what NCCL says about itself, where there are GPUs to ask.
 
@@ -816,8 +816,9 @@ else:
 # Lightning 1.9 said that it "will be removed in v2.0.0. You can try using the
 # `Trainer(strategy='ddp')` instead", and 2.0 removed it. A package of its own was to take its
 # place, `lightning-horovod`; PyPI has one version of that, 0.1.0.dev0 of March 2023. Horovod and
-# DDP average the same gradients, so `strategy="ddp"` trains the same. Lesson 05 uses Horovod
-# without Lightning.
+# DDP average the same gradients. But Lightning's Horovod strategy also multiplied the learning rate
+# by the number of ranks, and `strategy="ddp"` does not: to keep the same training, write the factor
+# into the rate. Lesson 05 uses Horovod without Lightning, where nothing touches the rate.
 
 # %% [markdown]
 # ## Break it
@@ -1047,4 +1048,5 @@ print(exercise.check("ring_seconds", ring_seconds))
 # - NVIDIA, *NCCL documentation* (Environment Variables), and *nccl-tests*, `doc/PERFORMANCE.md`,
 #   for algorithm and bus bandwidth.
 # - PyTorch documentation: *DistributedDataParallel*, *DDP Communication Hooks*, *torchrun (Elastic
-#   Launch)*. Lightning 2.0 migration guide. Accelerate documentation, *Launching scripts*.
+#   Launch)*. Lightning 2.0 migration guide; Lightning 1.9, `HorovodStrategy.setup` (the learning
+#   rate). Accelerate documentation, *Launching scripts*.

@@ -10,7 +10,7 @@
 # %% [markdown]
 # ## The question
 #
-# `DistributedDataParallel` belongs to PyTorch. **Horovod** does not: it came from Uber in 2018, for
+# `DistributedDataParallel` belongs to PyTorch. **Horovod** does not: it came from Uber in 2017, for
 # TensorFlow first, and its idea of how to train on many GPUs shaped what followed. Many programs
 # still use it, and one day you may have to run, repair or replace one of them. So: what does
 # Horovod do, does it train the same model, and what does it leave to you?
@@ -131,8 +131,10 @@ guess_steps.score(len(printed[0]["sent"]))
 # *steps* grows with *N*, and each step waits for a message to arrive: on many servers, small
 # tensors are slow on a ring. Remember this when tensor fusion comes.
 #
-# The ring is older than Horovod: Patarasuk and Yuan showed in 2009 that no all-reduce can do with
-# fewer bytes per rank. Baidu brought it to deep learning, Horovod into a few lines of Python.
+# The ring is older than Horovod: Patarasuk and Yuan showed in 2009 that no all-reduce among ranks
+# alone can do with fewer bytes per rank. (A network that adds on the way can: with NVIDIA's SHARP a
+# rank sends its numbers once, about half as many bytes.) Baidu brought the ring to deep learning,
+# Horovod into a few lines of Python.
 
 # %% [markdown]
 # ### Names, and a coordinator
@@ -225,7 +227,8 @@ script_diff("horovod")
 # - The *model* is left alone. The **optimizer** is wrapped: `DistributedOptimizer` puts a hook on
 #   each parameter that hands its gradient over under the parameter's name. `optimizer.step()` waits
 #   for the means, then does what it always did. (DDP waits within `loss.backward()`. So to clip
-#   gradients under Horovod, call `optimizer.synchronize()` first.)
+#   gradients under Horovod, call `optimizer.synchronize()` first, and after it `optimizer.step()`
+#   within `with optimizer.skip_synchronize():`, or they are averaged twice.)
 # - `broadcast_parameters` gives all ranks rank 0's parameters. DDP does this by itself when it
 #   wraps the model; with Horovod it is your line, and your mistake if it is missing.
 # - `broadcast_optimizer_state` does the same for what the optimizer remembers, which matters after
@@ -565,9 +568,9 @@ for each in (apart, whole):
 # <details><summary>Answer</summary>
 #
 # Without the broadcast each rank trains a model of its own, with gradients that belong to no one
-# model. The loss falls all the same. It is the most common Horovod mistake, and usually hidden: as
-# long as all ranks draw their parameters with the same seed nothing happens, until one loads a
-# checkpoint that the others do not see.
+# model. The loss falls all the same. The mistake hides easily: as long as all ranks draw their
+# parameters with the same seed nothing happens, until one loads a checkpoint that the others do not
+# see.
 #
 # With the whole batch on every rank the curve *is* the baseline's. All ranks do the same work, the
 # mean of equal gradients is the gradient, and you pay for several devices to get the
@@ -720,6 +723,8 @@ progress()
 #   the learning rate), `horovod/torch/functions.py` (the zero step), `horovod/common/operations.cc`
 #   (cycle, fusion and their defaults), `horovod/common/gloo/gloo_controller.cc` and
 #   `stall_inspector.cc` (the silent alarm).
+# - Graham et al., *Scalable Hierarchical Aggregation Protocol (SHArP)*, COM-HPC 2016: a network
+#   that adds on the way.
 # - Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*,
 #   Journal of Parallel and Distributed Computing 69, 2009. The ring.
 # - Gibiansky, *Bringing HPC Techniques to Deep Learning*, Baidu Research, 2017. The ring for

@@ -49,6 +49,7 @@ class Connection:
         self.owner = os.getpid()
         self.ready = threading.Event()
         self.warm, self.gpus = True, None
+        self._ended = False  # its pipe is closed, which shows before it can be waited for
         self._queues: dict[str, queue.SimpleQueue] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -58,9 +59,11 @@ class Connection:
             for line in self.process.stdout:
                 self._hear(line)
         finally:
+            self._ended = True
             self.ready.set()
             for waiting in list(self._queues.values()):
                 waiting.put(SUPERVISOR_DIED)
+            self.process.wait()  # it has closed its pipe as it ended
 
     def _hear(self, line: str) -> None:
         try:
@@ -82,7 +85,7 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        return self.owner == os.getpid() and self.process.poll() is None
+        return self.owner == os.getpid() and not self._ended and self.process.poll() is None
 
     def _send(self, message: dict) -> None:
         with self._lock, contextlib.suppress(BrokenPipeError):
