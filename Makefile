@@ -9,9 +9,9 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
-export LESSON RECORDS TORCH_INDEX
+export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
 
-.PHONY: help lab check test horovod drills bugs bench course notebooks rooms readme slides kit \
+.PHONY: help lab check test horovod drills bugs bench claims course notebooks rooms readme slides kit \
   preflight reset catch-up clean
 
 help:  ## this list
@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PY) tools/install.py
 	@touch $@
 
-lab: $(READY)  ## the course in JupyterLab, at its first notebook
+lab: $(READY)  ## the course in JupyterLab; PREDICT_FIRST=1: no run while a prediction is open
 	$(PY) tools/lab.py $(LAB_ARGS)
 
 check: $(READY)  ## in under a minute: lint, derived files, the tests that start no ranks
@@ -52,6 +52,9 @@ bugs: $(READY)  ## plants a dozen bugs, one after another, and says which test f
 
 bench: $(READY)  ## speed and memory as ratios within one run
 	$(PY) tools/bench.py
+
+claims: $(READY)  ## every claim of the lessons, tested on this machine: a table of verdicts
+	$(PY) tools/claims.py $(ARGS)
 
 course: $(READY)  ## all notebooks in order, with figures and a report of this machine under logs/
 	$(PY) tools/course.py $(ARGS)

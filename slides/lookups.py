@@ -205,6 +205,8 @@ def course_map() -> str:
     """The lessons of the course: those that are here with minutes, planned ones by name."""
     cells = []
     for each in lessons.everything().values():
+        if each.appendix:
+            continue
         words = f"<b>{each.number}</b> {html.escape(each.title)}"
         minutes = f"<i>{each.minutes} min</i>" if each.file else ""
         cells.append(f'<div class="{"here" if each.file else "later"}">{words}{minutes}</div>')

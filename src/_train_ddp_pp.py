@@ -56,7 +56,7 @@ for step in range(first, args.steps):
             schedule.step(*given, target=targets, losses=losses, return_outputs=False)
         else:
             schedule.step(*given)
-        for parameter in model.parameters():  # whole only now, after the last micro-batch
+        for parameter in model.parameters():  # complete only after the last micro-batch
             dist.all_reduce(parameter.grad, group=copies.get_group())
             parameter.grad /= copies.size()
         optimizer.step()

@@ -14,7 +14,7 @@ from bootcamp.train import checkpoint, config, data, models, optimizers, record
 class SyncBatchNorm(torch.nn.BatchNorm2d):
     """(batch, channels, height, width): the mean and variance of each channel over all ranks.
 
-    torch.nn.SyncBatchNorm does the same in its own kernels, on GPUs only.
+    torch.nn.SyncBatchNorm does the same in GPU kernels of its own, and runs on GPUs only.
     """
 
     def forward(self, x):

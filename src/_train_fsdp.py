@@ -21,9 +21,10 @@ mesh = init_device_mesh(device.type, (world,))
 
 # 2. Model
 model = models.build(args).to(device)
-for block in model[1:-1]:
-    fully_shard(block, mesh=mesh, reshard_after_forward=not args.keep_gathered)
-fully_shard(model, mesh=mesh, reshard_after_forward=not args.keep_gathered)
+for part in model[:-1]:  # the embedding and each block
+    fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
+fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)  # needed again at once
+fully_shard(model, mesh=mesh)  # the root
 
 # 3. Data
 batches = data.Batches(args, rank, world)

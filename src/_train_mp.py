@@ -1,6 +1,6 @@
 """python src/_train_mp.py --steps 20 --global-batch 32
 
-Model parallelism by layers: one process, half of the stages on one device, half on another.
+Model parallelism by layers: one process, half of the layers on one device, half on another.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """torchrun --standalone --nproc-per-node 4 src/_train_zero.py --stage 3
 
-ZeRO with DeepSpeed: what DDP keeps whole on every rank is sharded, more with each stage. Stage 1
+ZeRO with DeepSpeed: what DDP keeps on every rank is sharded, more with each ZeRO stage. Stage 1
 shards the optimizer's state, stage 2 the gradients too, stage 3 the parameters too.
 """
 

@@ -13,6 +13,8 @@ from pathlib import Path
 _SCRATCH = Path(tempfile.mkdtemp(prefix="bootcamp-test-"))
 os.environ["BOOTCAMP_LOGS"] = str(_SCRATCH / "logs")
 os.environ["BOOTCAMP_WORK"] = str(_SCRATCH / "work")
+os.environ["BOOTCAMP_STRICT_FIGURES"] = "1"  # a figure that can't be read fails its cell or test
+os.environ["BOOTCAMP_CLAIM_SECONDS"] = "0"  # one pair: that a claim runs, not what holds here
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers with two threads each would wait for each other
 if _worker := os.environ.get("PYTEST_XDIST_WORKER"):  # ranks of two workers on different cores
     os.environ["BOOTCAMP_FIRST_CORE"] = _worker.removeprefix("gw")

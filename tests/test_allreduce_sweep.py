@@ -224,11 +224,12 @@ def draw(make):
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("cost", [straight, bent])
 def test_the_figure_can_be_read(draw, cost, backend):
-    from test_plots import clashes, foot, texts
+    from test_plots import foot
+
+    from bootcamp.drawing import legible
 
     figure = draw(cost, ranks=4, backend=backend)
-    assert clashes(figure) == []
-    assert min(text.get_fontsize() for text in texts(figure)) >= 11
+    assert legible.faults(figure, 11) == []
     for words in ("50 µs (alpha)", "median", "nccl-tests", "measured here"):
         assert words in foot(figure)
     assert ("4 GPU ranks" if backend == "nccl" else "more ranks than cores") in foot(figure)

@@ -15,121 +15,176 @@ from bootcamp_lessons.exercises import bring
 FOLDER = bring.FOLDER
 
 
-def test_the_script_as_it_came_knows_nothing_of_the_course():
+def test_the_script_as_it_came_knows_nothing_of_the_course(tmp_path):
     text = (FOLDER / "as_it_came.py").read_text()
     assert "bootcamp" not in text
-    said = run_command(["python", str(FOLDER / "as_it_came.py"), "--epochs", "1"])
-    assert said.startswith("epoch 0: loss ")
+    command = ["python", str(FOLDER / "as_it_came.py"), "--best", str(tmp_path / "best.pt")]
+    assert "epoch 1: validation loss " in run_command(command)
+    assert "1.running_mean" in torch.load(tmp_path / "best.pt")
+
+
+PROOF = bring.PROOF
 
 
 @pytest.mark.parametrize("script", ["with_ddp", "with_fsdp"])
 def test_the_ports_train_the_same_on_four_ranks(script):
-    run = launch(FOLDER / f"{script}.py", 4, dropout=0.0, quiet=True)
+    run = launch(FOLDER / f"{script}.py", 4, **PROOF)
     proof = equality.same_training(run, bring.one_process())
     assert run.config["dropout"] == 0.0
-    assert run.config["global_batch"] == 64
-    assert len(proof.rows) == 7
+    assert run.config["global_batch"] == 16
+    assert len(proof.rows) == 11
+    best, expected = (torch.load(each.folder / "best.pt") for each in (run, bring.one_process()))
+    assert best.keys() == expected.keys()
+    assert all(torch.allclose(best[name], expected[name], atol=1e-5) for name in best)
 
 
 def test_dropout_draws_other_numbers_on_every_rank():
-    runs = [launch(FOLDER / f, n, quiet=True) for f, n in (("with_ddp.py", 2), ("recorded.py", 1))]
+    ways = (("with_ddp.py", 2), ("recorded.py", 1))
+    runs = [launch(FOLDER / script, ranks, freeze=True, quiet=True) for script, ranks in ways]
     failed = [row["compared"] for row in equality.compare(*runs).failed]
     assert any("loss" in what for what in failed)
     with pytest.raises(ValueError, match=r"dropout is 0.1 here and 0.0"):
         equality.compare(runs[0], bring.one_process())
 
 
-USUAL = FOLDER / "usual_kind.py"
-FREEZE = """        if isinstance(module, nn.BatchNorm2d):
-            module.eval()
+def test_batchnorm_that_is_not_frozen_is_named():
+    """Though the script ends in eval mode, after a validation."""
+    flags = PROOF | {"freeze": False}
+    runs = [launch(FOLDER / f, n, **flags) for f, n in (("with_ddp.py", 2), ("recorded.py", 1))]
+    failed = equality.compare(*runs).failed
+    assert any("The model has 2 BatchNorm layers" in row["hint"] for row in failed)
+
+
+WRAP = "wrapped = DistributedDataParallel(model)"
+CLIP = "            nn.utils.clip_grad_norm_(model.parameters(), 0.5)\n"
+BY_HAND = """            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= world
 """
-
-
-def usual(ranks, tmp_path, changes=None, **how):
-    """Launch the script of the usual kind, or a variant of it."""
-    text = USUAL.read_text()
-    for old, new in (changes or {}).items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path = tmp_path / "usual_kind.py"
-    path.write_text(text)
-    return launch(path, ranks, quiet=True, device="cpu", **how)
-
-
-def test_batchnorm_frozen_in_each_epoch_trains_the_same_on_ranks(tmp_path):
-    """And the model that rank 0 saved is one for a process without ranks."""
-    alone, together = usual(1, tmp_path), usual(2, tmp_path)
-    assert not equality.same_training(together, alone).failed
-    for run in (alone, together):
-        best = torch.load(run.folder / "best.pt")
-        assert "1.running_mean" in best
-        assert not [name for name in best if name.startswith("module.")]
-    unfrozen = usual(2, tmp_path, {FREEZE: "        pass\n"})
-    assert equality.compare(unfrozen, alone).failed, "the freeze is what makes them equal"
-
-
-def test_a_validation_through_the_wrapper_on_rank_0_ends_the_run(tmp_path):
-    """What the script avoids, and what the index of errors says to it."""
-    wrapped = {"model(valid[0])": "ranks(valid[0])"}
-    run = usual(2, tmp_path, wrapped, raises=False, options=Options(hang_seconds=5))
-    assert run.status == "failed"
-    told = errors.find(f"{run.summary['error']['message']}\n{run.summary['error']['traceback']}")
-    assert told.name == "peer_is_gone"
-
-
-MISTAKES = {
-    "bring_ddp": [
-        (
-            "with_ddp.py",
-            {"rank, world = dist.get_rank(), dist.get_world_size()": "rank, world = 0, 1"},
-            "Ranks repeat each other's work",
-        ),
-        (
-            "with_ddp.py",
-            {"DistributedDataParallel(SpiralNet(dropout=args.dropout))": "SpiralNet(dropout=0)"},
-            "Nothing is synchronised",
-        ),
-        (
-            "with_ddp.py",
-            {'dist.init_process_group("gloo")\n': ""},
-            "Default process group has not been initialized",
-        ),
-    ],
-    "bring_fsdp": [
-        ("with_ddp.py", {}, "something is not sharded"),
-        (
-            "with_fsdp.py",
-            {
-                "if isinstance(layer, nn.Linear)": "if layer is model.layers[0]",
-                "\nfully_shard(model)": "",
-            },
-            "A layer is not synchronised",
-        ),
-        (
-            "with_fsdp.py",
-            {
-                "optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)\n": "",
-                "model = SpiralNet(dropout=args.dropout)\n": "model = SpiralNet(dropout=0)\n"
-                "optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)\n",
-            },
-            "parameters",
-        ),
-    ],
+SHARES = "Subset(valid, range(rank, len(valid), world)), args.batch_size"
+PADDED = "valid, args.batch_size, sampler=DistributedSampler(valid, world, rank, shuffle=False)"
+SLIPS = {  # of with_ddp.py -> what is said
+    "the split is made with a seed of each rank": (
+        {"torch.manual_seed(0)": "torch.manual_seed(rank)"},
+        "a seed that depends on the rank",
+    ),
+    "set_epoch": ({"    sampler.set_epoch(epoch)\n": ""}, "sampler.set_epoch(epoch)"),
+    "a schedule stepped for each rank": (
+        {"            schedule.step()\n": "            [schedule.step() for _ in range(world)]\n"},
+        "Is a schedule stepped once in each step",
+    ),
+    "clipped before the average": (
+        {"wrapped(pictures)": "model(pictures)", CLIP: f"{CLIP}{BY_HAND}"},
+        "clipped before they are averaged",
+    ),
+    "the batch is not divided": (
+        {"share = args.batch_size // world": "share = args.batch_size"},
+        "Divide the batch size by the number of ranks",
+    ),
+    "nothing is wrapped": ({WRAP: "wrapped = model"}, "Nothing is synchronised"),
+    "SyncBatchNorm on a CPU": (
+        {WRAP: "wrapped = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model))"},
+        ".eval() of each BatchNorm",
+    ),
+    "both ranks save": (
+        {"        if rank == 0:\n            torch.save(": "        torch.save("},
+        "save on rank 0 only",
+    ),
+    "the wrapper is saved": ({"torch.save(model.": "torch.save(wrapped."}, "a script without DDP"),
+    "a metric of each rank's own": ({"    dist.all_reduce(total)\n": ""}, "The ranks disagree"),
+    "shuffle=True": ({"share, sampler=sampler": "share, shuffle=True"}, "has shuffle=True"),
+    "drop_last is forgotten": (
+        {"share, sampler=sampler, drop_last=True": "share, sampler=sampler"},
+        "give it drop_last=True",
+    ),
+    "the sampler in place of the loader": (
+        {"optimizer, loader, world": "optimizer, sampler, world"},
+        "give it the DataLoader of the training loop",
+    ),
+    "the sampler knows one rank": (
+        {"DistributedSampler(train, world, rank,": "DistributedSampler(train, 1, 0,"},
+        "deals out to 1 rank(s), and external.Run was told world=2",
+    ),
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "script", "changes", "says"),
-    [(name, *case) for name, cases in MISTAKES.items() for case in cases],
-)
-def test_a_typical_mistake_gets_a_helpful_message(name, script, changes, says, tmp_path):
+def changed(script, changes, path):
+    """A file with a script of the lesson in which pieces are replaced."""
     text = (FOLDER / script).read_text()
     for old, new in changes.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    attempt = tmp_path / f"{name}.py"
-    attempt.write_text(text)
-    result = exercise.try_out(exercise.find(name), attempt)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_of_a_port_is_told(slip, tmp_path):
+    changes, says = SLIPS[slip]
+    path = changed("with_ddp.py", changes, tmp_path / "mine.py")
+    run = launch(path, 2, raises=False, **PROOF)
+    if run.status == "ok":
+        try:
+            told = str([row["hint"] for row in equality.compare(run, bring.one_process()).failed])
+        except ValueError as refused:
+            told = str(refused)
+    else:
+        error = run.summary["error"]
+        told = f"{error['message']}\n{errors.explain(error['message'])}"
+    assert says in told
+
+
+def test_a_validation_through_the_wrapper_on_rank_0_hangs_and_names_its_line(tmp_path):
+    changes = {
+        "in valid_loader:": "in valid_loader if rank == 0 else ():",
+        "cross_entropy(model(": "cross_entropy(wrapped(",
+    }
+    path = changed("with_ddp.py", changes, tmp_path / "mine.py")
+    run = launch(path, 2, raises=False, options=Options(hang_seconds=3), **PROOF)
+    assert run.status == "failed"
+    assert run.summary["error"]["kind"] == "hang"
+    line = path.read_text().splitlines().index("    dist.all_reduce(total)") + 1
+    assert f'mine.py", line {line}' in run.summary["error"]["traceback"]
+
+
+def test_a_run_without_the_seam_says_what_it_lacks(tmp_path):
+    run = launch(FOLDER / "as_it_came.py", 1, quiet=True, best=tmp_path / "best.pt")
+    with pytest.raises(ValueError, match=r"left no record .* external.Run"):
+        equality.compare(run, bring.one_process())
+
+
+MISTAKES = [
+    ("bring_evaluation", "with_ddp.py", {SHARES: PADDED}, "deals some samples twice"),
+    (
+        "bring_evaluation",
+        "with_ddp.py",
+        {', reduction="sum")': ")", "/ len(valid)": "/ (world * len(valid_loader))"},
+        "a mean of means weighs a short batch",
+    ),
+    ("bring_fsdp", "with_ddp.py", {}, "something is not sharded"),
+    (
+        "bring_fsdp",
+        "with_fsdp.py",
+        {"get_model_state_dict(model, options=whole)": "model.state_dict()"},
+        "lacks what the other ranks hold",
+    ),
+    (
+        "bring_fsdp",
+        "with_fsdp.py",
+        {
+            "    if isinstance(layer, nn.Conv2d | nn.Linear):": "    if layer is model[0]:",
+            "fully_shard(model)  # the rest: two BatchNorm layers\n": "",
+        },
+        "takes those that are left",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "script", "changes", "says"), MISTAKES)
+def test_a_typical_mistake_gets_a_helpful_message(name, script, changes, says, tmp_path):
+    result = exercise.try_out(
+        exercise.find(name), changed(script, changes, tmp_path / f"{name}.py")
+    )
     assert not result.solved
     assert says in str(result), result
     assert "Hint: " in str(result)
@@ -139,18 +194,28 @@ def test_a_typical_mistake_gets_a_helpful_message(name, script, changes, says, t
 def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path):
     attempt = tmp_path / f"{task.name}.py"
     attempt.write_text(task.starting_point())
+    assert all(wrong in attempt.read_text() for wrong in task.broken.values())
     assert not exercise.try_out(task, attempt).solved
     assert exercise.try_out(task, task.solved()).solved
 
 
 def test_a_noted_sampler_gives_the_ids_batch_by_batch():
-    sampler = external.Noted(torch.utils.data.SequentialSampler(range(7)), batch_size=3)
-    loader = torch.utils.data.DataLoader(torch.arange(7), 3, sampler=sampler, drop_last=True)
+    loader = torch.utils.data.DataLoader(torch.arange(7), 3, drop_last=True)
+    sampler = external.noted(loader, 1)
     for _ in range(2):  # epochs
         assert [(batch.tolist(), sampler.sample_ids) for batch in loader] == [
             ([0, 1, 2], [0, 1, 2]),
             ([3, 4, 5], [3, 4, 5]),
         ]
+
+
+def test_a_step_that_accumulates_has_the_ids_of_its_batches():
+    loader = torch.utils.data.DataLoader(torch.arange(9), 2, drop_last=True)
+    sampler = external.noted(loader, 1, batches=2)
+    batches = iter(loader)
+    for expected in ([0, 1, 2, 3], [4, 5, 6, 7]):
+        assert [*next(batches), *next(batches)] == expected
+        assert sampler.sample_ids == expected
 
 
 def test_the_scripts_own_parser_does_not_see_the_run_folder(monkeypatch, tmp_path):

@@ -155,7 +155,8 @@ def test_first_notebook_runs_by_run_all(lab, page):
 CLASSROOM = {
     "slider": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
     "prediction": "from bootcamp import predict\n\n"
-    'guess = predict("how_many", "How many?", unit="MB", answer=None)\nguess',
+    'guess = predict("how_many", "How many?", unit="MB")\nguess',
+    "scored": "print(guess.score(100.0))",
     "exercise": "from bootcamp import exercise\n\n\ndef throughput(seconds, samples, warm_up):\n"
     '    return 1.0\n\n\nprint(exercise.check("throughput", throughput))',
     "run": 'from bootcamp import launch\n\nrun = launch("ddp", 2, steps=100_000, device="cpu")',
@@ -239,13 +240,16 @@ def moves_a_slider(notebook) -> None:
 
 
 def answers_a_prediction(notebook) -> None:
-    assert "none yet" in notebook.run("prediction")
-    notebook.cell("prediction").locator(".cm-content").click()
-    notebook.page.keyboard.press("Control+a")
-    notebook.page.keyboard.insert_text(CLASSROOM["prediction"].replace("None", "120"))
-    said = notebook.cell("prediction").locator(".jp-OutputArea-output")
-    notebook.start("prediction")
-    notebook.until(lambda: "Your prediction: 120 MB" in said.inner_text(), "the answer")
+    """By typing into the field: what is no amount is named, a number is taken."""
+    notebook.run("prediction")
+    cell = notebook.cell("prediction")
+    field = cell.locator(".jp-OutputArea-output input[type=text]")
+    for typed, said in (("many", "'many' is no amount such as 120."), ("120 MB", "Noted.")):
+        field.fill(typed)
+        field.press("Enter")
+        notebook.until(lambda said=said: said in notebook.output("prediction"), said)
+    assert "How many?" in notebook.output("prediction")
+    assert "You said 120.0 MB: within 25%, well predicted." in notebook.run("scored")
 
 
 def interrupts_a_run(notebook) -> None:

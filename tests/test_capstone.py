@@ -26,11 +26,29 @@ def test_a_plan_within_both_limits_solves_both_exercises(monkeypatch):
 
 def test_hybrid_shards_fit_the_larger_limit_only():
     plan = {"script": "hsdp", "shard": 2}
-    assert exercise.try_out(exercise.find("capstone_fits"), plan).solved
+    reckoned = {"states_mb": 2.7, "activations_mb": 13.5}
+    assert exercise.try_out(exercise.find("capstone_fits"), plan | reckoned).solved
     result = exercise.try_out(exercise.find("capstone_small"), plan)
     assert not result.solved
-    assert "Seen: 16.2 MB: activation 13.48, " in str(result)
+    assert "Seen: 16.2 MB: activation 13.5" in str(result)
     assert "Which strategy cuts them too?" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("reckoned", "says"),
+    [
+        ({}, "no number for states_mb and activations_mb"),
+        ({"states_mb": 1.34}, "no number for activations_mb"),
+        ({"states_mb": "1.34", "activations_mb": 13.5}, "no number for states_mb"),
+        ({"states_mb": 5.4, "activations_mb": 13.5}, "states: 5.4 MB is too much"),
+        ({"states_mb": 1.34, "activations_mb": 3.4}, "activations: 3.4 MB is too little"),
+    ],
+    ids=["nothing", "half", "a text", "states of DDP", "activations shared twice"],
+)
+def test_a_plan_that_fits_without_the_reason_is_no_answer(reckoned, says):
+    result = exercise.try_out(exercise.find("capstone_fits"), {"script": "fsdp", **reckoned})
+    assert not result.solved
+    assert says in str(result), result
 
 
 @pytest.mark.parametrize("name", ["capstone_fits", "capstone_small"])
@@ -46,6 +64,8 @@ def test_hybrid_shards_fit_the_larger_limit_only():
     ],
 )
 def test_what_does_not_fit_is_told_why(name, given, says):
+    if name == "capstone_fits" and isinstance(given, dict):
+        given = {"states_mb": 5.4, "activations_mb": 13.5} | given
     result = exercise.try_out(exercise.find(name), given)
     assert not result.solved
     assert says in str(result), result

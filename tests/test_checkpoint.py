@@ -339,3 +339,13 @@ def test_synced_before_it_takes_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *a: (order.append("rename"), replace(*a)))
     checkpoint.write_whole(tmp_path / "a", lambda file: file.write(b"x"))
     assert order == ["sync", "rename", "sync"]  # the file, its name, the folder
+
+
+def test_a_kill_right_after_a_save_loses_no_row_of_what_was_saved(tmp_path):
+    """A loss is read a step later; the checkpoint of its step must not be there before its row."""
+    saves = "checkpoint.save(context, step, model, optimizer)"
+    dies = {saves: f"{saves}\nif step == 3:\n    import os\n    os._exit(9)"}
+    script, flags = variant("ddp", "ddp_dies_after_save", dies), {**FLAGS, "steps": 6}
+    run = launch.launch(script, 2, save=tmp_path / "a.pt", save_every=2, raises=False, **flags)
+    assert run.status == "failed"
+    assert [row["step"] for row in run.steps] == [0, 1, 2, 3]

@@ -24,8 +24,23 @@ OPENED = """        with open("checkpoint.pt", "wb") as file:
 ALL_RANDOM_STATES = """    states = [None] * world
     dist.all_gather_object(states, state["random"])
 """
+MEAN = "    mean = loss.detach() / world\n    dist.all_reduce(mean)\n"
+FLAG = "    flag = (loss.detach() < 0.5).int()\n    dist.all_reduce(flag)\n"
+CLIPS = "    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5).full_tensor()\n"
+BY_HAND = """    gradients = [parameter.grad.to_local() for parameter in model.parameters()]
+    squares = sum(gradient.square().sum() for gradient in gradients)
+    dist.all_reduce(squares)
+    norm = squares.sqrt()
+    for gradient in gradients:
+        gradient.mul_((0.5 / norm).clamp(max=1.0))
+"""
+BREAK = "    if loss.item() < 0.5:\n        break\n"
+VALID = "            loss = nn.functional.mse_loss(model(valid), valid.sum(dim=1, keepdim=True))\n"
+OWN_SHARE = """            part = valid[rank::world]
+            loss = nn.functional.mse_loss(model.module(part), part.sum(dim=1, keepdim=True))
+"""
 LAST = 'print(f"rank {rank}: the loss of its share is {loss.item():.3f}\\n", end="")\n'
-HELD_AGAINST_ONE_RANK = ("wrapped_twice", "summed", "sometimes_unused")
+HELD_AGAINST_ONE_RANK = ("wrapped_twice", "summed", "sometimes_unused", "clipped_by_shard")
 # other ways of fixing that are as right, on top of the solution: the observer must not mind them
 RIGHT = {
     "saved_by_all": [
@@ -33,7 +48,27 @@ RIGHT = {
         {"    if rank == 0:\n": f"{ALL_RANDOM_STATES}    if rank == 0:\n"},
     ],
     "wrapped_twice": [{LAST: f"{LAST}dist.destroy_process_group()\n"}],
+    "own_loss": [
+        {MEAN: "    mean = loss.detach().clone()\n    dist.broadcast(mean, src=0)\n"},
+        {MEAN: "    mean = loss.detach().clone()\n    dist.all_reduce(mean, dist.ReduceOp.MAX)\n"},
+        {MEAN: FLAG, "mean.item() < 0.5": "flag.item()"},
+    ],
+    "clipped_by_shard": [{CLIPS: BY_HAND}],
 }
+# ways that look like a fix, on top of the broken script, and what is said of each
+LOOK_RIGHT = [
+    ("own_loss", {BREAK: ""}, "the loss does not decide any more"),
+    ("own_loss", {BREAK: "", "range(200)": "range(12)"}, "the loss does not decide any more"),
+    ("evaluated_on_rank_0", {VALID: "            loss = torch.tensor(0.0)\n"}, "0.000, 0.000"),
+    (
+        "evaluated_on_rank_0",
+        {VALID: OWN_SHARE, "    if rank == 0:\n": "    if True:\n"},
+        "averaged",
+    ),
+    ("sometimes_unused", {"with_second=step % 2 == 1": "with_second=True"}, "Both heads must be"),
+    ("shard_saved", {"model.state_dict()": "get_model_state_dict(model, options=WHOLE)"}, "hang"),
+    ("clipped_by_shard", {"(0.5 / norm).clamp(max=1.0)": "1.0"}, "Clipping itself has to stay"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +106,23 @@ def test_another_right_way_is_accepted(file, changes, tmp_path):
     path.write_text(clinic.changed(case.solved().read_text(), changes))
     result = exercise.try_out(case, path)
     assert result.solved, result
+
+
+@pytest.mark.parametrize(("file", "changes", "says"), LOOK_RIGHT)
+def test_what_only_looks_like_a_fix_is_rejected(file, changes, says, tmp_path):
+    case, path = CASES[file], tmp_path / f"{file}.py"
+    text = clinic.changed(case.starting_point(), changes)
+    if "WHOLE" in text:  # the right call, under the condition
+        importing = "from torch.distributed.checkpoint.state_dict import StateDictOptions"
+        options = "WHOLE = StateDictOptions(full_state_dict=True)"
+        text = text.replace(
+            "from torch import nn\n",
+            f"from torch import nn\n{importing}, get_model_state_dict\n\n{options}\n",
+        )
+    path.write_text(text)
+    result = exercise.try_out(case, path)
+    assert not result.solved
+    assert says in str(result), result
 
 
 class Fails(Observed):
@@ -134,11 +186,6 @@ WRONG = {
         (Fails("the ranks hang"), "Do they agree on address and port"),
         (Fails("EADDRINUSE"), "Choose another one"),
     ],
-    "super_net": [
-        (setting("parameters", [0.0] * 17), "when it is assigned to it as an attribute"),
-        (setting("losses", [3.0, 3.1]), "a loss that falls"),
-        (lambda seen: seen.ranks[0].pop("losses"), "`losses` is gone: leave it there"),
-    ],
     "wrapped_twice": [
         (holding(1.0), "it is fully_shard that has to stay"),
         (holding(0.25), "The mesh has rows of two"),
@@ -164,10 +211,15 @@ WRONG = {
         (setting("restored", 1, 0), "Did a rank read before the file was whole?"),
         (Fails("EOFError"), "did it begin before the file was whole?"),
     ],
-    "apex_amp": [
-        (setting("linear_gave", ["torch.float32"]), "precision is gone"),
-        (setting("types", ["torch.bfloat16"]), "leaves the parameters as they are"),
-        (SHIFTED, "torch's own DDP takes its place"),
+    "shard_saved": [
+        (setting("restored", [0.0] * 212), "What was loaded is not what the ranks hold"),
+        (setting("saved", ["model.pt"]), "All ranks gather, one writes"),
+        (holding(1.0), "fully_shard has to stay"),
+        (lambda seen: seen.ranks[0].pop("restored"), "`restored` is gone: leave it there"),
+    ],
+    "clipped_by_shard": [
+        (BOTH, "One factor for all shards"),
+        (holding(1.0), "fully_shard has to stay"),
     ],
     "summed": [
         (BOTH, "Divide once"),
@@ -271,16 +323,19 @@ def test_every_script_of_the_clinic_is_a_case():
 
 def test_a_reader_goes_through_a_case(monkeypatch, tmp_path):
     monkeypatch.setattr(script_task, "WORK", tmp_path)
-    assert "Wrote" in exercise.start("clinic_super_net")
-    assert "still the starting point" in str(exercise.check("clinic_super_net"))
-    seen = clinic.examine("clinic_super_net")
-    assert "TypeError: super() argument 1 must be" in seen
-    path = exercise.find("clinic_super_net").path
-    path.write_text(path.read_text().replace("super(Net).__init__(self)", "super().__init__()"))
-    assert "at the end" in clinic.examine("clinic_super_net")
-    assert exercise.check("clinic_super_net").solved
-    path.write_text(CASES["super_net"].starting_point())
-    assert "+        super().__init__()" in str(exercise.solution("clinic_super_net"))
+    name, fix = "clinic_same_order", "    sampler.set_epoch(epoch)\n    seen.append([])"
+    seen = clinic.examine(name)
+    path = exercise.find(name).path
+    assert path.read_text() == seen.script == CASES["same_order"].starting_point()
+    assert "rank 1, epoch 2: samples" in seen
+    assert seen.script in seen._repr_markdown_()
+    assert "still the starting point" in str(exercise.check(name))
+    assert "Your script is" in exercise.start(name)
+    path.write_text(path.read_text().replace("    seen.append([])", fix))
+    assert "set_epoch" in clinic.examine(name).script
+    assert exercise.check(name).solved
+    path.write_text(CASES["same_order"].starting_point())
+    assert "+    sampler.set_epoch(epoch)" in str(exercise.solution(name))
 
 
 def test_a_change_that_fits_nowhere_is_an_error():

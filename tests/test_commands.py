@@ -54,7 +54,7 @@ def test_what_is_downloaded_is_what_is_installed():
     ("fails", "code", "says"),
     [
         (".[deepspeed]", 0, "The group deepspeed was not installed. Its cells in lesson 07"),
-        (".[megatron]", 0, "The group megatron was not installed. Its cells in lesson 06c"),
+        (".[megatron]", 0, "The group megatron was not installed. Its cells in the appendix"),
         ("torch", 7, ""),
         ("nothing", 0, ""),
     ],

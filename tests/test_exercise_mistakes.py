@@ -23,9 +23,7 @@ MEAN = "mean_loss = loss.detach() / world"
 REDUCE = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
 HOOK = '"none": default_hooks.allreduce_hook,'
 OF_HOOKS = "HOOKS = {"
-OPTIMIZER = "optimizer = optimizers.build(args, model.parameters())"
-HOROVOD_WRAP = "optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())"
-BROADCAST = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)"
 BY_HAND = {  # data parallelism without the library, and without a broadcast at the start
     WRAP: "",
     BACKWARD: f"{BACKWARD}\nfor parameter in model.parameters():\n"
@@ -108,12 +106,10 @@ MISTAKES = {
         (own_hook(DIVIDE, SUM, "return future"), "a list with one tensor"),
         (own_hook(DIVIDE, "return bucket.buffer()"), "has to return at once, with a future"),
     ],
-    "with_horovod": [
-        ({BROADCAST: ""}, "rank 0's parameters must be broadcast before training"),
-        (
-            {OPTIMIZER: f"args.lr *= world\n{OPTIMIZER}"},
-            "The learning rate of step 0 is ",
-        ),
+    "from_horovod": [
+        ({'group["lr"] *= world': "pass"}, "The learning rate of step 0 is "),
+        ({CLIP: ""}, "it clips no gradients"),
+        ({WRAP: "model = hvd.DistributedOptimizer(model)"}, "A line still calls Horovod"),
     ],
 }
 CASES = [
@@ -126,12 +122,18 @@ CASES = [
 @pytest.mark.parametrize(("name", "number", "changes", "says"), CASES)
 def test_a_wrong_answer_is_told_what_helps(name, number, changes, says):
     task = exercise.find(name)
-    if task.solution == "horovod" and not launch.available("horovod"):
-        pytest.skip("Horovod is not built: make horovod")
     result = exercise.try_out(task, variant(task.solution, f"{name}_{number}", changes))
     assert not result.solved
     assert task.hint in str(result)
     assert says in str(result)
+
+
+def test_a_port_from_horovod_is_checked_without_horovod(tmp_path, monkeypatch):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod")
+    task, attempt = exercise.find("from_horovod"), tmp_path / "from_horovod.py"
+    attempt.write_text(task.starting_point())
+    assert "it still imports Horovod" in str(exercise.try_out(task, attempt))
+    assert exercise.try_out(task, task.solved()).solved
 
 
 @pytest.mark.parametrize(("samples", "world"), [(8, 2), (9, 2), (9, 4), (3, 3)])

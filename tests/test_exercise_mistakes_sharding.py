@@ -29,8 +29,8 @@ OUT, DOWN = (
     f'plan["{name}"] = RowwiseParallel(output_layouts=between)'
     for name in ("attention.out", "down")
 )
-SHARDED = "fully_shard(model, mesh=mesh, reshard_after_forward=not args.keep_gathered)"
-BLOCKS = "for block in model[1:-1]:"
+SHARDED = "fully_shard(model, mesh=mesh)  # the root"
+BLOCKS = "for part in model[:-1]:  # the embedding and each block"
 SHAPE = "shape = (world // args.shard, args.shard)"
 BUILT = "model = models.build(args).to(device)"
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from bootcamp.launcher import launch, simulated_hosts
-from bootcamp.theory import sharding
+from bootcamp.theory import model_shapes, sharding
 
 WHY_NOT = simulated_hosts.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 FLAGS = {"model": "mlp", "steps": 8, "global_batch": 16, "quiet": True}
+NUMBERS = [sum(layer.numbers) for layer in model_shapes.layers("mlp", "small")]
+HEAD = NUMBERS[-1] / sum(NUMBERS)  # what FSDP leaves gathered
 
 
 @needs_hosts
@@ -25,7 +27,7 @@ FLAGS = {"model": "mlp", "steps": 8, "global_batch": 16, "quiet": True}
     [
         ("ddp", {}, "ddp", {}),
         ("ddp_options", {"hook": "fp16"}, "ddp", {"number": 0.5}),
-        ("fsdp", {}, "fsdp", {}),
+        ("fsdp", {}, "fsdp", {"root": HEAD}),
         ("hsdp", {}, "hsdp", {"shard": 2}),
     ],
 )

@@ -5,11 +5,11 @@ import json
 import pytest
 from trained import trained
 
-from bootcamp.experiments import recorded
+from bootcamp.experiments import claims, recorded
 from bootcamp.launcher import simulated_hosts
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import exercise
+from bootcamp_lessons import exercise, hsdp_lab
 
 SNIPPET = {"device": "cpu", "quiet": True}
 WITH_HOSTS = pytest.mark.skipif(
@@ -106,9 +106,21 @@ def test_without_hosts_the_runs_are_recorded(monkeypatch, capsys):
     lab = recorded.Experiments("hosts", "08_hsdp")
     assert not lab.ready
     assert "Hosts can't be made on this machine: recorded runs stand in." in repr(lab)
-    run = lab.launch("hsdp-slow", "hsdp", 4, hosts=2, link="200mbit", shard=2)
+    run = lab.launch("hsdp-slow", "hsdp", 4, hosts=2, link=hsdp_lab.LINK, shard=2)
     assert "the recorded run hsdp-slow stands in" in capsys.readouterr().out
-    assert (run.status, run.config["hosts"], run.config["link"]) == ("ok", 2, "200mbit")
+    assert (run.status, run.config["hosts"], run.config["link"]) == ("ok", 2, hsdp_lab.LINK)
+
+
+def test_without_hosts_a_claim_on_time_has_no_verdict(monkeypatch, tmp_path):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts")
+    monkeypatch.setattr(claims, "LOGS", tmp_path)
+    lab = hsdp_lab.Lab()
+    slow = [lab.trial(name, hsdp_lab.LINK) for name in ("HSDP", "FSDP")]
+    said = lab.faster("hsdp_of_a_test", "HSDP is faster than FSDP.", *slow)
+    assert said.verdict == claims.NOT_COUNTED
+    assert "Hosts can't be made on this machine" in str(said)
+    assert set(lab.runs) == {("HSDP", hsdp_lab.LINK), ("FSDP", hsdp_lab.LINK)}
+    assert lab.wire().column("") == ["HSDP", "FSDP"]
 
 
 def test_hosts_that_can_be_made_need_no_record(monkeypatch):

@@ -43,7 +43,9 @@ def test_an_agenda_shows_the_deck_unless_it_says_otherwise():
 
 
 def test_a_lesson_before_what_it_needs_is_refused_unless_the_remark_covers_it():
-    with pytest.raises(lessons.LessonError, match=r"A: lesson 08 comes before \{'07'\}"):
+    with pytest.raises(
+        lessons.LessonError, match=r"A: lesson 08 comes before \{'0[67]c?', '0[67]c?'\}"
+    ):
         lessons._agenda("A", "all", 240, [{"lesson": "08"}])
     with pytest.raises(lessons.LessonError, match="There is no lesson 09"):
         lessons._agenda("A", "all", 240, [{"lesson": "09"}])
@@ -64,6 +66,98 @@ def test_every_lesson_says_where_people_get_stuck_and_what_to_say():
         assert "**People get stuck** " in part, part[:40]
         assert "**Say:** " in part, part[:40]
         assert re.search(r"\*\*\d+ minutes, and \d+ of slides\.\*\* After this", part), part[:40]
+
+
+SOURCE = """# %% [markdown]
+# # 99 A lesson
+#
+# ## The question
+#
+# Text.
+
+# %%
+# ## no heading: a comment in code
+
+# %% [markdown]
+# ## Run it
+#
+# ### A part of it
+
+# %% [markdown]
+# ## More of it (optional)
+
+# %% [markdown]
+# ## Exercise
+
+# %% [markdown]
+# ## When to use it
+#
+# ## Sources
+"""
+PARTS = (
+    ("The question", 5),
+    ("Run it", 20),
+    ("More of it (optional)", 15),
+    ("Exercise", 12),
+    ("When to use it", 3),
+)
+
+
+def made_up(parts=PARTS, minutes=40):
+    return lessons.Lesson("99", "A lesson", "nothing", "99_a_lesson", minutes, parts=parts)
+
+
+def test_a_lessons_parts_are_its_headings_and_add_up():
+    assert lessons.wrong_parts(made_up(), SOURCE) == []
+    assert lessons.wrong_parts(made_up((*PARTS, ("Sources", 0))), SOURCE) == []
+    assert lessons.wrong_parts(made_up(()), SOURCE) == [], "a lesson may have none yet"
+
+
+@pytest.mark.parametrize(
+    ("parts", "minutes", "wrong"),
+    [
+        (PARTS, 55, "has core parts of 40 minutes, but minutes = 55"),
+        (PARTS[:-1], 37, "lacks its heading 'When to use it'"),
+        ((*PARTS, ("Gone", 0)), 40, "has no heading 'Gone'"),
+        (PARTS[::-1], 40, "has its headings in another order than the notebook"),
+        ((*PARTS, ("no heading: a comment in code", 0)), 40, "has no heading 'no heading: a co"),
+    ],
+)
+def test_parts_that_are_wrong_are_named(parts, minutes, wrong):
+    (said,) = lessons.wrong_parts(made_up(parts, minutes), SOURCE)
+    assert said.startswith(f"lesson 99 {wrong}")
+
+
+def test_the_parts_of_every_lesson_are_right():
+    for lesson in lessons.lessons().values():
+        assert lessons.wrong_parts(lesson, lesson.source.read_text()) == []
+
+
+def test_the_minute_plan_counts_the_core_and_says_where_to_go():
+    rows = re.findall(r"^\| (.*) \| (\d+) \| (.+) \|$", kit.plan(made_up()), re.MULTILINE)
+    assert rows == [
+        ("0:00", "5", "The question"),
+        ("0:05", "20", "Run it"),
+        ("", "15", "More of it (optional)"),
+        ("0:25", "12", "Exercise"),
+        ("0:37", "3", "When to use it"),
+    ]
+    assert kit.plan(made_up()).endswith("If ten minutes remain, go to *When to use it*.")
+    assert kit.plan(made_up(())) == ""
+    assert lessons.go_to(made_up(), minutes=15) == "Exercise"
+    assert lessons.go_to(made_up(), minutes=1) == "When to use it", "the last one in any case"
+    assert lessons.go_to(made_up((*PARTS, ("Sources", 0)))) == "When to use it"
+
+
+def test_the_guide_has_the_answer_of_every_exercise():
+    guide = kit.guide()
+    for lesson in lessons.lessons().values():
+        for name in lesson.exercises:
+            assert guide.count(f"**{name}**\n") == 1, name
+    answers = kit.answers(lessons.find("04"))
+    assert "+model = DistributedDataParallel(model)\n" in answers
+    assert "def samples_of_rank(order, rank, world):" in answers
+    assert "-rank, world = 0, 1\n+dist.init_process_group" in answers
 
 
 def test_a_lesson_that_is_missing_stops_the_build(monkeypatch, tmp_path):
@@ -113,6 +207,46 @@ def test_expected_outputs_are_text_without_this_machines_paths():
     ]
     assert "wrote ./logs/x\nred\n[figure: Speed: 3 < 4]" in text
     assert "... and 76 lines" in text
+
+
+def shows(*outputs, source="run"):
+    """What the instructor's file has of a cell with these outputs."""
+    cell = nbformat.v4.new_code_cell(source)
+    cell.outputs = [nbformat.v4.new_output("display_data", data=data) for data in outputs]
+    lesson = course.Lesson.__new__(course.Lesson)
+    lesson.notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell("# 99 T\n\n## Run it"), cell]
+    )
+    return lesson.expected().split("~~~\n")[1]
+
+
+def test_a_display_is_its_text_and_not_the_name_of_its_class():
+    plain = {"text/plain": "<IPython.core.display.Markdown object>"}
+    assert shows(plain | {"text/markdown": "```python\ndef f(): ...\n```"}) == (
+        "```python\ndef f(): ...\n```\n"
+    )
+    page = "<p>A <b>claim</b> &lt; 3</p><ul><li>one</li></ul><table><tr><td>two</td><td>3</td>"
+    html = {"text/plain": "<IPython.core.display.HTML object>", "text/html": page}
+    assert shows(html).split() == ["A", "claim", "<", "3", "one", "two", "3"]
+    assert shows({"text/plain": "Run x: ok", "text/html": "<i>x</i>"}) == "Run x: ok\n"
+    style = "<style>p { color: red }</style><script>run()</script><p>seen</p>"
+    assert shows({"text/plain": "<IPython.core.display.HTML object>", "text/html": style}) == (
+        "seen\n"
+    )
+    assert shows({"image/svg+xml": "<svg/>", "text/plain": "<Digraph object>"}) == (
+        "[figure without words]\n"
+    )
+
+
+def test_a_diff_is_not_cut_and_other_long_outputs_are():
+    diff = "\n".join(["--- a.py", "+++ b.py", *(f"+line {n}" for n in range(60))])
+    assert shows({"text/plain": diff}).strip() == diff
+    table = "\n".join(f"row {n}" for n in range(60))
+    assert shows({"text/plain": table}).strip().endswith("... and 36 lines")
+
+
+def test_an_object_without_words_is_not_named_by_its_address():
+    assert shows({"text/plain": "<bootcamp.x.Y object at 0x7f>"}) == "[nothing to read]\n"
 
 
 def test_recorded_outputs_name_no_folder_of_the_machine():

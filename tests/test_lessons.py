@@ -20,6 +20,9 @@ from bootcamp.table import Table
 from bootcamp.units import number
 from bootcamp_lessons import exercise, exercises
 
+sys.path.insert(0, str(ROOT / "tools"))
+import lessons  # noqa: E402
+
 
 def test_an_empty_prediction_says_so_and_raises_nothing():
     guess = predict("speed", "How fast?", unit="samples/s")
@@ -202,7 +205,8 @@ def test_a_table_reads_in_text_and_html():
     assert str(Table([], "nothing")).startswith("nothing")
 
 
-LESSONS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+APPENDIX = [each.notebook for each in lessons.notebooks().values() if each.appendix]
+LESSONS = [path for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")) if path not in APPENDIX]
 EVERYWHERE = ["The question", "The idea", "Predict", "Exercise", "When to use it and when not"]
 OF_STRATEGIES = ["What changes", "Run it", "Read the measurement", "Prove it", "Break it"]
 
@@ -222,6 +226,12 @@ def test_a_lesson_has_its_parts(lesson):
     assert [name for name in found if name in EVERYWHERE] == EVERYWHERE
     assert set(wanted) <= set(found)
     assert found[-1] == "Sources"
+
+
+def test_the_appendix_asks_for_nothing_and_comes_last():
+    assert sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))[-1:] == APPENDIX
+    assert journal.things_to_do(APPENDIX[0]) == ([], [])
+    assert APPENDIX[0].stem not in journal.progress().column("lesson")
 
 
 def test_every_exercise_is_in_a_lesson():

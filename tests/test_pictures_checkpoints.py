@@ -1,6 +1,7 @@
 """Notebook 07b: its pictures say what they draw, and its formulas are the published ones."""
 
 import math
+import re
 from statistics import median
 
 import pytest
@@ -71,3 +72,12 @@ def test_the_best_interval_is_the_best(save):
     assert lowest == pytest.approx(math.sqrt(2 * save / failures))
     assert all(diagrams.lost_share(best * f, save, failures) > lowest for f in (0.9, 1.1))
     assert f"every {best / 60:.1f} minutes" in diagrams.how_often([save], failures).alt
+
+
+def test_a_restart_is_lost_with_each_failure_and_changes_no_interval():
+    plain = diagrams.lost_share(600, 60, 3600)
+    assert diagrams.lost_share(600, 60, 3600, 360) == pytest.approx(plain + 0.1)
+    without, figure = diagrams.how_often([60], 3600), diagrams.how_often([60], 3600, 360)
+    assert "A restart takes 6 minutes" in said(figure) + str(figure.get_supxlabel())
+    best = re.compile(r"every [\d.]+ minutes")
+    assert best.search(figure.alt)[0] == best.search(without.alt)[0]

@@ -86,8 +86,9 @@ def test_the_drawn_phases_fill_the_step(tmp_path):
 
 
 def test_workers_are_told_in_times_of_one_alone():
-    rows = [{"work": "python loop", "alone": 0.01, "threads": 0.02, "processes": 0.0105}]
-    rows.append({"work": "replica step", "alone": 0.01, "threads": 0.03, "processes": 0.011})
+    loop = {"alone": [0.01, 0.012], "threads": [0.03, 0.02], "processes": [0.0105, 0.02]}
+    step = {"alone": [0.02, 0.01], "threads": [0.03, 0.03], "processes": [0.011, 0.03]}
+    rows = [{"work": "python loop", **loop}, {"work": "replica step", **step}]
     figure = dataparallel.workers(rows, cores=2)
     said = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert said == ["10 ms", "20 ms\n2.0×", "10 ms\n1.1×", "10 ms", "30 ms\n3.0×", "11 ms\n1.1×"]
@@ -97,7 +98,7 @@ def test_workers_are_told_in_times_of_one_alone():
 
 def test_the_computed_memory_says_that_it_is_computed():
     kinds = {"parameters": 1e6, "gradients": 1e6, "activations": 5e6, "outputs": 2e6}
-    bars = {"device 0": kinds | {"optimizer state": 2e6}, "others": kinds}
+    bars = {"DataParallel, device 0": kinds | {"optimizer state": 2e6}, "others": kinds}
     figure = dataparallel.memory_by_device(bars, "By formula.")
     assert "computed, not measured" in figure.get_suptitle()
     assert [text.get_text().strip() for text in figure.axes[0].texts] == ["11 MB", "9 MB"]

@@ -39,7 +39,7 @@ def _write(folder, buckets: int) -> Run:
     (folder / "summary.json").write_text('{"status": "ok"}')
     step = ("training_step", "user_annotation", 0, 10)
     spans = [step, ("aten::mm", "cpu_op", 1, 4), ("gloo:all_reduce", "user_annotation", 4, 3)]
-    spans += [("c10d::allreduce_", "cpu_op", 4, 1)] * (buckets + 1)  # and one for the loss
+    spans += [("c10d::allreduce_", "cpu_op", 4, 1)] * buckets
     events = [
         {"ph": "X", "name": name, "cat": cat, "ts": 1e3 * start, "dur": 1e3 * length}
         for name, cat, start, length in spans

@@ -4,30 +4,24 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from bootcamp.theory.pipeline_schedules import Action, Span
 from bootcamp_lessons.diagrams import model_parallel  # noqa: E402
 
 STEP = [
-    {"rank": 0, "step": 0, "stage": 0, "action": "F", "began": 0.0, "ended": 1.0},
-    {"rank": 1, "step": 0, "stage": 1, "action": "F", "began": 1.0, "ended": 2.0},
-    {"rank": 1, "step": 0, "stage": 1, "action": "B", "began": 2.0, "ended": 4.0},
-    {"rank": 0, "step": 0, "stage": 0, "action": "B", "began": 4.0, "ended": 6.0},
+    Span(0, Action("F", 0, 0), 0.0, 1.0),
+    Span(1, Action("F", 1, 0), 1.0, 2.0),
+    Span(1, Action("B", 1, 0), 2.0, 4.0),
+    Span(0, Action("B", 0, 0), 4.0, 6.0),
 ]
 
 
-def test_a_layer_split_uses_half_of_two_ranks():
-    assert model_parallel.utilisation(STEP, 0) == pytest.approx(1 / 2)
+def test_in_a_layer_split_one_rank_works_at_a_time():
     assert model_parallel.at_once(STEP) == 1
 
 
 def test_two_ranks_that_work_at_once_are_seen():
-    both = [{**row, "began": row["began"] - 0.5} for row in STEP[1:]]
+    both = [span._replace(began=span.began - 0.5) for span in STEP[1:]]
     assert model_parallel.at_once([STEP[0], *both]) == 2
-
-
-def test_the_first_step_does_not_count():
-    slow = [{**row, "began": 10 * row["began"]} for row in STEP[:1]]
-    later = [{**row, "step": step} for step in (1, 2, 3) for row in STEP]
-    assert model_parallel.median_utilisation([*slow, *later]) == pytest.approx(1 / 2)
 
 
 def test_three_cuts_tells_all_of_them():

@@ -56,8 +56,9 @@ def test_what_ranks_hold_is_drawn():
     assert len(drawn.axes[0].patches) == 4
 
 
-def test_the_cut_is_drawn():
-    assert "four stages" in diagrams.cut_model().alt
+def test_the_charts_of_the_idea():
+    assert "in one piece: bubble 3.00" in diagrams.whole_and_cut().alt
+    assert "interleaved: bubble 0.19" in diagrams.in_theory("1f1b", "interleaved").alt
 
 
 def test_any_choice_is_drawn_or_refused_with_the_reason():

@@ -1,10 +1,12 @@
-"""The pictures of notebook 02's second half: they draw what they are given."""
+"""The pictures of notebooks 02 and 02b: they draw what they are given."""
 
 import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
 from bootcamp.drawing import style  # noqa: E402
+from bootcamp.paths import REFERENCE  # noqa: E402
+from bootcamp.records.runs import Run  # noqa: E402
 from bootcamp_lessons.diagrams import single_device  # noqa: E402
 
 FORMATS = {"float32": (8, 23), "bfloat16": (8, 7)}
@@ -16,6 +18,8 @@ def drawings():
     return {
         "formats": single_device.number_formats(FORMATS),
         "fates": single_device.fp16_fates({"weights": shares}, [0, 16], "Measured here."),
+        "curve": single_device.batch_curve([Run(REFERENCE / "epyc-2core-gpu-1")]),
+        "speeds": single_device.speeds(),
         "held": single_device.held_over_a_step(6, 10e6, 1e6),
     }
 
@@ -25,6 +29,12 @@ def drawings():
     [
         ("formats", "bfloat16 has 16 bits: sign 1, exponent 8, fraction 7"),
         ("fates", "at a scale of 2^0 25 % become zero, at 2^16 50 % infinite"),
+        (
+            "speeds",
+            "V100 SXM2: float32 15.7, 16 bits 125 TFLOP/s, 900 GB/s; A100 SXM 80GB: float32 19.5, "
+            "TF32 156",
+        ),
+        ("curve", "Larger batches: throughput and memory. batch 32: "),
         ("held", "all kept: at most 60.0 MB, ended at 18; inputs kept: at most 15.0 MB"),
     ],
 )

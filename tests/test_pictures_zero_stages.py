@@ -82,6 +82,8 @@ def trace(folder):
         ("FSDP::post_backward_reshard (block0)", 7000, 100),
         ("FSDP::post_backward_reduce (block0)", 7100, 800),
         ("FSDP::all_gather", 1100, 300),
+        ("FSDP::post_forward", 4600, 50),
+        ("FSDP::post_backward_reshard", 8500, 100),
         ("aten::mm", 3000, 10),
     )
     events = [{"name": name, "ph": "X", "ts": ts, "dur": dur} for name, ts, dur in phases]
@@ -93,14 +95,17 @@ def trace(folder):
 def test_fsdps_phases_are_read_from_the_trace(tmp_path):
     step = diagrams.read_gathers(trace(tmp_path))
     assert step["seconds"] == pytest.approx(0.009)
-    assert list(step["groups"]) == ["rest", "block0"], "in the order of their first phase"
+    assert list(step["groups"]) == ["root", "block0"], "in the order of their first phase"
     assert step["groups"]["block0"] == [
         ("all-gather", 1.0, 1.5),
-        ("whole", 1.5, pytest.approx(3.1)),
+        ("complete", 1.5, pytest.approx(3.1)),
         ("all-gather", 4.1, pytest.approx(4.5)),
-        ("whole", pytest.approx(4.5), pytest.approx(6.1)),
+        ("complete", pytest.approx(4.5), pytest.approx(6.1)),
         ("reduce-scatter", 6.1, pytest.approx(6.9)),
     ]
+    kept = [("all-gather", pytest.approx(0.1), pytest.approx(0.4))]
+    kept.append(("complete", pytest.approx(0.4), pytest.approx(7.6)))
+    assert step["groups"]["root"] == kept, "what is gathered once stays until the backward pass"
     figure = diagrams.gathers(step, RUN)
-    assert "rest 1 times, block 0 2 times" in figure.alt
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rest", "block 0"]
+    assert "root 1 times, block 0 2 times" in figure.alt
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["root", "block 0"]

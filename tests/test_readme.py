@@ -18,7 +18,7 @@ import lessons  # noqa: E402
 PAGES = ("README.md", "logs/README.md", "slides/README.md")
 SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".js")
 # there only after a command, and ignored by git
-MADE_IN_LOGS = ("logs/<run>", "logs/course/", "logs/machine/", "logs/variants/")
+MADE_IN_LOGS = ("logs/<run>", "logs/course/", "logs/claims/", "logs/machine/", "logs/variants/")
 MADE = ("notebooks/work/", "slides/build/", ".venv/", *MADE_IN_LOGS)
 IN_LOGS = ("machine.json", "bench.json", "ranks/<k>", "steps.jsonl", "summary.json", "config.json")
 
@@ -129,7 +129,8 @@ def test_every_function_exists(page):
 
 def test_the_map_is_that_of_the_lessons_data():
     assert lessons.with_map(text("README.md")) == text("README.md")
-    assert lessons.course_map().count("](notebooks/") == len(lessons.lessons())
+    assert lessons.course_map().count("](notebooks/") == len(lessons.notebooks())
+    assert "/15_appendix.ipynb" in lessons.course_map().splitlines()[-1], "the appendix is last"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_without_its_marks_the_map_is_not_guessed():
 
 def test_the_lessons_data_is_true_of_the_lessons():
     """Notebooks, minutes, exercises, scripts and tests are those that are there."""
-    known = lessons.lessons()
+    known = lessons.notebooks()
     here = sorted((ROOT / "notebooks" / "sources").glob("*.py"))
     assert [lesson.source for lesson in known.values()] == here
     assert list(lessons.everything()) == sorted(lessons.everything())
@@ -192,7 +193,7 @@ def test_what_a_lesson_needs_is_found_through_others():
     assert lessons.path_to("00") == []
     assert lessons.path_to("04") == ["00"]
     assert lessons.path_to("06") == ["00", "04"]
-    assert lessons.path_to("08") == ["00", "04", "06", "07"]
+    assert lessons.path_to("08") == ["00", "04", "06", "06c", "07"]
     with pytest.raises(lessons.LessonError, match="There is no lesson 99: give LESSON= one of 00,"):
         lessons.path_to("99")
 

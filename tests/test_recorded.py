@@ -1,5 +1,6 @@
 """What becomes a recorded run, and what is refused."""
 
+import gzip
 import json
 import platform
 import re
@@ -11,7 +12,7 @@ import pytest
 from bootcamp.experiments import allreduce_sweep, recorded
 from bootcamp.files import write_json
 from bootcamp.paths import REFERENCE, ROOT
-from bootcamp.records import runs
+from bootcamp.records import runs, trace
 
 sys.path.insert(0, str(ROOT / "tools"))
 import reference  # noqa: E402
@@ -133,3 +134,28 @@ def test_a_recorded_run_of_another_corpus_says_whose(monkeypatch):
     assert run.origin.endswith("recorded run epyc-2core-ddp-2, corpus of Python 3.11.7")
     run.config["corpus_crc32"] = None
     assert run.origin.endswith("recorded run epyc-2core-ddp-2")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("phases", "name"), [(False, "0.trace.json.gz"), (True, "0.trace.json")])
+def test_a_slim_trace_has_the_name_that_figures_look_for(tmp_path, packed, phases, name):
+    """A run's trace is packed where it is large, and then too its slim copy is found."""
+    event = {
+        "name": "forward",
+        "ph": "X",
+        "cat": "user_annotation",
+        "ts": 5.0,
+        "dur": 2.0,
+        "tid": 1,
+    }
+    text = json.dumps({"traceEvents": [event]})
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    if packed:
+        with gzip.open(folder / "0.trace.json.gz", "wt") as file:
+            file.write(text)
+    else:
+        (folder / "0.trace.json").write_text(text)
+    reference.slim(tmp_path, phases)
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert trace._complete_events(folder / name)[0][0]["name"] == "forward"

@@ -252,11 +252,12 @@ ABOVE = [
     ids=["as measured", "crowded", "above the roof", "GPU"],
 )
 def test_the_figure_can_be_read(changed):
-    from test_plots import clashes, foot, texts
+    from test_plots import foot
+
+    from bootcamp.drawing import legible
 
     figure = draw(**changed)
-    assert clashes(figure) == []
-    assert min(text.get_fontsize() for text in texts(figure)) >= 11
+    assert legible.faults(figure, 11) == []
     for words in ("GPT small, 8 samples, float32", "torch 2.99.0", "measured here"):
         assert words in foot(figure)
     assert ("1 GPU rank on" if changed.get("device") else "1 CPU rank on") in foot(figure)

@@ -81,16 +81,16 @@ def own_run(monkeypatch, tmp_path):
 
     monkeypatch.setattr(config, "use_cores", lambda *_: None)
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    monkeypatch.setattr(torch, "save", torch.save)
     monkeypatch.setattr("bootcamp.train.process_end.leave_without_freeing", lambda: None)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def run(steps, sampler=None, batch_size=3):
-        order = torch.utils.data.SequentialSampler(range(7))
-        noted = external.Noted(order, batch_size) if sampler is None else sampler(order)
-        loader = torch.utils.data.DataLoader(torch.arange(7.0), 3, sampler=noted)
-        own = external.Run(tmp_path / "own", model, optimizer, noted, 1, steps)
-        for batch in loader:
+    def run(steps, loops=1, **options):
+        options = {"batch_size": 3, "drop_last": True} | options
+        loader = torch.utils.data.DataLoader(torch.arange(7.0), **options)
+        own = external.Run(tmp_path / "own", model, optimizer, loader, 1, steps)
+        for batch in [*loader] * loops:
             with own.step():
                 optimizer.zero_grad()
                 loss = model(batch.unsqueeze(1)).mean()
@@ -105,10 +105,12 @@ def own_run(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        ({"steps": 3}, RuntimeError, "drop_last=True"),  # the last batch has one sample
-        ({"steps": 3, "batch_size": 5}, RuntimeError, "has no 5 samples"),
-        ({"steps": 2}, RuntimeError, "told steps=2, and this is one more"),
-        ({"steps": 3, "sampler": lambda order: order}, TypeError, "external.Noted"),
+        ({"steps": 3, "drop_last": False}, ValueError, "give it drop_last=True"),
+        ({"steps": 2, "shuffle": True}, ValueError, "has shuffle=True"),
+        ({"steps": 7, "batch_size": None, "drop_last": False}, ValueError, "needs a DataLoader wi"),
+        ({"steps": 1}, RuntimeError, "told steps=1, and this is one more"),
+        ({"steps": 4, "loops": 2}, RuntimeError, "trains on no batch of the DataLoader"),
+        ({"steps": 31}, RuntimeError, "told steps=31, and the loop made 2"),
     ],
 )
 def test_a_slip_at_the_seam_gets_a_sentence(own_run, given, error, says):
@@ -116,10 +118,15 @@ def test_a_slip_at_the_seam_gets_a_sentence(own_run, given, error, says):
         own_run(**given)
 
 
-def test_fewer_steps_than_announced_are_no_finished_run(own_run, monkeypatch):
-    monkeypatch.setattr(external.Noted, "sample_ids", [0, 1, 2])
-    with pytest.raises(RuntimeError, match="told steps=31, and the loop made 3"):
-        own_run(steps=31)
+def test_a_loader_is_no_sampler():
+    with pytest.raises(TypeError, match="got a range: give it the DataLoader"):
+        external.noted(range(7), 1)
+
+
+def test_what_is_odd_in_a_saved_file_is_counted():
+    shard = argparse.Namespace(to_local=None)
+    state = {"model": {"module.a": 1, "module.b": shard}, "step": 3}
+    assert external.odd_parts(state) == {"module_names": 2, "shards": 1}
 
 
 def test_a_context_names_the_sizes_of_its_axes():

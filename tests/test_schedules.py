@@ -13,6 +13,7 @@ from bootcamp.scripts.variants import variant
 from bootcamp.theory import pipeline_orders, pipeline_schedules
 from bootcamp.theory.pipeline_schedules import Action, Impossible, Span
 from bootcamp.train import pipeline_stages
+from bootcamp_lessons import pipeline_tables
 
 GRID = [(ranks, m) for ranks in (2, 3, 4, 8) for m in range(1, 25)]
 
@@ -159,9 +160,9 @@ def test_a_plan_that_waits_for_itself():
 @pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_two_ranks_train_in_the_order_of_the_plan(schedule):
     """The runs that lesson 06b draws, and that prove each schedule equal to the baseline."""
-    flags = {"global_batch": 32, "steps": 4, "micro_batches": 4}
+    flags = {"global_batch": 32, "steps": 4, "micro_batches": 8, "optimizer": "sgd"}
     spans = pipeline_schedules.recorded(trained("pp", 2, schedule=schedule, **flags))
-    assert pipeline_schedules.orders(spans) == pipeline_schedules.plan(schedule, 2, 4)
+    assert pipeline_schedules.orders(spans) == pipeline_schedules.plan(schedule, 2, 8)
     assert pipeline_schedules.which(spans) == schedule
     assert min(span.began for span in spans) == 0
 
@@ -203,11 +204,29 @@ def test_a_run_of_another_schedule_is_noticed():
     assert pipeline_schedules.which(spans) == "gpipe"
 
 
-def test_the_shortest_step_after_the_first_is_read(tmp_path):
+@pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
+def test_what_two_ranks_hold_is_the_formulas(schedule):
+    """The runs that lesson 06b counts."""
+    flags = {"schedule": schedule, "micro_batches": 8, "global_batch": 32}
+    snippet = SRC / "snippets" / "pipeline_memory.py"
+    run = trained(snippet, 2, device="cpu", quiet=True, **flags)
+    rows = pipeline_tables.held({schedule: pipeline_tables.held_bytes(run, ranks=2)}, 32, 8)
+    assert [row["rank"] for row in rows] == [0, 1]
+    for row in rows:
+        assert row["measured"] == pytest.approx(row["formula"], rel=0.05)
+
+
+def test_borders_between_ranks():
+    found = {name: pipeline_tables.borders(name, 0, 2) for name in pipeline_schedules.SCHEDULES}
+    assert found == {"gpipe": 1, "1f1b": 1, "interleaved": 3, "zero-bubble": 3, "dualpipe": 2}
+    assert [pipeline_tables.borders("1f1b", rank, 4) for rank in range(4)] == [1, 2, 2, 1]
+
+
+def test_the_median_step_after_the_first_is_read(tmp_path):
     os.mkdir(tmp_path / "ranks")
     for rank in range(2):
         rows = []
-        for step, begin, seconds in ((0, 0, 1), (1, 100, 5), (2, 200, 3)):
+        for step, begin, seconds in ((0, 0, 1), (1, 100, 5), (2, 200, 3), (3, 300, 2)):
             row = {"step": step, "stage": rank, "action": "F", "micro_batch": 0}
             rows.append(row | {"began": begin + rank, "ended": begin + rank + seconds})
         text = "".join(json.dumps(row) + "\n" for row in rows)

@@ -51,6 +51,13 @@ HIDDEN_BY_NAME = {
         "bootcamp.train.process_group",
     },
     "allreduce_sweep.py": {"_sweep_all_reduce.py"},
+    # lessons read what checkpoints and torch's flight recorder left, and start torchrun
+    "checkpoints.py": {"torch.distributed"},
+    "ddp_depth.py": {
+        "torch.distributed.flight_recorder",
+        "torch.distributed.flight_recorder.components.fr_logger",
+    },
+    "reading.py": {"torch.distributed.run"},
 }
 
 
@@ -176,6 +183,11 @@ IMPORTS_BY_NAME = {
         "horovod.runner.http.http_server.RendezvousHTTPServer",
     },
     "dtensor_layout.py": {"torch.distributed.tensor.distribute_tensor"},
+    "checkpoints.py": {"torch.distributed.checkpoint"},
+    "ddp_depth.py": {
+        "torch.distributed.flight_recorder.fr_trace",
+        "torch.distributed.flight_recorder.components.fr_logger.FlightRecorderLogger",
+    },
     "sharded_checkpoint.py": {
         "torch.distributed",
         "torch.distributed.checkpoint",

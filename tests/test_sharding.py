@@ -16,6 +16,7 @@ from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import model_shapes, sharding
 from bootcamp.train import collective_counter
+from bootcamp_lessons import sharded
 
 DEEPSPEED = launch.available("deepspeed")
 needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="DeepSpeed is not installed")
@@ -60,17 +61,7 @@ def test_fsdp(ranks, optimizer, flags):
 
 def collectives_of_a_step(name, changes=None) -> dict[str, int]:
     """How often rank 0 of two calls each kind of collective in one step of fsdp."""
-    step = "optimizer.step()"
-    tally = {
-        "optimizer.zero_grad()": "optimizer.zero_grad()\nif step == 2:\n    tally.start()",
-        step: f"{step}\nif step == 2:\n    tally.stop(context.run_dir)",
-        "run = record.Run(context, model, optimizer, batches, world)": (
-            "run = record.Run(context, model, optimizer, batches, world)\n"
-            "from bootcamp.train import collective_counter\n"
-            "tally = collective_counter.Tally(optimizer)"
-        ),
-    }
-    script = variant("fsdp", name, {**tally, **(changes or {})})
+    script = sharded.counted("fsdp", changes, name)
     run = launch.launch(script, 2, device="cpu", steps=4, global_batch=8, quiet=True)
     counts = collections.Counter()
     for (kind, _), count in collective_counter.total(run).items():
@@ -78,16 +69,24 @@ def collectives_of_a_step(name, changes=None) -> dict[str, int]:
     return counts
 
 
-def test_each_block_is_a_unit_of_fsdp_and_so_is_what_is_in_none():
-    """Every unit is gathered for its forward and its backward, and reduces its gradients once."""
+def test_each_part_is_a_unit_of_fsdp_and_the_head_stays_gathered():
+    """Each unit reduces its gradients once. All but the head are gathered a second time."""
     blocks = model_shapes.GPT["tiny"]["layers"]
     counts = collectives_of_a_step("fsdp_counted")
-    assert counts["reduce-scatter"] == blocks + 1
-    assert counts["all-gather"] == 2 * (blocks + 1)
-    less = collectives_of_a_step(
-        "fsdp_one_block_left", {"for block in model[1:-1]:": "for block in model[1:-2]:"}
-    )
-    assert less["reduce-scatter"] == blocks
+    assert counts["reduce-scatter"] == blocks + 2
+    assert counts["all-gather"] == 2 * (blocks + 1) + 1
+    loop = "for part in model[:-1]:  # the embedding and each block"
+    less = collectives_of_a_step("fsdp_one_part_left", {loop: "for part in model[:-2]:"})
+    assert less["all-gather"] == 2 * (blocks + 1), "the root has it, and is gathered once"
+
+
+def test_fsdp_that_gathers_in_16_bit_sends_half_of_what_it_gathers():
+    """All is gathered twice, but the head once; gradients are reduced in fp32."""
+    policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
+    script = sharded.fsdp_with(f"mp_policy={policy}")
+    run = launch.launch(script, 2, device="cpu", steps=4, global_batch=8, quiet=True)
+    head = sharded.head_numbers() / NUMBERS
+    assert sharded.ring_bytes(run, NUMBERS) == pytest.approx(2 * (2 - head) + 4)
 
 
 @pytest.mark.parametrize("model", ["mlp", "striped-lstm"])
@@ -122,7 +121,6 @@ def test_deepspeed(stage, ranks, optimizer):
 
 @needs_deepspeed
 def test_deepspeed_clips_gradients_unless_told_not_to():
-    from bootcamp.scripts.variants import variant
 
     line = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
     script = variant("zero", "zero_clips", {line: ""})
@@ -167,6 +165,7 @@ def test_the_papers_figure_is_reproduced():
         ("ddp", {}, 1.5, 1.5),
         ("ddp", {"number": 0.5}, 0.75, 0.75),
         ("fsdp", {}, 2.25, 3.0),
+        ("fsdp", {"root": 0.5}, 1.875, 2.625),
         ("fsdp", {"keep_gathered": True}, 1.5, 2.25),
         ("zero1", {}, 1.5, 2.25),
         ("hsdp", {"shard": 2}, 1.0, 1.0),

@@ -19,9 +19,9 @@ import lessons  # noqa: E402
 import lookups  # noqa: E402
 
 import slides  # noqa: E402
-from bootcamp.drawing import plots  # noqa: E402
+from bootcamp.drawing import legible, plots  # noqa: E402
+from bootcamp.drawing.canvas import box, canvas, label  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
-from bootcamp_lessons.diagrams import ddp_overview  # noqa: E402
 
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
 MEASURED = re.compile(rf"(?<!\w)\d[\d.,]*\s*{UNITS}")
@@ -205,11 +205,19 @@ def test_letters_of_a_figure_are_large_and_stay_in_their_boxes():
         embed.to_html(figure, 465, title=True)
         sizes = [text.get_fontsize() for text in figure.findobj(Text) if len(text.get_text()) > 2]
         assert min(sizes) * embed.PLOT_PX_PER_INCH / 72 >= SMALLEST_PX - 0.5
-    drawn = ddp_overview.overlap()
-    words = {text.get_text() for text in drawn.findobj(Text)}
+    drawn, axes = canvas("A title", "A box.", 3)
+    box(axes, 40, 15, 10.5, 6, "middle layers", size=9.5)
     embed.to_html(drawn, 540, title=False)
-    assert "middle layers" in words
     assert "middle\nlayers" in {text.get_text() for text in drawn.findobj(Text)}
+
+
+def test_a_drawing_that_can_not_be_read_is_refused_on_a_slide():
+    """Every deck is built under this check: here a figure that needs it."""
+    figure, axes = canvas("A title", "Two words.", 3)
+    for text in ("one text", "another"):
+        label(axes, 50, 15, text)
+    with pytest.raises(legible.Illegible, match="'A title' can't be read:\n- over each other"):
+        embed.to_html(figure, 465, title=True)
 
 
 def test_a_long_diff_can_be_cut_to_headings_and_loses_its_indentation():
@@ -240,7 +248,8 @@ def test_the_map_is_that_of_the_lessons():
     here = re.findall(r'class="here"><b>(\d\d[a-z]?)</b>', lookups.course_map())
     assert here == list(lessons.lessons())
     later = re.findall(r'class="later"><b>(\d\d[a-z]?)</b>', lookups.course_map())
-    assert sorted(here + later) == list(lessons.everything())
+    all_lessons = [n for n, each in lessons.everything().items() if not each.appendix]
+    assert sorted(here + later) == all_lessons
 
 
 def test_the_question_of_deck_04_is_answered_on_the_next_slide(built):

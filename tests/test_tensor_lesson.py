@@ -10,19 +10,11 @@ from bootcamp.scripts.variants import variant
 from bootcamp.theory import tensor
 from bootcamp.train import collective_counter
 from bootcamp.train.models import gpt
-from bootcamp_lessons import exercise
+from bootcamp_lessons import exercise, sharded
 
 TINY = gpt.SIZES["tiny"]
 SNIPPET = {"device": "cpu", "quiet": True}
 FLAGS = {"device": "cpu", "steps": 6, "global_batch": 16, "quiet": True}
-BEGIN = "tally = collective_counter.Tally(optimizer)\nif step == 2:\n    tally.start()"
-TOOLS = "checkpoint, config, data, models, optimizers, record, tensor_flags"
-IMPORTS = f"from bootcamp.train import {TOOLS}"
-COUNT = {
-    IMPORTS: f"{IMPORTS}, collective_counter",
-    "optimizer.zero_grad()": f"optimizer.zero_grad()\n{BEGIN}",
-    "optimizer.step()": "optimizer.step()\nif step == 2:\n    tally.stop(context.run_dir)",
-}
 
 
 def printed(snippet, ranks, **flags):
@@ -70,7 +62,7 @@ ONE_F = (
     ids=["plain", "sequence parallel", "query, key and value apart"],
 )
 def test_collectives_are_those_of_the_theory(changes, flags, how):
-    script = variant("tp", "tp_test_counted", COUNT | changes)
+    script = sharded.counted("tp", changes, "tp_test_counted")
     run = trained(script, 2, **flags, **FLAGS)
     theory = tensor.collectives(TINY, FLAGS["global_batch"], **how)
     assert collective_counter.total(run) == theory

@@ -54,18 +54,21 @@ def test_without_deepspeed_the_program_says_nothing():
     assert not [line for line in run.output(0).splitlines() if line.startswith('{"')]
 
 
-OUTER = "fully_shard(model, mesh=mesh, reshard_after_forward=not args.keep_gathered)"
-INNER = "fully_shard(block, mesh=mesh, reshard_after_forward=not args.keep_gathered)"
+OUTER = "fully_shard(model, mesh=mesh)  # the root"
+HEAD = "fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)  # needed again at once"
+LOOP = "for part in model[:-1]:  # the embedding and each block"
+INNER = "fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)"
 
 
 @pytest.mark.parametrize(
     ("changes", "helps"),
     [
-        ({OUTER: ""}, "final parameters apart"),  # embedding and head are nobody's
+        ({HEAD: "", OUTER: ""}, "final parameters apart"),  # the head is nobody's
         (
             {
                 OUTER: "model = torch.nn.parallel.DistributedDataParallel(model)",
-                "for block in model[1:-1]:": "",
+                LOOP: "",
+                HEAD: "",
                 INNER: "",
             },
             "something is not sharded",

@@ -22,14 +22,18 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert import HTMLExporter
 
 from bootcamp import machine
-from bootcamp.experiments import recorded
+from bootcamp.experiments import claims, recorded
 from bootcamp.paths import LOGS, NOTEBOOKS
 from bootcamp.records import runs
-from bootcamp.table import Table
 
 CELL_SECONDS = 600
 HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 EXPECTED_LINES = 24  # of a cell; more is not read in a class
+EXPECTED_LINES_OF_A_DIFF = 200  # which is what its cell is about
+DIFF = re.compile(r"^--- .+\n\+\+\+ ", re.MULTILINE)
+OBJECT = re.compile(r"<[\w.]+ object(?: at 0x\w+)?>")  # how an object without words prints
+UNSEEN = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
+LINE_ENDS = re.compile(r"<br ?/?>|</(?:p|div|li|tr|h\d|pre|caption|summary)>")
 FIGURE = re.compile(r'<img[^>]+src="data:image/png[^>]+>')
 FIGURE_SAYS = re.compile(r'<img[^>]+src="data:image/png[^>]+alt="([^"]*)"')
 STYLE = """
@@ -112,8 +116,9 @@ class Lesson:
             begins = next(line for line in cell.source.splitlines() if line.strip())
             shown = without_paths("\n".join(map(_as_text, cell.get("outputs", []))))
             lines = shown.strip().splitlines() or ["(nothing)"]
-            if len(lines) > EXPECTED_LINES:
-                lines = [*lines[:EXPECTED_LINES], f"... and {len(lines) - EXPECTED_LINES} lines"]
+            most = EXPECTED_LINES_OF_A_DIFF if DIFF.search(shown) else EXPECTED_LINES
+            if len(lines) > most:
+                lines = [*lines[:most], f"... and {len(lines) - most} lines"]
             parts.append(
                 "\n".join(
                     [f"## {where}, cell {number}: `{begins.strip()}`", "", "~~~", *lines, "~~~"]
@@ -137,10 +142,24 @@ def _as_text(output) -> str:
         return output.text.rstrip()
     if output.output_type == "error":
         return f"{output.ename}: {output.evalue}"
-    page = "".join(output.get("data", {}).get("text/html", ""))
+    data = output.get("data", {})
+    page, plain, markdown = (
+        "".join(data.get(f"text/{kind}", "")) for kind in ("html", "plain", "markdown")
+    )
     if says := FIGURE_SAYS.findall(page):
         return "\n".join(f"[figure: {html.unescape(text)}]" for text in says)
-    return "".join(output.get("data", {}).get("text/plain", "")).rstrip()
+    if plain and not OBJECT.fullmatch(plain.strip()):
+        return plain.rstrip()
+    if any(kind.startswith("image/") for kind in data):
+        return "[figure without words]"
+    return markdown.rstrip() or _words_of(page) or "[nothing to read]"
+
+
+def _words_of(page: str) -> str:
+    """What is to be read in HTML, a line for each line."""
+    text = LINE_ENDS.sub("\n", UNSEEN.sub("", page).replace("</td>", " ").replace("</th>", " "))
+    text = re.sub(r"<[^>]+>", "", text)
+    return "\n".join(line.strip() for line in html.unescape(text).splitlines() if line.strip())
 
 
 def without_paths(text: str) -> str:
@@ -176,14 +195,13 @@ def _values(model: str, states: dict) -> list[str]:
     return found
 
 
-def report(lessons: list[Lesson], made: list[runs.Run], folder: Path) -> Path:
-    """One page: the machine, how each lesson went, its figures, and every run that was made."""
+def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Path) -> Path:
+    """One page: the machine, claims tested, how each lesson went, its figures, every run."""
     parts = [f"<h1>The bootcamp on this machine</h1><p>{time.strftime('%d %B %Y, %H:%M')}</p>"]
-    about = machine.describe()
-    about["memory"] = f"{about.pop('memory_bytes') / 1e9:.1f} GB"
-    about["gpus"] = ", ".join(about["gpus"]) or "none"
-    rows = [{"what": name, "value": value} for name, value in about.items()]
-    parts.append(Table(rows, "The machine")._repr_html_())
+    parts.append(machine.table()._repr_html_())
+    if found:
+        parts.append("<h2>What the lessons claim</h2>")
+        parts += [claims.counts(found)._repr_html_(), claims.table(found)._repr_html_()]
     parts.append("<h2>Lessons</h2>")
     for lesson in lessons:
         name = html.escape(lesson.title)
@@ -216,6 +234,14 @@ def report(lessons: list[Lesson], made: list[runs.Run], folder: Path) -> Path:
     return page
 
 
+def chosen(names: list[str], folder: Path) -> list[Lesson]:
+    """The lessons whose files begin with one of these names, all without names, in order."""
+    paths = sorted(NOTEBOOKS.glob("*.ipynb"))
+    return [
+        Lesson(path, folder) for path in paths if not names or path.stem.startswith(tuple(names))
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="lessons to run, such as 04 (default: all)")
@@ -224,19 +250,17 @@ def main() -> int:
     folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     began, lessons = time.time(), []
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        if args.names and not any(path.stem.startswith(name) for name in args.names):
-            continue
-        lessons.append(Lesson(path, folder))
-        lessons[-1].run()
-        lessons[-1].save()
+    for lesson in chosen(args.names, folder):
+        lessons.append(lesson)
+        lesson.run()
+        lesson.save()
         if args.expected:
             args.expected.mkdir(parents=True, exist_ok=True)
-            (args.expected / f"{path.stem}.md").write_text(lessons[-1].expected())
-        if lessons[-1].error == "interrupted":
+            (args.expected / f"{lesson.path.stem}.md").write_text(lesson.expected())
+        if lesson.error == "interrupted":
             break
     made = [run for run in runs.all_runs() if run.config.get("started_unix_seconds", 0) >= began]
-    page = report(lessons, made, folder)
+    page = report(lessons, made, claims.noted(since=began), folder)
     print(f"The report is {page}", flush=True)
     return 1 if any(lesson.error for lesson in lessons) else 0
 

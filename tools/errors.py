@@ -47,6 +47,14 @@ PROGRAMS = {  # entry -> a program that ends with it, and its ranks
     "two_devices": (f'{BEGIN}torch.nn.Linear(4, 4)(torch.ones(4, 4, device="meta"))', 1),
     "cpu_memory": (f"{BEGIN}torch.empty(10**15)", 1),
 }
+NET = "import torch\n\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n        {}\n"
+NET += "        self.layers = {}\n\n\ntorch.optim.SGD(Net().parameters(), lr=0.1)"
+PROGRAMS |= {
+    "apex": ("from apex import amp", 1),
+    "super_of_nothing": (NET.format("super(Net).__init__(self)", "torch.nn.Linear(1, 1)"), 1),
+    "module_not_begun": (NET.format("pass", "torch.nn.Linear(1, 1)"), 1),
+    "no_parameters": (NET.format("super().__init__()", "[torch.nn.Linear(1, 1)]"), 1),
+}
 UNGUARDED = """import torch.multiprocessing as mp
 
 
@@ -57,12 +65,6 @@ def train(rank):
 mp.spawn(train, nprocs=2)
 """
 MISTAKES = {  # (entry, case of the clinic) -> how its script is fixed wrongly, and ends with it
-    ("module_not_begun", "super_net"): {"super(Net).__init__(self)": "pass"},
-    ("no_parameters", "super_net"): {
-        "super(Net).__init__(self)": "super().__init__()",
-        "self.hidden = nn.Linear(8, width)": "self.all = [nn.Linear(8, width)]",
-        "self.out = nn.Linear(width, 1)": "self.all += [nn.Linear(width, 1)]",
-    },
     ("sampler_and_shuffle", "same_order"): {"sampler=sampler": "sampler=sampler, shuffle=True"},
     ("left_on_meta", "moved_on_rank_0"): {
         "if rank == 0:\n    model.to_empty(device=device)": "model.to(device)"
@@ -73,11 +75,9 @@ MISTAKES = {  # (entry, case of the clinic) -> how its script is fixed wrongly, 
 }
 BROKEN = {
     "no_meeting_place": "no_address",
-    "super_of_nothing": "super_net",
     "parts_for_a_model": "wrapped_twice",
     "left_on_meta": "moved_on_rank_0",
     "torn_checkpoint": "saved_by_all",
-    "apex": "apex_amp",
     "unused_parameters": "sometimes_unused",
     "hang": "evaluated_on_rank_0",
     "peer_is_gone": "own_loss",
@@ -108,7 +108,7 @@ def of_run(script: Path, ranks: int, hang_seconds: float = 8, **flags) -> str:
 
 def of_program(name: str) -> str:
     text, ranks = PROGRAMS[name]
-    path = Path(SCRATCH.name) / f"{name}.py"
+    path = Path(SCRATCH.name) / f"program_{name}.py"
     path.write_text(f"{text}\n")
     return of_run(path, ranks)
 
@@ -191,7 +191,7 @@ def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
     ways += [("main_not_guarded", "mp.spawn without if __name__", unguarded)]
     ways += [(e, f"clinic, {f}", lambda f=f: of_case(f)) for e, f in BROKEN.items()]
     for (entry, file), changes in MISTAKES.items():
-        ways += [(entry, f"clinic, {file} mended wrongly", lambda f=file, c=changes: of_case(f, c))]
+        ways += [(entry, f"clinic, {file} fixed wrongly", lambda f=file, c=changes: of_case(f, c))]
     for entry, names in FAULTS.items():
         ways += [(entry, f"fault {name}", lambda n=name: of_fault(n)) for name in names]
     return [

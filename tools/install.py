@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONAL = {  # what is left out where a group can't be installed
     "deepspeed": "Its cells in lesson 07 say so, and the lesson goes on without them.",
-    "megatron": "Its cells in lesson 06c say so, and the lesson goes on without them.",
+    "megatron": "Its cells in the appendix say so, and it goes on without them.",
 }
 LATER = ("horovod",)  # tools/horovod.py installs it when it builds Horovod
 

@@ -2,10 +2,11 @@
 
 Make slides/build/kit.html, the instructor's guide, from slides/kit/*.md: agendas, what to say in
 each lesson, the room. Agendas and minutes come from notebooks/lessons.toml, goals from the
-notebooks, expected outputs from slides/kit/expected/MACHINE/, which
+notebooks, answers from the exercises, expected outputs from slides/kit/expected/MACHINE/, which
 `make course ARGS="--expected FOLDER"` records. One file that needs no network.
 """
 
+import difflib
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import jinja2
 import lessons
 import pypandoc
 import reset
+
+from bootcamp_lessons import exercise
 
 ROOT = Path(__file__).resolve().parents[1]
 KIT = ROOT / "slides" / "kit"
@@ -33,7 +36,7 @@ class KitError(Exception):
 
 
 def guide() -> str:
-    """lessons.md with goals, minutes and expected outputs put in. Raises KitError."""
+    """lessons.md with goals, minutes, answers and expected outputs put in. Raises KitError."""
     text, known = (KIT / "lessons.md").read_text(), lessons.lessons()
     said = [number for number, _ in LESSON.findall(text)]
     if said != list(known):
@@ -42,10 +45,46 @@ def guide() -> str:
     def complete(match: re.Match) -> str:
         lesson = known[match[1]]
         minutes = f"**{lesson.minutes} minutes, and {lesson.deck_minutes} of slides.**"
-        return f"{match[0]}\n\n{minutes} {reset.goals(lesson)}"
+        return f"{match[0]}\n\n{minutes} {reset.goals(lesson)}{plan(lesson)}"
 
     parts = re.split(r"(?=^## )", LESSON.sub(complete, text), flags=re.MULTILINE)
-    return "".join(part + _expected(part) for part in parts)
+    return "".join(part + _for_lesson(part) for part in parts)
+
+
+def plan(lesson: lessons.Lesson) -> str:
+    """When each part of a lesson begins, and where to go when time runs out; nothing without."""
+    if not lesson.parts:
+        return ""
+    rows, now = [], 0
+    for heading, minutes in lesson.parts:
+        free = lessons.optional(heading)
+        rows.append(f"| {'' if free else f'{now // 60}:{now % 60:02}'} | {minutes} | {heading} |")
+        now += 0 if free else minutes
+    head = "| Begins | Minutes | Part |\n|--:|--:|---|"
+    ending = f"If ten minutes remain, go to *{lessons.go_to(lesson)}*."
+    return "\n\n" + "\n".join([head, *rows]) + f"\n\n{ending}"
+
+
+def answers(lesson: lessons.Lesson) -> str:
+    """The answer of each exercise of a lesson, folded: a function, or the lines to write."""
+    shown = [
+        f"**{name}**\n\n~~~{'diff' if hasattr(task, 'starting_point') else 'python'}\n"
+        f"{_answer(task)}\n~~~"
+        for name in lesson.exercises
+        for task in [exercise.find(name)]
+    ]
+    text = "\n\n".join(shown)
+    return f"\n<details><summary>Answers of the exercises</summary>\n\n{text}\n</details>\n\n"
+
+
+def _answer(task) -> str:
+    """A function's source; of a script the lines that differ from its starting point."""
+    if not hasattr(task, "starting_point"):
+        return str(task.solution_shown()).rstrip()
+    begins = task.starting_point().split('"""', 2)[2].splitlines()  # without docstrings
+    solved = task.solved().read_text().split('"""', 2)[2].splitlines()
+    lines = list(difflib.unified_diff(begins, solved, n=1, lineterm=""))[2:]
+    return "\n".join("" if line.startswith("@@") else line for line in lines).strip("\n")
 
 
 def agendas() -> str:
@@ -66,12 +105,18 @@ def agendas() -> str:
     return text.render(agendas="\n\n".join(tables), left=", ".join(left))
 
 
-def _expected(part: str) -> str:
-    """A lesson's expected outputs, folded; nothing for a part that is no lesson."""
+def _for_lesson(part: str) -> str:
+    """What follows a lesson's part of the guide; nothing for a part that is no lesson."""
     found = LESSON.match(part)
     if not found:
         return ""
-    records = sorted(KIT.glob(f"expected/*/{lessons.find(found[1]).file}.md"))
+    lesson = lessons.find(found[1])
+    return answers(lesson) + _expected(lesson)
+
+
+def _expected(lesson: lessons.Lesson) -> str:
+    """A lesson's expected outputs, folded."""
+    records = sorted(KIT.glob(f"expected/*/{lesson.file}.md"))
     shown = []
     for path in records:
         text = re.sub(r"^#+ (.*)$", r"**\1**", path.read_text(), flags=re.MULTILINE)

@@ -1,6 +1,7 @@
 """python tools/lab.py
 
-Open JupyterLab on the first notebook: on 127.0.0.1 only, with a token of its own.
+Open JupyterLab on the first notebook: on 127.0.0.1 only, with a token of its own. With
+PREDICT_FIRST=1 in the environment no notebook launches a run while a prediction is open.
 """
 
 import os
@@ -33,7 +34,10 @@ def environment() -> dict[str, str]:
     """
     others = os.environ.get("JUPYTER_CONFIG_PATH")
     folders = [str(CONFIG), *([others] if others else [])]
-    return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(folders)}
+    ours = {"JUPYTER_CONFIG_PATH": os.pathsep.join(folders)}
+    if first := os.environ.get("PREDICT_FIRST"):  # kernels have the server's environment
+        ours["BOOTCAMP_PREDICT_FIRST"] = first
+    return {**os.environ, **ours}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """python tools/lessons.py [--check]
 
 Read notebooks/lessons.toml, and write what README.md shows of it: the map of the course, between
-its two marks. --check writes nothing and fails where README.md is not as it would be written.
+its two marks. --check writes nothing and fails where README.md is not as it would be written. Both
+fail where a lesson's parts are not its notebook's headings, or do not add up to its minutes.
 """
 
 import re
@@ -19,6 +20,10 @@ BEGIN, END = (
     "<!-- end of map -->",
 )
 SLIDE = re.compile(r"^# .*\{.*\bminutes=(\d+)", re.MULTILINE)
+MARKDOWN = re.compile(r"^# %% \[markdown\].*\n((?:#.*\n)*)", re.MULTILINE)  # cells of a source
+HEADING = re.compile(r"^# ## (.+)$", re.MULTILINE)
+OPTIONAL = "(optional)"  # at the end of a heading that may be skipped
+TAKES_NO_TIME = "Sources"
 
 
 class LessonError(Exception):
@@ -27,18 +32,23 @@ class LessonError(Exception):
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson; notebooks/lessons.toml explains the fields. A planned one has no file."""
+    """One lesson, or the appendix; notebooks/lessons.toml explains the fields.
+
+    A planned one has no file.
+    """
 
     number: str
     title: str
     teaches: str
     file: str = ""
     minutes: int = 0
+    parts: tuple[tuple[str, int], ...] = ()
     needs: str = ""
     after: tuple[str, ...] = ()
     exercises: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
+    appendix: bool = False
 
     @property
     def notebook(self) -> Path:
@@ -55,6 +65,11 @@ class Lesson:
     @property
     def deck_minutes(self) -> int:
         return minutes_of_deck(self.deck.read_text())
+
+    @property
+    def core(self) -> list[tuple[str, int]]:
+        """The parts that are taught to everybody."""
+        return [(heading, minutes) for heading, minutes in self.parts if not optional(heading)]
 
 
 @dataclass(frozen=True)
@@ -92,17 +107,22 @@ def everything() -> dict[str, Lesson]:
     return {row["number"]: Lesson(**row) for row in as_tuples}
 
 
-def lessons() -> dict[str, Lesson]:
-    """{number: lesson} of those that are here."""
+def notebooks() -> dict[str, Lesson]:
+    """{number: lesson} of those that are here, the appendix among them."""
     return {number: lesson for number, lesson in everything().items() if lesson.file}
 
 
+def lessons() -> dict[str, Lesson]:
+    """{number: lesson} of those that are here, without the appendix, which is no lesson."""
+    return {number: lesson for number, lesson in notebooks().items() if not lesson.appendix}
+
+
 def find(number: str | None) -> Lesson:
-    """A lesson that is here, by its number. Raises LessonError, which lists them."""
-    if number not in lessons():
+    """A lesson that is here, or the appendix, by its number. Raises LessonError, with a list."""
+    if number not in notebooks():
         given = f"There is no lesson {number}" if number else "No lesson was given"
-        raise LessonError(f"{given}: give LESSON= one of {', '.join(lessons())}.")
-    return lessons()[number]
+        raise LessonError(f"{given}: give LESSON= one of {', '.join(notebooks())}.")
+    return notebooks()[number]
 
 
 def path_to(number: str) -> list[str]:
@@ -113,6 +133,44 @@ def path_to(number: str) -> list[str]:
         open_ones += new
         needed |= new
     return [name for name in lessons() if name in needed]
+
+
+def optional(heading: str) -> bool:
+    return heading.endswith(OPTIONAL)
+
+
+def headings(source: str) -> list[str]:
+    """The second-level headings of a notebook's source, in order."""
+    return [words.strip() for cell in MARKDOWN.findall(source) for words in HEADING.findall(cell)]
+
+
+def wrong_parts(lesson: Lesson, source: str) -> list[str]:
+    """What is wrong with a lesson's parts, a sentence each; nothing for one without parts."""
+    if not lesson.parts:
+        return []
+    found, named = headings(source), [heading for heading, _ in lesson.parts]
+    wanted = [heading for heading in found if heading != TAKES_NO_TIME or heading in named]
+    core = sum(minutes for _, minutes in lesson.core)
+    wrong = [f"has no heading {heading!r}" for heading in named if heading not in found]
+    wrong += [f"lacks its heading {heading!r}" for heading in wanted if heading not in named]
+    if not wrong and named != wanted:
+        wrong.append("has its headings in another order than the notebook")
+    if core != lesson.minutes:
+        wrong.append(f"has core parts of {core} minutes, but minutes = {lesson.minutes}")
+    return [f"lesson {lesson.number} {words}" for words in wrong]
+
+
+def go_to(lesson: Lesson, minutes: int = 10) -> str:
+    """The heading to go to when so many minutes remain: what follows it fits, if anything does."""
+    heading, left = "", minutes
+    for heading_before, needs in reversed(lesson.core):
+        if heading_before == TAKES_NO_TIME:
+            continue
+        left -= needs
+        if heading and left < 0:
+            break
+        heading = heading_before
+    return heading
 
 
 def minutes_of_deck(text: str) -> int:
@@ -172,6 +230,11 @@ def main() -> int:
         wanted = with_map(text)
     except LessonError as error:
         print(error)
+        return 1
+    known = lessons().values()
+    wrong = [words for each in known for words in wrong_parts(each, each.source.read_text())]
+    if wrong:
+        print("notebooks/lessons.toml:", *wrong, sep="\n  ")
         return 1
     if text == wanted:
         return 0

@@ -71,6 +71,19 @@ def cores(_) -> list[dict]:
     return [row("cores", text, "2, better 4")]
 
 
+def quietness(_) -> list[dict]:
+    """Whether two processes get two cores, and how far repeats of the same work differ."""
+    if not all(map(version, wanted()["core"])):
+        return []
+    from bootcamp import quiet
+
+    found, needed = quiet.measure(), "each process a core to itself, repeats within 10 %"
+    fix = "Speeds measured now may mislead: close other programs, or ask for cores of your own "
+    fix += "(virtual machines share them)."
+    verdict, to_do = (READY, "") if found.is_quiet else (LIMITS, fix)
+    return [row("quietness", found.words, needed, verdict, to_do)]
+
+
 def memory(_) -> list[dict]:
     total = limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -322,5 +335,8 @@ def extras(_) -> list[dict]:
 
 CHECKS = {
     check.__name__: check
-    for check in (python, packages, imports, index, cores, memory, gpus, ports, disk, extras)
+    for check in (
+        *(python, packages, imports, index, cores, quietness),
+        *(memory, gpus, ports, disk, extras),
+    )
 }

@@ -28,6 +28,7 @@ MLP = {"model": "mlp", "size": "small", "steps": 12, **SGD, **CPU}
 STATE = {"steps": 4, "global_batch": 4, **CPU}  # one sample a rank: the state is what counts
 RESUMED = {"global_batch": 16, **CPU}
 WAIT = ("c10d::", "record_param_comms", "gloo:")  # no computing of the rank itself
+KEPT_KINDS = ("user_annotation", "gpu_user_annotation", "kernel")  # beside computing operators
 KEPT_OF_A_TRACE = ("name", "ph", "cat", "ts", "dur", "tid")
 
 
@@ -106,34 +107,34 @@ def record(wanted: Wanted, target: Path, place: Path) -> None:
 
 
 def slim(folder: Path, phases: bool) -> None:
-    """Keep rank 0's trace alone, and of it what the figures read; drop what ranks printed."""
+    """Keep of each trace what the figures read; drop what ranks printed."""
     for path in (folder / "ranks").iterdir():
         if path.suffix in (".out", ".err"):
             path.unlink()
         elif ".trace.json" in path.name:
             opener = gzip.open if path.suffix == ".gz" else open
             with opener(path, "rt") as file:
-                events = json.load(file)["traceEvents"]
+                traced = json.load(file)
             path.unlink()
-            if path.name.startswith("0."):
-                _write_trace(folder / "ranks" / "0.trace.json", slim_events(events), phases)
+            slimmed, name = slim_trace(traced), path.name.removesuffix(".gz")
+            if not phases:
+                with gzip.open(path.with_name(f"{name}.gz"), "wt") as file:
+                    json.dump(slimmed, file, separators=(",", ":"))
+            elif name.startswith("0."):
+                events = slimmed["traceEvents"]
+                named = [event for event in events if event["cat"] == "user_annotation"]
+                text = json.dumps({"traceEvents": named}, separators=(",", ":"))
+                path.with_name(name).write_text(text)
 
 
-def _write_trace(path: Path, events: list[dict], phases: bool) -> None:
-    if phases:
-        named = [event for event in events if event["cat"] == "user_annotation"]
-        path.write_text(json.dumps({"traceEvents": named}, separators=(",", ":")))
-        return
-    with gzip.open(f"{path}.gz", "wt") as file:
-        json.dump({"traceEvents": events}, file, separators=(",", ":"))
-
-
-def slim_events(events: list[dict]) -> list[dict]:
+def slim_trace(traced: dict) -> dict:
     """The events with a length, in tenths of a µs since the first, without those inside of another
-    computing operator: the union of the operators' times, which trace.py reads, stays the same.
+    computing operator: the union of the operators' times, which trace.py reads, stays the same, and
+    so does the clock that the ranks share.
     """
-    events = [event for event in events if event.get("ph") == "X" and event.get("dur", 0) > 0]
+    events = [e for e in traced["traceEvents"] if e.get("ph") == "X" and e.get("dur", 0) > 0]
     events.sort(key=lambda event: (event["ts"], -event["dur"]))
+    base = traced.get("baseTimeNanoseconds", 0) + round(1e3 * events[0]["ts"])
     kept, ends = [], {}
     for event in events:
         computes = event.get("cat") == "cpu_op" and not event["name"].startswith(WAIT)
@@ -141,12 +142,12 @@ def slim_events(events: list[dict]) -> list[dict]:
             continue
         if computes:
             ends[event["tid"]] = event["ts"] + event["dur"]
-        if computes or event.get("cat") in ("user_annotation", "kernel") or _sends(event):
+        if computes or event.get("cat") in KEPT_KINDS or _sends(event):
             kept.append({key: event[key] for key in KEPT_OF_A_TRACE if key in event})
     for event in kept:
         event["ts"] = round(event["ts"] - events[0]["ts"], 1)
         event["dur"] = round(event["dur"], 1)
-    return kept
+    return {"traceEvents": kept, "baseTimeNanoseconds": base}
 
 
 def _sends(event: dict) -> bool:

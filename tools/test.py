@@ -100,19 +100,17 @@ def run(command: list[str]) -> int:
     """Run a part; its exit code. Orphans are reaped as they end, as init would: tests look."""
     part = subprocess.Popen(command)
     while part.returncode is None:
-        reap(part, wait=True)
+        pid, status = os.wait()
+        if pid == part.pid:
+            part.returncode = os.waitstatus_to_exitcode(status)
     return part.returncode
 
 
-def reap(part: subprocess.Popen | None = None, wait: bool = False) -> None:
-    """Take leave of processes that have ended, adopted ones too: of one, or of all without wait."""
+def reap() -> None:
+    """Take leave of adopted processes that have ended."""
     with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, 0 if wait else os.WNOHANG)
-            if part and pid == part.pid:
-                part.returncode = os.waitstatus_to_exitcode(status)
-            if wait or not pid:
-                return
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def cpu_minutes() -> float:

@@ -1,103 +1,101 @@
 # %% [markdown]
 # # 04b DDP in depth: its options, its limits, and what is built on it
 #
-# **90 minutes**, on any machine, after lesson 04. Each section stands alone: read those you need.
+# **75 minutes**, on any machine, after lesson 04. What is marked (optional) is not in the 75
+# minutes. Run the cells from the top: later ones use names that earlier ones define.
 #
-# After this lesson you can choose DDP's bucket size and its options by measuring, compress what it
-# sends and say what that does to the result, train with ranks that have unequally much to do, tell
-# local SGD from DDP, keep BatchNorm from changing the training, survive the death of a rank, say
-# what NCCL does, and read a Lightning or Accelerate program as the DDP script that it is.
+# After this lesson you can choose DDP's options for a reason, compress what it sends and say what
+# that does to the result, train with ranks that have unequal amounts of work, keep BatchNorm from
+# changing the training, find the rank that makes all others slow, read a flight recorder, survive
+# the death of a rank, and read a Lightning or Accelerate program as the DDP script that it is.
 
 # %% [markdown]
 # ## The question
 #
-# Lesson 04 wrapped a model in `DistributedDataParallel` and was done. What can be set there, and
-# what is it worth? Where does "the same training as one process" stop to hold?
-#
-# The next cell starts to load PyTorch in the background.
+# Lesson 04 wrapped a model in `DistributedDataParallel` and was done. What can be set there? Where
+# does "the same training as one process" stop being true?
 
 # %%
-from bootcamp import Options, available, default_ranks, gpu_count, launch, run_command, warm_up
+from IPython.display import Markdown, display
 
-warm_up()
+from bootcamp import (
+    Options,
+    Table,
+    available,
+    check,
+    claim,
+    default_ranks,
+    gpu_count,
+    launch,
+    plots,
+    predict,
+    run_command,
+    script_diff,
+    trial,
+    variant,
+    warm_up,
+)
+from bootcamp.paths import SRC
+from bootcamp_lessons import ddp_depth
+from bootcamp_lessons.diagrams import ddp_options
+from bootcamp_lessons.reading import where_ranks_stand
 
-# %% [markdown]
-# The next cell chooses what this lesson works with, as in lesson 04: a rank for every GPU if there
-# are several, else for every core (at least two, at most eight). A rank on a CPU core says so.
-
-# %%
+warm_up()  # loads PyTorch in the background
 RANKS = max(2, min(8, default_ranks()))
 DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
 BATCH = 16 * RANKS
+SNIPPETS = SRC / "snippets"
 print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, {BATCH} samples a step.")
 
 # %% [markdown]
 # ## The idea
 #
-# DDP averages gradients while the backward goes on. A gradient that is ready is copied into a
+# DDP averages gradients while the backward pass goes on. A gradient that is ready is copied into a
 # **bucket**, a piece of memory that holds many gradients side by side. A full bucket goes to a
 # **communication hook**: a function that gets the bucket and returns it averaged over the ranks.
-# The usual hook is one all-reduce. The next cell draws the way. Look at where each option takes
-# hold.
+# The usual hook is one all-reduce. Look at where each option takes hold.
 
 # %%
-from bootcamp import plots
-from bootcamp_lessons.diagrams import ddp_options
-
 plots.show(ddp_options.way_of_a_bucket())
 
 # %% [markdown]
 # ## Predict
 #
-# Three predictions. The first: **PowerSGD** is a hook that sends two thin matrices instead of a
-# gradient matrix. A gradient of *n* × *m* numbers is replaced by a product of *n* × *r* and *r* ×
-# *m* numbers that comes near it; *r* is called the rank (of a matrix; it has nothing to do with
-# ranks that are processes). With *r* = 1 that is one column and one row. The model will be the toy
-# MLP at size small, whose largest layers have 1024 × 1024 weights. The next cell asks.
+# 1. **PowerSGD** is a hook that sends two thin matrices instead of a gradient matrix: in place of
+#    *n* × *m* numbers a product of *n* × *r* and *r* × *m* numbers that comes near it. With *r* = 1
+#    that is one column and one row. The model is the course's second one, a toy MLP that predicts a
+#    byte from those before it, at size small: three matrices of 1024 × 1024 weights, two of
+#    1024 × 256, one of 256 × 16, and 4,352 biases, which are sent as they are.
+# 2. Two ranks; rank 0 has one batch more than rank 1. DDP's `join` lets rank 0 finish. In that last
+#    batch rank 0's own gradient is 1.
+# 3. Several ranks. Before each forward pass rank 1 waits 100 ms for its data. You profile *rank 0*.
+# 4. A checkpoint, a file with all that a run needs to go on, is written after every 5 steps (after
+#    steps 4, 9, and so on: steps count from 0). A rank is killed as it begins step 8, and all ranks
+#    start again from the checkpoint.
 
 # %%
-from bootcamp import predict
-
 guess_powersgd = predict(
     "ddp_in_depth_powersgd",
-    "PowerSGD with r = 1 instead of whole gradients: by what factor does a rank send less?",
+    "1. PowerSGD with r = 1 instead of complete gradients: by what factor does a rank send less?",
     unit="times",
-    answer=None,
 )
-guess_powersgd
-
-# %% [markdown]
-# The second: a checkpoint is written after every 5 steps (after steps 4, 9, and so on, for steps
-# count from 0). A rank is killed as it begins step 8, and all ranks start again from the
-# checkpoint.
-
-# %%
+guess_join = predict("ddp_in_depth_join", "2. What is the averaged gradient of that last batch?")
+guess_late = predict(
+    "ddp_in_depth_late",
+    "3. How much more time than without the delay does rank 0 spend in collectives, in each step?",
+    unit="ms",
+)
 guess_again = predict(
-    "ddp_in_depth_again", "How many steps are trained a second time?", unit="steps", answer=None
+    "ddp_in_depth_again", "4. How many steps are trained a second time?", unit="steps"
 )
-guess_again
-
-# %% [markdown]
-# The third: Lightning is a framework that takes the training loop out of your hands.
-
-# %%
-guess_lightning = predict(
-    "ddp_in_depth_lightning",
-    "The same training in Lightning: at what percentage of the bare DDP script's speed?",
-    unit="%",
-    answer=None,
-)
-guess_lightning
+display(guess_powersgd, guess_join, guess_late, guess_again)
 
 # %% [markdown]
 # ## What changes
 #
-# One script has the options of DDP as flags. The next cell shows what it adds to the DDP script of
-# lesson 04.
+# One script has the options of DDP as flags.
 
 # %%
-from bootcamp import script_diff
-
 script_diff("ddp_options")
 
 # %% [markdown]
@@ -106,128 +104,105 @@ script_diff("ddp_options")
 # - `static_graph` promises that every step uses the same parameters in the same way.
 # - `register_comm_hook(state, hook)` sets the hook. `bf16_compress` shows how one is made: halve
 #   the numbers' size, start an all-reduce, and return a **future**, a promise of the result, so
-#   that the backward goes on meanwhile. The `then` part runs when the sum is there.
+#   that the backward pass goes on meanwhile. The `then` part runs when the sum is there.
 #
-# None of this averages parameters. DDP averages gradients, in whatever form they travel.
+# None of this averages parameters.
 
 # %% [markdown]
 # ## Run it
 #
-# First the buckets. The next cell trains with four bucket sizes, three times each, in turns: so a
-# slow moment of this machine does not meet one size alone.
+# A bucket that is sent early can travel while the backward pass computes. The argument against many
+# small ones is the fixed cost of each all-reduce. It shows where a step has little to compute: the
+# toy MLP with one sample a rank, and either one bucket for everything or one for each parameter.
 
 # %%
-sweep_flags = {"device": DEVICE, "steps": 10, "global_batch": BATCH, "trace_step": 7}
-bucket_runs = [
-    launch("ddp_options", RANKS, bucket_mb=size, quiet=True, **sweep_flags)
-    for _ in range(3)
-    for size in (25, 1, 0.25, 0.05)
-]
-bucket_gradients = bucket_runs[0].ranks[0]["gradient_bytes"]
-print(f"{len(bucket_runs)} runs; the gradients are {bucket_gradients / 2**20:.2f} MiB in all.")
+little = {"device": DEVICE, "steps": 30, "global_batch": RANKS, "model": "mlp"}
+claim.faster(
+    "ddp_one_bucket_beats_many_small_ones",
+    "Where a step computes little, one bucket is over 1.1 times as fast as one a parameter.",
+    trial("ddp_options", RANKS, bucket_mb=25, **little),
+    trial("ddp_options", RANKS, bucket_mb=1e-6, **little),
+    by=1.1,
+    otherwise="Here the fixed cost of an all-reduce is lost among the other costs of a step.",
+)
 
 # %% [markdown]
 # ## Read the measurement
 #
 # ### Bucket size
 #
-# The next cell draws the runs by the number of buckets that the traced step really had. Look at how
-# far circles of one setting lie apart, before you compare settings.
+# Now the GPT with its usual batch, three bucket sizes, two runs each.
 
 # %%
+traced = {"device": DEVICE, "steps": 8, "global_batch": BATCH, "trace_step": 6, "quiet": True}
+sizes = (25, 0.25, 0.05) * 2
+bucket_runs = [launch("ddp_options", RANKS, bucket_mb=size, **traced) for size in sizes]
 plots.show(ddp_options.bucket_sweep(bucket_runs))
 
 # %% [markdown]
-# Read it in this order.
+# Left: compare the distance between circles of one setting with that between settings. Right: with
+# more buckets, communication begins before the backward pass ends. The fixed cost eats into the
+# gain, and on CPU ranks the threads that communicate need the core that computes.
 #
-# - **The right panel.** A single bucket is full only when the backward is nearly over, so little
-#   can overlap. With more buckets communication begins earlier, and more of it runs beside the
-#   computation. It also tends to take longer in total: each all-reduce has a fixed cost, and
-#   waiting for the others counts too.
-# - **The left panel.** Is one setting clearly better than the spread of the circles? Here the model
-#   is small, so the difference may be noise. On CPU ranks, moreover, the threads that communicate
-#   need the core that computes.
-#
-# So: for a model with less than 25 MiB of gradients there is rarely much to gain. For a large one
-# on GPUs, measure sizes from some MiB to some hundred. A slow start of each all-reduce (many ranks,
-# a network) asks for larger buckets, a long backward allows smaller ones. A parameter is never cut:
-# one that is larger than the cap makes its bucket larger than the cap.
+# With an explicit cap of 25 MiB a smaller model makes one bucket; by default it makes two, because
+# the first one takes 1 MiB. For a large model on GPUs,
+# measure sizes from some MiB to some hundred. A parameter is never cut: one that is larger than the
+# cap makes its bucket larger than the cap.
 #
 # ### Gradients that lie in the buckets
 #
-# By default a gradient exists twice: in `parameter.grad`, and in its bucket. The next cell shows a
-# script that counts the memory behind both; memory that is shared counts once.
+# By default a gradient exists twice: in `parameter.grad`, and in its bucket.
+# `src/snippets/ddp_bucket_memory.py` counts the memory behind both; what is shared counts once.
 
 # %%
-from IPython.display import Markdown, display
-
-from bootcamp.paths import LOGS, SRC
-
-SNIPPETS = SRC / "snippets"
-memory_script = SNIPPETS / "ddp_bucket_memory.py"
-Markdown(f"```python\n{memory_script.read_text()}```")
-
-# %% [markdown]
-# The next cell runs it without the option and with it. Compare the last column.
-
-# %% tags=["nbval-check-output"]
 import json
 
-from bootcamp import Table
-
 small = {"ranks": 2, "device": "cpu", "quiet": True}
-rows = []
-for view in (False, True):
-    counted = json.loads(launch(memory_script, bucket_view=view, **small).output(0))
-    rows.append({"gradient_as_bucket_view": str(view), **counted})
-assert rows[1]["together"] == rows[0]["together"] / 2, "the views did not save the second copy"
-Table(rows, "MB (10^6 bytes) on rank 0, counted from storages")
+memory_script = SNIPPETS / "ddp_bucket_memory.py"
+copied, viewed = (
+    json.loads(launch(memory_script, bucket_view=view, **small).output(0)) for view in (False, True)
+)
+claim.equal(
+    "ddp_bucket_view_saves_a_copy",
+    "With gradient_as_bucket_view, gradients and buckets together take half the memory.",
+    1e6 * viewed["together"],
+    1e6 * copied["together"] / 2,
+    kind="memory",
+)
 
 # %% [markdown]
-# The option saves one copy of all gradients, and the time to copy them back. It is off by default:
-# a gradient is then a view of a bucket, and code that calls `.detach_()` on it fails. That is rare
-# today; `optimizer.zero_grad()` is fine.
+# The option is off by default. With it a gradient is a view of a bucket, and code that calls
+# `.detach_()` on it fails. `optimizer.zero_grad()` is fine.
 #
-# ### Parameters that take no part, and the static graph
+# ### Parameters that take no part
 #
-# DDP counts: a bucket is sent when all its gradients are there. A parameter that the forward did
-# not use gets no gradient, its bucket never fills, and the step can't be completed. The next cell
-# takes one block out of the forward and runs that in three ways. What does DDP say by default?
+# A bucket is sent when all its gradients are there. A parameter that the forward pass did not use
+# gets no gradient, its bucket never fills, and the step can't be completed. Here one block is taken
+# out of the forward pass.
 
 # %%
 import textwrap
 
-from bootcamp import variant
-
 wrap = "model = DistributedDataParallel(model)"
 skip = "model[3].forward = lambda x: x  # the block's parameters take no part"
-options = {"default": "", "find": ", find_unused_parameters=True", "static": ", static_graph=True"}
-few = {"device": DEVICE, "steps": 10, "global_batch": BATCH, "quiet": True}
-skipping = {}
-for name, option in options.items():
+few = {"device": DEVICE, "steps": 4, "global_batch": BATCH, "quiet": True, "raises": False}
+for option in ("", ", find_unused_parameters=True", ", static_graph=True"):
     change = {wrap: f"{skip}\nmodel = DistributedDataParallel(model{option})"}
-    script = variant("ddp", f"ddp_skips_{name}", change)
-    skipping[name] = launch(script, RANKS, raises=False, **few)
-print(textwrap.fill(skipping["default"].summary["error"]["message"], 96))
+    skipping = launch(variant("ddp", f"ddp_skips{option[2:8]}", change), RANKS, **few)
+    assert (skipping.status == "failed") == (option == ""), f"{option}: {skipping.status}"
+    print(f"DistributedDataParallel(model{option}): {skipping.status}")
+    if error := skipping.summary.get("error"):
+        print(textwrap.fill(error["message"].partition("In addition")[0], 96))
 
 # %% [markdown]
-# Look at the numbers after "did not receive grad": they count the parameters in the order of
-# `model.parameters()`. The next cell asks how the other two ended.
-
-# %%
-assert skipping["default"].status == "failed", "DDP did not notice the unused parameters"
-for name in ("find", "static"):
-    assert skipping[name].status == "ok", f"{options[name]} did not help"
-    print(f"{options[name][2:]}: ok, {1e3 * skipping[name].seconds_per_step:.0f} ms per step")
-
-# %% [markdown]
-# - `find_unused_parameters=True` looks through the graph of operations after every forward and
-#   marks what is missing as ready. It costs time in each step, and allows another path in every
-#   step.
-# - `static_graph=True` looks once, in the first step, and then relies on it: which parameters are
-#   used, and how. It is cheaper, and it allows what DDP refuses otherwise, such as a parameter that
-#   is used twice under activation checkpointing. If the graph does change later, the promise was
-#   false, and nobody guarantees the result.
+# The numbers after "did not receive grad" count the parameters in the order of
+# `model.parameters()`.
+#
+# - `find_unused_parameters=True` looks through the graph of operations after every forward pass and
+#   marks what is missing as ready. It does so in each step, and allows another path in every step.
+# - `static_graph=True` looks once, in the first step, and relies on it. It allows what DDP refuses
+#   otherwise, such as a parameter that is used twice under activation checkpointing. If the graph
+#   does change later, nobody guarantees the result.
 #
 # If a parameter is unused by mistake, neither is the cure.
 
@@ -235,72 +210,59 @@ for name in ("find", "static"):
 # ### Communication hooks
 #
 # Now the form in which gradients travel: as they are (`none`), in 16 bits (`fp16`, `bf16`), or as
-# two thin matrices (`powersgd`). The next cell runs all four on CPU ranks, where the bytes are
-# counted; on a machine with several GPUs it runs them there too, for the time.
+# two thin matrices (`powersgd`). SGD is used because its steps are as long as the gradients say.
 
 # %%
-from bootcamp import check
-
-HOOKS = ("none", "fp16", "bf16", "powersgd")
-mlp = {"model": "mlp", "size": "small", "optimizer": "sgd", "steps": 12, "global_batch": BATCH}
-
-
-def with_hooks(device):
-    return [launch("ddp_options", RANKS, device=device, hook=h, quiet=True, **mlp) for h in HOOKS]
-
-
-counted = with_hooks("cpu")
-timed = with_hooks(DEVICE) if DEVICE == "cuda" else counted
+mlp = {"model": "mlp", "size": "small", "optimizer": "sgd", "steps": 8, "global_batch": BATCH}
+hooks = {
+    hook: launch("ddp_options", RANKS, device="cpu", hook=hook, quiet=True, **mlp)
+    for hook in ("none", "fp16", "bf16", "powersgd")
+}
 exact = check.baseline(**mlp)
+compared = ddp_depth.against_baseline(hooks, exact)
+assert compared.column("same training") == ["yes", "no", "no", "no"]
+compared
 
 # %% [markdown]
-# The next cell holds each against the baseline, which is one process with the same batches. SGD is
-# used because its steps are as long as the gradients say. Parameters are compared as in every proof
-# of this course: how far apart they end, as a share of the way that the baseline's went.
+# - `none` differs by rounding. fp16 keeps 11 significant bits and bf16 keeps 8, so bf16 ends
+#   further away. fp16 has a largest number, 65,504: the hook divides by the world size *before* it
+#   sends, so that the sum does not overflow, but small gradients may become zero. bf16 has the
+#   range of fp32.
+# - PowerSGD is another training: it leaves a part of each gradient out and adds it to the next one
+#   (error feedback).
+#
+# "Not the same" does not mean "worse", which only longer trainings and the loss on other data can
+# tell. It means that equality can no longer find mistakes. Find those first, without a hook.
 
 # %%
-rows = []
-sent = {hook: run.ranks[0]["sent_bytes_per_step"] for hook, run in zip(HOOKS, counted, strict=True)}
-for hook, run, fast in zip(HOOKS, counted, timed, strict=True):
-    loss, _, parameters = check.compare(run, exact).rows[-3:]
-    row = {"hook": hook, "sent kB per step": sent[hook] and sent[hook] / 1e3}
-    row |= {"ms per step": 1e3 * fast.seconds_per_step, "loss apart": loss["measured"]}
-    rows.append(row | {"parameters apart": parameters["measured"]})
-Table(rows, f"toy MLP, size small, {RANKS} ranks, {len(exact.steps)} steps")
+sent = {hook: run.ranks[0]["sent_bytes_per_step"] for hook, run in hooks.items()}
+claim.equal(
+    "ddp_16_bits_send_half",
+    "The bf16 hook sends half of a ring all-reduce in fp32.",
+    sent["bf16"],
+    hooks["none"].predicted_sent_bytes_per_step / 2,
+    within=0.02,
+)
 
 # %% [markdown]
-# - **Bytes.** The 16-bit hooks send half. PowerSGD sends far less. (Where the system does not
-#   count, the column is empty.)
-# - **The result.** `none` differs by rounding. fp16 keeps 11 significant bits and bf16 keeps 8, and
-#   one sees it: bf16 is further off. PowerSGD is another training: it leaves a part of each
-#   gradient out and adds it to the next one (error feedback).
-# - **Time.** On one machine without a network, CPU ranks exchange bytes through memory, which is
-#   fast, and compressing costs arithmetic. Do not expect compression to pay here.
-#
-# fp16 has a largest number, 65,504: the hook divides by the world size before it sends, so that the
-# sum does not overflow, but small gradients may become zero. bf16 has the range of fp32. Torch's
-# own `bf16_compress_hook` insists on NCCL; the script's runs on gloo too.
-#
-# When does it pay? When the link is slow. The next cell computes, by formula, how long the counted
-# bytes take to leave a host over a link of 1 and of 25 Gbit/s.
+# Is less sent faster? Over a link of 1 Gbit/s a byte takes 8 ns: compute what the sent bytes take
+# there. Inside one machine CPU ranks exchange bytes through memory, and compressing costs
+# arithmetic.
 
 # %%
-rates = {"1 Gbit/s": 1e9 / 8, "25 Gbit/s": 25e9 / 8}  # in bytes per second
-rows = []
-for hook in HOOKS:
-    times = {f"ms at {name}": 1e3 * (sent[hook] or 0) / rate for name, rate in rates.items()}
-    rows.append({"hook": hook, **times})
-Table(rows, "Predicted: counted bytes / rate of the link, nothing else")
+claim.faster(
+    "ddp_compressing_costs_time_on_one_host",
+    "Between CPU ranks of one machine, complete gradients are faster than PowerSGD with r = 4.",
+    trial("ddp_options", RANKS, device="cpu", hook="none", **mlp),
+    trial("ddp_options", RANKS, device="cpu", hook="powersgd", powersgd_rank=4, **mlp),
+    otherwise="Here the saved bytes weigh as much as the arithmetic that saves them.",
+)
 
 # %% [markdown]
-# Compare it with the measured time of a step above: where sending takes longer than computing, half
-# the bytes are nearly half the step.
-#
-# The script lets PowerSGD send the first two steps whole: trainings are sensitive at their start,
-# and DDP rearranges its buckets after the first step. One of the two is in the mean above, since
-# counting begins after the first step. The next cell takes it out. It also computes what a rank
-# should send, for each matrix one column and one row, biases whole, and scores your first
-# prediction.
+# PowerSGD sends the first two steps complete: training is sensitive at its start, and DDP
+# rearranges its buckets after the first step. The record counts from the second step on, so one
+# complete step is in its mean. Without it, a rank should send one column and one row of each
+# matrix, and the biases.
 
 # %%
 from argparse import Namespace
@@ -310,254 +272,199 @@ from bootcamp.train import models
 model = models.build(Namespace(model="mlp", size="small", seed=0, dtype="float32"))
 numbers = sum(sum(p.shape) if p.dim() > 1 else p.numel() for p in model.parameters())
 measured = thin = 2 * (RANKS - 1) / RANKS * 4 * numbers  # a ring, 4 bytes a number
-steps = len(exact.steps)
 if sent["none"]:
-    measured = (sent["powersgd"] * (steps - 2) - sent["none"]) / (steps - 3)
+    counted = mlp["steps"] - 2
+    measured = (sent["powersgd"] * counted - sent["none"]) / (counted - 1)
     print(f"counted {measured / 1e3:.1f} kB a step, by formula {thin / 1e3:.1f} kB")
-    assert abs(measured / thin - 1) < 0.25, "PowerSGD sends something else"
-guess_powersgd.score(counted[0].predicted_sent_bytes_per_step / measured)
+guess_powersgd.score(hooks["none"].predicted_sent_bytes_per_step / measured)
 
 # %% [markdown]
+# With gloo, use PowerSGD with one bucket only (a large `bucket_cap_mb`, given explicitly: the
+# default makes the first bucket small). It needs several all-reduces for a bucket and starts the
+# later ones when a result arrives. gloo's results arrive in its own threads, so with two buckets
+# under way the ranks may start them in different order: the ranks hang, end with "Received data
+# size doesn't match expected size", or, where sizes agree, add up the wrong numbers. In a hook of
+# your own, start one collective for each bucket, in the hook itself. Torch's own
+# `bf16_compress_hook` insists on NCCL; the script's runs on gloo too.
+#
 # ## Prove it
 #
-# Bucket size, views and static graph must change nothing but time and memory. The next cell proves
-# it for all three at once, with both optimizers.
+# Bucket size, views and static graph must change nothing but time and memory.
 
 # %%
 options = {"bucket_mb": 0.2, "bucket_view": True, "static_graph": True}
-for optimizer in ("adamw", "sgd"):
-    same = {"steps": 10, "global_batch": BATCH, "optimizer": optimizer}
-    run = launch("ddp_options", RANKS, device=DEVICE, quiet=True, **options, **same)
-    display(check.same_training(run, check.baseline(**same)))
-
-# %% [markdown]
-# And the hooks? The next cell asks the same proof about the four runs from above. It must accept
-# the first and reject all that compress.
-
-# %%
-for hook, run in zip(HOOKS, counted, strict=True):
-    proof = check.compare(run, exact)
-    assert bool(proof.failed) == (hook != "none"), f"{hook}: the proof says {proof}"
-    print(f"{hook}: {'NOT ' if proof.failed else ''}the baseline's training")
-
-# %% [markdown]
-# "Not the same" does not mean "worse": whether a compressed run learns as well is a question for
-# longer trainings and for the loss on other data. It means that you have chosen another algorithm,
-# and that equality can no longer be used to find mistakes. Find those first, without a hook.
+display(*check.prove("ddp_options", RANKS, device=DEVICE, **options))
 
 # %% [markdown]
 # ## Uneven inputs: `join`
 #
 # Every rank must call the same collectives. What if one has more batches than another, because the
-# data did not divide? In the next script rank 0 has one batch more than rank 1. Each rank's own
-# gradient is 1 in every batch.
+# data did not divide? Below, rank 0 has one batch more than rank 1. First without `join`: who waits
+# where?
 
 # %%
 join_script = SNIPPETS / "ddp_join.py"
-Markdown(f"```python\n{join_script.read_text()}```")
+display(Markdown(f"```python\n{join_script.read_text()}```"))
+patience = Options(hang_seconds=3)
+alone = launch(join_script, without_join=True, options=patience, raises=False, **small)
+assert alone.status == "failed", "ranks with unequally many batches did not hang"
+print(where_ranks_stand(alone, join_script))
 
 # %% [markdown]
-# The next cell runs it without `join` and lets the launcher give it 4 seconds. Who waits where?
-
+# Rank 0 waits in the backward pass of its last batch, for rank 1's gradients. Rank 1 has none left:
+# it waits at the end of the epoch. Without a launcher that watches, both wait until the group's
+# time-out. Now with `join`:
 
 # %%
-def where_ranks_stand(run, script):
-    """Print the line of the script that each rank was in when the launcher asked."""
-    lines = script.read_text().splitlines()
-    for said in run.summary["error"]["traceback"].splitlines():
-        if said.startswith("rank"):
-            print(said.partition(",")[0])
-        elif script.name in said:
-            number = int(said.split("line ")[1].split()[0])
-            print(f"    line {number}: {lines[number - 1].strip()}")
-
-
-impatient = Options(hang_seconds=4)
-alone = launch(join_script, without_join=True, options=impatient, raises=False, **small)
-assert alone.status == "failed", "ranks with unequally many batches did not hang"
-print(alone.summary["error"]["message"].partition(". ")[0])
-where_ranks_stand(alone, join_script)
-
-# %% [markdown]
-# Rank 0 waits within the backward of its last batch, for rank 1's gradients. Rank 1 has none left:
-# it waits at the end of the epoch. Without a launcher that watches, both wait until the process
-# group's time-out. The next cell runs the script with `join`, in two ways.
-
-# %% tags=["nbval-check-output"]
-for divide_by_present in (False, True):
+for divide_by_present in (True, False):
     joined = launch(join_script, divide_by_present=divide_by_present, **small)
     last = joined.output(0).strip().splitlines()[-1]
     print(f"divide_by_initial_world_size={not divide_by_present}: {last}")
     assert last.endswith("1" if divide_by_present else "0.5"), "join averaged otherwise"
+guess_join.score(float(last.split()[-1]))
 
 # %% [markdown]
 # Within `join` a rank that has ended answers the others' collectives with zeros until all have
-# ended; then the parameters of a rank that trained to the end are sent to all. So the last gradient
-# is (1 + 0) / 2: by default `join` divides by all ranks, present or not, and each *sample* keeps
-# its weight. With `divide_by_initial_world_size=False` it divides by those that still train, and
-# each *step* keeps its size.
+# ended; then a rank that trained to the end sends its parameters to all. So the last gradient is
+# (1+0)/2: by default `join` divides by all ranks, and each *sample* keeps its weight. With
+# `divide_by_initial_world_size=False` it divides by those that still train, and each *step* keeps
+# its size.
 #
-# What `join` answers are DDP's own collectives only. One of yours in the loop, such as the mean of
-# the loss in this course's scripts, hangs as before. Often it is simpler to give all ranks equally
-# many batches, as `DistributedSampler` does.
+# `join` answers DDP's own collectives only. One of yours in the loop, such as the mean of the loss
+# in this course's scripts, hangs as before. Often it is simpler to give all ranks equally many
+# batches.
 
 # %% [markdown]
-# ## Averaging weights is something else: local SGD
+# ## Averaging weights is something else: local SGD (optional)
 #
-# Some texts say that DDP "averages the models". It does not: it averages **gradients**, in every
-# step, before the optimizer. There is a method that averages parameters, and it is another one.
-# **Local SGD**: each rank trains alone, and every *p* steps the ranks average their parameters. The
-# next cell draws both. Look at what the ranks' parameters do between two red lines.
+# DDP does not average the models. It averages **gradients**, in every step, before the optimizer.
+# The method that averages parameters is **local SGD**: each rank trains alone, and every *p* steps
+# the ranks average their parameters.
 
 # %%
 plots.show(ddp_options.averages())
-
-# %% [markdown]
-# The next cell shows the script, against data parallelism by hand from lesson 04.
-
-# %%
 script_diff("local_sgd")
 
 # %% [markdown]
 # With *p* = 1 both average in every step, one the gradients, the other the parameters after the
-# step. Is that the same? The next cell trains with SGD and with AdamW, for several *p*.
+# step. Is that the same?
 
 # %%
-toy = {"model": "mlp", "steps": 20, "global_batch": BATCH}
-settings = [("sgd", 1), ("sgd", 2), ("sgd", 4), ("sgd", 8), ("adamw", 1)]
-local = [
-    launch("local_sgd", RANKS, device="cpu", optimizer=o, average_every=p, quiet=True, **toy)
-    for o, p in settings
-]
-gradients = launch("ddp", RANKS, device="cpu", optimizer="sgd", quiet=True, **toy)
+toy = {"model": "mlp", "steps": 12, "global_batch": BATCH}
+runs, bases = {}, {}
+for optimizer, every in (("sgd", 1), ("sgd", 8), ("adamw", 1)):
+    name = f"{optimizer}, every {every}"
+    how = {"optimizer": optimizer, "average_every": every, "quiet": True}
+    runs[name] = launch("local_sgd", RANKS, device="cpu", **how, **toy)
+    bases[name] = check.baseline(optimizer=optimizer, **toy)
+compared = ddp_depth.against_baseline(runs, bases)
+assert compared.column("same training") == ["yes", "no", "no"]
+compared
 
 # %% [markdown]
-# The next cell compares each with the baseline. The last column is the distance between rank 0's
-# and rank 1's parameters at the end.
-
-# %%
-rows = []
-for (optimizer, p), run in zip([("sgd", None), *settings], [gradients, *local], strict=True):
-    proof = check.compare(run, check.baseline(optimizer=optimizer, **toy))
-    loss, _, parameters = proof.rows[-3:]
-    ends = [rank["fingerprint_final"] for rank in run.ranks[:2]]
-    row = {"averaged": f"parameters, every {p}" if p else "gradients", "optimizer": optimizer}
-    row |= {"sent kB per step": (run.ranks[0]["sent_bytes_per_step"] or 0) / 1e3}
-    row |= {"loss apart": loss["measured"], "parameters apart": parameters["measured"]}
-    rows.append(row | {"equal": "no" if proof.failed else "yes", "ranks": check.distance(*ends)})
-assert [row["equal"] for row in rows] == ["yes", "yes", "no", "no", "no", "no"]
-Table(rows, "Against the baseline: gradients averaged, or parameters")
-
-# %% [markdown]
-# - **SGD, *p* = 1** is the baseline, within rounding. SGD with momentum is linear: the new
-#   parameters are old ones plus a weighted sum of gradients. The mean of the ranks' new parameters
-#   is then what the mean gradient would have given.
+# - **SGD, *p* = 1** is the baseline, within rounding. SGD with momentum is linear, so the mean of
+#   the ranks' new parameters is what the mean gradient would have given.
 # - **AdamW, *p* = 1** is not. AdamW divides by the root of squared gradients, and the mean of such
-#   quotients is not the quotient of the means. Each rank also keeps a second moment of its own
-#   gradients, which nobody averages.
-# - ***p* > 1** drifts: from its second step on, a rank's gradient is taken at parameters that only
-#   that rank has. What it buys is in the column of bytes.
-# - **The last column** is 0 where the last step was averaged. With *p* = 8 the last averaging came
-#   after step 16 of 20, so the ranks ended with different models. Which one would you save?
+#   quotients is not the quotient of the means.
+# - ***p* = 8** drifts: from its second step on, a rank's gradient is taken at parameters that only
+#   that rank has. What it buys is in the column of bytes. With 12 steps the last averaging came
+#   after the eighth, so the ranks ended with different models: which one would you save?
 #
-# Local SGD is used where the link is very slow. It needs care: a plan for *p*, and often an outer
-# optimizer that treats the averaged change as a gradient. If a program of yours sends parameters,
-# you know now that its result can't be compared with DDP's to the last digits.
+# Local SGD often needs an outer optimizer that treats the averaged change as a gradient.
 
 # %% [markdown]
 # ## A layer that looks across the batch: BatchNorm
 #
-# Cutting a batch over ranks changes nothing as long as each sample is computed by itself. One
-# common layer breaks that: **BatchNorm** subtracts the mean and divides by the standard deviation
-# *of the batch*, for each channel. On a rank that is the rank's share. So DDP with BatchNorm trains
-# something else than one process does, and no gradient is wrong.
+# Cutting a batch over ranks changes nothing as long as each sample is computed by itself.
+# **BatchNorm** breaks that: it subtracts the mean and divides by the standard deviation *of the
+# batch*, for each channel. On a rank that is the rank's share. So DDP with BatchNorm trains
+# something else than one process does, and no gradient is wrong. On GPUs the cure is one line,
+# before the model is wrapped:
 #
-# The model is ResNet-50, thin and on small synthetic images. The next cell shows a script that
-# takes the sums over all ranks. (`torch.nn.SyncBatchNorm` does so on GPUs; it does not run on a
-# CPU.)
+# ```python
+# model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+# model = DistributedDataParallel(model, device_ids=[local_rank])
+# ```
+#
+# By hand it is a class that takes its sums over all ranks:
 
 # %%
 script_diff("ddp_sync_batchnorm")
 
 # %% [markdown]
-# `all_reduce` from `torch.distributed.nn.functional` is differentiable: its backward is an
+# `all_reduce` from `torch.distributed.nn.functional` is differentiable: its backward pass is an
 # all-reduce too. The mean depends on every rank's images, so the gradient must come back from every
-# rank. The next cell trains both scripts, and the baseline, in float64.
+# rank. The model is a thin ResNet-50 on small synthetic images.
 
 # %%
-images = {"model": "resnet50", "global_batch": 16, "optimizer": "sgd", "steps": 8}
+images = {"model": "resnet50", "global_batch": 16, "optimizer": "sgd", "steps": 5}
 double = {"dtype": "float64", **images}
 one_process = check.baseline(**double)
-own = launch("ddp", 2, device="cpu", quiet=True, **double)
-synced = launch("ddp_sync_batchnorm", 2, device="cpu", quiet=True, **double)
+statistics = {
+    "BatchNorm per rank": launch("ddp", 2, device="cpu", quiet=True, **double),
+    "BatchNorm synchronised": launch("ddp_sync_batchnorm", 2, device="cpu", quiet=True, **double),
+}
+compared = ddp_depth.against_baseline(statistics, one_process, tolerance=1e-6)
+assert compared.column("same training") == ["no", "yes"]
+compared
 
 # %% [markdown]
-# The next cell compares, and asserts that the synchronised one is the baseline's training to 1e-6.
+# The converted model on this machine:
 
 # %%
-rows = []
-for statistics, run in (("of each rank's share", own), ("of the whole batch", synced)):
-    proof = check.compare(run, one_process, tolerance=1e-6)
-    loss, _, parameters = proof.rows[-3:]
-    row = {"mean and variance": statistics, "loss apart": loss["measured"]}
-    row |= {"parameters apart": parameters["measured"]}
-    rows.append(row | {"within 1e-6": "no" if proof.failed else "yes"})
-assert [row["within 1e-6"] for row in rows] == ["no", "yes"], "BatchNorm was not mended"
-Table(rows, "ResNet-50, float64, 2 ranks, against one process")
+convert = "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"
+converting = variant("ddp", "ddp_converts_batchnorm", {wrap: f"{convert}\n{wrap}"})
+converted = launch(converting, 2, device=DEVICE, quiet=True, raises=False, **double)
+if converted.status == "ok":
+    display(check.same_training(converted, one_process, tolerance=1e-6))
+else:
+    print(converted.summary["error"]["message"])
 
 # %% [markdown]
-# Is it wrong to normalise per rank? Most people do it: with 32 images on a rank the statistics are
-# good enough, and Goyal et al. (2017) define it so on purpose, since the loss then does not depend
-# on the number of ranks. It hurts when a rank has few images, as in detection or segmentation. Then
-# synchronise, or use a norm that does not look across the batch.
+# torch's layer runs on accelerators only. Is it wrong to normalise per rank? With 32 images on a
+# rank the statistics are good enough, and Goyal et al. (2017) define it so on purpose, since the
+# loss then does not depend on the number of ranks. It hurts when a rank has few images, as in
+# detection or segmentation. Then synchronise, or use a norm that does not look across the batch.
 #
-# ### Why float64?
+# ### Why float64? (optional)
 #
-# The next cell trains the *same* batches in one process with the images in reverse order. In exact
-# arithmetic nothing changes. Compare the two columns, step by step.
+# The *same* batches in one process, with the images in reverse order. In exact arithmetic nothing
+# changes.
 
 # %%
 take = "inputs, targets = batches(step)"
 flipped = "inputs, targets = (tensor.flip(0) for tensor in batches(step))"
 reordered = variant("cpu", "cpu_reordered", {take: flipped})
-columns = {}
+apart = {}
 for dtype in ("float32", "float64"):
     backwards = launch(reordered, 1, dtype=dtype, quiet=True, **images)
     pairs = zip(backwards.losses, check.baseline(dtype=dtype, **images).losses, strict=True)
-    columns[dtype] = [abs(a - b) for a, b in pairs]
-assert max(columns["float64"]) < 1e-6, "even in float64 the order matters"
-names = [{"step": step} for step in range(images["steps"])]
-Table([n | {d: c[n["step"]] for d, c in columns.items()} for n in names], "Loss, reordered - not")
+    apart[dtype] = [abs(a - b) for a, b in pairs]
+assert max(apart["float64"]) < 1e-6, "even in float64 the order matters"
+rows = [
+    {"step": n, "float32": a, "float64": b}
+    for n, (a, b) in enumerate(zip(*apart.values(), strict=True))
+]
+Table(rows, "Loss, reordered - not")
 
 # %% [markdown]
-# Sums in another order are rounded otherwise, by about one part in ten million in float32. Fresh
-# ResNets with BatchNorm on few images magnify such a difference from step to step. So in float32 a
-# correct run may look wrong here, and a proof needs float64, where the same growth starts nine
-# digits lower. The GPT of this course does not magnify it, which is why its proofs use float32.
+# Sums in a different order are rounded differently. Untrained ResNets with BatchNorm on few images
+# magnify such a difference from step to step, so in float32 a correct run may look wrong. In
+# float64 the same growth starts nine digits lower.
 
 # %% [markdown]
 # ## When a rank dies: elastic training
 #
-# The more ranks, the sooner one of them dies: a GPU fails, the system runs out of memory, somebody
-# reboots a host. The others can't go on without it. `torchrun --max-restarts` ends them and starts
-# all ranks anew. What they resume from is the script's business: a **checkpoint**.
-#
-# The next cell shows how the course's scripts write one: not into its place but *beside* it,
-# **synced** to the disk, then **renamed**. A rename replaces the old file whole or not at all.
+# The more ranks, the sooner one of them dies, and the others can't go on without it. `torchrun
+# --max-restarts` ends them and starts all ranks anew. What they resume from is the script's
+# business: a **checkpoint** (lesson 07b). Here rank 1 kills itself with SIGKILL in step 8, in its
+# first attempt. The command gives the same file to `--save` and `--resume`, so one line serves the
+# first start and every restart.
 
 # %%
-import inspect
+import tempfile
+from pathlib import Path
 
-from bootcamp.train import checkpoint
-
-Markdown(f"```python\n{inspect.getsource(checkpoint.write_whole)}```")
-
-# %% [markdown]
-# So a kill at any moment leaves the old checkpoint or the new one. Now the accident: the next cell
-# makes a DDP script in which rank 1 kills itself with SIGKILL in step 8, in its first attempt. No
-# exception, no farewell.
-
-# %%
 forward = "loss = models.loss(model(inputs), targets)"
 kill = "os.kill(os.getpid(), signal.SIGKILL)"
 tools = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
@@ -565,98 +472,79 @@ accident = f"if step == 8 and rank == 1 and environment.attempt() == 0:\n    {ki
 changes = {tools: f"import os\nimport signal\nfrom bootcamp.train import environment\n{tools}"}
 dies = variant("ddp", "ddp_rank_dies", changes | {forward: accident})
 
-# %% [markdown]
-# The next cell trains undisturbed, then with the accident under torchrun. Look at the command: it
-# gives the same file to `--save` and `--resume`, so one line serves the first start (no file yet)
-# and every restart. It takes some seconds, since every start of a rank loads PyTorch.
-
-# %%
-import tempfile
-from pathlib import Path
-
 kept = tempfile.TemporaryDirectory()
 file = Path(kept.name) / "checkpoint.pt"
-elastic = {"device": "cpu", "steps": 14, "global_batch": 32}
-undisturbed = launch("ddp", 2, quiet=True, **elastic)
+elastic = {"device": "cpu", "steps": 12, "global_batch": 16}
 restarts = {"start": "torchrun", "options": Options(max_restarts=2)}
 saves = {"save": file, "resume": file, "save_every": 5}
 restarted = launch(dies, 2, **restarts, **saves, **elastic)
 
 # %% [markdown]
-# The next cell draws which steps each attempt recorded, and scores your second prediction.
+# All losses and the final parameters must *equal* those of an undisturbed run.
 
 # %%
-plots.show(ddp_options.attempts(restarted, saved_every=5))
-records = (restarted.folder / "steps.jsonl").read_text().splitlines()
-trained_twice = len(records) - len({json.loads(line)["step"] for line in records})
-guess_again.score(trained_twice)
-
-# %% [markdown]
-# Is it the same training? The next cell compares all losses and the final parameters, and asks for
-# *equal*, not for nearly equal.
-
-# %%
+undisturbed = launch("ddp", 2, quiet=True, **elastic)
 assert restarted.summary["restarts"] == 1, "there was no restart"
 assert restarted.losses == undisturbed.losses, "the restart has changed a loss"
 ends = [run.ranks[0]["fingerprint_final"] for run in (restarted, undisturbed)]
 assert ends[0] == ends[1], "the restart has changed the parameters"
-print(f"{len(restarted.losses)} losses and the final parameters are equal to the last bit.")
+plots.show(ddp_options.attempts(restarted, saved_every=5))
+guess_again.score(8 - restarted.ranks[0]["first_step"])  # of the last attempt
 
 # %% [markdown]
-# Nothing was lost because the checkpoint holds everything that the next step depends on. The next
-# cell looks into the file.
-
-# %%
-import torch
-
-saved = torch.load(file, weights_only=True)
-print("steps done:", saved["steps_done"], " saved with:", saved["settings"])
-print("model:", len(saved["model"]), "tensors")
-moments = next(iter(saved["optimizer"].values()))
-print("optimizer, for each parameter:", ", ".join(moments))
-
-# %% [markdown]
-# Leave the optimizer's state out, and training goes on with a jump. This course's batches depend on
-# the seed and the step, and no model draws random numbers; where yours do, the states of the
-# sampler and of the random generators belong into the file as well. And only rank 0 writes: under
-# DDP all ranks hold the same. Other strategies shard what is saved.
+# (A killed attempt may lack the row of its last step, whose loss was still to be read.) Nothing was
+# lost because the checkpoint holds everything that the next step depends on: parameters, the
+# optimizer's state, the number of steps. Where model or data use random numbers, the states of
+# sampler and generators belong in it too. Under DDP all ranks hold the same, so only rank 0 writes.
 #
-# How often? Saving costs time, and a failure costs half an interval on average, plus the restart.
+# The command has `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`. Ranks publish their addresses in a
+# **store**, a small key-value server. By default torchrun lends them its own, which outlives a
+# restart, and with gloo a new rank may find the address of a dead one there ("Connection refused").
+# With the variable each attempt has a store of its own. Rehearse a restart, more than once, before
+# the long run.
 
 # %% [markdown]
 # ## NCCL
 #
 # CPU ranks communicate through **gloo**, GPUs through **NCCL**, NVIDIA's library of collectives.
-# The calls are the same. What it does that gloo does not:
+# The calls are the same. What NCCL does that gloo does not:
 #
-# - It runs *on the GPU*: an all-reduce is a kernel, queued on a stream like any other. The call
-#   returns before anything has happened, and no copy through the CPU's memory is needed.
-# - It looks at the **topology**: which GPUs are joined by NVLink, which by PCIe, which network card
-#   is near which GPU. Inside a host GPUs read and write each other's memory (**P2P**); between
+# - It runs *on the GPU*: an all-reduce is a GPU kernel, queued on a **stream**, a list of work that
+#   the GPU does in order. The call returns before anything has happened. While it runs it takes
+#   some of the GPU's processors and memory bandwidth.
+# - It looks at the **topology**. Inside a host GPUs read and write each other's memory (**P2P**),
+#   over **NVLink**, NVIDIA's fast links between GPUs, or over the slower **PCIe** bus; between
 #   hosts the network card can fetch from GPU memory itself (**GPUDirect RDMA**, where hardware and
 #   drivers have it).
-# - It lays several rings and trees through the machine at once, called channels, so that all links
-#   are used, and chooses algorithm and protocol by size.
-#
-# The next cell draws one ring over two hosts. Look at how often it uses the slow link.
+# - It lays several rings and trees through the machine at once, called channels, and chooses
+#   algorithm and protocol by size.
 
 # %%
 plots.show(ddp_options.two_hosts())
 
 # %% [markdown]
-# Once in each direction, however many GPUs a host has. And each GPU sends little, 2(*N*-1)/*N* of
-# the data. But a ring takes 2(*N*-1) steps, one after another. A **tree** sends about as much and
-# takes steps in proportion to the logarithm of *N*. The next cell draws both.
+# A ring over two hosts crosses the slow link once in each direction, however many GPUs a host has.
+# `nvidia-smi topo -m` prints how a host's parts are joined, as a matrix: `NV#` is NVLink, `PIX` and
+# `PXB` are PCIe bridges, `PHB` the CPU's own PCIe, `NODE` and `SYS` cross inside and between **NUMA
+# nodes**, each a CPU with the memory next to it. It also names the cores near each GPU. A rank on
+# the wrong NUMA node reads all its data across the link between the CPUs: bind it to cores near its
+# GPU (`numactl --cpunodebind`), or let Slurm take the GPU near its cores (`--gpu-bind=closest`).
+#
+# A ring takes 2(*N*-1) steps, one after another. In a **tree** all ranks together send as much, the
+# busiest rank more, and the steps grow with the logarithm of *N*.
 
 # %%
 plots.show(ddp_options.ring_and_tree())
 
 # %% [markdown]
-# In a plain tree the leaves only send and the inner ranks work twice; NCCL uses two trees at once,
-# in which each rank is a leaf in one and inner in the other (Sanders, Speck and Träff, 2009). What
-# is it worth? A simple model of the time of a collective is **alpha + beta × bytes**: a start-up
-# cost, and a cost for each byte. The next cell measures it here: all-reduces from 4 bytes to 32
-# MiB, with this machine's back end. The record is kept, so it is measured only once.
+# For a small message the number of steps decides: with 1,024 ranks 2,046 in a ring, 20 in a tree.
+# With much data the bytes decide. NCCL uses two trees at once, in which each rank is a leaf in one
+# and inner in the other.
+#
+# A simple model of a collective's time is **alpha + beta × bytes**: a start-up cost, and a cost for
+# each byte. It is fitted here to all-reduces from 4 bytes to 32 MiB, measured once on each machine,
+# and tested on sizes that it has not seen. Where the measured sizes ask for it, the line has a
+# bend: beyond some size bytes run at another rate.
 
 # %%
 from bootcamp.experiments import allreduce_sweep
@@ -664,82 +552,52 @@ from bootcamp.experiments import allreduce_sweep
 sweep = allreduce_sweep.load(RANKS, DEVICE)
 fitted = sweep.fit()
 plots.show(plots.all_reduce_sweep(sweep, fitted))
-
-# %% [markdown]
-# Left: below some size the time hardly depends on the bytes. That is alpha. Then it grows in
-# proportion. Right: **bus bandwidth** as the nccl-tests define it. The *algorithm* bandwidth is the
-# data's size divided by the time. Multiplied by 2(*N*-1)/*N* it says how much each rank's link
-# really carried, so it can be held against the hardware's figure for any number of ranks.
-#
-# The line was fitted to the powers of two. Does it predict the sizes between them, which it has not
-# seen? The next cell says how far off it is there, and what it says about a bucket of 25 MiB.
-
-# %%
 off = fitted.errors(sweep.held_out)
 print(f"held-out sizes: {off['median']:.0%} off in the median, {off['largest']:.0%} at most")
-print(f"alpha: {1e6 * fitted.alpha_seconds:.0f} µs, {sweep.backend}, {RANKS} ranks")
-print(f"one bucket of 25 MiB: {1e3 * fitted.predict(25 * 2**20):.1f} ms, by the fitted line")
+print(f"one bucket of 25 MiB: {1e3 * fitted.predict(25 * 2**20):.1f} ms, by the fit")
 
 # %% [markdown]
-# Where a tree pays: the next cell counts the steps that one small message takes.
-
-# %% tags=["nbval-check-output"]
-import math
-
-Table(
-    [
-        {"ranks": n, "ring: 2(N-1)": 2 * (n - 1), "tree: 2 log2(N)": 2 * int(math.log2(n))}
-        for n in (8, 64, 1024)
-    ],
-    "Steps one after another, by formula",
-)
-
-# %% [markdown]
-# With many ranks and small data, the number of steps decides, and trees win. With much data, bytes
-# decide, and rings use the links fully. NCCL chooses by a model much like the one above.
+# Left: below some size the time hardly depends on the bytes. That is alpha. Right: **bus
+# bandwidth** as the nccl-tests define it. The *algorithm* bandwidth is the data's size divided by
+# the time. Multiplied by 2(*N*-1)/*N* it says how much each rank's link carried, which compares
+# with the hardware's figure for any number of ranks.
 #
-# ### The environment variables that people need
+# ### The environment variables that people need (optional)
 #
-# - `NCCL_DEBUG=INFO` prints version, topology, chosen interfaces, rings and trees. The first thing
-#   to set when something hangs or is slow. `WARN` prints errors only, and
-#   `NCCL_DEBUG_SUBSYS=INIT,NET` narrows `INFO` down to parts of NCCL.
-# - `NCCL_SOCKET_IFNAME=eth0` says which network interfaces to use: a list of name prefixes; `=eth0`
-#   means exactly that name, `^docker` excludes. For several hosts, when NCCL picks an interface
-#   that does not lead to the others.
-# - `NCCL_IB_HCA=mlx5_0` says which InfiniBand or RoCE cards to use, when some are not meant for it.
-# - `NCCL_IB_DISABLE=1`: no InfiniBand or RoCE, sockets instead. To find out whether they are the
-#   cause.
-# - `NCCL_P2P_DISABLE=1`: no direct access between the GPUs of a host. For hangs inside one host; if
-#   it helps, the fault is below NCCL (often PCIe settings or virtualisation).
+# - `NCCL_DEBUG=INFO` prints version, topology, chosen interfaces, rings and trees. Set it first
+#   when something hangs or is slow. `NCCL_DEBUG_SUBSYS=INIT,NET` narrows it down.
+# - `NCCL_SOCKET_IFNAME=eth0` says which network interfaces to use, by prefix; `=eth0` means exactly
+#   that name, `^docker` excludes. gloo has `GLOO_SOCKET_IFNAME`.
+# - `NCCL_IB_HCA=mlx5_0` says which InfiniBand or RoCE cards to use. `NCCL_IB_DISABLE=1`: none,
+#   sockets instead, to find out whether they are the cause.
+# - `NCCL_P2P_DISABLE=1`: no direct access between the GPUs of a host. If it helps against a hang,
+#   the fault is below NCCL (often PCIe settings or virtualisation).
 # - `NCCL_ALGO=Ring` (or `Tree`), `NCCL_PROTO=Simple` force an algorithm and a protocol, to compare.
 #
-# NVIDIA's documentation warns of the last three: they are for finding faults, and should not stay
-# in scripts. A forgotten `NCCL_P2P_DISABLE=1` makes every later run slow, and nothing says so but
-# `NCCL_DEBUG=INFO`. gloo has `GLOO_SOCKET_IFNAME` for the same purpose as `NCCL_SOCKET_IFNAME`.
+# The last three are for finding faults. A forgotten `NCCL_P2P_DISABLE=1` slows every later run
+# down, and nothing says so but `NCCL_DEBUG=INFO`.
 #
-# Torch adds its own. `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any back end.
-# `TORCH_FR_BUFFER_SIZE` (`TORCH_NCCL_TRACE_BUFFER_SIZE` in older versions) says how many
-# collectives the flight recorder keeps with NCCL: 2000 if you do not say, where older versions kept
-# none. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` writes it down when one times out.
-#
-# The next cell shows what NCCL says about itself, where there are GPUs to ask.
+# Torch's own: `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend.
+# `TORCH_FR_BUFFER_SIZE` says how many collectives torch's flight recorder (see *a job that has
+# died*, below) keeps: 2000 if you do not say.
 
 # %%
 if DEVICE == "cuda":
     talkative = {"options": Options(env={"NCCL_DEBUG": "INFO"}), "quiet": True}
-    told = launch("ddp", RANKS, steps=2, global_batch=BATCH, **talkative)
+    told = launch("ddp", RANKS, steps=2, global_batch=BATCH, **talkative).output(0)
     words = ("NCCL version", "Channel 00", "Trees", "Using network")
-    lines = [line for line in told.output(0).splitlines() if any(word in line for word in words)]
-    print("\n".join(lines[:12]))
+    print(
+        *[line for line in told.splitlines() if any(word in line for word in words)][:12], sep="\n"
+    )
+    print(run_command(["nvidia-smi", "topo", "-m"]))
 else:
     print("Without two GPUs there is no NCCL to ask: these ranks talk through gloo.")
 
 # %% [markdown]
 # ## The frameworks on top: Lightning and Accelerate
 #
-# Many programs that you will meet are not bare scripts. **Accelerate** prepares model and optimizer
-# and leaves the loop to you. **Lightning** takes the loop: you write what a step is, its Trainer
-# does the rest. Below both is the same DDP. The next cell shows the step in Accelerate.
+# **Accelerate** prepares model and optimizer and leaves the loop to you. **Lightning** takes the
+# loop: you write what a step is, its Trainer does the rest. Below both is the same DDP.
 
 # %%
 script_diff("accelerate")
@@ -747,233 +605,131 @@ script_diff("accelerate")
 # %% [markdown]
 # `Accelerator()` joins the process group, and knows rank and world size from the same environment
 # variables. `prepare(model)` moves it to a device and wraps it in DDP, `prepare(optimizer)` wraps
-# it (for mixed precision and accumulation), `accelerator.backward` is `loss.backward()` here. What
-# is hidden: the back end, the time-out (default: torch's own), DDP's options.
+# it (for mixed precision and accumulation). What is hidden: the backend, the time-out, DDP's
+# options.
 #
-# The next cell shows Lightning.
+# A trap: `accelerate launch --cpu --num_processes 2` starts *one* process unless MPI is set up, and
+# says nothing. With torchrun there are two. Let the program say how many ranks it really has, from
+# the process group.
 
 # %%
 script_diff("lightning")
 
 # %% [markdown]
-# The loop is gone: moving the batch, `zero_grad`, `backward`, `step`. The Trainer does them, in an
-# order that you look up rather than read, and asks your class for the rest: the step's loss, the
-# optimizer, what to do after a batch. What is hidden besides: the wrapping, the sampler (Lightning
-# puts in a `DistributedSampler` unless told otherwise; here it is told), and a lot that
-# `barebones=True` switches off: logging, checkpoints, progress bar, checks.
+# The loop is gone. The Trainer moves the batch and calls `zero_grad`, `backward` and `step`, in an
+# order that you look up rather than read. What is hidden besides: the wrapping, the sampler
+# (Lightning puts in a `DistributedSampler` unless told otherwise), and what `barebones=True`
+# switches off: logging, checkpoints, progress bar, checks.
 #
-# The next cell trains the same in all of them, as far as they are installed, and proves it.
+# Started by plain `python`, a Trainer with `devices=2` starts the missing process itself by running
+# the same command line again; under torchrun, where `LOCAL_RANK` is set, it starts none.
 
 # %%
 frameworks = [name for name in ("accelerate", "lightning") if available(name)]
-for name in ("accelerate", "lightning"):
-    if name not in frameworks:
-        print(f"{name} is not installed here: pip install {name}. The lesson goes on without it.")
-shared_flags = {"device": DEVICE, "steps": 12, "global_batch": BATCH, "quiet": True}
-trained = [launch(name, RANKS, **shared_flags) for name in ("ddp", *frameworks)]
-bare = check.baseline(steps=12, global_batch=BATCH)
-for run in trained:
-    check.same_training(run, bare)
-print(f"Proved: {', '.join(run.strategy for run in trained)} train the same.")
+for name in {"accelerate", "lightning"} - set(frameworks):
+    print(f"{name} is not installed here: pip install {name}. The lesson goes on without it.")
+settings = {**check.settings(RANKS), "optimizer": "sgd"}
+for name in frameworks:
+    run = launch(name, RANKS, device=DEVICE, quiet=True, **settings)
+    display(check.same_training(run, check.baseline(**settings)))
 
 # %% [markdown]
-# The next cell puts lines and speed side by side, and scores your third prediction.
-
-# %%
-from bootcamp import family
-from bootcamp.scripts.diff import code_lines
-
-rows = []
-for run in trained:
-    lines = len(code_lines(family.SCRIPTS[run.strategy].path))
-    row = {"script": run.strategy, "code lines": lines, "samples/s": run.samples_per_second}
-    rows.append(row | {"% of bare": 100 * run.samples_per_second / trained[0].samples_per_second})
-display(Table(rows, trained[0].origin))
-if "lightning" in frameworks:
-    print(guess_lightning.score(rows[-1]["% of bare"]))
-
-# %% [markdown]
-# The speeds are of single runs: differences of some percent are noise. What a framework adds to a
-# step is a fixed time of Python, so it weighs more the smaller the model is, and this one is tiny.
-# Fewer lines are no argument either, as you see. What you get is what they do *besides*: mixed
-# precision, logging, checkpoints, other strategies by one argument. What you pay is that the
-# averaging, the wrapping and the order of things stand elsewhere. Whoever knows the bare script
-# knows what to look for there.
+# What a framework adds to a step is a fixed time of Python, so it weighs more the smaller the model
+# is. You get what it does *besides*: mixed precision, logging, checkpoints, other strategies by one
+# argument. In return the averaging, the wrapping and the order of things stand elsewhere.
 #
-# ### Why Lightning's `strategy="horovod"` is gone
+# ### From Lightning's `strategy="horovod"` to `"ddp"` (optional)
 #
-# Older programs say `Trainer(strategy="horovod")`. The next cell tries it.
+# Lightning 2.0 removed `Trainer(strategy="horovod")`, and 1.9 told people to write
+# `strategy="ddp"`. Both average the same gradients. But Lightning's Horovod strategy *also
+# multiplied the learning rate* by the number of ranks, which bare Horovod does not (lesson 05), and
+# DDP does not either. A program that asked for a rate of 0.02 trained with 0.02 × ranks.
 
 # %%
 if "lightning" in frameworks:
-    quiet = {"steps": 2, "global_batch": 32, "quiet": True, "raises": False}
-    old = launch("lightning", 1, device="cpu", strategy="horovod", **quiet)
-    print(textwrap.fill(old.summary["error"]["message"], 96))
-else:
-    print("Lightning is not installed here.")
+    asked = 0.02
+    settings |= {"lr": RANKS * asked}
+    moved = launch("lightning", RANKS, device=DEVICE, strategy="ddp", quiet=True, **settings)
+    display(check.same_training(moved, check.baseline(**settings)))
 
 # %% [markdown]
-# Lightning 1.9 said that it "will be removed in v2.0.0. You can try using the
-# `Trainer(strategy='ddp')` instead", and 2.0 removed it. A package of its own was to take its
-# place, `lightning-horovod`; PyPI has one version of that, 0.1.0.dev0 of March 2023. Horovod and
-# DDP average the same gradients. But Lightning's Horovod strategy also multiplied the learning rate
-# by the number of ranks, and `strategy="ddp"` does not: to keep the same training, write the factor
-# into the rate. Lesson 05 uses Horovod without Lightning, where nothing touches the rate.
+# So write the factor into the rate when you move such a program.
 
 # %% [markdown]
 # ## Break it
 #
-# ### First: PowerSGD with several buckets
+# ### First: one slow rank
 #
-# Above, PowerSGD had one bucket: the model's gradients are smaller than 25 MiB. The next cell gives
-# it several, on CPU ranks. What happens?
+# A **straggler** is a rank that comes late to every collective: its storage is slow, its GPU too
+# hot, its core shared. All others wait for it, so the job is as slow as its slowest rank. Here rank
+# 1 waits 100 ms for its data in each step. Where does it show?
 
 # %%
-powersgd = {"hook": "powersgd", "bucket_mb": 0.1, "optimizer": "sgd", "options": impatient}
-broken = {"device": "cpu", "steps": 20, "global_batch": 32, "quiet": True, "raises": False}
-stuck = launch("ddp_options", 2, timeout=60, **powersgd, **broken)
-print(f"{stuck.status} after {len(stuck.steps)} steps of {broken['steps']}")
-error = stuck.summary.get("error") or {"kind": None}
-if error["kind"] == "hang":
-    where_ranks_stand(stuck, family.find("ddp_options"))
-elif error["kind"]:
-    print(error["message"], error["traceback"], sep="\n")
+read = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
+late = variant(
+    "ddp",
+    "ddp_late",
+    {
+        "import torch": "import time\n\nimport torch",
+        read: f"time.sleep(0.1 * (rank == 1))  # slow storage\n{read}",
+    },
+)
+short = {**traced, "model": "mlp", "steps": 5, "trace_step": 3}
+claim.faster(
+    "ddp_late_rank_shows_on_the_others",
+    "Rank 0's collectives take less than half the time when rank 1 is not late.",
+    trial("ddp", RANKS, **short),
+    trial(late, RANKS, **short),
+    by=2,
+    of=lambda run: run.ranks[0]["communication_seconds"],
+    otherwise="Here the ranks wait for each other about as long without the delay.",
+)
 
 # %% [markdown]
-# It ends after the two steps that PowerSGD sends whole, in one of two ways. Either the ranks
-# **hang**: each stands in the backward and waits. Or gloo ends the process: "Received data size
-# doesn't match expected size". Run the cell again, a few times, to see the other. Waiting in the
-# backward says only that buckets do not come back. Which collectives were called, in which order?
-# The next cell makes each rank print the size of everything that it all-reduces.
+# The healthy rank looks as if it had a slow network. Its collectives last until the last rank has
+# come: **waiting is not communicating**. Put the ranks of one run side by side: what each computes,
+# how long it waits in collectives while it computes nothing, and how long it does neither.
 
 # %%
-device_line = "device = torch.device(context.device)"
-tell = """
-plain_all_reduce = dist.all_reduce
-def telling(tensor, *more, **names):
-    print(tensor.numel(), flush=True)
-    return plain_all_reduce(tensor, *more, **names)
-dist.all_reduce = telling
-"""
-telling = variant("ddp_options", "ddp_powersgd_tells", {device_line: device_line + tell})
-told = launch(telling, 2, timeout=60, **powersgd, **broken)
+even, slow = launch("ddp", RANKS, **short), launch(late, RANKS, **short)
+display(ddp_depth.step_parts(even), ddp_depth.step_parts(slow))
+plots.show(plots.timeline(slow))
+in_collectives = [run.ranks[0]["communication_seconds"] for run in (even, slow)]
+guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 
 # %% [markdown]
-# The next cell lays the two ranks' lists side by side and looks for the first line that differs.
+# The rank that waits least is the late one, and its column `neither` says that it neither computed
+# nor communicated: look at its input. Had `computes` been longer, look at its clock, its
+# temperature and at who else uses its core. If all ranks wait alike, it is the network after all,
+# or ranks that take turns in being late.
+#
+# ### Second: a job that has died
+#
+# After a time-out nobody can be asked any more. Torch's **flight recorder** keeps the last
+# collectives of each rank: which, of what size, called in which line. With NCCL it is on by
+# default, and torch's watchdog writes a file for each rank when a collective times out
+# (`TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_FR_DUMP_TEMP_FILE`). With gloo it records too, but not
+# whether a collective has ended, and the script has to write the files. `torchfrtrace FOLDER`,
+# which comes with torch, lays them side by side.
 
 # %%
-said = [(told.folder / "ranks" / f"{rank}.out").read_text().split() for rank in (0, 1)]
-sizes = [[int(word) for word in words if word.isdigit()] for words in said]
-differ = [i for i, pair in enumerate(zip(*sizes, strict=False)) if pair[0] != pair[1]]
-if differ:
-    around = range(max(0, differ[0] - 2), min(differ[0] + 4, *map(len, sizes)))
-    rows = [{"call": i, "rank 0": sizes[0][i], "rank 1": sizes[1][i]} for i in around]
-    display(Table(rows, "Numbers in each all-reduce, from shortly before the lists part"))
-else:
-    print(f"This time the sizes agree ({told.status}): run the two cells again.")
+recorder = SNIPPETS / "ddp_flight_recorder.py"
+crashed = launch(recorder, **small)
+print(crashed.output(0))
+print(ddp_depth.read_flight_recorder(crashed.folder / "flight_recorder"))
 
 # %% [markdown]
-# <details><summary>Answer</summary>
-#
-# The ranks called the same all-reduces in **different order**. PowerSGD needs several of them for a
-# bucket, one after another: the second one sends what is computed from the first one's result. It
-# starts the later ones in a `then`, so whenever a result arrives. With gloo that is in gloo's own
-# threads, and if two buckets are under way, it is chance which comes first, on each rank anew. Then
-# one rank's all-reduce for bucket 1 meets the other's for bucket 2. Different sizes: the process is
-# ended, or waits. *Equal* sizes: nothing is noticed, and the numbers are wrong (lesson 04, "The
-# ranks disagree").
-#
-# With NCCL a future counts as done as soon as its all-reduce is queued on the GPU, so a `then` runs
-# at once, and the order is that of the buckets on every rank. On gloo: one bucket (a large
-# `bucket_cap_mb`, given explicitly, for by default the first bucket is small), or no PowerSGD. And
-# in a hook of your own: one collective for each bucket, started by the hook itself.
-# </details>
-#
-# ### Second: two processes that are one
-#
-# "My job runs on two processes, I said so." The next cell starts the Accelerate script with
-# Accelerate's own launcher and asks for two. How many samples per second do you expect, compared
-# with the run above?
-
-# %%
-import time
-
-from bootcamp import runs
-
-if available("accelerate"):
-    folder = LOGS / f"accelerate-launch-{time.time_ns()}"
-    start = ["python", "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    what = [str(family.find("accelerate")), "--device", "cpu", "--steps", "5"]
-    print(run_command([*start, *what, "--run-dir", str(folder)], env={"OMP_NUM_THREADS": "1"}))
-    believed = runs.load(folder)
-    print(f"{believed}\nworld size: {believed.ranks[0]['world_size']}")
-else:
-    print("Accelerate is not installed here.")
-
-# %% [markdown]
-# <details><summary>Answer</summary>
-#
-# One process, and no word about it. With `--cpu` this launcher starts the script once, unless MPI
-# is set up; `--num_processes` is not used. Nothing fails: one process is a correct training of the
-# whole batch, only not on two. For CPU ranks use torchrun: `torchrun --nproc-per-node 2
-# src/_train_accelerate.py`. (This script says `Accelerator(cpu=True)` there. One that says plain
-# `Accelerator()` is told by the variable `ACCELERATE_USE_CPU=true`.)
-#
-# Lightning has a trap in the other direction. Started by plain `python`, a Trainer with `devices=2`
-# starts the missing process itself, by running the same command line again. So everything above the
-# Trainer runs in both, but at different times. Where `LOCAL_RANK` is set, as under torchrun, it
-# starts none. The script here names what it expects: `plugins=TorchElasticEnvironment()`.
-#
-# The defence is the same in both: **let the program say how many ranks it really has**, from the
-# process group, as every record of this course does (`world_size`).
-# </details>
-#
-# ### Third: a restart that meets the dead
-#
-# The elastic run above was started with an environment variable:
-# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`. The next cell leaves it out, allows one restart, and gives
-# it 40 seconds.
-
-# %%
-import re
-
-from bootcamp import LaunchError
-from bootcamp.launcher.run_request import to_arguments
-
-again = {"device": "cpu", "steps": 10, "timeout": 15}
-again |= {"save": f"{file}2", "resume": f"{file}2", "run_dir": LOGS / f"restart-{time.time_ns()}"}
-torchrun = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-command = [*torchrun, "--max-restarts", "1", str(dies), *to_arguments(again)]
-try:
-    run_command(command, seconds=40, env={"OMP_NUM_THREADS": "1"})
-    print("This time the restart went well.")
-except LaunchError as failed:
-    last = [str(failed)[:300], *re.findall(r"RuntimeError: .*", str(failed))][-1]
-    waits = failed.error["kind"] == "hang"
-    print("After 40 seconds the ranks still wait." if waits else textwrap.fill(last, 96))
-
-# %% [markdown]
-# <details><summary>What happened?</summary>
-#
-# It is a matter of chance: run the cell again. Either the restarted ranks meet; or "Connection
-# refused", because they look for each other at addresses where nobody listens any more; or they
-# wait for each other until somebody loses patience. Ranks publish their addresses in a **store**, a
-# small key-value server. By default torchrun lets the ranks use its own store, which outlives a
-# restart. A new rank that looks before its neighbour has published its new address finds that of
-# the dead one. With the variable set, each attempt gets a store of its own. `launch` with
-# `Options(max_restarts=...)` sets it for you.
-#
-# A restart that works only sometimes is found out on the day of the failure. So rehearse it: kill a
-# rank, more than once, before the long run.
-# </details>
+# gloo's message says that somebody waited. The flight recorder says where the ranks parted: rank 0
+# called an all-reduce, rank 1 a broadcast, and the last line of the stack is the line of the
+# script: `if step == 3 and rank == 0:` stands above it. For a rank that still runs, `py-spy dump
+# --pid` prints where it stands.
 
 # %% [markdown]
 # ## Exercise
 #
 # ### First: a hook of your own
 #
-# Write a communication hook. The next cell gives you the options script with one hook missing: the
-# one that averages exactly.
+# The options script without its hook: write a communication hook that averages exactly.
 
 # %%
 from bootcamp import exercise
@@ -981,22 +737,40 @@ from bootcamp import exercise
 print(exercise.start("own_hook"))
 
 # %% [markdown]
-# Edit the file, save it, run the next cell. It trains with *your* hook on two ranks, with both
-# optimizers, and holds it against the baseline. Torch has such a hook ready, which
-# `exercise.solution("own_hook")` shows; write it with `dist.all_reduce` first. For more: a hook
-# that sends only the 1 % of numbers that are largest. What does the checker say to it?
+# Edit the file, save it, and check it. The checker trains with *your* hook on two ranks, with both
+# optimizers. Torch has such a hook ready; write it with `dist.all_reduce` first. For more: what
+# does the checker say to a hook that sends only the largest 1 % of numbers?
 
 # %%
 print(exercise.check("own_hook"))
 
 # %% [markdown]
-# ### Second: how long will an all-reduce take?
+# ### Second: who is late?
 #
-# Somebody offers you more GPUs, or a faster network. What would the averaging take there? Use the
-# model of the section on NCCL, step by step: a ring takes 2(*N*-1) steps one after another, in each
-# of them a rank sends one piece of 1/*N* of the data, and each step has a start-up cost of its own.
-# Write the function in place of the three dots and run the cell. The solution is one step away:
-# `exercise.solution("ring_seconds")`.
+# Write the diagnosis of "one slow rank" as a function of the table above: a dictionary for each
+# rank, in milliseconds.
+
+
+# %%
+def late_rank(ranks):
+    """(rank that the others wait for, "computes" or "neither", milliseconds to be gained).
+
+    ranks: [{"computes": 110.0, "waits": 80.0, "neither": 10.0}, ...], the parts of one step. The
+    part is the one that is too long. Gained: if that rank were as fast as the next slowest.
+    """
+    ...
+
+
+print(exercise.check("late_rank", late_rank))
+
+# %% [markdown]
+# Then give it the measured table: `late_rank(ddp_depth.step_parts(slow).rows)`.
+#
+# ### Third: how long will an all-reduce take? (optional)
+#
+# Somebody offers you more GPUs, or a faster network. What would the averaging take there? A ring
+# takes 2(*N*-1) steps one after another, in each of them a rank sends one piece of 1/*N* of the
+# data, and each step has a start-up cost of its own.
 
 
 # %%
@@ -1012,7 +786,7 @@ print(exercise.check("ring_seconds", ring_seconds))
 
 # %% [markdown]
 # For more: with 64 ranks, 20 µs for a step and 10 GB/s, from which size on do the bytes cost more
-# than the start-up? Compare it with the 25 MiB of a bucket.
+# than the start-up?
 
 # %% [markdown]
 # ## When to use it and when not
@@ -1021,14 +795,15 @@ print(exercise.check("ring_seconds", ring_seconds))
 #   communication is not hidden. Then measure several, several times.
 # - **`gradient_as_bucket_view=True`**: yes, unless something in your program fails with it.
 # - **`static_graph=True`**: when every step is the same. **`find_unused_parameters=True`**: only
-#   when steps differ, it costs time.
-# - **bf16 hook**: on a slow link. **PowerSGD**: on a very slow one, with a comparison of the
-#   learned result, and with NCCL or one bucket. Prove the training equal without a hook first.
+#   when steps differ.
+# - **bf16 hook**: on a slow link. **PowerSGD**: on a very slow one, with a comparison of what is
+#   learned. Prove the training equal without a hook first.
 # - **`join`**: when the data can't be made even.
 # - **Local SGD**: when even compressed gradients are too many bytes. It is not DDP.
 # - **BatchNorm**: per rank with many images on a rank, synchronised with few.
-# - **Checkpoints and `--max-restarts`**: for everything that runs longer than you like to repeat,
-#   and rehearsed.
+# - **A slow job**: first look for the late rank, then at the network.
+# - **Checkpoints and `--max-restarts`**: for everything that you would not like to repeat, and
+#   rehearsed.
 # - **Lightning, Accelerate**: for what they bring besides, once you can say which lines of the bare
 #   script they replace.
 #
@@ -1048,5 +823,5 @@ print(exercise.check("ring_seconds", ring_seconds))
 # - NVIDIA, *NCCL documentation* (Environment Variables), and *nccl-tests*, `doc/PERFORMANCE.md`,
 #   for algorithm and bus bandwidth.
 # - PyTorch documentation: *DistributedDataParallel*, *DDP Communication Hooks*, *torchrun (Elastic
-#   Launch)*. Lightning 2.0 migration guide; Lightning 1.9, `HorovodStrategy.setup` (the learning
-#   rate). Accelerate documentation, *Launching scripts*.
+#   Launch)*, *Flight Recorder for Debugging Stuck Jobs*. Lightning 1.9, `HorovodStrategy.setup`
+#   (the learning rate). Accelerate documentation, *Launching scripts*.

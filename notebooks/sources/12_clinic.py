@@ -1,24 +1,25 @@
 # %% [markdown]
 # # 12 The clinic: twelve broken programs
 #
-# **90 minutes**, on any machine, after lesson 04. Some cases lean on lessons 02, 07b and 08. The
+# **90 minutes**, on any machine, after lesson 04. Some cases lean on lessons 02b, 07 and 08. The
 # ranks are CPU cores, even where there are GPUs.
 #
-# After this lesson you can tell from a symptom where to look first; read the stacks of ranks that
-# wait for each other; mend twelve mistakes that people copy from each other, and prove that they
-# are mended; and look up what an error of distributed training means.
+# After this lesson you can tell from a symptom where to look first, read the stacks of ranks that
+# wait for each other, fix twelve mistakes that people copy from each other and prove each fix, and
+# look up what an error of distributed training means.
 
 # %% [markdown]
 # ## The question
 #
-# Somebody brings you a program of theirs. It fails, or it stands still, or it runs and the numbers
-# are wrong. You did not write it. What do you look at first?
+# Somebody brings you a program. It fails, or it stands still, or it runs and the numbers are wrong.
+# You did not write it. What do you look at first?
 #
-# The next cell starts to load PyTorch in the background, and lists the patients: twelve short
-# programs, each with what its owner says about it.
+# These are the patients: twelve short programs, each with what its owner says about it.
 
 # %%
-from bootcamp import Table, clinic, exercise, warm_up
+from IPython.display import display
+
+from bootcamp import Table, claim, clinic, errors, exercise, journal, predict, warm_up
 
 warm_up()
 clinic.waiting_room()
@@ -28,383 +29,239 @@ clinic.waiting_room()
 #
 # A distributed program fails in one of three ways.
 #
-# - **It raises.** Several ranks write errors, and most of them only tell that another rank is gone.
-#   Look for the error that came *first*. Torch's own text often names the cause in its first or its
-#   last sentence.
-# - **It waits.** Some ranks stand in a collective that others have not called: those are in another
-#   one, or have gone on without it. Ask every rank for its **stack**, the list of calls that it is
-#   in. The launcher of this course does so after some seconds without progress; elsewhere `py-spy
-#   dump` does it. Then look for the line of the script that differs.
-# - **It ends, and is wrong.** Nothing points at the fault. You need something to hold it against:
-#   the same program on one rank, the numbers of the samples, the parameters of two ranks side by
-#   side.
+# - **It raises.** Several ranks write errors, most of which only say that another rank is gone.
+#   Look for the error that came *first*.
+# - **It waits.** Some ranks are in a collective that others have not called. Ask every rank for its
+#   **stack**, the list of calls that it is in: the launcher of this course does so after some
+#   seconds without progress; elsewhere `py-spy dump` does. Then look for the line that differs.
+# - **It ends, and is wrong.** Nothing points at the fault. You need something to compare with: the
+#   same program on one rank, the ids of the samples, the parameters of two ranks.
+#
+# On GPUs a stack may mislead. A collective is only *queued* by the call, and the host goes on until
+# it needs a result: the stack then shows a later `.item()` or `synchronize()`. There the **flight
+# recorder** helps: torch keeps the last collectives of each rank, writes them down when NCCL times
+# out (`TORCH_NCCL_DUMP_ON_TIMEOUT`, on by default), and `torchfrtrace`, installed with torch, says
+# which rank missed which collective.
 #
 # The third way is the dangerous one. So the checks of this lesson never read your program. They run
-# it and look at what it *does*: the parameters and gradients of each rank, which samples it read,
-# which files it wrote, and whether it came to its end.
+# it and look at what it *does*: parameters and gradients of each rank, the samples it read, the
+# files it wrote, and whether it came to its end.
 #
-# Two words before we begin. A **collective** is a call in which all ranks take part, such as an
-# all-reduce, a broadcast or a barrier. **gloo** is the library with which CPU ranks talk.
+# A **collective** is a call in which all ranks take part, such as an all-reduce or a barrier.
+# **gloo** is the library with which CPU ranks communicate.
 
 # %% [markdown]
 # ## Predict
 #
-# Three predictions. The next cell asks for the first: how many of the twelve are of the third kind?
+# The second question is about `same_order`: 32 samples are dealt out to two ranks, in each of three
+# epochs. The third is about `own_start`: each rank sets a seed of its own, and the gradients are
+# averaged in each of ten steps.
 
 # %%
-from bootcamp import predict
-
 guess_silent = predict(
     "clinic_silent",
     "Of the twelve broken programs, how many end by themselves, without an error?",
     unit="programs",
-    answer=None,
 )
-guess_silent
-
-# %% [markdown]
-# The second is about `same_order`, whose loss has a saw-tooth. 32 samples are shared out to two
-# ranks, in each of three epochs. The next cell asks what rank 0 gets to see.
-
-# %%
 guess_met = predict(
     "clinic_met",
-    "How many different samples does rank 0 meet in three epochs?",
+    "same_order: how many different samples does rank 0 meet in three epochs?",
     unit="samples",
-    answer=None,
 )
-guess_met
-
-# %% [markdown]
-# The third is about `own_start`. Each rank has a seed of its own, and the gradients are averaged in
-# each of ten steps. The next cell asks what that does to the distance between the two models.
-
-# %%
 guess_apart = predict(
     "clinic_apart",
-    "How far apart are the models at the end, in percent of their distance at the start?",
+    "own_start: how far apart are the models at the end, compared with the start?",
     unit="%",
-    answer=None,
 )
-guess_apart
+for guess in (guess_silent, guess_met, guess_apart):
+    display(guess)
 
 # %% [markdown]
 # ## Run it
 #
-# The next cell runs all twelve, a few at a time, and notes how each one ends. (It takes some
-# seconds: a program that stands still is given eight before the launcher ends it.) Read the last
-# column as you would read a report from somebody else: which of these lines tell you the cause?
+# All twelve run, a few at a time. (A program that stands still is given eight seconds before the
+# launcher ends it.) Which of the last column's lines tell you the cause?
 
 # %%
 found = clinic.ward_round()
+print(guess_silent.score(found.column("ended").count("by itself"), within=0))
 found
-
-# %% [markdown]
-# The next cell scores your first prediction.
-
-# %%
-guess_silent.score(found.column("ended").count("by itself"), within=0)
 
 # %% [markdown]
 # ## The cases
 #
-# Each case has four cells. The first writes the broken program to `notebooks/work/` and shows it.
-# The second runs *your* copy and shows what happens. The third asks for your diagnosis: give a
-# letter after `answer=`. **Say what it is before you change anything.** Then mend the file, save
-# it, and run the fourth cell, which judges what your program does. `exercise.solution("...")` shows
-# a solution.
+# Each case has three cells.
 #
-# The order is that of the three ways: first those that raise, then those that wait, then those that
-# are silent.
+# 1. `examine` writes the broken program to `notebooks/work/`, shows it, and runs *your* copy. Read
+#    the program first, then what came of it.
+# 2. `diagnose` asks what is wrong. Give a letter after `answer=`. **Say what it is before you
+#    change anything.**
+# 3. Fix the file, save it, and `check` judges what your program does. Run `examine` again whenever
+#    you like; `exercise.solution("...")` shows a solution.
+#
+# In class, a pair takes three cases of different kinds; the others are for later.
 
 # %% [markdown]
 # ### It raises
 #
 # #### `no_address`: they never meet
 #
-# The first program is started by hand, twice, once for each rank. The next cell writes and shows
-# it.
-
-# %%
-print(exercise.start("clinic_no_address"))
-clinic.show("clinic_no_address")
-
-# %% [markdown]
-# The next cell starts both processes as `python` would, without what a launcher sets. Which word of
-# the error helps?
+# It is started by hand, twice, once for each rank, without what a launcher sets. Which word of the
+# error helps?
 
 # %%
 clinic.examine("clinic_no_address")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_no_address", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_no_address"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
 # The name `env://` in the error means that torch looks into the **environment**, the variables that
-# each process inherits. torchrun sets all of them, and so does `launch`. By hand they are yours:
-# the same address and port on every rank, and a port that is free. On several hosts it is the
-# address of the host of rank 0, not `127.0.0.1`.
-# </details>
-
-# %% [markdown]
-# #### `super_net`: it fails before training
-#
-# One process, no collective. But no network, no training. The next cell shows the program.
-
-# %%
-print(exercise.start("clinic_super_net"))
-clinic.show("clinic_super_net")
-
-# %% [markdown]
-# The next cell runs it. Compare the error with the line that it names.
-
-# %%
-clinic.examine("clinic_super_net")
-
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
-# %%
-clinic.diagnose("clinic_super_net", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
-
-# %%
-print(exercise.check("clinic_super_net"))
-
-# %% [markdown]
-# <details><summary>When it is mended</summary>
-#
-# `super()` finds the class and the object by itself, so nothing can go wrong when a class is
-# renamed. The two older spellings, `super(Net, self).__init__()` and `nn.Module.__init__(self)`,
-# are right too. Mixed, they are not.
+# each process inherits. torchrun and `launch` set them. By hand they are yours: one address and one
+# free port, the same on every rank. On several hosts it is the address of rank 0's host, not
+# `127.0.0.1`.
 # </details>
 
 # %% [markdown]
 # #### `moved_on_rank_0`: rank 1 fails
 #
-# On a machine with GPUs this is the line `if rank == 0: model.cuda()`. To show it on a machine
-# without one, the program uses another pair of places: the model is made on the **meta device**,
-# which knows shapes and holds no numbers, and is moved to the CPU. The mistake is the same, a move
-# under a condition; the text of the error is not. (There it reads "Expected all tensors to be on
-# the same device", or NCCL says that it has no backend for the CPU.) The next cell shows the
-# program.
-
-# %%
-print(exercise.start("clinic_moved_on_rank_0"))
-clinic.show("clinic_moved_on_rank_0")
-
-# %% [markdown]
-# The next cell runs it on two ranks. Which rank complains, and which is to blame?
+# On GPUs this is the line `if rank == 0: model.cuda()`. To show it on CPUs, the model is built on
+# the **meta device**, which knows shapes and holds no numbers, and moved to the CPU. The mistake is
+# the same; the text of the error is not. Which rank complains, and which is to blame?
 
 # %%
 clinic.examine("clinic_moved_on_rank_0")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_moved_on_rank_0", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_moved_on_rank_0"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
 # The rank that complains is the one that was forgotten. DDP compares the shapes on all ranks, then
 # copies rank 0's numbers *into* the tensors of the others. It makes no tensors and moves none.
-# Whatever builds or moves a model belongs on every rank; loading a file can be for rank 0 alone.
+#
+# A related mistake on GPUs: `model.cuda()` on every rank, without
+# `torch.cuda.set_device(local_rank)`. All ranks are on `cuda:0` then. `nvidia-smi` lists every
+# process on the first GPU; NCCL refuses ("Duplicate GPU detected"), or the memory of that GPU runs
+# out.
 # </details>
 
 # %% [markdown]
 # #### `wrapped_twice`: sharded and replicated
 #
-# Lesson 08 had the idea and its failure. Here is it again, in few lines, for you to mend. The next
-# cell shows it.
-
-# %%
-print(exercise.start("clinic_wrapped_twice"))
-clinic.show("clinic_wrapped_twice")
-
-# %% [markdown]
-# The next cell runs it on four ranks. The error speaks of a "sharded dimension": of which tensor?
+# Four ranks, hybrid sharding as in lesson 08. The error speaks of a "sharded dimension": of which
+# tensor?
 
 # %%
 clinic.examine("clinic_wrapped_twice")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_wrapped_twice", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_wrapped_twice"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
-# `fully_shard` with a mesh of two axes does both. The check looks at the parameters that each rank
-# holds, since a program without any sharding trains just as well.
+# `fully_shard` with a mesh of two axes shards and averages. The check looks at the parameters that
+# each rank holds, since a program without any sharding trains just as well.
 # </details>
 
 # %% [markdown]
 # #### `sometimes_unused`: the second step fails
 #
-# A part of this network takes part in some steps only. The next cell shows it.
-
-# %%
-print(exercise.start("clinic_sometimes_unused"))
-clinic.show("clinic_sometimes_unused")
-
-# %% [markdown]
-# The next cell runs it. In which step does it fail, and of which step does the error speak?
+# A part of this network takes part in some steps only. In which step does it fail, and of which
+# step does the error speak?
 
 # %%
 clinic.examine("clinic_sometimes_unused")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_sometimes_unused", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_sometimes_unused"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
-# The fault is in the first step, the error comes in the second, when DDP notices that the first was
+# The fault is in the first step; the error comes in the second, when DDP notices that the first was
 # never finished. `find_unused_parameters=True` makes DDP walk through the graph before each
-# backward, which costs time. So use it where it is needed. Lesson 04b measures what it costs.
-# </details>
-
-# %% [markdown]
-# #### `apex_amp`: a tutorial of 2019
-#
-# Apex is a collection by NVIDIA, from the time before PyTorch had mixed precision. It is not
-# installed here. (If it is on your machine, you will see another error.) The next cell shows the
-# program.
-
-# %%
-print(exercise.start("clinic_apex_amp"))
-clinic.show("clinic_apex_amp")
-
-# %% [markdown]
-# The next cell runs it. At which line does it end?
-
-# %%
-clinic.examine("clinic_apex_amp")
-
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
-# %%
-clinic.diagnose("clinic_apex_amp", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
-
-# %%
-print(exercise.check("clinic_apex_amp"))
-
-# %% [markdown]
-# <details><summary>When it is mended</summary>
-#
-# In bfloat16 numbers have the range of float32, so the loss need not be scaled. With float16 on a
-# GPU, add `torch.amp.GradScaler`. Lesson 02 shows what happens without it.
+# backward pass, which is work: use it where it is needed.
 # </details>
 
 # %% [markdown]
 # #### `saved_by_all`: a file that can't be read
 #
-# The file is sometimes good and sometimes not. The next cell shows the program.
-
-# %%
-print(exercise.start("clinic_saved_by_all"))
-clinic.show("clinic_saved_by_all")
-
-# %% [markdown]
-# With a fast disk this goes well nearly always. So the next cell makes `torch.save` slow, 0.3 s for
-# a file, and lets rank 1 begin a little later than rank 0. Nothing else is changed. What does a
-# rank find when it reads?
+# With a fast disk this goes well nearly always. So here `torch.save` is made slow, 0.3 s for a
+# file, and rank 1 begins a little later than rank 0. What does a rank find when it reads?
 
 # %%
 clinic.examine("clinic_saved_by_all")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_saved_by_all", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_saved_by_all"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
 # Two things were wrong: who writes, and when the others read. A barrier after the save answers the
-# second. What is left is a kill in the middle of a save, and lesson 07b has the cure: write to
-# another name, then rename.
+# second. What is left is a kill in the middle of a save; lesson 07b has the cure: write to another
+# name, then rename.
+# </details>
+
+# %% [markdown]
+# #### `shard_saved`: a file that nobody can load
+#
+# Only rank 0 saves, as it should. The model is sharded (lesson 07).
+
+# %%
+clinic.examine("clinic_shard_saved")
+
+# %%
+clinic.diagnose("clinic_shard_saved", answer=None)
+
+# %%
+print(exercise.check("clinic_shard_saved"))
+
+# %% [markdown]
+# <details><summary>When it is fixed</summary>
+#
+# Did you move the gathering under `if rank == 0:` first? Then it hung: gathering is a collective.
+# This is the most frequent hang with sharded models. For large models leave the gathering out and
+# save with `torch.distributed.checkpoint`, where each rank writes what it holds (lesson 07b).
 # </details>
 
 # %% [markdown]
 # #### `own_loss`: a decision of one's own
 #
-# This one raises too, but the cause is of the second kind: the ranks do not agree. The next cell
-# shows the program.
-
-# %%
-print(exercise.start("clinic_own_loss"))
-clinic.show("clinic_own_loss")
-
-# %% [markdown]
-# The next cell runs it on one rank, then on two. Which rank stopped, and which one complains?
+# This one raises too, but the ranks disagree. It runs on one rank, then on two. Which rank stopped,
+# and which one complains?
 
 # %%
 clinic.examine("clinic_own_loss")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_own_loss", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_own_loss"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
 # The same holds for every decision: early stopping, skipping a batch with a NaN, the choice of the
 # best checkpoint. Make the number that decides the same on all ranks, then decide.
@@ -415,37 +272,24 @@ print(exercise.check("clinic_own_loss"))
 #
 # #### `evaluated_on_rank_0`: it stands still in the validation
 #
-# Training is over, and the program does not end. The next cell shows it.
-
-# %%
-print(exercise.start("clinic_evaluated_on_rank_0"))
-clinic.show("clinic_evaluated_on_rank_0")
-
-# %% [markdown]
-# The next cell runs it, and after eight seconds the launcher asks each rank for its stack. Put the
-# two lines side by side.
+# After eight seconds the launcher asks each rank for its stack. Put the two lines side by side.
 
 # %%
 clinic.examine("clinic_evaluated_on_rank_0")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_evaluated_on_rank_0", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_evaluated_on_rank_0"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
-# Any call of the *wrapped* model may talk. With buffers, as BatchNorm has them, its forward does so
-# even in evaluation. `model.module` is the model without the wrapper. For much validation data, let
-# all ranks evaluate a share and average the results: nobody waits, and it is faster.
+# Any call of the *wrapped* model may communicate. With buffers, as BatchNorm has them, its forward
+# pass does so even in evaluation. `model.module` is the model without the wrapper. For much
+# validation data, let all ranks evaluate a share and add up the results; lesson 13 has that as an
+# exercise.
 # </details>
 
 # %% [markdown]
@@ -453,143 +297,130 @@ print(exercise.check("clinic_evaluated_on_rank_0"))
 #
 # #### `same_order`: a saw-tooth
 #
-# The loss has a saw-tooth. The next cell shows how the data is read.
-
-# %%
-print(exercise.start("clinic_same_order"))
-clinic.show("clinic_same_order")
-
-# %% [markdown]
-# The next cell runs it. Look at the numbers of the samples, line by line.
+# The loss has a saw-tooth. Look at the ids of the samples, line by line.
 
 # %%
 clinic.examine("clinic_same_order")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_same_order", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_same_order"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
-# Nothing but the numbers of the samples shows it. So let a new program print them, once.
+# Nothing but the ids of the samples shows it. So let a new program print them, once.
 # </details>
 
 # %% [markdown]
-# The next cell counts the samples that rank 0 met, in the program as it came in, and scores your
-# second prediction.
+# In the program as it came in, the sampler deals out the same half in each epoch:
 
 # %%
 met = {number for epoch in clinic.observe("clinic_same_order")[0]["seen"] for number in epoch}
-assert len(met) == 16, "rank 0 met other samples in another epoch"
-guess_met.score(len(met))
+print(guess_met.score(len(met), within=0))
+claim.equal(
+    "clinic_half_of_the_data",
+    "Without set_epoch, each of two ranks meets half of the 32 samples, however many epochs.",
+    len(met),
+    16,
+    kind="count",
+)
 
 # %% [markdown]
 # #### `summed`: better with more ranks
 #
-# This one looks like a success. The next cell shows the program.
-
-# %%
-print(exercise.start("clinic_summed"))
-clinic.show("clinic_summed")
-
-# %% [markdown]
-# The next cell runs it on one, two and four ranks. The global batch is the same in all three. What
-# should the three losses be?
+# It runs on one, two and four ranks, with the same global batch. What should the three losses be?
 
 # %%
 clinic.examine("clinic_summed")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_summed", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_summed"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
-# The three losses should be equal. That is the strongest test there is: one rank and several, the
-# same samples, the same result. A program that gets *better* with more ranks, at the same global
-# batch, is as suspicious as one that gets worse. Use SGD for the test: AdamW divides by the size of
-# the gradient, and hides the mistake.
+# Equal. That is the strongest test there is: one rank and several, the same samples, the same
+# result. A program that gets *better* with more ranks, at the same global batch, is as suspicious
+# as one that gets worse. Use SGD for the test: AdamW divides by the size of the gradient, and hides
+# the mistake.
+# </details>
+
+# %% [markdown]
+# #### `clipped_by_shard`: another loss for each number of ranks
+#
+# Each rank of a sharded model clips what it holds. It runs on one rank and on two: compare the
+# norms.
+
+# %%
+clinic.examine("clinic_clipped_by_shard")
+
+# %%
+clinic.diagnose("clinic_clipped_by_shard", answer=None)
+
+# %%
+print(exercise.check("clinic_clipped_by_shard"))
+
+# %% [markdown]
+# <details><summary>When it is fixed</summary>
+#
+# Whatever is computed from *all* parameters needs the other ranks: a norm, a maximum, a count of
+# NaNs. The same goes for stages of a pipeline. With DDP each rank holds all gradients, averaged,
+# and `clip_grad_norm_` after `backward()` is right as it is.
 # </details>
 
 # %% [markdown]
 # #### `own_start`: the ranks drift apart
 #
-# The noise must differ between the ranks, the model must not. The next cell shows the program.
-
-# %%
-print(exercise.start("clinic_own_start"))
-clinic.show("clinic_own_start")
-
-# %% [markdown]
-# The next cell runs it. The last line of each rank gives the norm of all its parameters (the root
-# of the sum of their squares). Is it the same on both?
+# The noise must differ between the ranks, the model must not. The last line of each rank gives the
+# norm of all its parameters. Is it the same on both?
 
 # %%
 clinic.examine("clinic_own_start")
 
-# %% [markdown]
-# The next cell asks for your diagnosis.
-
 # %%
 clinic.diagnose("clinic_own_start", answer=None)
-
-# %% [markdown]
-# Mend the file and save it. The next cell runs it and says what it did.
 
 # %%
 print(exercise.check("clinic_own_start"))
 
 # %% [markdown]
-# <details><summary>When it is mended</summary>
+# <details><summary>When it is fixed</summary>
 #
-# Averaging gradients keeps ranks together that are together. It never brings them together. DDP
+# Averaged gradients keep ranks together that are together. They never bring them together. DDP
 # copies rank 0's parameters to all when it wraps; by hand it is the first thing to do.
 # </details>
 
 # %% [markdown]
-# The next cell computes the distance of the two models at the first forward and at the end, in the
-# program as it came in, and scores your third prediction.
+# How far apart are the two models in the program as it came in?
 
 # %%
-import math
-
-ranks = clinic.observe("clinic_own_start")
-start, end = (
-    math.dist(ranks[0][moment], ranks[1][moment]) for moment in ("at_first", "parameters")
+start, end = clinic.distances("clinic_own_start")
+print(guess_apart.score(100 * end / start))
+claim.equal(
+    "clinic_apart_for_ever",
+    "Averaged gradients leave the distance of two models as it was.",
+    end,
+    start,
+    within=0.01,
+    kind="count",
 )
-assert abs(end / start - 1) < 0.01, "the models came nearer to each other"
-print(f"{start:.3f} apart at the start, {end:.3f} at the end.")
-guess_apart.score(100 * end / start)
 
 # %% [markdown]
 # ## Which error means what
 #
 # The course provokes many errors on purpose. Each was run once, and the end of its text was written
-# down, with the version of torch. What it means stands beside it. `errors.explain` finds the entry
-# of a text that you paste, whatever stands around it. The next cell tries it with an error from a
-# log.
+# down with the version of torch. `errors.explain` finds the entry of a text that you paste,
+# whatever stands around it; after a cell has failed, `errors.explain()` takes that error. If it
+# does not know the error, it says so, and names what to look at.
 
 # %%
-from bootcamp import errors
-
+display(errors.explain("RuntimeError: the flux capacitor is not aligned"))
 errors.explain(
     """[rank1]:   File "train.py", line 41, in <module>
 [rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]:4421
@@ -597,16 +428,7 @@ errors.explain(
 )
 
 # %% [markdown]
-# After a cell has failed, `errors.explain()` with nothing in its brackets takes that error. An
-# error that the index does not know is said to be unknown. The next cell shows what to look at
-# then.
-
-# %%
-errors.explain("RuntimeError: the flux capacitor is not aligned")
-
-# %% [markdown]
-# The next cell shows the whole index. Write words into its box, such as *optimizer* or *lesson 08*,
-# or paste an error, and press Enter.
+# The index: type words such as *optimizer* or *lesson 08*, or paste an error, and press Enter.
 
 # %%
 controls = errors.index()
@@ -614,38 +436,37 @@ controls = errors.index()
 # %% [markdown]
 # ## Exercise
 #
-# The twelve cases are the exercises of this lesson. The next cell shows which of them you have
-# solved.
+# The twelve cases are the exercises. What is still to solve?
 
 # %%
-from bootcamp import journal
-
 Table([row for row in journal.progress() if row["lesson"].startswith("12")], "What you have done")
 
 # %% [markdown]
-# One more, without a checker: **break one yourself**. Take a program that works, `_train_ddp.py`
-# for example, change one line so that nothing fails and the result is wrong, and give it to
+# One more, without a checker: **break one yourself**. Take a program that works, such as
+# `_train_ddp.py`, change one line so that nothing fails and the result is wrong, and give it to
 # somebody else. What would have found it?
 
 # %% [markdown]
 # ## When to use it and when not
 #
-# - **It raises:** read the first error by time, then look it up. An index is a beginning: the same
-#   text can have another cause in your program.
-# - **It waits:** stacks of all ranks, and a time-out that you chose. Do not begin by making the
-#   time-out longer.
-# - **It ends:** one rank against several, with SGD, at the same global batch; the samples' numbers;
-#   the parameters of two ranks. Do this once for each new program, *before* it seems to be wrong.
-# - **Do not guess by changing several lines at once.** Say what it is, predict what a change will
-#   do, change one thing. A fault that went away without an explanation comes back.
-# - **Do not copy a mend either.** `find_unused_parameters=True`, a longer time-out, a barrier here
-#   and there: each of them silences an error that may have been right.
+# - **It raises:** read the first error by time, then look it up. Its cause may be another one in
+#   your program.
+# - **It waits:** stacks of all ranks (on GPUs, the flight recorder too), and a time-out that you
+#   chose. Do not begin by making the time-out longer.
+# - **It ends:** one rank against several, with SGD, at the same global batch; the ids of the
+#   samples; the parameters of two ranks. Do this once for each new program, *before* it seems to be
+#   wrong.
+# - **Change one thing at a time**, and predict what the change will do. A fault that went away
+#   without an explanation comes back.
+# - **Do not copy a fix.** `find_unused_parameters=True`, a longer time-out, a barrier here and
+#   there: each of them silences an error that may have been right.
 #
 # ## Sources
 #
 # - PyTorch documentation: *DistributedDataParallel*, *Distributed communication package*,
-#   *torch.utils.data* (DistributedSampler), *Automatic mixed precision*, *torch.distributed.fsdp*.
-# - PyTorch source, `torch/nn/parallel/distributed.py`: what the forward of DDP sends.
+#   *torch.utils.data* (DistributedSampler), *torch.distributed.fsdp*,
+#   *torch.distributed.checkpoint.state_dict*; tutorial *Flight Recorder for Debugging Stuck Jobs*.
+# - PyTorch source, `torch/nn/parallel/distributed.py`: what the forward pass of DDP sends.
 # - S. Li et al.: *PyTorch Distributed: Experiences on Accelerating Data Parallel Training.* VLDB
 #   2020, arXiv:2006.15704.
 # - The errors of the index: recorded by `tools/errors.py`; its caption names torch and machine.

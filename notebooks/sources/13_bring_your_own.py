@@ -2,270 +2,223 @@
 # # 13 Bring your own model: your script on several ranks, and the proof
 #
 # **60 minutes**, on any machine, after lesson 04; the part "To shards" after lesson 07. Longer if
-# you port a script of your own right away.
+# you port your own.
 #
 # After this lesson you can take a training script that knows nothing of ranks, give it a seam where
-# ranks fit in, hold its losses, samples and parameters against one process, move it to DDP and to
-# shards, and tell what in a script makes equal training impossible.
+# ranks fit in, move it to DDP and to shards, prove that it trains what one process trains, and
+# evaluate it correctly.
 
 # %% [markdown]
 # ## The question
 #
-# The scripts of this course were written to be moved to ranks. Yours was not. What has to be done
-# to it, in which order, and how do you know that the ranks train what one process trains?
+# The course's scripts were written to be moved to ranks. Yours was not. What has to be done to it,
+# in which order, and how do you know that the ranks train what one process trains?
 #
-# The next cell starts to load PyTorch in the background.
+# Here is a script as people bring it. What would go wrong if two copies of it ran side by side?
 
 # %%
-from bootcamp import launch, run_command, warm_up
+from IPython.display import Code, display
+
+from bootcamp import check, claim, exercise, launch, predict, warm_up
+from bootcamp.paths import LOGS, SRC
+from bootcamp.scripts.diff import ScriptDiff
 
 warm_up()
-
-# %% [markdown]
-# Here is a script as people bring it: its own model, data, flags and loop. The next cell shows it.
-# Look for what would go wrong if two copies of it ran side by side.
-
-# %%
-from IPython.display import Markdown, display
-
-from bootcamp.paths import SRC
-
 BRING = SRC / "snippets" / "bring"
-Markdown(f"```python\n{(BRING / 'as_it_came.py').read_text()}```")
-
-# %% [markdown]
-# The next cell runs it, as its owner does.
-
-# %%
-print(run_command(["python", str(BRING / "as_it_came.py"), "--epochs", "2"]))
-
-# %% [markdown]
-# <details><summary>What would go wrong with two copies?</summary>
-#
-# - Each would shuffle for itself, and both would train on every sample: twice the work, the same
-#   result.
-# - Nothing is sent: they are two trainings, not one.
-# - `--batch-size` would mean the batch of one copy, so the batch of a step would grow with the
-#   number of copies.
-# - Dropout would draw the same masks in both copies, since both set seed 0, for other samples. One
-#   process with the whole batch would draw others.
-# </details>
+Code(BRING / "as_it_came.py", language="python")
 
 # %% [markdown]
 # ## The idea
 #
 # Three steps:
 #
-# 1. **A seam.** Still one process, but the script now has a rank and a world size (0 of 1), deals
-#    out its samples by them, and writes a record. The order of the samples changes here, and an
-#    incomplete last batch is left out. So look at the losses of both: they must fall alike, but
-#    they can't be equal number by number. From now on this script is the baseline.
-# 2. **Ranks.** The seam is filled: a process group, DDP, the mean of the loss. It must train as in
+# 1. **A seam.** Still one process, but the script has a rank and a world size (0 of 1), deals out
+#    its samples by them, and writes a record. The order of the samples changes here, so its losses
+#    fall as before, but are not equal. From now on this script is the baseline.
+# 2. **Ranks.** The seam is filled: a process group, DDP, sums over the ranks. It must train as in
 #    step 1, and that is proved.
-# 3. **What you came for.** Shards, a pipeline, mixed precision: whatever the lessons before had.
-#    Prove it against step 1 too, or say why it can't be equal.
+# 3. **What you came for.** Shards, a pipeline, mixed precision. Prove it against step 1 too, or say
+#    why it can't be equal.
 #
-# Do not skip the first. If a script changes its order of samples *and* gets ranks at once, nobody
-# can tell which of the two changed the loss.
+# Do not skip the first: if the order of samples changes *and* ranks come in at once, nobody can
+# tell which of the two changed the loss.
 
 # %% [markdown]
 # ## Predict
-#
-# Three numbers before you look. They are scored below.
 
 # %%
-from bootcamp import predict
-
-guess_lines = predict(
-    "bring_your_own_lines",
-    "How many code lines does the move from one process to DDP add, once there is a seam?",
-    unit="lines",
-    answer=None,
+guess_copies = predict(
+    "bring_your_own_copies",
+    "Two copies of the script run side by side, started by torchrun. By how many percent do their "
+    "validation losses differ at the end?",
+    unit="%",
 )
-guess_bytes = predict(
-    "bring_your_own_bytes",
-    "The layers are 2 x 256, 256 x 256 and 256 x 2, with biases, in float32. "
-    "How many kB does each of 2 ranks send in a step?",
-    unit="kB",
-    answer=None,
+guess_counted = predict(
+    "bring_your_own_counted",
+    "41 validation samples, and a DistributedSampler for each of 4 ranks, without drop_last. How "
+    "many samples do the ranks evaluate together?",
+    unit="samples",
 )
-guess_speed = predict(
-    "bring_your_own_speed",
-    "Two ranks of one core each: how many times as fast as one, for this small model?",
-    unit="times",
-    answer=None,
+guess_steps = predict(
+    "bring_your_own_batchnorm",
+    "No dropout, no augmentation, but BatchNorm as it is. In how many of 16 steps does the loss of "
+    "two ranks with DDP differ from that of one process?",
+    unit="steps",
 )
-for guess in (guess_lines, guess_bytes, guess_speed):
-    print(guess)
+for guess in (guess_copies, guess_counted, guess_steps):
+    display(guess)
 
 # %% [markdown]
 # ## What changes
 #
-# ### The seam
-#
-# The next cell shows what the first step changes. Look at the sampler.
+# ### Nothing: two copies
 
 # %%
-from bootcamp.scripts.diff import ScriptDiff
+copies = launch(BRING / "as_it_came.py", ranks=2, best=LOGS / "best.pt")
+first, second = (float(copies.output(rank).split()[-1]) for rank in (0, 1))
+guess_copies.score(100 * abs(first - second) / first)
 
+# %% [markdown]
+# Both set seed 0, so they have the same model, split, batches, masks and flips: twice the work for
+# one result. Both also wrote one file, at the same moment.
+#
+# ### The seam
+
+# %%
 ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
 
 # %% [markdown]
-# - `rank, world = 0, 1` is the seam. Everything below asks these two, and nothing else.
-# - `shuffle=True` was a random order that only the DataLoader knew. A `DistributedSampler` draws an
-#   order from its seed and the epoch, and deals it out: rank 0 gets places 0, N, 2N and so on. With
-#   one rank that is the whole order. So **the samples of a step are the same for any number of
-#   ranks**, if a rank's batch is `batch_size // world`.
-# - `set_epoch` gives every epoch an order of its own. Without it each epoch has the same.
-# - `drop_last=True`, twice: ranks must have equally many batches of equal size.
-# - `external` is this course's record for foreign scripts. `begin` says in which folder: the
-#   launcher's, or a new one. `Noted` notes which samples were dealt out. `Run` writes the record:
-#   it times what `with run.step():` encloses, and `run.loss` hands over the loss.
+# - **The order.** `shuffle=True` was an order that only the DataLoader knew. A `DistributedSampler`
+#   computes one from its seed and the epoch, and deals it out: rank 0 gets positions 0, N, 2N and
+#   so on. So **the samples of a step are the same for any number of ranks**, if a rank's batch is
+#   `batch_size // world`. `set_epoch` gives each epoch another order.
+# - **The seeds.** Split and model are made with the same seed on all ranks. Then each rank gets a
+#   seed of its own, for masks and flips. (Ranks that hold one model together, as in tensor
+#   parallelism, need the same.)
+# - **BatchNorm** is frozen for the proof, in each epoch, since `model.train()` undoes it.
+# - **The validation** takes every `world`-th sample and divides by the number of all.
+# - `external` is the course's record for other people's scripts. `Run` notes which samples the
+#   DataLoader deals out, and refuses one whose batches can't be shared; `loss` and `note` take what
+#   must be equal on any number of ranks.
 #
 # ### The ranks
+
+# %%
+ScriptDiff(BRING / "with_ddp.py", BRING / "recorded.py")
+
+# %% [markdown]
+# - Training calls `wrapped`, so gradients are averaged before they are clipped. Everything else
+#   uses `model`: the names in `best.pt` have no `module.` in front, and the validation does not
+#   wait for other ranks, which may have fewer batches. (On GPUs the device is that of `LOCAL_RANK`,
+#   as in lesson 04.)
+# - DDP copies rank 0's **buffers**, BatchNorm's statistics, at the beginning of a step. After an
+#   epoch they differ; the `broadcast` makes all ranks evaluate what rank 0 saves.
+# - All ranks have the same `valid_loss`, so they agree on `best`. One rank writes.
+# - The schedule is as it was: one step of it for each step of the optimizer.
 #
-# The next cell shows the second step. You know every line of it from lesson 04.
-
-# %%
-ported = ScriptDiff(BRING / "with_ddp.py", BRING / "recorded.py")
-display(ported)
-guess_lines.score(ported.added)
-
-# %% [markdown]
-# ## Run it
-#
-# The next cell trains with the seam in one process, and with DDP on two ranks. Dropout is switched
-# off: "Break it" will show why.
-
-# %%
-alone = launch(BRING / "recorded.py", ranks=1, dropout=0.0, epochs=4)
-together = launch(BRING / "with_ddp.py", ranks=2, dropout=0.0, epochs=4)
-
-# %% [markdown]
-# ## Read the measurement
-#
-# The next cell draws the losses of both. Look at the lower panel: how far are they apart?
-
-# %%
-from bootcamp import plots
-
-plots.show(plots.loss_curves(alone, together))
-
-# %% [markdown]
-# The next cell scores your second prediction: by the kernel's count of sent bytes where there is
-# one, else by the formula of a ring.
-
-# %%
-sent = together.ranks[0]["sent_bytes_per_step"] or together.predicted_sent_bytes_per_step
-guess_bytes.score(sent / 1e3)
-
-# %% [markdown]
-# And the speed. The next cell scores your third.
-
-# %%
-guess_speed.score(together.samples_per_second / alone.samples_per_second)
-
-# %% [markdown]
-# A step of this model takes about a millisecond, and averaging its gradients takes as long or
-# longer. That is no failure of the port: it is what lesson 04 said of small models. Measure it with
-# *your* model before you buy a second device.
-
-# %% [markdown]
 # ## Prove it
 #
-# The next cell compares everything that was recorded: every loss, which samples each rank had, the
-# parameters before and after.
+# Dropout and flips are switched off and BatchNorm is frozen, for both.
 
 # %%
-from bootcamp import check
-
-proof = check.same_training(together, alone)
-assert not proof.failed, "the port trains something else"
-proof
-
-# %% [markdown]
-# The optimizer here is SGD with momentum. If yours is Adam or AdamW, prove with SGD too: Adam
-# divides a gradient by its own size, so gradients that are twice too large leave its losses where
-# they were (lesson 04).
+proven = {"dropout": 0.0, "flip": 0.0, "freeze": True}
+alone = launch(BRING / "recorded.py", ranks=1, **proven)
+together = launch(BRING / "with_ddp.py", ranks=2, **proven)
+check.same_training(together, alone)
 
 # %% [markdown]
+# If your optimizer is Adam or AdamW, prove with SGD too: Adam divides a gradient by its own size,
+# so it hides gradients that are twice too large (lesson 04).
+#
+# ## Read the measurement
+#
+# The bytes can be predicted before you buy a second device. Whether it pays in time, measure with
+# *your* model (`claim.faster`).
+
+# %%
+claim.equal(
+    "bring_sends_its_gradients",
+    "A rank sends what the formula of a ring says for the gradients, 2 (N - 1) / N times their "
+    "bytes; the loss and BatchNorm's buffers add little.",
+    together.ranks[0]["sent_bytes_per_step"],
+    together.predicted_sent_bytes_per_step,
+    within=0.2,
+)
+
+# %% [markdown]
+# Why does the validation not use a `DistributedSampler`, as training does?
+
+# %%
+from torch.utils.data.distributed import DistributedSampler
+
+counted = sum(len(DistributedSampler(range(41), 4, rank)) for rank in range(4))
+print(guess_counted.score(counted, within=0))
+claim.larger(
+    "bring_samples_counted_twice",
+    "A DistributedSampler makes shares equal by dealing some samples out twice.",
+    counted,
+    41,
+    kind="count",
+)
+
+# %% [markdown]
+# With `drop_last=True` it leaves some out instead. Training can live with that, a metric can't.
+#
 # ## Break it
 #
-# Now with dropout, as the script came. The next cell trains on one and on two ranks. What will the
-# proof say?
+# The same port, and BatchNorm as it came: each rank normalizes by its own share of the batch.
 
 # %%
-with_dropout = [
-    launch(BRING / script, ranks=ranks, epochs=4, quiet=True)
-    for script, ranks in (("with_ddp.py", 2), ("recorded.py", 1))
-]
-broken = check.compare(*with_dropout)
-assert broken.failed, "dropout made no difference"
-broken
+unfrozen = {**proven, "freeze": False, "quiet": True}
+broken = check.compare(
+    launch(BRING / "with_ddp.py", ranks=2, **unfrozen),
+    launch(BRING / "recorded.py", ranks=1, **unfrozen),
+)
+display(broken)
+print(guess_steps.score(len(broken.pair.wrong_steps), within=0))
+claim.equal(
+    "bring_batchnorm_is_another_training",
+    "BatchNorm over a share changes every loss, the first one included.",
+    len(broken.pair.wrong_steps),
+    len(broken.pair.losses),
+    kind="count",
+)
 
 # %% [markdown]
-# <details><summary>Answer</summary>
+# Nothing is wrong with the port; it is another training. Leave it so, as is common where shares are
+# not small. Or, on GPUs, `nn.SyncBatchNorm.convert_sync_batchnorm(model)` before the model is
+# wrapped. It gathers the statistics of all ranks in each layer, and trains what one process does,
+# up to rounding (which BatchNorm may magnify: lesson 04b).
+# (On CPU ranks torch refuses; `src/_train_ddp_sync_batchnorm.py` has one.)
 #
-# The losses differ, and so do the parameters. Nothing is wrong with the port: a rank draws a mask
-# for its share of the batch, and one process draws one for the whole batch, so the masks differ.
-# Both are right trainings, but they can't be compared number by number. So **prove without
-# randomness, then train with it**. (Here both ranks have seed 0, and draw equal masks. In real
-# training they should differ: seed with `seed + rank` after the model has been built.)
-# </details>
-#
-# What else makes equal training impossible, and what to do for the proof:
+# What else makes equal training impossible:
 #
 # | In the script | Why it differs | What to do |
 # |---|---|---|
-# | dropout, augmentation | other random numbers | off for the proof, `seed + rank` after it |
-# | batch norm | statistics of a share | freeze it for the proof; on GPUs, `SyncBatchNorm` |
-# | loss is a sum | averaged gradients are N times too small | take the mean |
-# | padded tokens | ranks have different numbers of them | weigh by the tokens of all ranks |
-# | gradient clipping | the norm must be that of all shards | `clip_grad_norm_` knows FSDP2's |
-# | learning rate by epoch | fewer steps if the batch grows | keep the global batch for the proof |
-# | metrics on one rank | a share's metric, not the batch's | all-reduce them |
-# | saving, printing | N times to the same place | rank 0 only |
+# | dropout, augmentation | other random numbers | off for the proof, then `seed + rank` |
+# | a sum, or padded tokens | ranks' means do not weigh alike | divide by all ranks' count |
+# | clipping in shards | the norm must be that of all shards | `clip_grad_norm_` knows FSDP2's |
+# | more samples a step | fewer steps, another schedule | keep the global batch for the proof |
 #
-# Three of these in code: the next cell shows a script of the usual kind. `model.train()` undoes a
-# freeze, so BatchNorm is frozen again in each epoch. The validation on rank 0 calls `model` rather
-# than the wrapper, whose forward would wait for the other ranks (lesson 12). And `best.pt` is
-# written by one rank, from `model`: so no name in it begins with `module.`.
-
-# %%
-from IPython.display import Code
-
-Code(BRING / "usual_kind.py", language="python")
-
-# %% [markdown]
 # ## Exercise
 #
-# ### To DDP
+# ### A correct evaluation
 #
-# Port it yourself. The next cell writes the script with the seam.
+# The first script trains correctly; its validation loss is wrong. The second script is for "To
+# shards".
 
 # %%
-from bootcamp import exercise
-
-print(exercise.start("bring_ddp"))
-
-# %% [markdown]
-# Edit the file, save it, and run the next cell. It runs your script on two ranks and holds it
-# against one process. `exercise.solution("bring_ddp")` shows the solution as a diff.
+print(exercise.start("bring_evaluation"))
+print(exercise.start("bring_fsdp"))
 
 # %%
-print(exercise.check("bring_ddp"))
+print(exercise.check("bring_evaluation"))
 
 # %% [markdown]
 # ### To shards
 #
-# The next cell writes the DDP script. Make it fully sharded (lesson 07).
-
-# %%
-print(exercise.start("bring_fsdp"))
-
-# %% [markdown]
-# The next cell checks it: the same training, and each rank holds its part only.
-# `exercise.solution("bring_fsdp")` shows the solution.
+# After lesson 07: shard the DDP script. Clipping stays as it is; saving does not. (Each forward
+# pass gathers now, so all ranks need equally many validation batches.)
 
 # %%
 print(exercise.check("bring_fsdp"))
@@ -273,40 +226,36 @@ print(exercise.check("bring_fsdp"))
 # %% [markdown]
 # ### Yours
 #
-# Now your own script. Copy it to `notebooks/work/`, put in the seam and the six lines that
-# `bootcamp/train/external.py` lists at its top, save that as one file, and the port to ranks as
-# another. Write both names into the next cell, with the flags that switch randomness off. Left
-# empty, the cell takes the course's example.
+# Copy your script to `notebooks/work/`, put in the seam and the lines that
+# `bootcamp/train/external.py` lists at its top, and save the port as another file. Name both here,
+# with the flags that switch randomness off. Left empty, the cell takes the course's example.
 
 # %%
 MINE_ALONE, MINE_ON_RANKS = None, None  # such as "work/mine.py", "work/mine_ddp.py"
-FLAGS = {"dropout": 0.0}
+FLAGS = proven
 
-mine = (MINE_ALONE or BRING / "recorded.py", MINE_ON_RANKS or BRING / "with_fsdp.py")
-baseline = launch(mine[0], ranks=1, quiet=True, **FLAGS)
-on_ranks = launch(mine[1], ranks=2, quiet=True, **FLAGS)
+baseline = launch(MINE_ALONE or BRING / "recorded.py", ranks=1, quiet=True, **FLAGS)
+on_ranks = launch(MINE_ON_RANKS or BRING / "with_fsdp.py", ranks=2, quiet=True, **FLAGS)
 check.compare(on_ranks, baseline)
 
 # %% [markdown]
-# A row that says "no" has a hint under the table, and the order of the rows is the order in which
-# to look: first the steps, then who took part, then the samples, the losses, the parameters. A
-# wrong row makes all below it wrong.
-
-# %% [markdown]
+# Begin with the first row that says "NO", and its hint: it makes those below it wrong.
+#
 # ## When to use it and when not
 #
-# **Prove a port** when you change how a model is trained and mean to keep what it learns: another
-# wrapper, another number of ranks, another version of a library. Ten steps are enough.
+# **Prove a port** when you change how a model is trained and mean to keep what it learns: wrapper,
+# number of ranks, version of a library. Ten steps are enough.
 #
 # **Do not** expect equality when you change the arithmetic on purpose: bfloat16, compressed
-# gradients, another batch. Then compare what you care about (the loss after a day, over several
-# seeds), and say that the training is another one.
+# gradients, another batch. Then compare what you care about, such as the loss after a day, over
+# several seeds.
 #
 # **Leave the seam in.** `rank, world = 0, 1` costs nothing, and the next strategy needs it again.
+# Scripts on Lightning or Accelerate (lesson 04b) need the proof too.
 #
 # ## Sources
 #
 # - PyTorch documentation: *torch.utils.data.distributed.DistributedSampler*, *Reproducibility*,
-#   *SyncBatchNorm*.
+#   *SyncBatchNorm*, *torch.distributed.checkpoint.state_dict*.
 # - Goyal et al., *Accurate, Large Minibatch SGD*, 2017, arXiv:1706.02677, section 3: pitfalls of
 #   distributed implementations (weight decay and loss scaling, momentum, aggregation, shuffling).

@@ -4,134 +4,119 @@
 # **60 minutes**, after lessons 04, 06b, 07 and 08, on Linux with network namespaces; elsewhere
 # without the slow link.
 #
-# After this lesson you can choose a strategy for given hardware as you would at work: by what a
-# rank holds, what crosses which link, and what the clock says. There is more than one answer.
+# After this lesson you can choose a strategy for given hardware: by what a rank holds, what crosses
+# which link, and what the clock says. There is more than one answer.
 
 # %% [markdown]
 # ## The question
 #
-# You are given a model, four ranks on two hosts, a slow link between the hosts, and less memory on
-# each rank than DDP needs. **Which plan trains the same model, fits, and is the fastest?**
-#
-# The next cell starts to load PyTorch in the background and shows the task. Its numbers are the
-# same for everybody, so that a room can compare.
+# A model, four CPU ranks on two hosts, a slow link between them, and less memory on each rank than
+# DDP needs: **which plan trains the same model, fits, and is the fastest?**
 
 # %%
 from bootcamp import Table, capstone, launch, warm_up
-
-warm_up()
-task = {
-    **capstone.MODEL,
-    "ranks": capstone.RANKS,
-    "hosts": capstone.HOSTS,
-    "link between the hosts": capstone.LINK,
-    "most MB on a rank": capstone.MOST_BYTES / 1e6,
-}
-Table([{"given": name, "value": value} for name, value in task.items()])
-
-# %% [markdown]
-# The next cell says what this machine makes of it. The ranks are CPU ranks on every machine, for
-# only these can be spread over hosts that are made on one.
-
-# %%
 from bootcamp.launcher import simulated_hosts
 
+warm_up()
 missing = simulated_hosts.why_not()
 print(f"No hosts can be made here: {missing}." if missing else "Two hosts can be made here.")
+Table([{"given": name, "value": value} for name, value in capstone.TASK.items()])
 
 # %% [markdown]
 # ## The idea
 #
-# A **plan** is a dictionary: a script of the course, or the path of yours, and its flags, such as
-# `{"script": "hsdp", "shard": 2}`. A flag `--micro-batches 8` becomes `"micro_batches": 8`. The
-# checker
+# A **plan** is a script of the course, or the path of yours, with its flags, such as
+# `{"script": "ddp_options", "hook": "fp16"}`. The checker runs it on the slow link, counts what the
+# fullest rank holds (states: parameters, gradients, optimizer; *and* activations), and proves with
+# both optimizers that it trains what one process trains.
 #
-# 1. runs it on the slow link and measures tokens per second,
-# 2. looks what the fullest rank holds: parameters, gradients, optimizer state *and* activations,
-#    all counted while it trains,
-# 3. proves with both optimizers that it trains what one process trains.
-#
-# So you need a table in your head: what does each strategy make smaller, and what does it send?
-#
-# | Strategy | states | activations | over the link between the hosts |
+# | | states | activations | over the link |
 # |---|---|---|---|
-# | DDP | whole | share of the batch | gradients |
-# | FSDP, ZeRO-3 | share | share of the batch | parameters twice, gradients |
-# | HSDP, a host as a row | share of a host | share of the batch | gradients' shards |
-# | tensor parallel | share | most of them whole | activations, several times a block |
-# | pipeline | own layers | own layers, per micro-batch under way | activations at one cut |
-# | data parallel × pipeline | own layers | own, a share | gradients or activations, by the mesh |
+# | DDP | all | share of the batch | gradients, once a step |
+# | FSDP | share | share of the batch | parameters twice, gradients: per micro-batch |
+# | HSDP | share of a host | share of the batch | a part's gradients, once a step |
+# | tensor parallel | share | three quarters split | activations, four times a block |
+# | pipeline | own layers | own layers' micro-batches in flight | activations at one cut |
+#
+# Count bytes, not numbers: bf16 has 2, fp32 has 4.
 
 # %% [markdown]
 # ## Predict
 #
-# Start with DDP, which everybody tries first. The next cell trains the model in one process, to
-# know its size, and asks what a rank of DDP will hold and send.
+# A *model*, as a unit, is the size of all parameters.
 
 # %%
-from bootcamp import check, predict
+from IPython.display import display
 
-alone = check.baseline(**capstone.MODEL, steps=capstone.STEPS)
-model_mb = alone.ranks[0]["parameter_bytes"] / 1e6
-guess_held = predict(
-    "capstone_held",
-    f"The parameters are {model_mb:.2f} MB. How many MB of parameters, gradients and AdamW's state "
-    "does a rank of DDP hold?",
+from bootcamp import predict
+
+states = predict(
+    "capstone_states",
+    "DDP: how many MB of activations does a rank hold for each MB of parameters, gradients and "
+    "AdamW's state?",
     unit="MB",
-    answer=None,
 )
-guess_activations = predict(
-    "capstone_activations",
-    "And how many MB of activations, for its 8 samples of the 32?",
-    unit="MB",
-    answer=None,
+cut = predict(
+    "capstone_cut",
+    "A GPipe pipeline, batch of 32 in 4 micro-batches. Each rank has two of the model's 8 parts "
+    "(embedding, six blocks, head). What percentage of DDP's activations does the fullest hold?",
+    unit="%",
 )
-guess_link = predict(
+link = predict(
     "capstone_link",
-    "How many times the model's size does a host send to the other in a step of DDP?",
+    "DDP sends 1.5 models over the link in a step. Tensor parallelism over all four ranks: how "
+    "many?",
     unit="models",
-    answer=None,
 )
-for guess in (guess_held, guess_activations, guess_link):
-    print(guess)
+display(states, cut, link)
 
 # %% [markdown]
 # ## Run it
 #
-# The next cell runs DDP on the two hosts. Watch how long a step takes.
+# A few steps of each, with the link open: that does not change the bytes.
 
 # %%
-ddp = launch("ddp", capstone.RANKS, steps=capstone.STEPS, **capstone.MODEL, **capstone.where())
+from bootcamp import claim
+
+PLANS = {"ddp": {}, "pp": {"schedule": "gpipe", "micro_batches": 4}, "tp": {}}
+where = {**capstone.where(), "quiet": True} | ({} if missing else {"link": None})
+runs = {
+    name: launch(name, capstone.RANKS, steps=3, **capstone.MODEL, **flags, **where)
+    for name, flags in PLANS.items()
+}
+held = {name: capstone.fullest(run) for name, run in runs.items()}
+print(states.score(held["ddp"]["activations"] / held["ddp"]["states"]))
+print(cut.score(100 * held["pp"]["activations"] / held["ddp"]["activations"]))
+claim.larger(
+    "capstone_activations_exceed_states",
+    "On a rank of DDP activations take more memory than parameters, gradients and optimizer state.",
+    held["ddp"]["activations"],
+    held["ddp"]["states"],
+    kind="memory",
+)
 
 # %% [markdown]
-# ## Read the measurement
-#
-# The next cell scores your predictions. Look at which kind of bytes is the largest.
+# "FSDP saves memory" depends on what fills it. And a pipeline does not save activations by itself:
+# it trades a share of the batch through all layers for the complete batch through a share of them.
+# What saves is to have few micro-batches in flight.
 
 # %%
-rank = ddp.ranks[0]
-states = sum(rank[f"{kind}_bytes"] for kind in ("parameter", "gradient", "optimizer"))
-print(guess_held.score(states / 1e6))
-print(guess_activations.score(rank["activation_bytes"] / 1e6))
-crossed = capstone.link_sizes(ddp)
-print(guess_link.score(crossed) if crossed is not None else "No link here, so nothing crossed it.")
-
-# %% [markdown]
-# The next cell draws what each rank holds.
-
-# %%
-from bootcamp import plots
-
-plots.show(plots.memory(ddp))
-
-# %% [markdown]
-# For this model the activations are the larger part. Sharding the states alone saves the smaller
-# one. Keep that in mind when you read "FSDP saves memory": it depends on what fills it.
+crossed = {name: capstone.link_sizes(run) for name, run in runs.items()}
+print("No link here." if crossed["tp"] is None else link.score(crossed["tp"]))
+claim.larger(
+    "capstone_tensor_crosses_more",
+    "Tensor parallelism across hosts sends more than 3 times as much over the link as DDP.",
+    crossed["tp"],
+    crossed["ddp"],
+    by=3,
+    kind="count",
+    supported="Activations grow with the tokens of a step, gradients with the parameters.",
+)
 
 # %% [markdown]
 # ## The board
 #
-# The next cell enters DDP. It is measured and refused, with the reason.
+# DDP is entered first. It is measured and refused, with the reason.
 
 # %%
 entered = capstone.enter("the course", "ddp")
@@ -139,27 +124,22 @@ assert entered.wrong, "DDP fits: the task has lost its point"
 entered
 
 # %% [markdown]
-# Now yours. Write a plan into the next cell, with your name, and run it as often as you like.
-# `None` enters nothing.
+# Now yours. The board ranks what is valid by tokens per second on this machine. Close places may
+# change: enter a plan twice before you claim the first.
 
 # %%
-MY_PLAN = None  # such as {"script": "fsdp"} or {"script": "pp", "micro_batches": 8}
+MY_PLAN = None  # such as {"script": "ddp_options", "hook": "fp16"}
 
 if MY_PLAN:
     print(capstone.enter("me", **MY_PLAN))
 capstone.board()
 
 # %% [markdown]
-# The table ranks what is valid by tokens per second on this machine. Look also at what crossed the
-# link, in sizes of the model. On a loaded machine places that are close may change: enter a plan
-# twice before you claim the first.
-
-# %% [markdown]
 # ## Prove it
 #
-# `enter` proves every plan. The next cell shows what such a proof catches: a plan that is fast
-# because nothing crosses the link. It changes one line of DDP: the forward calls the model inside
-# of DDP, so DDP's hooks never learn that a backward is coming.
+# `enter` proves every plan. Here is one that is fast because no gradient crosses the link: the
+# forward pass calls the model inside DDP, so DDP's hooks never learn that a backward pass is
+# coming.
 
 # %%
 from bootcamp import variant
@@ -171,16 +151,15 @@ assert caught.wrong, "ranks that average nothing passed for the same training"
 caught
 
 # %% [markdown]
-# The samples are right, and every rank's loss falls. What gives it away are the losses from the
-# second step on, and the parameters at the end.
+# The samples are right, and every rank's loss falls. The second step's loss gives it away.
 
 # %% [markdown]
 # ## Exercise
 #
-# ### It fits
+# ### It fits, and you know why
 #
-# Any plan within the limit. Put yours in place of `None`; the checker says what was expected, what
-# was seen, and gives a hint. `exercise.solution("capstone_fits")` shows one that fits.
+# A plan within the limit, with your own estimate for its fullest rank, to within 10 %:
+# `{"script": "ddp", "states_mb": 5.4, "activations_mb": 13.5}` is right and too much.
 
 # %%
 from bootcamp import exercise
@@ -190,45 +169,37 @@ print(exercise.check("capstone_fits", None))
 # %% [markdown]
 # ### It fits into 10 MB
 #
-# Now sharding the states is not enough. `exercise.solution("capstone_small")` shows one that fits.
+# Sharding the states is not enough now. A plan alone will do.
 
 # %%
 print(exercise.check("capstone_small", None))
 
 # %% [markdown]
-# ### The first place
+# ### The first place (optional)
 #
-# There is no solution to this one. Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means
+# Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means
 # two pipelines of two ranks, `"micro_batches"` and `"schedule"` change a pipeline,
-# `"keep_gathered": True` changes FSDP, `"hook"` of `ddp_options` compresses. (Is a compressed
-# gradient still the same training? Try.)
-# Or write your own script: start from `src/_train_fsdp.py`, and train the batch in parts, or
-# compute activations twice, as lesson 02 had it.
-#
-# The next cell shows what you have done in the whole course.
-
-# %%
-from bootcamp.classroom.journal import progress
-
-progress()
+# `"keep_gathered"` changes FSDP, `"hook"` of `ddp_options` compresses. (Is that still the same
+# training?) Or start from `src/_train_fsdp.py`, and accumulate, or recompute activations.
 
 # %% [markdown]
 # ## When to use it and when not
 #
-# How to choose, in the order in which to ask:
-#
 # 1. **Does it fit on one device with the batch that you want?** Then DDP, and stop.
-# 2. **What fills the memory?** States: shard them. Activations: smaller micro-batches, compute them
-#    twice, or cut the layers. One huge layer: tensor parallelism.
-# 3. **What crosses the slowest link?** Lay the mesh so that the largest traffic stays inside a
-#    host: tensor parallelism first, then shards, then data parallel or a pipeline between hosts.
-# 4. **Is it still the same training?** Prove it in ten steps.
-# 5. **Measure** on the hardware that you will use. This machine's ranking is this machine's.
+# 2. **What fills the memory?** States: shard them. Activations: smaller micro-batches, recompute
+#    them, or cut the layers. One huge layer: tensor parallelism.
+# 3. **What crosses the slowest link?** From the mesh's innermost axis to the outermost: tensor,
+#    shards, then replicas or pipeline stages.
+# 4. **Does the batch allow it?** It grows with the data-parallel ranks, and beyond some size learns
+#    no faster per sample. Then more ranks must split the model instead.
+# 5. **What does it cost?** About 6 floating-point operations for each parameter and token, at what
+#    your GPUs achieve: often less than half of their peak.
+# 6. **Is it still the same training?** Prove it in ten steps.
+# 7. **Measure** where you will train.
 #
 # ## Sources
 #
-# - Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using
-#   Megatron-LM*, 2021, arXiv:2104.04473: how tensor, pipeline and data parallelism are combined.
-# - Rajbhandari et al., *ZeRO*, 2019, arXiv:1910.02054. What the states take.
-# - Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models*, 2022,
-#   arXiv:2205.05198. What the activations take.
+# - Narayanan et al., 2021, arXiv:2104.04473: tensor, pipeline and data parallelism combined.
+# - Rajbhandari et al., *ZeRO*, 2019, arXiv:1910.02054: states.
+# - Korthikanti et al., 2022, arXiv:2205.05198: activations.
+# - McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018, arXiv:1812.06162.

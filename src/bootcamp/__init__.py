@@ -32,6 +32,8 @@ FRONT_DOOR = {
     "Table": "table:Table",
     # proofs and measurements
     "check": "experiments.equality",
+    "claim": "experiments.claims",
+    "trial": "experiments.claims:trial",
     "recorded": "experiments.recorded",
     "roofline": "experiments.roofline",
     # scripts as texts

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from bootcamp.table import Table
+
 HOST_INTERFACE = "eth0"  # of a simulated host (launcher/simulated_hosts.py)
 
 
@@ -141,3 +143,11 @@ def describe(gpus: tuple[str, ...] | None = None) -> dict:
         "gpus": list(gpu_names() if gpus is None else gpus),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def table() -> Table:
+    """The machine as a reader sees it."""
+    about = describe()
+    about["memory"] = f"{about.pop('memory_bytes') / 1e9:.1f} GB"
+    about["gpus"] = ", ".join(about["gpus"]) or "none"
+    return Table([{"what": what, "on this machine": value} for what, value in about.items()])

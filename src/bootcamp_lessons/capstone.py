@@ -26,7 +26,15 @@ FIXED = {  # for everybody: what is trained, and how it is launched
     *(*MODEL, "steps", "optimizer", "seed", "dtype", "lr", "cores_per_rank"),
     *("ranks", "args", "device", "start", "hosts", "link", "quiet", "raises", "options"),
 }
-KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+TASK = {
+    **MODEL,
+    "ranks": RANKS,
+    "hosts": HOSTS,
+    "link between the hosts": LINK,
+    "most MB on a rank": MOST_BYTES / 1e6,
+}
+STATES = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+KINDS = (*STATES, "activation_bytes")
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,21 @@ def where() -> dict:
 
 def rank_bytes(run: Run) -> int:
     """What the fullest rank holds: parameters, gradients, optimizer state and activations."""
-    return max(sum(rank[kind] or 0 for kind in KINDS) for rank in run.ranks)
+    return sum(fullest(run).values())
+
+
+def fullest(run: Run) -> dict[str, int]:
+    """Bytes of states (parameters, gradients, optimizer) and activations of the fullest rank."""
+    rank = _fullest(run)
+    return {"states": _sum(rank, STATES), "activations": rank["activation_bytes"] or 0}
+
+
+def _fullest(run: Run) -> dict:
+    return max(run.ranks, key=lambda rank: _sum(rank, KINDS))
+
+
+def _sum(rank: dict, kinds: tuple[str, ...]) -> int:
+    return sum(rank[kind] or 0 for kind in kinds)
 
 
 def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
@@ -93,8 +115,8 @@ def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
 
 def _by_kind(run: Run) -> str:
     """The fullest rank's bytes by kind, largest first."""
-    fullest = max(run.ranks, key=lambda rank: sum(rank[kind] or 0 for kind in KINDS))
-    parts = sorted(((fullest[kind] or 0, kind) for kind in KINDS), reverse=True)
+    rank = _fullest(run)
+    parts = sorted(((rank[kind] or 0, kind) for kind in KINDS), reverse=True)
     return ", ".join(f"{kind.removesuffix('_bytes')} {size / 1e6:.2f}" for size, kind in parts)
 
 

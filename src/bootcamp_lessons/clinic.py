@@ -1,7 +1,7 @@
 """Lesson 12: broken scripts that people copy. See one fail, say why, fix it.
 
-    exercise.start("clinic_summed")      writes the broken script for the reader
-    clinic.examine("clinic_summed")      runs the reader's script and shows what happens
+    clinic.examine("clinic_summed")      writes the broken script for the reader, unless theirs is
+                                         there; shows it, runs it, and shows what happens
     clinic.diagnose("clinic_summed")     asks what it is; with a letter, answers
     exercise.check("clinic_summed")      runs the reader's script and judges what it does
 
@@ -11,6 +11,7 @@ runs and observes them (_observe.py). clinic_judges.py has the judges.
 
 import ast
 import json
+import math
 import textwrap
 import tomllib
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from bootcamp.classroom.script_task import PATIENCE, ScriptTask
-from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, Shown, Wrong, failed, told
+from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, Wrong, failed, told
 from bootcamp.launcher import launch
-from bootcamp.paths import SRC
+from bootcamp.paths import SRC, shown
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
 from bootcamp_lessons import clinic_judges
@@ -59,11 +60,6 @@ class Case(ScriptTask):
     def broken(self) -> Path:
         """The script as the reader meets it."""
         return WARD / f"{self.file}.py"
-
-    @property
-    def current(self) -> Path:
-        """The reader's script; the broken one if they have none."""
-        return self.path if self.path.exists() else self.broken
 
     @property
     def owner_says(self) -> str:
@@ -164,16 +160,32 @@ def _find(name: str) -> Case:
     return CASES[name.removeprefix("clinic_")]
 
 
-def examine(name: str) -> Plain:
-    """Run the reader's script (the broken one, if they have none) and show what happens."""
+class Examined(str):
+    """What a script printed, and how it failed; a notebook shows the script above it."""
+
+    script: str = ""
+
+    def _repr_markdown_(self) -> str:
+        return f"```python\n{self.script}\n```\n```text\n{self}\n```"
+
+    __repr__ = str.__str__
+
+
+def examine(name: str) -> Examined:
+    """Run the reader's script and show what happens. The broken one is written if there is none."""
     case, lines = _find(name), []
+    if not case.path.exists():
+        case.path.parent.mkdir(parents=True, exist_ok=True)
+        case.path.write_text(case.starting_point())
     for ranks in case.shown_on or (case.ranks,):
-        run = case.run(case.current, ranks)
-        lines += [f"On {ranks} rank{'s' * (ranks > 1)}:"]
+        run = case.run(case.path, ranks)
+        lines += [f"{shown(case.path)} on {ranks} rank{'s' * (ranks > 1)}:"]
         said = _printed(run, ranks)
-        said += told(run.summary["error"], case.current).splitlines() if run.status != "ok" else []
+        said += told(run.summary["error"], case.path).splitlines() if run.status != "ok" else []
         lines += [textwrap.indent(textwrap.fill(line, 94), "    ") for line in said if line]
-    return Plain("\n".join(lines))
+    seen = Examined("\n".join(lines))
+    seen.script = case.path.read_text()
+    return seen
 
 
 def _printed(run: Run, ranks: int) -> list[str]:
@@ -182,15 +194,17 @@ def _printed(run: Run, ranks: int) -> list[str]:
     return [line for line in lines if not line.startswith('{"observed"')]
 
 
-def show(name: str) -> Shown:
-    """The reader's script (the broken one, if they have none), to read it."""
-    return Shown(_find(name).current.read_text())
-
-
 def observe(name: str) -> list[dict]:
     """What can be seen of each rank of a broken script that ends by itself."""
     case = _find(name)
     return case.observe(case.broken, case.ranks)
+
+
+def distances(name: str) -> tuple[float, float]:
+    """How far apart the models of two ranks are in a broken script: at the start, at the end."""
+    first, second = observe(name)
+    start, end = (math.dist(first[when], second[when]) for when in ("at_first", "parameters"))
+    return start, end
 
 
 def waiting_room() -> Table:

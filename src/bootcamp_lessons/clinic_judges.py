@@ -82,22 +82,6 @@ def meets(seen: Observed) -> str:
     return "both processes found each other, and each has the sum of both."
 
 
-def learns(seen: Observed) -> str:
-    """The network has all of its 161 parameters, and its loss falls."""
-    (rank,) = seen.ranks
-    (losses,) = seen.all_have("losses")
-    count = len(rank.get("parameters", []))
-    if count != 161:
-        raise Wrong(
-            "161 parameters, those of two layers",
-            str(count),
-            "A layer becomes a part of a module when it is assigned to it as an attribute.",
-        )
-    if not losses[-1] < 0.2 * losses[0]:
-        raise Wrong("a loss that falls", f"{losses[0]:.3g} becomes {losses[-1]:.3g}")
-    return f"161 parameters, and the loss falls from {losses[0]:.2f} to {losses[-1]:.2f}."
-
-
 def shards_inside(seen: Observed) -> str:
     """Each of four ranks holds half of the model, and trains as one rank does."""
     whole = len(seen.all_have("parameters")[0])
@@ -200,25 +184,38 @@ def one_writes(seen: Observed) -> str:
     return f"rank {writers[0]} writes, and every rank reads a whole file."
 
 
-def autocasts(seen: Observed) -> str:
-    """Layers compute in 16 bits, parameters stay in 32, and the ranks stay together."""
-    kinds, gave = seen.all_have("types")[0], seen.ranks[0]["linear_gave"]
-    if kinds != ["torch.float32"]:
+def saves_all(seen: Observed) -> str:
+    """One file that has all weights of a model that is still sharded."""
+    whole, restored = seen.all_have("parameters")[0], seen.all_have("restored")
+    if max(seen.all_have("held")) > 0.75 * len(whole):
+        raise Wrong("a model in shards", "each rank holds all of it", "fully_shard has to stay.")
+    writers = [rank for rank, mine in enumerate(seen.ranks) if mine["saved"]]
+    if len(writers) != 1:
         raise Wrong(
-            "parameters in float32",
-            ", ".join(kinds),
-            "An update is often too small for a 16-bit parameter to notice. autocast leaves the "
-            "parameters as they are and computes in 16 bits.",
+            "one rank that writes",
+            f"{len(writers)} ranks that do",
+            "All ranks gather, one writes: only torch.save belongs under the condition.",
         )
-    if "torch.bfloat16" not in gave:
-        raise Wrong(
-            "linear layers that compute in bfloat16",
-            ", ".join(gave) or "no linear layer was called",
-            "The mixed precision is gone: the forward belongs under torch.autocast, which needs "
-            'dtype=torch.bfloat16 and the device_type "cpu" here.',
-        )
-    _ranks_agree(seen, meaning="apex averaged the gradients too: torch's own DDP takes its place.")
-    return "layers compute in bfloat16, parameters are float32, and the ranks agree."
+    for rank, mine in enumerate(restored):
+        if _apart(mine, whole) > NEAR:
+            raise Wrong(
+                f"the {len(whole)} numbers of the trained model in the file",
+                f"others on rank {rank}",
+                "What was loaded is not what the ranks hold together.",
+            )
+    return f"rank {writers[0]} has written all {len(whole)} numbers, of all ranks."
+
+
+def clips_as_one(seen: Observed) -> str:
+    """The clipped gradients are those of one rank, which has no shards."""
+    whole = len(seen.all_have("parameters")[0])
+    if max(seen.all_have("held")) > 0.75 * whole:
+        raise Wrong("a model in shards", "each rank holds all of it", "fully_shard has to stay.")
+    return _trains_as_alone(
+        seen,
+        "One factor for all shards on all ranks, from the norm of all of them. Clipping itself has "
+        "to stay.",
+    )
 
 
 def averages(seen: Observed) -> str:

@@ -1,7 +1,7 @@
 """torchrun --standalone --nproc-per-node 2 src/snippets/pipeline_sleep.py --schedule 1f1b
 
 A pipeline whose stages sleep instead of computing, as if each rank had a device of its own: so a
-machine with few cores shows a schedule's waiting times. Records its actions as _train_pp.py does.
+machine with few cores shows how long ranks wait. Records its actions as _train_pp.py does.
 """
 
 import argparse
@@ -28,7 +28,7 @@ args.run_dir = Path(os.environ.get("BOOTCAMP_RUN") or tempfile.mkdtemp())
 
 
 class Sleep(torch.autograd.Function):
-    """Returns its input; sleeps for so long in forward and in backward."""
+    """Returns its input; sleeps in its forward and in its backward pass."""
 
     @staticmethod
     def forward(ctx, x, forward_seconds, backward_seconds):
@@ -43,7 +43,7 @@ class Sleep(torch.autograd.Function):
 
 
 class SleepingStage(torch.nn.Module):
-    """A forward sleeps `seconds`; so does each half of a backward: of the input, of the weight."""
+    """A forward pass sleeps `seconds`; so does each half of a backward pass: input and weight."""
 
     def __init__(self, seconds):
         super().__init__()

@@ -1,6 +1,6 @@
 """python src/snippets/stage_costs.py
 
-What each stage of the tiny GPT costs on one CPU core: the bytes that it holds, its time.
+What each layer of the tiny GPT costs on one CPU core: the bytes that it holds, its time.
 """
 
 import json
@@ -12,7 +12,7 @@ import torch
 from bootcamp.train import data, models
 from bootcamp.train.activations import Activations
 
-REPEATS = 15  # the fastest counts: what else a machine does makes it only slower
+REPEATS = 15  # the fastest counts: other work on the machine only makes it slower
 
 torch.set_num_threads(1)
 args = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=32)

@@ -50,7 +50,7 @@ class Leave(torch.autograd.Function):
 
 
 def mlp(x, up, down):
-    """Column by column, then row by row: no word between the ranks in the middle."""
+    """Columns first, then rows: nothing is sent in the middle."""
     return gelu(x @ up) @ down
 
 

@@ -1,7 +1,8 @@
 """python src/snippets/threads_and_processes.py
 
 Two workers, each with the same work: as two threads of one process, and as two processes.
-Prints JSON: for each kind of work the seconds of one worker alone, two threads, two processes.
+Prints JSON: for each kind of work the seconds of every round, of one worker alone, of two threads
+and of two processes.
 """
 
 import json
@@ -14,14 +15,15 @@ import torch
 
 from bootcamp.train import data, models
 
-WORKERS, ROUNDS = 2, 8
+WORKERS = 2
+ROUNDS = {"python_loop": 12, "matrix_products": 5, "replica_step": 5}  # 12: a claim's most pairs
 FLAGS = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=16)
 torch.set_num_threads(1)  # a worker computes on one core
 
 
 def python_loop(worker):
     total = 0
-    for number in range(400_000):
+    for number in range(1_000_000):
         total += number
     return total
 
@@ -52,15 +54,18 @@ def seconds(pool, work, workers):
 
 
 if __name__ == "__main__":
-    rows = []
+    rows, names = [], ("processes", "threads", "alone")
     with ProcessPoolExecutor(WORKERS) as processes, ThreadPoolExecutor(WORKERS) as threads:
         for work in (python_loop, matrix_products, replica_step):
-            times = []
-            for _ in range(ROUNDS):  # processes first: they are forked before any thread is
-                both = seconds(processes, work, WORKERS)
-                times.append((seconds(threads, work, 1), seconds(threads, work, WORKERS), both))
-            fastest = [min(column) for column in zip(*times, strict=True)]  # least disturbed
-            names = ("alone", "threads", "processes")
+            rounds = [  # processes first: they are forked before any thread is
+                (
+                    seconds(processes, work, WORKERS),
+                    seconds(threads, work, WORKERS),
+                    seconds(threads, work, 1),
+                )
+                for _ in range(1 + ROUNDS[work.__name__])
+            ]
+            columns = zip(*rounds[1:], strict=True)  # the first one starts the workers
             row = {"work": work.__name__.replace("_", " ")}
-            rows.append(row | dict(zip(names, fastest, strict=True)))
+            rows.append(row | dict(zip(names, columns, strict=True)))
     print(json.dumps(rows))

@@ -1,8 +1,8 @@
 """torchrun --standalone --nproc-per-node 2 src/snippets/zero_accumulate.py
 
-What stages 1 and 2 of ZeRO hold of the gradients in a step of two micro-batches, with DeepSpeed.
-For each stage rank 0 prints the bytes that it holds: looked at whenever the backward has another
-gradient, and when each of the two backwards has ended. Without DeepSpeed it prints nothing.
+What ZeRO-1 and ZeRO-2 hold of the gradients in a step of two micro-batches, with DeepSpeed. For
+each rank 0 prints the bytes that it holds: looked at whenever the backward pass has another
+gradient, and at the end of each of the two passes. Without DeepSpeed it prints nothing.
 """
 
 import importlib.util
@@ -44,7 +44,7 @@ def gradient_bytes(model, optimizer):
 
 
 def step(stage):
-    """Bytes of gradients through one step: as they come in, at the backwards' ends, and of all."""
+    """Bytes of gradients through one step: as they come in, at the passes' ends, and of all."""
     layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
     settings = {
         "train_batch_size": 4 * world * MICRO_BATCHES,

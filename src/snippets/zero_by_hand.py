@@ -31,7 +31,7 @@ def part(tensor):
 
 
 def mean(gradient):
-    """The mean over the ranks, whole on each of them: an all-reduce."""
+    """The mean over the ranks, complete on each of them: an all-reduce."""
     carried["all-reduce"] += gradient.numel()
     dist.all_reduce(gradient)
     return gradient / world
@@ -46,7 +46,7 @@ def mean_part(gradient):
 
 
 def gather(weight, mine):
-    """The whole weight, from the parts of all ranks: an all-gather."""
+    """The complete weight, from the parts of all ranks: an all-gather."""
     carried["all-gather"] += weight.numel()
     weight.untyped_storage().resize_(weight.numel() * weight.element_size())
     dist.all_gather(list(weight.data.view(-1).chunk(world)), mine)
@@ -84,7 +84,7 @@ def batches():
 
 
 def train(stage, kind):
-    """Train a model, sharded as the stage says: its weights, whole again, and what was held."""
+    """Train a model, sharded as the stage says: its weights, complete again, and what was held."""
     model, held, parts = build(), Held(), {}
     weights = list(model.parameters())
     for weight in weights:
@@ -94,7 +94,7 @@ def train(stage, kind):
         gradients = [t.grad for t in (*weights, *parts.values()) if t.grad is not None]
         held.look(parameters=[*weights, *parts.values()], gradients=gradients)
 
-    # stage 1: the optimizer knows this rank's parts, and nothing else
+    # ZeRO-1: the optimizer knows this rank's parts, and nothing else
     optimizer = OPTIMIZERS[kind](parts.values(), lr=0.01)
 
     def shard_gradient(weight):
@@ -104,12 +104,12 @@ def train(stage, kind):
         if stage == 3:
             free(weight)
 
-    # stage 2: a gradient is sharded as soon as the backward has it
+    # ZeRO-2: a gradient is sharded as soon as the backward pass has it
     if stage >= 2:
         for weight in weights:
             weight.register_post_accumulate_grad_hook(shard_gradient)
 
-    # stage 3: a weight is whole only while its layer computes
+    # ZeRO-3: a weight is complete only while its layer computes
     def before(layer, *_):
         gather(layer.weight, parts[layer.weight])
         look()

@@ -45,6 +45,8 @@ def progress() -> Table:
     kept, rows = _complete(read_json(WORK / FILE)), []
     for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
         questions, exercises = things_to_do(path)
+        if not questions and not exercises:  # the appendix
+            continue
         made = [kept["predictions"][name] for name in questions if name in kept["predictions"]]
         solved = [name for name in exercises if kept["exercises"].get(name, {}).get("solved")]
         rows.append(

@@ -1,25 +1,46 @@
-"""Guess first, measure then: `guess = predict("ddp_speed", "...?", unit="samples/s", answer=None)`.
+"""Guess first, measure then: `guess = predict("ddp_speed", "...?", unit="samples/s")`.
 
-A reader writes a number in place of None and scores it against the measured one. Nothing raises: an
-empty prediction, or one that is no amount, is shown as such, so that Run All always goes through.
+A reader types a number into the field under the question, or gives answer=, and it is scored
+against the measured one. Nothing raises: an empty prediction, or one that is no amount, is shown as
+such, so that Run All always goes through. With BOOTCAMP_PREDICT_FIRST=1 in the environment (make
+lab PREDICT_FIRST=1) no run starts while a question is open.
 """
 
+import html
 import math
+import os
 import re
 
 from bootcamp.classroom import journal
+from bootcamp.launcher import launch
 from bootcamp.units import number
 
 AMOUNT = re.compile(r"(\d+|\d{1,3}(?:,\d{3})+)?(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
+class PredictFirst(Exception):
+    """A run that waits for the reader's prediction. Its text says which."""
+
+
 class Prediction:
-    """A question with the reader's answer, if there is one. `refused`: an answer that is none."""
+    """A question with the reader's answer, if there is one. `refused`: an answer that is none.
+
+    scored: whether it has been held against a measurement. typed: what the field holds.
+    """
 
     def __init__(self, name: str, question: str, unit: str, answer):
         self.name, self.question, self.unit = name, question, unit
-        self.answer = amount(answer, unit)
+        self.scored, self.typed = False, ""
+        self.set(answer)
+
+    def set(self, answer) -> None:
+        """Take a number, or what was typed, as the answer; None is none."""
+        self.answer = amount(answer, self.unit)
         self.refused = repr(answer) if answer is not None and self.answer is None else ""
+
+    @property
+    def open(self) -> bool:
+        return self.answer is None and not self.scored
 
     def _text(self, value: float) -> str:
         return f"{number(value)} {self.unit}".strip()
@@ -30,16 +51,48 @@ class Prediction:
             refused = f"Your prediction: {self.refused} is no amount such as {example}."
             return f"{self.question}\n{refused}"
         if self.answer is None:
-            return f"{self.question}\nYour prediction: none yet. Write a number after answer=."
+            return f"{self.question}\nYour prediction: none yet. Give it as answer=."
         return f"{self.question}\nYour prediction: {self._text(self.answer)}"
 
     __repr__ = __str__
+
+    def _ipython_display_(self) -> None:
+        """The question with a field for the answer; its text where there are no widgets."""
+        try:
+            import ipywidgets
+        except ImportError:
+            print(self)
+        else:
+            self._show_field(ipywidgets)
+
+    def _show_field(self, ipywidgets) -> None:
+        from IPython.display import display
+
+        typed = self.typed or ("" if self.answer is None else f"{self.answer:g}")
+        field = ipywidgets.Text(typed, placeholder="your prediction", continuous_update=False)
+        note = ipywidgets.Label(self._note())
+
+        def take(change: dict) -> None:
+            self.typed = change["new"].strip()
+            self.set(self.typed or None)
+            note.value = self._note()
+
+        field.observe(take, names="value")
+        question = ipywidgets.HTML(f"<b>Predict.</b> {html.escape(self.question)}")
+        row = ipywidgets.HBox([field, ipywidgets.Label(self.unit), note])
+        display(ipywidgets.VBox([question, row]))
+
+    def _note(self) -> str:
+        if self.refused:
+            return f"{self.refused} is no amount such as 120."
+        return "" if self.answer is None else "Noted."
 
     def score(self, measured: float, within: float = 0.25) -> "Score":
         """Compare the answer with what was measured.
 
         within: the relative error up to which a prediction counts as right.
         """
+        self.scored = True
         return Score(self, measured, within)
 
 
@@ -82,5 +135,29 @@ def amount(answer, unit: str = "") -> float | None:
 
 
 def predict(name: str, question: str, unit: str = "", answer=None) -> Prediction:
-    """A question to answer before the run. name: what the reader's progress calls it."""
-    return Prediction(name, question, unit, answer)
+    """A question to answer before the run. name: what the reader's progress calls it.
+
+    A cell that is run again keeps what was typed into its field.
+    """
+    before = asked.get(name)
+    asked[name] = Prediction(name, question, unit, answer)
+    if answer is None and before and before.typed and before.question == question:
+        asked[name].typed = before.typed
+        asked[name].set(before.typed)
+    return asked[name]
+
+
+def wait_for_answers() -> None:
+    """Raise PredictFirst if a question is open and the reader wishes to be held to it."""
+    if os.environ.get("BOOTCAMP_PREDICT_FIRST", "0") == "0":
+        return
+    for prediction in asked.values():
+        if prediction.open:
+            raise PredictFirst(
+                f"Predict first: {prediction.question} Type a number into the field under the "
+                "question, then run this cell again."
+            )
+
+
+asked: dict[str, Prediction] = {}  # the last of each name
+launch.before.append(wait_for_answers)

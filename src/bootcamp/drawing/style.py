@@ -22,6 +22,8 @@ from cycler import cycler
 from matplotlib import style
 from matplotlib.figure import Figure
 
+from bootcamp import quiet
+from bootcamp.drawing import legible
 from bootcamp.drawing.palette import COLOURS, GREY, INK
 from bootcamp.records.runs import Run
 
@@ -88,10 +90,13 @@ def begin(title: str, height: float = 5.0, mosaic: list | None = None, grid="", 
 def finish(figure: Figure, runs, says: str, notes: tuple[str, ...] = ()) -> Figure:
     """Put notes and origin at the foot, and the text alternative into `figure.alt`.
 
+    Figures of runs that were measured here also say how quiet this machine was.
+
     says: one sentence with the values that the figure shows; the alternative adds their origin.
     notes: what a reader must know to read the values, a sentence each.
     """
     sources = origins(runs)
+    sources += _quietness(sources)
     wrap = textwrap.TextWrapper(FOOT_CHARACTERS, break_on_hyphens=False).wrap
     lines = [line for text in [*notes, *sources] for line in wrap(text)]
     figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=FOOT, linespacing=1.4)
@@ -138,6 +143,13 @@ def origins(runs) -> list[str]:
     ]
 
 
+def _quietness(sources: list[str]) -> list[str]:
+    """How quiet this machine was, if a run is its own and it has been measured."""
+    here = any("measured here" in source for source in sources)
+    found = quiet.last(quiet.FOOT_SECONDS) if here else None
+    return [found.foot] if found else []
+
+
 def _ranks(runs, word: str) -> str:
     worlds = sorted({run.world for run in runs})
     crowded = sorted({run.world for run in runs if run.oversubscribed})
@@ -160,7 +172,11 @@ def listed(values) -> str:
 
 @styled
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG, with its text alternative in the file as well."""
+    """The figure as a PNG, with its text alternative in the file as well.
+
+    Raises legible.Illegible for texts that nobody can read, where BOOTCAMP_STRICT_FIGURES=1.
+    """
+    legible.demand(figure, smallest=FOOT)
     content = io.BytesIO()
     about = {"Title": figure.get_suptitle().replace("\n", " "), "Description": alt(figure)}
     figure.savefig(content, format="png", metadata=about)

@@ -7,7 +7,7 @@ to look at.
 
 import math
 
-from bootcamp.experiments.pair import Pair, distance
+from bootcamp.experiments.pair import Pair, distance, loss_distance
 
 
 def settings(name: str, run, baseline) -> str:
@@ -92,15 +92,17 @@ def losses(pair: Pair) -> str:
     rate = pair.first_other_rate
     if rate is not None and rate < wrong[0]:
         return learning_rate(pair, rate)
+    if not pair.same_samples:
+        return "The samples are not the baseline's, so the losses can't be: look at those first."
     if wrong[0] > 1 and pair.uses_sgd:
         return (
             f"They agree before step {wrong[0]}, so the first update was right. A later one uses "
             "what the step before has left: are the gradients set to zero in every step?"
         )
     return (
-        f"They agree before step {wrong[0]}: from there on gradients or the optimizer differ."
+        f"They agree before step {wrong[0]}: from there on gradients or the optimizer differ. "
         + batch_norm(pair)
-    )
+    ).strip()
 
 
 def _first_loss(pair: Pair) -> str:
@@ -123,10 +125,10 @@ def _first_loss(pair: Pair) -> str:
     contents = "the contents of the samples"
     if pair.foreign:
         contents += " (made or augmented with a seed that depends on the rank?), dropout,"
-    return (
-        f"{start}ids of the samples and initial parameters agree, so it is {contents} or a loss "
-        f"that is not the mean over the global batch.{batch_norm(pair)}"
-    )
+    what = f"{contents} or a loss that is not the mean over the global batch."
+    if pair.batch_norms:
+        return f"{batch_norm(pair)} With them frozen, it may be {what}"
+    return f"{start}ids of the samples and initial parameters agree, so it is {what}"
 
 
 def _whole_factor(mine: float, its: float) -> int:
@@ -172,7 +174,7 @@ def final(pair: Pair) -> str:
         )
     if pair.ranks_end_apart:
         return "A layer is not synchronised: the ranks end with different parameters."
-    return _how_far(pair) + batch_norm(pair)
+    return batch_norm(pair) or _how_far(pair)
 
 
 def _how_far(pair: Pair) -> str:
@@ -180,6 +182,8 @@ def _how_far(pair: Pair) -> str:
     rate = pair.first_other_rate
     if rate is not None:
         return learning_rate(pair, rate)
+    if not pair.same_samples:
+        return "The samples are not the baseline's, so the parameters can't be."
     went = distance(pair.fingerprints("initial")[0], pair.fingerprints("final")[0])
     share = went / (pair.moved or math.inf)
     if pair.uses_sgd and not pair.resumed and share > 1.25:
@@ -206,8 +210,51 @@ def batch_norm(pair: Pair) -> str:
     if not pair.batch_norms:
         return ""
     return (
-        f" The model has {pair.batch_norms} BatchNorm layers, and each rank normalises by its own "
+        f"The model has {pair.batch_norms} BatchNorm layers, and each rank normalises by its own "
         "samples: this is another training. SyncBatchNorm makes it the same; torch's needs GPUs, "
         "src/_train_ddp_sync_batchnorm.py has one for CPU ranks. Or freeze the layers for the "
         "proof: .eval() on each of them after every model.train(), in both scripts."
+    )
+
+
+def noted(pair: Pair, name: str) -> str:
+    """A number that the script itself measured, such as a validation loss, differs."""
+    mine = pair.noted(name)
+    if any(len(rank) != len(mine[0]) for rank in mine):
+        return f"Not every rank has noted {name} as often: note it on all ranks."
+    both = (values for rank in mine for values in zip(mine[0], rank, strict=True))
+    if any(loss_distance(*values) > pair.tolerance for values in both):
+        return (
+            f"The ranks disagree on {name}: each has measured its own share. All-reduce the sum "
+            "and the number of samples, then divide."
+        )
+    if pair.apart("final") > pair.tolerance:
+        return "The parameters differ already, so this must."
+    return (
+        f"The parameters agree, so it is how {name} is put together. Add up the sum and the number "
+        "of samples over all batches and ranks, and divide once: a mean of means weighs a short "
+        "batch like a long one, and a DistributedSampler deals some samples twice."
+    )
+
+
+def files(pair: Pair) -> str:
+    """Several ranks wrote to one path."""
+    path, ranks = next((path, ranks) for path, ranks in pair.saved_by.items() if len(ranks) > 1)
+    who = ", ".join(map(str, ranks))
+    return f"Ranks {who} all wrote {path}, and a reader may find half a file: save on rank 0 only."
+
+
+def module_names(pair: Pair) -> str:
+    """A saved file has DDP's prefix."""
+    return (
+        "The state dict is that of the DDP wrapper, and a script without DDP can't load it: save "
+        "wrapped.module.state_dict(), or that of the model inside."
+    )
+
+
+def saved_shards(pair: Pair) -> str:
+    """A saved file has one rank's part of a sharded model."""
+    return (
+        "The file lacks what the other ranks hold: get_model_state_dict with "
+        "StateDictOptions(full_state_dict=True) gathers. Call it on every rank, save on rank 0."
     )

@@ -177,13 +177,50 @@ class Pair:
         sent = [rank.get("sent_bytes_per_step") for rank in self.run.ranks]
         if self.run.world == 1 or self.run.device == "cuda" or None in sent:
             return False
-        return max(sent) < 0.01 * self.run.ranks[0]["gradient_bytes"]
+        return max(sent) < 0.2 * self.run.ranks[0]["gradient_bytes"]
 
     @property
     def batch_norms(self) -> int:
         """BatchNorm layers that normalise over one rank's samples alone."""
         found = max((rank.get("batch_norm_layers", 0) for rank in self.run.ranks), default=0)
         return found if self.run.world > 1 else 0
+
+    # What a script of its own has noted and saved
+
+    @property
+    def noted_names(self) -> list[str]:
+        return list(self.baseline.ranks[0].get("noted", {}))
+
+    def noted(self, name: str) -> list[list[float]]:
+        """The values of this name, of each rank."""
+        return [rank.get("noted", {}).get(name, []) for rank in self.run.ranks]
+
+    def noted_apart(self, name: str) -> float:
+        """The largest distance of a noted value from the baseline's; infinity for too few."""
+        expected = self.baseline.ranks[0]["noted"][name]
+        if any(len(mine) != len(expected) for mine in self.noted(name)):
+            return math.inf
+        both = (pair for mine in self.noted(name) for pair in zip(mine, expected, strict=True))
+        return max((loss_distance(*pair) for pair in both), default=0.0)
+
+    @property
+    def saved_by(self) -> dict[str, list[int]]:
+        """Each file that was saved, and the ranks that wrote it."""
+        found = {}
+        for rank in self.run.ranks:
+            for path in rank.get("saved", {}):
+                found.setdefault(path, []).append(rank["rank"])
+        return found
+
+    def in_saved_files(self, what: str) -> tuple[int, int]:
+        """How many `module_names` or `shards` a saved file has: in the run, in the baseline."""
+        mine, its = (
+            max(
+                (file[what] for rank in ranks for file in rank.get("saved", {}).values()), default=0
+            )
+            for ranks in (self.run.ranks, self.baseline.ranks)
+        )
+        return mine, its
 
 
 def _of_one_model(model: Iterable[dict], moment: str) -> list[list[float]]:

@@ -1,6 +1,7 @@
 """What `launch` may be told, checked before anything starts. Standard library only."""
 
 import importlib.util
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -107,6 +108,13 @@ def _check_numbers(flags: dict) -> None:
         except ValueError:
             expected = "a whole number" if kind is int else "a number"
             raise ArgumentError(f"{name}={flags[name]!r}: expected {expected}") from None
+
+
+def start_of(start: str | None, launcher: str) -> str:
+    """How a script is started that was given this start: Horovod's ranks are warm on Linux only."""
+    if start in (None, "warm") and launcher == "horovodrun" and sys.platform != "linux":
+        return "horovodrun"
+    return start or "warm"
 
 
 def check_start(start: str, launcher: str, options: Options) -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from bootcamp import machine
+from bootcamp import machine, quiet
 from bootcamp.launcher import supervisor
 from bootcamp.records import summary
 
@@ -145,7 +145,11 @@ def current() -> Connection | None:
 
 
 def warm_up() -> None:
-    """Start loading torch in the background, so that the first launch is warm. Returns at once."""
+    """Say how quiet the machine is, then start loading torch for the first launch.
+
+    Returns after a second at most; torch is loaded in the background.
+    """
+    print(quiet.last() or quiet.measure())
     connect()
 
 

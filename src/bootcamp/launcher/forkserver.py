@@ -42,7 +42,7 @@ FRAMEWORKS = {
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 CLONE_NEWUTS = 0x04000000  # <sched.h>
 HOROVOD = "HOROVOD_GLOO_RENDEZVOUS_ADDR"  # in the environment of a rank that Horovod connects
-FOR_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 STORE_PORT = 29400  # on a host of our own nobody else can have taken it
 
 
@@ -179,7 +179,7 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
         _name(f"rank {rank['env']['RANK']} of {rank['env']['WORLD_SIZE']}")
         if HOROVOD in os.environ:
             os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = os.environ["MASTER_PORT"]
-            for name in FOR_TORCH:  # horovodrun does not set them either
+            for name in (*SET_BY_LAUNCHERS, "MASTER_PORT"):  # horovodrun does not set them either
                 del os.environ[name]
         stack = open(rank["stack"], "w")  # noqa: SIM115 (open as long as the rank lives)
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True, chain=False)

@@ -8,6 +8,7 @@ a machine without Jupyter launches too.
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +44,7 @@ __all__ = [
     "RunHung",
     "RunRefused",
     "available",
+    "before",
     "connect",
     "default_ranks",
     "gpu_count",
@@ -53,6 +55,7 @@ __all__ = [
 ]
 HANG_SECONDS = 60.0
 BUSY_PATIENCE = 10  # CPU ranks that compute may be slow rather than stuck
+before: list[Callable[[], None]] = []  # called before each run; what one raises prevents it
 
 
 def launch(
@@ -71,8 +74,7 @@ def launch(
 ) -> Run:
     """Run a training script on some ranks of this machine and return its record.
 
-    GPUs are leased as long as the run lasts (device_locks.py). If other kernels have them, the cell
-    names them and waits for its turn.
+    GPUs are leased while the run lasts (device_locks.py); the cell waits while others have them.
 
     script: a name of the family ("ddp") or the path of any script.
     ranks: how many; None is every GPU, else every core (one for a script of one process).
@@ -96,10 +98,11 @@ def launch(
     Raises RunRefused, RankFailed, RunHung, all of them LaunchError, ArgumentError before anything
     has started, or Interrupted, a KeyboardInterrupt. No rank is left when this returns.
     """
+    for allow in before:
+        allow()
     path, known = family.find(script), family.describe(script)
     launcher = "horovodrun" if start == "horovodrun" and not known.of_course else known.launcher
-    only_cold = launcher == "horovodrun" and sys.platform != "linux"
-    start = start or ("horovodrun" if only_cold else "warm")
+    start = arguments.start_of(start, launcher)
     arguments.check_types(ranks, args, device, options, flags, known)
     arguments.check_start(start, launcher, options)
     arguments.check_hosts(hosts, link, start, launcher, ranks, device)

@@ -28,6 +28,29 @@ def silent():
     return _Silent()
 
 
+def counter(what: str, until: str):
+    """A function that shows how far something has come; called with "" when it is done."""
+    if _in_a_notebook():
+        with contextlib.suppress(ImportError):
+            return _label(what, until)
+    return lambda done: None
+
+
+def _label(what: str, until: str):
+    import ipywidgets
+    from IPython.display import display as show
+
+    label = ipywidgets.Label(f"{what}, {until}")
+    show(label)
+
+    def say(done: str) -> None:
+        label.value = f"{what}, {until}: {done}" if done else ""
+        if not done:
+            label.close()
+
+    return say
+
+
 def _row(row: dict) -> str:
     loss = "-" if row["loss"] is None else f"{row['loss']:.4f}"
     return f"step {row['step'] + 1}, loss {loss}, {row['samples'] / row['seconds']:,.0f} samples/s"

@@ -21,7 +21,6 @@ from bootcamp.records import summary
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 # torchrun serves the ranks' store itself; restarted ranks would find the dead ones' addresses in it
 RESTARTS_WORK = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 
 
 def to_arguments(flags: dict) -> list[str]:
@@ -141,7 +140,11 @@ def how_to_start(start: str, ranks: list[dict], max_restarts: int) -> dict:
     if start in ("warm", "cold"):
         return {"start": start if sys.platform == "linux" else "cold"}
     first, count = ranks[0], str(len(ranks))
-    env = {name: value for name, value in first["env"].items() if name not in SET_BY_LAUNCHERS}
+    env = {
+        name: value
+        for name, value in first["env"].items()
+        if name not in forkserver.SET_BY_LAUNCHERS
+    }
     if start == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", count, "--max-restarts", str(max_restarts)]

@@ -23,6 +23,16 @@ SETTINGS = (
 )
 
 
+FILES = {
+    "config.json": "what was asked for: flags, command, machine, versions",
+    "steps.jsonl": "one line for each step, written by rank 0",
+    "summary.json": "how it ended and what it came to",
+    ".json": "one rank's memory, samples, and a fingerprint of its parameters",
+    ".out": "what the rank printed",
+    ".err": "its errors and warnings",
+}
+
+
 class Run(Measurement):
     """One run's record. Everything is read from its folder; nothing is kept elsewhere.
 
@@ -118,15 +128,26 @@ class Run(Measurement):
         return f" on {count} hosts{joined}" if count > 1 else ""
 
     def timeline(self, rank: int = 0) -> dict:
-        """The traced step of one rank: see timeline.read. Needs a run with trace_step=."""
-        folder = self.folder / "ranks"
-        traces = [folder / f"{rank}.trace.json", folder / f"{rank}.trace.json.gz"]
-        found = [path for path in traces if path.exists()]
-        if not found:
+        """The traced step of one rank: when it computed, waited and sent. Needs trace_step=.
+
+        See trace.read and trace.separate for what is in it.
+        """
+        steps = self.timelines()
+        if rank not in steps:
             raise FileNotFoundError(
                 f"{self.folder.name} has no trace of rank {rank}: launch with trace_step=5."
             )
-        return trace.read(found[0])
+        return steps[rank]
+
+    def timelines(self) -> dict[int, dict]:
+        """The traced step of every rank that left a trace, as timeline() has it."""
+        folder, steps = self.folder / "ranks", {}
+        for rank in range(self.world):
+            for path in (folder / f"{rank}.trace.json", folder / f"{rank}.trace.json.gz"):
+                if path.exists():
+                    steps[rank] = trace.read(path)
+                    break
+        return trace.separate(steps, self.world) if steps else {}
 
     def output(self, rank: int = 0) -> str:
         """What one rank printed, standard output and then standard error."""
@@ -195,6 +216,15 @@ def names(runs) -> list[str]:
 def _numbered(words: list[str], index: int) -> str:
     word = words[index]
     return f"{word}, run {words[: index + 1].count(word)}" if words.count(word) > 1 else word
+
+
+def contents(run: Run) -> Table:
+    """The files of a run's record and what each of them holds."""
+    rows = []
+    for path in sorted(run.folder.rglob("*.*")):
+        if holds := FILES.get(path.name) or FILES.get(path.suffix):
+            rows.append({"file": str(path.relative_to(run.folder)), "what it holds": holds})
+    return Table(rows, run.folder.name)
 
 
 def table(*runs: Run, caption: str = "") -> Table:

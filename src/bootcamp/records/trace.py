@@ -1,4 +1,4 @@
-"""When a rank computed and when it communicated, read from the trace of one step.
+"""When a rank computed, waited and sent, read from the traces of one step.
 
 Standard library only. The trace is torch.profiler's, in Chrome's trace event format; times are in
 microseconds since the step began.
@@ -6,9 +6,14 @@ microseconds since the step began.
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 COMMUNICATION = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
+ON_GPU = "gpu_user_annotation"  # a part of the script, when its kernels ran
+ONE_TO_ONE = re.compile("send|recv", re.IGNORECASE)
+FROM_OR_TO_ONE = re.compile("gloo:(broadcast|reduce|gather|scatter)$|Kernel_(Broadcast|Reduce)_")
+CLOCK_MICROSECONDS = 200  # that the clocks of two ranks on one host may differ by
 
 
 def read(path: Path) -> dict:
@@ -16,20 +21,70 @@ def read(path: Path) -> dict:
 
     Compute is the union of the operators on the thread that runs the script (on a GPU: of its
     kernels). Communicate is what gloo's threads or NCCL's kernels were busy with, which includes
-    their waiting for the other ranks.
+    their waiting for the other ranks; `calls` has each of them as (name, start, end). On a GPU the
+    step is what its stream did, as in the record's `seconds`: the script runs ahead of it.
+    `began` is when the step began, in µs of a clock that all processes of a host share.
     """
-    complete = _complete_events(path)
+    complete, base = _complete_events(path)
     on_gpu = [event for event in complete if event.get("cat") == "kernel"]
-    marks = [event for event in complete if event["name"] == "training_step"]
+    marks = _marks(complete, ON_GPU) if on_gpu else []
+    marks = marks or _marks(complete, "user_annotation")
     begin, length = (marks[0]["ts"], marks[0]["dur"]) if marks else (complete[0]["ts"], 0)
     busy = on_gpu or [e for e in complete if e.get("cat") == "cpu_op" and not _waits(e)]
     communicate = [e for e in (on_gpu or complete) if _communicates(e)]
+    communicate.sort(key=lambda event: event["ts"])
     compute = [e for e in busy if not _communicates(e)]
     return {
         "seconds": length / 1e6,
         "compute": merge(compute, begin),
         "communicate": merge(communicate, begin),
+        "calls": [(e["name"], e["ts"] - begin, e["ts"] + e["dur"] - begin) for e in communicate],
+        "began": base + begin,
     }
+
+
+def separate(steps: dict[int, dict], world: int) -> dict[int, dict]:
+    """The ranks' steps with `waiting` and `sending`, which together are `communicate`.
+
+    A rank waits in a collective until the last rank has entered it. The k-th collectives of all
+    ranks belong together. `apart` is False, and sending is all of it, where that can't be known:
+    a trace is missing, ranks called different collectives, messages went from one rank to
+    another, or a rank left a collective before another had entered it, as in groups of ranks.
+    """
+    entered = _last_entered(steps, world)
+    return {rank: step | _parts(step, entered) for rank, step in steps.items()}
+
+
+def _last_entered(steps: dict[int, dict], world: int) -> list[float] | None:
+    """When the last rank entered each collective, on the host's clock; None if it is unknown."""
+    names = {tuple(name for name, _, _ in step["calls"]) for step in steps.values()}
+    if len(steps) < world or len(names) != 1 or any(map(ONE_TO_ONE.search, min(names))):
+        return None
+    calls = [
+        [(step["began"] + a, step["began"] + b) for _, a, b in step["calls"]]
+        for step in steps.values()
+    ]
+    entered = []
+    for name, *spans in zip(min(names), *calls, strict=True):
+        last, left = max(start for start, _ in spans), min(end for _, end in spans)
+        if left < last - CLOCK_MICROSECONDS and not FROM_OR_TO_ONE.search(name):
+            return None
+        entered.append(last)
+    return entered
+
+
+def _parts(step: dict, entered: list[float] | None) -> dict:
+    """A step's waiting and sending; where some calls overlap, sending hides waiting."""
+    if entered is None:
+        return {"waiting": [], "sending": step["communicate"], "apart": False}
+    waits, sends = [], []
+    for (_, start, end), last in zip(step["calls"], entered, strict=True):
+        met = min(max(start, last - step["began"]), end)
+        waits.append({"ts": start, "dur": met - start})
+        sends.append({"ts": met, "dur": end - met})
+    sending = merge([span for span in sends if span["dur"] > 0])
+    waiting = without(merge([span for span in waits if span["dur"] > 0]), sending)
+    return {"waiting": waiting, "sending": sending, "apart": True}
 
 
 def phases(path: Path) -> dict[str, float]:
@@ -39,8 +94,8 @@ def phases(path: Path) -> dict[str, float]:
     optimizers name theirs too. Parts with one name are added up; one inside another counts to the
     outer one alone. Raises ValueError where the trace holds no whole step.
     """
-    complete = _complete_events(path)
-    steps = [event for event in complete if event["name"] == "training_step"]
+    complete, _ = _complete_events(path)
+    steps = _marks(complete, "user_annotation")
     if not steps:
         raise ValueError(f"{path.name} holds no whole step: was the run ended while it was traced?")
     step, seconds = steps[0], {}
@@ -55,12 +110,21 @@ def phases(path: Path) -> dict[str, float]:
     return seconds
 
 
-def _complete_events(path: Path) -> list[dict]:
-    """The events of a trace, packed or not, that have a begin and a length."""
+def _complete_events(path: Path) -> tuple[list[dict], float]:
+    """The events of a trace, packed or not, that have a begin and a length; µs that they are from.
+
+    Times in a trace are from a moment that torch has chosen and names in nanoseconds.
+    """
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt") as file:
-        events = json.load(file)["traceEvents"]
-    return [event for event in events if event.get("ph") == "X" and event.get("dur", 0) > 0]
+        trace = json.load(file)
+    events = [e for e in trace["traceEvents"] if e.get("ph") == "X" and e.get("dur", 0) > 0]
+    return events, trace.get("baseTimeNanoseconds", 0) / 1e3
+
+
+def _marks(events: list[dict], category: str) -> list[dict]:
+    """The traced step, on the script's thread or, as a GPU worked on it, in the GPU's stream."""
+    return [e for e in events if e["name"] == "training_step" and e.get("cat") == category]
 
 
 def _communicates(event: dict) -> bool:
@@ -98,3 +162,18 @@ def overlaps(a, b) -> list[tuple[float, float]]:
     """The intervals in which both lists are busy."""
     both = [(max(x[0], y[0]), min(x[1], y[1])) for x in a for y in b]
     return [(start, end) for start, end in both if start < end]
+
+
+def without(intervals, others) -> list[tuple[float, float]]:
+    """The parts of disjoint intervals in which no other is busy; both lists are in order."""
+    rest = []
+    for start, end in intervals:
+        for low, high in others:
+            if high <= start or end <= low:
+                continue
+            if start < low:
+                rest.append((start, low))
+            start = high
+        if start < end:
+            rest.append((start, end))
+    return rest

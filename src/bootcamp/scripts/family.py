@@ -114,12 +114,16 @@ PROGRAMS = {
         Script("sweep_all_reduce", file="_sweep_all_reduce.py"),
         Script("ddp_accumulate", file="snippets/ddp_accumulate.py"),
         Script("ddp_with_dataloader", file="snippets/ddp_with_dataloader.py"),
-        Script(
-            "horovod_accumulate",
-            file="snippets/horovod_accumulate.py",
-            launcher="horovodrun",
-            framework="horovod",
-            own_device=True,
+        Script("ddp_from_horovod", file="snippets/ddp_from_horovod.py"),
+        *(
+            Script(
+                name,
+                file=f"snippets/{name}.py",
+                launcher="horovodrun",
+                framework="horovod",
+                own_device=True,
+            )
+            for name in ("horovod_accumulate", "horovod_scaled")
         ),
         *(
             Script(

@@ -62,6 +62,30 @@ def gpus() -> list[int]:
     return [int(row["gb"]) for row in published.table("gpu_memory")]
 
 
+def gpu_memory() -> dict[str, float]:
+    """{the name of a GPU with this memory: GB}."""
+    return {row["gpu"].split()[0]: float(row["gb"]) for row in published.table("gpu_memory")}
+
+
+def course_gpt_needs() -> dict[str, list[tuple[float, float]]]:
+    """{words: [(parameters, GB)]} of this course's larger GPTs, trained in float32 with AdamW.
+
+    State, and the activations that each sample adds: lesson 01 counts them.
+    """
+    needs = {0: [], 1: [], 8: []}
+    for size, shape in model_shapes.GPT.items():
+        if size == "tiny":
+            continue
+        layers, width, heads, context = shape.values()
+        parameters = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", size))
+        numbers = layers * (16 * width + heads + 4) + 2 * width + 2 + model_shapes.VOCABULARY
+        for samples, points in needs.items():
+            held = sum(FLOAT32.values()) * parameters + 4 * samples * context * numbers
+            points.append((parameters, held / 1e9))
+    words = {0: "state alone", 1: "state and 1 sample", 8: "state and 8 samples"}
+    return {words[samples]: points for samples, points in needs.items()}
+
+
 def activation_bytes(
     model: Gpt, samples: int, precision: str = "bf16 mixed", kept: str = "all", tensor: int = 1
 ) -> float:

@@ -66,6 +66,17 @@ def simulate(
     return spans
 
 
+def timetable(schedule: str, ranks: int, micro_batches: int) -> list[Span]:
+    """The plan of a schedule, simulated for equal stages.
+
+    The unit is a rank's forward of one micro-batch; its backward takes two. A rank with several
+    stages has an equal share of both in each.
+    """
+    stages = CHUNKS[schedule]
+    orders = plan(schedule, ranks, micro_batches)
+    return simulate(orders, forward_seconds=1 / stages, backward_seconds=2 / stages)
+
+
 def _durations(stages: int, forward, backward, input_share: float) -> dict[str, list[float]]:
     forward, backward = (
         list(given) if isinstance(given, list | tuple) else [given] * stages
@@ -98,8 +109,8 @@ def _needs(action: Action, last: int, ended: dict) -> list[tuple[int, float] | N
 def recorded(run, step: int | None = None) -> list[Span]:
     """What a run's ranks did in one step, from `ranks/<k>.actions.jsonl`.
 
-    step: None takes the shortest one after the first, which also does what is done only once. Ranks
-    of several hosts have clocks of their own: their times can't be compared.
+    step: None takes the one of median length after the first, which also does what is done only
+    once. Ranks of several hosts have clocks of their own: their times can't be compared.
     """
     files = sorted((Path(run.folder) / "ranks").glob("*.actions.jsonl"))
     if not files:
@@ -112,7 +123,8 @@ def recorded(run, step: int | None = None) -> list[Span]:
             span = Span(int(file.name.split(".")[0]), action, row["began"], row["ended"])
             steps.setdefault(row["step"], []).append(span)
     if step is None:
-        step = min([n for n in steps if n] or steps, key=lambda n: makespan(steps[n]))
+        later = sorted([n for n in steps if n] or steps, key=lambda n: makespan(steps[n]))
+        step = later[(len(later) - 1) // 2]
     begin = min(span.began for span in steps[step])
     return [s._replace(began=s.began - begin, ended=s.ended - begin) for s in steps[step]]
 

@@ -55,23 +55,33 @@ def rows_of_rank(shapes: list[tuple[int, ...]], ranks: int, rank: int = 0) -> in
 
 
 def collectives(
-    strategy: str, shard: int = 1, keep_gathered: bool = False, number: float = 1.0
+    strategy: str,
+    shard: int = 1,
+    keep_gathered: bool = False,
+    number: float = 1.0,
+    root: float = 0.0,
+    micro_batches: int = 1,
 ) -> list[tuple[str, str, float]]:
     """What a strategy sends in a step: (axis, collective, its size as a share of the model).
 
     strategy: ddp, zero1, zero2, fsdp (ZeRO-3) or hsdp. zero1 and zero2 are the paper's; torch's
     ZeroRedundancyOptimizer and DeepSpeed's default call an all-reduce in place of the
-    reduce-scatter, 3 in place of 2. shard: the ranks of a row, for hsdp. number:
-    bytes of a gradient's element on the wire as a share of its own: 0.5 for DDP's fp16 hook.
+    reduce-scatter, 3 in place of 2. shard: the ranks of a row, for hsdp. number: bytes of a
+    gradient's element on the wire as a share of a gathered parameter's: 0.5 for DDP's fp16 hook, 2
+    for parameters gathered in bf16 and gradients reduced in fp32. root: share of the parameters
+    that stays gathered from forward to backward pass, the head in the course's scripts.
+    micro_batches: of a step; FSDP gathers and reduces for each, the all-reduce of DDP and HSDP
+    waits for the last.
     """
-    gather, reduce = ("shard", "all-gather", 1.0), ("shard", "reduce-scatter", 1.0)
-    sharded = [gather, reduce] if keep_gathered else [gather, gather, reduce]
+    gather, reduce = ("shard", "all-gather", 1.0), ("shard", "reduce-scatter", number)
+    again = ("shard", "all-gather", 1 - root)
+    sharded = ([gather, reduce] if keep_gathered else [gather, again, reduce]) * micro_batches
     return {
         "ddp": [("shard", "all-reduce", number)],
         "zero1": [reduce, gather],
         "zero2": [reduce, gather],
         "fsdp": sharded,
-        "hsdp": [*sharded, ("replicate", "all-reduce", 1 / shard)],
+        "hsdp": [*sharded, ("replicate", "all-reduce", number / shard)],
     }[strategy]
 
 
@@ -119,3 +129,19 @@ def link_bytes(
             part = (len(ring) - 1) / len(ring) * share * model_bytes
             total += leaving * factors[kind] * part
     return total
+
+
+def host_bytes(
+    how: dict,
+    model_bytes: float,
+    ranks: int,
+    hosts: int,
+    factors: dict[str, int] = RING,
+) -> tuple[float, float]:
+    """Bytes that a host sends in a step: to other hosts, and between its own ranks.
+
+    how: arguments of `collectives`.
+    """
+    given = (collectives(**how), model_bytes, ranks)
+    link = link_bytes(*given, hosts, how.get("shard"), factors)
+    return link, ranks // hosts * sent_bytes(*given, how.get("shard"), factors) - link

@@ -244,7 +244,8 @@ def _found(args) -> Path | None:
 def save(context: RunContext, step: int, model, optimizer, **more) -> None:
     """Write the checkpoint if one is due after this step. Every rank has to call this; see `load`.
 
-    The one before is finished first, and after the last step this one too.
+    The one before is finished first, and after the last step this one too. The record has a row of
+    each step in the checkpoint before this is written: a run that resumes goes on behind them.
     """
     args = context.args
     last = step + 1 == args.steps
@@ -256,6 +257,8 @@ def save(context: RunContext, step: int, model, optimizer, **more) -> None:
         "settings": {name: getattr(args, name) for name in SETTINGS},
     }
     with _signs_of_life(context):
+        if context.write_steps:
+            context.write_steps()
         finish_writing()
         _begin_writing(context, head, model, optimizer, more)
         if last or not args.save_async:

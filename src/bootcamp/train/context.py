@@ -3,6 +3,7 @@
 import argparse
 import datetime
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class RunContext:
     corpus_crc32: checksum of the training text, known on rank 0.
     first_step: the step that training begins with; above 0 after checkpoint.load resumed.
     heartbeat: tells the launcher that this rank is alive; made by record.Run.
+    write_steps: writes the rows of all steps that have ended into the record; made by record.Run.
     """
 
     args: argparse.Namespace
@@ -38,6 +40,7 @@ class RunContext:
     corpus_crc32: int | None = None
     first_step: int = 0
     heartbeat: Heartbeat | None = None
+    write_steps: Callable[[], None] | None = None
 
     @property
     def device(self) -> str:

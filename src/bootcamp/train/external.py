@@ -1,29 +1,35 @@
 """The course's record for a training script that is not the course's: yours.
 
-A script with its own model, data and flags needs six lines to be held against its baseline:
+A script with its own model, data and flags needs five lines to be held against its baseline, and a
+sixth for numbers beside the loss:
 
     run_dir = external.begin()                         # before its own flags are parsed
-    sampler = external.Noted(sampler, batch_size)      # around the sampler of its DataLoader
-    run = external.Run(run_dir, model, optimizer, sampler, world, steps)
+    run = external.Run(run_dir, model, optimizer, loader, world, steps)
     with run.step():                                   # around each optimizer step
     run.loss(mean_loss)                                # behind that block
+    run.note(valid_loss=valid_loss)                    # wherever such a number is known
     run.finish()
 
 Then `check.same_training(launch("mine_ddp.py", 2), launch("mine.py", 1))` compares every loss, the
-samples of each rank and the final parameters. Lesson 13 goes through it. Rank side: needs torch.
+samples of each rank, the final parameters, what was noted and what was saved. Lesson 13 goes
+through it. Rank side: needs torch.
 """
 
 import argparse
 import datetime
+import os
 import sys
 from collections import deque
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
 from bootcamp.train import config, process_group, record, run_folder
 from bootcamp.train.context import RunContext
+
+DEALS = "sampler=DistributedSampler(dataset, world, rank, drop_last=True)"
 
 
 def begin() -> Path:
@@ -42,9 +48,8 @@ def begin() -> Path:
 class Noted(torch.utils.data.Sampler):
     """A sampler that notes which samples it deals out, for the record.
 
-    sampler: any that yields single ids, such as DistributedSampler. batch_size: of the DataLoader
-    on this rank, which must drop an incomplete last batch. Each `sample_ids` is the next batch's:
-    they wait in order, so a DataLoader may fetch ahead.
+    It takes the place of a DataLoader's own. batch_size: samples of a step on this rank. Each
+    `sample_ids` is the next step's: they wait in order, so a DataLoader may fetch ahead.
     """
 
     def __init__(self, sampler, batch_size: int):
@@ -60,43 +65,88 @@ class Noted(torch.utils.data.Sampler):
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Pass it on: without it DistributedSampler deals every epoch alike."""
-        self.sampler.set_epoch(epoch)
-
     @property
     def sample_ids(self) -> list[int]:
-        """The ids of the next batch that was dealt out and not asked for yet.
+        """The ids of the next step that were dealt out and not asked for yet.
 
         Raises RuntimeError where there is none.
         """
         if len(self._dealt) < self.batch_size:
             raise RuntimeError(
-                f"this step has no {self.batch_size} samples that the Noted sampler dealt out. "
-                f"Give DataLoader(..., {self.batch_size}, sampler=the Noted one, "
-                "drop_last=True), and have one `with run.step():` for each of its batches."
+                "this step trains on no batch of the DataLoader that external.Run was given: give "
+                "it the one of the training loop, and have one `with run.step():` for each batch."
             )
         return [self._dealt.popleft() for _ in range(self.batch_size)]
+
+
+def noted(loader: DataLoader, world: int, batches: int = 1) -> Noted:
+    """Put a Noted sampler into a DataLoader, of whose batches a step takes so many.
+
+    Raises TypeError or ValueError, with the sentence that helps, for one whose batches can't be
+    those of another number of ranks.
+    """
+    if not isinstance(loader, DataLoader):
+        kind = type(loader).__name__
+        raise TypeError(f"external.Run got a {kind}: give it the DataLoader of the training loop.")
+    sampler = loader.sampler
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        raise ValueError(
+            f"external.Run needs a DataLoader with batch_size= and {DEALS}: without them nobody "
+            "knows which samples a rank got."
+        )
+    if isinstance(sampler, RandomSampler):
+        raise ValueError(
+            "the DataLoader has shuffle=True, so its order is another one for another number of "
+            f"ranks. Give it {DEALS} instead, and call sampler.set_epoch(epoch) in each epoch."
+        )
+    if not loader.drop_last:
+        raise ValueError(
+            "the DataLoader keeps an incomplete last batch, which ranks can't share equally: give "
+            "it drop_last=True."
+        )
+    if isinstance(sampler, DistributedSampler):
+        _check_dealing(sampler, world)
+    loader.batch_sampler.sampler = Noted(sampler, loader.batch_size * batches)
+    return loader.batch_sampler.sampler
+
+
+def _check_dealing(sampler: DistributedSampler, world: int) -> None:
+    if sampler.num_replicas != world:
+        raise ValueError(
+            f"the DistributedSampler deals out to {sampler.num_replicas} rank(s), and external.Run "
+            f"was told world={world}: give both the size of the process group."
+        )
+    if not sampler.drop_last and len(sampler.dataset) % world:
+        raise ValueError(
+            f"{len(sampler.dataset)} samples can't be dealt out to {world} ranks equally, so the "
+            "DistributedSampler would deal some of them twice: give it drop_last=True."
+        )
 
 
 class Run(record.Run):
     """As record.Run, for any model. Rank 0 writes config.json and steps.jsonl into `run_dir`.
 
-    sampler: the Noted one. world: the number of ranks. steps: how many there will be.
-    settings: what two runs must share to be compared, such as lr=0.05 or optimizer="sgd".
+    loader: the DataLoader of the training loop. world: the number of ranks. steps: how many there
+    will be. batches: how many of the loader's a step takes; more than one accumulate gradients.
+    settings: what two runs must share to be compared, such as lr=0.05.
     A CPU rank trains on one core, as everywhere in this course.
 
     A folder that can't be used ends the process with exit code 2 and one sentence.
     """
 
     def __init__(
-        self, run_dir: Path, model, optimizer, sampler: Noted, world: int, steps: int, **settings
+        self,
+        run_dir: Path,
+        model,
+        optimizer,
+        loader: DataLoader,
+        world: int,
+        steps: int,
+        *,
+        batches: int = 1,
+        **settings,
     ):
-        if not isinstance(sampler, Noted):
-            raise TypeError(
-                f"external.Run got a {type(sampler).__name__} as its sampler: give it "
-                "external.Noted(sampler, batch_size), the same object as the DataLoader has."
-            )
+        sampler = noted(loader, world, batches)
         kind = type(optimizer).__name__.lower()
         flags = {"model": "own", "optimizer": kind, "steps": steps, "cores_per_rank": 1}
         flags |= {"global_batch": sampler.batch_size * world, "trace_step": None, "resume": None}
@@ -112,6 +162,8 @@ class Run(record.Run):
         )
         config.start(context)
         super().__init__(context, model, optimizer, sampler, world)
+        self._noted, self._saved = {}, {}
+        self._watch_saves()
 
     def step(self, step: int | None = None) -> AbstractContextManager:
         """As record.Run.step; the steps are counted here. Raises RuntimeError beyond `steps`."""
@@ -122,6 +174,11 @@ class Run(record.Run):
             )
         return super().step(self.steps_done if step is None else step)
 
+    def note(self, **values: float) -> None:
+        """Numbers beside the loss, such as those of a validation; the same ones on every rank."""
+        for name, value in values.items():
+            self._noted.setdefault(name, []).append(float(value))
+
     def finish(self) -> None:
         """As record.Run.finish. Raises RuntimeError if there were fewer than `steps`."""
         if self.steps_done != self.args.steps:
@@ -130,3 +187,37 @@ class Run(record.Run):
                 f"{self.steps_done}. Give it the number of batches that the loop trains on."
             )
         super().finish()
+
+    def also_recorded(self) -> dict:
+        """What was noted, and of each file that torch.save wrote what is odd in it."""
+        return {"noted": self._noted, "saved": self._saved}
+
+    def _watch_saves(self) -> None:
+        """Note each torch.save to a path, for the record; the file is written as ever."""
+        plain = torch.save
+
+        def save(state, file, *more, **options):
+            if isinstance(file, str | os.PathLike):
+                self._saved[self._place(file)] = odd_parts(state)
+            return plain(state, file, *more, **options)
+
+        torch.save = save
+
+    def _place(self, file) -> str:
+        """A path, from the run's folder if it is in there."""
+        path = Path(file).resolve()
+        return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
+
+
+def odd_parts(state) -> dict[str, int]:
+    """Of a state dict and those in it: names that begin with `module.`, tensors that are shards.
+
+    The first are DDP's own; the second lack what other ranks hold.
+    """
+    found = {"module_names": 0, "shards": 0}
+    for name, value in state.items() if isinstance(state, dict) else ():
+        found["module_names"] += str(name).startswith("module.")
+        found["shards"] += hasattr(value, "to_local")
+        for what, count in odd_parts(value).items():
+            found[what] += count
+    return found

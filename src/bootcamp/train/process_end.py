@@ -50,7 +50,7 @@ def status_of(error: BaseException) -> str:
 def leave_without_freeing() -> None:
     """From now on the process leaves by os._exit when its script ends, with the exit code it has.
 
-    Freeing what holds a process group can hang (lesson 04 shows it), and nothing is left to lose.
+    Freeing what holds a process group can hang (see the appendix), and nothing is left to lose.
     Python doesn't tell atexit functions the exit code, so every SystemExit from here on is noted
     as it is raised.
     """

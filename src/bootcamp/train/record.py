@@ -45,6 +45,7 @@ class Run:
         self.tokens = models.tokens_per_sample(self.args)
         self.first_step, self.steps_done = context.first_step, 0
         self.sample_ids, self.learning_rates, self._profiler = [], [], None
+        self._batch_norms = 0
         self._groups = getattr(optimizer, "param_groups", ())
         context.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
         steps = self.args.steps - self.first_step
@@ -56,6 +57,8 @@ class Run:
         self._activations = activations.Activations(model)
         self._clock = clock_of(self.device)
         self._log = StepLog(self.folder / "steps.jsonl" if self.rank == 0 else None)
+        context.write_steps = self._log.flush
+        self._traced = None
 
     @contextlib.contextmanager
     def step(self, step: int):
@@ -76,8 +79,8 @@ class Run:
         """As `step`, for a framework whose loop calls methods: the step begins here."""
         self._step = step
         self.learning_rates += [float(group["lr"]) for group in self._groups[:1]]
-        if self.args.trace_step == step:
-            self._begin_trace()
+        if self.args.trace_step is not None:
+            self._prepare_trace(steps_left=self.args.trace_step - step)
         if self.steps_done == self._watched:
             self._activations.start()
         self._clock.begin()
@@ -87,8 +90,9 @@ class Run:
         seconds = self._clock.end()
         if self.steps_done == self._watched:
             self._activations.stop()
+            self._batch_norms = batch_norm_layers(self.model)  # a validation ends in eval mode
         self._sent.step_ended(self.steps_done)
-        if self._profiler:
+        if self._traced:
             self._end_trace()
         row = {
             "step": self._step,
@@ -122,7 +126,7 @@ class Run:
             "script_world_size": self.script_world,
             "data_share": getattr(self.batches, "rank", self.rank),
             "stages": stages(self.model),
-            "batch_norm_layers": batch_norm_layers(self.model),
+            "batch_norm_layers": self._batch_norms,
             "first_step": self.first_step,
             "device": str(self.device),
             "parameter_device": next(self.model.parameters()).device.type,
@@ -140,11 +144,16 @@ class Run:
             "fingerprint_final": fingerprint(self.model, self.context.heartbeat.beat),
             "sample_ids": self.sample_ids,
             "learning_rates": self.learning_rates,
+            **self.also_recorded(),
         }
         summary.write_json(self.folder / "ranks" / f"{self.rank}.json", record)
         if self.rank == 0:
             self._write_summary(record)
         process_end.leave_without_freeing()
+
+    def also_recorded(self) -> dict:
+        """What a kind of run records of each rank beyond what all do."""
+        return {}
 
     def _write_summary(self, record: dict) -> None:
         measures = summary.measures_of(self.folder)
@@ -162,13 +171,26 @@ class Run:
             achieved_flops_per_second=flops and flops * samples,
         )
 
+    def _prepare_trace(self, steps_left: int) -> None:
+        """Start the profiler a step early, and record from the traced one.
+
+        Its start takes each rank another time: in the traced step they would wait for the slowest.
+        """
+        if steps_left not in (0, 1):
+            return
+        if self._profiler is None:
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            if self.device.type == "cuda":
+                activities.append(torch.profiler.ProfilerActivity.CUDA)
+            one = torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1)
+            self._profiler = torch.profiler.profile(activities=activities, schedule=one)
+            self._profiler.__enter__()
+        if steps_left == 0:
+            self._begin_trace()
+
     def _begin_trace(self) -> None:
         self._log.flush()  # no earlier step's loss is on its way within the traced one
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if self.device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profiler = torch.profiler.profile(activities=activities)
-        self._profiler.__enter__()
+        self._profiler.step()  # from here on it records
         self._traced = torch.profiler.record_function("training_step")
         self._traced.__enter__()
 
@@ -176,7 +198,7 @@ class Run:
         self._traced.__exit__(None, None, None)
         self._profiler.__exit__(None, None, None)
         self._profiler.export_chrome_trace(str(self._trace_path()))
-        self._profiler = None
+        self._profiler = self._traced = None
 
     def _trace_path(self) -> Path:
         return self.folder / "ranks" / f"{self.rank}.trace.json"

@@ -8,7 +8,7 @@ from bootcamp.train.refusal import refuse
 FLAGS = {
     "--keep-gathered": {
         "action": "store_true",
-        "help": "keep a block's parameters from its forward to its backward: less traffic",
+        "help": "keep a block's parameters from its forward to its backward pass: less traffic",
     },
 }
 HYBRID_FLAGS = {

@@ -1,10 +1,14 @@
 """Lessons 00 and 01: the path of a run, the scripts' family, one step, a batch's shares."""
 
+import textwrap
+import tomllib
+
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
 from bootcamp.drawing.palette import LIGHT, MINT, ORANGE, PALE, PAPER, PINK, SKY, VERMILLION
 from bootcamp.drawing.style import styled
+from bootcamp.paths import NOTEBOOKS
 from bootcamp.scripts import diff, family
 
 
@@ -25,21 +29,26 @@ def run_path(axes) -> None:
         arrow(axes, (51.5, 28), (62.5, y))
         arrow(axes, (76.5, y), (84.5, 28))
     arrow(axes, (69.5, 29.6), (69.5, 25.4), style="<->", colour=VERMILLION)
-    label(axes, 71.2, 27.5, "exchange data", at="left", ink=VERMILLION, size=10.5)
+    label(axes, 71.2, 27.5, "exchange data", at="left", ink=VERMILLION, size=11)
     box(axes, 85, 2, 14, 9, "read back", colour="white", line="--")
     arrow(axes, (92, 20.5), (92, 11.5))
     arrow(axes, (84.5, 6.5), (51.5, 6.5))
-    places = (11, 37, "the notebook"), (69.5, 40.5, "your cores or GPUs"), (92, 38, "your disk")
+    places = (11, 37, "the notebook"), (69.5, 39.6, "your cores or GPUs"), (92, 38, "your disk")
     for x, y, text in (*places, (15.5, 6.5, "the notebook")):
         label(axes, x, y, text, bold=True)
 
 
+PATH = ("cpu", "gpu", "ddp", "fsdp", "hsdp")  # the course's way through the family
+BRANCH_CHARACTERS = 68  # that go on one line
+
+
 @styled
 def family_tree() -> Figure:
-    """Every training script under its parent, with the code lines that it adds: from the files."""
-    generations = _generations()
-    widest = max(len(generation) for generation in generations)
-    height = 1.45 * len(generations) - 0.6
+    """The scripts from one device to shards on several hosts, and below them, lesson by lesson,
+    what branches off. With the code lines that each adds to its parent: from the files.
+    """
+    rows = _branches()
+    height = 2.3 + 0.36 * sum(len(lines) for _, lines in rows)
     names = ", ".join(
         f"{script.path.name} adds {_added(script)} lines to {script.parent}"
         for script in family.SCRIPTS.values()
@@ -47,31 +56,66 @@ def family_tree() -> Figure:
     )
     says = f"The first is _train_cpu.py, the baseline. Each other has one parent: {names}."
     figure, axes = canvas("The scripts: each differs from its parent by a few lines", says, height)
-    step, places = 100 / widest, {}
-    width = min(30, step - 2)
-    for depth, generation in enumerate(generations):
-        for position, script in enumerate(generation):
-            x = 50 + (position - (len(generation) - 1) / 2) * step
-            y = 10 * height - 7.5 - 14.5 * depth
-            places[script.name] = (x, y)
-            box(axes, x - width / 2, y, width, 7, script.path.name, colour=LIGHT.blue, bold=True)
-            if script.parent:
-                above, above_y = places[script.parent]
-                arrow(axes, (above, above_y - 0.4), (x, y + 7.4))
-                side, at = (-2.5, "right") if x < above else (2.5, "left")
-                words = f"+{_added(script)} code lines"
-                label(axes, (above + x) / 2 + side, y + 11.5, words, at=at)
+    _draw_path(axes, top=10 * height)
+    label(axes, 0.5, 10 * height - 19, "What branches off, and the code lines it adds:", at="left")
+    y, column = 10 * height - 23, 2 + 1.1 * max(len(lesson) for lesson, _ in rows)
+    for number, (lesson, lines) in enumerate(rows):
+        tall = 3.6 * len(lines)
+        if number % 2 == 0:
+            axes.axhspan(y - tall + 1.8, y + 1.8, color=PAPER)
+        label(axes, 0.5, y, lesson, at="left", bold=True)
+        for line, text in enumerate(lines):
+            label(axes, column, y - 3.6 * line, text, at="left")
+        y -= tall
     return figure
 
 
-def _generations() -> list[list[family.Script]]:
-    """The scripts by their distance from the baseline."""
-    rows, waiting = [], list(family.SCRIPTS.values())
-    while waiting:
-        above = {script.name for script in rows[-1]} if rows else {None}
-        rows.append([script for script in waiting if script.parent in above])
-        waiting = [script for script in waiting if script.parent not in above]
-    return rows
+def _draw_path(axes, top: float) -> None:
+    """The scripts of PATH side by side, large, each with its lesson below it."""
+    width, gap = 13.5, 8.0
+    lessons = {name: number for number, _, scripts in _lessons() for name in scripts}
+    for place, name in enumerate(PATH):
+        script, x, y = family.SCRIPTS[name], place * (width + gap), top - 10
+        box(axes, x, y, width, 8, name, colour=LIGHT.blue, bold=True, size=18)
+        if name in lessons:
+            label(axes, x + width / 2, y - 2.6, f"lesson {lessons[name]}")
+        if script.parent:
+            arrow(
+                axes,
+                (x - gap + 0.4, y + 3),
+                (x - 0.4, y + 3),
+                f"+{_added(script)} lines",
+                above=2.6,
+            )
+
+
+def _lessons() -> list[tuple[str, str, list[str]]]:
+    """Number, title and scripts of each lesson that has a notebook."""
+    rows = tomllib.loads((NOTEBOOKS / "lessons.toml").read_text())["lesson"]
+    return [(row["number"], row["title"], row["scripts"]) for row in rows if "file" in row]
+
+
+def _branches() -> list[tuple[str, list[str]]]:
+    """Each lesson with its scripts beside the path, as lines of text: a line for each parent."""
+    found, left = [], [name for name in family.SCRIPTS if name not in PATH]
+    for number, title, scripts in _lessons():
+        mine = [name for name in left if name in scripts]
+        left = [name for name in left if name not in mine]
+        name = f"{number} {title.partition(':')[0]}"
+        found += [(name, _by_parent(mine))] if mine else []
+    return found + ([("others", _by_parent(left))] if left else [])
+
+
+def _by_parent(names: list[str]) -> list[str]:
+    """gpu → amp +9, accumulate +8; ..., on as few lines as hold it."""
+    parts = []
+    for parent in dict.fromkeys(family.SCRIPTS[name].parent for name in names):
+        children = [name for name in names if family.SCRIPTS[name].parent == parent]
+        words = ", ".join(
+            f"{name}\N{NO-BREAK SPACE}+{_added(family.SCRIPTS[name])}" for name in children
+        )
+        parts.append(f"{parent}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{words}")
+    return textwrap.wrap(";  ".join(parts), BRANCH_CHARACTERS)
 
 
 def _added(script: family.Script) -> int:

@@ -118,7 +118,7 @@ def _columns(axes, run: Simulation, step: int, above: float, below: float) -> No
         )
         middle, ink = x + body / 2, VERMILLION if words else PALE
         label(axes, middle, above, f"rank {rank}", bold=True)
-        label(axes, middle, below - 2.6, words or "nothing", size=10, ink=ink)
+        label(axes, middle, below - 2.6, words or "nothing", size=11, ink=ink)
         label(axes, middle, below - 6.4, f"{sent[rank]:.3g} S", size=11)
         frame = {"facecolor": "none", "edgecolor": INK, "linewidth": 0.8}
         for wide, look in (
@@ -144,7 +144,7 @@ def _cells(axes, run: Simulation, step: int, places: dict, tall: float) -> None:
         look |= {"edgecolor": VERMILLION if heavy else INK, "linewidth": 2.6 if heavy else 1.0}
         look |= {"linestyle": "-" if now else ":", "zorder": 2 + heavy}
         axes.add_patch(Rectangle((left, y - 0.41 * tall), right - left, 0.82 * tall, **look))
-        look = {"size": 11 if right - left > 10 else 9, "bold": done, "linespacing": 1.0}
+        look = {"size": 11, "bold": done, "linespacing": 1.0}
         label(axes, (left + right) / 2, y, _inside(run, chunk, now), zorder=4, **look)
 
 

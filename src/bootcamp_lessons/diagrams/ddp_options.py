@@ -44,13 +44,13 @@ def way_of_a_bucket(axes) -> None:
         (59.5, 31, "register_comm_hook", "in which form\ndoes it travel?"),
     ):
         label(axes, x, y, name, bold=True, size=11, ink=VERMILLION)
-        label(axes, x, y - 3.4, does, size=10.5)
+        label(axes, x, y - 3.4, does, size=11)
 
 
 def buckets_of(run: Run) -> int:
-    """All-reduces that rank 0 called in the traced step, without the one for the loss."""
+    """All-reduces that rank 0 called in the traced step; that of the loss comes behind it."""
     trace = json.loads((run.folder / "ranks" / "0.trace.json").read_text())
-    return sum(event["name"] == "c10d::allreduce_" for event in trace["traceEvents"]) - 1
+    return sum(event["name"] == "c10d::allreduce_" for event in trace["traceEvents"])
 
 
 @styled
@@ -59,7 +59,7 @@ def bucket_sweep(runs: list[Run]) -> Figure:
 
     runs: of ddp_options with trace_step=, several for each --bucket-mb. Left: milliseconds per
     step, medians after warm-up; the line joins the medians of equal settings. Right, of the traced
-    step of rank 0: time in collectives, and the part of it in which the rank computed as well.
+    step of rank 0: how long it sent, and how much of that it computed as well.
     """
     figure, (left, right) = begin("More, smaller buckets: step time and overlap", 5.2, ncols=2)
     groups = {}
@@ -72,8 +72,8 @@ def bucket_sweep(runs: list[Run]) -> Figure:
         medians.append(median(times))
         says.append(f"{count} buckets {min(times):.0f} to {max(times):.0f} ms")
     left.plot(list(groups), medians, color=BLUE)
-    in_collectives, at_once = zip(*(_overlap(same) for same in groups.values()), strict=True)
-    right.plot(list(groups), in_collectives, "s--", color=VERMILLION, label="communicates")
+    sending, at_once = zip(*(_overlap(same) for same in groups.values()), strict=True)
+    right.plot(list(groups), sending, "s--", color=VERMILLION, label="sends")
     right.plot(list(groups), at_once, "o-", color=BLACK, label="of that, computes too")
     for axes in (left, right):
         log_axis(axes.xaxis, groups, base=2)
@@ -87,12 +87,12 @@ def bucket_sweep(runs: list[Run]) -> Figure:
 
 
 def _overlap(runs: list[Run]) -> tuple[float, float]:
-    """(ms in collectives, ms of them while computing) of rank 0's traced step: medians."""
+    """(ms of sending, ms of it while computing) of rank 0's traced step: medians."""
     pairs = []
     for run in runs:
         step = run.timeline(0)
-        both = trace.overlap_seconds(step["compute"], step["communicate"])
-        pairs.append((trace.total_seconds(step["communicate"]), both))
+        both = trace.overlap_seconds(step["compute"], step["sending"])
+        pairs.append((trace.total_seconds(step["sending"]), both))
     return tuple(1e3 * median(values) for values in zip(*pairs, strict=True))
 
 
@@ -119,8 +119,8 @@ def averages(axes) -> None:
     label(axes, 40, 15.6, "rank 0", ink=BLUE)
     label(axes, 40, 5.4, "rank 1", ink=BLUE)
     for step in range(9):
-        label(axes, 24 + 9 * step, 0.3, str(step), size=11)
-    label(axes, 12, 0.3, "step", size=11)
+        label(axes, 24 + 9 * step, 1.6, str(step), size=11)
+    label(axes, 12, 1.6, "step", size=11)
 
 
 @styled

@@ -1,14 +1,10 @@
-"""Lesson 04: what DDP's ranks hold, buckets and the backward, a ring, and two experiments."""
-
-from statistics import fmean
+"""Lesson 04: what DDP's ranks hold, buckets and the backward, and a ring."""
 
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.canvas import arrow, box, diagram, label
-from bootcamp.drawing.charts import BOLD, above, log_axis
-from bootcamp.drawing.palette import BLUE, LIGHT, PALE, PAPER, SKY, VERMILLION, line_look
-from bootcamp.drawing.style import SMALL, begin, finish, styled
-from bootcamp.records.runs import Run
+from bootcamp.drawing.palette import BLUE, LIGHT, PALE, SKY, VERMILLION
+from bootcamp.drawing.style import styled
 from bootcamp.theory import collectives
 from bootcamp_lessons.diagrams.ring_strip import strip
 
@@ -61,12 +57,12 @@ def _lanes(axes, y: float, name: str, reduces: list[tuple], optimizer: float) ->
     label(axes, 0, y + 3, "computes", at="left")
     label(axes, 0, y - 4, "communicates", at="left")
     box(axes, 16, y, 13, 6, "forward", colour=LIGHT.blue, size=11)
-    parts = ((30, 9.5, "backward:\nlast layers"), (40, 10.5, "middle layers"))
-    for x, width, text in (*parts, (51, 10.5, "first layers")):
-        box(axes, x, y, width, 6, text, colour=SKY, size=9.5)
+    parts = ((30, 9.5, "backward:\nlast layers"), (40, 10.5, "middle\nlayers"))
+    for x, width, text in (*parts, (51, 10.5, "first\nlayers")):
+        box(axes, x, y, width, 6, text, colour=SKY, size=11)
     for x, width, text in reduces:
         box(axes, x, y - 6.7, width, 5.5, text, colour=LIGHT.orange, size=11)
-    box(axes, optimizer, y, 9, 6, "optimizer", colour=LIGHT.green, size=10)
+    box(axes, optimizer, y, 9, 6, "optimizer", colour=LIGHT.green, size=11)
 
 
 @styled
@@ -94,69 +90,3 @@ def _piece(summed: frozenset, ranks: int) -> tuple[str, str]:
     """Whose contributions a piece holds, and its colour: green when all are in it."""
     colour = LIGHT.green if len(summed) == ranks else LIGHT.orange if len(summed) > 1 else "white"
     return "+".join(map(str, sorted(summed))), colour
-
-
-@styled
-def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
-    """How many times as fast several ranks are as one process, over the global batch.
-
-    pairs: (run of one process, run of several ranks) with one global batch each. A pair of which a
-    run shared its cores with another is left out. Raises ValueError if no other is given.
-    """
-    runs = [run for pair in pairs for run in pair]
-    alone = [pair for pair in pairs if not any(run.shared_cores for run in pair)]
-    if not alone:
-        raise ValueError("no speed-up is drawn of runs that shared their cores: launch them again")
-    ranks, models = pairs[0][1].world, {run.config["model"] for run in runs}
-    title = f"{ranks} ranks against one process, by the size of the batch ({', '.join(models)})"
-    figure, axes = begin(title, 5.0)
-    batches = [one.config["global_batch"] for one, _ in alone]
-    speed_ups = [many.samples_per_second / one.samples_per_second for one, many in alone]
-    axes.axhspan(0, 1, color=PAPER)
-    axes.plot(batches, speed_ups, "o-", color=BLUE)
-    for batch, speed_up in zip(batches, speed_ups, strict=True):
-        above(axes, batch, speed_up, f"{speed_up:.2f}×", up=12, **BOLD)
-    for height, text in ((1, "as fast as one process"), (ranks, "ideal")):
-        axes.axhline(height, color=PALE, linestyle="--")
-        above(axes, batches[0], height, text, up=8, ha="left", fontsize=SMALL)
-    log_axis(axes.xaxis, batches, base=2)
-    axes.set(ylim=(0, 1.15 * max(ranks, *speed_ups)), xlabel="global batch (samples per step)")
-    axes.set_ylabel("speed-up")
-    values = zip(batches, speed_ups, strict=True)
-    words = "; ".join(f"{batch} samples: {speed_up:.2f} times" for batch, speed_up in values)
-    notes = ("Below the lower line the ranks together are slower than one of them alone.",)
-    if len(alone) < len(pairs):
-        notes += (f"Left out: {len(pairs) - len(alone)} pair(s) of runs on shared cores.",)
-    return finish(figure, runs, f"{title}: {words}.", notes)
-
-
-@styled
-def loss_by_samples(curves: dict[str, list[Run]], window: int = 1600) -> Figure:
-    """The loss against the number of samples trained on, so that batch sizes can be compared.
-
-    curves: name -> runs with several seeds; their mean is drawn. window: samples that each point
-    is a mean over, at least one step.
-    """
-    figure, axes = begin("Loss against samples seen, by batch and learning rate", 5.6, grid="y")
-    ends = []
-    for number, (name, runs) in enumerate(curves.items()):
-        samples, losses = _smooth(runs, window)
-        axes.plot(samples, losses, label=name, markevery=0.125, **line_look(number))
-        ends.append(f"{name}: {losses[-1]:.2f}")
-    axes.legend(loc="upper right")
-    axes.set_xlabel("samples seen")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_ylabel("mean loss (nats)")
-    every = [run for runs in curves.values() for run in runs]
-    seeds = len({run.config["seed"] for run in every})
-    note = f"Each point: mean over {window:,} samples and {seeds} seed(s)."
-    return finish(figure, every, f"At the end: {'; '.join(ends)}.", (note,))
-
-
-def _smooth(runs: list[Run], window: int) -> tuple[list[int], list[float]]:
-    """(samples seen, mean loss of the last `window` samples over all runs) after each window."""
-    batch = runs[0].config["global_batch"]
-    steps = max(1, window // batch)
-    ends = range(steps, len(runs[0].losses) + 1, steps)
-    losses = [fmean(loss for run in runs for loss in run.losses[e - steps : e]) for e in ends]
-    return [end * batch for end in ends], losses

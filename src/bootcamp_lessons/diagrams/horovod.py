@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 from matplotlib.figure import Figure
 
@@ -112,6 +113,25 @@ def read_timeline(path: Path, last_of_step: str = "mean_loss") -> list[dict]:
             steps.append(step)
             step = _new_step()
     return steps
+
+
+def all_reduces_a_step(run: Run) -> float:
+    """How many all-reduces a run's timeline has in a step, median without the first step."""
+    steps = read_timeline(run.folder / "timeline.json")
+    return median(step["all_reduces"] for step in steps[1:])
+
+
+def tensors_a_step(run: Run) -> int:
+    """How many tensors a run's timeline has in its last step."""
+    last = read_timeline(run.folder / "timeline.json")[-1]
+    return len({tensor for tensor, *_ in last["spans"]})
+
+
+def last_lines(stacks: str, script: Path) -> list[str]:
+    """For each rank the line of the script that it stood in, from what horovodrun passed on."""
+    lines = script.read_text().splitlines()
+    found = re.findall(rf"\[(\d)\].*{script.name}\", line (\d+)", stacks)
+    return [f"rank {rank} stands in line {n}: {lines[int(n) - 1].strip()}" for rank, n in found]
 
 
 def _new_step() -> dict:

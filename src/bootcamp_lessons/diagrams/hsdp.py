@@ -80,7 +80,8 @@ def rings() -> Figure:
     label(axes, 80, 25, "all-reduce\nof a part", ink=VERMILLION, size=FOOT)
     sends = (0, f"DDP {ddp:g} × the model, FSDP {fsdp:g} ×"), (54, f"{hsdp:g} × the model")
     for x, words in sends:
-        label(axes, x, 5.5, "a host sends over the link:", at="left", size=FOOT)
+        text = "over the link, all numbers equally wide:"
+        label(axes, x, 5.5, text, at="left", size=FOOT)
         label(axes, x, 1.8, words, at="left", ink=VERMILLION)
     return figure
 

@@ -80,15 +80,15 @@ def _gpu_lines(axes, seen: list[int], factor: float, gpus: list[int]) -> None:
 def _notes(shape, precision: str, samples: int, kept: str) -> tuple[str, ...]:
     each = memory.PRECISIONS[precision]
     bytes_of = " + ".join(str(each[kind]) for kind in ("parameters", "gradients", "optimizer"))
-    what = "AdamW" if precision == "fp32" else "AdamW in 32 bit, with a copy of the parameters"
+    what = "AdamW" if precision == "fp32" else "AdamW and a copy in fp32; FSDP2: 4 + 4 + 8"
     many = {0: "no sample", 1: "1 sample"}.get(samples, f"{samples} samples")
     return (
         "By formula, nothing here is measured. State: arXiv:1910.02054, section 5; "
         f"{bytes_of} bytes a parameter ({what}). Activations: arXiv:2205.05198, of {many} of "
-        f"{shape.context:,} tokens in each forward; kept: {kept}.",
-        "Left out: what is gathered for a moment (a layer in ZeRO-3), DDP's buckets, gaps, the "
-        "libraries. Pipeline: 1F1B, as many micro-batches in flight as stages. Sizes of GPU memory "
-        "as sold; fits: the smallest that does.",
+        f"{shape.context:,} tokens in each forward pass; kept: {kept}.",
+        "Left out: what is gathered for a moment (a unit of ZeRO-3, two with prefetch), DDP's "
+        "buckets, gaps, the libraries. Pipeline: 1F1B, as many micro-batches in flight as stages. "
+        "Sizes of GPU memory as sold; fits: the smallest that does.",
     )
 
 

@@ -1,7 +1,6 @@
-"""Lesson 06: three cuts of a model, what fits, who works when, what a stage costs."""
+"""Lesson 06: three cuts of a model, what fits, who works when, what a layer costs."""
 
-import json
-from statistics import median
+from statistics import fmean
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -11,6 +10,8 @@ from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
+from bootcamp.theory import pipeline_schedules
+from bootcamp.theory.pipeline_schedules import Span
 
 FIRST, SECOND = LIGHT.blue, LIGHT.orange  # the two devices
 
@@ -25,7 +26,7 @@ def three_cuts(axes) -> None:
     """Each of two devices holds half of the model. Layers: device 0 holds layers 1 and 2, device 1
     layers 3 and 4; the batch passes through device 0, then through device 1, and back, so one of
     them always waits. Pipeline: the same cut, but the batch comes in four parts, so that both work
-    most of the time. Matrices: each device holds one half of every layer; both work on the whole
+    most of the time. Matrices: each device holds one half of every layer; both work on the full
     batch at once, and add up their results in every layer.
     """
     for x, name, idea in (
@@ -46,7 +47,7 @@ def three_cuts(axes) -> None:
 
 
 def _held(axes, x: float, tall: bool) -> None:
-    """Four layers on two devices: two whole ones each, or half of every one."""
+    """Four layers on two devices: two complete ones each, or half of every one."""
     for device, colour in enumerate((FIRST, SECOND)):
         left = x + 15.5 * device
         label(axes, left + 7, 39.6, f"device {device}", size=11)
@@ -57,14 +58,14 @@ def _held(axes, x: float, tall: bool) -> None:
         else:
             for row in range(4):
                 y = 33.2 - 3.9 * row
-                box(axes, left + 1, y, 12, 3.2, f"half of {row + 1}", colour=colour, size=10)
+                box(axes, left + 1, y, 12, 3.2, f"half of {row + 1}", colour=colour, size=11)
                 if device:
                     arrow(axes, (x + 13, y + 1.6), (x + 16.7, y + 1.6), style="<->")
     if tall:
         arrow(axes, (x + 13.2, 30.8), (x + 16.4, 30.8), colour=INK)
-        label(axes, x + 14.8, 22, "activations →\n← their gradient", size=10)
+        label(axes, x + 14.8, 22, "activations →\n← their gradient", size=11)
     else:
-        label(axes, x + 14.8, 18.4, "sums, in every layer", size=10)
+        label(axes, x + 14.8, 18.4, "sums, in every layer", size=11)
 
 
 def _times(axes, x: float, first: list, second: list) -> None:
@@ -79,7 +80,7 @@ def _times(axes, x: float, first: list, second: list) -> None:
             left = x + 2.2 + start * wide
             look = {"facecolor": colour, "edgecolor": INK, "linewidth": 1}
             axes.add_patch(Rectangle((left, y + 0.3), length * wide, 3.4, **look))
-            label(axes, left + length * wide / 2, y + 2, action, size=9)
+            label(axes, left + length * wide / 2, y + 2, action, size=11)
     arrow(axes, (x + 2, 1.3), (x + 28, 1.3), colour=PALE)
     label(axes, x + 15, 15, "who works when (schematic)", size=11)
 
@@ -110,65 +111,41 @@ def what_fits(needs: dict[str, list[tuple[float, float]]], devices: dict[str, fl
     return finish(figure, (), f"{title}. {'; '.join(says)}. Devices: {sizes}.", (note,))
 
 
-def actions(run: Run) -> list[dict]:
-    """What the ranks of a pipeline did: the rows of their actions.jsonl, each with its `rank`."""
-    found = []
-    for rank in range(run.world):
-        text = (run.folder / "ranks" / f"{rank}.actions.jsonl").read_text()
-        found += [{"rank": rank, **json.loads(line)} for line in text.splitlines()]
-    return found
+def at_once(spans: list[Span]) -> int:
+    """The most ranks that compute in one moment of a step."""
+    return max(sum(a.began <= b.began < a.ended for a in spans) for b in spans)
 
 
-def utilisation(actions: list[dict], step: int) -> float:
-    """Share of the time of all ranks, from a step's first action to its last, spent in actions."""
-    here = [row for row in actions if row["step"] == step]
-    ranks = 1 + max(row["rank"] for row in actions)
-    span = max(row["ended"] for row in here) - min(row["began"] for row in here)
-    return sum(row["ended"] - row["began"] for row in here) / (ranks * span)
-
-
-def at_once(actions: list[dict]) -> int:
-    """The most ranks that worked in one moment of a step, over all steps."""
-    most = 0
-    for step in {row["step"] for row in actions}:
-        here = [row for row in actions if row["step"] == step]
-        working = [sum(a["began"] <= b["began"] < a["ended"] for a in here) for b in here]
-        most = max(most, *working)
-    return most
-
-
-def median_utilisation(actions: list[dict]) -> float:
-    """The median over the steps, without the first: in it torch prepares the pipeline."""
-    steps = sorted({row["step"] for row in actions})
-    return median(utilisation(actions, step) for step in steps[1:])
+def most_at_once(run: Run) -> int:
+    """The most ranks that compute in one moment, over all steps of a run."""
+    return max(at_once(pipeline_schedules.recorded(run, row["step"])) for row in run.steps)
 
 
 @styled
-def who_works(run: Run, step: int) -> Figure:
-    """One measured step of a pipeline: each rank's forwards and backwards over time."""
-    done = [action for action in actions(run) if action["step"] == step]
-    first = min(action["began"] for action in done)
+def who_works(run: Run) -> Figure:
+    """The step of median length of a pipeline: each rank's forwards and backwards over time."""
+    spans = pipeline_schedules.recorded(run)
     figure, axes = begin(f"Who works when: one step on {run.world} ranks", 1.9 + 0.7 * run.world)
     says = []
-    for action in done:
-        name, *look = ACTIONS[action["action"]]
-        start, length = 1e3 * (action["began"] - first), 1e3 * (action["ended"] - action["began"])
-        bar(axes, action["rank"], length, look, start)
-        says.append(f"rank {action['rank']} {name} from {start:.1f} to {start + length:.1f} ms")
+    for span in spans:
+        name, *look = ACTIONS[span.action.kind]
+        start, length = 1e3 * span.began, 1e3 * (span.ended - span.began)
+        bar(axes, span.rank, length, look, start)
+        says.append(f"rank {span.rank} {name} from {start:.1f} to {start + length:.1f} ms")
     rows(axes, [f"rank {rank}" for rank in range(run.world)])
     axes.set_xlabel("milliseconds since the step's first forward began")
     axes.grid(axis="x")
     legend(figure, handles({name: look for name, *look in ACTIONS.values()}))
-    busy = f"All ranks together worked {100 * utilisation(done, step):.0f} % of their time"
-    note = f"{busy} in this step."
+    busy = 1 - fmean(pipeline_schedules.idle_share(spans))
+    note = f"The step of median length. All ranks together worked {100 * busy:.0f} % of their time."
     return finish(figure, [run], f"{'; '.join(says)}. {note}", (note,))
 
 
 @styled
 def stage_costs(stages: list[dict], cut: int) -> Figure:
-    """What share of parameters, activations and time each stage has, and where half the stages are.
+    """What share of parameters, activations and time each layer has, and where half the layers are.
 
-    stages: as src/snippets/stage_costs.py prints them, measured. cut: the first stage behind the
+    stages: as src/snippets/stage_costs.py prints them, measured. cut: the first layer behind the
     cut.
     """
     costs = {
@@ -176,7 +153,7 @@ def stage_costs(stages: list[dict], cut: int) -> Figure:
         "activations": ([stage["activation_bytes"] for stage in stages], ORANGE, "//"),
         "time": ([s["forward_seconds"] + s["backward_seconds"] for s in stages], SKY, ".."),
     }
-    title = "What each stage costs: share of the whole model"
+    title = "What each layer costs: its share of the model"
     figure, axes = begin(title, 4.8, grid="y")
     width, says = 0.27, []
     for place, (kind, (values, colour, hatch)) in enumerate(costs.items()):
@@ -189,5 +166,5 @@ def stage_costs(stages: list[dict], cut: int) -> Figure:
     axes.set_xticks(range(len(stages)), [stage["stage"] for stage in stages], fontsize=SMALL)
     axes.set_ylabel("share, %")
     legend(figure, axes.containers)
-    note = "Dashed: the cut at half the stages. Measured here on one CPU core, fastest of several."
+    note = "Dashed: the cut at half the layers. Measured here on one CPU core, fastest of several."
     return finish(figure, (), f"{title}. {'; '.join(says)}.", (note,))

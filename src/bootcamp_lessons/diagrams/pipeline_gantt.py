@@ -4,14 +4,12 @@ import itertools
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
 from bootcamp.drawing.charts import above, handles, rows
 from bootcamp.drawing.palette import (
     BLUE,
     GREEN,
     GREY,
     INK,
-    LIGHT,
     MINT,
     ORANGE,
     PALE,
@@ -32,27 +30,6 @@ FORWARDS = "one unit: the forward of one micro-batch on a rank"
 INCHES = 8.6  # how wide the axes of a chart are, about
 
 
-@diagram("A pipeline: each rank holds some of the layers", 2.4)
-def cut_model(axes) -> None:
-    """The layers are cut into four stages, one for each rank. Activations of a micro-batch go from
-    each stage to the next, gradients of these activations go back. No rank sends its parameters or
-    their gradients to another.
-    """
-    for rank in range(4):
-        x = 9 + 22 * rank
-        text = f"rank {rank}: stage {rank}\nits parameters,\nits optimizer state"
-        box(axes, x, 7, 16, 11, text, colour=LIGHT.blue, size=11)
-        if rank < 3:
-            arrow(axes, (x + 16.2, 15), (x + 21.8, 15), colour=BLUE)
-            arrow(axes, (x + 21.8, 10), (x + 16.2, 10), colour=VERMILLION)
-    arrows(axes, (1, 15, 8.8, 15), (91.2, 15, 97, 15), colour=BLUE)
-    label(axes, 4, 19.6, "bytes")
-    label(axes, 96, 19.6, "loss")
-    forward = "activations: forward, micro-batch after micro-batch"
-    label(axes, 50, 21.5, forward, ink=BLUE, bold=True)
-    label(axes, 50, 3, "their gradients: backward", ink=VERMILLION, bold=True)
-
-
 @styled
 def gantt(charts: dict[str, list], title: str, unit: str = FORWARDS, scale: float = 1.0) -> Figure:
     """When each rank computes which micro-batch: one chart below the other, on the same scale.
@@ -71,6 +48,19 @@ def gantt(charts: dict[str, list], title: str, unit: str = FORWARDS, scale: floa
     other = "; bold ones on a darker ground: the rank's other stage" if two else ""
     says = f"{title}. {'; '.join(says)}. Time in {unit}."
     return finish(figure, (), says, (f"The numbers are micro-batches{other}.",))
+
+
+def whole_and_cut() -> Figure:
+    """A batch on four ranks, in one piece and cut into eight micro-batches. By theory."""
+    whole = schedules.simulate(schedules.plan("gpipe", 4, 1), 8, 16)
+    charts = {"in one piece": whole, "8 micro-batches": schedules.timetable("gpipe", 4, 8)}
+    return gantt(charts, "The same batch on four ranks: in one piece, and cut into eight")
+
+
+def in_theory(*names: str) -> Figure:
+    """Schedules of 4 ranks and 8 micro-batches on one scale."""
+    charts = {name: schedules.timetable(name, 4, 8) for name in names}
+    return gantt(charts, "4 ranks, 8 micro-batches, the same work")
 
 
 def _draw_charts(panels, charts: dict[str, list], scale: float) -> list[str]:
@@ -127,9 +117,9 @@ def _draw_actions(axes, rank: int, spans: list, other: bool, longest: float, sca
     weight = "bold" if other else "normal"
     for (begin_at, width), span in zip(boxes, spans, strict=True):
         number = str(span.action.micro_batch)
-        if width / longest * INCHES > 0.085 * len(number):
+        if width / longest * INCHES > 0.105 * len(number):
             middle = (begin_at + width / 2, rank + 0.02)
-            axes.text(*middle, number, ha="center", va="center", fontsize=9, fontweight=weight)
+            axes.text(*middle, number, ha="center", va="center", fontsize=11, fontweight=weight)
 
 
 def _stages_of(spans: list) -> int:

@@ -98,8 +98,8 @@ def _name(axes, span, lane: int, scale: float, longest: float) -> None:
     """The name of a box, or its number alone, where there is room for it."""
     inches = scale * span.seconds / longest * INCHES
     for words in (span.name, span.name.split()[-1] if span.name[-1].isdigit() else ""):
-        if words and inches > 0.085 * len(words) + 0.05:
-            look = {"ha": "center", "va": "center", "fontsize": 10}
+        if words and inches > 0.094 * len(words) + 0.05:
+            look = {"ha": "center", "va": "center", "fontsize": 11}
             behind = WHITE if lane == 1 else None
             axes.text(scale * (span.began + span.ended) / 2, lane, words, bbox=behind, **look)
             return

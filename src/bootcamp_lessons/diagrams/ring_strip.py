@@ -26,7 +26,7 @@ def strip(title: str, says: str, held: list, sent: list[set], key: str) -> Figur
                 label(axes, 3.5, top - 1.5 * world, f"rank {rank}", bold=True)
             for piece, (text, colour) in enumerate(pieces):
                 y = top - 3 * (piece + 1)
-                box(axes, x, y, wide - 2.5, 2.7, text, colour=colour, size=10)
+                box(axes, x, y, wide - 2.5, 2.7, text, colour=colour, size=11)
                 if (rank, piece) in sent[moment]:
                     label(axes, x + wide - 1.2, y + 1.3, "▶", ink=VERMILLION, size=11)
     edges = [9 + wide * moment for moment in (1, world, len(held))]

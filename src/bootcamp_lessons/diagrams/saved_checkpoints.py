@@ -147,22 +147,29 @@ def bearing_a_save(run, every: int) -> tuple[list[float], list[float]]:
     return bearing, [row["seconds"] for row in later if row["step"] % every]
 
 
-def lost_share(interval: float, save_seconds: float, between_failures: float) -> float:
-    """Share of the time that is lost: in saving, and in training again what a failure undid.
+def lost_share(
+    interval: float, save_seconds: float, between_failures: float, restart_seconds: float = 0
+) -> float:
+    """Share of the time that is lost: in saving, in restarting, and in training again.
 
-    To first order (Young 1974): a save in each interval, and on average half of an interval lost
-    with each failure. All in seconds.
+    To first order (Young 1974): a save in each interval; with each failure a restart, and on
+    average half of an interval. All in seconds.
     """
-    return save_seconds / interval + interval / (2 * between_failures)
+    return save_seconds / interval + (interval / 2 + restart_seconds) / between_failures
 
 
 def best_interval(save_seconds: float, between_failures: float) -> float:
-    """The interval with the smallest lost share, sqrt(2 x save x time between failures)."""
+    """The interval with the smallest lost share, sqrt(2 x save x time between failures).
+
+    How long a restart takes does not change it.
+    """
     return math.sqrt(2 * save_seconds * between_failures)
 
 
 @styled
-def how_often(save_seconds: list[float], between_failures: float) -> Figure:
+def how_often(
+    save_seconds: list[float], between_failures: float, restart_seconds: float = 0
+) -> Figure:
     """The lost share by the interval between saves, for several times of a save."""
     hours = between_failures / 3600
     title = f"Time lost, with a failure every {hours:.1f} hours"
@@ -171,9 +178,10 @@ def how_often(save_seconds: list[float], between_failures: float) -> Figure:
     for number, save in enumerate(save_seconds):
         best = best_interval(save, between_failures)
         intervals = [best * 10 ** (k / 20 - 1) for k in range(41)]
-        shares = [100 * lost_share(each, save, between_failures) for each in intervals]
+        given = (save, between_failures, restart_seconds)
+        shares = [100 * lost_share(each, *given) for each in intervals]
         shares = [share if share < 50 else math.nan for share in shares]
-        lowest = 100 * lost_share(best, save, between_failures)
+        lowest = 100 * lost_share(best, *given)
         look = line_look(number)
         minutes = [each / 60 for each in intervals]
         axes.plot(minutes, shares, color=look["color"], label=f"a save of {save:g} s")
@@ -188,5 +196,6 @@ def how_often(save_seconds: list[float], between_failures: float) -> Figure:
     corner = {"transform": axes.transAxes, "ha": "right", "fontsize": FOOT, "color": PALE}
     axes.text(0.99, 0.03, "marks: the best interval", **corner)
     legend(figure, axes.get_lines()[::2])
-    notes = ("By the formula of Young (1974), drawn up to 50 %; nothing here is measured.",)
+    restart = f" A restart takes {restart_seconds / 60:g} minutes." if restart_seconds else ""
+    notes = (f"By the formula of Young (1974), drawn up to 50 %; not measured.{restart}",)
     return finish(figure, [], f"{title}. {'; '.join(said)}.", notes)

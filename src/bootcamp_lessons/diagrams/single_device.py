@@ -1,11 +1,12 @@
-"""Lesson 02: host and GPU, their speeds, number formats, fp16, activations over a step."""
+"""Lessons 02 and 02b: host and GPU, speeds, batches, number formats, fp16, activations."""
 
 import math
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
-from bootcamp.drawing.charts import BOLD, bar, beside, handles, log_axis, rows
+from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, log_axis, rows
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
@@ -20,7 +21,9 @@ from bootcamp.drawing.palette import (
     VERMILLION,
 )
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
+from bootcamp.theory import published
 
+FORMATS = {"float32": (BLUE, "s"), "TF32": (VERMILLION, "D"), "16 bits": (GREEN, "o")}
 FATES = {  # of a gradient's elements in fp16: colour and hatch
     "zero": (VERMILLION, "xx"),
     "few digits": (ORANGE, "//"),
@@ -76,37 +79,80 @@ def queue(axes) -> None:
 
 
 @styled
-def speeds(devices: list[dict], source: str) -> Figure:
-    """Arithmetic and memory bandwidth of several devices, both on logarithmic axes.
+def speeds(core=None) -> Figure:
+    """Published arithmetic, by number format, and memory bandwidth of some GPUs.
 
-    devices: dictionaries with `device`, `flops_per_second`, `bytes_per_second`, `measured` (a bool;
-    published otherwise). source: where the published values are from.
+    core: a Roofline measured in float32 to put beside them.
     """
+    gpus = published.table("hardware")
     title = "Arithmetic and memory bandwidth, device by device"
+    devices = [_published_speed(gpu) for gpu in gpus]
+    if core is not None:
+        measured = {"float32": core.peak_flops_per_second / 1e12}
+        row = ("one core here", measured, core.bandwidth_bytes_per_second / 1e9)
+        devices.insert(0, row)
     figure, panels = begin(title, 2.4 + 0.6 * len(devices), ncols=2, sharey=True)
     says = []
-    units = (("flops_per_second", "TFLOP/s", 1e12), ("bytes_per_second", "GB/s", 1e9))
-    for axes, (key, unit, scale) in zip(panels, units, strict=True):
-        values = [device[key] / scale for device in devices]
-        for row, (device, value) in enumerate(zip(devices, values, strict=True)):
-            marker, colour = ("s", BLUE) if device["measured"] else ("o", GREEN)
-            axes.plot(value, row, marker, color=colour, markersize=12)
-            words = f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
-            beside(axes, value, row, words, right=11, fontsize=SMALL, **BOLD)
-            says.append(f"{device['device']} {value:,.3g} {unit}")
-        lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-        powers = range(lowest, highest + 1, 2)
+    for row, (name, peaks, bandwidth) in enumerate(devices):
+        for form, peak in peaks.items():
+            colour, marker = FORMATS[form]
+            panels[0].plot(peak, row, marker, color=colour, markersize=11)
+        panels[1].plot(bandwidth, row, "o", color=INK, markersize=11)
+        words = ", ".join(f"{form} {peak:,.3g}" for form, peak in peaks.items())
+        says.append(f"{name}: {words} TFLOP/s, {bandwidth:,.3g} GB/s")
+        beside(panels[1], bandwidth, row, f"{bandwidth:,.0f}", right=11, fontsize=SMALL, **BOLD)
+    for axes, unit in zip(panels, ("TFLOP/s, dense", "GB/s"), strict=True):
+        values = [line.get_xdata()[0] for line in axes.lines]
+        lowest, highest = (math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))))
+        powers = range(lowest, highest + 1)
         log_axis(axes.xaxis, [10.0**p for p in powers], [f"$10^{{{p}}}$" for p in powers])
-        axes.set(xlim=(10.0**lowest / 2, 10.0**highest * 12), xlabel=unit)
+        axes.set(xlim=(10.0**lowest / 2, 10.0**highest * 8), xlabel=unit)
         axes.grid()
-    rows(panels[0], [device["device"] for device in devices])
-    measured = any(device["measured"] for device in devices)
+    rows(panels[0], [name for name, *_ in devices])
+    look = {"linestyle": "", "markersize": 11}
+    legend(
+        figure,
+        [Line2D([], [], marker=m, color=c, label=form, **look) for form, (c, m) in FORMATS.items()],
+    )
+    here = "One core: measured here. " if core is not None else ""
     foot = (
-        f"{'Blue square: measured here. ' if measured else ''}Green circle: published peak "
-        f"({source}).",
-        "From one upright grid line to the next it is a hundred times.",
+        f"{here}GPUs: published peaks. 16 bits and bandwidth: {gpus[0]['source']}; "
+        "float32 and TF32: NVIDIA's data sheets.",
     )
     return finish(figure, (), f"{title}. {'; '.join(says)}. {' '.join(foot)}", foot)
+
+
+def _published_speed(gpu: dict[str, str]) -> tuple[str, dict[str, float], float]:
+    """(name, {number format: TFLOP/s}, GB/s) of a row of the table."""
+    columns = zip(FORMATS, ("fp32", "tf32", "bf16_or_fp16"), strict=True)
+    peaks = {form: gpu[f"peak_{column}_tflops"] for form, column in columns}
+    numbers = {form: float(peak) for form, peak in peaks.items() if peak}
+    return gpu["gpu"], numbers, 1e3 * float(gpu["hbm_tb_s"])
+
+
+@styled
+def batch_curve(runs: list) -> Figure:
+    """Throughput and activation bytes of runs that differ in their global batch."""
+    batches = [run.config["global_batch"] for run in runs]
+    speed = [run.samples_per_second for run in runs]
+    kept = [run.ranks[0]["activation_bytes"] / 1e6 for run in runs]
+    title = "Larger batches: throughput and memory"
+    figure, panels = begin(title, 4.4, ncols=2)
+    for axes, values, name, colour in (
+        (panels[0], speed, "samples/s", BLUE),
+        (panels[1], kept, "MB of activations", VERMILLION),
+    ):
+        axes.plot(batches, values, "o-", color=colour)
+        for batch, value in zip(batches, values, strict=True):
+            above(axes, batch, value, f"{value:,.3g}", up=8, fontsize=SMALL)
+        log_axis(axes.xaxis, batches)
+        axes.set(xlabel="samples in a step", ylabel=name, ylim=(0, 1.18 * max(values)))
+        axes.margins(x=0.1)
+    says = "; ".join(
+        f"batch {batch}: {rate:,.3g} samples/s, {megabytes:,.3g} MB"
+        for batch, rate, megabytes in zip(batches, speed, kept, strict=True)
+    )
+    return finish(figure, runs, f"{title}. {says}.")
 
 
 @styled

@@ -1,4 +1,4 @@
-"""Lesson 06c: split matrices, what is between the blocks, a mesh, ring attention."""
+"""Lesson 06c: split matrices, what is between the blocks, ring attention; 08: a mesh."""
 
 from matplotlib.figure import Figure
 
@@ -19,11 +19,11 @@ def column_then_row(axes) -> None:
         tint = TINTS[rank]
         label(axes, 3.2, y + 6, f"rank {rank}", bold=True, size=14)
         for x, width, text, colour in (
-            (8, 9, "x\nwhole", "white"),
+            (8, 9, "x,\nall of it", "white"),
             (39, 8, f"x A{rank}", tint),
             (52, 8, "gelu", tint),
             (77, 9, "part of\nthe sum", tint),
-            (92, 8, "y\nwhole", "white"),
+            (92, 8, "y,\nall of it", "white"),
         ):
             box(axes, x, y + 1, width, 10, text, colour=colour)
         box(axes, 21, y - 1, 13, 14, colour="white")
@@ -43,11 +43,11 @@ def column_then_row(axes) -> None:
 @diagram("One block on one of two ranks: what it has of the text", 4.0)
 def between_blocks(axes) -> None:
     """Two time lines of one block on one of two ranks. Tensor parallelism: the norm works on the
-    whole text, the attention on this rank's heads, then an all-reduce; again the norm on the whole
-    text, the MLP on this rank's columns and rows, then an all-reduce. Sequence parallelism: the
-    norm works on this rank's half of the text; an all-gather brings the whole text; the attention
-    works on this rank's heads; a reduce-scatter adds up and leaves half of the text; and the same
-    around the MLP.
+    complete text, the attention on this rank's heads, then an all-reduce; again the norm on the
+    complete text, the MLP on this rank's columns and rows, then an all-reduce. Sequence
+    parallelism: the norm works on this rank's half of the text; an all-gather brings the complete
+    text; the attention works on this rank's heads; a reduce-scatter adds up and leaves half of the
+    text; and the same around the MLP.
     """
     for y, name, sequence in (
         (24, "tensor parallelism", False),
@@ -133,7 +133,7 @@ def ring(orders: dict[str, list[dict]]) -> Figure:
     )
     title = "Whose keys each rank holds, and how much it computes"
     height = 0.62 * world + 1.5
-    figure, axes = canvas(title, f"In units of one whole block: {says}", height)
+    figure, axes = canvas(title, f"In units of one complete block: {says}", height)
     top, cell = 10 * height, (50 / len(orders) + 11.5) / world
     for place, (name, ranks) in enumerate(orders.items()):
         left = 52 * place

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -16,7 +17,7 @@ from bootcamp.records.runs import Run
 TINTS = {"parameters": LIGHT.blue, "gradients": LIGHT.orange, "optimizer": LIGHT.green}
 SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}  # the stage
 ADDED = ("nothing (DDP)", "optimizer state", "gradients too", "parameters too")
-PHASES = {"all-gather": (SKY, ""), "whole": (GREY, ""), "reduce-scatter": (VERMILLION, "//")}
+PHASES = {"all-gather": (SKY, ""), "complete": (GREY, ""), "reduce-scatter": (VERMILLION, "//")}
 
 
 @styled
@@ -30,7 +31,7 @@ def stages(world: int = 4) -> Figure:
             for kind in TINTS
         ]
         says += f"Stage {stage} shards {added}: each of {world} ranks keeps {', '.join(kept)}. "
-    figure, axes = canvas("What each rank keeps, stage by stage", says.strip(), 5.0)
+    figure, axes = canvas("What each rank keeps, ZeRO stage by stage", says.strip(), 5.0)
     wide = 76 / world
     for rank in range(world):
         label(axes, 24 + wide * (rank + 0.45), 48, f"rank {rank}", bold=True)
@@ -97,16 +98,18 @@ def accumulated(records: list[dict], world: int, runs) -> Figure:
         style = {"color": colour, "marker": marker, "markersize": 7, "linewidth": 2.5}
         axes.plot(places, [size / 1e3 for size in sizes], label=name, **style)
         said = " and ".join(f"{size / 1e3:.0f} kB" for size in ends)
-        says.append(f"{name} holds {said} when the backwards have ended")
+        says.append(f"{name} holds {said} when the backward passes have ended")
     axes.axvline(half + 0.85, color=PALE, linewidth=1.5)
     for size, words in ((whole, "all gradients"), (whole / world, f"1/{world} of them")):
         axes.axhline(size, color=PALE, linestyle=":", linewidth=1.5)
         axes.text(0.62 * half, size, words, va="bottom", ha="right", fontsize=SMALL)
-    for place, words in ((half / 2 + 0.5, "first backward"), (1.5 * half + 0.7, "second backward")):
+    for place, words in ((half / 2 + 0.5, "first backward pass"), (1.5 * half + 0.7, "second one")):
         axes.text(place, whole * 1.2, words, ha="center", fontsize=SMALL)
     axes.set(ylim=(0, whole * 1.32), xlim=(0.5, 2 * half + 1))
     axes.set_xticks([])
-    axes.set(xlabel="gradients come in, last layer first; then the backward has ended", ylabel="kB")
+    axes.set(
+        xlabel="gradients come in, last layer first; then the backward pass has ended", ylabel="kB"
+    )
     legend(figure, axes.get_lines()[:2])
     return finish(figure, runs, f"{'; '.join(says)}; all gradients are {whole:.0f} kB.")
 
@@ -136,42 +139,52 @@ def read_gathers(path: Path) -> dict:
     """The traced step of a rank, as FSDP2 named its phases: ms since the step began.
 
     {"seconds": of the step, "groups": {name: [(phase, start, end)]}}, phases as in PHASES: a group
-    is "whole" from the end of its all-gather until it is resharded. The group "rest" is what the
+    is "complete" from the end of its all-gather until it is resharded. The group "root" is what the
     outermost fully_shard holds.
     """
     events = [event for event in json.loads(path.read_text())["traceEvents"] if "dur" in event]
     events.sort(key=lambda event: event["ts"])
     (step,) = [event for event in events if event["name"] == "training_step"]
-    groups, whole_since = {}, {}
-    for event in events:
-        if not (named := re.fullmatch(r"FSDP::(\w+)(?: \((\w*)\))?", event["name"])):
+    groups, complete_since = {}, {}
+    phases = [(_phase_of(event["name"]), event) for event in events]
+    gathered = Counter(named for named, _ in phases if named and named[0] == "all_gather")
+    for named, event in phases:
+        if not named:
             continue
-        phase, name = named[1], named[2] or "rest"
+        phase, name = named
+        if phase == "post_forward" and gathered["all_gather", name] < 2:
+            continue  # it stays gathered for the backward pass
         start = (event["ts"] - step["ts"]) / 1e3
         end = start + event["dur"] / 1e3
         spans = groups.setdefault(name, [])
         if phase == "all_gather":
             spans.append(("all-gather", start, end))
-            whole_since[name] = end
+            complete_since[name] = end
         elif phase == "post_backward_reduce":
             spans.append(("reduce-scatter", start, end))
-        elif phase in ("post_forward", "post_backward_reshard") and name in whole_since:
-            spans.append(("whole", whole_since.pop(name), end))
+        elif phase in ("post_forward", "post_backward_reshard") and name in complete_since:
+            spans.append(("complete", complete_since.pop(name), end))
     return {"seconds": step["dur"] / 1e6, "groups": groups}
+
+
+def _phase_of(event: str) -> tuple[str, str] | None:
+    """(phase, group) of an event of FSDP2's, None for another."""
+    named = re.fullmatch(r"FSDP::(\w+)(?: \((\w*)\))?", event)
+    return (named[1], named[2] or "root") if named else None
 
 
 @styled
 def gathers(step: dict, run: Run) -> Figure:
-    """When each group of parameters was gathered, whole, and its gradients reduced, on one rank.
+    """When each group of parameters was gathered, complete, and its gradients reduced, on one rank.
 
     step: what read_gathers returns.
     """
     groups = step["groups"]
-    title = "One step of FSDP on rank 0: a line for each block"
+    title = "One step of FSDP on rank 0: a line for each unit"
     figure, axes = begin(title, 2.6 + 0.5 * len(groups))
     for row, spans in enumerate(groups.values()):
-        for phase, start, end in sorted(spans, key=lambda span: span[0] != "whole"):
-            high = 0.8 if phase == "whole" else 0.56
+        for phase, start, end in sorted(spans, key=lambda span: span[0] != "complete"):
+            high = 0.8 if phase == "complete" else 0.56
             bar(axes, row, end - start, PHASES[phase], start, height=high)
     rows(axes, [_group_words(name) for name in groups])
     axes.set(xlim=(0, None), xlabel="milliseconds since the step began")
@@ -180,7 +193,7 @@ def gathers(step: dict, run: Run) -> Figure:
         f"{_group_words(name)} {sum(phase == 'all-gather' for phase, *_ in spans)} times"
         for name, spans in groups.items()
     )
-    notes = ("rest: what is in no block, embedding and head. Waiting for other ranks is included.",)
+    notes = ("The head stays gathered. Waiting for other ranks is included.",)
     return finish(figure, (run,), f"All-gathers in a step of {run.label}: {says}.", notes)
 
 

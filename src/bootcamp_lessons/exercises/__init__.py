@@ -8,9 +8,12 @@ from bootcamp_lessons.exercises import (
     bring,
     compose,
     data_parallel,
+    from_horovod,
     model_parallel,
     one_device,
+    scaling,
     sharding,
+    slow_ranks,
     training_scripts,
 )
 
@@ -18,6 +21,9 @@ MODULES = (
     training_scripts,
     one_device,
     data_parallel,
+    scaling,
+    from_horovod,
+    slow_ranks,
     model_parallel,
     sharding,
     clinic,

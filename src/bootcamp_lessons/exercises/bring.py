@@ -1,6 +1,6 @@
 """Exercises of lesson 13: a script that is not of the course is ported, step by step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -12,20 +12,26 @@ from bootcamp.records.runs import Run
 from bootcamp_lessons.exercises.training_scripts import something_is_whole
 
 FOLDER = SRC / "snippets" / "bring"
-NO_DROPOUT = {"dropout": 0.0, "quiet": True}
+PROOF = {"dropout": 0.0, "flip": 0.0, "freeze": True, "quiet": True}
 
 
 @dataclass(frozen=True)
 class PortTask(ScriptTask):
     """Move a foreign script to ranks. begins_with and solution are files of FOLDER; the reader's
     script is held against recorded.py in one process.
+
+    broken: pieces of begins_with, and what stands there in the starting point.
     """
 
     begins_with: str = ""
+    broken: dict[str, str] = field(default_factory=dict)
 
     def starting_point(self) -> str:
         """The text that the reader starts from."""
-        return with_docstring((FOLDER / self.begins_with).read_text(), self.task)
+        text = (FOLDER / self.begins_with).read_text()
+        for right, wrong in self.broken.items():
+            text = text.replace(right, wrong)
+        return with_docstring(text, self.task)
 
     def solved(self) -> Path:
         """A script that solves it."""
@@ -33,7 +39,7 @@ class PortTask(ScriptTask):
 
     def tried(self, path: Path) -> str:
         """Run the script on `ranks` ranks and hold it against one process without ranks."""
-        run = launch.launch(path, self.ranks, options=PATIENCE, **NO_DROPOUT)
+        run = launch.launch(path, self.ranks, options=PATIENCE, **PROOF)
         proof = equality.same_training(run, one_process())
         self.look_further(path, [proof])
         return (
@@ -45,34 +51,46 @@ class PortTask(ScriptTask):
 @cache
 def one_process() -> Run:
     """The recorded script in one process, run once in a kernel."""
-    return launch.launch(FOLDER / "recorded.py", 1, **NO_DROPOUT)
+    return launch.launch(FOLDER / "recorded.py", 1, **PROOF)
 
 
 TASKS = [
     PortTask(
-        "bring_ddp",
-        task="Exercise of notebook 13: this script trains in one process. Make it train on several "
-        "ranks with DDP.\nThe samples of a step, all ranks together, must stay what they are.",
-        begins_with="recorded.py",
+        "bring_evaluation",
+        task="Exercise of notebook 13: this script trains as one process does, and its validation "
+        "loss is\nanother one. Evaluate so that each of the 41 samples counts once, and equally.",
+        begins_with="with_ddp.py",
+        broken={
+            "valid_loader = DataLoader(Subset(valid, range(rank, len(valid), world)), "
+            "args.batch_size)": "valid_sampler = DistributedSampler(valid, world, rank, "
+            "shuffle=False)\nvalid_loader = DataLoader(valid, args.batch_size, "
+            "sampler=valid_sampler)",
+            ', reduction="sum")': ")",
+            "total.item() / len(valid)": "total.item() / (world * len(valid_loader))",
+        },
         solution="with_ddp.py",
         ranks=2,
-        hint="Four places: join a process group, take rank and world from it, wrap the model, "
-        "and average the loss over the ranks before it is recorded.",
-        stronger='dist.init_process_group("gloo") before rank and world, which then come from '
-        "dist.get_rank() and dist.get_world_size(). DistributedDataParallel(SpiralNet(...)) before "
-        "the optimizer. dist.all_reduce(mean_loss), where mean_loss is the loss divided by world.",
+        hint="There are two faults. 41 samples and two ranks: how many does the sampler deal out? "
+        "And which samples weigh more in a mean of the means of batches?",
+        stronger="Subset(valid, range(rank, len(valid), world)) deals each sample out once. Add up "
+        'reduction="sum" over the batches, all-reduce, and divide by len(valid) once.',
     ),
     PortTask(
         "bring_fsdp",
         task="Exercise of notebook 13: this script trains with DDP. Shard its parameters, "
-        "gradients and optimizer\nstate with fully_shard.",
+        "gradients and optimizer\nstate with fully_shard, and save all of the model still.",
         begins_with="with_ddp.py",
         solution="with_fsdp.py",
         ranks=2,
         also=something_is_whole,
+        errors={
+            "got mixed torch.Tensor and DTensor": "Some parameters are shards and some are not, "
+            "and their norms do not add up. fully_shard(model), last, takes those that are left."
+        },
         hint="fully_shard takes the place of DistributedDataParallel. What is one unit of it here? "
-        "The optimizer must see the parameters that it leaves.",
-        stronger="Call fully_shard on each nn.Linear in model.layers, then on the model, both "
-        "before the optimizer is built.",
+        "The optimizer must see the parameters that it leaves. And a state dict has shards then.",
+        stronger="Call fully_shard on each nn.Conv2d and nn.Linear of the model, then on the "
+        "model, all before the optimizer is built; train with model itself. get_model_state_dict("
+        "model, options=StateDictOptions(full_state_dict=True)) on every rank before rank 0 saves.",
     ),
 ]

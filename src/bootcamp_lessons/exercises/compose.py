@@ -2,22 +2,40 @@
 
 from dataclasses import dataclass
 
-from bootcamp.classroom.tasks import NotTried, Shown, Task
+from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
 from bootcamp_lessons import capstone
+
+RECKONED = ("states", "activations")
+WITHIN = 0.1
 
 
 @dataclass(frozen=True)
 class PlanTask(Task):
-    """A plan that trains the same and stays within `most_bytes` on each rank."""
+    """A plan that trains the same and stays within `most_bytes` on each rank.
+
+    reckoned: whether the answer also says how many MB its fullest rank holds, as states_mb and
+    activations_mb: so a plan that fits by chance is no answer.
+    """
 
     most_bytes: int
     solution: str
+    reckoned: bool = False
 
     def attempt(self, given) -> str:
         """Run the reader's plan. Raises Wrong."""
         if given is None:
             raise NotTried("your plan as the second argument", "no plan")
-        run = capstone.tried(capstone.plan(given), self.most_bytes)
+        keys = [f"{kind}_mb" for kind in RECKONED] if self.reckoned else []
+        said = {key: given[key] for key in keys if isinstance(given, dict) and key in given}
+        chosen = capstone.plan(_without(given, keys))
+        if missing := [key for key in keys if not isinstance(said.get(key), int | float)]:
+            raise Wrong(
+                "with the plan what its fullest rank holds, by your own reckoning",
+                f"no number for {' and '.join(missing)}",
+            )
+        run = capstone.tried(chosen, self.most_bytes)
+        if self.reckoned:
+            _compare(said, capstone.fullest(run))
         held = capstone.rank_bytes(run) / 1e6
         return (
             f"the same training, {held:.1f} MB on the fullest rank of "
@@ -29,19 +47,42 @@ class PlanTask(Task):
         return Shown(f'exercise.check("{self.name}", {self.solution})')
 
 
+def _without(given, keys: list[str]):
+    if not isinstance(given, dict):
+        return given
+    return {name: value for name, value in given.items() if name not in keys}
+
+
+def _compare(said: dict[str, float], held: dict[str, int]) -> None:
+    """Raise Wrong if a reckoning is off; the counted number is not given away."""
+    for kind in RECKONED:
+        reckoned, counted = 1e6 * said[f"{kind}_mb"], held[kind]
+        if abs(reckoned - counted) > WITHIN * counted:
+            raise Wrong(
+                f"what the fullest rank holds, to {WITHIN:.0%}: the plan fits, the reckoning "
+                "must say why",
+                f"{kind}: {said[f'{kind}_mb']:g} MB is too "
+                f"{'much' if reckoned > counted else 'little'}",
+            )
+
+
 TASKS = [
     PlanTask(
         "capstone_fits",
-        task="Four ranks on two hosts, at most 16.5 MB on each: a plan that trains the same.",
-        hint="Look at what a DDP rank holds, by kind. Which kinds does your plan make smaller?",
-        stronger="Any strategy fits that shards parameters, gradients and optimizer state, if it "
-        "leaves a rank a quarter of the batch. So does one that cuts the layers.",
+        task="Four ranks on two hosts, at most 16.5 MB on each: a plan that trains the same, with "
+        "states_mb and activations_mb of its fullest rank, to 10 %.",
+        hint="What does a DDP rank hold of each kind? Which kind does your plan divide, and by how "
+        "many ranks?",
+        stronger="DDP's states are 16 bytes for each of 335,360 parameters; its activations are in "
+        "the lesson's first figures. HSDP divides the states by the ranks of a row, FSDP by all; "
+        "neither changes the activations of a rank's 8 samples.",
         most_bytes=capstone.MOST_BYTES,
-        solution='{"script": "hsdp", "shard": 2}',
+        solution='{"script": "hsdp", "shard": 2, "states_mb": 2.7, "activations_mb": 13.5}',
+        reckoned=True,
     ),
     PlanTask(
         "capstone_small",
-        task="The same with at most 10 MB on each rank.",
+        task="The same with at most 10 MB on each rank; the plan alone.",
         hint="With a quarter of the batch on each rank the activations alone are too many. Which "
         "strategy cuts them too?",
         stronger="A pipeline's rank holds the activations of its own layers only, and of as many "

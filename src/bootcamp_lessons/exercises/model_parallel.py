@@ -4,13 +4,13 @@ from bootcamp.classroom.function_task import FunctionTask
 
 
 def where_to_cut(parameters, activation_bytes):
-    """The first stage of device 1, so that the fuller of two devices holds as little as possible.
+    """The first layer of device 1, so that the fuller of two devices holds as little as possible.
 
-    Both arguments have a number for each stage. AdamW in float32: 4 bytes for a parameter, 4 for
+    Both arguments have a number for each layer. AdamW in float32: 4 bytes for a parameter, 4 for
     its gradient, 8 for the optimizer.
     """
     held = [16 * count + kept for count, kept in zip(parameters, activation_bytes, strict=True)]
-    cuts = range(1, len(held))  # each device gets a stage
+    cuts = range(1, len(held))  # each device gets a layer
     return min(cuts, key=lambda cut: max(sum(held[:cut]), sum(held[cut:])))
 
 
@@ -30,12 +30,12 @@ def _cut_with_4_bytes_a_parameter(parameters, activation_bytes):
 CUT = FunctionTask(
     "where_to_cut",
     task="Write where_to_cut(parameters, activation_bytes): two lists, with the number of "
-    "parameters of each stage, and the bytes that it keeps for the backward. It returns the place "
-    "of the first stage of device 1, so that the fuller of the two devices holds as few bytes as "
-    "possible: state (AdamW, float32) and activations.",
-    hint="First add up what one stage holds: its whole state and its activations. Then try every "
+    "parameters of each layer, and the bytes that it keeps for the backward pass. It returns the "
+    "place of the first layer of device 1, so that the fuller of the two devices holds as few "
+    "bytes as possible: state (AdamW, float32) and activations.",
+    hint="First add up what one layer holds: its state and its activations. Then try every "
     "cut, and look at the device that holds more.",
-    stronger="A stage holds 16 * parameters + activations. For each cut from 1 to len - 1 take "
+    stronger="A layer holds 16 * parameters + activations. For each cut from 1 to len - 1 take "
     "max(sum(held[:cut]), sum(held[cut:])); the answer is the cut for which that is smallest.",
     solved_by=where_to_cut,
     cases=(
@@ -46,9 +46,9 @@ CUT = FunctionTask(
         ([8, 1, 1, 1], [0, 30, 30, 30]),
     ),
     mistakes={
-        "That is the middle. Half of the stages are not half of the bytes: count what each stage "
+        "That is the middle. Half of the layers are not half of the bytes: count what each layer "
         "holds.": lambda parameters, activation_bytes: len(parameters) // 2,
-        "That cut balances the parameters alone. The activations are held too, and the stage with "
+        "That cut balances the parameters alone. The activations are held too, and the layer with "
         "the most parameters is not "
         "the one with the most activations.": lambda parameters, activation_bytes: _best_place(
             parameters
@@ -57,11 +57,11 @@ CUT = FunctionTask(
         "parameter.": lambda parameters, activation_bytes: _best_place(activation_bytes),
         "That counts 4 bytes for each parameter. Its gradient and AdamW's two averages come on "
         "top: 16 together.": _cut_with_4_bytes_a_parameter,
-        "That is the last stage of device 0. Asked for is the first one of device 1, counted from "
+        "That is the last layer of device 0. Asked for is the first one of device 1, counted from "
         "0 as in model[cut:].": lambda parameters, activation_bytes: (
             where_to_cut(parameters, activation_bytes) - 1
         ),
-        "That fills device 0 until it holds half of everything. The stage that crosses the half "
+        "That fills device 0 until it holds half of everything. The layer that crosses the half "
         "may be better on the other side: compare both.": _cut_where_the_first_is_half_full,
     },
 )
@@ -120,7 +120,7 @@ ORDER = FunctionTask(
         "so it has the most.": lambda rank, ranks, micro_batches: _order_with_forwards_ahead(
             rank, micro_batches
         ),
-        "There is one forward too many at the begin: the rank would hold one micro-batch more than "
+        "There is one forward too many at the start: the rank would hold one micro-batch more than "
         "there are ranks from it to the end.": lambda rank, ranks, micro_batches: order_of_rank(
             rank, ranks + 1, micro_batches
         ),

@@ -1,5 +1,6 @@
-"""Exercises of lessons 00 to 02 that are a function in a cell."""
+"""Exercises of lessons 00 to 02b that are a function in a cell."""
 
+from math import ceil
 from statistics import mean, median
 
 from bootcamp.classroom.function_task import FunctionTask
@@ -119,4 +120,122 @@ TRAINING_DAYS = FunctionTask(
     },
 )
 
-TASKS = [THROUGHPUT, TRAINING_DAYS]
+
+def best_batch(curve, memory):
+    """The smallest batch that fits and reaches at least 95 % of the best throughput that fits.
+
+    curve: (samples in a step, samples per second, GB) of each size. memory: of the device, in GB.
+    """
+    fitting = [row for row in curve if row[2] <= memory]
+    best = max(speed for _, speed, _ in fitting)
+    return min(samples for samples, speed, _ in fitting if speed >= 0.95 * best)
+
+
+def _fitting(curve, memory):
+    return [row for row in curve if row[2] <= memory]
+
+
+def _largest_fast_batch(curve, memory):
+    best = max(row[1] for row in _fitting(curve, memory))
+    return max(samples for samples, speed, _ in _fitting(curve, memory) if speed >= 0.95 * best)
+
+
+BEST_BATCH = FunctionTask(
+    "best_batch",
+    task="Write best_batch(curve, memory): curve is a list of (samples in a step, samples per "
+    "second, GB), one for each size that was measured; memory is that of the device, in GB. "
+    "Return the smallest batch that fits and reaches at least 95 % of the best throughput among "
+    "those that fit.",
+    hint="First leave out what does not fit. Then the best throughput of the rest tells which "
+    "batches are good enough.",
+    stronger="fitting = [row for row in curve if row[2] <= memory], best = max(row[1] for row in "
+    "fitting), and then the min() of the samples with a speed of at least 0.95 * best.",
+    solved_by=best_batch,
+    cases=(  # throughput saturates, still grows when memory ends, falls again; not always sorted
+        ([(8, 310, 4), (32, 980, 9), (128, 1210, 29), (256, 1225, 55), (512, 1230, 107)], 80),
+        ([(64, 2100, 20), (16, 600, 8), (32, 1150, 12), (128, 2200, 37), (256, 2280, 70)], 40),
+        ([(4, 100, 6), (8, 118, 10), (16, 120, 18), (32, 116, 34), (64, 80, 66)], 80),
+        ([(8, 310, 4), (32, 980, 9), (128, 1210, 29)], 16),
+    ),
+    unit="samples",
+    mistakes={
+        "That is the largest batch that fits. A full memory is not a busy device: look at the "
+        "throughput.": lambda curve, memory: max(row[0] for row in _fitting(curve, memory)),
+        "That forgets the memory: the largest batches do not fit.": lambda curve, memory: (
+            best_batch(curve, float("inf"))
+        ),
+        "That has the best throughput. A smaller batch reaches nearly as much, at least 95 % of "
+        "it, and takes less memory.": lambda curve, memory: max(
+            _fitting(curve, memory), key=lambda row: row[1]
+        )[0],
+        "That compares with the best throughput of all, and the best may not fit. Leave out what "
+        "does not fit first.": lambda curve, memory: min(
+            (
+                samples
+                for samples, speed, _ in _fitting(curve, memory)
+                if speed >= 0.95 * max(row[1] for row in curve)
+            ),
+            default=0,
+        ),
+        "That is the largest of those that are fast enough. The smallest is asked for.": (
+            _largest_fast_batch
+        ),
+        "That is the smallest batch that fits. It takes the least memory, and leaves the device "
+        "idle.": lambda curve, memory: min(row[0] for row in _fitting(curve, memory)),
+    },
+)
+
+
+def fewest_parts(batch, memory, state, activations):
+    """The fewest micro-batches with which a batch fits.
+
+    batch: samples. activations: of one sample. state: parameters, gradients, optimizer state. MB.
+    """
+    samples_at_once = int((memory - state) // activations)
+    return ceil(batch / samples_at_once)
+
+
+FEWEST_PARTS = FunctionTask(
+    "fewest_parts",
+    task="Write fewest_parts(batch, memory, state, activations): into how many micro-batches a "
+    "batch of so many samples must be cut, at least, to fit. All in MB: memory is that of the "
+    "device, state the parameters, gradients and optimizer state, activations those of one "
+    "sample. A part has whole samples.",
+    hint="The state is there whatever the batch is. How many samples fit at once into the rest? A "
+    "part of a sample does not.",
+    stronger="samples_at_once = (memory - state) // activations, rounded down. The parts are "
+    "batch / samples_at_once, rounded up: math.ceil.",
+    solved_by=fewest_parts,
+    cases=(
+        (64, 24_000, 4_000, 900),
+        (10, 24_000, 5_000, 10_000),
+        (512, 80_000, 24_000, 5_054),
+        (30, 16_000, 11_400, 1_500),
+        (32, 16_000, 6_000, 1_000),
+    ),
+    unit="parts",
+    mistakes={
+        "That forgets the state, which takes its part of the memory "
+        "whatever the batch is.": lambda batch, memory, state, activations: fewest_parts(
+            batch, memory, 0, activations
+        ),
+        "That cuts the state too. Only activations depend on the size of a part; parameters, "
+        "gradients and optimizer state do not.": lambda batch, memory, state, activations: ceil(
+            (state + batch * activations) / memory
+        ),
+        "That lets a part of a sample fit. Round the samples of "
+        "a part down first.": lambda batch, memory, state, activations: ceil(
+            batch * activations / (memory - state)
+        ),
+        "That is rounded down, so the last samples are in no part. "
+        "Round the parts up.": lambda batch, memory, state, activations: (
+            batch // ((memory - state) // activations)
+        ),
+        "Those are the samples of a part. How many "
+        "parts does the batch make?": lambda batch, memory, state, activations: int(
+            (memory - state) // activations
+        ),
+    },
+)
+
+TASKS = [THROUGHPUT, TRAINING_DAYS, BEST_BATCH, FEWEST_PARTS]

@@ -200,7 +200,7 @@ TASKS = [
     ),
     ScriptTask(
         "accumulate",
-        task="Exercise of notebook 02: gradient accumulation, with the heart of its inner loop "
+        task="Exercise of notebook 02b: gradient accumulation, with the heart of its inner loop "
         "taken out.\nEach part of the batch has to be trained on; their sum has to be the "
         "whole batch's gradient.",
         solution="accumulate",
@@ -263,22 +263,6 @@ TASKS = [
         "() elsewhere.",
     ),
     ScriptTask(
-        "with_horovod",
-        task="horovodrun --gloo -np 2 python notebooks/work/with_horovod.py --device cpu\n\n"
-        "Exercise of notebook 05: turn this DDP script into a Horovod script.",
-        solution="horovod",
-        ranks=2,
-        also=start_is_not_shared,
-        hint="Joining the ranks, a model that is wrapped no more, an optimizer that is, equal "
-        "parameters at the start, the mean of the loss under a name; and on a machine with "
-        "GPUs, config.parse(devices=...) as the course's script has it.",
-        stronger="hvd.init(); rank and world from hvd.rank() and hvd.size(); "
-        "hvd.DistributedOptimizer(optimizer, "
-        "named_parameters=model.named_parameters()); "
-        "hvd.broadcast_parameters(model.state_dict(), root_rank=0); "
-        "hvd.allreduce(loss, name=...).",
-    ),
-    ScriptTask(
         "split_the_blocks",
         task="Exercise of notebook 06c: this plan splits the first matrix of each pair by its "
         "columns.\nThe plan for the second ones is missing, and so is every sum.",
@@ -315,9 +299,9 @@ TASKS = [
         },
         hint="fully_shard takes DDP's place. What is one unit of it in this model, and what is "
         "left over? Which comes first, the sharding or the optimizer?",
-        stronger="for block in model[1:-1]: fully_shard(block); then fully_shard(model). No "
-        "DistributedDataParallel, and no parameter that is taken from the model "
-        "before.",
+        stronger="for part in model[:-1]: fully_shard(part, mesh=mesh); then "
+        "fully_shard(model, mesh=mesh). No DistributedDataParallel, and no parameter that is "
+        "taken from the model before.",
     ),
     SaveTask(
         "save_for_good",

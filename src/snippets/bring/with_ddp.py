@@ -9,72 +9,103 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+from torch.utils.data.distributed import DistributedSampler
 
 from bootcamp.train import external
 
 run_dir = external.begin()
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--batch-size", type=int, default=16)
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--dropout", type=float, default=0.1)
+parser.add_argument("--flip", type=float, default=0.5)
+parser.add_argument("--freeze", action="store_true", help="BatchNorm, for the proof")
 args = parser.parse_args()
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 
 
-def spirals(points: int) -> TensorDataset:
-    """Points of two spirals with noise: (points, 2) coordinates, (points,) classes 0 and 1."""
-    classes = torch.arange(points) % 2
-    turn = torch.rand(points) * 3 * torch.pi
-    angle = turn + classes * torch.pi
-    place = turn.unsqueeze(1) * torch.stack([angle.cos(), angle.sin()], dim=1) / 10
-    return TensorDataset(place + 0.02 * torch.randn(points, 2), classes)
+def stripes(count: int) -> TensorDataset:
+    """Noisy pictures (count, 3, 8, 8) of stripes; their class, 0 to 3, is how narrow they are."""
+    kinds = torch.arange(count) % 4
+    waves = torch.sin(torch.linspace(0, torch.pi, 8) * (1 + kinds.unsqueeze(1)))
+    return TensorDataset(waves.view(count, 1, 8, 1) + torch.randn(count, 3, 8, 8), kinds)
 
 
-class SpiralNet(nn.Module):
-    """Three layers; (batch, 2) coordinates to (batch, 2) scores."""
+class Flipped(Dataset):
+    """The pictures of another data set, some of them flipped from left to right."""
 
-    def __init__(self, width: int = 256, dropout: float = 0.1):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(2, width),
-            nn.Tanh(),
-            nn.Dropout(dropout),
-            nn.Linear(width, width),
-            nn.Tanh(),
-            nn.Dropout(dropout),
-            nn.Linear(width, 2),
-        )
+    def __init__(self, pictures: Dataset, probability: float):
+        self.pictures, self.probability = pictures, probability
 
-    def forward(self, places: torch.Tensor) -> torch.Tensor:
-        return self.layers(places)
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, number: int):
+        picture, kind = self.pictures[number]
+        return (picture.flip(-1) if torch.rand(()) < self.probability else picture), kind
 
 
-dataset = spirals(1000)
+train, valid = random_split(stripes(169), [128, 41])
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Conv2d(16, 16, 3),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Dropout(args.dropout),
+    nn.Linear(256, 4),
+)
+wrapped = DistributedDataParallel(model)
+torch.manual_seed(1 + rank)  # behind the split and the model: masks and flips of its own
 share = args.batch_size // world
-sampler = external.Noted(DistributedSampler(dataset, world, rank, drop_last=True), share)
-loader = DataLoader(dataset, share, sampler=sampler, drop_last=True)
-model = DistributedDataParallel(SpiralNet(dropout=args.dropout))
+sampler = DistributedSampler(train, world, rank, drop_last=True)
+loader = DataLoader(Flipped(train, args.flip), share, sampler=sampler, drop_last=True)
+valid_loader = DataLoader(Subset(valid, range(rank, len(valid), world)), args.batch_size)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(loader))
 
 steps = args.epochs * len(loader)
-run = external.Run(
-    run_dir, model, optimizer, sampler, world, steps, lr=args.lr, dropout=args.dropout
-)
+settings = {"lr": args.lr, "dropout": args.dropout, "flip": args.flip, "freeze": args.freeze}
+run = external.Run(run_dir, model, optimizer, loader, world, steps, **settings)
+best = float("inf")
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
-    for places, classes in loader:
+    model.train()
+    for module in model.modules():
+        if args.freeze and isinstance(module, nn.BatchNorm2d):
+            module.eval()  # in each epoch: model.train() undoes it
+    for pictures, kinds in loader:
         with run.step():
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(places), classes)
+            loss = nn.functional.cross_entropy(wrapped(pictures), kinds)
             loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
+            schedule.step()
         mean_loss = loss.detach() / world
         dist.all_reduce(mean_loss)
         run.loss(mean_loss)
-    print(f"epoch {epoch}: loss {mean_loss.item():.3f}")
+    model.eval()
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)  # all evaluate what rank 0 saves
+    total = torch.zeros(())
+    with torch.no_grad():
+        for pictures, kinds in valid_loader:
+            total += nn.functional.cross_entropy(model(pictures), kinds, reduction="sum")
+    dist.all_reduce(total)
+    valid_loss = total.item() / len(valid)
+    run.note(valid_loss=valid_loss)
+    if valid_loss < best:
+        best = valid_loss
+        if rank == 0:
+            torch.save(model.state_dict(), run_dir / "best.pt")
+    if rank == 0:
+        print(f"epoch {epoch}: validation loss {valid_loss:.4f}")
 run.finish()
 dist.destroy_process_group()

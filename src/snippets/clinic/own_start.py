@@ -27,4 +27,4 @@ for _step in range(10):
         parameter.grad /= world
     optimizer.step()
 size = sum(parameter.detach().square().sum() for parameter in model.parameters()).sqrt()
-print(f"rank {rank}: the parameters' length is {size:.4f} at the end\n", end="")
+print(f"rank {rank}: the norm of all parameters is {size:.4f} at the end\n", end="")

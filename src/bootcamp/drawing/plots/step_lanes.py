@@ -1,62 +1,76 @@
-"""When each rank computed and communicated in one traced step."""
+"""When each rank computed, waited and sent in one traced step."""
 
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import margin, rows
-from bootcamp.drawing.palette import BLACK, BLUE, VERMILLION
+from bootcamp.drawing.palette import BLACK, BLUE, INK, LIGHT, VERMILLION
 from bootcamp.drawing.plots.run_bars import check
 from bootcamp.drawing.style import begin, finish, listed, styled
 from bootcamp.records import trace as intervals
 from bootcamp.records.runs import Run
 
+APART = "Hatched: waiting until the last rank has entered the collective. "
+APART += "Black: both at once, computing hides sending."
+NOT_APART = (
+    "Black: both at once. Communicating includes waiting for other ranks, which is told apart "
+)
+NOT_APART += "only where all ranks were traced and took part in the same collectives."
+
 
 @styled
 def timeline(run: Run) -> Figure:
-    """When each rank computed and communicated in the traced step, in ms, one lane for each.
+    """When each rank computed, waited and sent in the traced step, in ms, two lanes for each.
 
-    Where both were busy at once a dark bar joins the lanes. Needs a run with trace_step=, else
-    FileNotFoundError; ranks whose trace the record lacks are named at the foot.
+    Where a rank computed and sent at once a dark bar joins the lanes. Needs a run with
+    trace_step=, else FileNotFoundError; ranks whose trace the record lacks are named at the foot.
     """
     check((run,))
-    traces, missing = _traces(run)
+    steps = run.timelines() or {0: run.timeline(0)}  # the latter raises, with what to do
+    missing = [rank for rank in range(run.world) if rank not in steps]
+    apart = all(step["apart"] for step in steps.values())
     ranks = "1 rank" if run.world == 1 else f"{run.world} ranks"
-    title = f"One step of {run.strategy} on {ranks}: computing and communicating"
-    figure, axes = begin(title, max(4.2, 2.2 + 1.0 * len(traces)), grid="x")
-    says = [_draw_lanes(axes, row, *item) for row, item in enumerate(traces.items())]
-    rows(axes, [f"rank {rank}" for rank in traces], beside=0.58)
-    axes.set_xlim(0, 1e3 * max(trace["seconds"] for trace in traces.values()))
-    axes.set_xlabel("milliseconds since the step began")
-    notes = ["Black between the lanes: both at once. Communicating includes waiting for others."]
+    title = f"One step of {run.strategy} on {ranks}"
+    figure, axes = begin(title, max(4.4, 2.4 + 1.0 * len(steps)), grid="x")
+    first = min(step["began"] for step in steps.values())
+    begins = {rank: step["began"] - first if apart else 0.0 for rank, step in steps.items()}
+    says = [
+        _draw_lanes(axes, row, rank, step, begins[rank])
+        for row, (rank, step) in enumerate(steps.items())
+    ]
+    rows(axes, [f"rank {rank}" for rank in steps], beside=0.58)
+    ends = [begins[rank] / 1e3 + 1e3 * step["seconds"] for rank, step in steps.items()]
+    axes.set_xlim(0, max(ends))
+    axes.set_xlabel(f"milliseconds since {'the first' if apart else 'each'} rank began the step")
+    notes = [APART if apart else NOT_APART, _beside_the_median(run, steps)]
     if missing:
         notes.append(f"No trace was recorded of rank {listed(missing)}.")
     return finish(figure, (run,), f"One step of {run.label}: {'; '.join(says)}.", tuple(notes))
 
 
-def _traces(run: Run) -> tuple[dict[int, dict], list[int]]:
-    """The traces by rank, and the ranks without one."""
-    traces, missing = {}, []
-    for rank in range(run.world):
-        try:
-            traces[rank] = run.timeline(rank)
-        except FileNotFoundError:
-            missing.append(rank)
-    if not traces:
-        run.timeline(0)  # raises, with what to do
-    return traces, missing
+def _beside_the_median(run: Run, steps: dict[int, dict]) -> str:
+    """How long the traced step took, beside the run's other steps."""
+    seconds = max(step["seconds"] for step in steps.values())
+    return (
+        f"This step took {1e3 * seconds:.1f} ms, {seconds / run.seconds_per_step:.2f} times the "
+        "run's median step: being traced costs time, and steps differ."
+    )
 
 
-def _draw_lanes(axes, row: int, rank: int, trace: dict) -> str:
+def _draw_lanes(axes, row: int, rank: int, step: dict, begins: float) -> str:
     """Both lanes of one rank and the overlap between them, each with its milliseconds beside it."""
-    compute, communicate = trace["compute"], trace["communicate"]
-    words = []
-    for does, busy, offset, height, colour in (
-        ("computes", compute, -0.25, 0.36, BLUE),
-        ("both at once", intervals.overlaps(compute, communicate), 0, 0.14, BLACK),
-        ("communicates", communicate, 0.25, 0.36, VERMILLION),
+    hidden = intervals.overlaps(step["compute"], step["sending"])
+    words, sends = [], "sends" if step["apart"] else "communicates"
+    for does, busy, offset, height, look in (
+        ("computes", step["compute"], -0.25, 0.36, {"facecolors": BLUE}),
+        ("both at once", hidden, 0, 0.14, {"facecolors": BLACK}),
+        (sends, step["sending"], 0.25, 0.36, {"facecolors": VERMILLION}),
+        ("waits", step["waiting"], 0.25, 0.36, {"facecolors": LIGHT.orange, "hatch": "//"}),
     ):
-        spans = [(start / 1e3, (end - start) / 1e3) for start, end in busy]
-        low = row + offset - height / 2
-        axes.broken_barh(spans, (low, height), facecolors=colour, linewidth=0, label=does)
+        spans = [((begins + start) / 1e3, (end - start) / 1e3) for start, end in busy]
+        look = {"linewidth": 0, "edgecolors": INK, **look}
+        axes.broken_barh(spans, (row + offset - height / 2, height), label=does, **look)
         words.append(f"{does} {1e3 * intervals.total_seconds(busy):.1f} ms")
-        margin(axes, row + offset, words[-1])
-    return f"rank {rank} {', '.join(words)}"
+    beside = [*words[:2], ", ".join(words[2:] if step["apart"] else words[2:3])]
+    for text, offset in zip(beside, (-0.25, 0, 0.25), strict=True):
+        margin(axes, row + offset, text)
+    return f"rank {rank} {', '.join(beside)}"

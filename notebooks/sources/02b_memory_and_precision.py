@@ -1,0 +1,453 @@
+# %% [markdown]
+# # 02b Memory and precision: one device, well used
+#
+# **45 minutes**, on any machine; bytes are the same on a CPU and on a GPU.
+#
+# After this lesson you can say what fills a device's memory, train a batch that does not fit, in
+# parts or by computing activations again, compute in 16 bits and say how far off that may be, and
+# read an out-of-memory error.
+
+# %% [markdown]
+# ## The question
+#
+# A step needs more memory than the device has. What can you do before you need a second device, and
+# what does each way cost?
+
+# %% [markdown]
+# ## The idea
+#
+# Lesson 01 had the formulas: 16 bytes a parameter with AdamW in float32, and activations for each
+# token. They give the needs of models that would not fit here.
+
+# %%
+from bootcamp_lessons import one_device
+
+one_device.training_memory()
+
+# %% [markdown]
+# Where it does not fit, there are three ways on one device:
+#
+# 1. **Gradient accumulation**: the batch goes through in parts, **micro-batches**, with one
+#    backward pass for each and one optimizer step for all. Only one part's activations are alive at
+#    a time.
+# 2. **Mixed precision**: matrix products in 16 bits, so their inputs take half the bytes.
+# 3. **Activation checkpointing**: each block keeps its input only. In the backward pass its forward
+#    pass runs once more, and the activations live until its own backward pass is done.
+#
+# None of them shrinks parameters, gradients and optimizer state. For that these are split over
+# several devices (lesson 07). The figure shows checkpointing: how high do the curves get, and when
+# do they end?
+
+# %%
+from bootcamp import plots, warm_up
+from bootcamp.theory.model_shapes import GPT
+from bootcamp_lessons.diagrams import single_device
+
+warm_up()
+SAMPLES, LAYERS = 12, GPT["tiny"]["layers"]
+tokens, width = SAMPLES * GPT["tiny"]["context"], GPT["tiny"]["width"]
+plots.show(
+    single_device.held_over_a_step(LAYERS, 4 * tokens * (16 * width + 8), 4 * tokens * width)
+)
+
+# %% [markdown]
+# ## Predict
+#
+# In float32, a block of the tiny GPT keeps 16 vectors of `width` numbers for each token. The runs
+# below have 6 blocks of width 64, 12 samples of 64 tokens, and outside of the blocks 386 numbers
+# for each token.
+
+# %%
+from IPython.display import display
+
+from bootcamp import predict
+
+guess_sum = predict(
+    "memory_bfloat16_sum",
+    "bfloat16 keeps 8 binary digits of a number. Start at 1 and add 0.001 a thousand times, one "
+    "after the other. The result?",
+)
+guess_autocast = predict(
+    "memory_autocast",
+    "Activation bytes with bf16 autocast: how many times those in float32?",
+    unit="times",
+)
+guess_kept = predict(
+    "memory_inputs_kept",
+    "Activations in float32 at the end of the forward pass, if each block keeps its input only: "
+    "how many MB?",
+    unit="MB",
+)
+display(guess_sum, guess_autocast, guess_kept)
+
+# %% [markdown]
+# ## What changes
+#
+# ### A batch in parts
+#
+# `loss.backward()` *adds* to the gradients that are there, so parts add up by themselves. What is
+# wanted is the gradient of the mean over the batch, while `models.loss` is the mean over a part. So
+# each part is weighted by its share of the samples: look at the factor after the loss.
+
+# %%
+from bootcamp import script_diff
+
+script_diff("accumulate")
+
+# %% [markdown]
+# ### Sixteen bits
+#
+# A floating-point number is a sign, an exponent and a fraction. The exponent gives the range, the
+# fraction the digits. **TF32** is float32 in memory; a matrix product rounds it to 10 bits of
+# fraction on its way in.
+
+# %%
+import torch
+
+plots.show(
+    single_device.number_formats(
+        {"float32": (8, 23), "TF32": (8, 10), "float16": (5, 10), "bfloat16": (8, 7)}
+    )
+)
+total = torch.tensor(1.0, dtype=torch.bfloat16)
+for _ in range(1000):
+    total += 0.001
+guess_sum.score(total.item())
+
+# %% [markdown]
+# After 1 the next bfloat16 number is 1.0078, so each addition of 0.001 is rounded away. A parameter
+# in bf16 loses small updates in the same way. **fp16** (float16) has more digits and little range:
+# 70,000 is infinite in it. **bf16** (bfloat16) has float32's range.
+#
+# So in **mixed precision** parameters, gradients and optimizer state stay in float32, and only the
+# matrix products are computed in 16 bits. A GPU's units for them, the **tensor cores**, reach more
+# FLOP/s with fewer bits: fp16 since Volta; bf16, TF32 and even float64 since Ampere; 8-bit floats
+# since Hopper; 4-bit floats since Blackwell. TF32 is one line, without any autocast:
+# `torch.set_float32_matmul_precision("high")`. (For convolutions PyTorch allows it by default, for
+# matrix products it does not.)
+
+# %%
+script_diff("amp")
+
+# %% [markdown]
+# - Within `torch.autocast` each operation gets its format, and parameters are cast where they are
+#   used. Matrix products get 16 bits, the loss float32. Softmax and norms are on the float32 list
+#   of CUDA; on a CPU they keep the format of their input.
+# - The backward pass stays outside: it uses the formats of the forward pass by itself.
+# - The **scaler** is for fp16. With bf16 it is off and passes everything on.
+#
+# ### Compute again
+#
+# `--keep inputs` keeps a block's input only. `--keep products` is **selective** checkpointing: it
+# also keeps the results of the matrix products, and computes only the cheap rest again.
+
+# %%
+script_diff("activation_checkpointing")
+
+# %% [markdown]
+# ## Run it
+
+# %%
+from bootcamp import Table, check, launch
+
+same = check.settings(ranks=1) | {"quiet": True}
+plain = launch("gpu", **same)
+found = {
+    "float32": plain,
+    "4 parts": launch("accumulate", micro_batches=4, **same),
+    "mixed, bf16": launch("amp", autocast="bfloat16", **same),
+    "mixed, fp16": launch("amp", autocast="float16", **same),
+    "everything in bf16": launch("gpu", dtype="bfloat16", **same),
+    "inputs kept": launch("activation_checkpointing", keep="inputs", **same),
+    "products kept": launch("activation_checkpointing", keep="products", **same),
+}
+Table([one_device.memory_row(name, run, plain) for name, run in found.items()])
+
+# %% [markdown]
+# ## Read the measurement
+#
+# ### Bytes
+
+# %%
+from bootcamp import claim
+
+kept = {name: run.ranks[0]["activation_bytes"] for name, run in found.items()}
+print(guess_autocast.score(kept["mixed, bf16"] / kept["float32"]))
+print(guess_kept.score(kept["inputs kept"] / 1e6))
+print(
+    claim.equal(
+        "memory_parts_bytes",
+        "A batch in four parts keeps a quarter of the activations.",
+        kept["4 parts"],
+        kept["float32"] / 4,
+        within=0.05,
+    )
+)
+claim.equal(
+    "memory_inputs_bytes",
+    "With the inputs kept, a block keeps 1 vector for each token in place of 16.",
+    kept["inputs kept"],
+    one_device.kept_bytes("inputs", SAMPLES),
+    within=0.05,
+)
+
+# %% [markdown]
+# Autocast keeps more than half of the bytes: the sum that runs through the blocks stays in float32,
+# and so do the probabilities in the loss. And the norm's result is cast three times, for query, key
+# and value, and each product keeps its copy. The parameters are as large as before.
+#
+# Everything in bf16 halves parameters and state, too. But even the loss is a bf16 number then:
+# between 4 and 8 these are 1/32 apart. And small updates are lost, as above.
+#
+# With the inputs kept, one block's activations come on top in the backward pass. So the peak is
+# that of all inputs and of *one* block: with more blocks the gain grows. (Chen et al. checkpoint
+# groups of √*n* blocks, so that both parts are balanced.)
+#
+# ### Time
+#
+# Count a block's forward pass as one unit of arithmetic and its backward pass as two. Computing the
+# forward pass again makes four units instead of three: by this count a step takes up to 4/3 times
+# as long. The optimizer's part of the step does not grow. Bookkeeping in Python adds to it;
+# `--keep products` computes less again, but has to look at every operation. With a large model the
+# bookkeeping counts for nothing.
+
+# %%
+from bootcamp import trial
+
+claim.faster(
+    "memory_recompute_time",
+    "Computing the blocks' activations again makes a step slower.",
+    trial("gpu", steps=6, global_batch=12),
+    trial("activation_checkpointing", keep="inputs", steps=6, global_batch=12),
+    otherwise="Memory that is not written costs no time either, which can hide the arithmetic.",
+)
+
+# %% [markdown]
+# Parts do the same arithmetic in smaller pieces, with more launches. In favour of small parts:
+# their activations may fit into a cache. Against them: a device that gets small pieces is idle in
+# between. Between the two, measure (lesson 02).
+
+# %%
+claim.faster(
+    "memory_parts_time",
+    "A batch of 24 at once is more than 1.2 times as fast as in 24 parts of one sample.",
+    trial("gpu", steps=6, global_batch=24),
+    trial("accumulate", micro_batches=24, steps=6, global_batch=24),
+    by=1.2,
+)
+
+# %% [markdown]
+# For 16 bits there is no such claim here: their speed comes from the device. On a GPU it takes
+# tensor cores and a model that keeps them busy; on a CPU instructions for 16 bits (AVX512-BF16,
+# AMX), because without them each number is cast back and forth.
+
+# %% [markdown]
+# ## Prove it
+#
+# Parts must train what the batch trains, up to rounding, with both optimizers. Checkpointing
+# repeats the same operations on the same numbers: on a CPU core no loss may differ in any digit.
+# (Some GPU kernels add in an order that changes from run to run.)
+
+# %%
+sgd = same | {"optimizer": "sgd"}
+in_parts = launch("accumulate", micro_batches=4, **sgd)
+print(check.same_training(in_parts, launch("gpu", **sgd)), end="\n\n")
+print(check.same_training(found["4 parts"], plain), end="\n\n")
+for keep in ("inputs kept", "products kept"):
+    print(check.same_training(found[keep], plain), end="\n\n")
+    apart = one_device.furthest(found[keep], plain)
+    assert apart == 0 or plain.device == "cuda", "checkpointing changed a loss"
+
+# %% [markdown]
+# For this the second forward pass must do what the first did. For dropout, PyTorch restores the
+# state of the random generator. What it cannot undo is a forward pass that changes something: a
+# BatchNorm in a checkpointed block updates its running means twice in each step.
+#
+# Mixed precision rounds, so it is not the same training to 1e-5. State a bound before you run:
+
+# %%
+far = one_device.furthest(found["mixed, bf16"], plain)
+claim.larger(
+    "memory_autocast_bound",
+    "With bf16 autocast no step's loss is off by 0.005, a thousandth of the first loss.",
+    5e-3,
+    far,
+    kind="count",
+)
+
+# %% [markdown]
+# A long training drifts further, as two runs with different seeds do. For a real model the question
+# is whether the held-out loss is as good at the end.
+
+# %% [markdown]
+# ## fp16 and its loss scale (optional)
+#
+# Many gradients are too small for fp16. Here are the gradients of a model that has trained for 60
+# steps, multiplied by a power of two and cast to fp16: that of the scores (the model's outputs),
+# where the backward pass begins, and that of the parameters. Read the rows from top to bottom: what
+# goes away, and what comes?
+
+# %%
+exponents = list(range(0, 32, 4))
+fates = {
+    name: [one_device.in_fp16(gradient, 2.0**exponent) for exponent in exponents]
+    for name, gradient in one_device.gradients().items()
+}
+origin = "GPT tiny after 60 steps, a batch of 128 samples; cast to fp16 and counted here."
+plots.show(single_device.fp16_fates(fates, exponents, origin))
+
+# %% [markdown]
+# The loss is a mean over all bytes of the batch, so each score has a tiny share in it. What is zero
+# at the start of the backward pass is lost to every parameter. So the loss is multiplied by a
+# **loss scale**, and the gradients are divided by it in float32 before the optimizer uses them. If
+# it is too large, gradients become infinite. `GradScaler` searches for it: it begins with 2**16.
+# If a gradient is infinite or no number, it **skips the step** and halves the scale; after 2,000
+# good steps it doubles it. Here it begins far too high, and doubles after 4 good steps:
+
+# %%
+from bootcamp import variant
+
+normal = 'scaler = torch.amp.GradScaler(device.type, enabled=args.autocast == "float16")'
+high = "scaler = torch.amp.GradScaler(device.type, init_scale=2.0**24, growth_interval=4)"
+changes = {normal: high, "scaler.update()": "scaler.update()\nprint(scaler.get_scale())"}
+search = variant("amp", "amp_high_scale", changes)
+scaled = launch(search, 1, autocast="float16", steps=16, global_batch=4, quiet=True)
+one_device.scale_table(scaled, first_scale=2.0**24)
+
+# %% [markdown]
+# A few skipped steps at the start are normal. If they go on, the gradients are infinite for another
+# reason. bf16 has float32's range and needs no scale: the simpler choice where the device has it.
+# With a scaler, call `scaler.unscale_(optimizer)` before you clip gradients.
+
+# %% [markdown]
+# ## Break it
+#
+# **A mean of means.** Someone found the factor too long, and divides by the number of parts. With
+# 2, 3 or 4 parts of 24 samples this passes the proof. With 5:
+
+# %%
+from bootcamp import variant
+
+line = "loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)"
+shorter = line.replace("* len(part_inputs) / len(inputs)", "/ args.micro_batches")
+mean_of_means = variant("accumulate", "mean_of_means", {line: shorter})
+small = {"steps": 6, "global_batch": 24, "quiet": True}
+uneven = launch(mean_of_means, 1, micro_batches=5, **small)
+proof = check.compare(uneven, launch("gpu", **small))
+assert proof.failed, "the wrong mean went unnoticed"
+proof
+
+# %% [markdown]
+# The loss is only a little off, and would fall. What is wrong?
+#
+# <details><summary>Answer</summary>
+#
+# 24 samples in 5 parts are 5, 5, 5, 5 and 4. The mean of the parts' means is the mean of the batch
+# only if all parts are equally large. In language models the parts differ in the number of tokens
+# that count, and widely used training code took the mean of means until 2024 (see Sources). The
+# same holds among ranks: averaging their mean losses is right only for equally many samples.
+# </details>
+#
+# **Out of memory.** This script requests far more than any machine has, so it fails at once and
+# harms nothing.
+
+# %%
+from bootcamp import gpu_count
+
+huge = variant("gpu", "too_large", {"loss.backward()": "torch.empty(2**50, device=device)"})
+device = "cuda" if gpu_count() else "cpu"
+run_out = launch(huge, 1, device=device, steps=1, raises=False, quiet=True)
+assert run_out.status == "oom", "the record does not say that memory ran out"
+print(run_out.status, "|", run_out.summary["error"]["message"])
+
+# %% [markdown]
+# On a GPU the error is a `torch.OutOfMemoryError`, on the CPU it comes from the allocator. The
+# operating system promises more main memory than there is: when it really runs out, the system
+# kills a process, and you see a rank that "was killed by signal 9". On a GPU,
+# `torch.cuda.memory._record_memory_history()` and `_dump_snapshot()` record what holds the memory;
+# pytorch.org/memory_viz draws it.
+
+# %% [markdown]
+# ## Which memory comes back (optional)
+#
+# A small program makes tensors and cleans up. "Resident" is the main memory that it holds.
+
+# %%
+import json
+
+from bootcamp import run_command
+from bootcamp.paths import SRC
+
+lines = run_command(["python", str(SRC / "snippets" / "clean_up.py")]).splitlines()
+moments = [json.loads(line) for line in lines if line.startswith("{")]
+Table(moments, "One process from its start to its end, measured here")
+
+# %% [markdown]
+# - `del` takes a name away; a tensor's memory goes when nothing refers to it. On a GPU PyTorch
+#   keeps it **reserved** for the next tensor; `torch.cuda.empty_cache()` helps other processes.
+# - **An exception** refers to the frames that failed, and these to their tensors. IPython keeps the
+#   last one (`sys.last_value`), so after an out-of-memory error even a smaller batch may fail.
+# - **A cycle** (an object that stores its own method) waits for `gc.collect()`.
+# - **Many small tensors** may leave pieces that cannot go back as long as one tensor is in them.
+#
+# Only the end of the process gives back everything. So this course runs each training in a process
+# of its own. In a notebook that holds its model itself, restart the notebook's kernel.
+
+# %% [markdown]
+# ## Exercise
+#
+# ### First: the sum that must be a mean
+#
+# Accumulate gradients: two lines of the inner loop are missing.
+
+# %%
+from bootcamp import exercise
+
+print(exercise.start("accumulate"))
+
+# %% [markdown]
+# Edit the file, save it, and check it. The checker trains with both optimizers.
+# `exercise.solution("accumulate")` shows the solution as a diff.
+
+# %%
+print(exercise.check("accumulate"))
+
+# %% [markdown]
+# ### Second: how many parts?
+#
+# A batch does not fit. Into how many parts must it be cut, at least? All in MB; `activations` are
+# those of one sample, `state` is parameters, gradients and optimizer state. A part has whole
+# samples.
+
+
+# %%
+def fewest_parts(batch, memory, state, activations):
+    """The fewest micro-batches with which a batch of so many samples fits."""
+    ...
+
+
+print(exercise.check("fewest_parts", fewest_parts))
+
+# %% [markdown]
+# ## When to use it and when not
+#
+# - **Accumulate** when the batch that you want does not fit. It adds no arithmetic; do not make the
+#   parts smaller than you must.
+# - **Mixed precision** with bf16 is the rule on GPUs that have it, TF32 the least change. Stay with
+#   float32 for the first run of a new model, for a proof of equality, and on a CPU without 16-bit
+#   instructions.
+# - **Checkpoint** activations when the batch does not fit even in small parts, or for long
+#   sequences. It adds up to a third more arithmetic, so do not use it when there is memory to
+#   spare.
+#
+# ## Sources
+#
+# - PyTorch documentation: *Automatic Mixed Precision package*, *torch.utils.checkpoint*, *CUDA
+#   semantics* (TF32, memory management), *Understanding CUDA Memory Usage*.
+# - NVIDIA, architecture white papers of V100, A100, H100 and Blackwell: number formats.
+# - Micikevicius et al., *Mixed Precision Training*, 2017, arXiv:1710.03740. Kalamkar et al., *A
+#   Study of BFLOAT16 for Deep Learning Training*, 2019, arXiv:1905.12322.
+# - Chen et al., *Training Deep Nets with Sublinear Memory Cost*, 2016, arXiv:1604.06174.
+#   Korthikanti et al., *Reducing Activation Recomputation in Large Transformer Models*, 2022,
+#   arXiv:2205.05198.
+# - Hugging Face, *Fixing Gradient Accumulation*, 2024 (huggingface.co/blog/gradient_accumulation).

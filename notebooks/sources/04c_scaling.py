@@ -1,0 +1,291 @@
+# %% [markdown]
+# # 04c Scaling: what more ranks gain, and what a larger batch does
+#
+# **40 minutes**, on any machine. Without two GPUs each rank is one CPU core, and the cells say so.
+#
+# After this lesson you can say when several ranks are slower than one process and why, measure
+# strong and weak scaling fairly, and choose a learning rate for a larger batch by experiment.
+
+# %% [markdown]
+# ## The question
+#
+# DDP trains the same model on more ranks (lesson 04). How much faster does that get you to a
+# trained model? Two questions hide in this one: how many samples a second, and how many samples
+# until the model is good.
+
+# %%
+from bootcamp import claim, default_ranks, gpu_count, launch, trial, warm_up
+
+warm_up()
+RANKS = max(2, min(8, default_ranks()))
+DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
+ALONE = "gpu" if DEVICE == "cuda" else "cpu"
+MLP = {"model": "mlp", "device": DEVICE, "steps": 20}
+
+# %% [markdown]
+# ## The idea
+#
+# A step on *N* ranks takes 1/*N* of the computing time, plus the **overhead** of working together:
+# averaging the gradients, and waiting for the slowest rank. The computing grows with the batch. The
+# averaging does not: the gradients are equally large for any batch.
+#
+# - **Speed-up** is the throughput of *N* ranks divided by that of one.
+# - **Efficiency** is the speed-up divided by *N*.
+# - **Strong scaling** keeps the global batch: is the same work done sooner?
+# - **Weak scaling** keeps the batch *per rank*: is more work done in the same time?
+#
+# Weak scaling is easier, and has a catch: the global batch grows, the training takes fewer
+# optimizer steps for the same samples, and it is no longer the same training.
+
+# %%
+from bootcamp import plots
+from bootcamp_lessons.diagrams import scaling
+
+plots.show(scaling.strong_and_weak())
+
+# %% [markdown]
+# ## Predict
+
+# %%
+from bootcamp import predict
+
+alone = launch(ALONE, ranks=1, global_batch=16 * RANKS, **MLP)
+guess_mlp = predict(
+    "scaling_small_model",
+    f"A small model, an MLP: one process trains {alone.samples_per_second:,.0f} samples/s with "
+    f"{16 * RANKS} samples a step. How many do {RANKS} ranks train, all together?",
+    unit="samples/s",
+)
+guess_mlp
+
+# %% [markdown]
+# The MLP is trained on 15,360 samples with SGD, a batch of 32, and a learning rate of 0.05, a
+# good one for that batch. Now the batch is 256: one step takes as many samples as 8 steps took.
+
+# %%
+guess_rate = predict(
+    "scaling_best_rate", "Which of 0.05, 0.1, 0.2, 0.4 and 0.8 is the best rate for a batch of 256?"
+)
+guess_rate
+
+# %% [markdown]
+# "Best" is measured on text that was not trained on, three seeds. Batch 256 with the best rate for
+# 32 is worse than batch 32, since it takes an eighth of the steps. Nothing so far tells you the
+# next number.
+
+# %%
+guess_gap = predict(
+    "scaling_gap",
+    "How much of the difference in loss does the best rate for 256 close?",
+    unit="%",
+)
+guess_gap
+
+# %% [markdown]
+# ## What changes
+#
+# Nothing in the script: flags only. `launch("ddp", ranks=4, global_batch=128)` shares 128 samples;
+# with `global_batch=32 * ranks` the share stays and the batch grows.
+
+# %% [markdown]
+# ## Run it
+
+# %%
+claim.faster(
+    "scaling_small_model_loses",
+    f"One process trains a small MLP faster than {RANKS} ranks, at 16 samples a rank.",
+    trial(ALONE, ranks=1, global_batch=16 * RANKS, **MLP),
+    trial("ddp", ranks=RANKS, global_batch=16 * RANKS, **MLP),
+    otherwise="A link with a low latency, or a slow device, can make even this pay.",
+)
+
+# %% [markdown]
+# How large must the batch be until the ranks win?
+
+# %%
+by_batch = [{**MLP, "global_batch": n * RANKS, "quiet": True} for n in (16, 64, 256, 1024)]
+pairs = [(launch(ALONE, ranks=1, **f), launch("ddp", ranks=RANKS, **f)) for f in by_batch]
+print(guess_mlp.score(pairs[0][1].samples_per_second))
+plots.show(scaling.speed_up_by_batch(pairs))
+
+# %% [markdown]
+# ## Read the measurement
+#
+# Where does a step of the smallest batch go?
+
+# %%
+plots.show(plots.timeline(launch("ddp", ranks=RANKS, trace_step=15, **by_batch[0])))
+
+# %% [markdown]
+# The last column is the overhead: what a step of the ranks takes beyond 1/*N* of one process's.
+# The averaging has the same bytes for any batch. Waiting for the slowest rank, caches, and what
+# else this machine does may grow with it.
+
+# %%
+scaling.overhead_table(pairs)
+
+# %% [markdown]
+# So data parallelism pays off when each rank computes much for each byte of gradient: a large share
+# of the batch, a model with many operations for each parameter.
+#
+# ### Strong and weak scaling
+
+# %%
+numbers = [n for n in range(1, RANKS + 1) if RANKS % n == 0]
+GPT = {"device": DEVICE, "steps": 8, "quiet": True}
+
+
+def run_on(n: int, samples: int):
+    return launch(ALONE if n == 1 else "ddp", ranks=n, global_batch=samples, **GPT)
+
+
+strong = [run_on(n, 32 * RANKS) for n in numbers]
+weak = [run_on(n, 32 * n) for n in numbers[:-1]] + strong[-1:]
+plots.show(plots.scaling(*strong, kind="strong"))
+plots.show(plots.scaling(*weak, kind="weak"))
+
+# %% [markdown]
+# In strong scaling a rank has less to compute the more ranks there are, against the same overhead,
+# so efficiency falls with *N*. In weak scaling the work of a rank stays, and efficiency holds
+# longer. On CPU ranks the cores also share caches and memory bandwidth.
+#
+# ### A fair comparison
+#
+# Ranks that have one core each have a rival: one process that computes with all cores. (Never both
+# at once: ranks whose library starts a thread for every core keep each other waiting, which is why
+# `torchrun` sets `OMP_NUM_THREADS=1`.)
+
+# %%
+from bootcamp import machine, runs
+
+cores = len(machine.cores())
+cpu = {"device": "cpu", "steps": 6, "global_batch": 16 * cores, "quiet": True}
+polite = launch("ddp", ranks=cores, **cpu)
+threads = launch("cpu", cores_per_rank=cores, **cpu)
+runs.table(polite, threads, caption="The same cores: a rank for each, one process with all")
+
+# %% [markdown]
+# ### A larger batch, and the learning rate
+#
+# The **linear scaling rule** (Goyal et al., 2017): when the batch is *k* times as large, multiply
+# the learning rate by *k*. Where the gradient changes little, one step of *k* times the rate goes
+# where *k* steps went. At the start it changes fast, so they ramp the rate from the base rate up to
+# *k* times it: **warm-up** (of the rate; throughput leaves out a warm-up of its own). Here *k* = 8,
+# and the warm-up takes a twentieth of the steps. Each point is a training of 15,360 samples, judged
+# by its loss on held-out text.
+
+# %%
+from bootcamp.paths import SRC
+from bootcamp_lessons.reading import json_lines
+
+sweep = launch(SRC / "snippets" / "learning_rates.py", ranks=2, device="cpu", quiet=True)
+trainings = json_lines(sweep)
+plots.show(scaling.rate_sweep(trainings, alone))
+
+# %%
+best = scaling.best_rates(trainings)
+print(guess_rate.score(best.rate_of_large, within=0))
+print(guess_gap.score(best.share_closed))
+claim.larger(
+    "scaling_rate_grows",
+    "The best rate for a batch of 256 is larger than that for a batch of 32.",
+    best.rate_of_large,
+    best.rate_of_base,
+    kind="count",
+    supported="The rule says 8 times. What was found, and does it make up for fewer steps?",
+)
+
+# %% [markdown]
+# Look at the same rates with warm-up: does it help here? Do trainings diverge at the largest rate,
+# and does warm-up save them? It protects the first steps; a rate that is too large later stays too
+# large.
+#
+# The rule is a rule of thumb. Goyal et al. found it to hold for ResNet-50 up to batches of 8,192
+# images, and to fail beyond. For Adam, theory suggests a factor of √*k* (Malladi et al., 2022). How
+# large a useful batch is depends on the data and on how far the training has come (McCandlish et
+# al., 2018). So measure: loss against *samples*, and against *seconds*.
+
+# %% [markdown]
+# ## Prove it
+#
+# The batch changes the training; the ranks do not. *N* ranks train what one process with the same
+# batch does:
+
+# %%
+from bootcamp import check
+
+check.prove("ddp", RANKS, model="mlp", device=DEVICE)[0]
+
+# %% [markdown]
+# ## Break it
+#
+# Somebody doubles the ranks to be done sooner. Each rank keeps its batch and the learning rate, and
+# the script stops after the same number of *epochs*. The throughput doubles, the job ends in half
+# the time, and the model is worse. What has happened, and what are the two repairs?
+#
+# <details><summary>Answer</summary>
+#
+# The global batch has doubled, so the same epochs are half as many optimizer steps, at the same
+# rate. Either keep the global batch (strong scaling: half the batch per rank, the same training,
+# less efficient), or keep the batch per rank and choose the rate anew for the doubled batch, as
+# above, and check the held-out loss. A throughput alone is no result.
+# </details>
+
+# %% [markdown]
+# ## Exercise
+#
+# ### First: the rate of a step
+#
+# Write the learning rate of Goyal et al. for step `step` (counted from 0): it rises linearly from
+# `base_rate` at step 0 to `factor * base_rate` at step `warm_up`, and stays there. `warm_up` may be
+# 0. The solution: `exercise.solution("scaled_rate")`.
+
+
+# %%
+def scaled_rate(step, base_rate, factor, warm_up):
+    """The learning rate of this step: a ramp from the base rate to factor times it."""
+    ...
+
+
+from bootcamp import exercise
+
+exercise.check("scaled_rate", scaled_rate)
+
+# %% [markdown]
+# ### Second: how many ranks?
+#
+# One process computes a step in `compute_seconds`. Several ranks divide that evenly, and have an
+# overhead of `overhead_seconds`, the same for any number of them from two on. Write the smallest
+# number of ranks whose step is at least `times` times as fast; 0 if no number of ranks is. The
+# solution: `exercise.solution("ranks_for_speed_up")`.
+
+
+# %%
+def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
+    """The fewest ranks that finish a step at least `times` times as fast as one process."""
+    ...
+
+
+exercise.check("ranks_for_speed_up", ranks_for_speed_up)
+
+# %% [markdown]
+# ## When to use it and when not
+#
+# **Add ranks** while the efficiency is worth the devices, and the global batch is one that your
+# training makes good use of. Raise the batch per rank first: it is free of overhead.
+#
+# **Do not** when a rank computes for a shorter time than the averaging takes: a small model, a
+# small share of the batch, a slow network. Accumulate gradients, or stay with fewer devices.
+#
+# **To compare runs of your own,** use the board: `from bootcamp import board`, then `board.show()`.
+# *More ranks, same batch* draws the speed-up of the runs that you choose.
+#
+# ## Sources
+#
+# - Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017,
+#   arXiv:1706.02677. The linear scaling rule and warm-up.
+# - Malladi et al., *On the SDEs and Scaling Rules for Adaptive Gradient Algorithms*, 2022,
+#   arXiv:2205.10287.
+# - McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018, arXiv:1812.06162.
+# - Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, VLDB 2020,
+#   arXiv:2006.15704.

@@ -1,0 +1,216 @@
+# %% [markdown]
+# # 15 Appendix: what older programs do
+#
+# **25 minutes**, on any machine, after lessons 02, 04, 06c and 08. Not a lesson: read the section
+# that matches the program in front of you.
+#
+# Each section shows what older code looks like, runs it where it still runs, and says what to write
+# instead.
+
+# %%
+import json
+import textwrap
+
+from IPython.display import Markdown, display
+
+from bootcamp import Options, Table, available, check, launch, run_command, script_diff, variant
+from bootcamp.paths import SRC
+
+SNIPPETS = SRC / "snippets"
+
+
+def shown(text):
+    return Markdown(f"```python\n{text}```")
+
+
+# %% [markdown]
+# ## One program spawns its ranks
+#
+# `torch.multiprocessing.spawn` starts the ranks as children of the program. It passes the rank as
+# the first argument. Everything else, the world size too, is passed on by hand.
+
+# %%
+spawning = SNIPPETS / "start_with_spawn.py"
+display(shown(spawning.read_text()))
+print(run_command(["python", str(spawning), "--ranks", "2"]))
+
+# %% [markdown]
+# Each child imports the program again, which is why the start stands under `if __name__ ==
+# "__main__"`. The ranks meet at a file here. Many programs use a fixed port (`MASTER_PORT="12355"`)
+# instead, and two of those on one machine collide. `spawn` knows one machine only and restarts
+# nothing.
+#
+# **Today:** write the script for one rank and start it with `torchrun` (lesson 04).
+#
+# ## `torch.distributed.launch`
+#
+# The predecessor of torchrun. It adds `--local-rank` to the script's command line; a script that
+# does not know the flag fails.
+
+# %%
+old = ["python", "-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "2"]
+try:
+    print(
+        run_command([*old, str(SNIPPETS / "start_with_torchrun.py")], env={"OMP_NUM_THREADS": "1"})
+    )
+except Exception as error:
+    print(f"This version of torch no longer has it:\n{error}")
+
+# %% [markdown]
+# Look at the warning, and at the arguments that the ranks got.
+#
+# **Today:** `torchrun`, and `int(os.environ["LOCAL_RANK"])` in place of the flag.
+#
+# ## A process group that is destroyed while DDP still uses it
+#
+# Some programs make a process group for each phase and destroy it afterwards. If a DDP object that
+# uses the group is still alive then, and is freed later, the process may hang: freeing the object
+# frees the group, which waits for a gloo thread to end, and that thread waits for Python's lock. It
+# is a race, so the script below provokes it up to 20 times.
+
+# %%
+teardown = SNIPPETS / "teardown.py"
+shown(teardown.read_text())
+
+# %% [markdown]
+# The launcher looks for ranks that stand still and asks them where they are.
+
+# %%
+from bootcamp_lessons.reading import where_ranks_stand
+
+ends = {"ranks": 2, "device": "cpu", "quiet": True}
+stuck = launch(teardown, options=Options(hang_seconds=3), raises=False, **ends)
+print(stuck.output(0).count("destroyed"), "process groups were made and destroyed.")
+if stuck.status == "ok":
+    print("No rank was unlucky this time. Run the cell again.")
+else:
+    print(where_ranks_stand(stuck, teardown))
+
+destroy = "dist.destroy_process_group(group)"
+in_order = variant(teardown, "teardown_in_order", {destroy: f"model = loss = None\n{destroy}"})
+print("With the model freed first:", launch(in_order, **ends).output(0).splitlines()[-1])
+
+# %% [markdown]
+# A rank that hangs stands in `del model, loss`, the other one in the next `new_group`. Freeing what
+# uses a group before the group is destroyed avoids it.
+#
+# Where the hang was seen: with gloo, in programs that *go on* after they have destroyed the group,
+# as in this loop, and in 25 of 150 launches whose ranks were forked from a process that had PyTorch
+# loaded, and freed the model after the group. Scripts that are started by themselves, keep the
+# model in a global variable and end after `destroy_process_group()` were started 40 times, and none
+# hung. So there is no need for `del model` in every script. Those of this course leave by
+# `os._exit` after `run.finish()` and free nothing.
+#
+# ## Apex
+#
+# NVIDIA's Apex had mixed precision before PyTorch did. Its levels still stand in many arguments and
+# papers:
+#
+# | Apex | matrix products | parameters | loss scale | today |
+# |---|---|---|---|---|
+# | O0 | float32 | float32 | none | `_train_gpu.py` |
+# | O1 | fp16 | float32 | dynamic | `torch.autocast` and `GradScaler`: `_train_amp.py` |
+# | O2 | fp16 | fp16, and float32 copies | dynamic | FSDP's `MixedPrecisionPolicy` |
+# | O3 | fp16 | fp16 | none | `model.half()`; in bf16: `_train_gpu.py --dtype bfloat16` |
+#
+# O1 replaced PyTorch's functions by ones that cast their inputs; sums, softmax and losses stayed in
+# float32. O2 cast the model itself, except for BatchNorm, and gave the optimizer float32 copies of
+# the parameters. FSDP comes closest today: its shards stay float32, and it computes with 16-bit
+# parameters while they are gathered.
+#
+# `apex.amp` was removed from the package in May 2025, so `import apex.amp` fails with a current
+# Apex. `apex.parallel.DistributedDataParallel` is `torch.nn.parallel.DistributedDataParallel`
+# today, and `apex.parallel.convert_syncbn_model` is `torch.nn.SyncBatchNorm.convert_sync_batchnorm`
+# (lesson 04b).
+#
+# ## Megatron-core
+#
+# Many large models were trained with NVIDIA's Megatron, whose layers come as a package of their
+# own, Megatron-core. It is not outdated, but its style is older than DTensors: its layers replace
+# those of the model, where `_train_tp.py` of lesson 06c keeps them and cuts their parameters.
+
+# %%
+script_diff("megatron")
+
+# %% [markdown]
+# Each layer gets the complete matrix from `init_method` and keeps its own part. The all-reduce of
+# the input's gradient is written out, once for query, key and value, by
+# `copy_to_tensor_model_parallel_region`; Megatron's own attention has these three in one matrix.
+# The loss, `vocab_parallel_cross_entropy`, works on scores that are split over the vocabulary.
+#
+# Its layers run on CPU ranks. Its pipeline schedules, default attention and sequence parallelism
+# ask for CUDA devices. The import takes some seconds.
+
+# %%
+if available("megatron"):
+    display(*check.prove("megatron", 2, device="cpu"))
+else:
+    print('Megatron-core is not installed here: pip install "megatron-core>=0.16,<0.17"')
+
+# %% [markdown]
+# ## FSDP1: the class `FullyShardedDataParallel`
+#
+# The class wraps a model, where `fully_shard` (lessons 07 and 08) changes it in place. Its shards
+# are plain tensors, one flat piece for each wrapped unit, and nothing in them says that they are
+# parts. That makes two mistakes silent which `fully_shard` refuses. This is hybrid sharding with
+# it:
+
+# %%
+hybrid = SNIPPETS / "hybrid_shard.py"
+text = hybrid.read_text()
+shown(text[text.index("how = {") : text.index('found["warnings"]')])
+
+# %% [markdown]
+# ### Wrapped in DDP as well
+#
+# Four ranks, in rows of two. `numbers` is how many parameters a rank holds, `changed` how many of
+# them have other values after `DistributedDataParallel(...)`.
+
+
+# %%
+def tell(**flags):
+    """What each of four ranks of the program printed."""
+    run = launch(hybrid, 4, device="cpu", quiet=True, **flags)
+    printed = [line for rank in range(4) for line in run.output(rank).splitlines()]
+    return [json.loads(line) for line in printed if line.startswith("{")]
+
+
+def columns(ranks, *names):
+    return Table([{name: rank[name] for name in names} for rank in ranks])
+
+
+right, wrapped = tell(), tell(in_ddp=True)
+assert all(rank["apart_from_rank_0"] == 0 for rank in right), "hybrid sharding itself is broken"
+print(wrapped[0]["error"])
+columns(wrapped, "rank", "numbers", "changed", "equals_rank_0s")
+
+# %% [markdown]
+# DDP begins by giving every rank the parameters of rank 0. But ranks 1 and 3 hold *another part* of
+# the model, and DDP has overwritten it: half of the model is gone, the other half is there twice.
+# The error comes later and for another reason: DDP's hooks expect gradients of the shard's size.
+# Hybrid sharding averages over the replicas by itself. Nothing is wrapped around it.
+#
+# ### Without a mesh
+#
+# Without `device_mesh=`, a row is as long as the host has devices of this kind: on CPU ranks, one.
+
+# %%
+alone = tell(without_mesh=True)
+assert all(rank["apart_from_rank_0"] > 0 for rank in alone[1:]), "they were synchronised"
+print(*(textwrap.fill(each, 96) for each in alone[0]["warnings"]), sep="\n")
+columns(alone, "rank", "ranks_of_a_copy", "apart_from_rank_0")
+
+# %% [markdown]
+# Four trainings, each on a quarter of the batch, that exchange nothing, and a warning is all that
+# says so.
+#
+# **Today:** `fully_shard(model, mesh=mesh)` with a named 2-D mesh. There a shard is a DTensor, and
+# DDP around it fails at once (lesson 08).
+#
+# ## Sources
+#
+# - PyTorch documentation: *torch.multiprocessing*, *torch.distributed.launch*, *torchrun (Elastic
+#   Launch)*, *FullyShardedDataParallel*, *fully_shard*.
+# - NVIDIA, *Apex* documentation, `apex.amp` (the levels), and github.com/NVIDIA/apex, the commits
+#   of May 2025 (its removal). Megatron-core documentation, `tensor_parallel`.
+# - Shoeybi et al., *Megatron-LM*, 2019, arXiv:1909.08053.

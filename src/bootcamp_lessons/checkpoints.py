@@ -1,0 +1,88 @@
+"""Lesson 07b: what a checkpoint's folder holds, how far a resumed run is off, and kills."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+from bootcamp.launcher.launch import LaunchError, Options, launch
+from bootcamp.paths import SRC
+from bootcamp.records import heartbeat
+from bootcamp.records.runs import Run
+from bootcamp.table import Table
+
+
+def furthest(run: Run, never_stopped: Run) -> float:
+    """The largest distance of any step's loss from the same step of a run that never stopped."""
+    return max(abs(row["loss"] - never_stopped.losses[row["step"]]) for row in run.steps)
+
+
+def listing(folder: Path) -> Table:
+    """The files of one checkpoint and their bytes."""
+    rows = [{"file": f.name, "bytes": f.stat().st_size} for f in sorted(folder.iterdir())]
+    return Table(rows, f"{folder.parent.name}/{folder.name}")
+
+
+def pieces(folder: Path, key: str) -> list[dict]:
+    """The pieces of one tensor of a checkpoint: file, first row and column, rows and columns."""
+    from torch.distributed import checkpoint as dcp
+
+    about = dcp.FileSystemReader(folder).read_metadata()
+    where = {tuple(i.offset): s for i, s in about.storage_data.items() if i.fqn == key}
+    cut = about.state_dict_metadata[key].chunks
+    rows = [{"offsets": tuple(c.offsets), "sizes": tuple(c.sizes)} for c in cut]
+    return [{"file": where[row["offsets"]].relative_path, **row} for row in rows]
+
+
+def total_seconds(run: Run) -> float:
+    """Seconds of all steps but the first, in which everything is set up."""
+    return sum(row["seconds"] for row in run.steps[1:])
+
+
+def kill_a_save(way: str, kills: int) -> list[str]:
+    """Kill a process that saves in this way again and again: whole, torn or missing each time.
+
+    way: in_place or beside, two functions of src/snippets/save_for_ever.py.
+    """
+    run = launch(SRC / "snippets" / "save_for_ever.py", 1, quiet=True, way=way, kills=kills)
+    return json.loads(run.output(0).splitlines()[-1])["found"]
+
+
+def launch_and_kill(
+    folder: Path, script: str, ranks: int, after_steps: int, after_seconds: float, **flags
+) -> Run:
+    """Launch, and kill -9 all ranks so many seconds after they have done so many steps.
+
+    folder: the run's. Each rank writes its process id and its steps into ranks/<k>.beat there.
+    """
+    over = threading.Event()
+    given = (folder, ranks, after_steps, after_seconds, over)
+    thread = threading.Thread(target=_kill, args=given)
+    thread.start()
+    try:
+        return launch(script, ranks, options=Options(run_dir=folder), raises=False, **flags)
+    finally:
+        over.set()
+        thread.join()
+
+
+def _kill(folder: Path, ranks: int, steps: int, seconds: float, over: threading.Event) -> None:
+    beats = [folder / "ranks" / f"{rank}.beat" for rank in range(ranks)]
+    while not all((beat := heartbeat.read(path)) and beat[1] >= steps for path in beats):
+        if over.wait(0.002):
+            return  # the run has ended by itself
+    over.wait(seconds)
+    for path in beats if not over.is_set() else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(heartbeat.read(path)[0], signal.SIGKILL)
+
+
+def refusal(folder: Path, *given, **flags) -> str:
+    """The last line of what a launch that must fail says, without the folder's own path."""
+    try:
+        launch(*given, **flags)
+    except LaunchError as error:
+        return str(error).strip().splitlines()[-1].replace(str(folder), "...")
+    raise AssertionError("this should not have been resumed")

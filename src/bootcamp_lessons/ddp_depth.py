@@ -1,0 +1,70 @@
+"""Lesson 04b: runs beside their baseline, what a rank did in a traced step."""
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+
+from bootcamp import launcher
+from bootcamp.experiments import equality
+from bootcamp.records import trace
+from bootcamp.records.runs import Run
+from bootcamp.table import Table
+
+
+def against_baseline(
+    runs: dict[str, Run], baseline: dict[str, Run] | Run, tolerance: float = 1e-5
+) -> Table:
+    """A row for each named run: what a rank sent, how far it ended from the baseline's training.
+
+    baseline: one for all, or one for each name.
+    """
+    rows = []
+    for name, run in runs.items():
+        exact = baseline if isinstance(baseline, Run) else baseline[name]
+        proof = equality.compare(run, exact, tolerance)
+        loss, _, parameters = proof.rows[-3:]
+        sent = run.ranks[0]["sent_bytes_per_step"]
+        row = {"run": name, "sent kB per step": None if sent is None else sent / 1e3}
+        row |= {"loss apart": loss["measured"], "parameters apart": parameters["measured"]}
+        rows.append(row | {"same training": "no" if proof.failed else "yes"})
+    return Table(rows, f"{run.world} ranks, {len(run.steps)} steps, against one process")
+
+
+def step_parts(run: Run) -> Table:
+    """What each rank did in the traced step, in ms: a row for each, whose parts add up to the step.
+
+    waits: in collectives while it computes nothing. neither: no operator and no collective ran.
+    """
+    rows = []
+    for rank in range(run.world):
+        step = run.timeline(rank)
+        computes, both = (
+            trace.total_seconds(step["compute"]),
+            trace.overlap_seconds(step["compute"], step["communicate"]),
+        )
+        waits = trace.total_seconds(step["communicate"]) - both
+        parts = {"computes": computes, "waits": waits}
+        parts["neither"] = max(0.0, step["seconds"] - computes - waits)
+        rows.append({"rank": rank} | {name: 1e3 * value for name, value in parts.items()})
+    return Table(rows, f"Milliseconds of one step, {run.strategy}, {run.origin}")
+
+
+def read_flight_recorder(folder: Path, prefix: str = "rank_") -> str:
+    """What `torchfrtrace FOLDER -p PREFIX` says of the dumps in a folder: where ranks part.
+
+    Without the launcher's own frames at the end of a stack.
+    """
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):  # it says at once which packages it lacks
+        from torch.distributed.flight_recorder import fr_trace
+        from torch.distributed.flight_recorder.components.fr_logger import FlightRecorderLogger
+    handler = FlightRecorderLogger().logger.handlers[0]
+    before = handler.setStream(said)
+    try:
+        fr_trace.main([str(folder), "-p", prefix])
+    finally:
+        handler.setStream(before or sys.stderr)
+    left_out = ("tabulate", f"{launcher.__name__.replace('.', '/')}/")
+    lines = said.getvalue().splitlines()
+    return "\n".join(line for line in lines if not any(word in line for word in left_out))

@@ -1,0 +1,150 @@
+"""Lesson 04c: speed-up by batch, overhead, and the held-out loss for each learning rate."""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import fmean
+
+from matplotlib.figure import Figure
+
+from bootcamp.drawing.canvas import box, diagram, label
+from bootcamp.drawing.charts import BOLD, above, log_axis, margin
+from bootcamp.drawing.palette import BLUE, LIGHT, ORANGE, PALE, PAPER, VERMILLION
+from bootcamp.drawing.style import begin, finish, styled
+from bootcamp.records.runs import Run
+from bootcamp.table import Table
+
+DIVERGED = 4.0  # a loss above it is drawn at the upper edge: a model that knows nothing has ln 256
+
+
+@styled
+def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
+    """How many times as fast several ranks are as one process, over the global batch.
+
+    pairs: (run of one process, run of several ranks) with one global batch each. A pair of which a
+    run shared its cores with another is left out. Raises ValueError if no other is given.
+    """
+    runs = [run for pair in pairs for run in pair]
+    alone = [pair for pair in pairs if not any(run.shared_cores for run in pair)]
+    if not alone:
+        raise ValueError("no speed-up is drawn of runs that shared their cores: launch them again")
+    ranks, models = pairs[0][1].world, {run.config["model"] for run in runs}
+    title = f"{ranks} ranks against one process, by the size of the batch ({', '.join(models)})"
+    figure, axes = begin(title, 5.0)
+    batches = [one.config["global_batch"] for one, _ in alone]
+    speed_ups = [many.samples_per_second / one.samples_per_second for one, many in alone]
+    axes.axhspan(0, 1, color=PAPER)
+    axes.plot(batches, speed_ups, "o-", color=BLUE)
+    for batch, speed_up in zip(batches, speed_ups, strict=True):
+        above(axes, batch, speed_up, f"{speed_up:.2f}×", up=12, **BOLD)
+    for height, text in ((1, "as fast as\none process"), (ranks, "ideal")):
+        axes.axhline(height, color=PALE, linestyle="--")
+        margin(axes, height, text)  # where no speed-up can come near it
+    log_axis(axes.xaxis, batches, base=2)
+    axes.set(ylim=(0, 1.15 * max(ranks, *speed_ups)), xlabel="global batch (samples per step)")
+    axes.set_ylabel("speed-up")
+    values = zip(batches, speed_ups, strict=True)
+    words = "; ".join(f"{batch} samples: {speed_up:.2f} times" for batch, speed_up in values)
+    notes = ("Below the lower line the ranks together are slower than one of them alone.",)
+    if len(alone) < len(pairs):
+        notes += (f"Left out: {len(pairs) - len(alone)} pair(s) of runs on shared cores.",)
+    return finish(figure, runs, f"{title}: {words}.", notes)
+
+
+def overhead_table(pairs: list[tuple[Run, Run]]) -> Table:
+    """What a step of several ranks takes beyond 1/N of one process's, for each pair of runs."""
+    rows = []
+    for one, many in pairs:
+        alone, together = 1e3 * one.seconds_per_step, 1e3 * many.seconds_per_step
+        row = {"global batch": one.config["global_batch"], "one process, ms": alone}
+        row |= {"of that 1/N": alone / many.world, f"{many.world} ranks, ms": together}
+        rows.append(row | {"overhead, ms": together - alone / many.world})
+    return Table(rows)
+
+
+def _by_setting(trainings: list[dict]) -> dict[tuple, dict[float, list[float]]]:
+    """(batch, steps of warm-up) -> rate -> held-out losses, one for each seed."""
+    found = defaultdict(lambda: defaultdict(list))
+    for row in sorted(trainings, key=lambda row: (row["batch"], row["warm_up"], row["rate"])):
+        found[row["batch"], row["warm_up"]][row["rate"]].append(row["held_out"])
+    return found
+
+
+def _mean(losses: list[float]) -> float:
+    return fmean(losses) if all(map(math.isfinite, losses)) else math.inf
+
+
+@dataclass(frozen=True)
+class BestRates:
+    """The best learning rate of either batch. share_closed: in percent of the loss's difference.
+
+    The difference is that between the large batch at the base batch's best rate and the base batch.
+    """
+
+    rate_of_base: float
+    rate_of_large: float
+    share_closed: float
+
+
+def best_rates(trainings: list[dict]) -> BestRates:
+    """By mean held-out loss over the seeds, without warm-up."""
+    losses = {
+        setting: {rate: _mean(each) for rate, each in rates.items()}
+        for setting, rates in _by_setting(trainings).items()
+    }
+    (small, large), best = sorted(batch for batch, warm_up in losses if not warm_up), {}
+    for batch in (small, large):
+        best[batch] = min(losses[batch, 0], key=losses[batch, 0].get)
+    base, unscaled = losses[small, 0][best[small]], losses[large, 0][best[small]]
+    closed = (unscaled - losses[large, 0][best[large]]) / (unscaled - base)
+    return BestRates(best[small], best[large], 100 * closed)
+
+
+@styled
+def rate_sweep(trainings: list[dict], run: Run) -> Figure:
+    """The held-out loss against the learning rate, a line for each batch and warm-up.
+
+    trainings: as src/snippets/learning_rates.py prints them. run: one of the same model, as one
+    process trains it, which names the machine.
+    """
+    figure, axes = begin("Held-out loss by learning rate, for two batches", 5.6)
+    axes.grid(axis="y")
+    rates, says, edge = sorted({row["rate"] for row in trainings}), [], 0.0
+    for number, ((batch, warm_up), by_rate) in enumerate(_by_setting(trainings).items()):
+        name = f"batch {batch}" + (f", warm-up of {warm_up} steps" if warm_up else "")
+        means = [min(_mean(losses), DIVERGED) for losses in by_rate.values()]
+        look = {"color": (BLUE, ORANGE, VERMILLION)[number], "marker": "osD"[number]}
+        axes.plot(list(by_rate), means, label=name, linestyle=("-", "-", "--")[number], **look)
+        for rate, losses in by_rate.items():
+            seen = [min(loss, DIVERGED) if math.isfinite(loss) else DIVERGED for loss in losses]
+            axes.plot([rate] * len(seen), seen, linestyle="", markersize=5, alpha=0.5, **look)
+            edge = max(edge, *seen)
+        words = (f"{rate:g}: {_mean(losses):.2f}" for rate, losses in by_rate.items())
+        says.append(f"{name}: {', '.join(words)}")
+    log_axis(axes.xaxis, rates)
+    axes.set(xlabel="learning rate", ylabel="loss on held-out text (nats)")
+    axes.set_ylim(top=DIVERGED + 0.06 if edge >= DIVERGED else None)
+    axes.legend(loc="upper left")
+    notes = [f"Small marks: one seed each; lines: their mean. At {DIVERGED:g}: it diverged."]
+    return finish(figure, [run], f"{'. '.join(says)}.", tuple(notes))
+
+
+@diagram("What a rank does in a step when ranks are added", 3.9)
+def strong_and_weak(axes) -> None:
+    """Bars of one step of a rank on one, two and four ranks. Strong scaling, the same global batch:
+    computing halves each time, and the overhead of averaging gradients stays as it is. Weak
+    scaling, the same batch per rank: computing stays, and so does the overhead.
+    """
+    for x, name, shares in (
+        (12, "strong scaling: the same batch", (1, 1 / 2, 1 / 4)),
+        (60, "weak scaling: the same batch per rank", (1, 1, 1)),
+    ):
+        label(axes, x + 14, 37, name, bold=True)
+        for row, (ranks, share) in enumerate(zip((1, 2, 4), shares, strict=True)):
+            y, width = 26 - 10 * row, 28 * share
+            label(axes, x - 1.5, y + 3.5, f"{ranks} rank{'s' if ranks > 1 else ''}", at="right")
+            box(axes, x, y, width, 7, "compute" if share > 0.3 else "", colour=LIGHT.blue)
+            if ranks > 1:
+                box(axes, x + width, y, 6, 7, colour=LIGHT.orange)
+    box(axes, 12, 0.4, 3, 3.4, colour=LIGHT.orange)
+    label(axes, 16, 2.1, "overhead: averaging the gradients, waiting for each other", at="left")

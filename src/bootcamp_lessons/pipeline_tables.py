@@ -1,0 +1,113 @@
+"""Rows of lesson 06b's tables: bubbles and what ranks hold, measured beside the prediction."""
+
+import json
+
+from bootcamp.records.runs import Run
+from bootcamp.theory import pipeline_orders
+from bootcamp.theory import pipeline_schedules as schedules
+from bootcamp.theory.model_shapes import GPT, VOCABULARY
+
+FLOAT = 4  # bytes
+TINY = GPT["tiny"]
+NAMES = ("embedding", *["block"] * TINY["layers"], "head")
+WIDTH = TINY["width"]
+# numbers for each token: from the forward to the backward, and from half I to half W on top of it
+KEPT = {
+    "embedding": WIDTH,
+    "block": 16 * WIDTH + TINY["heads"] + 4,
+    "head": WIDTH + 2 + 2 * VOCABULARY,
+}
+FOR_W = {"embedding": 0, "block": 11 * WIDTH, "head": 2 * WIDTH}
+
+
+def slept(runs: dict[str, Run], micro_batches: int) -> list[dict]:
+    """The bubbles of runs whose stages sleep equally long, by schedule.
+
+    By formula: the papers', where they have one. By plan: the schedule, simulated.
+    """
+    rows = []
+    for name, run in runs.items():
+        spans = schedules.recorded(run)
+        ranks = len(schedules.by_rank(spans))
+        row = {
+            "schedule": name,
+            "by formula": schedules.bubble_by_formula(name, ranks, micro_batches),
+            "by plan": schedules.bubble(schedules.timetable(name, ranks, micro_batches)),
+            "measured": schedules.bubble(spans),
+        }
+        rows.append(row | {"handing over, ms": 1e3 * schedules.hand_over_seconds(spans)})
+    return rows
+
+
+def trained(runs: dict[str, Run], micro_batches: int) -> list[dict]:
+    """The bubbles of runs that trained a model, by schedule.
+
+    With their own times: the schedule, simulated with the median times that each stage took.
+    """
+    rows = []
+    for name, run in runs.items():
+        spans = schedules.recorded(run)
+        plan = schedules.plan(name, run.world, micro_batches)
+        with_own = schedules.simulate(plan, **schedules.measured_seconds(spans))
+        row = {
+            "schedule": name,
+            "plan, equal stages": schedules.bubble(
+                schedules.timetable(name, run.world, micro_batches)
+            ),
+            "plan, their own times": schedules.bubble(with_own),
+        }
+        rows.append(row | {"measured": schedules.bubble(spans)})
+    return rows
+
+
+def held_bytes(run: Run, ranks: int) -> list[int]:
+    """What each rank of a run of snippets/pipeline_memory.py holds at its peak."""
+    printed = [json.loads(run.output(rank).splitlines()[-1]) for rank in range(ranks)]
+    return [max(max(before, after) for *_, before, after in seen) for seen in printed]
+
+
+def held_by_formula(schedule: str, rank: int, ranks: int, samples: int, micro_batches: int) -> int:
+    """The same by formula, for the tiny GPT: each rank's plan, followed action by action.
+
+    Two things are held longer than a micro-batch is in flight: except under 1F1B, torch keeps what
+    a rank has sent, outputs and gradients, until the step ends.
+    """
+    stages = ranks * schedules.CHUNKS[schedule]
+    bytes_of_one = FLOAT * TINY["context"] * samples // micro_batches
+    stays = 0 if schedule == "1f1b" else bytes_of_one * WIDTH
+    outputs = dict.fromkeys(range(stages - 1), stays) | {stages - 1: 0}
+    gradients = dict.fromkeys(range(1, stages), stays) | {0: 0}
+    between = _by_stage(FOR_W, stages, bytes_of_one) | {0: 0}  # stage 0 has no half I
+    order = schedules.plan(schedule, ranks, micro_batches)[rank]
+    kept = _by_stage(KEPT, stages, bytes_of_one)
+    return schedules.most_held(order, kept, between, outputs, gradients)
+
+
+def _by_stage(numbers: dict[str, int], stages: int, bytes_of_one: int) -> dict[int, int]:
+    edges = [len(NAMES) * stage // stages for stage in range(stages + 1)]
+    parts = [NAMES[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    return {i: bytes_of_one * sum(numbers[name] for name in part) for i, part in enumerate(parts)}
+
+
+def held(found: dict[str, list[int]], samples: int, micro_batches: int) -> list[dict]:
+    """Megabytes that each rank holds at its peak, by schedule: {schedule: bytes of each rank}."""
+    rows = []
+    for name, of_ranks in found.items():
+        spans = schedules.timetable(name, len(of_ranks), micro_batches)
+        flight = [most / schedules.CHUNKS[name] for most in schedules.most_in_flight(spans)]
+        for rank, measured in enumerate(of_ranks):
+            said = held_by_formula(name, rank, len(of_ranks), samples, micro_batches)
+            row = {"schedule": name, "rank": rank, "micro-batches in flight": flight[rank]}
+            rows.append(row | {"formula": said / 1e6, "measured": measured / 1e6})
+    return rows
+
+
+def borders(schedule: str, rank: int, ranks: int) -> int:
+    """How many borders between a stage of this rank and a stage of another rank there are."""
+    where = {
+        stage: other
+        for other in range(ranks)
+        for stage in pipeline_orders.stages_of_rank(schedule, other, ranks)
+    }
+    pairs = ((stage, stage + 1) for stage in range(len(where) - 1))
+    return sum(rank in (where[a], where[b]) and where[a] != where[b] for a, b in pairs)

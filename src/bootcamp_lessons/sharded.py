@@ -1,0 +1,188 @@
+"""Lessons 06c and 07: what a run held, which collectives a step called, what was sent.
+
+`counted("tp")` is a script that counts its collectives; the tables read what it wrote.
+"""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from statistics import mean
+
+from bootcamp.records.runs import Run
+from bootcamp.scripts.variants import variant
+from bootcamp.table import Table
+from bootcamp.theory import sharding
+from bootcamp.theory import tensor as tensor_theory
+from bootcamp.train import collective_counter, models
+
+KINDS = ("parameters", "gradients", "optimizer", "activations")
+STATE = KINDS[:3]
+NUMBER = 4  # bytes in float32
+STEP = 2  # the step whose collectives are counted
+# what torch's own wrappers call in a step, in sizes of the model; a dispatcher does not see DDP's
+BY_TORCH = {
+    "ddp": {"all-reduce": 1.0},
+    "zero1": {"all-reduce": 1.0, "broadcast": 1.0},
+}
+
+
+def counted(script: str, changes: dict[str, str] | None = None, name: str = "") -> Path:
+    """A variant of a script that counts the collectives of one step; further changes if given."""
+    engine = script == "zero"
+    begin = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
+    step = "model.step()" if engine else "optimizer.step()"
+    optimizer = "model.basic_optimizer" if engine else "optimizer"
+    dist = "import torch.distributed as dist"
+    lines = {
+        dist: f"{dist}\nfrom bootcamp.train import collective_counter",
+        begin: f"{begin}\nif step == {STEP}:\n"
+        f"    tally = collective_counter.Tally({optimizer})\n    tally.start()",
+        step: f"{step}\nif step == {STEP}:\n    tally.stop(context.run_dir)",
+    }
+    return variant(script, name or f"{script}_counted", {**lines, **(changes or {})})
+
+
+def fsdp_with(argument: str) -> Path:
+    """The FSDP script, counting, with one more argument in each call of fully_shard."""
+    path = counted("fsdp", name="fsdp_counted_with")
+    text = path.read_text().replace("mesh=mesh", f"mesh=mesh, {argument}")
+    imported = "from torch.distributed.fsdp import "
+    path.write_text(text.replace(imported, f"{imported}MixedPrecisionPolicy, "))
+    return path
+
+
+def printed(run: Run, rank: int = 0) -> list[dict]:
+    """The records that a rank of a snippet printed, a line of JSON each."""
+    return [json.loads(line) for line in run.output(rank).splitlines() if line.startswith('{"')]
+
+
+def held(run: Run, rank: int = 0) -> dict[str, int]:
+    """Bytes that a rank of a run holds, by kind."""
+    return {kind: run.ranks[rank][f"{kind.removesuffix('s')}_bytes"] for kind in KINDS}
+
+
+def state(run: Run, rank: int = 0) -> int:
+    """Bytes of parameters, gradients and optimizer state that a rank holds."""
+    return sum(held(run, rank)[kind] for kind in STATE)
+
+
+def shapes() -> list[tuple[int, ...]]:
+    """Of the tiny GPT's parameters."""
+    model = models.build(Namespace(model="gpt", size="tiny", seed=0, dtype="float32"))
+    return [tuple(parameter.shape) for parameter in model.parameters()]
+
+
+def head_numbers() -> int:
+    """Parameters of the tiny GPT's head, which the FSDP script leaves gathered."""
+    model = models.build(Namespace(model="gpt", size="tiny", seed=0, dtype="float32"))
+    return sum(parameter.numel() for parameter in model[-1].parameters())
+
+
+def zero_stage(run: Run) -> int:
+    """The ZeRO stage that a run of ddp, zero1, fsdp or zero is."""
+    return run.config.get("stage", {"ddp": 0, "zero1": 1}.get(run.config["strategy"], 3))
+
+
+def by_formula(run: Run, psi: int, tensors: int) -> dict[str, float]:
+    """Bytes of state on rank 0 with AdamW in float32: ZeRO's formula, and AdamW's step counts.
+
+    psi: parameters of the model, in so many tensors. DeepSpeed's optimizer works on a copy of its
+    part, and knows that part as one tensor.
+    """
+    own_copy = run.config.get("stage", 0) > 0
+    each = sharding.DEEPSPEED_FLOAT32 if own_copy else sharding.FLOAT32
+    sizes = sharding.rank_bytes(psi, run.world, zero_stage(run), each)
+    sizes["optimizer"] += 4 if own_copy else 4 * tensors
+    return sizes
+
+
+def held_table(runs: dict[str, Run], formulas: dict[str, dict], caption: str) -> Table:
+    """Bytes on rank 0, each beside the formula's in brackets."""
+    rows = []
+    for name, run in runs.items():
+        row = {"": name}
+        for kind in STATE:
+            row |= {kind: held(run)[kind], f"({kind})": formulas[name][kind]}
+        rows.append(row | {"activations": held(run)["activations"]})
+    return Table(rows, caption)
+
+
+def asked(run: Run, psi: int) -> dict[str, float]:
+    """{kind: sizes of the float32 model} that the ranks of a run asked for in a step."""
+    if run.config["strategy"] in BY_TORCH:
+        return BY_TORCH[run.config["strategy"]]
+    sizes = {}
+    for (kind, nbytes), count in collective_counter.total(run).items():
+        sizes[kind] = sizes.get(kind, 0) + count * nbytes / (NUMBER * psi)
+    return {kind: size for kind, size in sizes.items() if size > 0.01}
+
+
+def ring_bytes(run: Run, psi: int, factors: dict[str, int] = sharding.RING) -> float:
+    """Bytes for each parameter that a rank sends for them, without the ring's factor (N-1)/N."""
+    factors = {**factors, "broadcast": 1}
+    return NUMBER * sum(factors[kind] * size for kind, size in asked(run, psi).items())
+
+
+def traffic_table(runs: dict[str, Run], psi: int) -> Table:
+    """What each run asked for in a step, what that costs by the two libraries' formulas, and what
+    the kernel counted on the ranks' connections (None where it does not count).
+    """
+    rows = []
+    for name, run in runs.items():
+        calls = asked(run, psi)
+        row = {"": name, "asks for": " + ".join(f"{n:.2g} {kind}" for kind, n in calls.items())}
+        row["NCCL, formula"] = ring_bytes(run, psi) / NUMBER
+        row["gloo, formula"] = ring_bytes(run, psi, sharding.GLOO) / NUMBER
+        sent = [rank["sent_bytes_per_step"] for rank in run.ranks]
+        unit = NUMBER * psi * (run.world - 1) / run.world
+        row["gloo, counted"] = mean(sent) / unit if all(sent) else None
+        rows.append(row)
+    return Table(rows, "What a rank sends in a step, in sizes of the model, times (N-1)/N")
+
+
+def proof_table(proofs: list[tuple[str, object]]) -> Table:
+    """A line for each proof against the baseline: (name, proof)."""
+    rows = []
+    for name, proof in proofs:
+        *_, loss, _, final = proof.rows
+        row = {"run": name, "optimizer": proof.run.config["optimizer"]}
+        rows.append(row | {"loss apart": loss["measured"], "parameters": final["measured"]})
+    return Table(rows, "Largest differences from one process; 1e-5 is allowed")
+
+
+def against_theory(cases: dict[str, tuple[Run, dict]], shape: dict, batch: int) -> Table:
+    """Collectives of one step of tensor parallelism, counted and by theory.
+
+    cases: {name: (run, how: arguments of theory.tensor.collectives)}.
+    """
+    rows = []
+    for name, (run, how) in cases.items():
+        theory = tensor_theory.collectives(shape, batch, **how)
+        for (kind, nbytes), count in collective_counter.total(run).items():
+            row = {"run": name, "collective": kind, "bytes each": nbytes, "counted": count}
+            rows.append(row | {"by theory": theory.get((kind, nbytes), 0)})
+    return Table(rows, "Collectives of one step; the size is that of the complete tensor")
+
+
+def sent_table(cases: dict[str, tuple[Run, dict]], shape: dict, batch: int) -> Table:
+    """What a rank of tensor parallelism sends in a step: counted under gloo, and by formula."""
+    rows = []
+    for name, (run, how) in cases.items():
+        calls = tensor_theory.collectives(shape, batch, **how)
+        sent = run.ranks[0]["sent_bytes_per_step"]
+        row = {"run": name, "gloo, counted MB": sent and sent / 1e6}
+        for wire, factors in (("gloo", sharding.GLOO), ("NCCL", sharding.RING)):
+            formula = tensor_theory.sent_bytes(calls, run.world, factors) / 1e6
+            row[f"{wire}, formula MB"] = formula
+        rows.append(row)
+    return Table(rows, "Sent by a rank in a step")
+
+
+def tensor_memory_table(runs: dict[str, Run], shape: dict) -> Table:
+    """Megabytes of one rank, measured and by the formulas of theory.tensor."""
+    rows = []
+    for name, run in runs.items():
+        has = dict(zip(KINDS, tensor_theory.memory(run.config, shape), strict=True))
+        for what, values in (("measured", held(run)), ("formula", has)):
+            rows.append({"run": name, "MB": what} | {k: v / 1e6 for k, v in values.items()})
+    return Table(rows, "Memory of one rank")

@@ -1,0 +1,86 @@
+"""The measure of what can be read in a figure: each of its checks can fail."""
+
+import pytest
+
+pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
+
+from matplotlib.figure import Figure  # noqa: E402
+
+from bootcamp.drawing import legible, style  # noqa: E402
+from bootcamp_lessons.diagrams import basics  # noqa: E402
+
+
+def drawn(x=0.1, y=0.8, words="another", size=14, **look):
+    figure = Figure(figsize=(6, 3))
+    figure.text(0.5, 0.5, "one text", fontsize=14)
+    figure.text(x, y, words, fontsize=size, **look)
+    return figure
+
+
+def test_a_figure_that_can_be_read_has_no_faults():
+    assert legible.faults(drawn(), 11) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"x": 0.49, "y": 0.5}, "over each other: 'one text' and 'another'"),
+        ({"x": -0.05}, "cut off: 'another'"),
+        ({"x": 0.95}, "cut off: 'another'"),
+        ({"y": 0.98}, "cut off: 'another'"),
+        ({"size": 10}, "too small: 'another' has 10 points, 11 are read"),
+        ({"words": "long " * 40}, f"cut off: '{('long ' * 40)[:37]}...'"),
+    ],
+)
+def test_each_fault_is_found(given, fault):
+    assert legible.faults(drawn(**given), 11) == [fault]
+
+
+def test_what_is_not_to_be_seen_is_no_fault():
+    assert legible.faults(drawn(0.49, 0.5, visible=False), 11) == []
+    assert legible.faults(drawn(0.49, 0.5, " "), 11) == []
+
+
+def test_labels_of_axes_ticks_and_legends_are_measured():
+    figure = Figure(figsize=(6, 3))
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], label="a line")
+    axes.legend(title="a title", fontsize=9)
+    axes.set_xticks([0.0, 0.01, 5.0], ["the first tick", "the second", "beyond the limits"])
+    axes.set(xlim=(0, 1), xlabel="below")
+    axes.set_title("on the left", loc="left")
+    found = legible.faults(figure, 9.5)
+    assert "over each other: 'the first tick' and 'the second'" in found
+    assert "too small: 'a line' has 9 points, 9.5 are read" in found
+    assert not [fault for fault in found if "beyond" in fault]
+    said = [text.get_text() for text in legible.texts(figure)]
+    assert {"below", "on the left", "a title"} <= set(said)
+    axes.axis("off")
+    assert "the first tick" not in [text.get_text() for text in legible.texts(figure)]
+
+
+def test_a_figure_is_shown_or_refused_as_the_environment_says(monkeypatch):
+    bad = drawn(0.49, 0.5)
+    bad.suptitle("A title")
+    monkeypatch.setenv(legible.VARIABLE, "1")
+    with pytest.raises(legible.Illegible, match="'A title' can't be read:\n- over each other: 'o"):
+        style.show(bad)
+    for value in ("0", None):
+        monkeypatch.delenv(legible.VARIABLE) if value is None else monkeypatch.setenv(
+            legible.VARIABLE, value
+        )
+        style.show(bad)
+
+
+def test_the_suite_and_its_notebooks_measure_every_figure():
+    import os
+
+    assert os.environ[legible.VARIABLE] == "1"
+
+
+def test_the_family_can_be_read_and_has_every_script():
+    figure = basics.family_tree()
+    assert legible.faults(figure, style.FOOT) == []
+    said = " ".join(text.get_text() for text in legible.texts(figure))
+    for name in basics.family.SCRIPTS:
+        assert name in said, name
