@@ -13,6 +13,7 @@ from matplotlib.transforms import Bbox
 
 VARIABLE = "BOOTCAMP_STRICT_FIGURES"
 TOUCHING = 1.0  # points that two texts' boxes may share: a letter fills less than its box
+NOT_DRAWN = [1.0, 1.0]  # the size that matplotlib gives an annotation whose point is off its axes
 SHOWN = 40  # characters of a text in a message
 
 
@@ -33,12 +34,15 @@ def demand(figure: Figure, smallest: float, title: str = "") -> None:
 
 
 def faults(figure: Figure, smallest: float) -> list[str]:
-    """What can't be read, a sentence each: texts over each other, cut off, or too small.
+    """What can't be read, a sentence each: texts over each other, cut off, too small,
+    or dropped by matplotlib since their point lies beyond the axes.
 
     smallest: points that letters need.
     """
     figure.draw_without_rendering()  # the layout moves texts
     measured = [(text, text.get_window_extent()) for text in texts(figure)]
+    lost = [text for text, box in measured if box.size.tolist() == NOT_DRAWN]
+    measured = [(text, box) for text, box in measured if text not in lost]
     small = [
         f"too small: {_name(text)} has {text.get_fontsize():g} points, {smallest:g} are read"
         for text, _ in measured
@@ -51,7 +55,7 @@ def faults(figure: Figure, smallest: float) -> list[str]:
         for (one, box), (other, its) in itertools.combinations(measured, 2)
         if box.padded(inner).overlaps(its.padded(inner))
     ]
-    return [*over, *cut, *small]
+    return [*over, *cut, *small, *(f"beyond its axes: {_name(text)}" for text in lost)]
 
 
 def texts(figure: Figure) -> list[Text]:

@@ -24,7 +24,7 @@ def throughput(*runs: Run) -> Figure:
     """
     check(runs)
     figure, axes = begin("Training speed, all ranks together", height(runs))
-    says = []
+    says, longest = [], 0.0
     for row, (run, name) in enumerate(zip(runs, names(runs), strict=True)):
         measured = summary.measures(run.steps)
         samples, tokens = measured["samples_per_second"], measured["tokens_per_second"]
@@ -33,8 +33,9 @@ def throughput(*runs: Run) -> Figure:
         run_bar(axes, row, median, run, **BAR, **spread)
         lines = [f"{number(median)} samples/s", f"{number(tokens['median'])} tokens/s"]
         value(axes, row, high, lines)
+        longest = max(longest, high)
         says.append(f"{name} {lines[0]} ({number(low)} to {number(high)})")
-    run_rows(axes, names(runs), max(bar.get_width() for bar in axes.patches))
+    run_rows(axes, names(runs), longest)
     axes.set_xlabel("samples per second")
     note = "Bar: median of the steps after warm-up. Line: from the first quartile to the third."
     notes = (note, *shared_note(runs))
