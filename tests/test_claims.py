@@ -36,12 +36,13 @@ def test_a_clear_effect_is_supported_after_three_pairs():
 
 def test_the_reverse_is_contradicted_and_says_so_in_words():
     found = claims.faster(
-        "x", "This wins.", times(1.5, 1.48), times(1.0, 1.01), supported="Good.", otherwise="Why?"
+        "x", "`f` wins.", times(1.5, 1.48), times(1.0, 1.01), supported="Good.", otherwise="Why?"
     )
     assert found.verdict == claims.CONTRADICTED
     assert "Contradicted here: 0.67 times as fast" in str(found)
     assert str(found).endswith("Why?")
     assert "Good." not in found._repr_html_()
+    assert "<code>f</code> wins." in found._repr_html_()
 
 
 def test_noise_is_not_distinguishable_and_stops_at_most_pairs():

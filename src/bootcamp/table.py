@@ -1,10 +1,16 @@
 """A small table that reads well in a notebook and in a terminal. Standard library only."""
 
 import html
+import re
 
 from bootcamp.units import number
 
 CAPTION_STYLE = "text-align:left;white-space:nowrap"  # a narrow table would wrap it word by word
+
+
+def with_code(text: str) -> str:
+    """Text as HTML; what stands in backticks is set as code."""
+    return re.sub("`(.+?)`", r"<code>\1</code>", html.escape(text))
 
 
 class Table:

@@ -20,7 +20,6 @@ support.
 """
 
 import contextlib
-import html
 import math
 import os
 import time
@@ -34,7 +33,7 @@ from bootcamp.launcher.launch import launch
 from bootcamp.launcher.progress import counter
 from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.records.runs import Run
-from bootcamp.table import Table
+from bootcamp.table import Table, with_code
 
 FILE = "claims.json"
 SUPPORTED, UNCLEAR, CONTRADICTED = "supported", "not distinguishable", "contradicted"
@@ -90,7 +89,7 @@ class Claim:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        sentence, verdict, *rest = map(html.escape, self.lines)
+        sentence, verdict, *rest = map(with_code, self.lines)
         colour = COLOURS.get(self.verdict, COLOURS[UNCLEAR])
         verdict = f'<b style="color: {colour}">{MARKS[self.verdict]} {verdict}</b>'
         body = "<br>".join([f"<b>Claim.</b> {sentence}", verdict, *rest])

@@ -3,11 +3,11 @@
 import difflib
 import html
 import io
-import re
 import tokenize
 from pathlib import Path
 
 from bootcamp.scripts import family, reasons
+from bootcamp.table import with_code
 
 
 def code_lines(path: Path) -> list[str]:
@@ -141,8 +141,7 @@ def _code_cell(line: str) -> str:
 
 
 def _why_cell(why: str) -> str:
-    words = re.sub("`(.+?)`", r"<code>\1</code>", html.escape(why))
-    return f'<td style="{CELL};line-height:1.3">{words}</td>'
+    return f'<td style="{CELL};line-height:1.3">{with_code(why)}</td>'
 
 
 def script_diff(script: str, parent: str | Path | None = None) -> ScriptDiff:

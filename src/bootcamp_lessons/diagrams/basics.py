@@ -29,7 +29,7 @@ def run_path(axes) -> None:
         arrow(axes, (51.5, 28), (62.5, y))
         arrow(axes, (76.5, y), (84.5, 28))
     arrow(axes, (69.5, 29.6), (69.5, 25.4), style="<->", colour=VERMILLION)
-    label(axes, 71.2, 27.5, "exchange data", at="left", ink=VERMILLION, size=11)
+    label(axes, 68, 27.5, "exchange\ndata", at="right", ink=VERMILLION, size=11)
     box(axes, 85, 2, 14, 9, "read back", colour="white", line="--")
     arrow(axes, (92, 20.5), (92, 11.5))
     arrow(axes, (84.5, 6.5), (51.5, 6.5))
