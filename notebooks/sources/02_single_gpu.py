@@ -317,7 +317,7 @@ print(exercise.check("to_the_gpu"))
 # A colleague takes the largest batch that fits and calls the GPU busy. Somebody measured a curve as
 # above: `(samples in a step, samples per second, GB)` for each size. Write the function that
 # chooses the *smallest* batch that fits into the memory and reaches at least 95 % of the best
-# throughput among those that fit.
+# throughput among those that fit. The solution: `exercise.solution("best_batch")`.
 
 
 # %%

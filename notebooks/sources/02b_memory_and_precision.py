@@ -417,7 +417,7 @@ print(exercise.check("accumulate"))
 #
 # A batch does not fit. Into how many parts must it be cut, at least? All in MB; `activations` are
 # those of one sample, `state` is parameters, gradients and optimizer state. A part has whole
-# samples.
+# samples. The solution: `exercise.solution("fewest_parts")`.
 
 
 # %%

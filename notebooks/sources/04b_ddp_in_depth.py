@@ -738,8 +738,9 @@ print(exercise.start("own_hook"))
 
 # %% [markdown]
 # Edit the file, save it, and check it. The checker trains with *your* hook on two ranks, with both
-# optimizers. Torch has such a hook ready; write it with `dist.all_reduce` first. For more: what
-# does the checker say to a hook that sends only the largest 1 % of numbers?
+# optimizers. Torch has such a hook ready; write it with `dist.all_reduce` first.
+# `exercise.solution("own_hook")` shows the solution as a diff. For more: what does the checker say
+# to a hook that sends only the largest 1 % of numbers?
 
 # %%
 print(exercise.check("own_hook"))
@@ -748,7 +749,7 @@ print(exercise.check("own_hook"))
 # ### Second: who is late?
 #
 # Write the diagnosis of "one slow rank" as a function of the table above: a dictionary for each
-# rank, in milliseconds.
+# rank, in milliseconds. The solution: `exercise.solution("late_rank")`.
 
 
 # %%
@@ -770,7 +771,8 @@ print(exercise.check("late_rank", late_rank))
 #
 # Somebody offers you more GPUs, or a faster network. What would the averaging take there? A ring
 # takes 2(*N*-1) steps one after another, in each of them a rank sends one piece of 1/*N* of the
-# data, and each step has a start-up cost of its own.
+# data, and each step has a start-up cost of its own. The solution:
+# `exercise.solution("ring_seconds")`.
 
 
 # %%

@@ -473,7 +473,8 @@ print(exercise.start("two_axes"))
 
 # %% [markdown]
 # The check proves your training, looks at what a rank holds with rows of one, two and four, and, if
-# hosts can be made here, counts what crosses the link.
+# hosts can be made here, counts what crosses the link. `exercise.solution("two_axes")` shows the
+# solution as a diff.
 
 # %%
 print(exercise.check("two_axes"))

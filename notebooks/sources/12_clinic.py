@@ -97,7 +97,7 @@ found
 # 2. `diagnose` asks what is wrong. Give a letter after `answer=`. **Say what it is before you
 #    change anything.**
 # 3. Fix the file, save it, and `check` judges what your program does. Run `examine` again whenever
-#    you like; `exercise.solution("...")` shows a solution.
+#    you like; `exercise.solution("clinic_...")`, with the case's name, shows a solution.
 #
 # In class, a pair takes three cases of different kinds; the others are for later.
 
