@@ -48,9 +48,8 @@ plots.show(single_device.queue())
 # there.
 
 # %%
-from bootcamp.paths import SRC
+from bootcamp_lessons.reading import SNIPPETS, printed
 
-SNIPPETS = SRC / "snippets"
 print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 
 # %% [markdown]
@@ -226,8 +225,6 @@ plots.show(single_device.speeds(None if gpu_count() else roof))
 # (both are sleeps, so that the effect needs no cores).
 
 # %%
-import json
-
 loader = trial(SNIPPETS / "loader_workers.py", ranks=1, device="cpu", workers=0)
 two_workers = trial(SNIPPETS / "loader_workers.py", ranks=1, device="cpu", workers=2)
 claim.faster(
@@ -236,7 +233,7 @@ claim.faster(
     two_workers,
     loader,
     by=2,
-    of=lambda run: json.loads(run.output().splitlines()[0])["seconds_per_batch"],
+    of=lambda run: printed(run)[0]["seconds_per_batch"],
     otherwise="Workers that get no core of their own read late.",
 )
 

@@ -16,7 +16,7 @@
 # does "the same training as one process" stop being true?
 
 # %%
-from IPython.display import Markdown, display
+from IPython.display import display
 
 from bootcamp import (
     Options,
@@ -35,16 +35,14 @@ from bootcamp import (
     variant,
     warm_up,
 )
-from bootcamp.paths import SRC
 from bootcamp_lessons import ddp_depth
 from bootcamp_lessons.diagrams import ddp_options
-from bootcamp_lessons.reading import where_ranks_stand
+from bootcamp_lessons.reading import SNIPPETS, printed, show_snippet, where_ranks_stand
 
 warm_up()  # loads PyTorch in the background
 RANKS = max(2, min(8, default_ranks()))
 DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
 BATCH = 16 * RANKS
-SNIPPETS = SRC / "snippets"
 print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, {BATCH} samples a step.")
 
 # %% [markdown]
@@ -155,12 +153,10 @@ plots.show(ddp_options.bucket_sweep(bucket_runs))
 # `src/snippets/ddp_bucket_memory.py` counts the memory behind both; what is shared counts once.
 
 # %%
-import json
-
 small = {"ranks": 2, "device": "cpu", "quiet": True}
 memory_script = SNIPPETS / "ddp_bucket_memory.py"
 copied, viewed = (
-    json.loads(launch(memory_script, bucket_view=view, **small).output(0)) for view in (False, True)
+    printed(launch(memory_script, bucket_view=view, **small))[0] for view in (False, True)
 )
 claim.equal(
     "ddp_bucket_view_saves_a_copy",
@@ -304,7 +300,7 @@ display(*check.prove("ddp_options", RANKS, device=DEVICE, **options))
 
 # %%
 join_script = SNIPPETS / "ddp_join.py"
-display(Markdown(f"```python\n{join_script.read_text()}```"))
+show_snippet("ddp_join.py")
 patience = Options(hang_seconds=3)
 alone = launch(join_script, without_join=True, options=patience, raises=False, **small)
 assert alone.status == "failed", "ranks with unequally many batches did not hang"

@@ -57,12 +57,11 @@ guess_rate
 # %%
 import re
 
-from IPython.display import Markdown, display
+from IPython.display import display
 
-from bootcamp.paths import SRC
+from bootcamp_lessons.reading import SNIPPETS, printed, show_snippet
 
-SNIPPETS = SRC / "snippets"
-display(Markdown(f"```python\n{(SNIPPETS / 'horovod_ranks.py').read_text()}```"))
+show_snippet("horovod_ranks.py")
 quietly = {"device": "cpu", "quiet": True}
 ranks = horovod.launch("ranks", SNIPPETS / "horovod_ranks.py", 2, **quietly)
 said = "\n".join(recorded.said(ranks))
@@ -91,16 +90,14 @@ guess_steps = predict(
 guess_steps
 
 # %%
-import json
-
 from bootcamp import plots
 from bootcamp_lessons.diagrams import horovod as diagrams
 
 circle = launch(SNIPPETS / "horovod_ring.py", 3, **quietly)
-printed = [json.loads(circle.output(rank)) for rank in range(3)]
-assert all(sum(rank["held"][-1], []) == rank["total"] for rank in printed), "not the sum"
-plots.show(diagrams.ring(printed))
-guess_steps.score(len(printed[0]["sent"]))
+each = printed(circle)
+assert all(sum(rank["held"][-1], []) == rank["total"] for rank in each), "not the sum"
+plots.show(diagrams.ring(each))
+guess_steps.score(len(each[0]["sent"]))
 
 # %% [markdown]
 # Rank 0 began with 1 to 6, rank 1 with 10 to 60, rank 2 with 100 to 600, so the digits tell whose
@@ -122,7 +119,7 @@ guess_steps.score(len(printed[0]["sent"]))
 # once; `synchronize` waits for the result.)
 
 # %%
-display(Markdown(f"```python\n{(SNIPPETS / 'horovod_names.py').read_text()}```"))
+show_snippet("horovod_names.py")
 names = horovod.launch("names", SNIPPETS / "horovod_names.py", 2, **quietly)
 answers = recorded.said(names)
 assert sum("{'loss': 2.0, 'tokens': 2000.0}" in line for line in answers) == 2

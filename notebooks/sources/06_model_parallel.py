@@ -295,13 +295,9 @@ Table(layer_cut.traffic(samples=8), "What each of two devices sends in a step of
 # "Half of the layers" is not half of everything.
 
 # %%
-import json
+from bootcamp_lessons import reading
 
-from bootcamp import paths
-
-program = paths.SRC / "snippets" / "stage_costs.py"
-printed = launch(program, 1, device="cpu", quiet=True).output(0)
-stages = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+stages = reading.printed(launch(reading.SNIPPETS / "stage_costs.py", 1, device="cpu", quiet=True))
 plots.show(diagrams.stage_costs(stages, len(stages) // 2))
 
 # %% [markdown]
@@ -400,8 +396,6 @@ print(rehearse("mp_rehearsal").status)
 # which lines of the course's code.
 
 # %%
-from bootcamp_lessons import failed_lines
-
 hook = "model[half].register_forward_pre_hook(lambda stage, inputs: inputs[0].to(second_device))"
 loss = "loss = models.loss(model(inputs), targets.to(second_device))"
 broken = {
@@ -410,7 +404,7 @@ broken = {
     "C": {hook: hook.replace("[half]", "[half - 1]")},
 }
 for name, change in broken.items():
-    print(f"{name}:", failed_lines.of(rehearse(f"mp_broken_{name}", **change)))
+    print(f"{name}:", reading.where_it_failed(rehearse(f"mp_broken_{name}", **change)))
 
 # %% [markdown]
 # <details><summary>Answer</summary>

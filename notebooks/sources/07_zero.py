@@ -20,7 +20,7 @@ from IPython.display import display
 from bootcamp import Table, available, check, claim, launch, plots, predict, variant, warm_up
 from bootcamp.launcher.launch import HOW_TO_GET
 from bootcamp.paths import SRC
-from bootcamp_lessons import excerpts, sharded
+from bootcamp_lessons import reading, sharded
 from bootcamp_lessons.diagrams import zero_stages as diagrams
 
 warm_up()
@@ -62,7 +62,7 @@ plots.show(diagrams.stages(RANKS))
 
 # %%
 by_hand = SRC / "snippets" / "zero_by_hand.py"
-excerpts.piece(by_hand, "def part(", "class Held")
+reading.piece(by_hand, "def part(", "class Held")
 
 # %% [markdown]
 # **ZeRO-1: the optimizer's state.** Each rank builds its optimizer over its parts alone:
@@ -79,7 +79,7 @@ excerpts.piece(by_hand, "def part(", "class Held")
 # backward pass?
 
 # %%
-excerpts.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches():\n        car")
+reading.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches():\n        car")
 
 # %% [markdown]
 # (In ZeRO-2's hook, `shard_gradient`.) The training loop adds what DDP and ZeRO-1 do after the
@@ -87,7 +87,7 @@ excerpts.piece(by_hand, "def shard_gradient", "    for inputs, targets in batche
 
 # %%
 loop = "for inputs, targets in batches():\n        carried"
-excerpts.piece(by_hand, loop, "    look()\n    held.look(opt")
+reading.piece(by_hand, loop, "    look()\n    held.look(opt")
 
 # %% [markdown]
 # That is all of ZeRO. The program trains each of them with AdamW and with SGD, in float64, and
@@ -95,7 +95,7 @@ excerpts.piece(by_hand, loop, "    look()\n    held.look(opt")
 # moment of a step.
 
 # %%
-hand = sharded.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
+hand = reading.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
 numbers = hand[0]["numbers"]
 layer = numbers // 8
 for stage in hand:
@@ -256,7 +256,7 @@ print("; ".join(runs) if DEEPSPEED else missing)
 # %%
 from bootcamp.theory import sharding as theory
 
-display(excerpts.source(theory.rank_bytes))
+display(reading.source(theory.rank_bytes))
 shapes = sharded.shapes()
 psi = sum(torch.Size(shape).numel() for shape in shapes)
 formulas = {name: sharded.by_formula(run, psi, len(shapes)) for name, run in runs.items()}
@@ -459,7 +459,7 @@ claim.faster(
 # %%
 if DEEPSPEED:
     accumulate = SRC / "snippets" / "zero_accumulate.py"
-    seen = sharded.printed(launch(accumulate, 2, device="cpu", quiet=True))
+    seen = reading.printed(launch(accumulate, 2, device="cpu", quiet=True))
     plots.show(diagrams.accumulated(seen, 2, [ddp]))
 else:
     print(missing)

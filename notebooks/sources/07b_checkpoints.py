@@ -140,14 +140,10 @@ for line in family.SCRIPTS["fsdp"].path.read_text().splitlines():
 # rest is ours: the call, and what happens to the folder.
 
 # %%
-import inspect
-
-from IPython.display import Markdown
-
 from bootcamp.train import sharded_checkpoint
+from bootcamp_lessons import reading
 
-shown = map(inspect.getsource, (sharded_checkpoint.write, sharded_checkpoint._give_place))
-Markdown("```python\n" + "\n\n".join(shown) + "```")
+reading.source(sharded_checkpoint.write, sharded_checkpoint._give_place)
 
 # %% [markdown]
 # DCP syncs each rank's file and writes the index, `.metadata`, last, after all ranks have written.
