@@ -683,8 +683,9 @@ claim.faster(
 
 # %% [markdown]
 # The healthy rank looks as if it had a slow network. Its collectives last until the last rank has
-# come: **waiting is not communicating**. Put the ranks of one run side by side: what each computes,
-# how long it waits in collectives while it computes nothing, and how long it does neither.
+# come: **waiting is not communicating**. Put the ranks of one run side by side: how long each
+# computes, waits for others in collectives, sends (both while it computes nothing), and does
+# neither.
 
 # %%
 even, slow = launch("ddp", RANKS, **short), launch(late, RANKS, **short)
@@ -694,8 +695,8 @@ in_collectives = [run.ranks[0]["communication_seconds"] for run in (even, slow)]
 guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 
 # %% [markdown]
-# The rank that waits least is the late one, and its column `neither` says that it neither computed
-# nor communicated: look at its input. Had `computes` been longer, look at its clock, its
+# The rank that waits least is the late one. Its column `neither` says that it neither computed nor
+# communicated: look at its input. Had `computes` been longer, look at its clock, its
 # temperature and at who else uses its core. If all ranks wait alike, it is the network after all,
 # or ranks that take turns in being late.
 #
