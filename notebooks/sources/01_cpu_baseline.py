@@ -197,13 +197,18 @@ print(f"{flops_per_token / 1e6:.2f} MFLOP a token, of which 6 a weight: {6 * wei
 # number format in use, so compare MFUs only if they mean the same peak.)
 
 # %%
-guess_mfu = predict("cpu_baseline_share", "What is the MFU of the training above?", unit="%")
-guess_mfu
-
-# %%
 from bootcamp.experiments import matmul_peak
 
 peak_flops = matmul_peak.matmul_flops_per_second("cpu", "float32", cores=1)
+guess_mfu = predict(
+    "cpu_baseline_share",
+    f"One core reaches {peak_flops / 1e9:,.0f} GFLOP/s. The training did "
+    f"{base.tokens_per_second:,.0f} tokens a second. What is its MFU?",
+    unit="%",
+)
+guess_mfu
+
+# %%
 plots.show(plots.achieved(base, peak_flops_per_second=peak_flops))
 guess_mfu.score(100 * base.achieved_flops_per_second / peak_flops)
 

@@ -206,11 +206,9 @@ guess_taken.score(float(recorded.said(fresh)[0]))
 # global batch. It is no part of the averaging: with the same global batch, as in our proofs, the
 # rate must stay.
 #
-# What people remember is true of a wrapper: up to version 1.9, Lightning's `strategy="horovod"`
-# multiplied the rate of every parameter group, and the base rates of schedulers, by the number of
-# ranks (`HorovodStrategy.setup`). If you change such a program to `strategy="ddp"`, it trains with
-# a rate that is smaller by that factor. So before you port a program, look for `hvd.size()` beside
-# the rate, and for such a wrapper.
+# What people remember is true of a wrapper: Lightning's `strategy="horovod"` multiplied the rate by
+# the number of ranks (lesson 04b). So before you port a program, look for `hvd.size()` beside the
+# rate, and for such a wrapper.
 
 # %% [markdown]
 # ## Run it

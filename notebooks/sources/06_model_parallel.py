@@ -24,10 +24,10 @@ print(f"PyTorch finds {gpu_count()} GPU(s) here.")
 # %% [markdown]
 # ### How many bytes does a parameter need?
 #
-# During training the **state** is always in memory: the parameters, one gradient for each of them,
-# and what the optimizer keeps. AdamW keeps two running means. Mixed precision does not shrink the
-# state as long as a float32 copy of the parameters is kept; the last row, 16-bit parameters and
-# gradients beside it, is how papers on large models count (see Sources).
+# The **state** of a training is always in memory: parameters, gradients, and what the optimizer
+# keeps (lesson 01). Mixed precision does not shrink it as long as a float32 copy of the parameters
+# is kept; the last row, 16-bit parameters and gradients beside that copy, is how papers on large
+# models count (see Sources).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import Table
@@ -42,9 +42,9 @@ rows = [{"training": name, **kind, "together": sum(kind.values())} for name, kin
 Table(rows, "Bytes for one parameter")
 
 # %% [markdown]
-# So memory divided by 16 bytes is a limit that no batch size can move: 500 million parameters on 8
-# GB, 5 billion on 80 GB. Activations come on top. The curves are this course's GPTs in float32 with
-# AdamW, by formula, with nothing recomputed.
+# So memory divided by 16 bytes is a limit that no batch size can move: 5 billion parameters on 80
+# GB. Activations come on top. The curves are this course's GPTs in float32 with AdamW, by formula,
+# with nothing recomputed.
 
 # %%
 from bootcamp import plots
@@ -166,9 +166,9 @@ print(two.output(0) or "Two different devices.")
 
 # %%
 on_cores = {"device": "cpu", "steps": 6, "global_batch": BATCH}
-one_piece = {"schedule": "gpipe", "micro_batches": 1}
+one_piece = {"schedule": "gpipe", "micro_batches": 1, **on_cores}
 one_core = launch("cpu", 1, **on_cores)
-split = launch("pp", 2, **one_piece, **on_cores)
+split = launch("pp", 2, **one_piece)
 
 # %% [markdown]
 # ## Read the measurement
@@ -203,11 +203,12 @@ claim.equal(
 # most 1/*p* is used. What a further device gives you is its memory.
 
 # %%
+halves = trial("pp", 2, **one_piece)
 found = claim.faster(
     "model_parallel_no_gain",
     "The complete model on one rank is over 0.95 times as fast as its halves on two ranks.",
     trial("cpu", 1, **on_cores),
-    trial("pp", 2, **one_piece, **on_cores),
+    halves,
     by=0.95,
     seconds=9,
     otherwise="Two ranks also have two cores' caches, and two optimizers that run at once.",
@@ -223,7 +224,7 @@ claim.faster(
     "model_parallel_or_data",
     "Two data-parallel ranks are over 1.1 times as fast as two ranks with half the layers each.",
     trial("ddp", 2, **on_cores),
-    trial("pp", 2, **one_piece, **on_cores),
+    halves,
     by=1.1,
     seconds=9,
     otherwise="Averaging gradients, or ranks that share a core, may have cost the gain.",

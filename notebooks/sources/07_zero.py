@@ -54,11 +54,9 @@ plots.show(diagrams.stages(RANKS))
 # %% [markdown]
 # ### By hand
 #
-# A small program does all of it on live ranks, for a model of eight matrices. First its tools. In a
-# **reduce-scatter** the ranks add up tensors, as in an all-reduce, but each gets only *its part* of
-# the sum. In an **all-gather** each brings its part, and all get the complete tensor. One after the
-# other they *are* an all-reduce. `free` empties the memory behind a weight and leaves its shell, so
-# that `gather` can fill it again.
+# A small program does all of it, for a model of eight matrices. First its tools: **reduce-scatter**
+# and **all-gather** (lesson 04), which one after the other *are* an all-reduce. `free` empties the
+# memory behind a weight and leaves its shell, so that `gather` can fill it again.
 
 # %%
 by_hand = SRC / "snippets" / "zero_by_hand.py"
@@ -332,9 +330,8 @@ guess_traffic.score(sent[3] / sent[0])
 
 # %% [markdown]
 # Do the libraries do that? `--keep-gathered` sets `reshard_after_forward=False`: FSDP2 then frees a
-# block only after its backward pass. **gloo**, which carries the messages of CPU ranks, does a
-# reduce-scatter with the bytes of an all-reduce. NCCL, on GPUs, does not. So there are two
-# formulas, and Linux's count on the ranks' connections can be held against gloo's.
+# block only after its backward pass. gloo's reduce-scatter costs an all-reduce, NCCL's does not
+# (lesson 06c). So there are two formulas, and Linux's count can be held against gloo's.
 
 # %%
 fsdp = sharded.counted("fsdp")

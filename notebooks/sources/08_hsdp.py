@@ -82,9 +82,8 @@ plots.show(diagrams.rings())
 #
 # Bytes follow by formula. *P* stands for the bytes of the model. `fp16` is DDP with a hook that
 # sends gradients in 16 bits (lesson 04b); `keep` is FSDP that keeps what it has gathered from the
-# forward pass to the backward pass. A ring **reduce-scatter** sends (*n*-1)/*n* of a tensor. That
-# is how NCCL does it. **gloo**, which connects CPU ranks, reduces the complete tensor and drops
-# what is not needed: twice the bytes.
+# forward pass to the backward pass. A **reduce-scatter** sends (*n*-1)/*n* of a tensor with NCCL,
+# and twice as much with gloo (lesson 06c).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import Table
