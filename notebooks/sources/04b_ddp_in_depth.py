@@ -143,9 +143,8 @@ plots.show(ddp_options.bucket_sweep(bucket_runs))
 # gain, and on CPU ranks the threads that communicate need the core that computes.
 #
 # With an explicit cap of 25 MiB a smaller model makes one bucket; by default it makes two, because
-# the first one takes 1 MiB. For a large model on GPUs,
-# measure sizes from some MiB to some hundred. A parameter is never cut: one that is larger than the
-# cap makes its bucket larger than the cap.
+# the first one takes 1 MiB. For a large model on GPUs, measure sizes from some MiB to some hundred.
+# A parameter is never cut: one that is larger than the cap makes its bucket larger than the cap.
 #
 # ### Gradients that lie in the buckets
 #
@@ -241,8 +240,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# Is less sent faster? Over a link of 1 Gbit/s a byte takes 8 ns: compute what the sent bytes take
-# there. Inside one machine CPU ranks exchange bytes through memory, and compressing costs
+# Is sending less faster? Over a link of 1 Gbit/s a byte takes 8 ns: compute what the sent bytes
+# take there. Inside one machine CPU ranks exchange bytes through memory, and compressing costs
 # arithmetic.
 
 # %%
@@ -696,9 +695,9 @@ guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 
 # %% [markdown]
 # The rank that waits least is the late one. Its column `neither` says that it neither computed nor
-# communicated: look at its input. Had `computes` been longer, look at its clock, its
-# temperature and at who else uses its core. If all ranks wait alike, it is the network after all,
-# or ranks that take turns in being late.
+# communicated: look at its input. Had `computes` been longer, look at its clock, its temperature
+# and at who else uses its core. If all ranks wait alike, it is the network after all, or ranks that
+# take turns in being late.
 #
 # ### Second: a job that has died
 #

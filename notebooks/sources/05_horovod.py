@@ -560,7 +560,7 @@ print(exercise.check("in_one_process", in_one_process))
 #
 # **Do not start a new PyTorch project with it.**
 # - *Maintenance*: the latest release, 0.28.1, dates from 12 June 2023 (PyPI). It has to be compiled
-#   against each new PyTorch, and with the present one only after a nudge (`tools/horovod.py` says
+#   against each new PyTorch, and with the present one only by a workaround (`tools/horovod.py` says
 #   which). Lightning deprecated its Horovod strategy in 1.9 and removed it in 2.0.
 # - PyTorch's own DDP does the same training, as the proof shows. It is installed with PyTorch and
 #   tested with each release. What needs more than data parallelism (sharded models, tensor and

@@ -6,9 +6,8 @@
 #
 # After this lesson you can compute the size beyond which a model no longer fits on a device, cut it
 # over two devices, predict what each holds and what crosses the cut, choose the place of the cut,
-# and say what the cut does to the speed. You also get a map of all the ways to divide a
-# training. Lesson 06b fills the waiting (pipelines), lesson 06c cuts inside the layers (tensor
-# parallelism).
+# and say what the cut does to the speed. You also get a map of all the ways to divide a training.
+# Lesson 06b fills the waiting (pipelines), lesson 06c cuts inside the layers (tensor parallelism).
 
 # %% [markdown]
 # ## The question

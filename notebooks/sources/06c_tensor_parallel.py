@@ -28,7 +28,7 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}.")
 # %% [markdown]
 # ## The idea
 #
-# It needs no ranks to see it. Cut a matrix `A` into two halves **by columns**: each column of the
+# You need no ranks to see it. Cut a matrix `A` into two halves **by columns**: each column of the
 # result needs one column of `A` and all of `x`, so nothing has to be added. Cut `B` **by rows**:
 # each half needs only *its* columns of the input, and gives a result of full size that is one part
 # of a **sum**.
@@ -125,9 +125,9 @@ guess_bytes = predict(
 guess_bytes
 
 # %% [markdown]
-# Each rank has 1/*N* of the matrices. What of the **activations**, which the forward pass keeps for
-# the backward pass? (Of a block's 16 vectors, lesson 01, query, key, value, mixed values and the
-# 4 + 4 of the MLP's wide layer lie inside the split parts.)
+# Each rank has 1/*N* of the matrices. What about the **activations**, which the forward pass keeps
+# for the backward pass? (Of a block's 16 vectors, lesson 01, query, key, value, mixed values and
+# the 4 + 4 of the MLP's wide layer lie inside the split parts.)
 
 # %%
 guess_memory = predict(

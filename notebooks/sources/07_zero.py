@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 07 ZeRO: every rank keeps its part only
+# # 07 ZeRO: every rank keeps only its part
 #
 # **80 minutes**, on any machine, after lessons 04 and 06 (DTensors: 06c). In this lesson the ranks
 # are CPU cores, even where there are GPUs: it counts bytes, and these are the same.
@@ -309,8 +309,8 @@ computed = {stage: theory.rank_bytes(size, ranks, stage, theory.MIXED) for stage
 plots.show(diagrams.published(computed, published))
 
 # %% [markdown]
-# In ZeRO-2 the parameters are left, 2 bytes each: ZeRO-3 matters for large models. Now with
-# activations. Move ranks and micro-batch: what does sharding not shrink?
+# ZeRO-2 leaves the parameters on every rank, 2 bytes each: ZeRO-3 matters for large models. Now
+# with activations. Move ranks and micro-batch: what does sharding not shrink?
 
 # %%
 from bootcamp import simulators
@@ -512,9 +512,9 @@ else:
     print(missing)
 
 # %% [markdown]
-# (Without DeepSpeed, take its word.) The samples are right, the start is right, the loss of the
-# first step too. From the second step on it is another training. What could do that, and how would
-# you find out?
+# (Without DeepSpeed, take our word for it.) The samples are right, the start is right, the loss of
+# the first step too. From the second step on it is another training. What could do that, and how
+# would you find out?
 #
 # <details><summary>Answer</summary>
 #

@@ -211,7 +211,7 @@ claim.equal(
     1e6 * largest["counted MB"],
     1e6 * largest["theory MB"],
     within=0.02,
-    supported="That was the row that is furthest off. gloo adds a few bytes to each message.",
+    supported="This row is the furthest off. gloo adds a few bytes to each message.",
 )
 
 # %% [markdown]

@@ -46,9 +46,6 @@ clinic.waiting_room()
 # The third way is the dangerous one. So the checks of this lesson never read your program. They run
 # it and look at what it *does*: parameters and gradients of each rank, the samples it read, the
 # files it wrote, and whether it came to its end.
-#
-# A **collective** is a call in which all ranks take part, such as an all-reduce or a barrier.
-# **gloo** is the library with which CPU ranks communicate.
 
 # %% [markdown]
 # ## Predict

@@ -166,7 +166,7 @@ claim.larger(
 #
 # ## Break it
 #
-# The same port, and BatchNorm as it came: each rank normalizes by its own share of the batch.
+# The same port, and BatchNorm as it came: each rank normalises by its own share of the batch.
 
 # %%
 unfrozen = {**proven, "freeze": False, "quiet": True}

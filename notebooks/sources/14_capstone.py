@@ -179,10 +179,10 @@ print(exercise.check("capstone_small", None))
 # %% [markdown]
 # ### The first place (optional)
 #
-# Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means
-# two pipelines of two ranks, `"micro_batches"` and `"schedule"` change a pipeline,
-# `"keep_gathered"` changes FSDP, `"hook"` of `ddp_options` compresses. (Is that still the same
-# training?) Or start from `src/_train_fsdp.py`, and accumulate, or recompute activations.
+# Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means two pipelines of two ranks,
+# `"micro_batches"` and `"schedule"` change a pipeline, `"keep_gathered"` changes FSDP, `"hook"` of
+# `ddp_options` compresses. (Is that still the same training?) Or start from `src/_train_fsdp.py`,
+# and accumulate, or recompute activations.
 
 # %% [markdown]
 # ## When to use it and when not
