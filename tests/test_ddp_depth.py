@@ -40,7 +40,8 @@ def run(tmp_path):
 def test_the_parts_of_a_step_add_up_and_tell_who_is_late(run):
     table = ddp_depth.step_parts(run)
     assert table.column("computes") == pytest.approx([40, 40])
-    assert table.column("waits") == pytest.approx([60, 10])
+    assert table.column("waits") == pytest.approx([40, 0])
+    assert table.column("sends") == pytest.approx([20, 10])
     assert table.column("neither") == pytest.approx([0, 50])
     assert late_rank(table.rows) == (1, "neither", pytest.approx(50))
 

@@ -127,21 +127,45 @@ def test_a_process_group_that_the_script_does_not_ask(failed):
     assert "take rank and world size from it" in hints["ranks in the process group"]
 
 
-def test_a_process_group_without_ddp(failed):
+def end_apart(sent, gradient_bytes=1_000_000, noted=()):
+    """Ranks that have sent so many bytes in a step and end with different parameters."""
+
     def change(config, losses, ranks):
         for rank in ranks:
-            rank["sent_bytes_per_step"] = 90  # the loss is averaged
+            rank |= {"sent_bytes_per_step": sent, "gradient_bytes": gradient_bytes}
+            rank["noted"] = {name: [0.0] * STEPS for name in noted}
         differ_from(losses, 1)
         end(ranks, aside=0.1, only=1)
 
-    hints = failed(change)
+    return change
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"sent": 148},  # a loss between two ranks, as Linux counts it
+        {"sent": 148, "gradient_bytes": 900},
+        {"sent": 3 * 148, "gradient_bytes": 900, "noted": ("norm", "accuracy")},
+    ],
+)
+def test_a_process_group_without_ddp(failed, how):
+    hints = failed(end_apart(**how))
     assert set(hints) == {LOSS, FINAL}
     assert hints[FINAL].startswith("Nothing is synchronised: the ranks send each other next to")
 
 
-def test_a_layer_that_is_not_synchronised(failed):
-    hints = failed(lambda config, losses, ranks: end(ranks, aside=0.1, only=1))
-    assert hints == {FINAL: "A layer is not synchronised: the ranks end with different parameters."}
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"sent": 1_000_100},
+        {"sent": 900 + 148, "gradient_bytes": 900},
+        {"sent": 125_000},  # parameters, every eighth step
+    ],
+)
+def test_a_layer_that_is_not_synchronised(failed, how):
+    hints = failed(end_apart(**how))
+    assert set(hints) == {LOSS, FINAL}
+    assert hints[FINAL].startswith("A layer is not synchronised: the ranks end with different")
 
 
 def test_set_epoch_is_forgotten(failed):

@@ -1,15 +1,12 @@
 """Notebook 08: hosts and what crosses their link, meshes that look right, sharding that is not."""
 
-import json
-
 import pytest
 from trained import trained
 
 from bootcamp.experiments import claims, recorded
 from bootcamp.launcher import simulated_hosts
-from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import exercise, hsdp_lab
+from bootcamp_lessons import exercise, hsdp_lab, reading
 
 SNIPPET = {"device": "cpu", "quiet": True}
 WITH_HOSTS = pytest.mark.skipif(
@@ -20,10 +17,7 @@ MESH = 'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate",
 
 
 def printed(snippet, ranks, **flags):
-    """What the ranks of a snippet printed: its lines of JSON, in order of rank."""
-    run = trained(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET, **flags)
-    lines = [line for rank in range(ranks) for line in run.output(rank).splitlines()]
-    return [json.loads(line) for line in lines if line.startswith("{")]
+    return reading.printed(trained(reading.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET, **flags))
 
 
 def test_hybrid_sharding_used_right():

@@ -15,7 +15,7 @@ from bootcamp.scripts.variants import variant
 from bootcamp.theory import pipeline_schedules
 from bootcamp.train import models
 from bootcamp.train.models import gpt
-from bootcamp_lessons import failed_lines
+from bootcamp_lessons import reading
 from bootcamp_lessons.diagrams import model_parallel
 
 BATCH, RANKS = 24, 2
@@ -118,6 +118,6 @@ def test_a_forward_over_two_kinds_of_devices_shows_what_was_not_moved(name, chan
     assert run.status == status
     if status == "failed":
         assert "expected device" in run.summary["error"]["message"]
-        error, *lines = failed_lines.of(run).splitlines()
+        error, *lines = reading.where_it_failed(run).splitlines()
         assert "expected device" in error
         assert "models.loss" in lines[0]

@@ -239,6 +239,20 @@ def test_every_exercise_is_in_a_lesson():
     assert set(exercises.EXERCISES) - named == set()
 
 
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_every_exercise_says_how_to_see_its_solution(lesson):
+    """By its name, or by the part of the name that all cases of a lesson share, and three dots."""
+    cells = json.loads(lesson.read_text())["cells"]
+    words = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    shown = re.findall(r'exercise\.solution\("(\w+)(\.{3})?"\)', words)
+    _, checked = journal.things_to_do(lesson)
+    assert [
+        name
+        for name in checked
+        if not any(name.startswith(said) if dots else name == said for said, dots in shown)
+    ] == []
+
+
 def test_new_words_keep_the_outputs_and_new_code_has_to_run(tmp_path):
     sys.path.insert(0, str(ROOT / "tools"))
     import notebooks

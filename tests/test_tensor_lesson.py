@@ -1,16 +1,13 @@
 """Notebook 06c: split matrices by hand, collectives and memory by theory, a ring of keys."""
 
-import json
-
 import pytest
 from trained import trained
 
-from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import tensor
 from bootcamp.train import collective_counter
 from bootcamp.train.models import gpt
-from bootcamp_lessons import exercise, sharded
+from bootcamp_lessons import exercise, reading, sharded
 
 TINY = gpt.SIZES["tiny"]
 SNIPPET = {"device": "cpu", "quiet": True}
@@ -18,16 +15,12 @@ FLAGS = {"device": "cpu", "steps": 6, "global_batch": 16, "quiet": True}
 
 
 def printed(snippet, ranks, **flags):
-    run = trained(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET, **flags)
-    return [
-        [json.loads(line) for line in run.output(rank).splitlines() if line.startswith("{")]
-        for rank in range(ranks)
-    ]
+    return reading.printed(trained(reading.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET, **flags))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_split_by_hand_is_the_whole(ranks):
-    rows = printed("tensor_by_hand", ranks)[0]
+    rows = printed("tensor_by_hand", ranks)
     assert [row["part"] for row in rows] == ["mlp", "attention"]
     for row in rows:
         assert max(value for name, value in row.items() if "apart" in name) < 1e-10
@@ -36,7 +29,7 @@ def test_split_by_hand_is_the_whole(ranks):
 
 @pytest.mark.parametrize(("order", "ranks"), [("straight", 2), ("zigzag", 3), ("straight", 4)])
 def test_ring_attention_is_plain_attention(order, ranks):
-    records = [lines[0] for lines in printed("ring_attention", ranks, order=order, text=96)]
+    records = printed("ring_attention", ranks, order=order, text=96)
     assert sorted(sum((record["tokens"] for record in records), [])) == list(range(96))
     for record in records:
         assert record["output_apart"] < 1e-5

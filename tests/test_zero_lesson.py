@@ -1,21 +1,18 @@
 """Notebook 07: ZeRO by hand, what accumulation tells apart, and the exercise's checker."""
 
-import json
-
 import pytest
 from trained import trained
 
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import exercise
+from bootcamp_lessons import exercise, reading
 
 SNIPPET = {"device": "cpu", "quiet": True}
 
 
 def printed(snippet, ranks):
-    run = trained(SRC / "snippets" / f"{snippet}.py", ranks, **SNIPPET)
-    return [json.loads(line) for line in run.output(0).splitlines() if line.startswith('{"')]
+    return reading.printed(trained(reading.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -23,9 +23,9 @@ from bootcamp import launch, warm_up
 warm_up()
 
 # %% [markdown]
-# Now two processes train a small language model on the source code of Python's standard library, 8
-# steps with 64 samples each. The first run of a notebook waits some seconds until PyTorch is
-# loaded; later ones start at once.
+# Now two processes train a small language model on the source code of Python's standard library,
+# for 8 steps of 64 samples each. A sample is a piece of the text. The first run of a notebook waits
+# some seconds until PyTorch is loaded; later ones start at once.
 
 # %%
 batch = {"steps": 8, "global_batch": 64}
@@ -58,8 +58,8 @@ plots.show(basics.run_path())
 
 # %% [markdown]
 # The ranks are separate processes, not threads of this notebook. A rank that crashes cannot take
-# the notebook down; if the notebook dies, the supervisor ends the ranks. All tables and plots are
-# made from what the run wrote into its folder.
+# the notebook down; if the notebook dies, a supervisor process ends the ranks. All tables and plots
+# are made from what the run wrote into its folder.
 
 # %%
 from bootcamp import default_ranks, machine
@@ -93,8 +93,9 @@ guess_alone = predict(
 guess_alone
 
 # %% [markdown]
-# The text consists of bytes, of which there are 256. An untrained model gives each of them about
-# the same probability, and the loss is −ln *p*, where *p* is the probability of the byte that came.
+# The model predicts the text byte by byte, and there are 256 different bytes. An untrained model
+# gives each of them about the same probability. The loss is −ln *p*, where *p* is the probability
+# that it gave to the byte that came.
 
 # %%
 guess_first_loss = predict("start_here_first_loss", "What is the loss of the very first step?")
@@ -180,7 +181,7 @@ guess_first_loss.score(first.losses[0], within=0.05)
 
 # %% [markdown]
 # `loss` is the mean over the global batch, all ranks together. `seconds` is what the step took on
-# rank 0. `tokens` are the bytes that were predicted: a sample is a piece of text.
+# rank 0. `tokens` are the bytes that were predicted.
 
 # %%
 runs.table(first, alone)

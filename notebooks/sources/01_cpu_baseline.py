@@ -81,7 +81,7 @@ flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batc
 parameters = sum(parameter.numel() for parameter in models.build(flags).parameters())
 guess_loss = predict(
     "cpu_baseline_first_loss",
-    "Lesson 00 asked this of 256 bytes. GPT-2 tells 50,257 tokens apart: what is its first loss?",
+    "Lesson 00 asked for the first loss with 256 bytes. What is it with GPT-2's 50,257 tokens?",
 )
 guess_state = predict(
     "cpu_baseline_state",
@@ -112,7 +112,7 @@ print(family.find("cpu").read_text())
 #    are there. `with run.step(step):` encloses what the record times.
 #
 # What is left is the course's: `config.parse` reads the flags, `run` writes the record, and
-# `checkpoint` saves and resumes if a flag asks for it (lesson 07b); else `first` is 0.
+# `checkpoint` saves and resumes if a flag asks for it (lesson 07b); otherwise `first` is 0.
 #
 # A training script for real work has two more lines here: `clip_grad_norm_` between `backward()`
 # and `step()`, which bounds the length of the gradient, and a learning-rate schedule after
@@ -197,13 +197,18 @@ print(f"{flops_per_token / 1e6:.2f} MFLOP a token, of which 6 a weight: {6 * wei
 # number format in use, so compare MFUs only if they mean the same peak.)
 
 # %%
-guess_mfu = predict("cpu_baseline_share", "What is the MFU of the training above?", unit="%")
-guess_mfu
-
-# %%
 from bootcamp.experiments import matmul_peak
 
 peak_flops = matmul_peak.matmul_flops_per_second("cpu", "float32", cores=1)
+guess_mfu = predict(
+    "cpu_baseline_share",
+    f"One core reaches {peak_flops / 1e9:,.0f} GFLOP/s. The training did "
+    f"{base.tokens_per_second:,.0f} tokens a second. What is its MFU?",
+    unit="%",
+)
+guess_mfu
+
+# %%
 plots.show(plots.achieved(base, peak_flops_per_second=peak_flops))
 guess_mfu.score(100 * base.achieved_flops_per_second / peak_flops)
 
@@ -237,9 +242,9 @@ claim.equal(
 # %% [markdown]
 # ## Prove it
 #
-# A baseline must repeat. The seed decides the initial parameters and the
-# samples, and one core adds in the same order each time. The parameters are compared by their
-# **fingerprint**: eight random projections of all parameters, kept in the record.
+# A baseline must be repeatable. The seed decides the initial parameters and the samples, and one
+# core adds in the same order each time. The parameters are compared by their **fingerprint**: eight
+# random projections of all parameters, kept in the record.
 
 # %%
 again = launch("cpu", steps=20, global_batch=32, quiet=True)
@@ -340,8 +345,8 @@ print(exercise.check("training_days", training_days))
 # <details><summary>What such numbers look like</summary>
 #
 # 7 billion weights, a thousand billion tokens, and a GPU that achieves half of 989·10¹² FLOP/s (the
-# published dense bf16 peak of an H100): 983 days. On one GPU, that is. For that reason the rest of
-# this course is about several.
+# published dense bf16 peak of an H100): 983 days. That is on one GPU; the rest of this course is
+# about several.
 # </details>
 
 # %% [markdown]

@@ -48,13 +48,12 @@ plots.show(single_device.queue())
 # there.
 
 # %%
-from bootcamp.paths import SRC
+from bootcamp_lessons.reading import SNIPPETS, printed
 
-SNIPPETS = SRC / "snippets"
 print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 
 # %% [markdown]
-# The records of this course are safe: on a GPU `with run.step(step):` puts a CUDA event, a time
+# The records of this course are not misled: on a GPU `with run.step(step):` puts a CUDA event, a time
 # stamp that the GPU itself takes, at both ends of the step, and reads them once both are there.
 #
 # **Pinned memory** is main memory that the operating system may not move or swap out. A GPU can
@@ -226,8 +225,6 @@ plots.show(single_device.speeds(None if gpu_count() else roof))
 # (both are sleeps, so that the effect needs no cores).
 
 # %%
-import json
-
 loader = trial(SNIPPETS / "loader_workers.py", ranks=1, device="cpu", workers=0)
 two_workers = trial(SNIPPETS / "loader_workers.py", ranks=1, device="cpu", workers=2)
 claim.faster(
@@ -236,7 +233,7 @@ claim.faster(
     two_workers,
     loader,
     by=2,
-    of=lambda run: json.loads(run.output().splitlines()[0])["seconds_per_batch"],
+    of=lambda run: printed(run)[0]["seconds_per_batch"],
     otherwise="Workers that get no core of their own read late.",
 )
 
@@ -317,7 +314,7 @@ print(exercise.check("to_the_gpu"))
 # A colleague takes the largest batch that fits and calls the GPU busy. Somebody measured a curve as
 # above: `(samples in a step, samples per second, GB)` for each size. Write the function that
 # chooses the *smallest* batch that fits into the memory and reaches at least 95 % of the best
-# throughput among those that fit.
+# throughput among those that fit. The solution: `exercise.solution("best_batch")`.
 
 
 # %%

@@ -208,7 +208,7 @@ claim.equal(
 # Count a block's forward pass as one unit of arithmetic and its backward pass as two. Computing the
 # forward pass again makes four units instead of three: by this count a step takes up to 4/3 times
 # as long. The optimizer's part of the step does not grow. Bookkeeping in Python adds to it;
-# `--keep products` computes less again, but has to look at every operation. With a large model the
+# `--keep products` recomputes less, but has to look at every operation. With a large model the
 # bookkeeping counts for nothing.
 
 # %%
@@ -225,7 +225,7 @@ claim.faster(
 # %% [markdown]
 # Parts do the same arithmetic in smaller pieces, with more launches. In favour of small parts:
 # their activations may fit into a cache. Against them: a device that gets small pieces is idle in
-# between. Between the two, measure (lesson 02).
+# between. So measure (lesson 02).
 
 # %%
 claim.faster(
@@ -415,9 +415,9 @@ print(exercise.check("accumulate"))
 # %% [markdown]
 # ### Second: how many parts?
 #
-# A batch does not fit. Into how many parts must it be cut, at least? All in MB; `activations` are
-# those of one sample, `state` is parameters, gradients and optimizer state. A part has whole
-# samples.
+# A batch does not fit. Into how many parts must it be cut, at least? All sizes are in MB;
+# `activations` are those of one sample, `state` is parameters, gradients and optimizer state. A
+# part has whole samples. The solution: `exercise.solution("fewest_parts")`.
 
 
 # %%

@@ -118,10 +118,10 @@ show_snippet("start_with_torchrun.py")
 print(run_with_torchrun("start_with_torchrun.py", ranks=2))
 
 # %% [markdown]
-# `LOCAL_RANK` is the rank within this host and chooses the GPU; `RANK` counts over all hosts. The
-# scripts of this course are written for torchrun. `launch` sets the same variables, but (on Linux)
-# forks each rank from a process that has loaded PyTorch, which saves the seconds that you have just
-# waited. Older ways to start ranks are in the appendix.
+# `LOCAL_RANK` is the rank within its host, here in the sense of one computer, and chooses the GPU;
+# `RANK` counts over all hosts. The scripts of this course are written for torchrun. `launch` sets
+# the same variables, but (on Linux) forks each rank from a process that has loaded PyTorch, which
+# saves the seconds that you have just waited. Older ways to start ranks are in the appendix.
 
 # %% [markdown]
 # ## Predict
@@ -283,8 +283,8 @@ claim.faster(
 
 # %% [markdown]
 # On CPU ranks fewer calls can gain something, overlap little: the threads that communicate need the
-# cores that compute. On GPUs communication runs beside computation, on a few of
-# the GPU's multiprocessors, and overlap is what makes DDP scale.
+# cores that compute. On GPUs communication runs beside computation, on a few of the GPU's
+# multiprocessors, and overlap is what makes DDP scale.
 #
 # The simulator below predicts the time of a step if communication takes no computing power. Move
 # the bucket cap to either end: what do small buckets gain on a slow link, and lose at a high

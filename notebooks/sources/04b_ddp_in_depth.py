@@ -16,7 +16,7 @@
 # does "the same training as one process" stop being true?
 
 # %%
-from IPython.display import Markdown, display
+from IPython.display import display
 
 from bootcamp import (
     Options,
@@ -35,16 +35,14 @@ from bootcamp import (
     variant,
     warm_up,
 )
-from bootcamp.paths import SRC
 from bootcamp_lessons import ddp_depth
 from bootcamp_lessons.diagrams import ddp_options
-from bootcamp_lessons.reading import where_ranks_stand
+from bootcamp_lessons.reading import SNIPPETS, printed, show_snippet, where_ranks_stand
 
 warm_up()  # loads PyTorch in the background
 RANKS = max(2, min(8, default_ranks()))
 DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
 BATCH = 16 * RANKS
-SNIPPETS = SRC / "snippets"
 print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, {BATCH} samples a step.")
 
 # %% [markdown]
@@ -145,9 +143,8 @@ plots.show(ddp_options.bucket_sweep(bucket_runs))
 # gain, and on CPU ranks the threads that communicate need the core that computes.
 #
 # With an explicit cap of 25 MiB a smaller model makes one bucket; by default it makes two, because
-# the first one takes 1 MiB. For a large model on GPUs,
-# measure sizes from some MiB to some hundred. A parameter is never cut: one that is larger than the
-# cap makes its bucket larger than the cap.
+# the first one takes 1 MiB. For a large model on GPUs, measure sizes from some MiB to some hundred.
+# A parameter is never cut: one that is larger than the cap makes its bucket larger than the cap.
 #
 # ### Gradients that lie in the buckets
 #
@@ -155,12 +152,10 @@ plots.show(ddp_options.bucket_sweep(bucket_runs))
 # `src/snippets/ddp_bucket_memory.py` counts the memory behind both; what is shared counts once.
 
 # %%
-import json
-
 small = {"ranks": 2, "device": "cpu", "quiet": True}
 memory_script = SNIPPETS / "ddp_bucket_memory.py"
 copied, viewed = (
-    json.loads(launch(memory_script, bucket_view=view, **small).output(0)) for view in (False, True)
+    printed(launch(memory_script, bucket_view=view, **small))[0] for view in (False, True)
 )
 claim.equal(
     "ddp_bucket_view_saves_a_copy",
@@ -245,8 +240,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# Is less sent faster? Over a link of 1 Gbit/s a byte takes 8 ns: compute what the sent bytes take
-# there. Inside one machine CPU ranks exchange bytes through memory, and compressing costs
+# Is sending less faster? Over a link of 1 Gbit/s a byte takes 8 ns: compute what the sent bytes
+# take there. Inside one machine CPU ranks exchange bytes through memory, and compressing costs
 # arithmetic.
 
 # %%
@@ -304,7 +299,7 @@ display(*check.prove("ddp_options", RANKS, device=DEVICE, **options))
 
 # %%
 join_script = SNIPPETS / "ddp_join.py"
-display(Markdown(f"```python\n{join_script.read_text()}```"))
+show_snippet("ddp_join.py")
 patience = Options(hang_seconds=3)
 alone = launch(join_script, without_join=True, options=patience, raises=False, **small)
 assert alone.status == "failed", "ranks with unequally many batches did not hang"
@@ -687,8 +682,9 @@ claim.faster(
 
 # %% [markdown]
 # The healthy rank looks as if it had a slow network. Its collectives last until the last rank has
-# come: **waiting is not communicating**. Put the ranks of one run side by side: what each computes,
-# how long it waits in collectives while it computes nothing, and how long it does neither.
+# come: **waiting is not communicating**. Put the ranks of one run side by side: how long each
+# computes, waits for others in collectives, sends (both while it computes nothing), and does
+# neither.
 
 # %%
 even, slow = launch("ddp", RANKS, **short), launch(late, RANKS, **short)
@@ -698,10 +694,10 @@ in_collectives = [run.ranks[0]["communication_seconds"] for run in (even, slow)]
 guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 
 # %% [markdown]
-# The rank that waits least is the late one, and its column `neither` says that it neither computed
-# nor communicated: look at its input. Had `computes` been longer, look at its clock, its
-# temperature and at who else uses its core. If all ranks wait alike, it is the network after all,
-# or ranks that take turns in being late.
+# The rank that waits least is the late one. Its column `neither` says that it neither computed nor
+# communicated: look at its input. Had `computes` been longer, look at its clock, its temperature
+# and at who else uses its core. If all ranks wait alike, it is the network after all, or ranks that
+# take turns in being late.
 #
 # ### Second: a job that has died
 #
@@ -738,8 +734,9 @@ print(exercise.start("own_hook"))
 
 # %% [markdown]
 # Edit the file, save it, and check it. The checker trains with *your* hook on two ranks, with both
-# optimizers. Torch has such a hook ready; write it with `dist.all_reduce` first. For more: what
-# does the checker say to a hook that sends only the largest 1 % of numbers?
+# optimizers. Torch has such a hook ready; write it with `dist.all_reduce` first.
+# `exercise.solution("own_hook")` shows the solution as a diff. For more: what does the checker say
+# to a hook that sends only the largest 1 % of numbers?
 
 # %%
 print(exercise.check("own_hook"))
@@ -748,7 +745,7 @@ print(exercise.check("own_hook"))
 # ### Second: who is late?
 #
 # Write the diagnosis of "one slow rank" as a function of the table above: a dictionary for each
-# rank, in milliseconds.
+# rank, in milliseconds. The solution: `exercise.solution("late_rank")`.
 
 
 # %%
@@ -770,7 +767,8 @@ print(exercise.check("late_rank", late_rank))
 #
 # Somebody offers you more GPUs, or a faster network. What would the averaging take there? A ring
 # takes 2(*N*-1) steps one after another, in each of them a rank sends one piece of 1/*N* of the
-# data, and each step has a start-up cost of its own.
+# data, and each step has a start-up cost of its own. The solution:
+# `exercise.solution("ring_seconds")`.
 
 
 # %%

@@ -176,10 +176,10 @@ runs.table(polite, threads, caption="The same cores: a rank for each, one proces
 
 # %%
 from bootcamp.paths import SRC
-from bootcamp_lessons.reading import json_lines
+from bootcamp_lessons.reading import printed
 
 sweep = launch(SRC / "snippets" / "learning_rates.py", ranks=2, device="cpu", quiet=True)
-trainings = json_lines(sweep)
+trainings = printed(sweep)
 plots.show(scaling.rate_sweep(trainings, alone))
 
 # %%

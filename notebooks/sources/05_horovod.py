@@ -57,12 +57,11 @@ guess_rate
 # %%
 import re
 
-from IPython.display import Markdown, display
+from IPython.display import display
 
-from bootcamp.paths import SRC
+from bootcamp_lessons.reading import SNIPPETS, printed, show_snippet
 
-SNIPPETS = SRC / "snippets"
-display(Markdown(f"```python\n{(SNIPPETS / 'horovod_ranks.py').read_text()}```"))
+show_snippet("horovod_ranks.py")
 quietly = {"device": "cpu", "quiet": True}
 ranks = horovod.launch("ranks", SNIPPETS / "horovod_ranks.py", 2, **quietly)
 said = "\n".join(recorded.said(ranks))
@@ -91,16 +90,14 @@ guess_steps = predict(
 guess_steps
 
 # %%
-import json
-
 from bootcamp import plots
 from bootcamp_lessons.diagrams import horovod as diagrams
 
 circle = launch(SNIPPETS / "horovod_ring.py", 3, **quietly)
-printed = [json.loads(circle.output(rank)) for rank in range(3)]
-assert all(sum(rank["held"][-1], []) == rank["total"] for rank in printed), "not the sum"
-plots.show(diagrams.ring(printed))
-guess_steps.score(len(printed[0]["sent"]))
+each = printed(circle)
+assert all(sum(rank["held"][-1], []) == rank["total"] for rank in each), "not the sum"
+plots.show(diagrams.ring(each))
+guess_steps.score(len(each[0]["sent"]))
 
 # %% [markdown]
 # Rank 0 began with 1 to 6, rank 1 with 10 to 60, rank 2 with 100 to 600, so the digits tell whose
@@ -122,7 +119,7 @@ guess_steps.score(len(printed[0]["sent"]))
 # once; `synchronize` waits for the result.)
 
 # %%
-display(Markdown(f"```python\n{(SNIPPETS / 'horovod_names.py').read_text()}```"))
+show_snippet("horovod_names.py")
 names = horovod.launch("names", SNIPPETS / "horovod_names.py", 2, **quietly)
 answers = recorded.said(names)
 assert sum("{'loss': 2.0, 'tokens': 2000.0}" in line for line in answers) == 2
@@ -209,11 +206,9 @@ guess_taken.score(float(recorded.said(fresh)[0]))
 # global batch. It is no part of the averaging: with the same global batch, as in our proofs, the
 # rate must stay.
 #
-# What people remember is true of a wrapper: up to version 1.9, Lightning's `strategy="horovod"`
-# multiplied the rate of every parameter group, and the base rates of schedulers, by the number of
-# ranks (`HorovodStrategy.setup`). If you change such a program to `strategy="ddp"`, it trains with
-# a rate that is smaller by that factor. So before you port a program, look for `hvd.size()` beside
-# the rate, and for such a wrapper.
+# What people remember is true of a wrapper: Lightning's `strategy="horovod"` multiplied the rate by
+# the number of ranks (lesson 04b). So before you port a program, look for `hvd.size()` beside the
+# rate, and for such a wrapper.
 
 # %% [markdown]
 # ## Run it
@@ -565,7 +560,7 @@ print(exercise.check("in_one_process", in_one_process))
 #
 # **Do not start a new PyTorch project with it.**
 # - *Maintenance*: the latest release, 0.28.1, dates from 12 June 2023 (PyPI). It has to be compiled
-#   against each new PyTorch, and with the present one only after a nudge (`tools/horovod.py` says
+#   against each new PyTorch, and with the present one only by a workaround (`tools/horovod.py` says
 #   which). Lightning deprecated its Horovod strategy in 1.9 and removed it in 2.0.
 # - PyTorch's own DDP does the same training, as the proof shows. It is installed with PyTorch and
 #   tested with each release. What needs more than data parallelism (sharded models, tensor and

@@ -6,9 +6,8 @@
 #
 # After this lesson you can compute the size beyond which a model no longer fits on a device, cut it
 # over two devices, predict what each holds and what crosses the cut, choose the place of the cut,
-# and say what the cut does to the speed. You also get a map of all the ways to divide a
-# training. Lesson 06b fills the waiting (pipelines), lesson 06c cuts inside the layers (tensor
-# parallelism).
+# and say what the cut does to the speed. You also get a map of all the ways to divide a training.
+# Lesson 06b fills the waiting (pipelines), lesson 06c cuts inside the layers (tensor parallelism).
 
 # %% [markdown]
 # ## The question
@@ -24,10 +23,10 @@ print(f"PyTorch finds {gpu_count()} GPU(s) here.")
 # %% [markdown]
 # ### How many bytes does a parameter need?
 #
-# During training the **state** is always in memory: the parameters, one gradient for each of them,
-# and what the optimizer keeps. AdamW keeps two running means. Mixed precision does not shrink the
-# state as long as a float32 copy of the parameters is kept; the last row, 16-bit parameters and
-# gradients beside it, is how papers on large models count (see Sources).
+# The **state** of a training is always in memory: parameters, gradients, and what the optimizer
+# keeps (lesson 01). Mixed precision does not shrink it as long as a float32 copy of the parameters
+# is kept; the last row, 16-bit parameters and gradients beside that copy, is how papers on large
+# models count (see Sources).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import Table
@@ -42,9 +41,9 @@ rows = [{"training": name, **kind, "together": sum(kind.values())} for name, kin
 Table(rows, "Bytes for one parameter")
 
 # %% [markdown]
-# So memory divided by 16 bytes is a limit that no batch size can move: 500 million parameters on 8
-# GB, 5 billion on 80 GB. Activations come on top. The curves are this course's GPTs in float32 with
-# AdamW, by formula, with nothing recomputed.
+# So memory divided by 16 bytes is a limit that no batch size can move: 5 billion parameters on 80
+# GB. Activations come on top. The curves are this course's GPTs in float32 with AdamW, by formula,
+# with nothing recomputed.
 
 # %%
 from bootcamp import plots
@@ -166,9 +165,9 @@ print(two.output(0) or "Two different devices.")
 
 # %%
 on_cores = {"device": "cpu", "steps": 6, "global_batch": BATCH}
-one_piece = {"schedule": "gpipe", "micro_batches": 1}
+one_piece = {"schedule": "gpipe", "micro_batches": 1, **on_cores}
 one_core = launch("cpu", 1, **on_cores)
-split = launch("pp", 2, **one_piece, **on_cores)
+split = launch("pp", 2, **one_piece)
 
 # %% [markdown]
 # ## Read the measurement
@@ -203,11 +202,12 @@ claim.equal(
 # most 1/*p* is used. What a further device gives you is its memory.
 
 # %%
+halves = trial("pp", 2, **one_piece)
 found = claim.faster(
     "model_parallel_no_gain",
     "The complete model on one rank is over 0.95 times as fast as its halves on two ranks.",
     trial("cpu", 1, **on_cores),
-    trial("pp", 2, **one_piece, **on_cores),
+    halves,
     by=0.95,
     seconds=9,
     otherwise="Two ranks also have two cores' caches, and two optimizers that run at once.",
@@ -223,7 +223,7 @@ claim.faster(
     "model_parallel_or_data",
     "Two data-parallel ranks are over 1.1 times as fast as two ranks with half the layers each.",
     trial("ddp", 2, **on_cores),
-    trial("pp", 2, **one_piece, **on_cores),
+    halves,
     by=1.1,
     seconds=9,
     otherwise="Averaging gradients, or ranks that share a core, may have cost the gain.",
@@ -295,13 +295,9 @@ Table(layer_cut.traffic(samples=8), "What each of two devices sends in a step of
 # "Half of the layers" is not half of everything.
 
 # %%
-import json
+from bootcamp_lessons import reading
 
-from bootcamp import paths
-
-program = paths.SRC / "snippets" / "stage_costs.py"
-printed = launch(program, 1, device="cpu", quiet=True).output(0)
-stages = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+stages = reading.printed(launch(reading.SNIPPETS / "stage_costs.py", 1, device="cpu", quiet=True))
 plots.show(diagrams.stage_costs(stages, len(stages) // 2))
 
 # %% [markdown]
@@ -400,8 +396,6 @@ print(rehearse("mp_rehearsal").status)
 # which lines of the course's code.
 
 # %%
-from bootcamp_lessons import failed_lines
-
 hook = "model[half].register_forward_pre_hook(lambda stage, inputs: inputs[0].to(second_device))"
 loss = "loss = models.loss(model(inputs), targets.to(second_device))"
 broken = {
@@ -410,7 +404,7 @@ broken = {
     "C": {hook: hook.replace("[half]", "[half - 1]")},
 }
 for name, change in broken.items():
-    print(f"{name}:", failed_lines.of(rehearse(f"mp_broken_{name}", **change)))
+    print(f"{name}:", reading.where_it_failed(rehearse(f"mp_broken_{name}", **change)))
 
 # %% [markdown]
 # <details><summary>Answer</summary>

@@ -383,7 +383,7 @@ claim.equal(
 # (lesson 07), and the script averages nothing.
 
 # %%
-from bootcamp_lessons import failed_lines
+from bootcamp_lessons import reading
 
 pipelining = "from torch.distributed.pipelining import PipelineStage"
 stage = "PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group()) for i in mine"
@@ -407,7 +407,7 @@ for name, (wrap, group) in ways.items():
         share = tried.ranks[0]["parameter_bytes"] / proof.run.ranks[0]["parameter_bytes"]
         print(f"{name}: the same training, and a rank holds {share:.0%} of its stage")
     else:
-        print(f"{name}: {failed_lines.cause(tried)}")
+        print(f"{name}: {reading.first_error(tried)}")
 
 # %% [markdown]
 # <details><summary>What happened?</summary>

@@ -17,7 +17,7 @@
 # %%
 from bootcamp import check, claim, default_ranks, gpu_count, launch, warm_up
 from bootcamp.paths import SRC
-from bootcamp_lessons import excerpts, sharded
+from bootcamp_lessons import reading, sharded
 from bootcamp_lessons.diagrams import tensor_parallel
 
 warm_up()
@@ -28,7 +28,7 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}.")
 # %% [markdown]
 # ## The idea
 #
-# It needs no ranks to see it. Cut a matrix `A` into two halves **by columns**: each column of the
+# You need no ranks to see it. Cut a matrix `A` into two halves **by columns**: each column of the
 # result needs one column of `A` and all of `x`, so nothing has to be added. Cut `B` **by rows**:
 # each half needs only *its* columns of the input, and gives a result of full size that is one part
 # of a **sum**.
@@ -81,7 +81,7 @@ plots.show(tensor_parallel.column_then_row())
 
 # %%
 by_hand = SRC / "snippets" / "tensor_by_hand.py"
-excerpts.piece(by_hand, "class Enter", "def columns")
+reading.piece(by_hand, "class Enter", "def columns")
 
 # %% [markdown]
 # On real ranks, each compares the output, the input's gradient and its own weights' gradients with
@@ -90,7 +90,7 @@ excerpts.piece(by_hand, "class Enter", "def columns")
 # %%
 from bootcamp import Table
 
-rows = sharded.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
+rows = reading.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
 for row in rows:
     assert max(v for k, v in row.items() if "apart" in k) < 1e-10, "the split is not the whole"
 Table(rows, f"{RANKS} ranks against one, in float64: largest differences")
@@ -125,9 +125,9 @@ guess_bytes = predict(
 guess_bytes
 
 # %% [markdown]
-# Each rank has 1/*N* of the matrices. What of the **activations**, which the forward pass keeps for
-# the backward pass? (Of a block's 16 vectors, lesson 01, query, key, value, mixed values and the
-# 4 + 4 of the MLP's wide layer lie inside the split parts.)
+# Each rank has 1/*N* of the matrices. What about the **activations**, which the forward pass keeps
+# for the backward pass? (Of a block's 16 vectors, lesson 01, query, key, value, mixed values and
+# the 4 + 4 of the MLP's wide layer lie inside the split parts.)
 
 # %%
 guess_memory = predict(
@@ -302,7 +302,7 @@ cases = {"script": (split, {}), "without that line": (without, {"apart": True})}
 cases["sequence parallel"] = (sequence, {"sequence_parallel": True})
 for run, how in cases.values():
     assert collective_counter.total(run) == tensor_theory.collectives(TINY, BATCH, **how)
-display(excerpts.source(tensor_theory.collectives))
+display(reading.source(tensor_theory.collectives))
 sharded.against_theory(cases, TINY, BATCH)
 
 # %% [markdown]
@@ -328,7 +328,7 @@ guess_bytes.score(table[0]["NCCL, formula MB"])
 # ### Memory
 
 # %%
-excerpts.source(tensor_theory.parameter_bytes, tensor_theory.activation_bytes)
+reading.source(tensor_theory.parameter_bytes, tensor_theory.activation_bytes)
 
 # %%
 held = {"one process": alone, "tensor parallel": split, "sequence parallel": sequence}
@@ -396,7 +396,7 @@ assert torch.allclose(out, (keys @ query).softmax(0) @ values), "not the softmax
 
 # %%
 ring_script = SRC / "snippets" / "ring_attention.py"
-excerpts.piece(ring_script, "class RingAttention", "        ctx.save_for_backward")
+reading.piece(ring_script, "class RingAttention", "        ctx.save_for_backward")
 
 # %% [markdown]
 # `pairs` leaves out blocks that the causal mask hides entirely. Two orders of the text: `straight`,
@@ -408,7 +408,7 @@ excerpts.piece(ring_script, "class RingAttention", "        ctx.save_for_backwar
 orders = {}
 for order in ("straight", "zigzag"):
     run = launch(ring_script, 4, order=order, device="cpu", quiet=True)
-    orders[order] = [sharded.printed(run, rank)[0] for rank in range(4)]
+    orders[order] = reading.printed(run)
     for rank in orders[order]:
         assert max(rank["output_apart"], rank["gradients_apart"]) < 1e-5
 plots.show(tensor_parallel.ring(orders))
@@ -490,7 +490,7 @@ check.compare(no_sum, alone)
 # %%
 entering = "split = Leave.apply(function(Enter.apply(again), *mine))"
 no_f = variant(by_hand, "without_f", {entering: "split = Leave.apply(function(again, *mine))"})
-rows = sharded.printed(launch(no_f, 2, device="cpu", quiet=True))
+rows = reading.printed(launch(no_f, 2, device="cpu", quiet=True))
 assert all(row["output apart"] < 1e-10 < 1e-3 < row["input's gradient apart"] for row in rows)
 Table(rows, "Without f")
 

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 07 ZeRO: every rank keeps its part only
+# # 07 ZeRO: every rank keeps only its part
 #
 # **80 minutes**, on any machine, after lessons 04 and 06 (DTensors: 06c). In this lesson the ranks
 # are CPU cores, even where there are GPUs: it counts bytes, and these are the same.
@@ -20,7 +20,7 @@ from IPython.display import display
 from bootcamp import Table, available, check, claim, launch, plots, predict, variant, warm_up
 from bootcamp.launcher.launch import HOW_TO_GET
 from bootcamp.paths import SRC
-from bootcamp_lessons import excerpts, sharded
+from bootcamp_lessons import reading, sharded
 from bootcamp_lessons.diagrams import zero_stages as diagrams
 
 warm_up()
@@ -54,15 +54,13 @@ plots.show(diagrams.stages(RANKS))
 # %% [markdown]
 # ### By hand
 #
-# A small program does all of it on live ranks, for a model of eight matrices. First its tools. In a
-# **reduce-scatter** the ranks add up tensors, as in an all-reduce, but each gets only *its part* of
-# the sum. In an **all-gather** each brings its part, and all get the complete tensor. One after the
-# other they *are* an all-reduce. `free` empties the memory behind a weight and leaves its shell, so
-# that `gather` can fill it again.
+# A small program does all of it, for a model of eight matrices. First its tools: **reduce-scatter**
+# and **all-gather** (lesson 04), which one after the other *are* an all-reduce. `free` empties the
+# memory behind a weight and leaves its shell, so that `gather` can fill it again.
 
 # %%
 by_hand = SRC / "snippets" / "zero_by_hand.py"
-excerpts.piece(by_hand, "def part(", "class Held")
+reading.piece(by_hand, "def part(", "class Held")
 
 # %% [markdown]
 # **ZeRO-1: the optimizer's state.** Each rank builds its optimizer over its parts alone:
@@ -79,7 +77,7 @@ excerpts.piece(by_hand, "def part(", "class Held")
 # backward pass?
 
 # %%
-excerpts.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches():\n        car")
+reading.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches():\n        car")
 
 # %% [markdown]
 # (In ZeRO-2's hook, `shard_gradient`.) The training loop adds what DDP and ZeRO-1 do after the
@@ -87,7 +85,7 @@ excerpts.piece(by_hand, "def shard_gradient", "    for inputs, targets in batche
 
 # %%
 loop = "for inputs, targets in batches():\n        carried"
-excerpts.piece(by_hand, loop, "    look()\n    held.look(opt")
+reading.piece(by_hand, loop, "    look()\n    held.look(opt")
 
 # %% [markdown]
 # That is all of ZeRO. The program trains each of them with AdamW and with SGD, in float64, and
@@ -95,7 +93,7 @@ excerpts.piece(by_hand, loop, "    look()\n    held.look(opt")
 # moment of a step.
 
 # %%
-hand = sharded.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
+hand = reading.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
 numbers = hand[0]["numbers"]
 layer = numbers // 8
 for stage in hand:
@@ -256,7 +254,7 @@ print("; ".join(runs) if DEEPSPEED else missing)
 # %%
 from bootcamp.theory import sharding as theory
 
-display(excerpts.source(theory.rank_bytes))
+display(reading.source(theory.rank_bytes))
 shapes = sharded.shapes()
 psi = sum(torch.Size(shape).numel() for shape in shapes)
 formulas = {name: sharded.by_formula(run, psi, len(shapes)) for name, run in runs.items()}
@@ -311,8 +309,8 @@ computed = {stage: theory.rank_bytes(size, ranks, stage, theory.MIXED) for stage
 plots.show(diagrams.published(computed, published))
 
 # %% [markdown]
-# In ZeRO-2 the parameters are left, 2 bytes each: ZeRO-3 matters for large models. Now with
-# activations. Move ranks and micro-batch: what does sharding not shrink?
+# ZeRO-2 leaves the parameters on every rank, 2 bytes each: ZeRO-3 matters for large models. Now
+# with activations. Move ranks and micro-batch: what does sharding not shrink?
 
 # %%
 from bootcamp import simulators
@@ -332,9 +330,8 @@ guess_traffic.score(sent[3] / sent[0])
 
 # %% [markdown]
 # Do the libraries do that? `--keep-gathered` sets `reshard_after_forward=False`: FSDP2 then frees a
-# block only after its backward pass. **gloo**, which carries the messages of CPU ranks, does a
-# reduce-scatter with the bytes of an all-reduce. NCCL, on GPUs, does not. So there are two
-# formulas, and Linux's count on the ranks' connections can be held against gloo's.
+# block only after its backward pass. gloo's reduce-scatter costs an all-reduce, NCCL's does not
+# (lesson 06c). So there are two formulas, and Linux's count can be held against gloo's.
 
 # %%
 fsdp = sharded.counted("fsdp")
@@ -459,7 +456,7 @@ claim.faster(
 # %%
 if DEEPSPEED:
     accumulate = SRC / "snippets" / "zero_accumulate.py"
-    seen = sharded.printed(launch(accumulate, 2, device="cpu", quiet=True))
+    seen = reading.printed(launch(accumulate, 2, device="cpu", quiet=True))
     plots.show(diagrams.accumulated(seen, 2, [ddp]))
 else:
     print(missing)
@@ -515,9 +512,9 @@ else:
     print(missing)
 
 # %% [markdown]
-# (Without DeepSpeed, take its word.) The samples are right, the start is right, the loss of the
-# first step too. From the second step on it is another training. What could do that, and how would
-# you find out?
+# (Without DeepSpeed, take our word for it.) The samples are right, the start is right, the loss of
+# the first step too. From the second step on it is another training. What could do that, and how
+# would you find out?
 #
 # <details><summary>Answer</summary>
 #

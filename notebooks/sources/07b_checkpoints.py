@@ -94,12 +94,17 @@ predict_bytes = predict(
 predict_bytes
 
 # %% [markdown]
-# A process does nothing but save, with `torch.save` straight to the file's place, and is killed at
-# a random moment. We do that 20 times.
+# A process makes a state of 4 MiB, saves it with `torch.save` straight to the file's place, makes
+# the next one, and so on, until it is killed at a random moment. We do that 20 times.
 
 # %%
+from bootcamp_lessons import checkpoints
+
+spent = checkpoints.save_seconds("in_place")
 predict_torn = predict(
-    "checkpoints_torn", "Of 20 kills, how many leave a file that can't be loaded?"
+    "checkpoints_torn",
+    f"Making a state takes {1e3 * spent['making']:.1f} ms, saving it {1e3 * spent['saving']:.1f} "
+    "ms. Of 20 kills, how many leave a file that can't be loaded?",
 )
 predict_torn
 
@@ -140,14 +145,10 @@ for line in family.SCRIPTS["fsdp"].path.read_text().splitlines():
 # rest is ours: the call, and what happens to the folder.
 
 # %%
-import inspect
-
-from IPython.display import Markdown
-
 from bootcamp.train import sharded_checkpoint
+from bootcamp_lessons import reading
 
-shown = map(inspect.getsource, (sharded_checkpoint.write, sharded_checkpoint._give_place))
-Markdown("```python\n" + "\n\n".join(shown) + "```")
+reading.source(sharded_checkpoint.write, sharded_checkpoint._give_place)
 
 # %% [markdown]
 # DCP syncs each rank's file and writes the index, `.metadata`, last, after all ranks have written.
@@ -168,8 +169,6 @@ Markdown("```python\n" + "\n\n".join(shown) + "```")
 # on **2**, and **one process** without any of it. Each resumes what the one before has saved.
 
 # %%
-from bootcamp_lessons import checkpoints
-
 RUNNERS = {
     "FSDP, 4 ranks": ("fsdp", 4, {}),
     "pipeline, 2 ranks": ("pp", 2, {"micro_batches": 2}),

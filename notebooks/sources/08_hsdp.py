@@ -82,9 +82,8 @@ plots.show(diagrams.rings())
 #
 # Bytes follow by formula. *P* stands for the bytes of the model. `fp16` is DDP with a hook that
 # sends gradients in 16 bits (lesson 04b); `keep` is FSDP that keeps what it has gathered from the
-# forward pass to the backward pass. A ring **reduce-scatter** sends (*n*-1)/*n* of a tensor. That
-# is how NCCL does it. **gloo**, which connects CPU ranks, reduces the complete tensor and drops
-# what is not needed: twice the bytes.
+# forward pass to the backward pass. A **reduce-scatter** sends (*n*-1)/*n* of a tensor with NCCL,
+# and twice as much with gloo (lesson 06c).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import Table
@@ -212,7 +211,7 @@ claim.equal(
     1e6 * largest["counted MB"],
     1e6 * largest["theory MB"],
     within=0.02,
-    supported="That was the row that is furthest off. gloo adds a few bytes to each message.",
+    supported="This row is the furthest off. gloo adds a few bytes to each message.",
 )
 
 # %% [markdown]
@@ -473,7 +472,8 @@ print(exercise.start("two_axes"))
 
 # %% [markdown]
 # The check proves your training, looks at what a rank holds with rows of one, two and four, and, if
-# hosts can be made here, counts what crosses the link.
+# hosts can be made here, counts what crosses the link. `exercise.solution("two_axes")` shows the
+# solution as a diff.
 
 # %%
 print(exercise.check("two_axes"))

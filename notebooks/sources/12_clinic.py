@@ -46,9 +46,6 @@ clinic.waiting_room()
 # The third way is the dangerous one. So the checks of this lesson never read your program. They run
 # it and look at what it *does*: parameters and gradients of each rank, the samples it read, the
 # files it wrote, and whether it came to its end.
-#
-# A **collective** is a call in which all ranks take part, such as an all-reduce or a barrier.
-# **gloo** is the library with which CPU ranks communicate.
 
 # %% [markdown]
 # ## Predict
@@ -97,7 +94,7 @@ found
 # 2. `diagnose` asks what is wrong. Give a letter after `answer=`. **Say what it is before you
 #    change anything.**
 # 3. Fix the file, save it, and `check` judges what your program does. Run `examine` again whenever
-#    you like; `exercise.solution("...")` shows a solution.
+#    you like; `exercise.solution("clinic_...")`, with the case's name, shows a solution.
 #
 # In class, a pair takes three cases of different kinds; the others are for later.
 

@@ -166,7 +166,7 @@ claim.larger(
 #
 # ## Break it
 #
-# The same port, and BatchNorm as it came: each rank normalizes by its own share of the batch.
+# The same port, and BatchNorm as it came: each rank normalises by its own share of the batch.
 
 # %%
 unfrozen = {**proven, "freeze": False, "quiet": True}
@@ -205,7 +205,7 @@ claim.equal(
 # ### A correct evaluation
 #
 # The first script trains correctly; its validation loss is wrong. The second script is for "To
-# shards".
+# shards". `exercise.solution("bring_evaluation")` shows the solution as a diff.
 
 # %%
 print(exercise.start("bring_evaluation"))
@@ -219,6 +219,7 @@ print(exercise.check("bring_evaluation"))
 #
 # After lesson 07: shard the DDP script. Clipping stays as it is; saving does not. (Each forward
 # pass gathers now, so all ranks need equally many validation batches.)
+# `exercise.solution("bring_fsdp")` shows the solution as a diff.
 
 # %%
 print(exercise.check("bring_fsdp"))

@@ -159,7 +159,8 @@ caught
 # ### It fits, and you know why
 #
 # A plan within the limit, with your own estimate for its fullest rank, to within 10 %:
-# `{"script": "ddp", "states_mb": 5.4, "activations_mb": 13.5}` is right and too much.
+# `{"script": "ddp", "states_mb": 5.4, "activations_mb": 13.5}` is right and too much. Put it in
+# place of `None`. `exercise.solution("capstone_fits")` shows one that fits; there are others.
 
 # %%
 from bootcamp import exercise
@@ -169,7 +170,8 @@ print(exercise.check("capstone_fits", None))
 # %% [markdown]
 # ### It fits into 10 MB
 #
-# Sharding the states is not enough now. A plan alone will do.
+# Sharding the states is not enough now. A plan alone will do. One that fits:
+# `exercise.solution("capstone_small")`.
 
 # %%
 print(exercise.check("capstone_small", None))
@@ -177,10 +179,10 @@ print(exercise.check("capstone_small", None))
 # %% [markdown]
 # ### The first place (optional)
 #
-# Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means
-# two pipelines of two ranks, `"micro_batches"` and `"schedule"` change a pipeline,
-# `"keep_gathered"` changes FSDP, `"hook"` of `ddp_options` compresses. (Is that still the same
-# training?) Or start from `src/_train_fsdp.py`, and accumulate, or recompute activations.
+# Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means two pipelines of two ranks,
+# `"micro_batches"` and `"schedule"` change a pipeline, `"keep_gathered"` changes FSDP, `"hook"` of
+# `ddp_options` compresses. (Is that still the same training?) Or start from `src/_train_fsdp.py`,
+# and accumulate, or recompute activations.
 
 # %% [markdown]
 # ## When to use it and when not

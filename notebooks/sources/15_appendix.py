@@ -8,20 +8,13 @@
 # instead.
 
 # %%
-import json
 import textwrap
 
-from IPython.display import Markdown, display
+from IPython.display import display
 
 from bootcamp import Options, Table, available, check, launch, run_command, script_diff, variant
-from bootcamp.paths import SRC
-
-SNIPPETS = SRC / "snippets"
-
-
-def shown(text):
-    return Markdown(f"```python\n{text}```")
-
+from bootcamp_lessons import reading
+from bootcamp_lessons.reading import SNIPPETS
 
 # %% [markdown]
 # ## One program spawns its ranks
@@ -31,7 +24,7 @@ def shown(text):
 
 # %%
 spawning = SNIPPETS / "start_with_spawn.py"
-display(shown(spawning.read_text()))
+reading.show_snippet(spawning.name)
 print(run_command(["python", str(spawning), "--ranks", "2"]))
 
 # %% [markdown]
@@ -70,21 +63,19 @@ except Exception as error:
 
 # %%
 teardown = SNIPPETS / "teardown.py"
-shown(teardown.read_text())
+reading.show_snippet(teardown.name)
 
 # %% [markdown]
 # The launcher looks for ranks that stand still and asks them where they are.
 
 # %%
-from bootcamp_lessons.reading import where_ranks_stand
-
 ends = {"ranks": 2, "device": "cpu", "quiet": True}
 stuck = launch(teardown, options=Options(hang_seconds=3), raises=False, **ends)
 print(stuck.output(0).count("destroyed"), "process groups were made and destroyed.")
 if stuck.status == "ok":
     print("No rank was unlucky this time. Run the cell again.")
 else:
-    print(where_ranks_stand(stuck, teardown))
+    print(reading.where_ranks_stand(stuck, teardown))
 
 destroy = "dist.destroy_process_group(group)"
 in_order = variant(teardown, "teardown_in_order", {destroy: f"model = loss = None\n{destroy}"})
@@ -157,8 +148,7 @@ else:
 
 # %%
 hybrid = SNIPPETS / "hybrid_shard.py"
-text = hybrid.read_text()
-shown(text[text.index("how = {") : text.index('found["warnings"]')])
+reading.piece(hybrid, "how = {", 'found["warnings"]')
 
 # %% [markdown]
 # ### Wrapped in DDP as well
@@ -170,9 +160,7 @@ shown(text[text.index("how = {") : text.index('found["warnings"]')])
 # %%
 def tell(**flags):
     """What each of four ranks of the program printed."""
-    run = launch(hybrid, 4, device="cpu", quiet=True, **flags)
-    printed = [line for rank in range(4) for line in run.output(rank).splitlines()]
-    return [json.loads(line) for line in printed if line.startswith("{")]
+    return reading.printed(launch(hybrid, 4, device="cpu", quiet=True, **flags))
 
 
 def columns(ranks, *names):

@@ -1,17 +1,16 @@
 """Lesson 07b: what a checkpoint's folder holds, how far a resumed run is off, and kills."""
 
 import contextlib
-import json
 import os
 import signal
 import threading
 from pathlib import Path
 
 from bootcamp.launcher.launch import LaunchError, Options, launch
-from bootcamp.paths import SRC
 from bootcamp.records import heartbeat
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
+from bootcamp_lessons import reading
 
 
 def furthest(run: Run, never_stopped: Run) -> float:
@@ -46,8 +45,17 @@ def kill_a_save(way: str, kills: int) -> list[str]:
 
     way: in_place or beside, two functions of src/snippets/save_for_ever.py.
     """
-    run = launch(SRC / "snippets" / "save_for_ever.py", 1, quiet=True, way=way, kills=kills)
-    return json.loads(run.output(0).splitlines()[-1])["found"]
+    return _save_for_ever(way, kills)["found"]
+
+
+def save_seconds(way: str) -> dict[str, float]:
+    """What that process spends on `making` a state and on `saving` it, where nobody kills it."""
+    return _save_for_ever(way, kills=0)["seconds"]
+
+
+def _save_for_ever(way: str, kills: int) -> dict:
+    program = reading.SNIPPETS / "save_for_ever.py"
+    return reading.printed(launch(program, 1, quiet=True, way=way, kills=kills))[-1]
 
 
 def launch_and_kill(

@@ -34,18 +34,17 @@ def against_baseline(
 def step_parts(run: Run) -> Table:
     """What each rank did in the traced step, in ms: a row for each, whose parts add up to the step.
 
-    waits: in collectives while it computes nothing. neither: no operator and no collective ran.
+    waits, sends: in collectives while it computes nothing, before and after the last rank has
+    entered them (sends is both where trace.separate can't tell). neither: no operator and no
+    collective ran.
     """
     rows = []
-    for rank in range(run.world):
-        step = run.timeline(rank)
-        computes, both = (
-            trace.total_seconds(step["compute"]),
-            trace.overlap_seconds(step["compute"], step["communicate"]),
-        )
-        waits = trace.total_seconds(step["communicate"]) - both
-        parts = {"computes": computes, "waits": waits}
-        parts["neither"] = max(0.0, step["seconds"] - computes - waits)
+    steps = run.timelines() or {0: run.timeline(0)}  # the latter raises, with what to do
+    for rank, step in steps.items():
+        parts = {"computes": trace.total_seconds(step["compute"])}
+        for name, spans in (("waits", step["waiting"]), ("sends", step["sending"])):
+            parts[name] = trace.total_seconds(trace.without(spans, step["compute"]))
+        parts["neither"] = max(0.0, step["seconds"] - sum(parts.values()))
         rows.append({"rank": rank} | {name: 1e3 * value for name, value in parts.items()})
     return Table(rows, f"Milliseconds of one step, {run.strategy}, {run.origin}")
 

@@ -1,6 +1,5 @@
 """Lesson 08's experiments: strategies on two simulated hosts of two ranks, and what they send."""
 
-import json
 from collections.abc import Callable
 
 from bootcamp.experiments import claims, recorded
@@ -8,6 +7,7 @@ from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
 from bootcamp.theory import model_shapes, sharding
+from bootcamp_lessons import reading
 
 SETTING = {"model": "mlp", "size": "tiny", "global_batch": 16}
 LINK = "20mbit"
@@ -59,8 +59,7 @@ class Lab(recorded.Experiments):
         where = {"hosts": 2, "link": link, "device": "cpu", "quiet": True}
         run = self.launch("two-hosts", SRC / "snippets" / "two_hosts.py", 4, **where)
         rows = []
-        for line in filter(lambda line: line.startswith("{"), run.output(0).splitlines()):
-            said = json.loads(line)
+        for said in reading.printed(run):
             row = {"from rank 0 to": said["to rank"], "on": said["to host"]}
             row["ms"] = 1e3 * said["seconds"]
             rows.append(row | {f"MB over {n}": said["sent"][n] / 1e6 for n in ("lo", "eth0")})

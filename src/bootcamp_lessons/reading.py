@@ -1,20 +1,52 @@
-"""What lessons read from snippets and from runs, so that a cell says it in a line."""
+"""What a lesson gives to read: pieces of the course's code, and what a run of it has left behind.
 
+Code is shown as the file has it, so that no lesson repeats it. Of a run: what its ranks printed,
+the samples that they trained on, the lines in which they failed or stand.
+"""
+
+import inspect
 import json
+import re
+import textwrap
 from pathlib import Path
 
+from IPython.display import display
+
 from bootcamp import Run, Table, recorded, run_command
+from bootcamp.classroom.tasks import Shown
 from bootcamp.paths import SRC
 
 SNIPPETS = SRC / "snippets"
 TORCHRUN = ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+PLACES = ("variants", "bootcamp/train/models")  # of the course's code that a reader can change
+ERROR = re.compile(r"^\w+(?:Error|Exception): \S.*", re.MULTILINE)
+
+
+# Code
+
+
+def code(text: str) -> Shown:
+    """Python code as a block of its own, moved to the left margin."""
+    return Shown(textwrap.dedent(text).strip())
 
 
 def show_snippet(name: str) -> None:
     """Display a program of src/snippets as code."""
-    from IPython.display import Markdown, display
+    display(code((SNIPPETS / name).read_text()))
 
-    display(Markdown(f"```python\n{(SNIPPETS / name).read_text()}```"))
+
+def piece(path: Path, begin: str, end: str) -> Shown:
+    """A file from the line in which `begin` stands up to the text `end`."""
+    before, rest = path.read_text().split(begin, 1)
+    return code(before.rpartition("\n")[2] + begin + rest[: rest.index(end)])
+
+
+def source(*functions) -> Shown:
+    """Functions as they stand in the course."""
+    return code("\n\n".join(map(inspect.getsource, functions)))
+
+
+# What ran
 
 
 def run_with_torchrun(name: str, ranks: int) -> str:
@@ -23,9 +55,9 @@ def run_with_torchrun(name: str, ranks: int) -> str:
     return run_command([*TORCHRUN, str(ranks), str(SNIPPETS / name)], env=one_thread)
 
 
-def json_lines(run: Run) -> list[dict]:
-    """The objects that a program's ranks printed, a line each, rank by rank."""
-    return [json.loads(line) for line in recorded.said(run) if line.startswith("{")]
+def printed(run: Run) -> list[dict]:
+    """The objects that a program's ranks printed, a line of JSON each, rank by rank."""
+    return [json.loads(line) for line in recorded.said(run) if line.startswith('{"')]
 
 
 def epochs_of(run: Run, steps: int = 4, caption: str = "") -> Table:
@@ -51,3 +83,21 @@ def where_ranks_stand(run: Run, script: Path) -> str:
             number = int(line.split("line ")[1].split()[0])
             said.append(f"    line {number}: {lines[number - 1].strip()}")
     return "\n".join(said)
+
+
+def first_error(run: Run) -> str:
+    """The first error of a failed run: where one error led to another, the one that began it."""
+    error = run.summary["error"]
+    found = ERROR.search(error["traceback"])
+    return found[0] if found else error["message"]
+
+
+def where_it_failed(run: Run) -> str:
+    """The first error of a failed run, and the lines of its script and model that led there."""
+    lines = [line.strip() for line in run.summary["error"]["traceback"].splitlines()]
+    shown = [
+        lines[number + 1]
+        for number, line in enumerate(lines)
+        if line.startswith("File") and any(place in line for place in PLACES)
+    ]
+    return "\n       ".join([first_error(run), *shown])

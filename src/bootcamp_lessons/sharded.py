@@ -3,7 +3,6 @@
 `counted("tp")` is a script that counts its collectives; the tables read what it wrote.
 """
 
-import json
 from argparse import Namespace
 from pathlib import Path
 from statistics import mean
@@ -49,11 +48,6 @@ def fsdp_with(argument: str) -> Path:
     imported = "from torch.distributed.fsdp import "
     path.write_text(text.replace(imported, f"{imported}MixedPrecisionPolicy, "))
     return path
-
-
-def printed(run: Run, rank: int = 0) -> list[dict]:
-    """The records that a rank of a snippet printed, a line of JSON each."""
-    return [json.loads(line) for line in run.output(rank).splitlines() if line.startswith('{"')]
 
 
 def held(run: Run, rank: int = 0) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """python src/snippets/save_for_ever.py --way in_place --kills 20
 
 A process saves as fast as it can and is killed with SIGKILL at a random moment, again and again.
-Prints for each kill what its file was then: whole, torn or missing. --file names a script whose
-function `save` is put to this test instead.
+Prints for each kill what its file was then: whole, torn or missing; and how long it takes to make a
+state and to save it. --file names a script whose function `save` is put to this test instead.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -67,6 +68,19 @@ def kill_once(way, path, seconds):
     return what_it_is(path) if os.WIFSIGNALED(status) else "save ended"
 
 
+def seconds_of_a_save(way, path, times=9):
+    """What the process spends on making a state, and on saving it: the medians."""
+    spent = {"making": [], "saving": []}
+    for step in range(times):
+        began = time.perf_counter()
+        state = state_after(step)
+        made = time.perf_counter()
+        way(state, path)
+        spent["making"].append(made - began)
+        spent["saving"].append(time.perf_counter() - made)
+    return {part: statistics.median(each) for part, each in spent.items()}
+
+
 def what_it_is(path):
     if not path.exists():
         return "missing"
@@ -119,8 +133,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint.pt"
         found = [kill_once(way, path, moments.uniform(0.02, 0.1)) for _ in range(args.kills)]
+        spent = seconds_of_a_save(way, path)
         events = order_of_events(way, path)
-    print(json.dumps({"found": found, "path": str(path), "events": events}))
+    print(json.dumps({"found": found, "path": str(path), "seconds": spent, "events": events}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from bootcamp.records.runs import Run
 APART = (
     1e-3  # ranks that end further apart than this share of their way differ by more than rounding
 )
+# gloo, for a number passed on once: it and its header, and a header of who is ready for it
+NUMBER_BYTES = 8 + 2 * 48  # (`Op` in gloo's transport/tcp/pair.h)
 
 
 def distance(a: list[float], b: list[float]) -> float:
@@ -174,10 +176,13 @@ class Pair:
     @property
     def silent(self) -> bool:
         """Whether the ranks send too little to exchange gradients; False where it isn't known."""
-        sent = [rank.get("sent_bytes_per_step") for rank in self.run.ranks]
-        if self.run.world == 1 or self.run.device == "cuda" or None in sent:
+        ranks, world = self.run.ranks, self.run.world
+        sent = [rank.get("sent_bytes_per_step") for rank in ranks]
+        if world == 1 or self.run.device == "cuda" or None in sent:
             return False
-        return max(sent) < 0.2 * self.run.ranks[0]["gradient_bytes"]
+        noted = sum(map(len, ranks[0].get("noted", {}).values())) / max(1, len(self.run.steps))
+        of_numbers = (1 + noted) * 2 * (world - 1) * NUMBER_BYTES  # the loss, and what was noted
+        return max(sent) < of_numbers + 0.01 * ranks[0]["gradient_bytes"]
 
     @property
     def batch_norms(self) -> int:
