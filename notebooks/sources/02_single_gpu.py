@@ -53,8 +53,9 @@ from bootcamp_lessons.reading import SNIPPETS, printed
 print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 
 # %% [markdown]
-# The records of this course are not misled: on a GPU `with run.step(step):` puts a CUDA event, a time
-# stamp that the GPU itself takes, at both ends of the step, and reads them once both are there.
+# The records of this course are not misled: on a GPU `with run.step(step):` puts a CUDA event, a
+# time stamp that the GPU itself takes, at both ends of the step, and reads them once both are
+# there.
 #
 # **Pinned memory** is main memory that the operating system may not move or swap out. A GPU can
 # copy from it directly, without the driver's intermediate copy, and only such a copy can overlap
