@@ -87,12 +87,15 @@ def _fit(figure: Figure, height: float) -> float:
 def _lay_down_labels(figure: Figure) -> None:
     """Write a y label over its axes if it is longer than they are high; thin out its ticks."""
     figure.draw_without_rendering()
+    moved = False
     for axes in figure.axes:
         words = axes.get_ylabel()
         if words and axes.yaxis.label.get_window_extent().height > axes.bbox.height:
             axes.set_ylabel("")
             axes.set_title(words, loc="left", fontsize=STYLE["axes.labelsize"], pad=12)
-    figure.draw_without_rendering()
+            moved = True
+    if moved:
+        figure.draw_without_rendering()
     for axes in figure.axes:
         if axes.get_yscale() == "log":  # others may name bars
             _thin_labels(axes.get_yticklabels())

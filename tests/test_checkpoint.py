@@ -19,7 +19,8 @@ from bootcamp.scripts.variants import variant
 from bootcamp.train import checkpoint, sharded_checkpoint
 
 GPT = {"global_batch": 12, "device": "cpu", "quiet": True}
-FLAGS = {**GPT, "model": "mlp"}  # where the model does not matter, the quickest
+MLP = {"model": "mlp", "global_batch": 12}
+FLAGS = {**GPT, **MLP}  # where the model does not matter, the quickest
 RANKS = {"python": 1, "torchrun": 2, "horovodrun": 2}
 WHOLE = [script for script in family.SCRIPTS.values() if not script.in_parts]
 NOT_THE_BASELINE = ("amp", "local_sgd")
@@ -53,11 +54,11 @@ def test_each_kind_goes_on_where_it_was_saved(name, tmp_path):
         pytest.skip(f"{script.framework} is not installed")
     ranks, own = RANKS[script.launcher], OWN.get(script.name, {})
     if script.name in NOT_THE_BASELINE:
-        whole = trained(script.name, ranks, steps=6, **GPT, **own)
+        whole = trained(script.name, ranks, steps=6, **FLAGS, **own)
     else:
-        whole = equality.baseline(steps=6, global_batch=12)
-    launch.launch(script.name, ranks, steps=4, save=tmp_path / "a.pt", **GPT, **own)
-    rest = launch.launch(script.name, ranks, steps=6, resume=tmp_path / "a.pt", **GPT, **own)
+        whole = equality.baseline(steps=6, **MLP)
+    launch.launch(script.name, ranks, steps=4, save=tmp_path / "a.pt", **FLAGS, **own)
+    rest = launch.launch(script.name, ranks, steps=6, resume=tmp_path / "a.pt", **FLAGS, **own)
     assert [row["step"] for row in rest.steps] == [4, 5]
     if script.name == "local_sgd":  # the other ranks' optimizer state is nobody's but theirs
         assert rest.losses == pytest.approx(whole.losses[4:], abs=0.1)
@@ -116,12 +117,16 @@ CHAINS = {
     ],
 )
 def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_path):
-    """Two steps each; the losses are those of one run that was never stopped."""
+    """Two steps each; the losses are those of one run that was never stopped.
+
+    Of the GPT where ranks hold parts of it, else of the quickest model.
+    """
+    model = {} if chain == "model parallel" else {"model": "mlp"}
     links = CHAINS[chain]
     links = [link for link in links if launch.available(FRAMEWORKS.get(link[0], "torch"))]
     steps = 2 * len(links)
-    whole = equality.baseline(steps=steps, global_batch=12, optimizer=optimizer)
-    flags, losses = {**GPT, "optimizer": optimizer}, []
+    whole = equality.baseline(steps=steps, global_batch=12, optimizer=optimizer, **model)
+    flags, losses = {**GPT, **model, "optimizer": optimizer}, []
     for number, (script, ranks, own) in enumerate(links):
         places = {"save": tmp_path / str(number)}
         if number:

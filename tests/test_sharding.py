@@ -8,7 +8,6 @@ import sys
 
 import pytest
 from trained import PROOF, trained
-from trained import proved as proved_with_both
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -29,15 +28,16 @@ SHAPES = [*GPT["embedding"], *GPT["block"] * 6, *GPT["head"]]
 NUMBERS = sum(math.prod(shape) for shape in SHAPES)
 
 
-def proved(script, ranks, optimizer, **flags):
+def proved(script, ranks, optimizer, model="gpt", **flags):
     """The run, after the proof that it trained what the baseline trained."""
-    same = {**PROOF, "optimizer": optimizer}
+    same = {**PROOF, "optimizer": optimizer, **({} if model == "gpt" else {"model": model})}
     run = trained(script, ranks, **same, **flags)
     equality.same_training(run, equality.baseline(**same))
     return run
 
 
-@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd")])
+# four ranks are those of lesson 07
+@pytest.mark.parametrize(("ranks", "optimizer"), [(4, "adamw"), (2, "sgd"), (4, "sgd")])
 def test_zero1_of_torch(ranks, optimizer):
     run = proved("zero1", ranks, optimizer)
     held = sum(rank["optimizer_bytes"] for rank in run.ranks)
@@ -47,7 +47,7 @@ def test_zero1_of_torch(ranks, optimizer):
 
 @pytest.mark.parametrize(
     ("ranks", "optimizer", "flags"),
-    [(2, "adamw", {}), (4, "sgd", {}), (3, "adamw", {}), (4, "adamw", {"keep_gathered": True})],
+    [(4, "adamw", {}), (4, "sgd", {}), (3, "adamw", {}), (2, "adamw", {"keep_gathered": True})],
 )
 def test_fsdp(ranks, optimizer, flags):
     run = proved("fsdp", ranks, optimizer, **flags)
@@ -89,9 +89,10 @@ def test_fsdp_that_gathers_in_16_bit_sends_half_of_what_it_gathers():
     assert sharded.ring_bytes(run, NUMBERS) == pytest.approx(2 * (2 - head) + 4)
 
 
-@pytest.mark.parametrize("model", ["mlp", "striped-lstm"])
-def test_fsdp_shards_every_model(model):
-    proved_with_both("fsdp", 2, model=model)
+@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "sgd"), ("striped-lstm", "adamw")])
+def test_fsdp_shards_every_model(model, optimizer):
+    same = {**PROOF, "model": model, "optimizer": optimizer}
+    equality.same_training(trained("fsdp", 2, **same), equality.baseline(**same))
 
 
 @pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
@@ -102,20 +103,22 @@ def test_hsdp(shard, optimizer):
 
 
 @needs_deepspeed
-@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), (3, "sgd")])
+@pytest.mark.parametrize(("ranks", "optimizer", "model"), [(2, "adamw", "gpt"), (3, "sgd", "mlp")])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_deepspeed(stage, ranks, optimizer):
-    run = proved("zero", ranks, optimizer, stage=stage)
-    flat = 4 * sharding.flat_part(NUMBERS, ranks)
-    one_by_one = 4 * sharding.parts_one_by_one(SHAPES, ranks)
-    whole = ranks * flat if stage else 4 * NUMBERS  # the row of parameters with its padding
+def test_deepspeed(stage, ranks, optimizer, model):
+    run = proved("zero", ranks, optimizer, model, stage=stage)
+    shapes = sharded.shapes(model)
+    numbers = sum(map(math.prod, shapes))
+    flat = 4 * sharding.flat_part(numbers, ranks)
+    one_by_one = 4 * sharding.parts_one_by_one(shapes, ranks)
+    whole = ranks * flat if stage else 4 * numbers  # the row of parameters with its padding
     part = {3: one_by_one}.get(stage, flat)
     for record in run.ranks:
         assert record["parameter_bytes"] == (part if stage == 3 else whole)
         assert record["gradient_bytes"] == (part if stage else whole)
-        numbers = {"adamw": 2, "sgd": 1}[optimizer]
-        state = (numbers + 1) * part if stage else numbers * whole  # and its copy of its part
-        counts = {"adamw": 4 if stage else 4 * len(SHAPES), "sgd": 0}[optimizer]
+        states = {"adamw": 2, "sgd": 1}[optimizer]
+        state = (states + 1) * part if stage else states * whole  # and its copy of its part
+        counts = {"adamw": 4 if stage else 4 * len(shapes), "sgd": 0}[optimizer]
         assert record["optimizer_bytes"] == state + counts
 
 

@@ -60,10 +60,10 @@ def state(run: Run, rank: int = 0) -> int:
     return sum(held(run, rank)[kind] for kind in STATE)
 
 
-def shapes() -> list[tuple[int, ...]]:
-    """Of the tiny GPT's parameters."""
-    model = models.build(Namespace(model="gpt", size="tiny", seed=0, dtype="float32"))
-    return [tuple(parameter.shape) for parameter in model.parameters()]
+def shapes(model: str = "gpt") -> list[tuple[int, ...]]:
+    """Of a tiny model's parameters."""
+    built = models.build(Namespace(model=model, size="tiny", seed=0, dtype="float32"))
+    return [tuple(parameter.shape) for parameter in built.parameters()]
 
 
 def head_numbers() -> int:

@@ -30,7 +30,14 @@ import time
 import traceback
 import types
 
-PRELOADED = ("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo")
+PRELOADED = (
+    "numpy",
+    "filelock",
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch._dynamo",
+)
 # what the scripts that need a framework import of it; loaded before the first of them starts
 FRAMEWORKS = {
     "accelerate": "accelerate",
