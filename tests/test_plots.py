@@ -125,6 +125,13 @@ FIGURES = {
         make("cpu", 1),
         *(make(s, losses=(4.00003, 3.0, 2.5, 2.25, 2.125, 2.0)) for s in ("ddp", "pp", "tp", "mp")),
     ),
+    "losses of many, some without a number": lambda make: plots.loss_curves(
+        make("cpu", 1),
+        *(
+            make("ddp", n, cpu=f"Processor {n} of another machine", losses=[4.0] + 5 * [loss])
+            for n, loss in zip((1, 2, 4, 8, 16), (3.0, *[float("nan")] * 4), strict=True)
+        ),
+    ),
     "losses of float64": lambda make: plots.loss_curves(
         make("cpu", 1), make("ddp", losses=(4.0, 3.0 + 1e-14, 2.5, 2.25, 2.125, 2.0))
     ),
