@@ -36,6 +36,16 @@ def test_each_fault_is_found(given, fault):
     assert legible.faults(drawn(**given), 11) == [fault]
 
 
+def test_words_that_matplotlib_drops_are_a_fault():
+    """A value's label whose bar is longer than the axes is nowhere in the picture."""
+    figure = drawn()
+    axes = figure.add_axes((0.1, 0.1, 0.8, 0.2))
+    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
+    axes.annotate("within", (0.9, 0.5), (-30, 0), textcoords="offset points", fontsize=12)
+    axes.annotate("farther", (1.01, 0.5), (-90, 0), textcoords="offset points", fontsize=12)
+    assert legible.faults(figure, 11) == ["beyond its axes: 'farther'"]
+
+
 def test_what_is_not_to_be_seen_is_no_fault():
     assert legible.faults(drawn(0.49, 0.5, visible=False), 11) == []
     assert legible.faults(drawn(0.49, 0.5, " "), 11) == []

@@ -239,6 +239,15 @@ ABOVE = [
     }
     for k, (intensity, flops) in enumerate([(0.08, 4e9), (0.3, 9e9), (1.0, 30e9), (60.0, 130e9)])
 ]
+CORNER = [
+    {
+        "name": f"product number {k}",
+        "intensity": intensity,
+        "achieved_flops_per_second": flops,
+        "fits_in_cache": False,
+    }
+    for k, (intensity, flops) in enumerate([(0.1, 0.7e9), (60, 290e9), (110, 763e9), (120, 720e9)])
+]
 
 
 @pytest.mark.parametrize(
@@ -247,9 +256,11 @@ ABOVE = [
         {},
         {"operations": CROWDED},
         {"operations": ABOVE},
+        {"operations": CORNER, "peak_flops_per_second": 771e9, "bandwidth_bytes_per_second": 7e9},
+        {"peak_flops_per_second": 4e9, "bandwidth_bytes_per_second": 182e9},
         {"device": "cuda", "peak_flops_per_second": 50e12, "bandwidth_bytes_per_second": 3e12},
     ],
-    ids=["as measured", "crowded", "above the roof", "GPU"],
+    ids=["as measured", "crowded", "above the roof", "in its corner", "far above", "GPU"],
 )
 def test_the_figure_can_be_read(changed):
     from test_plots import foot

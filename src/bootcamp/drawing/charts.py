@@ -2,9 +2,9 @@
 
 import math
 
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
-from bootcamp.drawing.palette import BLACK, INK, KINDS, ORANGE, SKY
+from bootcamp.drawing.palette import BLACK, GREY, INK, KINDS, ORANGE, SKY
 from bootcamp.drawing.style import SMALL, device_word
 
 EDGE = {"edgecolor": INK, "linewidth": 0.8}
@@ -36,6 +36,13 @@ def run_bar(axes, row: float, length: float, run, **more):
     if run.oversubscribed or run.shared_cores:
         more |= {"hatch": SHARED_HATCH if run.shared_cores else CROWDED_HATCH, **EDGE}
     return axes.barh(row, length, **more)
+
+
+def cross(*panels) -> None:
+    """Cross the ground of axes, as `run_bar` does a bar: all that they show is of shared cores."""
+    for axes in panels:
+        look = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0, "hatch": SHARED_HATCH}
+        axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, **look))
 
 
 def shared_note(runs) -> tuple[str, ...]:

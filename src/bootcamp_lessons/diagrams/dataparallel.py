@@ -105,27 +105,29 @@ def workers(measured: list[dict], cores: int) -> Figure:
     """How long two workers take for a task each: as threads, as processes, and one of them alone.
 
     measured: of each task its name, `work`, and the seconds of each round of WORKERS, of which the
-    fastest is drawn. cores: that they could run on.
+    fastest, the least disturbed, is drawn. cores: that they could run on.
     """
     title = "Two workers with the same task: threads against processes"
     figure, axes = begin(title, 1.8 + 0.95 * len(measured), ncols=len(measured))
-    says = []
-    for axis, rounds in zip(axes, measured, strict=True):
-        row = {key: min(rounds[key]) for key in WORKERS}  # the least disturbed
+    fastest = [{key: min(rounds[key]) for key in WORKERS} for rounds in measured]
+    largest, says = max(max(row.values()) for row in fastest), []
+    unit, factor, digits = ("s", 1, 2) if largest >= 1 else ("ms", 1e3, 0)
+    for axis, rounds, row in zip(axes, measured, fastest, strict=True):
         for place, (key, (_, colour, hatch)) in enumerate(WORKERS.items()):
-            millis = 1e3 * row[key]
-            axis.bar(place, millis, width=0.7, color=colour, hatch=hatch, edgecolor=INK)
+            height = factor * row[key]
+            axis.bar(place, height, width=0.7, color=colour, hatch=hatch, edgecolor=INK)
             times = "" if key == "alone" else f"\n{row[key] / row['alone']:.1f}×"
-            above(axis, place, millis, f"{millis:.0f} ms{times}", fontsize=SMALL, **BOLD)
+            words = f"{height:.{digits}f} {unit}{times}"
+            above(axis, place, height, words, fontsize=SMALL, **BOLD)
         axis.set_xticks(
             range(len(WORKERS)), [name for name, *_ in WORKERS.values()], fontsize=SMALL
         )
         axis.tick_params(axis="x", length=0)
-        axis.set_ylim(0, 1.35e3 * max(row[key] for key in WORKERS))
+        axis.set_ylim(0, 1.35 * factor * max(row.values()))
         axis.set_title(rounds["work"], fontsize=14, fontweight="bold")
         words = ", ".join(f"{key} {1e3 * row[key]:.0f} ms" for key in WORKERS)
         says.append(f"{rounds['work']}: {words}")
-    axes[0].set_ylabel("milliseconds")
+    axes[0].set_ylabel({"s": "seconds", "ms": "milliseconds"}[unit])
     where = "1 core" if cores == 1 else f"{cores} cores"
     foot = (
         f"The fastest of some rounds; measured here, on {where}. 1.0×: side by side, 2.0×: one "

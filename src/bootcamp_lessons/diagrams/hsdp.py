@@ -94,7 +94,7 @@ def ranking(without: dict[str, Run], slow: dict[str, Run], formula: dict[str, fl
     """
     link = next(iter(slow.values())).config["link"]
     figure, axes = begin(f"A step with the link open, and at {link}", 2.4 + 0.95 * len(slow))
-    says = []
+    says, longest = [], 0.0
     for row, (name, at_link) in enumerate(slow.items()):
         seconds = {SKY: without[name].seconds_per_step, ORANGE: at_link.seconds_per_step}
         run_bar(axes, row - 0.2, seconds[SKY], without[name], height=0.36, color=SKY)
@@ -103,12 +103,13 @@ def ranking(without: dict[str, Run], slow: dict[str, Run], formula: dict[str, fl
         end = max(seconds[ORANGE], formula[name])
         beside(axes, end, row + 0.2, f"{number(seconds[ORANGE])} s")
         marker_line(axes, row + 0.2, formula[name], half=0.2, linewidth=4)
+        longest = max(longest, end, seconds[SKY])
         says.append(
             f"{name} {number(seconds[SKY])} s open, {number(seconds[ORANGE])} s at {link}, "
             f"of which the link by formula {number(formula[name])} s"
         )
     rows(axes, list(slow))
-    axes.set_xlim(0, 1.2 * max(run.seconds_per_step for run in slow.values()))
+    axes.set_xlim(0, 1.2 * longest)
     axes.grid(axis="x")
     axes.set_xlabel("seconds per step")
     looks = {"link open": SKY, f"link {link}": ORANGE, "bytes / rate, by formula": BLACK}

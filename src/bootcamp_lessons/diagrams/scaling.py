@@ -8,7 +8,7 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.canvas import box, diagram, label
-from bootcamp.drawing.charts import BOLD, above, log_axis, margin
+from bootcamp.drawing.charts import BOLD, WHITE, above, cross, log_axis, margin, shared_note
 from bootcamp.drawing.palette import BLUE, LIGHT, ORANGE, PALE, PAPER, VERMILLION
 from bootcamp.drawing.style import begin, finish, styled
 from bootcamp.records.runs import Run
@@ -22,12 +22,13 @@ def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
     """How many times as fast several ranks are as one process, over the global batch.
 
     pairs: (run of one process, run of several ranks) with one global batch each. A pair of which a
-    run shared its cores with another is left out. Raises ValueError if no other is given.
+    run shared its cores with another is left out; if there is no other, all are drawn, on a crossed
+    ground.
     """
     runs = [run for pair in pairs for run in pair]
     alone = [pair for pair in pairs if not any(run.shared_cores for run in pair)]
-    if not alone:
-        raise ValueError("no speed-up is drawn of runs that shared their cores: launch them again")
+    crossed = () if alone else shared_note(runs)
+    alone = alone or pairs
     ranks, models = pairs[0][1].world, {run.config["model"] for run in runs}
     title = f"{ranks} ranks against one process, by the size of the batch ({', '.join(models)})"
     figure, axes = begin(title, 5.0)
@@ -36,19 +37,21 @@ def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
     axes.axhspan(0, 1, color=PAPER)
     axes.plot(batches, speed_ups, "o-", color=BLUE)
     for batch, speed_up in zip(batches, speed_ups, strict=True):
-        above(axes, batch, speed_up, f"{speed_up:.2f}×", up=12, **BOLD)
-    for height, text in ((1, "as fast as\none process"), (ranks, "ideal")):
+        above(axes, batch, speed_up, f"{speed_up:.2f}×", up=12, bbox=WHITE, **BOLD)
+    for height, text, va in ((1, "as fast as\none process", "top"), (ranks, "ideal", "bottom")):
         axes.axhline(height, color=PALE, linestyle="--")
-        margin(axes, height, text)  # where no speed-up can come near it
+        margin(axes, height, text, va=va)  # where nothing comes near it, nor they to each other
     log_axis(axes.xaxis, batches, base=2)
     axes.set(ylim=(0, 1.15 * max(ranks, *speed_ups)), xlabel="global batch (samples per step)")
     axes.set_ylabel("speed-up")
     values = zip(batches, speed_ups, strict=True)
     words = "; ".join(f"{batch} samples: {speed_up:.2f} times" for batch, speed_up in values)
-    notes = ("Below the lower line the ranks together are slower than one of them alone.",)
+    notes = ("Below the lower line the ranks together are slower than one of them alone.", *crossed)
+    if crossed:
+        cross(axes)
     if len(alone) < len(pairs):
         notes += (f"Left out: {len(pairs) - len(alone)} pair(s) of runs on shared cores.",)
-    return finish(figure, runs, f"{title}: {words}.", notes)
+    return finish(figure, runs, " ".join([f"{title}: {words}.", *crossed]), notes)
 
 
 def overhead_table(pairs: list[tuple[Run, Run]]) -> Table:

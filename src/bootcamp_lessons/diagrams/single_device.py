@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
-from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, log_axis, rows
+from bootcamp.drawing.charts import BOLD, WHITE, above, bar, beside, handles, log_axis, rows
 from bootcamp.drawing.palette import (
     BLACK,
     BLUE,
@@ -22,6 +22,7 @@ from bootcamp.drawing.palette import (
 )
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.theory import published
+from bootcamp.units import scale, size, three_digits
 
 FORMATS = {"float32": (BLUE, "s"), "TF32": (VERMILLION, "D"), "16 bits": (GREEN, "o")}
 FATES = {  # of a gradient's elements in fp16: colour and hatch
@@ -135,22 +136,25 @@ def batch_curve(runs: list) -> Figure:
     """Throughput and activation bytes of runs that differ in their global batch."""
     batches = [run.config["global_batch"] for run in runs]
     speed = [run.samples_per_second for run in runs]
-    kept = [run.ranks[0]["activation_bytes"] / 1e6 for run in runs]
+    kept = [run.ranks[0]["activation_bytes"] for run in runs]
+    thousands = (1e3, "thousand samples/s") if max(speed) >= 1e4 else (1.0, "samples/s")
+    factor, unit = scale(max(kept))
     title = "Larger batches: throughput and memory"
     figure, panels = begin(title, 4.4, ncols=2)
-    for axes, values, name, colour in (
-        (panels[0], speed, "samples/s", BLUE),
-        (panels[1], kept, "MB of activations", VERMILLION),
+    for axes, values, (each, name), colour in (
+        (panels[0], speed, thousands, BLUE),
+        (panels[1], kept, (factor, f"{unit} of activations"), VERMILLION),
     ):
+        values = [value / each for value in values]  # short numbers: they stand side by side
         axes.plot(batches, values, "o-", color=colour)
         for batch, value in zip(batches, values, strict=True):
-            above(axes, batch, value, f"{value:,.3g}", up=8, fontsize=SMALL)
+            above(axes, batch, value, three_digits(value), up=8, fontsize=SMALL, bbox=WHITE)
         log_axis(axes.xaxis, batches)
-        axes.set(xlabel="samples in a step", ylabel=name, ylim=(0, 1.18 * max(values)))
+        axes.set(xlabel="samples in a step", ylabel=name, ylim=(0, 1.18 * max(values) or 1))
         axes.margins(x=0.1)
     says = "; ".join(
-        f"batch {batch}: {rate:,.3g} samples/s, {megabytes:,.3g} MB"
-        for batch, rate, megabytes in zip(batches, speed, kept, strict=True)
+        f"batch {batch}: {three_digits(rate)} samples/s, {size(held)}"
+        for batch, rate, held in zip(batches, speed, kept, strict=True)
     )
     return finish(figure, runs, f"{title}. {says}.")
 

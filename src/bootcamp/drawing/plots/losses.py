@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from bootcamp.drawing.charts import margin
 from bootcamp.drawing.palette import BLACK, SKY, line_look
 from bootcamp.drawing.plots.run_bars import check
-from bootcamp.drawing.style import begin, finish, legend, styled
+from bootcamp.drawing.style import begin, finish, legend, origins, styled
 from bootcamp.records.runs import Run, names
 from bootcamp.units import number
 
@@ -27,8 +27,15 @@ def loss_curves(*runs: Run) -> Figure:
     compared = len(runs) > 1
     title = "Loss at each step" + (", and its distance from the first run" if compared else "")
     ratios = {"height_ratios": [3, 1.5]} if compared else {}
+    notes = _broken(runs)
+    lines = max(0, len(runs) - 4) + len(notes) + len(origins(runs)) - 1  # of legend and foot
     figure, axes = begin(
-        title, 6.5 if compared else 5.0, nrows=1 + compared, sharex=True, squeeze=False, **ratios
+        title,
+        (6.5 if compared else 5.0) + 0.3 * lines,
+        nrows=1 + compared,
+        sharex=True,
+        squeeze=False,
+        **ratios,
     )
     upper, says = axes[0][0], []
     for position, (run, name) in enumerate(zip(runs, names(runs), strict=True)):
@@ -42,7 +49,6 @@ def loss_curves(*runs: Run) -> Figure:
         says.append(_draw_differences(axes[1][0], runs))
     axes[-1][0].set_xlabel("step")
     axes[-1][0].xaxis.get_major_locator().set_params(integer=True)
-    notes = _broken(runs)
     return finish(figure, runs, " ".join([f"Loss per step: {'; '.join(says)}.", *notes]), notes)
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
@@ -55,11 +56,13 @@ def _draw_roof(axes, measured) -> None:
     """The roof as one line, its two parts named, with room around the operations."""
     top, ridge = measured.peak_flops_per_second, measured.ridge
     intensities = [row["intensity"] for row in measured.operations]
-    lowest = min(row["achieved_flops_per_second"] for row in measured.operations)
+    reached = [row["achieved_flops_per_second"] for row in measured.operations]
     left, right = min(*intensities, ridge) / 4, max(*intensities, ridge) * 4
-    bottom = min(lowest, measured.roof(left)) / 2
+    left = min(left, ridge / (right / left) ** 0.25)  # the slanted part has room for its name
+    bottom, highest = min(*reached, measured.roof(left)) / 2, max(*reached, top)
+    ceiling = max(3 * highest, highest * (highest / bottom) ** 0.15)
     line = [left, ridge, right], [measured.roof(left), top, top]
-    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, 3 * top))
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, ceiling))
     axes.plot(*line, color=BLACK)
     axes.fill_between(*line, bottom, color=PAPER, linewidth=0)
     axes.set_xlabel("arithmetic intensity: operations for each byte moved (FLOP/B)")
@@ -70,6 +73,7 @@ def _draw_roof(axes, measured) -> None:
 
 
 # Where a label can be, seen from its point, in typographic points, the nearest first.
+GRID = 6  # pixels between the places that are tried where these are taken
 LABEL_PLACES = [(11, 0), (-11, 0), (0, -19), (0, 19)] + [
     (side * across, above * up)
     for across, up in ((11, 16), (20, 34), (30, 52), (45, 75), (60, 100))
@@ -104,7 +108,27 @@ def _name_roof(axes, measured, along: list[float], taken: list[Bbox]) -> None:
             text.xy = (x, measured.roof(x))
             if _is_free(axes, box := text.get_window_extent(), taken):
                 break
+        else:
+            box = _move(axes, text, taken)
         taken.append(box)
+
+
+def _move(axes, text, taken: list[Bbox]) -> Bbox:
+    """Move a text to the free place of the axes that is nearest to its point; returns its box."""
+    box, frame, point = text.get_window_extent(), axes.bbox, axes.transData.transform(text.xy)
+    lefts = np.arange(frame.x0, frame.x1 - box.width, GRID)
+    x, y = np.meshgrid(lefts, np.arange(frame.y0, frame.y1 - box.height, GRID))
+    free = np.full(x.shape, True)
+    for other in taken:
+        beside = (x + box.width <= other.x0) | (x >= other.x1)
+        free &= beside | (y + box.height <= other.y0) | (y >= other.y1)
+    middle_x, middle_y = x + box.width / 2 - point[0], y + box.height / 2 - point[1]
+    place = np.where(free, np.hypot(middle_x, middle_y), np.inf).argmin()
+    middle, up = middle_x.flat[place], middle_y.flat[place]  # from the point, in pixels
+    side = 0 if abs(middle) < box.width / 2 else math.copysign(1, middle)
+    position = np.array([middle - side * box.width / 2, up]) * 72 / axes.figure.dpi
+    text.set(position=position, ha={0: "center", 1: "left", -1: "right"}[side], va="center")
+    return text.get_window_extent()
 
 
 def _is_free(axes, box: Bbox, taken: list[Bbox]) -> bool:
@@ -128,8 +152,12 @@ def _place_label(axes, label: str, point: tuple[float, float], taken: list[Bbox]
         text.set(position=(right, up), ha=side)
         if _is_free(axes, box := text.get_window_extent(), taken):
             break
+    else:
+        box = _move(axes, text, taken)
     taken.append(box)
-    if abs(up) > 19:
-        line = {"arrowstyle": "-", "color": PALE, "shrinkA": 0, "shrinkB": 5, "linewidth": 1}
+    right, up = text.get_position()
+    if math.hypot(right, up) > 20:
+        gap = 9 if text.get_ha() == "center" else 0  # such a text is around the line's end
+        line = {"arrowstyle": "-", "color": PALE, "shrinkA": gap, "shrinkB": 5, "linewidth": 1}
         look = {"textcoords": "offset points", "arrowprops": line, "in_layout": False}
         axes.annotate("", point, (right, up), **look)

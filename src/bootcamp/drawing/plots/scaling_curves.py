@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.charts import BOLD, above
+from bootcamp.drawing.charts import BOLD, WHITE, above, cross, shared_note
 from bootcamp.drawing.palette import PALE, line_look
 from bootcamp.drawing.plots.run_bars import check, check_same
 from bootcamp.drawing.style import begin, device_word, finish, legend, listed, styled
@@ -12,7 +12,7 @@ TITLES = {
     "strong": "More ranks share the same batch: how much faster?",
     "weak": "More ranks, each with its own batch: how much faster?",
 }
-CROWDED = "only runs with more ranks than cores, or on shared cores"
+CROWDED = "only runs with more ranks than cores"
 
 
 @styled
@@ -24,12 +24,15 @@ def scaling(*runs: Run, kind: str = "strong") -> Figure:
     run with one rank; efficiency is speed-up per rank. Each needs a run with one rank.
 
     Runs with more ranks than cores, or on cores that were shared with another run, are left out
-    and named at the foot.
+    and named at the foot. If all runs with one rank shared their cores, there is nothing to compare
+    with: then all that fit the cores are drawn, on a crossed ground.
 
     Raises ValueError where the runs do not fit the kind, or are not of one machine and model.
     """
     check(runs)
-    kept = [run for run in runs if not run.oversubscribed and not run.shared_cores]
+    fitting = [run for run in runs if not run.oversubscribed]
+    alone = [run for run in fitting if not run.shared_cores]
+    kept = alone if any(run.world == 1 for run in alone) else fitting
     _check_scaling(kept, kind)
     curves = _curves(kept)
     figure, (left, right) = begin(TITLES[kind], 4.7 + 0.2 * len(curves), ncols=2)
@@ -41,12 +44,14 @@ def scaling(*runs: Run, kind: str = "strong") -> Figure:
         for position, (name, curve) in enumerate(curves.items())
     ]
     _name_axes(left, right, worlds, kept[0])
+    if crossed := shared_note(kept):
+        cross(left, right)
     legend(figure, left.get_lines())
     missing = _left_out(runs, curves)
     per = "in all" if kind == "strong" else "per rank"
     batch = f"Batch: {_work(kept[0], kind):g} samples {per}. Medians after warm-up."
-    says = " ".join([f"Speed-up over one rank: {'; '.join(says)}.", *missing])
-    return finish(figure, runs, says, (*missing, batch))
+    says = " ".join([f"Speed-up over one rank: {'; '.join(says)}.", *missing, *crossed])
+    return finish(figure, runs, says, (*missing, *crossed, batch))
 
 
 def _left_out(runs, curves) -> list[str]:
@@ -55,10 +60,10 @@ def _left_out(runs, curves) -> list[str]:
     groups = {}
     for run in runs:
         why = (
-            "Their cores were shared with another run."
-            if run.shared_cores
-            else "More ranks than cores measure no scaling."
+            "More ranks than cores measure no scaling."
             if run.oversubscribed
+            else "Their cores were shared with another run."
+            if run.shared_cores
             else "The curves begin with other runs on 1 rank."
         )
         if run not in drawn:
@@ -125,9 +130,19 @@ def _draw_curve(left, right, position: int, strategy: str, curve, alone: bool) -
     right.plot(worlds, percents, **look)
     words = [f"{speedup:.2f} on {world}" for speedup, world in zip(speedups, worlds, strict=True)]
     if alone and len(curve) > 1:
-        above(left, worlds[-1], speedups[-1], f"{speedups[-1]:.2f}×", up=-26, **BOLD)
-        above(right, worlds[-1], percents[-1], f"{percents[-1]:.0f} %", up=-26, **BOLD)
+        _name_end(left, worlds[-1], speedups[-1], f"{speedups[-1]:.2f}×")
+        _name_end(right, worlds[-1], percents[-1], f"{percents[-1]:.0f} %")
     return f"{strategy}{other} {', '.join(words[1:])}" if len(curve) > 1 else f"{strategy} 1 on 1"
+
+
+def _name_end(axes, world: int, end: float, words: str) -> None:
+    """The last value below its point, or above it where the axis is near."""
+    low = end < 0.3 * _highest(axes)
+    above(axes, world, end, words, up=12 if low else -26, bbox=WHITE, **BOLD)
+
+
+def _highest(axes) -> float:
+    return max(y for line in axes.lines for y in line.get_ydata())
 
 
 def _name_axes(left, right, worlds: list[int], run: Run) -> None:
@@ -138,7 +153,7 @@ def _name_axes(left, right, worlds: list[int], run: Run) -> None:
     for axes in (left, right):
         axes.set_xticks(worlds)
         axes.set(xlim=(1 - room, worlds[-1] + 2 * room), xlabel=unit)
-        axes.set_ylim(0, 1.1 * max(y for line in axes.lines for y in line.get_ydata()))
+        axes.set_ylim(0, 1.1 * _highest(axes))
         axes.grid(axis="y")
     left.set_ylabel("speed-up (×)")
     right.set_ylabel("efficiency (%)")

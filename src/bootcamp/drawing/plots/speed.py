@@ -10,7 +10,7 @@ from bootcamp.drawing.plots.run_bars import check, check_same, height, run_rows,
 from bootcamp.drawing.style import begin, device_word, finish, styled
 from bootcamp.records import summary
 from bootcamp.records.runs import Run, names
-from bootcamp.units import flops, number
+from bootcamp.units import flops, number, three_digits
 
 BAR = {"height": 0.55, "ecolor": BLACK, "capsize": 6}
 WHISKER = {"elinewidth": 2.5, "capthick": 2.5}
@@ -59,17 +59,19 @@ def achieved(*runs: Run, peak_flops_per_second: float) -> Figure:
     for name in ("dtype", "cores_per_rank"):
         check_same(runs, lambda run, name=name: run.config[name], f"with one {name}")
     figure, axes = begin("How much of the machine's arithmetic the training uses", height(runs))
-    says = []
+    says, right = [], 115.0  # where the axes end
     for row, (run, name) in enumerate(zip(runs, names(runs), strict=True)):
         peak = _devices(run) * peak_flops_per_second
         share = 100 * run.achieved_flops_per_second / peak
         run_bar(axes, row, share, run, height=BAR["height"])
         words = f"{flops(run.achieved_flops_per_second)}\nof {flops(peak)}"
-        value(axes, row, share, [f"{share:.0f} %"])
+        label = f"{three_digits(share)} %"
+        value(axes, row, share, [label])
+        right = max(right, share / (0.95 - 0.03 * len(label)))  # the label ends before the margin
         margin(axes, row, words)
-        says.append(f"{name} {share:.0f} % ({words})".replace("\n", " "))
+        says.append(f"{name} {label} ({words})".replace("\n", " "))
     run_rows(axes, names(runs), 0)
-    axes.set_xlim(0, 1.15 * max(100, *(bar.get_width() for bar in axes.patches)))
+    axes.set_xlim(0, right)
     axes.axvline(100, color=BLACK, linestyle="--", linewidth=2)
     above(axes, 100, 1, "matrix multiply", up=5, xycoords=axes.get_xaxis_transform())
     axes.set_xlabel("% of the floating-point operations per second of a matrix multiply")
