@@ -176,13 +176,10 @@ class Pair:
     @property
     def silent(self) -> bool:
         """Whether the ranks send too little to exchange gradients; False where it isn't known."""
-        ranks, world = self.run.ranks, self.run.world
-        sent = [rank.get("sent_bytes_per_step") for rank in ranks]
-        if world == 1 or self.run.device == "cuda" or None in sent:
+        sent = [rank.get("sent_bytes_per_step") for rank in self.run.ranks]
+        if self.run.world == 1 or self.run.device == "cuda" or None in sent:
             return False
-        noted = sum(map(len, ranks[0].get("noted", {}).values())) / max(1, len(self.run.steps))
-        of_numbers = (1 + noted) * 2 * (world - 1) * NUMBER_BYTES  # the loss, and what was noted
-        return max(sent) < of_numbers + 0.01 * ranks[0]["gradient_bytes"]
+        return max(sent) < _of_numbers(self.run) + 0.01 * self.run.ranks[0]["gradient_bytes"]
 
     @property
     def batch_norms(self) -> int:
@@ -226,6 +223,12 @@ class Pair:
             for ranks in (self.run.ranks, self.baseline.ranks)
         )
         return mine, its
+
+
+def _of_numbers(run: Run) -> float:
+    """Bytes that a rank sends in a step for the loss and for what is noted alone."""
+    noted = sum(map(len, run.ranks[0].get("noted", {}).values())) / max(1, len(run.steps))
+    return (1 + noted) * 2 * (run.world - 1) * NUMBER_BYTES
 
 
 def _of_one_model(model: Iterable[dict], moment: str) -> list[list[float]]:
