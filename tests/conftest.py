@@ -2,7 +2,7 @@
 
 Records go to a folder of the worker's own, and no process of the course is left. A file's tests,
 and a notebook's cells, run in one worker; those that watch how long something takes are run by
-tools/test.py after the others.
+tools/test.py after the others, alone.
 """
 
 import contextlib

@@ -136,8 +136,7 @@ def test_ranks_see_the_environment_of_now(monkeypatch):
     assert "hello" in launch.launch(script, 1, **QUICK).output()
 
 
-def test_a_rank_gets_its_own_core(monkeypatch):
-    monkeypatch.setenv("BOOTCAMP_FIRST_CORE", "0")  # each of the suite's workers has another
+def test_a_rank_gets_its_own_core():
     line = (
         "import os\nprint(sorted(os.sched_getaffinity(0)), torch.get_num_threads())\nrun.finish()"
     )

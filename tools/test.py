@@ -2,9 +2,9 @@
 
 Everything that `make test` proves, with the time of each part: lint, derived files, then all tests
 and the cells of all notebooks on two workers, and last the tests that watch how long something
-takes, with nothing but each other beside them. Runs that tests and lessons only read are trained
-once (bootcamp/launcher/run_cache.py). --lesson runs what a change to one lesson needs; --check, in
-under a minute, what needs no ranks.
+takes, alone. Runs that tests and lessons only read are trained once (bootcamp/launcher/
+run_cache.py). --lesson runs what a change to one lesson needs; --check, in under a minute, what
+needs no ranks.
 """
 
 import argparse
@@ -28,8 +28,8 @@ PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
 TWO_WORKERS = ["-n", "2", "--dist", "loadfile"]
 SLOWEST = ["--durations=25", "--durations-min=3"]
-LAST = ["faults", "launch", "live", "browser"]  # they wait most of their time, so two at once
-LAST = [f"tests/test_{name}.py" for name in LAST]
+ALONE = ["faults", "launch", "live", "browser"]
+ALONE = [f"tests/test_{name}.py" for name in ALONE]
 OF_EVERY_LESSON = ["tests/test_lessons.py", "tests/test_snippets.py", "tests/test_scripts.py"]
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -47,21 +47,21 @@ def static() -> dict[str, list[str]]:
 def parts(lesson: str | None, check: bool, more: list[str]) -> dict[str, list[str]]:
     """What is run, in order: a name and a command for each part."""
     if check:
-        ignored = [f"--ignore={path}" for path in LAST]
+        ignored = [f"--ignore={path}" for path in ALONE]
         quick = [*PYTEST, "tests", *ignored, "--without-ranks", "-rf", *TWO_WORKERS, *more]
         return {**static(), "tests without ranks": quick}
     if lesson:
         chosen = lessons.find(lesson)
         tests = [f"tests/{name}" for name in chosen.tests]
-        notebooks, last = [str(chosen.notebook)], [path for path in tests if path in LAST]
-        shared = [*OF_EVERY_LESSON, *(path for path in tests if path not in LAST)]
+        notebooks, alone = [str(chosen.notebook)], [path for path in tests if path in ALONE]
+        shared = [*OF_EVERY_LESSON, *(path for path in tests if path not in ALONE)]
     else:
-        notebooks, last = ["notebooks"], LAST
-        shared = ["tests", *(f"--ignore={path}" for path in LAST)]
+        notebooks, alone = ["notebooks"], ALONE
+        shared = ["tests", *(f"--ignore={path}" for path in ALONE)]
     together = [*PYTEST, *NBVAL, *TWO_WORKERS, *SLOWEST, *notebooks, *shared, *more]
     found = {**static(), "notebooks and tests": together}
-    if last:
-        found["tests that watch the time"] = [*PYTEST, *TWO_WORKERS, *SLOWEST, *last, *more]
+    if alone:
+        found["tests that run alone"] = [*PYTEST, *SLOWEST, *alone, *more]
     return found
 
 
