@@ -11,8 +11,8 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
 export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
 
-.PHONY: help lab check test horovod drills bugs bench claims course notebooks rooms readme slides kit \
-  preflight reset catch-up clean
+.PHONY: help lab check test horovod cluster drills bugs bench claims course notebooks rooms readme slides \
+  kit preflight reset catch-up clean
 
 help:  ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
@@ -44,7 +44,10 @@ horovod: $(READY)  ## build Horovod for this Python and torch (minutes, once) an
 	@$(PY) tools/horovod.py
 	@$(VENV)/bin/horovodrun --check-build
 
-drills: $(READY)  ## faults and launches in numbers: 300 launches, every fault ten times, a table
+cluster:  ## install Slurm for the simulated cluster (root on Debian), or say how
+	@$(PYTHON) tools/cluster.py
+
+drills: $(READY)  ## faults and launches in numbers: launches, every fault, drills on hosts and jobs, again and again
 	$(PY) tools/drills.py
 
 bugs: $(READY)  ## plants a dozen bugs, one after another, and says which test finds each

@@ -21,7 +21,9 @@ WARMUP = 3
 
 host = machine.describe()  # before this process keeps to the cores of one rank
 rounds = {"type": int, "default": 30, "help": "calls of each size"}
-args, context = config.parse(devices=("auto", "cpu", "cuda"), own_flags={"--rounds": rounds})
+largest = {"type": int, "default": 2**25, "help": "bytes; less for a slow link"}
+flags = {"--rounds": rounds, "--largest": largest}
+args, context = config.parse(devices=("auto", "cpu", "cuda"), own_flags=flags)
 device = torch.device(context.device)
 wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
@@ -32,7 +34,7 @@ rank, world = dist.get_rank(), dist.get_world_size()
 # 2. Sizes: a line is fitted to the powers of two, and tested on those between
 powers = [4 * 2**k for k in range(24)]
 between = [12 * 4**k for k in range(11)]
-sizes = sorted(powers + between)
+sizes = sorted(size for size in powers + between if size <= args.largest)
 
 # 3. Data: zeros stay zeros, however often they are added up
 numbers = torch.zeros(max(sizes) // 4, device=device)

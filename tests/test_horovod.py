@@ -17,7 +17,7 @@ spec.loader.exec_module(tool)
 needs_horovod = pytest.mark.skipif(
     not launch.available("horovod"), reason="Horovod is not built: make horovod"
 )
-FLAGS = {"steps": 6, "global_batch": 12, "device": "cpu", "quiet": True}
+FLAGS = {"steps": 4, "global_batch": 12, "device": "cpu", "quiet": True}
 STARTS = ("horovodrun", "warm")
 RANKS = SRC / "snippets" / "horovod_ranks.py"
 

@@ -6,17 +6,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.launcher.launch import Options
 from bootcamp.theory import model_shapes, sharding
 
 WHY_NOT = simulated_hosts.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 FLAGS = {"model": "mlp", "steps": 8, "global_batch": 16, "quiet": True}
+AGENTS = {"ranks": 2, "hosts": 2, "start": "torchrun"}
 NUMBERS = [sum(layer.numbers) for layer in model_shapes.layers("mlp", "small")]
 HEAD = NUMBERS[-1] / sum(NUMBERS)  # what FSDP leaves gathered
 
@@ -50,62 +53,79 @@ def test_bytes_on_the_link_are_those_of_the_theory(script, flags, strategy, how)
 @needs_hosts
 @pytest.mark.parametrize("start", ["warm", "cold"])
 def test_ranks_know_their_host(start):
-    line = "import os, socket; print(socket.gethostname(), os.environ['LOCAL_RANK'])"
+    where = "socket.gethostname(), socket.gethostbyname('host1'), os.environ['LOCAL_RANK']"
+    line = f"import os, socket; print({where})"
     from bootcamp.scripts.variants import variant
 
     script = variant("ddp", "says_its_host", {"run.finish()": f"run.finish()\n{line}"})
     run = launch.launch(script, 4, hosts=2, start=start, device="cpu", **{**FLAGS, "steps": 2})
-    said = [(run.folder / "ranks" / f"{rank}.out").read_text().split()[-2:] for rank in range(4)]
-    assert said == [["host0", "0"], ["host0", "1"], ["host1", "0"], ["host1", "1"]]
+    said = [(run.folder / "ranks" / f"{rank}.out").read_text().split()[-3:] for rank in range(4)]
+    assert said == [[f"host{k // 2}", "10.77.0.2", str(k % 2)] for k in range(4)]
     assert "torchrun --nnodes 2 --nproc-per-node 2" in run.config["command"]
 
 
-SHOW_FILTER = """
-import subprocess, sys
-from bootcamp.launcher import forkserver
-forkserver.enter(json.loads(sys.argv[1]))
-subprocess.run(["tc", "qdisc", "show", "dev", "eth0"], check=True)
-"""
+LOOK = (
+    "hostname; getent hosts host0 host1 localhost; tc qdisc show dev eth0; pwd; "
+    "mount -t tmpfs own /mnt && touch /mnt/here; ls /mnt"
+)
 
 
 @needs_hosts
-def test_the_link_has_its_rate_and_the_machine_keeps_nothing():
-    command = [sys.executable, "-P", simulated_hosts.__file__, "2", "200mbit"]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    made = json.loads(holder.stdout.readline())["hosts"]
-    own = {os.readlink(host["net"]) for host in made}
-    assert len(own) == 2
-    assert own <= set(simulated_hosts.traces()["namespaces"])
-    enter = [sys.executable, "-c", f"import json{SHOW_FILTER}", json.dumps(made[0])]
-    said = subprocess.check_output(enter, text=True)
-    assert "tbf" in said
-    assert "rate 200Mbit" in said
-    holder.kill()
-    holder.wait()
+def test_a_host_has_its_name_its_link_and_its_mounts_and_the_machine_keeps_nothing():
+    before = simulated_hosts.traces()
+    with simulated_hosts.held(2, "200mbit") as hosts:
+        own = {os.readlink(host[kind]) for host in hosts for kind in simulated_hosts.KINDS}
+        assert len(own) == 6
+        assert own <= set(simulated_hosts.traces()["namespaces"])
+        for host in hosts:
+            look = simulated_hosts.enter_command(host, ["sh", "-c", LOOK])
+            said = subprocess.check_output(look, text=True, cwd="/usr").splitlines()
+            assert said[0] == host["name"]
+            names = [line.removeprefix("::ffff:").split() for line in said[1:4]]
+            assert names[:2] == [["10.77.0.1", "host0"], ["10.77.0.2", "host1"]]
+            assert names[2][1] == "localhost"
+            assert "tbf" in said[4]
+            assert "rate 200Mbit" in said[4]
+            assert said[5:] == ["/usr", "here"]
+        outside = simulated_hosts.traces()
+        assert [outside[kind] for kind in ("mounts", "interfaces")] == [
+            before[kind] for kind in ("mounts", "interfaces")
+        ]
     assert not own & set(simulated_hosts.traces()["namespaces"])
 
 
+@needs_hosts
+def test_hosts_go_with_the_process_that_asked_for_them():
+    ask = "import json, time; from bootcamp.launcher import simulated_hosts as made\n"
+    ask += "with made.held(2) as hosts: print(json.dumps(hosts), flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE) as asking:
+        hosts = json.loads(asking.stdout.readline())
+        command = simulated_hosts.enter_command(hosts[1], ["sh", "-c", "echo in; exec sleep 60"])
+        own = {os.readlink(host[kind]) for host in hosts for kind in simulated_hosts.KINDS}
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as inside:
+            inside.stdout.readline()
+            asking.kill()
+            asking.wait()
+            assert own & set(simulated_hosts.traces()["namespaces"])  # a process is in one of them
+            inside.kill()
+    deadline = time.monotonic() + 10
+    while own & set(simulated_hosts.traces()["namespaces"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 AS_NOBODY = """
-import json, os, socket, subprocess, sys
+import socket, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from bootcamp.launcher import forkserver
-holder = sys.argv[1] + "/bootcamp/launcher/simulated_hosts.py"
-command = [sys.executable, "-P", holder, "2", "1gbit"]
-holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-host0, host1 = json.loads(holder.stdout.readline())["hosts"]
-ready, tell = os.pipe()
-if os.fork() == 0:
-    forkserver.enter(host1)
-    os.read(ready, 1)
-    connection = socket.create_connection(("10.77.0.1", 5000), timeout=10)
-    connection.sendall(b"from " + host1["name"].encode())
-    os._exit(0)
-forkserver.enter(host0)
-listening = forkserver.listen(5000, "10.77.0.1")
-os.write(tell, b"x")
-connection, _ = listening.accept()
-print(connection.recv(100).decode(), "user namespace:", host0["user"] is not None)
-holder.kill()
+from bootcamp.launcher import forkserver, simulated_hosts
+call = "import socket; c = socket.create_connection(('host0', 5000)); c.sendall(b'from '"
+call += "+ socket.gethostname().encode())"
+with simulated_hosts.held(2, "1gbit") as (host0, host1):
+    forkserver.enter(host0)
+    listening = forkserver.listen(5000, "host0")
+    subprocess.run(simulated_hosts.enter_command(host1, [sys.executable, "-c", call]), check=True)
+    connection, _ = listening.accept()
+    print(connection.recv(100).decode(), "user namespace:", host0["user"] is not None)
 """
 
 
@@ -141,7 +161,9 @@ def test_without_root_two_hosts_meet_too(request):
         ({"ranks": 2, "hosts": 0}, "expected at least one"),
         ({"ranks": 2, "link": "200mbit"}, "between hosts=2 or more"),
         ({"ranks": 2, "hosts": 2, "link": "fast"}, "such as '200mbit'"),
-        ({"ranks": 2, "hosts": 2, "start": "torchrun"}, "warm and cold starts"),
+        ({"ranks": 2, "hosts": 2, "options": Options(nodes="1:2")}, "nodes= is torchrun's"),
+        ({**AGENTS, "options": Options(nodes="1:3")}, "at most hosts=2"),
+        ({**AGENTS, "options": Options(nodes="2:1")}, "nodes='2:1'"),
         ({"hosts": 2}, "needs ranks="),
         ({"ranks": 2, "hosts": 2, "device": "cuda"}, "CPU ranks"),
     ],

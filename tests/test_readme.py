@@ -20,7 +20,16 @@ SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".
 # there only after a command, and ignored by git
 MADE_IN_LOGS = ("logs/<run>", "logs/course/", "logs/claims/", "logs/machine/", "logs/variants/")
 MADE = ("notebooks/work/", "slides/build/", ".venv/", *MADE_IN_LOGS)
-IN_LOGS = ("machine.json", "bench.json", "ranks/<k>", "steps.jsonl", "summary.json", "config.json")
+IN_LOGS = (
+    "machine.json",
+    "bench.json",
+    "ranks/<",
+    "steps.jsonl",
+    "summary.json",
+    "config.json",
+    "hosts.json",
+    "flight_recorder/",
+)
 
 
 def text(page: str) -> str:

@@ -114,7 +114,7 @@ def test_every_recorded_run_is_read_by_somebody():
     ]
     text = "\n".join(texts)
     names = [path.name for path in REFERENCE.glob("epyc-2core-*")]
-    names += [path.name for path in REFERENCE.glob("0*/*")]
+    names += [path.name for path in REFERENCE.glob("0*/*") if path.is_dir()]
     assert len(names) > 50
     named = [rf'["/]{re.escape(name.removeprefix("epyc-2core-"))}\b' for name in names]
     unread = [pattern for pattern in named if not re.search(pattern, text)]

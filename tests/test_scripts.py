@@ -30,6 +30,14 @@ HIDDEN_BY_NAME = {
         *("horovod.torch", "horovod.runner.http.http_server"),
     },
     "run_request.py": {"connect_by_horovod"},
+    # what the flight recorder has written, by its own names
+    "standstill.py": {"all_to_all"},
+    "collectives.py": {"process_group"},
+    "flight_recorder.py": {"torch._C._distributed_c10d", "torch.distributed.distributed_c10d"},
+    "warm_python.py": {  # a process that becomes torchrun's agent
+        "torch.distributed.elastic.agent.server.local_elastic_agent",
+        "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
+    },
     "launch.py": {"connect_by_horovod"},
     "family.py": {
         *("horovodrun", "horovod"),
@@ -51,6 +59,7 @@ HIDDEN_BY_NAME = {
         "bootcamp.train.process_group",
     },
     "allreduce_sweep.py": {"_sweep_all_reduce.py"},
+    "hosts_lab.py": {"_sweep_all_reduce.py", "torch.distributed.elastic.rendezvous"},
     # lessons read what checkpoints and torch's flight recorder left, and start torchrun
     "checkpoints.py": {"torch.distributed"},
     "ddp_depth.py": {
@@ -182,8 +191,10 @@ IMPORTS_BY_NAME = {
         "horovod.runner.http.http_server.RendezvousHandler",
         "horovod.runner.http.http_server.RendezvousHTTPServer",
     },
+    "warm_python.py": {"torch.distributed.run.main"},  # it becomes torchrun
     "dtensor_layout.py": {"torch.distributed.tensor.distribute_tensor"},
     "checkpoints.py": {"torch.distributed.checkpoint"},
+    "hosts_lab.py": {"torch.distributed.elastic.rendezvous.dynamic_rendezvous"},
     "ddp_depth.py": {
         "torch.distributed.flight_recorder.fr_trace",
         "torch.distributed.flight_recorder.components.fr_logger.FlightRecorderLogger",

@@ -11,7 +11,7 @@ from bootcamp_lessons import exercise, reading, sharded
 
 TINY = gpt.SIZES["tiny"]
 SNIPPET = {"device": "cpu", "quiet": True}
-FLAGS = {"device": "cpu", "steps": 6, "global_batch": 16, "quiet": True}
+FLAGS = {"device": "cpu", "steps": 4, "global_batch": 16, "quiet": True}
 
 
 def printed(snippet, ranks, **flags):

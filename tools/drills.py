@@ -1,8 +1,10 @@
-"""python tools/drills.py [--warm 300] [--torchrun 30] [--faults 10] [--browser 10]
+"""python tools/drills.py [--warm 300] [--torchrun 30] [--faults 10] [--browser 10] [--hosts 5]
+    [--slurm 10]
 
-What the tests do once, in numbers: launches in a row, and every fault again and again. Prints a
-table; ends with 1 if any launch hung or ended badly, any fault was handled wrongly, or any process
-is left.
+What the tests do once, in numbers: launches in a row, every fault again and again, and lesson 09b's
+drills on runs over hosts, whose table the lesson shows afterwards, and jobs of Slurm that are
+queued again. Prints a table; ends with 1 if any launch hung or ended badly, any fault was handled
+wrongly, or any process is left.
 """
 
 import argparse
@@ -20,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import faults  # noqa: E402
 
-from bootcamp.launcher import launch  # noqa: E402
+from bootcamp.launcher import launch, simulated_hosts, slurm  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
 from bootcamp.table import Table  # noqa: E402
+from bootcamp_lessons import host_drills, host_lab  # noqa: E402
 
 
 def launches(start: str, count: int) -> dict:
@@ -68,6 +71,43 @@ def browser_sessions(count: int) -> dict:
     return _row(f"{count} sessions in a browser", seconds, bad)
 
 
+def host_drill(name: str, count: int, kept: dict) -> dict:
+    """One drill of lesson 09b, several times: the right one named, and no loss changed."""
+    seconds, bad = [], []
+    for number in range(count):
+        try:
+            kept[name] = one = host_drills.drill(name)
+        except Exception as error:
+            bad.append(f"{name} {number}: {type(error).__name__}: {error}")
+            continue
+        seconds.append(one.seconds)
+        if not one.right or (one.lost or 0) > 1e-5:
+            bad.append(f"{name} {number}: {one}")
+    return _row(f"hosts: {name}", seconds or [0.0], bad)
+
+
+def slurm_jobs(count: int) -> list[dict]:
+    """Jobs that are told of their end, and jobs killed in the middle of a save: nothing is lost."""
+    rows, lab = [], host_lab.Lab()
+    for what, run in {"told": lab.requeued, "killed": lab.killed_while_it_saves}.items():
+        seconds, bad = [], []
+        for number in range(count):
+            began = time.monotonic()
+            try:
+                job = run()
+            except Exception as error:
+                bad.append(f"{what} {number}: {type(error).__name__}: {error}")
+                continue
+            seconds.append(time.monotonic() - began)
+            resumed = job["first_step"] > 0 and job["steps"] == host_lab.STEPS
+            again = job["again"] <= (what == "killed")  # one step may end before it is saved
+            if not (job["state"] == "COMPLETED" and resumed and again and job["apart"] < 1e-5):
+                bad.append(f"{what} {number}: {job}")
+        rows.append(_row(f"Slurm: {what}, queued again", seconds or [0.0], bad))
+    lab.stop()
+    return rows
+
+
 def _row(drill: str, seconds: list[float], bad: list[str]) -> dict:
     for line in bad:
         print(line, file=sys.stderr, flush=True)
@@ -88,11 +128,19 @@ def main() -> int:
     parser.add_argument("--torchrun", type=int, default=30)
     parser.add_argument("--faults", type=int, default=10)
     parser.add_argument("--browser", type=int, default=10)
+    parser.add_argument("--hosts", type=int, default=5)
+    parser.add_argument("--slurm", type=int, default=10)
     args = parser.parse_args()
     starts = {"warm": args.warm, "torchrun": args.torchrun}
     rows = [launches(start, count) for start, count in starts.items() if count]
     rows += [repeated(name, args.faults) for name in faults.FAULTS if args.faults]
     rows += [browser_sessions(args.browser)] if args.browser else []
+    if args.hosts and not simulated_hosts.why_not():
+        kept: dict = {}
+        rows += [host_drill(name, args.hosts, kept) for name in host_drills.DRILLS]
+        host_lab.keep_drills(list(kept.values()), ROOT / "logs" / "host_drills.json")
+    if args.slurm and not slurm.why_not():
+        rows += slurm_jobs(args.slurm)
     launch.shut_down()
     left = faults.leftovers(os.getpid())
     print(Table(rows, f"Drills. Processes left at the end: {len(left)}"), flush=True)

@@ -81,8 +81,10 @@ def _answer(task) -> str:
     """A function's source; of a script the lines that differ from its starting point."""
     if not hasattr(task, "starting_point"):
         return str(task.solution_shown()).rstrip()
-    begins = task.starting_point().split('"""', 2)[2].splitlines()  # without docstrings
-    solved = task.solved().read_text().split('"""', 2)[2].splitlines()
+    texts = task.starting_point(), task.solved().read_text()
+    if task.path.suffix == ".py":
+        texts = [text.split('"""', 2)[2] for text in texts]  # without docstrings
+    begins, solved = (text.splitlines() for text in texts)
     lines = list(difflib.unified_diff(begins, solved, n=1, lineterm=""))[2:]
     return "\n".join("" if line.startswith("@@") else line for line in lines).strip("\n")
 

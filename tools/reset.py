@@ -19,7 +19,7 @@ import nbformat
 
 import notebooks
 from bootcamp.classroom import script_task
-from bootcamp.paths import WORK, shown
+from bootcamp.paths import shown
 from bootcamp_lessons import exercise
 
 NOTEBOOKS = lessons.ROOT / "notebooks"
@@ -35,9 +35,10 @@ def reset(number: str) -> list[str]:
     lesson = lessons.find(number)
     said = [reset_notebook(lesson)]
     for name in scripts(lesson):
-        path = WORK / f"{name}.py"
+        path = exercise.find(name).path
         if path.exists():
-            said.append(f"{shown(path)} is now {shown(script_task.set_aside(path, 'py.before'))}.")
+            beside = script_task.set_aside(path, f"{path.suffix[1:]}.before")
+            said.append(f"{shown(path)} is now {shown(beside)}.")
     return said
 
 
@@ -101,8 +102,8 @@ def catch_up(number: str) -> list[str]:
 
 def fill_in(name: str) -> str:
     """Write an exercise's solution where the reader has none; what was done, in a sentence."""
-    task, path = exercise.find(name), WORK / f"{name}.py"
-    solution = task.solved().read_text()
+    task = exercise.find(name)
+    path, solution = task.path, task.solved().read_text()
     if path.exists() and path.read_text() == solution:
         return f"{shown(path)} is the solution already."
     if path.exists() and path.read_text() != task.starting_point():

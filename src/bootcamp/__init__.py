@@ -26,6 +26,8 @@ FRONT_DOOR = {
     "RunHung": "launcher.launch:RunHung",
     "live": "launcher.live_ranks",
     "ghosts": "launcher.ghosts:ghosts",
+    "drills": "launcher.drills",
+    "hang": "launcher.hang",
     # records
     "runs": "records.runs",
     "Run": "records.runs:Run",

@@ -2,7 +2,8 @@
 
 `equality` proves that a strategy trains what the baseline trains, and `diagnosis` says what a
 difference may mean. `matmul_peak`, `roofline` and `allreduce_sweep` measure this machine once and
-keep the result. `recorded` shows a recorded run where this machine can't make it.
+keep the result. `recorded` shows a recorded run where this machine can't make it,
+`recorded_cluster` what commands and jobs of a cluster said.
 
 Read first: equality.
 May import: the top of the package, scripts, theory, records, launcher, numpy.

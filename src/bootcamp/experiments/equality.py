@@ -47,7 +47,7 @@ def settings(ranks: int) -> dict[str, int]:
 
     12 samples do for 1, 2, 3 and 4 ranks.
     """
-    return {"steps": 6, "global_batch": ranks * math.ceil(12 / ranks)}
+    return {"steps": 4, "global_batch": ranks * math.ceil(12 / ranks)}
 
 
 class NotTheSame(AssertionError):

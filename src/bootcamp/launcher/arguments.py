@@ -1,6 +1,7 @@
 """What `launch` may be told, checked before anything starts. Standard library only."""
 
 import importlib.util
+import re
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -39,6 +40,11 @@ class Options:
     run_dir: a new folder for the record; None makes one under logs/.
     port: of the rendezvous on 127.0.0.1; 0 takes a free one.
     env: environment variables of the ranks, beside those of this process.
+    nodes: the fewest and the most hosts that torchrun goes on with, "1:2"; None is all of them.
+    rendezvous: how torchrun's agents on several hosts meet: "c10d", or "static", where each is told
+        its own number.
+    torchrun: more flags of torchrun, {"rdzv_conf": "join_timeout=20"}; on host 1 alone, to break
+        something, {1: {"rdzv_id": "other"}}.
 
     Raises ArgumentError.
     """
@@ -48,6 +54,9 @@ class Options:
     run_dir: Path | str | None = None
     port: int = 0
     env: dict | None = None
+    nodes: str | None = None
+    rendezvous: str = "c10d"
+    torchrun: dict | None = None
 
     def __post_init__(self):
         for name, (fits, expected) in OPTION_TYPES.items():
@@ -70,6 +79,12 @@ OPTION_TYPES = {
     "run_dir": (lambda value: isinstance(value, str | Path | None), "the path of a new folder"),
     "port": (is_count, "the number of a port, or 0 for a free one"),
     "env": (lambda value: isinstance(value, dict | None), "a dictionary of environment variables"),
+    "nodes": (
+        lambda value: value is None or re.fullmatch(r"[1-9]\d*:[1-9]\d*", str(value)),
+        "the fewest and the most hosts, such as '1:2'",
+    ),
+    "rendezvous": (lambda value: value in ("c10d", "static"), "'c10d' or 'static'"),
+    "torchrun": (lambda value: isinstance(value, dict | None), "a dictionary of torchrun's flags"),
 }
 
 
@@ -128,12 +143,13 @@ def check_start(start: str, launcher: str, options: Options) -> None:
         )
     if options.port and start not in ("warm", "cold"):
         raise ArgumentError(f"port= is for warm and cold starts: {start} takes a free one")
-    if options.max_restarts and start != "torchrun":
-        raise ArgumentError('max_restarts= is torchrun\'s: give start="torchrun" with it')
+    for name in ("max_restarts", "nodes", "torchrun"):
+        if getattr(options, name) and start != "torchrun":
+            raise ArgumentError(f'{name}= is torchrun\'s: give start="torchrun" with it')
 
 
 def check_hosts(
-    count: int, link: str | None, start: str, launcher: str, ranks: int | None, device: str
+    count: int, link: str | None, launcher: str, ranks: int | None, device: str, options: Options
 ) -> None:
     """Raise ArgumentError for hosts that can't be made or would mean nothing."""
     if not is_count(count) or count < 1:
@@ -145,8 +161,6 @@ def check_hosts(
         )
     if count > 1 and launcher == "horovodrun":
         raise ArgumentError("hosts= is for ranks of torch: Horovod's are started on this host")
-    if count > 1 and start not in ("warm", "cold"):
-        raise ArgumentError(f"hosts= is for warm and cold starts, not for start={start!r}")
     if count > 1 and ranks is None:
         raise ArgumentError("hosts= needs ranks=: how many there are on all hosts together")
     if count > 1 and device == "cuda":
@@ -155,6 +169,17 @@ def check_hosts(
         )
     if ranks is not None and ranks % count:
         raise ArgumentError(f"ranks={ranks} do not spread evenly over hosts={count}")
+    fewest, most = fewest_and_most(count, options)
+    if not fewest <= most <= count:
+        raise ArgumentError(f"nodes={options.nodes!r}: expected at most hosts={count} of them")
+
+
+def fewest_and_most(hosts: int, options: Options) -> tuple[int, int]:
+    """The numbers of hosts that a run may go on with."""
+    if options.nodes is None:
+        return hosts, hosts
+    fewest, most = options.nodes.split(":")
+    return int(fewest), int(most)
 
 
 def available(framework: str) -> bool:

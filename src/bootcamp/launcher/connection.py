@@ -110,6 +110,14 @@ class Connection:
             while events.get(timeout=30)["event"] != "ended":
                 pass  # what it said before it heard of this
 
+    def stop_soon(self, run: str, why: str) -> None:
+        """End a run that another thread follows, and hears of its end."""
+        self._send({"do": "stop", "run": run, "why": why})
+
+    def join(self, run: str, host: int) -> None:
+        """Start torchrun on a host of this run on which there is none."""
+        self._send({"do": "join", "run": run, "host": host})
+
     def forget(self, run: str) -> None:
         self._queues.pop(run, None)
 

@@ -8,12 +8,14 @@ import re
 import signal
 from pathlib import Path
 
-from bootcamp.records import summary
+from bootcamp.launcher.hang import explain
+from bootcamp.records import flight_recorder, places, summary
 
 HOROVOD_EXIT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)
 HOROVOD_PREFIX = re.compile(r"^\[(\d+)\]<(?:stdout|stderr)>:", re.M)
 TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.M)
 ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.S)
+REPORTED = re.compile(r"^ *rank +: (\d+) \(local_rank.*\n *exitcode +: (-?\d+)", re.M)
 WAITING_FRAMES = (
     "distributed_c10d.py",
     "torch/autograd/graph.py",
@@ -22,25 +24,80 @@ WAITING_FRAMES = (
     "horovod/torch/mpi_ops.py",
     "bootcamp/train/record.py",  # loss.item(): on a GPU the wait for a collective ends up here
 )
+NO_ANSWER = "  (no answer: not in Python, or not started yet)"
 
 
-def failed_process(folder: Path, request: dict, index: int, code: int) -> dict:
-    """The failure of the process that ended first with this code: a rank, or its launcher."""
-    rank, script = index, None
+def failed_process(folder: Path, request: dict, codes: dict) -> dict:
+    """The failure of the process that ended first: a rank, or its launcher.
+
+    codes: exit codes in the order of the ends, of each host's torchrun where there are several.
+    """
+    index, code = next((who, code) for who, code in codes.items() if code)
+    rank, script, host = index, None, None
     if request["ranks"]:
         script = Path(request["ranks"][0]["argv"][0]).name
-    if request["start"] == "command":
+    if "agents" in request:
+        rank, host, code, said = _first_on_hosts(folder, codes)
+        if rank is None and code > 0:
+            return summary.failure(None, "raised", _each_said(folder, codes), said, host)
+    elif request["start"] == "command":
         said = error_output(folder, None)
         rank, code = _first_in_report(said) or (None, code)
         said = _said_by(said, rank)
     else:
         said = error_output(folder, rank)
+    if rank is not None:
+        host = places.host_of(folder, rank)
     if code < 0:
-        return summary.failure(rank, "killed", _signal_sentence(-code), said)
+        return summary.failure(rank, "killed", _signal_sentence(-code), said, host)
     refusals = (line for line in said.splitlines() if line.startswith(f"{script}: "))
     if code == 2 and (refusal := next(refusals, None)):
-        return summary.failure(rank, "refused", refusal)
-    return summary.failure(rank, "raised", _last_words(said, rank, code), said)
+        return summary.failure(rank, "refused", refusal, host=host)
+    return summary.failure(rank, "raised", _last_words(said, rank, code), said, host)
+
+
+def _first_on_hosts(folder: Path, codes: dict[str, int]) -> tuple:
+    """(rank or None, host, exit code, what it said) of what failed first on any host.
+
+    codes: of each host's torchrun, in the order of their ends. One that was killed could report
+    nothing. Ranks are in the reports of the others; a rank that was killed comes first, for it only
+    makes others raise, then the one that wrote its error first. Without either, torchrun itself
+    raised, such as at the rendezvous.
+    """
+    for host, code in codes.items():
+        if code < 0:
+            return None, host, code, ""
+    reports = {host: _agent_said(folder, host) for host in codes}
+    failed = {
+        int(rank): int(code)
+        for said in reports.values()
+        for rank, code in REPORTED.findall(said)
+        if int(code) != -signal.SIGTERM  # by its torchrun, for another's sake
+    }
+    said = [each for each in places.errors(folder) if each.rank in failed]
+    killed = [rank for rank, code in failed.items() if code < 0]
+    if killed or said:
+        rank = killed[0] if killed else said[0].rank
+        words = next((each.text for each in reversed(said) if each.rank == rank), "")
+        return rank, None, failed[rank], words[-20_000:]
+    host, code = next((host, code) for host, code in codes.items() if code)
+    return None, host, code, reports[host]
+
+
+def _each_said(folder: Path, codes: dict[str, int]) -> str:
+    """The last words of each host's torchrun that failed: "host0 and host1: ...Error"."""
+    words: dict[str, list[str]] = {}
+    for host, code in codes.items():
+        if code:
+            last = _last_words(_agent_said(folder, host), None, code)
+            words.setdefault(last, []).append(host)
+    return "; ".join(f"{' and '.join(sorted(who))}: {said}" for said, who in words.items())
+
+
+def _agent_said(folder: Path, host: str) -> str:
+    """What torchrun itself wrote on this host, without what it passed on from its ranks."""
+    text = (folder / "ranks" / f"{host}.err").read_text(errors="replace")[-20_000:]
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("["))
 
 
 def _last_words(said: str, rank: int | None, code: int) -> str:
@@ -100,13 +157,14 @@ def _signal_sentence(number: int) -> str:
 
 
 def hang(folder: Path, ranks: list[int], beats: dict[int, tuple], silent: float) -> dict:
-    """The failure of ranks that finish no step, from the stacks that they have written.
+    """The failure of ranks that finish no step, from the stacks and collectives that they wrote.
 
     beats: of each rank that has given one, (process id, steps done, when). silent: seconds.
     """
-    stacks = {rank: _stack(folder, rank) for rank in sorted(ranks)}
+    stacks = {rank: flight_recorder.stack(folder, rank) or NO_ANSWER for rank in sorted(ranks)}
     waiting = {rank for rank, stack in stacks.items() if _waits_for_others(stack)}
-    stuck = sorted(set(stacks) - waiting)
+    found = explain(folder)
+    stuck = list(found.ranks) if found.kind != "none" else sorted(set(stacks) - waiting)
     steps = {rank: beats[rank][1] if rank in beats else 0 for rank in stacks}
     who = f"rank {stuck[0]} hangs" if len(stuck) == 1 and waiting else "the ranks hang"
     where = "\n".join(
@@ -115,17 +173,11 @@ def hang(folder: Path, ranks: list[int], beats: dict[int, tuple], silent: float)
         for rank, stack in stacks.items()
     )
     message = f"{who}: no rank has finished a step for {silent:.0f} s"
+    if found.kind != "none":
+        message += f". {found.sentence[0].upper()}{found.sentence[1:]}"
+        where = f"{found.table}\n\n{where}"
     message += ". If a step may take so long, launch with a larger Options(hang_seconds=)"
     return summary.failure(stuck[0] if len(stuck) == 1 else None, "hang", message, where)
-
-
-def _stack(folder: Path, rank: int) -> str:
-    """The main thread's part of the dump, innermost frame first."""
-    path = folder / "ranks" / f"{rank}.stack"
-    text = path.read_text(errors="replace") if path.exists() else ""
-    own = text[text.rfind("most recent call first") :] if text else ""
-    frames = [line for line in own.splitlines()[1:] if line.startswith("  File")]
-    return "\n".join(frames[:12]) or "  (no answer: not in Python, or not started yet)"
 
 
 def _waits_for_others(stack: str) -> bool:

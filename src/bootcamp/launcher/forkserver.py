@@ -19,7 +19,6 @@ above that adopts orphans. Linux only: elsewhere the supervisor starts `become_r
 
 import contextlib
 import ctypes
-import faulthandler
 import gc
 import json
 import os
@@ -47,7 +46,6 @@ FRAMEWORKS = {
     "megatron": "megatron.core.tensor_parallel",
 }
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
-CLONE_NEWUTS = 0x04000000  # <sched.h>
 HOROVOD = "HOROVOD_GLOO_RENDEZVOUS_ADDR"  # in the environment of a rank that Horovod connects
 SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 STORE_PORT = 29400  # on a host of our own nobody else can have taken it
@@ -188,10 +186,8 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
             os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = os.environ["MASTER_PORT"]
             for name in (*SET_BY_LAUNCHERS, "MASTER_PORT"):  # horovodrun does not set them either
                 del os.environ[name]
-        stack = open(rank["stack"], "w")  # noqa: SIM115 (open as long as the rank lives)
-        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True, chain=False)
         kept = _serve_store(store, rank)
-        code = run_script(rank["argv"], keep=[kept, stack])
+        code = run_script(rank["argv"], keep=[kept], stack=rank["stack"])
         if code == 0 and "horovod.torch" in sys.modules:
             sys.modules["horovod.torch"].shutdown()  # or the last ranks find the first ones gone
     except BaseException:
@@ -206,22 +202,26 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
 def enter(host: dict) -> None:
     """Move this process, which must have one thread, into a simulated host (simulated_hosts.py).
 
-    The user namespace, where there is one, comes first: it gives the right to the other.
+    The user namespace, where there is one, comes first: it gives the right to the others. Who is
+    in it already, on another of these hosts, may not enter it again.
     """
-    for path in filter(None, (host["user"], host["net"])):
-        with open(path) as namespace:
-            system_call("setns", namespace.fileno(), 0)
-    system_call("unshare", CLONE_NEWUTS)
-    socket.sethostname(host["name"])
+    folder = os.getcwd()
+    for kind in ("user", "net", "uts", "mnt"):
+        path = host[kind]
+        if path and os.readlink(path) != os.readlink(f"/proc/self/ns/{kind}"):
+            with open(path) as namespace:
+                system_call("setns", namespace.fileno(), 0)
+    os.chdir(folder)  # with the mount namespace a process gets the root as its folder
     # the kernel takes these two back when a process gets other rights
     system_call("prctl", PR_SET_DUMPABLE, 1)
     die_with_parent()
 
 
-def system_call(function: str, *arguments: int) -> None:
+def system_call(function: str, *arguments: int | bytes | None) -> None:
     """Call a function of libc that returns 0 when all is well. Raises OSError otherwise."""
     library = ctypes.CDLL(None, use_errno=True)
-    if getattr(library, function)(*arguments) != 0:
+    whole = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    if getattr(library, function)(*whole) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), function)
 
@@ -234,10 +234,15 @@ def _store_of_this_host(store: socket.socket) -> socket.socket | None:
     return listen(STORE_PORT, os.environ["MASTER_ADDR"])
 
 
-def run_script(argv: list[str], keep: list) -> int:
-    """Run a script as `python script.py ...` would; its exit code. `keep` stays alive meanwhile."""
+def run_script(argv: list[str], keep: list, stack: str | None = None) -> int:
+    """Run a script as `python script.py ...` would; its exit code. `keep` stays alive meanwhile.
+
+    stack: the file for the answer to SIGUSR1, `<run>/ranks/<rank>.stack`, if it is to answer.
+    """
     sys.argv = argv
     sys.path.insert(0, os.path.dirname(os.path.abspath(argv[0])))  # started with -P: none is there
+    if stack:
+        answer_signals(stack)
     main_module = types.ModuleType("__main__")
     main_module.__file__ = argv[0]
     main_module.__kept__ = keep
@@ -259,6 +264,14 @@ def run_script(argv: list[str], keep: list) -> int:
         sys.excepthook(type(error), error, trace)
         return 1
     return 0
+
+
+def answer_signals(stack: str) -> None:
+    """Let this rank say where it stands, by the package that its script would import."""
+    from bootcamp.records import flight_recorder
+
+    ranks, name = os.path.split(stack)
+    flight_recorder.answer(os.path.dirname(ranks), int(name.partition(".")[0]))
 
 
 def _serve_store(store: socket.socket | None, rank: dict):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,17 +15,18 @@ from bootcamp.launcher import (
     forkserver,
     process_tree,
     simulated_hosts,
-    subreaper,
 )
 from bootcamp.launcher.job_devices import JobDevices
+from bootcamp.launcher.job_hosts import JobHosts, start_command
 from bootcamp.launcher.signs_of_life import SignsOfLife
 from bootcamp.launcher.warm_ranks import ForkServer
-from bootcamp.records import summary
+from bootcamp.records import places, summary
 from bootcamp.records.steps import read_steps
 
 TICK_SECONDS = 0.25
 START_SECONDS = 180
 GRACE_SECONDS = 0.3  # how long other ranks may take to say what they saw, after the first failure
+AGENTS_GRACE_SECONDS = 5  # the same for torchrun on other hosts, which ends its ranks first
 END_SECONDS = 10
 
 
@@ -35,12 +35,13 @@ class Job:
 
     request: what the kernel asks for. `run`, the folder; `start`, one of warm, cold, command;
     `ranks`, what forkserver.become_rank wants of each; `command` and `env` for a launcher such as
-    torchrun; `hang_seconds` and `busy_seconds`, how long no rank may finish a step; `records`,
-    whether the script has to leave a record; `port` for the rendezvous, 0 for any; `hosts`, how
-    many to make on this machine and the rate of their links, None for none; `lease`, the devices to
-    lease before the start, and the variable of the environment that names them to the ranks;
-    `cores`, the folder of their locks and how many each CPU rank computes with. tell: tells the
-    kernel.
+    torchrun, or `agents`, these two for each host, with `fewest_hosts` that the run can go on with
+    and the `absent` ones, on which nothing is started at first; `hang_seconds` and `busy_seconds`,
+    how long no rank may finish a step; `records`, whether the script has to leave a record; `port`
+    for the rendezvous, 0 for any; `hosts`, how many to make on this machine and the rate of their
+    links, None for none; `lease`, the devices to lease before the start, and the variable of the
+    environment that names them to the ranks; `cores`, the folder of their locks and how many each
+    CPU rank computes with. tell: tells the kernel.
     """
 
     def __init__(self, request: dict, server: ForkServer, tell=lambda event: None):
@@ -53,7 +54,8 @@ class Job:
         self.stopped = asyncio.get_running_loop().create_future()
         self.devices = JobDevices(request, self.stopped, tell)
         self.signs = SignsOfLife(request, [])
-        self._holder = None  # the process that holds the run's hosts
+        self.hosts = JobHosts(request)
+        self._exits: set[asyncio.Task] = set()
         self._seen: set[int] = set()  # every process of this run, to take their exit status
 
     async def run(self) -> dict:
@@ -94,61 +96,68 @@ class Job:
             self.failure = summary.failure(None, "start", message)
 
     async def _start(self) -> None:
-        if self.request.get("hosts"):
-            await self._make_hosts(**self.request["hosts"])
+        await self._make_hosts()
         if self.failure:
             return
         if self.request["start"] == "warm":
             self.pids = await self.server.fork(self.request)
         elif self.request["start"] == "cold":
             self.pids = start_cold(self.request)
+        elif "agents" in self.request:
+            for host in range(len(self.request["agents"])):
+                if host not in self.request.get("absent", ()):
+                    self.pids.append(self.hosts.start_agent(host, len(self.pids)))
         else:
-            self.pids = [start_command(self.request)]
+            command, env = self.request["command"], self.request["env"]
+            self.pids = [start_command(self.folder, command, env)]
+        if self.request["start"] != "command":
+            self.hosts.ranks_are(self.pids)
         self.sessions |= {process_tree.session(pid) for pid in self.pids}
         self.sessions -= {None, os.getsid(0)}
         self.devices.note(self.pids)
         self.signs = SignsOfLife(self.request, self.pids)
 
-    async def _make_hosts(self, count: int, link: str | None) -> None:
-        """Start the process that holds the hosts of this run, and tell each rank its own."""
-        command = [sys.executable, "-P", simulated_hosts.__file__, str(count)]
-        self._holder = await asyncio.create_subprocess_exec(
-            *command,
-            *([link] if link else []),
-            stdin=subprocess.PIPE,  # stays open as long as the run
-            stdout=subprocess.PIPE,
-            env={**os.environ, "BOOTCAMP_RUN": self.request["run"]},
-            start_new_session=True,
-        )
-        self.sessions.add(self._holder.pid)
-        answer = json.loads(await self._holder.stdout.readline() or "{}")
-        if "hosts" not in answer:
-            why = answer.get("error", "the process that makes them died")
-            self.failure = summary.failure(None, "refused", f"hosts={count}: {why}")
-            return
-        for rank in self.request["ranks"]:
-            rank["host"] = answer["hosts"][rank["host"]]
+    async def _make_hosts(self) -> None:
+        try:
+            await self.hosts.make()
+        except simulated_hosts.HostsError as error:
+            count = self.request["hosts"]["count"]
+            self.failure = summary.failure(None, "refused", f"hosts={count}: {error}")
+        finally:
+            if self.hosts.holder:
+                self.sessions.add(self.hosts.holder.pid)
+
+    def join(self, host: int) -> None:
+        """Start torchrun on a host on which there is none: it was absent, or has been lost."""
+        if self._exits and self.hosts.may_join(host, self.codes):
+            self.pids.append(self.hosts.start_agent(host, len(self.pids)))
+            self._await_exit(len(self.pids) - 1)
 
     async def _watch(self) -> None:
         """Until every process has ended well, one has not, ranks hang, or the kernel says stop."""
-        exits = {asyncio.create_task(self._exit(index)) for index in range(len(self.pids))}
-        while exits and not self.failure:
+        for index in range(len(self.pids)):
+            self._await_exit(index)
+        while self._exits and not self.failure:
             done, _ = await asyncio.wait(
-                {*exits, self.stopped}, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED"
+                {*self._exits, self.stopped}, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED"
             )
-            exits -= done
+            self._exits -= done
+            codes = self.hosts.codes(self.codes)
             if self.stopped in done:
                 self.failure = summary.failure(None, self.stopped.result(), "stopped from outside")
             elif not done:
                 await self._look()
-            elif (failed := next((i for i, code in self.codes.items() if code), None)) is not None:
-                if exits:
-                    await asyncio.wait(exits, timeout=GRACE_SECONDS)
-                self.failure = diagnose.failed_process(
-                    self.folder, self.request, failed, self.codes[failed]
-                )
-        for task in exits:
+            elif sum(code != 0 for code in codes.values()) > self.hosts.spare:
+                if self._exits:
+                    patience = AGENTS_GRACE_SECONDS if self.hosts.agents else GRACE_SECONDS
+                    await asyncio.wait(self._exits, timeout=patience)
+                codes = self.hosts.codes(self.codes)
+                self.failure = diagnose.failed_process(self.folder, self.request, codes)
+        for task in self._exits:
             task.cancel()
+
+    def _await_exit(self, index: int) -> None:
+        self._exits.add(asyncio.create_task(self._exit(index)))
 
     async def _exit(self, index: int) -> None:
         """Note the code of a process; codes keep the order in which the processes ended."""
@@ -157,6 +166,7 @@ class Job:
     async def _look(self) -> None:
         """What is looked at now and then: sharing, torchrun's workers, signs of life."""
         self.devices.look_for_sharing()
+        self.hosts.look()
         workers = process_tree.below(set(self.pids))
         self.sessions |= {process_tree.session(pid) for pid in workers} - {None, os.getsid(0)}
         self.failure = await self.signs.failure(self.codes)
@@ -167,22 +177,22 @@ class Job:
         mine = {pid for index, pid in enumerate(self.pids) if index not in self.codes}
         process_tree.end(mine)
         roots = {*self.pids, *(beat[0] for beat in self.signs.beats().values() if self.pids)}
-        spared = {os.getpid(), self.server.pid}
+        spared, holder = {os.getpid(), self.server.pid}, self.hosts.holder
         while time.monotonic() < deadline:
             below = roots & process_tree.below({os.getpid()})
             members = process_tree.of_run(self.request["run"], below, self.sessions) - spared
             self._seen |= members
             process_tree.end(members)
-            children.reap((mine | self._seen) - {self._holder.pid if self._holder else None})
+            children.reap((mine | self._seen) - {holder.pid if holder else None})
             if not members:
                 break
             await asyncio.sleep(0.01)
-        if self._holder:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._holder.wait(), END_SECONDS)
+        await self.hosts.end(END_SECONDS)
 
     def _conclude(self) -> dict:
         """Write the summary if the ranks have not, and make the event that ends the run."""
+        with contextlib.suppress(OSError):  # a full disk
+            self.hosts.collect()
         written = summary.read(self.folder)
         began = self.request["records"] or (self.folder / "config.json").exists()
         if not self.failure and began and written["status"] == "running":
@@ -190,6 +200,9 @@ class Job:
             self.failure = summary.failure(0, "raised", message)
         if self.failure and self._said_by_rank(written):
             self.failure |= written["error"]
+            if host := places.host_of(self.folder, self.failure["rank"]):
+                self.failure["host"] = host
+                self._write(**{**written, "error": self.failure})
         elif self.failure:
             stopped = self.failure["kind"] in ("interrupted", "kernel died")
             steps = summary.measures(read_steps(self.folder))
@@ -222,11 +235,3 @@ def start_cold(request: dict) -> list[int]:
         pids.append(children.spawn(command, rank["env"], keep=store.fileno()))
     store.close()
     return pids
-
-
-def start_command(request: dict) -> int:
-    """Start a foreign launcher, or any command, under a subreaper; its process id."""
-    ranks = Path(request["run"]) / "ranks"
-    command = [sys.executable, "-P", subreaper.__file__, *request["command"]]
-    env = {**os.environ, **request["env"], "BOOTCAMP_RUN": request["run"]}
-    return children.spawn(command, env, ranks / "launcher.out", ranks / "launcher.err")

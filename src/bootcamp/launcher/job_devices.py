@@ -57,7 +57,8 @@ class JobDevices:
 
     def _set(self, variable: str, value: str) -> None:
         """Set a variable in the environment of all ranks, and of the launcher that starts them."""
-        for settings in (self.request, *self.request["ranks"]):
+        agents = self.request.get("agents", ())
+        for settings in (self.request, *agents, *self.request["ranks"]):
             settings.setdefault("env", {})[variable] = value
 
     def note(self, pids: list[int]) -> None:

@@ -9,11 +9,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.launcher import arguments, devices, progress, run_request
+from bootcamp.launcher import arguments, devices, progress, run_request, torchrun
 from bootcamp.launcher.arguments import (
     HOW_TO_GET,
     ArgumentError,
@@ -82,8 +82,9 @@ def launch(
     device: "cpu", "cuda", or "auto": GPUs if there is one for each rank, else CPU cores. A script
         of the course is told by --device; to any other, "cpu" hides the GPUs.
     start: "warm" (forked from a process that has torch loaded), "cold" (python for each rank), or
-        "torchrun" (torchrun itself), "horovodrun" (Horovod's launcher, over gloo; a warm start
-        tells Horovod's ranks the same). None is warm, where that can be.
+        "torchrun" (torchrun itself; over hosts, one on each of them), "horovodrun" (Horovod's
+        launcher, over gloo; a warm start tells Horovod's ranks the same). None is warm, where that
+        can be.
     hosts: over how many hosts the ranks are spread, as many on each. More than one are made on this
         machine for this run, as network namespaces (simulated_hosts.py); their ranks are CPU ranks.
     link: the rate at which each of these hosts can send, such as "200mbit"; None is unlimited.
@@ -98,6 +99,26 @@ def launch(
     Raises RunRefused, RankFailed, RunHung, all of them LaunchError, ArgumentError before anything
     has started, or Interrupted, a KeyboardInterrupt. No rank is left when this returns.
     """
+    how = (device, start, hosts, link, quiet, options)
+    return follow(*prepare(script, ranks, args, *how, flags), raises)
+
+
+def prepare(
+    script: str | Path,
+    ranks: int | None,
+    args: list[str] | None,
+    device: str,
+    start: str | None,
+    hosts: int,
+    link: str | None,
+    quiet: bool,
+    options: Options,
+    flags: dict,
+) -> tuple:
+    """What a launch follows: its request, the run's folder, the display. Nothing has started yet.
+
+    For the arguments, and for what is raised, see launch.
+    """
     for allow in before:
         allow()
     path, known = family.find(script), family.describe(script)
@@ -105,7 +126,7 @@ def launch(
     start = arguments.start_of(start, launcher)
     arguments.check_types(ranks, args, device, options, flags, known)
     arguments.check_start(start, launcher, options)
-    arguments.check_hosts(hosts, link, start, launcher, ranks, device)
+    arguments.check_hosts(hosts, link, launcher, ranks, device, options)
     if missing := arguments.missing(known.framework):
         raise refusal(missing)
     with _interrupts_in_one_sentence():
@@ -116,8 +137,7 @@ def launch(
         call = _Call(path, known, launcher, start, ranks, options, hosts, link)
         call.choose_device("cpu" if hosts > 1 else device)
         request, folder = call.request(list(args or []), flags)
-    show = progress.silent() if quiet else call.display(flags)
-    return follow(request, folder, show, raises)
+    return request, folder, progress.silent() if quiet else call.display(flags)
 
 
 @dataclass
@@ -135,7 +155,7 @@ class _Call:
     device: str | None = None  # None: the script chooses
     device_flag: dict = field(default_factory=dict)
     env: dict = field(default_factory=dict)
-    command: str = ""
+    lines: list[str] = field(default_factory=list)  # for a terminal
 
     def choose_device(self, device: str) -> None:
         """Settle the kind of device, and how the script hears of it.
@@ -161,10 +181,9 @@ class _Call:
     def request(self, args: list[str], flags: dict) -> tuple[dict, Path]:
         """What the supervisor is asked for, and the run's new folder. Raises RunRefused."""
         options, ranks = self.options, self.ranks
-        argv = [*args, *run_request.to_arguments({**self.device_flag, **flags})]
-        restarts = options.max_restarts
-        self.command = run_request.terminal_command(
-            self.path, ranks, argv, self.launcher, restarts, self.env, self.hosts
+        argv = [*args, *torchrun.to_arguments({**self.device_flag, **flags})]
+        self.lines = run_request.terminal_lines(
+            self.path, ranks, argv, self.launcher, replace(options, env=self.env), self.hosts
         )
         kind = "cpu" if self.script.cpu_only else self.device
         cores = int(flags.get("cores_per_rank") or 1) if self.script.of_course else 1
@@ -172,12 +191,12 @@ class _Call:
         wishes = devices.wishes(self.script, kind, ranks, cores, environment)
         folder = run_request.new_folder(self.path.stem.removeprefix("_train_"), options.run_dir)
         told = run_request.rank_requests(
-            folder, [str(self.path), *argv], ranks, self.command, self.env
+            folder, [str(self.path), *argv], ranks, self.lines[0], self.env
         )
         if self.launcher == "horovodrun" and self.start == "warm":
             run_request.connect_by_horovod(told)
         if self.hosts > 1:
-            run_request.spread_over_hosts(told, self.hosts, self.link)
+            run_request.spread_over_hosts(told, self.hosts, self.link, self.env)
         if options.port and (taken := run_request.taken(options.port)):
             raise refusal(taken, folder)
         request = {
@@ -189,7 +208,7 @@ class _Call:
             "hosts": {"count": self.hosts, "link": self.link} if self.hosts > 1 else None,
             **self._patience(),
             **wishes,
-            **run_request.how_to_start(self.start, told, restarts),
+            **run_request.how_to_start(self.start, told, self.hosts, options, self.lines),
         }
         return request, folder
 
@@ -206,7 +225,7 @@ class _Call:
         steps = flags.get("steps")
         if self.script.of_course:
             steps = int(steps or 20)
-        return progress.display(self.command, steps if is_count(steps) else 0, self._where())
+        return progress.display(self.lines, steps if is_count(steps) else 0, self._where())
 
     def _where(self) -> str:
         if self.device == "meta":
@@ -215,7 +234,15 @@ class _Call:
         if self.ranks == 1:
             return f"1 {kind}rank"
         backend = {"cuda": ", NCCL", "cpu": ", gloo"} if self.script.of_course else {}
-        return f"{self.ranks} {kind}ranks{backend.get(self.device, '')}"
+        return f"{self._of_the_line()}{self.ranks} {kind}ranks{backend.get(self.device, '')}"
+
+    def _of_the_line(self) -> str:
+        """What the line is where there are several hosts: what runs on each, or only its like."""
+        if self.hosts == 1:
+            return ""
+        if self.start != "torchrun":
+            return f"on each host this would do the same; started {self.start}: "
+        return "on each host: " if len(self.lines) == 1 else "one line for each host: "
 
 
 @contextlib.contextmanager

@@ -8,12 +8,15 @@ import sys
 import time
 
 
-def display(command: str, steps: int, where: str):
-    """The display that fits: a widget in a notebook's kernel, else lines."""
+def display(commands: list[str], steps: int, where: str):
+    """The display that fits: a widget in a notebook's kernel, else lines.
+
+    commands: those for a terminal, one, or one for each host.
+    """
     if _in_a_notebook():
         with contextlib.suppress(ImportError):
-            return _Widget(command, steps, where)
-    return _Lines(command, steps, where)
+            return _Widget(commands, steps, where)
+    return _Lines(commands, steps, where)
 
 
 def _in_a_notebook() -> bool:
@@ -70,9 +73,9 @@ class _Silent:
 class _Lines(_Silent):
     """One line at the start, at most one a second meanwhile, one at the end."""
 
-    def __init__(self, command: str, steps: int, where: str):
+    def __init__(self, commands: list[str], steps: int, where: str):
         self.steps, self.last = steps, 0.0
-        print(f"$ {command}    # {where}", flush=True)
+        print("\n".join(f"$ {command}" for command in commands), f"   # {where}", flush=True)
 
     def say(self, text: str) -> None:
         print(text, flush=True)
@@ -90,13 +93,14 @@ class _Lines(_Silent):
 class _Widget(_Silent):
     """A progress bar with its text, and the command above it for the terminal."""
 
-    def __init__(self, command: str, steps: int, where: str):
+    def __init__(self, commands: list[str], steps: int, where: str):
         import html
 
         import ipywidgets
         from IPython.display import display as show
 
-        head = f"<code>{html.escape(command)}</code> <small>({html.escape(where)})</small>"
+        lines = "<br>".join(f"<code>{html.escape(command)}</code>" for command in commands)
+        head = f"{lines} <small>({html.escape(where)})</small>"
         self.bar = ipywidgets.IntProgress(max=steps, description="steps")
         self.text = ipywidgets.Label("starting")
         show(ipywidgets.VBox([ipywidgets.HTML(head), ipywidgets.HBox([self.bar, self.text])]))

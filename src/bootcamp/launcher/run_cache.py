@@ -99,7 +99,8 @@ def _key(request: dict, folder: Path) -> str | None:
     """A hash of everything that the launch depends on; None for one that is always made."""
     ranks = request["ranks"]
     horovod = "horovod.runner.launch" in request.get("command", ())
-    if not ranks or not (request["start"] == "warm" or horovod):
+    live = "absent" in request  # of drills, that want processes
+    if live or not ranks or not (request["start"] == "warm" or horovod):
         return None
     script, *arguments = ranks[0]["argv"]
     text = Path(script).read_text()

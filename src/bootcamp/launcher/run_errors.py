@@ -10,7 +10,8 @@ class LaunchError(Exception):
 
     def __init__(self, error: dict, run: Run | None = None):
         self.error, self.run = error, run
-        where = "" if error["rank"] is None else f"rank {error['rank']}"
+        parts = [] if error["rank"] is None else [f"rank {error['rank']}"]
+        where = " on ".join(parts + ([error["host"]] if error.get("host") else []))
         sentence = f"{where} {error['message']}" if error["kind"] == "killed" else error["message"]
         details = error.get("traceback") or ""
         if details and error["kind"] in ("raised", "hang", "killed"):

@@ -1,65 +1,53 @@
 """What the supervisor is asked to start: the ranks of a run, their environment, the command line.
 
-The same run as one line for a terminal is `terminal_command`. Standard library only.
+The same run as a line for a terminal is among `terminal_lines`. Standard library only.
 """
 
 import itertools
 import os
-import shlex
 import sys
 import time
 from pathlib import Path
 
 from bootcamp import paths
-from bootcamp.launcher import forkserver
+from bootcamp.launcher import forkserver, torchrun
 from bootcamp.launcher import simulated_hosts as simulated
+from bootcamp.launcher.arguments import Options, fewest_and_most
 from bootcamp.launcher.connection import connect
 from bootcamp.launcher.run_errors import refusal
+from bootcamp.launcher.torchrun import to_arguments
 from bootcamp.paths import shown
 from bootcamp.records import summary
 
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
-# torchrun serves the ranks' store itself; restarted ranks would find the dead ones' addresses in it
-RESTARTS_WORK = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
-def to_arguments(flags: dict) -> list[str]:
-    """Flags as a command line: {"global_batch": 32} -> ["--global-batch", "32"]; None is left out.
+def terminal_lines(
+    path: Path, ranks: int, arguments: list[str], launcher: str, options: Options, hosts: int = 1
+) -> list[str]:
+    """The line that does the same in a terminal; with several hosts, in one on each of them.
 
-    True gives the bare flag; False leaves it out.
+    With a static rendezvous, or flags of torchrun for one host alone, each host has a line of its
+    own; else there is one.
     """
-    arguments = []
-    for name, value in flags.items():
-        if value is None or value is False:
-            continue
-        arguments.append(f"--{name.replace('_', '-')}")
-        if value is not True:
-            arguments.append(str(value))
-    return arguments
-
-
-def terminal_command(
-    path: Path,
-    ranks: int,
-    arguments: list[str],
-    launcher: str,
-    max_restarts: int = 0,
-    env: dict | None = None,
-    hosts: int = 1,
-) -> str:
-    """The line that does the same in a terminal; with several hosts, in one on each of them."""
-    start = ["python"]
+    variables, name = options.env or {}, run_name(path)
     if launcher == "horovodrun":
-        start = ["horovodrun", "--gloo", "-np", str(ranks), "python"]
-    elif hosts > 1:
-        start = ["torchrun", "--nnodes", str(hosts), "--nproc-per-node", str(ranks // hosts)]
-        start += ["--rdzv-backend", "c10d", "--rdzv-endpoint", simulated.name(0)]
-    elif not (launcher == "python" and ranks == 1):
-        restarts = ["--max-restarts", str(max_restarts)] if max_restarts else []
-        start = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), *restarts]
-    settings = {**(RESTARTS_WORK if max_restarts else {}), **(env or {})}
-    before = [f"{name}={shlex.quote(str(value))}" for name, value in settings.items()]
-    return " ".join([*before, shlex.join([*start, shown(path), *arguments])])
+        starts = [["horovodrun", "--gloo", "-np", str(ranks), "python"]]
+    elif launcher == "python" and ranks == 1:
+        starts = [["python"]]
+    else:
+        variables = {**torchrun.settings(hosts, options), **variables}
+        starts = [
+            ["torchrun", *to_arguments(torchrun.flags(ranks, hosts, options, name, host))]
+            for host in range(hosts)
+        ]
+    lines = [torchrun.shown(variables, [*start, shown(path), *arguments]) for start in starts]
+    return lines if len(set(lines)) > 1 else lines[:1]
+
+
+def run_name(path: Path) -> str:
+    """What a run of this script is called: the strategy."""
+    return path.stem.removeprefix("_train_")
 
 
 def rank_requests(
@@ -119,8 +107,11 @@ def marks(folder: Path) -> dict[str, str]:
     }
 
 
-def spread_over_hosts(ranks: list[dict], hosts: int, link: str | None) -> None:
-    """Tell each rank its host and what a launcher on that host would set."""
+def spread_over_hosts(ranks: list[dict], hosts: int, link: str | None, given: dict) -> None:
+    """Tell each rank its host and what a launcher on that host would set.
+
+    given: the reader's variables, which go before these.
+    """
     each = len(ranks) // hosts
     for number, rank in enumerate(ranks):
         rank["host"] = number // each
@@ -128,32 +119,45 @@ def spread_over_hosts(ranks: list[dict], hosts: int, link: str | None) -> None:
             "LOCAL_RANK": str(number % each),
             "LOCAL_WORLD_SIZE": str(each),
             "GROUP_RANK": str(number // each),
-            "MASTER_ADDR": simulated.address(0),
-            "GLOO_SOCKET_IFNAME": simulated.INTERFACE,
-            "BOOTCAMP_PLACE": str(number),
+            "MASTER_ADDR": simulated.name(0),
             "BOOTCAMP_LINK": link or "open",
+            **torchrun.BY_NAME,
+            **given,
         }
 
 
-def how_to_start(start: str, ranks: list[dict], max_restarts: int) -> dict:
+def how_to_start(
+    start: str, ranks: list[dict], hosts: int, options: Options, lines: list[str]
+) -> dict:
     """The part of a request that says how its ranks are started: see job.Job."""
     if start in ("warm", "cold"):
         return {"start": start if sys.platform == "linux" else "cold"}
-    first, count = ranks[0], str(len(ranks))
+    first, count = ranks[0], len(ranks)
     env = {
         name: value
         for name, value in first["env"].items()
-        if name not in forkserver.SET_BY_LAUNCHERS
+        if name not in (*forkserver.SET_BY_LAUNCHERS, "GROUP_RANK")
     }
-    if start == "torchrun":
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", count, "--max-restarts", str(max_restarts)]
-        command += ["--log-dir", str(Path(first["out"]).parent)]  # else a folder in /tmp, for ever
-        env = {**RESTARTS_WORK, **env} if max_restarts else env
-    else:
-        command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", count]
+    if start == "horovodrun":
+        command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(count)]
         command += ["--network-interface", LOOPBACK, sys.executable]
-    return {"start": "command", "command": [*command, *first["argv"]], "env": env}
+        return {"start": "command", "command": [*command, *first["argv"]], "env": env}
+    agents = []
+    for host in range(hosts):
+        name = run_name(Path(first["argv"][0]))
+        words = to_arguments(torchrun.flags(count, hosts, options, name, host))
+        own = {
+            **torchrun.settings(hosts, options),
+            **env,
+            **torchrun.where_ranks_write(Path(first["out"]).parents[1], hosts, host),
+            "BOOTCAMP_COMMAND": lines[min(host, len(lines) - 1)],
+        }
+        command = [*torchrun.program(), *words, *first["argv"]]
+        agents.append({"command": command, "env": own, "host": host})
+    if hosts == 1:
+        return {"start": "command", **agents[0]}
+    fewest = fewest_and_most(hosts, options)[0]
+    return {"start": "command", "agents": agents, "fewest_hosts": fewest, "env": {}}
 
 
 _numbers = itertools.count(1)

@@ -1,18 +1,16 @@
 """Whether the ranks of a run still get on: their beats, their processor time, their stacks."""
 
 import asyncio
-import contextlib
-import os
-import signal
 import time
 from pathlib import Path
 
-from bootcamp.launcher import diagnose, process_tree
+from bootcamp.launcher import diagnose, hang, process_tree
 from bootcamp.records import heartbeat
 
 START_SECONDS = 180  # that a foreign launcher may take to start its ranks
 FIRST_SECONDS = 20  # that ranks may take to give their first beat, on a crowded machine
-STACK_SECONDS = 0.5  # faulthandler writes at once, but each rank must get a core
+# torchrun's own time-outs, for a host that is silent (15 s) and for late ones (30 s), and a start
+MEET_AGAIN_SECONDS = 60
 
 
 class SignsOfLife:
@@ -35,6 +33,13 @@ class SignsOfLife:
                 found[int(path.stem)] = beat
         return found
 
+    def _may_meet_again(self) -> bool:
+        """Whether torchrun on several hosts may be waiting for one to go or to come."""
+        agents = self.request.get("agents", ())
+        return any("--max-restarts" in agent["command"] for agent in agents) or (
+            self.request.get("fewest_hosts", 0) < len(agents)
+        )
+
     async def failure(self, ended: dict[int, int]) -> dict | None:
         """What to say of ranks that hang, None if they do not. ended: the processes that have."""
         beats = self.beats()
@@ -46,6 +51,7 @@ class SignsOfLife:
         silent = time.monotonic() - self._last
         busy = cpu_seconds - self._last_cpu_seconds > 0.2 * silent
         patience = self.request["busy_seconds" if busy else "hang_seconds"]
+        patience += MEET_AGAIN_SECONDS * self._may_meet_again()
         if self.request["start"] == "command" and self.request["ranks"] and not beats:
             patience = max(patience, START_SECONDS)
         elif self.request["records"] and not beats:
@@ -55,8 +61,8 @@ class SignsOfLife:
         ranks = {rank: beat[0] for rank, beat in beats.items()}
         if self.request["start"] != "command":
             ranks = {rank: pid for rank, pid in enumerate(self.pids) if rank not in ended}
-        for pid in ranks.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
-        await asyncio.sleep(STACK_SECONDS)
+        hang.ask(self.folder, ranks)
+        until = time.monotonic() + hang.ANSWER_SECONDS
+        while not hang.answered(self.folder, ranks) and time.monotonic() < until:
+            await asyncio.sleep(0.05)
         return diagnose.hang(self.folder, list(ranks), beats, silent)

@@ -1,19 +1,26 @@
-"""python -P src/bootcamp/launcher/simulated_hosts.py 2 200mbit
+"""python -P src/bootcamp/launcher/simulated_hosts.py make 2 200mbit
+python -P src/bootcamp/launcher/simulated_hosts.py enter HOST COMMAND [ARGUMENT ...]
 
-Several hosts on one machine, for lessons about the link between them.
+Several hosts on one machine, for lessons about what is between them.
 
-A host is a network namespace: it has a loopback and an interface `eth0` of its own, as a machine of
-a cluster has. Ranks of one host meet over its loopback, ranks of two hosts over their `eth0`, which
-a switch (a bridge in a namespace of its own) joins. The kernel's token bucket filter (tc-tbf(8))
-slows down what a host sends to the rate of its link; it adds no delay.
+A host is three namespaces (namespaces(7)). The network's gives it a loopback and an interface
+`eth0` of its own, as a machine of a cluster has: ranks of one host meet over its loopback, ranks of
+two hosts over their `eth0`, which a switch (a bridge in a namespace of its own) joins. The kernel's
+token bucket filter (tc-tbf(8)) slows down what a host sends to the rate of its link; it adds no
+delay. The names' (UTS) gives it a hostname: host0, host1. The mounts' gives it an /etc/hosts in
+which all hosts have their names, and lets it mount what the others don't see. Processes and their
+numbers are those of the machine: with a process namespace each host would need a /proc of its own,
+which an ordinary user may not mount in most containers, and a rank would have two numbers.
 
-This process makes the hosts, prints one line of JSON that says how to enter them, and holds them
-as long as its standard input is open. Nothing of it has a name in the file system: a namespace, its
-interfaces and its filters go when the last process in it has gone, whatever ended that.
+`make` makes the hosts, prints one line of JSON that says how to enter each, and holds them as long
+as its standard input is open. `enter` runs a command in a host that this line describes (HOST is
+its JSON). Nothing of it has a name in the file system: a namespace, its interfaces, its filters
+and its mounts go when the last process in it has gone, whatever ended that.
 
 Root may do this, and so may anyone whom the system lets have a user namespace (Linux only; needs
-`ip` and `tc`, of the package iproute2). BOOTCAMP_WITHOUT=hosts in the environment hides them, to
-see what a lesson shows without them. Standard library only.
+`ip` and `tc`, of the package iproute2); such a user is called root inside, and may mount there but
+not be anybody else. BOOTCAMP_WITHOUT=hosts in the environment hides them, to see what a lesson
+shows without them. Standard library only.
 """
 
 import contextlib
@@ -21,17 +28,22 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bootcamp import machine
-from bootcamp.launcher.forkserver import die_with_parent, system_call
+from bootcamp.launcher.forkserver import die_with_parent, enter, system_call
 
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # <sched.h>
+CLONE_NEWUSER = 0x10000000  # <sched.h>
+KINDS = {"net": 0x40000000, "uts": 0x04000000, "mnt": 0x00020000}  # what a host has of its own
+EVERY_KIND = sum(KINDS.values())
+MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 4096, 16384, 1 << 18, 2  # <sys/mount.h>
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 INTERFACE = machine.HOST_INTERFACE
 RATE = re.compile(r"\d+(\.\d+)?[kmg]?bit")
@@ -51,83 +63,130 @@ def address(host: int) -> str:
     return f"10.77.0.{host + 1}"
 
 
+def link_command(rate: str) -> list[str]:
+    """The command that, on a host, lets it send no faster than this."""
+    limit = f"tbf rate {rate} burst 128kb latency 50ms"
+    return f"tc qdisc replace dev {INTERFACE} root {limit}".split()
+
+
 def why_not() -> str | None:
     """Why this machine can't have hosts, None if it can: makes two and lets them go."""
-    command = [sys.executable, "-P", __file__, "2", "1gbit"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     try:
-        return json.loads(done.stdout).get("error")
+        with held(2, "1gbit"):
+            return None
+    except HostsError as error:
+        return str(error)
+
+
+@contextlib.contextmanager
+def held(count: int, rate: str | None = None):
+    """Hosts for the length of a `with`: how to enter each, as `make` returns it.
+
+    A process of their own holds them, which ends with this one too. Raises HostsError.
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(make_command(count, rate), text=True, **pipes) as holder:
+        try:
+            yield hosts_in(holder.stdout.readline() or holder.stderr.read()[-200:])
+        finally:
+            holder.stdin.close()
+
+
+def make_command(count: int, rate: str | None = None) -> list[str]:
+    """The command that makes hosts and holds them as long as its input is open."""
+    return [sys.executable, "-P", __file__, "make", str(count), *([rate] if rate else [])]
+
+
+def hosts_in(line: str) -> list[dict]:
+    """The hosts in what that command has printed. Raises HostsError where there are none."""
+    try:
+        answer = json.loads(line)
     except ValueError:
-        return f"making hosts failed: {done.stderr.strip()[-200:]}"
+        answer = {"error": f"the process that makes them died. {line.strip()}"}
+    if "error" in answer:
+        raise HostsError(answer["error"])
+    return answer["hosts"]
+
+
+def enter_command(host: dict, command: list[str]) -> list[str]:
+    """A command line that runs this command inside a host. It ends with its parent."""
+    return [sys.executable, "-P", __file__, "enter", json.dumps(host), *command]
 
 
 def traces() -> dict[str, list[str]]:
     """What hosts leave behind if they leave anything: compare before with after.
 
-    `namespaces` of the network that any process is in or holds open, `interfaces` of this one's,
-    and `mounts`.
+    `namespaces` of a host's kinds that any process is in or holds open, `interfaces` of this
+    process's network, and its `mounts`.
     """
     found = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        links = [f"/proc/{pid}/ns/net"]
+        links = [f"/proc/{pid}/ns/{kind}" for kind in KINDS]
         with contextlib.suppress(OSError):
             links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
         for link in links:
             with contextlib.suppress(OSError):  # gone meanwhile, or another user's
                 found.add(os.readlink(link))
     return {
-        "namespaces": sorted(name for name in found if name.startswith("net:")),
+        "namespaces": sorted(name for name in found if name.partition(":")[0] in KINDS),
         "interfaces": sorted(os.listdir("/sys/class/net")),
         "mounts": Path("/proc/self/mounts").read_text().splitlines(),
     }
 
 
 def make(count: int, rate: str | None) -> list[dict]:
-    """Make the hosts and return how to enter each: its name, and the namespaces as open files.
+    """Make the hosts and return how to enter each.
 
     rate: of each host's link, as tc writes it ("200mbit"); None is as fast as the machine can.
+    A host is {"name": "host0", "user": path, "net": path, "uts": path, "mnt": path}: its name, and
+    its namespaces as files that this process holds open; `user` is None where none was needed.
     This process is in the switch afterwards. Raises HostsError.
     """
     if machine.hidden("hosts"):
         raise HostsError("BOOTCAMP_WITHOUT hides them in this environment")
     if sys.platform != "linux":
-        raise HostsError("hosts on one machine need the network namespaces of Linux")
-    user = _enter_new_namespaces()
-    me = os.getpid()
-    switch = os.open("/proc/self/ns/net", os.O_RDONLY)
+        raise HostsError("hosts on one machine need the namespaces of Linux")
+    user = enter_new_namespaces()
+    _write_etc_hosts(count)
     _ip("link add switch type bridge", "link set switch up")
-    made = []
-    for host in range(count):
-        _unshare(CLONE_NEWNET)
-        inside = os.open("/proc/self/ns/net", os.O_RDONLY)
-        _ip("link set lo up")
-        _setns(switch)
-        peer = f"peer name {INTERFACE} netns /proc/{me}/fd/{inside}"
-        _ip(f"link add port{host} type veth {peer}")
-        _ip(f"link set port{host} master switch up")
-        _setns(inside)
-        _ip(f"addr add {address(host)}/24 dev {INTERFACE}", f"link set {INTERFACE} up")
-        if rate:
-            _run("tc", f"qdisc add dev {INTERFACE} root tbf rate {rate} burst 128kb latency 50ms")
-        _setns(switch)
-        made.append({"name": name(host), "user": user, "net": f"/proc/{me}/fd/{inside}"})
-    return made
+    switch = _namespaces_of_now()
+    return [{"name": name(host), "user": user, **_add(host, rate, switch)} for host in range(count)]
 
 
-def _enter_new_namespaces() -> str | None:
-    """A network namespace of our own; the path of the user namespace around it, if one was needed.
+def _add(host: int, rate: str | None, switch: dict[str, int]) -> dict[str, str]:
+    """Make one more host and join it to the switch; {kind of namespace: its file}."""
+    _unshare(EVERY_KIND)
+    socket.sethostname(name(host))
+    inside = _namespaces_of_now()
+    _ip("link set lo up")
+    _setns(switch["net"])
+    me = f"/proc/{os.getpid()}/fd"
+    _ip(f"link add port{host} type veth peer name {INTERFACE} netns {me}/{inside['net']}")
+    _ip(f"link set port{host} master switch up")
+    _setns(inside["net"])
+    _ip(f"addr add {address(host)}/24 dev {INTERFACE}", f"link set {INTERFACE} up")
+    if rate:
+        tool, *arguments = link_command(rate)
+        _run(tool, " ".join(arguments))
+    for namespace in switch.values():
+        _setns(namespace)
+    return {kind: f"{me}/{inside[kind]}" for kind in KINDS}
+
+
+def enter_new_namespaces() -> str | None:
+    """Namespaces of our own; the path of the user namespace around them, if one was needed.
 
     Who is not root first becomes root of a user namespace, which gives rights over nothing but
     what is made in it.
     """
     try:
-        _unshare(CLONE_NEWNET)
+        _unshare(EVERY_KIND)
         return None
     except PermissionError:
         pass
     uid, gid = os.getuid(), os.getgid()
     try:
-        _unshare(CLONE_NEWUSER | CLONE_NEWNET)
+        _unshare(CLONE_NEWUSER | EVERY_KIND)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
         Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
@@ -140,12 +199,46 @@ def _enter_new_namespaces() -> str | None:
     return f"/proc/{os.getpid()}/ns/user"
 
 
+def _write_etc_hosts(count: int) -> None:
+    """Lay an /etc/hosts with all hosts' names over the machine's, in this mount namespace only.
+
+    The file is on a disk in memory that is mounted for a moment over the folder of temporary
+    files: afterwards the only way to it is /etc/hosts.
+    """
+    lines = [f"{address(host)} {name(host)}" for host in range(count)]
+    # torch asks for a peer's name by its IPv4 address as IPv6 writes it, and warns without one
+    lines += [f"::ffff:{address(host)} {name(host)}" for host in range(count)]
+    text = "\n".join(["127.0.0.1 localhost", "::1 localhost", *lines, ""])
+    over = tempfile.gettempdir()
+    try:
+        _mount("none", "/", None, MS_REC | MS_PRIVATE)  # nothing gets out
+        _mount("tmpfs", over, "tmpfs", 0)
+        Path(over, "hosts").write_text(text)
+        _mount(f"{over}/hosts", "/etc/hosts", None, MS_BIND)
+        system_call("umount2", over.encode(), MNT_DETACH)
+    except OSError as error:
+        raise HostsError(
+            f"this system does not let hosts have an /etc/hosts of their own: {error.strerror}. "
+            "In a container, start it with --privileged or --security-opt apparmor=unconfined"
+        ) from None
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
+    kind = kind.encode() if kind else None
+    system_call("mount", source.encode(), target.encode(), kind, flags, None)
+
+
+def _namespaces_of_now() -> dict[str, int]:
+    """The namespaces that this process is in, as open files; {kind: file}."""
+    return {kind: os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in KINDS}
+
+
 def _unshare(kinds: int) -> None:
     system_call("unshare", kinds)
 
 
 def _setns(namespace: int) -> None:
-    system_call("setns", namespace, CLONE_NEWNET)
+    system_call("setns", namespace, 0)
 
 
 def _ip(*commands: str) -> None:
@@ -164,10 +257,13 @@ def _run(tool: str, arguments: str) -> None:
 
 
 def main() -> None:
-    """Make, say how to enter, hold until the input ends."""
+    """Make, say how to enter, hold until the input ends; or enter and become the command."""
+    if sys.argv[1] == "enter":
+        enter(json.loads(sys.argv[2]))
+        os.execvp(sys.argv[3], sys.argv[3:])
     die_with_parent()
     try:
-        answer = {"hosts": make(int(sys.argv[1]), *sys.argv[2:] or [None])}
+        answer = {"hosts": make(int(sys.argv[2]), *sys.argv[3:] or [None])}
     except (HostsError, OSError) as error:
         answer = {"error": str(error)}
     print(json.dumps(answer), flush=True)

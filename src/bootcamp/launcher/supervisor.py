@@ -8,6 +8,7 @@ rank and itself. It speaks with the kernel in lines of JSON on standard input an
 
     <- {"do": "run", "run": folder, "start": "warm", "ranks": [...], ...}   see job.Job
     <- {"do": "stop", "run": folder, "why": "interrupted"}
+    <- {"do": "join", "run": folder, "host": 1}     torchrun on a host that was absent or lost
     -> {"ready": true, "gpus": 0}
     -> {"run": folder, "event": "waiting", "message": why it has not begun}
     -> {"run": folder, "event": "ended", "error": null or what went wrong}
@@ -80,7 +81,10 @@ class Supervisor:
                 self.runs.add(task := asyncio.create_task(self._run(job)))
                 task.add_done_callback(self.runs.discard)
             elif job := self.jobs.get(request["run"]):
-                stop(job, request["why"])
+                if request["do"] == "join":
+                    job.join(request["host"])
+                else:
+                    stop(job, request["why"])
 
     async def _run(self, job: Job) -> None:
         run = job.request["run"]

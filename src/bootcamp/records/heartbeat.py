@@ -1,13 +1,13 @@
-"""Signs of life of one rank: a beat after every step, its stack when somebody asks.
+"""Signs of life of one rank: a beat after every step, and an answer when somebody asks.
 
 The launcher recognises a hang by beats that stop coming, whatever framework runs the rank, and asks
-each rank where it stands by sending SIGUSR1. Standard library only.
+each rank where it stands by sending SIGUSR1 (flight_recorder.py). Standard library only.
 """
 
-import faulthandler
 import os
-import signal
 from pathlib import Path
+
+from bootcamp.records import flight_recorder
 
 
 class Heartbeat:
@@ -18,8 +18,7 @@ class Heartbeat:
         ranks.mkdir(parents=True, exist_ok=True)
         self.steps_done = 0
         self._beat = os.open(ranks / f"{rank}.beat", os.O_WRONLY | os.O_CREAT, 0o644)
-        self._stack = open(ranks / f"{rank}.stack", "w")  # noqa: SIM115 (open as long as the rank)
-        faulthandler.register(signal.SIGUSR1, file=self._stack, all_threads=True, chain=False)
+        flight_recorder.answer(run_dir, rank)
         self.beat(0)
 
     def beat(self, steps_done: int | None = None) -> None:

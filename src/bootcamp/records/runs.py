@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bootcamp.files import read_json
 from bootcamp.paths import LOGS, REFERENCE
-from bootcamp.records import summary, trace
+from bootcamp.records import places, summary, trace
 from bootcamp.records.measurement import SHARED, Measurement
 from bootcamp.records.steps import read_steps
 from bootcamp.table import Table
@@ -27,6 +27,7 @@ FILES = {
     "config.json": "what was asked for: flags, command, machine, versions",
     "steps.jsonl": "one line for each step, written by rank 0",
     "summary.json": "how it ended and what it came to",
+    "hosts.json": "which rank was on which host, in which process",
     ".json": "one rank's memory, samples, and a fingerprint of its parameters",
     ".out": "what the rank printed",
     ".err": "its errors and warnings",
@@ -148,6 +149,14 @@ class Run(Measurement):
                     steps[rank] = trace.read(path)
                     break
         return trace.separate(steps, self.world) if steps else {}
+
+    def host(self, rank: int) -> str | None:
+        """The name of the host that a rank was on; None if there was only one."""
+        return places.host_of(self.folder, rank)
+
+    def log(self) -> str:
+        """What all ranks wrote to standard error, who raised first at the top (places.py)."""
+        return places.log(self.folder)
 
     def output(self, rank: int = 0) -> str:
         """What one rank printed, standard output and then standard error."""

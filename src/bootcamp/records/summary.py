@@ -21,12 +21,16 @@ def reserve(run_dir: Path) -> None:
     (run_dir / "summary.json").write_text(text.ljust(RESERVED_BYTES - 1) + "\n")
 
 
-def failure(rank: int | None, kind: str, message: str, details: str = "") -> dict:
+def failure(
+    rank: int | None, kind: str, message: str, details: str = "", host: str | None = None
+) -> dict:
     """What went wrong, as the summary's `error`: `rank` is None where no single rank is meant.
 
-    kind: raised, refused, killed, hang, interrupted, kernel died, launcher failed, start.
+    kind: raised, refused, killed, hang, interrupted, kernel died, launcher failed, start. host:
+    where that was, in a run over several.
     """
-    return {"rank": rank, "kind": kind, "message": message, "traceback": details}
+    where = {"host": host} if host else {}
+    return {"rank": rank, "kind": kind, "message": message, "traceback": details, **where}
 
 
 def write(run_dir: Path, status: str, **content) -> dict:

@@ -113,6 +113,7 @@ PROGRAMS = {
     for script in (
         Script("sweep_all_reduce", file="_sweep_all_reduce.py"),
         Script("ddp_accumulate", file="snippets/ddp_accumulate.py"),
+        Script("ddp_elastic", file="snippets/ddp_elastic.py"),
         Script("ddp_with_dataloader", file="snippets/ddp_with_dataloader.py"),
         Script("ddp_from_horovod", file="snippets/ddp_from_horovod.py"),
         *(

@@ -241,14 +241,15 @@ def _found(args) -> Path | None:
     )
 
 
-def save(context: RunContext, step: int, model, optimizer, **more) -> None:
+def save(context: RunContext, step: int, model, optimizer, *, now: bool = False, **more) -> None:
     """Write the checkpoint if one is due after this step. Every rank has to call this; see `load`.
 
+    now: write it in any case, because no further step follows. The same on every rank.
     The one before is finished first, and after the last step this one too. The record has a row of
     each step in the checkpoint before this is written: a run that resumes goes on behind them.
     """
     args = context.args
-    last = step + 1 == args.steps
+    last = now or step + 1 == args.steps
     if not args.save or not (last or (step + 1) % args.save_every == 0):
         return
     head = {

@@ -44,7 +44,7 @@ def place() -> int:
     BOOTCAMP_FIRST_CORE moves all of them, so that two launches at once need not meet on one core.
     """
     first = _from_environment("BOOTCAMP_FIRST_CORE", default=0)
-    return first + _from_environment("BOOTCAMP_PLACE", default=local_rank())
+    return first + (rank() if link() else local_rank())
 
 
 def hosts() -> int:

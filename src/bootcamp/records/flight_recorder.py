@@ -1,0 +1,153 @@
+"""Where a rank stands, written when somebody asks: its stack, and its last collectives.
+
+torch's flight recorder keeps the last 2000 collectives of a process (TORCH_FR_BUFFER_SIZE), gloo's
+and NCCL's. NCCL's watchdog writes them when a collective times out; gloo has no watchdog. So here a
+rank does it itself, when it gets SIGUSR1 and when an exception ends it. The files are in torch's
+format: `torchfrtrace <run_dir>/flight_recorder -p rank_` reads them too. Standard library only: a
+rank that has not loaded torch has no collectives.
+"""
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+FOLDER = "flight_recorder"
+_rank: dict = {}  # what this process answers as, once it does
+
+
+def answer(run_dir: Path, rank: int) -> None:
+    """From now on this process says where it stands: to SIGUSR1, and when an exception ends it.
+
+    The stack goes to `<run_dir>/ranks/<rank>.stack`, the collectives to
+    `<run_dir>/flight_recorder/rank_<rank>`. A rank that waits inside a collective runs no Python
+    of its main thread, so that no signal handler of Python's would ever begin: faulthandler writes
+    the stack in C, and Python's part of the signal only wakes a thread, which does the rest.
+    """
+    if _rank.get("run_dir") == Path(run_dir):
+        return
+    listens = "run_dir" in _rank or _listen()
+    place = Path(run_dir) / "ranks"
+    place.mkdir(parents=True, exist_ok=True)
+    stack = open(place / f"{rank}.stack", "w")  # noqa: SIM115 (open as long as the rank)
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True, chain=listens)
+    _rank.update(run_dir=Path(run_dir), rank=rank, stack=stack)
+
+
+def _listen() -> bool:
+    """Start the thread that writes; False where Python allows no handler: beside the main thread.
+
+    Without a handler behind faulthandler's, SIGUSR1 would end the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_write_when_asked, args=(reader,), daemon=True).start()
+    show = sys.excepthook
+
+    def show_and_write(kind, error, trace):
+        show(kind, error, trace)
+        write(raised=f"{kind.__name__}: {error}")
+
+    sys.excepthook = show_and_write
+    return True
+
+
+def _write_when_asked(reader: int) -> None:
+    while True:
+        if signal.SIGUSR1 in os.read(reader, 4096):  # a byte for each signal
+            write()
+
+
+def write(raised: str | None = None) -> None:
+    """Write this rank's collectives. raised: the exception that is about to end it.
+
+    A rank that has been asked before and has met no collective since keeps that answer: it raised
+    because the others were ended. Fails in silence: the run's own error must be the first.
+    """
+    dump = {"rank": _rank["rank"], "host": socket.gethostname(), "raised": raised}
+    path = path_of(_rank["run_dir"], _rank["rank"])
+    part = path.with_name(f".{path.name}.{threading.get_ident()}")  # nobody reads half a file
+    with contextlib.suppress(Exception):
+        dump |= _dump()
+        newest = max((entry["record_id"] for entry in dump["entries"]), default=None)
+        if raised and newest == _rank.get("newest"):
+            return
+        _rank["newest"] = newest
+        try:
+            path.parent.mkdir(exist_ok=True)
+            part.write_bytes(pickle.dumps(dump))
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _dump() -> dict:
+    """What torch's recorders hold; the groups as they are, for gloo's does not know their ranks."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump = {"version": "", "entries": [], "pg_config": {}}
+    for recorder in ("_dump_fr_trace", "_dump_nccl_trace"):  # the second is there on GPUs only
+        if hasattr(c10d, recorder):
+            found = pickle.loads(getattr(c10d, recorder)())
+            entries = [*dump["entries"], *found.get("entries", [])]
+            dump |= {**found, "entries": sorted(entries, key=lambda e: e["time_created_ns"])}
+    return {**dump, "pg_config": _groups()}
+
+
+def _groups() -> dict[str, dict]:
+    """The process groups that this rank is in, as torch's format has them: by name."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    groups = dict(module._world.pg_group_ranks) if module else {}
+    described = {}
+    for group, ranks in groups.items():
+        if name := getattr(group, "group_name", None):  # other ranks' groups have none here
+            described[name] = {"name": name, "desc": group.group_desc, "ranks": str(sorted(ranks))}
+    return described
+
+
+class _PlainData(pickle.Unpickler):
+    """Reads dictionaries, lists, numbers and texts: a file from elsewhere can run nothing."""
+
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError(f"{module}.{name} is no plain data")
+
+
+def read(run_dir: Path | str) -> dict[int, dict]:
+    """Of each rank that has written one, its dump; torch's own files of NCCL ranks are such too."""
+    found = {}
+    for path in (Path(run_dir) / FOLDER).glob("*_[0-9]*"):
+        number = path.name.rpartition("_")[2]
+        if path.name.startswith(".") or not number.isdigit():
+            continue
+        with contextlib.suppress(OSError, pickle.UnpicklingError, EOFError), open(path, "rb") as f:
+            found[int(number)] = _PlainData(f).load()
+    return found
+
+
+def path_of(run_dir: Path, rank: int) -> Path:
+    return run_dir / FOLDER / f"rank_{rank}"
+
+
+def forget(run_dir: Path, ranks: Iterable[int]) -> None:
+    """Delete what these ranks have written, so that the next answers are new ones."""
+    for rank in ranks:
+        path_of(run_dir, rank).unlink(missing_ok=True)
+
+
+def stack(run_dir: Path, rank: int) -> str:
+    """The newest stack that a rank has written, its main thread's: a line for each frame, the
+    innermost first. Empty where there is none: it was not asked, or had not started.
+    """
+    path = run_dir / "ranks" / f"{rank}.stack"
+    text = path.read_text(errors="replace") if path.exists() else ""
+    own = text[text.rfind("most recent call first") :] if text else ""
+    return "\n".join([line for line in own.splitlines()[1:] if line.startswith("  File")][:12])

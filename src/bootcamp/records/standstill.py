@@ -1,0 +1,249 @@
+"""Why ranks that wait do not get on: which collective they stand in, and who never came.
+
+The collectives of a process group are numbered on every rank alike, so a number has to be the same
+collective everywhere. Where it is not, or where only some ranks have come to it, the ranks parted.
+"""
+
+from dataclasses import dataclass
+
+from bootcamp.records.collectives import Collective, Group, Rank
+from bootcamp.table import Table
+
+ANY_SIZE = ("scatter", "gather", "all_to_all")  # their ranks may give different sizes
+FEW = 4  # ranks whose lines a sentence names
+
+
+@dataclass
+class Standstill:
+    """What was found. `sentence` says it, `table` has a row for each rank.
+
+    kind: `missing` (ranks never entered a collective in which others wait), `died` (such a rank is
+    gone), `order` (ranks called different collectives, or wait for each other in different groups),
+    `shapes` (the same collective with different sizes or types), `late` (a rank came after the
+    time-out), `network` (all have entered it, and it does not end), `none` (no collective is open).
+    ranks: those to look at first.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    sentence: str
+    table: Table
+    collective: Collective | None = None
+
+    def __str__(self) -> str:
+        return f"{self.sentence}.\n\n{self.table}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self.sentence}.</p>{self.table._repr_html_()}"
+
+
+@dataclass
+class _Parting:
+    """The first number of a group at which its ranks do not do the same, or do not come together.
+
+    present: of the ranks that have entered it, how each has recorded it. absent: the others.
+    """
+
+    kind: str
+    group: Group
+    present: dict[int, Collective]
+    absent: tuple[int, ...]
+
+    @property
+    def waiting(self) -> list[int]:
+        return [rank for rank, one in self.present.items() if not one.ended]
+
+    @property
+    def one(self) -> Collective:
+        return next(iter(self.present.values()))
+
+
+def explain(ranks: dict[int, Rank]) -> Standstill:
+    """Find the collective at which ranks parted, and the ranks because of which they do not get on.
+
+    ranks: every rank of the run, with or without an answer. A rank that waits in one group for
+    somebody who waits in another is not the cause: the chain is followed to its end.
+    """
+    groups = dict.fromkeys(group for rank in ranks.values() for group in rank.groups)
+    groups |= dict.fromkeys(one.group for rank in ranks.values() for one in rank.collectives)
+    partings = [found for group in groups if (found := _parting(group, ranks))]
+    for kind in ("order", "shapes", "missing", "late", "network"):
+        for parting in (one for one in partings if one.kind == kind):
+            if kind != "missing":
+                return _found(kind, parting, ranks, partings)
+            if causes := _causes(parting, partings):
+                died = any(ranks[rank].gone for rank in causes)
+                return _found("died" if died else kind, parting, ranks, partings, causes)
+    if circle := [one for one in partings if one.kind == "missing"]:
+        waiting = tuple(sorted({rank for one in circle for rank in one.waiting}))
+        return Standstill("order", waiting, _circle(circle, ranks), _table(ranks, partings))
+    sentence = (
+        "no rank stands in a collective that torch's recorder has: gloo's has no send and recv, "
+        "and Horovod's collectives are not torch's"
+    )
+    return Standstill("none", (), sentence, _table(ranks, partings))
+
+
+def _parting(group: Group, ranks: dict[int, Rank]) -> _Parting | None:
+    """Where the ranks of a group part; None where they do not."""
+    members = group[1] or sorted(ranks)
+    recorded = {
+        rank: {one.number: one for one in ranks[rank].collectives if one.group == group}
+        for rank in members
+    }
+    begin = max((min(found) for found in recorded.values() if found), default=0)
+    for number in sorted({n for found in recorded.values() for n in found if n >= begin}):
+        present = {rank: found[number] for rank, found in recorded.items() if number in found}
+        absent = tuple(rank for rank in members if rank not in present)
+        if kind := _kind(list(present.values()), absent):
+            return _Parting(kind, group, present, absent)
+    return None
+
+
+def _kind(present: list[Collective], absent: tuple[int, ...]) -> str | None:
+    """What is wrong with one collective, None if nothing is."""
+    if len({one.name for one in present}) > 1:
+        return "order"
+    if len({one.amount for one in present}) > 1 and present[0].name not in ANY_SIZE:
+        return "shapes"
+    if all(one.ended for one in present):
+        return None
+    if absent:
+        return "missing"
+    entered = [one.entered for one in present]
+    late = max(entered) - min(entered) >= min(one.timeout for one in present)
+    return "late" if late else "network"
+
+
+def _causes(parting: _Parting, partings: list[_Parting]) -> tuple[int, ...]:
+    """The absent ranks that do not themselves wait in another group's collective."""
+    waiting = {rank for one in partings if one.kind == "missing" for rank in one.waiting}
+    return tuple(rank for rank in parting.absent if rank not in waiting)
+
+
+def _found(kind, parting, ranks, partings, causes=()) -> Standstill:
+    sentence, looked_at = {
+        "order": _different,
+        "shapes": _different,
+        "late": _late,
+        "network": _network,
+    }.get(kind, _never_entered)(parting, ranks, causes)
+    return Standstill(kind, looked_at, sentence, _table(ranks, partings), parting.one)
+
+
+def _never_entered(parting: _Parting, ranks: dict[int, Rank], causes: tuple[int, ...]):
+    """Who never came, and for each of them where it stands or how it ended."""
+    ended = [f"{_name(rank, ranks)} {ranks[rank].gone}" for rank in causes if ranks[rank].gone]
+    alive = [rank for rank in causes if not ranks[rank].gone]
+    waiting = parting.waiting
+    sentence = f"{_and(ended)}, and" if ended else _names(causes, ranks)
+    sentence += f" never entered {parting.one} {_in(parting.group, ranks)}"
+    sentence += f", in which {_names(waiting, ranks)} wait{'s' * (len(waiting) == 1)}"
+    places = [ranks[rank].stands for rank in alive]
+    if len(causes) == len(alive) == 1:
+        sentence += f"; it stands in {places[0]}" if places[0] else "; it gave no answer"
+    elif alive:
+        at = [f"rank {rank} in {place or '?'}" for rank, place in zip(alive, places, strict=True)]
+        sentence += f"; they stand: {', '.join(at[:FEW])}"
+    return sentence, causes
+
+
+def _different(parting: _Parting, ranks: dict[int, Rank], _):
+    """Who called what, and the ranks of the smaller camp; all of them where none is smaller."""
+    camps: dict[tuple, list[int]] = {}
+    for rank, one in parting.present.items():
+        camps.setdefault((one.name, one.amount), []).append(rank)
+    types_differ = len({one.types for one in parting.present.values()}) > 1
+    said = []
+    for camp in camps.values():
+        one = parting.present[camp[0]]
+        words = [_names(camp, ranks), "called", one.name, one.shape]
+        words += [f"({', '.join(one.types)})"] if types_differ else []
+        said.append(" ".join(filter(None, [*words, one.where and f"in {one.where}"])))
+    sentence = f"{_in(parting.group, ranks)} the ranks part at collective #{parting.one.number}: "
+    largest = max(camps.values(), key=len)
+    others = [rank for camp in camps.values() for rank in camp if camp is not largest]
+    alone = [len(camp) for camp in camps.values()].count(len(largest)) == 1
+    return sentence + ", ".join(said), tuple(sorted(others if alone else parting.present))
+
+
+def _late(parting: _Parting, ranks: dict[int, Rank], _):
+    last = max(parting.present, key=lambda rank: parting.present[rank].entered)
+    first = min(parting.present, key=lambda rank: parting.present[rank].entered)
+    seconds = parting.present[last].entered - parting.present[first].entered
+    return (
+        f"{_name(last, ranks)} came to {parting.one} {_in(parting.group, ranks)} {seconds:.1f} s "
+        f"after rank {first}, later than the time-out of {parting.one.timeout:g} s"
+    ), (last,)
+
+
+def _network(parting: _Parting, ranks: dict[int, Rank], _):
+    hosts = dict.fromkeys(str(ranks[rank].host) for rank in parting.present)
+    between = f" between {_and(list(hosts))}" if len(hosts) > 1 else ""
+    return (
+        f"all ranks have entered {parting.one} {_in(parting.group, ranks)}, and it does not end: "
+        f"nobody is missing, look at the network{between}"
+    ), tuple(parting.waiting)
+
+
+def _circle(partings: list[_Parting], ranks: dict[int, Rank]) -> str:
+    """Sentence for ranks that wait for each other in collectives of different groups."""
+    links = [
+        f"{_names(one.waiting, ranks)} in {one.one} {_in(one.group, ranks)} for "
+        f"{_names(one.absent, ranks)}"
+        + (f" ({one.present[one.waiting[0]].where})" if one.present[one.waiting[0]].where else "")
+        for one in partings
+    ]
+    return f"the ranks wait for each other: {', '.join(links)}"
+
+
+def _table(ranks: dict[int, Rank], partings: list[_Parting]) -> Table:
+    rows = []
+    for rank in sorted(ranks):
+        one = ranks[rank]
+        stands = one.standing_in
+        absent = [p.absent for p in partings if stands and p.group == stands.group]
+        where = (one.stands or (stands.where if stands else ""), one.gone)
+        row = {"rank": rank} | ({"host": one.host or "?"} if _several_hosts(ranks) else {})
+        rows.append(
+            row
+            | {
+                "last completed": str(one.last_ended or ""),
+                "standing in": str(stands or ""),
+                "waits for": ", ".join(map(str, absent[0])) if absent else "",
+                "where it is": ", ".join(filter(None, where)) or "no answer",
+            }
+        )
+    return Table(rows, "Collectives by rank; # counts those of one process group")
+
+
+def _in(group: Group, ranks: dict[int, Rank]) -> str:
+    """Such as "in the default group", "in group tp (ranks 0 and 1)"."""
+    name, members = group
+    described = {rank.groups.get(group) for rank in ranks.values()} - {None, "", "undefined"}
+    described = next(iter(described), name)
+    if described == "default_pg" or name == "0":
+        return "in the default group"
+    return f"in group {described} (ranks {_and([str(rank) for rank in members])})"
+
+
+def _several_hosts(ranks: dict[int, Rank]) -> bool:
+    return len({rank.host for rank in ranks.values()} - {None}) > 1
+
+
+def _name(number: int, ranks: dict[int, Rank]) -> str:
+    host = ranks[number].host if _several_hosts(ranks) else None
+    return f"rank {number} on {host}" if host else f"rank {number}"
+
+
+def _names(numbers, ranks: dict[int, Rank]) -> str:
+    """Such as "rank 2 on host1", "ranks 0, 1 and 3"."""
+    if len(numbers) == 1:
+        return _name(numbers[0], ranks)
+    return f"ranks {_and([str(number) for number in numbers])}"
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

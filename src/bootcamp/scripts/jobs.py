@@ -1,0 +1,59 @@
+"""The job files of the course, src/jobs/*.sbatch, and their broken twins, derived from them.
+
+    jobs.path("ddp_srun"), jobs.broken("job_space").text
+
+Standard library only.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from bootcamp.paths import SRC
+
+JOBS = SRC / "jobs"
+BROKEN = JOBS / "broken.toml"
+
+
+def path(name: str) -> Path:
+    """A job file of the course."""
+    return JOBS / f"{name}.sbatch"
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A working job file with one fault; the fields are those of broken.toml, which explains them.
+
+    name: of the broken one.
+    """
+
+    name: str
+    of: str
+    fault: str
+    old: str
+    new: str
+    lint: str
+    seen: str
+    means: str
+    cure: str
+
+    @property
+    def text(self) -> str:
+        """The broken file. Raises ValueError if the working one has changed where it differs."""
+        working = path(self.of).read_text()
+        if working.count(self.old) != 1:
+            raise ValueError(f"{self.of}.sbatch has {self.old!r} {working.count(self.old)} times")
+        return working.replace(self.old, self.new)
+
+
+@cache
+def all_broken() -> dict[str, Broken]:
+    """All of them by name."""
+    with open(BROKEN, "rb") as file:
+        return {name: Broken(name, **about) for name, about in tomllib.load(file).items()}
+
+
+def broken(name: str) -> Broken:
+    """One of them. Raises KeyError."""
+    return all_broken()[name]

@@ -1,0 +1,325 @@
+"""Why ranks hang: each kind found in answers made up here, and in runs that hang for real."""
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from bootcamp import hang
+from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.launcher.launch import Options
+from bootcamp.records import collectives, flight_recorder, heartbeat, standstill
+from bootcamp.scripts.variants import variant
+
+DEFAULT, PAIR, OTHER_PAIR = ("0", (0, 1, 2)), ("1", (0, 1)), ("2", (1, 2))
+
+
+def call(name, number, size=(5,), *, ended=True, group=DEFAULT, **more):
+    """A collective in torch's format; more: other values of the entry."""
+    return {
+        "process_group": (group[0], "default_pg" if group == DEFAULT else "undefined"),
+        "profiling_name": f"gloo:{name}",
+        "collective_seq_id": number,
+        "input_sizes": [list(size)],
+        "input_dtypes": ["Float"],
+        "state": "scheduled",
+        "retired": ended,
+        "is_p2p": False,
+        "time_created_ns": number * 10**9,
+        "timeout_ms": 60_000,
+        "frames": [
+            {"filename": "/x/site-packages/torch/c10d.py", "line": 1, "name": name},
+            {"filename": "/home/me/train.py", "line": number, "name": "step"},
+        ],
+        **more,
+    }
+
+
+def waits(name, number, size=(5,), **more):
+    return call(name, number, size, ended=False, **more)
+
+
+def explained(*answers, gone=None, hosts=("a", "a", "b"), raised=(None, None, None)):
+    """What the reader makes of these entries of each rank; None for a rank without an answer."""
+    ranks = {}
+    for number, entries in enumerate(answers):
+        groups = [one for one in (DEFAULT, PAIR, OTHER_PAIR) if number in one[1]]
+        described = {
+            name: {"name": name, "desc": "default_pg" if name == "0" else "", "ranks": str([*its])}
+            for name, its in groups
+        }
+        dump = {"pg_config": described, "host": hosts[number], "raised": raised[number]}
+        ranks[number] = collectives.rank_of(
+            number,
+            None if entries is None else {**dump, "entries": entries},
+            f"train.py:{40 + number} in step",
+            (gone or {}).get(number),
+        )
+    return standstill.explain(ranks)
+
+
+FIRST = call("all_reduce", 1)
+SUM = waits("all_reduce", 2, (4, 5))
+KINDS = {
+    "missing": (
+        ([FIRST, SUM], [FIRST, SUM], [FIRST]),
+        {},
+        "missing",
+        (2,),
+        "rank 2 on b never entered all_reduce #2 of shape [4, 5] in the default group, in which "
+        "ranks 0 and 1 wait; it stands in train.py:42 in step",
+    ),
+    "two missing, one host": (
+        ([FIRST, SUM], [FIRST], [FIRST]),
+        {"hosts": ("a", "a", "a")},
+        "missing",
+        (1, 2),
+        "ranks 1 and 2 never entered all_reduce #2 of shape [4, 5] in the default group, in which "
+        "rank 0 waits; they stand: rank 1 in train.py:41 in step, rank 2 in train.py:42 in step",
+    ),
+    "died": (
+        ([FIRST, SUM], [FIRST, SUM], None),
+        {"gone": {2: "was killed by signal 9 (SIGKILL)"}},
+        "died",
+        (2,),
+        "rank 2 was killed by signal 9 (SIGKILL), and never entered all_reduce #2 of",
+    ),
+    "raised, and the others met it": (
+        ([FIRST, call("all_reduce", 2)], [FIRST, call("all_reduce", 2)], [FIRST]),
+        {"raised": (*["RuntimeError: [/src/gloo/pair.cc:1] Closed. Look"] * 2, "KeyError: 'x'")},
+        "died",
+        (2,),
+        "rank 2 on b ended with KeyError: 'x', and never entered all_reduce #2 of shape [5]",
+    ),
+    "order": (
+        ([FIRST, waits("broadcast", 2)], [FIRST, SUM], [FIRST, SUM]),
+        {},
+        "order",
+        (0,),
+        "the ranks part at collective #2: rank 0 on a called broadcast of shape [5] in train.py:2 "
+        "in step, ranks 1 and 2 called all_reduce of shape [4, 5] in train.py:2 in step",
+    ),
+    "shapes": (
+        ([FIRST, SUM], [FIRST, SUM], [FIRST, waits("all_reduce", 2, (4, 6))]),
+        {},
+        "shapes",
+        (2,),
+        "ranks 0 and 1 called all_reduce of shape [4, 5]",
+    ),
+    "types": (
+        ([FIRST, SUM], [FIRST, SUM], [FIRST, {**SUM, "input_dtypes": ["Half"]}]),
+        {},
+        "shapes",
+        (2,),
+        "rank 2 on b called all_reduce of shape [4, 5] (Half)",
+    ),
+    "another shape of as many numbers, and a scatter of uneven parts": (
+        tuple(
+            [call("scatter", 2, (size[0],)), waits("all_reduce", 3, size)]
+            for size in [(6,), (2, 3), (3, 2)]
+        ),
+        {},
+        "network",
+        (0, 1, 2),
+        "all ranks have entered all_reduce #3",
+    ),
+    "late": (
+        ([SUM], [SUM], [{**SUM, "time_created_ns": 70 * 10**9}]),
+        {},
+        "late",
+        (2,),
+        "rank 2 on b came to all_reduce #2 of shape [4, 5] in the default group 68.0 s after rank "
+        "0, later than the time-out of 60 s",
+    ),
+    "network": (
+        ([FIRST, SUM], [FIRST, SUM], [FIRST, SUM]),
+        {},
+        "network",
+        (0, 1, 2),
+        "and it does not end: nobody is missing, look at the network between a and b",
+    ),
+    "a chain over groups": (
+        (
+            [FIRST, waits("all_reduce", 1, group=PAIR)],
+            [FIRST, waits("barrier", 1, (), group=OTHER_PAIR)],
+            [FIRST],
+        ),
+        {},
+        "missing",
+        (2,),
+        "rank 2 on b never entered barrier #1 of shape [] in group 2 (ranks 1 and 2), in which "
+        "rank 1 on a waits",
+    ),
+    "a circle of groups": (
+        (
+            [FIRST, waits("all_reduce", 1, group=PAIR)],
+            [FIRST, waits("all_reduce", 2)],
+            [FIRST, waits("all_reduce", 2)],
+        ),
+        {},
+        "order",
+        (0, 1, 2),
+        "the ranks wait for each other: ranks 1 and 2 in all_reduce #2 of shape [5] in the default "
+        "group for rank 0 on a",
+    ),
+    "an end that was noted late": (
+        (
+            [waits("all_reduce", 1), call("all_reduce", 2), waits("barrier", 3)],
+            [FIRST, call("all_reduce", 2), waits("barrier", 3)],
+            [FIRST, call("all_reduce", 2)],
+        ),
+        {},
+        "missing",
+        (2,),
+        "never entered barrier #3",
+    ),
+    "old ones that one rank has forgotten": (
+        ([SUM], [FIRST, SUM], [call("broadcast", 1)]),
+        {},
+        "missing",
+        (2,),
+        "never entered all_reduce #2",
+    ),
+    "nothing open": (
+        ([FIRST], [FIRST], [FIRST, {**SUM, "is_p2p": True}]),
+        {},
+        "none",
+        (),
+        "no rank stands in a collective",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_a_kind_is_recognised_and_said(case):
+    answers, more, kind, ranks, sentence = KINDS[case]
+    found = explained(*answers, **more)
+    assert (found.kind, found.ranks) == (kind, ranks), found
+    assert sentence in found.sentence
+
+
+def test_the_table_says_where_each_rank_is():
+    table = explained([FIRST, SUM], [FIRST, SUM], [FIRST]).table
+    assert table.column("host") == ["a", "a", "b"]
+    assert table.column("last completed") == ["all_reduce #1 of shape [5]"] * 3
+    assert table.column("standing in") == [*["all_reduce #2 of shape [4, 5]"] * 2, ""]
+    assert table.column("waits for") == ["2", "2", ""]
+    assert table.column("where it is")[2] == "train.py:42 in step"
+    assert "host" not in explained([FIRST], [FIRST], [FIRST], hosts="aaa").table.columns
+
+
+def test_a_file_that_would_run_something_is_no_answer(tmp_path):
+    folder = tmp_path / flight_recorder.FOLDER
+    folder.mkdir()
+    (folder / "rank_0").write_bytes(pickle.dumps({"entries": []}))
+    (folder / "rank_1").write_bytes(pickle.dumps({"entries": os.system}))
+    (folder / "rank_2").write_bytes(pickle.dumps({"entries": []})[:-3])
+    (folder / ".rank_3.1").write_bytes(pickle.dumps({"entries": []}))
+    assert flight_recorder.read(tmp_path) == {0: {"entries": []}}
+
+
+def test_a_process_of_the_same_number_is_not_asked(tmp_path):
+    """The beat of a rank on another host, or of one that is gone: its number may be anybody's."""
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        (tmp_path / "ranks").mkdir()
+        (tmp_path / "ranks" / "0.beat").write_text(f"{stranger.pid} 3\n")
+        assert hang.processes(tmp_path) == {}
+        assert hang.read(tmp_path).kind == "none"
+        assert stranger.poll() is None, "SIGUSR1 has ended a process that knows nothing of it"
+    finally:
+        stranger.communicate()
+
+
+START = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+"""
+
+
+@pytest.fixture
+def hangs(tmp_path):
+    """hangs(lines, ranks) -> the error of a script that does these lines in a process group."""
+
+    def run(lines, ranks, **how):
+        script = tmp_path / "train.py"
+        script.write_text(START + lines)
+        with pytest.raises(launch.RunHung) as caught:
+            launch.launch(script, ranks, quiet=True, options=Options(hang_seconds=1), **how)
+        return caught.value
+
+    return run
+
+
+def test_swapped_collectives_are_named_with_hosts(hangs):
+    hosts = 1 if simulated_hosts.why_not() else 2
+    lines = "first, second = dist.all_reduce, dist.broadcast\n"
+    lines += "if rank == 3: first(torch.ones(2)); second(torch.ones(2), 0)\n"
+    lines += "else: second(torch.ones(2), 0); first(torch.ones(2))\n"
+    error = hangs(lines, 4, hosts=hosts)
+    who = "rank 3 on host1" if hosts == 2 else "rank 3"
+    said = "In the default group the ranks part at collective #1: ranks 0, 1 and 2 called "
+    said += f"broadcast of shape [2] in train.py:8 in <module>, {who} called all_reduce of shape"
+    assert said in str(error)
+    assert error.error["rank"] == 3
+    found = hang.read(error.run)
+    assert (found.kind, found.collective.number) == ("order", 1)
+    assert ("host" in found.table.columns) == (hosts == 2)
+
+
+def test_other_shapes_are_found_where_they_were_and_not_where_ranks_wait(hangs):
+    """gloo lets a receiver of a broadcast wait for more than is sent, and goes on."""
+    lines = "dist.broadcast(torch.ones(8 if rank == 1 else 5), 0)\n"
+    lines += "time.sleep(60 * rank)\ndist.barrier()\n"
+    error = hangs(lines, 2)
+    assert "rank 0 called broadcast of shape [5]" in str(error)
+    assert "rank 1 called broadcast of shape [8]" in str(error)
+    assert hang.read(error.run).kind == "shapes"
+
+
+def test_a_live_run_is_asked_from_outside_twice_and_read_after_its_end(tmp_path):
+    """One rank sleeps, and is then killed."""
+    line = "optimizer.step()"
+    slow = {line: f"if rank == 1 and step == 2: __import__('time').sleep(60)\n{line}"}
+    folder, seen = tmp_path / "run", []
+
+    def look():
+        deadline = time.monotonic() + 60
+        while not (beat := heartbeat.read(folder / "ranks" / "1.beat")) or beat[1] < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)  # until the other rank stands in the next collective
+        seen.append(hang.read(folder))
+        command = [sys.executable, "-m", "bootcamp.launcher.hang", str(folder)]
+        seen.append(subprocess.run(command, capture_output=True, text=True).stdout)
+        os.kill(beat[0], 9)
+
+    watch = threading.Thread(target=look)
+    watch.start()
+    run = launch.launch(
+        variant("ddp", "sleeps_ddp", slow),
+        2,
+        raises=False,
+        quiet=True,
+        options=Options(run_dir=folder),
+        model="mlp",
+        steps=5,
+        device="cpu",
+    )
+    watch.join()
+    live, printed = seen
+    assert (live.kind, live.ranks) == ("missing", (1,))
+    assert "rank 1 never entered all_reduce #" in live.sentence
+    assert "it stands in sleeps_ddp.py:" in live.sentence
+    assert live.sentence in printed
+    after = hang.read(run)
+    assert (after.kind, after.ranks) == ("died", (1,))
+    killed = "rank 1 was killed by signal 9 (SIGKILL), and never entered all_reduce #"
+    assert killed in after.sentence
+    assert after.collective.number == live.collective.number

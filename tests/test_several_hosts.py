@@ -1,0 +1,202 @@
+"""torchrun on several hosts: the line, the proof, who failed first, and hosts that go and come."""
+
+import contextlib
+import json
+import re
+import shlex
+import time
+
+import pytest
+
+from bootcamp.experiments import equality
+from bootcamp.launcher import drills, launch, simulated_hosts
+from bootcamp.launcher.launch import Options
+from bootcamp.paths import SRC, shown
+from bootcamp.records import places
+from bootcamp.scripts.variants import variant
+
+WHY_NOT = simulated_hosts.why_not()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
+TORCHRUN = {"hosts": 2, "start": "torchrun", "model": "mlp"}
+QUICK = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}  # a rendezvous waits less
+SAYS = """
+import json, os, pathlib, socket
+parent = pathlib.Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\\0")[:-1]
+names = ("GROUP_RANK", "LOCAL_RANK", "GLOO_SOCKET_IFNAME", "MASTER_ADDR", "BOOTCAMP_COMMAND")
+said = {name: os.environ[name] for name in names}
+print(json.dumps({"host": socket.gethostname(), "parent": parent, **said}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_hosts_is_left(monkeypatch):
+    """Notes every run's folder, and looks for the namespaces of its hosts at the end."""
+    folders, new_folder = [], launch.run_request.new_folder
+
+    def noted(*arguments):
+        folders.append(new_folder(*arguments))
+        return folders[-1]
+
+    monkeypatch.setattr(launch.run_request, "new_folder", noted)
+    yield
+    made = [json.loads(path.read_text()) for each in folders for path in each.glob(places.FILE)]
+    own = {name for content in made for name in content["namespaces"]}
+    deadline = time.monotonic() + 10
+    while left := own & set(simulated_hosts.traces()["namespaces"]):
+        assert time.monotonic() < deadline, f"left: {left}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "optimizer", "rendezvous"), [(4, "sgd", "c10d"), (2, "adamw", "static")]
+)
+def test_the_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
+    ranks, optimizer, rendezvous, capsys
+):
+    flags = {"steps": 6, "global_batch": 12, "optimizer": optimizer}
+    script = variant("ddp", "says_its_torchrun", {"run.finish()": f"run.finish(){SAYS}"})
+    run = launch.launch(script, ranks, **TORCHRUN, options=Options(rendezvous=rendezvous), **flags)
+    equality.same_training(run, equality.baseline(**flags, model="mlp"))
+    printed = [line[2:] for line in capsys.readouterr().out.splitlines() if line[:2] == "$ "]
+    lines = [line.partition("    # ")[0] for line in printed]
+    assert len(lines) == (1 if rendezvous == "c10d" else 2)
+    assert ("on each host" in printed[0]) == (len(lines) == 1)
+    for rank in range(ranks):
+        host, local_rank = divmod(rank, ranks // 2)
+        said = json.loads((run.folder / "ranks" / f"{rank}.out").read_text().splitlines()[-1])
+        line = lines[min(host, len(lines) - 1)]
+        assert said["BOOTCAMP_COMMAND"] == line
+        variable, *words = shlex.split(line)
+        assert variable == "GLOO_SOCKET_IFNAME=eth0"
+        torchrun = next(i for i, word in enumerate(said["parent"]) if word.endswith("/torchrun"))
+        assert words == ["torchrun", *map(shown, said["parent"][torchrun + 1 :])]
+        assert said["host"] == run.host(rank) == f"host{host}"
+        assert (said["GROUP_RANK"], said["LOCAL_RANK"]) == (str(host), str(local_rank))
+        assert said["GLOO_SOCKET_IFNAME"] == simulated_hosts.INTERFACE
+        assert said["MASTER_ADDR"] == "host0"
+    assert run.config["hosts"] == 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_three_hosts_with_two_ranks_each_train_what_the_baseline_trains(optimizer):
+    flags = {"steps": 4, "global_batch": 30, "optimizer": optimizer, "model": "mlp"}
+    run = launch.launch("ddp", 6, hosts=3, quiet=True, **flags)
+    equality.same_training(run, equality.baseline(**flags))
+    made = json.loads((run.folder / places.FILE).read_text())
+    assert len(set(made["namespaces"])) == 9, "three of a host's own"
+    assert [run.host(rank) for rank in range(6)] == [f"host{rank // 2}" for rank in range(6)]
+
+
+RAISES = """
+import torch.distributed as dist, torch
+dist.init_process_group()
+if dist.get_rank() == dist.get_world_size() - 1:
+    raise RuntimeError("one rank has had enough")
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize(("start", "ranks"), [("warm", 4), ("torchrun", 2)])
+def test_the_first_to_raise_is_named_with_its_host(start, ranks, tmp_path):
+    (tmp_path / "raises.py").write_text(RAISES)
+    with pytest.raises(launch.RankFailed, match="one rank has had enough") as failed:
+        launch.launch(tmp_path / "raises.py", ranks, hosts=2, start=start, quiet=True)
+    assert (failed.value.error["rank"], failed.value.error["host"]) == (ranks - 1, "host1")
+    assert f"rank {ranks - 1} on host1 said:" in str(failed.value)
+    first, *others = failed.value.run.log().split("\n\n== ")
+    assert first.startswith(f"== rank {ranks - 1} on host1, ")
+    assert "RuntimeError: one rank has had enough" in first
+    assert others
+    assert all("after the first" in each.splitlines()[0] for each in others)
+
+
+def test_hosts_with_different_rendezvous_ids_end_in_a_sentence():
+    flags = {"rdzv_conf": "join_timeout=2", 1: {"rdzv_id": "other"}}
+    with pytest.raises(launch.RankFailed) as failed:
+        launch.launch("ddp", 4, **TORCHRUN, quiet=True, options=Options(torchrun=flags))
+    # the store is on host0: if that gives up first, host1 has lost its connection
+    sentence = failed.value.error["message"]
+    assert {"host0", "host1"} <= set(re.findall(r"host\d", sentence))
+    assert "RendezvousTimeoutError" in sentence
+
+
+def ranks_wait(world: int, step: int) -> str:
+    """Lines before a step: so many ranks begin it only once they are others."""
+    return (
+        f"while (world, step) == ({world}, {step}):\n"
+        "    dist.all_reduce(torch.zeros(()))\n"
+        '    __import__("time").sleep(0.02)\n'
+    )
+
+
+@contextlib.contextmanager
+def elastic(waits: str, ranks: int, tmp_path, absent=(), **flags):
+    """The elastic script on one host or two, with lines before each step; ends as the baseline."""
+    line = "with run.step(step):"
+    script = variant(SRC / "snippets" / "ddp_elastic.py", "elastic", {line: waits + line})
+    flags = {"steps": 6, "global_batch": 12, "model": "mlp", **flags}
+    saved = tmp_path / "run.pt"
+    kept = {"micro_batch": 3, "save": saved, "resume": saved, "save_every": 1, "quiet": True}
+    options = Options(max_restarts=2, nodes="1:2", torchrun=QUICK)
+    how = {"hosts": 2, "absent": absent, "options": options}
+    with drills.running(script, ranks, **how, **kept, **flags) as run:
+        yield run
+    equality.same_training(run.ended, equality.baseline(**flags))
+
+
+def test_a_lost_host_changes_no_loss(tmp_path):
+    with elastic(ranks_wait(4, 3), 4, tmp_path, optimizer="sgd") as run:
+        run.wait_for_step(2, world=4)
+        assert sorted(run.hosts[1].ranks()) == [2, 3]
+        run.hosts[1].kill()
+    was = [(row["host"], row["attempt"]) for row in places.ranks(run.folder)]
+    assert sorted(was[:4]) == [("host0", 0)] * 2 + [("host1", 0)] * 2
+    assert was[4:] == [("host0", 1)] * 2
+    assert len(run.ended.ranks) == 2
+
+
+def test_a_late_host_changes_no_loss(tmp_path):
+    with elastic(ranks_wait(1, 3), 2, tmp_path, absent=(1,), optimizer="adamw") as run:
+        run.wait_for_step(2, world=1)
+        run.hosts[1].join()
+    assert [rank["first_step"] for rank in run.ended.ranks] == [3, 3]
+    assert run.ended.host(1) == "host1"
+
+
+LONG = {"model": "mlp", "steps": 100_000, "start": "warm", "quiet": True}
+
+
+def test_a_host_is_cut_off_frozen_slowed_and_gets_a_small_disk_and_then_a_rank_is_killed(tmp_path):
+    with drills.running("ddp", 4, hosts=2, **LONG) as run:
+        run.wait_for_step(1, world=4)
+        host = run.hosts[1]
+        assert host.ranks().keys() == {2, 3}
+        assert set(host.ranks().values()) <= host.processes()
+        assert not host.processes() & run.hosts[0].processes()
+        host.slow("20mbit")
+        assert "rate 20Mbit" in host.run(["tc", "qdisc", "show", "dev", "eth0"])
+        host.small_disk(tmp_path, "64k")
+        fill = "dd if=/dev/zero of=big bs=100k count=1; df -k . | tail -1"
+        assert "100%" in host.run(["sh", "-c", f"cd {tmp_path}; {fill}"])
+        assert not list(tmp_path.iterdir()), "only the host has that disk"
+        for pause in (host.cut, host.freeze):
+            before = run.steps()
+            pause(0.3)
+            run.wait_for(lambda before=before: run.steps() > before + 1)
+        run.kill_rank(3)
+    error = run.ended.summary["error"]
+    assert (error["rank"], error["host"], error["kind"]) == (3, "host1", "killed")
+
+
+def test_an_exception_in_the_block_ends_the_run():
+    seen = []
+
+    def break_off():
+        with drills.running("ddp", 4, hosts=2, **LONG) as run:
+            seen.append(run)
+            run.wait_for_step(1, world=4)
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        break_off()
+    assert seen[0].ended.status == "interrupted"

@@ -1,0 +1,171 @@
+"""A Slurm made on one machine: its commands, jobs, ordinary users, and that nothing of it stays."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import filelock
+import pytest
+
+import bootcamp
+from bootcamp.launcher import slurm
+from bootcamp.paths import LOGS
+
+WHY_NOT = slurm.why_not()
+needs_slurm = pytest.mark.skipif(WHY_NOT is not None, reason=f"no Slurm here: {WHY_NOT}")
+SPACES = " ".join(f"/proc/self/ns/{kind}" for kind in ("pid", "mnt", "net", "uts", "ipc"))
+ON_DISK = [Path("/run/munge/munge.socket.2"), Path("/etc/slurm/slurm.conf"), Path("/run/log/x.out")]
+WERE_ON_DISK = [path.exists() for path in ON_DISK]  # of a Slurm that the machine has anyway
+SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    if WHY_NOT:
+        pytest.skip(f"no Slurm here: {WHY_NOT}")
+    with slurm.cluster(hosts=2, gpus=2, cpus=8) as made:
+        own = [made.run(f"readlink {SPACES}", on=host, quiet=True).output for host in made.hosts]
+        assert set("".join(own).split()) <= namespaces()
+        yield made
+    assert_gone("".join(own).split())
+
+
+def namespaces() -> set[str]:
+    """The namespaces of any process of this machine, of the kinds that a cluster makes."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/ns/*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            found.add(os.readlink(link))
+    return found
+
+
+def assert_gone(own: list[str]) -> None:
+    """No process of these namespaces is there soon, and with it no mount, interface or socket."""
+    deadline = time.monotonic() + 10
+    while left := set(own) & namespaces():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+    assert [path.exists() for path in ON_DISK] == WERE_ON_DISK
+
+
+def job_file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "job.sbatch"
+    path.write_text(f"#!/bin/bash\n{text}")
+    return path
+
+
+def test_every_host_is_idle_and_has_its_name(cluster, capsys):
+    assert cluster.run("hostname", on="host1").output == "host1\n"
+    said = cluster.srun(
+        "-N2", "--gres=gpu:2", "bash", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES"
+    )
+    assert sorted(said.output.split("\n")) == ["", "host0 0,1", "host1 0,1"]
+    printed = capsys.readouterr().out
+    assert printed.startswith("host1$ hostname\nhost1\nhost0$ srun -N2 --gres=gpu:2 bash -c 'echo ")
+    states = cluster.run("sinfo --Node --noheader --partition=main --format='%N %T'", quiet=True)
+    assert [line.split()[0] for line in states.output.splitlines()] == ["host0", "host1"]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
+    job = cluster.sbatch(job_file(tmp_path, "#SBATCH --array=3,11\necho task $SLURM_ARRAY_TASK_ID"))
+    assert job.wait(30) == "COMPLETED"
+    assert job.output == "task 3\ntask 11\n"
+    assert {log.parent for log in job.logs} == {LOGS}
+    failing = cluster.sbatch(job_file(tmp_path, "echo begun\nsleep 60 && exit 3"))
+    failing.wait(30, until="begun")
+    with pytest.raises(TimeoutError, match=r"not yet after 0.2 s\nbegun"):
+        failing.wait(0.2)
+    failing.signal("TERM", "--full")
+    assert failing.wait(30) in ("FAILED", "CANCELLED")
+    with pytest.raises(RuntimeError, match="ended without 'never'"):
+        failing.wait(5, until="never")
+
+
+def test_a_command_that_fails_or_does_not_end_says_so(cluster):
+    with pytest.raises(slurm.SlurmError, match=r"sinfo --nonsense: exit code 1\n.*nonsense"):
+        cluster.run("sinfo --nonsense")
+    assert cluster.run("exit 3", raises=False).code == 3
+    with pytest.raises(TimeoutError, match="no end after 0.2 s"):
+        cluster.run("sleep 98765", seconds=0.2)
+    deadline = time.monotonic() + 10
+    while "sleep 98765" in cluster.run("ps -eo args | grep -v grep", quiet=True).output:
+        assert time.monotonic() < deadline
+    with pytest.raises(ValueError, match="the hosts are host0, host1"):
+        cluster.run("true", on="host2")
+
+
+def test_a_job_of_another_slurm_around_this_one_is_not_seen(cluster, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert cluster.run("echo job ${SLURM_JOB_ID:-none}").output == "job none\n"
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from bootcamp.launcher import slurm
+cluster = slurm.start(hosts=2)
+cluster.run(sys.argv[2])
+"""
+
+
+@needs_slurm
+def test_nothing_stays_when_its_python_is_killed_during_a_job():
+    waits = f"srun -N2 bash -c 'readlink {SPACES}; sleep 600'"
+    command = [sys.executable, "-u", "-c", PROGRAM, str(Path(slurm.__file__).parents[2]), waits]
+    begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert begun.stdout.readline().startswith("host0$ srun")
+    own = [begun.stdout.readline().strip() for _ in range(2 * len(SPACES.split()))]
+    assert set(own) <= namespaces()
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    assert_gone(own)
+
+
+@needs_slurm
+@pytest.mark.skipif(os.getuid() != 0, reason="to become somebody else one must be root")
+@pytest.mark.skipif(SYSTEM_PYTHON is None, reason="the system has no python3 for everybody")
+def test_an_ordinary_user_has_jobs_of_his_own(request):
+    folder = tempfile.mkdtemp(dir="/tmp")  # whoever it is, it may look in there
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    os.chmod(folder, 0o755)
+    for package in (bootcamp, filelock):
+        source = Path(package.__file__).parent
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, f"{folder}/{source.name}", ignore=ignore)
+    his = Path(folder, "his")
+    his.mkdir()
+    os.chown(his, 65534, 65534)
+    says = "srun -N2 bash -c 'echo $(id -u) on $(hostname)'"
+    done = subprocess.run(
+        [SYSTEM_PYTHON, "-c", PROGRAM, folder, says],
+        capture_output=True,
+        text=True,
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        cwd="/",
+        env={**os.environ, "TMPDIR": str(his), "BOOTCAMP_LOGS": str(his / "logs")},
+        timeout=60,
+    )
+    if "user namespaces (for everybody)" in done.stderr + done.stdout:
+        pytest.skip("this system gives user namespaces to root only")
+    said = sorted(done.stdout.splitlines()[1:])
+    assert said == ["65534 on host0", "65534 on host1"], done.stderr
+
+
+def test_where_it_is_hidden_or_missing_one_sentence_says_so(monkeypatch):
+    monkeypatch.setattr(slurm.shutil, "which", lambda name, path: name != "munged" or None)
+    assert "there is no munged: make cluster installs" in slurm.why_not()
+    with pytest.raises(slurm.SlurmError, match="no munged: run make cluster"):
+        slurm.start()
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
+    assert "BOOTCAMP_WITHOUT hides" in slurm.why_not()
+    with pytest.raises(slurm.SlurmError, match="BOOTCAMP_WITHOUT hides"):
+        slurm.start()
