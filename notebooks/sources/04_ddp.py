@@ -442,7 +442,7 @@ each_time = variant(accumulate, "ddp_accumulate_each", {line: "synchronise = nul
 four = {**two, **check.settings(2), "global_batch": 16, "micro_batches": 4}
 once, often = (launch(script, **four) for script in (accumulate, each_time))
 for run in (once, often):
-    check.same_training(run, check.baseline(steps=6, global_batch=16))
+    check.same_training(run, check.baseline(steps=four["steps"], global_batch=16))
 claim.equal(
     "ddp_no_sync_bytes",
     "With 4 micro-batches, no_sync saves three quarters of the bytes.",

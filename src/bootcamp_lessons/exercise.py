@@ -51,7 +51,7 @@ def start(name: str, again: bool = False) -> str:
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        kept = f" Your earlier script is now {shown(set_aside(path, 'py.before'))}."
+        kept = f" Your earlier script is now {shown(set_aside(path, path.suffix[1:] + '.before'))}."
     path.write_text(exercise.starting_point())
     if exercise.solution in family.SCRIPTS:
         variants.remember(path, exercise.solution)

@@ -79,7 +79,7 @@ def where_ranks_stand(run: Run, script: Path) -> str:
     for line in run.summary["error"]["traceback"].splitlines():
         if line.startswith("rank"):
             said.append(line.partition(",")[0])
-        elif script.name in line:
+        elif f'{script.name}", line ' in line:
             number = int(line.split("line ")[1].split()[0])
             said.append(f"    line {number}: {lines[number - 1].strip()}")
     return "\n".join(said)

@@ -1,0 +1,458 @@
+# %% [markdown]
+# # 09 Several hosts: launching
+#
+# **75 minutes**, after lessons 04 and 08. Needs Linux and Slurm's packages (`make cluster`);
+# elsewhere the same cells show recorded runs.
+#
+# After this lesson you can start one training on several hosts by hand and under Slurm, read a job
+# file and say what each line of it starts, choose the right GPU on any host, find out which network
+# interface is used, and recognise job files that are wrong. What happens when a host fails is
+# lesson 09b.
+
+# %% [markdown]
+# ## The question
+#
+# Two hosts, two GPUs each, and a script that already trains on the GPUs of one host. Who starts its
+# ranks on the other one? How do they find each other? And which line of which file do you change?
+
+# %%
+from bootcamp import warm_up
+from bootcamp_lessons import hosts_lab
+
+warm_up()
+lab = hosts_lab.Lab()
+print(lab)
+lab.run("idle", "sinfo")
+
+# %% [markdown]
+# `sinfo` is a command of **Slurm**, the program that shares out many clusters: it lists their
+# hosts. Here it runs on simulated hosts, the network namespaces of lesson 08. A request for some
+# hosts, with what is to run there, is a **job**. Slurm calls a host a *node*. The GPUs that it
+# hands out here are made up, and ranks train on CPU cores.
+
+# %% [markdown]
+# ## The idea
+#
+# ### Who starts what
+#
+# Nobody logs in to each host. **srun** starts a command on all hosts of a job at once. Each process
+# that it starts is a **task**. What is a task?
+
+# %%
+from bootcamp import plots
+from bootcamp_lessons.diagrams import hosts as diagrams
+
+plots.show(diagrams.who_starts_whom())
+
+# %% [markdown]
+# - **A task is a rank.** srun starts all ranks. Slurm numbers them, and your job file translates:
+#   `SLURM_PROCID` is the rank, `SLURM_LOCALID` the rank within the host.
+# - **A task is an agent.** srun starts one `torchrun` on each host. These agents meet at the
+#   **rendezvous**, agree on who is who, and each starts the ranks of its host, watches them and can
+#   restart them.
+#
+# In both cases the script is the one for a single host: it reads `RANK`, `LOCAL_RANK`,
+# `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. The first way in one line, with a program that only
+# says who it is:
+
+# %%
+WHO = "python src/snippets/who_am_i.py | sort"
+lab.run("tasks", f"srun --nodes=2 --ntasks-per-node=2 {WHO}")
+
+# %% [markdown]
+# Slurm writes the job's hosts in short. `scontrol show hostnames` spells them out, and the first is
+# where ranks will meet:
+
+# %%
+SPELT_OUT = "srun --nodes=2 printenv SLURM_JOB_NODELIST; scontrol show hostnames 'host[0-1]'"
+lab.run("names", SPELT_OUT)
+
+# %% [markdown]
+# ## Predict
+#
+# The first is about a line in a job file: `srun echo task $SLURM_PROCID`, with four tasks. The
+# second is about names: twelve hosts, `host1` to `host12`, eight ranks each, with torchrun's c10d
+# rendezvous. The third is about a bare link, the fourth about GPUs.
+
+# %%
+from IPython.display import display
+
+from bootcamp import predict
+
+guess_early = predict(
+    "hosts_early", "How many different numbers does that line print?", unit="numbers"
+)
+guess_order = predict("hosts_order", "Which is the first rank on host10?", unit="(rank)")
+guess_link = predict(
+    "hosts_link",
+    f"How many times as long does an all-reduce of 4 MiB take over a link of {hosts_lab.LINK} as "
+    "inside a host?",
+    unit="times",
+)
+guess_cyclic = predict(
+    "hosts_gpus",
+    "2 hosts of 2 GPUs, and srun deals out 4 ranks in turn (--distribution=cyclic). Each takes GPU "
+    "`rank % device_count`. How many of the 4 GPUs work?",
+    unit="GPUs",
+)
+display(guess_early, guess_order, guess_link, guess_cyclic)
+
+# %% [markdown]
+# ## What changes
+#
+# Nothing in the script. What changes is the line that starts it.
+#
+# ### By hand, static
+#
+# With a terminal on each host, you type a line into each. All is settled beforehand: how many hosts
+# (`--nnodes`), which one this is (`--node-rank`), where rank 0 will be (`--master-addr`).
+
+# %%
+STATIC = "torchrun --nnodes 2 --node-rank {} --master-addr host0 --master-port 29400 "
+STATIC += "--nproc-per-node 2 src/snippets/who_am_i.py"
+lab.on_each("static", {f"host{number}": STATIC.format(number) for number in (0, 1)})
+
+# %% [markdown]
+# ### By hand, c10d
+#
+# With `--rdzv-backend c10d` every host gets the *same* line. The agents meet at `--rdzv-endpoint`:
+# the agent on that host opens a small store there, and all write themselves into it. `--rdzv-id`
+# names the run: agents with another name at the same place are another run's.
+#
+# To see it, each line below also has a `--node-rank`, the wrong way round. And host1 comes late: it
+# first takes part in a run `green` of one host, at the same place.
+
+# %%
+C10D = "torchrun --nnodes {} --rdzv-backend c10d --rdzv-id {} --rdzv-endpoint host0:29401 "
+C10D += "--nproc-per-node 1 --node-rank {} src/snippets/who_am_i.py"
+green, blue = C10D.format(1, "green", 0), C10D.format(2, "blue", 0)
+lab.on_each("c10d", {"host0": C10D.format(2, "blue", 1), "host1": f"{green}; {blue}"})
+
+# %% [markdown]
+# `blue` waited for its second host, up to ten minutes by default. `green` was alone, with a
+# WORLD_SIZE of 1. And `--node-rank` has no effect under c10d; torch 2.13 says so.
+#
+# The store lives in an agent: when `blue` ends, it is gone, for every run that meets there. So give
+# each job a port of its own. And who is first, if nobody says? torchrun sorts the hosts:
+
+# %% tags=["nbval-check-output"]
+names = [f"host{number}" for number in range(1, 13)]
+order = hosts_lab.order_of_hosts(names)
+print(guess_order.score(8 * order.index("host10"), within=0))
+print(" ".join(order))
+
+# %% [markdown]
+# By name, as text. Ranks of one host stay together, so nothing is wrong. But "rank 8 is on the
+# second host" is not so: ask each rank for its host before you look into a host's log.
+#
+# ### Under Slurm
+#
+# A job file is a shell script. `#SBATCH` lines are options of `sbatch`, and everything else runs
+# **on the first host only**; what is to run on all of them is behind `srun`. Read it line by line.
+
+# %%
+hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
+
+# %% [markdown]
+# - The port comes from the job's number, so that two jobs on a host don't meet by accident.
+# - `$SLURM_PROCID` stands in single quotes: the shell of the *job file* must leave it alone.
+#   Each task's own shell puts its number in.
+# - `WORLD_SIZE` comes from Slurm. What is written in two places can disagree.
+#
+# With torchrun less is left to translate:
+
+# %%
+hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
+
+# %% [markdown]
+# ## Run it
+#
+# The same training both ways. `sbatch` hands a job in and returns at once; Slurm starts it when its
+# hosts are free.
+
+# %%
+FLAGS = ("--steps", 6, "--global-batch", 12, "--optimizer", "sgd")
+jobs = {name: lab.sbatch(name, f"src/jobs/{name}.sbatch", *FLAGS) for name in hosts_lab.JOBS}
+said = {name: job.wait() for name, job in jobs.items()}
+said
+
+# %% [markdown]
+# **An array** is many jobs from one file: here one learning rate each, two at a time
+# (`--array=0-2%2`). Each finds its number in `SLURM_ARRAY_TASK_ID`.
+
+# %%
+array = lab.sbatch("array", "src/jobs/array.sbatch", "--steps", 6).wait()
+hosts_lab.by_learning_rate(array.runs)
+
+# %% [markdown]
+# The output of a job goes to the file that `#SBATCH --output` names; `%j` is the job's number. If
+# its folder is not there, the job fails and *nothing* says why. `--time` is a promise: at its end
+# Slurm kills the job, and a shorter promise starts sooner. How to be told in time is lesson 09b.
+
+# %% [markdown]
+# ## Read the measurement
+#
+# ### What a network changes
+#
+# Two ranks in one host, then one on each of two hosts with a link. The same all-reduce, over all
+# sizes.
+
+# %%
+
+lab.faster_inside(
+    "hosts_large_all_reduce_is_faster_inside",
+    "An all-reduce of 4 MiB is faster inside a host than over the link.",
+    supported="Large messages pay for each byte, and a byte on the link costs more.",
+)
+
+# %%
+print(guess_link.score(lab.times_as_long(hosts_lab.LARGEST)))
+plots.show(lab.figure())
+lab.costs()
+
+# %% [markdown]
+# Lesson 04b's model: seconds = *alpha* + *beta* · bytes. Here the link changes beta alone, so small
+# messages cost the same in both places, until the token bucket of lesson 08 is empty. A real
+# network changes both: its alpha is several times that of shared memory or NVLink. So over a
+# network, *many* messages cost (FSDP gathers each block) as well as *large* ones (DDP's gradients).
+#
+# ### Which interface?
+#
+# Each rank tells the others its address, and they connect to it. A host has several interfaces.
+
+# %%
+WHICH = "ip -brief -4 address; getent ahostsv4 $(hostname) | head -n 1"
+lab.run("interfaces", f"srun --nodes=2 --label sh -c '{WHICH}' | sort")
+
+# %% [markdown]
+# - **gloo** takes the address that the host's *own name* has, or the interface in
+#   `GLOO_SOCKET_IFNAME`.
+# - **NCCL** looks for InfiniBand first, then for interfaces other than the loopback and Docker's.
+#   `NCCL_SOCKET_IFNAME=^docker0,lo` leaves some out, `NCCL_DEBUG=INFO` prints what it took:
+#   `NET/IB` or `NET/Socket`, and with which interface. A training ten times too slow is often on
+#   the wrong one. NCCL also finds out which GPU is near which network card;
+#   `NCCL_DEBUG_SUBSYS=GRAPH` prints it.
+# - The store at `MASTER_ADDR` is reached by the ordinary routes of the host.
+
+# %% [markdown]
+# ## Prove it
+#
+# Both ways train what one process trains, over two hosts:
+
+# %%
+from bootcamp import check
+
+baseline, proofs = check.baseline(steps=6, global_batch=12, optimizer="sgd"), {}
+for name, each in said.items():
+    assert each.end == "COMPLETED", each.output
+    (run,) = each.runs
+    proofs[name] = check.same_training(
+        run, check.baseline(steps=6, global_batch=12, optimizer="sgd")
+    )
+display(*proofs.values())
+
+# %% [markdown]
+# ## Which GPU is mine, and how large is the batch?
+#
+# `torch.cuda.set_device(rank % torch.cuda.device_count())` is found in many scripts. It is right as
+# long as ranks are numbered host by host, with one for each GPU. Slurm can number them in turn:
+
+# %%
+lab.run("cyclic", f"srun --nodes=2 --ntasks-per-node=2 --distribution=cyclic {WHO}")
+table = hosts_lab.devices([2, 2], cyclic=True)
+used = {(row["host"], row["rank % device_count"]) for row in table}
+print(guess_cyclic.score(len(used), within=0))
+table
+
+# %% [markdown]
+# Two ranks on one GPU, and on each host one GPU idle: no error, half the speed. And `rank % 4`,
+# with the number of GPUs typed in, fails on hosts of another size:
+
+# %% tags=["nbval-check-output"]
+hosts_lab.devices([2, 4])
+
+# %% [markdown]
+# **Take `LOCAL_RANK`.** One exception: with `--gpus-per-task=1` each task sees one GPU only, and
+# inside it that GPU is number 0.
+
+# %%
+SEES = "sh -c 'echo LOCALID $SLURM_LOCALID sees GPU $CUDA_VISIBLE_DEVICES' | sort"
+lab.run("all-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-node=2 {SEES}")
+lab.run("one-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-task=1 {SEES}")
+
+# %% [markdown]
+# In the second case `cuda:1` does not exist: `CUDA error: invalid device ordinal`. Ask for GPUs per
+# node, or write `LOCAL_RANK % device_count`, which is right in both.
+#
+# ### The batch
+#
+# A script that trains 8 samples *on each rank* trains another model on another number of hosts: the
+# global batch changes, and with it the learning rate that suits (lesson 04c). This course's scripts
+# take `--global-batch` and divide. What if fewer hosts are free today?
+
+# %% tags=["nbval-check-output"]
+hosts_lab.batches(8, [16, 8, 4, 12])
+
+# %% [markdown]
+# Gradient accumulation (lesson 02b) keeps the batch where the numbers divide. Otherwise choose
+# ranks that divide it, or smaller micro-batches.
+
+# %% [markdown]
+# ## Break it
+#
+# ### First: a variable that is expanded too early
+
+# %%
+early = lab.run(
+    "early",
+    "sbatch --wait --job-name=early --nodes=2 --ntasks-per-node=2 "
+    "--wrap='srun echo task $SLURM_PROCID'; cat $BOOTCAMP_LOGS/early-*.out",
+)
+guess_early.score(len(set(hosts_lab.lines(early.output, "task"))), within=0)
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The shell of the job file replaces `$SLURM_PROCID` before srun starts. It has a number too, being
+# the job's first task: 0. So every task gets a 0. As `RANK` that would be four ranks 0.
+# </details>
+#
+# ### Second: a host that calls itself 127.0.1.1
+#
+# Debian and Ubuntu write the host's own name into `/etc/hosts` with a loopback address. Nobody
+# notices on one host. (The long part of the line shows such a file to the ranks only.)
+
+# %%
+MEET = "python src/snippets/meet.py 2>&1 | grep -v '^\\['"
+lab.run(
+    "loopback",
+    f"MASTER_ADDR=host0 MASTER_PORT=29402 srun --nodes=2 --kill-on-bad-exit=1 "
+    f"{hosts_lab.LOOPBACK_NAME} {MEET}",
+)
+
+# %% [markdown]
+# They did find the store: its address was given. Then rank 0 looked for rank 1 where rank 1 said it
+# was, at 127.0.1.1, and found itself. `remote=[127.0.1.1]` in the error says it all. The
+# fix is one variable:
+
+# %%
+lab.run(
+    "interface",
+    f"MASTER_ADDR=host0 MASTER_PORT=29403 GLOO_SOCKET_IFNAME=eth0 srun --nodes=2 "
+    f"--kill-on-bad-exit=1 {hosts_lab.LOOPBACK_NAME} {MEET}",
+)
+
+# %% [markdown]
+# ## Exercises
+#
+# ### First: from a rank to its place
+#
+# `place_of_rank(rank, gpus)` returns the host, counted from 0, and the LOCAL_RANK of a rank. `gpus`
+# says how many GPUs each host has; each has one rank, and ranks are numbered host by host.
+
+# %%
+from bootcamp import exercise
+
+
+def place_of_rank(rank, gpus):
+    # your turn: return (host, local_rank)
+    ...
+
+
+print(exercise.check("place_of_rank", place_of_rank))
+
+# %% [markdown]
+# ### Second: where there is no scontrol
+#
+# In many containers Slurm's commands are missing, and only the variable is there. Write
+# `hosts_of(nodelist)`, which returns the list of names: `"gpu[08-09,12]"` stands for gpu08, gpu09
+# and gpu12.
+
+
+# %%
+def hosts_of(nodelist):
+    # your turn: return a list of names
+    ...
+
+
+print(exercise.check("hosts_of", hosts_of))
+
+# %% [markdown]
+# `exercise.solution("place_of_rank")` and `exercise.solution("hosts_of")` show solutions. In a
+# program of your own take a library for lists of hosts,
+# such as python-hostlist.
+#
+# ### Third: job files with a fault
+#
+# Eight job files, each with one fault that is found on real clusters. Choose two or more. First
+# read the file and say what will happen. Then edit it and have it checked: the check runs it on two
+# hosts, and says its state, what it printed, and on how many ranks and hosts it trained.
+# `exercise.solution("job_...")` shows what was wrong.
+
+# %%
+print(exercise.start("job_space"))
+print(exercise.start("job_path"))
+print(exercise.start("job_address"))
+print(exercise.start("job_early"))
+print(exercise.start("job_alone"))
+print(exercise.start("job_twice"))
+print(exercise.start("job_localhost"))
+print(exercise.start("job_agents"))
+
+# %%
+print(exercise.check("job_space"))
+print(exercise.check("job_path"))
+print(exercise.check("job_address"))
+print(exercise.check("job_early"))
+print(exercise.check("job_alone"))
+print(exercise.check("job_twice"))
+print(exercise.check("job_localhost"))
+print(exercise.check("job_agents"))
+
+# %% [markdown]
+# ## When to use it and when not
+#
+# **Use several hosts** when one host is full: in memory (lesson 08), or because the training takes
+# too long and its batch may grow (lesson 04c). One host with eight GPUs is faster, and breaks less
+# often, than two with four.
+#
+# **srun with a task for each rank**: least between Slurm and the ranks; when one dies, the job
+# ends. **srun with torchrun**: the same line on any cluster, restarts and elastic training (lesson
+# 09b). **static** where somebody numbers the hosts for you; **c10d** elsewhere.
+#
+# **What all hosts must have alike**: the script, the Python environment and the data, each at the
+# same path. That is a *shared disk*, or a container image. A shared disk is slow for many small
+# files: keep the environment in an image and copy the data to each host's own disk. Only rank 0
+# writes the record; checkpoints go to the shared disk. *Containers* need the host's network
+# (Docker's `--network host`; Slurm's Pyxis and Apptainer have it anyway), enough shared memory
+# (`--shm-size`), the devices of InfiniBand, and often lack `scontrol`: expand the list of hosts
+# before the container starts.
+#
+# **Before you run**: print host, RANK, LOCAL_RANK and GPU of each rank; let the first job be short;
+# measure one all-reduce between hosts, and compare it with what the network is sold as.
+
+# %% [markdown]
+# ### Without Slurm
+#
+# Kubernetes, rented machines and Ray start ranks too, and the script is the same. Each of these
+# files trains on two hosts with two ranks each. "Run" means that the tool has started the course's
+# script on one machine, "read" that its own parser has taken the file and no more: to run it takes
+# a cluster of that kind.
+
+# %% tags=["nbval-check-output"]
+hosts_lab.elsewhere()
+
+# %%
+lab.stop()
+
+# %% [markdown]
+# ## Sources
+#
+# - Slurm 22.05 documentation and manual pages: *srun*, *sbatch*, *scontrol*, *Generic resource
+#   (GRES) scheduling*, *Job array support*.
+# - PyTorch documentation: *torchrun (Elastic Launch)*, *Rendezvous*; the order of hosts is that of
+#   torch/distributed/elastic/rendezvous/dynamic_rendezvous.py in torch 2.13.
+# - NVIDIA, *NCCL user guide*: environment variables.
+# - Debian Reference, section 5.1.1: the host's name and 127.0.1.1.
+# - Hockney, *The communication challenge for MPP*, Parallel Computing 20, 1994. Alpha and beta.
+# - Linux manual pages: unshare(1), hosts(5), tc-tbf(8).

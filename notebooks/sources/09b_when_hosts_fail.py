@@ -1,0 +1,353 @@
+# %% [markdown]
+# # 09b When hosts fail
+#
+# **75 minutes**, on Linux with network namespaces and Slurm, after lessons 07b and 09; elsewhere it
+# shows recorded answers. All ranks are CPU ranks.
+#
+# After this lesson you can find an unfit host before the job, end a job in time and continue it
+# without losing a step, let a run go on when a host is lost, and say from the logs of all ranks who
+# failed and what to do.
+
+# %% [markdown]
+# ## The question
+#
+# One host that fails once in three years is a good host. A thousand of them fail every day. And
+# before hosts fail, jobs end: time limits run out, and others have priority. So a long training
+# *will* be interrupted. What is lost then, how do you see whose fault it was, and how does it go
+# on?
+
+# %%
+from bootcamp import warm_up
+from bootcamp_lessons import host_lab
+
+warm_up()
+lab = host_lab.Lab()
+lab
+
+# %% [markdown]
+# ## The idea
+#
+# ### What the others hear
+#
+# Ranks wait for each other in every collective. Whether they *hear* that one of them is gone
+# depends on how it went. If only a process dies, the kernel of its host closes its connections, and
+# the others get an error at once. If the host itself is gone, nobody closes anything. TCP is
+# patient, and the others wait until their **time-out**: 30 minutes by default, where a script says
+# nothing.
+
+# %%
+from bootcamp import plots
+from bootcamp_lessons.diagrams import host_failures
+
+plots.show(host_failures.what_is_heard())
+
+# %% [markdown]
+# ### Four lines of defence
+#
+# 1. **Before the job**: check each host, and leave out the one that differs from the others.
+# 2. **When the end is known**, such as a time limit: let yourself be told, save, and queue again.
+# 3. **When it is not known**: save every now and then, and restart, on fewer hosts if need be.
+# 4. **Afterwards**: read who it was, or it will be the same host again.
+#
+# ### A job that is told of its end
+#
+# At its time limit Slurm ends a job: first TERM, and KILL after `KillWait` seconds (30 by default).
+# `#SBATCH --signal=B:USR1@60` asks for a warning 60 seconds earlier. The **B** means: to the shell
+# of the job file alone. Signals to all processes would reach torchrun's agents too, and end them.
+
+# %%
+plots.show(host_failures.told_in_time())
+
+# %% [markdown]
+# Why a file between shell and ranks? All ranks must stop after the *same* step, or those that go on
+# wait for those that have left. So they look for the file after each step, and an all-reduce tells
+# all of them if one has seen it.
+#
+# The same job file serves **preemption**, where a job with priority takes the hosts: Slurm sends
+# TERM and waits `GraceTime` seconds before KILL. Array jobs are queued again one by one: each task
+# has its own `SLURM_JOB_ID`.
+
+# %% [markdown]
+# ## Predict
+#
+# One rank of four, on the second of two hosts, is killed with `kill -9`.
+
+# %%
+from bootcamp import predict
+
+guess_logs = predict(
+    "failing_logs", "How many of the four ranks' logs end with an error?", unit="logs"
+)
+guess_logs
+
+# %% [markdown]
+# The link of a host is cut for two seconds, and comes back. The time-out is much longer.
+
+# %%
+guess_pause = predict("failing_pause", "How long does the training stand still?", unit="s")
+guess_pause
+
+# %% [markdown]
+# A job has saved nothing so far. It gets USR1 in the middle of its training, and is queued again.
+
+# %%
+guess_again = predict("failing_again", "How many steps are computed twice?", unit="steps")
+guess_again
+
+# %% [markdown]
+# ## What changes
+#
+# In the job file: the warning, the trap, and `requeue`. `--open-mode=append` keeps the first
+# attempt's output; without it the second attempt overwrites the log of the first.
+
+# %%
+from bootcamp.paths import SRC
+
+text = (SRC / "jobs" / "ddp_requeue.sbatch").read_text()
+print(text[text.index("# B:USR1") :])
+
+# %% [markdown]
+# In the script: three lines after the step.
+
+# %%
+lines = (SRC / "snippets" / "ddp_stopped.py").read_text().splitlines()
+begin = next(number for number, line in enumerate(lines) if "told = torch" in line)
+print("\n".join(lines[begin : begin + 6]))
+
+# %% [markdown]
+# ## Run it
+#
+# ### Before the job: is every host fit?
+#
+# A host that is slow, or whose disk is full, holds up all others. This job asks every host what it
+# has and times an all-reduce between each two. Something is wrong with one of them.
+
+# %%
+lab.nodes()
+
+# %% [markdown]
+# The check compares each host with the *others*, because nobody knows by heart what it should have.
+# `sbatch --exclude=host1` leaves that host out. On real nodes also read the errors that GPUs count
+# (ECC, Xid). Slurm can run such a check as **prolog** before each job, and drain the host that
+# fails it.
+#
+# A wrong clock can't be shown here: hosts of one machine share it. torchrun's c10d rendezvous
+# compares times written on one host with those of another, so clocks that are far apart can make
+# living hosts look dead.
+#
+# ### The job that is told to end
+#
+# Slurm's own warning would take a minute, so we send it: `scancel --signal=USR1 --batch`.
+
+# %%
+told = lab.requeued()
+
+# %% [markdown]
+# ## Read the measurement
+
+# %%
+from bootcamp import claim
+
+print(guess_again.score(told["again"]))
+claim.equal(
+    "requeued_job_loses_no_step",
+    "A job that saves when it is told computes no step twice.",
+    told["again"],
+    0,
+    kind="count",
+    supported=f"The second attempt began at step {told['first_step']}, where the first had ended.",
+)
+
+# %% [markdown]
+# Nothing is computed twice because the save comes *after* the warning. Without one, the steps since
+# the last save are lost (lesson 07b computes how often to save). Choose the seconds of the warning
+# so that the longest step and one save fit into them.
+#
+# ### A host is lost: the world shrinks
+#
+# `torchrun --nnodes 1:2` needs one host, and takes two. When host1 is lost, the agent on host0 ends
+# its ranks, waits for others at the rendezvous, and starts anew with those that came: a **world**
+# of half as many ranks. The script resumes from its checkpoint. To keep the *global batch*, each
+# rank takes more samples, in more micro-batches (lesson 02b).
+
+# %%
+from bootcamp import Table
+
+elastic = lab.elastic()
+Table(elastic["attempts"], f"Done {elastic['seconds']:.0f} s after host1 was lost")
+
+# %% [markdown]
+# What takes the time? A silent host is given up after three missed signs of life, every 5 seconds
+# by default. Then `last_call_timeout`, 30 seconds, waits for others that may still come. Then ranks
+# start cold. The lab uses `--rdzv-conf` to wait less. And the host returns: when torchrun is
+# started on it again, the agents restart all ranks, in the larger world.
+#
+# If the global batch is *not* kept, it shrinks with the world, and the learning rate has to follow
+# (lesson 04c). The losses are then no longer those of the first plan.
+
+# %% [markdown]
+# ## Prove it
+#
+# Neither the requeued job nor the run that lost a host may differ from one process that nobody
+# disturbed: the largest difference of any step's loss.
+
+# %%
+print(f"requeued: {told['apart']:.1e}, elastic: {elastic['apart']:.1e}")
+assert max(told["apart"], elastic["apart"]) < 1e-5, "another training"
+
+# %% [markdown]
+# ## Break it
+#
+# Each of these cells trains on two hosts of two ranks, breaks something real, reads who it was, and
+# resumes from the last save on hosts that are well. `losses apart` compares all steps with those of
+# a run that nobody disturbed.
+#
+# ### First: a rank is killed
+#
+# On real clusters it is mostly the kernel, because memory has run out.
+
+# %%
+from bootcamp_lessons import host_drills
+
+killed = lab.drill("rank_killed")
+print(guess_logs.score(killed.complaints))
+host_drills.table([killed])
+
+# %% [markdown]
+# <details><summary>Which log is the culprit's?</summary>
+#
+# The one without an error. A killed process can't write. All others complain, about a connection
+# that *somebody else* closed, and their addresses often name a neighbour that had only just ended
+# for the same reason. Look for the rank that is silent, then ask its host why: `dmesg`, the log of
+# slurmd.
+# </details>
+#
+# ### Second: the link is cut for two seconds
+
+# %%
+stalled = lab.drill("link_stalls")
+print(guess_pause.score(stalled.seconds))
+host_drills.table([stalled])
+
+# %% [markdown]
+# <details><summary>Why longer than the cut?</summary>
+#
+# TCP sends a lost packet again after about 0.2 seconds, then after twice as long, and so on: after
+# 0.2, 0.6, 1.4, 3, 6.2 ... seconds in all (RFC 6298). The link is back after two seconds and a bit,
+# and nobody tries before the next of these times. No rank reports anything. The one trace is a
+# counter: how often the interface lost its carrier.
+# </details>
+#
+# ### Third: a disk is full
+
+# %%
+host_drills.table([lab.drill("disk_full")])
+
+# %% [markdown]
+# Here the first error is the right one: `No space left on device` is about this rank, `closed by
+# peer` about another. The old checkpoint survives, because the new one is written beside it.
+#
+# ### Fourth: a hang
+#
+# Rank 3 waits for something that never comes, such as a file. Its process lives, its connections
+# stand.
+
+# %%
+hung = lab.drill("hang")
+host_drills.table([hung])
+
+# %% [markdown]
+# How is it named? torch's **flight recorder** keeps the last collectives of each rank, numbered by
+# process group. Laid side by side they show the first number that not all ranks have entered. The
+# rank that is absent there is the one to look at, and its stack says where it stands. In a cluster,
+# `srun --overlap --jobid JOB --ntasks-per-node 1 python -m bootcamp.launcher.hang FOLDER` asks all
+# hosts; `torchfrtrace` reads the same files, and `py-spy dump` shows a stack without any
+# preparation.
+#
+# ### All drills
+#
+# The others take longer, and `make drills` runs them. The column *who is named* is what the tools
+# found, without being told what was broken.
+
+# %%
+host_lab.all_drills()
+
+# %% [markdown]
+# Read a set of logs in this order:
+#
+# 1. **Errors of a rank's own**, earliest first: a full disk, a missing interface, another shape.
+# 2. **Silence** among complaints: killed.
+# 3. **Time-outs everywhere**: nobody has closed anything. Ask the flight recorder who is absent.
+#    If nobody is, it is the network.
+# 4. **Errors before the first step** with `Rendezvous` in them: compare the lines by which the
+#    agents were started, then try the port from each host.
+#
+# Clocks of hosts differ, so "earliest" is only as good as they agree. `srun --output=%x-%j-%t.out`
+# gives each task a log of its own; `run.log()` puts those of all ranks in order, first error first.
+
+# %% [markdown]
+# ## Exercises
+#
+# ### First: whom to ask
+#
+# `look_first(logs)` returns the rank to look at first. `logs` has a dictionary for each rank, with
+# the `"seconds"` at which it wrote its last line, and the `"error"` in it; both are `None` for a
+# rank that wrote nothing. If there is nothing to go by, return -1.
+
+# %%
+from bootcamp import exercise
+
+
+def look_first(logs):
+    # your turn: return the number of a rank, or -1
+    ...
+
+
+print(exercise.check("look_first", look_first))
+
+# %% [markdown]
+# ### Second: the batch of a smaller world
+#
+# `micro_batches(global_batch, micro_batch, ranks)` returns how many passes the rank with most
+# samples makes in a step.
+
+
+# %%
+def micro_batches(global_batch, micro_batch, ranks):
+    # your turn: return a whole number
+    ...
+
+
+print(exercise.check("micro_batches", micro_batches))
+
+# %% [markdown]
+# `exercise.solution("look_first")` and `exercise.solution("micro_batches")` show solutions. At the
+# end, the cluster is stopped.
+
+# %%
+lab.stop()
+
+# %% [markdown]
+# ## When to use it and when not
+#
+# **Always**: a time-out that fits your steps, in `init_process_group`; saves; a name for each log.
+#
+# **Warning and requeue** wherever jobs have a time limit or can be preempted.
+#
+# **Restarts** (`--max-restarts`) where failures are rare and resuming is tested. A fault that comes
+# again at once only burns the attempts.
+#
+# **Elastic** when half of the hosts are better than none. Not when the job must fit its memory on
+# all of them, as with shards, or when a spare host is cheaper: ask Slurm for one more than you
+# need.
+
+# %% [markdown]
+# ## Sources
+#
+# - Grattafiori et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783, section 3.3.4: what
+#   fails in a large training.
+# - Paxson et al., *Computing TCP's Retransmission Timer*, RFC 6298, 2011.
+# - Slurm documentation: sbatch (`--signal`, `--requeue`, `--open-mode`), scancel, preemption,
+#   slurm.conf (`KillWait`, `Prolog`, `HealthCheckProgram`).
+# - PyTorch documentation: *torchrun (Elastic Launch)*, *Rendezvous*, *Flight Recorder*.
+# - Linux manual pages: signal(7), tcp(7), network_namespaces(7).

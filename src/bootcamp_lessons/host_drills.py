@@ -1,0 +1,343 @@
+"""Lesson 09b's drills: break one thing of a run over hosts, read what is said, go on with it.
+
+    host_drills.drill("rank_killed")       one drill: launches, breaks, reads, recovers
+    host_drills.table(outcomes)            what you see, who is named, what to do
+
+A drill breaks something real while a run goes on (launcher/drills.py). What it tells is what
+anybody could read: errors of ranks, collectives that they wait in, counters of the kernel. None
+looks up what was broken. Then the reader's fix is tried: the same command again, with a checkpoint.
+Its losses must be those of a run that nobody disturbed.
+"""
+
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootcamp.experiments.pair import loss_distance
+from bootcamp.files import write_json
+from bootcamp.launcher import drills
+from bootcamp.launcher.launch import Options, launch
+from bootcamp.paths import LOGS
+from bootcamp.records import heartbeat
+from bootcamp.records.runs import Run
+from bootcamp.scripts.variants import variant
+from bootcamp.table import Table
+from bootcamp_lessons import host_blame
+
+SETTING = {"model": "mlp", "size": "tiny", "global_batch": 16, "steps": 12}
+TIMEOUT = 3  # seconds in a collective; 30 minutes is what torch allows a rank that says nothing
+MEETING = 5  # seconds at the rendezvous, and for the first connection to it
+BREAK_AT, SAVE_EVERY = 8, 5  # steps
+CUT = 2  # seconds without a link
+TOOLS = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
+GROUP = "dist.init_process_group(context.backend, timeout=context.timeout)"
+BUILD = "model = models.build(args).to(device)"
+FORWARD = "loss = models.loss(model(inputs), targets)"
+# ranks that are about to be disturbed wait for it, talking to each other, until a file is there
+STEP = "with run.step(step):"
+HOLD = f"""told = torch.zeros(())
+while (step, first) == ({BREAK_AT}, 0) and not told:
+    told += os.path.exists(f"{{args.save}}.go")
+    dist.all_reduce(told)
+{STEP}"""
+HELD = {TOOLS: f"import os\n{TOOLS}", STEP: HOLD}
+ON_HOST1 = "if socket.gethostname() == 'host1':\n    "
+
+
+@dataclass(frozen=True)
+class Drill:
+    """Something that breaks. what: in words. do: what helps.
+
+    culprit: a regular expression that the right answer to "who was it?" matches.
+    act: breaks it while the run goes on. changes: or the script of ranks that are broken from the
+    start, as `variant` takes them. torchrun: or the lines by which the agents on the hosts meet.
+    fails: whether the run ends. flags: of the script, beside SETTING. hang_seconds: see Options.
+    """
+
+    what: str
+    culprit: str
+    do: str
+    act: Callable | None = None
+    changes: dict | None = None
+    torchrun: dict | None = None
+    absent: tuple[int, ...] = ()
+    fails: bool = True
+    flags: dict | None = None
+    hang_seconds: float = 20.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a drill.
+
+    sees: what the first error says, or what the steps show. seconds: from the break to it.
+    complaints: how many ranks' logs have an error. named:
+    who is to blame, as the tools say. right: whether it was that one. resumed: the step at which
+    the next run began. lost: how far its losses are from those of an undisturbed run, at most;
+    None where nothing had begun.
+    """
+
+    drill: str
+    sees: str
+    seconds: float
+    complaints: int
+    named: str
+    right: bool
+    resumed: int | None
+    lost: float | None
+
+
+def _killed(run: drills.Running, place: Path) -> None:
+    run.kill_rank(2)
+
+
+def _cut_for_good(run: drills.Running, place: Path) -> None:
+    run.hosts[1].run(["ip", "link", "set", "eth0", "down"])
+
+
+def _gone(run: drills.Running, place: Path) -> None:
+    """A host without power or network: nothing comes from it, no end of a connection either."""
+    _cut_for_good(run, place)
+    run.hosts[1].freeze(TIMEOUT + 1)
+
+
+def _cut(run: drills.Running, place: Path) -> None:
+    """The link is away for a while, and the training goes on when it can."""
+    began, before = time.time(), _carrier_changes(run)
+    run.hosts[1].cut(CUT)
+    after = _carrier_changes(run)
+    _go(run, place)
+    run.wait_for(lambda: _steps_done(run) > BREAK_AT)
+    lost = {host: after[host] - before[host] for host in after}
+    _note(run, "link", {"lost": lost, "seconds": time.time() - began})
+
+
+def _fill(run: drills.Running, place: Path) -> None:
+    """The next save finds a disk on which there is no room."""
+    run.hosts[0].small_disk(place, "16k")
+    run.hosts[0].run(["touch", str(place / "checkpoint.pt.go")])
+
+
+def _go(run: drills.Running, place: Path) -> None:
+    (place / "checkpoint.pt.go").touch()
+
+
+def _block(run: drills.Running, place: Path) -> None:
+    """A firewall between the hosts: what host0's port answers is dropped. Then host1 comes."""
+    run.wait_for(lambda: run.places().get("agents"))
+    rule = "ip rule add ipproto tcp sport 29400 blackhole"
+    run.hosts[0].run(rule.split())
+    run.hosts[1].join()
+
+
+DRILLS = {
+    "rank_killed": Drill(
+        "kill -9 of rank 2",
+        r"rank 2 .*host1",
+        "read who is silent; look for memory limits; resume",
+        act=_killed,
+    ),
+    "host_gone": Drill(
+        "host1 goes silent",
+        r"ranks 2 and 3",
+        "leave that host out, resume on the others",
+        act=_gone,
+    ),
+    "link_stalls": Drill(
+        f"the link is cut for {CUT} s",
+        r"host1",
+        "nothing: TCP sends again. If it happens often, change cable, port or host",
+        act=_cut,
+        flags={"timeout": 30},
+        fails=False,
+    ),
+    "link_cut": Drill(
+        "the link is cut for longer than the time-out",
+        r"network between host0 and host1",
+        "ask the hosts' interfaces, not the ranks; resume",
+        act=_cut_for_good,
+    ),
+    "slow_rank": Drill(
+        "rank 3 computes 0.2 s longer",
+        r"rank 3 .*host1",
+        "leave that host out; look at its clock rate, its neighbours, its disk",
+        changes={
+            TOOLS: f"import time\n{TOOLS}",
+            FORWARD: f"if rank == 3:\n    time.sleep(0.2)\n{FORWARD}",
+        },
+        flags={"trace_step": 10},
+        fails=False,
+    ),
+    "disk_full": Drill(
+        "the disk of host0 is full at a save",
+        r"rank 0 .*host0",
+        "make room, resume from the save before",
+        act=_fill,
+    ),
+    "interface": Drill(
+        "eth0 has another name on host1",
+        r"host1",
+        "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME per host, or none; ip -br address on each",
+        changes={
+            TOOLS: f"import socket\nimport subprocess\n{TOOLS}",
+            GROUP: f"{ON_HOST1}subprocess.run('ip link set eth0 down name ens3; ip link set ens3 "
+            f"up', shell=True)\n{GROUP}",
+        },
+    ),
+    "versions": Drill(
+        "host1 has an older copy of the model",
+        r"host1",
+        "one image or one shared folder for all hosts; compare versions before the job",
+        changes={
+            TOOLS: f"import socket\n{TOOLS}",
+            BUILD: f"{ON_HOST1}args.size = 'small'\n{BUILD}",
+        },
+    ),
+    "hang": Drill(
+        "rank 3 waits for something else",
+        r"rank 3 on host1 never entered",
+        "look at the line in which that rank stands; resume",
+        changes={
+            TOOLS: f"import threading\n{TOOLS}",
+            FORWARD: f"if (step, first, rank) == ({BREAK_AT}, 0, 3):\n"
+            f"    threading.Event().wait()\n{FORWARD}",
+        },
+        flags={"timeout": 60},
+        hang_seconds=TIMEOUT,
+    ),
+    "port_blocked": Drill(
+        "a firewall between host1 and the rendezvous port",
+        r"host1 .*host0:29400",
+        "nc -vz host0 29400 from each host; open the port",
+        act=_block,
+        torchrun={0: {"rdzv_conf": "join_timeout=60"}},  # it waits longer than host1 tries
+        absent=(1,),
+    ),
+    "rdzv_id": Drill(
+        "host1 has another --rdzv-id",
+        r"--rdzv-id",
+        "the job's number as id: --rdzv-id $SLURM_JOB_ID",
+        torchrun={1: {"rdzv_id": "another"}},
+    ),
+    "node_count": Drill(
+        "three nodes are asked for, two come",
+        r"3 .*2",
+        "--nnodes $SLURM_NNODES; look for the host that did not start",
+        torchrun={"nnodes": 3},
+    ),
+}
+
+
+def drill(name: str, quiet: bool = True) -> Outcome:
+    """Launch, break, read, and go on as the drill says. See Outcome."""
+    kind = DRILLS[name]
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=LOGS, prefix=f"drill-{name}-") as place:
+        run, broken = broken_run(name, Path(place), quiet)
+        named, resumed, lost = host_blame.who(run), None, None
+        sees, seconds = host_blame.seen(run, broken)
+        if kind.torchrun is None:
+            again = resume(Path(place)) if kind.fails else None
+            resumed = again.ranks[0]["first_step"] if again else None
+            lost = distance(run, again)
+    right = re.search(kind.culprit, named) is not None
+    return Outcome(name, sees, seconds, host_blame.complaints(run), named, right, resumed, lost)
+
+
+def broken_run(name: str, place: Path, quiet: bool = True) -> tuple[Run, float]:
+    """The run of a drill, and when it was broken, in seconds since 1970.
+
+    place: a folder for its checkpoint.
+    """
+    kind = DRILLS[name]
+    held = HELD if kind.act and kind.torchrun is None else {}
+    changes = {**held, **(kind.changes or {})}
+    script = variant("ddp", f"drill_{name}", changes) if changes else "ddp"
+    how = {**SETTING, **_saves(place), "timeout": TIMEOUT, **(kind.flags or {})}
+    how |= {"start": "warm", "options": Options(hang_seconds=kind.hang_seconds)}
+    if kind.torchrun is not None:
+        wait = {"rdzv_conf": f"join_timeout={MEETING},read_timeout={MEETING}"}
+        how |= {"start": "torchrun", "options": Options(torchrun={**wait, **kind.torchrun})}
+    with drills.running(script, 4, hosts=2, absent=kind.absent, quiet=quiet, **how) as run:
+        if kind.torchrun is not None and kind.act:
+            kind.act(run, place)
+        if kind.torchrun is not None:
+            _note(run, "lines", _lines(run))
+            broken = time.time()
+        elif kind.act:
+            run.wait_for(lambda: _steps_done(run) == BREAK_AT)
+            broken = time.time()
+            kind.act(run, place)
+    if not kind.act and kind.torchrun is None:
+        broken = run.ended.config.get("started_unix_seconds", time.time())
+    return run.ended, broken
+
+
+def resume(place: Path) -> Run:
+    """The same training again, on hosts that are well, from what is saved there."""
+    return launch("ddp", 4, hosts=2, quiet=True, **SETTING, **_saves(place))
+
+
+def _steps_done(run: drills.Running) -> int:
+    """The steps that every rank has done."""
+    beats = [heartbeat.read(run.folder / "ranks" / f"{rank}.beat") for rank in range(4)]
+    return min(beat[1] if beat else 0 for beat in beats)
+
+
+def _saves(place: Path) -> dict:
+    """Flags of a run that saves, and goes on from what is saved, if there is something."""
+    file = place / "checkpoint.pt"
+    return {"save": file, "resume": file, "save_every": SAVE_EVERY}
+
+
+def _note(run: drills.Running, name: str, content: dict) -> None:
+    """Keep beside the record what somebody looked up on the hosts meanwhile."""
+    write_json(run.folder / f"{name}.json", content)
+
+
+def _lines(run: drills.Running) -> dict[str, str]:
+    """The line of torchrun on each host, as `ps` shows it there."""
+    agents = run.wait_for(lambda: len(run.places().get("agents", {})) == 2 and run.places())
+    found = {}
+    for host, pid in agents["agents"].items():
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        found[host] = " ".join(words[words.index(next(w for w in words if "torchrun" in w)) :])
+    return found
+
+
+def _carrier_changes(run: drills.Running) -> dict[str, int]:
+    """How often each host's interface has lost and found its link, as its kernel counts."""
+    look = ["ip", "-s", "-s", "-j", "link", "show", "eth0"]
+    said = {host.name: json.loads(host.run(look)) for host in run.hosts}
+    return {host: links[0]["stats64"]["tx"]["carrier_changes"] for host, links in said.items()}
+
+
+def undisturbed() -> Run:
+    """The run that nobody disturbs."""
+    return launch("ddp", 4, hosts=2, quiet=True, **SETTING)
+
+
+def distance(run: Run, again: Run | None = None) -> float:
+    """How far the losses of a run, and of the one that went on from it, are from undisturbed ones.
+
+    A run that goes on has the rows from the step at which it began; those count, not the first's.
+    """
+    losses = {row["step"]: row["loss"] for row in run.steps}
+    losses |= {row["step"]: row["loss"] for row in (again.steps if again else [])}
+    expected = undisturbed().losses
+    assert sorted(losses) == list(range(len(expected))), f"steps {sorted(losses)} are there"
+    return max(loss_distance(losses[step], loss) for step, loss in enumerate(expected))
+
+
+def table(outcomes: list[Outcome]) -> Table:
+    """A row for each drill."""
+    rows = []
+    for one in outcomes:
+        row = {"drill": DRILLS[one.drill].what, "what you see": one.sees, "after s": one.seconds}
+        row |= {"who is named": one.named, "what to do": DRILLS[one.drill].do}
+        rows.append(row | {"resumed at": one.resumed, "losses apart": one.lost})
+    return Table(rows, f"{sum(one.right for one in outcomes)} of {len(outcomes)} named right")

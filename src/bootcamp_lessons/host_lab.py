@@ -1,0 +1,227 @@
+"""Lesson 09b: its cluster, its job that is told to end, its elastic run, and its drills.
+
+Where a machine can have neither hosts nor Slurm, each of them answers with what was recorded in
+logs/reference/09b_when_hosts_fail/, and says so. To record it anew: BOOTCAMP_RECORD=1 python
+tools/notebooks.py 09b, and make drills for the table of all drills.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from bootcamp.experiments import equality
+from bootcamp.experiments.pair import loss_distance
+from bootcamp.experiments.recorded import without_own_folders
+from bootcamp.files import read_json, write_json
+from bootcamp.launcher import drills, simulated_hosts, slurm
+from bootcamp.launcher.launch import Options
+from bootcamp.launcher.slurm_job import Job
+from bootcamp.paths import LOGS, REFERENCE, SRC
+from bootcamp.records import places
+from bootcamp.records.runs import Run
+from bootcamp.scripts.variants import variant
+from bootcamp.table import Table
+from bootcamp_lessons import host_drills
+from bootcamp_lessons.host_drills import SETTING, Outcome
+
+RECORDS = REFERENCE / "09b_when_hosts_fail"
+JOB, CHECK = "src/jobs/ddp_requeue.sbatch", "src/jobs/check_nodes.sbatch"
+DISK = "/mnt"  # a folder on each host's own disk
+STEPS = 1000  # of the job that is told to end before it has done them
+LOST_AT = 4  # the step at which the elastic run loses a host
+# a silent host is given up after 3 s in place of 15; nobody else is waited for longer than 1 s
+IMPATIENT = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}
+
+
+class Lab:
+    """The lesson's experiments. `cluster` is started by the first that needs it; `stop` ends it."""
+
+    def __init__(self):
+        self.why_not = {"hosts": simulated_hosts.why_not(), "Slurm": slurm.why_not()}
+        self.cluster = None
+
+    def __repr__(self) -> str:
+        lines = []
+        for what, why in self.why_not.items():
+            lacks = (
+                f"can't be had here, recorded answers stand in ({why})" if why else "can be made"
+            )
+            lines.append(f"{what[0].upper()}{what[1:]}: {lacks}.")
+        return "\n".join(lines)
+
+    def nodes(self) -> None:
+        """Check all hosts before a job, and print what the check says: host1's disk is full."""
+
+        def check() -> dict:
+            cluster, how = self._cluster(), {"on": "host1", "as_root": True, "quiet": True}
+            cluster.run(f"mount -t tmpfs -o size=1m small {DISK}", **how)
+            job = cluster.sbatch(CHECK, arguments=(f"--disk={DISK}",), quiet=True)
+            job.wait(60)
+            cluster.run(f"umount {DISK}", **how)
+            return {"output": f"host0$ sbatch {CHECK} --disk={DISK}\n{job.output}"}
+
+        print(self._told("nodes", "Slurm", check)["output"])
+
+    def requeued(self) -> dict:
+        """A job that gets USR1, saves, is queued again and goes on: see `_of_job`."""
+
+        def train() -> dict:
+            job = self._job(save_every=10 * STEPS)
+            job.wait_for_steps(1)
+            job.signal("USR1", "--batch")
+            job.wait()
+            return _of_job(job)
+
+        found = self._told("requeued", "Slurm", train)
+        print(found["output"])
+        return found
+
+    def killed_while_it_saves(self) -> dict:
+        """A job that gets KILL in the middle of a save, and is queued again: see `_of_job`.
+
+        It saves after every step, so at most the steps since the last whole save come again.
+        """
+        job = self._job(save_every=1)
+        job.wait_for_steps(5)
+        begun = f".{job.folder.name}.pt.*.part"  # what a save writes before it renames
+        _until(lambda: list(LOGS.glob(begun)), every=0)
+        job.signal("KILL", "--full")
+        job.wait()
+        self._cluster().run(f"scontrol requeue {job.id}", quiet=True)
+        job.wait()
+        return _of_job(job)
+
+    def _job(self, save_every: int) -> Job:
+        flags = {**SETTING, "steps": STEPS, "save_every": save_every, "device": "cpu"}
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+        return self._cluster().sbatch(JOB, arguments=tuple(words))
+
+    def elastic(self) -> dict:
+        """An elastic run on two hosts that loses one: steps by attempt, seconds, losses."""
+        return self._told("elastic", "hosts", _lose_a_host)
+
+    def drill(self, name: str) -> Outcome:
+        """One of host_drills.DRILLS, broken and recovered here."""
+        told = self._told(f"drill_{name}", "hosts", lambda: asdict(host_drills.drill(name)))
+        return Outcome(**told)
+
+    def stop(self) -> None:
+        """End the cluster."""
+        if self.cluster:
+            self.cluster.stop()
+        self.cluster = None
+
+    def _cluster(self) -> slurm.Cluster:
+        if self.cluster is None:
+            self.cluster = slurm.start(hosts=2)
+        return self.cluster
+
+    def _told(self, name: str, needs: str, measure: Callable[[], dict]) -> dict:
+        """What `measure` returns; on a machine that lacks what it needs, what was recorded."""
+        path = RECORDS / f"{name}.json"
+        if self.why_not[needs]:
+            print(f"{needs} can't be had here: what was recorded elsewhere stands in ({name}).")
+            return json.loads(path.read_text())
+        found = measure()
+        if os.environ.get("BOOTCAMP_RECORD"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(without_own_folders(json.dumps(found, indent=1)) + "\n")
+        return found
+
+
+def _of_job(job: Job) -> dict:
+    """What the lesson shows of a job that was queued again.
+
+    output: what it printed in both attempts. first_step: at which the second began. again: steps
+    that were computed twice. apart: the largest difference from the losses of one process.
+    """
+    run = job.record
+    text = (run.folder / "steps.jsonl").read_text()
+    steps = [json.loads(line)["step"] for line in text.splitlines()]
+    return {
+        "state": job.state,
+        "restarts": job.restarts,
+        "output": without_own_folders(job.output),
+        "first_step": run.ranks[0]["first_step"],
+        "again": len(steps) - len(set(steps)),
+        "steps": len(set(steps)),
+        "apart": apart(run),
+    }
+
+
+def _lose_a_host() -> dict:
+    script = variant(SRC / "snippets" / "ddp_elastic.py", "elastic_loses_a_host", HELD)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=LOGS, prefix="elastic-") as place:
+        file = Path(place) / "run.pt"
+        saves = {"save": file, "resume": file, "save_every": 1, "micro_batch": 4}
+        options = Options(max_restarts=2, nodes="1:2", torchrun=IMPATIENT)
+        with drills.running(script, 2, hosts=2, options=options, **saves, **SETTING) as run:
+            run.wait_for_step(LOST_AT - 1, world=2)
+            lost = time.time()
+            run.hosts[1].kill()
+    return _of_attempts(run.ended, lost)
+
+
+HELD = {
+    "with run.step(step):": f"""while (world, step) == (2, {LOST_AT}):
+    dist.all_reduce(torch.zeros(()))
+    __import__("time").sleep(0.02)
+with run.step(step):"""
+}
+
+
+def _of_attempts(run: Run, lost: float) -> dict:
+    """What the lesson shows of an elastic run; lost: when the host was, in seconds since 1970."""
+    text = (run.folder / "steps.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    ranks = places.ranks(run.folder)
+    attempts = []
+    for attempt in sorted({row["attempt"] for row in rows}):
+        steps = [row["step"] for row in rows if row["attempt"] == attempt]
+        here = [row for row in ranks if row["attempt"] == attempt]
+        share = SETTING["global_batch"] // len(here)
+        attempts.append(
+            {
+                "attempt": attempt,
+                "hosts": ", ".join(sorted({row["host"] for row in here})),
+                "ranks": len(here),
+                "samples of a rank": share,
+                "micro-batches": share // 4,
+                "steps": f"{min(steps)} to {max(steps)}",
+            }
+        )
+    ended = (run.folder / "summary.json").stat().st_mtime
+    return {"attempts": attempts, "seconds": ended - lost, "apart": apart(run)}
+
+
+def all_drills() -> Table:
+    """Every drill, as `make drills` ran them last on this machine or, before that, elsewhere."""
+    here, elsewhere = LOGS / "host_drills.json", RECORDS / "drills.json"
+    kept = read_json(here) or read_json(elsewhere)
+    return host_drills.table([Outcome(**row) for row in kept["drills"]])
+
+
+def keep_drills(outcomes: list[Outcome], path: Path) -> None:
+    """Write what came of drills where `all_drills` finds it."""
+    write_json(path, {"drills": [asdict(one) for one in outcomes]})
+
+
+def apart(run: Run) -> float:
+    """How far the losses of a run are from those of one process that nobody disturbed, at most."""
+    flags = {**SETTING, "steps": len(run.losses)}
+    expected = equality.baseline(**flags).losses
+    return max(loss_distance(*pair) for pair in zip(run.losses, expected, strict=True))
+
+
+def _until(found: Callable, seconds: float = 60.0, every: float = 0.05) -> None:
+    """Wait until something is found. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not found():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not yet after {seconds:g} s")
+        time.sleep(every)

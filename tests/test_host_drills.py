@@ -1,0 +1,113 @@
+"""Lesson 09b: drills that the lesson does not run, whom they name, and what stands in elsewhere."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from trained import trained
+
+from bootcamp.files import write_json
+from bootcamp.launcher import simulated_hosts
+from bootcamp.records.runs import Run
+from bootcamp_lessons import host_blame, host_drills, host_lab
+from bootcamp_lessons.diagrams import host_failures
+
+WITH_HOSTS = pytest.mark.skipif(
+    simulated_hosts.why_not() is not None, reason="no hosts on this machine"
+)
+
+
+@WITH_HOSTS
+@pytest.mark.parametrize("name", ["host_gone", "interface", "versions"])
+def test_a_drill_names_the_culprit_and_goes_on_with_nothing_lost(name, monkeypatch):
+    monkeypatch.setattr(host_drills, "launch", trained)
+    outcome = host_drills.drill(name)
+    assert outcome.right, outcome
+    assert outcome.lost < 1e-5
+    began = name == "host_gone"
+    assert outcome.resumed == (host_drills.SAVE_EVERY if began else 0)
+    assert outcome.sees.startswith("RuntimeError: ")
+
+
+def left(tmp_path, error=None, lines=None, said=None, **kept) -> Run:
+    """What a run of two hosts could have left."""
+    (tmp_path / "ranks").mkdir(exist_ok=True)
+    write_json(tmp_path / "summary.json", {"status": "failed" if error else "ok", "error": error})
+    write_json(tmp_path / "lines.json", lines or {})
+    for name, content in kept.items():
+        write_json(tmp_path / f"{name}.json", content)
+    for host, text in (said or {}).items():
+        (tmp_path / "ranks" / f"{host}.err").write_text(text)
+    return Run(tmp_path)
+
+
+RAISED = {"rank": None, "kind": "raised", "message": "", "traceback": ""}
+LINE = (
+    "torchrun --nnodes {} --rdzv-id {} --rdzv-endpoint host0:29400 src/x.py --nnodes of-the-script"
+)
+
+
+def test_agents_that_do_not_meet_are_compared_by_their_lines(tmp_path):
+    lines = {"host0": LINE.format(2, 7), "host1": LINE.format(2, 8)}
+    assert (
+        host_blame.who(left(tmp_path, RAISED, lines)) == "--rdzv-id differs: 7 on host0, 8 on host1"
+    )
+    alike = dict.fromkeys(("host0", "host1"), LINE.format(3, 7))
+    assert "ask for 3 hosts, and torchrun was started on 2" in host_blame.who(
+        left(tmp_path, RAISED, alike)
+    )
+    said = {"host1": "... while trying to connect to (host0, 29400).\nRendezvousConnectionError: x"}
+    found = left(tmp_path, RAISED, alike, said)
+    assert host_blame.who(found) == "host1 gets no answer from host0:29400"
+    assert host_blame.seen(found, 0)[0] == "RendezvousConnectionError: x"
+
+
+def test_a_pause_is_told_by_the_host_whose_link_was_lost(tmp_path):
+    link = {"lost": {"host0": 0, "host1": 2}, "seconds": 3.5}
+    (tmp_path / "steps.jsonl").write_text('{"step": 0, "loss": 1.0, "seconds": 0.1}\n')
+    found = left(tmp_path, link=link)
+    assert host_blame.seen(found, 0) == ("no error, a pause", 3.5)
+    assert host_blame.who(found) == "the kernel of host1 counts a link that was lost"
+
+
+def test_an_error_about_another_rank_names_nobody_by_itself(tmp_path):
+    (tmp_path / "steps.jsonl").write_text('{"step": 0, "loss": 1.0, "seconds": 0.1}\n')
+    own = {**RAISED, "rank": 1, "message": "OSError: [Errno 28] No space left on device"}
+    assert host_blame.who(left(tmp_path, own)).startswith("rank 1 on ")
+    late = {**RAISED, "rank": 1, "message": "RuntimeError: Timed out waiting 3000ms for recv"}
+    assert not host_blame.who(left(tmp_path, late)).startswith("rank 1 on ")
+
+
+def test_without_hosts_and_slurm_every_answer_is_a_recorded_one_and_no_record_is_weight(
+    monkeypatch, capsys
+):
+    names = ["nodes", "requeued", "elastic", "drills"]
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts,slurm")
+    lab = host_lab.Lab()
+    assert str(lab).count("recorded answers stand in") == 2
+    lab.nodes()
+    assert "\n--exclude=host1\n" in capsys.readouterr().out
+    assert lab.requeued()["again"] == 0
+    assert [row["ranks"] for row in lab.elastic()["attempts"]] == [2, 1]
+    for name in ("rank_killed", "link_stalls", "disk_full", "hang"):
+        assert lab.drill(name).right
+        names.append(f"drill_{name}")
+    lab.stop()
+    assert {path.stem for path in host_lab.RECORDS.iterdir()} == set(names)
+    assert capsys.readouterr().out.count("what was recorded elsewhere stands in") == 6
+
+
+def test_the_table_of_drills_has_each_of_them_and_none_named_wrong(monkeypatch, tmp_path):
+    monkeypatch.setattr(host_lab, "LOGS", tmp_path)
+    elsewhere = json.loads((host_lab.RECORDS / "drills.json").read_text())["drills"]
+    assert {row["drill"] for row in elsewhere} == set(host_drills.DRILLS)
+    assert all(row["right"] for row in elsewhere)
+    one = host_drills.Outcome("hang", "no rank ...", 3.0, 0, "rank 0", False, 5, 0.0)
+    host_lab.keep_drills([one], tmp_path / "host_drills.json")
+    assert str(host_lab.all_drills()).startswith("0 of 1 named right")
+    assert asdict(one)["named"] == "rank 0"
+
+
+@pytest.mark.parametrize("draw", [host_failures.what_is_heard, host_failures.told_in_time])
+def test_the_pictures_can_be_read(draw):
+    assert draw().get_axes()

@@ -1,0 +1,123 @@
+"""Notebook 09: who numbers hosts and GPUs how, a lab that a record replaces, the pictures."""
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from bootcamp.classroom import errors  # noqa: E402
+from bootcamp.drawing import style  # noqa: E402
+from bootcamp.experiments import recorded_cluster  # noqa: E402
+from bootcamp.launcher import slurm  # noqa: E402
+from bootcamp.paths import REFERENCE  # noqa: E402
+from bootcamp.records.runs import Run  # noqa: E402
+from bootcamp_lessons import hosts_lab  # noqa: E402
+from bootcamp_lessons.diagrams import hosts as diagrams  # noqa: E402
+
+WHO = "python src/snippets/who_am_i.py"
+
+
+@pytest.fixture
+def records(monkeypatch, tmp_path):
+    """Records are made and looked for in a folder of this test's."""
+    monkeypatch.setattr(recorded_cluster, "REFERENCE", tmp_path)
+    monkeypatch.setattr(recorded_cluster, "LOGS", tmp_path / "logs")
+    return tmp_path
+
+
+def test_torchrun_numbers_hosts_by_their_names_as_text():
+    assert hosts_lab.order_of_hosts(["host2", "host10", "host1"]) == ["host1", "host10", "host2"]
+
+
+def test_a_rule_for_gpus_is_right_or_puts_two_ranks_on_one():
+    def taken(gpus, rule, **how):
+        return [(row["host"], row[rule]) for row in hosts_lab.devices(gpus, **how)]
+
+    for gpus, cyclic in (([2, 2], True), ([2, 4], False), ([3, 2], False)):
+        places = taken(gpus, "LOCAL_RANK", cyclic=cyclic)
+        assert sorted(places) == [(h, g) for h, count in enumerate(gpus) for g in range(count)]
+    assert taken([2, 2], "rank % device_count", cyclic=True) == [(0, 0), (1, 1), (0, 0), (1, 1)]
+    assert len(set(taken([2, 4], "rank % device_count"))) == 6
+    assert (0, 1) in taken([2, 4], "rank % 4")
+    assert taken([2, 4], "rank % 4")[2] == (1, 2), "host 1's first rank takes its third GPU"
+
+
+def test_the_batch_grows_with_the_ranks_unless_it_is_kept_in_parts():
+    rows = hosts_lab.batches(8, [16, 4, 12]).rows
+    assert [row["global batch"] for row in rows] == [128, 32, 96]
+    assert [row["micro-batches for 128"] for row in rows] == [1, 4, "-"]
+
+
+@pytest.mark.skipif(slurm.why_not() is not None, reason="no Slurm here")
+def test_commands_and_jobs_are_run_and_a_record_says_the_same(records, monkeypatch, capsys):
+    monkeypatch.setenv("BOOTCAMP_RECORD", "1")
+    job_file = records / "job.sbatch"
+    job_file.write_text("#!/bin/bash\n#SBATCH --job-name=said\necho $BOOTCAMP_LOGS $1\n")
+
+    def say(lab):
+        both = dict.fromkeys(("host0", "host1"), f"hostname; {WHO}; exit 3")
+        found = {**lab.on_each("both", both), "job": lab.sbatch("job", job_file, "word").wait()}
+        return found, capsys.readouterr().out
+
+    lab = recorded_cluster.Lab("a_lesson", hosts=2)
+    assert "every command and job of this lesson is a real one" in repr(lab)
+    try:
+        live, printed = say(lab)
+    finally:
+        lab.stop()
+    for host in ("host0", "host1"):
+        assert live[host].output.startswith(f"{host}\n{host}: SLURM_PROCID=-")
+        assert repr(live[host]) == "exit code 3"
+        assert f"{host}$ hostname; {WHO}; exit 3\n{host}\n" in printed
+    assert live["job"].end == "COMPLETED"
+    assert live["job"].output == f"{lab.folder} word\n"
+
+    monkeypatch.delenv("BOOTCAMP_RECORD")
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
+    lab = recorded_cluster.Lab("a_lesson", hosts=2)
+    assert "records stand in. (The reason: BOOTCAMP_WITHOUT hides it" in repr(lab)
+    told, printed = say(lab)
+    assert told["host1"] == live["host1"]
+    assert told["job"].output == "logs word\n", "a record names no folder of its machine"
+    assert f"host1$ hostname; {WHO}; exit 3\nhost1\n" in printed
+    assert "(recorded: " in printed
+
+
+def test_a_record_that_is_missing_is_named(records, monkeypatch):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
+    lab = recorded_cluster.Lab("a_lesson", hosts=2)
+    with pytest.raises(FileNotFoundError, match="gone: there is no such record. Record the lesson"):
+        lab.run("gone", "sinfo")
+
+
+def test_the_pictures_say_what_they_show_and_can_be_read():
+    figure = diagrams.who_starts_whom()
+    assert "Each task is a torchrun, an agent" in figure.alt
+    style.png(figure)  # raises for what can't be read
+    runs = {
+        "inside a host": Run(REFERENCE / "09_several_hosts" / "sweep-inside"),
+        "over the link": Run(REFERENCE / "09_several_hosts" / "sweep-over"),
+    }
+    swept = {where: (run, hosts_lab.rows_of(run)) for where, run in runs.items()}
+    figure = diagrams.link_sweep(swept, 25e6)
+    longest = 1e3 * swept["over the link"][1][-1]["seconds"]
+    assert f"4.19 MB: {longest:.3g} ms" in figure.alt
+    style.png(figure)  # raises for what can't be read
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("RuntimeError: Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: "
+         "SO_ERROR: Connection refused, remote=[127.0.1.1]:33176$0", "met_itself"),
+        ("RuntimeError: Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: "
+         "SO_ERROR: Connection refused, remote=[127.0.0.1]:33176$0", "peer_is_gone"),
+        ("run.py:865] node_rank is only used for static rdzv_backend. It will be ignored for "
+         "rdzv_backend=c10d.", "node_rank_ignored"),
+        ("The node 'host1_48_0' has failed to send a keep-alive heartbeat to the rendezvous 'blue' "
+         "due to an error of type RendezvousConnectionError.", "store_gone"),
+        ("torch.distributed.DistStoreError: Timed out after 6 seconds waiting for clients. "
+         "2/4 clients joined.", "too_few_came"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_between_hosts_is_explained(text, name):
+    assert [entry.name for entry in errors.ENTRIES if entry.matches(text)] == [name]
