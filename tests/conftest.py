@@ -1,8 +1,8 @@
-"""What holds for every test, and how tests and notebooks are dealt out to two workers.
+"""What holds for every test, and how tests and notebooks are dealt out to workers.
 
 Records go to a folder of the worker's own, and no process of the course is left. A file's tests,
-and a notebook's cells, run in one worker; those that watch how long something takes are run by
-tools/test.py after the others, alone.
+and a notebook's cells, run in one worker; those marked `alone` are run by tools/test.py after the
+others.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ os.environ["BOOTCAMP_LOGS"] = str(_SCRATCH / "logs")
 os.environ["BOOTCAMP_WORK"] = str(_SCRATCH / "work")
 os.environ["BOOTCAMP_STRICT_FIGURES"] = "1"  # a figure that can't be read fails its cell or test
 os.environ["BOOTCAMP_CLAIM_SECONDS"] = "0"  # one pair: that a claim runs, not what holds here
-os.environ["OMP_NUM_THREADS"] = "1"  # two workers with two threads each would wait for each other
-if _worker := os.environ.get("PYTEST_XDIST_WORKER"):  # ranks of two workers on different cores
+os.environ["OMP_NUM_THREADS"] = "1"  # workers with two threads each would wait for each other
+if _worker := os.environ.get("PYTEST_XDIST_WORKER"):  # their ranks begin with different cores
     os.environ["BOOTCAMP_FIRST_CORE"] = _worker.removeprefix("gw")
 
 import shutil  # noqa: E402

@@ -136,6 +136,7 @@ def test_ranks_see_the_environment_of_now(monkeypatch):
     assert "hello" in launch.launch(script, 1, **QUICK).output()
 
 
+@pytest.mark.alone
 def test_a_rank_gets_its_own_core():
     line = (
         "import os\nprint(sorted(os.sched_getaffinity(0)), torch.get_num_threads())\nrun.finish()"
@@ -178,6 +179,7 @@ def test_a_refusal_is_one_sentence_under_torchrun_too():
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.alone
 def test_ranks_that_compute_are_not_taken_for_stuck_ones():
     """A slow step is not a hang: processor time counts as life, ten times as long."""
     spin = (

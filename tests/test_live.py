@@ -15,7 +15,11 @@ import pytest
 
 from bootcamp.launcher import launch, live_ranks, process_tree
 
-pytestmark = pytest.mark.skipif(live_ranks.why_not() is not None, reason=str(live_ranks.why_not()))
+WHY_NOT = live_ranks.why_not()
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(WHY_NOT is not None, reason=f"no live ranks here: {WHY_NOT}"),
+]
 COUNT = 4
 ADD_ONES = "ones = torch.ones(1)\ndist.all_reduce(ones)\nones.item()"
 

@@ -54,3 +54,14 @@ def test_every_script_rejection_fault_and_exercise_is_named():
     for heading, expected in words.items():
         named = set(re.findall(r"`([^`]+)`", section(heading)))
         assert set(expected) - named == set(), heading
+
+
+def test_what_runs_alone_is_in_the_files_that_are_run_so():
+    tool = (ROOT / "tools" / "test.py").read_text()
+    named = set(ast.literal_eval(re.search(r"^ALONE = (\[.*\])", tool, re.MULTILINE)[1]))
+    marked = {
+        f"tests/{path.name}"
+        for path in TESTS.glob("test_*.py")
+        if re.search(r"^(@| {4})pytest\.mark\.alone\b", path.read_text(), re.MULTILINE)
+    }
+    assert named == marked

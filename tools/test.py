@@ -1,8 +1,8 @@
 """python tools/test.py [--lesson 04 | --check] [PYTEST ARGUMENT ...]
 
 Everything that `make test` proves, with the time of each part: lint, derived files, then all tests
-and the cells of all notebooks on two workers, and last the tests that watch how long something
-takes, alone. Runs that tests and lessons only read are trained once (bootcamp/launcher/
+and the cells of all notebooks on a few workers, and last, alone, the tests that are marked so: they
+watch how long something takes. Runs that tests and lessons only read are trained once (bootcamp/launcher/
 run_cache.py). --lesson runs what a change to one lesson needs; --check, in under a minute, what
 needs no ranks.
 """
@@ -26,10 +26,10 @@ from bootcamp.launcher import run_cache, simulated_hosts
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
-TWO_WORKERS = ["-n", "2", "--dist", "loadfile"]
+WORKERS = ["-n", "3", "--dist", "loadfile"]  # on two cores: one of them mostly waits for something
 SLOWEST = ["--durations=25", "--durations-min=3"]
-ALONE = ["faults", "launch", "live", "browser"]
-ALONE = [f"tests/test_{name}.py" for name in ALONE]
+ALONE = ["tests/test_launch.py", "tests/test_live.py"]  # have tests that are marked so
+NOT_QUICK = [*ALONE, "tests/test_faults.py", "tests/test_browser.py"]
 OF_EVERY_LESSON = ["tests/test_lessons.py", "tests/test_snippets.py", "tests/test_scripts.py"]
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -47,21 +47,21 @@ def static() -> dict[str, list[str]]:
 def parts(lesson: str | None, check: bool, more: list[str]) -> dict[str, list[str]]:
     """What is run, in order: a name and a command for each part."""
     if check:
-        ignored = [f"--ignore={path}" for path in ALONE]
-        quick = [*PYTEST, "tests", *ignored, "--without-ranks", "-rf", *TWO_WORKERS, *more]
+        ignored = [f"--ignore={path}" for path in NOT_QUICK]
+        quick = [*PYTEST, "tests", *ignored, "--without-ranks", "-rf", *WORKERS, *more]
         return {**static(), "tests without ranks": quick}
     if lesson:
         chosen = lessons.find(lesson)
         tests = [f"tests/{name}" for name in chosen.tests]
         notebooks, alone = [str(chosen.notebook)], [path for path in tests if path in ALONE]
-        shared = [*OF_EVERY_LESSON, *(path for path in tests if path not in ALONE)]
+        shared = [*OF_EVERY_LESSON, *tests]
     else:
-        notebooks, alone = ["notebooks"], ALONE
-        shared = ["tests", *(f"--ignore={path}" for path in ALONE)]
-    together = [*PYTEST, *NBVAL, *TWO_WORKERS, *SLOWEST, *notebooks, *shared, *more]
+        notebooks, alone, shared = ["notebooks"], ALONE, ["tests"]
+    crowd = ["-m", "not alone", *WORKERS]
+    together = [*PYTEST, *NBVAL, *crowd, *SLOWEST, *notebooks, *shared, *more]
     found = {**static(), "notebooks and tests": together}
     if alone:
-        found["tests that run alone"] = [*PYTEST, *SLOWEST, *alone, *more]
+        found["tests that run alone"] = [*PYTEST, "-m", "alone", *SLOWEST, *alone, *more]
     return found
 
 
