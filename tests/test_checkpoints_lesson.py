@@ -35,9 +35,9 @@ def test_on_disk_are_three_numbers_for_each_parameter(tmp_path):
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("number", range(4))
-def test_a_kill_while_ranks_save_leaves_a_good_checkpoint(number):
-    _, first, _ = faults.kill_while_saving(save_async=number % 2 == 1)
+@pytest.mark.parametrize("save_async", [False, True])
+def test_a_kill_while_ranks_save_leaves_a_good_checkpoint(save_async):
+    _, first, _ = faults.kill_while_saving(save_async=save_async)
     assert first > 0
 
 

@@ -1,10 +1,10 @@
 """python tools/test.py [--lesson 04 | --check] [PYTEST ARGUMENT ...]
 
 Everything that `make test` proves, with the time of each part: lint, derived files, then all tests
-and the cells of all notebooks on a few workers, and last, alone, the tests that are marked so: they
-watch how long something takes. Runs that tests and lessons only read are trained once (bootcamp/launcher/
-run_cache.py). --lesson runs what a change to one lesson needs; --check, in under a minute, what
-needs no ranks.
+and the cells of all notebooks on two workers, and last, alone, the tests that are marked so: they
+watch how long something takes. Runs that tests and lessons only read are trained once
+(bootcamp/launcher/run_cache.py). --lesson runs what a change to one lesson needs; --check, in under
+a minute, what needs no ranks.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from bootcamp.launcher import run_cache, simulated_hosts
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
-WORKERS = ["-n", "3", "--dist", "loadfile"]  # on two cores: one of them mostly waits for something
+WORKERS = ["-n", "2", "--dist", "loadfile"]
 SLOWEST = ["--durations=25", "--durations-min=3"]
 ALONE = ["tests/test_launch.py", "tests/test_live.py"]  # have tests that are marked so
 NOT_QUICK = [*ALONE, "tests/test_faults.py", "tests/test_browser.py"]

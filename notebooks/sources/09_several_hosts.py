@@ -202,7 +202,7 @@ hosts_lab.by_learning_rate(array.runs)
 lab.faster_inside(
     "hosts_large_all_reduce_is_faster_inside",
     "An all-reduce of 4 MiB is faster inside a host than over the link.",
-    supported="Large messages pay for each byte, and a byte on the link costs more.",
+    supported="The bytes of a large message set its time, and each takes longer on the link.",
 )
 
 # %%

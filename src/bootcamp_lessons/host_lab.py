@@ -31,7 +31,7 @@ from bootcamp_lessons.host_drills import SETTING, Outcome
 RECORDS = REFERENCE / "09b_when_hosts_fail"
 JOB, CHECK = "src/jobs/ddp_requeue.sbatch", "src/jobs/check_nodes.sbatch"
 DISK = "/mnt"  # a folder on each host's own disk
-STEPS = 1000  # of the job that is told to end before it has done them
+STEPS = 400  # of the job that is told to end before it has done them
 LOST_AT = 4  # the step at which the elastic run loses a host
 # a silent host is given up after 3 s in place of 15; nobody else is waited for longer than 1 s
 IMPATIENT = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}

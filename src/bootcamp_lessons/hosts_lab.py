@@ -15,7 +15,7 @@ from bootcamp_lessons.diagrams import hosts
 LESSON = "09_several_hosts"
 LINK = "200mbit"
 LARGEST = 2**22  # bytes of the largest all-reduce: longer on the link than a reader should wait
-SWEEP = {"largest": LARGEST, "rounds": 4, "global_batch": 2, "quiet": True}
+SWEEP = {"largest": LARGEST, "rounds": 10, "global_batch": 2, "quiet": True}
 JOBS = ("ddp_srun", "ddp_torchrun")
 MANIFESTS = REFERENCE / "manifests.json"  # see tools/manifests.py
 ELSEWHERE = {  # file in src/jobs/elsewhere -> who starts the ranks there

@@ -7,6 +7,7 @@ from bootcamp.experiments.equality import Proof, baseline, compare
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
 from bootcamp.scripts import variants
+from bootcamp.theory import model_shapes
 from bootcamp_lessons.exercises.saving import SaveTask
 
 
@@ -77,15 +78,11 @@ def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
 
 
 def mesh_is_wrong(path: Path, proofs: list[Proof]) -> str:
-    """What is wrong with the mesh of hybrid sharding: any mesh trains the same, so look at more.
-
-    proofs: of runs with --shard as large as the world.
-    """
-    proved = proofs[0]
-    model = proved.baseline.ranks[0]["parameter_bytes"]
-    flags = {"steps": 5, "quiet": True, "options": PATIENCE}
+    """What is wrong with the mesh of hybrid sharding: any mesh trains the same, so look at more."""
+    flags = {"steps": 4, "model": "mlp", "quiet": True, "options": PATIENCE}
     placed = {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": 2}
-    runs = [proved.run, *(launch.launch(path, 4, shard=k, **placed, **flags) for k in (1, 2))]
+    runs = [launch.launch(path, 4, shard=k, **placed, **flags) for k in (4, 1, 2)]
+    model = 4 * sum(sum(layer.numbers) for layer in model_shapes.layers("mlp", "tiny"))
     for run in runs:
         shard = run.config["shard"]
         share = run.ranks[0]["parameter_bytes"] / model
