@@ -97,6 +97,19 @@ def test_without_hosts_and_slurm_every_answer_is_a_recorded_one_and_no_record_is
     assert capsys.readouterr().out.count("what was recorded elsewhere stands in") == 6
 
 
+def test_a_jobs_output_is_shown_without_the_stacks_of_agents():
+    said = (
+        "USR1: save, then queue again\n[W1122 21:05:56.65 TCPStore.cpp:115] [c10d] failed\n"
+        "Exception raised from recvBytes at Utils.hpp:787 (most recent call first):\n"
+        "frame #0: c10::Error::Error + 0x9d (0x7fd4 in libc10.so)\n<omitting python frames>\n\n"
+        "W1122 21:05:56.604000 590 dynamic_rendezvous.py:1298] The node has failed to shutdown\n"
+        "rank 0: told to end, 6 steps done\n"
+    )
+    assert host_lab._without_stacks(said) == (
+        "USR1: save, then queue again\nrank 0: told to end, 6 steps done\n"
+    )
+
+
 def test_the_table_of_drills_has_each_of_them_and_none_named_wrong(monkeypatch, tmp_path):
     monkeypatch.setattr(host_lab, "LOGS", tmp_path)
     elsewhere = json.loads((host_lab.RECORDS / "drills.json").read_text())["drills"]

@@ -100,7 +100,7 @@ def test_the_pictures_say_what_they_show_and_can_be_read():
     swept = {where: (run, hosts_lab.rows_of(run)) for where, run in runs.items()}
     figure = diagrams.link_sweep(swept, 25e6)
     longest = 1e3 * swept["over the link"][1][-1]["seconds"]
-    assert f"4.19 MB: {longest:.3g} ms" in figure.alt
+    assert f"1.05 MB: {longest:.3g} ms" in figure.alt
     style.png(figure)  # raises for what can't be read
 
 

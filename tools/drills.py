@@ -8,6 +8,8 @@ wrongly, or any process is left.
 """
 
 import argparse
+import contextlib
+import io
 import os
 import statistics
 import subprocess
@@ -94,7 +96,8 @@ def slurm_jobs(count: int) -> list[dict]:
         for number in range(count):
             began = time.monotonic()
             try:
-                job = run()
+                with contextlib.redirect_stdout(io.StringIO()):
+                    job = run()
             except Exception as error:
                 bad.append(f"{what} {number}: {type(error).__name__}: {error}")
                 continue

@@ -85,7 +85,7 @@ guess_early = predict(
 guess_order = predict("hosts_order", "Which is the first rank on host10?", unit="(rank)")
 guess_link = predict(
     "hosts_link",
-    f"How many times as long does an all-reduce of 4 MiB take over a link of {hosts_lab.LINK} as "
+    f"How many times as long does an all-reduce of 1 MiB take over a link of {hosts_lab.LINK} as "
     "inside a host?",
     unit="times",
 )
@@ -198,10 +198,9 @@ hosts_lab.by_learning_rate(array.runs)
 # sizes.
 
 # %%
-
 lab.faster_inside(
     "hosts_large_all_reduce_is_faster_inside",
-    "An all-reduce of 4 MiB is faster inside a host than over the link.",
+    "An all-reduce of 1 MiB is faster inside a host than over the link.",
     supported="The bytes of a large message set its time, and each takes longer on the link.",
 )
 
@@ -242,14 +241,12 @@ lab.run("interfaces", f"srun --nodes=2 --label sh -c '{WHICH}' | sort")
 # %%
 from bootcamp import check
 
-baseline, proofs = check.baseline(steps=6, global_batch=12, optimizer="sgd"), {}
-for name, each in said.items():
-    assert each.end == "COMPLETED", each.output
-    (run,) = each.runs
-    proofs[name] = check.same_training(
-        run, check.baseline(steps=6, global_batch=12, optimizer="sgd")
-    )
-display(*proofs.values())
+baseline, proofs = check.baseline(steps=6, global_batch=12, optimizer="sgd"), []
+for job in said.values():
+    assert job.end == "COMPLETED", job.output
+    (run,) = job.runs
+    proofs.append(check.same_training(run, baseline))
+display(*proofs)
 
 # %% [markdown]
 # ## Which GPU is mine, and how large is the batch?

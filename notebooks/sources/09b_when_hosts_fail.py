@@ -107,7 +107,7 @@ text = (SRC / "jobs" / "ddp_requeue.sbatch").read_text()
 print(text[text.index("# B:USR1") :])
 
 # %% [markdown]
-# In the script: three lines after the step.
+# In the script, after each step: is the file there, for any rank? Then save now, and leave.
 
 # %%
 lines = (SRC / "snippets" / "ddp_stopped.py").read_text().splitlines()

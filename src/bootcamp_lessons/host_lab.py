@@ -7,6 +7,7 @@ tools/notebooks.py 09b, and make drills for the table of all drills.
 
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ RECORDS = REFERENCE / "09b_when_hosts_fail"
 JOB, CHECK = "src/jobs/ddp_requeue.sbatch", "src/jobs/check_nodes.sbatch"
 DISK = "/mnt"  # a folder on each host's own disk
 STEPS = 400  # of the job that is told to end before it has done them
+OF_STACKS = re.compile(r"\[?W\d{4}|Exception raised from|frame #|<omitting")
 LOST_AT = 4  # the step at which the elastic run loses a host
 # a silent host is given up after 3 s in place of 15; nobody else is waited for longer than 1 s
 IMPATIENT = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}
@@ -145,12 +147,18 @@ def _of_job(job: Job) -> dict:
     return {
         "state": job.state,
         "restarts": job.restarts,
-        "output": without_own_folders(job.output),
+        "output": without_own_folders(_without_stacks(job.output)),
         "first_step": run.ranks[0]["first_step"],
         "again": len(steps) - len(set(steps)),
         "steps": len(set(steps)),
         "apart": apart(run),
     }
+
+
+def _without_stacks(output: str) -> str:
+    """A job's output without the C++ stacks that an agent writes whose store has ended first."""
+    kept = [line for line in output.splitlines() if not OF_STACKS.match(line)]
+    return "\n".join(line for line in kept if line.strip()) + "\n"
 
 
 def _lose_a_host() -> dict:

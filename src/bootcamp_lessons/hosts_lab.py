@@ -14,7 +14,7 @@ from bootcamp_lessons.diagrams import hosts
 
 LESSON = "09_several_hosts"
 LINK = "200mbit"
-LARGEST = 2**22  # bytes of the largest all-reduce: longer on the link than a reader should wait
+LARGEST = 2**20  # bytes of the largest all-reduce: longer on the link than a reader should wait
 SWEEP = {"largest": LARGEST, "rounds": 10, "global_batch": 2, "quiet": True}
 JOBS = ("ddp_srun", "ddp_torchrun")
 MANIFESTS = REFERENCE / "manifests.json"  # see tools/manifests.py

@@ -9,7 +9,7 @@ from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 from bootcamp.units import size, time
 
-TICKS = {4: "4 B", 2**10: "1 KiB", 2**17: "128 KiB", 2**22: "4 MiB"}
+TICKS = {4: "4 B", 2**10: "1 KiB", 2**15: "32 KiB", 2**20: "1 MiB"}
 
 
 @diagram("Who starts the ranks of two hosts", 4.4)
