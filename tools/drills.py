@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="bootcamp-drills-")
@@ -75,40 +76,48 @@ def browser_sessions(count: int) -> dict:
 
 def host_drill(name: str, count: int, kept: dict) -> dict:
     """One drill of lesson 09b, several times: the right one named, and no loss changed."""
-    seconds, bad = [], []
-    for number in range(count):
-        try:
-            kept[name] = one = host_drills.drill(name)
-        except Exception as error:
-            bad.append(f"{name} {number}: {type(error).__name__}: {error}")
-            continue
-        seconds.append(one.seconds)
-        if not one.right or (one.lost or 0) > 1e-5:
-            bad.append(f"{name} {number}: {one}")
-    return _row(f"hosts: {name}", seconds or [0.0], bad)
+
+    def once() -> tuple[float, object]:
+        kept[name] = one = host_drills.drill(name)
+        return one.seconds, None if one.right and (one.lost or 0) <= 1e-5 else one
+
+    return again_and_again(f"hosts: {name}", count, once)
 
 
 def slurm_jobs(count: int) -> list[dict]:
     """Jobs that are told of their end, and jobs killed in the middle of a save: nothing is lost."""
-    rows, lab = [], host_lab.Lab()
-    for what, run in {"told": lab.requeued, "killed": lab.killed_while_it_saves}.items():
-        seconds, bad = [], []
-        for number in range(count):
-            began = time.monotonic()
-            try:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    job = run()
-            except Exception as error:
-                bad.append(f"{what} {number}: {type(error).__name__}: {error}")
-                continue
-            seconds.append(time.monotonic() - began)
-            resumed = job["first_step"] > 0 and job["steps"] == host_lab.STEPS
-            again = job["again"] <= (what == "killed")  # one step may end before it is saved
-            if not (job["state"] == "COMPLETED" and resumed and again and job["apart"] < 1e-5):
-                bad.append(f"{what} {number}: {job}")
-        rows.append(_row(f"Slurm: {what}, queued again", seconds or [0.0], bad))
+    lab = host_lab.Lab()
+
+    def once(run, most_again: int) -> tuple[float, object]:
+        began = time.monotonic()
+        with contextlib.redirect_stdout(io.StringIO()):
+            job = run()
+        resumed = job["first_step"] > 0 and job["steps"] == host_lab.STEPS
+        whole = resumed and job["again"] <= most_again and job["apart"] < 1e-5
+        right = job["state"] == "COMPLETED" and whole
+        return time.monotonic() - began, None if right else job
+
+    ways = {  # one step may end before it is saved
+        "told": partial(once, lab.requeued, 0),
+        "killed": partial(once, lab.killed_while_it_saves, 1),
+    }
+    rows = [again_and_again(f"Slurm: {w}, queued again", count, way) for w, way in ways.items()]
     lab.stop()
     return rows
+
+
+def again_and_again(what: str, count: int, once) -> dict:
+    """The row of a drill. once: one try; its seconds, and what was wrong or None."""
+    seconds, bad = [], []
+    for number in range(count):
+        try:
+            took, wrong = once()
+            seconds.append(took)
+        except Exception as error:
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            bad.append(f"{what} {number}: {wrong}")
+    return _row(what, seconds or [0.0], bad)
 
 
 def _row(drill: str, seconds: list[float], bad: list[str]) -> dict:

@@ -211,10 +211,10 @@ def _write_etc_hosts(count: int) -> None:
     text = "\n".join(["127.0.0.1 localhost", "::1 localhost", *lines, ""])
     over = tempfile.gettempdir()
     try:
-        _mount("none", "/", None, MS_REC | MS_PRIVATE)  # nothing gets out
-        _mount("tmpfs", over, "tmpfs", 0)
+        mount("none", "/", None, MS_REC | MS_PRIVATE)  # nothing gets out
+        mount("tmpfs", over, "tmpfs", 0)
         Path(over, "hosts").write_text(text)
-        _mount(f"{over}/hosts", "/etc/hosts", None, MS_BIND)
+        mount(f"{over}/hosts", "/etc/hosts", None, MS_BIND)
         system_call("umount2", over.encode(), MNT_DETACH)
     except OSError as error:
         raise HostsError(
@@ -223,9 +223,10 @@ def _write_etc_hosts(count: int) -> None:
         ) from None
 
 
-def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
+def mount(what: str, place: Path | str, kind: str | None, flags: int, options: str = "") -> None:
+    """mount(2). Raises OSError."""
     kind = kind.encode() if kind else None
-    system_call("mount", source.encode(), target.encode(), kind, flags, None)
+    system_call("mount", what.encode(), str(place).encode(), kind, flags, options.encode())
 
 
 def _namespaces_of_now() -> dict[str, int]:

@@ -177,10 +177,9 @@ def become_oneself(uid: int, gid: int) -> None:
 
 
 def mount(what: str, place: Path | str, kind: str, flags: int, options: str = "") -> None:
-    """mount(2)."""
-    arguments = (what.encode(), str(place).encode(), kind.encode(), flags, options.encode())
+    """As simulated_hosts.mount, for the cluster. Raises HostsError."""
     try:
-        system_call("mount", *arguments)
+        simulated_hosts.mount(what, place, kind, flags, options)
     except OSError as error:
         raise HostsError(
             f"this system does not let the cluster have {place} for itself: {error.strerror}. "
