@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
 export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
 
-.PHONY: help lab check test horovod cluster drills bugs bench claims course notebooks rooms readme slides \
+.PHONY: help lab check test horovod cluster triton drills bugs bench claims course notebooks rooms readme slides \
   kit preflight reset catch-up clean
 
 help:  ## this list
@@ -46,6 +46,9 @@ horovod: $(READY)  ## build Horovod for this Python and torch (minutes, once) an
 
 cluster:  ## install Slurm for the simulated cluster (root on Debian), or say how
 	@$(PYTHON) tools/cluster.py
+
+triton:  ## install Triton Inference Server into .venv-triton (Linux, x86_64), or say why not
+	@$(PYTHON) tools/triton_server.py
 
 drills: $(READY)  ## faults and launches in numbers: launches, every fault, drills on hosts and jobs, again and again
 	$(PY) tools/drills.py
@@ -89,4 +92,4 @@ kit: $(READY)  ## the instructor's guide: agendas, what to say, expected outputs
 	$(PY) tools/kit.py
 
 clean:  ## remove what was made: environment, slides, caches (records in logs/ stay)
-	rm -rf $(VENV) slides/build src/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-triton slides/build src/*.egg-info .pytest_cache .ruff_cache

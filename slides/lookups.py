@@ -19,6 +19,7 @@ from bootcamp.paths import REFERENCE, ROOT, shown
 from bootcamp.records import runs, summary
 from bootcamp.scripts import diff as compare
 from bootcamp.scripts import family
+from bootcamp.table import Table
 from bootcamp.units import number
 
 RECORDS = REFERENCE / "epyc-2core"  # the machine whose runs are meant
@@ -124,8 +125,15 @@ def figure(name: str, *given, height: float = FIGURE_HEIGHT, **named) -> str:
     return picture(name, *given, height=height, title=True, **named)
 
 
+def table(name: str, *given, **named) -> str:
+    """The Table that a function of prepared.py returns, with its caption as a foot."""
+    found = _drawing(name)(*given, **named)
+    foot = f'<p class="foot">{html.escape(found.caption)}</p>'
+    return _raw(Table(found.rows)._repr_html_() + foot)
+
+
 def _drawing(name: str):
-    """A function that returns a Figure: of drawing.plots, of a diagram's module, or prepared."""
+    """A function of drawing.plots, of a diagram's module, or of prepared.py."""
     module, _, function = name.partition(".")
     files = {"plots": "bootcamp.drawing.plots", "prepared": "prepared"}
     file = files.get(module, f"bootcamp_lessons.diagrams.{module}")
@@ -213,5 +221,5 @@ def course_map() -> str:
     return _raw(f'<div class="map">{"".join(cells)}</div>')
 
 
-ASKED = (diff, added, removed, lines, picture, figure, record, megabytes, origin)
+ASKED = (diff, added, removed, lines, picture, figure, table, record, megabytes, origin)
 ASKED = {each.__name__: each for each in (*ASKED, lesson, timetable, course_map)}

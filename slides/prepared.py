@@ -1,14 +1,26 @@
-"""Figures for slides that need more than runs: `{{figure prepared.slept pp-2}}`.
+"""Figures and tables for slides that need more than runs: `{{ figure("prepared.resumed", ...) }}`.
 
 Each function gathers what one of the lessons' drawing functions asks for, from records, from
-published values or by formula, and returns its Figure. Nothing is drawn here.
+published values or by formula, and returns its Figure; or it returns a Table, for
+`{{ table("prepared.requests_that_fit", ...) }}`. Nothing is drawn here.
 """
+
+import json
 
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.style import origins
+from bootcamp.paths import REFERENCE, shown
 from bootcamp.records.runs import names
-from bootcamp.theory import data_parallel, memory, pipeline_schedules, published, sharding
+from bootcamp.table import Table
+from bootcamp.theory import (
+    data_parallel,
+    kv_cache,
+    memory,
+    pipeline_schedules,
+    published,
+    sharding,
+)
 from bootcamp_lessons import hsdp_lab
 from bootcamp_lessons.diagrams import (
     dataparallel,
@@ -132,6 +144,35 @@ def link_ranking(*runs) -> Figure:
     slow = {run.strategy.upper(): run for _, run in pairs}
     formula = hsdp_lab.link_seconds(pairs[0][1].config["link"])
     return hsdp.ranking(free, slow, formula)
+
+
+def requests_that_fit(gigabytes: float, *lengths: int) -> Table:
+    """Requests of these lengths that a GPU answers at a time, for models that take all of them."""
+    taken = [row for row in kv_cache.rows(lengths, gigabytes) if None not in row.values()]
+    return Table(
+        [{key: row[key] for key in row if key != "query heads"} for row in taken],
+        f"By formula: a GPU of {gigabytes:g} GB, weights and cache in bfloat16; requests of "
+        f"{' and '.join(f'{length:,}' for length in lengths)} tokens.",
+    )
+
+
+def triton_drills() -> Table:
+    """What clients saw of Triton when one thing of it failed, as lesson 11 recorded it.
+
+    Raises FileNotFoundError before it has been recorded.
+    """
+    path = REFERENCE / "11_serving" / "triton_drills.json"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{shown(path)}: there is no such record. Run lesson 11 with BOOTCAMP_RECORD=1."
+        )
+    found = json.loads(path.read_text())
+    machine, rows = found["machine"], found["rows"]
+    return Table(
+        [{key: value for key, value in row.items() if key != "requests"} for row in rows],
+        "Triton behind a front that checks requests; at least 400 requests in each row. On "
+        f"{machine['cpu']}, {machine['cores']} cores; recorded run, 11_serving/{path.stem}.",
+    )
 
 
 def _with_origin(figure: Figure, runs) -> Figure:

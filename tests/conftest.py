@@ -24,6 +24,7 @@ import shutil  # noqa: E402
 import faults  # noqa: E402
 import pytest  # noqa: E402
 import trained  # noqa: E402
+import warm  # noqa: E402
 
 from bootcamp.experiments import equality  # noqa: E402
 from bootcamp.launcher import launch, run_cache  # noqa: E402
@@ -66,8 +67,14 @@ class EveryItem:
     @staticmethod
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(item):
-        """Launches of a notebook may be answered: its kernel starts with its first cell."""
-        with trained.shared() if item.path.suffix == ".ipynb" else contextlib.nullcontext():
+        """Launches of a notebook may be answered, and its torchrun's workers start warm.
+
+        Its kernel starts with its first cell, and has the environment of that moment.
+        """
+        with contextlib.ExitStack() as stack:
+            if item.path.suffix == ".ipynb":
+                stack.enter_context(trained.shared())
+                stack.enter_context(warm.workers())
             yield
 
 
@@ -99,3 +106,10 @@ def no_rank_left():
     if _launches[0] > before:
         left = faults.leftovers(os.getpid(), allow_launcher=True)
         assert not left, f"ranks outlived the test: {left}"
+
+
+@pytest.fixture
+def quick_proofs(monkeypatch):
+    """Checkers of exercises prove with the quickest model: for what shows in any of them."""
+    settings = equality.settings
+    monkeypatch.setattr(equality, "settings", lambda ranks: {**settings(ranks), "model": "mlp"})

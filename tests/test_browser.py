@@ -16,11 +16,13 @@ import urllib.request
 import chromium
 import nbformat
 import pytest
+import trained
 
 from bootcamp.launcher import process_tree
 from bootcamp.launcher.launch import Options, launch
 from bootcamp.paths import LOGS, NOTEBOOKS, ROOT
 from bootcamp.records import heartbeat
+from bootcamp.scripts.variants import variant
 
 TOKEN = "for-the-test"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
@@ -45,6 +47,8 @@ def lab(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = open(folder / "lab.log", "w")  # noqa: SIM115
+    with trained.shared():  # what the first notebook launches is proved by its own cells
+        environment = {**os.environ, "JUPYTER_TOKEN": TOKEN}
     server = subprocess.Popen(
         [
             sys.executable,
@@ -56,7 +60,7 @@ def lab(tmp_path_factory):
         cwd=ROOT,
         stdout=log,
         stderr=log,
-        env={**os.environ, "JUPYTER_TOKEN": TOKEN},
+        env=environment,
     )
     address = f"http://127.0.0.1:{port}"
     try:
@@ -264,8 +268,10 @@ def interrupts_a_run(notebook) -> None:
 def closes_and_reopens_the_monitor(notebook, lab, folder) -> None:
     """A run of somebody else: the page goes while it trains, and finds it again."""
     flags = {"steps": 100_000, "device": "cpu", "quiet": True, "raises": False}
+    line = "optimizer.step()"  # steps that leave the browser the cores
+    script = variant("ddp", "ddp_watched", {line: f"{line}\n__import__('time').sleep(0.2)"})
     running = threading.Thread(
-        target=lambda: launch("ddp", 2, options=Options(run_dir=folder), **flags), daemon=True
+        target=lambda: launch(script, 2, options=Options(run_dir=folder), **flags), daemon=True
     )
 
     def step() -> int:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+import warm
 from trained import trained
 
 from bootcamp.experiments import equality
@@ -297,7 +298,7 @@ def test_one_command_line_serves_the_first_start_and_every_restart(tmp_path):
 
 @pytest.mark.slow
 def test_by_hand_a_resumed_run_goes_on_in_its_folder(tmp_path):
-    command = [sys.executable, str(SRC / "_train_gpu.py"), "--global-batch", "12", "--model", "mlp"]
+    command = [warm.python(), str(SRC / "_train_gpu.py"), "--global-batch", "12", "--model", "mlp"]
     command += ["--run-dir", str(tmp_path / "run"), "--save", str(tmp_path / "a")]
     for steps in ("4", "8"):
         resume = ["--resume", str(tmp_path / "a")]

@@ -119,6 +119,7 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("quick_proofs")
 @pytest.mark.parametrize(("name", "number", "changes", "says"), CASES)
 def test_a_wrong_answer_is_told_what_helps(name, number, changes, says):
     task = exercise.find(name)
@@ -128,6 +129,7 @@ def test_a_wrong_answer_is_told_what_helps(name, number, changes, says):
     assert says in str(result)
 
 
+@pytest.mark.usefixtures("quick_proofs")
 def test_a_port_from_horovod_is_checked_without_horovod(tmp_path, monkeypatch):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod")
     task, attempt = exercise.find("from_horovod"), tmp_path / "from_horovod.py"
@@ -146,7 +148,7 @@ def test_samples_of_rank_are_those_of_the_library(samples, world):
 
 def test_a_loss_that_is_no_number_is_explained_too():
     first = "loss = models.loss(model(inputs), targets)"
-    flags = {"steps": 1, "optimizer": "sgd"}
+    flags = {"steps": 1, "optimizer": "sgd", "model": "mlp"}
     broken = variant("gpu", "loss_is_nan", {first: f"{first} * float('nan')"})
     run = launch.launch(broken, 1, quiet=True, **flags)
     failed = equality.compare(run, equality.baseline(**flags)).failed
@@ -163,7 +165,7 @@ def test_throughput_is_that_of_the_record():
 def test_a_start_that_is_not_the_baselines_is_told_from_ranks_that_differ():
     begins = "run = record.Run(context, model, optimizer, batches, world)"
     smaller = f"for parameter in model.parameters():\n    parameter.data *= 0.99\n{begins}"
-    flags = {"steps": 2, "optimizer": "sgd"}
+    flags = {"steps": 2, "optimizer": "sgd", "model": "mlp"}
     run = launch.launch(variant("gpu", "starts_smaller", {begins: smaller}), 1, quiet=True, **flags)
     hints = [row["hint"] for row in equality.compare(run, equality.baseline(**flags)).failed]
     assert any("changed the parameters before the first step" in hint for hint in hints)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import faults
 import pytest
+import warm
 
 from bootcamp import machine
 from bootcamp.launcher import launch
@@ -23,7 +24,8 @@ FOR_EVER = ["1000000", "5"]
 @pytest.mark.parametrize("start", ["warm", "torchrun"])
 def test_positional_arguments(start, capsys):
     script = FOREIGN / "positional.py"
-    run = launch.launch(script, ranks=2, args=["11", "5"], start=start)
+    with warm.workers():
+        run = launch.launch(script, ranks=2, args=["11", "5"], start=start)
     shown = capsys.readouterr().out
     assert "torchrun --standalone --nproc-per-node 2 tests/foreign/positional.py 11 5" in shown
     assert "2 ranks" in shown

@@ -51,17 +51,21 @@ def test_bytes_on_the_link_are_those_of_the_theory(script, flags, strategy, how)
 
 
 @needs_hosts
-@pytest.mark.parametrize("start", ["warm", "cold"])
-def test_ranks_know_their_host(start):
+@pytest.mark.parametrize(("start", "ranks"), [("warm", 4), ("cold", 2)])
+def test_ranks_know_their_host(start, ranks):
     where = "socket.gethostname(), socket.gethostbyname('host1'), os.environ['LOCAL_RANK']"
     line = f"import os, socket; print({where})"
     from bootcamp.scripts.variants import variant
 
     script = variant("ddp", "says_its_host", {"run.finish()": f"run.finish()\n{line}"})
-    run = launch.launch(script, 4, hosts=2, start=start, device="cpu", **{**FLAGS, "steps": 2})
-    said = [(run.folder / "ranks" / f"{rank}.out").read_text().split()[-3:] for rank in range(4)]
-    assert said == [[f"host{k // 2}", "10.77.0.2", str(k % 2)] for k in range(4)]
-    assert "torchrun --nnodes 2 --nproc-per-node 2" in run.config["command"]
+    flags = {**FLAGS, "steps": 2}
+    run = launch.launch(script, ranks, hosts=2, start=start, device="cpu", **flags)
+    outs = [run.folder / "ranks" / f"{rank}.out" for rank in range(ranks)]
+    places = [divmod(rank, ranks // 2) for rank in range(ranks)]
+    assert [out.read_text().split()[-3:] for out in outs] == [
+        [f"host{host}", "10.77.0.2", str(local)] for host, local in places
+    ]
+    assert f"torchrun --nnodes 2 --nproc-per-node {ranks // 2}" in run.config["command"]
 
 
 LOOK = (

@@ -78,6 +78,7 @@ def hsdp_with(mesh, name):
     ],
     ids=["axes swapped", "rows across hosts"],
 )
+@pytest.mark.usefixtures("quick_proofs")
 def test_the_exercise_names_a_wrong_mesh(mesh, complaint):
     script = hsdp_with(mesh, "hsdp_test_mesh")
     result = exercise.try_out(exercise.find("two_axes"), script)
@@ -85,6 +86,7 @@ def test_the_exercise_names_a_wrong_mesh(mesh, complaint):
     assert complaint in str(result)
 
 
+@pytest.mark.usefixtures("quick_proofs")
 def test_one_axis_is_not_two():
     script = variant("hsdp", "hsdp_test_flat", {SHAPE: "", MESH: MESH_OF_ONE_AXIS})
     result = exercise.try_out(exercise.find("two_axes"), script)

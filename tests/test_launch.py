@@ -9,6 +9,7 @@ import time
 import faults
 import psutil
 import pytest
+import warm
 
 from bootcamp import machine
 from bootcamp.experiments import equality
@@ -55,15 +56,11 @@ def test_cuda_without_a_gpu_is_refused():
         launch.launch("ddp", 2, device="cuda", **QUICK)
 
 
-def by_hand(*command, **options):
+def by_hand(*command, python=sys.executable, **options):
     """A command as a reader types it in a terminal, in the project's folder."""
-    python = [
-        sys.executable,
-        *(["-m", "torch.distributed.run"] if command[0] == "torchrun" else []),
-    ]
-    return subprocess.run(
-        [*python, *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120, **options
-    )
+    module = ["-m", "torch.distributed.run"] if command[0] == "torchrun" else []
+    how = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120, **options}
+    return subprocess.run([python, *module, *command[1:]], **how)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +85,8 @@ def test_by_hand_a_folder_of_another_run_is_refused(terminal_baseline):
     steps = terminal_baseline.folder / "steps.jsonl"
     before = steps.read_text()
     torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "src/_train_ddp.py"]
-    done = by_hand(*torchrun, "--run-dir", str(terminal_baseline.folder))
+    with warm.workers():
+        done = by_hand(*torchrun, "--run-dir", str(terminal_baseline.folder))
     said = [line for line in done.stderr.splitlines() if line.startswith("_train_ddp.py:")]
     assert done.returncode != 0
     assert len(said) == 1
@@ -98,7 +96,8 @@ def test_by_hand_a_folder_of_another_run_is_refused(terminal_baseline):
 
 
 def test_by_hand_an_unwritable_folder_is_refused():
-    done = by_hand("python", "src/_train_cpu.py", "--run-dir", "/dev/null/run")
+    refused = ["src/_train_cpu.py", "--run-dir", "/dev/null/run"]
+    done = by_hand("python", *refused, python=warm.python())
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "/dev/null/run can't be written: Not a directory" in done.stderr
@@ -106,20 +105,53 @@ def test_by_hand_an_unwritable_folder_is_refused():
 
 def test_by_hand_a_failed_run_says_so_in_its_record(tmp_path):
     script = variant("cpu", "fails_by_hand", {"loss.backward()": "raise ValueError('by hand')"})
-    done = by_hand("python", str(script), "--run-dir", str(tmp_path / "run"))
+    fails = [str(script), "--run-dir", str(tmp_path / "run"), "--model", "mlp"]
+    done = by_hand("python", *fails, python=warm.python())
     assert done.returncode == 1
     assert summary.read(tmp_path / "run")["status"] == "failed"
     assert summary.read(tmp_path / "run")["error"]["message"] == "ValueError: by hand"
 
 
-def test_same_record_whatever_starts_the_ranks():
+SECRET = "hunter2"
+SAYS = (
+    "import sys\n"
+    "print(*(name for name in sys.modules if name.startswith('bootcamp.launcher')))\n"
+    "print('started as', open('/proc/self/cmdline').read())"
+)
+
+
+@pytest.fixture(scope="module")
+def started():
+    """{start: a run of one script that was started so and said at its end what it is}."""
+    script = variant("ddp", "says_what_it_is", {"run.finish()": f"run.finish()\n{SAYS}"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOOTCAMP_TEST_SECRET", SECRET)
+        return {
+            start: launch.launch(script, 2, start=start, device="cpu", **QUICK)
+            for start in ("warm", "cold", "torchrun")
+        }
+
+
+def said(run):
+    return "".join(path.read_text() for path in (run.folder / "ranks").glob("*.out"))
+
+
+def test_same_record_whatever_starts_the_ranks(started):
     """Warm, cold and torchrun: one script, the same losses to the last bit."""
-    made = [
-        launch.launch("ddp", 2, device="cpu", start=start, steps=4, quiet=True)
-        for start in ("warm", "cold", "torchrun")
-    ]
+    made = list(started.values())
     assert made[0].losses == made[1].losses == made[2].losses
     assert {len(run.ranks) for run in made} == {2}
+
+
+@pytest.mark.parametrize("start", ["warm", "cold", "torchrun"])
+def test_a_rank_imports_nothing_of_the_launcher(start, started):
+    assert said(started[start]).count("started as") == 2
+    assert "bootcamp.launcher" not in said(started[start])
+
+
+def test_a_cold_rank_hides_its_environment_from_other_users(started):
+    assert "forkserver.py" in said(started["cold"])
+    assert SECRET not in said(started["cold"])
 
 
 def test_edits_are_seen_by_the_next_warm_launch():
@@ -174,8 +206,9 @@ def test_an_unknown_script_names_the_known_ones():
 
 
 def test_a_refusal_is_one_sentence_under_torchrun_too():
-    with pytest.raises(RunRefused, match="--size huge: mlp has no such size") as refusal:
+    with warm.workers(), pytest.raises(RunRefused, match="mlp has no such size") as refusal:
         launch.launch("ddp", 2, start="torchrun", **{**QUICK, "size": "huge"})
+    assert "--size huge" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -194,22 +227,14 @@ def test_ranks_that_compute_are_not_taken_for_stuck_ones():
         launch.launch(sleepy, 1, **impatient)
 
 
-def test_a_cold_rank_hides_its_environment_from_other_users(monkeypatch):
-    monkeypatch.setenv("BOOTCAMP_TEST_SECRET", "hunter2")
-    line = "print(open('/proc/self/cmdline').read())\nrun.finish()"
-    script = variant("cpu", "command_line", {"run.finish()": line})
-    said = launch.launch(script, 1, start="cold", **QUICK).output()
-    assert "forkserver.py" in said
-    assert "hunter2" not in said
-
-
 def test_a_restart_begins_without_its_last_attempts_verdict(tmp_path):
     """torchrun --max-restarts: the first attempt fails, the second ends well."""
     fails = "if __import__('os').environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise KeyError\n"
     script = variant("cpu", "restarted", {"loss.backward()": fails + "loss.backward()"})
     torchrun = ["torchrun", "--standalone", "--nproc-per-node", "1", "--max-restarts", "1"]
     flags = ["--steps", "3", "--model", "mlp", "--run-dir", str(tmp_path / "run")]
-    done = by_hand(*torchrun, str(script), *flags)
+    with warm.workers():
+        done = by_hand(*torchrun, str(script), *flags)
     assert done.returncode == 0, done.stderr
     run = runs.load(tmp_path / "run")
     assert run.status == "ok"
@@ -270,15 +295,6 @@ def test_ranks_find_their_framework_loaded():
     script = variant("zero", "asks_for_deepspeed", {"import os": f"import os\n{ask}"})
     said = launch.launch(script, 2, device="cpu", **QUICK).output(1)
     assert said.startswith("not loaded" if launch.gpu_count() else "loaded")
-
-
-@pytest.mark.parametrize("start", ["warm", "cold", "torchrun"])
-def test_a_rank_imports_nothing_of_the_launcher(start, tmp_path):
-    ask = "import sys\nprint(*(n for n in sys.modules if n.startswith('bootcamp.launcher')))"
-    script = variant("ddp", "asks_for_modules", {"run.finish()": f"run.finish()\n{ask}"})
-    run = launch.launch(script, 2, start=start, device="cpu", **QUICK)
-    said = "".join(path.read_text() for path in (run.folder / "ranks").glob("*.out"))
-    assert "bootcamp.launcher" not in said
 
 
 def test_ghosts_lists_and_ends_orphans_only():

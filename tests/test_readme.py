@@ -143,7 +143,7 @@ def test_the_map_is_that_of_the_lessons_data():
 
 
 @pytest.mark.parametrize(
-    "damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("| 11 S", "| 12 S")]
+    "damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("| 10 P", "| 12 P")]
 )
 def test_a_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, monkeypatch, capsys):
     right = text("README.md")

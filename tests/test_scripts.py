@@ -58,6 +58,7 @@ HIDDEN_BY_NAME = {
         "_process_group",
         "bootcamp.train.process_group",
     },
+    "consolidate.py": {"torch.distributed"},
     "allreduce_sweep.py": {"_sweep_all_reduce.py"},
     "hosts_lab.py": {"_sweep_all_reduce.py", "torch.distributed.elastic.rendezvous"},
     # lessons read what checkpoints and torch's flight recorder left, and start torchrun
@@ -193,6 +194,7 @@ IMPORTS_BY_NAME = {
     },
     "warm_python.py": {"torch.distributed.run.main"},  # it becomes torchrun
     "dtensor_layout.py": {"torch.distributed.tensor.distribute_tensor"},
+    "consolidate.py": {"torch.distributed.checkpoint"},
     "checkpoints.py": {"torch.distributed.checkpoint"},
     "hosts_lab.py": {"torch.distributed.elastic.rendezvous.dynamic_rendezvous"},
     "ddp_depth.py": {

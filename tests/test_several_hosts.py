@@ -7,6 +7,7 @@ import shlex
 import time
 
 import pytest
+import warm
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import drills, launch, simulated_hosts
@@ -21,10 +22,16 @@ TORCHRUN = {"hosts": 2, "start": "torchrun", "model": "mlp"}
 QUICK = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}  # a rendezvous waits less
 SAYS = """
 import json, os, pathlib, socket
-parent = pathlib.Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\\0")[:-1]
+lines, here = [], os.readlink("/proc/self/ns/net")
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        if os.readlink(process / "ns/net") == here:
+            lines.append((process / "cmdline").read_text().split("\\0")[:-1])
+    except OSError:
+        pass
 names = ("GROUP_RANK", "LOCAL_RANK", "GLOO_SOCKET_IFNAME", "MASTER_ADDR", "BOOTCAMP_COMMAND")
 said = {name: os.environ[name] for name in names}
-print(json.dumps({"host": socket.gethostname(), "parent": parent, **said}))
+print(json.dumps({"host": socket.gethostname(), "lines": lines, **said}))
 """
 
 
@@ -47,6 +54,12 @@ def nothing_of_the_hosts_is_left(monkeypatch):
         time.sleep(0.01)
 
 
+def after(words: list[str], end: str) -> list[str]:
+    """The words of a line that follow the first which ends so."""
+    places = [place for place, word in enumerate(words) if word.endswith(end)]
+    return words[places[0] + 1 :] if places else []
+
+
 @pytest.mark.parametrize(
     ("ranks", "optimizer", "rendezvous"), [(4, "sgd", "c10d"), (2, "adamw", "static")]
 )
@@ -55,7 +68,9 @@ def test_the_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
 ):
     flags = {"steps": 6, "global_batch": 12, "optimizer": optimizer}
     script = variant("ddp", "says_its_torchrun", {"run.finish()": f"run.finish(){SAYS}"})
-    run = launch.launch(script, ranks, **TORCHRUN, options=Options(rendezvous=rendezvous), **flags)
+    options = Options(rendezvous=rendezvous)
+    with warm.workers():
+        run = launch.launch(script, ranks, **TORCHRUN, options=options, **flags)
     equality.same_training(run, equality.baseline(**flags, model="mlp"))
     printed = [line[2:] for line in capsys.readouterr().out.splitlines() if line[:2] == "$ "]
     lines = [line.partition("    # ")[0] for line in printed]
@@ -68,8 +83,9 @@ def test_the_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
         assert said["BOOTCAMP_COMMAND"] == line
         variable, *words = shlex.split(line)
         assert variable == "GLOO_SOCKET_IFNAME=eth0"
-        torchrun = next(i for i, word in enumerate(said["parent"]) if word.endswith("/torchrun"))
-        assert words == ["torchrun", *map(shown, said["parent"][torchrun + 1 :])]
+        typed = [[*map(shown, after(line, "/torchrun"))] for line in said["lines"]]
+        assert words in [["torchrun", *arguments] for arguments in typed]
+        assert all(arguments in ([], words[1:]) for arguments in typed)
         assert said["host"] == run.host(rank) == f"host{host}"
         assert (said["GROUP_RANK"], said["LOCAL_RANK"]) == (str(host), str(local_rank))
         assert said["GLOO_SOCKET_IFNAME"] == simulated_hosts.INTERFACE
@@ -99,8 +115,9 @@ dist.all_reduce(torch.ones(1))
 @pytest.mark.parametrize(("start", "ranks"), [("warm", 4), ("torchrun", 2)])
 def test_the_first_to_raise_is_named_with_its_host(start, ranks, tmp_path):
     (tmp_path / "raises.py").write_text(RAISES)
-    with pytest.raises(launch.RankFailed, match="one rank has had enough") as failed:
-        launch.launch(tmp_path / "raises.py", ranks, hosts=2, start=start, quiet=True)
+    how = {"hosts": 2, "start": start, "quiet": True}
+    with warm.workers(), pytest.raises(launch.RankFailed, match="has had enough") as failed:
+        launch.launch(tmp_path / "raises.py", ranks, **how)
     assert (failed.value.error["rank"], failed.value.error["host"]) == (ranks - 1, "host1")
     assert f"rank {ranks - 1} on host1 said:" in str(failed.value)
     first, *others = failed.value.run.log().split("\n\n== ")
@@ -139,7 +156,7 @@ def elastic(waits: str, ranks: int, tmp_path, absent=(), **flags):
     kept = {"micro_batch": 3, "save": saved, "resume": saved, "save_every": 1, "quiet": True}
     options = Options(max_restarts=2, nodes="1:2", torchrun=QUICK)
     how = {"hosts": 2, "absent": absent, "options": options}
-    with drills.running(script, ranks, **how, **kept, **flags) as run:
+    with warm.workers(), drills.running(script, ranks, **how, **kept, **flags) as run:
         yield run
     equality.same_training(run.ended, equality.baseline(**flags))
 

@@ -17,11 +17,14 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "slides")]
 import embed  # noqa: E402
 import lessons  # noqa: E402
 import lookups  # noqa: E402
+import prepared  # noqa: E402
 
 import slides  # noqa: E402
 from bootcamp.drawing import legible, plots  # noqa: E402
 from bootcamp.drawing.canvas import box, canvas, label  # noqa: E402
+from bootcamp.files import write_json  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
+from bootcamp.theory import kv_cache  # noqa: E402
 
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
 MEASURED = re.compile(rf"(?<!\w)\d[\d.,]*\s*{UNITS}")
@@ -162,6 +165,7 @@ def test_a_deck_shows_the_scripts_as_they_are(pages):
         ('figure("plots.throughput", "gone-2")', "reference/epyc-2core-gone-2: there is no such"),
         ('figure("plots.throughput")', "expected at least one run"),
         ('figure("plots.gone", "cpu-1")', "there is no drawing 'plots.gone'"),
+        ('table("prepared.gone")', "there is no drawing 'prepared.gone'"),
         ('picture("gone.overlap")', "there is no drawing 'gone.overlap'"),
         ('lines("src/snippets/gone.py", "x")', "there is no script"),
         ('lesson("99")', "There is no lesson 99"),
@@ -197,6 +201,34 @@ def test_figures_can_come_from_this_machines_own_records(monkeypatch, tmp_path):
     assert "<figcaption>Loss at each step</figcaption>" in drawn
     assert "recorded run" not in drawn
     assert re.search(r"measured here|recorded on another machine", drawn)
+
+
+def test_a_table_by_formula_has_what_a_gpu_can_answer_at_a_time():
+    shown = lookups.table("prepared.requests_that_fit", 80, 8192, 131_072)
+    model = kv_cache.models()["Llama 3 8B"]
+    for length in (8192, 131_072):
+        assert f">{model.requests_that_fit(length, 80e9)}</td>" in shown
+    assert "query heads" not in shown
+    assert "GPT-2" not in shown, "its context is shorter"
+    assert shown.count("<tr>") == 3
+    smaller = lookups.table("prepared.requests_that_fit", 20, 8192)
+    assert f">{model.requests_that_fit(8192, 20e9)}</td>" in smaller
+    assert 'class="foot">By formula: a GPU of 20 GB' in smaller
+
+
+def test_a_table_of_recorded_drills_names_its_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(prepared, "REFERENCE", tmp_path)
+    asked = '{{ table("prepared.triton_drills") }}'
+    with pytest.raises(slides.SlideError, match=r"triton_drills.json: there is no such record"):
+        slides.resolve(asked, "x.md")
+    right = {"drill": "a worker is killed", "requests": 400, "right": 397, "no answer": 3}
+    path = tmp_path / "11_serving" / "triton_drills.json"
+    path.parent.mkdir()
+    write_json(path, {"machine": {"cpu": "A <CPU>", "cores": 2}, "rows": [right]})
+    shown = slides.resolve(asked, "x.md")
+    assert re.findall(r"<td[^>]*>(.*?)</td>", shown) == ["a worker is killed", "397", "3"]
+    foot = re.search(r'class="foot">(.*?)</p>', shown)[1]
+    assert "On A &lt;CPU&gt;, 2 cores; recorded run" in foot
 
 
 def test_letters_of_a_figure_are_large_and_stay_in_their_boxes():

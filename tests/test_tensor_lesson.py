@@ -1,7 +1,7 @@
 """Notebook 06c: split matrices by hand, collectives and memory by theory, a ring of keys."""
 
 import pytest
-from trained import trained
+from trained import PROOF, trained
 
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import tensor
@@ -11,7 +11,7 @@ from bootcamp_lessons import exercise, reading, sharded
 
 TINY = gpt.SIZES["tiny"]
 SNIPPET = {"device": "cpu", "quiet": True}
-FLAGS = {"device": "cpu", "steps": 4, "global_batch": 16, "quiet": True}
+FLAGS = {**PROOF, "optimizer": "adamw"}  # of proofs in lessons 06c and 08, and in other tests
 
 
 def printed(snippet, ranks, **flags):
@@ -55,7 +55,7 @@ ONE_F = (
     ids=["plain", "sequence parallel", "query, key and value apart"],
 )
 def test_collectives_are_those_of_the_theory(changes, flags, how):
-    script = sharded.counted("tp", changes, "tp_test_counted")
+    script = sharded.counted("tp", changes, "tp_test_counted" if changes else "")
     run = trained(script, 2, **flags, **FLAGS)
     theory = tensor.collectives(TINY, FLAGS["global_batch"], **how)
     assert collective_counter.total(run) == theory

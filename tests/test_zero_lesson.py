@@ -73,6 +73,7 @@ INNER = "fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gather
     ],
     ids=["blocks alone", "still DDP"],
 )
+@pytest.mark.usefixtures("quick_proofs")
 def test_the_exercise_names_the_mistake(changes, helps):
     task = exercise.find("fully_sharded")
     result = exercise.try_out(task, variant("fsdp", "zero_reader", changes))

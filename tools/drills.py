@@ -1,10 +1,10 @@
 """python tools/drills.py [--warm 300] [--torchrun 30] [--faults 10] [--browser 10] [--hosts 5]
-    [--slurm 10]
+    [--slurm 10] [--serving 5]
 
-What the tests do once, in numbers: launches in a row, every fault again and again, and lesson 09b's
-drills on runs over hosts, whose table the lesson shows afterwards, and jobs of Slurm that are
-queued again. Prints a table; ends with 1 if any launch hung or ended badly, any fault was handled
-wrongly, or any process is left.
+What the tests do once, in numbers: launches in a row, every fault again and again, lesson 09b's
+drills on runs over hosts, whose table the lesson shows afterwards, jobs of Slurm that are queued
+again, and lesson 11's servers: thousands of requests while something fails. Prints a table; ends
+with 1 if any launch hung or ended badly, any fault was handled wrongly, or any process is left.
 """
 
 import argparse
@@ -24,12 +24,21 @@ os.environ["BOOTCAMP_LOGS"] = SCRATCH.name
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import faults  # noqa: E402
+import served_model  # noqa: E402
 
 from bootcamp.launcher import launch, simulated_hosts, slurm  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
+from bootcamp.serving import (  # noqa: E402
+    load,
+    malformed,
+    protocol,
+    service,
+    triton,
+    versions,
+)
 from bootcamp.table import Table  # noqa: E402
-from bootcamp_lessons import host_drills, host_lab  # noqa: E402
+from bootcamp_lessons import host_drills, host_lab, serving_drills, serving_lab  # noqa: E402
 
 
 def launches(start: str, count: int) -> dict:
@@ -134,6 +143,62 @@ def _row(drill: str, seconds: list[float], bad: list[str]) -> dict:
     return row
 
 
+def server_drills(times: int) -> list[dict]:
+    """Servers under load while something fails: no wrong answer, and a good one afterwards.
+
+    10,000 requests under a killed worker, 1,000 malformed ones, and versions that come and go so
+    many times; of Triton where it is installed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        right, other = served_model.two_versions(folder)
+        asked = load.ask(right, 100, 9, or_else=other)
+        versions.publish(folder / "gpt", folder / "v1.onnx")
+        with service.start("_serve_batching.py", folder / "gpt", instances=2) as server:
+            rows = _of_server("course's server", server, asked, folder, times)
+        if triton.why_not():
+            return rows
+        repository = triton.write_repository(
+            folder / "triton", folder / "v1.onnx", "gpt", served_model.CONTEXT
+        )
+        with (
+            triton.start(repository) as behind,
+            service.start("_serve_front.py", behind.url, context=served_model.CONTEXT) as front,
+        ):
+            fronted = serving_lab.Fronted(front, behind)
+            return rows + _of_server("Triton behind its front", fronted, asked, folder, times)
+
+
+def _of_server(whose: str, server, asked, folder: Path, times: int) -> list[dict]:
+    limits = protocol.Limits(serving_drills.MAX_BATCH, served_model.CONTEXT)
+    sent = malformed.send(server.url, limits, 1000)
+    bad = [f"{row['what is wrong']}: {row['status']}" for row in malformed.badly_answered(sent)]
+    rows = [_row(f"1,000 malformed requests of {len(sent)} kinds, {whose}", [0.0], bad)]
+    killed = serving_drills.run("a worker is killed", server, asked, 10_000)
+    lost = f"{killed['refused']} refused"
+    rows.append(
+        _row(f"10,000 requests, a worker killed, {whose}: {lost}", [0.0], _wrong(killed, server))
+    )
+    server.publish(folder / "v2.onnx")
+    for name in ("another version, and back", "a broken version"):
+        found = [serving_drills.run(name, server, asked) for _ in range(times)]
+        failed = [row for row in found if row["right"] < row["requests"]]
+        bad = [f"{name}: {row}" for row in failed] + [
+            line for row in found for line in _wrong(row, server)
+        ]
+        rows.append({**_row(f"{name}, {whose}", [0.0], bad), "times": times})
+    return rows
+
+
+def _wrong(row: dict, server) -> list[str]:
+    """What a load under a fault may not show: wrong answers, other errors, a server that fails."""
+    good = not (row["wrong"] or row["other errors"] or row["no answer"])
+    well = row["afterwards"].startswith(f"{serving_drills.AFTERWARDS} of ")
+    # Triton is well when it has been repaired
+    killed = row["drill"] == "a worker is killed" and isinstance(server, serving_lab.Fronted)
+    return [] if good and (well or killed) else [f"{row}"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--warm", type=int, default=300)
@@ -142,6 +207,7 @@ def main() -> int:
     parser.add_argument("--browser", type=int, default=10)
     parser.add_argument("--hosts", type=int, default=5)
     parser.add_argument("--slurm", type=int, default=10)
+    parser.add_argument("--serving", type=int, default=5)
     args = parser.parse_args()
     starts = {"warm": args.warm, "torchrun": args.torchrun}
     rows = [launches(start, count) for start, count in starts.items() if count]
@@ -153,6 +219,7 @@ def main() -> int:
         host_lab.keep_drills(list(kept.values()), ROOT / "logs" / "host_drills.json")
     if args.slurm and not slurm.why_not():
         rows += slurm_jobs(args.slurm)
+    rows += server_drills(args.serving) if args.serving else []
     launch.shut_down()
     left = faults.leftovers(os.getpid())
     print(Table(rows, f"Drills. Processes left at the end: {len(left)}"), flush=True)

@@ -55,6 +55,32 @@ PROGRAMS |= {
     "module_not_begun": (NET.format("pass", "torch.nn.Linear(1, 1)"), 1),
     "no_parameters": (NET.format("super().__init__()", "[torch.nn.Linear(1, 1)]"), 1),
 }
+SERVED = """import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        {}
+        return x * 2
+
+
+example = torch.ones(4, 3)
+"""
+EXPORT = (
+    "torch.export.export(Model(), (example,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
+)
+PROGRAMS |= {
+    "export_fixed_shape": (
+        SERVED.format("pass") + "torch.export.export(Model(), (example,)).module()(example[:2])",
+        1,
+    ),
+    "export_specialised": (SERVED.format("x = x.reshape(4, 3)") + EXPORT, 1),
+    "export_branch": (SERVED.format("x = -x if x.sum() > 0 else x") + EXPORT, 1),
+    "module_prefix": (
+        "import torch\ntorch.nn.Linear(1, 1).load_state_dict({'module.bias': torch.ones(1)})",
+        1,
+    ),
+}
 UNGUARDED = """import torch.multiprocessing as mp
 
 

@@ -29,7 +29,8 @@ for folder in (ROOT / "src", ROOT / "tools"):
 
 READY, LIMITS, NOT_READY = "ok", "limits", "not ready"
 LOWEST_PYTHON = (3, 11)
-GROUPS = {"core": NOT_READY, "lab": NOT_READY, "test": LIMITS, "frameworks": LIMITS}
+GROUPS = {"core": NOT_READY, "lab": NOT_READY}
+GROUPS |= {"test": LIMITS, "frameworks": LIMITS, "serving": LIMITS}
 GROUPS_ON_LINUX = {"deepspeed": LIMITS, "megatron": LIMITS}  # groups of pyproject.toml, as above
 IMPORT_SECONDS, INDEX_SECONDS = 14, 5
 INSTALL = "make lab installs everything (the first time takes minutes)."

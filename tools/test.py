@@ -21,7 +21,7 @@ from pathlib import Path
 import lessons
 import psutil
 
-from bootcamp.launcher import run_cache, simulated_hosts
+from bootcamp.launcher import run_cache, simulated_hosts, warm_python
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = [sys.executable, "-m", "pytest"]
@@ -31,6 +31,8 @@ SLOWEST = ["--durations=25", "--durations-min=3"]
 ALONE = ["tests/test_launch.py", "tests/test_live.py"]  # have tests that are marked so
 NOT_QUICK = [*ALONE, "tests/test_faults.py", "tests/test_browser.py"]
 OF_EVERY_LESSON = ["tests/test_lessons.py", "tests/test_snippets.py", "tests/test_scripts.py"]
+TOGETHER = "notebooks and tests"
+MAY_STAY = {os.getpid()}
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -59,7 +61,7 @@ def parts(lesson: str | None, check: bool, more: list[str]) -> dict[str, list[st
         notebooks, alone, shared = ["notebooks"], ALONE, ["tests"]
     crowd = ["-m", "not alone", *WORKERS]
     together = [*PYTEST, *NBVAL, *crowd, *SLOWEST, *notebooks, *shared, *more]
-    found = {**static(), "notebooks and tests": together}
+    found = {**static(), TOGETHER: together}
     if alone:
         found["tests that run alone"] = [*PYTEST, "-m", "alone", *SLOWEST, *alone, *more]
     return found
@@ -77,12 +79,12 @@ def still_there(mark: str, seconds: float = 20.0) -> dict[int, str]:
 
 
 def marked(mark: str):
-    """The living processes with this run's mark, except this one: id and command."""
+    """The living processes with this run's mark that have to end: id and command."""
     for process in psutil.process_iter():
         try:
             alive = process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
             mine = alive and process.environ().get("BOOTCAMP_TEST_RUN") == mark
-            if mine and process.pid != os.getpid():
+            if mine and process.pid not in MAY_STAY:
                 yield process.pid, process.cmdline()
         except psutil.Error:
             continue
@@ -139,6 +141,23 @@ def main() -> int:
         return run_all(commands, cache)
 
 
+@contextlib.contextmanager
+def warm_python_for(commands: dict[str, list[str]], folder: Path):
+    """A Python with torch loaded, which tests may start programs with: tests/warm.py."""
+    if sys.platform != "linux" or TOGETHER not in commands:
+        yield
+        return
+    warm_python.install(folder)
+    os.environ["BOOTCAMP_TEST_PYTHON"] = str(folder / "python")
+    serve = [sys.executable, "-P", warm_python.__file__, str(folder)]
+    with subprocess.Popen(serve, start_new_session=True) as server:
+        MAY_STAY.add(server.pid)
+        try:
+            yield
+        finally:
+            server.kill()
+
+
 def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     """Run the parts in turn, then look for what they have left; the exit code."""
     os.chdir(ROOT)
@@ -146,13 +165,14 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     adopt_orphans()
     before = simulated_hosts.traces() if sys.platform == "linux" else {}
     times, failed = {}, []
-    for name, command in commands.items():
-        print(f"== {name}", flush=True)
-        began, used = time.monotonic(), cpu_minutes()
-        code = run(command)
-        times[name] = (time.monotonic() - began, cpu_minutes() - used)
-        failed += [name] if code else []
-    left = still_there(mark)
+    with warm_python_for(commands, cache.parent / "warm"):
+        for name, command in commands.items():
+            print(f"== {name}", flush=True)
+            began, used = time.monotonic(), cpu_minutes()
+            code = run(command)
+            times[name] = (time.monotonic() - began, cpu_minutes() - used)
+            failed += [name] if code else []
+        left = still_there(mark)
     print(f"\n{'part':32} {'seconds':>8} {'CPU minutes':>12}")
     times["all"] = tuple(map(sum, zip(*times.values(), strict=True)))
     for name, (seconds, minutes) in times.items():

@@ -6,7 +6,6 @@ tools/notebooks.py 09b, and make drills for the table of all drills.
 """
 
 import json
-import os
 import re
 import tempfile
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from bootcamp.experiments import equality
 from bootcamp.experiments.pair import loss_distance
-from bootcamp.experiments.recorded import without_own_folders
+from bootcamp.experiments.recorded import told, without_own_folders
 from bootcamp.files import read_json, write_json
 from bootcamp.launcher import drills, simulated_hosts, slurm
 from bootcamp.launcher.launch import Options
@@ -124,15 +123,8 @@ class Lab:
 
     def _told(self, name: str, needs: str, measure: Callable[[], dict]) -> dict:
         """What `measure` returns; on a machine that lacks what it needs, what was recorded."""
-        path = RECORDS / f"{name}.json"
-        if self.why_not[needs]:
-            print(f"{needs} can't be had here: what was recorded elsewhere stands in ({name}).")
-            return json.loads(path.read_text())
-        found = measure()
-        if os.environ.get("BOOTCAMP_RECORD"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(without_own_folders(json.dumps(found, indent=1)) + "\n")
-        return found
+        why = f"{needs} can't be had here" if self.why_not[needs] else None
+        return told(RECORDS / f"{name}.json", why, measure)
 
 
 def _of_job(job: Job) -> dict:

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy
+
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
 
 
@@ -97,6 +99,8 @@ def _said_call(function: Callable, case: tuple) -> str:
 
 def same(answer, expected, within: float) -> bool:
     """Numbers by relative error, sequences entry by entry (a tuple may be a list), rest by ==."""
+    if isinstance(answer, numpy.bool_):
+        answer = bool(answer)
     if isinstance(expected, bool) or isinstance(answer, bool | str):
         return type(answer) is type(expected) and answer == expected
     if isinstance(expected, int | float):

@@ -151,6 +151,8 @@ def _quietness(sources: list[str]) -> list[str]:
 
 
 def _ranks(runs, word: str) -> str:
+    if what := getattr(runs[0], "what", ""):
+        return what
     worlds = sorted({run.world for run in runs})
     crowded = sorted({run.world for run in runs if run.oversubscribed})
     ranks = "rank" if worlds == [1] else "ranks"

@@ -13,11 +13,13 @@ BOOTCAMP_RECORD=1 python tools/notebooks.py 05. Standard library only.
 
 import gzip
 import itertools
+import json
 import os
 import re
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bootcamp.launcher import simulated_hosts
@@ -142,3 +144,19 @@ def without_own_folders(text: str) -> str:
     for folder, name in OWN_FOLDERS.items():
         text = text.replace(folder, name)
     return text
+
+
+def told(path: Path, why_not: str | None, measure: Callable[[], dict]) -> dict:
+    """What `measure` returns; where this machine can't measure it, what `path` has of another.
+
+    why_not: what is missing here, None if nothing is. With BOOTCAMP_RECORD in the environment what
+    was measured becomes the record. The dictionary must be one that JSON can hold.
+    """
+    if why_not:
+        print(f"{why_not}: what was recorded elsewhere stands in ({path.stem}).")
+        return json.loads(path.read_text())
+    found = measure()
+    if os.environ.get("BOOTCAMP_RECORD"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(without_own_folders(json.dumps(found, indent=1)) + "\n")
+    return found

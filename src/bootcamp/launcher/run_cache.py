@@ -5,7 +5,8 @@ BOOTCAMP_RUN_CACHE: a launch that ended well leaves a copy of its record there, 
 launch of another process gets that record, in a new run folder, without training. Identical means
 the same text of the script, arguments, ranks, hosts, start, environment and package. Never answered
 are a start that is itself what is shown (cold, torchrun), arguments that name files, and a launch
-that the same process repeats: it wants a second run. Without the variable nothing happens here.
+that the same process repeats: it wants a second run. Only within `repeated()` one record does for
+both. Without the variable nothing happens here.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import os
 import queue
 import shutil
 import time
+from contextvars import ContextVar
 from pathlib import Path
 
 from filelock import FileLock
@@ -32,6 +34,7 @@ OF_NO_INFLUENCE = (
     "BOOTCAMP_RUN",
     "BOOTCAMP_RUN_CACHE",
     "BOOTCAMP_SUPERVISOR",
+    "BOOTCAMP_TEST_PYTHON",
     "BOOTCAMP_TEST_RUN",
     "BOOTCAMP_TEST_RUNS",
     "BOOTCAMP_WORK",
@@ -41,6 +44,17 @@ OF_FILES = ("--save", "--resume")
 # flags that mean the same when they are left out; a test compares them with train/config.py
 DEFAULTS = (["--optimizer", "adamw"], ["--model", "gpt"])
 _launched_here: set[str] = set()
+_may_repeat = ContextVar("_may_repeat", default=False)
+
+
+@contextlib.contextmanager
+def repeated():
+    """In here a launch that this process repeats is answered too: nobody weighs its times."""
+    token = _may_repeat.set(True)
+    try:
+        yield
+    finally:
+        _may_repeat.reset(token)
 
 
 @contextlib.contextmanager
@@ -52,7 +66,7 @@ def earlier(request: dict, folder: Path):
     """
     cache = os.environ.get(VARIABLE)
     key = _key(request, folder) if cache else None
-    if key is None or key in _launched_here:
+    if key is None or (key in _launched_here and not _may_repeat.get()):
         if cache:
             count(cache, "trained", request)
         yield None

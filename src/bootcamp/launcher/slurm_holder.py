@@ -62,7 +62,8 @@ class Site:
         slurm_site.MUNGE_KEY.write_bytes(secrets.token_bytes(128))
         slurm_site.MUNGE_KEY.chmod(0o600)
         warm_python.install(slurm_site.PROGRAMS)
-        self._start_daemon(sys.executable, "-P", warm_python.__file__, as_oneself=False)
+        warm = ("-P", warm_python.__file__, str(slurm_site.PROGRAMS))
+        self._start_daemon(sys.executable, *warm, as_oneself=False)
         self._start_daemon("munged", "--foreground", "--force")  # of whoever owns "/"
         self._wait_for(slurm_site.MUNGE_SOCKET.exists)
         self._start_daemon("slurmctld", "-D", "-c")

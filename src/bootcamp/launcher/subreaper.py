@@ -42,7 +42,7 @@ def main(command: list[str]) -> int:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             return 1
-    code = subprocess.Popen(command).wait()
+    code = subprocess.Popen(command, close_fds=False).wait()  # files passed to us are meant for it
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

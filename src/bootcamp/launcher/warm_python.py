@@ -1,14 +1,16 @@
-"""python -P src/bootcamp/launcher/warm_python.py
+"""python -P src/bootcamp/launcher/warm_python.py FOLDER
 
 A simulated cluster's `python` and `torchrun`, warm: this server has torch loaded and forks itself
 for each of them, as forkserver.py does for a launch. Otherwise each rank and each agent of a job
 would first spend seconds of a core on imports, and all hosts of the cluster share a laptop's cores.
 
-In a job these two names are warm_shim.py. The process that Slurm or torchrun sees, signals and
-waits for is the shim; the one that trains is a fork of this server in the shim's namespaces. A
-process between them passes the shim's signals on and kills the fork when the shim has gone.
+In a job these two names are warm_shim.py, in FOLDER. The process that Slurm or torchrun sees,
+signals and waits for is the shim; the one that trains is a fork of this server in the shim's
+namespaces. A process between them passes the shim's signals on and kills the fork when the shim has
+gone.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -39,7 +41,7 @@ OF_TORCHRUN = (
 
 
 def install(folder: Path) -> None:
-    """Write the shim under its names into a folder that comes first in the PATH of jobs."""
+    """Write the shim under its names into a folder, such as the first in the PATH of jobs."""
     folder.mkdir()
     text = Path(__file__).with_name("warm_shim.py").read_text()
     for name in ("python", "python3", "torchrun"):
@@ -49,8 +51,9 @@ def install(folder: Path) -> None:
 
 def main() -> None:
     """Serve; and in each fork that is to run something, run it to its end."""
+    die_with_parent()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.bind(SOCKET)
+    server.bind(str(Path(sys.argv[1], SOCKET)))
     server.listen(128)  # from now on shims wait
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     for library in (*PRELOADED, *OF_TORCHRUN):
@@ -60,7 +63,7 @@ def main() -> None:
 
 def forked_for(server: socket.socket) -> dict:
     """Accept requests for ever; each returns, in a fork of this process, as what is to be run."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes between
+    signal.signal(signal.SIGCHLD, take_exits)
     while True:
         shim, _ = server.accept()
         if os.fork() == 0:
@@ -68,6 +71,13 @@ def forked_for(server: socket.socket) -> dict:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return stay_between(shim)
         shim.close()
+
+
+def take_exits(*_) -> None:
+    """Nobody else waits for the processes between; their processor time becomes this one's."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def stay_between(shim: socket.socket) -> dict:

@@ -1,7 +1,8 @@
 """`python` and `torchrun` in a simulated cluster: hand their command to warm_python.py's server.
 
-Installed under these two names. What the server does not take is run by Python itself. Standard
-library only, little of it, and started without the site's packages: this file is read by each rank.
+Installed under these two names, beside the server's socket. What the server does not take is run by
+Python itself. Standard library only, little of it, and started without the site's packages: this
+file is read by each rank.
 """
 
 import ctypes
@@ -11,7 +12,7 @@ import signal
 import socket
 import sys
 
-SOCKET = "/run/warm_python"
+SOCKET = "warm_python"  # in the folder of this file
 PR_SET_PDEATHSIG = 1
 NOT_PASSED_ON = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP}
 
@@ -26,7 +27,7 @@ def main() -> None:
         start_cold(name)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        server.connect(SOCKET)
+        server.connect(os.path.join(os.path.dirname(sys.argv[0]), SOCKET))
     except OSError:
         start_cold(name)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed torchrun ends no rank

@@ -16,10 +16,12 @@ class Measurement:
     """Something measured on a machine that its `config` describes.
 
     folder: where it was read from. config: machine, versions, device, processes, cores_per_rank.
+    what: what was running, if not ranks.
     """
 
     folder: Path
     config: dict
+    what: str = ""
 
     @property
     def world(self) -> int:

@@ -116,6 +116,8 @@ PROGRAMS = {
         Script("ddp_elastic", file="snippets/ddp_elastic.py"),
         Script("ddp_with_dataloader", file="snippets/ddp_with_dataloader.py"),
         Script("ddp_from_horovod", file="snippets/ddp_from_horovod.py"),
+        Script("serve_replicas", file="snippets/serve_replicas.py"),
+        Script("serve_pipeline", file="snippets/serve_pipeline.py", in_parts=True),
         *(
             Script(
                 name,

@@ -11,7 +11,7 @@ from bootcamp.train.activations import storage_of
 
 
 def by(model, optimizer):
-    """What this rank holds of a model that is trained: Held, or DeepSpeed's way of it."""
+    """What this rank holds of a model: Held, or DeepSpeed's way of it."""
     return HeldByDeepSpeed(model) if deepspeed_state.is_engine(model) else Held(model, optimizer)
 
 
@@ -31,8 +31,12 @@ class Held:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Of the state; torch's ZeroRedundancyOptimizer has it in an optimizer inside, `optim`."""
-        return storage_bytes(tensors(getattr(self._optimizer, "optim", self._optimizer).state))
+        """Of the state; torch's ZeroRedundancyOptimizer has it in an optimizer inside, `optim`.
+
+        0 without an optimizer: the model answers requests.
+        """
+        optimizer = getattr(self._optimizer, "optim", self._optimizer)
+        return storage_bytes(tensors(getattr(optimizer, "state", None)))
 
 
 class HeldByDeepSpeed:

@@ -30,7 +30,8 @@ from bootcamp.train.step_clock import StepLog, clock_of
 class Run:
     """Records one rank's training: `step` around every step, `loss` behind it, `finish` at the end.
 
-    model, optimizer: what is trained; read for bytes and for the fingerprint, never changed.
+    model, optimizer: what is trained; read for bytes and for the fingerprint, never changed. The
+    optimizer is None where the model only answers: then a step is a forward.
     batches: the data.Batches that the script draws from; read for the ids of the samples.
     world: the number of ranks as the script's framework reports it; the record has the number that
     the process group itself reports.
@@ -46,7 +47,7 @@ class Run:
         self.first_step, self.steps_done = context.first_step, 0
         self.sample_ids, self.learning_rates, self._profiler = [], [], None
         self._batch_norms = 0
-        self._groups = getattr(optimizer, "param_groups", ())
+        self._groups, self._trained = getattr(optimizer, "param_groups", ()), optimizer is not None
         context.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
         steps = self.args.steps - self.first_step
         # a pipeline's first step also runs the stages to learn their shapes: watch its second
@@ -158,7 +159,7 @@ class Run:
     def _write_summary(self, record: dict) -> None:
         measures = summary.measures_of(self.folder)
         samples = measures["samples_per_second"]["median"]
-        flops = models.flops_per_sample(self.args)
+        flops = models.flops_per_sample(self.args, self._trained)
         summary.write(
             self.folder,
             "ok",

@@ -61,8 +61,8 @@ def tokens_per_sample(args) -> int:
     return 1 if form.get("next_byte_only") else form.get("context", 1)
 
 
-def flops_per_sample(args) -> int | None:
-    """Floating-point operations of one sample's forward and backward, by formula.
+def flops_per_sample(args, trained: bool = True) -> int | None:
+    """Floating-point operations of one sample's forward and, if trained, backward, by formula.
 
     None for a reader's own model, of which nothing is known.
 
@@ -71,7 +71,8 @@ def flops_per_sample(args) -> int | None:
     """
     if args.model not in FAMILIES:
         return None
-    return 3 * sum(layer.flops for layer in model_shapes.layers(args.model, args.size))
+    forward = sum(layer.flops for layer in model_shapes.layers(args.model, args.size))
+    return 3 * forward if trained else forward
 
 
 def own_name(name: str) -> str:

@@ -1,0 +1,65 @@
+"""python src/_serve_batching.py logs/exported/gpt --instances 2 --max-batch 8 --delay-ms 2
+
+A server that batches: instances in processes of their own answer what waits in one queue together.
+The model is a folder of versions, gpt/1/, gpt/2/, of which it serves the newest until it is asked
+for another: POST /v2/repository/models/gpt/load?version=1
+"""
+
+import asyncio
+
+from aiohttp import web
+
+from bootcamp.serving import app, artifacts, batcher, protocol, versions
+
+flags = app.flags(__doc__)
+flags.add_argument("--instances", type=int, default=1, help="processes with a model each")
+flags.add_argument("--max-batch", type=int, default=8, help="samples that are answered together")
+flags.add_argument("--delay-ms", type=float, default=2.0, help="how long the first waits for more")
+flags.add_argument("--queue", type=int, default=64, help="requests that may wait")
+args = flags.parse_args()
+
+# 1. Model
+predict = batcher.Batcher(args.max_batch, args.delay_ms / 1000, args.queue)
+newest = versions.file(args.model)
+limits = protocol.Limits(batch=args.max_batch, context=artifacts.about(newest).context)
+
+
+# 2. Requests
+async def infer(request):
+    ids = protocol.ids_of(await app.body(request, args), limits)
+    scores = await predict(ids)
+    return web.json_response(protocol.answer(scores, args.name))
+
+
+async def ready(request):
+    return web.Response(status=200 if predict.ready else 503)
+
+
+async def load(request):
+    try:
+        version = int(request.query.get("version", versions.numbers(args.model)[-1]))
+        await predict.load(versions.file(args.model, version), args.instances)
+    except (batcher.BadModel, FileNotFoundError, ValueError) as error:
+        raise protocol.Refused(400, str(error)) from None
+    return web.Response()
+
+
+async def metrics(request):
+    return web.json_response(predict.numbers())
+
+
+# 3. Server
+async def with_instances(_):
+    await predict.load(newest, args.instances)
+    answering = asyncio.create_task(predict.run())
+    answering.add_done_callback(app.end_if_it_failed)
+    yield
+    answering.cancel()  # all requests have been answered
+    await predict.stop()
+
+
+routes = [web.post(protocol.path(args.name), infer), web.get("/v2/health/ready", ready)]
+routes += [web.post(f"/v2/repository/models/{args.name}/load", load), web.get("/metrics", metrics)]
+application = app.application(routes)
+application.cleanup_ctx.append(with_instances)
+app.run(application, args)

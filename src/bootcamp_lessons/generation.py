@@ -1,0 +1,190 @@
+"""Text from the course's GPT, byte by byte, with and without a cache of keys and values.
+
+    model = generation.load("gpt.safetensors")
+    plain = generation.greedy(model, b"def ", 48, cached=False)
+    cached = generation.greedy(model, b"def ", 48, cached=True)
+    generation.prove(cached, plain)
+
+Without the cache the model reads the whole text again for every byte. With it the prompt is read
+once (the prefill), and then each byte alone (a decode step): it attends to the kept keys and values
+of those before it. Both read the same parameters, and their scores are the same.
+"""
+
+import time
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from bootcamp.theory import kv_cache
+from bootcamp.train import memory_usage, models
+from bootcamp.train.models import gpt
+
+TOLERANCE = 1e-5  # of the largest score, in float32: training lets scores grow, and rounding too
+
+
+# The cache
+
+
+class Cache:
+    """Keys and values of the bytes that the model has read, for every block.
+
+    keys, values: of each block (batch, heads, room, width of a head), read up to `length`.
+    """
+
+    def __init__(self, model: nn.Sequential, room: int, batch: int = 1):
+        _, *blocks, _ = model
+        heads, width = blocks[0].attention.heads, model.embedding.byte.embedding_dim
+        like = blocks[0].attention.key.weight
+        shape = batch, heads, room, width // heads
+        self.keys = [like.new_zeros(shape) for _ in blocks]
+        self.values = [like.new_zeros(shape) for _ in blocks]
+        self.length = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of the tensors that are there, each storage once."""
+        return memory_usage.storage_bytes([*self.keys, *self.values])
+
+
+def read(model: nn.Sequential, new: torch.Tensor, cache: Cache) -> torch.Tensor:
+    """Read the new bytes behind those that the cache has, and add their keys and values to it.
+
+    new: int64 (batch, count). Returns the scores behind each of them, (batch, count, 256).
+    """
+    embedding, *blocks, head = model
+    begin, end = cache.length, cache.length + new.shape[1]
+    x = embedding.byte(new) + embedding.position.weight[begin:end]
+    for block, keys, values in zip(blocks, cache.keys, cache.values, strict=True):
+        x = x + attend(block.attention, block.attention_norm(x), begin, keys, values)
+        x = x + block.down(gelu(block.up(block.mlp_norm(x))))
+    cache.length = end
+    return head(x)
+
+
+def attend(attention: gpt.Attention, x, begin: int, keys, values) -> torch.Tensor:
+    """Attention of new bytes, x (batch, count, width), to the kept ones and to each other.
+
+    keys, values: a block's in the cache; those of the new bytes are written from `begin` on.
+    """
+    query, key, value = (
+        projection(x).unflatten(-1, (attention.heads, -1)).transpose(1, 2)
+        for projection in (attention.query, attention.key, attention.value)
+    )
+    count, end = x.shape[1], begin + x.shape[1]
+    keys[:, :, begin:end], values[:, :, begin:end] = key, value
+    kept = keys[:, :, :end], values[:, :, :end]
+    if begin == 0:  # the same mask by its name: what it hides is not even computed
+        mixed = scaled_dot_product_attention(query, *kept, is_causal=True)
+    else:
+        # a row for each new byte, a column for each that there is: it sees itself and those before
+        sees = torch.ones(count, end, dtype=torch.bool, device=x.device).tril(diagonal=begin)
+        mixed = scaled_dot_product_attention(query, *kept, attn_mask=sees)
+    return attention.out(mixed.transpose(1, 2).flatten(2))
+
+
+# Greedy generation
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was generated, and what it took.
+
+    scores: float32 (bytes of text, 256), those that each byte was chosen by. seconds: of the
+    forward that gave each byte; with a cache the first is the prefill. cache_bytes: 0 without one.
+    """
+
+    prompt: bytes
+    text: bytes
+    scores: torch.Tensor
+    seconds: list[float]
+    cache_bytes: int
+
+
+@torch.inference_mode()
+def greedy(model: nn.Sequential, prompt: bytes, length: int, cached: bool) -> Generated:
+    """The likeliest byte behind the prompt, the likeliest behind that, and so on: `length` of them.
+
+    Raises ValueError for an empty prompt, and for more bytes than the model has positions for.
+    """
+    total, context = len(prompt) + length, model.embedding.position.num_embeddings
+    if not prompt or length < 1 or total > context:
+        raise ValueError(
+            f"a prompt of {len(prompt)} bytes and {length} more: expected at least one of each, "
+            f"and {context} together at most"
+        )
+    device = model.embedding.byte.weight.device
+    ids = torch.tensor([list(prompt)], device=device)
+    cache = Cache(model, room=total) if cached else None
+    scores, seconds = [], []
+    for _ in range(length):
+        began = time.perf_counter()
+        if cached:
+            last = read(model, ids[:, cache.length :], cache)[0, -1]
+        else:
+            last = model(ids)[0, -1]
+        following = last.argmax().item()  # waits for the device
+        seconds.append(time.perf_counter() - began)
+        scores.append(last)
+        ids = torch.cat([ids, ids.new_tensor([[following]])], dim=1)
+    text = bytes(ids[0, len(prompt) :].tolist())
+    return Generated(prompt, text, torch.stack(scores), seconds, cache.bytes if cached else 0)
+
+
+class NotTheSame(AssertionError):
+    """Two generations that differ; the text says where first, and by how much."""
+
+
+def prove(generated: Generated, expected: Generated, tolerance: float = TOLERANCE) -> float:
+    """The largest difference between two generations' scores, as a share of the largest score.
+
+    Raises NotTheSame if it exceeds the tolerance at any byte, or if a byte differs; ValueError if
+    they have other prompts or lengths.
+    """
+    if (generated.prompt, len(generated.text)) != (expected.prompt, len(expected.text)):
+        raise ValueError("expected as many bytes behind the same prompt")
+    differences = (generated.scores - expected.scores).abs().amax(dim=1)
+    shares = (differences / expected.scores.abs().amax(dim=1)).tolist()
+    for place, share in enumerate(shares):
+        chosen, other = generated.text[place : place + 1], expected.text[place : place + 1]
+        if not share <= tolerance or chosen != other:
+            raise NotTheSame(
+                f"byte {place} behind the prompt is {chosen!r}, expected {other!r}; a score "
+                f"differs by {share:.1e} of the largest, allowed {tolerance:.0e}"
+            )
+    return max(shares)
+
+
+# Models
+
+
+def build(size: str = "tiny", seed: int = 0, context: int | None = None) -> nn.Sequential:
+    """The course's GPT before its first step. context: its positions, if not those of its size."""
+    model = models.build(Namespace(model="gpt", size=size, seed=seed, dtype="float32"))
+    if context:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model.embedding = gpt.Embedding(gpt.SIZES[size]["width"], context)
+    return model.eval()
+
+
+def load(path: Path | str, size: str = "tiny") -> nn.Sequential:
+    """The GPT of this size with the parameters of a safetensors file.
+
+    Raises RuntimeError, naming them, for parameters that the model or the file lacks.
+    """
+    from safetensors.torch import load_file
+
+    model = build(size)
+    model.load_state_dict(load_file(path))
+    return model
+
+
+def formula_bytes(model: nn.Sequential, length: int, batch: int = 1) -> int:
+    """What the formula says of a cache of this model: float32, each head with its own keys."""
+    _, *blocks, _ = model
+    heads, width = blocks[0].attention.heads, model.embedding.byte.embedding_dim
+    return kv_cache.cache_bytes(len(blocks), heads, width // heads, length, batch, number_bytes=4)

@@ -1,0 +1,314 @@
+"""From a checkpoint to files for a server: each is the model, and a broken one is refused."""
+
+import argparse
+import math
+import runpy
+import shutil
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from bootcamp.launcher import launch
+from bootcamp.paths import ROOT, SRC
+from bootcamp.serving import artifacts, consolidate, faithful
+from bootcamp.serving.about import About
+from bootcamp.theory import model_shapes
+from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
+from bootcamp.train.models.next_byte import NextByte
+from bootcamp.train.refusal import ConfigError
+from bootcamp_lessons import export_lab
+
+ENDINGS = (".safetensors", ".pt2", ".onnx", ".ts")
+SMALLEST = {  # sizes of the tests' own: what is exported costs the same seconds for each layer
+    "gpt": {"layers": 1, "width": 16, "heads": 2, "context": 16},
+    "striped-lstm": {"layers": 1, "width": 16, "stripes": 2, "context": 16},
+}
+NEEDS = {".safetensors": "safetensors", ".onnx": "onnxruntime"}
+pytest.importorskip("safetensors")
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+
+
+def flags(model, size="smallest", **more):
+    return argparse.Namespace(model=model, size=size, dtype="float32", seed=1, **more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def smallest():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in SMALLEST.items():
+            patch.setitem(models.FAMILIES[name].SIZES, "smallest", size)
+            assert "smallest" in model_shapes.SIZES[name]
+        yield
+
+
+def saved(name, place):
+    """A checkpoint as one rank writes it after a step, and the model that is in it."""
+    args = flags(name, optimizer="adamw", lr=1e-3)
+    model = models.build(args)
+    optimizer = optimizers.build(args, model.parameters())
+    model(torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
+    optimizer.step()
+    settings = {name: getattr(args, name) for name in checkpoint.SETTINGS}
+    head = {"format": checkpoint.FORMAT, "steps_done": 1, "settings": settings}
+    torch.save(head | checkpoint._whole(model, optimizer), place)
+    return model.eval()
+
+
+def export(*given):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["_export.py", *map(str, given)])
+        runpy.run_path(str(SRC / "_export.py"), run_name="__main__")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """{model: (its folder, what trains, context)}; exported on a machine without a compiler."""
+    found = {}
+    for name, size in SMALLEST.items():
+        folder = tmp_path_factory.mktemp(name)
+        model = saved(name, folder / "checkpoint.pt")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shutil, "which", lambda name: None)
+            export(folder / "checkpoint.pt", folder)
+        found[name] = folder, eager(model), size["context"]
+    return found
+
+
+def eager(model):
+    """The training model's own scores behind the last byte."""
+
+    def predict(ids):
+        with torch.no_grad():
+            return model(torch.from_numpy(ids))[:, -1].numpy()
+
+    return predict
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("name", SMALLEST)
+def test_every_file_is_the_model_on_shapes_that_were_not_exported(exported, name, ending):
+    folder, model, context = exported[name]
+    path = folder / f"{name}{ending}"
+    rows = faithful.compare(artifacts.load(path), model, context)
+    assert {(row["batch"], row["length"]) for row in rows} == {
+        (batch, length) for batch in (1, 3, 8) for length in (1, 7, context)
+    }
+    assert faithful.furthest(rows) <= faithful.TOLERANCE, rows
+    assert artifacts.load(path)(numpy.zeros((2, 3), numpy.int64)).dtype == numpy.float32
+    assert artifacts.about(path) == About(name, "smallest", context)
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_nothing_is_left_beside_the_files(exported, name):
+    files = {path.name for path in exported[name][0].iterdir()}
+    assert files == {"checkpoint.pt", *(name + ending for ending in ENDINGS)}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
+def test_machine_code_is_the_model(tmp_path, capsys, monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.aot_inductor, "compile_wrapper_opt_level", "O0")  # compiles sooner
+    model, context = saved("gpt", tmp_path / "checkpoint.pt"), SMALLEST["gpt"]["context"]
+    export(tmp_path / "checkpoint.pt", tmp_path / "out", "--formats", "aoti")
+    path = tmp_path / "out" / "gpt.aoti.pt2"
+    rows = faithful.compare(artifacts.load(path), eager(model), context)
+    assert faithful.furthest(rows) <= faithful.TOLERANCE, rows
+    assert artifacts.about(path) == About("gpt", "smallest", context)
+    assert "gpt.aoti.pt2" in capsys.readouterr().out
+
+
+def test_what_the_machine_lacks_is_named_and_left_out(tmp_path, monkeypatch, capsys):
+    saved("gpt", tmp_path / "checkpoint.pt")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    export(tmp_path / "checkpoint.pt", tmp_path / "out", "--formats", "aoti,ts")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "aoti is left out: this machine lacks a C++ compiler."
+    assert [line.split()[0] for line in lines[1:]] == ["gpt.safetensors", "gpt.ts"]
+
+
+def test_four_sharded_ranks_and_ddp_become_one_file_each(tmp_path):
+    """DCP's pieces are put together without ranks; 4 bytes a parameter are left of 12."""
+    common = {"steps": 1, "global_batch": 4, "device": "cpu", "quiet": True}
+    launch.launch("fsdp", 4, save=tmp_path / "parts", **common)
+    launch.launch("ddp", 2, model="striped-lstm", save=tmp_path / "whole", **common)
+    for name, checkpointed in (("gpt", tmp_path / "parts"), ("striped-lstm", tmp_path / "whole")):
+        file = tmp_path / f"{name}.safetensors"
+        assert consolidate.write(checkpointed, file) == artifacts.about(file)
+        again = dict(consolidate.rebuild(file).named_parameters())
+        if checkpointed.is_dir():
+            place = sharded_checkpoint.newest(checkpointed)
+            wanted = sharded_checkpoint.read(place, again)["model"]
+            assert len(list(place.glob("*.distcp"))) == 4
+            size = sum(part.stat().st_size for part in place.glob("*.distcp"))
+        else:
+            wanted = torch.load(checkpointed)["model"]
+            size = checkpointed.stat().st_size
+        assert again.keys() == wanted.keys()
+        assert all(torch.equal(again[key], wanted[key]) for key in wanted)
+        parameters = sum(tensor.numel() for tensor in wanted.values())
+        header = file.stat().st_size - 4 * parameters
+        assert 0 < header < 200 * (len(wanted) + 2)
+        assert size > 12 * parameters
+
+
+def test_a_process_that_serves_onnx_never_loads_torch(exported):
+    folder, model, _ = exported["gpt"]
+    ids = numpy.arange(6).reshape(2, 3)
+    code = (
+        "import sys, numpy\nfrom bootcamp.serving import artifacts\n"
+        f"path = {str(folder / 'gpt.onnx')!r}\nprint(artifacts.about(path).context)\n"
+        f"others = [artifacts.about(path.replace('onnx', e)) for e in ('pt2', 'ts')]\n"
+        "scores = artifacts.load(path)(numpy.arange(6).reshape(2, 3))\n"
+        "print(scores.sum())\nprint('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    context, total, torch_loaded = done.stdout.split()
+    assert int(context) == SMALLEST["gpt"]["context"]
+    assert float(total) == pytest.approx(model(ids).sum(), abs=1e-4)
+    assert torch_loaded == "False"
+
+
+class ForShortTexts(nn.Module):
+    """Reads the last four bytes of a longer text."""
+
+    def __init__(self, served):
+        super().__init__()
+        self.served = served
+
+    def forward(self, ids):
+        if ids.shape[1] <= 4:
+            return self.served(ids)
+        return self.served(ids[:, -4:])
+
+
+def _branch_traced_away(model):
+    served = ForShortTexts(NextByte(model)).eval()
+    return served, torch.jit.trace(served, (torch.zeros(2, 3, dtype=torch.int64),))
+
+
+def _batch_fixed(model):
+    served, example = NextByte(model), torch.zeros(1, 16, dtype=torch.int64)
+    length = torch.export.Dim("length", max=16)
+    graph = torch.export.export(served, (example,), dynamic_shapes=({1: length},))
+    return served, graph.module()
+
+
+def _eval_forgotten(model):
+    layers = nn.Sequential(*model[:-1], nn.Dropout(0.1), model[-1])
+    served, example = NextByte(layers).train(), torch.zeros(2, 8, dtype=torch.int64)
+    shapes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=16)},)
+    graph = torch.export.export(served, (example,), dynamic_shapes=shapes).module()
+    return NextByte(layers).eval(), graph
+
+
+def _prefix_left(model):
+    state = {f"module.{name}": value for name, value in model.state_dict().items()}
+    fresh = models.build(argparse.Namespace(**{**vars(flags("gpt")), "seed": 2}))
+    fresh.load_state_dict(state, strict=False)
+    return NextByte(model), NextByte(fresh)
+
+
+BROKEN = {
+    _branch_traced_away: {(1, 1), (3, 1), (8, 1)},  # which shapes still come out right
+    _batch_fixed: {(1, 1), (1, 7), (1, 16)},
+    _eval_forgotten: set(),
+    _prefix_left: set(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor")
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_a_broken_export_is_refused(broken):
+    model, wrong = broken(models.build(flags("gpt")).eval())
+
+    def function(module):
+        def predict(ids):
+            with torch.no_grad():
+                return module(torch.from_numpy(ids)).numpy()
+
+        return predict
+
+    rows = faithful.compare(function(wrong), function(model), context=16)
+    assert faithful.furthest(rows) > faithful.TOLERANCE
+    right = {(r["batch"], r["length"]) for r in rows if r["difference"] <= faithful.TOLERANCE}
+    assert right == BROKEN[broken]
+
+
+def test_no_answer_another_shape_and_no_number_are_infinitely_far():
+    def right(ids):
+        return numpy.zeros((len(ids), 256), numpy.float32)
+
+    def fails(ids):
+        raise RuntimeError("got 3\nof 1")
+
+    for wrong, says in (
+        (fails, "RuntimeError: got 3"),
+        (lambda ids: right(ids)[:1], "scores of shape (1, 256), not (3, 256)"),
+        (lambda ids: right(ids) * math.nan, ""),
+    ):
+        rows = faithful.compare(wrong, right, context=4, batches=(3,))
+        assert faithful.furthest(rows) == math.inf
+        assert rows[0]["error"] == says
+    assert faithful.furthest(faithful.compare(right, right, context=4)) == 0
+
+
+def test_what_is_no_checkpoint_of_a_served_model_is_refused_in_a_sentence(tmp_path):
+    settings = {"model": "mlp", "size": "tiny", "dtype": "float32", "optimizer": "sgd"}
+    content = {"format": checkpoint.FORMAT, "settings": settings, "model": {}}
+    torch.save(content, tmp_path / "mlp")
+    torch.save({**content, "format": 0}, tmp_path / "old")
+    (tmp_path / "text").write_text("no checkpoint")
+    for name, says in {
+        "mlp": "a checkpoint of mlp: the course serves gpt and striped-lstm",
+        "old": "of another version of the course",
+        "text": "no checkpoint of this course",
+        "nothing": "no checkpoint is there",
+        ".": "no checkpoint is there",
+    }.items():
+        with pytest.raises(ConfigError, match=says):
+            consolidate.write(tmp_path / name, tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize(("ending", "library"), NEEDS.items())
+def test_a_missing_library_is_named(exported, monkeypatch, ending, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    path = exported["gpt"][0] / f"gpt{ending}"
+    with pytest.raises(ModuleNotFoundError, match=f"is read by {library}, which is not installed"):
+        artifacts.about(path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"ends in one of .safetensors, .aoti.pt2, .pt2"):
+        artifacts.load("model.h5")
+    torch.jit.save(torch.jit.trace(nn.ReLU(), (torch.ones(1),)), tmp_path / "a.ts")
+    with pytest.raises(ValueError, match="does not say which model it holds"):
+        artifacts.about(tmp_path / "a.ts")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_lesson_shows_what_each_broken_export_does():
+    branch, warning, content = list(export_lab.branch_traced_away())
+    assert (branch["itself"], branch["exported"]) == ("1 of (2,)", "8 of (2,)")
+    assert "might cause the trace to be incorrect" in warning["exported"]
+    assert "data-dependent" in content["exported"]
+    fixed, free, traced, unrolled = list(export_lab.batch_fixed())
+    assert "size()[0] == 1" in fixed["exported"]
+    assert free["exported"] == free["itself"]
+    assert (traced["itself"], traced["exported"]) == ("1 of (3, 4)", "1 of (1, 4)")
+    assert "Constraints violated (length)" in unrolled["exported"]
+    train, after_eval = (row.popitem()[1] for row in export_lab.eval_forgotten())
+    assert train > after_eval == 0
+    strict, silent, removed = list(export_lab.prefix_left())
+    assert 'Missing key(s) in state_dict: "weight"' in strict["it says"]
+    assert (silent["it says"], silent["has the parameters"]) == ("no error", False)
+    assert removed["has the parameters"]

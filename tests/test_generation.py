@@ -1,0 +1,241 @@
+"""Lesson 11 on one and on several devices: the cache of keys and values, and two ways to serve."""
+
+import dataclasses
+import inspect
+import runpy
+import sys
+from argparse import Namespace
+
+import pytest
+import torch
+from trained import trained
+
+from bootcamp.paths import SRC
+from bootcamp.theory import kv_cache, model_shapes
+from bootcamp.train import data, models
+from bootcamp_lessons import generation, generation_speed
+
+PROMPT, LENGTH = b"def ", 24
+
+
+@pytest.fixture(scope="module")
+def model():
+    return generation.build()
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    return generation.greedy(model, PROMPT, LENGTH, cached=False)
+
+
+# the cache
+
+
+def test_the_same_bytes_come_with_a_cache_and_without(model, plain):
+    cached = generation.greedy(model, PROMPT, LENGTH, cached=True)
+    assert generation.prove(cached, plain) < 1e-5
+    assert (cached.text, len(cached.text)) == (plain.text, LENGTH)
+    assert (plain.cache_bytes, cached.cache_bytes) == (0, generation.formula_bytes(model, 28))
+    assert len(cached.seconds) == LENGTH
+
+
+@torch.inference_mode()
+def test_scores_are_the_models_at_every_position_however_the_text_is_cut(model):
+    ids = torch.randint(256, (3, 64), generator=torch.Generator().manual_seed(0))
+    cache = generation.Cache(model, room=64, batch=3)
+    scores = [generation.read(model, piece, cache) for piece in ids.split([20, 1, 1, 30, 12], 1)]
+    assert (torch.cat(scores, dim=1) - model(ids)).abs().max() < 1e-5
+    assert cache.length == 64
+
+
+@pytest.mark.parametrize(("room", "batch"), [(1, 1), (50, 1), (64, 3)])
+def test_the_caches_bytes_are_the_formulas(model, room, batch):
+    by_hand = 2 * 6 * 64 * 4 * room * batch  # keys and values, layers, width, bytes of a float32
+    assert generation.Cache(model, room, batch).bytes == by_hand
+    assert generation.formula_bytes(model, room, batch) == by_hand
+
+
+# name -> the function that it is planted in, and what is replaced there
+MISTAKES = {
+    "positions one too far": ("read", {"weight[begin:end]": "weight[begin + 1 : end + 1]"}),
+    "positions that begin anew": ("read", {"weight[begin:end]": "weight[: end - begin]"}),
+    "one block's cache for all": ("read", {"blocks, cache.keys": "blocks, 6 * cache.keys[:1]"}),
+    "a cache that is not cut": (
+        "attend",
+        {
+            "keys[:, :, :end], values[:, :, :end]": "keys, values",
+            "attn_mask=sees": "attn_mask=None",
+        },
+    ),
+    "keys that are not kept": (
+        "attend",
+        {"keys[:, :, begin:end], values": "values", "= key, value": "= value"},
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_rejects_a_wrong_cache(model, plain, monkeypatch, mistake):
+    name, changes = MISTAKES[mistake]
+    planted = inspect.getsource(getattr(generation, name))
+    for right, wrong in changes.items():
+        assert planted.count(right) == 1
+        planted = planted.replace(right, wrong)
+    within = dict(vars(generation))
+    exec(planted, within)
+    monkeypatch.setattr(generation, name, within[name])
+    mistaken = generation.greedy(model, PROMPT, LENGTH, cached=True)
+    with pytest.raises(generation.NotTheSame, match=r"byte \d+ behind the prompt"):
+        generation.prove(mistaken, plain)
+
+
+def test_rejects_other_bytes_and_scores_that_are_no_numbers(plain):
+    other = dataclasses.replace(plain, text=b"?" + plain.text[1:])
+    with pytest.raises(generation.NotTheSame, match=r"byte 0 .* is b'\?'"):
+        generation.prove(other, plain)
+    nothing = dataclasses.replace(plain, scores=plain.scores * float("nan"))
+    with pytest.raises(generation.NotTheSame, match="byte 0"):
+        generation.prove(nothing, plain)
+    with pytest.raises(ValueError, match="behind the same prompt"):
+        generation.prove(dataclasses.replace(plain, prompt=b"class "), plain)
+
+
+@pytest.mark.parametrize(("prompt", "length"), [(b"", 3), (b"a", 0), (b"abcd", 61)])
+def test_what_the_model_has_no_positions_for_is_refused(model, prompt, length):
+    with pytest.raises(ValueError, match="64 together at most"):
+        generation.greedy(model, prompt, length, cached=True)
+
+
+def test_the_program_generates_from_saved_parameters(model, plain, monkeypatch, capsys, tmp_path):
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    trained_once = generation.build(seed=1)
+    save_file(trained_once.state_dict(), tmp_path / "gpt.safetensors")
+    command = ["_generate.py", str(tmp_path / "gpt.safetensors"), "--length", "8"]
+    said = []
+    for flags in (["--cache"], []):
+        monkeypatch.setattr(sys, "argv", [*command, *flags])
+        runpy.run_path(str(SRC / "_generate.py"))
+        said.append(capsys.readouterr().out)
+    expected = generation.greedy(trained_once, PROMPT, 8, cached=False)
+    text = (PROMPT + expected.text).decode(errors="replace")
+    assert expected.text != plain.text[:8]
+    assert all(each.startswith(f"{text}\nfirst byte: ") for each in said)
+    assert [each.splitlines()[-1] for each in said] == ["cache: 36.9 kB", "cache: 0 bytes"]
+    monkeypatch.setattr(sys, "argv", [*command[:-1], "61"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(SRC / "_generate.py"))
+    assert "64 together at most" in capsys.readouterr().err
+
+
+def test_seconds_are_measured_at_each_length_and_the_threads_are_given_back():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        speed = generation_speed.measure(lengths=(8, 80))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert [row["length"] for row in speed.rows] == [8, 80]
+    assert [row["cache_bytes"] for row in speed.rows] == [8 * 3072, 80 * 3072]
+    assert all(value > 0 for row in speed.rows for value in row.values())
+
+
+def test_the_pictures_say_what_they_show(monkeypatch):
+    pytest.importorskip("matplotlib")
+    from bootcamp.drawing import style
+    from bootcamp_lessons.diagrams import generation as diagrams
+
+    figure = diagrams.steps()
+    assert style.png(figure)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert "computed: 4 + 5 + 6 + 7 + 8 = 30 bytes" in texts
+    assert "computed: 4 + 1 + 1 + 1 + 1 = 8 bytes" in texts
+    monkeypatch.setattr(generation_speed, "ROUNDS", 1)
+    speed = generation_speed.measure(lengths=(8, 16))
+    for number, row in enumerate(speed.rows):
+        row |= {"again_seconds": 0.01 * (1 + number), "decode_seconds": 0.001}
+    figure = diagrams.seconds_by_length(speed)
+    assert style.png(figure)
+    assert "8: 10 ms, 16: 20 ms" in figure.alt
+    assert "At 16 bytes that is 20 times as long without." in figure.alt
+
+
+# the formula
+
+
+def test_a_token_of_llama_3_70b_takes_320_kibibytes():
+    model = kv_cache.models()["Llama 3 70B"]
+    assert model.width_of_head == 128
+    assert model.cache_bytes(length=1) == 2 * 80 * 8 * 128 * 2 == 320 << 10
+    assert model.cache_bytes(length=10, batch=3, number_bytes=4) == 60 * model.cache_bytes(1)
+    assert model.without_groups().cache_bytes(1) == 8 * model.cache_bytes(1)
+    assert model.requests_that_fit(8192, memory_bytes=80e9) == 0  # its weights have 140 GB
+    assert model.requests_that_fit(8192, memory_bytes=160e9) == 7
+
+
+def test_the_table_shows_what_fits_and_leaves_out_what_does_not():
+    rows = {row["model"]: row for row in kv_cache.rows((2048, 131072))}
+    assert "Llama 3 70B" not in rows
+    small, without = rows["Llama 3 8B"], rows["Llama 3 8B, with multi-head attention"]
+    assert (small["fit at 131,072"], without["fit at 131,072"]) == (3, 0)
+    assert small["GB at 131,072"] == pytest.approx(131072**2 / 1e9)
+    assert rows["7.5 B"]["fit at 2,048"] == 53
+    assert rows["7.5 B"]["fit at 131,072"] is None  # it has no positions for so many
+    assert all(model.source for model in kv_cache.models().values())
+
+
+# several devices
+
+SERVED = {"steps": 2, "global_batch": 16}
+
+
+@pytest.fixture(scope="module")
+def replicas():
+    return trained(SRC / "snippets" / "serve_replicas.py", 2, **SERVED)
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return trained(SRC / "snippets" / "serve_pipeline.py", 2, **SERVED)
+
+
+def evaluated(seed: int = 0) -> list[float]:
+    """The losses of one process that answers the whole batches and trains nothing."""
+    args = Namespace(model="gpt", size="tiny", seed=seed, dtype="float32", global_batch=16)
+    model, batches = models.build(args).eval(), data.Batches(args, 0, 1)
+    with torch.inference_mode():
+        given = [batches(step) for step in range(SERVED["steps"])]
+        return [models.loss(model(inputs), targets).item() for inputs, targets in given]
+
+
+@pytest.mark.parametrize("way", ["replicas", "pipeline"])
+def test_several_devices_answer_as_one_does_and_change_nothing(way, request):
+    run = request.getfixturevalue(way)
+    assert run.losses == pytest.approx(evaluated(), abs=1e-5)
+    assert run.losses != pytest.approx(evaluated(seed=1), abs=1e-3)
+    for rank in run.ranks:
+        assert rank["fingerprint_final"] == rank["fingerprint_initial"]
+        assert (rank["gradient_bytes"], rank["optimizer_bytes"], rank["activation_bytes"]) == (
+            0,
+            0,
+            0,
+        )
+    forward = sum(layer.flops for layer in model_shapes.layers("gpt", "tiny"))
+    assert run.summary["flops_per_sample"] == forward  # and no backward
+
+
+def test_replicas_hold_the_model_each_and_share_the_requests(model, replicas):
+    whole = sum(parameter.nbytes for parameter in model.parameters())
+    assert [rank["parameter_bytes"] for rank in replicas.ranks] == [whole, whole]
+    first, second = (sum(rank["sample_ids"], []) for rank in replicas.ranks)
+    assert (len(first), len(second), set(first) & set(second)) == (16, 16, set())
+
+
+def test_stages_hold_half_of_the_model_each_and_see_every_request(model, pipeline):
+    whole = sum(parameter.nbytes for parameter in model.parameters())
+    held = [rank["parameter_bytes"] for rank in pipeline.ranks]
+    assert sum(held) == whole
+    assert held == pytest.approx([whole / 2, whole / 2], rel=0.02)
+    assert pipeline.ranks[0]["sample_ids"] == pipeline.ranks[1]["sample_ids"]
+    assert "embedding" in pipeline.ranks[0]["stages"]
+    assert "head" in pipeline.ranks[1]["stages"]

@@ -1,0 +1,123 @@
+"""Lesson 11: its pictures, its drills on a server of the course, and Triton's part from records."""
+
+import json
+from collections import Counter
+
+import pytest
+import served_model
+
+from bootcamp.drawing.style import png
+from bootcamp.paths import REFERENCE
+from bootcamp.serving import load, service, versions
+from bootcamp.serving.load import Load
+from bootcamp_lessons import serving_drills, serving_lab
+from bootcamp_lessons.diagrams import serving as diagrams
+
+RECORDS = REFERENCE / "11_serving"
+
+
+def a_load(latency: float, count: int = 100, slow: int = 0) -> Load:
+    """A load of so many answers, of which some took a second."""
+    latencies = [latency] * (count - slow) + [1.0] * slow
+    return Load(2.0, Counter({200: count}), 0, latencies, [n / count for n in range(count)])
+
+
+def test_drawings_say_what_they_show():
+    assert "one file with the parameters" in diagrams.way().alt
+    assert "one latency is long and all others are short" in diagrams.pause().alt
+
+
+def test_a_load_says_its_percentiles():
+    found = a_load(0.01, slow=3)
+    assert found.per_second == 50
+    assert found.percentile(50) == 0.01
+    assert found.percentile(99) == 1.0
+    assert found.mean == pytest.approx(0.0397)
+    assert found.row()["p95, ms"] == pytest.approx(10)
+
+
+@pytest.mark.parametrize("latency", [0.0004, 0.011, 0.9])
+def test_measured_pictures_are_legible_and_say_their_values(latency):
+    measured = serving_lab.measured()
+    loops = {"closed loop, 1 client": a_load(latency), "open loop, 100 requests/s": a_load(0.5)}
+    figure = diagrams.met_by(measured, loops)
+    assert "open loop, 100 requests/s: 100 answers, p99 500 ms" in figure.alt
+    assert "Server and client on" in figure.alt
+    png(figure)
+    rates = {rate: a_load(latency * (1 + rate / 50), slow=rate // 20) for rate in (10, 25, 50, 90)}
+    figure = diagrams.knee(measured, rates)
+    assert "At 10, 25, 50, 90 requests/s" in figure.alt
+    png(figure)
+    rows = [
+        {"server": words, "batches": settings["max_batch"] > 1, "answers/s": 10 / latency}
+        for words, settings in serving_lab.SERVERS.items()
+    ]
+    figure = diagrams.ablation(measured, rows)
+    assert f"1 instance: {10 / latency:,.0f}" in figure.alt
+    png(figure)
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    """A server of the course with two versions, and requests with the answers of both."""
+    folder = tmp_path_factory.mktemp("drills")
+    right, other = served_model.two_versions(folder)
+    for name in ("v1.onnx", "v2.onnx"):
+        versions.publish(folder / "gpt", folder / name)
+    asked = load.ask(right, 20, 9, or_else=other)
+    with service.start("_serve_batching.py", folder / "gpt", instances=2) as server:
+        yield server, asked
+
+
+@pytest.mark.parametrize("name", serving_drills.KEEP_UP)
+def test_no_drill_makes_an_answer_wrong(setting, name):
+    server, asked = setting
+    there = versions.numbers(server.folder)
+    row = serving_drills.run(name, server, asked, requests=400)
+    assert versions.numbers(server.folder) == there
+    assert (row["wrong"], row["other errors"], row["no answer"]) == (0, 0, 0)
+    assert row["right"] + row["refused"] == row["requests"] >= 400
+    assert row["afterwards"] == "50 of 50 right"
+    if name not in ("a worker is killed", "200 clients at once"):
+        assert row["refused"] == 0
+
+
+def test_a_drill_counts_what_clients_see():
+    found = Load(1.0, Counter({200: 5, 503: 2, 500: 1, load.NO_ANSWER: 3}), 1, [0.1] * 4)
+    row = serving_drills.row("x", found, Load(1.0, Counter({200: 50}), 0, [0.1] * 49))
+    counts = [row[key] for key in ("requests", "right", "wrong", "refused", "other errors")]
+    assert counts == [11, 4, 1, 2, 1]
+    assert (row["no answer"], row["afterwards"]) == (3, "49 of 50 right")
+
+
+def test_an_ablation_changes_batches_and_instances(setting, monkeypatch):
+    server, asked = setting
+    monkeypatch.setattr(
+        serving_lab,
+        "SERVERS",
+        {
+            words: serving_lab.SERVERS[words]
+            for words in ("1 instance", "2 instances, batches of 8")
+        },
+    )
+    plain, best = serving_lab.ablation(server.folder, asked, 0.3)
+    assert plain["samples in a batch"] == 1 < best["samples in a batch"]
+    assert plain["other"] == best["other"] == 0
+
+
+def test_tritons_part_is_recorded_and_stands_in_where_there_is_none(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "triton")
+    served_model.write(tmp_path / "gpt.onnx", 1)
+    triton = serving_lab.Triton(tmp_path, tmp_path / "gpt.onnx", [])
+    drills = triton.drills()
+    assert "BOOTCAMP_WITHOUT hides it" in capsys.readouterr().out
+    assert [row["drill"] for row in drills] == list(serving_drills.KEEP_UP)
+    assert sum(row["wrong"] for row in drills) == 0
+    assert "recorded on another machine" in triton.says
+    assert len(triton.measure()) == 2
+    assert "instance_group [ { kind: KIND_" in triton.config()
+
+
+def test_records_name_their_machine():
+    for name in ("triton_measured", "triton_drills"):
+        assert json.loads((RECORDS / f"{name}.json").read_text())["machine"]["cores"] > 0
