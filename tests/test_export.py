@@ -203,7 +203,8 @@ def _batch_fixed(model):
 
 
 def _eval_forgotten(model):
-    layers = nn.Sequential(*model[:-1], nn.Dropout(0.1), model[-1])
+    # A normalisation after a dropout takes its factor out: where nothing is dropped, nothing differs.
+    layers = nn.Sequential(*model[:-1], nn.Dropout(0.5), model[-1])
     served, example = NextByte(layers).train(), torch.zeros(2, 8, dtype=torch.int64)
     shapes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=16)},)
     graph = torch.export.export(served, (example,), dynamic_shapes=shapes).module()
@@ -237,6 +238,7 @@ def test_a_broken_export_is_refused(broken):
 
         return predict
 
+    torch.manual_seed(1)
     rows = faithful.compare(function(wrong), function(model), context=16)
     assert faithful.furthest(rows) > faithful.TOLERANCE
     right = {(r["batch"], r["length"]) for r in rows if r["difference"] <= faithful.TOLERANCE}
