@@ -55,7 +55,8 @@ def test_accumulation_shows_both_ends_of_each_stage():
     assert list(first.get_ydata()) == [4, 8, 8, 8, 8, 2]
     assert list(second.get_ydata()) == [4, 4, 2, 4, 4, 2]
     assert "stage 1 holds 8 kB and 2 kB" in figure.alt
-    assert "1/4 of them" in said(figure)
+    (right,) = figure.axes[0].child_axes
+    assert [tick.get_text() for tick in right.get_yticklabels()] == ["all gradients", "1/4 of them"]
 
 
 def test_the_published_row_stands_beside_the_formula():

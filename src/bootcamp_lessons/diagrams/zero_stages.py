@@ -100,9 +100,10 @@ def accumulated(records: list[dict], world: int, runs) -> Figure:
         said = " and ".join(f"{size / 1e3:.0f} kB" for size in ends)
         says.append(f"{name} holds {said} when the backward passes have ended")
     axes.axvline(half + 0.85, color=PALE, linewidth=1.5)
-    for size, words in ((whole, "all gradients"), (whole / world, f"1/{world} of them")):
+    named = {whole: "all gradients", whole / world: f"1/{world} of them"}
+    for size in named:
         axes.axhline(size, color=PALE, linestyle=":", linewidth=1.5)
-        axes.text(0.62 * half, size, words, va="bottom", ha="right", fontsize=SMALL)
+    axes.secondary_yaxis("right").set_yticks(list(named), labels=list(named.values()))
     for place, words in ((half / 2 + 0.5, "first backward pass"), (1.5 * half + 0.7, "second one")):
         axes.text(place, whole * 1.2, words, ha="center", fontsize=SMALL)
     axes.set(ylim=(0, whole * 1.32), xlim=(0.5, 2 * half + 1))
