@@ -69,6 +69,11 @@ def test_the_sweep_counts_buckets_and_what_overlaps(make):
     assert "6 buckets 100 to 100 ms" in ddp_options.bucket_sweep([run]).alt
 
 
+def test_ticks_of_the_sweep_keep_apart(make):
+    figure = ddp_options.bucket_sweep([make("a", 17), make("b", 20), make("c", 1)])
+    assert list(figure.axes[0].get_xticks()) == [1, 17]
+
+
 def test_the_attempts_tell_which_steps_were_trained_twice(make):
     says = ddp_options.attempts(make("run"), saved_every=5).alt
     assert "attempt 0 steps 0 to 7, 0 of them again" in says
