@@ -8,7 +8,7 @@ import torch
 from bootcamp.classroom import errors
 from bootcamp.experiments import equality
 from bootcamp.launcher.launch import Options, launch, run_command
-from bootcamp.train import external
+from bootcamp.train import data, external
 from bootcamp_lessons import exercise
 from bootcamp_lessons.exercises import bring
 
@@ -32,7 +32,7 @@ def test_the_ports_train_the_same_on_four_ranks(script):
     proof = equality.same_training(run, bring.one_process())
     assert run.config["dropout"] == 0.0
     assert run.config["global_batch"] == 16
-    assert len(proof.rows) == 11
+    assert len(proof.rows) == 12
     best, expected = (torch.load(each.folder / "best.pt") for each in (run, bring.one_process()))
     assert best.keys() == expected.keys()
     assert all(torch.allclose(best[name], expected[name], atol=1e-5) for name in best)
@@ -207,6 +207,17 @@ def test_a_noted_sampler_gives_the_ids_batch_by_batch():
             ([0, 1, 2], [0, 1, 2]),
             ([3, 4, 5], [3, 4, 5]),
         ]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_noted_sampler_knows_what_is_in_the_samples_that_it_sees(workers):
+    pairs = [(torch.arange(3.0) + number, {"kind": number}) for number in range(4)]
+    loader = torch.utils.data.DataLoader(pairs, 2, drop_last=True, num_workers=workers)
+    sampler = external.noted(loader, 1)
+    numbers = torch.arange(4)
+    expected = data.checksums((torch.arange(3.0) + numbers[:, None], numbers))
+    found = [sampler.sample_checksums for _ in loader]
+    assert found == ([[], []] if workers else [expected[:2], expected[2:]])
 
 
 def test_a_step_that_accumulates_has_the_ids_of_its_batches():

@@ -228,6 +228,40 @@ def test_data_made_with_a_seed_of_each_rank(failed):
     assert "a seed that depends on the rank" in hint
 
 
+def checksums(ranks, drawn_by=None):
+    """Each id's checksum is a function of the id; of one rank's, another function."""
+    for rank in ranks:
+        added = rank["rank"] == drawn_by
+        rank["sample_checksums"] = [[7 * i + added for i in step] for step in rank["sample_ids"]]
+
+
+def test_checksums_tell_who_drew_other_contents(failed):
+    def change(config, losses, ranks):
+        checksums(ranks, drawn_by=1)
+        differ_from(losses, 0, by=0.01)
+        end(ranks, aside=0.05)
+
+    hints = failed(change, baseline=lambda config, losses, ranks: checksums(ranks))
+    said = hints["samples with the baseline's ids and other contents"]
+    assert said.startswith("Rank 1 drew other data under the same ids")
+    assert "the samples are not the baseline's" in hints[LOSS]
+
+
+def test_a_record_without_checksums_is_no_fault(failed):
+    """Those that older runs left, such as the recorded ones."""
+    assert failed(lambda config, losses, ranks: checksums(ranks, drawn_by=1)) == {}
+
+
+def test_equal_checksums_clear_the_contents(failed):
+    def change(config, losses, ranks):
+        checksums(ranks)
+        differ_from(losses, 0, by=0.01)
+        end(ranks, aside=0.05)
+
+    hints = failed(change, baseline=lambda config, losses, ranks: checksums(ranks))
+    assert "what a step does to its samples" in hints[LOSS]
+
+
 def test_a_first_loss_is_told_by_what_else_differs(failed):
     def other_samples(config, losses, ranks):
         differ_from(losses, 0, by=0.01)

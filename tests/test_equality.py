@@ -42,6 +42,10 @@ OTHER_START = {
     "model = models.build(args).to(device)": "args.seed += rank\nmodel = models.build(args)",
     "dist.broadcast(parameter.data, src=0)": "pass",
 }
+DRAW = "batches = data.Batches(args, rank, world)"
+OWN_CONTENTS = {  # every rank draws a corpus of its own, from its own generator
+    DRAW: f"{DRAW}\nbatches.dataset._bytes.random_(generator=torch.Generator().manual_seed(rank))"
+}
 WRAP = "model = DistributedDataParallel(model)"
 LEAVE_OUT = "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model"
 ONE_LAYER_LEFT_OUT = {WRAP: f'{LEAVE_OUT}(model, ["head.weight"])\n{WRAP}'}
@@ -69,6 +73,19 @@ def test_rejects_ranks_that_train_the_whole_batch():
     """Losses and parameters are the baseline's: only the samples tell."""
     rows = rejected(variant("ddp", "whole", WHOLE_BATCH))
     assert rows == "samples that two ranks trained on"
+
+
+def test_rejects_contents_of_each_ranks_own():
+    """The ids are the baseline's: the checksums tell, and that it is the loss's cause."""
+    script, flags = variant("ddp", "own_contents", OWN_CONTENTS), {**PROOF, "model": "mlp"}
+    proof = equality.compare(
+        trained(script, 2, optimizer="sgd", **flags), equality.baseline(optimizer="sgd", **flags)
+    )
+    contents, loss, _ = proof.failed
+    assert contents["compared"] == "samples with the baseline's ids and other contents"
+    assert contents["measured"] == PROOF["steps"] * PROOF["global_batch"]
+    assert contents["hint"].startswith("Ranks 0, 1 drew other data under the same ids")
+    assert "the samples are not the baseline's" in loss["hint"]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

@@ -82,6 +82,17 @@ def other_samples(pair: Pair) -> str:
     return "The global batch depends on (seed, step) alone; the ranks' shares must add up to it."
 
 
+def other_contents(pair: Pair) -> str:
+    """Samples have the baseline's ids, and something else in them."""
+    ranks = [str(rank) for rank, changed in pair.other_contents.items() if changed]
+    who = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {', '.join(ranks)}"
+    return (
+        f"{who} drew other data under the same ids: made, split or augmented with random numbers "
+        "of its own (a seed that depends on the rank?). A sample must be a function of its id: "
+        "draw the data with one seed on all ranks, or seed a generator by the id of each sample."
+    )
+
+
 def losses(pair: Pair) -> str:
     """Some step's loss differs: told by the first that does, and by what else is equal."""
     wrong = pair.wrong_steps
@@ -123,6 +134,8 @@ def _first_loss(pair: Pair) -> str:
     if pair.apart("initial") > pair.tolerance:
         return f"{start}the initial parameters are not the baseline's."
     contents = "the contents of the samples"
+    if pair.other_contents is not None:  # and they agree
+        contents = "what a step does to its samples"
     if pair.foreign:
         contents += " (made or augmented with a seed that depends on the rank?), dropout,"
     what = f"{contents} or a loss that is not the mean over the global batch."

@@ -3,8 +3,8 @@
 A loss curve that looks right proves little. AdamW divides a gradient by its own size, so gradients
 that are summed instead of averaged leave its curve where it was; and ranks that all train the same
 batch follow the baseline exactly. So the proof combines four things: per-step losses, the final
-parameters' fingerprint, the samples that each rank trained on, and both optimizers (`prove`).
-diagnosis.py says what a difference may mean. Standard library only.
+parameters' fingerprint, the samples that each rank trained on (ids and contents), and both
+optimizers (`prove`). diagnosis.py says what a difference may mean. Standard library only.
 """
 
 import math
@@ -166,6 +166,7 @@ def _compare_processes(proof: Proof) -> None:
 def _compare_samples(proof: Proof) -> None:
     """The ranks' samples must be disjoint and together the baseline's batch, in every step.
 
+    Equal ids do not say that the contents are: data may be drawn anew on each rank.
     Ranks that hold one model together must have the same samples: they share them.
     """
     pair, models = proof.pair, len(proof.pair.models)
@@ -180,6 +181,10 @@ def _compare_samples(proof: Proof) -> None:
     proof.add("samples that two ranks trained on", twice, 0, not twice, diagnosis.twice)
     what = "samples that differ from the baseline's batches"
     proof.add(what, other, 0, not other, diagnosis.other_samples)
+    if pair.other_contents is not None:
+        changed = sum(pair.other_contents.values())
+        what = "samples with the baseline's ids and other contents"
+        proof.add(what, changed, 0, not changed, diagnosis.other_contents)
 
 
 def _compare_losses(proof: Proof) -> None:

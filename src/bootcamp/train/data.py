@@ -14,6 +14,8 @@ import torch
 
 from bootcamp.train import models
 
+CHECKED_BYTES = 2**16  # of each tensor of a sample: a large picture would cost milliseconds
+
 
 @cache
 def corpus_bytes() -> bytes:
@@ -108,6 +110,20 @@ def sample_count(args) -> int:
     return len(dataset(args))
 
 
+def checksums(batch) -> list[int]:
+    """The CRC-32 of each sample of a batch: of all its tensors' bytes, input and target.
+
+    batch: tensors of shape (samples, ...), on any device; of each sample of each tensor the first
+    64 KiB count.
+    """
+    found = [0] * len(batch[0]) if batch else []
+    for tensor in batch:
+        rows = tensor.detach().cpu().unsqueeze(-1).flatten(1).contiguous()
+        for sample, row in enumerate(rows.view(torch.uint8).numpy()):
+            found[sample] = zlib.crc32(row[:CHECKED_BYTES], found[sample])
+    return found
+
+
 class Batches:
     """One rank's share of every global batch. A global batch depends on (seed, step) alone.
 
@@ -116,7 +132,7 @@ class Batches:
 
     `batches[step]` is `batches(step)`, so that a DataLoader can draw from it as from any map-style
     dataset whose items are whole batches: DataLoader(batches, batch_size=None, sampler=range(n)).
-    (With worker processes `sample_ids` stays in the workers.)
+    (With worker processes `sample_ids` and `sample_checksums` stay in the workers.)
     """
 
     def __init__(self, args, rank: int, world: int):
@@ -124,17 +140,25 @@ class Batches:
         self.rank, self.world = rank, world
         self.seed, self.global_batch = args.seed, args.global_batch
         self.steps_per_epoch = len(self.dataset) // self.global_batch
-        self.sample_ids = []  # those of the last step, for the record
+        self.sample_ids, self._drawn = [], ()  # those of the last step, for the record
         self._epoch, self._order = None, None
         self.global_ids(0)  # draws the first epoch's order here rather than within the first step
 
     def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(inputs, targets) of this rank in this step: global_batch / world samples, on the CPU."""
         share = self.global_ids(step).chunk(self.world)[self.rank]
-        self.sample_ids = share.tolist()
-        return self.dataset.batch(share)
+        self.sample_ids, self._drawn = share.tolist(), self.dataset.batch(share)
+        return self._drawn
 
     __getitem__ = __call__
+
+    @property
+    def sample_checksums(self) -> list[int]:
+        """What is in the last step's samples: ids can agree where contents do not.
+
+        Calculated when the record asks, behind the step, and so no part of its `seconds`.
+        """
+        return checksums(self._drawn)
 
     def global_ids(self, step: int) -> torch.Tensor:
         """The ids of the samples that all ranks together train on in this step."""

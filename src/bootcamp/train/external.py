@@ -23,10 +23,11 @@ from collections import deque
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
-from bootcamp.train import config, process_group, record, run_folder
+from bootcamp.train import config, data, process_group, record, run_folder
 from bootcamp.train.context import RunContext
 
 DEALS = "sampler=DistributedSampler(dataset, world, rank, drop_last=True)"
@@ -49,15 +50,17 @@ class Noted(torch.utils.data.Sampler):
     """A sampler that notes which samples it deals out, for the record.
 
     It takes the place of a DataLoader's own. batch_size: samples of a step on this rank. Each
-    `sample_ids` is the next step's: they wait in order, so a DataLoader may fetch ahead.
+    `sample_ids` is the next step's: they wait in order, so a DataLoader may fetch ahead. So do
+    `sample_checksums`, as long as the DataLoader reads its samples in this process.
     """
 
     def __init__(self, sampler, batch_size: int):
         self.sampler, self.batch_size = sampler, batch_size
-        self._dealt = deque()
+        self._dealt, self._checksums = deque(), deque()
 
     def __iter__(self):
         self._dealt.clear()  # what was fetched ahead in an epoch that was left early
+        self._checksums.clear()
         for sample_id in self.sampler:
             self._dealt.append(int(sample_id))
             yield sample_id
@@ -77,6 +80,30 @@ class Noted(torch.utils.data.Sampler):
                 "it the one of the training loop, and have one `with run.step():` for each batch."
             )
         return [self._dealt.popleft() for _ in range(self.batch_size)]
+
+    @property
+    def sample_checksums(self) -> list[int]:
+        """The checksums of the same samples; none where worker processes read them."""
+        known = min(self.batch_size, len(self._checksums))
+        return [self._checksums.popleft() for _ in range(known)]
+
+    def noting(self, collate):
+        """A DataLoader's collate function that notes what is in the samples, as they were read."""
+
+        def collated(samples):
+            parts = [[torch.as_tensor(part) for part in parts_of(sample)] for sample in samples]
+            self._checksums += [data.checksums([part[None] for part in s])[0] for s in parts]
+            return collate(samples)
+
+        return collated
+
+
+def parts_of(sample) -> list:
+    """The tensors and numbers of a sample, however it nests them; other things are left out."""
+    if isinstance(sample, dict | list | tuple):
+        inside = sample.values() if isinstance(sample, dict) else sample
+        return [part for each in inside for part in parts_of(each)]
+    return [sample] if isinstance(sample, torch.Tensor | np.ndarray | int | float) else []
 
 
 def noted(loader: DataLoader, world: int, batches: int = 1) -> Noted:
@@ -106,8 +133,11 @@ def noted(loader: DataLoader, world: int, batches: int = 1) -> Noted:
         )
     if isinstance(sampler, DistributedSampler):
         _check_dealing(sampler, world)
-    loader.batch_sampler.sampler = Noted(sampler, loader.batch_size * batches)
-    return loader.batch_sampler.sampler
+    noting = Noted(sampler, loader.batch_size * batches)
+    loader.batch_sampler.sampler = noting
+    if not loader.num_workers:
+        loader.collate_fn = noting.noting(loader.collate_fn)
+    return noting
 
 
 def _check_dealing(sampler: DistributedSampler, world: int) -> None:

@@ -2,7 +2,8 @@
 
 - `config.json`, at the start: flags, command, versions, machine, git commit (run_folder.py).
 - `steps.jsonl`, from rank 0: one flat object per step (step_clock.py).
-- `ranks/<k>.json`, at the end: bytes by kind, the ids of the samples, the parameters' fingerprint.
+- `ranks/<k>.json`, at the end: bytes by kind, the samples' ids and checksums, the
+  parameters' fingerprint.
 - `ranks/<k>.trace.json`, if asked for: one step as torch.profiler saw it.
 - `summary.json`: how it ended, and its measures.
 """
@@ -32,7 +33,7 @@ class Run:
 
     model, optimizer: what is trained; read for bytes and for the fingerprint, never changed. The
     optimizer is None where the model only answers: then a step is a forward.
-    batches: the data.Batches that the script draws from; read for the ids of the samples.
+    batches: the data.Batches that the script draws from; read for the samples' ids and checksums.
     world: the number of ranks as the script's framework reports it; the record has the number that
     the process group itself reports.
     """
@@ -45,7 +46,8 @@ class Run:
         self.device = torch.device(context.device)
         self.tokens = models.tokens_per_sample(self.args)
         self.first_step, self.steps_done = context.first_step, 0
-        self.sample_ids, self.learning_rates, self._profiler = [], [], None
+        self.sample_ids, self.sample_checksums = [], []
+        self.learning_rates, self._profiler = [], None
         self._batch_norms = 0
         self._groups, self._trained = getattr(optimizer, "param_groups", ()), optimizer is not None
         context.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
@@ -103,6 +105,7 @@ class Run:
         }
         self._log.step_ended(row, seconds)
         self.sample_ids.append(self.batches.sample_ids)
+        self.sample_checksums.append(getattr(self.batches, "sample_checksums", []))
         self.steps_done += 1
         self.context.heartbeat.beat(self.steps_done)
 
@@ -144,6 +147,7 @@ class Run:
             "fingerprint_initial": self.initial_fingerprint,
             "fingerprint_final": fingerprint(self.model, self.context.heartbeat.beat),
             "sample_ids": self.sample_ids,
+            "sample_checksums": self.sample_checksums,
             "learning_rates": self.learning_rates,
             **self.also_recorded(),
         }
