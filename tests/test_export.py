@@ -203,7 +203,7 @@ def _batch_fixed(model):
 
 
 def _eval_forgotten(model):
-    # A normalisation after a dropout takes its factor out: where nothing is dropped, nothing differs.
+    # a normalisation after a dropout takes its factor out: without drops nothing would differ
     layers = nn.Sequential(*model[:-1], nn.Dropout(0.5), model[-1])
     served, example = NextByte(layers).train(), torch.zeros(2, 8, dtype=torch.int64)
     shapes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=16)},)

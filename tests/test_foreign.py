@@ -108,6 +108,16 @@ def test_a_rank_is_killed(tmp_path):
     assert failed.value.run.status == "failed"
 
 
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="semaphores are no files here")
+def test_semaphores_of_a_program_that_is_killed_go_with_it():
+    """Its child still has them then; who takes them away must not be killed before it has."""
+    with pytest.raises(launch.RankFailed, match="rank 0 was killed by signal 9") as failed:
+        launch.launch(FOREIGN / "semaphores.py", 1, quiet=True)
+    names = (failed.value.run.folder / "ranks" / "0.out").read_text().split()
+    assert len(names) == 2
+    assert not [name for name in names if Path("/dev/shm", f"sem.{name[1:]}").exists()]
+
+
 @pytest.mark.slow
 def test_a_kernel_that_is_killed_leaves_nothing(tmp_path):
     code = (

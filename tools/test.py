@@ -90,6 +90,24 @@ def marked(mark: str):
             continue
 
 
+def traces() -> dict[str, list[str]]:
+    """What may stay behind beside processes: of simulated hosts, and semaphores nobody has open."""
+    return {**simulated_hosts.traces(), "semaphores": abandoned()}
+
+
+def abandoned() -> list[str]:
+    """Semaphores of Python's multiprocessing that no living process has open."""
+    mapped = set()  # by number: what was mapped had another name
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as areas:
+            mapped |= {area.split()[4] for area in areas if "/dev/shm/sem." in area}
+    left = []
+    for path in Path("/dev/shm").glob("sem.mp-*"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            left += [path.name] if str(path.stat().st_ino) not in mapped else []
+    return left
+
+
 def adopt_orphans() -> None:
     """Become the parent of what a part leaves, so that its processor time is counted too."""
     if sys.platform == "linux":
@@ -163,7 +181,7 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     os.chdir(ROOT)
     os.environ["BOOTCAMP_TEST_RUN"] = mark = f"{os.getpid()}-{time.time_ns()}"
     adopt_orphans()
-    before = simulated_hosts.traces() if sys.platform == "linux" else {}
+    before = traces() if sys.platform == "linux" else {}
     times, failed = {}, []
     with warm_python_for(commands, cache.parent / "warm"):
         for name, command in commands.items():
@@ -182,7 +200,7 @@ def run_all(commands: dict[str, list[str]], cache: Path) -> int:
     if left:
         failed.append("processes left")
     for kind, was in before.items():
-        new = sorted(set(simulated_hosts.traces()[kind]) - set(was))
+        new = sorted(set(traces()[kind]) - set(was))
         print(f"{kind.capitalize()} left: {len(new)} {new or ''}", flush=True)
         failed += [f"{kind} left"] if new else []
     if failed:

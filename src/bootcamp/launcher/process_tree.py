@@ -10,10 +10,12 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections import defaultdict
 
 import psutil
 
+TRACKER, TRACKER_SECONDS = "multiprocessing.resource_tracker", 5
 IN_PROC = sys.platform == "linux"  # read there, a fourth of the time: each run looks several times
 
 
@@ -122,7 +124,20 @@ def of_run(run: str, roots: set[int], sessions: set[int]) -> set[int]:
 
 
 def end(pids: set[int]) -> None:
-    """Kill these processes with SIGKILL; one that is gone already is no error."""
+    """Kill these processes with SIGKILL; one that is gone already is no error.
+
+    A tracker of Python's multiprocessing is killed last: once all who share its semaphores have
+    ended it takes away those that they left in /dev/shm, and ends.
+    """
+    trackers = {pid for pid in pids if TRACKER in command(pid)}
+    for others_are_gone in (False, True):
+        deadline = time.monotonic() + TRACKER_SECONDS * others_are_gone
+        while any(map(alive, trackers)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        _kill(trackers if others_are_gone else pids - trackers)
+
+
+def _kill(pids: set[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
