@@ -6,7 +6,7 @@
     exercise.check("clinic_summed")      runs the reader's script and judges what it does
 
 The scripts are in src/snippets/clinic/, beside them what is asked of each (cases.toml) and what
-runs and observes them (_observe.py). clinic_judges.py has the judges.
+runs and observes them (_observe.py). clinic_judges.py and clinic_judges_copied.py have the judges.
 """
 
 import ast
@@ -20,14 +20,15 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from bootcamp.classroom.script_task import PATIENCE, ScriptTask
+from bootcamp.classroom.script_task import ScriptTask
 from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, Wrong, failed, told
-from bootcamp.launcher import launch
+from bootcamp.launcher import arguments, launch
 from bootcamp.paths import SRC, shown
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp_lessons import clinic_judges
+from bootcamp_lessons import clinic_judges, clinic_judges_copied
 
+JUDGES = vars(clinic_judges) | vars(clinic_judges_copied)
 WARD = SRC / "snippets" / "clinic"
 OBSERVE = WARD / "_observe.py"
 OTHER_SEED = 1  # added to a script's own
@@ -54,6 +55,9 @@ class Case(ScriptTask):
     fix: dict[str, str] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
     shown_on: tuple[int, ...] = ()
+    owner_starts: int = 0
+    framework: str | None = None
+    hang_seconds: float = 6
     flags: dict = field(default_factory=dict)
 
     @property
@@ -65,6 +69,11 @@ class Case(ScriptTask):
     def owner_says(self) -> str:
         """What the script's owner says about it."""
         return " ".join(self.task.split('"')[1].split())
+
+    @property
+    def started_first(self) -> int:
+        """In how many processes the broken script is run."""
+        return self.owner_starts or self.ranks
 
     def starting_point(self) -> str:
         """The broken script as it is: that it is broken is what the reader starts from."""
@@ -79,10 +88,16 @@ class Case(ScriptTask):
         return self.judge(Trial(self, path))
 
     def run(self, path: Path, ranks: int, **flags) -> Run:
-        """One run of a script under observation; its record, also if it failed."""
+        """One run of a script under observation; its record, also if it failed.
+
+        Raises LaunchError where the framework that it needs is not installed.
+        """
+        if missing := arguments.missing(self.framework):
+            raise launch.refusal(missing)
         flags = {"file": path, "keep": ",".join(self.keep), **self.flags, **flags}
         how = {"device": "cpu", "quiet": True, "raises": False}
-        return launch.launch(OBSERVE, ranks, options=PATIENCE, **how, **flags)
+        options = launch.Options(hang_seconds=self.hang_seconds)
+        return launch.launch(OBSERVE, ranks, options=options, **how, **flags)
 
     def observe(self, path: Path, ranks: int, **flags) -> list[dict]:
         """What was observed of each rank. Raises Wrong if the script did not end well."""
@@ -142,7 +157,7 @@ def _read_case(file: str, content: dict) -> Case:
     """A case of cases.toml; its task is what the script says of itself."""
     said = ast.get_docstring(ast.parse((WARD / f"{file}.py").read_text()))
     content |= {
-        "judge": getattr(clinic_judges, content["judge"]),
+        "judge": JUDGES[content["judge"]],
         "options": tuple(Option(**option) for option in content["options"]),
         "fix": {piece["old"]: piece["new"] for piece in content["fix"]},
     }
@@ -172,16 +187,27 @@ class Examined(str):
 
 
 def examine(name: str) -> Examined:
-    """Run the reader's script and show what happens. The broken one is written if there is none."""
+    """Run the reader's script and show what happens. The broken one is written if there is none.
+
+    If it is still the broken one, the run of the ward round is shown, once.
+    """
     case, lines = _find(name), []
     if not case.path.exists():
         case.path.parent.mkdir(parents=True, exist_ok=True)
         case.path.write_text(case.starting_point())
-    for ranks in case.shown_on or (case.ranks,):
-        run = case.run(case.path, ranks)
-        lines += [f"{shown(case.path)} on {ranks} rank{'s' * (ranks > 1)}:"]
-        said = _printed(run, ranks)
-        said += told(run.summary["error"], case.path).splitlines() if run.status != "ok" else []
+    untouched = case.path.read_text() == case.starting_point()
+    for ranks in case.shown_on or (case.started_first if untouched else case.ranks,):
+        known = _of_round.pop((case.file, ranks), None) if untouched else None
+        path = case.broken if known else case.path
+        what = "process" if case.owner_starts else "rank"
+        lines += [f"{shown(case.path)} on {ranks} {what}{'s' * (ranks > 1)}:"]
+        try:
+            run = known or case.run(path, ranks)
+        except launch.RunRefused as refused:
+            said = [str(refused)]
+        else:
+            said = _printed(run, ranks)
+            said += told(run.summary["error"], path).splitlines() if run.status != "ok" else []
         lines += [textwrap.indent(textwrap.fill(line, 94), "    ") for line in said if line]
     seen = Examined("\n".join(lines))
     seen.script = case.path.read_text()
@@ -215,15 +241,25 @@ def waiting_room() -> Table:
 def ward_round() -> Table:
     """Run all broken scripts, some at once, and note how each ends."""
     with ThreadPoolExecutor(3) as pool:
-        runs = list(pool.map(lambda case: case.run(case.broken, case.ranks), TASKS))
-    return Table([_bedside(*pair) for pair in zip(TASKS, runs, strict=True)], "As they came in")
+        return Table(list(pool.map(_bedside, TASKS)), "As they came in")
 
 
-def _bedside(case: Case, run: Run) -> dict:
+_of_round: dict[tuple[str, int], Run] = {}  # until examine has shown them
+
+
+def _bedside(case: Case) -> dict:
+    try:
+        run = _of_round[case.file, case.started_first] = case.run(case.broken, case.started_first)
+    except launch.RunRefused as refused:
+        not_here = {"ended": "not run here", "it said": str(refused)[:90]}
+        return {"script": case.file, "ranks": case.started_first} | not_here
     error = run.summary.get("error") or {"kind": None}
     ended = {None: "by itself", "hang": "not at all"}.get(error["kind"], "with an error")
     said = told(error, case.broken).splitlines()[0] if error["kind"] else ""
-    return {"script": case.file, "ranks": case.ranks, "ended": ended, "it said": said[:90]}
+    return {"script": case.file, "ranks": case.started_first} | {
+        "ended": ended,
+        "it said": said[:90],
+    }
 
 
 def diagnose(name: str, answer: str | None = None) -> Plain:

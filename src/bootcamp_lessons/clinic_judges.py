@@ -40,7 +40,7 @@ def _apart(a: list[float], b: list[float]) -> float:
     return max((abs(x - y) for x, y in zip(a, b, strict=True)), default=math.inf)
 
 
-def _ranks_agree(seen: Observed, what: str = "parameters", meaning: str = "") -> None:
+def ranks_agree(seen: Observed, what: str = "parameters", meaning: str = "") -> None:
     """Raise Wrong unless the ranks end with the same model."""
     first, *others = seen.all_have(what)
     apart = max(_apart(first, other) for other in others)
@@ -50,7 +50,7 @@ def _ranks_agree(seen: Observed, what: str = "parameters", meaning: str = "") ->
 
 def _trains_as_alone(seen: Observed, meaning: str = "") -> str:
     """The ranks agree, and have the gradients and parameters that one rank has on all the data."""
-    _ranks_agree(seen, meaning="Nobody brings the ranks together: each trains a model of its own.")
+    ranks_agree(seen, meaning="Nobody brings the ranks together: each trains a model of its own.")
     for what in ("parameters", "gradients"):
         apart = _apart(seen.ranks[0][what], seen.alone[what])
         if apart > NEAR:
@@ -143,7 +143,7 @@ def all_moved(seen: Observed) -> str:
             " and ".join(str(len(mine)) for mine in parameters),
             "A tensor on the meta device has a shape and no numbers.",
         )
-    _ranks_agree(seen, meaning="DistributedDataParallel must be there on every rank.")
+    ranks_agree(seen, meaning="DistributedDataParallel must be there on every rank.")
     if _apart(parameters[0], [0.0] * 161) < 0.05:
         raise Wrong(
             "parameters that were initialised",
@@ -220,7 +220,7 @@ def clips_as_one(seen: Observed) -> str:
 
 def averages(seen: Observed) -> str:
     """Gradients and parameters are those of one rank on all of the batch."""
-    _ranks_agree(seen, meaning="The all-reduce must stay: without it each rank is on its own.")
+    ranks_agree(seen, meaning="The all-reduce must stay: without it each rank is on its own.")
     alone, found = seen.alone["gradients"], seen.ranks[0]["gradients"]
     same = _apart(seen.ranks[0]["parameters"], seen.alone["parameters"]) <= NEAR
     if same and _apart(found, alone) > NEAR:
@@ -260,7 +260,7 @@ def measures_and_goes_on(seen: Observed) -> str:
             str(max(tracked)),
             "The model was in training mode while it was evaluated: model.eval() comes before.",
         )
-    _ranks_agree(seen, meaning="The training itself still needs DDP.")
+    ranks_agree(seen, meaning="The training itself still needs DDP.")
     if max(abs(a - b) / b for a, b in zip(measured, right, strict=True)) > 0.01:
         raise Wrong(
             "the model's loss on all 16 validation samples after each epoch, "
@@ -288,7 +288,7 @@ def starts_alike(seen: Observed) -> str:
             f"they are up to {_apart(first, second):.2g} apart",
             "Averaged gradients move all models alike: what differs at the start differs forever.",
         )
-    _ranks_agree(seen, meaning="They begin alike, but their gradients are not averaged.")
+    ranks_agree(seen, meaning="They begin alike, but their gradients are not averaged.")
     return "the ranks begin and end with one model, and each has noise of its own."
 
 

@@ -10,17 +10,20 @@ the names in --keep.
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import os
 import sys
 import time
 import types
+import zlib
 
 import torch
 
 SET_BY_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 SET_BY_LAUNCHERS += ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+PORTS = range(22_000, 32_000)  # below those that systems hand out by themselves
 ENOUGH = 2000  # numbers to tell two models apart
 
 
@@ -115,16 +118,42 @@ def run(path: str) -> dict:
     return main.__dict__
 
 
+def deal_out(gpus: list[int], rank: int) -> None:
+    """Tell a rank the place that Slurm's cyclic distribution gives it, with two GPUs for each rank.
+
+    gpus: how many each host has. The ranks go to the hosts in turn, as long as a host has room.
+    """
+    turns = range(max(gpus) // 2)
+    places = [(host, turn) for turn in turns for host, has in enumerate(gpus) if turn < has // 2]
+    host, turn = places[rank]
+    os.environ |= {"GROUP_RANK": str(host), "LOCAL_RANK": str(turn)}
+    os.environ["SLURM_GPUS_ON_NODE"] = str(gpus[host])
+
+
+def on_a_port_of_this_run() -> None:
+    """Let two runs at once not meet: MASTER_PORT follows from the name of the run's folder."""
+    os.environ["MASTER_PORT"] = str(PORTS[zlib.crc32(os.getcwd().encode()) % len(PORTS)])
+
+
+def fork_what_is_spawned() -> None:
+    """Start ranks that a script spawns from this process, in which torch is loaded already."""
+    start = torch.multiprocessing.start_processes
+    torch.multiprocessing.spawn = functools.partial(start, start_method="fork")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--file", required=True)
     parser.add_argument("--keep", default="")
     parser.add_argument("--by-hand", action="store_true", help="as if no launcher had started it")
+    parser.add_argument("--spawns", action="store_true", help="it starts ranks by itself")
+    parser.add_argument("--gpus-of-hosts", default="", help="simulated: 6,2 is two hosts")
     parser.add_argument("--save-seconds", type=float, default=0.0)
     parser.add_argument("--seed-offset", type=int, default=0, help="added to each seed")
     args = parser.parse_args()
     # where a script without a path of its own leaves its files
     os.chdir(os.environ.get("BOOTCAMP_RUN", "."))
+    torch.seed()  # a forked rank has the seed of the process that it was forked from
     seed = torch.manual_seed
     torch.manual_seed = lambda number: seed(number + args.seed_offset)
     watch = Watch()
@@ -134,6 +163,11 @@ def main() -> None:
         sys.argv.append(os.environ["RANK"])
         for name in SET_BY_LAUNCHERS:
             os.environ.pop(name, None)
+    if args.gpus_of_hosts:
+        deal_out([int(gpus) for gpus in args.gpus_of_hosts.split(",")], int(os.environ["RANK"]))
+    if args.spawns:
+        on_a_port_of_this_run()
+        fork_what_is_spawned()
     torch.distributed.destroy_process_group = lambda *_, **__: None  # telling gathers shards
     scope = run(args.file)
     print(json.dumps({"observed": watch.told(scope, args.keep.split(","))}))
