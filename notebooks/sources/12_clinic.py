@@ -1,12 +1,12 @@
 # %% [markdown]
-# # 12 The clinic: twelve broken programs
+# # 12 The clinic: sixteen broken programs
 #
-# **90 minutes**, on any machine, after lesson 04. Some cases lean on lessons 02b, 07 and 08. The
+# **90 minutes**, on any machine, after lesson 04. Some cases lean on lessons 02b, 07, 08 and 09. The
 # ranks are CPU cores, even where there are GPUs.
 #
 # After this lesson you can tell from a symptom where to look first, read the stacks of ranks that
-# wait for each other, fix twelve mistakes that people copy from each other and prove each fix, and
-# look up what an error of distributed training means.
+# wait for each other, fix mistakes that people copy from each other and prove each fix, and look up
+# what an error of distributed training means.
 
 # %% [markdown]
 # ## The question
@@ -14,7 +14,7 @@
 # Somebody brings you a program. It fails, or it stands still, or it runs and the numbers are wrong.
 # You did not write it. What do you look at first?
 #
-# These are the patients: twelve short programs, each with what its owner says about it.
+# These are the patients: sixteen short programs, each with what its owner says about it.
 
 # %%
 from IPython.display import display
@@ -57,7 +57,7 @@ clinic.waiting_room()
 # %%
 guess_silent = predict(
     "clinic_silent",
-    "Of the twelve broken programs, how many end by themselves, without an error?",
+    "Of the sixteen broken programs, how many end by themselves, without an error?",
     unit="programs",
 )
 guess_met = predict(
@@ -76,7 +76,7 @@ for guess in (guess_silent, guess_met, guess_apart):
 # %% [markdown]
 # ## Run it
 #
-# All twelve run, a few at a time. (A program that stands still is given eight seconds before the
+# All of them run, a few at a time. (A program that stands still is given some seconds before the
 # launcher ends it.) Which of the last column's lines tell you the cause?
 
 # %%
@@ -89,14 +89,16 @@ found
 #
 # Each case has three cells.
 #
-# 1. `examine` writes the broken program to `notebooks/work/`, shows it, and runs *your* copy. Read
-#    the program first, then what came of it.
+# 1. `examine` writes the broken program to `notebooks/work/`, shows it, and runs *your* copy. (As
+#    long as you have changed nothing, it shows the run from above.) Read the program first, then
+#    what came of it.
 # 2. `diagnose` asks what is wrong. Give a letter after `answer=`. **Say what it is before you
 #    change anything.**
 # 3. Fix the file, save it, and `check` judges what your program does. Run `examine` again whenever
 #    you like; `exercise.solution("clinic_...")`, with the case's name, shows a solution.
 #
-# In class, a pair takes three cases of different kinds; the others are for later.
+# In class, a pair takes three cases of different kinds; the others are for later. One needs more
+# time than the others, about twenty minutes: `deepspeed_copied` has four faults.
 
 # %% [markdown]
 # ### It raises
@@ -265,6 +267,55 @@ print(exercise.check("clinic_own_loss"))
 # </details>
 
 # %% [markdown]
+# #### `net_of_gpus`: the lines of an old slide
+#
+# Each rank trains a network that is cut over two GPUs. Two hosts of different size are simulated:
+# the ranks are told their hosts and how many GPUs there are, and a GPU is the CPU under a number.
+# Three things are wrong. The first two raise.
+
+# %%
+clinic.examine("clinic_net_of_gpus")
+
+# %%
+clinic.diagnose("clinic_net_of_gpus", answer=None)
+
+# %%
+print(exercise.check("clinic_net_of_gpus"))
+
+# %% [markdown]
+# <details><summary>When it is fixed</summary>
+#
+# `nn.parallel.DDP` does not exist: people write `from torch.nn.parallel import
+# DistributedDataParallel as DDP`. `device_ids` is for a model on one GPU; a model that is cut takes
+# none. And `rank % device_count` is found in many scripts: it is right as long as a host's ranks
+# follow each other, with one place for each (lesson 09). Two ranks on one GPU raise nothing.
+# </details>
+
+# %% [markdown]
+# #### `spawned_per_machine`: a loop over machines
+#
+# Before there was torchrun, programs started their ranks themselves, with `mp.spawn`. This one is
+# for two machines, and was started on the first. `check` starts it on both, with 0 and with 1.
+# (Both are this machine. The time-out is 5 s, not half an hour, so it raises in the end.)
+
+# %%
+clinic.examine("clinic_spawned_per_machine")
+
+# %%
+clinic.diagnose("clinic_spawned_per_machine", answer=None)
+
+# %%
+print(exercise.check("clinic_spawned_per_machine"))
+
+# %% [markdown]
+# <details><summary>When it is fixed</summary>
+#
+# Nothing that you call in Python starts a process on another machine. Somebody starts one program
+# on each: you, `srun`, or `mpirun`. Each starts the ranks of its own machine, and counts them on
+# from those of the machines before. torchrun is that program, written once (lesson 09).
+# </details>
+
+# %% [markdown]
 # ### It waits
 #
 # #### `evaluated_on_rank_0`: it stands still in the validation
@@ -409,6 +460,55 @@ claim.equal(
 )
 
 # %% [markdown]
+# #### `drawn_anew`: too good in the validation
+#
+# The sampler shares out positions, and nothing is wrong with those. Compare what the ranks validate
+# with.
+
+# %%
+clinic.examine("clinic_drawn_anew")
+
+# %%
+clinic.diagnose("clinic_drawn_anew", answer=None)
+
+# %%
+print(exercise.check("clinic_drawn_anew"))
+
+# %% [markdown]
+# <details><summary>When it is fixed</summary>
+#
+# The same happens to everything that is drawn before it is shared out: a synthetic data set, a
+# shuffled list of files, a sub-sample. Equal numbers of samples prove nothing then: compare
+# contents, for example a checksum of the validation data on each rank.
+# </details>
+
+# %% [markdown]
+# ### All of these at once
+#
+# #### `deepspeed_copied`: four faults
+#
+# One raises at once, one in the first step, one makes the ranks wait, one says nothing. Fix one,
+# then `check`: it names the next. (Needs DeepSpeed, lesson 07.)
+
+# %%
+clinic.examine("clinic_deepspeed_copied")
+
+# %%
+clinic.diagnose("clinic_deepspeed_copied", answer=None)
+
+# %%
+print(exercise.check("clinic_deepspeed_copied"))
+
+# %% [markdown]
+# <details><summary>When it is fixed</summary>
+#
+# `train_batch_size` is the global batch: micro-batch times accumulation times ranks. On another
+# number of ranks one of the three has to change, and accumulation changes no result. `save_checkpoint`
+# is for all ranks, at every stage: it waits for all of them. And DeepSpeed shares out only data that
+# it loads itself, `deepspeed.initialize(training_data=...)`.
+# </details>
+
+# %% [markdown]
 # ## Which error means what
 #
 # The course provokes many errors on purpose. Each was run once, and the end of its text was written
@@ -433,7 +533,7 @@ controls = errors.index()
 # %% [markdown]
 # ## Exercise
 #
-# The twelve cases are the exercises. What is still to solve?
+# The cases are the exercises. What is still to solve?
 
 # %%
 Table([row for row in journal.progress() if row["lesson"].startswith("12")], "What you have done")

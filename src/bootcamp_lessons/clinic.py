@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bootcamp.classroom.script_task import ScriptTask
 from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, Wrong, failed, told
-from bootcamp.launcher import arguments, launch
+from bootcamp.launcher import launch
 from bootcamp.paths import SRC, shown
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
@@ -92,11 +92,9 @@ class Case(ScriptTask):
 
         Raises LaunchError where the framework that it needs is not installed.
         """
-        if missing := arguments.missing(self.framework):
-            raise launch.refusal(missing)
         flags = {"file": path, "keep": ",".join(self.keep), **self.flags, **flags}
         how = {"device": "cpu", "quiet": True, "raises": False}
-        options = launch.Options(hang_seconds=self.hang_seconds)
+        options = launch.Options(hang_seconds=self.hang_seconds, framework=self.framework)
         return launch.launch(OBSERVE, ranks, options=options, **how, **flags)
 
     def observe(self, path: Path, ranks: int, **flags) -> list[dict]:

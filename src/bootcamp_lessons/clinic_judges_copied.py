@@ -10,10 +10,10 @@ from bootcamp_lessons.clinic_judges import Observed, ranks_agree
 OF_DEEPSPEED = {
     "train_batch_size": "This is the fault that DeepSpeed finds itself. Name two of the three "
     "numbers and it computes the third; a batch of 32 suits the page's learning rate.",
-    "Type fp16": "CPUs have no fp16 here, as GPUs have it. This fault is about the dtype: the "
-    "parameters and the batch need the same one.",
+    "Type fp16": "DeepSpeed takes no fp16 on CPUs. bf16 works: it is the batch that has another "
+    "dtype than the parameters.",
     "same dtype": "The batch adds up now. With bf16, DeepSpeed keeps the parameters in bfloat16, "
-    "and the loader gives float32: cast at both ends of the model, or leave bf16 out.",
+    "and the loader gives float32: cast at both ends of the model, or leave bf16 and casts out.",
     "hang": "It trains. save_checkpoint is a collective: each rank writes its shard of the "
     "optimizer's state, and they wait for each other.",
 }
@@ -40,8 +40,8 @@ def trains_with_deepspeed(seen: Observed) -> str:
             raise Wrong(
                 f"32 samples in epoch {epoch}, shared out",
                 f"{len(numbers)}: every rank trains all of them",
-                "It runs to its end, and this fault says nothing. DeepSpeed shares out no data that "
-                "it is not given: the loader needs a DistributedSampler.",
+                "It runs to its end, and this fault says nothing. DeepSpeed shares out no data "
+                "that others load: this loader needs a DistributedSampler.",
             )
         if sorted(numbers) != list(range(32)):
             raise Wrong(
@@ -103,7 +103,7 @@ def starts_on_each_machine(seen: Observed) -> str:
         raise Wrong(
             "the sum 10 on all four ranks",
             " and ".join(f"{total:g}" for total in sorted(sums)),
-            "Ranks that have a smaller sum have not met the other machine.",
+            "Less: the rank has not met the other machine. A multiple: it was started again.",
         )
     return "each machine's program starts its two ranks, and all four add up 10."
 

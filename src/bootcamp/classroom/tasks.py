@@ -69,7 +69,10 @@ def told(error: dict, script: Path) -> str:
         return f"{said}\nThis was rank {error['rank']}, in {line}" if line else said
     lines = [error["message"].partition(". ")[0]]
     for stack in re.split(r"^(?=rank \d)", error["traceback"], flags=re.M)[1:]:
-        line = _line_of(script, stack) or "no line of the script: at its end, or not begun"
+        call = re.search(r" in (\w+)$", stack, flags=re.M)
+        inside = f"in {call[1]} of a library, " if call else ""
+        nowhere = f"no line of the script: {inside}at its end, or not begun"
+        line = _line_of(script, stack) or nowhere
         lines.append(f"{stack.partition(',')[0]} is in {line}")
     return "\n".join(lines)
 

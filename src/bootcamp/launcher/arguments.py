@@ -45,6 +45,8 @@ class Options:
         its own number.
     torchrun: more flags of torchrun, {"rdzv_conf": "join_timeout=20"}; on host 1 alone, to break
         something, {1: {"rdzv_id": "other"}}.
+    framework: what a script that is not of the course needs beyond torch, such as "deepspeed". It is
+        loaded before the ranks start; where it is not installed, nothing starts.
 
     Raises ArgumentError.
     """
@@ -57,6 +59,7 @@ class Options:
     nodes: str | None = None
     rendezvous: str = "c10d"
     torchrun: dict | None = None
+    framework: str | None = None
 
     def __post_init__(self):
         for name, (fits, expected) in OPTION_TYPES.items():
@@ -85,6 +88,10 @@ OPTION_TYPES = {
     ),
     "rendezvous": (lambda value: value in ("c10d", "static"), "'c10d' or 'static'"),
     "torchrun": (lambda value: isinstance(value, dict | None), "a dictionary of torchrun's flags"),
+    "framework": (
+        lambda value: value is None or value in HOW_TO_GET,
+        "one of " + ", ".join(HOW_TO_GET),
+    ),
 }
 
 

@@ -23,7 +23,7 @@ def train(gpu, machine, totals):
     dist.init_process_group("gloo", rank=rank, world_size=world, timeout=PATIENCE)
     total = torch.tensor(rank + 1)
     dist.all_reduce(total)
-    totals[rank] = total
+    totals[rank] += total
     print(f"rank {rank} of {world}: the sum of all ranks' numbers is {total}\n", end="")
 
 
