@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 12 The clinic: sixteen broken programs
 #
-# **90 minutes**, on any machine, after lesson 04. Some cases lean on lessons 02b, 07, 08 and 09. The
-# ranks are CPU cores, even where there are GPUs.
+# **90 minutes**, on any machine, after lesson 04. Some cases lean on lessons 02b, 07, 08 and 09.
+# The ranks are CPU cores, even where there are GPUs.
 #
 # After this lesson you can tell from a symptom where to look first, read the stacks of ranks that
 # wait for each other, fix mistakes that people copy from each other and prove each fix, and look up
@@ -294,9 +294,9 @@ print(exercise.check("clinic_net_of_gpus"))
 # %% [markdown]
 # #### `spawned_per_machine`: a loop over machines
 #
-# Before there was torchrun, programs started their ranks themselves, with `mp.spawn`. This one is
-# for two machines, and was started on the first. `check` starts it on both, with 0 and with 1.
-# (Both are this machine. The time-out is 5 s, not half an hour, so it raises in the end.)
+# Many older programs start their ranks themselves, with `mp.spawn`. This one is for two machines,
+# and was started on the first. `check` starts it on both, with 0 and with 1. (Both are this
+# machine. The time-out is 5 s, not half an hour, so it raises in the end.)
 
 # %%
 clinic.examine("clinic_spawned_per_machine")
@@ -311,8 +311,8 @@ print(exercise.check("clinic_spawned_per_machine"))
 # <details><summary>When it is fixed</summary>
 #
 # Nothing that you call in Python starts a process on another machine. Somebody starts one program
-# on each: you, `srun`, or `mpirun`. Each starts the ranks of its own machine, and counts them on
-# from those of the machines before. torchrun is that program, written once (lesson 09).
+# on each: you, `srun`, or `mpirun`. Each program starts the ranks of its own machine only, and
+# their numbers go on from those of the machine before. torchrun does that for you (lesson 09).
 # </details>
 
 # %% [markdown]
@@ -320,7 +320,7 @@ print(exercise.check("clinic_spawned_per_machine"))
 #
 # #### `evaluated_on_rank_0`: it stands still in the validation
 #
-# After eight seconds the launcher asks each rank for its stack. Put the two lines side by side.
+# After some seconds the launcher asks each rank for its stack. Put the two lines side by side.
 
 # %%
 clinic.examine("clinic_evaluated_on_rank_0")
@@ -477,9 +477,9 @@ print(exercise.check("clinic_drawn_anew"))
 # %% [markdown]
 # <details><summary>When it is fixed</summary>
 #
-# The same happens to everything that is drawn before it is shared out: a synthetic data set, a
-# shuffled list of files, a sub-sample. Equal numbers of samples prove nothing then: compare
-# contents, for example a checksum of the validation data on each rank.
+# The same happens to everything that each rank draws before it is shared out: a synthetic data set,
+# a shuffled list of files, a sub-sample. Disjoint positions prove nothing then. Compare contents:
+# a checksum of the validation data, say, must be the same on all ranks.
 # </details>
 
 # %% [markdown]
@@ -502,10 +502,10 @@ print(exercise.check("clinic_deepspeed_copied"))
 # %% [markdown]
 # <details><summary>When it is fixed</summary>
 #
-# `train_batch_size` is the global batch: micro-batch times accumulation times ranks. On another
-# number of ranks one of the three has to change, and accumulation changes no result. `save_checkpoint`
-# is for all ranks, at every stage: it waits for all of them. And DeepSpeed shares out only data that
-# it loads itself, `deepspeed.initialize(training_data=...)`.
+# `train_batch_size` is the global batch: micro-batch times accumulation times ranks. With fewer
+# ranks, accumulate more: the global batch stays, and with it the learning rate. `save_checkpoint`
+# is for all ranks, at every stage: it begins with a barrier. And DeepSpeed shares out only data
+# that it loads itself, `deepspeed.initialize(training_data=...)`.
 # </details>
 
 # %% [markdown]

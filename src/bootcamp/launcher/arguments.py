@@ -45,8 +45,8 @@ class Options:
         its own number.
     torchrun: more flags of torchrun, {"rdzv_conf": "join_timeout=20"}; on host 1 alone, to break
         something, {1: {"rdzv_id": "other"}}.
-    framework: what a script that is not of the course needs beyond torch, such as "deepspeed". It is
-        loaded before the ranks start; where it is not installed, nothing starts.
+    framework: what a script that is not of the course needs beyond torch, such as "deepspeed". It
+        is loaded before the ranks start; where it is not installed, nothing starts.
 
     Raises ArgumentError.
     """
