@@ -79,6 +79,7 @@ SCRIPTS = {
         Script("ddp_by_hand", parent="gpu", most_lines=15),
         Script("ddp_options", parent="ddp", most_lines=30, defines=("bf16_compress",)),
         Script("ddp_sync_batchnorm", parent="ddp", most_lines=25, defines=("SyncBatchNorm",)),
+        Script("ddp_in_practice", parent="ddp", most_lines=15, defines=("WithLoss",)),
         Script("local_sgd", parent="ddp_by_hand", most_lines=15),
         Script(
             "horovod",

@@ -1,0 +1,57 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_ddp_in_practice.py --steps 20 --clip 0.5
+
+DDP with what people add to it: a model that returns a tuple, torch.compile, clipped gradients.
+"""
+
+from collections import OrderedDict
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bootcamp.train import checkpoint, config, data, models, optimizers, record
+
+FLAGS = {"--clip": {"type": float, "default": 0.5}, "--backend": {}}
+
+
+class WithLoss(torch.nn.Sequential):
+    def forward(self, inputs, targets):
+        outputs = super().forward(inputs)
+        return models.loss(outputs, targets), {"outputs": outputs}
+
+
+args, context = config.parse(own_flags=FLAGS)
+device = torch.device(context.device)
+
+# 1. Processes
+dist.init_process_group(context.backend, timeout=context.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+
+# 2. Model
+model = WithLoss(OrderedDict(models.build(args).named_children())).to(device)
+if args.backend:
+    model.compile(backend=args.backend)
+model = DistributedDataParallel(model)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(context, model, optimizer)
+
+# 5. Training loop
+run = record.Run(context, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        loss, _ = model(inputs, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+        optimizer.step()
+    mean_loss = loss.detach() / world
+    run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
+    checkpoint.save(context, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()
