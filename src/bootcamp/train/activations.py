@@ -25,6 +25,11 @@ class Activations(TorchDispatchMode):
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._saved, self._wanted)
         self._forward = False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Without this, torch.compile meets a mode in the first step and never compiles."""
+        return True
+
     def start(self) -> None:
         """Begin to watch. The process must not be in another dispatch mode."""
         self._hooks.__enter__()
