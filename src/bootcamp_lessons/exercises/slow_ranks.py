@@ -1,4 +1,4 @@
-"""Exercise of lesson 04b: which rank keeps the others waiting, with what, and for how long."""
+"""Exercise of lesson 04d: which rank keeps the others waiting, with what, and for how long."""
 
 from bootcamp.classroom.function_task import FunctionTask
 
