@@ -1,10 +1,11 @@
 """python tools/drills.py [--warm 300] [--torchrun 30] [--faults 10] [--browser 10] [--hosts 5]
-    [--slurm 10] [--serving 5]
+    [--slurm 10] [--serving 5] [--stragglers 10] [--hangs 10]
 
 What the tests do once, in numbers: launches in a row, every fault again and again, lesson 09b's
 drills on runs over hosts, whose table the lesson shows afterwards, jobs of Slurm that are queued
-again, and lesson 11's servers: thousands of requests while something fails. Prints a table; ends
-with 1 if any launch hung or ended badly, any fault was handled wrongly, or any process is left.
+again, lesson 11's servers: thousands of requests while something fails, and lesson 04d's: a random
+rank is late by 30 %, or never comes, and has to be named. Prints a table; ends with 1 if any launch
+hung or ended badly, any fault was handled wrongly, or any process is left.
 """
 
 import argparse
@@ -38,7 +39,13 @@ from bootcamp.serving import (  # noqa: E402
     versions,
 )
 from bootcamp.table import Table  # noqa: E402
-from bootcamp_lessons import host_drills, host_lab, serving_drills, serving_lab  # noqa: E402
+from bootcamp_lessons import (  # noqa: E402
+    host_drills,
+    host_lab,
+    serving_drills,
+    serving_lab,
+    stragglers,
+)
 
 
 def launches(start: str, count: int) -> dict:
@@ -208,6 +215,8 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=5)
     parser.add_argument("--slurm", type=int, default=10)
     parser.add_argument("--serving", type=int, default=5)
+    parser.add_argument("--stragglers", type=int, default=10)
+    parser.add_argument("--hangs", type=int, default=10)
     args = parser.parse_args()
     starts = {"warm": args.warm, "torchrun": args.torchrun}
     rows = [launches(start, count) for start, count in starts.items() if count]
@@ -220,6 +229,11 @@ def main() -> int:
     if args.slurm and not slurm.why_not():
         rows += slurm_jobs(args.slurm)
     rows += server_drills(args.serving) if args.serving else []
+    for what, count, once in (
+        ("a rank is late by 30 %: it is named", args.stragglers, stragglers.drill_late),
+        ("a rank never comes: it is named", args.hangs, stragglers.drill_stuck),
+    ):
+        rows += [again_and_again(what, count, once)] if count else []
     launch.shut_down()
     left = faults.leftovers(os.getpid())
     print(Table(rows, f"Drills. Processes left at the end: {len(left)}"), flush=True)

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 04b DDP in depth: its options, its limits, and what is built on it
 #
-# **75 minutes**, on any machine, after lesson 04. What is marked (optional) is not in the 75
+# **70 minutes**, on any machine, after lesson 04. What is marked (optional) is not in the 70
 # minutes. Run the cells from the top: later ones use names that earlier ones define.
 #
 # After this lesson you can choose DDP's options for a reason, compress what it sends and say what
 # that does to the result, train with ranks that have unequal amounts of work, keep BatchNorm from
-# changing the training, find the rank that makes all others slow, read a flight recorder, survive
-# the death of a rank, and read a Lightning or Accelerate program as the DDP script that it is.
+# changing the training, read a flight recorder, survive the death of a rank, and read a Lightning
+# or Accelerate program as the DDP script that it is.
 
 # %% [markdown]
 # ## The question
@@ -66,8 +66,7 @@ plots.show(ddp_options.way_of_a_bucket())
 #    1024 × 256, one of 256 × 16, and 4,352 biases, which are sent as they are.
 # 2. Two ranks; rank 0 has one batch more than rank 1. DDP's `join` lets rank 0 finish. In that last
 #    batch rank 0's own gradient is 1.
-# 3. Several ranks. Before each forward pass rank 1 waits 100 ms for its data. You profile *rank 0*.
-# 4. A checkpoint, a file with all that a run needs to go on, is written after every 5 steps (after
+# 3. A checkpoint, a file with all that a run needs to go on, is written after every 5 steps (after
 #    steps 4, 9, and so on: steps count from 0). A rank is killed as it begins step 8, and all ranks
 #    start again from the checkpoint.
 
@@ -78,15 +77,10 @@ guess_powersgd = predict(
     unit="times",
 )
 guess_join = predict("ddp_in_depth_join", "2. What is the averaged gradient of that last batch?")
-guess_late = predict(
-    "ddp_in_depth_late",
-    "3. How much more time than without the delay does rank 0 spend in collectives, in each step?",
-    unit="ms",
-)
 guess_again = predict(
-    "ddp_in_depth_again", "4. How many steps are trained a second time?", unit="steps"
+    "ddp_in_depth_again", "3. How many steps are trained a second time?", unit="steps"
 )
-display(guess_powersgd, guess_join, guess_late, guess_again)
+display(guess_powersgd, guess_join, guess_again)
 
 # %% [markdown]
 # ## What changes
@@ -653,53 +647,7 @@ if "lightning" in frameworks:
 # %% [markdown]
 # ## Break it
 #
-# ### First: one slow rank
-#
-# A **straggler** is a rank that comes late to every collective: its storage is slow, its GPU too
-# hot, its core shared. All others wait for it, so the job is as slow as its slowest rank. Here rank
-# 1 waits 100 ms for its data in each step. Where does it show?
-
-# %%
-read = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
-late = variant(
-    "ddp",
-    "ddp_late",
-    {
-        "import torch": "import time\n\nimport torch",
-        read: f"time.sleep(0.1 * (rank == 1))  # slow storage\n{read}",
-    },
-)
-short = {**traced, "model": "mlp", "steps": 5, "trace_step": 3}
-claim.faster(
-    "ddp_late_rank_shows_on_the_others",
-    "Rank 0's collectives take less than half the time when rank 1 is not late.",
-    trial("ddp", RANKS, **short),
-    trial(late, RANKS, **short),
-    by=2,
-    of=lambda run: run.ranks[0]["communication_seconds"],
-    otherwise="Here the ranks wait for each other about as long without the delay.",
-)
-
-# %% [markdown]
-# The healthy rank looks as if it had a slow network. Its collectives last until the last rank has
-# come: **waiting is not communicating**. Put the ranks of one run side by side: how long each
-# computes, waits for others in collectives, sends (both while it computes nothing), and does
-# neither.
-
-# %%
-even, slow = launch("ddp", RANKS, **short), launch(late, RANKS, **short)
-display(ddp_depth.step_parts(even), ddp_depth.step_parts(slow))
-plots.show(plots.timeline(slow))
-in_collectives = [run.ranks[0]["communication_seconds"] for run in (even, slow)]
-guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
-
-# %% [markdown]
-# The rank that waits least is the late one. Its column `neither` says that it neither computed nor
-# communicated: look at its input. Had `computes` been longer, look at its clock, its temperature
-# and at who else uses its core. If all ranks wait alike, it is the network after all, or ranks that
-# take turns in being late.
-#
-# ### Second: a job that has died
+# ### A job that has died
 #
 # After a time-out nobody can be asked any more. Torch's **flight recorder** keeps the last
 # collectives of each rank: which, of what size, called in which line. With NCCL it is on by
@@ -742,28 +690,7 @@ print(exercise.start("own_hook"))
 print(exercise.check("own_hook"))
 
 # %% [markdown]
-# ### Second: who is late?
-#
-# Write the diagnosis of "one slow rank" as a function of the table above: a dictionary for each
-# rank, in milliseconds. The solution: `exercise.solution("late_rank")`.
-
-
-# %%
-def late_rank(ranks):
-    """(rank that the others wait for, "computes" or "neither", milliseconds to be gained).
-
-    ranks: [{"computes": 110.0, "waits": 80.0, "neither": 10.0}, ...], the parts of one step. The
-    part is the one that is too long. Gained: if that rank were as fast as the next slowest.
-    """
-    ...
-
-
-print(exercise.check("late_rank", late_rank))
-
-# %% [markdown]
-# Then give it the measured table: `late_rank(ddp_depth.step_parts(slow).rows)`.
-#
-# ### Third: how long will an all-reduce take? (optional)
+# ### Second: how long will an all-reduce take? (optional)
 #
 # Somebody offers you more GPUs, or a faster network. What would the averaging take there? A ring
 # takes 2(*N*-1) steps one after another, in each of them a rank sends one piece of 1/*N* of the
@@ -799,7 +726,7 @@ print(exercise.check("ring_seconds", ring_seconds))
 # - **`join`**: when the data can't be made even.
 # - **Local SGD**: when even compressed gradients are too many bytes. It is not DDP.
 # - **BatchNorm**: per rank with many images on a rank, synchronised with few.
-# - **A slow job**: first look for the late rank, then at the network.
+# - **A slow job**: first look for the late rank (lesson 04d), then at the network.
 # - **Checkpoints and `--max-restarts`**: for everything that you would not like to repeat, and
 #   rehearsed.
 # - **Lightning, Accelerate**: for what they bring besides, once you can say which lines of the bare
