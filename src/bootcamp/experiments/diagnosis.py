@@ -84,7 +84,7 @@ def other_samples(pair: Pair) -> str:
 
 def other_contents(pair: Pair) -> str:
     """Samples have the baseline's ids, and something else in them."""
-    ranks = [str(rank) for rank, changed in pair.other_contents.items() if changed]
+    ranks = [str(rank) for rank in pair.other_contents]
     who = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {', '.join(ranks)}"
     return (
         f"{who} drew other data under the same ids: made, split or augmented with random numbers "

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from functools import cached_property
 
+from bootcamp.experiments import contents
 from bootcamp.records.runs import Run
 
 APART = (
@@ -121,25 +122,12 @@ class Pair:
         shares = (share for step in steps for share in self.shares(step))
         return sum(other != share[0] for share in shares for other in share)
 
-    @cached_property
-    def other_contents(self) -> dict[int, int] | None:
-        """{rank: how many of its samples have a baseline's id, and not what is in that one}.
-
-        None where a record has no checksums: older ones, and DataLoaders with worker processes.
-        """
-        expected = _contents(self.baseline.ranks[0])
-        found = {rank["rank"]: _contents(rank) for rank in self.run.ranks}
-        if not expected or not all(found.values()):
-            return None
-        return {
-            rank: sum(expected.get(key, crc) != crc for key, crc in drawn.items())
-            for rank, drawn in found.items()
-        }
+    other_contents = cached_property(contents.other)
 
     @property
     def same_samples(self) -> bool:
-        contents = sum((self.other_contents or {}).values())
-        return not (self.samples_twice or self.other_samples or self.unshared or contents)
+        found = (self.samples_twice, self.other_samples, self.unshared, self.other_contents)
+        return not any(found)
 
     @property
     def repeats_its_batches_from(self) -> int | None:
@@ -239,16 +227,6 @@ class Pair:
             for ranks in (self.run.ranks, self.baseline.ranks)
         )
         return mine, its
-
-
-def _contents(rank: dict) -> dict[tuple[int, int], int]:
-    """{(step, id of a sample): its checksum} as far as the rank's record has them."""
-    both = zip(rank["sample_ids"], rank.get("sample_checksums", ()), strict=False)
-    return {
-        (step, sample): crc
-        for step, (ids, crcs) in enumerate(both, rank["first_step"])
-        for sample, crc in zip(ids, crcs, strict=False)
-    }
 
 
 def _of_numbers(run: Run) -> float:
