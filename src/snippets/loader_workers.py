@@ -1,41 +1,98 @@
-"""python src/snippets/loader_workers.py --workers 2
+"""python src/snippets/loader_workers.py --workers 2 --work decode --epochs 2
 
-How long a training step waits for its batch when reading a sample takes time. Reading and training
-are sleeps, so that the effect is the same on any machine, with one core as with many.
+How long a training step waits for its batch when making a sample takes time. With `--work sleep`
+reading and training are sleeps, so that the effect is the same with one core as with many. With
+`--work decode` both are work: text is unpacked and cut into words, matrices are multiplied.
 """
 
 import argparse
 import json
+import os
+import re
 import time
+import zlib
+from statistics import median
 
-from torch.utils.data import DataLoader, Dataset
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from bootcamp.train.data import corpus_bytes
 
 BATCHES, BATCH = 16, 16
-READ_SECONDS, TRAIN_SECONDS = 0.0025, 0.02  # a sample, a batch
+READ_SECONDS, TRAIN_SECONDS = 0.0025, 0.02  # a sample, a batch, if they are sleeps
+PIECE, VOCABULARY, MATRIX = 16_384, 50_257, 512
 
 
-class SlowSamples(Dataset):
-    """Samples that take a while, as from a slow disk or a decoder of images."""
+class Samples(Dataset):
+    """Samples that take a while, as from a slow disk or a decoder. A sample knows who made it."""
+
+    def __init__(self, work: str):
+        self.sleeps, text = work == "sleep", corpus_bytes()
+        self.packed = [zlib.compress(text[k * PIECE :][:PIECE]) for k in range(BATCHES * BATCH)]
 
     def __len__(self) -> int:
-        return BATCHES * BATCH
+        return len(self.packed)
 
-    def __getitem__(self, sample_id: int) -> int:
-        time.sleep(READ_SECONDS)
-        return sample_id
+    def __getitem__(self, sample_id: int) -> tuple[torch.Tensor, int]:
+        if self.sleeps:
+            time.sleep(READ_SECONDS)
+            return torch.tensor(sample_id), os.getpid()
+        words = re.findall(rb"\w+|\S", zlib.decompress(self.packed[sample_id]))
+        ids = [zlib.crc32(word) % VOCABULARY for word in words]
+        return torch.tensor(ids[:512]), os.getpid()
+
+
+class InOrder(Sampler):
+    """Samples one after the other; `drawn` is how many have been asked for."""
+
+    drawn = 0
+
+    def __iter__(self):
+        for sample_id in range(BATCHES * BATCH):
+            self.drawn += 1
+            yield sample_id
+
+
+def train(work: str, matrix: torch.Tensor) -> None:
+    if work == "sleep":
+        time.sleep(TRAIN_SECONDS)
+        return
+    for _ in range(4):
+        matrix @ matrix
 
 
 if __name__ == "__main__":  # where workers are spawned, each one imports this file
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--work", choices=("sleep", "decode"), default="sleep")
+    parser.add_argument("--prefetch", type=int, help="batches that each worker makes ahead")
+    parser.add_argument("--persistent", action="store_true", help="workers outlive an epoch")
+    parser.add_argument("--epochs", type=int, default=1)
     args = parser.parse_args()
-    loader = DataLoader(SlowSamples(), batch_size=BATCH, num_workers=args.workers)
-    waited, began = [], time.perf_counter()
-    for _ in loader:
-        waited.append(time.perf_counter() - began)
-        time.sleep(TRAIN_SECONDS)
+    torch.set_num_threads(1)
+    order, matrix = InOrder(), torch.ones(MATRIX, MATRIX)
+    loader = DataLoader(
+        Samples(args.work),
+        batch_size=BATCH,
+        sampler=order,
+        num_workers=args.workers,
+        prefetch_factor=args.prefetch,
+        persistent_workers=args.persistent,
+    )
+    waited, trained, first, makers, ahead = [], [], [], set(), None
+    for _ in range(args.epochs):
         began = time.perf_counter()
-    mean_seconds = sum(waited[4:]) / len(waited[4:])  # the first ones wait for the workers' start
-    seconds = {"waited_seconds_per_batch": mean_seconds}
-    seconds["seconds_per_batch"] = mean_seconds + TRAIN_SECONDS
-    print(json.dumps({"workers": args.workers, **seconds}))
+        for number, (_, pids) in enumerate(loader):
+            ahead = ahead or order.drawn // BATCH
+            arrived = time.perf_counter()
+            (waited if number >= 4 else first).append(arrived - began)  # workers have to start
+            makers |= set(pids.tolist())
+            train(args.work, matrix)
+            began = time.perf_counter()
+            trained.append(began - arrived)
+    seconds = {"waited_seconds_per_batch": sum(waited) / len(waited)}
+    seconds["train_seconds"] = median(trained)
+    seconds["seconds_per_batch"] = sum(waited) / len(waited) + sum(trained) / len(trained)
+    seconds["first_seconds"] = first[::4]  # of each epoch
+    processes = {"processes": len(makers), "asked_for_with_the_first_batch": ahead}
+    print(json.dumps({"workers": args.workers, **processes, **seconds}))

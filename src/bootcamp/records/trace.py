@@ -110,6 +110,35 @@ def phases(path: Path) -> dict[str, float]:
     return seconds
 
 
+def operators(path: Path) -> dict[str, tuple[int, float]]:
+    """The operators of one traced step: {name: (calls, seconds of its own)}, the longest first.
+
+    An operator's own time is without that of the operators that it calls. On a GPU these are its
+    kernels. Raises ValueError where the trace holds no whole step.
+    """
+    complete, _ = _complete_events(path)
+    kernels = [event for event in complete if event.get("cat") == "kernel"]
+    steps = _marks(complete, ON_GPU) if kernels else _marks(complete, "user_annotation")
+    if not steps:
+        raise ValueError(f"{path.name} holds no whole step: was the run ended while it was traced?")
+    begin, end = steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]
+    events = kernels or [event for event in complete if event.get("cat") == "cpu_op"]
+    found, running = {}, {}  # by thread: the operators that have begun, innermost last
+    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+        if not begin <= event["ts"] < end:
+            continue
+        outer = running.setdefault(event["tid"], [])
+        while outer and outer[-1]["ts"] + outer[-1]["dur"] <= event["ts"]:
+            outer.pop()
+        if outer and not kernels:
+            caller = outer[-1]["name"]
+            found[caller] = (found[caller][0], found[caller][1] - event["dur"] / 1e6)
+        calls, seconds = found.get(event["name"], (0, 0.0))
+        found[event["name"]] = (calls + 1, seconds + event["dur"] / 1e6)
+        outer.append(event)
+    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+
+
 def _complete_events(path: Path) -> tuple[list[dict], float]:
     """The events of a trace, packed or not, that have a begin and a length; µs that they are from.
 

@@ -66,6 +66,7 @@ SCRIPTS = {
         Script("amp", parent="gpu", most_lines=15, launcher="python"),
         Script("activation_checkpointing", parent="gpu", most_lines=15, launcher="python"),
         Script("accumulate", parent="gpu", most_lines=15, launcher="python"),
+        Script("compile", parent="gpu", most_lines=15, launcher="python"),
         Script("dp", parent="gpu", most_lines=15, launcher="python", own_device=True),
         Script(
             "dp_by_hand",

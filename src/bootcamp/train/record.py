@@ -9,6 +9,7 @@
 """
 
 import contextlib
+import sys
 from pathlib import Path
 
 import torch
@@ -124,6 +125,7 @@ class Run:
         From here on the process leaves by os._exit when its script ends (process_end.py).
         """
         self._log.flush()
+        graphs = compiled_graphs()
         record = {
             "rank": self.rank,
             "world_size": self.world,
@@ -138,7 +140,9 @@ class Run:
             "parameter_bytes": self._memory.parameter_bytes,
             "gradient_bytes": self._memory.gradient_bytes,
             "optimizer_bytes": self._memory.optimizer_bytes,
-            "activation_bytes": self._activations.bytes,
+            # what a fused kernel makes is nobody's to count
+            "activation_bytes": None if graphs else self._activations.bytes,
+            "compiled_graphs": graphs,
             "peak_bytes": memory_usage.peak_bytes(self.device),
             "sent_bytes_per_step": self._sent.per_step("all"),
             "sent_to_other_hosts_bytes_per_step": self._sent.per_step("other hosts"),
@@ -216,6 +220,12 @@ class Run:
         if not self._trace_path().exists():
             return None
         return trace.total_seconds(trace.read(self._trace_path())["communicate"]) or None
+
+
+def compiled_graphs() -> int:
+    """How many graphs torch.compile has made in this process; asking loads nothing."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return counters.get("stats", {}).get("unique_graphs", 0)
 
 
 def stages(model: torch.nn.Module) -> list[str]:

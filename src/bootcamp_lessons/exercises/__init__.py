@@ -10,6 +10,7 @@ from bootcamp_lessons.exercises import (
     data_parallel,
     exporting,
     failures,
+    faster_step,
     from_horovod,
     hosts,
     jobs,
@@ -26,6 +27,7 @@ from bootcamp_lessons.exercises import (
 MODULES = (
     training_scripts,
     one_device,
+    faster_step,
     data_parallel,
     scaling,
     from_horovod,
