@@ -3,6 +3,7 @@
 import logging
 from argparse import Namespace
 from collections.abc import Callable
+from statistics import mean, median
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,20 +14,23 @@ from bootcamp.train import data, matmul, models, optimizers
 
 MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 FLOAT32_FRACTION = 23  # bits
-MIB = 2**20
 
 
-def profile_table(run, shown: int = 8) -> Table:
-    """The operators of a run's traced step that took longest, and all others together."""
-    found = list(trace.operators(run.folder / "ranks" / "0.trace.json").items())
-    others = [of for _, of in found[shown:]]
-    rest = (sum(calls for calls, _ in others), sum(seconds for _, seconds in others))
-    everything = sum(seconds for _, (_, seconds) in found)
-    rows = [
-        {"operator": name, "calls": calls, "own ms": 1e3 * seconds, "%": 100 * seconds / everything}
-        for name, (calls, seconds) in [*found[:shown], (f"{len(others)} others", rest)]
+def profile_table(run, shown: int = 7) -> Table:
+    """Where the time of a run's traced step went: its longest operators, the rest, and Python."""
+    path = run.folder / "ranks" / "0.trace.json"
+    found = trace.operators(path)
+    names = [name for name in found if name.startswith("aten::") or run.device == "cuda"][:shown]
+    rows = [(name, *found.pop(name)) for name in names]
+    rest = [sum(column) for column in zip(*found.values(), strict=True)]
+    rows.append((f"{len(found)} others", *rest))
+    step = trace.read(path)["seconds"]
+    rows.append(("outside of operators", "-", step - sum(seconds for _, _, seconds in rows)))
+    named = [
+        {"operator": name, "calls": calls, "own ms": 1e3 * own, "%": 100 * own / step}
+        for name, calls, own in rows
     ]
-    return Table(rows, f"One step of {run.label}, traced here; own: without what it calls")
+    return Table(named, f"One step of {run.label}, traced here; own: without what it calls")
 
 
 def share_of_products(run) -> float:
@@ -139,68 +143,48 @@ def graphs_of(function: Callable, *calls: tuple) -> tuple[list[int], str]:
     return made, "; ".join(reasons)
 
 
-def pays_off_after(compiling: float, plain: float, compiled: float) -> float | None:
-    """Steps after which compiling has paid off; None if a compiled step is no faster."""
-    return compiling / (plain - compiled) if compiled < plain else None
+def compile_table(compiled, plain) -> Table:
+    """A compiled run beside a plain one: the first step, a later one, when compiling pays off."""
+    rows, later = [], {}
+    for name, run in (("plain", plain), ("compiled", compiled)):
+        taken = [row["seconds"] for row in run.steps]
+        later[name] = median(taken[len(taken) // 2 :])
+        rows.append({"run": name, "first step s": taken[0], "a later step ms": 1e3 * later[name]})
+    saved, compiling = later["plain"] - later["compiled"], rows[1]["first step s"]
+    rows[0]["pays off after steps"] = "-"
+    rows[1]["pays off after steps"] = f"{compiling / saved:,.0f}" if saved > 0 else "never"
+    cost = f"compiling took as long as {compiling / later['plain']:,.0f} plain steps"
+    return Table(rows, f"{plain.config['model']}, measured here: {cost}")
 
 
-class Cache:
-    """What PyTorch's CUDA allocator keeps, simplified: requests of more than 1 MiB, in MiB.
+def loader_table(found: list[dict], read: float, train: float, cores: int) -> Table:
+    """What each run of loader_workers.py printed, beside the longest of three limits, in ms."""
+    rows = []
+    for run in found:
+        bound = pipeline_seconds(read, train, run["workers"], cores)
+        row = {"workers": run["workers"], "a batch ms": 1e3 * run["seconds_per_batch"]}
+        row |= {
+            "at best ms": bound,
+            "asked for with the first": run["asked_for_with_the_first_batch"],
+        }
+        row |= {"processes in all": run["processes"]}
+        waits = [f"{1e3 * seconds:.0f}" for seconds in run["first_seconds"]]
+        rows.append(row | {"first batch of each epoch ms": ", ".join(waits)})
+    return Table(rows, "The last row: persistent workers, prefetch_factor 4. Measured here")
 
-    A segment is what the driver gives: 20 for a request below 10, else the request. A request takes
-    the smallest free block in which it fits and leaves the rest as a block, if that is more than 1.
-    Freed blocks join free neighbours of their segment. If the driver has no more, segments that are
-    free from end to end go back to it (PyTorch documentation, *CUDA semantics*, and the comment at
-    the top of CUDACachingAllocator.cpp; from memory).
-    """
 
-    def __init__(self, memory: int):
-        self.memory, self.segments = memory, []  # each a list of [size, in use]
-
-    @property
-    def reserved(self) -> int:
-        return sum(size for segment in self.segments for size, _ in segment)
-
-    @property
-    def allocated(self) -> int:
-        return sum(size for segment in self.segments for size, used in segment if used)
-
-    def take(self, size: int) -> list:
-        """A block of this size, in use. Raises MemoryError if there is none."""
-        free = [
-            (block[0], segment, block)
-            for segment in self.segments
-            for block in segment
-            if not block[1] and block[0] >= size
-        ]
-        if not free:
-            return self._from_driver(size)
-        _, segment, block = min(free, key=lambda found: found[0])
-        if (rest := block[0] - size) > 1:
-            place = next(place for place, own in enumerate(segment) if own is block)
-            segment.insert(place + 1, [rest, False])
-            block[0] = size
-        block[1] = True
-        return block
-
-    def _from_driver(self, size: int) -> list:
-        wanted = 20 if size < 10 else size
-        if self.reserved + wanted > self.memory:
-            self.segments = [s for s in self.segments if any(used for _, used in s)]
-        if self.reserved + wanted > self.memory:
-            free = self.reserved - self.allocated
-            raise MemoryError(f"no block of {size} MiB, although {free} MiB of the cache are free")
-        self.segments.append([[wanted, False]])
-        return self.take(size)
-
-    def give(self, block: list) -> None:
-        """Free a block."""
-        segment = next(s for s in self.segments if any(own is block for own in s))
-        block[1] = False
-        joined = []
-        for own in segment:
-            if joined and not own[1] and not joined[-1][1]:
-                joined[-1][0] += own[0]
-            else:
-                joined.append(own)
-        segment[:] = joined
+def loop_table(at_once: dict, resumed: dict, forgotten: dict) -> Table:
+    """Losses of real_loop.py's three trainings at the steps where it looked at held-out text."""
+    rows, half = [], len(at_once["losses"]) - len(resumed["losses"])
+    for step, loss in at_once["held_out"].items():
+        last = slice(int(step) - 7, int(step) + 1)
+        row = {"step": int(step), "rate": at_once["rates"][int(step)]}
+        row |= {"training loss": mean(at_once["losses"][last]), "held out": loss}
+        for name, run in (("resumed", resumed), ("without the schedule", forgotten)):
+            row[f"held out, {name}"] = run["held_out"].get(step, "-")
+        rows.append(row)
+    clipped = sum(length > at_once["longest"] for length in at_once["lengths"])
+    caption = (
+        f"{clipped} of {len(at_once['lengths'])} gradients were clipped. Saved at step {half}. "
+    )
+    return Table(rows, caption + "Training loss: mean over an epoch of 8 steps")

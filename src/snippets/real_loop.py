@@ -43,7 +43,7 @@ def train(first: int, last: int, saved: dict) -> tuple[dict, dict]:
     state = {"model": model, "optimizer": optimizer, "schedule": schedule}
     for name in saved:
         state[name].load_state_dict(saved[name])
-    found = {"losses": [], "rates": [], "lengths": [], "held_out": {}}
+    found = {"losses": [], "rates": [], "lengths": [], "held_out": {}, "longest": LONGEST}
     for step in range(first, last):
         inputs, targets = text.batch((step * BATCH + torch.arange(BATCH)) % SAMPLES)
         optimizer.zero_grad()

@@ -44,12 +44,13 @@ def is_same(pid: int, began: float) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used so far; 0 where it can't be read."""
+    """Processor time of a process and of children that it waited for; 0 where it can't be read."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
         return 0.0
-    return times.user + times.system
+    of_children = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return times.user + times.system + of_children
 
 
 def environment(pid: int) -> dict[str, str]:
