@@ -48,6 +48,26 @@ def gpu_speeds() -> Figure:
     return single_device.speeds()
 
 
+def loader_limits(read: float, train: float) -> Table:
+    """Milliseconds of a batch at best, by the number of DataLoader workers and of cores."""
+    from bootcamp_lessons.faster_step import pipeline_seconds
+
+    rows = [
+        {"workers": workers}
+        | {f"{n} core{'s' * (n > 1)}": pipeline_seconds(read, train, workers, n) for n in (1, 2, 4, 8)}
+        for workers in (0, 1, 2, 4)
+    ]
+    return Table(rows, f"ms of a batch at best, by formula: {read} ms to read, {train} ms to train")
+
+
+def rounded_products() -> Table:
+    """How far a matrix product is off whose inputs were rounded, computed."""
+    from bootcamp_lessons.faster_step import product_errors
+
+    rows = [{"inputs": name, "product off by": error} for name, error in product_errors().items()]
+    return Table(rows, "Two 256 x 256 matrices of random numbers, relative to the exact product")
+
+
 def kept_activations(samples: int = 32) -> Figure:
     """What the blocks of the tiny GPT hold over a step, plain and checkpointed."""
     from bootcamp.train.models import gpt

@@ -117,7 +117,7 @@ print(family.find("cpu").read_text())
 # A training script for real work has two more lines here: `clip_grad_norm_` between `backward()`
 # and `step()`, which bounds the length of the gradient, and a learning-rate schedule after
 # `step()`: a short warm-up, then a slow decay. It also measures the loss on *held-out* data, for
-# the training loss says little about text that the model has not seen.
+# the training loss says little about text that the model has not seen. Lesson 02c runs such a loop.
 
 # %% [markdown]
 # ## Run it

@@ -211,7 +211,8 @@ claim.faster(
 # %% [markdown]
 # `torch.compile(model)` fuses what is between the matrix products. It compiles at the first call,
 # which takes from seconds to minutes, and again for new shapes, so it is for long runs. Measure its
-# steps after the first ones. It needs a C++ compiler for a CPU and Triton for a GPU.
+# steps after the first ones. It needs a C++ compiler for a CPU and Triton for a GPU. Lesson 02c
+# compiles a model, and feeds it from workers that do real work.
 #
 # What a GPU's roof is made of (both axes count in powers of ten; no training reaches a peak):
 

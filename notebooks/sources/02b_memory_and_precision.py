@@ -368,6 +368,41 @@ print(run_out.status, "|", run_out.summary["error"]["message"])
 # pytorch.org/memory_viz draws it.
 
 # %% [markdown]
+# **No gradient comes back.** `use_reentrant=True` is checkpointing's older way, and still the
+# default of some libraries. Here it meets a model whose embedding is frozen, as in fine-tuning.
+
+# %%
+frozen = {"# 3. Data": "model[0].requires_grad_(False)\n\n# 3. Data"}
+newer = "recompute, block.forward, use_reentrant=False, context_fn=KEEP[args.keep]"
+older = {newer: "recompute, block.forward, use_reentrant=True"}
+mlp = {"model": "mlp", "steps": 4, "global_batch": 12, "quiet": True}
+ways = {
+    name: launch(variant("activation_checkpointing", name, frozen | change), 1, **mlp)
+    for name, change in {"not_reentrant": {}, "reentrant": older}.items()
+}
+for name, run in ways.items():
+    print(f"{name}: gradients {run.ranks[0]['gradient_bytes']:,} bytes, losses {run.losses}")
+claim.larger(
+    "memory_reentrant_gradients",
+    "With use_reentrant=True behind a frozen embedding, most gradients are missing.",
+    ways["not_reentrant"].ranks[0]["gradient_bytes"],
+    ways["reentrant"].ranks[0]["gradient_bytes"],
+    by=2,
+)
+
+# %% [markdown]
+# Which layers still learn, and why does nothing raise? Then open the answer.
+#
+# <details><summary>Answer</summary>
+#
+# The reentrant way is one autograd function around the block, and autograd asks whether any *input*
+# requires a gradient. The embedding's output does not, since it is frozen. So the block's output
+# does not either, nor that of the next block, and only the head learns. There is a warning on the
+# rank's stderr. With `use_reentrant=False` autograd sees the block's parameters themselves.
+# (`enable_input_require_grads` of Hugging Face exists for this.)
+# </details>
+
+# %% [markdown]
 # ## Which memory comes back (optional)
 #
 # A small program makes tensors and cleans up. "Resident" is the main memory that it holds.

@@ -67,8 +67,6 @@ with torch.cuda.graph(graph):  # records, computes nothing
 print(f"200 kernels: {one_by_one:.2f} ms, replayed {milliseconds(graph.replay):.2f} ms")
 
 # Every other tensor is freed: its memory stays reserved, in pieces
-del batch, pageable, matrix
-torch.cuda.empty_cache()
 torch.cuda.memory._record_memory_history()
 tensors = [torch.empty(20 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(8)]
 del tensors[::2]
