@@ -24,7 +24,7 @@ class ScriptTask(Task):
     point is the solution's parent. ranks: how many the checker starts. rehearse: also run it on the
     meta device, where a tensor that was not moved is an error. also: looks at more than equality,
     for a script that trains right; given it and the proofs of its runs, it says what is wrong, or
-    nothing. errors: see failures_explained.
+    nothing. errors: see failures_explained. flags: of the checker's runs, such as a model.
     """
 
     solution: str = ""
@@ -33,6 +33,7 @@ class ScriptTask(Task):
     rehearse: bool = False
     also: Callable[[Path, list[equality.Proof]], str] | None = None
     errors: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -76,7 +77,7 @@ class ScriptTask(Task):
         variants.remember(path, self.solution)
         if self.rehearse:
             _rehearse(path)
-        proofs = equality.prove(path, self.ranks, options=PATIENCE)
+        proofs = equality.prove(path, self.ranks, options=PATIENCE, **self.flags)
         self.look_further(path, proofs)
         return (
             "the same training as the baseline with both optimizers. "

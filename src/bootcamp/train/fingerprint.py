@@ -4,7 +4,7 @@ import zlib
 
 import torch
 
-from bootcamp.train import dtensor_layout, models
+from bootcamp.train import dtensor_layout, models, process_group
 
 PROJECTIONS = 8
 CHUNK = 1 << 17  # numbers: their signs in all directions are 8 MiB
@@ -19,19 +19,24 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
     distance between the parameters (Achlioptas, JCSS 66, 2003). `beat` is called now and then.
 
     A parameter that is sharded over ranks (a DTensor) is gathered: all of them have to call this.
-    Of a pipeline each rank has the fingerprint of its own stages; their sum is the model's.
+    Of a pipeline each rank has the fingerprint of its own stages; their sum is the model's. Where
+    parameters of a stage are on one rank alone (they say so: `only_here`), the ranks add theirs up.
     """
     total = torch.zeros(PROJECTIONS, dtype=torch.float64)
+    only_here = torch.zeros_like(total)
     bits = torch.arange(PROJECTIONS, dtype=torch.uint8).unsqueeze(1)
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             return None
         name = models.own_name(name)
+        sums = only_here if hasattr(parameter, "only_here") else total
         parameter = dtensor_layout.whole(parameter)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         for chunk in parameter.detach().flatten().split(CHUNK):
             values = chunk.cpu().double()
             draws = torch.randint(256, (len(values),), dtype=torch.uint8, generator=generator)
-            total += (draws >> bits & 1).double().mul_(2).sub_(1) @ values
+            sums += (draws >> bits & 1).double().mul_(2).sub_(1) @ values
             beat()
+    if only_here.any():
+        total += sum(process_group.from_all_ranks(only_here))
     return total.tolist()

@@ -27,3 +27,17 @@ def check(context: RunContext) -> None:
             f"--size {args.size}: {shape['heads']} attention heads do not divide over {ranks} "
             f"tensor-parallel ranks. Start one of {fits} of them, or take another --size."
         )
+
+
+def stripes_of_each(context: RunContext) -> int:
+    """How many stripes of a StripedLSTM each rank has; refuses another model, and unequal parts."""
+    args, ranks = context.args, context.size("tensor")
+    if args.model != "striped-lstm":
+        refuse(f"--model {args.model}: this script knows stripes. Say --model striped-lstm.")
+    stripes = models.striped_lstm.SIZES[args.size]["stripes"]
+    if stripes % ranks:
+        refuse(
+            f"--size {args.size}: {stripes} stripes do not divide over {ranks} ranks. Start a "
+            f"number of ranks that divides {stripes}, or take another --size."
+        )
+    return stripes // ranks

@@ -14,6 +14,7 @@ from bootcamp_lessons.exercises import (
     from_horovod,
     hosts,
     jobs,
+    known_programs,
     model_parallel,
     one_device,
     practice,
@@ -42,6 +43,7 @@ MODULES = (
     serving,
     clinic,
     bring,
+    known_programs,
     compose,
 )
 EXERCISES = {task.name: task for module in MODULES for task in module.TASKS}

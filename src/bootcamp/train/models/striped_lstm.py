@@ -43,6 +43,18 @@ class StripedLSTM(nn.Module):
             for width in inputs
         )
 
+    def keep(self, stripes: range) -> None:
+        """Keep these stripes of each layer, under their names; the others are other ranks'.
+
+        The output is then that of these alone, and whoever calls has to join it with the others'.
+        """
+        for layer in self.layers:
+            for number in sorted(set(range(self.num_stripes)) - set(stripes)):
+                delattr(layer, str(number))
+        for parameter in self.parameters():
+            parameter.only_here = True  # for the fingerprint
+        self.num_stripes = len(stripes)
+
     def forward(self, x, state=None):
         h_n, c_n = [], []
         for stripes, start in zip(self.layers, self._starts(state), strict=True):

@@ -1,0 +1,178 @@
+"""Lesson 13b: programs from elsewhere. Their variants of the course's scripts, and their tables.
+
+`programs()` is the table of all of them, from known_programs.csv; a test holds it true.
+"""
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+
+from bootcamp.launcher.launch import launch
+from bootcamp.paths import NOTEBOOKS, REFERENCE, SRC
+from bootcamp.records.runs import Run
+from bootcamp.scripts.variants import variant
+from bootcamp.table import Table
+from bootcamp.theory import sharding, tensor
+from bootcamp.theory.model_shapes import SIZES, layers
+from bootcamp.train import collective_counter
+from bootcamp_lessons import sharded
+
+BUILT = "model = models.build(args).to(device)"
+# ResNet-50 in float64: BatchNorm magnifies rounding. The fewest steps whose update has a momentum.
+RESNET = {"model": "resnet50", "dtype": "float64", "steps": 2, "global_batch": 8}
+LIGHTNING = REFERENCE / "13b_known_programs" / "lightning.json"
+# strategy -> (what it is, this course's bare script or program)
+IDEAS = {
+    "ddp": ("starts its own command line again for each rank", "_train_ddp.py"),
+    "ddp_spawn": ("spawns ranks, which import the program again", "snippets/start_with_spawn.py"),
+    "ddp_fork": ("forks ranks: what is loaded stays loaded", "bootcamp/launcher/forkserver.py"),
+    "ddp_notebook": ("ddp_fork by another name, for notebooks", "bootcamp/launcher/forkserver.py"),
+    "fsdp": ("FullyShardedDataParallel, version 1", "_train_fsdp.py"),
+    "deepspeed_stage_1": ("ZeRO-1", "_train_zero.py"),
+    "deepspeed_stage_2": ("ZeRO-2", "_train_zero.py"),
+    "deepspeed_stage_3": ("ZeRO-3", "_train_zero.py"),
+    "dp": ("nn.DataParallel; removed in 2.0", "_train_dp.py"),
+    "horovod": ("Horovod, learning rate times ranks; removed in 2.0", "_train_horovod.py"),
+}
+BUCKET = '"reduce_bucket_size": 2**20,  # elements, as in all that follows'
+SAVING = {
+    "import deepspeed  # noqa: E402": """\
+import deepspeed
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint""",
+    "run.finish()": """\
+folder = context.run_dir / "deepspeed"
+model.save_checkpoint(folder)  # every rank
+with deepspeed.zero.GatheredParameters(list(model.parameters())):
+    held = {name: value.detach().clone() for name, value in model.module.named_parameters()}
+if rank == 0:
+    found = get_fp32_state_dict_from_zero_checkpoint(str(folder))
+    apart = max((found.pop(name) - held[name]).abs().max().item() for name in held)
+    print(f'{{"apart": {apart}, "other names": {len(found)}}}')
+run.finish()""",
+}
+CLIPPING = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
+
+
+# StripedLSTM
+
+
+def exchanged(runs: dict[str, Run]) -> Table:
+    """What a rank sends in a step beside the formula, and for each parameter and token.
+
+    runs: of the scripts striped, tp and ddp. The parameters are those of all layers between
+    embedding and head, which the ranks share.
+    """
+    rows = []
+    for name, run in runs.items():
+        between = layers(run.config["model"], run.config["size"])[1:-1]
+        numbers = sum(sum(layer.numbers) for layer in between)
+        tokens = run.steps[0]["tokens"]
+        sent = run.ranks[0]["sent_bytes_per_step"]
+        row = {"run": name, "layers' parameters": numbers, "tokens": tokens}
+        row |= {"kB by formula": formula_bytes(run) / 1e3, "kB counted": sent and sent / 1e3}
+        rows.append(row | {"bytes a million": 1e6 * formula_bytes(run) / numbers / tokens})
+    return Table(rows, "Sent by a rank in a step; last: for 1,000,000 parameters x tokens")
+
+
+def formula_bytes(run: Run) -> float:
+    """What a rank of striped, tp or ddp sends in a step, in bytes: gloo's collectives, float32."""
+    if run.config["strategy"].startswith("ddp"):
+        return run.predicted_sent_bytes_per_step
+    shape, batch = SIZES[run.config["model"]][run.config["size"]], run.config["global_batch"]
+    if run.config["strategy"].startswith("tp"):
+        calls = tensor.collectives(shape, batch, sequence_parallel=False)
+    else:
+        nbytes = 4 * batch * shape["context"] * shape["width"]  # of a layer's input, or output
+        calls = {(kind, nbytes): shape["layers"] for kind in ("all-gather", "all-reduce")}
+    return tensor.sent_bytes(calls, run.world, sharding.GLOO)
+
+
+def along_time(name: str = "dp_along_time") -> Path:
+    """DataParallel by hand that cuts dimension 1: in the course's batches that is time."""
+    changes = {
+        "shards = inputs.chunk(args.replicas)": "shards = inputs.chunk(args.replicas, dim=1)",
+        "loss = models.loss(torch.cat(outputs), targets)": (
+            "loss = models.loss(torch.cat(outputs, dim=1), targets)"
+        ),
+    }
+    return variant("dp_by_hand", name, changes)
+
+
+# ResNet-50
+
+
+def frozen(script: str) -> Path:
+    """A script whose BatchNorm layers use their running statistics, and leave them alone."""
+    built = BUILT.removesuffix(".to(device)") if script == "cpu" else BUILT
+    return variant(script, f"{script}_frozen", {built: f"{built}.eval()"})
+
+
+def synchronised(script: str = "fsdp") -> Path:
+    """A script whose BatchNorm layers take their sums over all ranks, as _train_ddp_sync_batchnorm.
+
+    The class and the loop that puts it in are that script's own lines.
+    """
+    text = (SRC / "_train_ddp_sync_batchnorm.py").read_text()
+    of_class = text[text.index("class SyncBatchNorm") : text.index("args, context")]
+    swap = text[text.index("for module in model") : text.index("model = Distributed")]
+    imported, flags = "import torch.distributed as dist", "args, context = config.parse("
+    flags += "own_flags=sharding_flags.FLAGS)"
+    changes = {
+        imported: f"{imported}\nfrom torch.distributed.nn.functional import all_reduce",
+        flags: of_class + flags,
+        BUILT: f"{BUILT}\n{swap.rstrip()}",
+    }
+    return variant(script, f"{script}_sync_batchnorm", changes)
+
+
+# DeepSpeed
+
+
+def reductions(numbers: int, **flags) -> list[int]:
+    """The bytes of each all-reduce of gradients in a step of ZeRO-1, with such a bucket size."""
+    script = sharded.counted("zero", {BUCKET: f'"reduce_bucket_size": {numbers},'}, "zero_bucket")
+    run = launch(script, 2, stage=1, **flags)
+    calls = collective_counter.total(run).items()
+    found = [size for (kind, size), n in calls if kind == "all-reduce" for _ in range(n)]
+    return [size for size in found if size > 8]  # without the flag: is any gradient infinite?
+
+
+def saving() -> Path:
+    """The ZeRO script that saves as DeepSpeed does, and compares its model with what is saved."""
+    return variant("zero", "zero_saves", SAVING)
+
+
+def in_bfloat16() -> Path:
+    """The ZeRO script with DeepSpeed's bf16 switched on."""
+    return variant("zero", "zero_bf16", {CLIPPING: f'{CLIPPING}\n"bf16": {{"enabled": True}},'})
+
+
+# Tables from data
+
+
+def strategies() -> Table:
+    """Lightning's strategies: the idea, the course's bare script, what came of it when recorded."""
+    found, rows = json.loads(LIGHTNING.read_text()), []
+    for row in found["rows"]:
+        idea, script = IDEAS[row["name"]]
+        result = row.get("refusal", "").partition(". ")[0]
+        if not result:
+            result = f"{row['processes']} processes, loss within {row['loss_apart']:.0e}"
+        rows.append({"strategy": row["name"], "idea": idea, "here": script, "on two CPUs": result})
+    where = f"recorded on {found['machine']['cpu']}, Lightning {found['lightning']}"
+    return Table(rows, f"Trainer(strategy=..., accelerator='cpu', devices=2): {where}")
+
+
+def known() -> list[dict[str, str]]:
+    """The rows of known_programs.csv."""
+    with open(Path(__file__).with_suffix(".csv"), newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def programs() -> Table:
+    """Every program that the course's sources name: where it runs now, what shows and proves it."""
+    lessons = tomllib.loads((NOTEBOOKS / "lessons.toml").read_text())["lesson"]
+    titles = {lesson["number"]: f"{lesson['number']} {lesson['title']}" for lesson in lessons}
+    rows = [row | {"lesson": titles[row["lesson"]]} for row in known()]
+    return Table(rows, f"{len(rows)} programs and where they run now")
