@@ -21,7 +21,7 @@ from bootcamp.theory import (
     published,
     sharding,
 )
-from bootcamp_lessons import hsdp_lab
+from bootcamp_lessons import hsdp_lab, known_programs
 from bootcamp_lessons.diagrams import (
     dataparallel,
     horovod,
@@ -193,6 +193,13 @@ def triton_drills() -> Table:
         "Triton behind a front that checks requests; at least 400 requests in each row. On "
         f"{machine['cpu']}, {machine['cores']} cores; recorded run, 11_serving/{path.stem}.",
     )
+
+
+def strategies() -> Table:
+    """What came of Lightning's strategies on two CPU ranks, as lesson 13b recorded it."""
+    found = known_programs.strategies()
+    names = ("strategy", "on two CPUs")
+    return Table([{name: row[name] for name in names} for row in found.rows], found.caption)
 
 
 def _with_origin(figure: Figure, runs) -> Figure:

@@ -1,4 +1,4 @@
-"""Exercises of lessons 06 to 08: what typical wrong scripts are told, and solutions by theory.
+"""Exercises of lessons 06 to 08 and 13b: what typical wrong scripts are told, solutions by theory.
 
 The wrong answers to `save_for_good` are in test_checkpoints_lesson.py, most of those to `two_axes`
 in test_hsdp_lesson.py, some to `fully_sharded` and `split_the_blocks` in test_zero_lesson.py and
@@ -29,6 +29,8 @@ OUT, DOWN = (
     f'plan["{name}"] = RowwiseParallel(output_layouts=between)'
     for name in ("attention.out", "down")
 )
+ENTER = "same = DTensor.from_local(inputs[0], mesh, [Replicate()])"
+LEAVE = "return same.to_local(grad_placements=[Partial()])"
 SHARDED = "fully_shard(model, mesh=mesh)  # the root"
 BLOCKS = "for part in model[:-1]:  # the embedding and each block"
 SHAPE = "shape = (world // args.shard, args.shard)"
@@ -56,6 +58,11 @@ MISTAKES = {
             {line: line.replace("output_layouts=between", "") for line in (OUT, DOWN)},
             "with --sequence-parallel it ends with an error",
         ),
+    ],
+    "stripes": [
+        ({LEAVE: "return same.to_local()"}, "from there on gradients or the optimizer differ"),
+        ({ENTER: ENTER.replace("Replicate()", "Shard(-1)")}, "Replicate, not Shard"),
+        ({LEAVE: "return same"}, "takes plain tensors: end with to_local"),
     ],
     "fully_sharded": [
         (

@@ -30,6 +30,9 @@ HIDDEN_BY_NAME = {
         *("horovod.torch", "horovod.runner.http.http_server"),
     },
     "run_request.py": {"connect_by_horovod"},
+    # parameters that one rank alone holds are added up over the ranks, and tables name programs
+    "fingerprint.py": {"process_group"},
+    "known_programs.py": {"horovod", "_train_horovod.py"},
     # what the flight recorder has written, by its own names
     "standstill.py": {"all_to_all"},
     "collectives.py": {"process_group"},

@@ -5,11 +5,11 @@
 
 import csv
 import json
-import tomllib
+import math
 from pathlib import Path
 
 from bootcamp.launcher.launch import launch
-from bootcamp.paths import NOTEBOOKS, REFERENCE, SRC
+from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
@@ -148,6 +148,25 @@ def in_bfloat16() -> Path:
     return variant("zero", "zero_bf16", {CLIPPING: f'{CLIPPING}\n"bf16": {{"enabled": True}},'})
 
 
+def bucket_table(reduced: dict[int, list[int]]) -> Table:
+    """A row for each bucket size: see `reductions`."""
+    rows = [
+        {"reduce_bucket_size": size, "all-reduces": len(each), "largest, bytes": max(each)}
+        for size, each in reduced.items()
+    ]
+    return Table(rows, "The gradients of one step of ZeRO-1, two ranks")
+
+
+def each_parameter(runs: dict[str, Run]) -> Table:
+    """Bytes of state for each parameter of rank 0's part, in runs of ZeRO-3 on the MLP."""
+    numbers = sum(math.prod(shape) for shape in sharded.shapes("mlp"))
+    rows = []
+    for name, run in runs.items():
+        kinds = {kind: run.world * sharded.held(run)[kind] / numbers for kind in sharded.STATE}
+        rows.append({"": name, **kinds, "state": sum(kinds.values())})
+    return Table(rows, "Bytes for each parameter of its part on rank 0, ZeRO-3")
+
+
 # Tables from data
 
 
@@ -157,8 +176,7 @@ def strategies() -> Table:
     for row in found["rows"]:
         idea, script = IDEAS[row["name"]]
         result = row.get("refusal", "").partition(". ")[0]
-        if not result:
-            result = f"{row['processes']} processes, loss within {row['loss_apart']:.0e}"
+        result = result or f"{row['processes']} processes, losses {row['loss_apart']} apart"
         rows.append({"strategy": row["name"], "idea": idea, "here": script, "on two CPUs": result})
     where = f"recorded on {found['machine']['cpu']}, Lightning {found['lightning']}"
     return Table(rows, f"Trainer(strategy=..., accelerator='cpu', devices=2): {where}")
@@ -172,7 +190,8 @@ def known() -> list[dict[str, str]]:
 
 def programs() -> Table:
     """Every program that the course's sources name: where it runs now, what shows and proves it."""
-    lessons = tomllib.loads((NOTEBOOKS / "lessons.toml").read_text())["lesson"]
-    titles = {lesson["number"]: f"{lesson['number']} {lesson['title']}" for lesson in lessons}
-    rows = [row | {"lesson": titles[row["lesson"]]} for row in known()]
+    rows = []
+    for row in known():
+        proof = row["proof"].replace("::test_", ": ").replace("_", " ")  # so that it wraps
+        rows.append(row | {"file": row["file"].removeprefix("src/"), "proof": proof})
     return Table(rows, f"{len(rows)} programs and where they run now")
