@@ -196,10 +196,20 @@ def triton_drills() -> Table:
 
 
 def strategies() -> Table:
-    """What came of Lightning's strategies on two CPU ranks, as lesson 13b recorded it."""
-    found = known_programs.strategies()
-    names = ("strategy", "on two CPUs")
-    return Table([{name: row[name] for name in names} for row in found.rows], found.caption)
+    """What came of Lightning's strategies on two CPU ranks, as lesson 13b recorded it.
+
+    Those with one bare script and one outcome share a row.
+    """
+    found, together = known_programs.strategies(), {}
+    for row in found.rows:
+        error, colon, _ = row["on two CPUs"].partition(": ")
+        ends = f"refuses, {error}" if colon else error.partition(", ")[2]
+        together.setdefault((row["here"].rpartition("/")[2], ends), []).append(row["strategy"])
+    rows = []
+    for (here, ends), all_of in together.items():
+        name = ", ".join(all_of) if len(all_of) < 3 else f"{all_of[0]} to {all_of[-1][-1]}"
+        rows.append({"strategy": name, "here": here, "there": ends})
+    return Table(rows, found.caption)
 
 
 def _with_origin(figure: Figure, runs) -> Figure:

@@ -316,9 +316,9 @@ claim.equal(
 )
 
 # %% [markdown]
-# - **Find.** `ps -eo pid,ppid,args`: parent 1, and your script. `nvitop` names owner and command of
-#   all that hold GPU memory; without a GPU it still lists the host's processes. `ghosts()` knows
-#   the scripts of this course.
+# - **Find.** `ps -ww -eo pid,ppid,args` (`-ww`: long commands in full): parent 1, and your script.
+#   `nvitop` names owner and command of all that hold GPU memory; without a GPU it still lists the
+#   host's processes. `ghosts()` knows the scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
 #   of which a process hears nothing. The kernel takes memory and ports, the driver GPU memory (not
 #   seen here). A file in `/dev/shm` belongs to nobody, and takes memory until it is deleted.

@@ -5,7 +5,7 @@
         orphans.found_by()
         orphans.end(signal.SIGTERM)
 
-A signal that a rank can't ignore ends it after SECONDS, so none outlives a cell that was killed.
+Each ends by itself after SECONDS, so none outlives a cell whose kernel was killed.
 """
 
 import contextlib
@@ -33,60 +33,63 @@ SHARED = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettem
 PARENT = 'for kind in polite stubborn; do LEFT_BEHIND=$kind "$0" "$@" & done; wait'
 HOLD = f"""\
 import pathlib, signal, socket
-signal.alarm({SECONDS})  # ends it for certain
 kind, pid = os.environ["LEFT_BEHIND"], os.getpid()
 port = socket.create_server(("127.0.0.1", 0))
 shared = pathlib.Path({str(SHARED)!r}, f"left-behind-{{kind}}-{{pid}}-{{port.getsockname()[1]}}")
 def tidy(*_):
     shared.unlink()
     os._exit(0)
+signal.signal(signal.SIGALRM, tidy)
 signal.signal(signal.SIGTERM, tidy if kind == "polite" else signal.SIG_IGN)
 shared.write_bytes(bytes(2**20))
 signal.pause()
 """
+CHANGES = {
+    "from bootcamp.train import checkpoint, config, data, models, optimizers, record": (
+        f"import os\nimport signal\n\nsignal.alarm({SECONDS})\nimport torch"
+    ),
+    'args, context = config.parse(devices=("cpu",))': HOLD,
+}
 
 
 class Orphans:
     """Two processes of a training script: one tidies up when TERM tells it to end, one ignores it.
 
     Each holds its memory, a port, and a file of 1 MiB in shared memory, as NCCL and DataLoaders
-    have them. Within `with`; both are gone behind it, and so are their files.
+    have them. They live within `with`: behind it both are gone, and so are their files.
     """
 
-    def __init__(self):
-        changes = {
-            "from bootcamp.train import checkpoint, config, data, models, optimizers, record": (
-                "import os\n\nimport torch"
-            ),
-            'args, context = config.parse(devices=("cpu",))': HOLD,
-        }
-        script = variant("cpu", SCRIPT, changes)
+    def __enter__(self):
         own = ("BOOTCAMP_KERNEL", "BOOTCAMP_SUPERVISOR")  # nobody of the course looks after them
         env = {name: value for name, value in os.environ.items() if name not in own}
-        command = ["sh", "-c", PARENT, sys.executable, str(script)]
-        self.parent = subprocess.Popen(command, env=env, start_new_session=True)
+        command = ["sh", "-c", PARENT, sys.executable, str(variant("cpu", SCRIPT, CHANGES))]
         self.files: dict[str, Path] = {}
         self.processes: dict[str, psutil.Process] = {}
-
-    def __enter__(self):
-        deadline = time.monotonic() + SECONDS
-        while len(self.files) < 2 and time.monotonic() < deadline and self.parent.poll() is None:
-            children = {str(each.pid): each for each in psutil.Process(self.parent.pid).children()}
-            for file in SHARED.glob("left-behind-*"):
-                *_, kind, pid, _ = file.name.split("-")
-                if pid in children and file.stat().st_size:
-                    self.files[kind], self.processes[kind] = file, children[pid]
-            time.sleep(0.02)
-        if len(self.files) < 2:
+        self.parent = subprocess.Popen(command, env=env, start_new_session=True)
+        try:
+            _until(self._both_hold, SECONDS)
+            if len(self.files) < 2:
+                raise RuntimeError("the two ranks did not start: look at the error above")
+        except BaseException:
             self.__exit__()
-            raise RuntimeError("the two ranks did not start: look at the error above")
+            raise
         return self
 
     def __exit__(self, *_):
-        process_tree.end({self.parent.pid, *(each.pid for each in self.processes.values())})
+        left = {each.pid for each in self.processes.values() if each.is_running()}
+        process_tree.end(left | process_tree.below({self.parent.pid}) | {self.parent.pid})
         self.parent.wait()
+        _until(lambda: not any(process_tree.alive(pid) for pid in left))
         for file in self.files.values():
             file.unlink(missing_ok=True)
+
+    def _both_hold(self) -> bool:
+        """Whether both ranks have their file, or will not get it."""
+        for child in psutil.Process(self.parent.pid).children():
+            for file in SHARED.glob(f"left-behind-*-{child.pid}-*"):
+                kind = file.name.split("-")[2]
+                self.files[kind], self.processes[kind] = file, child
+        return len(self.files) == 2 or self.parent.poll() is not None
 
     def lose_their_parent(self) -> None:
         """KILL the process that has started them: it can't pass anything on."""
@@ -114,10 +117,10 @@ class Orphans:
         return rows
 
     def found_by(self) -> Table:
-        """Who finds them, each by its own list: ps, nvitop's processes of this host, ghosts()."""
+        """Who finds them, each in its own list: ps, nvitop's processes of this host, ghosts()."""
         mine = {each.pid for each in self.processes.values()}
         ways = {
-            "ps -eo pid,ppid,args": _listed_by_ps(),
+            "ps -ww -eo pid,ppid,args": _listed_by_ps(),
             "nvitop.host.process_iter()": _listed_by_nvitop(),
             "ghosts()": {row["process"]: row["why"] for row in ghosts()},
         }
@@ -130,7 +133,8 @@ class Orphans:
 
 def _listed_by_ps() -> dict[int, str]:
     """{process: who its parent is now} of each process whose command has the script's name."""
-    done = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True)
+    command = ["ps", "-ww", "-eo", "pid,ppid,args"]  # without -ww it may cut long commands
+    done = subprocess.run(command, capture_output=True, text=True)
     fields = [line.split(None, 2) for line in done.stdout.splitlines()[1:]]
     return {int(pid): f"parent {parent}" for pid, parent, args in fields if SCRIPT in args}
 
