@@ -1,13 +1,14 @@
 """Which error means what: `errors.explain(text)`, and `errors.index()`, a table to search.
 
-    errors.explain("... Connection reset by peer ...")     a text that you paste
+    errors.explain("... Watchdog caught collective operation timeout ...")    a text that you paste
     errors.explain(error)                                  or an exception that you caught
     errors.explain()                                       or the last one of this notebook
 
-An entry knows its error by fragments that stay the same from run to run. The texts beside it are
-real: tools/errors.py provokes each error and writes down how it ends (logs/reference/errors.json).
-What an error means, where to look and how to fix it is written by hand, in errors.toml. Standard
-library only; the widget needs a notebook.
+An entry knows its error by fragments that stay the same from run to run and over versions. What an
+error means, where to look and how to fix it is written by hand, in known_errors/, one file for each
+layer that speaks when a run fails. The texts beside it are real: tools/errors.py provokes errors
+and writes down how they end (logs/reference/errors.json). Standard library only; the widget needs a
+notebook.
 """
 
 import html
@@ -15,15 +16,26 @@ import json
 import re
 import sys
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
 
+KNOWN = Path(__file__).parent / "known_errors"
 RECORDED = REFERENCE / "errors.json"
 LINES = 8  # of an error's end that are worth keeping
+# What an entry's fragment tells, the least first. A text may have several: a notice that follows
+# most failures, one process that reports another's end, what came of the error, and the error.
+TELLS = ("notice", "echo", "symptom", "cause")
+# What launchers put before a line: [rank1]: and [default1]: (torchrun), [1,0]<stderr>: (mpirun and
+# horovodrun), 1: (srun --label); a frame of rich; colours.
+PUT_BEFORE = re.compile(
+    r"^\s*(?:\[(?:rank|default)\d+\]:|\[\d+,\d+\](?:<\w+>)?:|\d+: )|[│╭╰╮╯]|\x1b\[[\d;]*m",
+    re.MULTILINE,
+)
 FIRST_THINGS = (
     "the first error of all ranks, by time: the others often only report that one is gone",
     "the last line of the traceback that is in your own script",
@@ -33,23 +45,46 @@ FIRST_THINGS = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One kind of error. `pattern`: a regular expression that finds it in a text."""
+    """One kind of error.
+
+    pattern: regular expressions, one a line, that find it in a text as `plain` gives it.
+    tells: one of TELLS. layer: the title of the file that it is in.
+    """
 
     name: str
     lesson: str
+    layer: str
     pattern: str
     means: str
     look_at: str
     fix: str
+    tells: str = "cause"
+
+    @cached_property
+    def found_by(self) -> re.Pattern:
+        return re.compile("|".join(self.pattern.splitlines()))
 
     def matches(self, text: str) -> bool:
-        return re.search(self.pattern, text) is not None
+        return self.found_by.search(plain(text)) is not None
 
 
-ENTRIES = tuple(
-    Entry(name, **content)
-    for name, content in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items()
-)
+def plain(text: str) -> str:
+    """A text without what launchers put before its lines, and with single spaces."""
+    return " ".join(PUT_BEFORE.sub("", text).split())
+
+
+def read(folder: Path) -> tuple[Entry, ...]:
+    """The entries of a folder's files: `layer`, then a table ["lesson".name] for each entry."""
+    entries = []
+    for path in sorted(folder.glob("*.toml")):
+        lessons = tomllib.loads(path.read_text())
+        layer = lessons.pop("layer")
+        for lesson, named in lessons.items():
+            entries += [Entry(name, lesson, layer, **each) for name, each in named.items()]
+    return tuple(entries)
+
+
+ENTRIES = read(KNOWN)
 
 
 @cache
@@ -69,14 +104,19 @@ def last_lines(text: str, lines: int = LINES) -> str:
     return "\n".join(row.rstrip() for row in rows[begin:][:lines]).strip()
 
 
-def find(text: str) -> Entry | None:
+def find(text: str, entries: tuple[Entry, ...] = ENTRIES) -> Entry | None:
     """The entry of an error's text, None for an unknown one.
 
-    Of several that fit, the one whose fragment comes last: a traceback ends with what was raised,
-    and what is above may have caused it.
+    Of several that fit: a cause before its symptoms, these before echoes, notices last; among
+    equals the one whose fragment comes last, as a traceback ends with what was raised.
     """
-    found = [(at.start(), entry) for entry in ENTRIES for at in re.finditer(entry.pattern, text)]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+    text = plain(text)
+    found = [
+        (TELLS.index(entry.tells), at.start(), len(at[0]), i)
+        for i, entry in enumerate(entries)
+        for at in entry.found_by.finditer(text)
+    ]
+    return entries[max(found)[-1]] if found else None
 
 
 class Explanation:
@@ -147,17 +187,25 @@ def _row(entry: Entry) -> dict:
 def _gist(entry: Entry, texts: list[str]) -> str:
     """The words around the fragment in a recorded text; the fragment where none was recorded."""
     if not texts:
-        return f"(not recorded) {entry.pattern.split('|')[0]}"
-    text = " ".join(texts[0].split())
-    found = re.search(entry.pattern, text)
+        return f"(not recorded) {_fragment(entry.pattern)}"
+    text = plain(texts[0])
+    found = entry.found_by.search(text)
     before, after = text[: found.start()].split(" "), text[found.end() :].split(" ")
     cut = "... " if len(before) > 8 else ""
     return cut + " ".join(before[-8:]) + found[0] + " ".join(after[:8])
 
 
+def _fragment(pattern: str) -> str:
+    """The first of a pattern's alternatives, as words: roughly, for the eye alone."""
+    first = re.split(r"[|\n]", re.sub(r"\(\?<?[!=].*?\)", "", pattern))[0]
+    gaps = re.sub(r"(\\[dwS]|\.(?=[*{]))([*+]\??|\{.*?\})?", "...", first)
+    return re.sub(r"\[(\w)\w\]|\\b|[\\()?]", r"\1", gaps).strip()
+
+
 def _all_words(entry: Entry) -> str:
     texts = [r["text"] for r in recorded() if r["entry"] == entry.name]
-    parts = (entry.name, entry.means, entry.look_at, entry.fix, f"lesson {entry.lesson}", *texts)
+    about = (entry.layer, entry.means, entry.look_at, entry.fix, f"lesson {entry.lesson}")
+    parts = (entry.name, *about, entry.pattern.replace("\\", ""), *texts)
     return " ".join(parts).lower()
 
 
@@ -166,8 +214,16 @@ def _with_what() -> str:
     return "; ".join(kinds) or "nothing: run python tools/errors.py"
 
 
+def layers() -> Table:
+    """How many errors the index knows of each layer, and how many of them were recorded."""
+    known, provoked = Counter(e.layer for e in ENTRIES), {r["entry"] for r in recorded()}
+    seen = Counter(e.layer for e in ENTRIES if e.name in provoked)
+    rows = [{"layer": name, "errors": n, "recorded": seen[name]} for name, n in known.items()]
+    return Table(rows, f"{len(ENTRIES)} errors, {len(provoked)} recorded with {_with_what()}.")
+
+
 def index() -> dict:
-    """Show the index with a box to search it: words, or an error's text. Returns the control."""
+    """Show the index by layer, with a box to search it: words, or an error. Returns the control."""
     import ipywidgets
 
     from bootcamp.widgets import controls
@@ -178,4 +234,4 @@ def index() -> dict:
         continuous_update=False,
         layout={"width": "40em"},
     )
-    return controls.follow(lambda words: table(words), words=box)
+    return controls.follow(lambda words: table(words) if words else layers(), words=box)
