@@ -110,7 +110,7 @@ def test_the_pictures_say_what_they_show_and_can_be_read():
         ("RuntimeError: Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: "
          "SO_ERROR: Connection refused, remote=[127.0.1.1]:33176$0", "met_itself"),
         ("RuntimeError: Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: "
-         "SO_ERROR: Connection refused, remote=[127.0.0.1]:33176$0", "peer_is_gone"),
+         "SO_ERROR: Connection refused, remote=[127.0.0.1]:33176$0", "mesh_not_connected"),
         ("run.py:865] node_rank is only used for static rdzv_backend. It will be ignored for "
          "rdzv_backend=c10d.", "node_rank_ignored"),
         ("The node 'host1_48_0' has failed to send a keep-alive heartbeat to the rendezvous 'blue' "

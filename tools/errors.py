@@ -3,12 +3,14 @@
 Provoke each error that the index of errors knows, and write down how it ends: the last lines, the
 version of torch, the machine. The index is src/bootcamp/classroom/errors.py, the record
 logs/reference/errors.json. With names of entries, only these are provoked anew. Ends with 1 if an
-error could not be provoked, or is not found by its own entry alone.
+error could not be provoked, or is explained by another entry. The programs are in
+error_programs.py.
 """
 
 import argparse
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,7 +22,9 @@ os.environ["BOOTCAMP_LOGS"] = f"{SCRATCH.name}/logs"
 os.environ["BOOTCAMP_WORK"] = f"{SCRATCH.name}/work"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+import error_programs  # noqa: E402
 import faults  # noqa: E402
+from error_programs import BEGIN, DDP, JOIN  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
 from bootcamp.classroom import errors  # noqa: E402
@@ -32,10 +36,9 @@ from bootcamp.scripts.variants import variant  # noqa: E402
 from bootcamp_lessons import clinic  # noqa: E402
 
 SNIPPETS = SRC / "snippets"
-BEGIN = "import torch, os\nimport torch.distributed as dist\n"
-JOIN = f'{BEGIN}dist.init_process_group("gloo")\nrank = dist.get_rank()\n'
-DDP = "torch.nn.parallel.DistributedDataParallel"
+MANY_LINES = 24  # of a command's end: what started it has the last word
 PROGRAMS = {  # entry -> a program that ends with it, and its ranks
+    **error_programs.PROGRAMS,
     "no_group": (f"{BEGIN}dist.all_reduce(torch.ones(1))", 1),
     "no_nccl": (f'{BEGIN}dist.init_process_group("nccl")', 1),
     "port_taken": (
@@ -139,6 +142,22 @@ def of_program(name: str) -> str:
     return of_run(path, ranks)
 
 
+def of_command(name: str) -> str:
+    """What a shell command says that fails."""
+    command, text = error_programs.COMMANDS[name]
+    path = Path(SCRATCH.name) / f"command_{name}.py"
+    path.write_text(f"{text}\n")
+    done = subprocess.run(
+        ["bash", "-c", command.format(program=path)], capture_output=True, text=True, timeout=100
+    )
+    return "\n".join(done.stderr.rstrip().splitlines()[-MANY_LINES:])
+
+
+def _program_of(command: str) -> str:
+    """The first word of a shell command that is no setting of a variable."""
+    return next(word for word in command.split() if "=" not in word)
+
+
 def unguarded() -> str:
     """mp.spawn at the top of a script, started by python itself."""
     path = Path(SCRATCH.name) / "unguarded.py"
@@ -214,6 +233,10 @@ def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
         (name, f"a program of {ranks} rank{'s' * (ranks > 1)}", lambda n=name: of_program(n))
         for name, (_, ranks) in PROGRAMS.items()
     ]
+    ways += [
+        (name, _program_of(command), lambda n=name: of_command(n))
+        for name, (command, _) in error_programs.COMMANDS.items()
+    ]
     ways += [("main_not_guarded", "mp.spawn without if __name__", unguarded)]
     ways += [(e, f"clinic, {f}", lambda f=f: of_case(f)) for e, f in BROKEN.items()]
     for (entry, file), changes in MISTAKES.items():
@@ -237,11 +260,6 @@ def without_own_folders(text: str) -> str:
     return text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
 
 
-def _owners(text: str) -> list[str]:
-    """The entries that claim a text: it should be one."""
-    return [each.name for each in errors.ENTRIES if each.matches(text)]
-
-
 def provoke(entry: str, by: str, how: Callable[[], str]) -> dict | None:
     """One record, or None with a line that says why there is none."""
     try:
@@ -249,9 +267,10 @@ def provoke(entry: str, by: str, how: Callable[[], str]) -> dict | None:
     except Exception as error:
         print(f"{entry}, {by}: not provoked. {type(error).__name__}: {error}", flush=True)
         return None
-    found = _owners(text)
-    print(f"{entry}, {by}: {'recorded' if found == [entry] else f'FOUND BY {found}'}", flush=True)
-    if found != [entry]:
+    found = errors.find(text)
+    right = found is not None and found.name == entry
+    print(f"{entry}, {by}: {'recorded' if right else f'FOUND BY {found}'}", flush=True)
+    if not right:
         print(text)
     what = {"torch": version("torch"), "machine": machine.cpu_name()}
     return {"entry": entry, "provoked_by": by, "text": text, **what}
@@ -270,7 +289,8 @@ def main() -> int:
     records = [kept[way[:2]] for way in ways if way[:2] in kept]
     write_json(errors.RECORDED, {"errors": records})
     print(f"{len(records)} texts of {len({r['entry'] for r in records})} entries.")
-    return 0 if None not in new and all(_owners(r["text"]) == [r["entry"]] for r in records) else 1
+    known = [(errors.find(record["text"]), record["entry"]) for record in records]
+    return 0 if None not in new and all(e and e.name == name for e, name in known) else 1
 
 
 if __name__ == "__main__":

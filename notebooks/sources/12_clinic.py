@@ -511,21 +511,32 @@ print(exercise.check("clinic_deepspeed_copied"))
 # %% [markdown]
 # ## Which error means what
 #
-# The course provokes many errors on purpose. Each was run once, and the end of its text was written
-# down with the version of torch. `errors.explain` finds the entry of a text that you paste,
-# whatever stands around it; after a cell has failed, `errors.explain()` takes that error. If it
-# does not know the error, it says so, and names what to look at.
+# People paste the end of all ranks' output. One rank tells the cause, the others tell that a rank
+# is gone, and the launcher reports it once more. `errors.explain` names the cause, whatever stands
+# around it. After a cell has failed, `errors.explain()` takes that error. If the index does not
+# know an error, it says so, and names what to look at.
 
 # %%
 display(errors.explain("RuntimeError: the flux capacitor is not aligned"))
 errors.explain(
-    """[rank1]:   File "train.py", line 41, in <module>
+    """[rank0]: RuntimeError: one of the variables needed for gradient computation has been modified
+[rank0]: by an inplace operation: [torch.FloatTensor [64]] is at version 3; expected version 2
 [rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.7]:4421
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
 """
 )
 
 # %% [markdown]
-# The index: type words such as *optimizer* or *lesson 08*, or paste an error, and press Enter.
+# Without rank 0's lines only the echo is left, and the index says that this rank is not to blame.
+
+# %%
+errors.explain("[rank1]: RuntimeError: ... pair.cc:553] Connection closed by peer [10.0.0.7]:4421")
+
+# %% [markdown]
+# The index, by the layer that speaks when a run fails. *Recorded* counts those that the course
+# provoked: the end of each text was written down with the version of torch. Type words such as
+# *optimizer*, *NCCL* or *lesson 08*, or paste an error, and press Enter.
 
 # %%
 controls = errors.index()
