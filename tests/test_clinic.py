@@ -378,7 +378,10 @@ def test_every_script_of_the_clinic_is_a_case():
 def test_a_reader_goes_through_a_case(monkeypatch, tmp_path):
     monkeypatch.setattr(script_task, "WORK", tmp_path)
     name, fix = "clinic_same_order", "    sampler.set_epoch(epoch)\n    seen.append([])"
-    seen = clinic.examine(name)
+    clinic._bedside(CASES["same_order"])
+    with monkeypatch.context() as only_what_the_round_saw:
+        only_what_the_round_saw.setattr(clinic.Case, "run", None)
+        seen = clinic.examine(name)
     path = exercise.find(name).path
     assert path.read_text() == seen.script == CASES["same_order"].starting_point()
     assert "rank 1, epoch 2: samples" in seen
@@ -390,6 +393,15 @@ def test_a_reader_goes_through_a_case(monkeypatch, tmp_path):
     assert exercise.check(name).solved
     path.write_text(CASES["same_order"].starting_point())
     assert "+    sampler.set_epoch(epoch)" in str(exercise.solution(name))
+
+
+def test_without_its_framework_a_case_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "deepspeed")
+    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    case = CASES["deepspeed_copied"]
+    assert clinic._bedside(case)["ended"] == "not run here"
+    for said in (clinic.examine(case.name), exercise.try_out(case, case.solved())):
+        assert "Deepspeed is not installed here" in str(said)
 
 
 def test_a_change_that_fits_nowhere_is_an_error():

@@ -202,6 +202,7 @@ def test_wrong_types_end_in_one_sentence_before_anything_starts(arguments, sente
         {"port": "free"},
         {"run_dir": 3},
         {"env": ["A=1"]},
+        {"framework": "keras"},
     ],
 )
 def test_options_of_a_wrong_type_are_named(wrong):
