@@ -211,16 +211,13 @@ plots.show(ddp_overview.overlap())
 #
 # What else people combine with DDP:
 #
-# - **Saving**: `model.module` is the model itself. Save its `state_dict()`, on rank 0; that of the
-#   wrapper has names that begin with `module.`
+# - **Saving**: `model.module` is the model itself; the names of the wrapper's `state_dict()` begin
+#   with `module.`
 # - **Gradient clipping**, after `backward()`: every rank has the averaged gradients, so all clip
 #   alike.
-# - **`autocast` and `GradScaler`**: around the forward pass as on one GPU. Infinities are averaged
-#   too, so all ranks skip the same step.
-# - **`torch.compile`**: wrap with DDP first, then compile, so that the compiler cuts its graph
-#   where the buckets end.
+# - **`GradScaler`, `torch.compile`, outputs that are tuples**: lesson 04d proves them.
 # - **BatchNorm** normalises over a rank's own samples: lesson 04b.
-# - **Validation**: share the samples, all-reduce sums and counts: lesson 13.
+# - **Validation**: share the samples, all-reduce sums and counts: lessons 04d and 13.
 
 # %% [markdown]
 # ## Run it
@@ -582,7 +579,8 @@ exercise.check("samples_of_rank", samples_of_rank)
 # the global batch, a time-out that you chose.
 #
 # **Lesson 04b** goes on from here: buckets and hooks, ranks with unequal amounts of work, the death
-# of a rank, NCCL, and the frameworks that are built on DDP.
+# of a rank, NCCL, and the frameworks that are built on DDP. **Lesson 04d** has what people write
+# around DDP.
 #
 # ## Sources
 #

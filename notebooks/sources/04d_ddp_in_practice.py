@@ -32,7 +32,7 @@ from bootcamp import (
     warm_up,
 )
 from bootcamp_lessons import ddp_depth, ddp_practice, stragglers
-from bootcamp_lessons.reading import SNIPPETS, printed, show_snippet
+from bootcamp_lessons.reading import SNIPPETS, piece, printed, show_snippet
 
 warm_up()  # loads PyTorch in the background
 RANKS = max(2, min(8, default_ranks()))
@@ -158,18 +158,19 @@ table
 by_way = {(row["way"], row["ranks"]): row for row in table.rows}
 weights = [1 / (6 * size) for size in (8, 1)]  # of a sample, in a mean of six means
 print(guess_weight.score(weights[1] / weights[0], within=0))
-for measure in ("loss", "accuracy"):
-    alone = by_way["sums", 1][measure]
-    claim.equal(
-        f"ddp_sums_evaluate_exactly_{measure}",
-        f"With sums and counts, three ranks have the {measure} of one process, to the last bit.",
-        by_way["sums", 3][measure],
-        alone,
-        kind="count",
-    )
+assert by_way["sums", 3]["accuracy"] == by_way["sums", 1]["accuracy"]
+claim.equal(
+    "ddp_sums_evaluate_exactly",
+    "With sums and counts, three ranks have the loss of one process, to the last bit.",
+    by_way["sums", 3]["loss"],
+    by_way["sums", 1]["loss"],
+    kind="count",
+)
+
+# %%
 claim.larger(
     "ddp_mean_of_means_is_off",
-    "The mean of means has another accuracy than one process, by more than one sample in 1,000.",
+    "The mean of means has another accuracy than one process, by more than one in 1,000.",
     abs(by_way["mean of means", 2]["accuracy"] - by_way["sums", 1]["accuracy"]),
     1 / 1000,
     kind="count",
@@ -218,10 +219,12 @@ claim.equal(
 
 # %%
 scaled = printed(launch(SNIPPETS / "ddp_scaler.py", **two))
+display(Table(scaled, "Two ranks after two steps"))
 apart = {
     way: len({row["weight"] for row in scaled if row["averaged"] == way})
     for way in ("by DDP", "after the scaler looked")
 }
+assert apart["after the scaler looked"] == 2, "ranks that decide alone stayed together"
 claim.equal(
     "ddp_scalers_decide_alike",
     "Averaged by DDP, an infinity reaches all ranks, and all leave the step out.",
@@ -229,8 +232,6 @@ claim.equal(
     1,
     kind="count",
 )
-assert apart["after the scaler looked"] == 2, "ranks that decide alone stayed together"
-Table(scaled, "Two ranks after two steps")
 
 # %% [markdown]
 # The mean of an infinity and anything is infinite, so no rank has to tell the others. Where
@@ -249,6 +250,8 @@ Table(scaled, "Two ranks after two steps")
 # %%
 orders = printed(launch(SNIPPETS / "ddp_compile.py", **two))
 own = [row["graphs"] for row in orders if row["forward"] == "own"]
+assert orders[-1]["graphs"] == 0, "the compiler has found something in torch's own forward"
+display(Table(orders, "torch.compile and DDP"))
 claim.larger(
     "ddp_compiler_cuts_at_buckets",
     "The compiler gets several graphs, in each order of wrapping.",
@@ -256,7 +259,6 @@ claim.larger(
     1,
     kind="count",
 )
-Table(orders, "torch.compile and DDP")
 
 # %% [markdown]
 # - In this version of torch each order is cut. What differs are the names in the checkpoint:
@@ -346,14 +348,14 @@ guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 # different hosts are compared.
 
 # %%
-show_snippet("ddp_stragglers.py")
+display(piece(stragglers.SCRIPT, "def noting", "print(json"))
 paced = launch(stragglers.SCRIPT, 2, late=1, by=0.3, quiet=True)
 print(f"the late rank: {stragglers.late(paced)}")
 stragglers.paces(paced)
 
 # %% [markdown]
 # The tool names a rank whose own work takes at least 1.15 times as long as that of the next
-# slowest. It compares lower quartiles: what else the machine does makes single steps longer, never
+# slowest. It compares lowest deciles: what else the machine does makes single steps longer, never
 # shorter. So it finds a rank that is *always* late. One that is late now and then shows in the
 # upper quartile.
 #

@@ -21,12 +21,12 @@ def paces(run: Run) -> Table:
     """A row for each rank of a run of ddp_stragglers.py, in ms a step.
 
     own: its own work, before it waits for anybody; waits: from then until the averages are there.
-    Both are lower quartiles over the steps: what else a machine does makes steps longer only.
+    Both are what a tenth of the steps stay below: what else a machine does only makes steps longer.
     """
     rows = [
         {"rank": said["rank"]}
         | {
-            name: 1e3 * statistics.quantiles(said[key])[0]
+            name: 1e3 * statistics.quantiles(said[key], n=10, method="inclusive")[0]
             for name, key in (("own", "own"), ("waits", "rest"))
         }
         for said in printed(run)

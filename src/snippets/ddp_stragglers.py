@@ -19,7 +19,7 @@ BEFORE = 10  # steps until the late rank begins to be late
 parser = argparse.ArgumentParser()
 parser.add_argument("--late", type=int, default=-1, help="-1: no rank")
 parser.add_argument("--by", type=float, default=0.3)
-parser.add_argument("--steps", type=int, default=30)
+parser.add_argument("--steps", type=int, default=60)
 args = parser.parse_args()
 
 torch.set_num_threads(1)
