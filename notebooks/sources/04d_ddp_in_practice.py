@@ -263,8 +263,9 @@ claim.larger(
 # %% [markdown]
 # - In this version of torch each order is cut. What differs are the names in the checkpoint:
 #   `_orig_mod.` is the compiler's, `module.` DDP's. `model.compile()` adds none.
-# - **The last row has no graph.** The compiler takes a function of *yours* as its beginning. A
-#   plain `nn.Sequential` under DDP has none, so nothing is compiled and nobody says so.
+# - **The last row has no graph.** The compiler begins at a function of *yours*. A plain
+#   `nn.Sequential` inside DDP has none, so nothing is compiled and nobody says so. Compiled before it
+#   is wrapped, it is.
 # - Caps below 1 MiB are refused: the compiler takes the first bucket to be the smallest.
 
 # %% [markdown]

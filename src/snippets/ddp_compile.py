@@ -36,7 +36,8 @@ ORDERS = {
 torch.set_num_threads(1)
 logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
 dist.init_process_group("gloo")
-TRIED = [(Layers, order) for order in ORDERS] + [(nn.Sequential, "torch.compile(DDP(model))")]
+TRIED = [(Layers, order) for order in ORDERS]
+TRIED += [(nn.Sequential, order) for order in list(ORDERS)[1::-1]]
 for kind, order in TRIED:
     torch._dynamo.reset()
     graphs = []
