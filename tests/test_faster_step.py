@@ -19,10 +19,10 @@ PATIENT = {"options": Options(hang_seconds=600)}  # as in the lesson, whose runs
 MLP = {"model": "mlp", "steps": 20, "global_batch": 12}
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs g++ to compile for a CPU")
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler for inductor")
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_compiled_model_trains_what_the_baseline_trains(optimizer):
-    run = trained("compile", 1, optimizer=optimizer, **MLP, **PATIENT)
+    run = trained("compile", 1, backend="inductor", optimizer=optimizer, **MLP, **PATIENT)
     equality.same_training(run, baseline(optimizer=optimizer, **MLP))
     assert run.ranks[0]["compiled_graphs"] == 1, "it was not compiled, so nothing is proved"
 
@@ -70,8 +70,9 @@ def test_the_operators_own_times_add_up_to_the_time_in_operators():
     path = run.folder / "ranks" / "0.trace.json"
     own = sum(seconds for _, seconds in trace.operators(path).values())
     assert own == pytest.approx(trace.total_seconds(trace.read(path)["compute"]), rel=1e-3)
-    assert 0 < faster_step.share_of_products(run) < 1
-    assert "outside of operators" in str(faster_step.profile_table(run))
+    table = str(faster_step.profile_table(run))
+    assert "outside of operators" in table
+    assert 0 < int(table.split("Matrix products: ")[1].split("%")[0]) < 100
 
 
 def test_rounding_is_to_the_nearest_and_ties_go_to_the_even_one():

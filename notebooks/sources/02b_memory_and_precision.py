@@ -399,7 +399,7 @@ claim.larger(
 # requires a gradient. The embedding's output does not, since it is frozen. So the block's output
 # does not either, nor that of the next block, and only the head learns. There is a warning on the
 # rank's stderr. With `use_reentrant=False` autograd sees the block's parameters themselves.
-# (`enable_input_require_grads` of Hugging Face exists for this.)
+# (Hugging Face has `enable_input_require_grads` for such a model.)
 # </details>
 
 # %% [markdown]

@@ -1,6 +1,8 @@
-"""What lesson 02c counts beside its runs: a step's operators, calls, roundings, the allocator."""
+"""What lesson 02c counts beside its runs: a step's operators, calls, graphs, roundings."""
 
 import logging
+import os
+import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from statistics import mean, median
@@ -20,6 +22,8 @@ def profile_table(run, shown: int = 7) -> Table:
     """Where the time of a run's traced step went: its longest operators, the rest, and Python."""
     path = run.folder / "ranks" / "0.trace.json"
     found = trace.operators(path)
+    products = sum(found[name][1] for name in MATRIX_PRODUCTS if name in found)
+    share = products / sum(seconds for _, seconds in found.values())
     names = [name for name in found if name.startswith("aten::") or run.device == "cuda"][:shown]
     rows = [(name, *found.pop(name)) for name in names]
     rest = [sum(column) for column in zip(*found.values(), strict=True)]
@@ -30,14 +34,16 @@ def profile_table(run, shown: int = 7) -> Table:
         {"operator": name, "calls": calls, "own ms": 1e3 * own, "%": 100 * own / step}
         for name, calls, own in rows
     ]
-    return Table(named, f"One step of {run.label}, traced here; own: without what it calls")
+    caption = f"One step of {run.label}, traced here. Matrix products: {share:.0%} of all operators"
+    return Table(named, caption)
 
 
-def share_of_products(run) -> float:
-    """The share of a traced step's operator time that is matrix products, between 0 and 1."""
-    found = trace.operators(run.folder / "ranks" / "0.trace.json")
-    products = sum(found[name][1] for name in MATRIX_PRODUCTS if name in found)
-    return products / sum(seconds for _, seconds in found.values())
+def backend() -> str:
+    """The backend of torch.compile that can work here; says so where it is not the default one."""
+    if torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")):
+        return "inductor"
+    print("No GPU and no C++ compiler here: the graph is recorded, and no kernel is written.")
+    return "aot_eager"
 
 
 class Calls(TorchDispatchMode):

@@ -16,7 +16,7 @@ SNAPSHOT = Path(tempfile.gettempdir()) / "memory_snapshot.pickle"
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """Until the GPU is done, the second of two times."""
+    """Until the GPU is done, the second time."""
     for _ in range(2):
         torch.cuda.synchronize()
         began = time.perf_counter()
