@@ -85,6 +85,13 @@ def test_resnet_50_with_its_layers_over_two_devices(optimizer):
     equality.same_training(run, baseline(optimizer=optimizer, **RESNET))
 
 
+def test_rejects_resnet_50_whose_second_half_is_not_trained():
+    line = "optimizer = optimizers.build(args, model.parameters())"
+    half = {line: line.replace("model.param", "model[:half].param")}
+    script = variant("mp", "mp_first_half", half)
+    assert "final parameters" in rejected(script, optimizer="sgd", **RESNET)
+
+
 @OPTIMIZERS
 def test_resnet_50_in_shards_with_synchronised_statistics(optimizer):
     run = trained(known_programs.synchronised("fsdp"), 2, optimizer=optimizer, **RESNET)

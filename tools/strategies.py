@@ -94,7 +94,7 @@ def main() -> None:
         print(rows[-1], flush=True)
     found = {"machine": machine.describe(), "lightning": lightning.__version__, "rows": rows}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps(found, indent=1) + "\n")
+    RECORD.write_text(json.dumps(found).replace(', {"name', ',\n{"name') + "\n")  # a row a line
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ if DEEPSPEED:
 known_programs.strategies()
 
 # %% [markdown]
-# - A Trainer that plain `python` starts, starts the other ranks. *ddp* runs the command line again,
+# - Started by plain `python`, a Trainer starts the other ranks. *ddp* runs the command line again,
 #   so code above the Trainer runs in each rank. *ddp_spawn* imports the file again, and needs `if
 #   __name__ == "__main__"`. *ddp_fork* works in a notebook, as long as CUDA is not in use.
 # - *fsdp* and *deepspeed* ask for GPUs, though both libraries train on CPU ranks (lesson 07).

@@ -192,6 +192,7 @@ def programs() -> Table:
     """Every program that the course's sources name: where it runs now, what shows and proves it."""
     rows = []
     for row in known():
-        proof = row["proof"].replace("::test_", ": ").replace("_", " ")  # so that it wraps
+        file, _, test = row["proof"].partition("::test_")
+        proof = f"{file}: {test.replace('_', ' ')}" if test else file  # so that it wraps
         rows.append(row | {"file": row["file"].removeprefix("src/"), "proof": proof})
     return Table(rows, f"{len(rows)} programs and where they run now")
