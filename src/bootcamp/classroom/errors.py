@@ -54,11 +54,11 @@ class Entry:
     name: str
     lesson: str
     layer: str
+    tells: str
     pattern: str
     means: str
     look_at: str
     fix: str
-    tells: str = "cause"
 
     @cached_property
     def found_by(self) -> re.Pattern:
@@ -74,13 +74,18 @@ def plain(text: str) -> str:
 
 
 def read(folder: Path) -> tuple[Entry, ...]:
-    """The entries of a folder's files: `layer`, then a table ["lesson".name] for each entry."""
+    """The entries of a folder's files: `layer`, then a table ["lesson".name] for each cause.
+
+    What tells less than a cause says so first: [echo."lesson".name].
+    """
     entries = []
     for path in sorted(folder.glob("*.toml")):
-        lessons = tomllib.loads(path.read_text())
-        layer = lessons.pop("layer")
-        for lesson, named in lessons.items():
-            entries += [Entry(name, lesson, layer, **each) for name, each in named.items()]
+        content = tomllib.loads(path.read_text())
+        layer, cause = content.pop("layer"), TELLS[-1]
+        lesser = {tells: content.pop(tells, {}) for tells in TELLS[:-1]}
+        for tells, lessons in {cause: content, **lesser}.items():
+            for lesson, named in lessons.items():
+                entries += [Entry(n, lesson, layer, tells, **each) for n, each in named.items()]
     return tuple(entries)
 
 
