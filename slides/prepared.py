@@ -54,7 +54,10 @@ def loader_limits(read: float, train: float) -> Table:
 
     rows = [
         {"workers": workers}
-        | {f"{n} core{'s' * (n > 1)}": pipeline_seconds(read, train, workers, n) for n in (1, 2, 4, 8)}
+        | {
+            f"{n} core{'s' * (n > 1)}": pipeline_seconds(read, train, workers, n)
+            for n in (1, 2, 4, 8)
+        }
         for workers in (0, 1, 2, 4)
     ]
     return Table(rows, f"ms of a batch at best, by formula: {read} ms to read, {train} ms to train")

@@ -118,16 +118,14 @@ class Pair:
     @cached_property
     def unshared(self) -> int:
         """How many batches differ among the ranks of one model."""
-        steps = [step for step, *_ in self._compared_batches]
-        shares = (share for step in steps for share in self.shares(step))
+        shares = (share for step, *_ in self._compared_batches for share in self.shares(step))
         return sum(other != share[0] for share in shares for other in share)
 
     other_contents = cached_property(contents.other)
 
     @property
     def same_samples(self) -> bool:
-        found = (self.samples_twice, self.other_samples, self.unshared, self.other_contents)
-        return not any(found)
+        return not any((self.samples_twice, self.other_samples, self.unshared, self.other_contents))
 
     @property
     def repeats_its_batches_from(self) -> int | None:
@@ -174,8 +172,7 @@ class Pair:
     @property
     def each_alone(self) -> bool:
         """Whether several processes were started and no rank is in a process group with another."""
-        alone = all(rank["world_size"] == 1 for rank in self.run.ranks)
-        return alone and self.run.world > 1
+        return self.run.world > 1 and all(rank["world_size"] == 1 for rank in self.run.ranks)
 
     @property
     def silent(self) -> bool:
