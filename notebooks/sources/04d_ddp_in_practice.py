@@ -264,8 +264,8 @@ claim.larger(
 # - In this version of torch each order is cut. What differs are the names in the checkpoint:
 #   `_orig_mod.` is the compiler's, `module.` DDP's. `model.compile()` adds none.
 # - **The last row has no graph.** The compiler begins at a function of *yours*. A plain
-#   `nn.Sequential` inside DDP has none, so nothing is compiled, without a warning. Compiled before
-#   it is wrapped, it is.
+#   `nn.Sequential` inside DDP has none, so nothing is compiled and nobody says so. If it is
+#   compiled before it is wrapped, it has graphs.
 # - Caps below 1 MiB are refused: the compiler takes the first bucket to be the smallest.
 
 # %% [markdown]
