@@ -67,7 +67,7 @@ class EveryItem:
     @staticmethod
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(item):
-        """Launches of a notebook may be answered, and its torchrun's workers start warm.
+        """Launches of a notebook may be answered, and it starts warm, torchrun's workers too.
 
         Its kernel starts with its first cell, and has the environment of that moment.
         """
@@ -75,6 +75,7 @@ class EveryItem:
             if item.path.suffix == ".ipynb":
                 stack.enter_context(trained.shared())
                 stack.enter_context(warm.workers())
+                stack.enter_context(warm.kernels(_SCRATCH / "jupyter"))
             yield
 
 

@@ -17,6 +17,7 @@ import chromium
 import nbformat
 import pytest
 import trained
+import warm
 
 from bootcamp.launcher import process_tree
 from bootcamp.launcher.launch import Options, launch
@@ -47,7 +48,8 @@ def lab(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = open(folder / "lab.log", "w")  # noqa: SIM115
-    with trained.shared():  # what the first notebook launches is proved by its own cells
+    # the first notebook's launches are proved by its own cells, a kernel's start by test_faults.py
+    with trained.shared(), warm.kernels(folder / "jupyter"):
         environment = {**os.environ, "JUPYTER_TOKEN": TOKEN}
     server = subprocess.Popen(
         [

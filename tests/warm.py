@@ -6,8 +6,10 @@ time and spends seconds on imports.
 """
 
 import contextlib
+import json
 import os
 import sys
+from pathlib import Path
 
 VARIABLE = "BOOTCAMP_TEST_PYTHON"
 
@@ -20,6 +22,7 @@ def python() -> str:
 @contextlib.contextmanager
 def workers():
     """In here torchrun is itself and starts warm workers: it takes their Python from PYTHON_EXEC.
+    So does horovodrun, as the launcher calls it.
 
     Such a worker is a shim; the process that trains is a fork of the server, in the shim's
     namespaces, and ends with the shim. Not for tests that look for processes left over: the fork
@@ -33,3 +36,28 @@ def workers():
         yield
     finally:
         del os.environ["PYTHON_EXEC"]
+
+
+@contextlib.contextmanager
+def kernels(folder):
+    """In here a notebook's kernel starts warm, and so does the launcher that it starts.
+
+    folder: a folder of this worker's, for the description of the kernel that Jupyter reads.
+    """
+    if VARIABLE not in os.environ:
+        yield
+        return
+    described = folder / "kernels" / "python3" / "kernel.json"
+    if not described.exists():
+        described.parent.mkdir(parents=True)
+        command = [python(), str(Path(__file__).with_name("warm_kernel.py")), "-f"]
+        about = {"argv": [*command, "{connection_file}"], "display_name": "", "language": "python"}
+        described.write_text(json.dumps(about))
+    before = os.environ.get("JUPYTER_PATH")
+    os.environ["JUPYTER_PATH"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["JUPYTER_PATH"]
+        if before is not None:
+            os.environ["JUPYTER_PATH"] = before

@@ -32,6 +32,7 @@ ALONE = ["tests/test_launch.py", "tests/test_live.py"]  # have tests that are ma
 NOT_QUICK = [*ALONE, "tests/test_faults.py", "tests/test_browser.py"]
 OF_EVERY_LESSON = ["tests/test_lessons.py", "tests/test_snippets.py", "tests/test_scripts.py"]
 TOGETHER = "notebooks and tests"
+OF_KERNELS = ["ipykernel.kernelapp", "matplotlib.figure", "matplotlib.backends.backend_agg"]
 MAY_STAY = {os.getpid()}
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -167,7 +168,7 @@ def warm_python_for(commands: dict[str, list[str]], folder: Path):
         return
     warm_python.install(folder)
     os.environ["BOOTCAMP_TEST_PYTHON"] = str(folder / "python")
-    serve = [sys.executable, "-P", warm_python.__file__, str(folder)]
+    serve = [sys.executable, "-P", warm_python.__file__, str(folder), *OF_KERNELS]
     with subprocess.Popen(serve, start_new_session=True) as server:
         MAY_STAY.add(server.pid)
         try:

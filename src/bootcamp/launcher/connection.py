@@ -17,6 +17,7 @@ from bootcamp import machine, quiet
 from bootcamp.launcher import supervisor
 from bootcamp.records import summary
 
+VARIABLE = "BOOTCAMP_TEST_SUPERVISOR"  # what starts it while the project's tests run
 POLL_SECONDS = 0.01
 SUPERVISOR_DIED = {
     "event": "ended",
@@ -38,8 +39,9 @@ class Connection:
 
     def __init__(self):
         environment = {**os.environ, "BOOTCAMP_KERNEL": str(os.getpid())}
+        python = os.environ.get(VARIABLE, sys.executable)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", supervisor.__file__, str(os.getpid())],
+            [python, "-P", supervisor.__file__, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -1,4 +1,4 @@
-"""python -P src/bootcamp/launcher/warm_python.py FOLDER
+"""python -P src/bootcamp/launcher/warm_python.py FOLDER [LIBRARY ...]
 
 A simulated cluster's `python` and `torchrun`, warm: this server has torch loaded and forks itself
 for each of them, as forkserver.py does for a launch. Otherwise each rank and each agent of a job
@@ -11,6 +11,7 @@ gone.
 """
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -56,8 +57,9 @@ def main() -> None:
     server.bind(str(Path(sys.argv[1], SOCKET)))
     server.listen(128)  # from now on shims wait
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
-    for library in (*PRELOADED, *OF_TORCHRUN):
+    for library in (*PRELOADED, *OF_TORCHRUN, *sys.argv[2:]):
         __import__(library)
+    gc.freeze()  # as the fork server does
     sys.exit(run(forked_for(server)))
 
 

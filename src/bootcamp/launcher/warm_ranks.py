@@ -4,10 +4,41 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 
-from bootcamp.launcher import forkserver, process_tree
+from bootcamp.launcher import children, forkserver, process_tree
+
+
+async def started():
+    """A new fork server: `pid`, `stdin`, `stdout` and `wait` of its process."""
+    if "torch._dynamo" in sys.modules:  # this process is a fork itself, as while the tests run
+        return await Forked.start()
+    command = [sys.executable, "-P", forkserver.__file__]
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+class Forked:
+    """A fork server that is a fork of this process."""
+
+    @classmethod
+    async def start(cls):
+        """Fork; the parent gets the server's process."""
+        ours, theirs = socket.socketpair()
+        server = cls()
+        server.pid = os.fork()
+        if server.pid == 0:
+            forkserver.become_server(theirs)
+        theirs.close()
+        server.stdout, server.stdin = await asyncio.open_connection(sock=ours)
+        return server
+
+    async def wait(self) -> int:
+        """Wait for its end; its exit code."""
+        return await children.wait_for_exit(self.pid)
 
 
 class ForkServer:
@@ -27,10 +58,7 @@ class ForkServer:
         """Start the server and start it anew each time it ends, as long as this process lives."""
         failures = 0
         while failures < 3:
-            command = [sys.executable, "-P", forkserver.__file__]
-            self.process = await asyncio.create_subprocess_exec(
-                *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            self.process = await started()
             failures += 1
             async for line in self.process.stdout:
                 answer = json.loads(line)

@@ -13,6 +13,7 @@ import socket
 import sys
 
 SOCKET = "warm_python"  # in the folder of this file
+SUPERVISOR = "supervisor.py"  # the launcher's: it watches over its kernel itself, and needs torch
 PR_SET_PDEATHSIG = 1
 NOT_PASSED_ON = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP}
 
@@ -22,6 +23,8 @@ def main() -> None:
     name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
     if arguments[:1] == ["-u"] and name != "torchrun":
         del arguments[0]
+    watches = arguments[:1] == ["-P"] and os.path.basename(*arguments[1:2] or [""]) == SUPERVISOR
+    del arguments[:watches]
     script = bool(arguments) and arguments[0].endswith(".py") and os.path.isfile(arguments[0])
     if name != "torchrun" and not script:
         start_cold(name)
@@ -30,7 +33,8 @@ def main() -> None:
         server.connect(os.path.join(os.path.dirname(sys.argv[0]), SOCKET))
     except OSError:
         start_cold(name)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed torchrun ends no rank
+    if not watches:  # a killed torchrun ends no rank
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in signal.valid_signals() - NOT_PASSED_ON:
         signal.signal(number, lambda number, _: server.send(bytes([number])))
     request = {
