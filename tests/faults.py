@@ -422,7 +422,8 @@ def _needs_horovod() -> None:
 def horovod_rank_raises() -> float:
     """The survivors raise at once too; the error is that of the rank that was first."""
     _needs_horovod()
-    return rank_raises("horovod", start="horovodrun")
+    with warm.workers():
+        return rank_raises("horovod", start="horovodrun")
 
 
 def horovod_rank_is_killed() -> float:

@@ -140,7 +140,8 @@ def how_to_start(
     }
     if start == "horovodrun":
         command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(count)]
-        command += ["--network-interface", LOOPBACK, sys.executable]
+        python = os.environ.get("PYTHON_EXEC", sys.executable)  # as torchrun does
+        command += ["--network-interface", LOOPBACK, python]
         return {"start": "command", "command": [*command, *first["argv"]], "env": env}
     agents = []
     for host in range(hosts):
