@@ -258,8 +258,8 @@ print(run_command(["python", str(SNIPPETS / "on_a_gpu.py")]))
 #
 # **Clipping** scales a gradient down that is longer than a limit: after `backward()`, with a scaler
 # after `unscale_`, before `step()`. A **schedule** changes the learning rate after each optimizer
-# step: a warm-up while AdamW's means know little, then a decay. It counts steps, so it belongs
-# into the checkpoint.
+# step: a warm-up while AdamW's means know little, then a decay. It counts steps, so it belongs in
+# the checkpoint.
 
 # %%
 from bootcamp_lessons.reading import piece
@@ -308,7 +308,7 @@ graphs = compiled.ranks[0]["compiled_graphs"]
 claim.equal("faster_step_one_graph", "The model is one graph.", graphs, 1, kind="count")
 
 # %% [markdown]
-# A resume with model, optimizer and schedule goes on digit by digit:
+# A resume with model, optimizer and schedule goes on bit for bit:
 
 # %%
 half = len(at_once["losses"]) - len(resumed["losses"])
