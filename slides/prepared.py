@@ -49,7 +49,7 @@ def gpu_speeds() -> Figure:
 
 
 def loader_limits(read: float, train: float) -> Table:
-    """Milliseconds of a batch at best, by the number of DataLoader workers and of cores."""
+    """Time of a batch at best, by the number of DataLoader workers and of cores."""
     from bootcamp_lessons.faster_step import pipeline_seconds
 
     rows = [
@@ -60,14 +60,16 @@ def loader_limits(read: float, train: float) -> Table:
         }
         for workers in (0, 1, 2, 4)
     ]
-    return Table(rows, f"ms of a batch at best, by formula: {read} ms to read, {train} ms to train")
+    caption = f"Units of time, by formula: {read} of work to read a batch, {train} to train on it"
+    return Table(rows, caption)
 
 
 def rounded_products() -> Table:
     """How far a matrix product is off whose inputs were rounded, computed."""
     from bootcamp_lessons.faster_step import product_errors
 
-    rows = [{"inputs": name, "product off by": error} for name, error in product_errors().items()]
+    errors = product_errors().items()
+    rows = [{"inputs": name, "product off by": f"{error:.1e}"} for name, error in errors]
     return Table(rows, "Two 256 x 256 matrices of random numbers, relative to the exact product")
 
 
