@@ -157,7 +157,8 @@ def _ranks(runs, word: str) -> str:
     crowded = sorted({run.world for run in runs if run.oversubscribed})
     ranks = "rank" if worlds == [1] else "ranks"
     which = "" if crowded == worlds else f"{listed(crowded)}: "
-    aside = f" ({which}more ranks than cores)" if crowded else ""
+    units = "GPUs" if runs[0].device == "cuda" else "cores"
+    aside = f" ({which}more ranks than {units})" if crowded else ""
     return f"{listed(worlds)} {word} {ranks}{aside}"
 
 

@@ -13,6 +13,7 @@ from bootcamp.launcher.run_errors import refusal
 from bootcamp.scripts.family import Script
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+SHARED = "BOOTCAMP_SHARE_GPUS"  # "1": ranks beyond the GPUs share them and talk over gloo
 
 
 def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) -> dict:
@@ -34,6 +35,8 @@ def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) 
             kind == "cuda" and not script.of_course
         )
         count = ranks if one_each else len(found)
+        if env.get(SHARED) == "1":
+            count = min(count, len(found))
     if found and count > len(found):
         labels = ", ".join(each["label"] for each in found)
         message = f"ranks={ranks} lease as many devices, and here are {len(found)}: {labels}. "

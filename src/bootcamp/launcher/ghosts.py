@@ -6,6 +6,7 @@ that nobody watches keeps its cores, its GPU memory and its port.
 
 import os
 import re
+import subprocess
 
 import psutil
 
@@ -77,18 +78,29 @@ def _shown(command: str) -> str:
 
 
 def _gpu_rows(ghosts_found: set[int]) -> list[dict]:
-    """Processes that hold GPU memory. Empty without a GPU, where nvitop is not asked at all."""
-    if not machine.gpu_names():
-        return []
-    from nvitop import Device
-
+    """Processes that hold GPU memory. Empty without a GPU, where nobody is asked at all."""
     return [
         {
             "process": pid,
-            "command": _shown(holder.command()),
+            "command": _shown(process_tree.command(pid)),
             "why": "a ghost that holds GPU memory" if pid in ghosts_found else "holds GPU memory",
-            "memory MB": holder.gpu_memory() / 1e6,
+            "memory MB": held / 1e6,
         }
+        for pid, held in (gpu_holders() if machine.gpu_names() else ())
+    ]
+
+
+def gpu_holders() -> list[tuple[int, int]]:
+    """(process, bytes of GPU memory that it holds) as nvitop sees it, or nvidia-smi without it."""
+    try:
+        from nvitop import Device
+    except ImportError:
+        query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
+        said = subprocess.run(query, capture_output=True, text=True, timeout=20)
+        found = re.findall(r"^(\d+), (\d+) MiB$", said.stdout, re.M)
+        return [(int(pid), int(held) << 20) for pid, held in found]
+    return [
+        (pid, holder.gpu_memory())
         for device in Device.all()
         for pid, holder in device.processes().items()
     ]

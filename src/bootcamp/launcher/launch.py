@@ -235,6 +235,8 @@ class _Call:
         if self.ranks == 1:
             return f"1 {kind}rank"
         backend = {"cuda": ", NCCL", "cpu": ", gloo"} if self.script.of_course else {}
+        if self.device == "cuda" and gpu_count() < self.ranks:  # BOOTCAMP_SHARE_GPUS
+            backend = {"cuda": f", gloo, on {gpu_count()} GPU(s)"}
         return f"{self._of_the_line()}{self.ranks} {kind}ranks{backend.get(self.device, '')}"
 
     def _of_the_line(self) -> str:

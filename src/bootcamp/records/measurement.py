@@ -35,9 +35,11 @@ class Measurement:
 
     @property
     def oversubscribed(self) -> bool:
-        """More CPU ranks than cores: it proves correctness and measures no scaling."""
-        if self.device != "cpu" or "machine" not in self.config:
+        """More ranks than cores, or than GPUs: it proves correctness and measures no scaling."""
+        if self.device not in ("cpu", "cuda") or "machine" not in self.config:
             return False
+        if self.device == "cuda":
+            return self.world > len(self.config["machine"]["gpus"]) * self.config.get("hosts", 1)
         return self.world * self.config["cores_per_rank"] > self.config["machine"]["cores"]
 
     @property

@@ -117,7 +117,8 @@ class Run(Measurement):
         """The run in a few words: strategy, ranks, kind of device."""
         kind = "GPU" if self.device == "cuda" else "CPU"
         ranks = "1 rank" if self.world == 1 else f"{self.world} ranks"
-        crowded = ", more ranks than cores" if self.oversubscribed else ""
+        crowded = f", more ranks than {'cores' if kind == 'CPU' else 'GPUs'}"
+        crowded = crowded if self.oversubscribed else ""
         crowded = f", {SHARED}" if self.shared_cores else crowded
         return f"{self.strategy}, {ranks} ({kind}{crowded}){self._on_hosts}"
 

@@ -240,6 +240,10 @@ def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[
         return ["meta"] * each, "gloo"
     gpus, local = torch.cuda.device_count(), environment.local_count()
     enough = gpus >= local * each or (mixed and gpus == local == 1)
+    if gpus and not enough and wanted != "cpu" and environment.shares_gpus():
+        shared = [(environment.local_rank() * each + i) % gpus for i in range(each)]
+        torch.cuda.set_device(shared[0])
+        return [f"cuda:{number}" for number in shared], "gloo"
     if wanted == "cuda" and not enough:
         found = "none" if gpus == 0 else f"only {gpus}"
         share = "a GPU each" if each == 1 else f"{each} GPUs each"

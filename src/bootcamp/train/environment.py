@@ -47,6 +47,14 @@ def place() -> int:
     return first + (rank() if link() else local_rank())
 
 
+def shares_gpus() -> bool:
+    """Whether ranks may share a GPU, which proves something where there are too few of them.
+
+    They talk over gloo: NCCL refuses two ranks on one GPU.
+    """
+    return os.environ.get("BOOTCAMP_SHARE_GPUS") == "1"
+
+
 def hosts() -> int:
     """The number of hosts that the processes are spread over."""
     return max(1, count() // local_count())

@@ -1,0 +1,95 @@
+"""What a real GPU said, as tools/gpu_record.py has recorded it: `recorded_gpu.part("speed")`.
+
+    part = recorded_gpu.part("speed")
+    part.table("small, each way")
+
+A record is a folder logs/reference/<machine>-gpu_record/ with a JSON file for each part. A table's
+caption names the GPU and the versions. Without a record it has no rows, and says so in one
+sentence. Standard library only.
+"""
+
+from pathlib import Path
+
+from bootcamp.files import read_json
+from bootcamp.paths import REFERENCE
+from bootcamp.table import Table
+
+FOLDERS = "*-gpu_record"
+
+
+class Part:
+    """One part of a record. content: as the tool wrote it, {} without a record.
+
+    True where there is a record.
+    """
+
+    def __init__(self, name: str, path: Path | None = None):
+        self.name, self.path = name, path
+        self.content = read_json(path) if path else {}
+
+    def __bool__(self) -> bool:
+        return bool(self.content)
+
+    @property
+    def label(self) -> str:
+        """The GPU, the versions and where the numbers are; without a record, that there is none."""
+        if not self:
+            return (
+                f"No GPU has been recorded for this yet (python tools/gpu_record.py {self.name})."
+            )
+        about, ended = self.content["about"], self.content["status"]
+        cut = "" if ended == "ok" else f" ({ended})"
+        return (
+            f"{about['gpu']['name']}, torch {about['versions']['torch']}, "
+            f"CUDA {about['versions']['cuda']}; recorded run {self.path.parent.name}{cut}"
+        )
+
+    def __getitem__(self, name: str):
+        """What was found under a name; None where it was not measured."""
+        return self.content.get("found", {}).get(name)
+
+    def table(self, name: str) -> Table:
+        """Rows that were found under a name, labelled; no rows where there are none."""
+        rows = self[name] or []
+        if self and not rows:
+            return Table([], f"{name}: not measured. {self.label}")
+        return Table(rows if isinstance(rows, list) else [rows], self.label)
+
+
+def part(name: str, reference: Path = REFERENCE) -> Part:
+    """The newest record of a part: equality, speed, roofline, mfu_small, faults, planner and so on.
+
+    A rehearsal on a CPU is no record.
+    """
+    paths = reference.glob(f"{FOLDERS}/{name}.json")
+    found = [each for each in (Part(name, path) for path in paths) if _of_a_gpu(each)]
+    newest = max(found, key=lambda each: each.content["about"]["unix_seconds"], default=None)
+    return newest or Part(name)
+
+
+def _of_a_gpu(part: Part) -> bool:
+    return bool(part) and not part.content["rehearsal"]
+
+
+def readme_sentence(reference: Path = REFERENCE) -> str:
+    """What README.md says of GPUs: which has run what, and that several have not."""
+    folders = sorted({path.parent for path in reference.glob(f"{FOLDERS}/*.json")})
+    if not folders:
+        return (
+            "Nothing here has been run on a GPU so far. The code for CUDA and NCCL is written, and "
+            "its flags and a rehearsal on the CPU are tested; `make gpu-record` is for its first "
+            "real run."
+        )
+    said = []
+    for folder in folders:
+        parts = [each for each in map(_part_of, sorted(folder.glob("*.json"))) if _of_a_gpu(each)]
+        names = ", ".join(each.name for each in parts)
+        gpu = parts[0].content["about"]["gpu"]["name"]
+        said.append(
+            f"One {gpu} has run {names} of `make gpu-record`: `logs/reference/{folder.name}/`."
+        )
+    return " ".join([*said, "Several GPUs over NCCL have not been measured."])
+
+
+def _part_of(path: Path) -> Part:
+    return Part(path.stem, path)

@@ -1,0 +1,254 @@
+"""python tools/gpu_record.py [--rehearse] FOLDER [PART ...]
+
+Ask one real GPU what this course says of GPUs, and write what it answers to FOLDER, a JSON file for
+each part. Without PART it is all of them; parts that are in FOLDER already and not asked for stay.
+A copy of the project will do: torch (2.11 or later), numpy, psutil and filelock, no Jupyter, no
+install, no .git. `--plan` prints a command for each part, with the seconds that it may take.
+
+A part ends within its limit: one that overruns is ended with all that it started, keeps what it has
+measured, and is recorded as overrun. What fails is recorded with its exact error, and the rest goes
+on. Exit code 0 if every part is ok, else 1.
+
+`--rehearse` takes the same way on the CPU with miniature sizes, to find errors without a GPU. To
+make a record of the course, write to logs/reference/MACHINE-gpu_record, such as h100-gpu_record;
+lessons read it by bootcamp/experiments/recorded_gpu.py.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import importlib.util
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "src")]
+MARK = "BOOTCAMP_GPU_RECORD"  # in the environment of everything that a part starts
+LIMIT_SECONDS = 480.0
+REHEARSAL_SECONDS = 60.0
+GRACE_SECONDS = 10.0  # for a killed part's launcher to end its ranks
+MOST_FILES, MOST_BYTES = 8, 4 << 20
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class Part:
+    """function: module.name in gpu_parts, called with a session. seconds: expected on an H100."""
+
+    function: str
+    seconds: int
+    about: str
+
+
+PARTS = {
+    "equality": Part(
+        "equality.run", 300, "CPU against GPU, every script as one rank, several ranks on one GPU"
+    ),
+    "speed_small": Part(
+        "speed.small", 180, "GPT-2 small: precision, compile, batches up to out of memory, a trace"
+    ),
+    "speed_medium": Part("speed.medium", 240, "GPT-2 medium: the same ways of a step"),
+    "roofline": Part("speed.roofline", 60, "matrix products, memory, a GPT's operations, copies"),
+    "mfu": Part("mfu.small", 300, "GPT-2 124M beside a plain loop in turn, and why"),
+    "mfu_medium": Part("mfu.medium", 420, "GPT-2 350M beside a plain loop in turn, and why"),
+    "faults": Part("faults.run", 150, "preflight, ghosts, leases, killed ranks, out of memory"),
+    "constants": Part("constants.run", 120, "constants for a planner, and generation with a cache"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU, miniature sizes")
+    parser.add_argument("--plan", action="store_true", help="print the commands and run nothing")
+    parser.add_argument("--limit", type=float, help="seconds that a part may take at most")
+    args = parser.parse_args()
+    if args.plan:
+        print(plan())
+        return 0
+    if args.folder is None:
+        parser.error("name the FOLDER for the record, or say --plan")
+    if unknown := [name for name in args.parts if name not in PARTS]:
+        parser.error(f"no part {', '.join(unknown)}: choose from {', '.join(PARTS)}")
+    if why := why_not(args.rehearse):
+        print(why)
+        return 2
+    limit = args.limit or (REHEARSAL_SECONDS if args.rehearse else LIMIT_SECONDS)
+    return record(args.folder, args.parts or list(PARTS), args.rehearse, limit)
+
+
+def plan() -> str:
+    """A line for each part, and for the record of the course."""
+    lines = [
+        f"python tools/gpu_record.py OUT {name:<13} # {part.seconds:>3} s expected: {part.about}"
+        for name, part in PARTS.items()
+    ]
+    total = sum(part.seconds for part in PARTS.values())
+    end = f"# together {total} s expected on an H100, estimated and not measured; each ends in "
+    return "\n".join([*lines, f"{end}{LIMIT_SECONDS:.0f} s at most"])
+
+
+def why_not(rehearse: bool) -> str | None:
+    """Why nothing can be recorded here, in one sentence; None if it can."""
+    missing = [n for n in ("torch", "numpy", "psutil", "filelock") if not _is_there(n)]
+    if missing:
+        return f"{', '.join(missing)} can't be imported by {sys.executable}: use a Python that can."
+    from bootcamp import machine
+
+    if not rehearse and not machine.gpu_names():
+        return (
+            "There is no GPU here that nvidia-smi lists: nothing was recorded. Say --rehearse to "
+            "take the same way on the CPU, or --plan for the commands."
+        )
+    return None
+
+
+def _is_there(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
+
+
+def record(folder: Path, names: list[str], rehearse: bool, limit: float) -> int:
+    """Run the parts one after another, each in a process of its own; the exit code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    with tempfile.TemporaryDirectory(prefix="gpu-record-", ignore_cleanup_errors=True) as own:
+        _prepare(own)
+        ended = {name: run_part(name, folder, rehearse, limit) for name in names}
+    for name, (status, seconds) in ended.items():
+        print(f"{name:<13} {status:<10} {seconds:6.1f} s")
+    problems = [name for name, (status, _) in ended.items() if status != "ok"]
+    if wrong := beyond_limits(folder):
+        print(wrong)
+    return 1 if problems or wrong else 0
+
+
+def _prepare(own: str) -> None:
+    """What all parts need: a mark, places for what they write, and torch, which they fork from.
+
+    torch is imported and never used here: this process starts no thread and no CUDA, so that its
+    forks can.
+    """
+    places = {
+        "BOOTCAMP_LOGS": "logs",
+        "BOOTCAMP_WORK": "work",
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    }
+    for variable, name in places.items():
+        os.environ[variable] = str(Path(own, name))
+    Path(own, "logs").mkdir()
+    os.environ[MARK] = f"{os.getpid()}-{time.time_ns()}"
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads as it is imported
+    import torch._dynamo  # noqa: F401
+
+
+def run_part(name: str, folder: Path, rehearse: bool, limit: float) -> tuple[str, float]:
+    """Run one part to its end or its limit; its status and seconds. Nothing of it is left."""
+    from bootcamp.files import read_json
+
+    print(f"{name}: {limit:.0f} s at most", flush=True)
+    path, began = folder / f"{name}.json", time.monotonic()
+    path.unlink(missing_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        _become(name, folder, rehearse, limit)
+    code = None
+    try:
+        while code is None and time.monotonic() < began + limit:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            code = os.waitstatus_to_exitcode(status) if done else None
+            time.sleep(0 if done else 0.05)
+    finally:  # interrupted, too
+        if code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        left = clear()
+    if code is None:
+        close(path, name, "overrun", f"not done after {limit:.0f} s, and ended")
+    elif code < 0:
+        close(path, name, "failed", f"its process was ended by {signal.Signals(-code).name}")
+    elif left:
+        close(path, name, "failed", f"it left processes, which were ended: {'; '.join(left)}")
+    elif code:
+        close(path, name, "failed", f"its process ended with {code}: see what it printed")
+    return read_json(path)["status"], time.monotonic() - began
+
+
+def close(path: Path, part: str, status: str, why: str) -> None:
+    """Note in a part's file that it was ended from outside: its status and why."""
+    from bootcamp.files import read_json, write_json
+
+    content = read_json(path) or {"part": part, "found": {}, "errors": {}, "left_out": {}}
+    content["status"] = status
+    content["errors"].setdefault("the part", {"error": why})
+    write_json(path, content)
+
+
+def _become(name: str, folder: Path, rehearse: bool, limit: float) -> None:
+    """In the fork: be the part, in a session of its own, and leave without cleaning up."""
+    code = 1
+    try:
+        os.setsid()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: ends with its parent
+        from gpu_parts.session import Session
+
+        session = Session(name, folder, rehearse, limit - GRACE_SECONDS / 2)
+        module, function = PARTS[name].function.split(".")
+        getattr(importlib.import_module(f"gpu_parts.{module}"), function)(session)
+        session.ended()
+        code = 0
+    except BaseException as error:
+        import traceback
+
+        traceback.print_exc()
+        close(folder / f"{name}.json", name, "failed", f"{type(error).__name__}: {error}")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def clear() -> list[str]:
+    """Wait until nothing that a part has started is left; what had to be ended, as commands."""
+    from bootcamp.launcher import process_tree
+
+    deadline = time.monotonic() + GRACE_SECONDS
+    while True:
+        pids = process_tree.marked(MARK, os.environ[MARK]) - {os.getpid()}
+        if not pids:
+            return []
+        if time.monotonic() > deadline:
+            commands = [process_tree.command(pid)[:100] for pid in pids]
+            process_tree.end(pids)
+            return commands
+        time.sleep(0.1)
+
+
+def beyond_limits(folder: Path) -> str | None:
+    """What of a folder is more than a record may be: number, size and names of its files."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    total = sum(path.stat().st_size for path in files)
+    names = [path.name for path in folder.rglob("*") if not NAME.fullmatch(path.name)]
+    if len(files) > MOST_FILES or total > MOST_BYTES or names:
+        return (
+            f"{folder} has {len(files)} files of {total} bytes, odd names: {names}; expected at "
+            f"most {MOST_FILES} of {MOST_BYTES} bytes, named in letters, digits, '.', '_' and '-'."
+        )
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
