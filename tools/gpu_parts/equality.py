@@ -13,7 +13,7 @@ import sys
 from functools import partial
 
 from bootcamp.experiments import equality
-from bootcamp.launcher import launch
+from bootcamp.launcher import arguments, launch
 from bootcamp.launcher.launch import Options
 from bootcamp.paths import ROOT
 from bootcamp.scripts import family
@@ -86,7 +86,7 @@ def _scripts() -> list[str]:
     return [
         name
         for name, script in family.SCRIPTS.items()
-        if not script.cpu_only and not (script.framework and launch.missing(script.framework))
+        if not script.cpu_only and not (script.framework and arguments.missing(script.framework))
     ]
 
 

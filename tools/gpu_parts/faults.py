@@ -34,6 +34,11 @@ HOLDER = (
     "import sys, torch; kept = torch.ones({numbers}, device='{kind}'); print(kept.sum().item(), "
     "flush=True); sys.stdin.read()"
 )
+UNTIL_HEARD = (
+    "while step == 2 and not __import__('os').path.exists('{path}'):\n"
+    "    __import__('time').sleep(0.05)\n"
+    "optimizer.step()"
+)
 SECOND = (
     "import sys; from bootcamp.launcher import launch\n"
     "run = launch.launch(sys.argv[1], 1, start='cold', device=sys.argv[2])\n"
@@ -65,8 +70,7 @@ def _preflight(session: Session) -> list[dict]:
     only = session.device.choose([], ["--only", "python,gpus"])
     command = [sys.executable, str(ROOT / "tools" / "preflight.py"), "--json", *only]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    found = json.loads(said.stdout)
-    return found["rows"] if isinstance(found, dict) else found
+    return json.loads(said.stdout)["checks"]
 
 
 def _ghosts(session: Session) -> dict:
@@ -107,35 +111,37 @@ def _leases(session: Session) -> dict:
 
     In a rehearsal the device is a lock and nothing else, as in the launcher's tests.
     """
-    device, second = session.device, []
-    folder, asks = LOGS / f"leased-{os.getpid()}", LOGS / "asks.py"
-    asks.write_text(ASKS)
+    device, said = session.device, []
+    folder, asks, goes_on = (LOGS / f"{name}-{os.getpid()}" for name in ("leased", "asks", "heard"))
+    asks.with_suffix(".py").write_text(ASKS)
     os.environ |= device.choose({}, {"BOOTCAMP_FAKE_DEVICES": "1"})
+    given = [str(asks.with_suffix(".py")), device.choose("cuda", "auto")]
 
     def launch_second():
         while not steps.read_steps(folder):
             time.sleep(0.05)
-        command = [sys.executable, "-c", SECOND, str(asks), device.choose("cuda", "auto")]
-        second.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        command = [sys.executable, "-uc", SECOND, *given]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
+            for line in second.stdout:
+                said.append(line.strip())
+                if "Waiting for" in line:
+                    goes_on.touch()
 
-    thread = threading.Thread(target=launch_second, daemon=True)
-    thread.start()
+    second = threading.Thread(target=launch_second, daemon=True)
+    second.start()
     try:
-        slow = variant("gpu", "gpu_slow", {STEP: f"__import__('time').sleep(0.3)\n{STEP}"})
-        options = Options(run_dir=folder)
-        launch.launch(slow, 1, device=device.kind, steps=40, options=options, **RUNS)
-        thread.join(timeout=10)
-        said = second[0].communicate(timeout=60)[0]
+        slow = variant("gpu", "gpu_slow", {STEP: UNTIL_HEARD.format(path=goes_on)})
+        options = Options(run_dir=folder, hang_seconds=100)
+        launch.launch(slow, 1, device=device.kind, steps=5, options=options, **RUNS)
+        second.join(timeout=60)
     finally:
         os.environ.pop("BOOTCAMP_FAKE_DEVICES", None)
     ended = (folder / "steps.jsonl").stat().st_mtime  # the last step's row
-    found = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
-    waited = next((line for line in said.splitlines() if "Waiting for" in line), "")
-    if found["began"] < ended:
-        raise AssertionError(f"the second launch began {ended - found['began']:.1f} s too early")
-    if not waited:
-        raise AssertionError(f"the second launch said nothing of waiting: {said}")
-    return {"said": waited.strip(), "device": found, "seconds after": found["began"] - ended}
+    found = json.loads(next(line for line in said if line.startswith("{")))
+    if found["began"] < ended or not goes_on.exists():
+        raise AssertionError(f"the second launch did not wait: {said}, {ended}")
+    waited = next(line for line in said if "Waiting for" in line)
+    return {"said": waited, "device": found, "seconds after": found["began"] - ended}
 
 
 def _ends(session: Session, status: str, line: str, size: int, ranks: int = 1) -> dict:

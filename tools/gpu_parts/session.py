@@ -4,6 +4,7 @@ So a part that is ended in the middle leaves what it had. A measurement that rai
 its exact error, and the next one is made; one for which too little time is left is named.
 """
 
+import json
 import platform
 import subprocess
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bootcamp import machine
+from bootcamp.experiments import recorded
 from bootcamp.files import write_json
 from bootcamp.paths import ROOT, SRC
 from gpu_parts.device import Device
@@ -42,7 +44,8 @@ class Session:
 
     def write(self) -> None:
         self.content["seconds"] = round(time.monotonic() - self._began, 2)
-        write_json(self.path, self.content)
+        told = recorded.without_own_folders(json.dumps(self.content))
+        write_json(self.path, json.loads(told))
 
     @property
     def seconds_left(self) -> float:
@@ -64,7 +67,7 @@ class Session:
         except Exception as error:
             self.content["errors"][name] = {
                 "error": f"{type(error).__name__}: {error}",
-                "traceback": traceback.format_exc()[-LONGEST_TRACEBACK:].replace(f"{ROOT}/", ""),
+                "traceback": traceback.format_exc()[-LONGEST_TRACEBACK:],
             }
         self.content["seconds_of"][name] = round(time.monotonic() - began, 2)
         self.device.forget()
