@@ -370,6 +370,8 @@ def test_gpus_are_chosen_when_there_is_one_for_each_rank(monkeypatch):
 
     assert told("ddp", 2) == ({"device": "cuda"}, "2 GPU ranks, NCCL")
     assert told("ddp", 4) == ({"device": "cpu"}, "4 CPU ranks, gloo")
+    shared = "4 GPU ranks, gloo, on 2 GPU(s)"  # where BOOTCAMP_SHARE_GPUS allows it
+    assert told("ddp", 4, "cuda") == ({"device": "cuda"}, shared)
     assert told("cpu", 1) == ({}, "1 rank")
     copy = variant("ddp", "chooses_itself", {"run.finish()": "run.finish()\nprint()"})
     assert told(copy, 2) == ({}, "2 ranks"), "a reader's copy chooses itself"
@@ -387,6 +389,8 @@ def test_scripts_choose_gpu_and_nccl_when_torch_finds_them(monkeypatch):
         "found.append(config._resolve_devices('auto', 2))\n"
         "torch.cuda.device_count = lambda: 1\n"
         "found += [config._resolve_devices('auto', 2, mixed) for mixed in (False, True)]\n"
+        "os.environ |= {'LOCAL_RANK': '2', 'LOCAL_WORLD_SIZE': '3', 'BOOTCAMP_SHARE_GPUS': '1'}\n"
+        "found += [config._resolve_devices(kind, 1) for kind in ('cuda', 'cpu')]\n"
         "import json; print(json.dumps(found))"
     )
     environment = {**os.environ, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "RANK": "1"}
@@ -394,7 +398,8 @@ def test_scripts_choose_gpu_and_nccl_when_torch_finds_them(monkeypatch):
     answers = json.loads(done.stdout.splitlines()[-1])
     assert answers[:3] == [[["cuda:1"], "nccl"], [["cuda:1"], "nccl"], [["cpu"], "gloo"]]
     assert answers[3:5] == [[["cpu", "cpu"], "gloo"], [["cuda:0", "cuda:1"], "nccl"]]
-    assert answers[5:] == [[["cpu", "cpu"], "gloo"], [["cuda:0", "cpu"], "nccl"]]
+    assert answers[5:7] == [[["cpu", "cpu"], "gloo"], [["cuda:0", "cpu"], "nccl"]]
+    assert answers[7:] == [[["cuda:0"], "gloo"], [["cpu"], "gloo"]], "three ranks share one GPU"
 
 
 def test_every_tensor_is_moved_to_the_device():

@@ -18,7 +18,14 @@ import lessons  # noqa: E402
 PAGES = ("README.md", "logs/README.md", "slides/README.md")
 SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".js")
 # there only after a command, and ignored by git
-MADE_IN_LOGS = ("logs/<run>", "logs/course/", "logs/claims/", "logs/machine/", "logs/variants/")
+MADE_IN_LOGS = (
+    "logs/<run>",
+    "logs/course/",
+    "logs/claims/",
+    "logs/machine/",
+    "logs/variants/",
+    "logs/gpu_record/",
+)
 MADE = ("notebooks/work/", "slides/build/", ".venv/", *MADE_IN_LOGS)
 IN_LOGS = (
     "machine.json",

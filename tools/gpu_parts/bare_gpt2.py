@@ -56,7 +56,8 @@ class PlainLoop:
     def __init__(self, device: Device, shape: dict, batch: int, vocabulary: int = GPT2_VOCABULARY):
         torch.manual_seed(0)
         self.device = device
-        self.model = GPT2(**shape, vocabulary=vocabulary).to(device.kind)
+        with torch.device(device.kind):
+            self.model = GPT2(**shape, vocabulary=vocabulary)
         self.compiled = device.compile(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.ids = torch.randint(vocabulary, (batch, shape["context"] + 1))

@@ -27,7 +27,7 @@ KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-MINIATURE = {"layers": 2, "width": 32, "heads": 2, "context": 32}
+MINIATURE = {"layers": 1, "width": 32, "heads": 2, "context": 32}
 ROOM = 64 << 20  # bytes of address space that a rehearsal leaves before memory is used up
 
 
@@ -39,8 +39,8 @@ class Device:
 
     def __init__(self, rehearsal: bool):
         self.rehearsal, self.kind = rehearsal, "cpu" if rehearsal else "cuda"
-        torch.set_num_threads(1)
         if rehearsal:  # the package's own measurements, as small as they can be
+            torch.set_num_threads(1)
             matmul.SIZE["cpu"], matmul.CALLS, matmul.ENOUGH_SECONDS = 64, 3, 0.01
             gpt_operations.STREAMED_BYTES["cpu"] = 1 << 20
         elif not torch.cuda.is_available():
@@ -76,15 +76,16 @@ class Device:
         return {"gpu": gpu, "versions": versions}
 
     def published_peak(self, dtype: str) -> float | None:
-        """FLOP/s of a data sheet for this GPU, without sparsity; None where none is in the course.
+        """FLOP/s of the data sheet, without sparsity; None where the course knows none.
 
-        dtype: float32, tf32, bfloat16 or float16.
+        dtype: float32, tf32, bfloat16 or float16. Known are the SXM models.
         """
+        name = "" if self.rehearsal else torch.cuda.get_device_name(0)
         column = {"float32": "peak_fp32_tflops", "tf32": "peak_tf32_tflops"}
         column = column.get(dtype, "peak_bf16_or_fp16_tflops")
-        name = self.about()["gpu"]["name"]
         for row in published.table("hardware"):
-            if not self.rehearsal and row["gpu"].split()[0] in name and row[column]:
+            known = row["gpu"].split()[0] in name and not {"PCIe", "NVL"} & set(name.split())
+            if known and row[column]:
                 return float(row[column]) * 1e12
         return None
 

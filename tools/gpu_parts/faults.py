@@ -24,7 +24,7 @@ HELD_BYTES = 2 << 30  # by the rank that is killed
 STEP = "optimizer.step()"
 TAKES = "kept = torch.ones({numbers}, device=device)\noptimizer.step()"
 KILLS = (
-    "if step == 2:\n"
+    "if step == 2 and rank == world - 1:\n"
     "    __import__('os').kill(__import__('os').getpid(), 9)\n"
     "kept = torch.ones({numbers}, device=device)\n"
     "optimizer.step()"

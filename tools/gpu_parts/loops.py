@@ -53,7 +53,7 @@ def flops_per_sample(shape: dict[str, int], vocabulary: int = VOCABULARY) -> int
 
 
 def course_gpt(shape: dict[str, int], vocabulary: int = VOCABULARY) -> nn.Sequential:
-    """The course's GPT in any shape. With another vocabulary head and table are one, as in GPT-2."""
+    """The course's GPT in any shape; with another vocabulary head and table are one."""
     torch.manual_seed(0)
     model = nn.Sequential()
     for name, stage in gpt.stages(**shape):
@@ -72,25 +72,27 @@ class Trainer:
     shape, vocabulary: of the course's GPT. batch: samples of a step.
     """
 
-    def __init__(
-        self, device: Device, way: Way, batch: int, shape, vocabulary=VOCABULARY, model=None
-    ):
+    def __init__(self, device: Device, way: Way, batch: int, shape, vocabulary=VOCABULARY):
         self.device, self.way, self.batch, self.shape = device, way, batch, shape
         self.flops = flops_per_sample(shape, vocabulary)
-        self.model = course_gpt(shape, vocabulary).to(device.kind)
-        own = {"lr": 1e-4, "fused": True} if way.fused else {"lr": 1e-4}
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), **own)
+        with torch.device(device.kind):  # drawn there: on one core it would take seconds
+            self.model = course_gpt(shape, vocabulary)
         self.scaler = torch.amp.GradScaler(device.kind, enabled=way.autocast == "float16")
-        self._batches, self._next = [self._drawn(shape, vocabulary) for _ in range(BATCHES)], 0
+        size = batch, shape["context"] + 1
+        self._drawn, self._next = [torch.randint(vocabulary, size) for _ in range(BATCHES)], 0
+        self.change(way)
         if way.checkpointed:
             for block in self.model[1:-1]:
                 block.forward = _recomputed(block.forward)
         self.forward = device.compile(self._forward) if way.compiled else self._forward
         self.loss: torch.Tensor | float | None = None
 
-    def _drawn(self, shape, vocabulary: int) -> torch.Tensor:
-        ids = torch.randint(vocabulary, (self.batch, shape["context"] + 1))
-        return self.device.pinned(ids) if self.way.pinned else ids
+    def change(self, way: Way) -> None:
+        """Go on in another way that needs no other compiled code: waits, fused or pinned."""
+        self.way = way
+        own = {"lr": 1e-4, "fused": True} if way.fused else {"lr": 1e-4}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), **own)
+        self._batches = [self.device.pinned(ids) if way.pinned else ids for ids in self._drawn]
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         return models.loss(self.model(ids[:, :-1]), ids[:, 1:])
@@ -102,7 +104,8 @@ class Trainer:
 
     def step(self) -> None:
         """One step of training on the next batch."""
-        ids = self._batches[self._next % BATCHES].to(self.device.kind, non_blocking=self.way.pinned)
+        ids = self._batches[self._next % BATCHES]
+        ids = ids.to(self.device.kind, non_blocking=self.way.pinned)
         self._next += 1
         with self.device.tf32(self.way.tf32), self.device.attention(self.way.attention):
             self.optimizer.zero_grad()

@@ -34,9 +34,7 @@ class Part:
     def label(self) -> str:
         """The GPU, the versions and where the numbers are; without a record, that there is none."""
         if not self:
-            return (
-                f"No GPU has been recorded for this yet (python tools/gpu_record.py {self.name})."
-            )
+            return f"No GPU has been recorded yet (python tools/gpu_record.py OUT {self.name})."
         about, ended = self.content["about"], self.content["status"]
         cut = "" if ended == "ok" else f" ({ended})"
         return (
@@ -57,39 +55,35 @@ class Part:
 
 
 def part(name: str, reference: Path = REFERENCE) -> Part:
-    """The newest record of a part: equality, speed, roofline, mfu_small, faults, planner and so on.
+    """The newest record of a part: equality, speed_small, roofline, mfu, faults and so on.
 
     A rehearsal on a CPU is no record.
     """
-    paths = reference.glob(f"{FOLDERS}/{name}.json")
-    found = [each for each in (Part(name, path) for path in paths) if _of_a_gpu(each)]
+    found = [each for each in _parts(reference) if each.name == name]
     newest = max(found, key=lambda each: each.content["about"]["unix_seconds"], default=None)
     return newest or Part(name)
 
 
-def _of_a_gpu(part: Part) -> bool:
-    return bool(part) and not part.content["rehearsal"]
+def _parts(reference: Path) -> list[Part]:
+    paths = sorted(reference.glob(f"{FOLDERS}/*.json"))
+    parts = [Part(path.stem, path) for path in paths]
+    return [each for each in parts if each and not each.content["rehearsal"]]
 
 
 def readme_sentence(reference: Path = REFERENCE) -> str:
     """What README.md says of GPUs: which has run what, and that several have not."""
-    folders = sorted({path.parent for path in reference.glob(f"{FOLDERS}/*.json")})
-    if not folders:
+    gpus: dict[tuple[str, str], list[str]] = {}
+    for each in _parts(reference):
+        where = each.content["about"]["gpu"]["name"], each.path.parent.name
+        gpus.setdefault(where, []).append(each.name)
+    if not gpus:
         return (
             "Nothing here has been run on a GPU so far. The code for CUDA and NCCL is written, and "
             "its flags and a rehearsal on the CPU are tested; `make gpu-record` is for its first "
             "real run."
         )
-    said = []
-    for folder in folders:
-        parts = [each for each in map(_part_of, sorted(folder.glob("*.json"))) if _of_a_gpu(each)]
-        names = ", ".join(each.name for each in parts)
-        gpu = parts[0].content["about"]["gpu"]["name"]
-        said.append(
-            f"One {gpu} has run {names} of `make gpu-record`: `logs/reference/{folder.name}/`."
-        )
+    said = [
+        f"One {gpu} has run {', '.join(names)} of `make gpu-record`: `logs/reference/{folder}/`."
+        for (gpu, folder), names in gpus.items()
+    ]
     return " ".join([*said, "Several GPUs over NCCL have not been measured."])
-
-
-def _part_of(path: Path) -> Part:
-    return Part(path.stem, path)

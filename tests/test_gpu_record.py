@@ -1,0 +1,339 @@
+"""What a GPU is asked, rehearsed on the CPU: every part, and what becomes of one that goes wrong.
+
+One rehearsal of all parts serves most tests. Parts that fail on purpose are run by the same code.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import types
+
+import psutil
+import pytest
+import warm
+
+from bootcamp import machine
+from bootcamp.drawing import style
+from bootcamp.experiments import recorded_gpu
+from bootcamp.files import read_json, write_json
+from bootcamp.launcher import devices, ghosts
+from bootcamp.paths import ROOT
+from bootcamp.records import runs
+from bootcamp.scripts import family
+from bootcamp.theory import model_shapes
+
+TOOL = ROOT / "tools" / "gpu_record.py"
+sys.path.insert(0, str(ROOT / "tools"))
+import gpu_record  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+LIMITED = 3.0  # seconds for each part that goes wrong
+ENDLESS = "86399.25"  # seconds of sleep, by which what is left is found
+
+PLANTED = f"""
+import os, signal, subprocess, sys, time, types
+sys.path[:0] = {[str(ROOT / "tools"), str(ROOT / "src")]!r}
+import gpu_record
+
+def two(session):
+    session.measure("broken", lambda: [][1])
+    session.measure("sound", lambda: {{"number": 2}})
+
+def outside(session):
+    session.measure("before", lambda: 1)
+    raise OSError("no measurement of mine")
+
+def sleeps(session):
+    session.measure("before", lambda: 1)
+    subprocess.Popen(["sleep", "{ENDLESS}"], start_new_session=True)
+    session.measure("endless", lambda: time.sleep({ENDLESS}))
+
+def leaves(session):
+    subprocess.Popen(["sleep", "{ENDLESS}"], start_new_session=True)
+
+def dies(session):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def late(session):
+    session.measure("long", lambda: 1, seconds=5)
+    session._limit = 0
+    session.measure("too long", lambda: 1, seconds=5)
+
+sys.modules["gpu_parts.planted"] = types.SimpleNamespace(**globals())
+names = ["two", "outside", "sleeps", "leaves", "dies", "late"]
+gpu_record.PARTS = {{n: gpu_record.Part(f"planted.{{n}}", 1, "") for n in names}}
+gpu_record.GRACE_SECONDS = 0.5
+from pathlib import Path
+code = gpu_record.record(Path(sys.argv[1]), names, True, {LIMITED})
+
+import json
+from gpu_parts import bare_gpt2, loops
+from bootcamp.theory import model_shapes
+shape, vocabulary = model_shapes.GPT["tiny"], model_shapes.GPT2_VOCABULARY
+found = {{
+    "gpt": loops.flops_per_sample(model_shapes.GPT["small"]),
+    "gpt-2": loops.flops_per_sample(model_shapes.GPT["medium"], vocabulary),
+    "tied": len({{p.data_ptr() for p in loops.course_gpt(shape, 300).parameters()}}),
+    "of the course": len(list(loops.course_gpt(shape).parameters())),
+    "numbers": sum(p.numel() for p in bare_gpt2.GPT2(**shape, vocabulary=vocabulary).parameters()),
+}}
+print(json.dumps(found))
+sys.exit(code)
+"""
+
+
+def run(*arguments, code: str | None = None) -> subprocess.CompletedProcess:
+    """The tool, or a program beside it, in a Python of its own."""
+    command = [warm.python(), "-c", code] if code else [warm.python(), str(TOOL)]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    """(folder, {part: what it recorded}) of one rehearsal of everything."""
+    folder = tmp_path_factory.mktemp("record") / "here-gpu_record"
+    done = run("--rehearse", folder)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return folder, {path.stem: read_json(path) for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """(the program's end, {part: what it recorded}) of parts that go wrong on purpose."""
+    folder = tmp_path_factory.mktemp("planted")
+    done = run(folder, code=PLANTED)
+    return done, {path.stem: read_json(path) for path in folder.iterdir()}
+
+
+def test_every_part_is_rehearsed_and_ends_well(rehearsed):
+    _, parts = rehearsed
+    assert set(parts) == set(gpu_record.PARTS)
+    for name, part in parts.items():
+        assert (part["status"], part["errors"], part["left_out"]) == ("ok", {}, {}), name
+        assert part["rehearsal"]
+        assert part["about"]["versions"]["torch"]
+        assert part["about"]["command"] == f"python tools/gpu_record.py FOLDER {name}"
+
+
+def test_equality_holds_and_the_launcher_works(rehearsed):
+    found = rehearsed[1]["equality"]["found"]
+    assert found["launcher: rank_raises"]["seconds"] > 0
+    for table in ("gpu against cpu", "with TF32", "one rank"):
+        assert [row["same"] for row in found[table]] == [True], table
+    assert found["one rank"][0]["script"] == "ddp"
+    assert "passed" in found["tests"]["said"]
+    assert found["libraries"]["notebook libraries loaded"] == []
+
+
+def test_every_way_of_a_step_is_timed_and_its_memory_counted(rehearsed):
+    found = rehearsed[1]["speed_small"]["found"]
+    ways = {row["way"]: row for row in found["ways"]}
+    assert len(ways) == 8
+    for row in ways.values():
+        assert row["achieved_flops_per_second"] > 0
+        assert row["optimizer_bytes"] > row["gradient_bytes"] == row["parameter_bytes"]
+    pair = ("bf16 autocast", "bf16, activation checkpointing")
+    kept = [ways[name]["activation_bytes"] for name in pair]
+    assert kept[0] > kept[1] > 0
+    assert [ways[w]["activation_bytes"] for w in ways if "compile" in w] == [None, None]
+    assert rehearsed[1]["speed_medium"]["found"]["ways"]
+
+
+def test_a_batch_that_does_not_fit_is_recorded_and_the_process_goes_on(rehearsed):
+    batches = rehearsed[1]["speed_small"]["found"]["batches"]
+    sizes = [row["batch"] for row in batches["rows"]]
+    assert batches["out of memory"]["batch"] == 2 * sizes[-1]
+    assert "allocate memory" in batches["out of memory"]["error"]
+    assert batches["then"]["batch"] == sizes[0]
+    assert batches["then"]["loss"] == batches["rows"][0]["loss"], "it trains what it trained before"
+
+
+def test_a_step_is_looked_into_and_clocks_are_compared(rehearsed):
+    found = rehearsed[1]["speed_small"]["found"]
+    traced = found["traced step"]
+    assert traced["busy_seconds"] > 0
+    assert traced["longest"][0]["seconds"] >= traced["longest"][1]["seconds"] > 0
+    assert len(found["asynchronous"]) == 4
+
+
+def test_the_roof_is_measured(rehearsed):
+    found = rehearsed[1]["roofline"]["found"]
+    for dtype in ("float32", "bfloat16"):
+        operations = found[f"operations, {dtype}"]
+        assert operations["bandwidth_bytes_per_second"] > 0
+        assert "attention" in [row["name"] for row in operations["operations"]]
+    assert [row["format"] for row in found["matrix products"]][1] == "tf32"
+    assert "pinned, to the device" in found["copies"][0]
+
+
+@pytest.mark.parametrize(("part", "parts_without"), [("mfu", 6), ("mfu_medium", 4)])
+def test_two_loops_run_in_turn_and_each_choice_is_taken_away(part, parts_without, rehearsed):
+    found = rehearsed[1][part]["found"]
+    both = found["in turn"]
+    ratios = [each["course"] / each["plain"] for each in both["rounds, FLOP/s"]]
+    assert both["ratio"] == pytest.approx(sum(ratios) / 2), "the median of two"
+    assert both["reached"] == (both["ratio"] >= both["target"])
+    assert found["attention kernels"]["fastest"] == both["attention"]
+    without = [name for name in found if name.startswith("without: ")]
+    assert len(without) == parts_without
+    assert all(found[name]["ratio to the fast loop"] > 0 for name in without)
+
+
+def test_dying_ranks_leases_and_memory_are_recorded(rehearsed):
+    found = rehearsed[1]["faults"]["found"]
+    assert found["rank killed"]["status"] == "failed"
+    assert "SIGKILL" in found["rank killed"]["said"]
+    assert found["rank out of memory"]["status"] == "oom"
+    assert found["one of two ranks killed"]["rank"] == 1
+    assert found["leases"]["said"].startswith("Waiting for 1 device")
+    assert found["leases"]["device"]["BOOTCAMP_LEASED"] == "fake-0"
+    assert {"check", "verdict"} <= set(found["preflight"][0])
+    assert "nv" in found["ghosts"]["asked"]
+
+
+def test_constants_of_a_planner_are_numbers(rehearsed):
+    found = rehearsed[1]["constants"]["found"]
+    assert all(row["flops_per_second"] > 0 for row in found["matrix products"])
+    assert found["memory"][0]["copy"] > 0
+    assert found["launch"]["launched_and_waited_for_seconds"] > 0
+    assert found["attention"][0]["forward_and_backward_flops_per_second"] > 0
+    generation = found["generation, tiny"]
+    assert generation["cache_bytes"] == generation["formula_bytes"]
+    assert generation["largest difference of a score"] < 1e-3
+
+
+def test_a_record_obeys_its_limits(rehearsed, tmp_path):
+    assert gpu_record.beyond_limits(rehearsed[0]) is None
+    text = "".join(path.read_text() for path in rehearsed[0].iterdir())
+    assert str(ROOT) not in text
+    for number in range(gpu_record.MOST_FILES):
+        (tmp_path / f"{number}.json").write_text("{}")
+    assert gpu_record.beyond_limits(tmp_path) is None
+    (tmp_path / "7.json").rename(tmp_path / "a name.json")
+    assert "odd names: ['a name.json']" in gpu_record.beyond_limits(tmp_path)
+
+
+# What goes wrong
+
+
+def test_what_fails_is_recorded_with_its_error_and_the_rest_goes_on(planted):
+    done, parts = planted
+    assert done.returncode == 1
+    assert set(parts) == {"two", "outside", "sleeps", "leaves", "dies", "late"}
+    assert parts["two"]["status"] == "failed"
+    broken = parts["two"]["errors"]["broken"]
+    assert broken["error"] == "IndexError: list index out of range"
+    assert "lambda: [][1]" in broken["traceback"] or "in <lambda>" in broken["traceback"]
+    assert parts["two"]["found"] == {"sound": {"number": 2}}
+    assert parts["outside"]["errors"]["the part"]["error"] == "OSError: no measurement of mine"
+    assert parts["outside"]["found"] == {"before": 1}
+    assert parts["dies"]["errors"]["the part"]["error"] == "its process was ended by SIGSEGV"
+    assert parts["late"]["status"] == "incomplete"
+    assert parts["late"]["found"] == {"long": 1}
+    assert "it may take 5 s" in parts["late"]["left_out"]["too long"]
+
+
+def test_a_part_that_overruns_is_ended_and_nothing_of_it_is_left(planted):
+    part = planted[1]["sleeps"]
+    assert part["status"] == "overrun"
+    assert part["found"] == {"before": 1}, "what it had measured is kept"
+    assert part["errors"]["the part"]["error"] == "not done after 3 s, and ended"
+    left = planted[1]["leaves"]["errors"]["the part"]["error"]
+    assert left == f"it left processes, which were ended: sleep {ENDLESS}"
+    commands = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
+    assert [each for each in commands if each and ENDLESS in each] == []
+
+
+def test_operations_and_parameters_are_those_of_the_theory(planted):
+    found = json.loads(planted[0].stdout.splitlines()[-1])
+    for model, size in (("gpt", "small"), ("gpt-2", "medium")):
+        forward = sum(layer.flops for layer in model_shapes.layers(model, size))
+        assert found[model] == 3 * forward
+    assert found["tied"] == found["of the course"] - 1
+    shape = model_shapes.GPT["tiny"]
+    numbers = sum(sum(layer.numbers) for layer in model_shapes._gpt2(**shape))
+    assert found["numbers"] == numbers
+
+
+def test_the_plan_names_a_command_for_each_part():
+    lines = gpu_record.plan().splitlines()
+    for name, line in zip(gpu_record.PARTS, lines, strict=False):
+        assert line.startswith(f"python tools/gpu_record.py OUT {name}")
+        assert f"{gpu_record.PARTS[name].seconds:>3} s expected" in line
+    assert all(part.seconds < gpu_record.LIMIT_SECONDS < 600 for part in gpu_record.PARTS.values())
+
+
+def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(machine, "gpu_names", tuple)
+    monkeypatch.setattr(sys, "argv", ["gpu_record.py", str(tmp_path / "out")])
+    assert gpu_record.main() == 2
+    assert capsys.readouterr().out.startswith("There is no GPU here that nvidia-smi lists: nothing")
+    assert not (tmp_path / "out").exists()
+
+
+# How lessons read it
+
+
+def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_path):
+    nothing = recorded_gpu.part("speed_small", tmp_path)
+    assert not nothing
+    assert len(nothing.table("ways")) == 0
+    assert nothing.label.startswith("No GPU has been recorded yet")
+    folder = tmp_path / "h100-gpu_record"
+    folder.mkdir()
+    content = rehearsed[1]["speed_small"]
+    write_json(folder / "speed_small.json", content)
+    assert not recorded_gpu.part("speed_small", tmp_path), "a rehearsal"
+    assert recorded_gpu.readme_sentence(tmp_path).startswith("Nothing here has been run on a GPU")
+    about = {**content["about"], "gpu": {"name": "NVIDIA H100 80GB HBM3"}}
+    write_json(folder / "speed_small.json", {**content, "rehearsal": False, "about": about})
+    part = recorded_gpu.part("speed_small", tmp_path)
+    assert part.table("ways").column("way")[0] == "float32"
+    assert part.table("ways").caption.startswith("NVIDIA H100 80GB HBM3, torch ")
+    assert part.table("ways").caption.endswith("recorded run h100-gpu_record")
+    assert "gone: not measured" in part.table("gone").caption
+    sentence = recorded_gpu.readme_sentence(tmp_path)
+    assert sentence.startswith("One NVIDIA H100 80GB HBM3 has run speed_small of `make gpu-record`")
+    assert sentence.endswith("Several GPUs over NCCL have not been measured.")
+
+
+def test_the_readme_says_what_has_run_on_a_gpu():
+    said = " ".join((ROOT / "README.md").read_text().split())
+    assert recorded_gpu.readme_sentence() in said, "README.md, Systems: what has run on a GPU"
+
+
+# What was made for it
+
+
+def test_ranks_that_share_gpus_lease_those_that_there_are(monkeypatch):
+    one = [devices._device("GPU-1", "GPU 0", "GPU-1")]
+    monkeypatch.setattr(devices, "gpus", lambda *_: one)
+    monkeypatch.setattr(devices, "gpu_count", lambda: 1)
+    with pytest.raises(Exception, match="lease as many devices, and here are 1"):
+        devices.wishes(family.SCRIPTS["ddp"], "cuda", 3, 1, {})
+    shared = {"BOOTCAMP_SHARE_GPUS": "1"}
+    wish = devices.wishes(family.SCRIPTS["ddp"], "cuda", 3, 1, shared)
+    assert wish["lease"]["request"]["count"] == 1
+
+
+@pytest.mark.parametrize(("world", "hosts", "shared"), [(1, 1, False), (2, 1, True), (2, 2, False)])
+def test_ranks_that_share_a_gpu_measure_no_scaling(world, hosts, shared):
+    run = runs.Run("shared")
+    run.config = {"device": "cuda:0", "processes": world, "hosts": hosts, "strategy": "ddp"}
+    run.config["machine"] = {"gpus": ["NVIDIA H100"], "cores": 16}
+    run.summary = {"status": "ok"}
+    assert run.oversubscribed == shared
+    assert ("more ranks than GPUs" in run.label) == shared
+    assert ("more ranks than GPUs" in style._ranks([run], "GPU")) == shared
+
+
+def test_without_nvitop_nvidia_smi_says_who_holds_memory(monkeypatch):
+    said = f"{os.getpid()}, 512 MiB\n4711, [N/A]\n"
+    monkeypatch.setitem(sys.modules, "nvitop", None)
+    answer = types.SimpleNamespace(stdout=said)
+    monkeypatch.setattr(ghosts.subprocess, "run", lambda *_, **__: answer)
+    assert ghosts.gpu_holders() == [(os.getpid(), 512 << 20)]
+    monkeypatch.setattr(machine, "gpu_names", lambda: ("NVIDIA H100",))
+    (row,) = ghosts._gpu_rows(set())
+    assert (row["process"], row["why"]) == (os.getpid(), "holds GPU memory")
