@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import gpu_record  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-LIMITED = 3.0  # seconds for each part that goes wrong
+LIMITED = 6.0  # seconds for the part that never ends
 ENDLESS = "86399.25"  # seconds of sleep, by which what is left is found
 
 PLANTED = f"""
@@ -60,12 +60,20 @@ def late(session):
     session._limit = 0
     session.measure("too long", lambda: 1, seconds=5)
 
+def kept(session):
+    from gpu_parts import faults
+    faults.SETTLE_SECONDS = 0.1
+    session.device.used_bytes_from_outside = lambda: 1 << 31
+    session.measure("freed", lambda: faults._freed(session, before=1 << 31))
+    session.measure("kept", lambda: faults._freed(session, before=1 << 30))
+
 sys.modules["gpu_parts.planted"] = types.SimpleNamespace(**globals())
-names = ["two", "outside", "sleeps", "leaves", "dies", "late"]
+names = ["sleeps", "two", "outside", "leaves", "dies", "late", "kept"]
 gpu_record.PARTS = {{n: gpu_record.Part(f"planted.{{n}}", 1, "") for n in names}}
 gpu_record.GRACE_SECONDS = 0.5
 from pathlib import Path
-code = gpu_record.record(Path(sys.argv[1]), names, True, {LIMITED})
+code = gpu_record.record(Path(sys.argv[1]), names[1:], True, 200)
+gpu_record.record(Path(sys.argv[1]), names[:1], True, {LIMITED})
 
 import json
 from gpu_parts import bare_gpt2, loops
@@ -220,7 +228,7 @@ def test_a_record_obeys_its_limits(rehearsed, tmp_path):
 def test_what_fails_is_recorded_with_its_error_and_the_rest_goes_on(planted):
     done, parts = planted
     assert done.returncode == 1
-    assert set(parts) == {"two", "outside", "sleeps", "leaves", "dies", "late"}
+    assert set(parts) == {"two", "outside", "sleeps", "leaves", "dies", "late", "kept"}
     assert parts["two"]["status"] == "failed"
     broken = parts["two"]["errors"]["broken"]
     assert broken["error"] == "IndexError: list index out of range"
@@ -232,13 +240,16 @@ def test_what_fails_is_recorded_with_its_error_and_the_rest_goes_on(planted):
     assert parts["late"]["status"] == "incomplete"
     assert parts["late"]["found"] == {"long": 1}
     assert "it may take 5 s" in parts["late"]["left_out"]["too long"]
+    assert parts["kept"]["found"]["freed"]["used_bytes"]["after"] == 1 << 31
+    kept = f"AssertionError: {1 << 30} bytes of GPU memory are still used"
+    assert parts["kept"]["errors"]["kept"]["error"] == kept
 
 
 def test_a_part_that_overruns_is_ended_and_nothing_of_it_is_left(planted):
     part = planted[1]["sleeps"]
     assert part["status"] == "overrun"
     assert part["found"] == {"before": 1}, "what it had measured is kept"
-    assert part["errors"]["the part"]["error"] == "not done after 3 s, and ended"
+    assert part["errors"]["the part"]["error"] == "not done after 6 s, and ended"
     left = planted[1]["leaves"]["errors"]["the part"]["error"]
     assert left == f"it left processes, which were ended: sleep {ENDLESS}"
     commands = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]

@@ -150,6 +150,7 @@ def _prepare(own: str) -> None:
         [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads as it is imported
+    import gpu_parts.session  # noqa: F401
     import torch._dynamo  # noqa: F401
 
 

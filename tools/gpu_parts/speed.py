@@ -51,6 +51,7 @@ def _ways(session: Session, size: str, count: int = len(WAYS)) -> None:
 def _way(session: Session, size: str, way: Way) -> dict:
     device = session.device
     batch = device.choose(BATCH[size], 2)
+    torch._dynamo.reset()  # what an earlier way has compiled would keep its memory
     trainer = Trainer(device, way, batch, device.shape(size))
     speed = trainer.speed(device.choose(15, 2), device.choose(5, 1))
     return speed | trainer.memory()
@@ -103,7 +104,8 @@ def _traced(session: Session, size: str) -> dict:
 
 
 def _is_kernel(event) -> bool:
-    return "cuda" in str(event.device_type).lower() and not event.is_user_annotation
+    of_script = getattr(event, "is_user_annotation", False)
+    return "cuda" in str(event.device_type).lower() and not of_script
 
 
 def _asynchronous(session: Session, size: str) -> dict:
