@@ -121,7 +121,7 @@ def record(folder: Path, names: list[str], rehearse: bool, limit: float) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     with tempfile.TemporaryDirectory(prefix="gpu-record-", ignore_cleanup_errors=True) as own:
-        _prepare(own)
+        _prepare(own, rehearse)
         ended = {name: run_part(name, folder, rehearse, limit) for name in names}
     for name, (status, seconds) in ended.items():
         print(f"{name:<13} {status:<10} {seconds:6.1f} s")
@@ -131,27 +131,25 @@ def record(folder: Path, names: list[str], rehearse: bool, limit: float) -> int:
     return 1 if problems or wrong else 0
 
 
-def _prepare(own: str) -> None:
+def _prepare(own: str, rehearse: bool) -> None:
     """What all parts need: a mark, places for what they write, and torch, which they fork from.
 
     torch is imported and never used here: this process starts no thread and no CUDA, so that its
-    forks can.
+    forks can. What else a rehearsal imports might ask CUDA for its devices, where there are some.
     """
-    places = {
-        "BOOTCAMP_LOGS": "logs",
-        "BOOTCAMP_WORK": "work",
-        "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    }
-    for variable, name in places.items():
-        os.environ[variable] = str(Path(own, name))
-    Path(own, "logs").mkdir()
+    for variable in ("BOOTCAMP_LOGS", "BOOTCAMP_WORK", "TORCHINDUCTOR_CACHE_DIR"):
+        os.environ[variable] = str(Path(own, variable.lower()))
+    Path(os.environ["BOOTCAMP_LOGS"]).mkdir()
     os.environ[MARK] = f"{os.getpid()}-{time.time_ns()}"
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads as it is imported
-    import gpu_parts.session  # noqa: F401
-    import torch._dynamo  # noqa: F401
+    import torch  # noqa: F401
+
+    if rehearse:
+        import gpu_parts.session  # noqa: F401
+        import torch._dynamo  # noqa: F401
 
 
 def run_part(name: str, folder: Path, rehearse: bool, limit: float) -> tuple[str, float]:
