@@ -122,10 +122,10 @@ def prepare(
     for allow in before:
         allow()
     path, known = family.find(script), family.describe(script)
-    known = replace(known, framework=options.framework or known.framework)
     launcher = "horovodrun" if start == "horovodrun" and not known.of_course else known.launcher
     start = arguments.start_of(start, launcher)
     arguments.check_types(ranks, args, device, options, flags, known)
+    known = replace(known, framework=options.framework or known.framework)
     arguments.check_start(start, launcher, options)
     arguments.check_hosts(hosts, link, launcher, ranks, device, options)
     if missing := arguments.missing(known.framework):
