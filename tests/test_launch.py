@@ -168,6 +168,14 @@ def test_ranks_see_the_environment_of_now(monkeypatch):
     assert "hello" in launch.launch(script, 1, **QUICK).output()
 
 
+def test_ranks_draw_numbers_of_their_own_without_a_seed(tmp_path):
+    script = tmp_path / "unseeded.py"
+    script.write_text("import numpy, torch\nprint(torch.rand(1).item(), numpy.random.rand())\n")
+    run = launch.launch(script, 2, quiet=True)
+    first, second = (run.output(rank).split() for rank in (0, 1))
+    assert not set(first) & set(second)
+
+
 @pytest.mark.alone
 def test_a_rank_gets_its_own_core():
     line = (

@@ -207,6 +207,7 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
             for name in (*SET_BY_LAUNCHERS, "MASTER_PORT"):  # horovodrun does not set them either
                 del os.environ[name]
         kept = _serve_store(store, rank)
+        _seed_anew()
         code = run_script(rank["argv"], keep=[kept], stack=rank["stack"])
         if code == 0 and "horovod.torch" in sys.modules:
             sys.modules["horovod.torch"].shutdown()  # or the last ranks find the first ones gone
@@ -217,6 +218,12 @@ def become_rank(rank: dict, store: socket.socket, supervisor: int | None) -> Non
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)  # nothing is freed: tearing down a process group can hang
+
+
+def _seed_anew() -> None:
+    """Seeds of its own, as a fresh process has: forks would draw the same numbers unseeded."""
+    for name in {"torch", "numpy.random"} & sys.modules.keys():
+        sys.modules[name].seed()
 
 
 def enter(host: dict) -> None:

@@ -153,7 +153,6 @@ def main() -> None:
     args = parser.parse_args()
     # where a script without a path of its own leaves its files
     os.chdir(os.environ.get("BOOTCAMP_RUN", "."))
-    torch.seed()  # a forked rank has the seed of the process that it was forked from
     seed = torch.manual_seed
     torch.manual_seed = lambda number: seed(number + args.seed_offset)
     watch = Watch()
