@@ -1,0 +1,88 @@
+"""GPUs and clusters by name: `Cluster(gpu("H100"), gpus=256, host_gb_s=400)`. Standard library only.
+
+GB is 1e9 bytes, GiB 2**30. Bandwidths are in one direction.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from bootcamp.plan import tables
+
+GB, GIB = 1e9, 2.0**30
+REACHED = 0.85  # of the peak, where nobody has measured it: between A100's share and H100's
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. peak: FLOP/s in 16 bit, dense. bus: bytes/s of an all-reduce's bus in one host.
+
+    reached: what the best matrix product was measured to reach of `peak`, a share. memory: bytes. hbm: bytes/s of its memory. multiprocessors: parts that take tiles of a product.
+    """
+
+    name: str
+    peak: float
+    reached: float
+    peak_fp8: float
+    peak_fp32: float
+    memory: float
+    hbm: float
+    bus: float
+    multiprocessors: int
+    watts: float
+
+    def peak_of(self, precision: str) -> float:
+        """FLOP/s that the best product reaches in a precision; 16 bit where it has no other units."""
+        special = {"fp8": self.peak_fp8, "fp32": self.peak_fp32}.get(precision)
+        return self.reached * (special or self.peak)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """gpus GPUs, per_host of them in a host. host_bytes: bytes/s that a host sends to others."""
+
+    gpu: Gpu
+    gpus: int
+    per_host: int = 8
+    host_bytes: float = 400 * GB
+
+    def __post_init__(self):
+        if self.gpus < 1 or self.per_host < 1 or not self.host_bytes > 0:
+            raise ValueError(
+                f"{self.gpus} GPUs, {self.per_host} a host, {self.host_bytes / GB:g} GB/s: "
+                "expected one or more, and a bandwidth above zero"
+            )
+
+
+@cache
+def _gpus() -> dict[str, Gpu]:
+    """{a spelling of its name, as words: GPU}."""
+    found = {}
+    for row in tables.table("gpus"):
+        peak = float(row["peak_tflops"])
+        reached = float(row["reached_tflops"] or REACHED * peak) / peak
+        peaks = [1e12 * peak, reached]
+        peaks += [1e12 * float(row[f"peak_{kind}_tflops"] or 0) for kind in ("fp8", "fp32")]
+        rates = [float(row["memory_gb"]) * GB, float(row["hbm_tb_s"]) * 1e12]
+        rest = [float(row["bus_gb_s"]) * GB, int(row["multiprocessors"]), float(row["watts"])]
+        made = Gpu(row["gpu"], *peaks, *rates, *rest)
+        for spelling in (row["gpu"], *filter(None, row["spellings"].split(";"))):
+            found[_words(spelling)] = made
+    return found
+
+
+def gpu(name: str) -> Gpu:
+    """A GPU by its name, spelled freely ("a100_80gb"), or by a text that has its name in it.
+
+    Raises ValueError for one that the table lacks.
+    """
+    known, words = _gpus(), _words(name)
+    inside = [spelling for spelling in known if f" {spelling} " in f" {words} "]
+    if not inside:
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in known.values()))
+        raise ValueError(f"gpu={name!r} is not known: expected one of {names}")
+    return known[max(inside, key=len)]
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", " ", name.lower()).strip()

@@ -1,0 +1,144 @@
+"""Seconds of one layer's and the ends' kernels on a GPU, and of launching them from the host.
+
+A matrix product is cut into tiles, and tiles run in waves over the multiprocessors: the last wave
+may be nearly empty (NVIDIA, Matrix Multiplication Background User's Guide). Everything between
+the products waits for memory, so its bytes are counted. Standard library only.
+"""
+
+from math import ceil
+from typing import NamedTuple
+
+from bootcamp.plan.hardware import Gpu
+from bootcamp.plan.setting import Plan
+from bootcamp.plan.shapes import Shape
+from bootcamp.plan.stacks import Constants
+
+# rows and columns of a tile, and what share of the best tile's speed it has: smaller tiles read
+# more for each product (the same guide, figure on tile sizes; rounded)
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.6))
+PROLOGUE = 96  # steps of the inner dimension that pass before a tile's products begin, and after
+BETWEEN_KERNELS = 3e-6  # seconds from one kernel's end to the next one's begin on the GPU
+KERNELS = (17, 36)  # of a layer's forward and backward, the matrix products among them
+# bytes for each number of attention's matrix: forward, mask, softmax and dropout read and write
+# it, with a mask of 1 byte; backward they do again, and the products read it twice
+MATRIX = (13, 21)
+# numbers of 2 bytes that a layer reads and writes between its products, forward and backward: times
+# hidden and whole on every tensor rank without SP, times hidden and split, times the MLP's inner
+# width and split. fused: a GPT with fused norms and dropout. eager: a gated MLP, and RMS norms and
+# rotary positions in float32 operation by operation. compiled: the same, neighbours in one kernel.
+BETWEEN = {
+    "fused": ((12, 10, 2), (14, 10, 3)),
+    "eager": ((40, 16, 5), (70, 28, 8)),
+    "compiled": ((6, 5, 3), (12, 8, 5)),
+}
+ADAM = 30  # bytes for each parameter: four float32 read, three written, the 16 bit copy written
+LOSS = 32  # bytes for each score: read, written in float32, read again; backward the same
+
+
+class Passes(NamedTuple):
+    """Seconds of a layer's forward and backward."""
+
+    forward: float
+    backward: float
+
+    def __add__(self, other):
+        return Passes(self.forward + other.forward, self.backward + other.backward)
+
+
+def product(gpu: Gpu, m: float, n: float, k: float, peak: float, bandwidth: float, count=1):
+    """Seconds of `count` products of (m, k) and (k, n) in 16 bit.
+
+    peak: FLOP/s of the best tile's products. bandwidth: bytes/s. The best of TILES is taken.
+    """
+    units, best = gpu.multiprocessors, float("inf")
+    for rows, columns, speed in TILES:
+        waves = ceil(count * ceil(m / rows) * ceil(n / columns) / units)
+        best = min(best, waves * units * 2 * rows * columns * (k + PROLOGUE) / (peak * speed))
+    return max(best, count * 2 * (m * k + k * n + m * n) / bandwidth)
+
+
+def linear(gpu: Gpu, tokens: float, inputs: float, outputs: float, peak: float, bandwidth: float):
+    """Forward and backward of a linear layer: one product, and two."""
+    forward = product(gpu, tokens, outputs, inputs, peak, bandwidth)
+    to_inputs = product(gpu, tokens, inputs, outputs, peak, bandwidth)
+    return Passes(forward, to_inputs + product(gpu, inputs, outputs, tokens, peak, bandwidth))
+
+
+def layer(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
+    """A layer's kernels for one micro-batch on one rank, without communication."""
+    t, h, bandwidth = plan.tensor, shape.hidden, gpu.hbm * c.memory
+    tokens = plan.micro_batch * shape.sequence / plan.context
+    peak = gpu.peak_of(plan.precision) * c.matmul
+    if plan.precision == "fp8":
+        peak *= c.fp8
+    up = (2 if shape.gated else 1) * shape.inner / t
+    routed = tokens * shape.chosen * min(plan.expert, shape.experts) / shape.experts
+    here = shape.experts / plan.expert if shape.experts > 1 else 1
+    routed = routed if shape.experts > 1 else tokens
+    total = linear(gpu, tokens, h, shape.qkv / t, peak, bandwidth)
+    total += linear(gpu, tokens, h / t, h, peak, bandwidth)
+    for inputs, outputs in ((h, up), (shape.inner / t, h)):
+        each = linear(gpu, routed, inputs, outputs, peak, bandwidth)
+        total += Passes(here * each.forward, here * each.backward)
+    total += attention(gpu, shape, plan, c)
+    total += between(shape, plan, tokens, bandwidth)
+    return total + Passes(*(BETWEEN_KERNELS * count for count in KERNELS))
+
+
+def attention(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
+    """Scores, softmax and their product with the values, for a rank's heads.
+
+    Fused, a causal forward computes half of the products, a backward two and a half times as much
+    (Dao, arXiv:2307.08691). Else the matrix is read and written by each kernel (MATRIX).
+    """
+    heads = plan.micro_batch * shape.heads / plan.tensor
+    s, width, bandwidth = shape.sequence, shape.of_head, gpu.hbm * c.memory
+    if plan.fused:
+        rows = s / plan.context
+        forward = 4 * heads * rows * s * width / 2 / (gpu.peak_of(plan.precision if plan.precision == "fp32" else "bf16") * c.attention)
+        return Passes(forward, 2.5 * forward)
+    peak = gpu.peak_of("bf16") * c.matmul
+    products = product(gpu, s, s, width, peak, bandwidth, heads)
+    products += product(gpu, s, width, s, peak, bandwidth, heads)
+    forward, backward = (heads * s * s * number / bandwidth for number in MATRIX)
+    return Passes(products + forward, 2 * products + backward)
+
+
+def between(shape: Shape, plan: Plan, tokens: float, bandwidth: float) -> Passes:
+    """Norms, residuals, dropout, biases, positions and the activation: bytes read and written."""
+    t = plan.tensor
+    kind = ("compiled" if plan.compiled else "eager") if shape.gated else "fused"
+    inner = shape.inner * (shape.chosen if shape.experts > 1 else 1)
+    outside = t if plan.sequence else 1
+    seconds = [
+        2 * tokens * (whole * shape.hidden / outside + (split * shape.hidden + act * inner) / t)
+        for whole, split, act in BETWEEN[kind]
+    ]
+    return Passes(*(each / bandwidth for each in seconds))
+
+
+def head(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
+    """Seconds of the head and the loss for one micro-batch, forward and backward."""
+    if not shape.vocabulary:
+        return 0.0
+    tokens = plan.micro_batch * shape.sequence / plan.context
+    columns = ceil(shape.vocabulary / 128 / plan.tensor) * 128
+    bandwidth = gpu.hbm * c.memory
+    passes = linear(gpu, tokens, shape.hidden, columns, gpu.peak_of("bf16") * c.matmul, bandwidth)
+    return sum(passes) + LOSS * tokens * columns / bandwidth
+
+
+def embedding(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
+    """Seconds of looking tokens up and adding positions, forward and backward."""
+    if not shape.vocabulary:
+        return 0.0
+    tokens = plan.micro_batch * shape.sequence / plan.context
+    return 24 * tokens * shape.hidden / (gpu.hbm * c.memory)
+
+
+def longer(device: float, host: float, sharpness: int = 6) -> float:
+    """The longer of two times that go on side by side, and a little more where they are close."""
+    most = max(device, host)
+    if most <= 0:
+        return 0.0
+    return most * ((device / most) ** sharpness + (host / most) ** sharpness) ** (1 / sharpness)

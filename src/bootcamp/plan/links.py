@@ -1,0 +1,82 @@
+"""Seconds of collectives on a cluster: which ranks form a group, and what carries its bytes.
+
+A ring sends the same over each of its edges (bootcamp.theory.sharding), inside a host over the
+GPUs' own links, between hosts over the host's network, which the rings of a host's ranks share.
+Standard library only.
+"""
+
+from math import log2
+from typing import NamedTuple
+
+from bootcamp.plan.hardware import Cluster
+from bootcamp.plan.setting import Plan
+from bootcamp.plan.stacks import Constants
+from bootcamp.theory.sharding import RING
+
+IN_HOST, BETWEEN_HOSTS = 30e-6, 15e-6  # seconds: of a call, and of each doubling of the hosts
+
+
+class Group(NamedTuple):
+    """ranks ranks, each `stride` numbers after the one before."""
+
+    ranks: int
+    stride: int
+
+    def in_host(self, cluster: Cluster) -> int:
+        """How many of its ranks are on one host."""
+        return max(1, min(self.ranks, cluster.per_host // self.stride))
+
+
+def groups(plan: Plan) -> dict[str, Group]:
+    """{axis: the group of a rank}, tensor ranks nearest to each other."""
+    t, c, d = plan.tensor, plan.context, plan.data
+    shard = plan.shard * c if plan.shard else d * c
+    return {
+        "tensor": Group(t, 1),
+        "context": Group(c, t),
+        "data": Group(d * c, t),
+        "shard": Group(shard, t),
+        "replicate": Group(d * c // shard, t * shard),
+        "expert": Group(plan.expert, t),
+        "pipeline": Group(plan.pipeline, t * c * d),
+        "world": Group(plan.ranks, 1),
+    }
+
+
+def seconds(kind: str, size: float, group: Group, cluster: Cluster, c: Constants) -> float:
+    """Of one collective of `size` bytes, the whole tensor's. kind: a key of RING or all-to-all."""
+    n, local = group.ranks, group.in_host(cluster)
+    if n == 1 or not size:
+        return 0.0
+    sent = {**RING, "all-to-all": 1}[kind] * (n - 1) / n * size
+    inside = sent / (cluster.gpu.bus * c.bus)
+    if local == n:
+        return IN_HOST + inside
+    sharing = min(cluster.per_host, cluster.gpus) / local  # rings that leave a host side by side
+    if kind == "all-to-all":  # only what is for other hosts leaves, from each of the ranks
+        sharing, sent = min(cluster.per_host, cluster.gpus), sent * (n - local) / (n - 1)
+    outside = sharing * sent / (cluster.host_bytes * c.network)
+    return IN_HOST + BETWEEN_HOSTS * log2(n / local) + max(inside, outside)
+
+
+def hand_over(size: float, group: Group, cluster: Cluster, c: Constants) -> float:
+    """Seconds in which a rank sends `size` bytes to its neighbour in the group."""
+    if group.ranks == 1:
+        return 0.0
+    if group.stride < cluster.per_host:
+        return c.hop + size / (cluster.gpu.bus * c.bus)
+    share = cluster.host_bytes / min(cluster.per_host, cluster.gpus)
+    return c.hop + size / (share * c.network)
+
+
+def bytes_sent(kind: str, size: float, group: Group, cluster: Cluster) -> dict[str, float]:
+    """{"inside", "between"}: bytes that a rank sends, and its share of what leaves its host."""
+    if group.ranks == 1:
+        return {"inside": 0.0, "between": 0.0}
+    factor = {**RING, "all-to-all": 1}[kind]
+    sent = factor * (group.ranks - 1) / group.ranks * size
+    local = group.in_host(cluster)
+    leaving = 0.0 if local == group.ranks else sent / local
+    if kind == "all-to-all":
+        leaving = sent * (group.ranks - local) / (group.ranks - 1)
+    return {"inside": sent - leaving, "between": leaving}

@@ -1,0 +1,88 @@
+"""What a rank holds at its peak, by kind: `peak.held(shape, plan)`.
+
+States are those of bootcamp.theory.sharding (arXiv:1910.02054), activations those of Korthikanti et
+al. (arXiv:2205.05198, equations 1 to 4) for a GPT and counted in the same way for gated MLPs.
+Standard library only.
+"""
+
+from math import ceil
+
+from bootcamp.plan.setting import Plan
+from bootcamp.plan.shapes import Shape
+from bootcamp.plan.step import layers_of_stage
+from bootcamp.theory.sharding import FLOAT32, MIXED, rank_bytes
+
+
+def on_rank(shape: Shape, plan: Plan, stage: int = 0) -> tuple[int, float]:
+    """(layers, parameters) of a rank of a pipeline stage: 0 the first, -1 the last."""
+    deep, shallow = layers_of_stage(shape.layers, plan.pipeline)
+    ends = shape.embedding_parameters(plan.tensor)
+    first, last = stage == 0, stage in (-1, plan.pipeline - 1)
+    layers = shallow if first or last else deep
+    numbers = layers * shape.layer_parameters(plan.tensor, plan.expert)
+    if plan.pipeline == 1:
+        return layers, numbers + ends * (1 if shape.tied else 2)
+    return layers, numbers + (ends if first or last else 0)
+
+
+def states(parameters: float, plan: Plan) -> dict[str, float]:
+    """Bytes of parameters, gradients and optimizer of a rank; exact for the paper's tables."""
+    each = FLOAT32 if plan.precision == "fp32" else MIXED
+    held = rank_bytes(parameters, plan.sharing, plan.stage, each)
+    if plan.offload:  # gradients and optimizer lie in the host's memory
+        return {"parameters": held["parameters"], "gradients": 0.0, "optimizer": 0.0}
+    return held
+
+
+def layer_bytes(shape: Shape, plan: Plan, kept: str | None = None) -> float:
+    """What a layer's forward keeps of one micro-batch; kept: as Plan.recompute."""
+    kept = plan.recompute if kept is None else kept
+    t, between = plan.tensor, plan.tensor if plan.sequence else 1
+    tokens = plan.micro_batch * shape.sequence / plan.context
+    h, inner = shape.hidden, shape.inner * shape.chosen
+    if kept == "full":
+        return 2 * tokens * h / between
+    if kept == "selective op":  # input, queries, values, attention, the first and the last product
+        values = shape.key_heads * shape.of_head
+        return 2 * tokens * ((h + h) / between + (2 * h + values + inner) / t)
+    if shape.gated:
+        return 2 * tokens * (4 * h / between + (shape.qkv + h + 4 * inner) / t)
+    numbers = 10 * h / between + (8 * h + 4 * inner) / t
+    if not plan.fused and kept == "none":
+        numbers += 5 * shape.heads * shape.sequence / t
+    return tokens * numbers
+
+
+def in_flight(plan: Plan) -> float:
+    """Micro-batches of which the first stage holds activations at once."""
+    p, m, v = plan.pipeline, plan.micro_batches, plan.virtual
+    if plan.schedule == "gpipe":
+        return m
+    return min(m, p * (1 + (p - 1) / (p * v)) if v > 1 else p)
+
+
+def held(shape: Shape, plan: Plan, stage: int = 0) -> dict[str, float]:
+    """Bytes of a rank of a pipeline stage by kind, allocated at the peak."""
+    layers, numbers = on_rank(shape, plan, stage)
+    found = states(numbers, plan)
+    last = stage in (-1, plan.pipeline - 1) or plan.pipeline == 1
+    waiting = in_flight(plan) if stage == 0 else min(plan.micro_batches, 1 + (not last))
+    found["activations"] = layers * waiting * layer_bytes(shape, plan)
+    if plan.recompute != "none":
+        found["recomputed"] = layer_bytes(shape, plan, "none")
+    tokens = plan.micro_batch * shape.sequence / plan.context
+    if last:  # scores in 16 bit and float32, and the gradients of both
+        columns = ceil(shape.vocabulary / plan.tensor)
+        found["scores"] = tokens * columns * (8 if plan.compiled else 12)
+    if plan.stage == 3:
+        layer = shape.layer_parameters(plan.tensor, plan.expert)
+        ends = shape.embedding_parameters(plan.tensor) * (1 if shape.tied else 2)
+        kept = layers if plan.keep_gathered else 2
+        found["gathered"] = 2 * (kept * layer + ends) + plan.reduce_bytes * layer
+    return found
+
+
+def peak(shape: Shape, plan: Plan, reserved: float) -> float:
+    """Bytes that the fullest rank's allocator reserves. reserved: for each byte in use."""
+    ends = (0, -1) if plan.pipeline > 1 else (0,)
+    return reserved * max(sum(held(shape, plan, stage).values()) for stage in ends)

@@ -1,0 +1,270 @@
+"""From a row of a table to a model, a cluster and a plan: `rows.read({"gpus": "8", ...})`.
+
+The published tables name the same thing in many ways; NAMES lists them. What a row leaves blank
+comes from its stack (constants.toml), else from the defaults below. Standard library only.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from bootcamp.plan import shapes, stacks, words
+from bootcamp.plan.hardware import GB, Cluster, Gpu, gpu
+from bootcamp.plan.setting import Plan, check
+from bootcamp.plan.shapes import Shape
+
+# field: the names that columns of the published tables give it, plain
+NAMES = {
+    "gpus": ("gpus", "ngpus", "worldsize"),
+    "batch": ("batch", "globalbatch", "gbs", "globalbatchsize"),
+    "micro_batch": ("microbatch", "mbs", "localbatch", "batchpergpu", "microbatchsize"),
+    "hidden": ("hidden", "hiddensize"),
+    "heads": ("heads", "attentionheads"),
+    "layers": ("layers",),
+    "sequence_length": ("seqlen", "sequencelength", "context length"),
+    "vocabulary": ("vocab", "vocabulary", "vocabsize"),
+    "key_heads": ("kvheads", "keyheads"),
+    "inner": ("ffn", "inner", "ffnhidden"),
+    "experts": ("experts", "numexperts"),
+    "chosen": ("topk", "chosen"),
+    "tensor": ("tp", "tensor", "tensorparallelism"),
+    "data": ("dp", "data", "dataparallelism"),
+    "pipeline": ("pp", "pipeline", "pipelineparallelism"),
+    "context": ("cp", "context", "contextparallelism"),
+    "expert": ("ep", "expert", "expertparallelism"),
+    "virtual": ("interleavev", "vp", "virtual"),
+    "shard": ("shard", "hsdpshard"),
+    "stage": ("stage", "zero", "zerostage"),
+    "fsdp": ("fsdp",),
+    "accumulation": ("gradaccum", "accumulation"),
+    "per_replica": ("batchperdp",),
+    "model_size": ("mpsize",),
+    "per_host": ("gpuspernode", "gpusperhost", "gpusperserver"),
+    "host_gb_s": ("hostgbs",),
+    "reduce_bytes": ("reducebytes",),
+    "parameters": ("params",),
+    "billions": ("paramsb", "parametersbillion"),
+}
+REAL = ("host_gb_s", "parameters", "billions")  # the others are whole numbers
+TEXTS = (
+    "model gpu hardware system network inter section technique techniques parallelism act_ckpt "
+    "recompute precision sharding scheme method compile schedule fused overlap sequence conditions "
+    "experiment workload mode nvlink reduce_dtype option unit"
+).split()
+MAY_BE_ZERO = ("stage", "shard", "fsdp", "virtual", "accumulation")
+
+
+class NoPlan(ValueError):
+    """A row that names no plan, or one that cannot be; the text says why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a row asks. shape: None where it gives a number of parameters alone."""
+
+    stack: str
+    table: str
+    cluster: Cluster
+    plan: Plan
+    shape: Shape | None = None
+    parameters: float = 0.0
+    image_model: str = ""
+    pieces: str = "model"
+    method: str = ""
+
+
+def read(row: dict[str, str]) -> Case:
+    """What a row asks. Raises NoPlan with a sentence for one that has no answer."""
+    try:
+        return _read(row)
+    except NoPlan:
+        raise
+    except ValueError as problem:
+        raise NoPlan(str(problem)) from None
+
+
+def _read(row: dict[str, str]) -> Case:
+    stack = str(row.get("stack") or "")
+    family = stacks.family(stack)
+    table = stack.strip().removesuffix(".csv").lower()
+    about = stacks.families().get(family or _signature(row), {"row": {}})
+    unsaid = about["row"] | about.get("rows", {}).get(table, {})
+    given = {_plain(key): _text(value) for key, value in row.items() if key is not None}
+    numbers, texts = {}, {name: given.get(_plain(name), "") for name in TEXTS}
+    for source in ({_plain(k): str(v) for k, v in unsaid.items()}, given):
+        numbers |= _numbers(source)
+    for other in ("hardware", "system", "section"):
+        texts["gpu"] = texts["gpu"] or texts[other]
+    texts |= {k: str(v) for k, v in unsaid.items() if k in texts and not texts[k]}
+    words.understand(texts, numbers)
+    if images := words.image_model(texts["model"]):
+        cluster, plan = _cluster(texts, numbers), _shares(numbers)
+        return Case(family, table, cluster, plan, image_model=images, method=images)
+    shape = _shape(texts, numbers)
+    if shape is None:
+        return _states(family, table, texts, numbers)
+    cluster = _cluster(texts, numbers)
+    plan = _plan(texts, numbers, cluster)
+    check(shape, cluster, plan)
+    pieces = "layer" if texts["conditions"] else "model"
+    return Case(family, table, cluster, plan, shape, pieces=pieces, method=_method(texts))
+
+
+def _signature(row: dict[str, str]) -> str:
+    """The stack whose columns these are, for what its rows leave unsaid."""
+    if "tensor parallelism" in row and "# GPUs" in row:
+        return "vtrain"
+    if "tok_s_gpu" in row and "mp_mode" in row:
+        return "mosaicml_mpt"
+    return ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", str(name).lower())
+
+
+def _text(value) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _numbers(given: dict[str, str]) -> dict[str, float]:
+    """{field: number} of what is not blank. Raises NoPlan for what is no number above zero."""
+    found = {}
+    for field, names in NAMES.items():
+        for name in names:
+            text = given.get(name.replace(" ", ""), "")
+            if not text or field in found or (field == "context" and name == "context"):
+                continue
+            found[field] = _number(name, field, text)
+    return found
+
+
+def _number(name: str, field: str, text: str) -> float:
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        if field in ("parameters", "stage", "virtual"):  # texts in some tables
+            return _odd(name, text)
+        raise NoPlan(f"{name}={text!r} is not a number") from None
+    if not math.isfinite(value) or value < 0 or (value == 0 and field not in MAY_BE_ZERO):
+        raise NoPlan(f"{name}={text}: expected a number above zero")
+    if field not in REAL and value != int(value):
+        raise NoPlan(f"{name}={text}: expected a whole number")
+    return value if field in REAL else int(value)
+
+
+def _odd(name: str, text: str) -> float:
+    if match := re.fullmatch(r"([\d.]+)\s*([MBT])", text, re.I):
+        return float(match[1]) * {"m": 1e6, "b": 1e9, "t": 1e12}[match[2].lower()]
+    raise NoPlan(f"{name}={text!r} is not a number")
+
+
+def _needed(numbers: dict, field: str):
+    if field not in numbers:
+        raise NoPlan(f"{NAMES[field][0]} is missing: one of {', '.join(NAMES[field])} is needed")
+    return numbers[field]
+
+
+def _shape(texts: dict, numbers: dict) -> Shape | None:
+    """The model, by its name and the sizes that the row gives; None if it has neither."""
+    fields = ("layers", "hidden", "heads")
+    sizes = {key: numbers.get(key) for key in fields}
+    more = {key: numbers.get(key) for key in ("key_heads", "inner", "experts", "chosen")}
+    sequence, vocabulary = numbers.get("sequence_length"), numbers.get("vocabulary")
+    if all(sizes.values()):
+        vocabulary = 0 if texts["conditions"] else vocabulary or 50257
+        sequence = _needed(numbers, "sequence_length")
+        more = {key: value for key, value in more.items() if value}
+        gated = "inner" in more
+        return Shape(*sizes.values(), sequence, vocabulary, **more, gated=gated, tied=not gated)
+    known = shapes.named(texts["model"]) if texts["model"] else None
+    if known is not None:
+        given = {**sizes, **more, "sequence": sequence, "vocabulary": vocabulary}
+        return shapes.at(known, **given)
+    if any(sizes.values()):
+        for key in fields:
+            _needed(numbers, key)
+    if numbers.get("parameters") or numbers.get("billions"):
+        return None
+    if texts["model"]:
+        raise NoPlan(f"model={texts['model']!r} is not known, and the row gives no sizes of it")
+    raise NoPlan("the row names no model: expected model, or layers, hidden and heads")
+
+
+def _method(texts: dict) -> str:
+    return "ZeRO-3" if texts["scheme"].startswith("ZeRO-3") else texts["method"]
+
+
+def _gpu(texts: dict) -> Gpu:
+    return gpu(texts["gpu"] or "A100")
+
+
+def _cluster(texts: dict, numbers: dict) -> Cluster:
+    device = _gpu(texts)
+    gpus = int(_needed(numbers, "gpus"))
+    per_host = int(numbers.get("per_host", 8))
+    newest = device.peak > 400e12
+    rate = numbers.get("host_gb_s") or (50 if newest else 25) * per_host
+    return Cluster(device, gpus, per_host, rate * GB)
+
+
+def _shares(numbers: dict) -> Plan:
+    """Data parallelism alone."""
+    gpus, each = int(_needed(numbers, "gpus")), int(_needed(numbers, "micro_batch"))
+    return Plan(data=gpus, micro_batch=each, batch=gpus * each)
+
+
+def _plan(texts: dict, numbers: dict, cluster: Cluster) -> Plan:
+    axes = {axis: int(numbers.get(axis, 1)) for axis in ("tensor", "context", "pipeline")}
+    rest = math.prod(axes.values())
+    data = numbers.get("data")
+    if data is None:
+        if cluster.gpus % rest:
+            raise NoPlan(f"{cluster.gpus} GPUs do not divide over a mesh of {rest} ranks")
+        data = cluster.gpus // rest
+    data = int(data)
+    micro, batch = _batch(numbers, data, axes["pipeline"])
+    flags = words.flags(texts, numbers)
+    virtual = int(numbers.get("virtual", 1)) or 1
+    return Plan(
+        data=data,
+        **axes,
+        expert=int(numbers.get("expert", 1)),
+        shard=int(numbers.get("shard", 0)),
+        micro_batch=micro,
+        batch=batch,
+        virtual=virtual if axes["pipeline"] > 1 else 1,
+        reduce_bytes=int(numbers.get("reduce_bytes", 2)),
+        **flags,
+    )
+
+
+def _batch(numbers: dict, data: int, pipeline: int) -> tuple[int, int]:
+    """(micro-batch, batch) of a row that gives some of the numbers which determine them."""
+    micro, batch = numbers.get("micro_batch"), numbers.get("batch")
+    if batch is None and "per_replica" in numbers:
+        batch = numbers["per_replica"] * data
+    if micro is None and batch is None:
+        raise NoPlan("the row gives no batch: expected global_batch or micro_batch")
+    if batch is None:
+        batch = micro * data * (numbers.get("accumulation") or 1)
+        if pipeline > 1 and not numbers.get("accumulation"):
+            micro = 1  # what is given is a replica's batch, which the pipeline cuts
+    if micro is None:
+        micro = 1 if pipeline > 1 or batch % data else batch // data
+    if numbers.get("local") and pipeline > 1:
+        micro = 1
+    return int(micro), int(batch)
+
+
+def _states(family: str, table: str, texts: dict, numbers: dict) -> Case:
+    """A row that asks for the memory of model states alone."""
+    parameters = numbers.get("parameters") or numbers["billions"] * 1e9
+    data = int(numbers.get("data") or numbers.get("gpus") or 1)
+    stage = int(numbers.get("stage", 0))
+    if stage not in (0, 1, 2, 3):
+        raise NoPlan(f"stage={stage}: expected one of (0, 1, 2, 3)")
+    offload = "offload_optimizer" in texts["option"]
+    plan = Plan(data=data, stage=stage, offload=offload, batch=data)
+    cluster = Cluster(gpu(texts["gpu"] or "A100"), data)
+    return Case(family, table, cluster, plan, parameters=parameters)

@@ -1,0 +1,118 @@
+"""A plan: how the GPUs share the model and the batch, `Plan(data=4, tensor=8)`, and its checks.
+
+Ranks are numbered tensor first, then context, data, pipeline, as Megatron-LM does: the ranks of a
+tensor group are neighbours. Standard library only.
+"""
+
+from dataclasses import dataclass, fields
+
+from bootcamp.plan.hardware import Cluster
+from bootcamp.plan.shapes import Shape
+
+RECOMPUTE = ("none", "selective", "selective op", "full")
+PRECISIONS = ("bf16", "fp8", "fp32")
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+AXES = ("tensor", "context", "data", "pipeline", "expert")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is trained on a cluster.
+
+    tensor, context, data, pipeline: ranks along each axis; their product is the GPUs. expert: ranks
+    among the data ranks that share the experts. stage: of ZeRO over data and context ranks, 3 is
+    FSDP. shard: ranks of a row for HSDP, 0 is all. micro_batch: samples of one forward of a rank.
+    batch: samples of a step, all ranks together. virtual: stages of a pipeline rank. sequence: the
+    tensor ranks share what lies between their matrices too (SP). reduce_bytes: of a gradient's
+    number on the wire. fused: attention's matrix is never stored (FlashAttention). offload: the
+    optimizer's state lies in the host's memory.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    stage: int = 0
+    shard: int = 0
+    micro_batch: int = 1
+    batch: int = 1
+    virtual: int = 1
+    schedule: str = "1f1b"
+    sequence: bool = False
+    recompute: str = "none"
+    precision: str = "bf16"
+    reduce_bytes: int = 2
+    compiled: bool = False
+    fused: bool = True
+    offload: bool = False
+    asynchronous: bool = False
+    keep_gathered: bool = False
+    overlap: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that the axes need."""
+        return self.tensor * self.context * self.data * self.pipeline
+
+    @property
+    def micro_batches(self) -> int:
+        """Forwards of a rank in a step."""
+        return self.batch // (self.data * self.micro_batch)
+
+    @property
+    def sharing(self) -> int:
+        """Ranks that share the model states: a row of them for HSDP."""
+        return self.shard or self.data * self.context
+
+
+def check(shape: Shape, cluster: Cluster, plan: Plan) -> None:
+    """Raise ValueError with a sentence for the first thing that cannot be."""
+    for field in fields(plan):
+        value, least = getattr(plan, field.name), 0 if field.name in ("stage", "shard") else 1
+        if field.type in (int, "int") and value < least:
+            raise ValueError(f"{field.name}={value}: expected {least} or more")
+    for name in ("layers", "hidden", "heads", "sequence"):
+        if getattr(shape, name) < 1:
+            raise ValueError(f"{name}={getattr(shape, name)}: expected a positive number")
+    for name, known in (
+        ("recompute", RECOMPUTE),
+        ("precision", PRECISIONS),
+        ("schedule", SCHEDULES),
+        ("stage", (0, 1, 2, 3)),
+    ):
+        if getattr(plan, name) not in known:
+            raise ValueError(f"{name}={getattr(plan, name)!r}: expected one of {known}")
+    for wrong, sentence in _conditions(shape, cluster, plan):
+        if wrong:
+            raise ValueError(sentence)
+
+
+def _conditions(shape: Shape, cluster: Cluster, plan: Plan):
+    """(is it so, the sentence that says what is wrong) for each thing that must divide."""
+    p = plan
+    mesh = f"tensor {p.tensor} x context {p.context} x data {p.data} x pipeline {p.pipeline}"
+    yield p.ranks != cluster.gpus, f"{mesh} is {p.ranks} ranks, and there are {cluster.gpus} GPUs"
+    yield shape.hidden % shape.heads, f"hidden {shape.hidden} is no multiple of {shape.heads} heads"
+    yield shape.heads % p.tensor, f"{shape.heads} heads do not divide over tensor {p.tensor}"
+    yield shape.hidden % p.tensor, f"hidden {shape.hidden} does not divide over tensor {p.tensor}"
+    stages = p.pipeline * p.virtual
+    # embedding and head may count as a layer each, as in Llama 3's pipeline (arXiv:2407.21783)
+    uneven = shape.layers % stages and (shape.layers + 2) % stages
+    yield (
+        shape.layers < stages or (p.pipeline > 1 and uneven),
+        f"{shape.layers} layers do not divide over {stages} stages",
+    )
+    each = p.data * p.micro_batch
+    yield (
+        p.batch % each,
+        f"a batch of {p.batch} is no multiple of data {p.data} x micro-batch {p.micro_batch}",
+    )
+    yield shape.sequence % p.context, f"sequence {shape.sequence} % context {p.context} is not 0"
+    yield shape.experts % p.expert, f"{shape.experts} experts do not divide over {p.expert} ranks"
+    yield (p.data * p.context) % p.expert, f"expert {p.expert} does not divide data {p.data}"
+    yield p.shard and p.data % p.shard, f"data {p.data} makes no rows of {p.shard}"
+    yield (
+        p.virtual > 1 and p.pipeline > 1 and p.micro_batches % p.pipeline,
+        f"interleaved: {p.micro_batches} micro-batches are no multiple of pipeline {p.pipeline}",
+    )

@@ -1,0 +1,97 @@
+"""What formulas cannot know: constants of software on a machine, fitted to published rows.
+
+constants.toml says what each means and between which values it may be; fitted.json holds what
+`python tools/accuracy.py --fit` found, from how many rows. Standard library only.
+"""
+
+import json
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Shares of what hardware promises, and seconds; constants.toml explains each."""
+
+    matmul: float
+    memory: float
+    attention: float
+    fp8: float
+    launch: float
+    ends: float
+    bus: float
+    network: float
+    hop: float
+    fixed: float
+    reserved: float
+    images: float = 1.0
+    anchor: float = 1.0
+
+
+@cache
+def explained() -> dict[str, dict]:
+    """{constant: {"default", "low", "high", "is"}} of constants.toml."""
+    return tomllib.loads((HERE / "constants.toml").read_text())["constant"]
+
+
+@cache
+def families() -> dict[str, dict]:
+    """{stack: its tables, what its rows leave unsaid, and which constants are its own}."""
+    return tomllib.loads((HERE / "constants.toml").read_text())["stack"]
+
+
+@cache
+def fitted() -> dict[str, dict]:
+    """{stack: {"constants", "rows", "anchors"}} as fitted.json has them."""
+    path = HERE / "fitted.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def family(stack: str) -> str:
+    """The stack that a table or a stack belongs to; "" for none. Raises ValueError if unknown."""
+    name = stack.strip().removesuffix(".csv").lower()
+    if not name or name in families():
+        return name
+    for known, about in families().items():
+        if name in about["tables"]:
+            return known
+    raise ValueError(f"stack={stack!r}: expected nothing or one of {', '.join(families())}")
+
+
+def defaults(**others: float) -> Constants:
+    """Constants of a stack never seen, or some of them replaced."""
+    values = {name: about["default"] for name, about in explained().items()}
+    return replace(Constants(**values), **others)
+
+
+def constants(stack: str, gpu: str = "", method: str = "") -> Constants:
+    """Those of a stack as fitted, the rest by default.
+
+    stack: a table's name or a stack's; empty for one never seen. gpu: its name, where a stack has
+    constants for a kind of GPU ("matmul H100"). method: the framework, or the convolutional
+    network. A table with fewer than four rows has no constant of its own, but an anchor: measured seconds over
+    predicted ones.
+    """
+    found = fitted().get(family(stack), {})
+    return of(found.get("constants", {}), found.get("anchors", {}), stack, gpu, method)
+
+
+def of(values: dict, anchors: dict, stack: str, gpu: str = "", method: str = "") -> Constants:
+    """The same from constants and anchors at hand."""
+    known, own = explained(), {}
+    for key, value in values.items():
+        name, _, kind = key.partition(" ")
+        if name in known and (not kind or gpu.startswith(kind) or kind == method):
+            own[name] = value
+    near = [anchors[key] for key in anchor_keys(stack, gpu, method) if key in anchors]
+    return defaults(**own, anchor=near[-1] if near else 1.0)
+
+
+def anchor_keys(stack: str, gpu: str = "", method: str = "") -> tuple[str, str, str]:
+    """What an anchor of a table may be called: by the table, its kind of GPU, or its method."""
+    table = stack.strip().removesuffix(".csv").lower()
+    return table, f"{table} {gpu.split()[0] if gpu else ''}", f"{table} {method.lower()}"

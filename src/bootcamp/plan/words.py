@@ -1,0 +1,129 @@
+"""What the published tables say in words: "FSDP8 CP1", "SP + selective recompute", "400Gb/s".
+
+Standard library only.
+"""
+
+import re
+
+AXES = {"tp": "tensor", "cp": "context", "pp": "pipeline", "ep": "expert"}
+GBIT = 1 / 8  # GB/s
+IMAGE_MODELS = {
+    "inceptionv3": "Inception V3",
+    "resnet50": "ResNet-50",
+    "resnet101": "ResNet-101",
+    "resnet152": "ResNet-152",
+    "alexnet": "AlexNet",
+    "vgg16": "VGG-16",
+}
+
+
+def understand(texts: dict[str, str], numbers: dict) -> None:
+    """Put what is said in words into `numbers`, where they do not say it."""
+    said = f"{texts['parallelism']}, {texts['techniques']}"
+    for name, size in re.findall(r"\b(fsdp|hsdp|ddp|dp|tp|cp|pp|ep)[ =:]*(\d+)", said, re.I):
+        axis = AXES.get(name.lower(), "data")
+        numbers.setdefault(axis, int(size))
+    _model(texts, numbers)
+    if match := re.search(r"\(b(\d+)\)", texts["model"]):  # a batch of its own
+        numbers["micro_batch"] = int(match[1])
+    if texts["conditions"]:
+        _conditions(texts, numbers)
+    if texts["workload"]:
+        _workload(texts, numbers)
+    if numbers.get("model_size", 1) == 1 and "zero-3" in texts["scheme"].lower():
+        numbers["stage"] = 3
+    if texts["parallelism"] and "micro_batch" in numbers:
+        numbers["local"] = 1
+    if "host_gb_s" not in numbers:
+        network = f"{texts['network']} {texts['inter']} {texts['section']} {texts['hardware']}"
+        if rate := _network(network, numbers.get("per_host", 8)):
+            numbers["host_gb_s"] = rate
+
+
+def _model(texts: dict[str, str], numbers: dict) -> None:
+    """Sizes that stand in the model's name: "405B: L126 h16384 a128 kv8 ffn53248 V128256"."""
+    fields = {"L": "layers", "h": "hidden", "a": "heads", "kv": "key_heads", "ffn": "inner"}
+    fields["V"] = "vocabulary"
+    name, _, sizes = texts["model"].partition(":")
+    for key, size in re.findall(r"\b(L|h|a|kv|ffn|V)(\d+)", sizes):
+        numbers.setdefault(fields[key], int(size))
+    if sizes:
+        texts["model"] = name
+    if match := re.search(r"\b(\d+)M params", texts["model"]):
+        numbers.setdefault("parameters", float(match[1]) * 1e6)
+        hosts, each = re.search(r"(\d+)x(\d+) GPUs", texts["model"]).groups()
+        numbers.setdefault("gpus", int(hosts) * int(each))
+        numbers.setdefault("stage", 2)
+
+
+def _conditions(texts: dict[str, str], numbers: dict) -> None:
+    """One layer by itself: "h=6144,a=64), b=4, s=2048, TP=8, A100-80GB"."""
+    fields = {"h": "hidden", "a": "heads", "b": "micro_batch", "s": "sequence_length"}
+    for key, size in re.findall(r"\b(h|a|b|s|TP)=(\d+)", texts["conditions"]):
+        numbers.setdefault(fields.get(key, "tensor"), int(size))
+    numbers |= {"layers": 1, "gpus": numbers["tensor"], "batch": numbers["micro_batch"]}
+
+
+def _workload(texts: dict[str, str], numbers: dict) -> None:
+    if match := re.search(r"per-device batch (\d+)", texts["workload"]):
+        numbers.setdefault("micro_batch", int(match[1]))
+
+
+def _network(text: str, per_host: int) -> float | None:
+    """GB/s that a host sends, from words such as "8x200Gb HDR per node"; None without any."""
+    if match := re.search(r"(\d+)\s*x\s*(\d+)\s*Gb", text):
+        return int(match[1]) * int(match[2]) * GBIT
+    if not (match := re.search(r"([\d.]+)\s*Gb(ps|/s|it/s)?\b", text)):
+        return None
+    each = per_host if re.search(r"per GPU", text) else 1
+    return float(match[1]) * GBIT * each
+
+
+def image_model(name: str) -> str:
+    """The name of a convolutional network, or ""."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower().partition("(")[0])
+    return IMAGE_MODELS.get(plain, "")
+
+
+def flags(texts: dict[str, str], numbers: dict) -> dict:
+    """What of a plan is said in words: recomputation, precision, ZeRO's stage and the rest."""
+    technique = f"{texts['technique']} {texts['techniques']} {texts['experiment']}".lower()
+    precision = f"{texts['precision']} {technique}".lower()
+    stage = int(numbers.get("stage", 0))
+    if texts["sharding"].upper() == "NO_SHARD" or texts["mode"].upper() in ("DP", "DDP"):
+        stage = 0
+    if "fsdp" in numbers:
+        stage = 3 if numbers["fsdp"] > 1 else 1
+    yes = ("y", "yes", "true", "1")
+    return {
+        "stage": stage,
+        "recompute": recompute(texts["recompute"] or texts["act_ckpt"], technique),
+        "precision": "fp8"
+        if re.search(r"fp8|float8", precision)
+        else "fp32"
+        if "fp32" in precision
+        else "bf16",
+        "compiled": texts["compile"].lower() in yes or "compile" in technique,
+        "sequence": texts["sequence"].lower() in yes
+        or bool(re.search(r"\bsp\b|sequence parallel", technique)) and "no sp" not in technique,
+        "fused": texts["fused"].lower() not in ("n", "no", "false", "0"),
+        "overlap": texts["overlap"].lower() not in ("n", "no", "false", "0"),
+        "asynchronous": "async" in technique,
+        "keep_gathered": texts["sharding"].upper() == "SHARD_GRAD_OP",
+        "schedule": texts["schedule"].lower() or "1f1b",
+    }
+
+
+def recompute(said: str, technique: str = "") -> str:
+    """none, selective, selective op or full, from what a table says. Raises ValueError."""
+    said = said.lower().strip()
+    known = {"true": "full", "false": "none", "": "", "yes": "full", "no": "none"}
+    said = known.get(said, said)
+    if said in ("none", "selective", "selective op", "full"):
+        return said
+    if said:
+        raise ValueError(f"recompute={said!r}: expected none, selective, selective op or full")
+    if "selective" in technique:
+        return "selective"
+    full = re.search(r"full recompute|with recompute", technique)
+    return "full" if full else "none"
