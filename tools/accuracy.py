@@ -8,7 +8,7 @@ into random halves, one of which predicts the other. numpy.
 """
 
 import argparse
-import importlib.util
+import importlib.metadata
 import itertools
 import json
 import math
@@ -103,7 +103,8 @@ def fit(stack: str, data: list[Measured]) -> dict[str, float]:
     names = stacks.families()[stack]["constants"]
     if not names or not data:
         return {}
-    about = [stacks.explained()[name.partition(" ")[0]] for name in names]
+    known = stacks.explained()
+    about = [known.get(name) or known[name.partition(" ")[0]] for name in names]
     start = np.log([entry["default"] for entry in about])
     low, high = (np.log([entry[end] for entry in about]) for end in ("low", "high"))
 
@@ -200,3 +201,185 @@ def summary(off: list[float]) -> dict:
         "90 % within %": size[min(len(size) - 1, math.ceil(0.9 * len(size)) - 1)],
         "largest %": size[-1],
     }
+
+
+def halves(stack: str, data: list[Measured], times: int) -> list[float]:
+    """Errors of the rows when random halves of a stack predict each other, `times` times."""
+    chance, found = np.random.default_rng(0), []
+    for _ in range(times):
+        order = chance.permutation(len(data))
+        for half in (0, 1):
+            known = [data[i] for i in order[half::2]]
+            values = fit(stack, known)
+            near = anchors(stack, known, values)
+            asked = [data[i] for i in order[1 - half :: 2]]
+            found += [(row, math.exp(error(row, values, near)) - 1) for row in asked]
+    return found
+
+
+def groups_left_out(stack: str, data: list[Measured], of) -> list[tuple[Measured, float]]:
+    """Errors when all rows that share of(row) are left out together: a size, a mesh."""
+    found = []
+    for group in sorted({of(row) for row in data}):
+        known = [row for row in data if of(row) != group]
+        values = fit(stack, known)
+        near = anchors(stack, known, values)
+        asked = [row for row in data if of(row) == group]
+        found += [(row, math.exp(error(row, values, near)) - 1) for row in asked]
+    return found
+
+
+def never_seen(data: list[Measured]) -> list[tuple[Measured, float]]:
+    """Errors of each stack by the default constants and one row's anchor, each row in turn."""
+    found = []
+    for anchor in data:
+        scale = -error(anchor, {})
+        others = [row for row in data if row is not anchor and row.table == anchor.table]
+        found += [(row, math.exp(error(row, {}) + scale) - 1) for row in others]
+    return found
+
+
+def size_of(row: Measured) -> str:
+    """The model of a row."""
+    shape = row.case.shape
+    return f"{shape.hidden} x {shape.layers}" if shape else row.case.image_model
+
+
+def mesh_of(row: Measured) -> str:
+    """How a row's ranks share model and batch."""
+    plan = row.case.plan
+    return f"tp {plan.tensor} pp {plan.pipeline} dp {plan.data} cp {plan.context}"
+
+
+def fit_all(data: list[Measured]) -> dict[str, dict]:
+    """{stack: constants and anchors, and the rows that they come from}."""
+    found = {}
+    for stack in stacks.families():
+        own = [row for row in data if row.stack == stack]
+        if own:
+            values = fit(stack, own)
+            near = anchors(stack, own, values)
+            found[stack] = {
+                "constants": {name: round(value, 9) for name, value in values.items()},
+                "anchors": {name: round(value, 6) for name, value in near.items()},
+                "rows": [row.name for row in own],
+            }
+    return found
+
+
+def constants_table(fitted: dict[str, dict]) -> Table:
+    """Each constant and anchor with its stack, number of rows, range and meaning."""
+    known, lines = stacks.explained(), []
+    for stack, found in fitted.items():
+        for name, value in found["constants"].items():
+            about = known.get(name) or known[name.partition(" ")[0]]
+            near = f"{about['low']:g} to {about['high']:g}"
+            lines.append(_line(stack, name, value, near, about["is"], found))
+        for name, value in found["anchors"].items():
+            lines.append(_line(stack, f"anchor {name}", value, "-", "measured over predicted", found))
+    rows_of_all = sum(len(found["rows"]) for found in fitted.values())
+    return Table(lines, f"{len(lines)} fitted numbers from {rows_of_all} rows")
+
+
+def _line(stack, name, value, near, means, found) -> dict:
+    numbers = {"value": float(f"{value:.4g}"), "range": near, "rows of the stack": len(found["rows"])}
+    return {"stack": stack, "constant": name, **numbers, "is": means}
+
+
+def mlsysim_errors(data: list[Measured]) -> dict[str, float] | None:
+    """{row: error} by mlsysim's training model, or None where it is not installed."""
+    try:
+        importlib.metadata.version("mlsysim")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    import rivals
+
+    return {row.name: rivals.mlsysim_seconds(row.case) / row.seconds - 1 for row in data}
+
+
+def rows_table(data: list[Measured]) -> tuple[Table, Table]:
+    """Every row with its error, left out, worst first; and a line for each table."""
+    lines, rival = [], mlsysim_errors([row for row in data if row.case.shape])
+    for stack in dict.fromkeys(row.stack for row in data):
+        own = [row for row in data if row.stack == stack]
+        alone = stacks.families()[stack]["constants"] and len(own) > 1
+        off = left_out(stack, own) if alone else [math.nan] * len(own)
+        plain = by_flops(own)
+        for row, x, y in zip(own, off, plain, strict=True):
+            lines.append(
+                {
+                    "table": row.table,
+                    "row": row.name,
+                    "seconds": row.seconds,
+                    "predicted": row.seconds * (1 + x),
+                    "error %": 100 * x,
+                    "one constant %": 100 * y,
+                    **({"mlsysim %": 100 * rival.get(row.name, math.nan)} if rival else {}),
+                }
+            )
+    lines.sort(key=lambda line: -abs(line["error %"]) if line["error %"] == line["error %"] else 1)
+    return Table(lines, "every row, predicted without it, worst first"), _by_table(data, lines)
+
+
+def _by_table(data: list[Measured], lines: list[dict]) -> Table:
+    off = {line["row"] + line["table"]: line for line in lines}
+    found = []
+    for table in dict.fromkeys(row.table for row in data):
+        own = [row for row in data if row.table == table]
+        mine = [off[row.name + table] for row in own]
+        errors = [line["error %"] / 100 for line in mine]
+        if any(math.isnan(x) for x in errors):
+            continue
+        right, total = pairs(own, errors)
+        plain = [abs(x["one constant %"]) for x in mine if not math.isnan(x["one constant %"])]
+        line = {"table": table, **summary(errors)}
+        line["pairs ranked rightly %"] = 100 * right / total if total else None
+        line["one constant, mean %"] = statistics.mean(plain) if plain else None
+        if "mlsysim %" in mine[0]:
+            rival = [abs(x["mlsysim %"]) for x in mine if not math.isnan(x["mlsysim %"])]
+            line["mlsysim, mean %"] = statistics.mean(rival) if rival else None
+        found.append(line)
+    return Table(found, "each row left out once")
+
+
+def harder(data: list[Measured], times: int) -> Table:
+    """Halves, whole sizes and whole meshes left out; and stacks as if never seen."""
+    lines = []
+    for stack in dict.fromkeys(row.stack for row in data):
+        own = [row for row in data if row.stack == stack]
+        if len(own) < 7:
+            continue
+        trials = {
+            "random halves": halves(stack, own, times),
+            "a model's size": groups_left_out(stack, own, size_of),
+            "a mesh": groups_left_out(stack, own, mesh_of),
+            "all but one row, an anchor": never_seen(own),
+        }
+        for name, found in trials.items():
+            for table in dict.fromkeys(row.table for row in own):
+                off = [x for row, x in found if row.table == table]
+                if off:
+                    lines.append({"left out": name, "table": table, **summary(off)})
+    return Table(lines, "harder: what is left out together")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fit", action="store_true", help="fit again, and write fitted.json")
+    parser.add_argument("--halves", type=int, default=3, help="random halves of each stack")
+    chosen = parser.parse_args()
+    data = measured()
+    if chosen.fit:
+        text = json.dumps(fit_all(data), indent=1)
+        (stacks.HERE / "fitted.json").write_text(text + "\n")
+        stacks.fitted.cache_clear()
+    every, each_table = rows_table(data)
+    for shown in (every, constants_table(stacks.fitted()), harder(data, chosen.halves), each_table):
+        print(shown, end="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,7 @@ may be nearly empty (NVIDIA, Matrix Multiplication Background User's Guide). Eve
 the products waits for memory, so its bytes are counted. Standard library only.
 """
 
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -19,9 +20,9 @@ TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64
 PROLOGUE = 96  # steps of the inner dimension that pass before a tile's products begin, and after
 BETWEEN_KERNELS = 3e-6  # seconds from one kernel's end to the next one's begin on the GPU
 KERNELS = (17, 36)  # of a layer's forward and backward, the matrix products among them
-# bytes for each number of attention's matrix: forward, mask, softmax and dropout read and write
-# it, with a mask of 1 byte; backward they do again, and the products read it twice
-MATRIX = (13, 21)
+# bytes for each number of attention's matrix beside what its products read and write, forward and
+# backward: softmax 4 and 6, dropout with a mask of 1 byte 5 and 5; unfused, mask and scale too
+MATRIX = {"softmax": (9, 11), "unfused": (13, 21)}
 # numbers of 2 bytes that a layer reads and writes between its products, forward and backward: times
 # hidden and whole on every tensor rank without SP, times hidden and split, times the MLP's inner
 # width and split. fused: a GPT with fused norms and dropout. eager: a gated MLP, and RMS norms and
@@ -48,13 +49,20 @@ class Passes(NamedTuple):
 def product(gpu: Gpu, m: float, n: float, k: float, peak: float, bandwidth: float, count=1):
     """Seconds of `count` products of (m, k) and (k, n) in 16 bit.
 
-    peak: FLOP/s of the best tile's products. bandwidth: bytes/s. The best of TILES is taken.
+    peak: FLOP/s of the best tile's products. bandwidth: bytes/s.
     """
-    units, best = gpu.multiprocessors, float("inf")
+    work = tiled(gpu.multiprocessors, m, n, k, count)
+    return max(work / peak, count * 2 * (m * k + k * n + m * n) / bandwidth)
+
+
+@lru_cache(maxsize=100_000)
+def tiled(units: int, m: float, n: float, k: float, count: float) -> float:
+    """FLOPs of as many full waves of tiles as a product needs, with the best of TILES."""
+    best = float("inf")
     for rows, columns, speed in TILES:
         waves = ceil(count * ceil(m / rows) * ceil(n / columns) / units)
-        best = min(best, waves * units * 2 * rows * columns * (k + PROLOGUE) / (peak * speed))
-    return max(best, count * 2 * (m * k + k * n + m * n) / bandwidth)
+        best = min(best, waves * units * 2 * rows * columns * (k + PROLOGUE) / speed)
+    return best
 
 
 def linear(gpu: Gpu, tokens: float, inputs: float, outputs: float, peak: float, bandwidth: float):
@@ -93,14 +101,14 @@ def attention(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
     """
     heads = plan.micro_batch * shape.heads / plan.tensor
     s, width, bandwidth = shape.sequence, shape.of_head, gpu.hbm * c.memory
-    if plan.fused:
+    if plan.attention == "fused":
         rows = s / plan.context
         forward = 4 * heads * rows * s * width / 2 / (gpu.peak_of(plan.precision if plan.precision == "fp32" else "bf16") * c.attention)
         return Passes(forward, 2.5 * forward)
     peak = gpu.peak_of("bf16") * c.matmul
     products = product(gpu, s, s, width, peak, bandwidth, heads)
     products += product(gpu, s, width, s, peak, bandwidth, heads)
-    forward, backward = (heads * s * s * number / bandwidth for number in MATRIX)
+    forward, backward = (heads * s * s * number / bandwidth for number in MATRIX[plan.attention])
     return Passes(products + forward, 2 * products + backward)
 
 

@@ -12,6 +12,10 @@ from bootcamp.plan.shapes import Shape
 from bootcamp.plan.step import layers_of_stage
 from bootcamp.theory.sharding import FLOAT32, MIXED, rank_bytes
 
+# bytes of each score at the peak: in 16 bit and float32; their logarithms or gradients; fused, in
+# place (such as Megatron-LM's); eager, a part of the gradients beside them
+SCORES = {"fused": 6, "compiled": 12, "eager": 14}
+
 
 def on_rank(shape: Shape, plan: Plan, stage: int = 0) -> tuple[int, float]:
     """(layers, parameters) of a rank of a pipeline stage: 0 the first, -1 the last."""
@@ -45,11 +49,14 @@ def layer_bytes(shape: Shape, plan: Plan, kept: str | None = None) -> float:
     if kept == "selective op":  # input, queries, values, attention, the first and the last product
         values = shape.key_heads * shape.of_head
         return 2 * tokens * ((h + h) / between + (2 * h + values + inner) / t)
-    if shape.gated:
-        return 2 * tokens * (4 * h / between + (shape.qkv + h + 4 * inner) / t)
+    if shape.gated:  # compiled, the activation's output is computed again with its product
+        wide = 3 if plan.compiled else 4
+        return 2 * tokens * (4 * h / between + (shape.qkv + h + wide * inner) / t)
     numbers = 10 * h / between + (8 * h + 4 * inner) / t
-    if not plan.fused and kept == "none":
+    if plan.attention != "fused" and kept == "none":
         numbers += 5 * shape.heads * shape.sequence / t
+    elif plan.attention == "fused":
+        numbers -= 2 * h / between + h / t  # GPTs of today have no dropout, and so no masks
     return tokens * numbers
 
 
@@ -71,9 +78,9 @@ def held(shape: Shape, plan: Plan, stage: int = 0) -> dict[str, float]:
     if plan.recompute != "none":
         found["recomputed"] = layer_bytes(shape, plan, "none")
     tokens = plan.micro_batch * shape.sequence / plan.context
-    if last:  # scores in 16 bit and float32, and the gradients of both
-        columns = ceil(shape.vocabulary / plan.tensor)
-        found["scores"] = tokens * columns * (8 if plan.compiled else 12)
+    if last:
+        of_score = SCORES["fused" if plan.fused_loss else "compiled" if plan.compiled else "eager"]
+        found["scores"] = tokens * ceil(shape.vocabulary / plan.tensor) * of_score
     if plan.stage == 3:
         layer = shape.layer_parameters(plan.tensor, plan.expert)
         ends = shape.embedding_parameters(plan.tensor) * (1 if shape.tied else 2)

@@ -48,8 +48,8 @@ NAMES = {
 REAL = ("host_gb_s", "parameters", "billions")  # the others are whole numbers
 TEXTS = (
     "model gpu hardware system network inter section technique techniques parallelism act_ckpt "
-    "recompute precision sharding scheme method compile schedule fused overlap sequence conditions "
-    "experiment workload mode nvlink reduce_dtype option unit"
+    "recompute precision sharding scheme method compile schedule attention overlap sequence conditions "
+    "experiment workload mode nvlink fused_loss option"
 ).split()
 MAY_BE_ZERO = ("stage", "shard", "fsdp", "virtual", "accumulation")
 
@@ -90,9 +90,10 @@ def _read(row: dict[str, str]) -> Case:
     about = stacks.families().get(family or _signature(row), {"row": {}})
     unsaid = about["row"] | about.get("rows", {}).get(table, {})
     given = {_plain(key): _text(value) for key, value in row.items() if key is not None}
+    columns = {_plain(key): str(key).strip() for key in row if key is not None}
     numbers, texts = {}, {name: given.get(_plain(name), "") for name in TEXTS}
     for source in ({_plain(k): str(v) for k, v in unsaid.items()}, given):
-        numbers |= _numbers(source)
+        numbers |= _numbers(source, columns)
     for other in ("hardware", "system", "section"):
         texts["gpu"] = texts["gpu"] or texts[other]
     texts |= {k: str(v) for k, v in unsaid.items() if k in texts and not texts[k]}
@@ -127,15 +128,18 @@ def _text(value) -> str:
     return "" if value is None else str(value).strip()
 
 
-def _numbers(given: dict[str, str]) -> dict[str, float]:
-    """{field: number} of what is not blank. Raises NoPlan for what is no number above zero."""
+def _numbers(given: dict[str, str], columns: dict[str, str]) -> dict[str, float]:
+    """{field: number} of what is not blank. Raises NoPlan for what is no number above zero.
+
+    columns: {plain name: as it stands in the table}, for the sentence.
+    """
     found = {}
     for field, names in NAMES.items():
         for name in names:
             text = given.get(name.replace(" ", ""), "")
             if not text or field in found or (field == "context" and name == "context"):
                 continue
-            found[field] = _number(name, field, text)
+            found[field] = _number(columns.get(name, name), field, text)
     return found
 
 

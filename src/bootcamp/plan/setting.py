@@ -11,6 +11,7 @@ from bootcamp.plan.shapes import Shape
 
 RECOMPUTE = ("none", "selective", "selective op", "full")
 PRECISIONS = ("bf16", "fp8", "fp32")
+ATTENTION = ("fused", "softmax", "unfused")
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 AXES = ("tensor", "context", "data", "pipeline", "expert")
 
@@ -24,7 +25,8 @@ class Plan:
     FSDP. shard: ranks of a row for HSDP, 0 is all. micro_batch: samples of one forward of a rank.
     batch: samples of a step, all ranks together. virtual: stages of a pipeline rank. sequence: the
     tensor ranks share what lies between their matrices too (SP). reduce_bytes: of a gradient's
-    number on the wire. fused: attention's matrix is never stored (FlashAttention). offload: the
+    number on the wire. attention: fused stores no matrix of
+    scores (FlashAttention), softmax fuses scale, mask and softmax, unfused nothing. offload: the
     optimizer's state lies in the host's memory.
     """
 
@@ -44,11 +46,12 @@ class Plan:
     precision: str = "bf16"
     reduce_bytes: int = 2
     compiled: bool = False
-    fused: bool = True
+    attention: str = "fused"
     offload: bool = False
     asynchronous: bool = False
     keep_gathered: bool = False
     overlap: bool = True
+    fused_loss: bool = False
 
     @property
     def ranks(self) -> int:
@@ -79,6 +82,7 @@ def check(shape: Shape, cluster: Cluster, plan: Plan) -> None:
         ("recompute", RECOMPUTE),
         ("precision", PRECISIONS),
         ("schedule", SCHEDULES),
+        ("attention", ATTENTION),
         ("stage", (0, 1, 2, 3)),
     ):
         if getattr(plan, name) not in known:

@@ -64,7 +64,8 @@ def family(stack: str) -> str:
 
 def defaults(**others: float) -> Constants:
     """Constants of a stack never seen, or some of them replaced."""
-    values = {name: about["default"] for name, about in explained().items()}
+    plain = {name: about for name, about in explained().items() if " " not in name}
+    values = {name: about["default"] for name, about in plain.items()}
     return replace(Constants(**values), **others)
 
 

@@ -106,8 +106,9 @@ def flags(texts: dict[str, str], numbers: dict) -> dict:
         "compiled": texts["compile"].lower() in yes or "compile" in technique,
         "sequence": texts["sequence"].lower() in yes
         or bool(re.search(r"\bsp\b|sequence parallel", technique)) and "no sp" not in technique,
-        "fused": texts["fused"].lower() not in ("n", "no", "false", "0"),
+        "attention": texts["attention"].lower() or "fused",
         "overlap": texts["overlap"].lower() not in ("n", "no", "false", "0"),
+        "fused_loss": texts["fused_loss"].lower() in yes,
         "asynchronous": "async" in technique,
         "keep_gathered": texts["sharding"].upper() == "SHARD_GRAD_OP",
         "schedule": texts["schedule"].lower() or "1f1b",

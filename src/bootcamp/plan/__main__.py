@@ -1,0 +1,104 @@
+"""python -m bootcamp.plan < plans.csv > predictions.csv
+
+Predicts each row of a table of plans: one row one plan, the same rows in the same order come back
+with seconds_per_step, tokens_per_second_per_gpu (samples for images), mfu and hfu (shares of the
+GPU's dense 16 bit peak, attention counted in full), peak_gb (1e9 bytes), peak_gib (2**30), limit
+(what limits) and error (why a row has no answer; the others are answered). --json reads and writes
+a list of objects in place of CSV. Column names of the published tables are taken as they are; the
+column `stack` names the table whose constants apply, empty for a stack never seen. --columns lists
+the names, --stacks the stacks.
+"""
+
+import argparse
+import csv
+import io
+import json
+import sys
+
+from bootcamp.plan import predict, rows, stacks
+from bootcamp.plan.hardware import GB, GIB
+
+ADDED = (
+    "seconds_per_step",
+    "tokens_per_second_per_gpu",
+    "mfu",
+    "hfu",
+    "peak_gb",
+    "peak_gib",
+    "limit",
+    "error",
+)
+
+
+def answered(row: dict) -> dict:
+    """The row with the columns of ADDED; what has no answer is None, or "" where it is text."""
+    found = dict.fromkeys(ADDED, None) | {"limit": "", "error": ""}
+    try:
+        if None in row:  # csv puts there what is beyond the header
+            raise rows.NoPlan("the row has more values than the header has columns")
+        case = rows.read(row)
+        answer = predict.answer(case)
+        found |= {
+            "seconds_per_step": answer.seconds,
+            "tokens_per_second_per_gpu": answer.tokens,
+            "mfu": answer.mfu,
+            "hfu": answer.hfu,
+            "peak_gb": answer.peak_bytes / GB,
+            "peak_gib": answer.peak_bytes / GIB,
+            "limit": answer.limit,
+        }
+    except rows.NoPlan as problem:
+        found["error"] = str(problem)
+    except (ArithmeticError, LookupError, TypeError) as problem:
+        # a row must never keep the others from their answers
+        found["error"] = f"no answer: {type(problem).__name__}: {problem}"
+    return {key: value for key, value in row.items() if key is not None} | found
+
+
+def from_csv(text: str) -> list[dict]:
+    """Rows of a CSV text. A byte-order mark and spaces around names are dropped."""
+    return list(csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline=""), skipinitialspace=True))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read plans from the standard input, write them answered to the standard output."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bootcamp.plan",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="a list of objects in, and out")
+    parser.add_argument("--columns", action="store_true", help="list the columns that are read")
+    parser.add_argument("--stacks", action="store_true", help="list the stacks and their tables")
+    chosen = parser.parse_args(arguments)
+    if chosen.columns:
+        lines = [f"{field}: {', '.join(names)}" for field, names in rows.NAMES.items()]
+        print("\n".join([*lines, f"texts: {', '.join(rows.TEXTS)}"]))
+        return 0
+    if chosen.stacks:
+        print("\n".join(f"{n}: {', '.join(a['tables'])}" for n, a in stacks.families().items()))
+        return 0
+    text = sys.stdin.read()
+    if chosen.json:
+        try:
+            plans = json.loads(text)
+        except ValueError as problem:
+            print(f"the input is no JSON: {problem}", file=sys.stderr)
+            return 2
+        if not isinstance(plans, list) or not all(isinstance(plan, dict) for plan in plans):
+            print("expected a list of objects", file=sys.stderr)
+            return 2
+        json.dump([answered(plan) for plan in plans], sys.stdout, indent=1)
+        print()
+        return 0
+    plans = from_csv(text)
+    columns = [key for key in (plans[0] if plans else {}) if key is not None]
+    columns += [name for name in ADDED if name not in columns]
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(answered(plan) for plan in plans)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
