@@ -3,7 +3,8 @@
 How wrong the planner is on published rows: each with its error, worst first, predicted by constants
 that were fitted without it. Below them the constants, with the rows that each had; the same rows by
 one fitted constant, seconds = c x FLOPs, and by mlsysim where it is installed. --fit fits the
-constants again and writes src/bootcamp/plan/fitted.json. --halves: how many times each stack is cut
+constants again and writes src/bootcamp/plan/fitted.json; --record keeps all that is printed in
+logs/reference/accuracy.json. --halves: how many times each stack is cut
 into random halves, one of which predicts the other. numpy.
 """
 
@@ -23,13 +24,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from bootcamp.plan import predict, rows, stacks, tables  # noqa: E402
 from bootcamp.table import Table  # noqa: E402
 
+RECORD = Path(__file__).resolve().parents[1] / "logs" / "reference" / "accuracy.json"
 TOLERANCE = 0.04  # an error up to it counts squared, a larger one as it is (Huber's loss)
+# what a stack never seen borrows from the others; True: for each kind of GPU apart
+LENT = {"matmul": True, "attention": True, "memory": False, "network": False, "launch": False}
 BELIEF = 8  # a constant's range is so many standard deviations of what is believed before
-TABLES = (
-    "vtrain_single vtrain_multi mosaicml_mpt ptdp_table1 ptdp_table2_zero3 korthikanti_table5 "
-    "korthikanti_table4_layer megascale mtnlg_530b torchtitan ibm_fsdp_hsdp llama3_table4 "
-    "megatron_bridge_h100 tf_cnn_benchmarks horovod hf_dp_vs_ddp"
-).split()
+TABLES = [
+    "vtrain_single",
+    "vtrain_multi",
+    "mosaicml_mpt",
+    "ptdp_table1",
+    "ptdp_table2_zero3",
+    "korthikanti_table5",
+    "korthikanti_table4_layer",
+    "megascale",
+    "mtnlg_530b",
+    "torchtitan",
+    "ibm_fsdp_hsdp",
+    "llama3_table4",
+    "megatron_bridge_h100",
+    "tf_cnn_benchmarks",
+    "horovod",
+    "hf_dp_vs_ddp",
+]
 
 
 @dataclass
@@ -174,9 +191,7 @@ def pairs(data: list[Measured], off: list[float]) -> tuple[int, int]:
 
 def by_flops(data: list[Measured]) -> list[float]:
     """Errors of seconds = c x FLOPs / peak / GPUs, c the median of the other rows of the stack."""
-    each = [
-        math.log(row.seconds / _flops(row)) if row.case.shape else math.nan for row in data
-    ]
+    each = [math.log(row.seconds / _flops(row)) if row.case.shape else math.nan for row in data]
     found = []
     for i, mine in enumerate(each):
         others = [x for j, x in enumerate(each) if j != i and not math.isnan(x)]
@@ -229,14 +244,36 @@ def groups_left_out(stack: str, data: list[Measured], of) -> list[tuple[Measured
     return found
 
 
-def never_seen(data: list[Measured]) -> list[tuple[Measured, float]]:
-    """Errors of each stack by the default constants and one row's anchor, each row in turn."""
-    found = []
-    for anchor in data:
-        scale = -error(anchor, {})
-        others = [row for row in data if row is not anchor and row.table == anchor.table]
-        found += [(row, math.exp(error(row, {}) + scale) - 1) for row in others]
+def never_seen(stack: str, data: list[Measured]) -> list[tuple[Measured, float]]:
+    """Errors of a stack by what the other stacks' fits lend and one row's anchor, each in turn."""
+    others = [row for row in data if row.stack != stack]
+    values, found = borrowed(fit_stacks(others), others), []
+    for table in {row.table for row in data if row.stack == stack}:
+        own = [row for row in data if row.table == table]
+        off = [error(row, values) for row in own]
+        for i, j in itertools.permutations(range(len(own)), 2):
+            found.append((own[j], math.exp(off[j] - off[i]) - 1))
     return found
+
+
+def borrowed(fitted: dict[str, dict], data: list[Measured]) -> dict[str, float]:
+    """Constants for a stack never seen: the median of those that were fitted to the others.
+
+    Products and attention apart for each kind of GPU, where rows have it.
+    """
+    lent = {}
+    for stack, found in fitted.items():
+        names = {name.partition(" ")[0] for name in found["constants"]} & set(LENT)
+        for row in {_kind(row): row for row in data if row.stack == stack}.values():
+            c = constants_of(row, found["constants"], {})
+            for name in names:
+                kind = f" {_kind(row)}" if LENT[name] else ""
+                lent.setdefault(name + kind, []).append(getattr(c, name))
+    return {name: statistics.median(values) for name, values in sorted(lent.items())}
+
+
+def _kind(row: Measured) -> str:
+    return row.case.cluster.gpu.name.split()[0]
 
 
 def size_of(row: Measured) -> str:
@@ -251,46 +288,60 @@ def mesh_of(row: Measured) -> str:
     return f"tp {plan.tensor} pp {plan.pipeline} dp {plan.data} cp {plan.context}"
 
 
-def fit_all(data: list[Measured]) -> dict[str, dict]:
-    """{stack: constants and anchors, and the rows that they come from}."""
+def fit_stacks(data: list[Measured]) -> dict[str, dict]:
+    """{stack: constants, and the rows that they come from} of those that have constants."""
     found = {}
+    for stack, about in stacks.families().items():
+        own = [row for row in data if row.stack == stack]
+        if own and about["constants"]:
+            values = {name: round(value, 9) for name, value in fit(stack, own).items()}
+            found[stack] = {"constants": values, "rows": [row.name for row in own]}
+    return found
+
+
+def fit_all(data: list[Measured]) -> dict[str, dict]:
+    """The same with anchors, stacks of too few rows, and under "" what one never seen borrows."""
+    found = fit_stacks(data)
+    lent = borrowed(found, data)
     for stack in stacks.families():
         own = [row for row in data if row.stack == stack]
         if own:
-            values = fit(stack, own)
-            near = anchors(stack, own, values)
-            found[stack] = {
-                "constants": {name: round(value, 9) for name, value in values.items()},
-                "anchors": {name: round(value, 6) for name, value in near.items()},
-                "rows": [row.name for row in own],
-            }
-    return found
+            about = found.setdefault(stack, {"constants": {}, "rows": [row.name for row in own]})
+            near = anchors(stack, own, about["constants"] or lent)
+            about["anchors"] = {name: round(value, 6) for name, value in near.items()}
+    return {**found, "": {"constants": lent, "anchors": {}, "rows": []}}
 
 
 def constants_table(fitted: dict[str, dict]) -> Table:
     """Each constant and anchor with its stack, number of rows, range and meaning."""
     known, lines = stacks.explained(), []
     for stack, found in fitted.items():
+        if not stack:  # medians of the others
+            continue
         for name, value in found["constants"].items():
             about = known.get(name) or known[name.partition(" ")[0]]
             near = f"{about['low']:g} to {about['high']:g}"
             lines.append(_line(stack, name, value, near, about["is"], found))
         for name, value in found["anchors"].items():
-            lines.append(_line(stack, f"anchor {name}", value, "-", "measured over predicted", found))
+            lines.append(
+                _line(stack, f"anchor {name}", value, "-", "measured over predicted", found)
+            )
     rows_of_all = sum(len(found["rows"]) for found in fitted.values())
     return Table(lines, f"{len(lines)} fitted numbers from {rows_of_all} rows")
 
 
 def _line(stack, name, value, near, means, found) -> dict:
-    numbers = {"value": float(f"{value:.4g}"), "range": near, "rows of the stack": len(found["rows"])}
+    numbers = {
+        "value": float(f"{value:.4g}"),
+        "range": near,
+        "rows of the stack": len(found["rows"]),
+    }
     return {"stack": stack, "constant": name, **numbers, "is": means}
 
 
 def mlsysim_errors(data: list[Measured]) -> dict[str, float] | None:
     """{row: error} by mlsysim's training model, or None where it is not installed."""
-    try:
-        importlib.metadata.version("mlsysim")
-    except importlib.metadata.PackageNotFoundError:
+    if _version() is None:
         return None
     import rivals
 
@@ -302,7 +353,7 @@ def rows_table(data: list[Measured]) -> tuple[Table, Table]:
     lines, rival = [], mlsysim_errors([row for row in data if row.case.shape])
     for stack in dict.fromkeys(row.stack for row in data):
         own = [row for row in data if row.stack == stack]
-        alone = stacks.families()[stack]["constants"] and len(own) > 1
+        alone = stacks.families()[stack]["constants"] and len(own) > 1  # else nothing is left
         off = left_out(stack, own) if alone else [math.nan] * len(own)
         plain = by_flops(own)
         for row, x, y in zip(own, off, plain, strict=True):
@@ -353,7 +404,7 @@ def harder(data: list[Measured], times: int) -> Table:
             "random halves": halves(stack, own, times),
             "a model's size": groups_left_out(stack, own, size_of),
             "a mesh": groups_left_out(stack, own, mesh_of),
-            "all but one row, an anchor": never_seen(own),
+            "all but one row, an anchor": never_seen(stack, data),
         }
         for name, found in trials.items():
             for table in dict.fromkeys(row.table for row in own):
@@ -368,17 +419,45 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--fit", action="store_true", help="fit again, and write fitted.json")
+    parser.add_argument("--record", action="store_true", help=f"write {RECORD.name} too")
     parser.add_argument("--halves", type=int, default=3, help="random halves of each stack")
     chosen = parser.parse_args()
     data = measured()
     if chosen.fit:
-        text = json.dumps(fit_all(data), indent=1)
-        (stacks.HERE / "fitted.json").write_text(text + "\n")
+        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in fit_all(data).items()]
+        (stacks.HERE / "fitted.json").write_text("{" + ",\n".join(lines) + "}\n")
         stacks.fitted.cache_clear()
     every, each_table = rows_table(data)
-    for shown in (every, constants_table(stacks.fitted()), harder(data, chosen.halves), each_table):
+    constants, more = constants_table(stacks.fitted()), harder(data, chosen.halves)
+    for shown in (every, constants, more, each_table):
         print(shown, end="\n\n")
+    if chosen.record:
+        RECORD.write_text(json.dumps(recorded(every, constants, more, each_table), indent=1) + "\n")
     return 0
+
+
+def recorded(every: Table, constants: Table, more: Table, each_table: Table) -> dict:
+    """What is kept of a run: the tables, rounded, and the rival's version."""
+    named = {"rows": every, "constants": constants, "harder": more, "tables": each_table}
+    kept = {name: [_rounded(row) for row in table.rows] for name, table in named.items()}
+    return {"mlsysim": _version(), **kept}
+
+
+def _rounded(row: dict) -> dict:
+    """Four digits, and None for what is not a number."""
+    return {
+        key: (float(f"{value:.4g}") if math.isfinite(value) else None)
+        if isinstance(value, float)
+        else value
+        for key, value in row.items()
+    }
+
+
+def _version() -> str | None:
+    try:
+        return importlib.metadata.version("mlsysim")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

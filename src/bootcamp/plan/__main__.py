@@ -57,7 +57,9 @@ def answered(row: dict) -> dict:
 
 def from_csv(text: str) -> list[dict]:
     """Rows of a CSV text. A byte-order mark and spaces around names are dropped."""
-    return list(csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline=""), skipinitialspace=True))
+    return list(
+        csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline=""), skipinitialspace=True)
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""GPUs and clusters by name: `Cluster(gpu("H100"), gpus=256, host_gb_s=400)`. Standard library only.
+"""GPUs and clusters by name: `Cluster(gpu("H100"), gpus=256)`. Standard library only.
 
 GB is 1e9 bytes, GiB 2**30. Bandwidths are in one direction.
 """
@@ -15,9 +15,11 @@ REACHED = 0.85  # of the peak, where nobody has measured it: between A100's shar
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. peak: FLOP/s in 16 bit, dense. bus: bytes/s of an all-reduce's bus in one host.
+    """One GPU.
 
-    reached: what the best matrix product was measured to reach of `peak`, a share. memory: bytes. hbm: bytes/s of its memory. multiprocessors: parts that take tiles of a product.
+    peak: FLOP/s in 16 bit, dense; peak_fp8 and peak_fp32 likewise. reached: what share of `peak`
+    the best product was measured to reach. memory: bytes. hbm: bytes/s of its memory. bus: bytes/s
+    of an all-reduce's bus in one host. multiprocessors: parts that take tiles of a product.
     """
 
     name: str
@@ -32,7 +34,7 @@ class Gpu:
     watts: float
 
     def peak_of(self, precision: str) -> float:
-        """FLOP/s that the best product reaches in a precision; 16 bit where it has no other units."""
+        """FLOP/s that the best product reaches in a precision; in 16 bit without units for it."""
         special = {"fp8": self.peak_fp8, "fp32": self.peak_fp32}.get(precision)
         return self.reached * (special or self.peak)
 

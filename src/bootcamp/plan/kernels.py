@@ -76,21 +76,39 @@ def layer(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
     """A layer's kernels for one micro-batch on one rank, without communication."""
     t, h, bandwidth = plan.tensor, shape.hidden, gpu.hbm * c.memory
     tokens = plan.micro_batch * shape.sequence / plan.context
-    peak = gpu.peak_of(plan.precision) * c.matmul
-    if plan.precision == "fp8":
-        peak *= c.fp8
-    up = (2 if shape.gated else 1) * shape.inner / t
-    routed = tokens * shape.chosen * min(plan.expert, shape.experts) / shape.experts
-    here = shape.experts / plan.expert if shape.experts > 1 else 1
-    routed = routed if shape.experts > 1 else tokens
+    peak = _peak(gpu, plan, c)
     total = linear(gpu, tokens, h, shape.qkv / t, peak, bandwidth)
     total += linear(gpu, tokens, h / t, h, peak, bandwidth)
-    for inputs, outputs in ((h, up), (shape.inner / t, h)):
-        each = linear(gpu, routed, inputs, outputs, peak, bandwidth)
-        total += Passes(here * each.forward, here * each.backward)
+    total += mlp(gpu, shape, plan, c, h, (2 if shape.gated else 1) * shape.inner / t)
+    total += mlp(gpu, shape, plan, c, shape.inner / t, h)
     total += attention(gpu, shape, plan, c)
     total += between(shape, plan, tokens, bandwidth)
     return total + Passes(*(BETWEEN_KERNELS * count for count in KERNELS))
+
+
+def mlp(gpu: Gpu, shape: Shape, plan: Plan, c: Constants, inputs: float, outputs: float) -> Passes:
+    """One of an MLP's linear layers, for each expert that a rank holds."""
+    tokens = plan.micro_batch * shape.sequence / plan.context
+    tokens *= shape.chosen * plan.expert / shape.experts
+    each = linear(gpu, tokens, inputs, outputs, _peak(gpu, plan, c), gpu.hbm * c.memory)
+    here = shape.experts / plan.expert
+    return Passes(here * each.forward, here * each.backward)
+
+
+def last_product(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
+    """Seconds of the product that ends a layer's forward."""
+    return mlp(gpu, shape, plan, c, shape.inner / plan.tensor, shape.hidden).forward
+
+
+def _peak(gpu: Gpu, plan: Plan, c: Constants) -> float:
+    """FLOP/s of the layers' products in the plan's precision."""
+    casts = c.fp8 if plan.precision == "fp8" else 1
+    return gpu.peak_of(plan.precision) * c.clock * c.matmul * casts
+
+
+def _peak_16_bit(gpu: Gpu, plan: Plan, c: Constants) -> float:
+    """The same of attention and the head, which fp8 leaves in 16 bit."""
+    return gpu.peak_of("fp32" if plan.precision == "fp32" else "bf16") * c.clock * c.matmul
 
 
 def attention(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
@@ -103,9 +121,10 @@ def attention(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
     s, width, bandwidth = shape.sequence, shape.of_head, gpu.hbm * c.memory
     if plan.attention == "fused":
         rows = s / plan.context
-        forward = 4 * heads * rows * s * width / 2 / (gpu.peak_of(plan.precision if plan.precision == "fp32" else "bf16") * c.attention)
+        peak = _peak_16_bit(gpu, plan, c) / c.matmul * c.attention
+        forward = 4 * heads * rows * s * width / 2 / peak
         return Passes(forward, 2.5 * forward)
-    peak = gpu.peak_of("bf16") * c.matmul
+    peak = _peak_16_bit(gpu, plan, c)
     products = product(gpu, s, s, width, peak, bandwidth, heads)
     products += product(gpu, s, width, s, peak, bandwidth, heads)
     forward, backward = (heads * s * s * number / bandwidth for number in MATRIX[plan.attention])
@@ -132,7 +151,7 @@ def head(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
     tokens = plan.micro_batch * shape.sequence / plan.context
     columns = ceil(shape.vocabulary / 128 / plan.tensor) * 128
     bandwidth = gpu.hbm * c.memory
-    passes = linear(gpu, tokens, shape.hidden, columns, gpu.peak_of("bf16") * c.matmul, bandwidth)
+    passes = linear(gpu, tokens, shape.hidden, columns, _peak_16_bit(gpu, plan, c), bandwidth)
     return sum(passes) + LOSS * tokens * columns / bandwidth
 
 

@@ -38,6 +38,20 @@ def states(parameters: float, plan: Plan) -> dict[str, float]:
     return held
 
 
+def deepspeed(stage: int, parameters: float, largest: float, ranks: int, option: str) -> float:
+    """Bytes that DeepSpeed's estimators give for a GPU (its docs, code-docs/source/memory.rst).
+
+    largest: parameters of the largest layer, which stage 3 gathers in 32 bit. option: as the docs'
+    tables print it, "offload_param=cpu, offload_optimizer=cpu" or "offload none".
+    """
+    of_optimizer = "offload_optimizer=cpu" in option
+    if stage == 2:
+        return parameters * (2 if of_optimizer else 4 + 16 / ranks)
+    if "offload_param=cpu" in option:
+        return 4 * largest
+    return 4 * largest + parameters * (2 if of_optimizer else 18) / ranks
+
+
 def layer_bytes(shape: Shape, plan: Plan, kept: str | None = None) -> float:
     """What a layer's forward keeps of one micro-batch; kept: as Plan.recompute."""
     kept = plan.recompute if kept is None else kept
@@ -60,12 +74,14 @@ def layer_bytes(shape: Shape, plan: Plan, kept: str | None = None) -> float:
     return tokens * numbers
 
 
-def in_flight(plan: Plan) -> float:
-    """Micro-batches of which the first stage holds activations at once."""
+def in_flight(plan: Plan, stage: int = 0) -> float:
+    """Micro-batches of which a stage's rank holds activations at once; stage -1 is the last."""
     p, m, v = plan.pipeline, plan.micro_batches, plan.virtual
     if plan.schedule == "gpipe":
         return m
-    return min(m, p * (1 + (p - 1) / (p * v)) if v > 1 else p)
+    below = 1 if stage == -1 else p - stage
+    # interleaved, a rank is 2 (p - rank - 1) + (v - 1) p forwards ahead, each of 1/v of its layers
+    return min(m, below if v == 1 else (2 * (below - 1) + (v - 1) * p + 1) / v)
 
 
 def held(shape: Shape, plan: Plan, stage: int = 0) -> dict[str, float]:
@@ -73,8 +89,7 @@ def held(shape: Shape, plan: Plan, stage: int = 0) -> dict[str, float]:
     layers, numbers = on_rank(shape, plan, stage)
     found = states(numbers, plan)
     last = stage in (-1, plan.pipeline - 1) or plan.pipeline == 1
-    waiting = in_flight(plan) if stage == 0 else min(plan.micro_batches, 1 + (not last))
-    found["activations"] = layers * waiting * layer_bytes(shape, plan)
+    found["activations"] = layers * in_flight(plan, stage) * layer_bytes(shape, plan)
     if plan.recompute != "none":
         found["recomputed"] = layer_bytes(shape, plan, "none")
     tokens = plan.micro_batch * shape.sequence / plan.context

@@ -45,7 +45,7 @@ def answer(case: Case, constants: Constants | None = None) -> Answer:
     if case.image_model:
         return _of_images(case, c)
     if case.shape is None:
-        held = sum(peak.states(case.parameters, case.plan).values())
+        held = case.held or sum(peak.states(case.parameters, case.plan).values())
         limit = "memory" if held > case.cluster.gpu.memory else ""
         return Answer(None, None, None, None, held, limit, {})
     if case.pieces == "layer":

@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from bootcamp.plan import shapes, stacks, words
+from bootcamp.plan import peak, shapes, stacks, words
 from bootcamp.plan.hardware import GB, Cluster, Gpu, gpu
 from bootcamp.plan.setting import Plan, check
 from bootcamp.plan.shapes import Shape
@@ -46,11 +46,12 @@ NAMES = {
     "billions": ("paramsb", "parametersbillion"),
 }
 REAL = ("host_gb_s", "parameters", "billions")  # the others are whole numbers
-TEXTS = (
-    "model gpu hardware system network inter section technique techniques parallelism act_ckpt "
-    "recompute precision sharding scheme method compile schedule attention overlap sequence conditions "
-    "experiment workload mode nvlink fused_loss option"
-).split()
+WORDS = """
+    model gpu hardware system network inter section technique techniques parallelism act_ckpt
+    recompute precision sharding scheme method compile schedule attention overlap sequence
+    conditions experiment workload mode fused_loss early_stop option api
+"""
+TEXTS = tuple(WORDS.split())
 MAY_BE_ZERO = ("stage", "shard", "fsdp", "virtual", "accumulation")
 
 
@@ -60,7 +61,10 @@ class NoPlan(ValueError):
 
 @dataclass(frozen=True)
 class Case:
-    """What a row asks. shape: None where it gives a number of parameters alone."""
+    """What a row asks. shape: None where it gives a number of parameters alone.
+
+    held: bytes of its states where a formula of its own gives them. pieces: model, or a layer.
+    """
 
     stack: str
     table: str
@@ -71,6 +75,7 @@ class Case:
     image_model: str = ""
     pieces: str = "model"
     method: str = ""
+    held: float = 0.0
 
 
 def read(row: dict[str, str]) -> Case:
@@ -268,7 +273,10 @@ def _states(family: str, table: str, texts: dict, numbers: dict) -> Case:
     stage = int(numbers.get("stage", 0))
     if stage not in (0, 1, 2, 3):
         raise NoPlan(f"stage={stage}: expected one of (0, 1, 2, 3)")
-    offload = "offload_optimizer" in texts["option"]
-    plan = Plan(data=data, stage=stage, offload=offload, batch=data)
+    plan = Plan(data=data, stage=stage, batch=data)
     cluster = Cluster(gpu(texts["gpu"] or "A100"), data)
-    return Case(family, table, cluster, plan, parameters=parameters)
+    held = 0.0
+    if texts["api"]:
+        largest = numbers.get("largest", 0.0)
+        held = peak.deepspeed(stage, parameters, largest, data, texts["option"])
+    return Case(family, table, cluster, plan, parameters=parameters, held=held)

@@ -52,6 +52,7 @@ class Plan:
     keep_gathered: bool = False
     overlap: bool = True
     fused_loss: bool = False
+    early_stop: bool = True
 
     @property
     def ranks(self) -> int:

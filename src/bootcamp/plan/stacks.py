@@ -28,7 +28,8 @@ class Constants:
     hop: float
     fixed: float
     reserved: float
-    images: float = 1.0
+    images: float
+    clock: float
     anchor: float = 1.0
 
 
@@ -74,11 +75,12 @@ def constants(stack: str, gpu: str = "", method: str = "") -> Constants:
 
     stack: a table's name or a stack's; empty for one never seen. gpu: its name, where a stack has
     constants for a kind of GPU ("matmul H100"). method: the framework, or the convolutional
-    network. A table with fewer than four rows has no constant of its own, but an anchor: measured seconds over
-    predicted ones.
+    network. A table with fewer than four rows has no constant of its own, but an anchor: measured
+    seconds over predicted ones. Such a table, and a stack never seen, borrow the others' medians.
     """
     found = fitted().get(family(stack), {})
-    return of(found.get("constants", {}), found.get("anchors", {}), stack, gpu, method)
+    values = found.get("constants") or fitted().get("", {}).get("constants", {})
+    return of(values, found.get("anchors", {}), stack, gpu, method)
 
 
 def of(values: dict, anchors: dict, stack: str, gpu: str = "", method: str = "") -> Constants:

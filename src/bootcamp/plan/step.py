@@ -8,7 +8,6 @@ only.
 
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
 
 from bootcamp.plan import kernels, links
 from bootcamp.plan.hardware import Cluster
@@ -68,8 +67,11 @@ def recomputed(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, forward
     """Seconds of computing a layer's activations again, out of its forward's."""
     if plan.recompute == "selective":
         return kernels.attention(cluster.gpu, shape, plan, c).forward
-    # "selective op" keeps every second product (pytorch/torchtitan, activation_checkpoint.py)
-    return {"none": 0.0, "full": forward, "selective op": 0.5 * forward}[plan.recompute]
+    if plan.recompute == "selective op":  # every second product is kept
+        return 0.5 * forward
+    if plan.recompute == "none":
+        return 0.0
+    return forward - kernels.last_product(cluster.gpu, shape, plan, c) * plan.early_stop
 
 
 def seconds(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> Parts:

@@ -53,7 +53,9 @@ def _model(texts: dict[str, str], numbers: dict) -> None:
         numbers.setdefault("parameters", float(match[1]) * 1e6)
         hosts, each = re.search(r"(\d+)x(\d+) GPUs", texts["model"]).groups()
         numbers.setdefault("gpus", int(hosts) * int(each))
-        numbers.setdefault("stage", 2)
+        numbers.setdefault("stage", 3 if "zero3" in texts["api"] else 2)
+        largest = re.search(r"largest layer (\d+)M", texts["model"])
+        numbers["largest"] = float(largest[1]) * 1e6 if largest else 0.0
 
 
 def _conditions(texts: dict[str, str], numbers: dict) -> None:
@@ -94,7 +96,7 @@ def flags(texts: dict[str, str], numbers: dict) -> dict:
         stage = 0
     if "fsdp" in numbers:
         stage = 3 if numbers["fsdp"] > 1 else 1
-    yes = ("y", "yes", "true", "1")
+    yes, no = ("y", "yes", "true", "1"), ("n", "no", "false", "0")
     return {
         "stage": stage,
         "recompute": recompute(texts["recompute"] or texts["act_ckpt"], technique),
@@ -105,10 +107,12 @@ def flags(texts: dict[str, str], numbers: dict) -> dict:
         else "bf16",
         "compiled": texts["compile"].lower() in yes or "compile" in technique,
         "sequence": texts["sequence"].lower() in yes
-        or bool(re.search(r"\bsp\b|sequence parallel", technique)) and "no sp" not in technique,
+        or bool(re.search(r"\bsp\b|sequence parallel", technique))
+        and "no sp" not in technique,
         "attention": texts["attention"].lower() or "fused",
-        "overlap": texts["overlap"].lower() not in ("n", "no", "false", "0"),
+        "overlap": texts["overlap"].lower() not in no,
         "fused_loss": texts["fused_loss"].lower() in yes,
+        "early_stop": texts["early_stop"].lower() not in no,
         "asynchronous": "async" in technique,
         "keep_gathered": texts["sharding"].upper() == "SHARD_GRAD_OP",
         "schedule": texts["schedule"].lower() or "1f1b",

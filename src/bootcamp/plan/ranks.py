@@ -1,0 +1,71 @@
+"""What each kind of rank holds and sends, at any scale: `ranks.kinds(shape, cluster, plan)`.
+
+Ranks of one pipeline stage hold and send the same, so a kind is a stage. Each has a closed form;
+nothing is looped over ranks. Standard library only.
+"""
+
+from bootcamp.plan import links, peak
+from bootcamp.plan.hardware import Cluster
+from bootcamp.plan.setting import Plan, check
+from bootcamp.plan.shapes import Shape
+from bootcamp.table import Table
+from bootcamp.theory import sharding
+
+
+def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[str, dict]:
+    """{axis: {"inside", "between"}}: bytes that a rank of a stage sends in a step.
+
+    inside: over its host's own links. between: its share of what its host sends to others.
+    """
+    groups, m = links.groups(plan), plan.micro_batches
+    layers, numbers = peak.on_rank(shape, plan, stage)
+    tokens = plan.micro_batch * shape.sequence / plan.context
+    size = 2 * tokens * shape.hidden
+    wide = plan.reduce_bytes / 2
+    strategy = {0: "ddp", 1: "zero1", 2: "zero2", 3: "hsdp"}[plan.stage]
+    calls = sharding.collectives(
+        strategy, plan.sharing, plan.keep_gathered, wide, micro_batches=m if plan.stage == 3 else 1
+    )
+    forwards = 3 if plan.recompute == "full" else 2  # passes with two all-reduces: and the backward
+    keys = 4 * tokens * plan.context * shape.key_heads * shape.of_head / plan.tensor
+    neighbours = (stage > 0) + (stage not in (-1, plan.pipeline - 1)) if plan.pipeline > 1 else 0
+    asked = {
+        "tensor": [("all-reduce", size, 2 * forwards * layers * m)],
+        "context": [("all-gather", keys, layers * m), ("reduce-scatter", keys, layers * m)],
+        "expert": [("all-to-all", size * plan.expert * shape.chosen, 4 * layers * m)],
+        "data": [(kind, 2 * numbers * share, 1) for axis, kind, share in calls if axis == "shard"],
+        "replicate": [
+            (kind, 2 * numbers * share, 1) for axis, kind, share in calls if axis == "replicate"
+        ],
+    }
+    found = {}
+    for axis, items in asked.items():
+        group = groups[{"data": "shard"}.get(axis, axis)]
+        sums = [links.bytes_sent(kind, of, group, cluster) for kind, of, _ in items]
+        found[axis] = {
+            where: sum(each[where] * times for each, (*_, times) in zip(sums, items, strict=True))
+            for where in ("inside", "between")
+        }
+    handed = (1 + (neighbours > 1)) * m * size / plan.tensor if neighbours else 0.0
+    far = groups["pipeline"].stride >= cluster.per_host
+    found["pipeline"] = {"inside": 0.0 if far else handed, "between": handed if far else 0.0}
+    return found
+
+
+def kinds(shape: Shape, cluster: Cluster, plan: Plan) -> Table:
+    """A line for each kind of rank: how many there are, what they hold by kind, what they send.
+
+    Raises ValueError for a plan that cannot be.
+    """
+    check(shape, cluster, plan)
+    lines = []
+    for stage in range(plan.pipeline):
+        held = peak.held(shape, plan, stage)
+        sent = traffic(shape, cluster, plan, stage)
+        line = {"stage": stage, "ranks": plan.ranks // plan.pipeline}
+        line |= {f"{kind}_bytes": round(size) for kind, size in held.items()}
+        line["peak_bytes"] = round(sum(held.values()))
+        for where in ("inside", "between"):
+            line[f"sent_{where}_bytes"] = round(sum(axis[where] for axis in sent.values()))
+        lines.append(line)
+    return Table(lines, f"{plan.ranks:,} ranks, a line for each kind, by formula")
