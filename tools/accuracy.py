@@ -263,12 +263,17 @@ def borrowed(fitted: dict[str, dict], data: list[Measured]) -> dict[str, float]:
     """
     lent = {}
     for stack, found in fitted.items():
-        names = {name.partition(" ")[0] for name in found["constants"]} & set(LENT)
+        names = {name.partition(" ")[0] for name in found["constants"]}
+        capped = "clock" in names  # it slows products and attention alike
+        names = (names | {"matmul", "attention"} if capped else names) & set(LENT)
         for row in {_kind(row): row for row in data if row.stack == stack}.values():
             c = constants_of(row, found["constants"], {})
+            if capped and c.clock == 1:  # a kind of GPU that has none of its rows' constants
+                continue
             for name in names:
                 kind = f" {_kind(row)}" if LENT[name] else ""
-                lent.setdefault(name + kind, []).append(getattr(c, name))
+                scale = c.clock if LENT[name] else 1
+                lent.setdefault(name + kind, []).append(scale * getattr(c, name))
     return {name: statistics.median(values) for name, values in sorted(lent.items())}
 
 
@@ -307,7 +312,8 @@ def fit_all(data: list[Measured]) -> dict[str, dict]:
         own = [row for row in data if row.stack == stack]
         if own:
             about = found.setdefault(stack, {"constants": {}, "rows": [row.name for row in own]})
-            near = anchors(stack, own, about["constants"] or lent)
+            known = about["constants"] or {**lent, **stacks.families()[stack].get("given", {})}
+            near = anchors(stack, own, known)
             about["anchors"] = {name: round(value, 6) for name, value in near.items()}
     return {**found, "": {"constants": lent, "anchors": {}, "rows": []}}
 

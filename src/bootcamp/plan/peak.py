@@ -99,8 +99,10 @@ def held(shape: Shape, plan: Plan, stage: int = 0) -> dict[str, float]:
     if plan.stage == 3:
         layer = shape.layer_parameters(plan.tensor, plan.expert)
         ends = shape.embedding_parameters(plan.tensor) * (1 if shape.tied else 2)
-        kept = layers if plan.keep_gathered else 2
-        found["gathered"] = 2 * (kept * layer + ends) + plan.reduce_bytes * layer
+        once = plan.pipeline > 1
+        kept, reduced = layers if plan.keep_gathered or once else 2, layers if once else 1
+        ends = 0 if once and stage not in (0, plan.pipeline - 1, -1) else ends
+        found["gathered"] = 2 * (kept * layer + ends) + plan.reduce_bytes * reduced * layer
     return found
 
 

@@ -24,7 +24,11 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
     wide = plan.reduce_bytes / 2
     strategy = {0: "ddp", 1: "zero1", 2: "zero2", 3: "hsdp"}[plan.stage]
     calls = sharding.collectives(
-        strategy, plan.sharing, plan.keep_gathered, wide, micro_batches=m if plan.stage == 3 else 1
+        strategy,
+        plan.sharing,
+        plan.keep_gathered or plan.pipeline > 1,
+        wide,
+        micro_batches=m if plan.each_time else 1,
     )
     forwards = 3 if plan.recompute == "full" else 2  # passes with two all-reduces: and the backward
     keys = 4 * tokens * plan.context * shape.key_heads * shape.of_head / plan.tensor

@@ -6,7 +6,7 @@ comes from its stack (constants.toml), else from the defaults below. Standard li
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bootcamp.plan import peak, shapes, stacks, words
 from bootcamp.plan.hardware import GB, Cluster, Gpu, gpu
@@ -49,9 +49,10 @@ REAL = ("host_gb_s", "parameters", "billions")  # the others are whole numbers
 WORDS = """
     model gpu hardware system network inter section technique techniques parallelism act_ckpt
     recompute precision sharding scheme method compile schedule attention overlap sequence
-    conditions experiment workload mode fused_loss early_stop option api
+    conditions experiment workload mode nvlink fused_loss early_stop option api
 """
 TEXTS = tuple(WORDS.split())
+PCIE_3 = 6e9  # bytes/s of an all-reduce through the host's memory, about half of a slot's 12
 MAY_BE_ZERO = ("stage", "shard", "fsdp", "virtual", "accumulation")
 
 
@@ -210,6 +211,8 @@ def _gpu(texts: dict) -> Gpu:
 
 def _cluster(texts: dict, numbers: dict) -> Cluster:
     device = _gpu(texts)
+    if texts["nvlink"].upper() in ("N", "NO"):
+        device = replace(device, bus=PCIE_3)
     gpus = int(_needed(numbers, "gpus"))
     per_host = int(numbers.get("per_host", 8))
     newest = device.peak > 400e12

@@ -65,6 +65,11 @@ class Plan:
         return self.batch // (self.data * self.micro_batch)
 
     @property
+    def each_time(self) -> bool:
+        """FSDP gathers and reduces for each micro-batch; in a pipeline once a step, as torch's."""
+        return self.stage == 3 and self.pipeline == 1
+
+    @property
     def sharing(self) -> int:
         """Ranks that share the model states: a row of them for HSDP."""
         return self.shard or self.data * self.context

@@ -78,8 +78,9 @@ def constants(stack: str, gpu: str = "", method: str = "") -> Constants:
     network. A table with fewer than four rows has no constant of its own, but an anchor: measured
     seconds over predicted ones. Such a table, and a stack never seen, borrow the others' medians.
     """
-    found = fitted().get(family(stack), {})
-    values = found.get("constants") or fitted().get("", {}).get("constants", {})
+    name = family(stack)
+    found, given = fitted().get(name, {}), families().get(name, {}).get("given", {})
+    values = found.get("constants") or {**fitted().get("", {}).get("constants", {}), **given}
     return of(values, found.get("anchors", {}), stack, gpu, method)
 
 

@@ -145,7 +145,7 @@ def pipeline(stages: tuple[float, float, float], hop: float, plan: Plan) -> tupl
 
 def sharded(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:
     """Seconds in which FSDP gathers a layer, and in which it reduces its gradients; else 0."""
-    if plan.stage < 3:
+    if not plan.each_time:
         return 0.0, 0.0
     group = links.groups(plan)["shard"]
     numbers = shape.layer_parameters(plan.tensor, plan.expert)
@@ -167,14 +167,13 @@ def gradients(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, backward
     numbers += deep * shape.layer_parameters(plan.tensor, plan.expert)
     strategy = {0: "ddp", 1: "zero1", 2: "zero2", 3: "hsdp"}[plan.stage]
     wide = plan.reduce_bytes / 2
-    calls = sharding.collectives(strategy, plan.sharing, number=wide)
-    if plan.stage == 3:
+    calls = sharding.collectives(strategy, plan.sharing, plan.pipeline > 1, wide)
+    alone = 0.0
+    if plan.each_time:
         calls, alone = calls[3:], plan.micro_batches * _ends_alone(ends, cluster, plan, c)
-    else:
-        alone = 0.0
     total = 0.0
     for axis, kind, share in calls:
-        group = groups["replicate"] if axis == "replicate" else groups["data"]
+        group = groups[axis]
         total += links.seconds(kind, 2 * numbers * share, group, cluster, c)
     if plan.overlap:
         total = longer(backward, total) - backward

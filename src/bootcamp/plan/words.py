@@ -32,6 +32,8 @@ def understand(texts: dict[str, str], numbers: dict) -> None:
         _workload(texts, numbers)
     if numbers.get("model_size", 1) == 1 and "zero-3" in texts["scheme"].lower():
         numbers["stage"] = 3
+    if "interleaved" in said.lower():
+        numbers.setdefault("virtual", 2)
     if texts["parallelism"] and "micro_batch" in numbers:
         numbers["local"] = 1
     if "host_gb_s" not in numbers:
@@ -110,7 +112,7 @@ def flags(texts: dict[str, str], numbers: dict) -> dict:
         or bool(re.search(r"\bsp\b|sequence parallel", technique))
         and "no sp" not in technique,
         "attention": texts["attention"].lower() or "fused",
-        "overlap": texts["overlap"].lower() not in no,
+        "overlap": texts["overlap"].lower() not in no and texts["mode"].upper() != "DP",
         "fused_loss": texts["fused_loss"].lower() in yes,
         "early_stop": texts["early_stop"].lower() not in no,
         "asynchronous": "async" in technique,
@@ -122,13 +124,14 @@ def flags(texts: dict[str, str], numbers: dict) -> dict:
 def recompute(said: str, technique: str = "") -> str:
     """none, selective, selective op or full, from what a table says. Raises ValueError."""
     said = said.lower().strip()
-    known = {"true": "full", "false": "none", "": "", "yes": "full", "no": "none"}
-    said = known.get(said, said)
-    if said in ("none", "selective", "selective op", "full"):
-        return said
+    if said in ("true", "yes") or "full" in said:
+        return "full"
+    if said in ("false", "no", "none", "off"):
+        return "none"
+    if re.search(r"\bop\b|\bsac\b|selective \d", said):
+        return "selective op"
+    if "selective" in (said or technique):
+        return "selective"
     if said:
         raise ValueError(f"recompute={said!r}: expected none, selective, selective op or full")
-    if "selective" in technique:
-        return "selective"
-    full = re.search(r"full recompute|with recompute", technique)
-    return "full" if full else "none"
+    return "full" if re.search(r"full recompute|with recompute", technique) else "none"
