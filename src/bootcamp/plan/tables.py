@@ -1,7 +1,7 @@
 """Published tables that the planner carries: `tables.table("vtrain_single")`.
 
-Each file in published/ names the source of its rows in its last column, or tables.toml does for the
-file. Standard library only.
+Each file names the source of its rows in its last column, or published/README.md does.
+Standard library only.
 """
 
 import csv
