@@ -87,6 +87,7 @@ def become_server(end: socket.socket) -> None:
             sys.path.remove(inserted)  # by the supervisor's start; the path may have it once more
         for name in [name for name in sys.modules if name.partition(".")[0] == "bootcamp"]:
             del sys.modules[name]
+        sys.modules["asyncio"].set_event_loop_policy(None)  # or the supervisor's loop runs on here
         main()
     finally:
         os._exit(1)
