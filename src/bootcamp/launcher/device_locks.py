@@ -153,10 +153,11 @@ class Claim:
 
     def look_for_sharing(self) -> None:
         """Remember which other runs compute on cores of this one at this moment."""
-        if self.cores:
-            others = _claims(self.folder, besides=self.name)
-            mine = set(self.cores)
-            self.shared_with |= {each.name for each in others if mine & set(each.cores)}
+        known, mine = {self.name, *self.shared_with}, set(self.cores)
+        for path in self.folder.glob("*.json") if mine else ():
+            other = _read(path) if path.stem not in known else None
+            if other and mine & set(other.cores) and other.is_alive():
+                self.shared_with.add(other.name)
 
     def release(self) -> None:
         """Leave the folder, or at least the lock while processes of the run are still there."""
