@@ -11,7 +11,6 @@ import types
 
 import psutil
 import pytest
-import warm
 
 from bootcamp import machine
 from bootcamp.drawing import style
@@ -93,7 +92,7 @@ sys.exit(code)
 
 def run(*arguments, code: str | None = None) -> subprocess.CompletedProcess:
     """The tool, or a program beside it, in a Python of its own."""
-    command = [warm.python(), "-c", code] if code else [warm.python(), str(TOOL)]
+    command = [sys.executable, "-c", code] if code else [sys.executable, str(TOOL)]
     return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
 
 
