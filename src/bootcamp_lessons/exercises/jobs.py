@@ -14,7 +14,8 @@ from bootcamp.launcher.slurm_job import Job
 from bootcamp.scripts import jobs
 
 TRAINED = {"model": "mlp", "steps": 6, "global_batch": 12, "optimizer": "sgd"}
-STEPS_TO_BE_STOPPED = 400  # long enough to be told to end on the way
+# long enough to be told to end on the way; at ten times this rate rounding grows beyond 1e-5
+TO_BE_STOPPED = {**TRAINED, "steps": 400, "lr": 0.005}
 SECONDS = 60
 
 
@@ -63,7 +64,7 @@ class JobTask(ScriptTask):
 
     @property
     def _flags(self) -> dict:
-        return {**TRAINED, "steps": STEPS_TO_BE_STOPPED} if self.stopped else TRAINED
+        return TO_BE_STOPPED if self.stopped else TRAINED
 
     def handed_in(self, cluster: slurm.Cluster, given: Path) -> Job:
         """The job, and if the task is about that, told to end already."""
