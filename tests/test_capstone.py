@@ -1,5 +1,6 @@
 """Lesson 14: plans within limits, tried without the slow link where its speed is not the point."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -35,7 +36,8 @@ def test_hybrid_shards_fit_the_larger_limit_only():
     assert exercise.try_out(exercise.find("capstone_fits"), plan | reckoned).solved
     result = exercise.try_out(exercise.find("capstone_small"), plan)
     assert not result.solved
-    assert "Seen: 16.2 MB: activation 13.5" in str(result)
+    # the head's gathered parameters are alive when the backward begins, now and then twice
+    assert re.search(r"Seen: 16\.[23] MB: activation 13\.[56]", str(result))
     assert "Which strategy cuts them too?" in str(result)
 
 
