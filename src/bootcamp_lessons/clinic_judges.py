@@ -101,23 +101,31 @@ def shards_inside(seen: Observed) -> str:
     return f"each rank holds half of the model, and {_trains_as_alone(seen)}"
 
 
-def reads_well(seen: Observed) -> str:
-    """Every epoch has all samples once, shared out, in an order of its own."""
-    read = seen.all_have("seen")
+def shared_out(read: list, all_do: str, too_many: str, not_disjoint: str) -> None:
+    """Raise Wrong, with its meaning, unless the ranks' shares of each epoch are the 32 samples.
+
+    read: for each rank its epochs, lists of samples.
+    """
     for epoch, parts in enumerate(zip(*read, strict=False)):
         numbers = [number for part in parts for number in part]
         if len(numbers) > 32:
-            raise Wrong(
-                f"32 samples in epoch {epoch}, shared out",
-                f"{len(numbers)}: every rank reads all of them",
-                "The DistributedSampler shares them out, shuffle=True of the DataLoader does not.",
-            )
+            expected = f"32 samples in epoch {epoch}, shared out"
+            raise Wrong(expected, f"{len(numbers)}: every rank {all_do} all of them", too_many)
         if sorted(numbers) != list(range(32)):
-            raise Wrong(
-                f"every sample once in epoch {epoch}",
-                f"{len(set(numbers))} different ones of 32",
-                "The ranks must shuffle alike, with one seed, so that their shares don't overlap.",
-            )
+            expected = f"every sample once in epoch {epoch}"
+            raise Wrong(expected, f"{len(set(numbers))} different ones of 32", not_disjoint)
+
+
+def reads_well(seen: Observed) -> str:
+    """Every epoch has all samples once, shared out, in an order of its own."""
+    read = seen.all_have("seen")
+    shared_out(
+        read,
+        all_do="reads",
+        too_many="The DistributedSampler shares them out, shuffle=True of the DataLoader does not.",
+        not_disjoint="The ranks must shuffle alike, with one seed, so that their shares don't "
+        "overlap.",
+    )
     orders = [tuple(epoch) for epoch in read[0]]
     if len(set(orders)) < len(orders):
         raise Wrong(

@@ -4,7 +4,7 @@ As those of clinic_judges.py. Of several faults in one program the judge names t
 """
 
 from bootcamp.classroom.tasks import Wrong
-from bootcamp_lessons.clinic_judges import Observed, ranks_agree
+from bootcamp_lessons.clinic_judges import Observed, ranks_agree, shared_out
 
 # words of an error that stops deepspeed_copied.py -> what to say of it
 OF_DEEPSPEED = {
@@ -34,21 +34,13 @@ def trains_with_deepspeed(seen: Observed) -> str:
                 "With stage 1 no rank has all of it. All ranks call save_checkpoint.",
             )
     ranks_agree(seen, meaning="Each rank trains alone: model.backward and model.step must stay.")
-    for epoch, parts in enumerate(zip(*read, strict=False)):
-        numbers = [number for part in parts for number in part]
-        if len(numbers) > 32:
-            raise Wrong(
-                f"32 samples in epoch {epoch}, shared out",
-                f"{len(numbers)}: every rank trains all of them",
-                "It runs to its end, and this fault says nothing. DeepSpeed shares out no data "
-                "that others load: this loader needs a DistributedSampler.",
-            )
-        if sorted(numbers) != list(range(32)):
-            raise Wrong(
-                f"every sample once in epoch {epoch}",
-                f"{len(set(numbers))} different ones of 32",
-                "The shares must be disjoint: one seed for all ranks, another place for each.",
-            )
+    shared_out(
+        read,
+        all_do="trains",
+        too_many="It runs to its end, and this fault says nothing. DeepSpeed shares out no data "
+        "that others load: this loader needs a DistributedSampler.",
+        not_disjoint="The shares must be disjoint: one seed for all ranks, another place for each.",
+    )
     return "every sample is trained once an epoch, and the checkpoint has all shards."
 
 

@@ -138,6 +138,16 @@ def end(pids: set[int]) -> None:
         _kill(trackers if others_are_gone else pids - trackers)
 
 
+def end_everything_below() -> None:
+    """Kill every process below this one, and reap its children, until none is left."""
+    while found := below({os.getpid()}):
+        end(found)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.01)
+
+
 def _kill(pids: set[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -22,13 +22,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 def end_everything(*_) -> None:
     """Kill every process below this one until none is left, then leave."""
-    while below := process_tree.below({os.getpid()}):
-        process_tree.end(below)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            break
+    process_tree.end_everything_below()
     os._exit(1)
 
 

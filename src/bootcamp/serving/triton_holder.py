@@ -18,7 +18,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
@@ -54,16 +53,6 @@ def _processes() -> list[int]:
     return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
 
 
-def end_everything_below() -> None:
-    """Kill every process below this one, until none is left."""
-    while below := process_tree.below({os.getpid()}):
-        process_tree.end(below)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.01)
-
-
 def hold(settings: dict, starter: int) -> None:
     """Run the server until it ends, or has to."""
     with open(settings["log"], "wb") as log:
@@ -92,7 +81,7 @@ def main() -> None:
         if os.getppid() == settings["starter"]:
             hold(settings, starter)
     finally:
-        end_everything_below()
+        process_tree.end_everything_below()
         remove_regions(settings["prefix"])
 
 
