@@ -50,6 +50,7 @@ FRONT_DOOR = {
     "simulators": "bootcamp_lessons.simulators",
     # the classroom
     "predict": "classroom.predict:predict",
+    "predictions": "classroom.predictions",
     "exercise": "bootcamp_lessons.exercise",
     "clinic": "bootcamp_lessons.clinic",
     "errors": "classroom.errors",

@@ -1,4 +1,4 @@
-"""What a reader has done: `progress()` shows it, lesson by lesson.
+"""What a reader has done: `progress()` shows it, lesson by lesson; predictions.py how far off.
 
 Predictions and exercises write here as they are scored and checked; one small file beside the
 reader's own scripts keeps it (BOOTCAMP_WORK moves both). What there is to do is named in the
@@ -9,9 +9,11 @@ stops nobody.
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bootcamp import machine
 from bootcamp.files import read_json, update_json
 from bootcamp.paths import NOTEBOOKS, WORK
 from bootcamp.table import Table
@@ -19,6 +21,7 @@ from bootcamp.table import Table
 ASKED = re.compile(r'\bpredict\(\s*"(\w+)",')
 CHECKED = re.compile(r'\bexercise\.check\(\s*"(\w+)"')
 FILE = "progress.json"
+SCORED = {"name", "machine", "right", "question", "unit", "answer", "measured", "how"}
 
 
 def note_exercise(name: str, solved: bool) -> int:
@@ -35,9 +38,27 @@ def note_exercise(name: str, solved: bool) -> int:
     return attempts
 
 
-def note_prediction(name: str, right: bool) -> None:
-    """Write down a prediction that was scored; the last answer to a question counts."""
-    _update(lambda kept: kept["predictions"].update({name: right}))
+def note_prediction(name: str, right: bool, **about) -> None:
+    """Write down a prediction that was scored; for progress() the last answer counts.
+
+    about: the question, its unit, what was answered and what was measured. Of these the first on
+    each machine is kept for predictions.py: whoever answers again has seen the measurement.
+    """
+    here = f"{machine.cpu_name()}, {machine.memory_bytes() / 1e9:.0f} GB"
+    scored = {"name": name, "machine": ", ".join([here, *machine.gpu_names()]), "right": right}
+
+    def change(kept: dict) -> None:
+        kept["predictions"][name] = right
+        known = {(old["name"], old["machine"]) for old in kept["scored"]}
+        if about and (name, scored["machine"]) not in known:
+            kept["scored"].append(scored | about | {"when_unix_seconds": time.time()})
+
+    _update(change)
+
+
+def scored_predictions() -> list[dict]:
+    """Each machine's first answer to each question, with what was measured, in their order."""
+    return _complete(read_json(WORK / FILE))["scored"]
 
 
 def progress() -> Table:
@@ -73,6 +94,8 @@ def _complete(kept: dict) -> dict:
     for kind in ("exercises", "predictions"):
         if not isinstance(kept.get(kind), dict):
             kept[kind] = {}
+    scored = kept.get("scored") if isinstance(kept.get("scored"), list) else []
+    kept["scored"] = [one for one in scored if isinstance(one, dict) and one.keys() >= SCORED]
     return kept
 
 

@@ -15,6 +15,7 @@ from bootcamp.classroom import journal
 from bootcamp.launcher import launch
 from bootcamp.units import number
 
+MEASURED = "Measured"
 AMOUNT = re.compile(r"(\d+|\d{1,3}(?:,\d{3})+)?(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -87,30 +88,33 @@ class Prediction:
             return f"{self.refused} is no amount such as 120."
         return "" if self.answer is None else "Noted."
 
-    def score(self, measured: float, within: float = 0.25) -> "Score":
+    def score(self, measured: float, within: float = 0.25, how: str = MEASURED) -> "Score":
         """Compare the answer with what was measured.
 
-        within: the relative error up to which a prediction counts as right.
+        within: the relative error up to which a prediction counts as right. how: where the number
+        is from, if nothing was measured: "The planner says".
         """
         self.scored = True
-        return Score(self, measured, within)
+        return Score(self, measured, within, how)
 
 
 class Score:
     """How far a prediction was from the measurement. `right` is None without a prediction."""
 
-    def __init__(self, prediction: Prediction, measured: float, within: float):
+    def __init__(self, prediction: Prediction, measured: float, within: float, how: str = MEASURED):
         self.prediction, self.measured, self.within = prediction, measured, within
-        self.right = None
-        if prediction.answer is not None:
-            self.right = abs(prediction.answer - measured) <= within * abs(measured)
-            journal.note_prediction(prediction.name, self.right)
+        self.right, self.how = None, how
+        if (answer := prediction.answer) is not None:
+            self.right = bool(abs(answer - measured) <= within * abs(measured))
+            about = {"question": prediction.question, "unit": prediction.unit, "answer": answer}
+            about |= {"measured": float(measured), "how": how}
+            journal.note_prediction(prediction.name, self.right, **about)
 
     def __str__(self) -> str:
-        measured = self.prediction._text(self.measured)
+        measured = f"{self.how}: {self.prediction._text(self.measured)}"
         if self.right is None:
-            return f"Measured: {measured}. You made no prediction; try the next one."
-        said = f"Measured: {measured}. You said {self.prediction._text(self.prediction.answer)}"
+            return f"{measured}. You made no prediction; try the next one."
+        said = f"{measured}. You said {self.prediction._text(self.prediction.answer)}"
         if self.right:
             return f"{said}: within {self.within:.0%}, well predicted."
         if self.measured:
