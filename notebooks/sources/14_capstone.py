@@ -1,11 +1,12 @@
 # %% [markdown]
 # # 14 Capstone: compose a strategy
 #
-# **60 minutes**, after lessons 04, 06b, 07 and 08, on Linux with network namespaces; elsewhere
+# **95 minutes**, after lessons 04, 06b, 07 and 08, on Linux with network namespaces; elsewhere
 # without the slow link.
 #
 # After this lesson you can choose a strategy for given hardware: by what a rank holds, what crosses
-# which link, and what the clock says. There is more than one answer.
+# which link, and what the clock says, or the planner where the hardware is not at hand. There is
+# more than one answer.
 
 # %% [markdown]
 # ## The question
@@ -154,6 +155,116 @@ caught
 # The samples are right, and every rank's loss falls. The second step's loss gives it away.
 
 # %% [markdown]
+# ## A cluster that is not here
+#
+# The same question for 256 GPUs. Nobody rents 256 GPUs to try every plan: the planner of lesson 10
+# **predicts** a step from its bytes, its floating-point operations and the links. Nothing on these
+# boards is measured. The planner has errors, which lesson 10 shows, so any plan within 5 % of the
+# fastest is as good as the fastest.
+#
+# Three tasks with one model, the same GPUs and as many tokens in a step:
+
+# %%
+from bootcamp import planned
+
+Table([task.words for task in planned.TASKS.values()], "Three tasks")
+
+# %% [markdown]
+# A plan has these knobs; what you leave out is 1, 0 or none.
+#
+# | knob | is |
+# |---|---|
+# | `tensor`, `context`, `data`, `pipeline` | ranks along each axis; their product is all GPUs |
+# | `stage` | of ZeRO over the data and context ranks: 0 to 3, and 3 is FSDP |
+# | `shard` | HSDP: data ranks of a row (with stage 3) |
+# | `keep_gathered` | FSDP keeps parameters gathered until the backward pass |
+# | `micro_batch` | samples of a forward pass of a rank |
+# | `virtual` | stages of each pipeline rank (interleaved 1F1B) |
+# | `recompute` | `"none"`, `"selective"` (attention), `"selective op"` (half of all), `"full"` |
+#
+# `context` ranks share each sequence: a rank has a part of its tokens and gets the keys and values
+# of the others (lesson 06c). Sequence parallelism comes with `tensor`.
+#
+# Two plans that people recommend, on hosts of 8 GPUs. **A**: matrices split inside a host, FSDP
+# between hosts. **B**: matrices split inside a host, a pipeline over 4 hosts, ZeRO-1.
+
+# %%
+PLANS_OF_OTHERS = {
+    "A": {"tensor": 8, "data": 32, "stage": 3},
+    "B": {"tensor": 8, "pipeline": 4, "data": 8, "stage": 1},
+}
+fast = {
+    name: planned.judge(knobs, planned.TASKS["fast"]) for name, knobs in PLANS_OF_OTHERS.items()
+}
+slower_a = predict(
+    "capstone_slow_a",
+    "The network of a host gets 32 times slower. How many times as long is a step of plan A?",
+    unit="times",
+)
+slower_b = predict(
+    "capstone_slow_b",
+    "The network of a host gets 32 times slower. How many times as long is a step of plan B?",
+    unit="times",
+)
+longer = predict(
+    "capstone_longer",
+    f"A rank of plan A holds {fast['A'].peak_bytes / 1e9:.0f} GB with sequences of 4,096 tokens. "
+    "How many GB with 65,536?",
+    unit="GB",
+)
+display(slower_a, slower_b, longer)
+
+# %%
+said = {
+    (name, task): planned.enter(f"plan {name}", task, **knobs)
+    for name, knobs in PLANS_OF_OTHERS.items()
+    for task in planned.TASKS
+}
+times = {name: said[name, "slow"].seconds / fast[name].seconds for name in PLANS_OF_OTHERS}
+print("A:", slower_a.score(times["A"], how="The planner says"))
+print("B:", slower_b.score(times["B"], how="The planner says"))
+print("A:", longer.score(said["A", "long"].peak_bytes / 1e9, how="The planner says"))
+claim.larger(
+    "capstone_planned_micro_batches",
+    "The slow network makes plan A slower by a factor that is more than 10 times plan B's.",
+    times["A"],
+    times["B"],
+    by=10,
+    kind="count",
+    supported="FSDP gathers parameters for each of its micro-batches, ZeRO-1 once in a step.",
+)
+claim.equal(
+    "capstone_planned_none_wins",
+    "Neither plan is within 5 % of the fastest in any of the three tasks.",
+    sum(verdict.accepted for verdict in said.values()),
+    0,
+    kind="count",
+)
+
+# %%
+from bootcamp import plots
+from bootcamp_lessons.diagrams import planned_steps
+
+plots.show(planned_steps.steps("slow"))
+print(said["B", "slow"])
+
+# %% [markdown]
+# The verdict says what limits a plan, and the one change that would help most. After that change
+# the next one is another. Now yours, for each task:
+
+# %%
+MY_PLANS = {  # such as "fast": {"tensor": 8, "data": 32, "stage": 3}
+    "fast": None,
+    "slow": None,
+    "long": None,
+}
+
+for task, knobs in MY_PLANS.items():
+    if knobs:
+        print(f"{task}: {planned.enter('me', task, **knobs)}")
+    display(planned.board(task))
+
+# %% [markdown]
 # ## Exercise
 #
 # ### It fits, and you know why
@@ -177,12 +288,49 @@ print(exercise.check("capstone_fits", None))
 print(exercise.check("capstone_small", None))
 
 # %% [markdown]
+# ### 256 GPUs on a fast network
+#
+# A plan for the task `fast` at most 5 % slower than the fastest. A wrong one is told what limits
+# it. One that is right: `exercise.solution("planned_fast")`; there are others.
+
+# %%
+print(exercise.check("planned_fast", None))
+
+# %% [markdown]
+# ### The same on a slow network
+#
+# One that is right: `exercise.solution("planned_slow")`.
+
+# %%
+print(exercise.check("planned_slow", None))
+
+# %% [markdown]
+# ### The same with long sequences
+#
+# One that is right: `exercise.solution("planned_long")`.
+
+# %%
+print(exercise.check("planned_long", None))
+
+# %% [markdown]
 # ### The first place (optional)
 #
 # Combine what the family has: `"mesh": "2x2"` for `ddp_pp` means two pipelines of two ranks,
 # `"micro_batches"` and `"schedule"` change a pipeline, `"keep_gathered"` changes FSDP, `"hook"` of
 # `ddp_options` compresses. (Is that still the same training?) Or start from `src/_train_fsdp.py`,
 # and accumulate, or recompute activations.
+
+# %% [markdown]
+# ## Your predictions
+#
+# All that you predicted in this course, and how far off it was. The numbers are those of your own
+# machine's journal, and nothing leaves it; `predictions.show()` works in every lesson. Which kind
+# of question goes worst? Of those, measure before you decide.
+
+# %%
+from bootcamp import predictions
+
+predictions.show()
 
 # %% [markdown]
 # ## When to use it and when not
@@ -201,6 +349,7 @@ print(exercise.check("capstone_small", None))
 #
 # ## Sources
 #
+# - Roziere et al., *Code Llama*, 2023, arXiv:2308.12950: the model of the planned tasks.
 # - Narayanan et al., 2021, arXiv:2104.04473: tensor, pipeline and data parallelism combined.
 # - Rajbhandari et al., *ZeRO*, 2019, arXiv:1910.02054: states.
 # - Korthikanti et al., 2022, arXiv:2205.05198: activations.

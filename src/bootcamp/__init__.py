@@ -55,6 +55,7 @@ FRONT_DOOR = {
     "clinic": "bootcamp_lessons.clinic",
     "errors": "classroom.errors",
     "capstone": "bootcamp_lessons.capstone",
+    "planned": "bootcamp_lessons.planned",
     "journal": "classroom.journal",
 }
 

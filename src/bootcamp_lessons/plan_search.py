@@ -75,11 +75,15 @@ def plan_of(given: Plan | dict, task: Task) -> Plan:
     return replace(plan, sequence=plan.tensor > 1)
 
 
+def turned(plan: Plan) -> dict:
+    """A plan's knobs that are not as usual: {"data": 256, "stage": 3}."""
+    values = {name: getattr(plan, name) for name in KNOBS}
+    return {name: value for name, value in values.items() if value != getattr(Plan, name)}
+
+
 def described(given: Plan | dict) -> str:
     """A plan in a few words: "tensor 2, data 128, stage 3"."""
-    if isinstance(given, Plan):
-        turned = {name: getattr(given, name) for name in KNOBS}
-        given = {name: value for name, value in turned.items() if value != getattr(Plan, name)}
+    given = turned(given) if isinstance(given, Plan) else given
     if not isinstance(given, dict):
         return repr(given)
     said = [str(name) if value is True else f"{name} {value}" for name, value in given.items()]

@@ -1,9 +1,12 @@
-"""Exercises of lesson 14: compose a strategy within limits. The answer is a plan, a dictionary."""
+"""Exercises of lesson 14: compose a strategy within limits. The answer is a plan, a dictionary.
+
+Plans for this machine are run, plans for a cluster that is not here are predicted.
+"""
 
 from dataclasses import dataclass
 
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
-from bootcamp_lessons import capstone
+from bootcamp_lessons import capstone, plan_search, planned
 
 RECKONED = ("states", "activations")
 WITHIN = 0.1
@@ -66,6 +69,36 @@ def _compare(said: dict[str, float], held: dict[str, int]) -> None:
             )
 
 
+@dataclass(frozen=True)
+class PlannedTask(Task):
+    """A plan for a cluster that is not here, nearly as fast as the planner's fastest."""
+
+    given: planned.Task
+
+    def attempt(self, given) -> str:
+        """Ask the planner. Raises Wrong with what limits the plan, and a change that helps."""
+        if given is None:
+            raise NotTried("your plan as the second argument", "no plan")
+        verdict = planned.judge(given, self.given)
+        if verdict.error:
+            raise Wrong("a plan that can be", verdict.error)
+        if not verdict.fits:
+            raise Wrong("a plan that fits on each rank", verdict.limit, verdict.knob)
+        if not verdict.accepted:
+            raise Wrong(
+                f"a plan that is at most {self.given.within:.0%} slower than the fastest",
+                f"{verdict.given}: {verdict.seconds:.2f} s a step, {verdict.distance}, limited by "
+                f"{verdict.limit}",
+                verdict.knob,
+            )
+        return str(verdict)
+
+    def solution_shown(self) -> Shown:
+        """The plan that the search finds; others are as good."""
+        best = repr(plan_search.turned(plan_search.best(self.given))).replace("'", '"')
+        return Shown(f'exercise.check("{self.name}", {best})')
+
+
 TASKS = [
     PlanTask(
         "capstone_fits",
@@ -89,5 +122,31 @@ TASKS = [
         "micro-batches as are under way: smaller ones help. Data parallel times pipeline fits too.",
         most_bytes=10_000_000,
         solution='{"script": "pp", "micro_batches": 8}',
+    ),
+    PlannedTask(
+        "planned_fast",
+        task="The task `fast`: a plan at most 5 % slower than the fastest.",
+        hint="As long as the network hides what data parallelism sends, what does a split of the "
+        "matrices or of the layers give you, and what does it cost?",
+        stronger="Begin with data parallelism alone and find the stage of ZeRO that fits. Compute "
+        "activations again only if you must.",
+        given=planned.TASKS["fast"],
+    ),
+    PlannedTask(
+        "planned_slow",
+        task="The task `slow`: the same model and GPUs on a network 32 times slower.",
+        hint="What crosses the network once a step, what with each micro-batch, and what in each "
+        "layer?",
+        stronger="A pipeline sends least, and ZeRO-1 exchanges its shards once a step. Use few "
+        "tensor ranks, few stages and small micro-batches: each costs something else.",
+        given=planned.TASKS["slow"],
+    ),
+    PlannedTask(
+        "planned_long",
+        task="The task `long`: the same model and GPUs, sequences 16 times longer.",
+        hint="What fills the memory now? Which axes divide it, and which of them sends least?",
+        stronger="There are 64 sequences for 256 GPUs, so several GPUs share a sequence. `context` "
+        "cuts it into parts and sends only keys and values. The states still need shards.",
+        given=planned.TASKS["long"],
     ),
 ]

@@ -1,0 +1,84 @@
+"""Where the seconds of planned steps go: `planned_steps.steps("slow")`, from what was entered.
+
+Everything drawn is predicted by bootcamp.plan; nothing is measured.
+"""
+
+import textwrap
+
+from matplotlib.figure import Figure
+
+from bootcamp.drawing.charts import BOLD, WHITE, bar, handles, margin, marker_line, rows
+from bootcamp.drawing.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, YELLOW
+from bootcamp.drawing.style import begin, finish, legend, styled
+from bootcamp.plan.predict import WORDS
+from bootcamp_lessons import planned
+
+LOOKS = {
+    "compute": (BLUE, ""),
+    planned.AGAIN: (GREY, "\\\\"),
+    "tensor and context": (GREEN, ".."),
+    "gradients and parameters": (ORANGE, "//"),
+    "pipeline": (PURPLE, "xx"),
+    "the rest": (YELLOW, ""),
+}
+GROUPS = {
+    WORDS["tensor"]: "tensor and context",
+    WORDS["context"]: "tensor and context",
+    WORDS["data"]: "gradients and parameters",
+    WORDS["pipeline"]: "pipeline",
+    WORDS["bubble"]: "pipeline",
+}
+MOST = 10  # bars
+SHOWN = 3.0  # times the fastest: where bars are cut
+
+
+def grouped(parts: dict[str, float]) -> dict[str, float]:
+    """{name in LOOKS: seconds}."""
+    found = dict.fromkeys(LOOKS, 0.0)
+    for name, seconds in parts.items():
+        found[name if name in LOOKS else GROUPS.get(name, "the rest")] += seconds
+    return found
+
+
+@styled
+def steps(task: str, plans: dict[str, dict] | None = None) -> Figure:
+    """A bar for each plan that fits a task: where a step's seconds go.
+
+    plans: {who: knobs}; those on the task's board by default. The line is the fastest plan; bars of
+    much slower plans are cut. Raises ValueError where no plan fits.
+    """
+    given = {who: planned.judge(knobs, planned.TASKS[task]) for who, knobs in (plans or {}).items()}
+    everything = list(given.items()) or planned.entered(task)
+    entered = [(who, verdict) for who, verdict in everything if verdict.fits][:MOST]
+    if not entered:
+        raise ValueError(f"no plan that fits the task {task}: planned.enter takes one")
+    figure, axes = begin(f"Predicted: a step of the task {task}", 2.9 + 0.75 * len(entered))
+    says = []
+    fastest = entered[0][1].seconds / entered[0][1].slower
+    limit = SHOWN * fastest
+    for row, (who, verdict) in enumerate(entered):
+        left = 0.0
+        for name, seconds in grouped(verdict.parts).items():
+            bar(axes, row, max(0.0, min(seconds, limit - left)), LOOKS[name], left, height=0.55)
+            left += seconds
+        if left > limit:
+            margin(axes, row, "▶", x=0.99, ha="right", zorder=4, bbox=WHITE)
+        margin(axes, row, f"{left:.2f} s", x=1.015, **BOLD)
+        marker_line(axes, row, fastest)
+        says.append(f"{who}, {verdict.given}: {left:.2f} s, limited by {verdict.limit}")
+    rows(axes, [_label(who, one.given) for who, one in entered])
+    axes.set(xlim=(0, limit), xlabel="seconds of a step")
+    legend(figure, handles(LOOKS))
+    notes = (
+        "Predicted by the planner, not measured. Black line: the fastest plan that it finds.",
+        "The rest: launches from the host, experts, the optimizer. ▶: the bar goes on.",
+    )
+    if left_out := len(everything) - len(entered):
+        notes += (f"Not drawn, as they do not fit, cannot be, or are too many: {left_out}.",)
+    return finish(figure, (), f"{'; '.join(says)}.", notes)
+
+
+def _label(who: str, given: str) -> str:
+    """On lines that keep a knob with its value."""
+    together = given.replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
+    return textwrap.fill(f"{who}: {together}", 26)

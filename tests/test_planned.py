@@ -1,0 +1,214 @@
+"""Lesson 14's plans for clusters that are not here: the search, the judge, the board, exercises.
+
+Nothing is launched: all is predicted.
+"""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from bootcamp.classroom import predict as predictions
+from bootcamp.classroom.predict import PredictFirst, predict
+from bootcamp.plan import advise
+from bootcamp.plan.hardware import Cluster, gpu
+from bootcamp.plan.setting import Plan
+from bootcamp.plan.shapes import named
+from bootcamp_lessons import exercise, plan_search, planned
+from bootcamp_lessons.diagrams import planned_steps
+
+TASKS = planned.TASKS
+SMALL = planned.Task("small", "8B", named("Llama 3 8B"), Cluster(gpu("H100"), 16), 64)
+# what people propose; each is far from the fastest in one task at least
+RECIPES = {
+    "all data, ZeRO-3": {"data": 256, "stage": 3},
+    "tensor and FSDP": {"tensor": 8, "data": 32, "stage": 3},
+    "tensor and FSDP, recomputed": {"tensor": 8, "data": 32, "stage": 3, "recompute": "full"},
+    "tensor, pipeline, ZeRO-1": {"tensor": 8, "pipeline": 4, "data": 8, "stage": 1},
+    "HSDP": {"data": 256, "stage": 3, "shard": 64},
+}
+
+
+@pytest.fixture(autouse=True)
+def logs(monkeypatch, tmp_path):
+    monkeypatch.setattr(planned, "LOGS", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
+def test_the_fastest_is_no_slower_than_the_advice_and_than_its_neighbours(task):
+    best = plan_search.best(task)
+    seconds = plan_search.predicted(best, task).seconds
+    advised = advise.advise(task.shape, task.cluster, task.batch).plans[0]["seconds_per_step"]
+    assert seconds <= advised
+    assert plan_search.fits(best, task)
+    near = [plan_search.predicted(one, task).seconds for _, one in plan_search.near(best, task)]
+    assert len(near) > 3
+    assert seconds <= min(near)
+    assert planned.judge(best, task).accepted
+
+
+def test_no_plan_wins_in_two_tasks():
+    """Neither what wins in one of them, nor what people propose."""
+    plans = [plan_search.turned(plan_search.best(task)) for task in TASKS.values()]
+    for plan in [*plans, *RECIPES.values()]:
+        assert sum(planned.judge(plan, task).accepted for task in TASKS.values()) <= 1, plan
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "limit"),
+    [
+        (
+            "fast",
+            {"tensor": 8, "data": 8, "pipeline": 4, "stage": 1},
+            "tensor-parallel collectives",
+        ),
+        ("slow", {"tensor": 8, "data": 32, "stage": 3}, "gradients and parameters on the links"),
+        ("slow", {"tensor": 8, "data": 2, "pipeline": 16}, "the pipeline's bubble"),
+        ("long", {"tensor": 8, "data": 32, "stage": 3, "recompute": "full"}, planned.AGAIN),
+        ("long", {"tensor": 8, "data": 32, "stage": 3}, "memory"),
+    ],
+)
+def test_the_limit_is_named_with_a_change_that_keeps_its_promise(name, plan, limit):
+    verdict = planned.judge(plan, TASKS[name])
+    assert not verdict.accepted
+    assert verdict.limit.startswith(limit)
+    said, seconds = re.fullmatch(r"One change: (.+), then ([\d.]+) s\.", verdict.knob).groups()
+    changed = dict(plan)
+    for knob, _, now in re.findall(r"([\w-]+) (\S+) to (selective op|\S+)", said):
+        changed[knob.replace("-", "_")] = int(now) if now.isdecimal() else now
+    after = planned.judge(changed, TASKS[name])
+    assert after.fits
+    assert f"{after.seconds:.2f}" == seconds
+    assert not verdict.fits or after.seconds < verdict.seconds
+
+
+def test_two_changes_are_named_where_no_single_one_helps():
+    verdict = planned.judge({"data": 256, "stage": 3}, TASKS["slow"])
+    assert verdict.knob.startswith("Two changes: ")
+    assert ", and " in verdict.knob
+
+
+def test_what_never_fits_is_told_what_comes_nearest():
+    task = replace(SMALL, shape=named("GPT 1T"))
+    verdict = planned.judge({"data": 16, "stage": 3}, replace(task, batch=16))
+    assert re.search(r"No two changes make it fit\. Nearest: .+, then [\d.]+ GB\.", str(verdict))
+    with pytest.raises(ValueError, match="small: no plan fits H100"):
+        plan_search.best(task)
+
+
+def test_no_change_is_promised_where_none_helps(monkeypatch):
+    monkeypatch.setattr(plan_search, "changes", lambda plan: iter([("nothing", plan)]))
+    verdict = planned.judge({"tensor": 8, "data": 32, "stage": 3}, TASKS["slow"])
+    assert verdict.knob.startswith("No two changes make it faster")
+
+
+def test_accepted_is_what_fits_within_the_share_of_the_task():
+    verdict = planned.judge({"data": 16, "stage": 3}, SMALL)
+    assert sum(verdict.parts.values()) == pytest.approx(verdict.seconds)
+    for slower, accepted in ((0.97, True), (1.0, True), (1.049, True), (1.051, False), (7, False)):
+        assert replace(verdict, slower=slower).accepted is accepted
+    assert not replace(verdict, slower=1.0, peak_bytes=81e9).accepted
+    wider = replace(verdict, slower=1.2, task=replace(SMALL, within=0.25))
+    assert wider.accepted
+    assert "3.0% faster than any that the search has found" in str(replace(verdict, slower=0.97))
+    assert "7.0 times as long as the fastest" in str(replace(verdict, slower=7))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "is 1 ranks, and there are 256 GPUs"),
+        ({"tensor": 3, "data": 85}, "is 255 ranks, and there are 256 GPUs"),
+        ({"tensor": 128, "data": 2}, "64 heads do not divide over tensor 128"),
+        ({"pipeline": 32, "data": 8}, "48 layers do not divide over 32 stages"),
+        ({"data": 256, "micro_batch": 3}, "no multiple of data 256 x micro-batch 3"),
+        ({"data": -256, "tensor": -1}, "data=-256: expected 1 or more"),
+        ({"data": 256, "stage": 5}, "stage=5: expected one of (0, 1, 2, 3)"),
+        ({"data": 256, "recompute": "most"}, "recompute='most': expected one of"),
+        ({"data": "256"}, "data='256': expected a value such as 1"),
+        ({"data": 256, "keep_gathered": 1}, "keep_gathered=1: expected a value such as False"),
+        ({"data": 256, "shard": 8}, "shard=8: for stage 3 alone"),
+        ({"data": 256, "stage": 3, "shard": 7}, "data 256 makes no rows of 7"),
+        ({"data": 256, "batch": 2048}, "batch: not yours to choose; the knobs: tensor"),
+        ({"data": 256, "sharding": True}, "sharding: not yours to choose"),
+        (["data", 256], "expected a plan such as"),
+        (Plan(data=256, stage=3, precision="fp8"), "precision: not yours to choose"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_told_why_everywhere(given, says):
+    verdict = planned.judge(given, TASKS["fast"])
+    assert says in verdict.error
+    assert not verdict.accepted
+    assert str(verdict).startswith("Cannot be: ")
+    result = exercise.try_out(exercise.find("planned_fast"), given)
+    assert not result.solved
+    assert says in str(result)
+    assert "Hint: " in str(result)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_solution_is_accepted_and_wrong_plans_hear_what_limits_them(name):
+    task = exercise.find(f"planned_{name}")
+    shown = exercise.solution(task.name)
+    plan = json.loads(shown.removeprefix(f'exercise.check("{task.name}", ').removesuffix(")"))
+    assert exercise.try_out(task, plan).solved
+    untried = exercise.try_out(task, None)
+    assert not untried.solved
+    assert "no plan" in str(untried)
+    for recipe in ("tensor and FSDP", "tensor and FSDP, recomputed", "tensor, pipeline, ZeRO-1"):
+        result = exercise.try_out(task, RECIPES[recipe])
+        assert not result.solved, recipe
+        assert re.search("limited by .+ of the step|memory: .+ do not fit 80 GB", str(result))
+        assert re.search(r"^(One change|Two changes): .+, then [\d.]+ s\.$", str(result), re.M)
+
+
+def test_the_board_ranks_what_fits_and_keeps_the_rest(logs):
+    assert len(planned.board("slow")) == 0
+    planned.enter("Ada", "slow", data=256, stage=3)
+    planned.enter("Bo", "slow", tensor=3, data=85)
+    planned.enter("Cy", "slow", data=256)
+    for _ in range(2):  # once more the same is no second row
+        planned.enter("Di", "slow", tensor=4, data=16, pipeline=4, stage=1)
+    planned.enter("Di", "fast", data=256, stage=3)
+    board = planned.board("slow")
+    assert board.column("who") == ["Di", "Ada", "Bo", "Cy"]
+    assert board.column("place") == [1, 2, None, None]
+    assert board[0]["times the fastest"] < 1.1 < 2 < board[1]["times the fastest"]
+    assert board[2]["limited by"].startswith("cannot be: tensor 3")
+    assert board[3]["limited by"].startswith("memory: ")
+    assert board[3]["seconds a step"] is None
+    assert "predicted" in board.caption
+    with pytest.raises(KeyError):
+        planned.enter("Ada", "medium", data=256)
+    (logs / planned.FILE).write_text('{"entries": 7}')
+    assert len(planned.board("slow")) == 0
+
+
+def test_the_figure_says_where_the_seconds_go():
+    with pytest.raises(ValueError, match="no plan that fits the task slow"):
+        planned_steps.steps("slow")
+    slow, less = {"data": 256, "stage": 3}, {"tensor": 8, "data": 8, "pipeline": 4, "stage": 1}
+    planned.enter("Ada", "slow", **slow)
+    planned.enter("Bo", "slow", **less, recompute="full")
+    planned.enter("Cy", "slow", data=256)
+    figure = planned_steps.steps("slow")
+    assert "Ada, data 256, stage 3: " in figure.alt
+    assert "limited by gradients and parameters on the links" in figure.alt
+    other = planned_steps.steps("slow", {"Ada": slow, "Bo": less})
+    assert "Bo, tensor 8, data 8, pipeline 4, stage 1: " in other.alt
+    assert "too many: 1." in figure._supxlabel.get_text()
+    for _, verdict in planned.entered("slow")[:2]:
+        assert sum(planned_steps.grouped(verdict.parts).values()) == pytest.approx(verdict.seconds)
+
+
+def test_who_is_held_to_predictions_enters_nothing_before(monkeypatch):
+    monkeypatch.setattr(predictions, "asked", {})
+    monkeypatch.setenv("BOOTCAMP_PREDICT_FIRST", "1")
+    guess = predict("slower", "How many times as long?")
+    with pytest.raises(PredictFirst, match="How many times as long"):
+        planned.enter("Ada", "slow", data=256, stage=3)
+    guess.set(30)
+    assert planned.enter("Ada", "slow", data=256, stage=3).fits
