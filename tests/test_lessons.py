@@ -266,6 +266,21 @@ def test_every_exercise_says_how_to_see_its_solution(lesson):
     ] == []
 
 
+def stored_scores(cells):
+    """The cells that are stored with the measurement that answers a prediction."""
+    stored = [cell for cell in cells if cell["cell_type"] == "code" and cell["outputs"]]
+    return [cell["id"] for cell in stored if re.search(r"\.score\(", "".join(cell["source"]))]
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_no_stored_output_gives_a_prediction_away(lesson):
+    cells = json.loads(lesson.read_text())["cells"]
+    assert stored_scores(cells) == []
+    scored = [cell for cell in cells if ".score(" in "".join(cell["source"])]
+    scored[-1]["outputs"] = [{"text": "Measured: 8"}]
+    assert stored_scores(cells) == [scored[-1]["id"]], "the search finds one"
+
+
 def test_new_words_keep_the_outputs_and_new_code_has_to_run(tmp_path):
     sys.path.insert(0, str(ROOT / "tools"))
     import notebooks

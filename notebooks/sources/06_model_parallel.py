@@ -318,7 +318,7 @@ guess_last = predict(
 )
 guess_last
 
-# %% tags=["nbval-check-output"]
+# %%
 rows = layer_cut.compare(layer_cut.gpt2("small"), parts=4)
 print(guess_last.score(rows[0]["time, largest / mean"]))
 Table(rows, "GPT-2 small over 4 devices, by formula (1 is balance)")

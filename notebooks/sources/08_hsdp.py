@@ -285,7 +285,7 @@ claim.equal(
 # reduce_dtype=torch.float32)` gathers 2 bytes for each parameter, twice, and reduces 4; DDP
 # all-reduces 4, which a ring sends twice.
 
-# %% tags=["nbval-check-output"]
+# %%
 from bootcamp.theory import published
 
 CLUSTER = {"model_bytes": 2 * 7e9, "ranks": 128, "hosts": 16, "shard": 8}
@@ -493,7 +493,7 @@ guess_row = predict(
 )
 guess_row
 
-# %% tags=["nbval-check-output"]
+# %%
 large = {"model_bytes": 2 * 13e9, "ranks": 128, "hosts": 16, "number": 2}
 rows = []
 for shard in (1, 2, 4, 8, 16, 32, 64, 128):

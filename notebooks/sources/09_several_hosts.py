@@ -135,7 +135,7 @@ lab.on_each("c10d", {"host0": C10D.format(2, "blue", 1), "host1": f"{green}; {bl
 # The store lives in an agent: when `blue` ends, it is gone, for every run that meets there. So give
 # each job a port of its own. And who is first, if nobody says? torchrun sorts the hosts:
 
-# %% tags=["nbval-check-output"]
+# %%
 names = [f"host{number}" for number in range(1, 13)]
 order = hosts_lab.order_of_hosts(names)
 print(guess_order.score(8 * order.index("host10"), within=0))
