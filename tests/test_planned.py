@@ -90,7 +90,7 @@ def test_two_changes_are_named_where_no_single_one_helps():
     assert ", and " in verdict.knob
 
 
-def test_what_never_fits_is_told_what_comes_nearest():
+def test_a_plan_that_no_change_makes_fit_is_told_the_nearest_one():
     task = replace(SMALL, shape=named("GPT 1T"))
     verdict = planned.judge({"data": 16, "stage": 3}, replace(task, batch=16))
     assert re.search(r"No two changes make it fit\. Nearest: .+, then [\d.]+ GB\.", str(verdict))
@@ -138,11 +138,11 @@ def test_accepted_is_what_fits_within_the_share_of_the_task():
     ],
     ids=str,
 )
-def test_what_cannot_be_is_told_why_everywhere(given, says):
+def test_an_impossible_plan_is_told_why_everywhere(given, says):
     verdict = planned.judge(given, TASKS["fast"])
     assert says in verdict.error
     assert not verdict.accepted
-    assert str(verdict).startswith("Cannot be: ")
+    assert str(verdict).startswith("Impossible: ")
     result = exercise.try_out(exercise.find("planned_fast"), given)
     assert not result.solved
     assert says in str(result)
@@ -177,7 +177,7 @@ def test_the_board_ranks_what_fits_and_keeps_the_rest(logs):
     assert board.column("who") == ["Di", "Ada", "Bo", "Cy"]
     assert board.column("place") == [1, 2, None, None]
     assert board[0]["times the fastest"] < 1.1 < 2 < board[1]["times the fastest"]
-    assert board[2]["limited by"].startswith("cannot be: tensor 3")
+    assert board[2]["limited by"].startswith("impossible: tensor 3")
     assert board[3]["limited by"].startswith("memory: ")
     assert board[3]["seconds a step"] is None
     assert "predicted" in board.caption
@@ -204,7 +204,7 @@ def test_the_figure_says_where_the_seconds_go():
         assert sum(planned_steps.grouped(verdict.parts).values()) == pytest.approx(verdict.seconds)
 
 
-def test_who_is_held_to_predictions_enters_nothing_before(monkeypatch):
+def test_nothing_is_entered_while_a_prediction_is_open(monkeypatch):
     monkeypatch.setattr(predictions, "asked", {})
     monkeypatch.setenv("BOOTCAMP_PREDICT_FIRST", "1")
     guess = predict("slower", "How many times as long?")

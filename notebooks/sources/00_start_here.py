@@ -328,7 +328,9 @@ last = launch("ddp", ranks=2, quiet=True, **batch)
 # nothing. **To clean up:** each folder in `logs/` whose name begins with a date is one run; delete
 # what you like. `logs/reference` belongs to the course.
 #
-# Every prediction that you score and every exercise that you check is noted:
+# Every prediction that you score and every exercise that you check is noted. How far off the
+# predictions were, lesson 14 shows (in any lesson: `from bootcamp import predictions`,
+# `predictions.show()`).
 
 # %%
 from bootcamp import journal

@@ -170,9 +170,9 @@ from bootcamp import planned
 Table([task.words for task in planned.TASKS.values()], "Three tasks")
 
 # %% [markdown]
-# A plan has these knobs; what you leave out is 1, 0 or none.
+# A plan has these knobs. Each has a default: 1, 0 or `"none"`.
 #
-# | knob | is |
+# | knob | meaning |
 # |---|---|
 # | `tensor`, `context`, `data`, `pipeline` | ranks along each axis; their product is all GPUs |
 # | `stage` | of ZeRO over the data and context ranks: 0 to 3, and 3 is FSDP |
@@ -233,6 +233,8 @@ claim.larger(
     kind="count",
     supported="FSDP gathers parameters for each of its micro-batches, ZeRO-1 once in a step.",
 )
+
+# %%
 claim.equal(
     "capstone_planned_none_wins",
     "Neither plan is within 5 % of the fastest in any of the three tasks.",
@@ -249,8 +251,8 @@ plots.show(planned_steps.steps("slow"))
 print(said["B", "slow"])
 
 # %% [markdown]
-# The verdict says what limits a plan, and the one change that would help most. After that change
-# the next one is another. Now yours, for each task:
+# The verdict says what limits a plan, and which one change would help most. After it, another
+# thing is the limit. Now yours, for each task:
 
 # %%
 MY_PLANS = {  # such as "fast": {"tensor": 8, "data": 32, "stage": 3}
@@ -324,8 +326,8 @@ print(exercise.check("planned_long", None))
 # ## Your predictions
 #
 # All that you predicted in this course, and how far off it was. The numbers are those of your own
-# machine's journal, and nothing leaves it; `predictions.show()` works in every lesson. Which kind
-# of question goes worst? Of those, measure before you decide.
+# machine's journal, and nothing leaves it; `predictions.show()` works in every lesson. What kind
+# of question are you worst at? Measure those before you decide.
 
 # %%
 from bootcamp import predictions

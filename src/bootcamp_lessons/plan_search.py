@@ -97,7 +97,7 @@ def predicted(plan: Plan, task: Task) -> predict.Answer:
 
 
 def held(plan: Plan, task: Task) -> float:
-    """Bytes at the peak; infinite for a plan that cannot be."""
+    """Bytes at the peak; infinite for an impossible plan."""
     try:
         check(task.shape, task.cluster, plan)
     except ValueError:
@@ -106,14 +106,14 @@ def held(plan: Plan, task: Task) -> float:
 
 
 def fits(plan: Plan, task: Task) -> bool:
-    """Whether a plan can be, and its fullest rank has the memory."""
+    """Whether a plan is possible, and its fullest rank has the memory."""
     return held(plan, task) <= task.cluster.gpu.memory
 
 
 def changes(plan: Plan) -> Iterator[tuple[str, Plan]]:
     """(in words, the plan) for each single change: a factor 2 from an axis to another, or a knob.
 
-    Not all of them can be.
+    Some of them are impossible.
     """
     for less, more in permutations(AXES, 2):
         if getattr(plan, less) % 2 == 0:
@@ -148,7 +148,7 @@ def near(plan: Plan, task: Task) -> list[tuple[str, Plan]]:
 def change(plan: Plan, task: Task) -> str:
     """The change that helps most: the fastest that fits; two, where no single one helps.
 
-    plan: one that can be. Where none fits, what saves most memory.
+    plan: a possible one. Where nothing fits, the change that saves most memory.
     """
     fitting = fits(plan, task)
     now = predicted(plan, task).seconds if fitting else float("inf")

@@ -44,7 +44,7 @@ TASKS = _tasks()
 class Verdict:
     """What the planner says of one plan.
 
-    given: the plan in words. error: why it cannot be; then the rest is None. seconds: of a step.
+    given: the plan in words. error: why it is impossible; the rest is None then. seconds: a step's.
     parts: {name: seconds}. mfu: share of the GPU's dense peak in 16 bit. peak_bytes: of the fullest
     rank. slower: its seconds over those of the fastest, None where it does not fit. knob: the
     change that would help most.
@@ -62,7 +62,7 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether it can be, and the fullest rank has the memory."""
+        """Whether it is possible, and the fullest rank has the memory."""
         return not self.error and self.peak_bytes <= self.task.cluster.gpu.memory
 
     @property
@@ -95,7 +95,7 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.error:
-            return f"Cannot be: {self.error}."
+            return f"Impossible: {self.error}."
         if not self.fits:
             return f"Does not fit, {self.limit}. {self.knob}"
         said = f"{self.seconds:.2f} s a step, {self.distance}; MFU {self.mfu:.1%}, "
@@ -106,7 +106,7 @@ class Verdict:
 
 
 def judge(given: Plan | dict, task: Task) -> Verdict:
-    """The verdict on a reader's plan; one that cannot be has an `error`, and nothing is raised."""
+    """The verdict on a reader's plan; an impossible one has an `error`, and nothing is raised."""
     words = described(given)
     try:
         plan = plan_of(given, task)
@@ -139,8 +139,8 @@ def parts(plan: Plan, task: Task) -> dict[str, float]:
 def enter(who: str, task: str, **knobs) -> Verdict:
     """Judge a plan and put it on the board of a task under this name.
 
-    Raises KeyError for a task that there is not, PredictFirst where a reader wishes to be held to
-    an open question; a plan that cannot be has an `error`.
+    An impossible plan is entered too, with its `error`. Raises KeyError for an unknown task, and
+    PredictFirst while a question is open, if the course was started with that option.
     """
     wait_for_answers()
     verdict = judge(knobs, TASKS[task])
@@ -177,7 +177,7 @@ def board(task: str) -> Table:
             "times the fastest": verdict.slower if verdict.fits else None,
             "MFU %": 100 * verdict.mfu if verdict.fits else None,
             "GB on a rank": verdict.peak_bytes and verdict.peak_bytes / GB,
-            "limited by": verdict.limit or f"cannot be: {verdict.error}",
+            "limited by": verdict.limit or f"impossible: {verdict.error}",
         }
         for place, (who, verdict) in enumerate(entered(task), start=1)
     ]

@@ -17,7 +17,7 @@ from bootcamp.drawing.charts import BOLD, beside, log_axis, rows
 from bootcamp.drawing.palette import BLUE, GREEN, PALE, VERMILLION
 from bootcamp.paths import NOTEBOOKS
 from bootcamp.table import Table
-from bootcamp.units import number
+from bootcamp.units import number, three_digits
 
 KINDS = {  # of questions, by the unit of their answers; other units count something
     "times and speeds": ("s", "ms", "samples/s", "tokens/s"),
@@ -78,7 +78,7 @@ def table() -> Table:
             "you said": f"{number(one['answer'])} {one['unit']}".strip(),
             "it was": f"{number(one['measured'])} {one['unit']}".strip(),
             "off by a factor of": factor(one),
-            "": "right" if one["right"] else "wrong",
+            "result": "right" if one["right"] else "wrong",
         }
         | {key: one[key] for key in several}
         for one in found
@@ -105,7 +105,7 @@ def shares(found: list[dict]) -> dict[str, tuple[int, int, float | None]]:
 
 
 def verdict() -> str:
-    """In a sentence or two, which kind of questions goes worst, and which way the errors go."""
+    """In a few sentences, the kind of question with most errors, and their direction."""
     found = collected()
     if not found:
         return "No predictions yet: type one into the field under a question, then run the cells."
@@ -120,8 +120,8 @@ def verdict() -> str:
         enough, key=lambda name: (enough[name][0] / enough[name][1], -(enough[name][2] or 1))
     )
     good, all_, off = enough[worst]
-    said += f" Worst are {worst}: {good} of {all_} right"
-    said += f", typically off by a factor of {number(off)}." if off else "."
+    said += f" Worst: {worst}, {good} of {all_} right"
+    said += f", typically off by a factor of {three_digits(off)}." if off else "."
     wrong = [one["ratio"] > 1 for one in found if one["ratio"] and not one["right"]]
     if len(wrong) >= FEWEST:
         said += f" Of {len(wrong)} wrong ones {sum(wrong)} were too large."

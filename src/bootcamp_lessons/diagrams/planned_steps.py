@@ -74,7 +74,7 @@ def steps(task: str, plans: dict[str, dict] | None = None) -> Figure:
         "The rest: launches from the host, experts, the optimizer. ▶: the bar goes on.",
     )
     if left_out := len(everything) - len(entered):
-        notes += (f"Not drawn, as they do not fit, cannot be, or are too many: {left_out}.",)
+        notes += (f"Not drawn, as they do not fit, are impossible, or too many: {left_out}.",)
     return finish(figure, (), f"{'; '.join(says)}.", notes)
 
 

@@ -81,7 +81,7 @@ class PlannedTask(Task):
             raise NotTried("your plan as the second argument", "no plan")
         verdict = planned.judge(given, self.given)
         if verdict.error:
-            raise Wrong("a plan that can be", verdict.error)
+            raise Wrong("a possible plan", verdict.error)
         if not verdict.fits:
             raise Wrong("a plan that fits on each rank", verdict.limit, verdict.knob)
         if not verdict.accepted:
