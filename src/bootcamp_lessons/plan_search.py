@@ -145,6 +145,7 @@ def near(plan: Plan, task: Task) -> list[tuple[str, Plan]]:
     return sorted(fitting, key=lambda pair: predicted(pair[1], task).seconds)
 
 
+@cache
 def change(plan: Plan, task: Task) -> str:
     """The change that helps most: the fastest that fits; two, where no single one helps.
 

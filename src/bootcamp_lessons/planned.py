@@ -20,7 +20,8 @@ from bootcamp_lessons.plan_search import Task, best, change, described, fits, pl
 
 AGAIN = "activations computed again"
 FILE = "planned.json"
-COUNTS = 0.1  # a part that takes less of the step does not limit it
+COUNTS = 0.1  # a part that takes less of the step does not limit it by itself
+SHOWN = 0.01
 
 
 def _tasks() -> dict[str, Task]:
@@ -72,15 +73,21 @@ class Verdict:
 
     @property
     def limit(self) -> str:
-        """What to look at first: the memory, else the largest part that is no useful compute."""
+        """What to look at first: the memory, else the largest part that is no useful compute.
+
+        Where that part is small, compute is named before it.
+        """
         if self.error:
             return ""
         if not self.fits:
             memory = self.task.cluster.gpu.memory
             return f"memory: {self.peak_bytes / GB:.1f} GB do not fit {memory / GB:.0f} GB"
         most = max((name for name in self.parts if name != "compute"), key=self.parts.get)
-        name = most if self.parts[most] >= COUNTS * self.seconds else "compute"
-        return f"{name}, {self.parts[name] / self.seconds:.0%} of the step"
+        compute, share = (self.parts[name] / self.seconds for name in ("compute", most))
+        if share >= COUNTS:
+            return f"{most}, {share:.0%} of the step"
+        then = f"; then {most}, {share:.0%}" if share >= SHOWN else ""
+        return f"compute, {compute:.0%} of the step{then}"
 
     @property
     def distance(self) -> str:
