@@ -1,5 +1,5 @@
 """Simulations with controls: `simulators.collective()`, `.ddp_step()`, `.memory()`,
-`.pipeline_schedule()`.
+`.pipeline_schedule()`, `.planner()`.
 
 Each shows controls and a picture that follows them, and returns the controls by name. The pictures
 are those of bootcamp_lessons.diagrams; nothing is launched.
@@ -7,7 +7,9 @@ are those of bootcamp_lessons.diagrams; nothing is launched.
 
 from bootcamp.theory import collectives, pipeline_schedules, published
 from bootcamp.theory import memory as memory_theory
+from bootcamp.widgets import planner as planner_widget
 from bootcamp.widgets.controls import choice, follow, slider, steps
+from bootcamp_lessons import planning
 from bootcamp_lessons.diagrams import (
     collective_steps,
     memory_by_kind,
@@ -134,3 +136,15 @@ def choices_of(spans: list) -> dict:
     micro_batches = 1 + max(span.action.micro_batch for span in spans)
     ranks = len(pipeline_schedules.by_rank(spans))
     return {"schedule": schedule, "ranks": ranks, "micro_batches": micro_batches}
+
+
+def planner(model: str = "Llama 3 70B", gpu: str = "H100 80GB", gpus: int = 256, **plan) -> dict:
+    """A plan's memory and speed among all plans of a model on a cluster.
+
+    plan: tensor, pipeline, zero, micro_batch, recompute to begin with.
+    """
+    first = {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none"}
+    first |= {"model": model, "kind": gpu, "gpus": gpus, "host_gb_s": 400}
+    models, kinds = list(planning.MODELS), list(planning.GPUS)
+    tables, counts = planning.with_plan, _doubling(8, 16384)
+    return planner_widget.show(tables, models, kinds, counts, planning.LINKS, **first | plan)

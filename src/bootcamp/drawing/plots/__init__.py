@@ -5,10 +5,22 @@ and the origin of its numbers at its foot, marks runs with more ranks than cores
 and carries its values as a sentence in `figure.alt`. A CPU rank's bar is blue, a GPU's is orange,
 and the words name the device too.
 
-All raise ValueError on a run whose record lacks what is drawn, TypeError on anything but runs.
+Figures of plans take tables of predictions in place of runs (bootcamp_lessons.planning), and say at
+their foot that nothing in them is measured.
+
+Those of runs raise ValueError on a run whose record lacks what is drawn, TypeError on anything but
+runs.
 """
 
+from bootcamp.drawing.plots.axes_map import axes_map
+from bootcamp.drawing.plots.checkpoint_interval import checkpoint_interval
 from bootcamp.drawing.plots.losses import loss_curves
+from bootcamp.drawing.plots.plan_memory import memory_by_part
+from bootcamp.drawing.plots.plan_speed import (
+    feasible_plans,
+    predicted_and_published,
+    what_breaks,
+)
 from bootcamp.drawing.plots.rank_memory import memory
 from bootcamp.drawing.plots.roofline_chart import roofline
 from bootcamp.drawing.plots.scaling_curves import scaling
@@ -20,12 +32,18 @@ from bootcamp.drawing.style import show
 __all__ = (
     "achieved",
     "all_reduce_sweep",
+    "axes_map",
+    "checkpoint_interval",
+    "feasible_plans",
     "loss_curves",
     "memory",
+    "memory_by_part",
+    "predicted_and_published",
     "roofline",
     "scaling",
     "sent_bytes",
     "show",
     "throughput",
     "timeline",
+    "what_breaks",
 )

@@ -1,0 +1,307 @@
+"""Lesson 10's tables, all by the planner's formulas: `planning.plans_of("Llama 3 70B", gpus=256)`.
+
+Nothing is launched or measured, and nothing is drawn: the figures of bootcamp.plots take these
+tables. GB are 1e9 bytes. A batch is counted in tokens.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+
+from bootcamp.files import read_json
+from bootcamp.paths import REFERENCE
+from bootcamp.plan import advise, peak, predict, rows, shapes, stacks, step, tables
+from bootcamp.plan.hardware import GB, Cluster, gpu
+from bootcamp.plan.rows import Case
+from bootcamp.plan.setting import Plan, check
+from bootcamp.plan.shapes import Shape
+from bootcamp.table import Table
+from bootcamp.theory import failures
+
+MODELS = ("Llama 2 7B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B")
+GPUS = ("A100 80GB", "H100 80GB", "H200", "B200")
+LINKS = {"400 Gbit/s a GPU": 400, "200 Gbit/s a GPU": 200, "50 Gbit/s a GPU": 50}  # GB/s a host
+BATCH = 2**22  # tokens of a step
+SETS_IN = 0.05  # of a step: from this share on a part is named as a limit
+CONNECTED = ("tensor", "context", "expert", "data", "pipeline")  # parts that wait for links
+
+
+def shape_of(model: str) -> Shape:
+    """A model of the planner's table by its name. Raises ValueError for one that it lacks."""
+    if (shape := shapes.named(model)) is None:
+        known = ", ".join(row["name"] for row in tables.table("models"))
+        raise ValueError(f"model={model!r} is not known: expected one of {known}")
+    return shape
+
+
+def cluster_of(gpus: int, kind: str = "H100 80GB", host_gb_s: float = 400) -> Cluster:
+    """A cluster with 8 GPUs in a host. host_gb_s: GB/s that a host sends to others."""
+    return Cluster(gpu(kind), gpus, host_bytes=host_gb_s * GB)
+
+
+def samples(shape: Shape, batch: int) -> int:
+    """How many sequences so many tokens are, at least one."""
+    return max(1, batch // shape.sequence)
+
+
+# Memory
+
+
+def memory_by_part(
+    models: Iterable[str] = MODELS,
+    gpus: int = 64,
+    kind: str = "H100 80GB",
+    plans: dict[str, dict] | None = None,
+) -> Table:
+    """What the fullest GPU holds of each model under each plan, part by part, in GB.
+
+    plans: {its name: fields of plan.setting.Plan}; data ranks are what the other axes leave of
+    `gpus`, one sample each. The plan's name "1 GPU" takes one.
+    """
+    c, device = stacks.constants("", gpu(kind).name), gpu(kind)
+    lines = []
+    for model in models:
+        shape = shape_of(model)
+        for name, fields in (plans or four_ways(gpus)).items():
+            plan = Plan(compiled=True, **fields)
+            parts = held_gb(shape, plan, c.reserved)
+            total = sum(parts.values())
+            line = {"model": model, "plan": name}
+            line |= {f"{part}_gb": size for part, size in parts.items()} | {"peak_gb": total}
+            lines.append(line | {"gpu_gb": device.memory / GB, "fits": total * GB <= device.memory})
+    return Table(lines, f"GB on one {device.name}, by formula; a sample of a GPU at a time")
+
+
+def four_ways(gpus: int) -> dict[str, dict]:
+    """One GPU, then so many: copies, ZeRO-3, and ZeRO-3 with recomputed layers."""
+    many = {"data": gpus, "batch": gpus}
+    return {
+        "1 GPU": {},
+        f"ZeRO-1 over {gpus}": {**many, "stage": 1},
+        f"ZeRO-3 over {gpus}": {**many, "stage": 3},
+        "... layers recomputed": {**many, "stage": 3, "recompute": "full"},
+    }
+
+
+def held_gb(shape: Shape, plan: Plan, reserved: float) -> dict[str, float]:
+    """{"parameters", "gradients", "optimizer", "activations", "buffers"} of the fullest rank.
+
+    buffers: the loss's scores, what ZeRO-3 has gathered, and what the allocator keeps in reserve.
+    """
+    ends = (0, -1) if plan.pipeline > 1 else (0,)
+    held = max((peak.held(shape, plan, stage) for stage in ends), key=lambda h: sum(h.values()))
+    states = ("parameters", "gradients", "optimizer")
+    parts = {name: held[name] / GB for name in states}
+    parts["activations"] = (held["activations"] + held.get("recomputed", 0.0)) / GB
+    total = peak.peak(shape, plan, reserved) / GB
+    return parts | {"buffers": total - sum(parts.values())}
+
+
+# Plans
+
+
+def plan_row(shape: Shape, cluster: Cluster, plan: Plan) -> dict:
+    """One plan as a row of `plans_of`. Raises ValueError for a plan that cannot be."""
+    check(shape, cluster, plan)
+    c = stacks.constants("", cluster.gpu.name)
+    answer = predict.answer(Case("", "", cluster, plan, shape), c)
+    return advise.describe(plan) | {
+        "fits": answer.peak_bytes <= cluster.gpu.memory,
+        "peak_gb": answer.peak_bytes / GB,
+        "gpu_gb": cluster.gpu.memory / GB,
+        "seconds_per_step": answer.seconds,
+        "tokens_per_second_per_gpu": answer.tokens,
+        "mfu": answer.mfu,
+        "limit": answer.limit,
+        "gb": held_gb(shape, plan, c.reserved),
+        "seconds": answer.parts,
+    }
+
+
+def plans_of(
+    model: str,
+    kind: str = "H100 80GB",
+    gpus: int = 256,
+    batch: int = BATCH,
+    host_gb_s: float = 400,
+) -> Table:
+    """Every plan of a model on a cluster, those that fit first, the fastest first.
+
+    The last columns hold dictionaries: "gb" {part: GB}, "seconds" {part: of a step}; `short`
+    leaves them out. Raises ValueError where no plan divides the batch.
+    """
+    shape, cluster = shape_of(model), cluster_of(gpus, kind, host_gb_s)
+    size = samples(shape, batch)
+    found = [plan_row(shape, cluster, p) for p in advise.candidates(shape, cluster, size)]
+    if not found:
+        raise ValueError(f"{size:,} samples divide over no mesh of {gpus:,} GPUs")
+    found.sort(key=lambda row: (not row["fits"], row["seconds_per_step"]))
+    where = f"{model} on {gpus:,} x {cluster.gpu.name}, {batch / 1e6:.3g} M tokens a step"
+    fitting = sum(row["fits"] for row in found)
+    return Table(found, f"{where}: {len(found)} plans, {fitting} fit; predicted")
+
+
+_plans = cache(plans_of)  # the sliders ask again and again for the same cluster's
+
+
+def with_plan(
+    model: str,
+    kind: str,
+    gpus: int,
+    host_gb_s: float,
+    tensor: int,
+    pipeline: int,
+    zero: int,
+    micro_batch: int,
+    recompute: str,
+    batch: int = BATCH,
+) -> Table:
+    """`plans_of` with one more plan, as the sliders choose it. Raises ValueError if it cannot be.
+
+    zero: ZeRO's stage. Data ranks are what tensor and pipeline leave of the GPUs.
+    """
+    shape, cluster = shape_of(model), cluster_of(gpus, kind, host_gb_s)
+    data, left = divmod(gpus, tensor * pipeline)
+    if left or not data:
+        raise ValueError(f"tensor {tensor} x pipeline {pipeline} do not divide {gpus} GPUs")
+    plan = Plan(
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        stage=zero,
+        micro_batch=micro_batch,
+        batch=samples(shape, batch),
+        sequence=tensor > 1,
+        recompute=recompute,
+        compiled=True,
+    )
+    row = plan_row(shape, cluster, plan)
+    table = _plans(model, kind, gpus, batch, host_gb_s)
+    columns = advise.describe(plan)
+    others = [other for other in table if {name: other[name] for name in columns} != columns]
+    return Table([*others, row], table.caption)
+
+
+def short(table: Table, most: int = 10) -> Table:
+    """The first rows, without the columns that hold dictionaries and the GPU's size."""
+    hidden = ("gb", "seconds", "gpu_gb", "marks", "shares")
+    lines = [{k: v for k, v in row.items() if k not in hidden} for row in table.rows[:most]]
+    return Table(lines, table.caption)
+
+
+# Growing
+
+
+def grown(
+    model: str,
+    kind: str = "H100 80GB",
+    counts: Iterable[int] = tuple(2**k for k in range(3, 15)),
+    batch: int = 2**24,
+    host_gb_s: float = 400,
+    keep: Callable[[Plan], bool] = lambda plan: True,
+) -> Table:
+    """The fastest plan that fits at each number of GPUs, with the same batch for all.
+
+    keep: which plans may be chosen, all by default. "shares" is {part: share of the step},
+    "marks" names the limits that set in at this number. Where no plan fits, numbers are None and
+    "marks" says why.
+    """
+    shape = shape_of(model)
+    size, before, lines = samples(shape, batch), set(), []
+    for gpus in counts:
+        cluster = cluster_of(gpus, kind, host_gb_s)
+        plans = [p for p in advise.candidates(shape, cluster, size) if keep(p)]
+        pairs = [(plan_row(shape, cluster, plan), plan) for plan in plans]
+        fitting = [pair for pair in pairs if pair[0]["fits"]]
+        line, limits = {"GPUs": gpus, "samples_per_gpu": size / gpus}, set()
+        if not fitting:
+            why = "memory" if plans else "batch"
+            lines.append(line | dict.fromkeys(COLUMNS_OF_PLAN) | {"shares": {}, "marks": [why]})
+            continue
+        row, plan = min(fitting, key=lambda pair: pair[0]["seconds_per_step"])
+        shares = {part: s / row["seconds_per_step"] for part, s in row["seconds"].items()}
+        shares |= {"latency": latency(shape, cluster, plan) / row["seconds_per_step"]}
+        limits = _limits(shares, size / gpus)
+        line |= {name: row[name] for name in COLUMNS_OF_PLAN}
+        lines.append(line | {"shares": shares, "marks": sorted(limits - before)})
+        before |= limits
+    name = f"{model}, {batch / 1e6:.3g} M tokens a step on {gpu(kind).name}"
+    return Table(lines, f"{name}: the fastest plan that fits, predicted")
+
+
+COLUMNS_OF_PLAN = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute", "peak_gb")
+COLUMNS_OF_PLAN += ("seconds_per_step", "tokens_per_second_per_gpu", "mfu", "limit")
+
+
+def latency(shape: Shape, cluster: Cluster, plan: Plan) -> float:
+    """Seconds of a step that its collectives would take on links of any bandwidth."""
+    wide = replace(cluster.gpu, bus=math.inf)
+    free = replace(cluster, gpu=wide, host_bytes=math.inf)
+    parts = vars(step.seconds(shape, free, plan, stacks.constants("", cluster.gpu.name)))
+    return sum(parts[part] for part in CONNECTED)
+
+
+def _limits(shares: dict[str, float], samples_per_gpu: float) -> set[str]:
+    """batch, latency, links, bubble, launches: which of them cost a step more than SETS_IN."""
+    links = sum(shares[part] for part in CONNECTED) - shares["latency"]
+    costs = {"latency": shares["latency"], "links": links}
+    costs |= {"bubble": shares["bubble"], "launches": shares["host"]}
+    found = {name for name, share in costs.items() if share > SETS_IN}
+    return found | ({"batch"} if samples_per_gpu < 1 else set())
+
+
+# Published runs
+
+
+def published_beside_predicted(names: Iterable[str] | None = None) -> Table:
+    """Published seconds of a step beside predicted ones, the worst first, with the error in %.
+
+    Each was predicted by constants fitted to the stack's other rows (`make accuracy --record`).
+    names: of tables in the planner's published/; all by default.
+    """
+    recorded = read_json(REFERENCE / "accuracy.json")["rows"]
+    by_name = {name: {} for name in {row["table"] for row in recorded}}
+    for name, known in by_name.items():
+        known |= {row["row_id"]: row for row in tables.table(name)}
+    lines = []
+    for row in recorded:
+        table, error = row["table"], row["error %"]
+        if error is None or (names is not None and table not in names):
+            continue
+        case = rows.read({**by_name[table][row["row"]], "stack": table})
+        lines.append({"run": _run_name(case), "GPUs": case.cluster.gpus, "table": table})
+        lines[-1] |= {"published_seconds": row["seconds"], "predicted_seconds": row["predicted"]}
+        lines[-1] |= {"error %": error, "row": row["row"]}
+    lines.sort(key=lambda line: -abs(line["error %"]))
+    return Table(lines, "seconds of a step, published and predicted without that row")
+
+
+def _run_name(case: Case) -> str:
+    """Parameters, mesh and GPU of a published row."""
+    plan = case.plan
+    size = case.image_model or f"{case.shape.parameters / 1e9:.3g} B"
+    axes = {"TP": plan.tensor, "PP": plan.pipeline, "CP": plan.context, "DP": plan.data}
+    mesh = " ".join(f"{name}{ranks}" for name, ranks in axes.items() if ranks > 1)
+    return f"{size}, {mesh or '1 GPU'} {case.cluster.gpu.name.split()[0]}"
+
+
+# Failures
+
+
+def checkpoint_intervals(
+    counts: Iterable[int] = (1024, 4096, 16384, 65536),
+    save_seconds: float = 60,
+    restart_seconds: float = 600,
+    run: str = "Llama 3 405B",
+) -> Table:
+    """How often to save on so many GPUs, each as reliable as those of a published run."""
+    lines = []
+    for gpus in counts:
+        between = failures.between_failures(gpus, run)
+        best = failures.daly(save_seconds, between)
+        share = failures.effective_share(best, save_seconds, between, restart_seconds)
+        line = {"GPUs": gpus, "between_failures_seconds": between, "save_seconds": save_seconds}
+        line |= {"restart_seconds": restart_seconds, "best_interval_seconds": best}
+        lines.append(line | {"effective_share": share})
+    return Table(lines, f"GPUs as reliable as those of {run}; best interval by Daly (2006)")
