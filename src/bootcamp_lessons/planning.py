@@ -14,7 +14,7 @@ from bootcamp.paths import REFERENCE
 from bootcamp.plan import advise, peak, predict, rows, shapes, stacks, step, tables
 from bootcamp.plan.hardware import GB, Cluster, gpu
 from bootcamp.plan.rows import Case
-from bootcamp.plan.setting import Plan, check
+from bootcamp.plan.setting import RECOMPUTE, Plan, check
 from bootcamp.plan.shapes import Shape
 from bootcamp.table import Table
 from bootcamp.theory import failures
@@ -23,21 +23,35 @@ MODELS = ("Llama 2 7B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B")
 GPUS = ("A100 80GB", "H100 80GB", "H200", "B200")
 LINKS = {"400 Gbit/s a GPU": 400, "200 Gbit/s a GPU": 200, "50 Gbit/s a GPU": 50}  # GB/s a host
 BATCH = 2**22  # tokens of a step
-SETS_IN = 0.05  # of a step: from this share on a part is named as a limit
+SETS_IN = 0.1  # of a step: from this share on a part is named as a limit
+SLOWER_BY = {
+    "host": "launches",
+    "tensor": "tensor's collectives",
+    "context": "context's collectives",
+    "expert": "all-to-all of experts",
+    "data": "gradients and parameters",
+    "pipeline": "stages' hand-over",
+    "bubble": "bubble",
+    "optimizer": "optimizer",
+}
 CONNECTED = ("tensor", "context", "expert", "data", "pipeline")  # parts that wait for links
 
 
 def shape_of(model: str) -> Shape:
     """A model of the planner's table by its name. Raises ValueError for one that it lacks."""
     if (shape := shapes.named(model)) is None:
-        known = ", ".join(row["name"] for row in tables.table("models"))
-        raise ValueError(f"model={model!r} is not known: expected one of {known}")
+        raise ValueError(f"model={model!r} is not known: expected one of {', '.join(models())}")
     return shape
 
 
 def cluster_of(gpus: int, kind: str = "H100 80GB", host_gb_s: float = 400) -> Cluster:
     """A cluster with 8 GPUs in a host. host_gb_s: GB/s that a host sends to others."""
     return Cluster(gpu(kind), gpus, host_bytes=host_gb_s * GB)
+
+
+def models() -> list[str]:
+    """The names of the planner's models."""
+    return [row["name"] for row in tables.table("models")]
 
 
 def samples(shape: Shape, batch: int) -> int:
@@ -56,14 +70,14 @@ def memory_by_part(
 ) -> Table:
     """What the fullest GPU holds of each model under each plan, part by part, in GB.
 
-    plans: {its name: fields of plan.setting.Plan}; data ranks are what the other axes leave of
-    `gpus`, one sample each. The plan's name "1 GPU" takes one.
+    plans: {its name: fields of plan.setting.Plan}, `ways(gpus)` by default.
     """
-    c, device = stacks.constants("", gpu(kind).name), gpu(kind)
+    device = gpu(kind)
+    c = stacks.constants("", device.name)
     lines = []
     for model in models:
         shape = shape_of(model)
-        for name, fields in (plans or four_ways(gpus)).items():
+        for name, fields in (plans or ways(gpus)).items():
             plan = Plan(compiled=True, **fields)
             parts = held_gb(shape, plan, c.reserved)
             total = sum(parts.values())
@@ -73,14 +87,18 @@ def memory_by_part(
     return Table(lines, f"GB on one {device.name}, by formula; a sample of a GPU at a time")
 
 
-def four_ways(gpus: int) -> dict[str, dict]:
-    """One GPU, then so many: copies, ZeRO-3, and ZeRO-3 with recomputed layers."""
-    many = {"data": gpus, "batch": gpus}
+def ways(gpus: int) -> dict[str, dict]:
+    """One GPU, then so many: states shared, layers recomputed too, matrices split too.
+
+    Each GPU, or each 8 that split matrices, has one sample at a time.
+    """
+    shared = {"data": gpus, "batch": gpus, "stage": 3}
+    split = {"tensor": 8, "sequence": True, "data": gpus // 8, "batch": gpus // 8}
     return {
         "1 GPU": {},
-        f"ZeRO-1 over {gpus}": {**many, "stage": 1},
-        f"ZeRO-3 over {gpus}": {**many, "stage": 3},
-        "... layers recomputed": {**many, "stage": 3, "recompute": "full"},
+        f"ZeRO-3 over {gpus}": shared,
+        f"ZeRO-3 over {gpus}, recomputed": {**shared, "recompute": "full"},
+        f"ZeRO-3 over {gpus // 8} x tensor 8": {**shared, **split},
     }
 
 
@@ -114,6 +132,7 @@ def plan_row(shape: Shape, cluster: Cluster, plan: Plan) -> dict:
         "tokens_per_second_per_gpu": answer.tokens,
         "mfu": answer.mfu,
         "limit": answer.limit,
+        "slower_by": "",
         "gb": held_gb(shape, plan, c.reserved),
         "seconds": answer.parts,
     }
@@ -128,6 +147,7 @@ def plans_of(
 ) -> Table:
     """Every plan of a model on a cluster, those that fit first, the fastest first.
 
+    "slower_by" names what a plan loses most by against the best, "limit" what it waits for most.
     The last columns hold dictionaries: "gb" {part: GB}, "seconds" {part: of a step}; `short`
     leaves them out. Raises ValueError where no plan divides the batch.
     """
@@ -136,10 +156,26 @@ def plans_of(
     found = [plan_row(shape, cluster, p) for p in advise.candidates(shape, cluster, size)]
     if not found:
         raise ValueError(f"{size:,} samples divide over no mesh of {gpus:,} GPUs")
-    found.sort(key=lambda row: (not row["fits"], row["seconds_per_step"]))
     where = f"{model} on {gpus:,} x {cluster.gpu.name}, {batch / 1e6:.3g} M tokens a step"
     fitting = sum(row["fits"] for row in found)
-    return Table(found, f"{where}: {len(found)} plans, {fitting} fit; predicted")
+    return Table(ranked(found), f"{where}: {len(found)} plans, {fitting} fit; predicted")
+
+
+def ranked(plans: list[dict]) -> list[dict]:
+    """Rows of plans, the best first, each with what it loses most by against the best."""
+    order = sorted(plans, key=lambda row: (not row["fits"], row["seconds_per_step"]))
+    return [row | {"slower_by": _slower_by(row, order[0])} for row in order]
+
+
+def _slower_by(row: dict, best: dict) -> str:
+    if not row["fits"]:
+        return "memory"
+    lost = {part: row["seconds"][part] - best["seconds"][part] for part in row["seconds"]}
+    most = max(lost, key=lost.get)
+    if most != "compute":
+        return SLOWER_BY[most] if lost[most] > 0 else ""
+    more = RECOMPUTE.index(row["recompute"]) > RECOMPUTE.index(best["recompute"])
+    return "" if row is best else "recomputation" if more else "smaller products, uneven stages"
 
 
 _plans = cache(plans_of)  # the sliders ask again and again for the same cluster's
@@ -180,7 +216,7 @@ def with_plan(
     table = _plans(model, kind, gpus, batch, host_gb_s)
     columns = advise.describe(plan)
     others = [other for other in table if {name: other[name] for name in columns} != columns]
-    return Table([*others, row], table.caption)
+    return Table(ranked([*others, row]), table.caption)
 
 
 def short(table: Table, most: int = 10) -> Table:
@@ -212,14 +248,12 @@ def grown(
     for gpus in counts:
         cluster = cluster_of(gpus, kind, host_gb_s)
         plans = [p for p in advise.candidates(shape, cluster, size) if keep(p)]
-        pairs = [(plan_row(shape, cluster, plan), plan) for plan in plans]
-        fitting = [pair for pair in pairs if pair[0]["fits"]]
-        line, limits = {"GPUs": gpus, "samples_per_gpu": size / gpus}, set()
-        if not fitting:
-            why = "memory" if plans else "batch"
+        line = {"GPUs": gpus, "samples_per_gpu": size / gpus}
+        if (plan := fastest(shape, cluster, plans)) is None:
+            why = "no plan fits the memory" if plans else "no plan divides the batch"
             lines.append(line | dict.fromkeys(COLUMNS_OF_PLAN) | {"shares": {}, "marks": [why]})
             continue
-        row, plan = min(fitting, key=lambda pair: pair[0]["seconds_per_step"])
+        row = plan_row(shape, cluster, plan)
         shares = {part: s / row["seconds_per_step"] for part, s in row["seconds"].items()}
         shares |= {"latency": latency(shape, cluster, plan) / row["seconds_per_step"]}
         limits = _limits(shares, size / gpus)
@@ -228,6 +262,13 @@ def grown(
         before |= limits
     name = f"{model}, {batch / 1e6:.3g} M tokens a step on {gpu(kind).name}"
     return Table(lines, f"{name}: the fastest plan that fits, predicted")
+
+
+def fastest(shape: Shape, cluster: Cluster, plans: list[Plan]) -> Plan | None:
+    """The fastest of the plans that fit; None if none does."""
+    c = stacks.constants("", cluster.gpu.name)
+    fitting = [p for p in plans if peak.peak(shape, p, c.reserved) <= cluster.gpu.memory]
+    return min(fitting, key=lambda p: step.seconds(shape, cluster, p, c).total, default=None)
 
 
 COLUMNS_OF_PLAN = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute", "peak_gb")
@@ -243,7 +284,10 @@ def latency(shape: Shape, cluster: Cluster, plan: Plan) -> float:
 
 
 def _limits(shares: dict[str, float], samples_per_gpu: float) -> set[str]:
-    """batch, latency, links, bubble, launches: which of them cost a step more than SETS_IN."""
+    """batch, latency, links, bubble, launches: which of them cost a step more than SETS_IN.
+
+    batch: there is less than a sample for each GPU, so data parallelism alone no longer divides it.
+    """
     links = sum(shares[part] for part in CONNECTED) - shares["latency"]
     costs = {"latency": shares["latency"], "links": links}
     costs |= {"bubble": shares["bubble"], "launches": shares["host"]}
@@ -252,6 +296,25 @@ def _limits(shares: dict[str, float], samples_per_gpu: float) -> set[str]:
 
 
 # Published runs
+
+PUBLISHED = {
+    "vtrain_single": "vTrain, 1 host",
+    "vtrain_multi": "vTrain, 8 to 64 hosts",
+    "mosaicml_mpt": "MosaicML, FSDP",
+    "ptdp_table1": "Megatron-LM 2021",
+    "ptdp_table2_zero3": "Megatron-LM 2021, ZeRO-3",
+    "korthikanti_table4_layer": "Megatron-LM 2022, a layer",
+    "korthikanti_table5": "Megatron-LM 2022",
+    "megascale": "MegaScale",
+    "mtnlg_530b": "MT-NLG",
+    "torchtitan": "torchtitan",
+    "ibm_fsdp_hsdp": "IBM, FSDP and HSDP",
+    "llama3_table4": "Llama 3",
+    "megatron_bridge_h100": "Megatron Bridge",
+    "tf_cnn_benchmarks": "TensorFlow, images",
+    "horovod": "Horovod, images",
+    "hf_dp_vs_ddp": "Hugging Face, DDP",
+}
 
 
 def published_beside_predicted(names: Iterable[str] | None = None) -> Table:
@@ -270,9 +333,10 @@ def published_beside_predicted(names: Iterable[str] | None = None) -> Table:
         if error is None or (names is not None and table not in names):
             continue
         case = rows.read({**by_name[table][row["row"]], "stack": table})
-        lines.append({"run": _run_name(case), "GPUs": case.cluster.gpus, "table": table})
+        words = PUBLISHED.get(table, table)
+        lines.append({"run": _run_name(case), "GPUs": case.cluster.gpus, "published by": words})
         lines[-1] |= {"published_seconds": row["seconds"], "predicted_seconds": row["predicted"]}
-        lines[-1] |= {"error %": error, "row": row["row"]}
+        lines[-1] |= {"error %": error, "table": table, "row": row["row"]}
     lines.sort(key=lambda line: -abs(line["error %"]))
     return Table(lines, "seconds of a step, published and predicted without that row")
 

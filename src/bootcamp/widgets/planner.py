@@ -32,7 +32,7 @@ def draw(table, **choices) -> Figure:
     """
     for row in table:
         if all(row[COLUMNS[name]] == value for name, value in choices.items()):
-            return plots.feasible_plans(table, chosen=row)
+            return plots.chosen_plan(table, row)
     said = ", ".join(f"{COLUMNS[name]} {value}" for name, value in choices.items())
     raise ValueError(f"there is no plan with {said}")
 

@@ -1,28 +1,91 @@
-"""A map of the axes along which a training is divided."""
+"""A map of the axes along which a training is divided: `plots.axes_map()`."""
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from bootcamp.drawing.canvas import canvas, label
-from bootcamp.drawing.style import styled
+from bootcamp.drawing.palette import GREY, INK, MINT, ORANGE, PINK, SKY
+from bootcamp.drawing.style import FOOT, styled
 
+GPUS = (SKY, ORANGE, MINT, PINK)
+FOUR = range(4)
+# How a rectangle is cut: (left, bottom, width, height, GPU), all of it is 1 x 1; GPU None: copied
+CUTS = {
+    "copied": [(0, 0, 1, 1, None)],
+    "cut by rows": [(0, 0.75 - k / 4, 1, 0.25, k) for k in FOUR],
+    "cut by columns": [(k / 4, 0, 0.25, 1, k) for k in FOUR],
+    "kept in parts": [(k / 4, 0, 0.25, 1, k) for k in FOUR],
+    "two copies, each kept in parts": [(k % 2 / 2, 0.56 * (k < 2), 0.5, 0.44, k) for k in FOUR],
+    "copied but for its experts": [(0, 0.67, 1, 0.33, None), (0, 0, 1, 0.33, None)]
+    + [(k / 4, 0.33, 0.25, 0.34, k) for k in FOUR],
+}
+# name, what becomes of the batch and of the model, what a GPU sends in a step, when, the link
 AXES = (
-    ("DP", "the batch", "gradients", "between hosts", "beside the backward"),
-    ("ZeRO, FSDP", "the batch and the states", "parameters, gradients", "between hosts", "layer"),
-    ("HSDP", "the states in a host", "parameters in a host", "both", "layer"),
-    ("TP + SP", "each matrix", "activations", "in a host", "in each layer"),
-    ("PP", "the layers", "activations", "between hosts", "each micro-batch"),
-    ("CP", "the tokens of a sample", "keys and values", "in a host", "in each attention"),
-    ("EP", "the experts", "tokens", "in a host", "in each expert layer"),
+    ("data", "DDP", "cut by rows", "copied")
+    + ("gradients, all-reduced:\nabout 2 × the model", "once a step, beside\nthe backward")
+    + ("slow will do:\nbetween hosts",),
+    ("sharded data", "ZeRO-3, FSDP", "cut by rows", "kept in parts")
+    + ("parameters twice, gradients\nonce: 3 × the model", "each layer, beside\nthe one before it")
+    + ("fast, or many\ntokens a GPU",),
+    ("in groups", "HSDP", "cut by rows", "two copies, each kept in parts")
+    + (
+        "3 × the model in a group,\n2 × its part between them",
+        "each layer; between\ngroups once a step",
+    )
+    + ("fast in a group,\nslow between",),
+    ("tensor, sequence", "TP + SP", "copied", "cut by columns")
+    + ("activations: 2 all-reduces\na layer in each pass", "the layer waits\nfor each")
+    + ("the fastest:\nin a host",),
+    ("pipeline", "PP", "copied", "cut by rows")
+    + ("activations to the next\nstage, gradients back", "each micro-batch;\nends wait: bubble")
+    + ("slow will do:\nbetween hosts",),
+    ("context", "CP", "cut by columns", "copied")
+    + ("keys and values of its\ntokens, to the others", "each attention,\npartly beside it")
+    + ("fast: in a host,\nthen between",),
+    ("expert", "EP", "cut by rows", "copied but for its experts")
+    + (
+        "tokens to experts and back:\n2 all-to-alls in each pass",
+        "the experts' layers\nwait for both",
+    )
+    + ("fast: in a host,\nthen between",),
 )
+HEADS = ("axis", "the batch:\nsamples\n× tokens", "the model:\nlayers\n× width")
+HEADS += ("a GPU sends in a step", "when", "link")
+PLACES = (0, 18, 31.5, 45, 69, 86)
+WIDE, HIGH = 9, 5.8
 
 
 @styled
 def axes_map() -> Figure:
-    """What each axis divides, what a GPU sends for it, on which link, and when."""
-    says = " ".join(f"{n} divides {d}, sends {s}, {link}, {w}." for n, d, s, link, w in AXES)
-    figure, axes = canvas("The axes of parallelism", says, 5.0)
-    heads = ("axis", "divides", "sends", "link", "when")
-    for row, cells in enumerate((heads, *AXES)):
-        for column, words in enumerate(cells):
-            label(axes, 20 * column, 46 - 6 * row, words, at="left", bold=row == 0 or column == 0)
+    """What each axis divides over four GPUs, what a GPU sends for it, when, and on which link."""
+    says = " ".join(_sentence(*line) for line in AXES)
+    figure, axes = canvas("The axes: what each divides over four GPUs", says, 6.8)
+    for x, words in zip(PLACES, HEADS, strict=True):
+        label(axes, x, 64, words, at="left", bold=True, size=FOOT)
+    for row, (name, short, batch, model, *words) in enumerate(AXES):
+        y = 52.5 - 8.4 * row
+        axes.plot((0, 100), (y + 7, y + 7), color=GREY, linewidth=1)
+        label(axes, 0, y + 4.4, name, at="left", bold=True)
+        label(axes, 0, y + 1.2, short, at="left")
+        for x, how in zip(PLACES[1:3], (batch, model), strict=True):
+            _cut(axes, x, y, how)
+        for x, text in zip(PLACES[3:], words, strict=True):
+            label(axes, x, y + 2.9, text, at="left", size=FOOT)
+    words = (
+        "Each colour is a GPU; white is copied to all. Hatched: kept in parts, gathered to compute."
+    )
+    label(axes, 0, -1, words, at="left", size=FOOT)
     return figure
+
+
+def _sentence(name, short, batch, model, sends, when, link) -> str:
+    text = f"{name} ({short}): the batch is {batch}, the model is {model}. A GPU sends {sends}; "
+    return " ".join(f"{text}{when}. Link: {link}.".split())
+
+
+def _cut(axes, x: float, y: float, how: str) -> None:
+    """A rectangle with a part for each GPU, as CUTS says."""
+    look = {"edgecolor": INK, "linewidth": 1, "hatch": "///" if "parts" in how else ""}
+    for left, bottom, width, height, gpu in CUTS[how]:
+        corner, colour = (x + WIDE * left, y + HIGH * bottom), "white" if gpu is None else GPUS[gpu]
+        axes.add_patch(Rectangle(corner, WIDE * width, HIGH * height, facecolor=colour, **look))

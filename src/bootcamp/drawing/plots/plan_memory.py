@@ -1,40 +1,67 @@
-"""Predicted memory of a GPU by part, for models and plans: bootcamp_lessons.planning's tables."""
+"""Predicted memory of a GPU by part, for models and plans: `planning.memory_by_part`'s tables."""
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.charts import above, handles, margin, rows, stacked
+from bootcamp.drawing.charts import BOLD, above, handles, margin, rows, stacked
 from bootcamp.drawing.palette import BLACK, KINDS, PURPLE
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
+from bootcamp.units import three_digits
 
 PARTS = {**KINDS, "buffers": (PURPLE, "xx")}
-SEEN = 2.5  # GPUs' memories that the axis is long: a longer bar goes on beyond it
+SEEN = 2.5  # GPUs' memories that the axis is long at most
+NOTES = (
+    "By the planner's formulas, nothing here is measured. State: 2 + 2 + 12 bytes a parameter "
+    "(AdamW with a float32 copy, arXiv:1910.02054). Activations: arXiv:2205.05198, counted in the "
+    "same way for gated MLPs; with them a layer that is computed again.",
+    "Buffers: scores of the loss, layers that ZeRO-3 has gathered, what the allocator reserves.",
+)
 
 
 @styled
 def memory_by_part(table) -> Figure:
     """A stacked bar for each model and plan, with a line at the GPU's memory.
 
-    table: rows of planning.memory_by_part. A bar too long for the axis ends in an arrow; what it
-    holds stands beside it.
+    table: rows of planning.memory_by_part, those of a model one after another. A bar too long for
+    the axis ends in an arrow; what it holds stands beside it.
     """
     lines = list(table)
-    gpu_gb = lines[0]["gpu_gb"]
-    figure, axes = begin("Predicted: what one GPU holds, part by part", 2.6 + 0.42 * len(lines))
-    limit = min(SEEN * gpu_gb, 1.06 * max(gpu_gb, *(line["peak_gb"] for line in lines)))
-    said = []
-    for row, line in enumerate(lines):
-        parts = {kind: line[f"{kind.split()[0]}_gb"] for kind in PARTS}
-        stacked(axes, row, parts, 1, limit, PARTS)
-        if line["peak_gb"] > limit:
-            margin(axes, row, "▶", x=0.985, ha="right", zorder=4)
-        fits = "fits" if line["fits"] else "too much"
-        margin(axes, row, f"{line['peak_gb']:,.0f} GB: {fits}")
-        said.append(f"{line['model']}, {line['plan']}: {line['peak_gb']:,.0f} GB, {fits}")
-    rows(axes, [f"{line['model']}, {line['plan']}" for line in lines], beside=0.5)
-    axes.axvline(gpu_gb, color=BLACK, linewidth=2, linestyle="--")
-    place = {"xycoords": axes.get_xaxis_transform(), "fontsize": SMALL}
-    above(axes, gpu_gb, 1, f"{gpu_gb:.0f} GB of the GPU", **place)
+    gpu, largest = lines[0]["gpu_gb"], max(line["peak_gb"] for line in lines)
+    limit = 1.04 * max(gpu, min(largest, SEEN * gpu))
+    labels = []
+    for line in lines:
+        if line["model"] not in labels:
+            labels.append(line["model"])
+        labels.append(line["plan"])
+    figure, axes = begin("Predicted: what one GPU holds, part by part", 2.9 + 0.3 * len(labels))
+    rows(axes, labels, beside=0.5)
+    taken = iter(lines)
+    for row, tick in enumerate(axes.get_yticklabels()):
+        if tick.get_text() in {line["model"] for line in lines}:
+            tick.set(**BOLD)
+        else:
+            _bar(axes, row, next(taken), limit)
+    axes.axvline(gpu, color=BLACK, linewidth=2, linestyle="--", zorder=3)
+    words = f"{three_digits(gpu)} GB of a GPU"
+    above(axes, gpu, 1, words, xycoords=axes.get_xaxis_transform(), fontsize=SMALL)
     axes.set(xlim=(0, limit), xlabel="GB on one GPU")
     legend(figure, handles(PARTS))
-    says = f"Predicted memory of one GPU. {'; '.join(said)}."
-    return finish(figure, (), says, ("By formula, nothing here is measured.",))
+    said = "; ".join(f"{x['model']}, {x['plan']}: {_holds(x)}, {_parts(x)}" for x in lines)
+    words = getattr(table, "caption", "")
+    notes = (f"{words}.", *NOTES) if words else NOTES
+    return finish(figure, (), f"Predicted memory of one GPU. {said}.", notes)
+
+
+def _bar(axes, row: int, line: dict, limit: float) -> None:
+    """One plan's parts, what they are together, and whether they fit."""
+    sizes = {kind: line[f"{kind.split()[0]}_gb"] for kind in PARTS}
+    beyond = stacked(axes, row, sizes, 1, limit, PARTS) > limit
+    margin(axes, row, f"{'▶' if beyond else '   '} {_holds(line)}", x=1.005)
+
+
+def _holds(line: dict) -> str:
+    fits = "fits" if line["fits"] else "does not fit"
+    return f"{three_digits(line['peak_gb'])} GB: {fits}"
+
+
+def _parts(line: dict) -> str:
+    return ", ".join(f"{kind} {three_digits(line[f'{kind.split()[0]}_gb'])}" for kind in PARTS)
