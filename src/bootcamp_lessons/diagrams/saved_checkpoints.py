@@ -9,6 +9,8 @@ from bootcamp.drawing.canvas import box, canvas, diagram, label
 from bootcamp.drawing.charts import handles, log_axis
 from bootcamp.drawing.palette import COLOURS, GREY, LIGHT, PALE, SKY, TINTS, VERMILLION, line_look
 from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
+from bootcamp.theory.failures import lost_share
+from bootcamp.theory.failures import young as best_interval
 
 BARS = COLOURS[:3]
 GOOD, TORN, NEW = LIGHT.green, LIGHT.red, LIGHT.blue
@@ -145,25 +147,6 @@ def bearing_a_save(run, every: int) -> tuple[list[float], list[float]]:
     later = run.steps[1:]
     bearing = [row["seconds"] for row in later if row["step"] % every == 0]
     return bearing, [row["seconds"] for row in later if row["step"] % every]
-
-
-def lost_share(
-    interval: float, save_seconds: float, between_failures: float, restart_seconds: float = 0
-) -> float:
-    """Share of the time that is lost: in saving, in restarting, and in training again.
-
-    To first order (Young 1974): a save in each interval; with each failure a restart, and on
-    average half of an interval. All in seconds.
-    """
-    return save_seconds / interval + (interval / 2 + restart_seconds) / between_failures
-
-
-def best_interval(save_seconds: float, between_failures: float) -> float:
-    """The interval with the smallest lost share, sqrt(2 x save x time between failures).
-
-    How long a restart takes does not change it.
-    """
-    return math.sqrt(2 * save_seconds * between_failures)
 
 
 @styled

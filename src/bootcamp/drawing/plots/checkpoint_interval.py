@@ -6,16 +6,25 @@ from bootcamp.drawing.charts import log_axis
 from bootcamp.drawing.palette import GREY, line_look
 from bootcamp.drawing.style import begin, finish, legend, styled
 from bootcamp.theory import failures
+from bootcamp.units import three_digits
+
+TIMES = {10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36_000: "10 h", 360_000: "100 h"}
+TIMES |= {3_600_000: "1,000 h"}
+LOST = (0.01, 0.1, 1, 2, 5, 10, 20, 50, 100)  # %
+NOTE = (
+    "By the model of Daly (2006), nothing here is measured: failures come at random, in saves and "
+    "restarts too; what was not saved is trained again. Marks: the best interval."
+)
 
 
 @styled
 def checkpoint_interval(table) -> Figure:
-    """A curve for each cluster: share of the time that is lost, by minutes between saves.
+    """A curve for each cluster: share of the time that is lost, by the interval between saves.
 
-    table: rows of planning.checkpoint_intervals. Marks stand at Daly's best interval.
+    table: rows of planning.checkpoint_intervals, all with the same seconds of a save and a restart.
     """
-    figure, axes = begin("Time lost to saves and failures", 5.4)
-    said = []
+    figure, axes = begin("Time lost to saves and failures", 6.0)
+    said, reached, ends = [], [], []
     for number, line in enumerate(table):
         given = (line["save_seconds"], line["between_failures_seconds"], line["restart_seconds"])
         best = line["best_interval_seconds"]
@@ -23,14 +32,35 @@ def checkpoint_interval(table) -> Figure:
         lost = [100 * (1 - failures.effective_share(each, *given)) for each in intervals]
         lowest = 100 * (1 - failures.effective_share(best, *given))
         look = line_look(number)
-        words = f"{line['GPUs']:,} GPUs"
-        axes.plot([each / 60 for each in intervals], lost, color=look["color"], label=words)
-        axes.plot(best / 60, lowest, **look)
-        said.append(f"{words}: every {best / 60:.1f} minutes, {lowest:.1f} % lost")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    log_axis(axes.yaxis, (1, 2, 5, 10, 20, 50, 100))
-    axes.set(xlabel="minutes between saves", ylabel="% of the time lost", ylim=(1, 100))
+        words = f"{line['GPUs']:,} GPUs, a failure in {_about(given[1])}: "
+        words += f"save every {_about(best)}, {lowest:.2g} % lost"
+        axes.plot(intervals, lost, color=look["color"], label=words)
+        axes.plot(best, lowest, **look)
+        said.append(words)
+        reached += [lowest, *lost]
+        ends += [intervals[0], intervals[-1]]
+    axes.set(xlim=(min(ends), max(ends)), ylim=(0.8 * min(reached), 100))
+    log_axis(axes.yaxis, _within(LOST, *axes.get_ylim()))
+    seen = _within(TIMES, *axes.get_xlim())
+    log_axis(axes.xaxis, seen, [TIMES[tick] for tick in seen])
+    axes.set(xlabel="training between two saves", ylabel="% of the time lost")
     axes.grid(True, color=GREY)
     legend(figure, axes.get_lines()[::2])
-    return finish(figure, (), f"{'; '.join(said)}.", ("By Daly's model (2006); not measured.",))
+    takes = f"A save takes {_about(given[0])}, a restart {_about(given[2])}."
+    words = getattr(table, "caption", "")
+    notes = (NOTE, f"{takes} {words}." if words else takes)
+    return finish(figure, (), f"{'; '.join(said)}. {takes}", notes)
+
+
+def _about(seconds: float) -> str:
+    """A time with two digits: 45 s, 19 min, 3.1 h."""
+    large, unit = 1, "s"
+    for size, name in ((60, "min"), (3600, "h")):
+        if seconds >= 1.5 * size:
+            large, unit = size, name
+    return f"{three_digits(float(f'{seconds / large:.2g}'))} {unit}"
+
+
+def _within(ticks, low: float, high: float) -> list[float]:
+    """The ticks between two limits."""
+    return [tick for tick in ticks if low <= tick <= high]

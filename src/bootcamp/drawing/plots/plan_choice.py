@@ -93,7 +93,7 @@ def chosen_plan(table, chosen: dict) -> Figure:
     held = ", ".join(f"{kind} {three_digits(gb)}" for kind, gb in memory.items())
     spent = ", ".join(f"{STEP[part][0]} {three_digits(s)} s" for part, s in seconds.items())
     says = f"{title}: {named(chosen)}. GB by part: {held}. Step by part: {spent}. {said}"
-    return finish(figure, (), f"{says} Limited by {chosen['limit']}.", (*NOTES, WAITS))
+    return finish(figure, (), says, (*NOTES, WAITS))
 
 
 def _parts(axes, sizes: dict, looks: dict) -> None:
@@ -139,6 +139,9 @@ def _scatter(axes, table, chosen: dict | None) -> str:
         look = {"color": YELLOW if marker == "*" else "none", "markeredgecolor": BLACK}
         _points(axes, [line], words, marker=marker, markersize=size, zorder=4, **look)
         told.append(f"{words}: {_told(line)}")
+    if chosen:
+        slower = f"; slower than the best by: {chosen['slower_by']}" if chosen["slower_by"] else ""
+        told.append(f"chosen is limited by: {chosen['limit']}{slower}")
     ticks = [gpu * 2.0**k for k in range(-8, 12) if left < gpu * 2.0**k < right]
     step = len(ticks) // 8 + 1
     at = ticks.index(gpu) % step
