@@ -160,6 +160,7 @@ def test_first_notebook_runs_by_run_all(lab, page):
 
 CLASSROOM = {
     "slider": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
+    "planner": "plans = simulators.planner(tensor=4)",
     "prediction": "from bootcamp import predict\n\n"
     'guess = predict("how_many", "How many?", unit="MB")\nguess',
     "scored": "print(guess.score(100.0))",
@@ -224,17 +225,19 @@ def classroom(lab, page):
 def test_a_reader_moves_predicts_checks_interrupts_and_watches(lab, classroom):
     """One session in one browser: starting one takes longer than everything that is done in it."""
     notebook, folder = classroom
-    moves_a_slider(notebook)
+    moves_a_slider(notebook, "slider")
+    moves_a_slider(notebook, "planner")
+    assert "Llama 3 70B on 512 x H100" in alternative(notebook, "planner")
     answers_a_prediction(notebook)
     assert "Seen: 1 samples/s" in notebook.run("exercise")
     interrupts_a_run(notebook)
     closes_and_reopens_the_monitor(notebook, lab, folder)
 
 
-def moves_a_slider(notebook) -> None:
+def moves_a_slider(notebook, name: str) -> None:
     """By the keyboard alone; the picture follows."""
-    notebook.run("slider")
-    cell = notebook.cell("slider")
+    notebook.run(name)
+    cell = notebook.cell(name)
     slider = cell.locator(".widget-slider [role=slider]").first
     picture = cell.locator(".jp-OutputArea-output img[src^='data:image/png']")
     before, value = picture.get_attribute("src"), float(slider.get_attribute("aria-valuenow"))
@@ -243,6 +246,12 @@ def moves_a_slider(notebook) -> None:
     notebook.page.keyboard.press("ArrowRight")
     notebook.until(lambda: picture.get_attribute("src") != before, "the picture to follow")
     assert float(slider.get_attribute("aria-valuenow")) == value + 1
+
+
+def alternative(notebook, name: str) -> str:
+    """What a cell's picture says in words."""
+    cell = notebook.cell(name)
+    return cell.locator(".jp-OutputArea-output img[src^='data:image/png']").get_attribute("alt")
 
 
 def answers_a_prediction(notebook) -> None:

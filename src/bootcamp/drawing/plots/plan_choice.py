@@ -1,5 +1,7 @@
 """All plans of a model on a cluster, and one among them: `planning.plans_of`'s tables."""
 
+from textwrap import wrap
+
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.charts import BOLD, WHITE, bar, beside, log_axis, rows
@@ -22,6 +24,7 @@ from bootcamp.units import three_digits
 
 NOTES = ("By the planner's formulas, nothing here is measured. GB are 10^9 bytes.",)
 WAITS = "Tensor, context, experts, data: what the step waits for their collectives."
+LINE = 88  # characters above the axes
 LEAST = 5e-4  # of a step: a smaller part is not drawn
 COLUMNS = {"tensor": "tensor {}", "pipeline": "pipeline {}", "data": "data {:,}", "ZeRO": "ZeRO-{}"}
 COLUMNS |= {"micro-batch": "micro-batch {}", "recompute": "recompute {}"}
@@ -149,7 +152,8 @@ def _scatter(axes, table, chosen: dict | None) -> str:
     top = 1.08 * max(line["tokens_per_second_per_gpu"] for line in lines)
     axes.set(xlim=(left, right), ylim=(0, top), ylabel="tokens/s of a GPU")
     axes.set_xlabel("GB on the fullest GPU; shaded: more than it has")
-    axes.set_title("\n".join(told), loc="left", fontsize=SMALL)
+    words = "\n".join(line for text in told for line in wrap(text, LINE))
+    axes.set_title(words, loc="left", fontsize=SMALL)
     place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "fontsize": SMALL}
     axes.legend(title="slower than\nthe best by", title_fontsize=SMALL, alignment="left", **place)
     counts = ", ".join(f"{words} {len(own)}" for words, own in groups.items() if words)

@@ -45,6 +45,7 @@ def predicted_and_published(table) -> Figure:
         axes.plot(line["error %"], order.index(line["published by"]), "o", **look)
     most = max(GOOD, *(abs(line["error %"]) for line in lines)) * 1.1
     rows(axes, order, beside=0.6)
+    axes.xaxis.get_major_locator().set_params(nbins=4)
     axes.tick_params(axis="y", labelsize=SMALL)
     axes.set(
         xlim=(-most, most), xlabel="error of the prediction (%): left too fast, right too slow"
