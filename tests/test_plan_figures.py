@@ -1,18 +1,23 @@
 """Lesson 10's tables, figures and sliders. Nothing is launched."""
 
 import random
+import sys
 
 import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
 from bootcamp.drawing import legible, plots, style  # noqa: E402
+from bootcamp.paths import ROOT  # noqa: E402
 from bootcamp.plan import advise, peak, stacks  # noqa: E402
 from bootcamp.plan.setting import Plan  # noqa: E402
 from bootcamp.table import Table  # noqa: E402
 from bootcamp.theory import failures  # noqa: E402
 from bootcamp.widgets import planner  # noqa: E402
 from bootcamp_lessons import planning, simulators  # noqa: E402
+
+sys.path.append(str(ROOT / "slides"))
+import embed  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +227,14 @@ def test_the_lessons_figures_can_be_read(name):
         assert "nothing here is measured" in " ".join(figure.get_supxlabel().split())
 
 
+@pytest.mark.parametrize(("name", "height"), [("growing", 465), ("memory", 465), ("axes", 540)])
+def test_dense_ones_can_be_read_on_a_slide(name, height, monkeypatch):
+    monkeypatch.setenv(legible.VARIABLE, "1")
+    two = planning.memory_by_part(planning.MODELS[:2])
+    figure = plots.memory_by_part(two) if name == "memory" else DRAWN[name]()
+    assert "<img" in embed.to_html(figure, height, title=True)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", FUZZED)
 def test_any_values_can_be_read(name, seed):
@@ -271,16 +284,18 @@ def test_one_plan_is_told_part_by_part(plans):
 
 
 def test_limits_stand_where_they_set_in():
-    figure = plots.what_breaks(planning.grown("Llama 3 8B", counts=(512, 1024, 16384), batch=2**22))
-    top, axes = figure.axes
-    marks = [text for text in top.texts if text.get_text()]
-    assert [(text.get_text(), round(text.get_position()[0], 1)) for text in marks] == [
-        ("batch", 0.6)
-    ]
-    assert "no plan divides the batch" in [text.get_text() for text in axes.texts]
+    growth = planning.grown("Llama 3 8B", counts=(512, 1024, 16384), batch=2**22)
+    figure = plots.what_breaks(growth)
+    (axes,) = figure.axes
+    words = {text.get_text(): text.get_position()[0] for text in axes.texts if text.get_text()}
+    assert words["batch"] == 1
+    assert words["batch too small"] == 2
+    labels = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert labels[0].startswith("512\n1\n1\n512\n7,5")
+    assert labels[2] == "16,384\n-\n-\n-\n-"
     assert "16,384 GPUs (no plan divides the batch)" in figure.alt
-    stacks_of_first = [bar for bar in axes.patches if round(bar.get_x() + 0.4) == 0]
-    assert sum(bar.get_height() for bar in stacks_of_first) == pytest.approx(100, abs=0.5)
+    first = [bar for bar in axes.patches if round(bar.get_x() + 0.4) == 0]
+    assert sum(bar.get_height() for bar in first) == pytest.approx(100, abs=0.5)
     with pytest.raises(ValueError, match="no number of GPUs has a plan"):
         plots.what_breaks(planning.grown("Llama 3 405B", counts=(8,)))
 

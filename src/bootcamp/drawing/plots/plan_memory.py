@@ -32,10 +32,13 @@ def memory_by_part(table) -> Figure:
         if line["model"] not in labels:
             labels.append(line["model"])
         labels.append(line["plan"])
-    figure, axes = begin("Predicted: what one GPU holds, part by part", 2.9 + 0.3 * len(labels))
+    figure, axes = begin(
+        "Predicted: what one GPU holds, part by part", max(4.0, 2.8 + 0.26 * len(labels))
+    )
     rows(axes, labels, beside=0.5)
     taken = iter(lines)
     for row, tick in enumerate(axes.get_yticklabels()):
+        tick.set_fontsize(SMALL)
         if tick.get_text() in {line["model"] for line in lines}:
             tick.set(**BOLD)
         else:
