@@ -27,7 +27,8 @@ WAITS = "Tensor, context, experts, data: what the step waits for their collectiv
 LINE = 88  # characters above the axes
 LEAST = 5e-4  # of a step: a smaller part is not drawn
 COLUMNS = {"tensor": "tensor {}", "pipeline": "pipeline {}", "data": "data {:,}", "ZeRO": "ZeRO-{}"}
-COLUMNS |= {"micro-batch": "micro-batch {}", "recompute": "recompute {}"}
+COLUMNS |= {"context": "context {}", "expert": "expert {}", "micro-batch": "micro-batch {}"}
+COLUMNS |= {"recompute": "recompute {}"}
 # what a plan loses most by against the best: colour and marker
 LOSES = {
     "recomputation": (SKY, "o"),
@@ -54,7 +55,7 @@ STEP = {
 
 def named(line: dict) -> str:
     """A plan in words, axes of one rank left out."""
-    given = {name: line[name] for name in COLUMNS if line[name] not in (1, "none")}
+    given = {name: line[name] for name in COLUMNS if line.get(name, 1) not in (1, "none")}
     return ", ".join(COLUMNS[name].format(value) for name, value in given.items())
 
 
