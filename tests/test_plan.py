@@ -119,7 +119,7 @@ def test_flops_causal_or_not_by_name():
 @pytest.mark.parametrize(("pipeline", "micro_batches"), [(2, 4), (4, 4), (4, 12)])
 def test_a_pipeline_takes_what_the_simulated_schedule_takes(pipeline, micro_batches):
     plan = Plan(pipeline=pipeline, batch=micro_batches)
-    whole, bubble = step.pipeline((3.0, 3.0, 3.0), 0.0, plan)
+    whole, bubble = step.pipeline((3.0, 3.0, 3.0), (0.0, 0.0), plan)
     spans = pipeline_schedules.timetable("1f1b", pipeline, micro_batches)
     assert whole == pytest.approx(pipeline_schedules.makespan(spans))
     by_formula = pipeline_schedules.bubble_by_formula("1f1b", pipeline, micro_batches)

@@ -59,14 +59,18 @@ def seconds(kind: str, size: float, group: Group, cluster: Cluster, c: Constants
     return IN_HOST + BETWEEN_HOSTS * log2(n / local) + max(inside, outside)
 
 
-def hand_over(size: float, group: Group, cluster: Cluster, c: Constants) -> float:
-    """Seconds in which a rank sends `size` bytes to its neighbour in the group."""
+def hand_over(size: float, group: Group, cluster: Cluster, c: Constants) -> tuple[float, float]:
+    """Seconds in which a rank sends `size` bytes to its neighbour: in a full pipeline, else.
+
+    While a pipeline fills and drains, one pair of stages at a time is waited for.
+    """
     if group.ranks == 1:
-        return 0.0
+        return 0.0, 0.0
     if group.stride < cluster.per_host:
-        return c.hop + size / (cluster.gpu.bus * c.bus)
+        inside = c.hop + size / (cluster.gpu.bus * c.bus)
+        return inside, inside
     share = cluster.host_bytes / min(cluster.per_host, cluster.gpus)
-    return c.hop + size / (share * c.network)
+    return c.hop + size / (share * c.network), c.hop + size / (share * c.filling)
 
 
 def bytes_sent(kind: str, size: float, group: Group, cluster: Cluster) -> dict[str, float]:

@@ -25,6 +25,7 @@ class Constants:
     ends: float
     bus: float
     network: float
+    filling: float
     hop: float
     fixed: float
     reserved: float

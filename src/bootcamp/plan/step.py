@@ -92,22 +92,22 @@ def seconds(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> Parts:
     first = kernels.embedding(gpu, shape, plan, c)
     deep, shallow = layers_of_stage(shape.layers, plan.pipeline * plan.virtual)
     deep, shallow = deep * plan.virtual, shallow + deep * (plan.virtual - 1)
-    hop = links.hand_over(_handed(shape, plan), links.groups(plan)["pipeline"], cluster, c)
+    hops = links.hand_over(_handed(shape, plan), links.groups(plan)["pipeline"], cluster, c)
     stages = (deep * layer, shallow * layer + first, shallow * layer + ends)
-    whole, bubble = pipeline(stages, hop, plan)
+    whole, bubble = pipeline(stages, hops, plan)
     data = gradients(shape, cluster, plan, c, deep * (backward + again))
     update = kernels.ADAM * updated(shape, plan) / (gpu.hbm * c.memory) + c.fixed
     exchanged = {axis: deep * m * sum(passes) for axis, passes in waits.items()}
     exposed = deep * m * (layer - forward - backward - again)
     stalls = deep * m * (forward + backward - sum(device) - sum(waited))
-    hops = 2 * (plan.pipeline - 1) * hop
-    rest = whole - bubble - hops - sum(exchanged.values()) - exposed - stalls
+    filling = 2 * (plan.pipeline - 1) * hops[1]
+    rest = whole - bubble - filling - sum(exchanged.values()) - exposed - stalls
     return Parts(
         compute=rest,
         host=stalls,
         **exchanged,
         data=exposed + data,
-        pipeline=hops,
+        pipeline=filling,
         bubble=bubble,
         optimizer=update,
     )
@@ -122,25 +122,27 @@ def layers_of_stage(layers: int, stages: int) -> tuple[int, int]:
     return deep, deep - 1 if stages > 1 and layers % stages else deep
 
 
-def pipeline(stages: tuple[float, float, float], hop: float, plan: Plan) -> tuple[float, float]:
-    """Seconds of all micro-batches through a pipeline, and how much of them is its bubble.
+def pipeline(stages: tuple[float, ...], hops: tuple[float, float], plan: Plan):
+    """(seconds of all micro-batches through a pipeline, how much of them is its bubble).
 
-    stages: seconds of both passes of a micro-batch in a middle, the first and the last rank. With
+    stages: seconds of both passes of a micro-batch in a middle, the first and the last rank. hops:
+    of a hand-over when the pipeline is full, and when it fills or drains. With
     1F1B a step is one micro-batch through every rank, and the slowest rank's period for each other
     one; a rank waits for what it is sent twice in a period, the first and the last once. Several
     stages on a rank shorten the first part (arXiv:2104.04473, section 2.2), and a split backward to
     a third (arXiv:2401.10241).
     """
-    middle, first, last = stages
+    (middle, first, last), (hop, filling) = stages, hops
     p, m = plan.pipeline, plan.micro_batches
     if p == 1:
         return m * (middle + (first - middle) + (last - middle)), 0.0
-    hops = plan.virtual * hop
-    period = max(last + hops, first + hops, middle + 2 * hops if p > 2 else 0.0)
+    hop *= plan.virtual
+    period = max(last + hop, first + hop, middle + 2 * hop if p > 2 else 0.0)
     through = first + middle * (p - 2)
     through /= 3 if plan.schedule == "zero-bubble" else plan.virtual
-    whole = through + last + (m - 1) * period + 2 * (p - 1) * hop
-    return whole, whole - m * max(stages) - 2 * (p - 1) * hop
+    filling *= 2 * (p - 1)
+    whole = through + last + (m - 1) * period + filling
+    return whole, whole - m * max(stages) - filling
 
 
 def sharded(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:
