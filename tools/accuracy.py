@@ -44,7 +44,6 @@ TABLES = [
     "llama3_table4",
     "megatron_bridge_h100",
     "tf_cnn_benchmarks",
-    "horovod",
     "hf_dp_vs_ddp",
 ]
 

@@ -34,7 +34,7 @@ ROOMS = {
     TOP: Room(libraries=("filelock",)),
     "scripts": Room(),
     "theory": Room(libraries=("numpy",)),
-    "plan": Room(("theory",), ("numpy",)),
+    "plan": Room(("theory",)),
     "records": Room(),
     "train": Room(("theory", "records"), ("torch", "numpy", "filelock", "psutil")),
     "launcher": Room(("scripts", "records"), ("filelock", "psutil")),

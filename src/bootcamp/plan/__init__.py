@@ -6,5 +6,5 @@ row; `shapes`, `hardware` and `setting` are the model, the cluster and the plan;
 holds with their sources; `make accuracy` says how wrong it is on rows that it has not seen.
 
 Read first: step, then predict.
-May import: the top of the package, theory, numpy.
+May import: the top of the package, theory.
 """

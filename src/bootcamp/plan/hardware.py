@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from bootcamp.plan import tables
+from bootcamp.theory import published
 
 GB, GIB = 1e9, 2.0**30
 REACHED = 0.85  # of the peak, where nobody has measured it: between A100's share and H100's
@@ -19,7 +20,8 @@ class Gpu:
 
     peak: FLOP/s in 16 bit, dense; peak_fp8 and peak_fp32 likewise. reached: what share of `peak`
     the best product was measured to reach. memory: bytes. hbm: bytes/s of its memory. bus: bytes/s
-    of an all-reduce's bus in one host. multiprocessors: parts that take tiles of a product.
+    of an all-reduce's bus in one host. multiprocessors: parts that take tiles of a product. kind:
+    the GPU whose fitted constants hold for it too, by default itself.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Gpu:
     bus: float
     multiprocessors: int
     watts: float
+    kind: str = ""
 
     def peak_of(self, precision: str) -> float:
         """FLOP/s that the best product reaches in a precision; in 16 bit without units for it."""
@@ -57,19 +60,26 @@ class Cluster:
 
 
 @cache
-def _gpus() -> dict[str, Gpu]:
-    """{a spelling of its name, as words: GPU}."""
+def _gpus() -> dict[frozenset[str], Gpu]:
+    """{words of a spelling of its name: GPU}. What the course's table has stands there alone."""
+    shared = {row["gpu"]: row for row in published.table("hardware")}
     found = {}
     for row in tables.table("gpus"):
-        peak = float(row["peak_tflops"])
+        common = shared.get(row["published"], {})
+        names = {"peak": "bf16_or_fp16", "peak_fp32": "fp32"}
+        peak, single = (
+            float(row[f"{mine}_tflops"] or common[f"peak_{theirs}_tflops"])
+            for mine, theirs in names.items()
+        )
         reached = float(row["reached_tflops"] or REACHED * peak) / peak
-        peaks = [1e12 * peak, reached]
-        peaks += [1e12 * float(row[f"peak_{kind}_tflops"] or 0) for kind in ("fp8", "fp32")]
-        rates = [float(row["memory_gb"]) * GB, float(row["hbm_tb_s"]) * 1e12]
+        rates = [1e12 * float(row["peak_fp8_tflops"] or 0), 1e12 * single]
+        rates += [float(row["memory_gb"]) * GB]
+        rates += [1e12 * float(row["hbm_tb_s"] or common["hbm_tb_s"])]
         rest = [float(row["bus_gb_s"]) * GB, int(row["multiprocessors"]), float(row["watts"])]
-        made = Gpu(row["gpu"], *peaks, *rates, *rest)
-        for spelling in (row["gpu"], *filter(None, row["spellings"].split(";"))):
-            found[_words(spelling)] = made
+        kind = row["kind"] or row["gpu"].split()[0]
+        made = Gpu(row["gpu"], 1e12 * peak, reached, *rates, *rest, kind)
+        spellings = [row["gpu"], row["published"], *row["spellings"].split(";")]
+        found |= {_words(spelling): made for spelling in spellings if spelling}
     return found
 
 
@@ -79,12 +89,20 @@ def gpu(name: str) -> Gpu:
     Raises ValueError for one that the table lacks.
     """
     known, words = _gpus(), _words(name)
-    inside = [spelling for spelling in known if f" {spelling} " in f" {words} "]
+    inside = [spelling for spelling in known if spelling <= words]
     if not inside:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in known.values()))
         raise ValueError(f"gpu={name!r} is not known: expected one of {names}")
     return known[max(inside, key=len)]
 
 
-def _words(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", " ", name.lower()).strip()
+def kind(name: str) -> str:
+    """The GPU whose fitted constants hold for the one of this name; "" for none."""
+    return gpu(name).kind if name else ""
+
+
+@cache
+def _words(name: str) -> frozenset[str]:
+    """Words of a name: "A100-SXM4-80GB" and "a100 80 GB" have the same, but for the module's."""
+    plain = re.sub(r"[^a-z0-9]+", " ", name.lower())
+    return frozenset(re.sub(r"\b(\d+) ?gi?b\b", r"\1gb", plain).split())

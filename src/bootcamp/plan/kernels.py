@@ -78,7 +78,7 @@ def layer(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
     tokens = plan.micro_batch * shape.sequence / plan.context
     peak = _peak(gpu, plan, c)
     total = linear(gpu, tokens, h, shape.qkv / t, peak, bandwidth)
-    total += linear(gpu, tokens, h / t, h, peak, bandwidth)
+    total += linear(gpu, tokens, shape.attended / t, h, peak, bandwidth)
     total += mlp(gpu, shape, plan, c, h, (2 if shape.gated else 1) * shape.inner / t)
     total += mlp(gpu, shape, plan, c, shape.inner / t, h)
     total += attention(gpu, shape, plan, c)

@@ -15,42 +15,53 @@ from bootcamp.plan.shapes import Shape
 
 # field: the names that columns of the published tables give it, plain
 NAMES = {
-    "gpus": ("gpus", "ngpus", "worldsize"),
+    "gpus": ("gpus", "ngpus", "numgpus", "gpucount", "devices", "worldsize"),
+    "hosts": ("nodes", "nnodes", "numnodes", "hosts", "servers"),
     "batch": ("batch", "globalbatch", "gbs", "globalbatchsize"),
-    "micro_batch": ("microbatch", "mbs", "localbatch", "batchpergpu", "microbatchsize"),
-    "hidden": ("hidden", "hiddensize"),
-    "heads": ("heads", "attentionheads"),
-    "layers": ("layers",),
-    "sequence_length": ("seqlen", "sequencelength", "context length"),
+    "micro_batch": """microbatch mbs localbatch batchpergpu microbatchsize localbatchsize
+        perdevicebatch perdevicebatchsize devicebatchsize""".split(),
+    "hidden": ("hidden", "hiddensize", "hiddendim", "dmodel", "width"),
+    "heads": ("heads", "attentionheads", "numheads", "nheads", "numattentionheads"),
+    "layers": ("layers", "numlayers", "nlayers", "depth"),
+    "sequence_length": """seqlen sequencelength contextlength seqlength maxseqlen
+        maxsequencelength blocksize seq""".split(),
     "vocabulary": ("vocab", "vocabulary", "vocabsize"),
-    "key_heads": ("kvheads", "keyheads"),
-    "inner": ("ffn", "inner", "ffnhidden"),
-    "experts": ("experts", "numexperts"),
-    "chosen": ("topk", "chosen"),
-    "tensor": ("tp", "tensor", "tensorparallelism"),
-    "data": ("dp", "data", "dataparallelism"),
-    "pipeline": ("pp", "pipeline", "pipelineparallelism"),
-    "context": ("cp", "context", "contextparallelism"),
-    "expert": ("ep", "expert", "expertparallelism"),
-    "virtual": ("interleavev", "vp", "virtual"),
+    "key_heads": ("kvheads", "keyheads", "numkvheads", "nkvheads", "numkeyvalueheads"),
+    "inner": ("ffn", "inner", "ffnhidden", "ffnhiddensize", "intermediatesize", "dff"),
+    "experts": ("experts", "numexperts", "nexperts"),
+    "chosen": ("topk", "chosen", "moetopk", "numexpertspertok", "expertspertoken"),
+    "tensor": """tp tensor tensorparallelism tensorparallel tensorparallelsize tpsize
+        tensormodelparallelsize""".split(),
+    "data": ("dp", "data", "dataparallelism", "dataparallel", "dataparallelsize", "dpsize"),
+    "pipeline": """pp pipeline pipelineparallelism pipelineparallel pipelineparallelsize ppsize
+        pipelinemodelparallelsize""".split(),
+    "context": ("cp", "context", "contextparallelism", "contextparallel", "contextparallelsize"),
+    "expert": ("ep", "expert", "expertparallelism", "expertparallel", "expertmodelparallelsize"),
+    "virtual": ("interleavev", "vp", "vpp", "virtual", "virtualpipeline", "interleave"),
     "shard": ("shard", "hsdpshard"),
     "stage": ("stage", "zero", "zerostage"),
     "fsdp": ("fsdp",),
-    "accumulation": ("gradaccum", "accumulation"),
+    "accumulation": """gradaccum accumulation gradaccumulation gradientaccumulation
+        gradientaccumulationsteps microbatches nummicrobatches""".split(),
     "per_replica": ("batchperdp",),
     "model_size": ("mpsize",),
-    "per_host": ("gpuspernode", "gpusperhost", "gpusperserver"),
+    "per_host": "gpuspernode gpusperhost gpusperserver devicespernode".split(),
     "host_gb_s": ("hostgbs",),
     "reduce_bytes": ("reducebytes",),
-    "parameters": ("params",),
-    "billions": ("paramsb", "parametersbillion"),
+    "parameters": ("params", "parameters", "numparams"),
+    "billions": ("paramsb", "parametersbillion", "billionparameters"),
 }
 REAL = ("host_gb_s", "parameters", "billions")  # the others are whole numbers
 WORDS = """
     model gpu hardware system network inter section technique techniques parallelism act_ckpt
     recompute precision sharding scheme method compile schedule attention overlap sequence
-    conditions experiment workload mode nvlink fused_loss early_stop option api
+    conditions experiment workload mode nvlink fused_loss early_stop option api cpu_offload
 """
+# columns that are called by another name elsewhere
+CALLED = {"gpu": "hardware system accelerator gpu_type gpu_name device section"}
+CALLED |= {"precision": "dtype", "recompute": "activation_checkpointing recomputation"}
+BLANK = ("-", "--", "n/a", "na", "none", "null", "—")  # in a column of numbers
+LARGEST = 1e9  # of a whole number; parameters and bandwidths may be larger
 TEXTS = tuple(WORDS.split())
 PCIE_3 = 6e9  # bytes/s of an all-reduce through the host's memory, about half of a slot's 12
 MAY_BE_ZERO = ("stage", "shard", "fsdp", "virtual", "accumulation")
@@ -93,15 +104,20 @@ def _read(row: dict[str, str]) -> Case:
     stack = str(row.get("stack") or "")
     family = stacks.family(stack)
     table = stack.strip().removesuffix(".csv").lower()
-    about = stacks.families().get(family or _signature(row), {"row": {}})
-    unsaid = about["row"] | about.get("rows", {}).get(table, {})
     given = {_plain(key): _text(value) for key, value in row.items() if key is not None}
     columns = {_plain(key): str(key).strip() for key in row if key is not None}
+    like, of = (family, table) if family else _like(set(given))
+    about = stacks.families().get(like, {"row": {}})
+    unsaid = about["row"] | about.get("rows", {}).get(of, {})
     numbers, texts = {}, {name: given.get(_plain(name), "") for name in TEXTS}
     for source in ({_plain(k): str(v) for k, v in unsaid.items()}, given):
         numbers |= _numbers(source, columns)
-    for other in ("hardware", "system", "section"):
-        texts["gpu"] = texts["gpu"] or texts[other]
+    for field, others in CALLED.items():
+        for other in others.split():
+            texts[field] = texts[field] or given.get(_plain(other), "")
+    if texts["sequence"].isdigit():  # a length, not whether sequence parallelism is on
+        numbers.setdefault("sequence_length", int(texts["sequence"]))
+        texts["sequence"] = ""
     texts |= {k: str(v) for k, v in unsaid.items() if k in texts and not texts[k]}
     words.understand(texts, numbers)
     if images := words.image_model(texts["model"]):
@@ -112,18 +128,18 @@ def _read(row: dict[str, str]) -> Case:
         return _states(family, table, texts, numbers)
     cluster = _cluster(texts, numbers)
     plan = _plan(texts, numbers, cluster)
-    check(shape, cluster, plan)
+    check(shape, cluster, plan, uneven=bool(shapes.named(texts["model"])))
     pieces = "layer" if texts["conditions"] else "model"
     return Case(family, table, cluster, plan, shape, pieces=pieces, method=_method(texts))
 
 
-def _signature(row: dict[str, str]) -> str:
-    """The stack whose columns these are, for what its rows leave unsaid."""
-    if "tensor parallelism" in row and "# GPUs" in row:
-        return "vtrain"
-    if "tok_s_gpu" in row and "mp_mode" in row:
-        return "mosaicml_mpt"
-    return ""
+def _like(columns: set[str]) -> tuple[str, str]:
+    """(stack, table) whose columns these are; ("", "") for none."""
+    for stack, about in stacks.families().items():
+        for table, names in about.get("known", {}).items():
+            if columns.issuperset(names):
+                return stack, table
+    return "", ""
 
 
 def _plain(name: str) -> str:
@@ -143,7 +159,7 @@ def _numbers(given: dict[str, str], columns: dict[str, str]) -> dict[str, float]
     for field, names in NAMES.items():
         for name in names:
             text = given.get(name.replace(" ", ""), "")
-            if not text or field in found or (field == "context" and name == "context"):
+            if not text or field in found or text.lower() in BLANK:
                 continue
             found[field] = _number(columns.get(name, name), field, text)
     return found
@@ -153,19 +169,25 @@ def _number(name: str, field: str, text: str) -> float:
     try:
         value = float(text.replace(",", ""))
     except ValueError:
-        if field in ("parameters", "stage", "virtual"):  # texts in some tables
-            return _odd(name, text)
-        raise NoPlan(f"{name}={text!r} is not a number") from None
+        return _odd(name, field, text)
     if not math.isfinite(value) or value < 0 or (value == 0 and field not in MAY_BE_ZERO):
         raise NoPlan(f"{name}={text}: expected a number above zero")
     if field not in REAL and value != int(value):
         raise NoPlan(f"{name}={text}: expected a whole number")
+    if value > (1e18 if field in REAL else LARGEST):
+        raise NoPlan(f"{name}={text}: too large, expected at most {LARGEST:.0e}")
     return value if field in REAL else int(value)
 
 
-def _odd(name: str, text: str) -> float:
-    if match := re.fullmatch(r"([\d.]+)\s*([MBT])", text, re.I):
-        return float(match[1]) * {"m": 1e6, "b": 1e9, "t": 1e12}[match[2].lower()]
+def _odd(name: str, field: str, text: str) -> float:
+    """A number with its unit in it: "7.5B" parameters, "8k" tokens, stage "ZeRO-3"."""
+    plain = text.lower().replace(" ", "")
+    if field == "parameters" and (match := re.fullmatch(r"([\d.]+)([mbt])", plain)):
+        return _number(name, field, match[1]) * {"m": 1e6, "b": 1e9, "t": 1e12}[match[2]]
+    if field == "sequence_length" and (match := re.fullmatch(r"(\d+)k", plain)):
+        return int(match[1]) * 1024
+    if field == "stage" and (match := re.fullmatch(r"(zero|stage)-?([0-3])", plain)):
+        return int(match[2])
     raise NoPlan(f"{name}={text!r} is not a number")
 
 
@@ -186,8 +208,14 @@ def _shape(texts: dict, numbers: dict) -> Shape | None:
         sequence = _needed(numbers, "sequence_length")
         more = {key: value for key, value in more.items() if value}
         gated = "inner" in more
+        if shape_of := shapes.named(texts["model"]):  # what the row leaves unsaid of it
+            same = all(getattr(shape_of, key) == size for key, size in sizes.items())
+            if same and not more:
+                return shapes.at(shape_of, sequence=sequence, vocabulary=vocabulary)
         return Shape(*sizes.values(), sequence, vocabulary, **more, gated=gated, tied=not gated)
     known = shapes.named(texts["model"]) if texts["model"] else None
+    if "parameters" in numbers and not {"batch", "micro_batch", "per_replica"} & set(numbers):
+        return None  # it asks for the states of so many parameters
     if known is not None:
         given = {**sizes, **more, "sequence": sequence, "vocabulary": vocabulary}
         return shapes.at(known, **given)
@@ -213,8 +241,13 @@ def _cluster(texts: dict, numbers: dict) -> Cluster:
     device = _gpu(texts)
     if texts["nvlink"].upper() in ("N", "NO"):
         device = replace(device, bus=PCIE_3)
-    gpus = int(_needed(numbers, "gpus"))
     per_host = int(numbers.get("per_host", 8))
+    axes = [numbers[axis] for axis in ("tensor", "data", "pipeline", "context") if axis in numbers]
+    if "hosts" in numbers:
+        numbers.setdefault("gpus", numbers["hosts"] * per_host)
+    if "data" in numbers:
+        numbers.setdefault("gpus", math.prod(axes))
+    gpus = int(_needed(numbers, "gpus"))
     newest = device.peak > 400e12
     rate = numbers.get("host_gb_s") or (50 if newest else 25) * per_host
     return Cluster(device, gpus, per_host, rate * GB)

@@ -75,8 +75,11 @@ class Plan:
         return self.shard or self.data * self.context
 
 
-def check(shape: Shape, cluster: Cluster, plan: Plan) -> None:
-    """Raise ValueError with a sentence for the first thing that cannot be."""
+def check(shape: Shape, cluster: Cluster, plan: Plan, uneven: bool = False) -> None:
+    """Raise ValueError with a sentence for the first thing that cannot be.
+
+    uneven: stages may have different numbers of layers, as published layouts have.
+    """
     for field in fields(plan):
         value, least = getattr(plan, field.name), 0 if field.name in ("stage", "shard") else 1
         if field.type in (int, "int") and value < least:
@@ -93,24 +96,25 @@ def check(shape: Shape, cluster: Cluster, plan: Plan) -> None:
     ):
         if getattr(plan, name) not in known:
             raise ValueError(f"{name}={getattr(plan, name)!r}: expected one of {known}")
-    for wrong, sentence in _conditions(shape, cluster, plan):
+    for wrong, sentence in _conditions(shape, cluster, plan, uneven):
         if wrong:
             raise ValueError(sentence)
 
 
-def _conditions(shape: Shape, cluster: Cluster, plan: Plan):
+def _conditions(shape: Shape, cluster: Cluster, plan: Plan, uneven: bool):
     """(is it so, the sentence that says what is wrong) for each thing that must divide."""
     p = plan
     mesh = f"tensor {p.tensor} x context {p.context} x data {p.data} x pipeline {p.pipeline}"
     yield p.ranks != cluster.gpus, f"{mesh} is {p.ranks} ranks, and there are {cluster.gpus} GPUs"
-    yield shape.hidden % shape.heads, f"hidden {shape.hidden} is no multiple of {shape.heads} heads"
+    wide = 0 if shape.head_width else shape.hidden % shape.heads
+    yield wide, f"hidden {shape.hidden} is no multiple of {shape.heads} heads"
     yield shape.heads % p.tensor, f"{shape.heads} heads do not divide over tensor {p.tensor}"
     yield shape.hidden % p.tensor, f"hidden {shape.hidden} does not divide over tensor {p.tensor}"
     stages = p.pipeline * p.virtual
     # embedding and head may count as a layer each, as in Llama 3's pipeline (arXiv:2407.21783)
-    uneven = shape.layers % stages and (shape.layers + 2) % stages
+    odd = not uneven and shape.layers % stages and (shape.layers + 2) % stages
     yield (
-        shape.layers < stages or (p.pipeline > 1 and uneven),
+        shape.layers < stages or (p.pipeline > 1 and odd),
         f"{shape.layers} layers do not divide over {stages} stages",
     )
     each = p.data * p.micro_batch

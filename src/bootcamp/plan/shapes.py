@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from bootcamp.plan import tables
+from bootcamp.theory import published
 from bootcamp.theory.memory import Gpt
 
 
@@ -20,6 +21,7 @@ class Shape:
 
     key_heads: heads of keys and values. gated: an MLP of three matrices (SwiGLU), not two.
     tied: the head uses the embedding's matrix. plain: a GPT with biases and learned positions.
+    head_width: of one head, where the heads together are not as wide as the model.
     """
 
     layers: int
@@ -33,6 +35,7 @@ class Shape:
     tied: bool = True
     experts: int = 1
     chosen: int = 1
+    head_width: int = 0
 
     def __post_init__(self):
         object.__setattr__(self, "key_heads", self.key_heads or self.heads)
@@ -41,17 +44,22 @@ class Shape:
     @property
     def of_head(self) -> int:
         """Width of one head."""
-        return self.hidden // self.heads
+        return self.head_width or self.hidden // self.heads
+
+    @property
+    def attended(self) -> int:
+        """Width of all heads together: what attention computes."""
+        return self.heads * self.of_head
 
     @property
     def qkv(self) -> int:
         """Outputs of the projections to queries, keys and values."""
-        return self.hidden + 2 * self.key_heads * self.of_head
+        return self.attended + 2 * self.key_heads * self.of_head
 
     @property
     def attention_parameters(self) -> int:
         """Of a layer's attention, matrices alone."""
-        return self.hidden * (self.qkv + self.hidden)
+        return self.hidden * (self.qkv + self.attended)
 
     @property
     def expert_parameters(self) -> int:
@@ -91,12 +99,12 @@ class Shape:
 
     def flops_of_token(self, causal: bool = False) -> float:
         """Of forward and backward, without recomputation."""
-        attention = 12 * self.layers * self.sequence * self.hidden
+        attention = 12 * self.layers * self.sequence * self.attended
         return 6 * self.computed + (attention / 2 if causal else attention)
 
     def recomputed_of_token(self, recompute: str, causal: bool = False) -> float:
         """What recomputation adds: a forward of all layers, or of attention's products alone."""
-        attention = 4 * self.layers * self.sequence * self.hidden / (2 if causal else 1)
+        attention = 4 * self.layers * self.sequence * self.attended / (2 if causal else 1)
         if recompute == "full":
             return 2 * (self.computed - self.vocabulary * self.hidden) + attention
         return attention if recompute == "selective" else 0.0
@@ -108,11 +116,19 @@ def named(name: str) -> Shape | None:
     wanted = _plain(name)
     for row in tables.table("models"):
         if wanted in {_plain(row["name"]), *map(_plain, row["spellings"].split(";"))}:
-            keys = ("layers", "hidden", "heads", "sequence", "vocabulary", "key_heads", "inner")
-            sizes = {key: int(row[key] or 0) for key in keys}
+            shared = _shared().get(row["published"], {})
+            names = {key: key for key in ("layers", "heads", "vocabulary", "inner", "head_width")}
+            names |= {"hidden": "width", "sequence": "context", "key_heads": "key_value_heads"}
+            sizes = {key: int(row[key] or shared.get(name) or 0) for key, name in names.items()}
             more = {key: int(row[key] or 1) for key in ("experts", "chosen")}
             return Shape(**sizes, gated=row["gated"] == "yes", tied=row["tied"] == "yes", **more)
     return None
+
+
+@cache
+def _shared() -> dict[str, dict[str, str]]:
+    """{name: row} of the shapes that the course's other rooms use too."""
+    return {row["name"]: row for t in ("gpt_sizes", "served_models") for row in published.table(t)}
 
 
 def at(shape: Shape, **sizes) -> Shape:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from bootcamp.plan import hardware
+
 HERE = Path(__file__).parent
 
 
@@ -87,10 +89,10 @@ def constants(stack: str, gpu: str = "", method: str = "") -> Constants:
 
 def of(values: dict, anchors: dict, stack: str, gpu: str = "", method: str = "") -> Constants:
     """The same from constants and anchors at hand."""
-    known, own = explained(), {}
+    known, own, of_gpu = explained(), {}, hardware.kind(gpu)
     for key, value in values.items():
         name, _, kind = key.partition(" ")
-        if name in known and (not kind or gpu.startswith(kind) or kind == method):
+        if name in known and (not kind or kind in (of_gpu, method)):
             own[name] = value
     near = [anchors[key] for key in anchor_keys(stack, gpu, method) if key in anchors]
     return defaults(**own, anchor=near[-1] if near else 1.0)

@@ -23,6 +23,8 @@ def understand(texts: dict[str, str], numbers: dict) -> None:
     for name, size in re.findall(r"\b(fsdp|hsdp|ddp|dp|tp|cp|pp|ep)[ =:]*(\d+)", said, re.I):
         axis = AXES.get(name.lower(), "data")
         numbers.setdefault(axis, int(size))
+    if match := re.search(r"\bhsdp[ =:]*(\d+) ?x ?(\d+)", said, re.I):  # rows, and ranks of a row
+        numbers |= {"data": int(match[1]) * int(match[2]), "shard": int(match[2])}
     _model(texts, numbers)
     if match := re.search(r"\(b(\d+)\)", texts["model"]):  # a batch of its own
         numbers["micro_batch"] = int(match[1])
@@ -30,14 +32,16 @@ def understand(texts: dict[str, str], numbers: dict) -> None:
         _conditions(texts, numbers)
     if texts["workload"]:
         _workload(texts, numbers)
-    if numbers.get("model_size", 1) == 1 and "zero-3" in texts["scheme"].lower():
-        numbers["stage"] = 3
+    sharding = f"{said} {texts['sharding']} {texts['scheme']}"
+    if numbers.get("model_size", 1) == 1 and re.search(r"[fh]sdp|zero-?3", sharding, re.I):
+        numbers.setdefault("stage", 3)
     if "interleaved" in said.lower():
         numbers.setdefault("virtual", 2)
     if texts["parallelism"] and "micro_batch" in numbers:
         numbers["local"] = 1
     if "host_gb_s" not in numbers:
         network = f"{texts['network']} {texts['inter']} {texts['section']} {texts['hardware']}"
+        network = network.replace("p2.8xlarge", "10 Gb/s")  # as AWS promises
         if rate := _network(network, numbers.get("per_host", 8)):
             numbers["host_gb_s"] = rate
 
@@ -65,6 +69,10 @@ def _conditions(texts: dict[str, str], numbers: dict) -> None:
     fields = {"h": "hidden", "a": "heads", "b": "micro_batch", "s": "sequence_length"}
     for key, size in re.findall(r"\b(h|a|b|s|TP)=(\d+)", texts["conditions"]):
         numbers.setdefault(fields.get(key, "tensor"), int(size))
+    if "no parallelism" in texts["technique"]:
+        numbers["tensor"] = 1
+    if texts["model"]:  # the paper's Table 3
+        numbers["micro_batch"] = 4 if texts["model"] == "22B" else 1
     numbers |= {"layers": 1, "gpus": numbers["tensor"], "batch": numbers["micro_batch"]}
 
 
@@ -103,32 +111,46 @@ def flags(texts: dict[str, str], numbers: dict) -> dict:
         "stage": stage,
         "recompute": recompute(texts["recompute"] or texts["act_ckpt"], technique),
         "precision": "fp8"
-        if re.search(r"fp8|float8", precision)
+        if re.search(r"fp8|float8|fp4", precision)
         else "fp32"
-        if "fp32" in precision
+        if re.search(r"fp32|float32|tf32", precision)
         else "bf16",
         "compiled": texts["compile"].lower() in yes or "compile" in technique,
         "sequence": texts["sequence"].lower() in yes
-        or bool(re.search(r"\bsp\b|sequence parallel", technique))
+        or bool(re.search(r"\bsp\b|sequence", technique))
         and "no sp" not in technique,
-        "attention": texts["attention"].lower() or "fused",
+        "attention": attention(texts["attention"].lower()),
         "overlap": texts["overlap"].lower() not in no and texts["mode"].upper() != "DP",
         "fused_loss": texts["fused_loss"].lower() in yes,
         "early_stop": texts["early_stop"].lower() not in no,
         "asynchronous": "async" in technique,
         "keep_gathered": texts["sharding"].upper() == "SHARD_GRAD_OP",
-        "schedule": texts["schedule"].lower() or "1f1b",
+        "schedule": schedule(texts["schedule"].lower(), texts["parallelism"].lower()),
+        "offload": texts["cpu_offload"].lower() in yes,
     }
+
+
+def attention(said: str) -> str:
+    """fused, softmax or unfused, from the name of a kernel."""
+    return "fused" if not said or re.search(r"flash|sdpa|triton|cudnn|^fa\d?$", said) else said
+
+
+def schedule(said: str, besides: str = "") -> str:
+    """1f1b, gpipe, interleaved or zero-bubble, from what a table says; 1f1b where it says none."""
+    kinds = {"interleaved": r"interleav", "zero-bubble": r"zero.?bubble|\bzb|dualpipe"}
+    kinds |= {"gpipe": r"gpipe", "1f1b": r"1f1b|one forward"}
+    found = [kind for kind, words in kinds.items() if re.search(words, said or besides)]
+    return found[0] if found else said or "1f1b"
 
 
 def recompute(said: str, technique: str = "") -> str:
     """none, selective, selective op or full, from what a table says. Raises ValueError."""
     said = said.lower().strip()
-    if said in ("true", "yes") or "full" in said:
+    if said in ("true", "yes", "y", "1") or re.search(r"full|block|uniform|every layer", said):
         return "full"
-    if said in ("false", "no", "none", "off"):
+    if said in ("false", "no", "n", "0", "none", "off", "n/a", "-"):
         return "none"
-    if re.search(r"\bop\b|\bsac\b|selective \d", said):
+    if re.search(r"\bop\b|\bsac\b|selective.*\d", said):
         return "selective op"
     if "selective" in (said or technique):
         return "selective"
