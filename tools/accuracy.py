@@ -101,8 +101,8 @@ def truth(table: str, row: dict, case: rows.Case) -> float | None:
 
 
 def constants_of(data: Measured, values: dict, anchors: dict):
-    """The planner's constants for a row from values at hand."""
-    return stacks.of(values, anchors, *_who(data))
+    """The planner's constants for a row from values at hand, and those that are given."""
+    return stacks.of({**stacks.given(data.stack), **values}, anchors, *_who(data))
 
 
 def error(data: Measured, values: dict, anchors: dict | None = None) -> float:
@@ -246,7 +246,7 @@ def groups_left_out(stack: str, data: list[Measured], of) -> list[tuple[Measured
 def never_seen(stack: str, data: list[Measured]) -> list[tuple[Measured, float]]:
     """Errors of a stack by what the other stacks' fits lend and one row's anchor, each in turn."""
     others = [row for row in data if row.stack != stack]
-    values, found = borrowed(fit_stacks(others), others), []
+    values, found = borrowed(fit_stacks(others), others) | stacks.given(stack), []
     for table in {row.table for row in data if row.stack == stack}:
         own = [row for row in data if row.table == table]
         off = [error(row, values) for row in own]

@@ -1,6 +1,8 @@
 """Convolutional networks under data parallelism, as TensorFlow's and Horovod's tables train them.
 
-published/cnns.csv has their parameters and multiply-adds. Float32. Standard library only.
+published/cnns.csv has their parameters and multiply-adds, and those that Winograd's algorithm saves
+in convolutions of stride 1: 3 of 4 with 3 x 3, 16 of 25 with 5 x 5 (arXiv:1509.09308). Float32.
+Standard library only.
 """
 
 from bootcamp.plan import links, tables
@@ -10,14 +12,19 @@ from bootcamp.plan.setting import Plan
 from bootcamp.plan.stacks import Constants
 
 FILLS = 8  # samples at which half of a GPU's speed is reached
+# times that a convolution's output is read or written between convolutions, forward and backward:
+# with a batch norm, and with a bias alone
+BETWEEN = {"yes": 14, "no": 6}
 
 
 def seconds(model: str, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:
     """(compute, exposed all-reduce) of a step. A backward takes twice its forward's products."""
     row = next(row for row in tables.table("cnns") if row["model"] == model)
-    flops = 3 * 2 * float(row["gflops"]) * 1e9 * plan.micro_batch
+    products = float(row["gflops"]) - float(row["saved_gflops"])
     fills = plan.micro_batch / (plan.micro_batch + FILLS)
-    compute = flops / (cluster.gpu.peak_fp32 * c.images * fills)
+    each = 3 * 2 * products * 1e9 / (cluster.gpu.peak_fp32 * c.images * fills)
+    numbers = BETWEEN[row["normed"]] * float(row["million_outputs"]) * 1e6
+    compute = plan.micro_batch * (each + 4 * numbers / (cluster.gpu.hbm * c.memory))
     group = links.groups(plan)["data"]
     size = 4e6 * float(row["millions"])
     reduce = links.seconds("all-reduce", size, group, cluster, c)

@@ -41,7 +41,8 @@ class Answer:
 
 def answer(case: Case, constants: Constants | None = None) -> Answer:
     """What the planner says of a case. constants: those of its table by default."""
-    c = constants or stacks.constants(case.table, case.cluster.gpu.name, case.method)
+    of_case = (case.table, case.cluster.gpu.name, case.method, case.like)
+    c = constants or stacks.constants(*of_case)
     if case.image_model:
         return _of_images(case, c)
     if case.shape is None:

@@ -76,6 +76,7 @@ class Case:
     """What a row asks. shape: None where it gives a number of parameters alone.
 
     held: bytes of its states where a formula of its own gives them. pieces: model, or a layer.
+    like: the stack whose columns the row has.
     """
 
     stack: str
@@ -88,6 +89,7 @@ class Case:
     pieces: str = "model"
     method: str = ""
     held: float = 0.0
+    like: str = ""
 
 
 def read(row: dict[str, str]) -> Case:
@@ -130,7 +132,8 @@ def _read(row: dict[str, str]) -> Case:
     plan = _plan(texts, numbers, cluster)
     check(shape, cluster, plan, uneven=bool(shapes.named(texts["model"])))
     pieces = "layer" if texts["conditions"] else "model"
-    return Case(family, table, cluster, plan, shape, pieces=pieces, method=_method(texts))
+    method = _method(texts)
+    return Case(family, table, cluster, plan, shape, pieces=pieces, method=method, like=like)
 
 
 def _like(columns: set[str]) -> tuple[str, str]:

@@ -73,24 +73,33 @@ def defaults(**others: float) -> Constants:
     return replace(Constants(**values), **others)
 
 
-def constants(stack: str, gpu: str = "", method: str = "") -> Constants:
+def constants(stack: str, gpu: str = "", method: str = "", like: str = "") -> Constants:
     """Those of a stack as fitted, the rest by default.
 
     stack: a table's name or a stack's; empty for one never seen. gpu: its name, where a stack has
     constants for a kind of GPU ("matmul H100"). method: the framework, or the convolutional
     network. A table with fewer than four rows has no constant of its own, but an anchor: measured
     seconds over predicted ones. Such a table, and a stack never seen, borrow the others' medians.
+    like: a stack whose columns a row has, for what its publications give.
     """
     name = family(stack)
-    found, given = fitted().get(name, {}), families().get(name, {}).get("given", {})
-    values = found.get("constants") or {**fitted().get("", {}).get("constants", {}), **given}
+    found = fitted().get(name, {})
+    own, lent = found.get("constants"), fitted().get("", {}).get("constants", {})
+    values = {**given(name or like), **own} if own else {**lent, **given(name or like)}
     return of(values, found.get("anchors", {}), stack, gpu, method)
+
+
+def given(stack: str) -> dict[str, float]:
+    """What publications say of a stack's constants: nothing is fitted."""
+    return families().get(stack, {}).get("given", {})
 
 
 def of(values: dict, anchors: dict, stack: str, gpu: str = "", method: str = "") -> Constants:
     """The same from constants and anchors at hand."""
     known, own, of_gpu = explained(), {}, hardware.kind(gpu)
-    for key, value in values.items():
+    special = {key: about["default"] for key, about in known.items() if key.endswith(f" {method}")}
+    pairs = {**special, **values}.items()
+    for key, value in sorted(pairs, key=lambda pair: " " in pair[0]):  # the special after the plain
         name, _, kind = key.partition(" ")
         if name in known and (not kind or kind in (of_gpu, method)):
             own[name] = value

@@ -65,13 +65,18 @@ def layer_waits(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> dic
 
 def recomputed(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, forward: float) -> float:
     """Seconds of computing a layer's activations again, out of its forward's."""
-    if plan.recompute == "selective":
-        return kernels.attention(cluster.gpu, shape, plan, c).forward
-    if plan.recompute == "selective op":  # every second product is kept
-        return 0.5 * forward
+    gpu, bandwidth = cluster.gpu, cluster.gpu.hbm * c.memory
     if plan.recompute == "none":
         return 0.0
-    return forward - kernels.last_product(cluster.gpu, shape, plan, c) * plan.early_stop
+    if plan.recompute == "full":
+        return forward - kernels.last_product(gpu, shape, plan, c) * plan.early_stop
+    attention = kernels.attention(gpu, shape, plan, c).forward
+    if plan.recompute == "selective":
+        return attention
+    # attention and every second product are kept, what lies between them is not
+    tokens = plan.micro_batch * shape.sequence / plan.context
+    between = kernels.between(shape, plan, tokens, bandwidth).forward
+    return 0.5 * max(0.0, forward - attention - between) + between
 
 
 def seconds(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> Parts:

@@ -123,7 +123,8 @@ def flags(texts: dict[str, str], numbers: dict) -> dict:
         "overlap": texts["overlap"].lower() not in no and texts["mode"].upper() != "DP",
         "fused_loss": texts["fused_loss"].lower() in yes,
         "early_stop": texts["early_stop"].lower() not in no,
-        "asynchronous": "async" in technique,
+        # MegaScale sends between the pieces of its products (arXiv:2402.15627, section 3.2)
+        "asynchronous": "async" in technique or texts["method"].lower() == "megascale",
         "keep_gathered": texts["sharding"].upper() == "SHARD_GRAD_OP",
         "schedule": schedule(texts["schedule"].lower(), texts["parallelism"].lower()),
         "offload": texts["cpu_offload"].lower() in yes,
