@@ -277,7 +277,7 @@ def borrowed(fitted: dict[str, dict], data: list[Measured]) -> dict[str, float]:
 
 
 def _kind(row: Measured) -> str:
-    return row.case.cluster.gpu.name.split()[0]
+    return row.case.cluster.gpu.kind
 
 
 def size_of(row: Measured) -> str:
