@@ -3,7 +3,7 @@
 import json
 
 from bootcamp.records.runs import Run
-from bootcamp.theory import pipeline_orders
+from bootcamp.theory import pipeline_orders, tensor
 from bootcamp.theory import pipeline_schedules as schedules
 from bootcamp.theory.model_shapes import GPT, VOCABULARY
 
@@ -12,11 +12,8 @@ TINY = GPT["tiny"]
 NAMES = ("embedding", *["block"] * TINY["layers"], "head")
 WIDTH = TINY["width"]
 # numbers for each token: from the forward to the backward, and from half I to half W on top of it
-KEPT = {
-    "embedding": WIDTH,
-    "block": 16 * WIDTH + TINY["heads"] + 4,
-    "head": WIDTH + 2 + 2 * VOCABULARY,
-}
+KEPT = tensor.kept(TINY)
+KEPT["head"] += VOCABULARY  # the scores, beside their logarithms
 FOR_W = {"embedding": 0, "block": 11 * WIDTH, "head": 2 * WIDTH}
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from bootcamp.theory import model_shapes, published
+from bootcamp.theory import tensor as tensor_theory
 from bootcamp.theory.sharding import FLOAT32, MIXED, rank_bytes
 
 PRECISIONS = {"bf16 mixed": MIXED, "fp32": FLOAT32}
@@ -76,9 +77,10 @@ def course_gpt_needs() -> dict[str, list[tuple[float, float]]]:
     for size, shape in model_shapes.GPT.items():
         if size == "tiny":
             continue
-        layers, width, heads, context = shape.values()
+        layers, context = shape["layers"], shape["context"]
         parameters = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", size))
-        numbers = layers * (16 * width + heads + 4) + 2 * width + 2 + model_shapes.VOCABULARY
+        of = tensor_theory.kept(shape)
+        numbers = layers * of["block"] + of["embedding"] + of["head"]
         for samples, points in needs.items():
             held = sum(FLOAT32.values()) * parameters + 4 * samples * context * numbers
             points.append((parameters, held / 1e9))

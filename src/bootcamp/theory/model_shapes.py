@@ -71,7 +71,12 @@ def layers(model: str, size: str) -> list[Layer]:
         raise ValueError(f"model={model}: expected one of {', '.join(SIZES)}")
     if size not in SIZES[model]:
         raise ValueError(f"size={size}: {model} has no such size")
-    return list(_LAYERS[model](**SIZES[model][size]))
+    return of_shape(model, SIZES[model][size])
+
+
+def of_shape(model: str, shape: dict) -> list[Layer]:
+    """The same for any sizes, such as those of GPT["tiny"]."""
+    return list(_LAYERS[model](**shape))
 
 
 def _gpt(layers: int, width: int, heads: int, context: int):

@@ -4,7 +4,9 @@ Memory is that of ZeRO (Rajbhandari et al., arXiv:1910.02054, section 5), traffi
 section 7 and of FSDP (Zhao et al., arXiv:2304.11277, section 3.2). Standard library only.
 """
 
+import heapq
 import math
+from functools import lru_cache
 
 KINDS = ("parameters", "gradients", "optimizer")
 MIXED = {"parameters": 2, "gradients": 2, "optimizer": 12}  # 16 bit, with Adam in float32 (K = 12)
@@ -52,6 +54,20 @@ def rows_of_rank(shapes: list[tuple[int, ...]], ranks: int, rank: int = 0) -> in
         each = math.ceil(rows / ranks)
         held += max(0, min(each, rows - rank * each)) * math.prod(rest)
     return held
+
+
+@lru_cache(maxsize=8)
+def whole_tensors(sizes: tuple[int, ...], ranks: int) -> list[list[int]]:
+    """Positions of the tensors that each rank gets when none is cut: torch's ZeRO-1.
+
+    ZeroRedundancyOptimizer deals them out, the largest first, each to the rank with the least.
+    """
+    parts, held = [[] for _ in range(ranks)], [(0, rank) for rank in range(ranks)]
+    for position in sorted(range(len(sizes)), key=lambda position: -sizes[position]):
+        numbers, rank = held[0]
+        parts[rank].append(position)
+        heapq.heapreplace(held, (numbers + sizes[position], rank))
+    return parts
 
 
 def collectives(

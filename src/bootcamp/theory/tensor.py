@@ -32,15 +32,23 @@ def activation_bytes(
     """What the forward keeps for the backward on one rank, the attention matrix not stored.
 
     The way of Korthikanti et al. (arXiv:2205.05198), for this model: no dropout, and each tensor
-    that torch keeps counted once. Between the blocks means: residuals, and what the norms read.
+    that torch keeps counted once.
+    """
+    of = kept(shape, tensor, sequence_parallel)
+    tokens = batch / data * shape["context"]
+    return NUMBER * tokens * (of["embedding"] + shape["layers"] * of["block"] + of["head"])
+
+
+def kept(shape: dict, tensor: int = 1, sequence_parallel: bool = False) -> dict[str, float]:
+    """{kind of layer: numbers that its forward keeps for each token} on one rank.
+
+    Between the blocks means: residuals, and what the norms read.
     """
     h, n = shape["width"], tensor
     between = n if sequence_parallel else 1
     inside = 4 * h / n + 8 * h / n + shape["heads"] / n  # query .. mixed; up, gelu; softmax's sums
     block = 2 * (h + 2) / between + 2 * h + inside  # residuals, norms' statistics, norms' outputs
-    ends = h / between + 2 / between + h + VOCABULARY / n  # embedding; the head's norm, and scores
-    tokens = batch / data * shape["context"]
-    return NUMBER * tokens * (shape["layers"] * block + ends)
+    return {"embedding": h / between, "block": block, "head": 2 / between + h + VOCABULARY / n}
 
 
 def gathered_bytes(shape: dict, tensor: int = 1) -> float:
