@@ -20,8 +20,9 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
     groups, m = links.groups(plan), plan.micro_batches
     layers, numbers = peak.on_rank(shape, plan, stage)
     tokens = plan.micro_batch * shape.sequence / plan.context
-    size = 2 * tokens * shape.hidden
-    wide = plan.reduce_bytes / 2
+    number = 4 if plan.precision == "fp32" else 2
+    size = number * tokens * shape.hidden
+    wide = plan.reduce_bytes / number
     strategy = {0: "ddp", 1: "zero1", 2: "zero2", 3: "hsdp"}[plan.stage]
     calls = sharding.collectives(
         strategy,
@@ -31,16 +32,15 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
         micro_batches=m if plan.each_time else 1,
     )
     forwards = 3 if plan.recompute == "full" else 2  # passes with two all-reduces: and the backward
-    keys = 4 * tokens * plan.context * shape.key_heads * shape.of_head / plan.tensor
+    keys = 2 * number * tokens * plan.context * shape.key_heads * shape.of_head / plan.tensor
     neighbours = (stage > 0) + (stage not in (-1, plan.pipeline - 1)) if plan.pipeline > 1 else 0
+    of = number * numbers
     asked = {
         "tensor": [("all-reduce", size, 2 * forwards * layers * m)],
         "context": [("all-gather", keys, layers * m), ("reduce-scatter", keys, layers * m)],
         "expert": [("all-to-all", size * plan.expert * shape.chosen, 4 * layers * m)],
-        "data": [(kind, 2 * numbers * share, 1) for axis, kind, share in calls if axis == "shard"],
-        "replicate": [
-            (kind, 2 * numbers * share, 1) for axis, kind, share in calls if axis == "replicate"
-        ],
+        "data": [(kind, of * share, 1) for axis, kind, share in calls if axis == "shard"],
+        "replicate": [(kind, of * share, 1) for axis, kind, share in calls if axis == "replicate"],
     }
     found = {}
     for axis, items in asked.items():

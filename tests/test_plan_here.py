@@ -1,0 +1,241 @@
+"""The planner against this course's own scripts, as they ran here: bytes by kind and by collective.
+
+Runs are those of other tests and lessons (trained.py). Meshes larger than a machine are those of
+torch's fake process group: one process builds its part of 64 ranks' model and trains on noise.
+"""
+
+import time
+from dataclasses import replace
+
+import pytest
+from trained import PROOF, trained
+
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.plan import course, ranks
+from bootcamp.plan.hardware import Cluster, gpu
+from bootcamp.plan.setting import Plan
+from bootcamp.scripts.variants import variant
+from bootcamp.theory import model_shapes, sharding
+from bootcamp.train import collective_counter
+from bootcamp_lessons import sharded
+
+ADAMW = {**PROOF, "optimizer": "adamw"}
+LESSON_06B = {"steps": 4, "global_batch": 32}
+FOUR_STAGES = {"global_batch": 8, "steps": 2, "optimizer": "sgd", "micro_batches": 8}
+RUNS = {
+    "ddp": ("ddp", 4, ADAMW),
+    "ddp, mlp": ("ddp", 2, {**PROOF, "optimizer": "sgd", "model": "mlp"}),
+    "zero1": ("zero1", 4, ADAMW),
+    "zero1, sgd": ("zero1", 4, {**PROOF, "optimizer": "sgd"}),
+    "fsdp": ("fsdp", 4, ADAMW),
+    "fsdp, rows that do not divide": ("fsdp", 3, ADAMW),
+    "fsdp, kept gathered": ("fsdp", 2, {**ADAMW, "keep_gathered": True}),
+    "fsdp, mlp": ("fsdp", 2, {**PROOF, "optimizer": "sgd", "model": "mlp"}),
+    "fsdp, striped-lstm": ("fsdp", 2, {**ADAMW, "model": "striped-lstm"}),
+    "hsdp": ("hsdp", 4, {**ADAMW, "shard": 2}),
+    "tp": ("tp", 4, ADAMW),
+    "tp, sequence": ("tp", 2, {**ADAMW, "sequence_parallel": True}),
+    "fsdp x tp": ("fsdp_tp", 4, {**ADAMW, "mesh": "2x2"}),
+    "fsdp x tp, sequence": ("fsdp_tp", 4, {**ADAMW, "mesh": "2x2", "sequence_parallel": True}),
+    "pp, 1f1b": ("pp", 2, {**LESSON_06B, "schedule": "1f1b"}),
+    "pp, gpipe": ("pp", 2, {**LESSON_06B, "schedule": "gpipe"}),
+    "pp, interleaved": ("pp", 2, {**LESSON_06B, "schedule": "interleaved"}),
+    "pp, zero-bubble": ("pp", 2, {**LESSON_06B, "schedule": "zero-bubble"}),
+    "pp, 4 stages, 1f1b": ("pp", 4, {**FOUR_STAGES, "schedule": "1f1b"}),
+    "pp, 4 stages, gpipe": ("pp", 4, {**FOUR_STAGES, "schedule": "gpipe"}),
+    "ddp x pp": ("ddp_pp", 4, {**LESSON_06B, "mesh": "2x2", "optimizer": "adamw"}),
+    "mp": ("mp", 1, ADAMW),
+    "ddp x mp": ("ddp_mp", 4, ADAMW),
+    "accumulate": ("accumulate", 1, {**ADAMW, "micro_batches": 3}),
+    "checkpointing, inputs": ("activation_checkpointing", 1, {**PROOF, "keep": "inputs"}),
+    "checkpointing, products": ("activation_checkpointing", 1, {**PROOF, "keep": "products"}),
+}
+for _stage in range(4) if launch.available("deepspeed") else ():
+    RUNS[f"deepspeed, stage {_stage}"] = ("zero", 2, {**ADAMW, "stage": _stage})
+RECORDED = {"parameters": "parameter", "gradients": "gradient", "optimizer": "optimizer"}
+# of what is not to the byte: the first may have a few of DeepSpeed's scalars, or one more target;
+# the kernel counts the headers of each message, too, and ddp_pp sends a message for each parameter
+ACTIVATIONS, SENT, SMALL_MESSAGES = 0.014, 0.014, 0.03
+
+
+def differences(records: list[dict], job: course.Job) -> list[str]:
+    """What the formulas do not say of a run's ranks, in words."""
+    found = []
+    for record in records:
+        rank = record["rank"]
+        said = course.held(job, rank)
+        for kind, name in RECORDED.items():
+            if said[kind] != record[f"{name}_bytes"]:
+                found.append(f"rank {rank} {kind}: {said[kind]}, not {record[f'{name}_bytes']}")
+        kept, counted = said["activations"], record["activation_bytes"]
+        if kept is not None and kept != pytest.approx(counted, rel=ACTIVATIONS):
+            found.append(f"rank {rank} activations: {kept}, not {counted}")
+    sent = [record["sent_bytes_per_step"] for record in records]
+    if None not in sent and job.model == "gpt":
+        said = [course.sent(job, record["rank"]) for record in records]
+        within = SMALL_MESSAGES if job.strategy == "ddp_pp" else SENT
+        if sum(said) != pytest.approx(sum(sent), rel=within):
+            found.append(f"sent: {said}, not {sent}")
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_bytes_of_every_rank_are_those_of_the_formulas(name):
+    """States to the byte, integer by integer."""
+    script, count, flags = RUNS[name]
+    run = trained(script, count, **flags)
+    assert len(run.ranks) == count
+    assert differences(run.ranks, course.job(run.config)) == []
+
+
+@pytest.mark.parametrize("name", ["fsdp", "pp, 1f1b", "tp", "hsdp", "accumulate"])
+def test_activations_are_to_the_byte(name):
+    script, count, flags = RUNS[name]
+    run = trained(script, count, **flags)
+    said = [course.held(course.job(run.config), rank)["activations"] for rank in range(count)]
+    assert said == [rank["activation_bytes"] for rank in run.ranks]
+
+
+@pytest.mark.parametrize("model", ["gpt", "mlp", "striped-lstm"])
+def test_the_baseline_of_every_model(model):
+    own = {} if model == "gpt" else {"model": model}
+    run = equality.baseline(optimizer="adamw", **PROOF, **own)
+    assert differences(run.ranks, course.job(run.config)) == []
+
+
+PLANTED = {
+    "parameters": ("fsdp", {"stage": 0}),
+    "gradients": ("ddp x mp", {"stage": 3}),
+    "optimizer": ("zero1", {"data": 2}),
+    "activations": ("pp, 1f1b", {"schedule": "gpipe"}),
+    "sent": ("hsdp", {"shard": 4}),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_wrong_plan_is_told_from_the_run(kind):
+    name, wrong = PLANTED[kind]
+    script, count, flags = RUNS[name]
+    run = trained(script, count, **flags)
+    job = course.job(run.config)
+    found = differences(run.ranks, replace(job, plan=replace(job.plan, **wrong)))
+    assert any(kind in line for line in found), found
+
+
+def test_one_kind_of_a_byte_more_is_told():
+    script, count, flags = RUNS["fsdp"]
+    run = trained(script, count, **flags)
+    job = course.job(run.config)
+    for name in RECORDED.values():
+        off = [{**rank, f"{name}_bytes": rank[f"{name}_bytes"] + 1} for rank in run.ranks]
+        assert len(differences(off, job)) == count
+
+
+@pytest.mark.parametrize("keep_gathered", [False, True])
+def test_collectives_by_kind_and_size_are_those_of_the_formulas(keep_gathered):
+    """The runs of lesson 07 that count what FSDP2 calls: each unit gathered and reduced."""
+    own = {"keep_gathered": True} if keep_gathered else {}
+    run = trained(sharded.counted("fsdp"), 4, **ADAMW, **own)
+    job = course.job({**run.config, "strategy": "fsdp"})
+    assert collective_counter.total(run) == course.calls(job)
+    other = replace(job, plan=replace(job.plan, keep_gathered=not keep_gathered))
+    assert collective_counter.total(run) != course.calls(other)
+
+
+IMPORT = "import torch.distributed as dist"
+INIT = "dist.init_process_group(context.backend, timeout=context.timeout)"
+STORE = "from torch.testing._internal.distributed.fake_pg import FakeStore"
+ENVIRONMENT = 'import os\nos.environ["WORLD_SIZE"] = "{0}"'
+FAKE = 'dist.init_process_group("fake", rank=0, world_size={0}, store=FakeStore())'
+
+
+@pytest.mark.parametrize(
+    ("script", "count", "flags"),
+    [("fsdp", 100, {}), ("hsdp", 64, {"shard": 8}), ("fsdp_tp", 64, {"mesh": "16x4"})],
+)
+def test_meshes_larger_than_this_machine(script, count, flags):
+    """Rank 0 of ranks that are not there."""
+    changes = {IMPORT: f"{IMPORT}\n{STORE}\n{ENVIRONMENT}".format(count), INIT: FAKE.format(count)}
+    fake = variant(script, f"{script}_of_{count}_ranks", changes)
+    run = trained(fake, 1, steps=2, global_batch=count, **flags)
+    (record,) = run.ranks
+    assert record["world_size"] == count
+    config = {**run.config, "strategy": script, "processes": count}
+    assert differences([{**record, "sent_bytes_per_step": None}], course.job(config)) == []
+
+
+@pytest.mark.parametrize("name", ["zero1", "fsdp, rows that do not divide", "pp, 4 stages, 1f1b"])
+def test_kinds_of_ranks_are_those_of_a_run(name):
+    """Each line of the simulation of many ranks, in a case that is small enough to run."""
+    script, count, flags = RUNS[name]
+    run = trained(script, count, **flags)
+    table = course.kinds(course.job(run.config))
+    assert sum(table.column("ranks")) == count
+    columns = [f"{kind}_bytes" for kind in RECORDED]
+    said = {tuple(line[column] for column in columns) for line in table}
+    held = {tuple(rank[f"{name}_bytes"] for name in RECORDED.values()) for rank in run.ranks}
+    assert said == held
+
+
+MANY = {
+    "ddp": {},
+    "zero1": {},
+    "zero": {"stage": 3},
+    "fsdp": {},
+    "hsdp": {"shard": 64},
+    "fsdp_tp": {"mesh": {"data": 4096, "tensor": 4}},
+    "ddp_pp": {"mesh": {"data": 2048, "pipeline": 8}, "micro_batches": 8},
+}
+
+
+def test_16384_ranks_of_every_strategy_at_once():
+    config = {"processes": 16384, "global_batch": 8 * 16384, "size": "small"}
+    began = time.process_time()
+    found = {
+        strategy: course.kinds(course.job({**config, "strategy": strategy, **flags}))
+        for strategy, flags in MANY.items()
+    }
+    assert time.process_time() - began < 10
+    assert all(sum(table.column("ranks")) == 16384 for table in found.values())
+    numbers = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", "small"))
+    tensors = sum(len(layer.shapes) for layer in model_shapes.layers("gpt", "small"))
+    for strategy in ("zero1", "fsdp"):  # all parts together are the whole
+        state = sum(line["ranks"] * line["optimizer_bytes"] for line in found[strategy])
+        counts = tensors * (16384 if strategy == "fsdp" else 1)
+        assert state == 8 * numbers + 4 * counts
+    assert len(found["ddp_pp"]) == 8, "a line for each stage"
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("ddp", {}),
+        ("fsdp, kept gathered", {"stage": 3, "keep_gathered": True}),
+        ("hsdp", {"stage": 3, "shard": 2}),
+        ("tp", {"tensor": 4}),
+    ],
+)
+def test_the_planner_of_any_model_says_the_same_of_ours(name, plan):
+    """ranks.kinds, which answers for published models, holds and sends what the run did."""
+    script, count, flags = RUNS[name]
+    run = trained(script, count, **flags)
+    data = count // plan.get("tensor", 1)
+    how = {"data": data, "batch": 12, "micro_batch": 12 // data, "precision": "fp32"}
+    shape = course.gpt()
+    (line,) = ranks.kinds(shape, Cluster(gpu("A100"), count), Plan(**how, **plan, reduce_bytes=4))
+    for kind, recorded in (("parameters", "parameter"), ("gradients", "gradient")):
+        assert line[f"{kind}_bytes"] == run.ranks[0][f"{recorded}_bytes"]
+    counts = 4 * sum(len(layer.shapes) for layer in model_shapes.layers("gpt", "tiny"))
+    assert line["optimizer_bytes"] + counts == run.ranks[0]["optimizer_bytes"]
+    if "tensor" in plan or "shard" in plan:  # it leaves out the loss; and gathers the head twice
+        return
+    said = course.sent(course.job(run.config), factors=sharding.RING)
+    sent = line["sent_inside_bytes"] + line["sent_between_bytes"]
+    assert sent == pytest.approx(said)
+
+
+def test_the_shape_for_the_planner_is_the_models():
+    for size in ("tiny", "small", "xl"):
+        counted = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", size))
+        assert course.gpt(size).parameters == counted
