@@ -38,7 +38,7 @@ ROOMS = {
     "records": Room(),
     "train": Room(("theory", "records"), ("torch", "numpy", "filelock", "psutil")),
     "launcher": Room(("scripts", "records"), ("filelock", "psutil")),
-    "experiments": Room(("scripts", "theory", "records", "launcher"), ("numpy",)),
+    "experiments": Room(("scripts", "theory", "plan", "records", "launcher"), ("numpy",)),
     "serving": Room(("theory", "records", "train", "launcher"), ("aiohttp", "numpy")),
     "drawing": Room(("scripts", "theory", "records"), None),
     "widgets": Room(("scripts", "theory", "records", "launcher", "drawing"), None),

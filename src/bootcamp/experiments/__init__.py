@@ -3,8 +3,9 @@
 `equality` proves that a strategy trains what the baseline trains, and `diagnosis` says what a
 difference may mean. `matmul_peak`, `roofline` and `allreduce_sweep` measure this machine once and
 keep the result. `recorded` shows a recorded run where this machine can't make it,
-`recorded_cluster` what commands and jobs of a cluster said.
+`recorded_cluster` what commands and jobs of a cluster said. `unseen` lets the planner predict runs
+of settings that it has not seen, and runs them.
 
 Read first: equality.
-May import: the top of the package, scripts, theory, records, launcher, numpy.
+May import: the top of the package, scripts, theory, plan, records, launcher, numpy.
 """
