@@ -16,6 +16,8 @@ GPT = {
     "large": {"layers": 36, "width": 1280, "heads": 20, "context": 1024},
     "xl": {"layers": 48, "width": 1600, "heads": 25, "context": 1024},
 }
+# each block has several MLPs, of which a token passes two
+MOE = {size: {**shape, "experts": 8, "chosen": 2} for size, shape in GPT.items()}
 MLP = {
     "tiny": {"layers": 4, "width": 128, "context": 16},
     "small": {"layers": 4, "width": 1024, "context": 16},
@@ -44,6 +46,7 @@ GPT2 = "gpt-2"
 GPT2_VOCABULARY = 50257  # Radford et al., Language Models are Unsupervised Multitask Learners, 2019
 SIZES = {
     "gpt": GPT,
+    "moe": MOE,
     "mlp": MLP,
     "striped-lstm": STRIPED_LSTM,
     "resnet50": RESNET50,
@@ -87,6 +90,23 @@ def _gpt(layers: int, width: int, heads: int, context: int):
     for number in range(layers):
         yield Layer(f"block {number}", block, _block_flops(width, context))
     yield Layer("head", (*norm, (VOCABULARY, w)), 2 * w * VOCABULARY * context)
+
+
+def expert_width(width: int, chosen: int) -> int:
+    """Inner width of an expert: the chosen ones together have that of gpt's MLP."""
+    return 4 * width // chosen
+
+
+def _moe(layers: int, width: int, heads: int, context: int, experts: int, chosen: int):
+    """As gpt; the router's products come on top of a block's."""
+    embedding, *_, head = _gpt(layers, width, heads, context)
+    w, norm, inner = width, ((width,), (width,)), expert_width(width, chosen)
+    block = (*norm, *((w, w),) * 4, *norm, (experts, w), *((inner, w), (w, inner)) * experts)
+    yield embedding
+    for number in range(layers):
+        flops = _block_flops(width, context) + 2 * context * width * experts
+        yield Layer(f"block {number}", block, flops)
+    yield head
 
 
 def _gpt2(layers: int, width: int, heads: int, context: int):
@@ -167,6 +187,7 @@ def _bottleneck(inputs: int, width: int, size: int, stride: int):
 
 _LAYERS = {
     "gpt": _gpt,
+    "moe": _moe,
     "mlp": _mlp,
     "striped-lstm": _striped_lstm,
     "resnet50": _resnet50,

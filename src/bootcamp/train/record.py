@@ -50,6 +50,7 @@ class Run:
         self.sample_ids, self.sample_checksums = [], []
         self.learning_rates, self._profiler = [], None
         self._batch_norms = 0
+        self._routers, self._expert_counts = models.moe.routers(model), []
         self._groups, self._trained = getattr(optimizer, "param_groups", ()), optimizer is not None
         context.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
         steps = self.args.steps - self.first_step
@@ -107,6 +108,7 @@ class Run:
         self._log.step_ended(row, seconds)
         self.sample_ids.append(self.batches.sample_ids)
         self.sample_checksums.append(getattr(self.batches, "sample_checksums", []))
+        self._expert_counts.append([router.counts for router in self._routers])
         self.steps_done += 1
         self.context.heartbeat.beat(self.steps_done)
 
@@ -153,6 +155,7 @@ class Run:
             "sample_ids": self.sample_ids,
             "sample_checksums": self.sample_checksums,
             "learning_rates": self.learning_rates,
+            "expert_counts": [[each.tolist() for each in step] for step in self._expert_counts],
             **self.also_recorded(),
         }
         summary.write_json(self.folder / "ranks" / f"{self.rank}.json", record)

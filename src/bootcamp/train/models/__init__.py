@@ -4,10 +4,16 @@ import torch
 from torch import nn
 
 from bootcamp.theory import model_shapes
-from bootcamp.train.models import gpt, mlp, resnet50, striped_lstm
+from bootcamp.train.models import gpt, mlp, moe, resnet50, striped_lstm
 from bootcamp.train.refusal import ConfigError
 
-FAMILIES = {"gpt": gpt, "mlp": mlp, "striped-lstm": striped_lstm, "resnet50": resnet50}
+FAMILIES = {
+    "gpt": gpt,
+    "moe": moe,
+    "mlp": mlp,
+    "striped-lstm": striped_lstm,
+    "resnet50": resnet50,
+}
 NAMES = tuple(FAMILIES)
 
 
