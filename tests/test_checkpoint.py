@@ -96,6 +96,7 @@ CHAINS = {
         ("zero", 2, {"stage": 0}),
         ("cpu", 1, {}),
     ],
+    "experts": [("ep", 4, {}), ("ep", 2, {}), ("ddp", 2, {}), ("ep", 2, {}), ("cpu", 1, {})],
     "model parallel": [
         ("pp", 2, {"schedule": "interleaved"}),
         ("tp", 2, {"sequence_parallel": True}),
@@ -114,15 +115,17 @@ CHAINS = {
         ("data parallel", "sgd"),
         ("DeepSpeed", "adamw"),
         ("DeepSpeed", "sgd"),
+        ("experts", "adamw"),
         ("model parallel", "adamw"),
     ],
 )
 def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_path):
     """Two steps each; the losses are those of one run that was never stopped.
 
-    Of the GPT where ranks hold parts of it, else of the quickest model.
+    Of the model that ranks hold parts of, else of the quickest one.
     """
-    model = {} if chain == "model parallel" else {"model": "mlp"}
+    own = {"model parallel": {}, "experts": {"model": "moe"}}
+    model = own.get(chain, {"model": "mlp"})
     links = CHAINS[chain]
     links = [link for link in links if launch.available(FRAMEWORKS.get(link[0], "torch"))]
     steps = 2 * len(links)

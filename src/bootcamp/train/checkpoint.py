@@ -307,8 +307,8 @@ def finish_writing() -> None:
 
 
 def in_parts(context: RunContext, model) -> bool:
-    """Whether a checkpoint has a part from each rank: its parameters are DTensors, or stages."""
-    if set(context.axes) & set(HOLD_ONE_MODEL):
+    """Whether a checkpoint has a part from each rank: of DTensors, of stages or of experts."""
+    if set(context.axes) & {*HOLD_ONE_MODEL, "expert"}:
         return True
     return any(dtensor_layout.layout(parameter) is not None for parameter in model.parameters())
 

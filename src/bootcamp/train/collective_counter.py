@@ -28,7 +28,8 @@ class Tally(TorchDispatchMode):
 
     The size of a collective is that of its largest tensor in bytes: what is reduced, or what comes
     out of a gathering. That is the same for an all-reduce and for the reduce-scatter and the
-    all-gather that can stand in its place.
+    all-gather that can stand in its place. Of an all-to-all it is what this rank hands in, its own
+    part among it: what comes out is another rank's to count.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -56,8 +57,11 @@ class Tally(TorchDispatchMode):
         if namespace in NAMESPACES and name not in WAITS:
             leaves = tree_leaves([args, kwargs, result])
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            kind = _kind(name)
+            if kind == "all-to-all":  # c10d's own takes the output first
+                tensors = [args[namespace == "c10d"]]
             nbytes = max((tensor.nbytes for tensor in tensors), default=0)
-            self.counts[self._phase(), _kind(name), nbytes] += 1
+            self.counts[self._phase(), kind, nbytes] += 1
         return result
 
     def rows(self) -> list[dict]:
@@ -90,6 +94,7 @@ def total(run, rank: int = 0) -> dict[tuple[str, int], int]:
 def _kind(name: str) -> str:
     """all-reduce, all-gather, reduce-scatter, ...: one name for torch's several entry points."""
     name = name.strip("_").removesuffix("_coalesced").removesuffix("_tensor")
-    name = name.removesuffix("_base").removesuffix("_into").replace("_", "-")
+    name = name.removesuffix("_base").removesuffix("_into").removesuffix("_single")
+    name = name.replace("_", "-")
     joined = name.startswith("all") and not name.startswith("all-")  # as the older ones write it
-    return f"all-{name[3:]}" if joined else name
+    return f"all-{name[3:]}".replace("-toall", "-to-all") if joined else name

@@ -1,0 +1,145 @@
+"""Expert parallelism: equal to the baseline, its bytes those of the formula, its mistakes found."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from trained import PROOF, trained
+
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.scripts.variants import variant
+from bootcamp.theory import experts, model_shapes, sharding
+from bootcamp.train import collective_counter, models
+from bootcamp_lessons import sharded
+
+TINY = model_shapes.MOE["tiny"]
+FLAGS = {**PROOF, "model": "moe"}
+
+
+def counted(ranks, optimizer="adamw"):
+    """A run of lesson 08b: of the script that counts the collectives of one step."""
+    return trained(sharded.counted("ep"), ranks, **FLAGS, optimizer=optimizer)
+
+
+@pytest.mark.parametrize("optimizer", equality.PROVEN_WITH)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_experts_over_ranks_train_what_the_baseline_trains(ranks, optimizer):
+    run = counted(ranks, optimizer)
+    equality.same_training(run, equality.baseline(**FLAGS, optimizer=optimizer))
+    own, others = experts.parameter_bytes("tiny", ranks)
+    assert {rank["parameter_bytes"] for rank in run.ranks} == {own + others}
+
+
+def rows_of_a_step(run, step):
+    """For each layer, for each rank: its tokens' rows for each expert."""
+    return list(zip(*(rank["expert_counts"][step] for rank in run.ranks), strict=True))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_all_to_alls_carry_the_formulas_bytes(ranks):
+    """What ranks hand in, as torch dispatches it; what they send, as the kernel counts it."""
+    run = counted(ranks)
+    tokens = FLAGS["global_batch"] * TINY["context"] // ranks
+    calls = [row for rank in range(ranks) for row in collective_counter.read(run, rank)]
+    found = sum(row["nbytes"] * row["count"] for row in calls if row["kind"] == "all-to-all")
+    assert found / ranks == experts.exchanged_bytes(TINY, tokens)
+    between = range(1, FLAGS["steps"] - 1)  # the steps between which the kernel's count is read
+    rows = sum(
+        sum(experts.sent_rows(layer)) for step in between for layer in rows_of_a_step(run, step)
+    )
+    sizes = TINY["layers"] * experts.COUNT * TINY["experts"] * (ranks - 1)
+    gradients = sharding.collectives("ddp")
+    replicated = experts.parameter_bytes("tiny", ranks)[1]
+    expected = rows / len(between) * TINY["width"] * experts.NUMBER + sizes
+    expected += ranks * sharding.sent_bytes(gradients, replicated, ranks, factors=sharding.GLOO)
+    sent = sum(rank["sent_bytes_per_step"] for rank in run.ranks)
+    assert sent == pytest.approx(expected, rel=0.01)
+
+
+def test_every_token_goes_to_two_experts_and_none_is_dropped():
+    run = counted(4)
+    tokens = FLAGS["global_batch"] * TINY["context"]
+    alone = equality.baseline(**FLAGS, optimizer="adamw").ranks[0]["expert_counts"]
+    for step in range(FLAGS["steps"]):
+        layers = rows_of_a_step(run, step)
+        assert [sum(map(sum, layer)) for layer in layers] == [2 * tokens] * TINY["layers"]
+        together = [[sum(column) for column in zip(*layer, strict=True)] for layer in layers]
+        assert together == alone[step], "the ranks' routers choose what one process chooses"
+
+
+SCALE = "parameter.grad /= world"
+KEEP_OUT = "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, mine)"
+BACK = "return all_to_all(results, experts.out, experts.back, dist.group.WORLD)"
+MOVE = "model = model.to(device)"
+UNWEIGHED = (
+    "for block in model[1:-1]:\n"
+    "    block.router.register_forward_hook(lambda *_: (_[2][0] * 0 + 0.5, _[2][1]))\n"
+)
+WRONG = {
+    "not_divided": {SCALE: "pass"},
+    "divided_twice": {SCALE: "parameter.grad /= world**2"},
+    "averaged": {SCALE: f"dist.all_reduce(parameter.grad)\n{SCALE}"},
+    "wrapped_too": {KEEP_OUT: ""},
+    "back_in_another_order": {BACK: BACK.replace("results", "results.flip(0)")},
+    "to_another_expert": {
+        "return rows, arriving.view(world, each)": "return rows, arriving.view(each, world).t()"
+    },
+    "unweighed": {MOVE: UNWEIGHED + MOVE},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_rejects_what_people_get_wrong(name):
+    script = variant("ep", f"ep_{name}", WRONG[name])
+    run = launch.launch(script, 2, device="cpu", quiet=True, **FLAGS, optimizer="sgd")
+    proof = equality.compare(run, equality.baseline(**FLAGS, optimizer="sgd"))
+    assert [row for row in proof.failed if "parameters" in row["compared"]]
+
+
+def build(**flags):
+    return models.build(Namespace(model="moe", size="tiny", seed=0, dtype="float64", **flags))
+
+
+def test_a_mixture_is_the_weighted_sum_of_each_tokens_experts():
+    block, tokens = build()[1], torch.randn(50, TINY["width"], dtype=torch.float64)
+    weights, chosen = block.router(tokens)
+    assert weights.sum(1).allclose(torch.ones(50, dtype=torch.float64))
+    expected = [
+        sum(w * block.experts[e](token) for w, e in zip(*both, strict=True))
+        for token, *both in zip(tokens, weights, chosen.tolist(), strict=True)
+    ]
+    assert block.mixture(tokens).allclose(torch.stack(expected))
+
+
+def test_an_expert_without_a_token_has_a_gradient_of_zero():
+    block = build()[1]
+    block.router.balance[0] = -1e9  # no token chooses it
+    block.mixture(torch.randn(20, TINY["width"], dtype=torch.float64)).sum().backward()
+    assert block.router.counts[0] == 0
+    assert not block.experts[0].up.weight.grad.any()
+
+
+def test_the_formulas_layers_are_the_models():
+    for stage, layer in zip(build(), model_shapes.layers("moe", "tiny"), strict=True):
+        assert tuple(tuple(p.shape) for p in stage.parameters()) == layer.shapes, layer.name
+
+
+def test_rows_and_imbalance_by_hand():
+    """Two ranks with two experts each: rank 1 is sent 5 of 8 rows, 3 of them by rank 0."""
+    counts = [[1, 0, 2, 1], [2, 0, 1, 1]]
+    assert experts.rows_of_ranks(counts) == [3, 5]
+    assert experts.imbalance([3, 5]) == 5 / 4
+    assert experts.sent_rows(counts) == [2 * (3 + 2), 2 * (2 + 3)]
+
+
+ONCE = {"device": "cpu", "steps": 1, "quiet": True, "raises": False}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags", "sentence"),
+    [(3, {"model": "moe"}, "8 experts do not divide over 3 ranks"), (2, {}, "Say --model moe")],
+)
+def test_refuses_experts_that_do_not_divide_and_models_without(ranks, flags, sentence):
+    run = launch.launch("ep", ranks, global_batch=12, **ONCE, **flags)
+    assert sentence in run.summary["error"]["message"]
