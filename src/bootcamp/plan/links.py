@@ -44,7 +44,10 @@ def groups(plan: Plan) -> dict[str, Group]:
 
 
 def seconds(kind: str, size: float, group: Group, cluster: Cluster, c: Constants) -> float:
-    """Of one collective of `size` bytes, the whole tensor's. kind: a key of RING or all-to-all."""
+    """Of one collective of `size` bytes. kind: a key of RING or all-to-all.
+
+    size: the whole tensor's; of an all-to-all what one rank hands in.
+    """
     n, local = group.ranks, group.in_host(cluster)
     if n == 1 or not size:
         return 0.0

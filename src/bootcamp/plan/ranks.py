@@ -9,7 +9,7 @@ from bootcamp.plan.hardware import Cluster
 from bootcamp.plan.setting import Plan, check
 from bootcamp.plan.shapes import Shape
 from bootcamp.table import Table
-from bootcamp.theory import sharding
+from bootcamp.theory import experts, sharding
 
 
 def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[str, dict]:
@@ -35,10 +35,11 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
     keys = 2 * number * tokens * plan.context * shape.key_heads * shape.of_head / plan.tensor
     neighbours = (stage > 0) + (stage not in (-1, plan.pipeline - 1)) if plan.pipeline > 1 else 0
     of = number * numbers
+    routed = experts.rows_bytes(tokens, shape.hidden, shape.chosen, number=number)
     asked = {
         "tensor": [("all-reduce", size, 2 * forwards * layers * m)],
         "context": [("all-gather", keys, layers * m), ("reduce-scatter", keys, layers * m)],
-        "expert": [("all-to-all", size * plan.expert * shape.chosen, 4 * layers * m)],
+        "expert": [("all-to-all", routed, experts.EXCHANGES * layers * m)],
         "data": [(kind, of * share, 1) for axis, kind, share in calls if axis == "shard"],
         "replicate": [(kind, of * share, 1) for axis, kind, share in calls if axis == "replicate"],
     }
