@@ -21,7 +21,7 @@ from bootcamp.theory import (
     published,
     sharding,
 )
-from bootcamp_lessons import hsdp_lab, known_programs
+from bootcamp_lessons import experts_lab, hsdp_lab, known_programs
 from bootcamp_lessons.diagrams import (
     dataparallel,
     horovod,
@@ -62,6 +62,11 @@ def loader_limits(read: float, train: float) -> Table:
     ]
     caption = f"Units of time, by formula: {read} of work to read a batch, {train} to train on it"
     return Table(rows, caption)
+
+
+def same_compute() -> Table:
+    """Parameters and arithmetic of gpt and moe at one size, by formula."""
+    return experts_lab.same_compute("small")
 
 
 def rounded_products() -> Table:

@@ -1,4 +1,4 @@
-"""Exercises of lessons 06 to 08 and 13b: what typical wrong scripts are told, solutions by theory.
+"""Exercises of lessons 06 to 08b and 13b: what typical wrong scripts are told, solutions by theory.
 
 The wrong answers to `save_for_good` are in test_checkpoints_lesson.py, most of those to `two_axes`
 in test_hsdp_lesson.py, some to `fully_sharded` and `split_the_blocks` in test_zero_lesson.py and
@@ -35,6 +35,10 @@ SHARDED = "fully_shard(model, mesh=mesh)  # the root"
 BLOCKS = "for part in model[:-1]:  # the embedding and each block"
 SHAPE = "shape = (world // args.shard, args.shard)"
 BUILT = "model = models.build(args).to(device)"
+BACK = "return all_to_all(results, experts.out, experts.back, dist.group.WORLD)"
+THERE = BACK.replace("experts.out, experts.back", "experts.back, experts.out")
+MINE = "for parameter in mine.values():  # a sum over the ranks' losses, not their mean"
+SCALE = "parameter.grad /= world"
 
 # for each exercise: what a reader has in place of lines of the solution, and words that help
 MISTAKES = {
@@ -81,6 +85,14 @@ MISTAKES = {
         (
             {BLOCKS: f"fully_shard(model, mesh=mesh)\n{BLOCKS}", SHARDED: ""},
             "each block first",
+        ),
+    ],
+    "experts_over_ranks": [
+        ({BACK: THERE}, "change places"),
+        ({SCALE: "pass"}, "from there on gradients or the optimizer differ"),
+        (
+            {MINE: MINE.replace("mine.values()", "model.parameters()")},
+            "from there on gradients or the optimizer differ",
         ),
     ],
     "two_axes": [

@@ -8,10 +8,14 @@ from trained import PROOF, trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
+from bootcamp.plan import ranks as planned_ranks
+from bootcamp.plan import setting, shapes
+from bootcamp.plan.hardware import Cluster, gpu
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import experts, model_shapes, sharding
 from bootcamp.train import collective_counter, models
 from bootcamp_lessons import sharded
+from bootcamp_lessons.exercises import experts as solutions
 
 TINY = model_shapes.MOE["tiny"]
 FLAGS = {**PROOF, "model": "moe"}
@@ -92,7 +96,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_rejects_what_people_get_wrong(name):
     script = variant("ep", f"ep_{name}", WRONG[name])
-    run = launch.launch(script, 2, device="cpu", quiet=True, **FLAGS, optimizer="sgd")
+    run = trained(script, 2, **FLAGS, optimizer="sgd")
     proof = equality.compare(run, equality.baseline(**FLAGS, optimizer="sgd"))
     assert [row for row in proof.failed if "parameters" in row["compared"]]
 
@@ -143,3 +147,18 @@ ONCE = {"device": "cpu", "steps": 1, "quiet": True, "raises": False}
 def test_refuses_experts_that_do_not_divide_and_models_without(ranks, flags, sentence):
     run = launch.launch("ep", ranks, global_batch=12, **ONCE, **flags)
     assert sentence in run.summary["error"]["message"]
+
+
+def test_the_planner_sends_the_formulas_rows():
+    """Mixtral, its experts over the eight GPUs of a host, each with one text of 4,096 tokens."""
+    shape, plan = shapes.named("Mixtral 8x7B"), setting.Plan(data=8, expert=8, batch=8)
+    assert shape.parameters == pytest.approx(46.7e9, rel=0.01)  # arXiv:2401.04088: 47B, 13B
+    assert shape.computed == pytest.approx(13e9, rel=0.03)
+    sent = planned_ranks.traffic(shape, Cluster(gpu("H100"), 8), plan)["expert"]
+    rows = experts.EXCHANGES * shape.layers * experts.rows_bytes(4096, shape.hidden, 2, number=2)
+    assert sent == {"inside": pytest.approx(7 / 8 * rows), "between": 0}
+
+
+def test_the_exercises_rows_are_the_formulas():
+    for (counts,) in solutions.ROWS_BETWEEN.cases:
+        assert solutions.rows_between(counts) == experts.rows_between(counts)

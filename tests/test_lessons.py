@@ -69,6 +69,7 @@ PROVED_ELSEWHERE = {
     "fsdp": {"ranks": 4},
     "hsdp": {"ranks": 4, "shard": 2},
     "striped": {"model": "striped-lstm"},
+    "ep": {"model": "moe"},
 }
 
 

@@ -568,8 +568,8 @@ print(exercise.check("split_the_blocks"))
 # an all-reduce, as NCCL does: less memory for the same traffic. Take **context parallelism** when
 # one text does not fit, whatever the width. **Expert parallelism** splits a mixture of experts:
 # each rank holds some of the MLPs, a router sends each token to a few of them, by one all-to-all
-# there and one back, and all wait for the rank that got the most tokens. Lesson 08 combines tensor
-# parallelism with FSDP on a mesh of two axes.
+# there and one back, and all wait for the rank that got the most tokens (lesson 08b). Lesson 08
+# combines tensor parallelism with FSDP on a mesh of two axes.
 
 # %% [markdown]
 # ## Sources

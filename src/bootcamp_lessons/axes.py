@@ -48,6 +48,6 @@ MAP = [
         "divides": "the experts of a mixture-of-experts layer",
         "a device sends in a step": "tokens to their experts and back, in each such layer",
         "link": "fast",
-        "lesson": "-",
+        "lesson": "08b",
     },
 ]

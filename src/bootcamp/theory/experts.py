@@ -31,11 +31,19 @@ def exchanged_bytes(shape: dict, tokens: float, sizes: bool = True) -> float:
     return shape["layers"] * (rows + sizes * COUNT * shape["experts"])
 
 
-def rows_of_ranks(counts: list[list[int]]) -> list[int]:
-    """How many rows each rank computes. counts: for each rank, its tokens' rows for each expert."""
+def rows_between(counts: list[list[int]]) -> list[list[int]]:
+    """How many rows each rank sends to each, those that stay among them: [from][to].
+
+    counts: for each rank, how many rows its tokens have for each expert.
+    """
     each = len(counts[0]) // len(counts)
-    total = [sum(column) for column in zip(*counts, strict=True)]
-    return [sum(total[first : first + each]) for first in range(0, len(total), each)]
+    firsts = range(0, len(counts[0]), each)
+    return [[sum(row[first : first + each]) for first in firsts] for row in counts]
+
+
+def rows_of_ranks(counts: list[list[int]]) -> list[int]:
+    """How many rows each rank computes. counts: as in rows_between."""
+    return [sum(column) for column in zip(*rows_between(counts), strict=True)]
 
 
 def sent_rows(counts: list[list[int]]) -> list[int]:
@@ -44,11 +52,9 @@ def sent_rows(counts: list[list[int]]) -> list[int]:
     Its own rows go there and their gradients too; the results of others' rows and their gradients
     come back from it.
     """
-    each, ranks = len(counts[0]) // len(counts), range(len(counts))
-    to = [[sum(row[first * each : (first + 1) * each]) for first in ranks] for row in counts]
-    out = [sum(to[rank]) - to[rank][rank] for rank in ranks]
-    arriving = [sum(row[rank] for row in to) - to[rank][rank] for rank in ranks]
-    return [2 * (a + b) for a, b in zip(out, arriving, strict=True)]
+    between = rows_between(counts)
+    arriving = rows_of_ranks(counts)
+    return [2 * (sum(out) + arriving[rank] - 2 * out[rank]) for rank, out in enumerate(between)]
 
 
 def imbalance(rows: list[int]) -> float:

@@ -1,0 +1,480 @@
+# %% [markdown]
+# # 08b Experts: more parameters at the same compute
+#
+# **60 minutes**, on any machine, after lessons 04 and 07. Without several GPUs each rank is one CPU
+# core, and the cells say so.
+#
+# After this lesson you can say what a mixture of experts computes, divide its experts over ranks
+# with two all-to-alls, count their bytes, give the experts' gradients the right scale, and measure
+# and repair what happens when all tokens want the same expert.
+
+# %% [markdown]
+# ## The question
+#
+# Models get better with more parameters. But in all models so far each token passes *every*
+# parameter, so twice the parameters are twice the arithmetic. Can a model have more parameters at
+# the same arithmetic, and who has room for them?
+
+# %%
+from bootcamp import check, claim, default_ranks, gpu_count, launch, plots, warm_up
+from bootcamp.paths import SRC
+from bootcamp_lessons import experts_lab, reading, sharded
+from bootcamp_lessons.diagrams import experts as pictures
+
+warm_up()
+RANKS = 4 if default_ranks() >= 4 else 2  # a layer has eight experts
+DEVICE = "cuda" if gpu_count() >= RANKS else "cpu"
+print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}.")
+
+# %% [markdown]
+# ## The idea
+#
+# A **mixture of experts** has several MLPs in each block, the **experts**, and a **router**: a
+# small matrix that gives each token a score for each expert. The token passes only the few experts
+# with the highest scores, and their results are added up with weights that the scores decide.
+#
+# The course has such a GPT, `--model moe`. Each block has eight experts, and a token passes two of
+# them. Each expert has half the inner width of gpt's MLP, so two of them are one MLP's arithmetic.
+
+# %%
+from IPython.display import display
+
+display(experts_lab.same_compute("tiny"), experts_lab.same_compute("small"))
+
+# %%
+import torch
+
+from bootcamp.train.models import moe
+
+display(reading.source(moe.Router.forward, moe.Block.mixture))
+torch.manual_seed(0)
+weights, chosen = moe.Router(width=64, experts=8, chosen=2)(torch.randn(3, 64))
+print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach().round(decimals=2))
+
+# %% [markdown]
+# - A **row** is a token on its way through one expert: twice as many rows as tokens. Sorted by
+#   expert, each expert computes its rows as one matrix product.
+# - The choice itself has no gradient. The router learns through the *weights*: a softmax over the
+#   scores of the chosen. With one chosen expert that softmax would be 1, and the router would
+#   never learn; such models weigh by a softmax over *all* scores.
+# - **Capacity.** Some programs give each expert room for a fixed number of rows and drop the rest:
+#   those tokens skip the MLP. What is dropped depends on which tokens share a batch. Our layer is
+#   *dropless*, so it can be proved equal on any number of ranks.
+#
+# Models of this kind:
+
+# %%
+experts_lab.published_table()
+
+# %% [markdown]
+# All these parameters must lie somewhere, with their gradients and optimizer state. **Expert
+# parallelism** divides the experts of each layer over the data-parallel ranks. Each rank still
+# trains its own share of the batch. In each layer a row travels to the rank that has its expert,
+# and the result travels back. One collective does that: in an **all-to-all** each rank sends each
+# other rank a part of its own.
+
+# %%
+plots.show(pictures.exchange())
+
+# %% [markdown]
+# By hand: what is the backward pass of an all-to-all? The gradient of a row has to go where the row
+# came from: an all-to-all with the two lists of lengths swapped.
+
+# %%
+by_hand = SRC / "snippets" / "experts_by_hand.py"
+display(reading.piece(by_hand, "class AllToAll", "def mixture"))
+reading.piece(by_hand, "def travel", "torch.manual_seed")
+
+# %% [markdown]
+# Nobody knows beforehand how many rows arrive, so the *numbers* of rows travel first. On real
+# ranks, beside the complete layer on each of them:
+
+# %%
+from bootcamp import Table
+
+rows = reading.printed(launch(by_hand, 2, device="cpu", quiet=True))
+for row in rows:
+    assert max(v for k, v in row.items() if "apart" in k) < 1e-10, "the split is another layer"
+Table(rows, "Two ranks against one, in float64: largest differences")
+
+# %% [markdown]
+# ## Predict
+#
+# The model has six blocks of width 64 and computes in float32, four bytes a number.
+
+# %%
+from bootcamp import predict
+from bootcamp.theory import model_shapes
+
+TINY, SETTINGS = model_shapes.MOE["tiny"], check.settings(RANKS)
+tokens = SETTINGS["global_batch"] * TINY["context"] // RANKS
+guess_bytes = predict(
+    "experts_bytes",
+    f"A rank has {tokens} tokens in a step, and each of them two rows in each of six blocks. How "
+    "many MB of rows does it hand to all-to-alls in a step, forward and backward?",
+    unit="MB",
+)
+guess_bytes
+
+# %%
+from bootcamp.theory import experts
+
+own, others = experts.parameter_bytes("tiny")
+guess_memory = predict(
+    "experts_memory",
+    f"{100 * own / (own + others):.0f} % of the parameters are the experts'. What percentage of "
+    f"all parameters does each of {RANKS} ranks hold?",
+    unit="%",
+)
+guess_memory
+
+# %% [markdown]
+# At the start the router is random, and each of eight experts gets roughly one row in eight. Then
+# it learns.
+
+# %%
+guess_crowd = predict(
+    "experts_imbalance",
+    "After 30 steps, the busiest expert of a layer gets how many times as many rows as the mean?",
+    unit="times",
+)
+guess_crowd
+
+# %% [markdown]
+# ## What changes
+
+# %%
+from bootcamp import script_diff
+
+script_diff("ep")
+
+# %% [markdown]
+# - `dispatch` and `combine` stand before and behind the experts of each block, as hooks. The model
+#   is the one of the baseline: it takes the rows of several ranks, sorted by rank and then by
+#   expert, if `counts` has a line for each rank.
+# - DDP is told to leave the experts alone. It would give all ranks rank 0's, and average gradients
+#   of *different* parameters. Router, attention, norms and embedding stay DDP's.
+# - `parameter.grad /= world` is the line that people forget. DDP divides by the number of ranks,
+#   because each rank's loss is a mean over its own share. Nobody does that for the experts: rows
+#   of all ranks came here, and their gradients added up.
+# - Saving: each rank writes its experts under their names in the complete model, so any script on
+#   any number of ranks takes them up (lesson 07b).
+
+# %% [markdown]
+# ## Run it
+#
+# A variant that also counts the collectives of one step, with both optimizers. Each is compared
+# with one process at once.
+
+# %%
+from bootcamp import runs
+
+MOE = {"model": "moe", "device": DEVICE}
+proofs = check.prove(sharded.counted("ep"), RANKS, **MOE, **SETTINGS)
+split, alone = proofs[1].run, proofs[1].baseline
+replicated = launch("ddp", RANKS, optimizer="adamw", quiet=True, **MOE, **SETTINGS)
+runs.table(alone, replicated, split)
+
+# %% [markdown]
+# ## Read the measurement
+#
+# ### Bytes
+#
+# On the way there a rank hands over exactly two rows for each of its tokens. On the way back it
+# hands over what it was sent: more than that on a popular rank, less on others, the same in the
+# mean. The backward pass repeats both. Theory, as code, and what PyTorch dispatched:
+
+# %%
+display(reading.source(experts.rows_bytes, experts.exchanged_bytes))
+display(experts_lab.bytes_table(split))
+display(guess_bytes.score(experts.exchanged_bytes(TINY, tokens, sizes=False) / 1e6))
+claim.equal(
+    "experts_all_to_all_bytes",
+    "In the mean ranks hand 4 x tokens x 2 x width numbers to each layer's all-to-alls.",
+    sum(experts_lab.handed_in(split)) / RANKS,
+    experts.exchanged_bytes(TINY, tokens),
+    within=0.01,
+)
+
+# %% [markdown]
+# A rank's own part goes nowhere. What does leave it can be calculated from the rows that each rank
+# has recorded, and Linux counts it on the connections, together with DDP's all-reduce.
+
+# %%
+counted, formula = experts_lab.sent(split)
+claim.equal(
+    "experts_sent_bytes",
+    "Ranks send the rows for other ranks' experts, their numbers, and DDP's gradients.",
+    None if DEVICE == "cuda" else counted,
+    formula,
+    within=0.01,
+)
+
+# %% [markdown]
+# The bytes grow with the tokens, the width, the layers and the chosen experts, and not with the
+# number of experts. Mixtral's shape, 4,096 tokens on a GPU, in bf16:
+
+# %%
+from bootcamp.plan import shapes
+
+mixtral = shapes.named("Mixtral 8x7B")
+once = experts.rows_bytes(4096, mixtral.hidden, mixtral.chosen, number=2)
+step = experts.EXCHANGES * mixtral.layers * once
+print(
+    f"{mixtral.parameters / 1e9:.1f} billion parameters, {mixtral.computed / 1e9:.1f} for a token"
+)
+print(f"one all-to-all {once / 1e6:.0f} MB, a step {step / 1e9:.1f} GB")
+
+# %% [markdown]
+# Each of these stands in the middle of the computation, as those of tensor parallelism do, and what
+# follows waits. So experts are kept on fast links where possible. DeepSeek-V3 spreads them over
+# eight hosts, and there each token may go to four hosts at most.
+#
+# ### Memory
+
+# %%
+display(experts_lab.memory_table({"ddp": replicated, "ep": split}))
+plots.show(plots.memory(replicated, split))
+
+# %%
+mine = sum(experts.parameter_bytes("tiny", RANKS))
+display(guess_memory.score(100 * mine / (own + others)))
+claim.equal(
+    "experts_memory",
+    "A rank holds its experts and everything that is no expert.",
+    split.ranks[0]["parameter_bytes"],
+    mine,
+    kind="memory",
+)
+
+# %% [markdown]
+# The experts' parameters, gradients and state are divided by the number of ranks; FSDP can shard
+# the rest (lesson 07). Activations are not divided: in the mean a rank gets as many rows as it
+# sends, and one with popular experts keeps more than the others.
+#
+# ### Who gets how many rows
+#
+# Each rank has recorded how often its tokens chose each expert. Here are 30 steps.
+
+# %%
+LONG = {**MOE, "steps": 30, "global_batch": SETTINGS["global_batch"], "quiet": True}
+left_alone = launch("ep", RANKS, **LONG)
+experts_lab.rows_table(left_alone, step=29)
+
+# %% [markdown]
+# The router feeds itself: an expert that gets more rows learns faster, gives better results, and is
+# chosen more often. In some layers two experts get nearly everything, and others nothing at all:
+# they are memory without use. And the ranks with the popular experts make all others wait.
+#
+# Two repairs are common. Switch Transformers add a term to the loss, for each layer the sum over
+# experts of (share of rows) x (mean probability), which is smallest when all are equal. It pulls at
+# the same parameters as the real loss, and it is no mean over samples: the mean of the ranks' terms
+# is *not* the term of the batch. DeepSeek-V3 instead adds a number to each expert's score,
+# for the choice alone and not for the weights. After each step it grows for experts with too few
+# rows, and shrinks for those with too many.
+
+# %%
+script = experts_lab.balanced("ep")
+script_diff(script, parent="ep")
+
+# %%
+balanced = launch(script, RANKS, **LONG)
+both = {"left alone": left_alone, "balanced": balanced}
+crowds = {name: experts_lab.of_experts(run) for name, run in both.items()}
+plots.show(pictures.imbalance(both, crowds, most=TINY["experts"] / TINY["chosen"]))
+
+# %%
+display(guess_crowd.score(crowds["left alone"][-1]))
+claim.larger(
+    "experts_crowd_unless_balanced",
+    "Left alone, the busiest expert gets over 1.5 times the rows of the busiest balanced one.",
+    crowds["left alone"][-1],
+    crowds["balanced"][-1],
+    by=1.5,
+    kind="count",
+)
+
+# %% [markdown]
+# ### What the slowest rank costs
+#
+# Same arithmetic, same bytes, another place: every token chooses two fixed experts. Either rank 0
+# has one and rank 1 the other, or rank 0 has both, and rank 1 none.
+
+# %%
+from bootcamp import trial
+
+shared = experts_lab.wanted(0, 4)
+crowded = experts_lab.wanted(0, 1)
+shared, crowded = (trial(each, 2, **MOE, steps=6, global_batch=32) for each in (shared, crowded))
+busy = [experts_lab.of_ranks(run())[0] for run in (shared, crowded)]
+claim.equal(
+    "experts_on_one_rank_are_all_its_work",
+    "With both on rank 0 of two, the busiest rank computes twice the mean number of rows.",
+    busy[1] / busy[0],
+    2,
+    kind="count",
+)
+
+# %%
+claim.faster(
+    "experts_crowded_rank_slows_the_step",
+    "A step is shorter when the two wanted experts are on two ranks than when both are on one.",
+    shared,
+    crowded,
+    supported="The idle rank waits for the busy one, in each layer.",
+    otherwise="Here the experts' arithmetic is too small a part of a step to be seen.",
+)
+
+# %% [markdown]
+# ## Prove it
+
+# %%
+display(sharded.proof_table([("ep", proof) for proof in proofs]))
+proofs[1]
+
+# %% [markdown]
+# A choice is not continuous: two scores that differ by less than rounding could send a token
+# elsewhere on another number of ranks. That needs a near tie, and moves one token of many.
+#
+# The balanced script has a baseline of its own: the same lines there, without the all-reduce.
+
+# %%
+FEW = {**LONG, "steps": 6}
+alone_balanced = launch(experts_lab.balanced("cpu"), 1, **{**FEW, "device": "cpu"})
+check.same_training(launch(script, RANKS, **FEW), alone_balanced)
+
+# %% [markdown]
+# ## Break it
+#
+# ### First: the scale of the experts' gradients
+#
+# Without `parameter.grad /= world` the experts' gradients are too large by the number of ranks.
+# Which of the two optimizers shows it?
+
+# %%
+from bootcamp import variant
+
+SCALE = "parameter.grad /= world"
+BROKEN = {**MOE, **SETTINGS, "raises": False}
+not_divided = variant("ep", "ep_not_divided", {SCALE: "pass"})
+for proof in check.prove(not_divided, 2, **BROKEN):
+    apart = {row["compared"]: row["measured"] for row in proof.failed}
+    assert apart, "the proof should see it"
+    print(proof.run.config["optimizer"], {what.split(",")[0]: x for what, x in apart.items()})
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# SGD, at once. AdamW divides each gradient by its own size, so a factor nearly cancels, and a
+# curve of its losses shows nothing. Where gradients are clipped, the factor returns by the norm.
+# </details>
+#
+# ### Second: averaged like all others
+#
+# Somebody averages *all* gradients over the ranks "to be safe". The shapes agree, and nothing
+# raises. What is averaged here?
+
+# %%
+averaged = variant("ep", "ep_averaged", {SCALE: f"dist.all_reduce(parameter.grad)\n{SCALE}"})
+sgd = launch(averaged, 2, optimizer="sgd", quiet=True, **MOE, **SETTINGS)
+plots.show(plots.loss_curves(proofs[0].baseline, sgd))
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# The gradient of expert 0 with that of expert 4, which is another expert, on another rank. The loss
+# falls all the same. Only an expert's own replicas may be averaged. There are some when the
+# experts are divided over *a part* of the data-parallel ranks: 64 GPUs, eight experts, eight
+# replicas of each. Then each expert has a group of its own.
+# </details>
+#
+# ### Third: each rank balances by its own counts
+#
+# The all-reduce of the counts is gone. What do you expect?
+
+# %%
+apart = experts_lab.balanced("ep", together=False)
+proof = check.compare(launch(apart, RANKS, **FEW), alone_balanced)
+assert proof.failed, "the proof should see it"
+proof
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# Balance by half of the batch is another balance, so tokens go elsewhere than in the baseline. That
+# the ranks agree at all is DDP's doing: `balance` is a buffer, and DDP copies rank 0's buffers to
+# all ranks before each forward pass. Rank 1's counts are ignored.
+# </details>
+
+# %% [markdown]
+# ## Exercises
+#
+# ### First: what travels where
+#
+# `rows_between(counts)` gets, for each rank, how many rows its tokens have for each expert. It
+# returns, for each sending rank, how many rows go to each rank: the lengths that the all-to-all
+# wants.
+
+# %%
+from bootcamp import exercise
+
+
+def rows_between(counts):
+    # your turn: return a list for each rank, with a number for each rank
+    ...
+
+
+print(exercise.check("rows_between", rows_between))
+
+# %% [markdown]
+# `exercise.solution("rows_between")` shows a solution.
+#
+# ### Second: the way back
+#
+# Here is the script without its second half. Bring the results back, and set the scale.
+
+# %%
+print(exercise.start("experts_over_ranks"))
+
+# %% [markdown]
+# Edit the file, save it, and check it: it trains on two ranks with both optimizers, and is compared
+# with the baseline. `exercise.solution("experts_over_ranks")` shows the solution as a diff.
+
+# %%
+print(exercise.check("experts_over_ranks"))
+
+# %% [markdown]
+# ## When to use it and when not
+#
+# **Use a mixture of experts** when arithmetic is what you lack and memory is not: many GPUs, much
+# data, and a model that is to learn more at the same FLOPs.
+#
+# **Divide experts over ranks** when they and their state do not fit on each rank, and a fast link
+# joins the ranks. Watch the rows of each expert from the first step on, as you watch the loss.
+#
+# **Do not** when
+# - memory is the limit, as in serving on one device: all experts must be there, and a batch of many
+#   tokens uses all of them.
+# - the experts fit on each rank: DDP or FSDP train the same model, without an all-to-all. This
+#   model is such a case.
+# - the link between the ranks is slow, or each rank has few tokens: an expert then computes a
+#   handful of rows at a time.
+#
+# Expert parallelism takes no ranks of its own: it lies across the data-parallel ones. The rest of
+# the model can be sharded over the same ranks, and split by a pipeline (lesson 06b).
+
+# %% [markdown]
+# ## Sources
+#
+# - Lepikhin et al., *GShard: Scaling Giant Models with Conditional Computation and Automatic
+#   Sharding*, 2020, arXiv:2006.16668. Two all-to-alls a layer; capacity.
+# - Fedus, Zoph and Shazeer, *Switch Transformers*, 2021, arXiv:2101.03961. One expert a token; the
+#   term that balances, equation 4; parameters and FLOPs, Table 9.
+# - Gale et al., *MegaBlocks: Efficient Sparse Training with Mixture-of-Experts*, 2022,
+#   arXiv:2211.15841. No token is dropped.
+# - Jiang et al., *Mixtral of Experts*, 2024, arXiv:2401.04088. A softmax over the chosen.
+# - Wang et al., *Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts*, 2024,
+#   arXiv:2408.15664. A number added to the scores, for the choice alone.
+# - DeepSeek-AI, *DeepSeek-V3 Technical Report*, 2024, arXiv:2412.19437. Experts over eight hosts,
+#   four hosts a token.
+# - PyTorch documentation: `torch.distributed.all_to_all_single`, `DistributedDataParallel`.
