@@ -124,6 +124,13 @@ def test_a_pipeline_takes_what_the_simulated_schedule_takes(pipeline, micro_batc
     assert whole == pytest.approx(pipeline_schedules.makespan(spans))
     by_formula = pipeline_schedules.bubble_by_formula("1f1b", pipeline, micro_batches)
     assert bubble / (whole - bubble) == pytest.approx(by_formula)
+    if micro_batches >= 2 * pipeline - 1:
+        v = Plan(pipeline=pipeline, batch=micro_batches, schedule="zb-v")
+        whole, _ = step.pipeline((3.0, 3.0, 3.0), 0.0, v)
+        spans = pipeline_schedules.timetable("zb-v", pipeline, micro_batches)
+        assert whole == pytest.approx(pipeline_schedules.makespan(spans))
+        held = [half / 2 for half in pipeline_schedules.most_in_flight(spans)]
+        assert held == [peak.in_flight(v, stage) for stage in range(pipeline)]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -53,6 +53,23 @@ def test_half_backwards_leave_a_third_of_the_bubble():
             )
 
 
+def test_in_zb_v_no_rank_waits_between_its_first_and_its_last_action():
+    """Qi et al., 2023, section 6: with F, I and W of one length; held is what 1F1B's rank 0 holds.
+
+    What is left is that rank p-1 begins p-1 half forwards later than rank 0: (p-1)/(6m).
+    """
+    for ranks, m in GRID:
+        if m < 2 * ranks - 1:
+            continue  # too few to fill the V
+        spans = timetable("zb-v", ranks, m, forward_seconds=1 / 2, backward_seconds=1)
+        for of_rank, busy in zip(
+            pipeline_schedules.by_rank(spans), pipeline_schedules.busy(spans), strict=True
+        ):
+            assert of_rank[-1].ended - of_rank[0].began == pytest.approx(busy)
+        assert pipeline_schedules.bubble(spans) == pytest.approx((ranks - 1) / (6 * m))
+        assert pipeline_schedules.most_in_flight(spans) == [2 * ranks] * ranks  # halves of a model
+
+
 @pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
 def test_a_plan_has_each_action_once(schedule):
     for ranks, m in GRID:
@@ -119,7 +136,7 @@ def test_measured_seconds_give_back_what_was_simulated(schedule):
     found = pipeline_schedules.measured_seconds(spans)
     assert set(found["forward_seconds"]) == {2.0}
     assert found["backward_seconds"] == pytest.approx([6.0] * len(found["backward_seconds"]))
-    if schedule in ("zero-bubble", "dualpipe"):
+    if schedule in ("zero-bubble", "zb-v", "dualpipe"):
         assert found["input_share"] == pytest.approx(0.25)
     again = pipeline_schedules.simulate(pipeline_schedules.plan(schedule, 2, 4), **found)
     assert pipeline_schedules.bubble(again) == pytest.approx(pipeline_schedules.bubble(spans))
@@ -218,7 +235,10 @@ def test_what_two_ranks_hold_is_the_formulas(schedule):
 
 def test_borders_between_ranks():
     found = {name: pipeline_tables.borders(name, 0, 2) for name in pipeline_schedules.SCHEDULES}
-    assert found == {"gpipe": 1, "1f1b": 1, "interleaved": 3, "zero-bubble": 3, "dualpipe": 2}
+    assert found == {"gpipe": 1, "1f1b": 1, "interleaved": 3, "zero-bubble": 3} | {
+        "zb-v": 2,
+        "dualpipe": 2,
+    }
     assert [pipeline_tables.borders("1f1b", rank, 4) for rank in range(4)] == [1, 2, 2, 1]
 
 

@@ -79,6 +79,8 @@ def in_flight(plan: Plan, stage: int = 0) -> float:
     p, m, v = plan.pipeline, plan.micro_batches, plan.virtual
     if plan.schedule == "gpipe":
         return m
+    if plan.schedule == "zb-v":  # on every rank what 1F1B's first one holds
+        return min(m, p)
     below = 1 if stage == -1 else p - stage
     # interleaved, a rank is 2 (p - rank - 1) + (v - 1) p forwards ahead, each of 1/v of its layers
     return min(m, below if v == 1 else (2 * (below - 1) + (v - 1) * p + 1) / v)

@@ -12,7 +12,7 @@ from bootcamp.plan.shapes import Shape
 RECOMPUTE = ("none", "selective", "selective op", "full")
 PRECISIONS = ("bf16", "fp8", "fp32")
 ATTENTION = ("fused", "softmax", "unfused")
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "zb-v")
 AXES = ("tensor", "context", "data", "pipeline", "expert")
 
 

@@ -135,7 +135,7 @@ def pipeline(stages: tuple[float, ...], hops: tuple[float, float], plan: Plan):
     1F1B a step is one micro-batch through every rank, and the slowest rank's period for each other
     one; a rank waits for what it is sent twice in a period, the first and the last once. Several
     stages on a rank shorten the first part (arXiv:2104.04473, section 2.2), and a split backward to
-    a third (arXiv:2401.10241).
+    a third; ZB-V has both (arXiv:2401.10241).
     """
     (middle, first, last), (hop, filling) = stages, hops
     p, m = plan.pipeline, plan.micro_batches
@@ -144,7 +144,7 @@ def pipeline(stages: tuple[float, ...], hops: tuple[float, float], plan: Plan):
     hop *= plan.virtual
     period = max(last + hop, first + hop, middle + 2 * hop if p > 2 else 0.0)
     through = first + middle * (p - 2)
-    through /= 3 if plan.schedule == "zero-bubble" else plan.virtual
+    through /= {"zero-bubble": 3, "zb-v": 6}.get(plan.schedule, plan.virtual)
     filling *= 2 * (p - 1)
     whole = through + last + (m - 1) * period + filling
     return whole, whole - m * max(stages) - filling

@@ -2,14 +2,15 @@
 
 The orders are those of GPipe (Huang et al., 2019, arXiv:1811.06965), 1F1B and interleaved 1F1B
 (Narayanan et al., 2021, arXiv:2104.04473), zero bubble (Qi et al., 2023, arXiv:2401.10241, its
-ZB1P) and DualPipeV (DeepSeek-AI, 2024, arXiv:2412.19437, and its DualPipe repository), each as
-torch.distributed.pipelining carries it out. Standard library only.
+ZB1P and its ZB-V) and DualPipeV (DeepSeek-AI, 2024, arXiv:2412.19437, and its DualPipe repository),
+each as torch.distributed.pipelining carries it out. Standard library only.
 """
 
 from typing import NamedTuple
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe")
-CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "dualpipe": 2}
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zb-v", "dualpipe")
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zb-v": 2, "dualpipe": 2}
+LIKE_A_V = ("zb-v", "dualpipe")
 
 
 class Action(NamedTuple):
@@ -38,7 +39,7 @@ def least_micro_batches(schedule: str, ranks: int) -> int:
 
 def stages_of_rank(schedule: str, rank: int, ranks: int) -> list[int]:
     """The stages that a rank holds: in turn, or like a V with the first and the last on rank 0."""
-    if schedule == "dualpipe":
+    if schedule in LIKE_A_V:
         return [rank, 2 * ranks - 1 - rank]
     return list(range(rank, CHUNKS[schedule] * ranks, ranks))
 
@@ -97,6 +98,30 @@ def _zero_bubble(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     return order + waiting
 
 
+def _zb_v(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """ZB-V: forward, I and W in turn on both legs of a V; only a rank's last W wait for the end."""
+    down, up = stages_of_rank("zb-v", rank, ranks)
+    least = max(2 * ranks - 1, micro_batches)  # torch plans with as many, and leaves some out
+    counts, order = {}, []
+
+    def add(*actions: tuple[str, int]) -> None:
+        for kind, stage in actions:
+            i = counts[kind, stage] = counts.get((kind, stage), -1) + 1
+            if i < micro_batches:
+                order.append(Action(kind, stage, i))
+
+    add(*[("F", down)] * (2 * (ranks - rank) - 1))
+    add(*[("F", up), ("F", down)] * rank)
+    add(*[("F", up), ("I", up), ("W", up)] * (ranks - rank))
+    for step in range(least - ranks):
+        new = [("F", down)] if step < least - 2 * ranks + rank + 1 else []
+        add(*new, ("I", down), ("W", down), ("F", up), ("I", up), ("W", up))
+    add(*[("I", down), ("I", up)] * rank)
+    add(*[("I", down), ("W", down)] * (ranks - rank))
+    add(*[("W", up)] * rank, *[("W", down)] * rank)
+    return order
+
+
 def _dualpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """DualPipeV's eight steps: micro-batches run down the V and up again, both at the same time."""
     down, up = stages_of_rank("dualpipe", rank, ranks)
@@ -139,6 +164,7 @@ _ORDERS = {
     "1f1b": _one_forward_one_backward,
     "interleaved": _interleaved,
     "zero-bubble": _zero_bubble,
+    "zb-v": _zb_v,
     "dualpipe": _dualpipe,
 }
 

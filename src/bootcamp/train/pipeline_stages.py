@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import nn
 
 from bootcamp.theory.pipeline_orders import CHUNKS, Impossible, plan, stages_of_rank
-from bootcamp.train import models
+from bootcamp.train import models, tensor_flags
 from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import refuse
 
@@ -36,6 +36,7 @@ NAMES_IN_TORCH = {
     "1f1b": "1F1B",
     "interleaved": "Interleaved1F1B",
     "zero-bubble": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
     "dualpipe": "DualPipeV",
 }
 SCHEDULES = {name: Schedule(known, CHUNKS[name]) for name, known in NAMES_IN_TORCH.items()}
@@ -46,7 +47,9 @@ FLAGS = {
 
 
 def check(context: RunContext) -> None:
-    """End the process with one sentence, exit code 2, if the flags don't fit the schedule."""
+    """End the process with one sentence, exit code 2, if the flags don't fit schedule or axes."""
+    if "tensor" in context.axes:
+        tensor_flags.check(context)
     args, ranks = context.args, context.size("pipeline")
     schedule, m = SCHEDULES[args.schedule], args.micro_batches
     stages, layers = schedule.chunks * ranks, len(models.stage_names(args))
