@@ -97,6 +97,12 @@ CHAINS = {
         ("cpu", 1, {}),
     ],
     "experts": [("ep", 4, {}), ("ep", 2, {}), ("ddp", 2, {}), ("ep", 2, {}), ("cpu", 1, {})],
+    "three axes": [
+        ("3d", 8, {"micro_batches": 2}),
+        ("fsdp_pp", 4, {"micro_batches": 2}),
+        ("3d", 2, {"mesh": "1x1x2", "micro_batches": 2}),
+        ("cpu", 1, {}),
+    ],
     "model parallel": [
         ("pp", 2, {"schedule": "interleaved"}),
         ("tp", 2, {"sequence_parallel": True}),
@@ -117,6 +123,7 @@ CHAINS = {
         ("DeepSpeed", "sgd"),
         ("experts", "adamw"),
         ("model parallel", "adamw"),
+        ("three axes", "adamw"),
     ],
 )
 def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_path):
@@ -124,7 +131,7 @@ def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_pat
 
     Of the model that ranks hold parts of, else of the quickest one.
     """
-    own = {"model parallel": {}, "experts": {"model": "moe"}}
+    own = {"model parallel": {}, "three axes": {}, "experts": {"model": "moe"}}
     model = own.get(chain, {"model": "mlp"})
     links = CHAINS[chain]
     links = [link for link in links if launch.available(FRAMEWORKS.get(link[0], "torch"))]

@@ -15,6 +15,7 @@ FLAGS = {"device": "cpu", "global_batch": 24}  # 24 divides into many micro-batc
 SGD = {**FLAGS, "global_batch": 8, "steps": 2, "optimizer": "sgd", "quiet": True}
 BASE = {name: SGD[name] for name in ("steps", "global_batch", "optimizer")}
 LESSON_06B = {"steps": 4, "global_batch": 32}
+LESSON_08C = {"steps": 3, "global_batch": 8, "micro_batches": 2}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,18 @@ def test_data_by_tensor(mesh, ranks):
     )
 
 
+@pytest.mark.parametrize(("script", "ranks"), [("3d", 8), ("fsdp_pp", 4)])
+def test_three_axes_and_shards_in_stages(script, ranks):
+    """What fails of a wrong one: test_silent.py."""
+    proofs = proved(script, ranks, **LESSON_08C)
+    held = [rank["parameter_bytes"] for rank in proofs[0].run.ranks]
+    whole = proofs[0].baseline.ranks[0]["parameter_bytes"]
+    if script == "fsdp_pp":
+        assert max(held) < 0.3 * whole, "a rank holds half of half of the model"
+    else:
+        assert max(held) < 0.4 * whole, "a rank holds half of half, and norms and embedding"
+
+
 def rejected(script, ranks, **flags):
     run = trained(script, ranks, **SGD, **flags)
     proof = equality.compare(run, equality.baseline(**BASE))
@@ -138,6 +151,8 @@ def test_rejects_pipelines_that_train_the_same_share():
         ("pp", 2, {"model": "resnet50"}, "normalise each micro-batch by itself"),
         ("ddp_pp", 4, {"mesh": "3x2"}, "data x pipeline is 3 x 2 = 6 ranks, and 4 were started"),
         ("ddp_pp", 3, {}, "3 ranks have no half to lie along pipeline"),
+        ("3d", 6, {}, "3 ranks have no half to lie along data"),
+        ("3d", 3, {"mesh": "1x1x3"}, "4 attention heads do not divide over 3 tensor-parallel"),
         ("pp", 1, {"resume": "nothing"}, "there is no such file"),
         (
             "pp",

@@ -98,6 +98,8 @@ SCRIPTS = {
         Script("ddp_mp", parent="mp", most_lines=15, own_device=True),
         Script("pp", parent="ddp", most_lines=35, in_parts=True),
         Script("ddp_pp", parent="pp", most_lines=15, in_parts=True),
+        Script("fsdp_pp", parent="ddp_pp", most_lines=15, in_parts=True),
+        Script("3d", parent="ddp_pp", most_lines=40, in_parts=True),
         Script("tp", parent="ddp", most_lines=40, in_parts=True),
         Script("striped", parent="ddp", most_lines=20, defines=("enter", "leave"), in_parts=True),
         Script("ep", parent="ddp", most_lines=25, defines=("dispatch", "combine"), in_parts=True),

@@ -35,8 +35,8 @@ def parse(
     devices: the values of --device that the script can train on; the first is the default.
     own_flags: the script's own, each with what argparse's add_argument takes:
         {"--hook": {"default": "none", "help": "..."}}.
-    mesh: the axes that the script lays its ranks out on. With two, such as ("data", "tensor"), the
-        flag --mesh 2x2 gives their sizes. Ranks along an axis of HOLD_ONE_MODEL train the same
+    mesh: the axes that the script lays its ranks out on. With several, such as ("data", "tensor"),
+        the flag --mesh 2x2 gives their sizes. Ranks along an axis of HOLD_ONE_MODEL train the same
         samples.
     devices_per_rank: how many each process trains on; `context.devices` names them,
         `context.device` is the first. Without enough GPUs all of them are the CPU.
@@ -198,17 +198,12 @@ def _check_batch(args: argparse.Namespace, shares: int) -> None:
 
 
 def _mesh(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """The number of ranks along each axis: as given, else 2 along the last and the rest before."""
+    """The number of ranks along each axis: as given, else 2 along all but the first."""
     world = environment.count()
     if given is None and len(axes) == 1:
         return (world,)
-    if given is None and world > 1 and world % 2:
-        raise ConfigError(
-            f"{world} ranks have no half to lie along {axes[-1]}. "
-            f"Start an even number of them, or say --mesh {world}x1 or --mesh 1x{world}."
-        )
     if given is None:
-        return (max(1, world // 2), min(2, world))
+        return _twos(world, axes)
     sizes = given.lower().split("x")
     if len(sizes) != len(axes) or not all(re.fullmatch(r"[1-9]\d*", s, re.ASCII) for s in sizes):
         raise ConfigError(
@@ -221,6 +216,21 @@ def _mesh(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
             f"and {world} were started. Give sizes that multiply to {world}."
         )
     return mesh
+
+
+def _twos(world: int, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """2 ranks along each axis but the first, from the last on while there are some."""
+    mesh, left = [], world
+    for axis in reversed(axes[1:]):
+        if left > 1 and left % 2:
+            alone = "x".join(["1"] * (len(axes) - 1))
+            raise ConfigError(
+                f"{left} ranks have no half to lie along {axis}. Start an even number of them, or "
+                f"say --mesh {world}x{alone} or --mesh {alone}x{world}."
+            )
+        mesh.insert(0, min(2, left))
+        left = max(1, left // 2)
+    return (left, *mesh)
 
 
 def _which_devices(devices: list[str]) -> str:
