@@ -55,6 +55,23 @@ def test_the_caches_bytes_are_the_formulas(model, room, batch):
     assert generation.formula_bytes(model, room, batch) == by_hand
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@torch.inference_mode()
+def test_shared_heads_of_keys_make_a_smaller_cache_and_the_same_scores(kv_heads, model):
+    grouped = models.build(
+        Namespace(model="gpt", size="tiny", seed=0, dtype="float32", kv_heads=kv_heads)
+    )
+    ids = torch.randint(256, (1, 32), generator=torch.Generator().manual_seed(0))
+    cache = generation.Cache(grouped, room=32)
+    scores = [generation.read(grouped, piece, cache) for piece in ids.split([20, 1, 11], 1)]
+    assert (torch.cat(scores, dim=1) - grouped(ids)).abs().max() < 1e-5
+    assert cache.bytes == generation.formula_bytes(grouped, 32)
+    assert 4 * cache.bytes == kv_heads * generation.Cache(model, room=32).bytes
+    shapes = [layer.shapes for layer in model_shapes.layers("gpt", "tiny", kv_heads=kv_heads)]
+    of_model = [tuple(tuple(p.shape) for p in stage.parameters()) for stage in grouped]
+    assert shapes == of_model
+
+
 # name -> the function that it is planted in, and what is replaced there
 MISTAKES = {
     "positions one too far": ("read", {"weight[begin:end]": "weight[begin + 1 : end + 1]"}),
@@ -171,6 +188,8 @@ def test_a_token_of_llama_3_70b_takes_320_kibibytes():
     assert model.without_groups().cache_bytes(1) == 8 * model.cache_bytes(1)
     assert model.requests_that_fit(8192, memory_bytes=80e9) == 0  # its weights have 140 GB
     assert model.requests_that_fit(8192, memory_bytes=160e9) == 7
+    shares = [model.cache_bytes(1, tensor_ranks=ranks) for ranks in (1, 2, 8, 16)]
+    assert shares == [320 << 10, 160 << 10, 40 << 10, 40 << 10]  # 16 ranks hold each head twice
 
 
 def test_the_table_shows_what_fits_and_leaves_out_what_does_not():

@@ -63,6 +63,12 @@ def test_tensor_parallelism(ranks, sequence_parallel):
     equality.same_training(run, equality.baseline(**BASE))
 
 
+def test_shared_heads_of_keys_over_tensor_ranks():
+    """Grouped-query attention: two query heads and one head of keys on each of two ranks."""
+    run = trained("tp", 2, kv_heads=2, **SGD)
+    equality.same_training(run, equality.baseline(kv_heads=2, **BASE))
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble", "dualpipe"])
 def test_data_by_pipeline(schedule):
     """With both optimizers by the schedule that is the script's own."""
@@ -164,6 +170,8 @@ def test_rejects_pipelines_that_train_the_same_share():
         ("fsdp_tp", 4, {"global_batch": 25}, "does not divide over 2 models"),
         ("tp", 3, {}, "4 attention heads do not divide over 3 tensor-parallel ranks"),
         ("tp", 2, {"model": "mlp"}, "Choose gpt"),
+        ("tp", 2, {"kv_heads": 1}, "--kv-heads 1: these do not divide over 2 tensor-parallel"),
+        ("tp", 2, {"kv_heads": 3}, "Give a number that divides gpt's"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(script, ranks, flags, sentence):

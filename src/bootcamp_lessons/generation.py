@@ -37,9 +37,9 @@ class Cache:
 
     def __init__(self, model: nn.Sequential, room: int, batch: int = 1):
         _, *blocks, _ = model
-        heads, width = blocks[0].attention.heads, model.embedding.byte.embedding_dim
-        like = blocks[0].attention.key.weight
-        shape = batch, heads, room, width // heads
+        attention, width = blocks[0].attention, model.embedding.byte.embedding_dim
+        like = attention.key.weight
+        shape = batch, attention.kv_heads, room, width // attention.heads
         self.keys = [like.new_zeros(shape) for _ in blocks]
         self.values = [like.new_zeros(shape) for _ in blocks]
         self.length = 0
@@ -71,18 +71,18 @@ def attend(attention: gpt.Attention, x, begin: int, keys, values) -> torch.Tenso
     keys, values: a block's in the cache; those of the new bytes are written from `begin` on.
     """
     query, key, value = (
-        projection(x).unflatten(-1, (attention.heads, -1)).transpose(1, 2)
+        projection(x).unflatten(-1, (-1, x.shape[-1] // attention.heads)).transpose(1, 2)
         for projection in (attention.query, attention.key, attention.value)
     )
     count, end = x.shape[1], begin + x.shape[1]
     keys[:, :, begin:end], values[:, :, begin:end] = key, value
-    kept = keys[:, :, :end], values[:, :, :end]
+    kept, grouped = (keys[:, :, :end], values[:, :, :end]), attention.kv_heads < attention.heads
     if begin == 0:  # the same mask by its name: what it hides is not even computed
-        mixed = scaled_dot_product_attention(query, *kept, is_causal=True)
+        mixed = scaled_dot_product_attention(query, *kept, is_causal=True, enable_gqa=grouped)
     else:
         # a row for each new byte, a column for each that there is: it sees itself and those before
         sees = torch.ones(count, end, dtype=torch.bool, device=x.device).tril(diagonal=begin)
-        mixed = scaled_dot_product_attention(query, *kept, attn_mask=sees)
+        mixed = scaled_dot_product_attention(query, *kept, attn_mask=sees, enable_gqa=grouped)
     return attention.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -184,7 +184,8 @@ def load(path: Path | str, size: str = "tiny") -> nn.Sequential:
 
 
 def formula_bytes(model: nn.Sequential, length: int, batch: int = 1) -> int:
-    """What the formula says of a cache of this model: float32, each head with its own keys."""
+    """What the formula says of a cache of this model, in float32."""
     _, *blocks, _ = model
-    heads, width = blocks[0].attention.heads, model.embedding.byte.embedding_dim
-    return kv_cache.cache_bytes(len(blocks), heads, width // heads, length, batch, number_bytes=4)
+    attention, width = blocks[0].attention, model.embedding.byte.embedding_dim
+    shape = len(blocks), attention.kv_heads, width // attention.heads
+    return kv_cache.cache_bytes(*shape, length, batch, number_bytes=4)

@@ -31,6 +31,7 @@ SAME_SETTINGS = (
     "global_batch",
     "model",
     "size",
+    "kv_heads",
     "steps",
     "optimizer",
     "lr",

@@ -10,6 +10,7 @@ from bootcamp.scripts import copies
 NUMBERS = {
     "steps": int,
     "global_batch": int,
+    "kv_heads": int,
     "lr": float,
     "seed": int,
     "cores_per_rank": int,

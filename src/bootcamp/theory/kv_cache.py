@@ -49,9 +49,16 @@ class Served:
         """Bytes of the parameters."""
         return number_bytes * self.parameters
 
-    def cache_bytes(self, length: int, batch: int = 1, number_bytes: int = 2) -> int:
-        """Bytes of the cache of `batch` requests of `length` tokens."""
-        shape = self.layers, self.key_value_heads, self.width_of_head
+    def cache_bytes(
+        self, length: int, batch: int = 1, number_bytes: int = 2, tensor_ranks: int = 1
+    ) -> int:
+        """Bytes of the cache of `batch` requests of `length` tokens, on each tensor-parallel rank.
+
+        With more ranks than heads of keys and values each keeps a copy of one: a cache does not
+        get smaller than that.
+        """
+        heads = max(1, self.key_value_heads // tensor_ranks)
+        shape = self.layers, heads, self.width_of_head
         return cache_bytes(*shape, length, batch, number_bytes)
 
     def without_groups(self) -> "Served":

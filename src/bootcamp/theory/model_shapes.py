@@ -68,13 +68,16 @@ class Layer(NamedTuple):
         return [prod(shape) for shape in self.shapes]
 
 
-def layers(model: str, size: str) -> list[Layer]:
-    """The layers from the first to the last. Raises ValueError for an unknown model or size."""
+def layers(model: str, size: str, **own: int) -> list[Layer]:
+    """The layers from the first to the last; own: numbers other than the size's, as kv_heads=1.
+
+    Raises ValueError for an unknown model or size.
+    """
     if model not in SIZES:
         raise ValueError(f"model={model}: expected one of {', '.join(SIZES)}")
     if size not in SIZES[model]:
         raise ValueError(f"size={size}: {model} has no such size")
-    return of_shape(model, SIZES[model][size])
+    return of_shape(model, SIZES[model][size] | own)
 
 
 def of_shape(model: str, shape: dict) -> list[Layer]:
@@ -82,13 +85,14 @@ def of_shape(model: str, shape: dict) -> list[Layer]:
     return list(_LAYERS[model](**shape))
 
 
-def _gpt(layers: int, width: int, heads: int, context: int):
+def _gpt(layers: int, width: int, heads: int, context: int, kv_heads: int | None = None):
     w, norm = width, ((width,), (width,))
-    matrices = ((w, w),) * 4
+    kv = w // heads * (kv_heads or heads)
+    matrices = (w, w), (kv, w), (kv, w), (w, w)
     block = (*norm, *matrices, *norm, (4 * w, w), (4 * w,), (w, 4 * w), (w,))
     yield Layer("embedding", ((VOCABULARY, w), (context, w)), 0)
     for number in range(layers):
-        yield Layer(f"block {number}", block, _block_flops(width, context))
+        yield Layer(f"block {number}", block, _block_flops(w, context) - 4 * context * w * (w - kv))
     yield Layer("head", (*norm, (VOCABULARY, w)), 2 * w * VOCABULARY * context)
 
 

@@ -43,7 +43,7 @@ from bootcamp.train.process_group import from_all_ranks
 from bootcamp.train.refusal import ConfigError, refuse
 
 FORMAT = 2  # of what is saved; a file of another is refused
-SETTINGS = ("model", "size", "dtype", "optimizer")
+SETTINGS = ("model", "size", "kv_heads", "dtype", "optimizer")
 BEAT_SECONDS = 2.0
 _writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 _being_written: list[Future] = []
@@ -145,9 +145,9 @@ def _check_saved(args, saved: dict) -> None:
             "Give a file or a folder that its --save has written."
         )
     for name in SETTINGS:
-        if saved["settings"][name] != getattr(args, name):
+        if (was := saved["settings"].get(name)) != getattr(args, name, None):
             raise ConfigError(
-                f"--resume {args.resume}: saved with --{name} {saved['settings'][name]}, this run "
+                f"--resume {args.resume}: saved with --{name} {was}, this run "
                 f"has {getattr(args, name)}. Give the flags that it was saved with."
             )
     if saved["steps_done"] >= args.steps:
@@ -255,7 +255,7 @@ def save(context: RunContext, step: int, model, optimizer, *, now: bool = False,
     head = {
         "format": FORMAT,
         "steps_done": step + 1,
-        "settings": {name: getattr(args, name) for name in SETTINGS},
+        "settings": {name: getattr(args, name, None) for name in SETTINGS},
     }
     with _signs_of_life(context):
         if context.write_steps:

@@ -130,6 +130,9 @@ def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model", default="gpt", help=f"one of {', '.join(models.NAMES)}")
     add("--size", default="tiny", help="the dial for size: tiny, small, medium, large, xl")
+    add(
+        "--kv-heads", type=int, help="heads of keys and values (gpt; default: one for each query's)"
+    )
     add("--steps", type=int, default=20, help="optimizer steps")
     add("--global-batch", type=int, default=32, help="samples per step, all ranks together")
     add("--optimizer", default="adamw", choices=OPTIMIZERS, help="sgd has momentum 0.9")
@@ -159,6 +162,12 @@ def _check(args: argparse.Namespace) -> None:
     if args.size not in sizes:
         raise ConfigError(
             f"--size {args.size}: {args.model} has no such size. Choose one of {', '.join(sizes)}."
+        )
+    heads = models.FAMILIES[args.model].SIZES[args.size].get("heads")
+    if args.kv_heads is not None and (heads is None or args.kv_heads < 1 or heads % args.kv_heads):
+        raise ConfigError(
+            f"--kv-heads {args.kv_heads}: {args.model} at size {args.size} has {heads or 'no'} "
+            "heads of queries. Give a number that divides gpt's."
         )
     for flag in ("steps", "global_batch", "cores_per_rank", "timeout", "save_every"):
         if not getattr(args, flag) > 0:

@@ -20,13 +20,23 @@ def check(context: RunContext) -> None:
     args, ranks = context.args, context.size("tensor")
     if args.model != "gpt":
         refuse(f"--model {args.model}: this script knows how to split gpt's matrices. Choose gpt.")
-    shape = models.gpt.SIZES[args.size]
-    if shape["heads"] % ranks:
-        fits = ", ".join(str(n) for n in range(1, shape["heads"] + 1) if shape["heads"] % n == 0)
+    heads = models.shape(args)["heads"]
+    if heads % ranks:
         refuse(
-            f"--size {args.size}: {shape['heads']} attention heads do not divide over {ranks} "
-            f"tensor-parallel ranks. Start one of {fits} of them, or take another --size."
+            f"--size {args.size}: {heads} attention heads do not divide over {ranks} "
+            f"tensor-parallel ranks. Start one of {_divisors(heads)} of them, or take another "
+            "--size."
         )
+    if args.kv_heads and args.kv_heads % ranks:
+        refuse(
+            f"--kv-heads {args.kv_heads}: these do not divide over {ranks} tensor-parallel ranks. "
+            f"Start one of {_divisors(args.kv_heads)} of them: here no rank has a copy of another "
+            "one's keys."
+        )
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
 
 
 def stripes_of_each(context: RunContext) -> int:

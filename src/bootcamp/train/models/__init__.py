@@ -24,6 +24,12 @@ def sizes(name: str) -> tuple[str, ...]:
     return tuple(FAMILIES[name].SIZES)
 
 
+def shape(args) -> dict[str, int]:
+    """What a model is built from: the numbers of its size, and what flags change of them."""
+    own = {"kv_heads": args.kv_heads} if getattr(args, "kv_heads", None) else {}
+    return FAMILIES[args.model].SIZES[args.size] | own
+
+
 def build(args) -> nn.Sequential:
     """The model as an nn.Sequential of named stages, on the CPU, in the dtype of --dtype.
 
@@ -33,7 +39,7 @@ def build(args) -> nn.Sequential:
     """
     family = FAMILIES[args.model]
     stages = nn.Sequential()
-    for position, (name, stage) in enumerate(family.stages(**family.SIZES[args.size])):
+    for position, (name, stage) in enumerate(family.stages(**shape(args))):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(args.seed * 1_000_003 + position)
             stages.add_module(name, stage())
@@ -42,8 +48,7 @@ def build(args) -> nn.Sequential:
 
 def stage_names(args) -> list[str]:
     """The names of the model's stages in order, without building them."""
-    family = FAMILIES[args.model]
-    return [name for name, _ in family.stages(**family.SIZES[args.size])]
+    return [name for name, _ in FAMILIES[args.model].stages(**shape(args))]
 
 
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -53,7 +58,7 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def data_format(args) -> dict:
     """What the model reads: the arguments of data.Corpus or, for images, of data.Images."""
-    return FAMILIES[args.model].data_format(**FAMILIES[args.model].SIZES[args.size])
+    return FAMILIES[args.model].data_format(**shape(args))
 
 
 def tokens_per_sample(args) -> int:
@@ -77,7 +82,9 @@ def flops_per_sample(args, trained: bool = True) -> int | None:
     """
     if args.model not in FAMILIES:
         return None
-    forward = sum(layer.flops for layer in model_shapes.layers(args.model, args.size))
+    forward = sum(
+        layer.flops for layer in model_shapes.layers(args.model, args.size, **shape(args))
+    )
     return 3 * forward if trained else forward
 
 

@@ -37,14 +37,18 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention, (batch, context, width) -> the same shape."""
+    """Causal self-attention, (batch, context, width) -> the same shape.
 
-    def __init__(self, width: int, heads: int):
+    kv_heads: of keys and values. With fewer than of queries, heads // kv_heads of these share one:
+    grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245).
+    """
+
+    def __init__(self, width: int, heads: int, kv_heads: int | None = None):
         super().__init__()
-        self.heads = heads
+        self.heads, self.kv_heads = heads, kv_heads or heads
         self.query = nn.Linear(width, width, bias=False)
-        self.key = nn.Linear(width, width, bias=False)
-        self.value = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width // heads * self.kv_heads, bias=False)
+        self.value = nn.Linear(width, width // heads * self.kv_heads, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x):
@@ -54,17 +58,19 @@ class Attention(nn.Module):
             projection(x).unflatten(-1, (-1, width_of_head)).transpose(1, 2)
             for projection in (self.query, self.key, self.value)
         )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=self.kv_heads < self.heads
+        )
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
     """One transformer block: attention and a two-layer MLP, each behind a LayerNorm."""
 
-    def __init__(self, width: int, heads: int, layers: int):
+    def __init__(self, width: int, heads: int, layers: int, kv_heads: int | None = None):
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = Attention(width, heads, kv_heads)
         self.mlp_norm = nn.LayerNorm(width)
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
@@ -94,14 +100,14 @@ class Head(nn.Module):
         return self.scores(self.norm(x))
 
 
-def stages(layers: int, width: int, heads: int, context: int):
+def stages(layers: int, width: int, heads: int, context: int, kv_heads: int | None = None):
     """(name, constructor) of each stage in order: embedding, the blocks, head."""
     yield "embedding", partial(Embedding, width, context)
     for layer in range(layers):
-        yield f"block{layer}", partial(Block, width, heads, layers)
+        yield f"block{layer}", partial(Block, width, heads, layers, kv_heads)
     yield "head", partial(Head, width)
 
 
-def data_format(layers: int, width: int, heads: int, context: int) -> dict:
+def data_format(context: int, **_) -> dict:
     """Windows of `context` bytes, a target at every position."""
     return {"context": context}
