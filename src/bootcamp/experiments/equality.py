@@ -23,6 +23,7 @@ __all__ = [
     "baseline",
     "compare",
     "distance",
+    "holds",
     "prove",
     "same_training",
     "settings",
@@ -100,15 +101,18 @@ def same_training(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
 
     Raises NotTheSame if anything differs, ValueError if the two can't be compared.
     """
-    proof = compare(run, baseline, tolerance)
+    return holds(compare(run, baseline, tolerance))
+
+
+def holds(proof: Proof) -> Proof:
+    """The proof itself. Raises NotTheSame with each row that failed."""
     if proof.failed:
         lines = [
             f"- {row['compared']}: {row['measured']}, allowed {row['allowed']}. {row['hint']}"
             for row in proof.failed
         ]
-        raise NotTheSame(
-            f"{run.label} is not the same training as {baseline.label}:\n" + "\n".join(lines)
-        )
+        both = f"{proof.run.label} is not the same training as {proof.baseline.label}"
+        raise NotTheSame(f"{both}:\n" + "\n".join(lines))
     return proof
 
 

@@ -3,7 +3,7 @@
 A file for each kind and topic; each has TASKS, a list. The order is that of the lessons.
 """
 
-from bootcamp_lessons import clinic
+from bootcamp_lessons import clinic, silent
 from bootcamp_lessons.exercises import (
     bring,
     compose,
@@ -38,6 +38,7 @@ MODULES = (
     model_parallel,
     sharding,
     experts,
+    silent,
     hosts,
     jobs,
     failures,

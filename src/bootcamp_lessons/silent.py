@@ -1,0 +1,243 @@
+"""Lesson 08c: composed scripts that train something else, and whose loss curve does not say so.
+
+    exercise.start("silent_norms")              writes the broken copy for the reader
+    silent.one_axis_at_a_time("silent_norms")   proves it with two ranks along each axis alone
+    exercise.check("silent_norms")              proves the reader's script with both optimizers
+
+A copy is made from today's script when the reader starts. The curves of 50 steps are recorded;
+`python -m bootcamp_lessons.silent` trains them anew.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from bootcamp import machine
+from bootcamp.classroom.script_task import PATIENCE, ScriptTask, with_docstring
+from bootcamp.experiments import equality
+from bootcamp.launcher import launch
+from bootcamp.paths import REFERENCE
+from bootcamp.records.runs import Run
+from bootcamp.scripts import variants
+from bootcamp.table import Table
+from bootcamp_lessons import ddp_practice
+
+CURVES = REFERENCE / "silent_curves.json"
+QUIET = {"device": "cpu", "quiet": True}
+PROOF = {"global_batch": 8, "steps": 2}  # the second step's update has the momentum of the first
+CURVE = {"global_batch": 16, "steps": 50}
+AXES = {"3d": ("pipeline", "data", "tensor"), "fsdp_pp": ("data", "pipeline")}
+
+
+@dataclass(frozen=True)
+class Silent(ScriptTask):
+    """A copy of a composed script with one bug.
+
+    axis: the one along which two ranks show it. bug: lines of the script -> what stands there
+    instead. clip: what clips the gradient, right and wrong, where the script is to do so. resumes:
+    whether the script goes on from half of the steps, which one process has trained and saved.
+    """
+
+    axis: str = ""
+    bug: dict[str, str] = field(default_factory=dict)
+    clip: tuple[str, str] | None = None
+    resumes: bool = False
+    ranks: int = 2
+
+    def starting_point(self) -> str:
+        """The broken copy, under the task."""
+        return with_docstring(self._variant("bug", self.bug, 1).read_text(), self.task)
+
+    def solved(self) -> Path:
+        """A script that solves it."""
+        return self._variant("right", {}, 0) if self.clip else super().solved()
+
+    def _variant(self, what: str, changes: dict[str, str], which: int) -> Path:
+        if self.clip:
+            step = ddp_practice.STEP
+            changes = {**changes, step: f"{self.clip[which]}\n{step}"}
+        return variants.variant(self.solution, f"{self.name}_{what}", changes)
+
+    def broken(self) -> Path:
+        """The broken copy as a file, for those who only look."""
+        path = self._variant("bug", self.bug, 1)
+        path.write_text(self.starting_point())
+        return path
+
+    def baseline(self, **flags) -> Run:
+        """What the script has to train: the baseline, which clips if the script does."""
+        make = ddp_practice.baseline if self.clip else equality.baseline
+        return make(launch.launch, **QUIET, **flags) if self.clip else make(**flags)
+
+    def run(self, path: Path, axis: str = "", **flags) -> Run:
+        """The script with two ranks along an axis, its own unless another is given."""
+        variants.remember(path, self.solution)
+        axes = AXES[self.solution]
+        mesh = "x".join("2" if name == (axis or self.axis) else "1" for name in axes)
+        if self.resumes:
+            flags["resume"] = _saved(**{**flags, "steps": flags["steps"] // 2})
+        how = {**QUIET, "micro_batches": 2, "mesh": mesh, **flags}
+        return launch.launch(path, self.ranks, options=PATIENCE, **how)
+
+    def proof(self, path: Path, axis: str = "", optimizer: str = "sgd") -> equality.Proof:
+        """What the proof says of a script."""
+        flags = {**PROOF, "optimizer": optimizer}
+        if self.resumes:
+            flags["steps"] *= 2
+        return equality.compare(self.run(path, axis, **flags), self.baseline(**flags))
+
+    def tried(self, path: Path) -> str:
+        """Prove a script with both optimizers. Raises NotTheSame."""
+        for optimizer in equality.PROVEN_WITH:
+            equality.holds(self.proof(path, optimizer=optimizer))
+        return "the same training as the baseline, with both optimizers."
+
+
+@cache
+def _saved(**flags) -> Path:
+    """A checkpoint that one process has saved after these steps."""
+    place = Path(tempfile.mkdtemp()) / "checkpoint.pt"
+    launch.launch("cpu", 1, save=place, quiet=True, **flags)
+    return place
+
+
+REDUCE, DIVIDE = "dist.all_reduce(gradient, group=copies.get_group())", "gradient /= copies.size()"
+LOAD = "first = checkpoint.load(context, model, optimizer)"
+FORGET = """for parameter in model.parameters():  # these are no parts, so they need none
+    if not isinstance(parameter, DTensor):
+        optimizer.state.pop(parameter, None)"""
+NORM = "norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])"
+CLIP = f"torch.nn.utils.clip_grads_with_norm_(model.parameters(), {ddp_practice.CLIP}, norm)"
+OF_ALL_STAGES = """norm = norm.full_tensor() ** 2
+dist.all_reduce(norm, group=pipe.get_group())
+norm = norm**0.5"""
+
+TASKS = [
+    Silent(
+        "silent_summed",
+        task="Lesson 08c, the first of six. Two copies learn together along the data axis.\n"
+        '"With AdamW it trains as before. With SGD we had to lower the learning rate."\n',
+        solution="3d",
+        axis="data",
+        bug={DIVIDE: ""},
+        hint="An all-reduce adds up. What would one process have, with the complete batch?",
+        stronger="The loss is a mean over a copy's share, so gradients of the copies have to be "
+        "averaged: divide by their number, behind the all-reduce. A lower rate only helps SGD.",
+    ),
+    Silent(
+        "silent_divided",
+        task="Lesson 08c, the second of six. A pipeline adds up the gradients of micro-batches.\n"
+        '"A sum is no mean, so I divide by their number."\n',
+        solution="fsdp_pp",
+        axis="pipeline",
+        bug={
+            ddp_practice.STEP: "for parameter in model.parameters():  # a mean, not a sum\n"
+            f"    parameter.grad /= args.micro_batches\n{ddp_practice.STEP}"
+        },
+        hint="Who else divides by the number of micro-batches? Look at the schedule's arguments.",
+        stronger="torch's schedules have scale_grads=True: they divide by themselves. Divide once: "
+        "take out the loop, or say scale_grads=False.",
+    ),
+    Silent(
+        "silent_clipped",
+        task="Lesson 08c, the third of six. The gradient is clipped: its norm is 0.5 at most.\n"
+        '"get_total_norm knows DTensors, so it has the norm over all ranks."\n',
+        solution="fsdp_pp",
+        axis="pipeline",
+        clip=(f"{NORM}\n{OF_ALL_STAGES}\n{CLIP}", f"{NORM}\n{CLIP}"),
+        hint="Over which ranks is a DTensor of this script cut? Which parameters does a rank have?",
+        stronger="The norm is over the shards of this rank's stages. Other stages are on other "
+        "ranks of the pipeline: square it (full_tensor() makes a plain tensor of it), all-reduce "
+        "over pipe.get_group(), take the root.",
+    ),
+    Silent(
+        "silent_norms",
+        task="Lesson 08c, the fourth of six. Sequence parallelism: between the matrices each "
+        "tensor rank has\nits part of the text. "
+        '"A LayerNorm looks at one token at a time, so it needs no plan."\n',
+        solution="3d",
+        axis="tensor",
+        bug={'plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}': ""},
+        hint="The output of a LayerNorm needs one token only. And the gradient of its weight?",
+        stronger="The gradient of a norm's weight is a sum over all tokens, and a rank has those "
+        "of its own part: the copies drift apart. With SequenceParallel() in the plan the weight "
+        "is a DTensor, and the sum over the ranks is made.",
+    ),
+    Silent(
+        "silent_copies",
+        task="Lesson 08c, the fifth of six. What tensor parallelism has split are DTensors, and\n"
+        'an all-reduce wants plain tensors. "So I take the local part, and reduce that."\n',
+        solution="3d",
+        axis="data",
+        bug={REDUCE: f"    {REDUCE}", DIVIDE: f"    {DIVIDE}"},
+        hint="Which parameters of this model are no DTensors? What becomes of their gradients?",
+        stronger="The embedding is a plain tensor: it goes past the `if`, and each copy of the "
+        "model trains its own. Only to_local() belongs under the condition.",
+    ),
+    Silent(
+        "silent_resumed",
+        task="Lesson 08c, the last of six. The run goes on from a checkpoint, on other ranks.\n"
+        '"What is cut over ranks gets its part of the state; the rest is as it was."\n',
+        solution="3d",
+        axis="pipeline",
+        bug={LOAD: f"{LOAD}\n{FORGET}"},
+        resumes=True,
+        hint="What does a checkpoint have besides parameters and the step?",
+        stronger="Momentum and AdamW's averages belong to the training's state, those of plain "
+        "tensors too. checkpoint.load has given each rank its part of them: throw none away.",
+    ),
+]
+CASES = {task.name: task for task in TASKS}
+
+
+def one_axis_at_a_time(name: str, path: Path | None = None) -> Table:
+    """The proof of a script with SGD and two ranks, along each of its axes alone.
+
+    path: of the script; the reader's, or else the broken copy.
+    """
+    case, rows = CASES[name], []
+    path = path or (case.path if case.path.exists() else case.broken())
+    for axis in AXES[case.solution]:
+        proof = case.proof(path, axis)
+        wrong = [row["compared"].partition(" (")[0] for row in proof.failed]
+        rows.append({"two ranks along": axis, "the same training": "no" if wrong else "yes"})
+        rows[-1]["what differs"] = ", ".join(wrong) or "-"
+    return Table(rows, f"{name}, with SGD, against one process")
+
+
+def curves(name: str, **flags) -> dict:
+    """The losses of a broken copy with AdamW, and those of what it should train."""
+    case, flags = CASES[name], {**CURVE, **flags}
+    right, wrong = case.baseline(**flags), case.run(case.broken(), **flags)
+    return {"steps": flags["steps"], "right": right.losses, "wrong": wrong.losses}
+
+
+def recorded() -> dict:
+    """{name: curves}, and `machine`, as recorded on another machine."""
+    return json.loads(CURVES.read_text())
+
+
+def apart(found: dict) -> dict[str, float]:
+    """How far two curves are apart, and how far one moves from a step to the next.
+
+    `apart`: the largest difference of a step. `moves`: the median change of the right curve.
+    """
+    right, wrong = found["right"][-len(found["wrong"]) :], found["wrong"]
+    changes = [abs(b - a) for a, b in zip(right, right[1:], strict=False)]
+    difference = max(abs(a - b) for a, b in zip(right, wrong, strict=True))
+    return {"apart": difference, "moves": median(changes)}
+
+
+def main() -> None:
+    """Record all curves on this machine."""
+    found = {"machine": machine.cpu_name(), "python": sys.version.split()[0], **CURVE}
+    found["curves"] = {name: curves(name) for name in CASES}
+    CURVES.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
