@@ -22,21 +22,17 @@ def check(context: RunContext) -> None:
         refuse(f"--model {args.model}: this script knows how to split gpt's matrices. Choose gpt.")
     heads = models.shape(args)["heads"]
     if heads % ranks:
+        fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         refuse(
             f"--size {args.size}: {heads} attention heads do not divide over {ranks} "
-            f"tensor-parallel ranks. Start one of {_divisors(heads)} of them, or take another "
-            "--size."
+            f"tensor-parallel ranks. Start one of {fits} of them, or take another --size."
         )
     if args.kv_heads and args.kv_heads % ranks:
         refuse(
-            f"--kv-heads {args.kv_heads}: these do not divide over {ranks} tensor-parallel ranks. "
-            f"Start one of {_divisors(args.kv_heads)} of them: here no rank has a copy of another "
-            "one's keys."
+            f"--kv-heads {args.kv_heads}: heads of keys do not divide over {ranks} tensor-parallel "
+            "ranks, and here no rank keeps a copy of another one's. Start fewer ranks, or give "
+            "more of these heads."
         )
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
 
 
 def stripes_of_each(context: RunContext) -> int:

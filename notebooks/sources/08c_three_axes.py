@@ -1,0 +1,373 @@
+# %% [markdown]
+# # 08c Three axes at once, and bugs that no loss curve shows
+#
+# **75 minutes**, on any machine, after lessons 06b, 06c and 08. The ranks are CPU cores, even where
+# there are GPUs. Eight of them share your cores, so this lesson proves and counts, and times
+# nothing.
+#
+# After this lesson you can lay out a mesh of three axes and say what each rank holds and sends
+# along each of them, shard the stages of a pipeline, say what shared heads of keys do to tensor
+# parallelism, and find bugs of composed strategies: those that no loss curve shows.
+
+# %% [markdown]
+# ## The question
+#
+# The largest trainings use several axes at once. Llama 3 405B was trained on 16,384 GPUs: each
+# matrix split over 8, the layers over a pipeline of 16, and 128 such models side by side (Llama
+# Team, 2024, section 3.3). Each axis alone you know. Does their composition still train what one
+# process trains? And if somebody composes them wrong, **would you notice?**
+
+# %%
+from bootcamp import warm_up
+
+warm_up()
+
+# %% [markdown]
+# ## The idea
+#
+# Each axis divides something else, sends something else, and at another time.
+
+# %%
+from bootcamp import plots
+
+plots.show(plots.axes_map())
+
+# %% [markdown]
+# On a mesh of three axes, each rank is in three groups. Which axis gets which link follows from the
+# map: `tensor` sends most and each layer waits for it, so its ranks are neighbours in a host.
+# `pipeline` sends least, so it crosses hosts. `data` comes between them.
+
+# %%
+from bootcamp_lessons.diagrams import three_axes as diagrams
+
+plots.show(diagrams.mesh())
+
+# %% [markdown]
+# Launchers number ranks host by host, and `init_device_mesh` fills the last axis first. So
+# `("pipeline", "data", "tensor")` is this picture: the order of the names is the choice of links.
+#
+# Three rules make the composition right. Every bug of this lesson breaks one of them.
+#
+# 1. **A gradient is complete** when it has been added up over all that the parameter worked on: the
+#    micro-batches, the copies of the model, and the parts of the text.
+# 2. **It is divided once** by each of these that the loss is a mean over.
+# 3. **What belongs to all of the model is computed over all axes**: a gradient norm, a loss, a
+#    checkpoint.
+#
+# ## Predict
+
+# %%
+from IPython.display import display
+
+from bootcamp import predict
+
+guess_held = predict(
+    "axes_held",
+    "2 x 2 x 2 ranks, the tiny GPT. What share of the model's parameters does rank 0 hold?",
+    unit="%",
+)
+guess_sent = predict(
+    "axes_sent",
+    "8 samples in a step. With two ranks along tensor alone, a rank sends how many times what it "
+    "sends with two along data alone?",
+    unit="times",
+)
+guess_shown = predict(
+    "axes_shown",
+    "Six bugs are planted into composed scripts, one at a time. How many show in a loss curve of "
+    "50 steps with AdamW?",
+    unit="bugs",
+)
+display(guess_held, guess_sent, guess_shown)
+
+# %% [markdown]
+# ## What changes
+#
+# The parent is `ddp_pp` of lesson 06b: pipelines side by side. What comes on top is the plan of
+# lesson 06c for the parts that this rank's stages have, and one question for each gradient: is it a
+# DTensor?
+
+# %%
+from bootcamp import script_diff
+
+script_diff("3d")
+
+# %% [markdown]
+# - Between blocks, and between stages, a rank has its part of the *text* (sequence parallelism). So
+#   a stage sends only its part: the pipeline sends 1/t as much for each rank.
+# - `PipelineStage` hands on plain tensors, and so does each block. DTensors live inside the blocks.
+# - The all-reduce along `data` takes plain tensors: `to_local()` is this rank's part of a gradient.
+#   Its partner in the data group has the same part.
+#
+# The data axis can also shard. Then no line averages gradients: `fully_shard` does, and the
+# schedule tells it which micro-batch is the last.
+
+# %%
+script_diff("fsdp_pp")
+
+# %% [markdown]
+# `reshard_after_forward=False`: otherwise each micro-batch would gather the stage again, twice.
+#
+# ## Run it
+#
+# Eight ranks, three steps, with SGD. Rank 0 is in the tensor group 0, 1; in the data group 0, 2;
+# and in the pipeline 0, 4.
+
+# %%
+from bootcamp import launch
+
+same = {"device": "cpu", "global_batch": 8, "micro_batches": 2, "steps": 3, "quiet": True}
+run = launch("3d", 8, optimizer="sgd", **same)
+print(run.config["mesh"], [f"{loss:.3f}" for loss in run.losses])
+
+# %% [markdown]
+# ## Read the measurement
+#
+# ### What each kind of rank holds and sends
+
+# %%
+from bootcamp import check, claim
+from bootcamp_lessons import three_axes
+
+table = three_axes.kinds(run)
+one_process = check.baseline(steps=3, global_batch=8, optimizer="sgd")
+whole = one_process.ranks[0]["parameter_bytes"]
+print(guess_held.score(100 * run.ranks[0]["parameter_bytes"] / whole))
+display(table)
+claim.equal(
+    "axes_parameters",
+    "Each rank holds the parameters that the formula gives.",
+    *three_axes.furthest(table, "parameters"),
+    within=0.01,
+    kind="memory",
+)
+
+# %% [markdown]
+# There are two kinds of rank: one for each stage. Four ranks hold the same stage, as two halves of
+# two copies. Rank 0 holds more than a quarter of the model, since three things are not split: the
+# embedding, the norms, and the biases that are added after a sum.
+#
+# The kernel counts the bytes that a rank writes to its connections. Along one axis at a time:
+
+# %%
+alone = {
+    axis: launch("3d", 2, mesh=three_axes.along(axis), optimizer="sgd", **same)
+    for axis in three_axes.AXES
+}
+sent = three_axes.by_axis(alone)
+tensor, data = (alone[axis].ranks[0]["sent_bytes_per_step"] for axis in ("tensor", "data"))
+if tensor and data:
+    print(guess_sent.score(tensor / data))
+display(sent)
+claim.equal(
+    "axes_sent_alone",
+    "Along each axis alone a rank sends what the formula says.",
+    *three_axes.furthest(sent),
+    within=0.05,
+)
+
+# %% [markdown]
+# The count is above the formula where messages are small: gloo gives each a header, and this script
+# reduces each parameter by itself. (Buckets, as DDP has them, would save that.)
+#
+# Composed, the axes help each other: two copies halve the tokens of each tensor group, and a stage
+# has half of the gradients.
+
+# %%
+claim.equal(
+    "axes_sent_together",
+    "On eight ranks a rank sends the sum of the three formulas.",
+    *three_axes.furthest(table, "sent"),
+    within=0.05,
+)
+
+# %% [markdown]
+# ### Shards in the stages
+#
+# On four ranks, each stage is sharded over its two copies. A rank holds half of half of the model,
+# of its gradients and of the optimizer's state.
+
+# %%
+sharded = launch("fsdp_pp", 4, optimizer="sgd", **same)
+held = sum(rank["parameter_bytes"] for rank in sharded.ranks)
+claim.equal(
+    "axes_sharded_stages",
+    "With shards in the stages, four ranks together hold the model once.",
+    held,
+    whole,
+    within=0.001,
+    kind="memory",
+)
+
+# %% [markdown]
+# ### Shared heads of keys
+#
+# Tensor parallelism gives each rank some heads. **Grouped-query attention** lets several query
+# heads share one head of keys and values, which makes the cache of a server small (lesson 11). With
+# more ranks than such heads there is nothing left to split. This course's scripts refuse; servers
+# keep copies, so the cache of a rank stops shrinking. In training the gradients of such copies
+# would have to be added up (rule 1).
+
+# %% tags=["nbval-check-output"]
+from bootcamp import LaunchError, Table
+from bootcamp.theory import kv_cache
+
+try:
+    launch("tp", 2, kv_heads=1, device="cpu", quiet=True)
+except LaunchError as error:
+    print(error)
+else:
+    raise AssertionError("two ranks split one head")
+llama = kv_cache.models()["Llama 3 70B"]
+rows = []
+for ranks in (1, 2, 4, 8, 16):
+    row = {"tensor ranks": ranks, "query heads of a rank": llama.heads // ranks}
+    row["heads of keys of a rank"] = max(1, llama.key_value_heads // ranks)
+    row["GB of a rank's cache"] = llama.cache_bytes(8192, tensor_ranks=ranks) / 1e9
+    without = llama.without_groups().cache_bytes(8192, tensor_ranks=ranks) / 1e9
+    rows.append(row | {"GB with keys for each query head": without})
+Table(rows, "Llama 3 70B, a request of 8,192 tokens in bf16, by formula")
+
+# %% [markdown]
+# ## Prove it
+#
+# The losses, the samples and all parameters are those of one process, with both optimizers. Look at
+# "shares of the batch": eight ranks, two shares.
+
+# %%
+for trained in (sharded, run):
+    check.same_training(trained, one_process)
+with_adamw = check.baseline(steps=3, global_batch=8, optimizer="adamw")
+for script, ranks in (("fsdp_pp", 4), ("3d", 8)):
+    proof = check.same_training(launch(script, ranks, optimizer="adamw", **same), with_adamw)
+proof
+
+# %% [markdown]
+# ## Break it
+#
+# Six colleagues have changed a composed script, each for a reason that sounds right. `summed`,
+# `divided` and `clipped` are about rules 1 to 3 at work; `norms`, `copies` and `resumed` forget a
+# part of the parameters. Here are their loss curves over 50 steps, on top of the right ones.
+
+# %%
+from bootcamp_lessons import silent
+
+curves = silent.recorded()
+plots.show(diagrams.curves(curves))
+
+# %% [markdown]
+# "Apart" is the largest distance of the two curves in any step. "A step moves" is how far the right
+# curve goes from one step to the next, in the median: the noise in which you would have to see it.
+
+# %%
+gaps = {name: silent.apart(both) for name, both in curves["curves"].items()}
+print(guess_shown.score(sum(gap["apart"] > gap["moves"] for gap in gaps.values()), within=0))
+worst = max(gaps.values(), key=lambda gap: gap["apart"] / gap["moves"])
+claim.larger(
+    "axes_silent",
+    "In none of the six do the curves come as far apart as a step moves them.",
+    worst["moves"],
+    worst["apart"],
+    kind="counts",
+)
+
+# %% [markdown]
+# AdamW divides by the size of the gradient, so a factor of two is nothing to it; a norm's weights
+# are a thousandth of the parameters; and a loss is no sharper than its batch. **A loss curve cannot
+# prove a composition.** What these bugs cost comes later: another gradient than the one you tuned
+# for, ranks that hold different models, a checkpoint that is one of them.
+#
+# The proof takes two steps. It compares parameters, and with SGD a step is as long as the gradient
+# says.
+
+# %%
+rows = []
+for name, case in silent.CASES.items():
+    proof = case.proof(case.broken())
+    assert proof.failed, f"the proof did not notice {name}"
+    last = proof.failed[-1]
+    row = {"bug": name, "apart in 50 steps": gaps[name]["apart"], "rejected by": len(proof.failed)}
+    rows.append(row | {"the last one": last["compared"].partition(",")[0], "is": last["measured"]})
+Table(rows, "Six of six: SGD, two ranks, two steps (four from a checkpoint)")
+
+# %% [markdown]
+# ### Where is it? One axis at a time
+#
+# The proof says that something is wrong. With two ranks along one axis and one along the others, it
+# says along which. Rule: compose only what is proved alone, and when a composition fails, take it
+# apart again.
+
+# %%
+silent.one_axis_at_a_time("silent_norms", silent.CASES["silent_norms"].broken())
+
+# %% [markdown]
+# ## Exercises
+#
+# Find the six bugs and fix them. Each is a copy of `_train_3d.py` or `_train_fsdp_pp.py`; its first
+# lines say what the colleague thought. Take two or three in class. For each:
+#
+# 1. `silent.one_axis_at_a_time("silent_summed")`: along which axis is it?
+# 2. Read what the script does along that axis. Which of the three rules is broken?
+# 3. Fix it. The check proves your script on two ranks with both optimizers.
+#
+# The solutions, as diffs:
+# `exercise.solution("silent_summed")`, `exercise.solution("silent_divided")`,
+# `exercise.solution("silent_clipped")`, `exercise.solution("silent_norms")`,
+# `exercise.solution("silent_copies")`, `exercise.solution("silent_resumed")`.
+
+# %%
+from bootcamp import exercise
+
+print(exercise.start("silent_summed"))
+print(exercise.start("silent_divided"))
+print(exercise.start("silent_clipped"))
+print(exercise.start("silent_norms"))
+print(exercise.start("silent_copies"))
+print(exercise.start("silent_resumed"))
+
+# %%
+print(exercise.check("silent_summed"))
+
+# %%
+print(exercise.check("silent_divided"))
+
+# %%
+print(exercise.check("silent_clipped"))
+
+# %%
+print(exercise.check("silent_norms"))
+
+# %%
+print(exercise.check("silent_copies"))
+
+# %%
+print(exercise.check("silent_resumed"))
+
+# %% [markdown]
+# ## When to use it and when not
+#
+# **Add an axis only when the ones that you have are exhausted.** DDP or FSDP first. Tensor
+# parallelism inside the host when a layer is too large, or when more data-parallel ranks would make
+# the batch too large. A pipeline across hosts when the model does not fit into one host and the
+# link is too slow to gather parameters. Three axes are for models that need hundreds of GPUs.
+#
+# **Order the axes by what they send**: the last axis of the mesh has neighbours.
+#
+# **Prove before you train.** A tiny model, two steps, SGD, every mesh that you will use, from a
+# checkpoint too. It takes seconds, and a silent bug takes weeks. With clipping and accumulation
+# switched on, because they are where the divisions are.
+#
+# **In a run that is too large to compare** look at what has to agree: the norm of the gradient on
+# two meshes, replicated parameters on all ranks that hold them, the norm of the momentum before and
+# after a restart.
+#
+# ## Sources
+#
+# - Llama Team, *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783. Section 3.3.2 and table 4: the
+#   axes of the 405B model, and in which order.
+# - Narayanan et al., 2021, arXiv:2104.04473. Tensor inside a host, pipeline across hosts.
+# - Korthikanti et al., 2022, arXiv:2205.05198. Sequence parallelism.
+# - Ainslie et al., 2023, arXiv:2305.13245. Grouped-query attention.
+# - Qi et al., 2023, arXiv:2401.10241. ZB-V, among the schedules of lesson 06b.
+# - PyTorch documentation: *torch.distributed.pipelining*, *torch.distributed.tensor.parallel*,
+#   *fully_shard*. `PipelineStage` calls FSDP's reduction after the last micro-batch.
