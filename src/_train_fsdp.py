@@ -20,11 +20,14 @@ rank, world = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh(device.type, (world,))
 
 # 2. Model
-model = models.build(args).to(device)
+with torch.device("meta"):  # shapes, and no memory
+    model = models.build(args)
 for part in model[:-1]:  # the embedding and each block
     fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
 fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)  # needed again at once
 fully_shard(model, mesh=mesh)  # the root
+model.to_empty(device=device)  # memory for this rank's part
+models.initialise(model, args)
 
 # 3. Data
 batches = data.Batches(args, rank, world)

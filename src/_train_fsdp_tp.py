@@ -31,7 +31,8 @@ mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
 row, rows = mesh["data"].get_local_rank(), mesh["data"].size()
 
 # 2. Model
-model = models.build(args).to(device)
+with torch.device("meta"):  # shapes, and no memory
+    model = models.build(args)
 between = Shard(1) if args.sequence_parallel else Replicate()  # blocks: dimension 1 is the text
 plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
 plan["attention"] = PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
@@ -51,6 +52,8 @@ for block in model[1:-1]:
     fully_shard(block, mesh=mesh["data"])
 parallelize_module(model, mesh["tensor"], around)
 fully_shard(model, mesh=mesh["data"])
+model.to_empty(device=device)  # memory for this rank's part
+models.initialise(model, args)
 
 # 3. Data
 # the ranks of a row train one share, together

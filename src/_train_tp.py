@@ -29,7 +29,8 @@ rank, world = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
 
 # 2. Model
-model = models.build(args).to(device)
+with torch.device("meta"):  # shapes, and no memory
+    model = models.build(args)
 between = Shard(1) if args.sequence_parallel else Replicate()  # blocks: dimension 1 is the text
 plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
 plan["attention"] = PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
@@ -47,6 +48,8 @@ if args.sequence_parallel:
 for block in model[1:-1]:
     parallelize_module(block, mesh["tensor"], plan)
 parallelize_module(model, mesh["tensor"], around)
+model.to_empty(device=device)  # memory for this rank's part
+models.initialise(model, args)
 
 # 3. Data
 # all ranks train the whole batch, together

@@ -34,7 +34,8 @@ LEAVE = "return same.to_local(grad_placements=[Partial()])"
 SHARDED = "fully_shard(model, mesh=mesh)  # the root"
 BLOCKS = "for part in model[:-1]:  # the embedding and each block"
 SHAPE = "shape = (world // args.shard, args.shard)"
-BUILT = "model = models.build(args).to(device)"
+BUILT = "model = models.build(args)"
+FILLED = "models.initialise(model, args)"
 BACK = "return all_to_all(results, experts.out, experts.back, dist.group.WORLD)"
 THERE = BACK.replace("experts.out, experts.back", "experts.back, experts.out")
 MINE = "for parameter in mine.values():  # a sum over the ranks' losses, not their mean"
@@ -79,7 +80,7 @@ MISTAKES = {
             "the optimizer holds none of the model's parameters",
         ),
         (
-            {SHARDED: f"{SHARDED}\nmodel = torch.nn.parallel.DistributedDataParallel(model)"},
+            {FILLED: f"{FILLED}\nmodel = torch.nn.parallel.DistributedDataParallel(model)"},
             "leave DDP out",
         ),
         (

@@ -15,7 +15,7 @@ from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import model_shapes, sharding
 from bootcamp.train import collective_counter
-from bootcamp_lessons import sharded
+from bootcamp_lessons import reading, sharded
 
 DEEPSPEED = launch.available("deepspeed")
 needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="DeepSpeed is not installed")
@@ -100,6 +100,32 @@ def test_hsdp(shard, optimizer):
     run = trained("hsdp", 4, shard=shard, **PROOF, optimizer=optimizer)
     equality.same_training(run, equality.baseline(**PROOF, optimizer=optimizer))
     assert {rank["parameter_bytes"] for rank in run.ranks} == {4 * NUMBERS // shard}
+
+
+@pytest.mark.parametrize(("script", "ranks"), [("fsdp", 2), ("hsdp", 4), ("tp", 2), ("fsdp_tp", 4)])
+def test_rejects_ranks_that_draw_their_own_parts(script, ranks):
+    """What many programs do after to_empty. Another number of ranks is then another model."""
+    drawn = "torch.manual_seed(args.seed + rank)\nfor parameter in model.parameters():\n"
+    drawn += "    torch.nn.init.normal_(parameter, std=0.02)"
+    wrong = variant(script, f"{script}_draws", {"models.initialise(model, args)": drawn})
+    same = {"steps": 2, "global_batch": 8, "optimizer": "sgd"}
+    run = trained(wrong, ranks, **same)
+    failed = equality.compare(run, equality.baseline(**same)).failed
+    assert any(row["compared"].startswith("initial parameters") for row in failed)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="Linux bounds the memory")
+@pytest.mark.parametrize("way", ["meta", "complete"])
+def test_a_model_that_no_rank_could_hold_is_initialised_in_shards(way):
+    run = trained(reading.SNIPPETS / "initialise_sharded.py", 4, way=way)
+    for rank in reading.printed(run):
+        assert rank["room"] < 0.7 * rank["model"]
+        if way == "complete":
+            assert "can't allocate memory" in rank["error"]
+            continue
+        peak = sharding.initialised_bytes(rank["model"], rank["largest"], 4)
+        assert rank["grown"] == pytest.approx(peak, rel=0.05)
+        assert rank["held"] == rank["model"] / 4
 
 
 @needs_deepspeed

@@ -51,6 +51,7 @@ def test_without_deepspeed_the_program_says_nothing():
     assert not [line for line in run.output(0).splitlines() if line.startswith('{"')]
 
 
+FILLED = "models.initialise(model, args)"
 OUTER = "fully_shard(model, mesh=mesh)  # the root"
 HEAD = "fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)  # needed again at once"
 LOOP = "for part in model[:-1]:  # the embedding and each block"
@@ -63,7 +64,8 @@ INNER = "fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gather
         ({HEAD: "", OUTER: ""}, "final parameters apart"),  # the head is nobody's
         (
             {
-                OUTER: "model = torch.nn.parallel.DistributedDataParallel(model)",
+                OUTER: "",
+                FILLED: f"{FILLED}\nmodel = torch.nn.parallel.DistributedDataParallel(model)",
                 LOOP: "",
                 HEAD: "",
                 INNER: "",

@@ -121,7 +121,7 @@ def synchronised(script: str = "fsdp") -> Path:
     changes = {
         imported: f"{imported}\nfrom torch.distributed.nn.functional import all_reduce",
         flags: of_class + flags,
-        BUILT: f"{BUILT}\n{swap.rstrip()}",
+        "model = models.build(args)": f"model = models.build(args)\n{swap.rstrip()}",
     }
     return variant(script, f"{script}_sync_batchnorm", changes)
 

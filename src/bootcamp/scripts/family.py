@@ -101,7 +101,7 @@ SCRIPTS = {
         Script("ddp_pp", parent="pp", most_lines=15, in_parts=True),
         Script("fsdp_pp", parent="ddp_pp", most_lines=15, in_parts=True),
         Script("3d", parent="ddp_pp", most_lines=40, in_parts=True),
-        Script("tp", parent="ddp", most_lines=40, in_parts=True),
+        Script("tp", parent="ddp", most_lines=41, in_parts=True),
         Script("striped", parent="ddp", most_lines=20, defines=("enter", "leave"), in_parts=True),
         Script("ep", parent="ddp", most_lines=25, defines=("dispatch", "combine"), in_parts=True),
         Script("fsdp_tp", parent="tp", most_lines=15, in_parts=True),

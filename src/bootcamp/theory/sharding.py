@@ -30,6 +30,14 @@ def rank_bytes(
     return {kind: each[kind] * parameters / (ranks if sharded[kind] else 1) for kind in KINDS}
 
 
+def initialised_bytes(model: float, largest: float, ranks: int) -> float:
+    """Most bytes of a rank while a sharded model is initialised, one unit after another.
+
+    model, largest: bytes of the parameters, and of the unit that has most.
+    """
+    return model / ranks + largest
+
+
 def flat_part(parameters: int, ranks: int) -> int:
     """Numbers in a rank's part when DeepSpeed puts all parameters in a row, stages 1 and 2.
 

@@ -160,9 +160,9 @@ def _check_saved(args, saved: dict) -> None:
 def _take_up(model, optimizer, saved: dict) -> None:
     if _keeps_flat_parts(model):
         deepspeed_state.load(model, saved)
-        _copy(_buffers(model), saved["model"])
+        dtensor_layout.fill(_buffers(model), saved["model"])
     else:
-        _copy(named_parameters(model) | _buffers(model), saved["model"])
+        dtensor_layout.fill(named_parameters(model) | _buffers(model), saved["model"])
         _load_optimizer(model, optimizer, saved["optimizer"])
 
 
@@ -177,14 +177,6 @@ def _buffers(model) -> dict[str, torch.Tensor]:
     named = {models.own_name(name): value for name, value in state.items()}
     kept = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in kept.items() if name not in parameters}
-
-
-@torch.no_grad()
-def _copy(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> None:
-    for name, tensor in own.items():
-        dtensor_layout.local(tensor).copy_(
-            dtensor_layout.local(dtensor_layout.cut_as(saved[name], tensor))
-        )
 
 
 def _load_optimizer(model, optimizer, saved: dict) -> None:

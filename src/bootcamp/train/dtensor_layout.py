@@ -55,3 +55,10 @@ def cut_as(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
         value = value.to(cut.device)
         value = distribute_tensor(value, cut.device_mesh, cut.placements, src_data_rank=None)
     return value if cut is parameter else local(value)
+
+
+@torch.no_grad()
+def fill(own: dict[str, torch.Tensor], values: dict[str, torch.Tensor]) -> None:
+    """Copy values, complete or cut, into tensors of the same names, each as it is cut here."""
+    for name, tensor in own.items():
+        local(tensor).copy_(local(cut_as(values[name], tensor)))

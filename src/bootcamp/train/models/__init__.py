@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from bootcamp.theory import model_shapes
+from bootcamp.train import dtensor_layout
 from bootcamp.train.models import gpt, mlp, moe, resnet50, striped_lstm
 from bootcamp.train.refusal import ConfigError
 
@@ -36,14 +37,38 @@ def build(args) -> nn.Sequential:
     Each stage draws its initial parameters from a generator of its own, seeded by --seed and its
     position: a rank that builds a few stages gets the same parameters as one that builds them all.
     A slice of the sequence (`model[2:5]`) keeps the stages' names, and so the parameters' names.
+
+    Under `torch.device("meta")` it has shapes and no memory; see `initialise`.
     """
+    model = nn.Sequential()
+    for position, name in enumerate(stage_names(args)):
+        model.add_module(name, _stage(args, position))
+    return model
+
+
+def _stage(args, position: int) -> nn.Module:
     family = FAMILIES[args.model]
-    stages = nn.Sequential()
-    for position, (name, stage) in enumerate(family.stages(**shape(args))):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(args.seed * 1_000_003 + position)
-            stages.add_module(name, stage())
-    return stages.to(getattr(torch, args.dtype))
+    _, stage = list(family.stages(**shape(args)))[position]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(args.seed * 1_000_003 + position)
+        return stage().to(getattr(torch, args.dtype))
+
+
+def initialise(model: nn.Module, args) -> None:
+    """Give a model that was built on the meta device the numbers that `build` gives.
+
+    model: of stages by their names, some or all of them, cut over the ranks or not, in memory that
+    holds nothing yet (`to_empty`). Each stage is built complete, this rank's part is copied out of
+    it, and it is gone before the next one is built: a rank never holds more than its part and the
+    largest stage. So N ranks begin with the parameters of one process. Nothing is sent.
+    """
+    own = {own_name(name): tensor for name, tensor in model.state_dict().items()}
+    held = {name.partition(".")[0] for name in own}
+    for position, name in enumerate(stage_names(args)):
+        if name in held:
+            drawn = _stage(args, position).state_dict(prefix=f"{name}.")
+            dtensor_layout.fill({key: own[key] for key in drawn.keys() & own.keys()}, drawn)
+            del drawn
 
 
 def stage_names(args) -> list[str]:
