@@ -86,7 +86,7 @@ CHAINS = {
         ("ddp", 2, {}),
         ("hsdp", 4, {"shard": 2}),
         ("zero1", 2, {}),
-        ("fsdp", 2, {}),
+        ("fsdp_in_practice", 2, {"clip": 1e9}),
         ("ddp", 2, {}),
     ],
     "DeepSpeed": [

@@ -10,7 +10,7 @@ from statistics import mean
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.theory import sharding
+from bootcamp.theory import model_shapes, sharding
 from bootcamp.theory import tensor as tensor_theory
 from bootcamp.train import collective_counter, models
 
@@ -41,15 +41,6 @@ def counted(script: str, changes: dict[str, str] | None = None, name: str = "") 
     return variant(script, name or f"{script}_counted", {**lines, **(changes or {})})
 
 
-def fsdp_with(argument: str) -> Path:
-    """The FSDP script, counting, with one more argument in each call of fully_shard."""
-    path = counted("fsdp", name="fsdp_counted_with")
-    text = path.read_text().replace("mesh=mesh", f"mesh=mesh, {argument}")
-    imported = "from torch.distributed.fsdp import "
-    path.write_text(text.replace(imported, f"{imported}MixedPrecisionPolicy, "))
-    return path
-
-
 def held(run: Run, rank: int = 0) -> dict[str, int]:
     """Bytes that a rank of a run holds, by kind."""
     return {kind: run.ranks[rank][f"{kind.removesuffix('s')}_bytes"] for kind in KINDS}
@@ -66,10 +57,14 @@ def shapes(model: str = "gpt") -> list[tuple[int, ...]]:
     return [tuple(parameter.shape) for parameter in built.parameters()]
 
 
-def head_numbers() -> int:
-    """Parameters of the tiny GPT's head, which the FSDP script leaves gathered."""
-    model = models.build(Namespace(model="gpt", size="tiny", seed=0, dtype="float32"))
-    return sum(parameter.numel() for parameter in model[-1].parameters())
+def sends(strategy: str, model: str, size: str, ranks: int, width: int = NUMBER, **how) -> float:
+    """Bytes that a rank sends in a step under gloo, by the formula; the head stays gathered.
+
+    width: bytes of a gathered number. how: arguments of theory.sharding.collectives.
+    """
+    numbers = [sum(layer.numbers) for layer in model_shapes.layers(model, size)]
+    calls = sharding.collectives(strategy, root=numbers[-1] / sum(numbers), **how)
+    return sharding.sent_bytes(calls, width * sum(numbers), ranks, factors=sharding.GLOO)
 
 
 def zero_stage(run: Run) -> int:

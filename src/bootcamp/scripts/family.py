@@ -107,6 +107,7 @@ SCRIPTS = {
         Script("fsdp_tp", parent="tp", most_lines=15, in_parts=True),
         Script("zero1", parent="ddp", most_lines=5),
         Script("fsdp", parent="ddp", most_lines=15, in_parts=True),
+        Script("fsdp_in_practice", parent="fsdp", most_lines=20, in_parts=True),
         Script("hsdp", parent="fsdp", most_lines=15, in_parts=True),
         Script("zero", parent="ddp", most_lines=35, framework="deepspeed", in_parts=True),
         Script("megatron", parent="tp", most_lines=45, framework="megatron", in_parts=True),

@@ -85,8 +85,12 @@ def collectives(
     number: float = 1.0,
     root: float = 0.0,
     micro_batches: int = 1,
-) -> list[tuple[str, str, float]]:
+    once: bool = False,
+    reshard: int = 0,
+) -> list[tuple[str | int, str, float]]:
     """What a strategy sends in a step: (axis, collective, its size as a share of the model).
+
+    An axis is shard, replicate, or a number: so many neighbours.
 
     strategy: ddp, zero1, zero2, fsdp (ZeRO-3) or hsdp. zero1 and zero2 are the paper's; torch's
     ZeroRedundancyOptimizer and DeepSpeed's default call an all-reduce in place of the
@@ -95,11 +99,14 @@ def collectives(
     for parameters gathered in bf16 and gradients reduced in fp32. root: share of the parameters
     that stays gathered from forward to backward pass, the head in the course's scripts.
     micro_batches: of a step; FSDP gathers and reduces for each, the all-reduce of DDP and HSDP
-    waits for the last.
+    waits for the last. once: FSDP reduces the last one's alone (set_requires_gradient_sync).
+    reshard: neighbours that keep the parameters between the passes (reshard_after_forward).
     """
     gather, reduce = ("shard", "all-gather", 1.0), ("shard", "reduce-scatter", number)
-    again = ("shard", "all-gather", 1 - root)
-    sharded = ([gather, reduce] if keep_gathered else [gather, again, reduce]) * micro_batches
+    again = (reshard or "shard", "all-gather", 1 - root)
+    gathers = [gather] if keep_gathered else [gather, again]
+    times = micro_batches - 1
+    sharded = (gathers if once else [*gathers, reduce]) * times + [*gathers, reduce]
     return {
         "ddp": [("shard", "all-reduce", number)],
         "zero1": [reduce, gather],
@@ -123,9 +130,14 @@ def sent_bytes(
     """
     sizes = {"shard": shard or ranks, "replicate": ranks // (shard or ranks)}
     return sum(
-        factors[kind] * (sizes[axis] - 1) / sizes[axis] * share * model_bytes
+        factors[kind] * (1 - 1 / sizes.get(axis, axis)) * share * model_bytes
         for axis, kind, share in calls
     )
+
+
+def neighbours(ranks: int, each: int) -> list[list[int]]:
+    """The ranks in rows of so many, one after another."""
+    return [list(range(first, first + each)) for first in range(0, ranks, each)]
 
 
 def link_bytes(
@@ -141,12 +153,12 @@ def link_bytes(
     A ring sends the same over each of its edges. Only edges that leave the host count.
     """
     shard = shard or ranks
-    rows = [list(range(first, first + shard)) for first in range(0, ranks, shard)]
+    rows = neighbours(ranks, shard)
     rings = {"shard": rows, "replicate": [list(column) for column in zip(*rows, strict=True)]}
     host = {rank: rank * hosts // ranks for rank in range(ranks)}
     total = 0.0
     for axis, kind, share in calls:
-        for ring in rings[axis]:
+        for ring in rings[axis] if axis in rings else neighbours(ranks, axis):
             leaving = sum(
                 host[a] == 0 != host[b] for a, b in zip(ring, ring[1:] + ring[:1], strict=True)
             )

@@ -19,6 +19,26 @@ HYBRID_FLAGS = {
         "help": "ranks that share one copy of the model (default: those of a host)",
     },
 }
+WIDTHS = ("float32", "bfloat16")
+PRACTICE_FLAGS = {
+    "--gather-dtype": {
+        "default": "float32",
+        "choices": WIDTHS,
+        "help": "of gathered parameters and of arithmetic; shards stay as --dtype says",
+    },
+    "--reduce-dtype": {
+        "default": "float32",
+        "choices": WIDTHS,
+        "help": "of gradients while they are summed over the ranks",
+    },
+    "--reshard": {
+        "type": int,
+        "help": "neighbours that keep the parameters together from forward to backward pass "
+        "(default: all ranks)",
+    },
+    "--micro-batches": {"type": int, "default": 2, "help": "parts of a rank's samples"},
+    "--clip": {"type": float, "default": 0.5, "help": "longest gradient of the model"},
+}
 STAGE_FLAGS = {
     "--stage": {
         "type": int,

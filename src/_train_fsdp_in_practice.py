@@ -1,0 +1,60 @@
+"""torchrun --standalone --nproc-per-node 4 src/_train_fsdp_in_practice.py --gather-dtype bfloat16
+
+FSDP with what people add to it: two widths of numbers, parameters kept by a few ranks between the
+passes, micro-batches whose gradients are reduced once, clipped gradients.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
+
+args, context = config.parse(own_flags=sharding_flags.PRACTICE_FLAGS)
+device = torch.device(context.device)
+
+# 1. Processes
+dist.init_process_group(context.backend, timeout=context.timeout)
+rank, world = dist.get_rank(), dist.get_world_size()
+mesh = init_device_mesh(device.type, (world,))
+
+# 2. Model
+with torch.device("meta"):  # shapes, and no memory
+    model = models.build(args)
+widths = (getattr(torch, name) for name in (args.gather_dtype, args.reduce_dtype))
+how = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(*widths)}
+for part in model[:-1]:  # the embedding and each block
+    fully_shard(part, **how, reshard_after_forward=args.reshard or True)
+fully_shard(model[-1], **how, reshard_after_forward=False)  # needed again at once
+fully_shard(model, **how)  # the root
+model.to_empty(device=device)  # memory for this rank's part
+models.initialise(model, args)
+
+# 3. Data
+batches = data.Batches(args, rank, world)
+
+# 4. Optimizer
+optimizer = optimizers.build(args, model.parameters())
+first = checkpoint.load(context, model, optimizer)
+
+# 5. Training loop
+run = record.Run(context, model, optimizer, batches, world)
+for step in range(first, args.steps):
+    with run.step(step):
+        inputs, targets = (tensor.to(device) for tensor in batches(step))
+        optimizer.zero_grad()
+        mean_loss = torch.zeros((), device=device)
+        shares = torch.arange(len(inputs)).chunk(args.micro_batches)
+        for share in shares:
+            model.set_requires_gradient_sync(share is shares[-1])
+            loss = models.loss(model(inputs[share]), targets[share]) * len(share) / len(inputs)
+            loss.backward()
+            mean_loss += loss.detach()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+        optimizer.step()
+    mean_loss /= world
+    run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
+    checkpoint.save(context, step, model, optimizer)
+run.finish()
+dist.destroy_process_group()
