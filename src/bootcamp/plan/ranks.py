@@ -9,7 +9,7 @@ from bootcamp.plan.hardware import Cluster
 from bootcamp.plan.setting import Plan, check
 from bootcamp.plan.shapes import Shape
 from bootcamp.table import Table
-from bootcamp.theory import experts, sharding
+from bootcamp.theory import context, experts, sharding
 
 
 def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[str, dict]:
@@ -32,7 +32,8 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
         micro_batches=m if plan.each_time else 1,
     )
     forwards = 3 if plan.recompute == "full" else 2  # passes with two all-reduces: and the backward
-    keys = 2 * number * tokens * plan.context * shape.key_heads * shape.of_head / plan.tensor
+    heads = shape.key_heads / plan.tensor
+    keys = context.keys_bytes(tokens * plan.context, heads, shape.of_head, number=number)
     neighbours = (stage > 0) + (stage not in (-1, plan.pipeline - 1)) if plan.pipeline > 1 else 0
     of = number * numbers
     routed = experts.rows_bytes(tokens, shape.hidden, shape.chosen, number=number)

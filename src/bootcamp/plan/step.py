@@ -15,7 +15,7 @@ from bootcamp.plan.kernels import Passes, longer
 from bootcamp.plan.setting import Plan
 from bootcamp.plan.shapes import Shape
 from bootcamp.plan.stacks import Constants
-from bootcamp.theory import experts, sharding
+from bootcamp.theory import context, experts, sharding
 
 BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches about twice the kernels
 
@@ -52,13 +52,14 @@ def layer_waits(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> dic
     tensor = 2 * call("all-reduce", size, "tensor")
     if plan.asynchronous:  # in as many pieces as ranks, each beside the product before it
         tensor /= plan.tensor
-    keys = 2 * shape.key_heads * shape.of_head / plan.tensor
-    context = call("all-gather", 2 * tokens * plan.context * keys, "context")
+    heads = shape.key_heads / plan.tensor
+    keys = context.keys_bytes(tokens * plan.context, heads, shape.of_head, number=2)
+    gathered = call("all-gather", keys, "context")
     routed = experts.rows_bytes(tokens, shape.hidden, shape.chosen, number=2)
     expert = 2 * call("all-to-all", routed, "expert") if shape.experts > 1 else 0.0
     return {
         "tensor": Passes(tensor, tensor),
-        "context": Passes(context, 2 * context),
+        "context": Passes(gathered, 2 * gathered),
         "expert": Passes(expert, expert),
     }
 

@@ -118,7 +118,7 @@ def mesh(rows: int = 2, columns: int = 2) -> Figure:
 def ring(orders: dict[str, list[dict]]) -> Figure:
     """Which part of the keys each rank held in each step, and how much it computed with it.
 
-    orders: {name: of each rank, in order, what src/snippets/ring_attention.py printed}.
+    orders: {name: of each rank, in order, what src/snippets/context_parallel.py printed}.
     """
     world = len(next(iter(orders.values())))
     most = max(max(rank["computed"]) for ranks in orders.values() for rank in ranks)
