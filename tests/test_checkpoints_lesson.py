@@ -13,7 +13,7 @@ from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.train import sharded_checkpoint
-from bootcamp_lessons import exercise
+from bootcamp_lessons import checkpoints, exercise
 
 FLAGS = {"model": "mlp", "global_batch": 24, "device": "cpu", "quiet": True}
 
@@ -32,6 +32,35 @@ def test_on_disk_are_three_numbers_for_each_parameter(tmp_path):
     for key, about in entries.items():
         held = sum(math.prod(chunk.sizes) for chunk in about.chunks)
         assert held == math.prod(about.size), f"{key} is saved twice or not whole"
+
+
+def test_loader_and_generators_go_on_where_they_were(tmp_path):
+    """With dropout, and a second epoch: bit for bit. Its parameters leave as safetensors."""
+    (whole,) = checkpoints.legs([(2, {})], tmp_path / "whole")
+    export = {"export": tmp_path / "parameters.safetensors"}
+    parts = checkpoints.legs([(2, {"steps": 3}), (2, export)], tmp_path / "parts")
+    assert checkpoints.losses(parts) == whole["losses"]
+    assert parts[1]["samples"] == whole["samples"][3:]
+    assert parts[1]["sum"] == whole["sum"]
+    exported = pytest.importorskip("safetensors.torch").load_file(export["export"])
+    assert sum(value.double().sum().item() for value in exported.values()) == whole["sum"]
+
+
+@pytest.mark.parametrize("forgotten", checkpoints.FORGET)
+def test_rejects_what_goes_on_without(forgotten, tmp_path):
+    (whole,) = checkpoints.legs([(2, {})], tmp_path / "whole")
+    both = [(2, {"steps": 3}), (2, {})]
+    parts = checkpoints.legs(both, tmp_path / "parts", forgotten)
+    assert checkpoints.losses(parts) != pytest.approx(whole["losses"], abs=1e-3)
+
+
+def test_get_state_dict_is_bound_to_no_strategy_and_no_number_of_ranks(tmp_path):
+    same = {"dropout": 0.0}
+    (whole,) = checkpoints.legs([(2, {})], tmp_path / "whole", **same)
+    relay = [(4, {"steps": 3}), (2, {"steps": 5, "wrap": "ddp"}), (3, {})]
+    parts = checkpoints.legs(relay, tmp_path / "parts", **same)
+    assert checkpoints.losses(parts) == pytest.approx(whole["losses"], abs=1e-5)
+    assert parts[-1]["sum"] == pytest.approx(whole["sum"], abs=1e-5)
 
 
 @pytest.mark.drill

@@ -9,6 +9,7 @@ from pathlib import Path
 from bootcamp.launcher.launch import LaunchError, Options, launch
 from bootcamp.records import heartbeat
 from bootcamp.records.runs import Run
+from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 from bootcamp_lessons import reading
 
@@ -94,3 +95,29 @@ def refusal(folder: Path, *given, **flags) -> str:
     except LaunchError as error:
         return str(error).strip().splitlines()[-1].replace(str(folder), "...")
     raise AssertionError("this should not have been resumed")
+
+
+# A program that saves its state without the course's help: src/snippets/stateful_checkpoint.py
+
+STATEFUL = reading.SNIPPETS / "stateful_checkpoint.py"
+FORGET = {  # what is left out -> the line that takes it up
+    "the generators": 'torch.set_rng_state(state[f"generator{rank}"])',
+    "the loader's position": 'loader.load_state_dict(state["loader"])',
+}
+
+
+def legs(legs: list[tuple[int, dict]], place: Path, forget: str = "", **flags) -> list[dict]:
+    """What rank 0 of each leg of that training printed, one leg after another: (ranks, flags).
+
+    place: of their checkpoint. forget: a key of FORGET, which the loading then leaves out.
+    """
+    script = STATEFUL
+    if forget:
+        script = variant(STATEFUL, f"forgets_{len(forget)}", {FORGET[forget]: "pass"})
+    how = {"device": "cpu", "quiet": True, "place": place, **flags}
+    return [reading.printed(launch(script, ranks, **how, **own))[0] for ranks, own in legs]
+
+
+def losses(legs: list[dict]) -> list[float]:
+    """Of all steps of these legs."""
+    return [loss for leg in legs for loss in leg["losses"]]
