@@ -2,7 +2,15 @@
 
 import pytest
 
-from bootcamp.theory import data_parallel, ddp, sharding, tensor
+from bootcamp.theory import (
+    context,
+    data_parallel,
+    ddp,
+    overlap,
+    pipeline_schedules,
+    sharding,
+    tensor,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +81,38 @@ def test_device_0_of_data_parallel_holds_the_state_and_all_outputs():
     totals = [sum(kinds.values()) for kinds in held.values()]
     assert totals == [10 + 10 + 20 + 10 + 16, 10 + 10 + 10 + 2, 10 + 10 + 20 + 10 + 4]
     assert data_parallel.copied_bytes(4, 10) == 4 * (2 * 3 / 4 * 10), "what a ring sends, all ranks"
+
+
+def test_when_computing_takes_longer_than_sending():
+    """F/W tokens in 16 bit, 4/3 of it with gradients in 32; for tensor ranks 14/9 of a width."""
+    assert overlap.fewest_tokens(4e14, 5e10) == pytest.approx(8000)
+    assert overlap.fewest_tokens(4e14, 5e10, reduced=4) == pytest.approx(8000 * 4 / 3)
+    assert overlap.fewest_tokens(4e14, 5e10, recompute=True) == pytest.approx(6000)
+    assert overlap.tensor(14, 8, 1.0, 1.0) == pytest.approx(9)
+    assert overlap.least_width(8, 1.0, 1.0) == pytest.approx(14 / 9)
+    assert (overlap.hidden(0.5), overlap.hidden(3.0), overlap.in_turn(1.0)) == (0.5, 1.0, 0.5)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 4, 12])
+def test_a_pipelines_roof_is_its_bubble(micro_batches):
+    spans = pipeline_schedules.timetable("gpipe", 4, micro_batches)
+    roof = overlap.in_turn(overlap.pipeline(4, micro_batches))
+    assert roof == pytest.approx(1 / (1 + pipeline_schedules.bubble(spans)))
+
+
+@pytest.mark.parametrize(
+    ("way", "forward", "backward"),
+    [("all-gather", 6144, 6144), ("ring", 6144, 14336), ("ulysses", 4608, 4608)],
+)
+def test_what_context_parallelism_sends(way, forward, backward):
+    """4 ranks, 64 tokens, 4 heads of queries on 2 of keys, 8 wide: keys and values are 8 KiB."""
+    sent = context.sent_bytes(way, 64, 4, 2, 8, 4)
+    assert sent == {"forward": forward, "backward": backward}
+
+
+def test_parameters_that_two_neighbours_keep_are_gathered_by_two():
+    """4 ranks: gathered 3/4, again 1/2 between two, reduced 3/4; for each of 3 micro-batches."""
+    how = {"micro_batches": 3, "once": True, "reshard": 2}
+    calls = sharding.collectives("fsdp", **how)
+    assert sharding.sent_bytes(calls, 4.0, 4) == 3 * (3 + 2) + 3
+    assert sharding.link_bytes(calls, 4.0, 4, 2) == 3 * 3 + 3, "two neighbours are on one host"

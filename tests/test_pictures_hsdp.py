@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from bootcamp.drawing import plots  # noqa: E402
 from bootcamp.experiments import recorded
 from bootcamp.paths import REFERENCE, ROOT, SRC  # noqa: E402
 from bootcamp.train import models  # noqa: E402
-from bootcamp_lessons import hsdp_lab  # noqa: E402
+from bootcamp_lessons import communication, hsdp_lab  # noqa: E402
 from bootcamp_lessons.diagrams import hsdp as diagrams  # noqa: E402
 
 LESSON = REFERENCE / "08_hsdp"
@@ -26,6 +27,22 @@ def test_the_pictures_say_what_they_show():
     figure = diagrams.rings()
     assert "1.5 times the model in a step with DDP, 2.25 times with FSDP" in figure.alt
     assert "of one part each: 1 times the model" in figure.alt
+
+
+def test_published_runs_are_under_their_roofs():
+    """And not if the links were eight times as slow, bits taken for bytes."""
+    rows = communication.published()
+    assert {row["axis"] for row in rows} == set(communication.ROOFS)
+    assert len(rows) > 50
+    assert not [row for row in rows if row["reached"] > row["roof"]]
+    slow = [
+        row for row in rows if row["reached"] > communication.ROOFS[row["axis"]](row["ratio"] / 8)
+    ]
+    assert len(slow) > 5
+    figure = plots.communication_roofline(rows)
+    assert "FSDP, Llama 2 70B, 128 A100: 0.77 at 2.01" in figure.alt
+    with pytest.raises(ValueError, match="axis"):
+        plots.communication_roofline([{**rows[0], "axis": "expert"}])
 
 
 def test_the_ranking_says_its_values_and_their_origin():

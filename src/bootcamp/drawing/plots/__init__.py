@@ -14,6 +14,7 @@ runs.
 
 from bootcamp.drawing.plots.axes_map import axes_map
 from bootcamp.drawing.plots.checkpoint_interval import checkpoint_interval
+from bootcamp.drawing.plots.communication_chart import communication_roofline
 from bootcamp.drawing.plots.losses import loss_curves
 from bootcamp.drawing.plots.plan_choice import chosen_plan, feasible_plans
 from bootcamp.drawing.plots.plan_growth import what_breaks
@@ -33,6 +34,7 @@ __all__ = (
     "axes_map",
     "checkpoint_interval",
     "chosen_plan",
+    "communication_roofline",
     "feasible_plans",
     "loss_curves",
     "memory",

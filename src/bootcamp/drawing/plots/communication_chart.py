@@ -1,0 +1,66 @@
+"""Rooflines of communication: how much of its arithmetic a rank reaches beside what it sends."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from bootcamp.drawing.palette import BLACK, INK, ORANGE, PAPER, SKY
+from bootcamp.drawing.style import begin, device_word, finish, legend, styled
+from bootcamp.theory import overlap
+
+AXES = {  # axis of a mesh -> title of its panel, label of its ratio
+    "FSDP": ("FSDP", "computing / sending,\ngrows with the tokens on a rank"),
+    "tensor": ("tensor parallelism", "computing / sending,\ngrows with the width"),
+    "pipeline": ("pipeline", "computing / waiting,\nmicro-batches / (stages - 1)"),
+}
+
+
+@styled
+def communication_roofline(table) -> Figure:
+    """A panel for each kind of parallelism: share reached by computing over sending, two roofs.
+
+    table: rows of `axis` (a key of AXES), `name`, `ratio`, `reached` (shares), and `run`: None for
+    a published row, which is drawn hollow. Raises ValueError for an axis that is not known.
+    """
+    if unknown := {row["axis"] for row in table} - AXES.keys():
+        raise ValueError(f"axis {unknown}: expected of {', '.join(AXES)}")
+    figure, panels = begin("Rooflines of communication", 5.6, ncols=3, sharey=True)
+    ratios = np.geomspace(0.05, 100, 200)
+    for axes, (axis, (title, label_of_ratio)) in zip(panels, AXES.items(), strict=True):
+        rows = [row for row in table if row["axis"] == axis]
+        roofs = {"computes, then sends": ("--", overlap.in_turn)}
+        if axis == "FSDP":
+            roofs["sends while it computes"] = ("-", overlap.hidden)
+        for label, (line, roof) in roofs.items():
+            heights = [roof(ratio) for ratio in ratios]
+            axes.plot(ratios, heights, line, color=BLACK, label=f"at most: {label}")
+        axes.fill_between(ratios, heights, color=PAPER, linewidth=0)
+        for row in rows:
+            axes.plot(row["ratio"], row["reached"], **_look(row), zorder=4)
+        axes.set(xscale="log", xlim=(0.05, 100), ylim=(0, 1.1), title=title)
+        axes.set_xlabel(label_of_ratio)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.grid()
+    panels[0].set_ylabel("reached, share of a rank alone")
+    handles = {h.get_label(): h for axes in panels for h in axes.get_lines()}
+    legend(figure, [h for label, h in handles.items() if not label.startswith("_")])
+    says = "; ".join(
+        f"{row['axis']}, {row['name']}: {row['reached']:.2f} at {row['ratio']:.2f}" for row in table
+    )
+    runs = [row["run"] for row in table if row["run"]]
+    note = "Hollow: published, as a share of the GPU's best matrix product. Filled: measured."
+    return finish(figure, runs, f"Reached at computing over sending: {says}.", (note,))
+
+
+def _look(row: dict) -> dict:
+    if row["run"] is None:
+        return {
+            "marker": "o",
+            "markerfacecolor": "white",
+            "markeredgecolor": ORANGE,
+            "linestyle": "none",
+            "label": "published, GPUs",
+        }
+    word = device_word(row["run"])
+    colour = SKY if word == "CPU" else ORANGE
+    look = {"marker": "D", "color": colour, "markeredgecolor": INK, "linestyle": "none"}
+    return look | {"label": f"measured, {word} ranks"}

@@ -1,0 +1,74 @@
+"""Whether ranks compute or wait for a link: seconds of computing over seconds of sending.
+
+A ratio above 1 can hide what is sent behind what is computed, if both go on at once; see `hidden`
+and `in_turn` for what each way reaches at most. A rank does F = flops_per_second, and its ring has
+W = bytes_per_second: a GPU's links inside a host, between hosts all network cards of a host
+together, since a ring leaves each host once. Backward passes compute twice what forward passes do.
+Standard library only.
+"""
+
+
+def fsdp(
+    tokens: float,
+    flops_per_second: float,
+    bytes_per_second: float,
+    gathered: int = 2,
+    reduced: int = 2,
+    keep_gathered: bool = False,
+    recompute: bool = False,
+) -> float:
+    """Of a step of FSDP over many ranks; tokens: of one micro-batch on a rank.
+
+    gathered, reduced: bytes of a number. Each parameter costs 2 operations a token in the forward
+    pass, is gathered in each pass and its gradient is reduced: how many there are drops out.
+    """
+    operations = (8 if recompute else 6) * tokens
+    sent = gathered * (1 if keep_gathered else 2) + reduced
+    return operations / sent * bytes_per_second / flops_per_second
+
+
+def tensor(
+    width: float,
+    ranks: int,
+    flops_per_second: float,
+    bytes_per_second: float,
+    number: int = 2,
+    recompute: bool = False,
+) -> float:
+    """Of a block of a transformer whose matrices `ranks` ranks share; number: bytes of one.
+
+    24 operations for each token and width^2 in the forward pass, and two all-reduces of a row of
+    `width` numbers in each pass (arXiv:1909.08053): the tokens drop out.
+    """
+    passes, all_reduces = (4, 6) if recompute else (3, 4)
+    operations = 24 * passes * width / ranks
+    sent = all_reduces * 2 * (1 - 1 / ranks) * number
+    return operations / sent * bytes_per_second / flops_per_second
+
+
+def pipeline(stages: int, micro_batches: int, chunks: int = 1) -> float:
+    """Micro-batches that a stage computes over those for which it waits while the pipeline fills.
+
+    chunks: stages of one rank (arXiv:2104.04473, section 2.2). What is sent counts for nothing.
+    """
+    return micro_batches * chunks / (stages - 1)
+
+
+def hidden(ratio: float) -> float:
+    """The most of a rank's FLOP/s that is reached where it sends and computes at once."""
+    return min(1.0, ratio)
+
+
+def in_turn(ratio: float) -> float:
+    """The most that is reached where it computes, then waits: m / (m + p - 1) in a pipeline."""
+    return ratio / (1 + ratio)
+
+
+def fewest_tokens(flops_per_second: float, bytes_per_second: float, **how) -> float:
+    """Tokens of a micro-batch on a rank from which FSDP can hide; how: as for `fsdp`."""
+    return 1 / fsdp(1, flops_per_second, bytes_per_second, **how)
+
+
+def least_width(ranks: int, flops_per_second: float, bytes_per_second: float, **how) -> float:
+    """Width from which tensor parallel ranks compute longer than they send; how: as `tensor`."""
+    return 1 / tensor(1, ranks, flops_per_second, bytes_per_second, **how)

@@ -1,0 +1,137 @@
+"""Lesson 08's roofline of communication: published runs and runs of this machine under their roofs.
+
+A row has `axis` (FSDP, tensor, pipeline), `name`, `ratio` (computing over sending, by formula),
+`reached` (share of what a rank computes in a second where it waits for nobody), `source`, and
+`run`, where it was measured here.
+"""
+
+from bootcamp.experiments import claims
+from bootcamp.launcher import simulated_hosts
+from bootcamp.launcher.launch import launch
+from bootcamp.plan import hardware, tables
+from bootcamp.table import Table
+from bootcamp.theory import model_shapes, overlap, sharding
+from bootcamp.theory import tensor as tensor_theory
+
+ROOFS = {"FSDP": overlap.hidden, "tensor": overlap.in_turn, "pipeline": overlap.in_turn}
+LINK = "50mbit"
+SHAPE = model_shapes.GPT["tiny"]
+SAMPLES = (4, 16, 64)  # of a rank
+STEPS = 4
+VTRAIN = ("global batch", "sequence length", "# layers", "hidden size", "# GPUs")
+VTRAIN_VOCABULARY = 50257
+
+
+def published() -> Table:
+    """Rows of published tables of which GPU, link and sizes are known. F: the best product."""
+    rows = [*_mosaicml(), *_others(), *_vtrain()]
+    return Table(
+        rows, "Published runs: FLOP/s as a share of those of the GPU's best matrix product"
+    )
+
+
+def _mosaicml() -> list[dict]:
+    """FSDP of MPT models, where all is in one host or the network is known."""
+    rows = []
+    for row in tables.table("mosaicml_mpt"):
+        hosts = int(row["gpus"]) > 8
+        network = "1600 Gbps" in row["section"] and 200e9
+        if row["sharding"] != "FULL_SHARD" or (hosts and not network):
+            continue
+        gpu = hardware.gpu(row["gpu"])
+        tokens = int(row["micro_batch"]) * int(row["seq_len"])
+        rate = min(gpu.bus, network) if hosts else gpu.bus
+        how = {"reduced": 2 if row["mp_mode"] == "PURE" else 4}
+        how["recompute"] = row["act_ckpt"] == "True"
+        ratio = overlap.fsdp(tokens, gpu.peak * gpu.reached, rate, **how)
+        name = f"MPT {row['model']}, {row['gpus']} {gpu.name}"
+        reached = float(row["hfu_pct"]) / 100 / gpu.reached
+        rows.append(_row("FSDP", name, ratio, reached, row["source"]))
+    return rows
+
+
+def _others() -> list[dict]:
+    """FSDP between hosts on slower links; ZeRO-3 on many GPUs."""
+    a100 = hardware.gpu("A100-80GB")
+    best = a100.peak * a100.reached
+    (ibm,) = (row for row in tables.table("ibm_fsdp_hsdp") if row["row_id"] == "ibm_70B_A100")
+    tokens = int(ibm["batch_per_gpu"]) * int(ibm["seq_len"])
+    ratio = overlap.fsdp(tokens, best, 400e9 / 8, recompute=True)
+    reached = float(ibm["hfu_pct"]) / 100 / a100.reached
+    rows = [_row("FSDP", "Llama 2 70B, 128 A100", ratio, reached, ibm["source"])]
+    (zero,) = (row for row in tables.table("ptdp_table2_zero3") if "ZeRO-3" in row["scheme"])
+    tokens = int(zero["micro_batch"]) * int(zero["seq_len"])
+    ratio = overlap.fsdp(tokens, best, 8 * 25e9, recompute=True)  # Selene: 200 Gbit/s for each GPU
+    reached = 1e12 * float(zero["tflops_gpu"]) / best
+    return [*rows, _row("FSDP", "GPT 175B, 768 A100", ratio, reached, zero["source"])]
+
+
+def _vtrain() -> list[dict]:
+    """Tensor and pipeline parallelism of Megatron-DeepSpeed, all computed twice (recomputed)."""
+    a100 = hardware.gpu("A100-80GB")
+    best, rows = a100.peak * a100.reached, []
+    for row in tables.table("vtrain_single") + tables.table("vtrain_multi"):
+        batch, text, layers, width, gpus = (int(row[name]) for name in VTRAIN)
+        split = [int(row[f"{kind} parallelism"]) for kind in ("tensor", "data", "pipeline")]
+        done = 96 * batch * text * layers * width**2
+        done *= 1 + text / (6 * width) + VTRAIN_VOCABULARY / (16 * layers * width)
+        reached = done / (float(row["iteration time (ms)"]) / 1e3) / gpus / best
+        name = f"GPT, width {width}, {split[0]} x {split[1]} x {split[2]}"
+        if split[2] > 1:
+            micro = batch // split[1] // int(row["micro batch"])
+            ratio = overlap.pipeline(split[2], micro)
+            rows.append(_row("pipeline", name, ratio, reached, "vTrain, arXiv:2312.12391"))
+        elif split[0] > 1:
+            ratio = overlap.tensor(width, split[0], best, 150e9, recompute=True)
+            rows.append(_row("tensor", name, ratio, reached, "vTrain, arXiv:2312.12391"))
+    return rows
+
+
+def _row(axis: str, name: str, ratio: float, reached: float, source: str, run=None) -> dict:
+    roof = ROOFS[axis](ratio)
+    row = {"axis": axis, "name": name, "ratio": ratio, "roof": roof, "reached": reached}
+    return row | {"source": source, "run": run}
+
+
+def measured() -> Table:
+    """Runs of this machine: two ranks on two hosts with a slow link, and a pipeline on one.
+
+    `reached` is by the time that one rank alone takes. On CPU ranks nothing is sent while they
+    compute, so the roof is that of `in_turn`. Without hosts only the pipeline is run.
+    """
+    same = {"device": "cpu", "steps": STEPS, "quiet": True}
+    link = {"hosts": 2, "link": LINK}
+    rate, rows = 1e6 / 8 * float(LINK.removesuffix("mbit")), []
+    alone = {n: launch("gpu", 1, global_batch=n, **same) for n in SAMPLES}
+    numbers = [sum(layer.numbers) for layer in model_shapes.layers("gpt", "tiny")]
+    calls = sharding.collectives("fsdp", root=numbers[-1] / sum(numbers))
+    sent = sharding.sent_bytes(calls, 4 * sum(numbers), 2, factors=sharding.GLOO)
+    for samples, one in alone.items() if not simulated_hosts.why_not() else ():
+        run = launch("fsdp", 2, global_batch=2 * samples, **same, **link)
+        seconds = one.seconds_per_step
+        ratio = seconds / (sent / rate)
+        reached = seconds / run.seconds_per_step
+        rows.append(_row("FSDP", f"{samples} samples", ratio, reached, "here", run))
+    most = SAMPLES[1]
+    half = alone[most].seconds_per_step / 2
+    if not simulated_hosts.why_not():
+        run = launch("tp", 2, global_batch=most, **same, **link)
+        counts = tensor_theory.collectives(SHAPE, most)
+        ratio = half / (tensor_theory.sent_bytes(counts, 2, sharding.GLOO) / rate)
+        name = f"width {SHAPE['width']}"
+        rows.append(_row("tensor", name, ratio, half / run.seconds_per_step, "here", run))
+    most = SAMPLES[2]
+    half = alone[most].seconds_per_step / 2
+    for parts in (1, 2, 8):
+        run = launch("pp", 2, global_batch=most, micro_batches=parts, schedule="gpipe", **same)
+        name, ratio = f"{parts} micro-batches", overlap.pipeline(2, parts)
+        rows.append(_row("pipeline", name, ratio, half / run.seconds_per_step, "here", run))
+    for row in rows:
+        row["roof"] = overlap.in_turn(row["ratio"])
+    return Table(rows, f"Measured here; FSDP and tensor: two hosts and a link of {LINK}")
+
+
+def over_the_link(samples: int):
+    """A trial: FSDP on two hosts with so many samples on each rank."""
+    how = {"device": "cpu", "steps": STEPS, "hosts": 2, "link": LINK}
+    return claims.trial("fsdp", 2, global_batch=2 * samples, **how)
