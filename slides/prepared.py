@@ -9,6 +9,7 @@ import json
 
 from matplotlib.figure import Figure
 
+from bootcamp.drawing import plots
 from bootcamp.drawing.style import origins
 from bootcamp.paths import REFERENCE, shown
 from bootcamp.records.runs import names
@@ -21,6 +22,7 @@ from bootcamp.theory import (
     published,
     sharding,
 )
+from bootcamp_lessons import communication as communication_runs
 from bootcamp_lessons import experts_lab, hsdp_lab, known_programs
 from bootcamp_lessons.diagrams import (
     dataparallel,
@@ -139,6 +141,11 @@ def sharded(*runs) -> Figure:
             parts = sharding.rank_bytes(numbers, row, stages[run.strategy], each)
             formula[name] = sum(parts.values())
     return zero_stages.held(rows, formula, runs)
+
+
+def communication() -> Figure:
+    """Published runs under the rooflines of communication."""
+    return plots.communication_roofline(communication_runs.published())
 
 
 def zero_published() -> Figure:

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # 06c Tensor parallelism: the matrices themselves are split
 #
-# **75 minutes**, on any machine, after lessons 04 and 06. Without several GPUs each rank is one CPU
+# **85 minutes**, on any machine, after lessons 04 and 06. Without several GPUs each rank is one CPU
 # core, and the cells say so.
 #
 # After this lesson you can split a transformer block over ranks by hand and with PyTorch, say which
 # collectives that needs and how many bytes they carry, check it by counting, shrink what is left
-# with sequence parallelism, and split a long text over a ring of ranks.
+# with sequence parallelism, and split a long text over ranks in three ways.
 
 # %% [markdown]
 # ## The question
@@ -395,8 +395,8 @@ assert torch.allclose(out, (keys @ query).softmax(0) @ values), "not the softmax
 # round once more; the gradients of keys and values travel with them, and come home.
 
 # %%
-ring_script = SRC / "snippets" / "ring_attention.py"
-reading.piece(ring_script, "class RingAttention", "        ctx.save_for_backward")
+by_context = SRC / "snippets" / "context_parallel.py"
+reading.piece(by_context, "class RingAttention", "        ctx.save_for_backward")
 
 # %% [markdown]
 # `pairs` leaves out blocks that the causal mask hides entirely. Two orders of the text: `straight`,
@@ -407,7 +407,7 @@ reading.piece(ring_script, "class RingAttention", "        ctx.save_for_backward
 # %%
 orders = {}
 for order in ("straight", "zigzag"):
-    run = launch(ring_script, 4, order=order, device="cpu", quiet=True)
+    run = launch(by_context, 4, order=order, device="cpu", quiet=True)
     orders[order] = reading.printed(run)
     for rank in orders[order]:
         assert max(rank["output_apart"], rank["gradients_apart"]) < 1e-5
@@ -433,11 +433,67 @@ claim.larger(
 # Scores shrink with the square of the number of ranks, keys with the number. (Fused attention, such
 # as PyTorch's, does not store all scores on one device either. But it needs all keys there.)
 #
+# ### Three ways, and their bytes
+#
 # Two other ways are more common. Llama 3, and PyTorch's `context_parallel` by default,
 # **all-gather** keys and values before the attention and keep the zigzag order: one collective in
-# place of a ring, and with grouped-query attention there is little to gather. **Ulysses** (Jacobs
-# et al., 2023) changes the split by an all-to-all: before the attention from parts of the text to
-# some heads of the complete text, after it back. So it is limited by the number of heads.
+# place of a ring. **Ulysses** (Jacobs et al., 2023) changes the split by an **all-to-all**, in
+# which each rank sends every other one a part of its own: before the attention from parts of the
+# text to some heads of the complete text, after it back. So it is limited by the number of heads.
+
+# %%
+reading.piece(by_context, "def gathering", "WAYS =")
+
+# %% [markdown]
+# All three are proved equal to plain attention, forward and backward. What do they send? Of keys
+# and values together, *K* bytes, a rank of *N* has *K*/*N*. In Ulysses queries and outputs travel
+# too, but a rank passes on only its own part. The backward pass of the ring sends the gradients
+# once more, home.
+
+# %%
+guess_ulysses = predict(
+    "context_ulysses",
+    "Four ranks, as many heads of queries as of keys: an all-gather and its backward send 1.5 K. "
+    "How many K does Ulysses send, forward and backward together?",
+    unit="K",
+)
+guess_ulysses
+
+# %%
+from bootcamp.theory import context, sharding
+
+sizes = {"text": 1024, "width": 64, "heads": 8}
+rows = []
+for way in context.WAYS:
+    for key_heads in (8, 4):
+        flags = {"way": way, "key_heads": key_heads, "order": "zigzag", **sizes}
+        said = reading.printed(launch(by_context, 4, device="cpu", quiet=True, **flags))
+        assert max(max(r["output_apart"], r["gradients_apart"]) for r in said) < 1e-5
+        how = (way, 1024, 8, key_heads, 64, 4)
+        gloo = sum(context.sent_bytes(*how, factors=sharding.GLOO).values())
+        counted = said[0]["forward_bytes"] + said[0]["backward_bytes"]
+        row = {"way": way, "heads of keys": key_heads, "gloo, counted MB": counted / 1e6}
+        row |= {"gloo, formula MB": gloo / 1e6}
+        rows.append(row | {"NCCL, formula MB": sum(context.sent_bytes(*how).values()) / 1e6})
+display(reading.source(context.sent_bytes))
+display(Table(rows, "Sent by a rank of four for one layer's attention, forward and backward"))
+K = context.keys_bytes(1024, 8, 64)
+display(guess_ulysses.score(sum(context.sent_bytes("ulysses", 1024, 8, 8, 64, 4).values()) / K))
+claim.equal(
+    "context_parallel_bytes",
+    "Each way sends the formula's bytes, within 1 %.",
+    max(row["gloo, counted MB"] / row["gloo, formula MB"] for row in rows) if counted else None,
+    1.0,
+    within=0.01,
+    kind="count",
+    supported="This is the one furthest above. gloo adds a few bytes to each message.",
+)
+
+# %% [markdown]
+# With many heads of keys Ulysses sends least, and the less the more ranks there are. With
+# **grouped-query attention** there are few of them: an all-gather then has little to gather, and
+# Ulysses soon has more ranks than heads. The ring sends most; but it is the only one that never
+# holds the complete text, of any head.
 
 # %% [markdown]
 # ## Break it
@@ -544,6 +600,27 @@ print(exercise.start("split_the_blocks"))
 
 # %%
 print(exercise.check("split_the_blocks"))
+
+# %% [markdown]
+# ### Third: which way?
+#
+# A long text is split over ranks. `cheapest_way(tokens, heads, key_heads, of_head, ranks, room)`
+# returns the way that sends fewest numbers in a step, `"all-gather"`, `"ring"` or `"ulysses"`.
+# All-gather needs `room`, in numbers, for all keys and values; Ulysses needs heads of keys that
+# divide over the ranks; the ring is always possible. `of_head` is the width of a head.
+
+# %%
+
+
+def cheapest_way(tokens, heads, key_heads, of_head, ranks, room):
+    # your turn: return one of the three
+    ...
+
+
+print(exercise.check("cheapest_way", cheapest_way))
+
+# %% [markdown]
+# `exercise.solution("cheapest_way")` shows a solution.
 
 # %% [markdown]
 # ## When to use it and when not

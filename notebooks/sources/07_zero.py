@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07 ZeRO: every rank keeps only its part
 #
-# **80 minutes**, on any machine, after lessons 04 and 06 (DTensors: 06c). In this lesson the ranks
+# **92 minutes**, on any machine, after lessons 04 and 06 (DTensors: 06c). In this lesson the ranks
 # are CPU cores, even where there are GPUs: it counts bytes, and these are the same.
 #
 # After this lesson you can shard optimizer state, gradients and parameters by hand; say to the byte
@@ -15,6 +15,7 @@
 # and so keeps them *N* times. Must it?
 
 # %%
+import torch
 from IPython.display import display
 
 from bootcamp import Table, available, check, claim, launch, plots, predict, variant, warm_up
@@ -193,28 +194,43 @@ script_diff("fsdp")
 #   call makes the model the **root** and takes what is left, here nothing. PyTorch leaves a root
 #   gathered by default.
 # - Each parameter becomes a DTensor (lesson 06c), cut by rows. The optimizer is built after that,
-#   over the shards, so its state is sharded, too. `clip_grad_norm_` knows DTensors and takes the
-#   norm over all ranks. A norm computed from the local shards alone is different on each rank.
-# - The script builds the complete model on every rank and then shards it. A model that needs FSDP
-#   does not fit there. It is built on the **meta device**, which has shapes and no memory, then
-#   sharded, given memory by `model.to_empty(device=...)`, and filled shard by shard, by its
-#   initialisation or from a checkpoint (lesson 07b).
+#   over the shards, so its state is sharded, too.
+# - The model is built on the **meta device**, which has shapes and no memory. After the sharding,
+#   `to_empty` gives memory to this rank's shards, and `initialise` fills them: it draws one stage
+#   after another, as one process does, and keeps the rank's part of each.
+#
+# So a rank never holds the model. A small program makes that a condition: Linux gives each rank
+# room for 60 % of a GPT's bytes. It is built complete and then sharded, or on the meta device.
 
 # %%
-from argparse import Namespace
+guess_peak = predict(
+    "zero_initialised",
+    f"A GPT of 345 MB, its largest block 28 MB, on {RANKS} ranks, built on the meta device: how "
+    "many MB does a rank need while its shards are initialised?",
+    unit="MB",
+)
+guess_peak
 
-import psutil
-import torch
-
-from bootcamp.train import models
-
-before = psutil.Process().memory_info().rss
-with torch.device("meta"):
-    large = models.build(Namespace(model="gpt", size="xl", seed=0, dtype="float32"))
-grown = psutil.Process().memory_info().rss - before
-size = sum(parameter.nbytes for parameter in large.parameters())
-assert grown < size / 20, "the meta device should take no memory"
-print(f"{size / 1e9:.1f} GB by shape, {grown / 1e6:.0f} MB more in this process")
+# %%
+too_large = SRC / "snippets" / "initialise_sharded.py"
+rows, grown, formula = [], None, 0.0
+for way in ("complete", "meta"):
+    for rank in reading.printed(launch(too_large, RANKS, way=way, device="cpu", quiet=True)):
+        grown, formula = rank["grown"], rank["model"] / RANKS + rank["largest"]
+        row = {"built": way, "rank": rank["rank"], "may grow by MB": rank["room"] / 1e6}
+        rows.append(row | {"grew by MB": grown / 1e6, "error": rank["error"]})
+display(Table(rows))
+if grown:
+    display(guess_peak.score(grown / 1e6))
+claim.equal(
+    "zero_initialised_in_shards",
+    "A rank needs room for its shards and the largest stage.",
+    grown,
+    formula,
+    within=0.05,
+    kind="memory",
+    supported="The largest unit has to fit, here as in training.",
+)
 
 # %% [markdown]
 # ### DeepSpeed (optional)
@@ -375,8 +391,8 @@ claim.equal(
 # bits of bfloat16.
 
 # %%
-policy = "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
-mixed = launch(sharded.fsdp_with(policy), RANKS, **same)
+practice = sharded.counted("fsdp_in_practice")
+mixed = launch(practice, RANKS, gather_dtype="bfloat16", micro_batches=1, **same)
 display(guess_bytes.score(sharded.ring_bytes(mixed, psi)))
 claim.equal(
     "zero_mixed_fsdp_sends_ddps_bytes",
@@ -388,8 +404,70 @@ claim.equal(
 )
 
 # %% [markdown]
-# Half as many numbers again, and the same bytes. (With everything in bfloat16 it is 6 bytes against
-# the 4 of DDP with a hook, lesson 04b.)
+# Half as many numbers again, and the same bytes. With gradients in bfloat16 too it is 6 bytes,
+# against the 4 of DDP with a hook (lesson 04b).
+
+# %%
+narrow = {"gather_dtype": "bfloat16", "reduce_dtype": "bfloat16", "micro_batches": 1}
+narrow = launch(practice, RANKS, **narrow, **same)
+claim.equal(
+    "zero_reduce_dtype_halves_the_gradients",
+    "Gradients that are reduced in bfloat16 save 2 bytes for each parameter.",
+    sharded.ring_bytes(narrow, psi) * psi,
+    (sharded.ring_bytes(mixed, psi) - 2) * psi,
+    within=0.01,
+)
+
+# %% [markdown]
+# ### What people add to it
+#
+# The last two runs are of this script. It has three more additions, which most programs have.
+
+# %%
+script_diff("fsdp_in_practice")
+
+# %% [markdown]
+# - **Gradient accumulation.** By itself FSDP2 reduces after every micro-batch. Without gradient
+#   synchronisation it adds the gradients up, *complete* on each rank, and reduces them with the
+#   last one: less traffic, more memory. Parameters are gathered for each micro-batch in any case.
+# - **`reshard_after_forward=2`.** Between `True`, free the parameters, and `False`, keep them, is a
+#   number: two neighbours keep a block together after the forward pass, and the second gather is
+#   among these two.
+# - **Clipping.** The gradients are DTensors, and so is their norm: `clip_grad_norm_` takes it over
+#   all ranks. (To print it, call `full_tensor()` on every rank.) A norm of local shards would be
+#   another one on each rank.
+
+# %%
+guess_reduces = predict(
+    "zero_reduces_once",
+    "The model has 8 units: embedding, six blocks, head. A step has three micro-batches, and "
+    "their gradients are reduced once. How many reduce-scatters does a rank call?",
+)
+guess_reduces
+
+# %%
+from bootcamp.train import collective_counter
+from bootcamp_lessons import ddp_practice
+
+by_two = launch(practice, RANKS, reshard=2, micro_batches=3, **same)
+check.same_training(by_two, ddp_practice.baseline(**{**same, "device": "cpu"}))
+calls = collective_counter.total(by_two)
+reduces = sum(count for (kind, _), count in calls.items() if kind == "reduce-scatter")
+display(guess_reduces.score(reduces, within=0))
+claim.equal(
+    "zero_reshard_by_number",
+    "Bytes of that step are the formula's: three gathers over all ranks, three among two, "
+    "one reduce.",
+    by_two.ranks[0]["sent_bytes_per_step"],
+    sharded.sends("fsdp", "gpt", "tiny", RANKS, micro_batches=3, once=True, reshard=2),
+    within=0.02,
+    supported="gloo adds a few bytes to each message; in a larger model they are less than 1 %.",
+)
+
+# %% [markdown]
+# The clipped run follows a clipped baseline, losses and parameters. What could be wrong in such a
+# script and not be seen: parts that are not divided, a norm of shards, a reduction with the wrong
+# micro-batch. Clipping even hides a wrong scale of the gradients, as AdamW does.
 #
 # ### When are the parameters there?
 #
@@ -428,9 +506,11 @@ F, W = 0.4 * 989e12, 50e9
 guess_tokens.score(F / W)
 
 # %% [markdown]
-# About 8,000 tokens on a network of 400 Gbit/s for each GPU; inside a host with NVLink's 450 GB/s,
-# under 900. With fewer tokens the GPUs wait. So FSDP over very many ranks with a fixed global batch
-# slows down, and HSDP (lesson 08) gathers inside the host, where *W* is large.
+# About 8,000 tokens where each GPU sends to another host at 400 Gbit/s; inside a host with NVLink's
+# 450 GB/s, under 900. (A ring leaves a host once. Where a host has a network card for each GPU,
+# NCCL spreads it over all of them, and *W* is nearly their sum. Lesson 08 draws the condition with
+# published runs.) With fewer tokens the GPUs wait. So FSDP over very many ranks with a fixed global
+# batch slows down, and HSDP (lesson 08) gathers inside the host, where *W* is large.
 #
 # While everything fits, what is the case for DDP? It sends fewer numbers in the same type, and its
 # all-reduce is needed by the end of the step, not before each block.
@@ -464,9 +544,7 @@ else:
 # %% [markdown]
 # **ZeRO-1** lets all gradients come in and adds the second micro-batch to them. It reduces and
 # cuts them once, at the end. **ZeRO-2** cuts them while they come in, and so has to reduce in
-# *every* micro-batch: less memory, more traffic. FSDP2 has the same choice:
-# `model.set_requires_gradient_sync(False)` until the last micro-batch reduces once a step, and
-# holds complete gradients until then.
+# *every* micro-batch: less memory, more traffic. (FSDP2's choice is above.)
 #
 # ### 16 bit and offload: configuration (optional)
 #
@@ -535,6 +613,22 @@ check.same_training(broken, clipped) if DEEPSPEED else missing
 # With clipping the baseline follows the broken run: found. Many models are trained with clipping,
 # but it must be *your* line. AdamW would have hidden most of it, since it divides by the size of
 # the gradients.
+#
+# ### Shards that each rank draws itself
+#
+# `to_empty` leaves numbers that mean nothing. Many programs fill them in one loop over the shards.
+
+# %%
+own = "torch.manual_seed(args.seed + rank)\nfor parameter in model.parameters():\n"
+own += "    torch.nn.init.normal_(parameter, std=0.02)"
+draws = variant("fsdp", "fsdp_draws", {"models.initialise(model, args)": own})
+check.compare(launch(draws, 2, **sgd), alone)
+
+# %% [markdown]
+# It trains. But two ranks begin with another model than four, and none of them with the baseline's:
+# nothing can be compared any more. (Without the seed it is worse: CPU ranks then draw the same
+# numbers, and a matrix consists of repeated shards. On GPUs DTensor's generator deals out one
+# stream.)
 
 # %% [markdown]
 # ## Exercises

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 07b Checkpoints that outlive their strategy
 #
-# **50 minutes**, on any machine, after lessons 04 and 07 (two runs use 06b and 06c). All ranks here
+# **58 minutes**, on any machine, after lessons 04 and 07 (two runs use 06b and 06c). All ranks here
 # are CPU ranks, so that the lesson runs everywhere.
 #
 # After this lesson you can say what a training has to save and how many bytes that is, read a
@@ -43,10 +43,11 @@ QUIET = {**SAME, "quiet": True}
 #   gradient and of its square) and a count of steps; for SGD with momentum one number;
 # - the **step**, from which schedules and data continue.
 #
-# In this course the batch is a function of (seed, step), and no model uses random numbers while it
-# trains, so this is all. Real programs also save the position of the data loader, the random number
-# generators of every rank if there is dropout, the learning-rate schedule, and the scale of a
-# gradient scaler (lesson 02b). Forget one, and the run continues as *another* run.
+# In the course's scripts the batch is a function of (seed, step), and no model uses random numbers
+# while it trains, so this is all. Real programs also save the position of the data loader, the
+# random number generators of every rank if there is dropout (a program below does both), the
+# learning-rate schedule, and the scale of a gradient scaler (lesson 02b). Forget one, and the run
+# continues as *another* run.
 #
 # ### One file, or parts
 #
@@ -159,8 +160,15 @@ reading.source(sharded_checkpoint.write, sharded_checkpoint._give_place)
 #
 # In a program of your own, `get_state_dict` and `set_state_dict` of
 # `torch.distributed.checkpoint.state_dict` give model and optimizer the names of the plain model
-# (`block0.down.weight`), whatever wrapper is around it. A class with `state_dict` and
-# `load_state_dict` (DCP's `Stateful`) adds the data loader's position and the random generators.
+# (`block0.down.weight`), whatever wrapper is around it. DCP takes any object that has `state_dict`
+# and `load_state_dict` (it calls that `Stateful`). So one class holds everything:
+
+# %%
+reading.piece(checkpoints.STATEFUL, "class Training", "torch.manual_seed(0)\nlayers")
+
+# %% [markdown]
+# The loader's state is what its generator was when the epoch began, and how far the epoch has come.
+# It is the same on all ranks. A generator belongs to one rank, so its name has the rank's number.
 
 # %% [markdown]
 # ## Run it
@@ -186,6 +194,31 @@ plots.show(diagrams.one_after_the_other(baseline, [*relay.values()], [*relay], t
 # %% [markdown]
 # The distance from the run that never stopped does not jump where the relay changes hands. It is
 # the rounding of sums whose terms are added in a different order.
+#
+# Now the small program, with dropout and shuffled epochs, on 2 ranks with FSDP: eight steps at
+# once, and three steps, then the other five in new processes. Will the losses be equal up to
+# rounding, or bit for bit?
+
+# %%
+(whole,) = checkpoints.legs([(2, {})], PLACE / "eight")
+export = {"export": PLACE / "parameters.safetensors"}
+again = checkpoints.legs([(2, {"steps": 3}), (2, export)], PLACE / "three_and_five")
+assert again[1]["samples"] == whole["samples"][3:], "the loader stands elsewhere"
+losses = checkpoints.losses(again)
+print("bit for bit:", losses == whole["losses"])
+
+# %% [markdown]
+# Bit for bit, since nothing has changed but the processes. With other ranks there is no such thing
+# as the same dropout: each rank draws its own. Without dropout the training is the same again,
+# from 4 ranks with FSDP to 2 with DDP to 3 with FSDP.
+
+# %%
+(plain,) = checkpoints.legs([(2, {})], PLACE / "plain", dropout=0.0)
+relay_of_three = [(4, {"steps": 3}), (2, {"steps": 5, "wrap": "ddp"}), (3, {})]
+parts = checkpoints.legs(relay_of_three, PLACE / "relay", dropout=0.0)
+apart = [abs(a - b) for a, b in zip(checkpoints.losses(parts), plain["losses"], strict=True)]
+assert max(apart) < 1e-5, "the relay trains something else"
+print(f"at most {max(apart):.1e} apart")
 
 # %% [markdown]
 # ## Read the measurement
@@ -402,6 +435,22 @@ claim.larger(
 # large gradients usually are, and begins again with updates of full size. The run does learn, so
 # nobody notices.
 #
+# **Forgetting the loader, or the generators.** The small program again, with one line left out.
+
+# %%
+rows = []
+for forgotten in checkpoints.FORGET:
+    legs = checkpoints.legs([(2, {"steps": 3}), (2, {})], PLACE / forgotten, forgotten)
+    row = {"forgotten": forgotten, "same samples": legs[1]["samples"] == whole["samples"][3:]}
+    row["first loss apart"] = abs(legs[1]["losses"][0] - whole["losses"][3])
+    rows.append(row | {"last loss apart": abs(legs[1]["losses"][-1] - whole["losses"][-1])})
+    assert row["first loss apart"] > 1e-3, "nothing was forgotten"
+Table(rows, "Resumed after three of eight steps, without one part of the state")
+
+# %% [markdown]
+# Without the loader's position the first samples are trained twice and others never, in every
+# restart the same. Both runs learn.
+#
 # **A part is missing.** Each rank saved to its *local* disk, and the next job ran on other
 # machines.
 
@@ -498,9 +547,10 @@ print(exercise.check("save_for_good"))
 # - **Asynchronous:** if there is memory for the copy, and a CPU that has time to write it.
 # - **How often:** by √(2 *d M*), with *your* save time and *your* failures. Keep more than one
 #   checkpoint: a good file can hold a training that has already diverged.
-# - **To give a model away**, save the parameters alone, with plain names: `dcp_to_torch_save` makes
-#   one file of a checkpoint in parts, and `safetensors` is the format that others read without
-#   running your pickles.
+# - **To give a model away**, save the parameters alone, with plain names, as `safetensors`, the
+#   format that others read without running your pickles. The small program did, with
+#   `get_model_state_dict` and `full_state_dict=True`; lesson 11 makes such a file of a checkpoint
+#   in parts.
 # - Always **test the resume**, by killing. A checkpoint that nobody has ever resumed is a hope.
 
 # %% [markdown]
@@ -511,5 +561,5 @@ print(exercise.check("save_for_good"))
 # - J. T. Daly: *A higher order estimate of the optimum checkpoint interval for restart dumps.*
 #   Future Generation Computer Systems 22(3), 2006.
 # - A. Grattafiori et al.: *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783.
-# - PyTorch documentation: *torch.distributed.checkpoint*.
+# - PyTorch documentation: *torch.distributed.checkpoint* and its module *state_dict*.
 # - The manual pages of `rename(2)` and `fsync(2)`.

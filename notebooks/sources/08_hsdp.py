@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 08 HSDP: sharded inside a host, replicated between hosts
 #
-# **70 minutes**, on any machine, after lessons 04, 06c and 07. In the lab the ranks are CPU cores,
+# **80 minutes**, on any machine, after lessons 04, 06c and 07. In the lab the ranks are CPU cores,
 # even where there are GPUs.
 #
 # After this lesson you can make two hosts with a slow link out of one machine; say for DDP, FSDP
@@ -384,11 +384,93 @@ for name, shape, tensor in (("large", model_shapes.GPT["large"], 4), ("GPT-3", G
 Table(rows, "Sent by one rank in one step, by formula, blocks only")
 
 # %% [markdown]
-# More important than how much is *when*: each all-reduce stands in the middle of the computation,
-# and what follows needs its result. FSDP gathers the next block's parameters while this one is
-# computed. So the tensor axis gets the fastest link that there is, and the data axis may cross the
-# network. More samples mean more bytes along `tensor`, and no more along `data`. A third axis is
-# possible: replicas of all that, as in HSDP.
+# More samples mean more bytes along `tensor`, and no more along `data`. More important than how
+# much is *when*: each all-reduce stands in the middle of the computation, and what follows needs
+# its result. FSDP gathers the next block's parameters while this one is computed. So the tensor
+# axis gets the fastest link that there is, and the data axis may cross the
+# network. A third axis is possible: replicas of all that, as in HSDP.
+#
+# ### When does a link decide?
+#
+# Lesson 07 compared seconds: *F* operations a second against *W* bytes a second. Each axis has its
+# own ratio of computing to sending, and in each something drops out.
+#
+# - **FSDP**: from *F*/*W* tokens of a micro-batch on a rank (16 bits) a gather can hide. The model
+#   drops out.
+# - **Tensor parallelism**: a token costs operations as the square of the width, and bytes as the
+#   width. The tokens drop out: only wider blocks help.
+# - **Pipelines** (lesson 06b) send little, but stages wait while the pipeline fills: *m*
+#   micro-batches of work for *p* - 1 of waiting. Link and model drop out.
+
+# %%
+guess_width = predict(
+    "communication_width",
+    "H100s at 40 % of 989 TFLOP/s, NVLink's 450 GB/s, 16 bits: from which width do eight tensor "
+    "ranks compute longer than they send?",
+    unit="numbers",
+)
+guess_width
+
+# %% tags=["nbval-check-output"]
+from bootcamp.theory import overlap
+
+F = 0.4 * 989e12
+rows = []
+for link, W in (("NVLink", 450e9), ("400 Gbit/s for each GPU", 50e9)):
+    row = {"link": link, "FSDP: tokens on a rank": round(overlap.fewest_tokens(F, W))}
+    row["gradients in fp32"] = round(overlap.fewest_tokens(F, W, reduced=4))
+    rows.append(row | {"8 tensor ranks: width": round(overlap.least_width(8, F, W))})
+print(guess_width.score(overlap.least_width(8, F, 450e9)))
+Table(rows, "Where computing begins to take longer than sending")
+
+# %% [markdown]
+# A ratio of 1 is where it begins. What can be reached at most follows from the ratio *r*: *r* below
+# 1, and all above it, where sending and computing go on at once; *r*/(1 + *r*) where a rank
+# computes, then sends. Such a bound is called a **roofline** (lesson 02). Here are published runs
+# under it, each with its GPU's and its link's rates, and runs of this machine: CPU ranks send in
+# turn, over a slow link whose rate we know. Where do you expect them?
+
+# %%
+from bootcamp_lessons import communication
+
+published_runs, measured = communication.published(), communication.measured()
+plots.show(plots.communication_roofline([*published_runs, *measured]))
+shown = ("axis", "name", "ratio", "roof", "reached")
+rows = [{name: row[name] for name in shown} for row in measured]
+display(Table(rows, measured.caption))
+claim.equal(
+    "communication_published_under_the_roofs",
+    "None of the published runs is above its roof.",
+    sum(row["reached"] > row["roof"] for row in published_runs),
+    0,
+    kind="count",
+)
+few, many = sorted(
+    (row for row in published_runs if row["name"] == "GPT, width 8192, 4 x 8 x 16"),
+    key=lambda row: row["ratio"],
+)
+claim.larger(
+    "communication_more_micro_batches",
+    "On one mesh of tensor 4, data 8 and pipeline 16, more micro-batches reached more.",
+    many["reached"],
+    few["reached"],
+    kind="count",
+    supported=f"Computing over waiting was {few['ratio']:.1f} and {many['ratio']:.1f}.",
+)
+
+# %%
+communication.more_tokens()
+
+# %% [markdown]
+# - **FSDP.** Most published runs have far more tokens on a rank than hiding needs. What is missing
+#   to 1 is not the link: attention, small matrices, the optimizer. A run at the right place of the
+#   picture with a low value has another problem, and a faster network would not solve it.
+# - **Tensor ranks** reach little where blocks are narrow. The runs here are the extreme: a width of
+#   64 and a slow link.
+# - **Pipelines.** With few micro-batches the roof is low. With more of them each is smaller, and
+#   may compute slower.
+#
+# So compute the ratio before you buy a network or change a strategy.
 
 # %% [markdown]
 # ## Break it
