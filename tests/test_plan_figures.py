@@ -288,6 +288,10 @@ def test_one_plan_is_told_part_by_part(plans):
     assert "100 % of the best" in small.get_suptitle()
     assert "does not fit" in large.get_suptitle()
     assert "chosen is limited by: memory" in large.alt
+    assert "slower than the best by" not in large.alt
+    row = {**plans[0], "ZeRO": 1, "tensor": 1, "pipeline": 2, "data": 1024, "recompute": "full"}
+    named = plots.plan_choice.named(row | {"micro-batch": 1})
+    assert named == "pipeline 2, data 1,024, ZeRO-1, recompute full"
     memory, step, _ = small.axes
     assert memory.patches[-1].get_width() == pytest.approx(plans[0]["peak_gb"])
     spent = step.patches[-1].get_width()

@@ -54,8 +54,9 @@ STEP = {
 
 
 def named(line: dict) -> str:
-    """A plan in words, axes of one rank left out."""
-    given = {name: line[name] for name in COLUMNS if line.get(name, 1) not in (1, "none")}
+    """A plan in words, without what it does not do: an axis of one rank, ZeRO-0."""
+    left_out = {"ZeRO": 0, "recompute": "none"}
+    given = {name: line[name] for name in COLUMNS if line.get(name, 1) != left_out.get(name, 1)}
     return ", ".join(COLUMNS[name].format(value) for name, value in given.items())
 
 
@@ -144,7 +145,8 @@ def _scatter(axes, table, chosen: dict | None) -> str:
         _points(axes, [line], words, marker=marker, markersize=size, zorder=4, **look)
         told.append(f"{words}: {_told(line)}")
     if chosen:
-        slower = f"; slower than the best by: {chosen['slower_by']}" if chosen["slower_by"] else ""
+        why = chosen["slower_by"] if chosen["fits"] else ""
+        slower = f"; slower than the best by: {why}" if why else ""
         told.append(f"chosen is limited by: {chosen['limit']}{slower}")
     ticks = [gpu * 2.0**k for k in range(-8, 12) if left < gpu * 2.0**k < right]
     step = len(ticks) // 8 + 1
