@@ -312,7 +312,6 @@ PUBLISHED = {
     "llama3_table4": "Llama 3",
     "megatron_bridge_h100": "Megatron Bridge",
     "tf_cnn_benchmarks": "TensorFlow, images",
-    "horovod": "Horovod, images",
     "hf_dp_vs_ddp": "Hugging Face, DDP",
 }
 
