@@ -1,0 +1,232 @@
+"""python tools/pages.py [--course FOLDER] [--output FOLDER]
+
+The course as static pages that load nothing from the network: rendered lessons with their outputs,
+a map, search, a glossary, the index of errors, the scripts. The lessons are the executed copies of
+a course (`make course`), by default the newest complete one under logs/course; the pages go to
+logs/site. Sphinx with MyST-NB renders them. Exit code 1 where a link leads nowhere or a page would
+ask another address for anything.
+"""
+
+import argparse
+import re
+import shutil
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import course
+import lessons
+import nbformat
+from page_links import wrong_links
+
+from bootcamp.classroom import errors
+from bootcamp.paths import LOGS
+
+ROOT = Path(__file__).resolve().parents[1]
+TERMS = ROOT / "notebooks" / "terms.toml"
+LOOK = Path(__file__).parent / "page_look"  # the stylesheet that is added to the theme's
+SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z*`])")
+REFERRING = ("This ", "That ", "It ", "These ", "Their ", "So ")
+BOLD = re.compile(r"\*\*([^*]+)\*\*")
+PREDICTS = re.compile(r"\bpredict\(")
+FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
+FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
+SCRIPTS = ("src/_*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
+SPHINX = {
+    "extensions": ["myst_nb"],
+    "project": "Scaling PyTorch training",
+    "html_title": "Scaling PyTorch training",
+    "copyright": "MIT licence",
+    "html_theme": "furo",
+    "html_static_path": [str(LOOK)],
+    "html_css_files": ["course.css"],
+    "html_show_sphinx": False,
+    "html_copy_source": False,
+    "nb_execution_mode": "off",
+    "nb_ipywidgets_js": {},  # widgets are pictures here
+    "nb_merge_streams": True,
+    "nb_mime_priority_overrides": [("html", "text/plain", 100)],
+    "myst_heading_anchors": 3,
+    "mathjax_path": "no-page-has-formulas.js",  # one with formulas would link to nothing
+    "suppress_warnings": ["misc.highlighting_failure", "mystnb.unknown_mime_type"],
+}
+
+
+class PagesError(Exception):
+    """Pages that can't be built. Its text says what is missing and how to get it."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term, the paragraph that explains it first, and the lesson in which that stands."""
+
+    name: str
+    says: str
+    lesson: lessons.Lesson
+
+
+def newest_course(root: Path = LOGS / "course") -> Path:
+    """The newest folder in which every notebook has been executed. Raises PagesError."""
+    needed = [lesson.notebook.name for lesson in lessons.notebooks().values()]
+    for folder in sorted(root.glob("*"), reverse=True):
+        if all((folder / name).is_file() for name in needed):
+            return folder
+    raise PagesError(f"{root} has no complete course: `make course` executes all notebooks there.")
+
+
+def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A copy for the site: widgets as text, what answers a prediction folded, links to pages."""
+    copy, asked = course.without_widgets(notebook), False
+    for cell in copy.cells:
+        if cell.cell_type == "markdown":
+            cell.source = to_pages(cell.source)
+        elif asked and cell.get("outputs"):
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), FOLDED]
+        asked = asked or (cell.cell_type == "code" and bool(PREDICTS.search(cell.source)))
+    return copy
+
+
+def to_pages(text: str) -> str:
+    """Markdown whose links to scripts lead to their page."""
+    return FILE_LINK.sub(lambda found: f"](scripts.md#{anchor(found[1])})", text)
+
+
+def paragraphs(notebook: nbformat.NotebookNode) -> list[str]:
+    """Paragraphs and points of the lesson's text, each in one line."""
+    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    parts = [part for text in texts for part in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text)]
+    return [re.sub(r"^(- |\d+\. )", "", " ".join(part.split())) for part in parts]
+
+
+def first_use(name: str, said: list[str]) -> str | None:
+    """The sentences that explain a term: from the one in which it is bold, at most two.
+
+    The one before it too where it begins with This, That or It. None for a term that is bold in
+    no paragraph.
+    """
+    for text in said:
+        sentences = SENTENCE.split(text)
+        for number, sentence in enumerate(sentences):
+            if name.lower() in (mark.lower() for mark in BOLD.findall(sentence)):
+                first = number - bool(number and sentence.startswith(REFERRING))
+                return " ".join(sentences[first : number + 2])
+    return None
+
+
+def terms() -> list[Term]:
+    """Every term of TERMS with its first use. Raises PagesError for one that is bold nowhere."""
+    found = []
+    for number, names in tomllib.loads(TERMS.read_text()).items():
+        lesson = lessons.find(number)
+        said = paragraphs(nbformat.read(lesson.notebook, 4))
+        for name in names:
+            text = first_use(name, said)
+            if text is None:
+                raise PagesError(f"{name!r} is bold nowhere in {lesson.source.name}")
+            found.append(Term(name, to_pages(text), lesson))
+    return found
+
+
+def glossary() -> str:
+    """The terms in alphabetical order, each as its lesson explains it first."""
+    entries = [
+        f"{each.name}\n  {each.says} ([{each.lesson.number} {each.lesson.title}]({each.lesson.file}.ipynb))"
+        for each in sorted(terms(), key=lambda each: each.name.lower())
+    ]
+    listed = "\n\n".join(entries)
+    return f"# Terms\n\nEach as its lesson explains it first.\n\n```{{glossary}}\n{listed}\n```\n"
+
+
+def error_pages() -> str:
+    """The index of errors, by the layer that speaks."""
+    known, parts = lessons.notebooks(), ["# Errors: what they mean\n"]
+    layers = list(dict.fromkeys(entry.layer for entry in errors.ENTRIES))
+    texts = {one["entry"]: one["text"] for one in errors.recorded()}
+    for layer in layers:
+        parts.append(f"## {layer}\n")
+        for entry in (each for each in errors.ENTRIES if each.layer == layer):
+            lesson = known[entry.lesson]
+            text = texts.get(entry.name, "")
+            shown = f"~~~text\n{text}\n~~~\n\n" if text else ""
+            parts.append(
+                f"### {entry.means.rstrip('.')}\n\n{shown}Look at {entry.look_at}. {entry.fix} "
+                f"Lesson [{lesson.number} {lesson.title}]({lesson.file}.ipynb).\n"
+            )
+    return "\n".join(parts)
+
+
+def anchor(path: str) -> str:
+    """The name by which a script's heading is reached."""
+    return re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
+
+
+def scripts() -> str:
+    """Every script of the course, in full."""
+    parts = ["# The scripts\n"]
+    for pattern in SCRIPTS:
+        for path in sorted(ROOT.glob(pattern)):
+            name = path.relative_to(ROOT).as_posix()
+            kind = "python" if path.suffix == ".py" else "bash"
+            parts.append(f"({anchor(name)})=\n## `{name}`\n\n~~~{kind}\n{path.read_text()}~~~\n")
+    return "\n".join(parts)
+
+
+def index() -> str:
+    """The first page: what the course is, how to run it, its map."""
+    rows = "\n".join(
+        f"| [{one.number} {one.title}]({one.file}.ipynb) | {one.teaches} | {one.minutes} |"
+        for one in lessons.notebooks().values()
+    )
+    files = "\n".join(one.file for one in lessons.notebooks().values())
+    return (LOOK / "index.md").read_text().format(map=rows, files=files)
+
+
+def write_sources(executed: Path, folder: Path) -> None:
+    """What Sphinx reads."""
+    for lesson in lessons.notebooks().values():
+        notebook = nbformat.read(executed / lesson.notebook.name, 4)
+        nbformat.write(page_of(notebook), folder / lesson.notebook.name)
+    pages = {"index": index, "glossary": glossary, "errors": error_pages, "scripts": scripts}
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text())
+
+
+def build(executed: Path, output: Path) -> list[str]:
+    """Build the pages into an empty folder; returns what Sphinx and the links' check complain of."""
+    from sphinx.application import Sphinx
+
+    with tempfile.TemporaryDirectory() as scratch:
+        sources, doctrees = Path(scratch, "sources"), Path(scratch, "doctrees")
+        sources.mkdir()
+        write_sources(executed, sources)
+        said = Path(scratch, "said").open("w+")
+        app = Sphinx(
+            sources, None, output, doctrees, "html", SPHINX, status=None, warning=said, parallel=2
+        )
+        app.build(force_all=True)
+        said.seek(0)
+        return [line.strip() for line in said if line.strip()] + wrong_links(output)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--course", type=Path, help="a folder of executed notebooks")
+    parser.add_argument("--output", type=Path, default=LOGS / "site")
+    chosen = parser.parse_args()
+    try:
+        executed = chosen.course or newest_course()
+        if chosen.output.exists():
+            shutil.rmtree(chosen.output)
+        complaints = build(executed, chosen.output)
+    except PagesError as problem:
+        print(problem)
+        return 2
+    print("\n".join(complaints))
+    print(f"The course is in {chosen.output / 'index.html'}")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
