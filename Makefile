@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
 
 .PHONY: help lab check test horovod cluster triton drills bugs bench claims accuracy unseen gpu-record course notebooks rooms readme slides \
-  kit preflight reset catch-up clean
+  kit site preflight reset catch-up clean
 
 help:  ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
@@ -85,6 +85,9 @@ readme: $(READY)  ## README.md's map from notebooks/lessons.toml
 
 slides: $(READY)  ## slides/build/*.html and *.pdf from slides/*.md (RECORDS=logs/laptop: your own runs)
 	$(PY) tools/slides.py $(if $(RECORDS),--records "$$RECORDS")
+
+site: $(READY)  ## logs/site: the newest `make course` as pages that need no kernel and no network
+	$(PY) tools/pages.py $(ARGS)
 
 preflight:  ## is this machine ready? before installing too; JSON=1 prints it for a program
 	@command -v $(PYTHON) >/dev/null || \

@@ -56,7 +56,6 @@ def wrong_links(folder: Path) -> list[str]:
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.exists():
                 found.append(f"{name} links to {address}, which is not there")
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].ids:
-                    found.append(f"{name} links to {address}, and there is no such place")
+            elif target in pages and unquote(parts.fragment) not in {"", *pages[target].ids}:
+                found.append(f"{name} links to {address}, and there is no such place")
     return found

@@ -8,6 +8,7 @@ ask another address for anything.
 """
 
 import argparse
+import io
 import re
 import shutil
 import sys
@@ -82,10 +83,25 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     for cell in copy.cells:
         if cell.cell_type == "markdown":
             cell.source = to_pages(cell.source)
+            continue
+        if PREDICTS.search(cell.source):  # shows its question
+            asked = True
         elif asked and cell.get("outputs"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", []), FOLDED]
-        asked = asked or (cell.cell_type == "code" and bool(PREDICTS.search(cell.source)))
+        for output in cell.get("outputs", []):
+            _without_paths(output)
     return copy
+
+
+def _without_paths(output: nbformat.NotebookNode) -> None:
+    """Take this machine's folders out of an output's texts, in place."""
+    if "text" in output:
+        output.text = course.without_paths(output.text)
+    data = output.get("data", {})
+    for kind in (kind for kind in data if kind.startswith("text/")):
+        text = "".join(data[kind])
+        if "base64" not in text:
+            data[kind] = course.without_paths(text)
 
 
 def to_pages(text: str) -> str:
@@ -129,10 +145,14 @@ def terms() -> list[Term]:
     return found
 
 
+def link(lesson: lessons.Lesson) -> str:
+    return f"[{lesson.number} {lesson.title}]({lesson.file}.ipynb)"
+
+
 def glossary() -> str:
     """The terms in alphabetical order, each as its lesson explains it first."""
     entries = [
-        f"{each.name}\n  {each.says} ([{each.lesson.number} {each.lesson.title}]({each.lesson.file}.ipynb))"
+        f"{each.name}\n  {each.says} ({link(each.lesson)})"
         for each in sorted(terms(), key=lambda each: each.name.lower())
     ]
     listed = "\n\n".join(entries)
@@ -152,7 +172,7 @@ def error_pages() -> str:
             shown = f"~~~text\n{text}\n~~~\n\n" if text else ""
             parts.append(
                 f"### {entry.means.rstrip('.')}\n\n{shown}Look at {entry.look_at}. {entry.fix} "
-                f"Lesson [{lesson.number} {lesson.title}]({lesson.file}.ipynb).\n"
+                f"Lesson {link(lesson)}.\n"
             )
     return "\n".join(parts)
 
@@ -176,8 +196,7 @@ def scripts() -> str:
 def index() -> str:
     """The first page: what the course is, how to run it, its map."""
     rows = "\n".join(
-        f"| [{one.number} {one.title}]({one.file}.ipynb) | {one.teaches} | {one.minutes} |"
-        for one in lessons.notebooks().values()
+        f"| {link(one)} | {one.teaches} | {one.minutes} |" for one in lessons.notebooks().values()
     )
     files = "\n".join(one.file for one in lessons.notebooks().values())
     return (LOOK / "index.md").read_text().format(map=rows, files=files)
@@ -194,20 +213,19 @@ def write_sources(executed: Path, folder: Path) -> None:
 
 
 def build(executed: Path, output: Path) -> list[str]:
-    """Build the pages into an empty folder; returns what Sphinx and the links' check complain of."""
+    """Build the pages into an empty folder; returns Sphinx's warnings and wrong links."""
     from sphinx.application import Sphinx
 
     with tempfile.TemporaryDirectory() as scratch:
         sources, doctrees = Path(scratch, "sources"), Path(scratch, "doctrees")
         sources.mkdir()
         write_sources(executed, sources)
-        said = Path(scratch, "said").open("w+")
+        said = io.StringIO()
         app = Sphinx(
             sources, None, output, doctrees, "html", SPHINX, status=None, warning=said, parallel=2
         )
         app.build(force_all=True)
-        said.seek(0)
-        return [line.strip() for line in said if line.strip()] + wrong_links(output)
+        return [*filter(None, said.getvalue().splitlines()), *wrong_links(output)]
 
 
 def main() -> int:

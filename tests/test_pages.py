@@ -1,0 +1,154 @@
+"""The course as static pages: what is folded, the terms, the links, and pages in a browser offline.
+
+Two lessons and the first errors are built once, from their notebooks as they are stored.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import chromium
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
+import lessons  # noqa: E402
+import page_links  # noqa: E402
+import pages  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:myst_parser")
+LESSONS = ("00", "04")
+MEASURED = "rank 0: 309 samples/s"
+
+
+def lesson_with_a_prediction() -> nbformat.NotebookNode:
+    said = [new_output("stream", text=MEASURED)]
+    return new_notebook(
+        cells=[
+            new_code_cell("launch('ddp')", outputs=said),
+            new_code_cell("guess = predict('speed', 'How many?')\nguess", outputs=said),
+            new_markdown_cell("As [there](../src/snippets/horovod_ring.py)."),
+            new_code_cell("launch('ddp')", outputs=said),
+            new_code_cell("ranks = 2"),
+        ]
+    )
+
+
+def test_what_answers_a_prediction_is_folded_and_the_question_is_not():
+    page = pages.page_of(lesson_with_a_prediction())
+    folded = [pages.FOLDED in cell.metadata.get("tags", []) for cell in page.cells]
+    assert folded == [False, False, False, True, False]
+    assert page.cells[2].source == "As [there](scripts.md#src-snippets-horovod-ring-py)."
+
+
+def test_outputs_name_no_folder_of_the_machine():
+    notebook = new_notebook(cells=[new_code_cell("here", outputs=[])])
+    notebook.cells[0].outputs = [new_output("stream", text=f"in {Path.home()}/logs/run")]
+    assert str(Path.home()) not in pages.page_of(notebook).cells[0].outputs[0].text
+
+
+def test_every_term_is_explained_in_its_lesson():
+    found = pages.terms()
+    assert len({term.name.lower() for term in found}) == len(found)
+    assert all(term.name.lower() in term.says.lower() for term in found)
+    known = lessons.notebooks()
+    assert [term.lesson.number for term in found] == sorted(
+        (term.lesson.number for term in found), key=list(known).index
+    )
+
+
+def test_a_term_that_is_bold_nowhere_is_named(tmp_path, monkeypatch):
+    listed = tmp_path / "terms.toml"
+    listed.write_text('"04" = ["all-reduce", "all-to-none"]\n')
+    monkeypatch.setattr(pages, "TERMS", listed)
+    with pytest.raises(pages.PagesError, match="'all-to-none' is bold nowhere in 04_ddp.py"):
+        pages.terms()
+
+
+@pytest.mark.parametrize(
+    ("said", "explained"),
+    [
+        ("**Ring** is one. It goes round. More.", "**Ring** is one. It goes round."),
+        ("All send. This is a **ring**. Then on.", "All send. This is a **ring**. Then on."),
+        ("A ring, not bold.", None),
+    ],
+)
+def test_a_term_takes_the_sentences_that_explain_it(said, explained):
+    assert pages.first_use("ring", [said]) == explained
+
+
+def test_without_a_complete_course_a_sentence_says_what_to_run(tmp_path):
+    (tmp_path / "20260101-000000").mkdir()
+    with pytest.raises(pages.PagesError, match="make course"):
+        pages.newest_course(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ('<a href="gone.html">x</a>', "gone.html, which is not there"),
+        ('<a href="#nowhere">x</a>', "#nowhere, and there is no such place"),
+        ('<img src="https://example.org/a.png">', "loads https://example.org/a.png"),
+        ('<link rel="stylesheet" href="//example.org/a.css">', "loads //example.org/a.css"),
+        ('<a href="https://example.org">x</a><p id="here"></p><a href="#here">y</a>', None),
+    ],
+)
+def test_wrong_links_are_named(tmp_path, body, complaint):
+    (tmp_path / "page.html").write_text(f"<html><body>{body}</body></html>")
+    found = page_links.wrong_links(tmp_path)
+    assert [complaint in one for one in found] == ([True] if complaint else [])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Two lessons, their terms and the errors of theirs, built."""
+    root = tmp_path_factory.mktemp("site")
+    known, entries = lessons.notebooks(), pages.errors.ENTRIES
+    few = {number: known[number] for number in LESSONS}
+    listed = root / "terms.toml"
+    listed.write_text('"00" = ["rank", "loss"]\n"04" = ["all-reduce"]\n')
+    for lesson in few.values():
+        shutil.copy(lesson.notebook, root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lessons, "notebooks", lambda: few)
+        patch.setattr(pages.errors, "ENTRIES", [e for e in entries if e.lesson in few][:4])
+        patch.setattr(pages, "TERMS", listed)
+        patch.setattr(pages, "SCRIPTS", ("src/_train_ddp.py", "src/snippets/threads*.py"))
+        complaints = pages.build(root, root / "built")
+    assert complaints == []
+    return root / "built"
+
+
+def test_the_pages_load_nothing_from_elsewhere_and_lead_somewhere(site):
+    assert page_links.wrong_links(site) == []
+    names = {path.name for path in site.glob("*.html")}
+    assert {"index.html", "04_ddp.html", "glossary.html", "errors.html", "scripts.html"} <= names
+    (site / "glossary.html").rename(site / "moved.html")
+    try:
+        assert any("glossary.html, which is not there" in x for x in page_links.wrong_links(site))
+    finally:
+        (site / "moved.html").rename(site / "glossary.html")
+
+
+@pytest.mark.skipif(chromium.PATH is None, reason="no Chromium on this machine")
+def test_the_search_works_in_a_browser_without_a_network(site):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium.PATH, args=chromium.FLAGS)
+        page, asked, wrong = browser.new_page(), [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto((site / "index.html").as_uri())
+        page.locator(".sidebar-search").press_sequentially("all-reduce")
+        page.keyboard.press("Enter")
+        page.get_by_text("Search finished").wait_for()
+        results = page.locator("#search-results li").all_inner_texts()
+        found = {result.split(">")[0].splitlines()[0].strip() for result in results}
+        assert {"Terms", "04 Distributed data parallel: one model, several ranks"} <= found, found
+        page.goto((site / "04_ddp.html").as_uri())
+        assert page.locator("h1").count() == 1
+        browser.close()
+    assert wrong == []
+    assert asked
+    assert all(url.startswith(("file:", "data:")) for url in asked)
