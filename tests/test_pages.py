@@ -17,7 +17,7 @@ import lessons  # noqa: E402
 import page_links  # noqa: E402
 import pages  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:myst_parser")
+pytestmark = pytest.mark.filterwarnings("ignore:.*MystReferenceResolver")
 LESSONS = ("00", "04")
 MEASURED = "rank 0: 309 samples/s"
 

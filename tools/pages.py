@@ -45,6 +45,7 @@ SPHINX = {
     "html_css_files": ["course.css"],
     "html_show_sphinx": False,
     "html_copy_source": False,
+    "html_show_search_summary": False,  # a page opened from a disk may not fetch others
     "nb_execution_mode": "off",
     "nb_ipywidgets_js": {},  # widgets are pictures here
     "nb_merge_streams": True,
