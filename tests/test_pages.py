@@ -3,6 +3,7 @@
 Two lessons and the first errors are built once, from their notebooks as they are stored.
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -16,6 +17,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
 import lessons  # noqa: E402
 import page_links  # noqa: E402
 import pages  # noqa: E402
+
+from bootcamp.theory import ddp, model_shapes  # noqa: E402
+from bootcamp_lessons import explorers  # noqa: E402
+from bootcamp_lessons.diagrams import predicted_ddp_step  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*MystReferenceResolver")
 LESSONS = ("00", "04")
@@ -131,8 +136,45 @@ def test_the_pages_load_nothing_from_elsewhere_and_lead_somewhere(site):
         (site / "moved.html").rename(site / "glossary.html")
 
 
+def test_what_the_explorers_show_is_the_theory():
+    runs = explorers.data("collective")["runs"]
+    ring = runs["all-reduce ring 4"]
+    assert ring["moments"][-1] == ring["wanted"] == [[15] * 4] * 4
+    assert ring["moments"][0] == [[1 << rank] * 4 for rank in range(4)]
+    for kind in explorers.KINDS:
+        data = json.loads(json.dumps(explorers.data(kind)))
+        for control in data["controls"]:
+            assert 0 <= control["first"] < len(control["options"])
+    charts = explorers.data("pipeline_schedule")["charts"]
+    assert charts["1f1b 2 1"] == "1f1b over 2 ranks needs at least 2 micro-batches, not 1"
+
+
+def explore_ddp(shown) -> None:
+    """By keys: twice the ranks. The step's end is the theory's."""
+    layers = model_shapes.layers(*predicted_ddp_step.MODELS["GPT-2, 124 M"])
+    for ranks in (8, 16):
+        step = ddp.step(layers, None, ranks, 12.5e9, 20e-6, 0.2)
+        title = shown.locator(".explorer-title").inner_text()
+        milliseconds = float(title.split("a step of ")[1].removesuffix(" ms"))
+        assert f"on {ranks} ranks" in title
+        assert milliseconds == pytest.approx(1e3 * step.ended, rel=5e-3)
+        shown.get_by_label("ranks").press("ArrowRight")
+
+
+def explore_a_collective(shown) -> None:
+    """By mouse: a step further, and another collective."""
+    picture, step = shown.get_by_role("img"), shown.get_by_label("step")
+    before = picture.get_attribute("aria-label")
+    assert "after step 2 of 6" in before
+    room = step.bounding_box()
+    step.click(position={"x": room["width"] - 2, "y": room["height"] / 2})
+    assert "after step 6 of 6" in picture.get_attribute("aria-label")
+    shown.get_by_label("collective").select_option(label="broadcast by tree")
+    assert "broadcast by tree, 4 ranks: after step 2 of 2" in picture.get_attribute("aria-label")
+
+
 @pytest.mark.skipif(chromium.PATH is None, reason="no Chromium on this machine")
-def test_the_search_works_in_a_browser_without_a_network(site):
+def test_search_and_explorers_work_in_a_browser_without_a_network(site):
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium.PATH, args=chromium.FLAGS)
@@ -148,6 +190,8 @@ def test_the_search_works_in_a_browser_without_a_network(site):
         assert {"Terms", "04 Distributed data parallel: one model, several ranks"} <= found, found
         page.goto((site / "04_ddp.html").as_uri())
         assert page.locator("h1").count() == 1
+        explore_ddp(page.locator(".explorer[data-kind=ddp_step]"))
+        explore_a_collective(page.locator(".explorer[data-kind=collective]"))
         browser.close()
     assert wrong == []
     assert asked

@@ -21,6 +21,7 @@ SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".
 MADE_IN_LOGS = (
     "logs/<run>",
     "logs/course/",
+    "logs/site/",
     "logs/claims/",
     "logs/machine/",
     "logs/variants/",

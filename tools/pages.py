@@ -9,6 +9,7 @@ ask another address for anything.
 
 import argparse
 import io
+import json
 import re
 import shutil
 import sys
@@ -24,6 +25,7 @@ from page_links import wrong_links
 
 from bootcamp.classroom import errors
 from bootcamp.paths import LOGS
+from bootcamp_lessons import explorers
 
 ROOT = Path(__file__).resolve().parents[1]
 TERMS = ROOT / "notebooks" / "terms.toml"
@@ -32,6 +34,13 @@ SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z*`])")
 REFERRING = ("This ", "That ", "It ", "These ", "Their ", "So ")
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
 PREDICTS = re.compile(r"\bpredict\(")
+EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\(")
+START = """document.addEventListener("DOMContentLoaded", () => {
+  for (const element of document.querySelectorAll(".explorer")) {
+    explore(element, element.dataset.kind, window.explorers[element.dataset.kind]);
+  }
+});
+"""
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
 SCRIPTS = ("src/_*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
@@ -41,7 +50,7 @@ SPHINX = {
     "html_title": "Scaling PyTorch training",
     "copyright": "MIT licence",
     "html_theme": "furo",
-    "html_static_path": [str(LOOK)],
+    "html_js_files": ["explorers.js"],
     "html_css_files": ["course.css"],
     "html_show_sphinx": False,
     "html_copy_source": False,
@@ -85,13 +94,34 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         if cell.cell_type == "markdown":
             cell.source = to_pages(cell.source)
             continue
-        if PREDICTS.search(cell.source):  # shows its question
+        if found := EXPLORES.search(cell.source):
+            cell.outputs = [explorer(found[1])]
+        elif PREDICTS.search(cell.source):  # shows its question
             asked = True
         elif asked and cell.get("outputs"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", []), FOLDED]
         for output in cell.get("outputs", []):
             _without_paths(output)
     return copy
+
+
+def explorer(kind: str) -> nbformat.NotebookNode:
+    """An output in which explorers.js draws; its numbers are a file of their own."""
+    page = (
+        f'<div class="explorer" data-kind="{kind}"><noscript>This picture needs JavaScript.'
+        f'</noscript></div><script src="_static/explorer-{kind}.js"></script>'
+    )
+    return nbformat.v4.new_output("display_data", {"text/html": page})
+
+
+def write_explorers(folder: Path) -> None:
+    """The explorers as scripts that a page opened from a disk may load: modules may not be."""
+    script = explorers.SCRIPT.read_text().replace("export ", "")
+    (folder / "explorers.js").write_text(f"(() => {{\n{script}\n{START}}})();\n")
+    for kind in explorers.KINDS:
+        numbers = json.dumps(explorers.data(kind), separators=(",", ":"))
+        text = f'(window.explorers ??= {{}})["{kind}"] = {numbers};\n'
+        (folder / f"explorer-{kind}.js").write_text(text)
 
 
 def _without_paths(output: nbformat.NotebookNode) -> None:
@@ -218,12 +248,15 @@ def build(executed: Path, output: Path) -> list[str]:
     from sphinx.application import Sphinx
 
     with tempfile.TemporaryDirectory() as scratch:
-        sources, doctrees = Path(scratch, "sources"), Path(scratch, "doctrees")
+        sources, static, doctrees = (Path(scratch, name) for name in ("in", "static", "doctrees"))
         sources.mkdir()
+        static.mkdir()
         write_sources(executed, sources)
+        write_explorers(static)
+        options = SPHINX | {"html_static_path": [str(LOOK), str(static)]}
         said = io.StringIO()
         app = Sphinx(
-            sources, None, output, doctrees, "html", SPHINX, status=None, warning=said, parallel=2
+            sources, None, output, doctrees, "html", options, status=None, warning=said, parallel=2
         )
         app.build(force_all=True)
         return [*filter(None, said.getvalue().splitlines()), *wrong_links(output)]

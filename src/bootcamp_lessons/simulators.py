@@ -56,14 +56,14 @@ def ddp_step(
         predicted_ddp_step.step,
         bucket=steps("bucket cap, MiB", bucket, list(predicted_ddp_step.CAPS)),
         model=choice("model", list(predicted_ddp_step.MODELS), model),
-        ranks=steps("ranks", ranks, _doubling(2, 1024)),
+        ranks=steps("ranks", ranks, doubling(2, 1024)),
         bytes_per_second=choice("link", list(links().items()), links()["100 Gbit/s"]),
         latency=steps("latency", 20 / 1e6, micros),
         compute_seconds=steps("forward + backward", 200 / 1e3, millis),
     )
 
 
-def _doubling(least: int, most: int) -> list[int]:
+def doubling(least: int, most: int) -> list[int]:
     return [least * 2**power for power in range((most // least).bit_length())]
 
 
@@ -79,15 +79,15 @@ def links() -> dict[str, float]:
 def memory(model: str = "7.5 B", ranks: int = 64) -> dict:
     """Memory of one rank by kind, for each strategy."""
     precisions = [("bf16, state in fp32", "bf16 mixed"), ("fp32", "fp32")]
-    batches = [("0 (state alone)", 0), *((str(size), size) for size in _doubling(1, 32))]
+    batches = [("0 (state alone)", 0), *((str(size), size) for size in doubling(1, 32))]
     return follow(
         memory_by_kind.held,
         model=choice("model", list(memory_theory.models()), model),
-        ranks=steps("ranks", ranks, _doubling(1, 1024)),
+        ranks=steps("ranks", ranks, doubling(1, 1024)),
         precision=choice("precision", precisions, "bf16 mixed"),
         samples=steps("micro-batch", 1, batches),
         kept=choice("activations kept", list(memory_theory.KEPT), memory_theory.KEPT[1]),
-        shard=steps("HSDP's rows of", 8, _doubling(2, 64)),
+        shard=steps("HSDP's rows of", 8, doubling(2, 64)),
     )
 
 

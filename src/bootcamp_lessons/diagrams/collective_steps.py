@@ -35,7 +35,7 @@ def step(collective: str, algorithm: str, ranks: int, step: int) -> Figure:
     tall = 5.2 if is_tree else 4.6
     height = tall * len(rows) + (31 if is_tree else 26.5)
     figure, axes = canvas(title, _says(run, step), height / 10)
-    label(axes, 0, height - 1.5, _phase(run, step), at="left", bold=True, size=13)
+    label(axes, 0, height - 1.5, phase(run, step), at="left", bold=True, size=13)
     top = height - (13.5 if is_tree else 9)  # of the cells; a tree has its arcs above them
     for row, name in enumerate(rows):
         label(axes, 0, top - tall * (row + 0.5), name, at="left", size=11)
@@ -44,7 +44,7 @@ def step(collective: str, algorithm: str, ranks: int, step: int) -> Figure:
     _cells(axes, run, step, places, tall)
     if collective != "all-to-all":  # there arrows would cross everything, and each box names both
         _arrows(axes, run, step, places, tall)
-    for y, text in zip((4.9, 2.6, 0.3), (_key(run), *_totals(run)), strict=True):
+    for y, text in zip((4.9, 2.6, 0.3), (_key(run), *totals(run)), strict=True):
         label(axes, 0, y, text, at="left", size=11)
     return figure
 
@@ -80,7 +80,7 @@ def _places(run: Simulation, top: float, tall: float) -> dict:
     return places
 
 
-def _phase(run: Simulation, step: int) -> str:
+def phase(run: Simulation, step: int) -> str:
     """What this step is there for, in words."""
     if step == 0:
         return {
@@ -192,7 +192,7 @@ def _key(run: Simulation) -> str:
     return f"{inside}. Bold on green: as asked for. Thick frame: sent or received in this step."
 
 
-def _totals(run: Simulation) -> tuple[str, str]:
+def totals(run: Simulation) -> tuple[str, str]:
     """What is sent until the end and in how many steps: counted, and by formula."""
     told = collectives.formula(run.collective, run.algorithm, run.ranks)
     most, steps = (
@@ -212,7 +212,7 @@ def _totals(run: Simulation) -> tuple[str, str]:
 
 def _says(run: Simulation, step: int) -> str:
     """The picture in words."""
-    parts = [_phase(run, step)]
+    parts = [phase(run, step)]
     if step:
         sends = [
             f"rank {s.source} sends {_said_chunk(run, s.chunk)} to rank {s.target}"
@@ -224,7 +224,7 @@ def _says(run: Simulation, step: int) -> str:
         parts.append(f"Rank {rank} now holds {', '.join(inside) or 'nothing'}.")
     sent = ", ".join(f"rank {rank} {size:.3g}" for rank, size in enumerate(run.sent(step)))
     parts.append(f"Sent so far, in sizes of the whole tensor, S: {sent}.")
-    return " ".join([*parts, *_totals(run)])
+    return " ".join([*parts, *totals(run)])
 
 
 def _said_chunk(run: Simulation, chunk) -> str:
