@@ -150,9 +150,7 @@ def test_the_map_is_that_of_the_lessons_data():
     assert "/15_appendix.ipynb" in lessons.course_map().splitlines()[-1], "the appendix is last"
 
 
-@pytest.mark.parametrize(
-    "damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("| 10 P", "| 12 P")]
-)
+@pytest.mark.parametrize("damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("[10 P", "[12 P")])
 def test_a_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, monkeypatch, capsys):
     right = text("README.md")
     page = tmp_path / "README.md"

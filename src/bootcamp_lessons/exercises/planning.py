@@ -1,0 +1,325 @@
+"""Exercises of lesson 10: a plan, one knob that makes a plan fit, and claims that cannot be true.
+
+The answer to the first two is a dictionary with fields of plan.setting.Plan.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from bootcamp.classroom.function_task import FunctionTask
+from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
+from bootcamp.plan.predict import WORDS
+from bootcamp.plan.setting import RECOMPUTE, Plan
+from bootcamp.table import Table
+from bootcamp_lessons import planning
+
+WITHIN = 0.05
+KNOBS = ("tensor", "pipeline", "context", "data", "stage", "micro_batch", "virtual", "recompute")
+STATES = (
+    "Parameters, gradients and optimizer state are the largest part: split the model over more "
+    "ranks (tensor, pipeline), or shard more of it (stage)."
+)
+FILLED = {
+    "parameters": STATES,
+    "gradients": STATES,
+    "optimizer": STATES,
+    "activations": "Activations are the largest part: a smaller micro-batch, recomputation, or "
+    "more ranks that share one sample.",
+    "buffers": "Scores and gathered parameters are the largest part: a smaller micro-batch, or "
+    "more tensor ranks.",
+}
+SLOWED = {
+    "compute": "It computes longer than the best plan. Recomputation repeats forward passes; very "
+    "narrow pieces of a matrix, and stages of unequal length, leave a GPU partly idle.",
+    "host": "The GPUs wait for the host's kernel launches: each micro-batch is too small.",
+    "tensor": "Tensor ranks wait for each other in every layer: fewer of them wait less. Groups of "
+    "more than 8 put their all-reduces on the network between hosts.",
+    "context": "Context ranks exchange keys and values in every layer. These sequences are short "
+    "enough to do without.",
+    "data": "Gradients and parameters wait for the network. Stage 3 without a pipeline gathers and "
+    "reduces for every micro-batch; more stages leave each rank fewer parameters to send.",
+    "pipeline": "Each cut of the pipeline adds a hop to the way of a micro-batch: use fewer.",
+    "bubble": "The bubble is what costs: more micro-batches, or fewer stages.",
+}
+CHANGES = {
+    "tensor": (2, 4, 16),
+    "pipeline": (2, 4, 8),
+    "context": (2, 4),
+    "stage": (0, 2, 3),
+    "micro_batch": (1, 4),
+    "recompute": RECOMPUTE,
+}
+
+
+@dataclass(frozen=True)
+class PlanAtScale(Task):
+    """A plan that fits and whose predicted step is within 5 % of the fastest.
+
+    batch: tokens of a step. solution: one answer, there may be others. given: a plan of which the
+    answer changes one field; empty if all of them are free. Data ranks follow from the rest.
+    """
+
+    model: str
+    gpus: int
+    host_gb_s: float
+    batch: int
+    solution: dict
+    given: dict = field(default_factory=dict)
+
+    def row(self, fields: dict) -> dict:
+        """The planner's answer to a plan. Raises ValueError for one that cannot be."""
+        shape = planning.shape_of(self.model)
+        cluster = planning.cluster_of(self.gpus, host_gb_s=self.host_gb_s)
+        fields = {**self.given, **fields}
+        split = [fields.get(axis, 1) for axis in ("tensor", "pipeline", "context")]
+        fields.setdefault("data", max(1, self.gpus // max(1, split[0] * split[1] * split[2])))
+        size = planning.samples(shape, self.batch)
+        plan = Plan(batch=size, sequence=split[0] > 1, compiled=True, **fields)
+        return planning.plan_row(shape, cluster, plan)
+
+    @cached_property
+    def tried(self) -> Table:
+        """The plans that an answer is held against, those that fit first, the fastest first."""
+        if not self.given:
+            return planning.plans_of(
+                self.model, gpus=self.gpus, batch=self.batch, host_gb_s=self.host_gb_s
+            )
+        lines = []
+        for name, values in CHANGES.items():
+            for value in values:
+                try:
+                    lines.append({"change": f"{name}={value}"} | self.row({name: value}))
+                except ValueError:
+                    continue
+        lines.sort(key=lambda row: (not row["fits"], row["seconds_per_step"]))
+        return Table(lines, "one change at a time")
+
+    def attempt(self, given) -> str:
+        """Predict the reader's plan. Raises Wrong."""
+        if given is None:
+            raise NotTried("a dictionary as the second argument", "None")
+        example = '{"recompute": "full"}' if self.given else '{"tensor": 8, "pipeline": 2}'
+        if not isinstance(given, dict) or not given:
+            raise Wrong(f"a dictionary such as {example}", repr(given))
+        if unknown := [name for name in given if name not in KNOBS]:
+            raise Wrong(f"fields among {', '.join(KNOBS)}", ", ".join(map(repr, unknown)))
+        if self.given and len(given) > 1:
+            raise Wrong("one change", f"{len(given)} changes: {', '.join(given)}")
+        wrong = [f"{name}={value!r}" for name, value in given.items() if not _is_one(name, value)]
+        if wrong:
+            raise Wrong("whole numbers, and a text for recompute", ", ".join(wrong))
+        try:
+            row = self.row(given)
+        except ValueError as error:
+            raise Wrong("a plan that this model and these GPUs allow", str(error)) from None
+        if not row["fits"]:
+            most = max(row["gb"], key=row["gb"].get)
+            raise Wrong(
+                f"at most {row['gpu_gb']:.0f} GB on the fullest GPU",
+                f"{row['peak_gb']:.1f} GB, of them {row['gb'][most]:.1f} GB of {most}",
+                FILLED[most],
+            )
+        best = self.tried[0]
+        seconds = row["seconds_per_step"]
+        if seconds > self.most_seconds:
+            longer = {part: row["seconds"][part] - best["seconds"][part] for part in SLOWED}
+            most = max(longer, key=longer.get)
+            raise Wrong(
+                f"a step within {WITHIN:.0%} of the fastest, {best['seconds_per_step']:.1f} s",
+                f"it fits, and takes {seconds:.1f} s: {longer[most]:.1f} s more for "
+                f"{WORDS.get(most, 'computing')}",
+                SLOWED[most],
+            )
+        return f"{seconds:.1f} s, {self._apart(row)}. {self._others()}"
+
+    @property
+    def most_seconds(self) -> float:
+        """A step that takes longer is no answer."""
+        return (1 + WITHIN) * self.tried[0]["seconds_per_step"]
+
+    def _apart(self, row: dict) -> str:
+        apart = row["seconds_per_step"] / self.tried[0]["seconds_per_step"] - 1
+        fit = f"of {sum(other['fits'] for other in self.tried)} that fit"
+        if apart < -1e-9:
+            return f"{-apart:.1%} faster than the fastest {fit} and were tried"
+        return (
+            f"{apart:.1%} slower than the fastest {fit}" if apart > 1e-9 else f"the fastest {fit}"
+        )
+
+    def _others(self) -> str:
+        """Of the plans that are no answer, the fastest for each limit."""
+        first = {}
+        for row in self.tried:
+            if not row["fits"] or row["seconds_per_step"] > self.most_seconds:
+                first.setdefault(row["limit"].partition(":")[0], row)
+        lines = ["What limits others:"]
+        for row in first.values():
+            name = row.get("change") or (
+                f"tensor {row['tensor']}, pipeline {row['pipeline']}, data {row['data']}, "
+                f"micro-batch {row['micro-batch']}, recompute {row['recompute']}"
+            )
+            lines.append(f"- {name}: {row['seconds_per_step']:.1f} s; {row['limit']}")
+        return "\n".join(lines)
+
+    def solution_shown(self) -> Shown:
+        """One answer; there are others."""
+        return Shown(f'exercise.check("{self.name}", {self.solution})')
+
+
+def _is_one(name: str, value) -> bool:
+    return value in RECOMPUTE if name == "recompute" else type(value) is int
+
+
+PLAN = PlanAtScale(
+    "plan_for_256",
+    task="Llama 3 70B on 256 H100s, 8 in a host, 100 Gbit/s (12.5 GB/s) between hosts, 4,194,304 "
+    "tokens (512 sequences) a step: a plan that fits, at most 5 % slower than the fastest.",
+    hint="On so slow a network, what sends least between hosts: shards, copies, or stages?",
+    stronger="Keep tensor ranks inside a host. FSDP gathers all parameters over the network for "
+    "every micro-batch; a pipeline hands over activations at its cuts, and leaves each rank fewer "
+    "gradients to reduce. Then shorten the bubble: a micro-batch of 1.",
+    model="Llama 3 70B",
+    gpus=256,
+    host_gb_s=12.5,
+    batch=2**22,
+    solution={"tensor": 4, "pipeline": 8, "data": 8, "stage": 1, "micro_batch": 1},
+)
+KNOB = PlanAtScale(
+    "which_knob",
+    task="Llama 3 70B on 64 H100s, 50 GB/s between hosts, tensor 8 x data 8, ZeRO-1, micro-batches "
+    "of 2, no recomputation: it does not fit. Change one field so that it does, and so that the "
+    "step takes at most 5 % longer than after the best such change.",
+    hint="Which part of the memory is largest, and which changes make it smaller without sending "
+    "or computing more?",
+    stronger="Activations are nearly half. Recomputation repeats forward passes, and ZeRO-3 "
+    "gathers parameters for each of 32 micro-batches over the network. Half a micro-batch needs "
+    "neither; nor do two stages, whose ranks hold half of the layers.",
+    model="Llama 3 70B",
+    gpus=64,
+    host_gb_s=50,
+    batch=2**22,
+    solution={"pipeline": 2},
+    given={"tensor": 8, "stage": 1, "micro_batch": 2},
+)
+
+
+def cannot_be(claim):
+    """Which limit a claim of FSDP training breaks: "memory", "compute", "network", or "none"."""
+    parameters, gpus = claim["parameters"], claim["gpus"]
+    if 16 * parameters / gpus > claim["gpu_bytes"]:
+        return "memory"
+    if 6 * parameters * claim["tokens_per_second_per_gpu"] > claim["peak_flops"]:
+        return "compute"
+    step_seconds = claim["tokens_per_step_per_gpu"] / claim["tokens_per_second_per_gpu"]
+    if gpus > claim["gpus_per_host"] and 6 * parameters / claim["host_bytes"] > step_seconds:
+        return "network"
+    return "none"
+
+
+def _claim(billions, gpus, gpu, rate, step_tokens, host_gb_s=50.0) -> dict:
+    """A claim as the exercise gives it: one micro-batch a step, 8 GPUs in a host."""
+    memory, peak = {"A100": (80e9, 312e12), "H100": (80e9, 989e12)}[gpu]
+    return {
+        "parameters": 1e9 * billions,
+        "gpus": gpus,
+        "gpus_per_host": 8,
+        "gpu_bytes": memory,
+        "peak_flops": peak,
+        "host_bytes": 1e9 * host_gb_s,
+        "tokens_per_step_per_gpu": step_tokens,
+        "tokens_per_second_per_gpu": rate,
+    }
+
+
+MADE_UP = {
+    "A": _claim(70, 8, "H100", 900, 8192),
+    "B": _claim(70, 64, "H100", 2600, 16384),
+    "C": _claim(70, 64, "A100", 340, 1024),
+    "D": _claim(7, 8, "H100", 9000, 16384),
+    "E": _claim(7, 8, "H100", 10_000, 4096, host_gb_s=1.0),
+    "F": _claim(13, 32, "A100", 3400, 4096, host_gb_s=12.5),
+    "G": _claim(13, 2, "H100", 90_000, 4096),
+    "H": _claim(30, 16, "A100", 1500, 4096),
+    "I": _claim(180, 64, "H100", 950, 16384),
+    "J": _claim(30, 8, "A100", 2500, 8192),
+    "K": _claim(70, 2, "H100", 300, 8192),
+}
+# tokens a second and GPU of the IBM blog's Table 1 and of llm-foundry's README: see the lesson
+PUBLISHED = {
+    "Llama 2 70B on 128 A100s": _claim(69, 128, "A100", 370, 8192),
+    "Llama 2 7B on 128 A100s": _claim(6.74, 128, "A100", 3700, 8192),
+    "MPT 70B on 64 A100s": _claim(64.9, 64, "A100", 410, 16384, host_gb_s=200),
+}
+
+
+def _mistaken(state=16, flops=6, sent=6, one_host=True, step=True, sum_of_all=False, bits=1):
+    """cannot_be with other numbers, or without one of its parts."""
+
+    def wrong(claim):
+        parameters, gpus = claim["parameters"], claim["gpus"]
+        if state * parameters / gpus > claim["gpu_bytes"]:
+            return "memory"
+        rate = claim["tokens_per_second_per_gpu"] * (gpus if sum_of_all else 1)
+        if flops * parameters * rate > claim["peak_flops"]:
+            return "compute"
+        seconds = claim["tokens_per_step_per_gpu"] / rate if step else 1.0
+        leaves = gpus > claim["gpus_per_host"] or not one_host
+        if leaves and sent * parameters * bits / claim["host_bytes"] > seconds:
+            return "network"
+        return "none"
+
+    return wrong
+
+
+CANNOT_BE = FunctionTask(
+    "cannot_be",
+    task="Write cannot_be(claim): which limit a claim on FSDP, AdamW and mixed precision breaks, "
+    'in this order: "memory" (all states in all GPUs), "compute" (the peak), "network" (what a '
+    'host must send in a step of one micro-batch), or "none". The claim is a dictionary.',
+    hint="Bytes of state for each parameter? Operations for each parameter and token, "
+    "forward and backward? How often does FSDP send all parameters or gradients in a step?",
+    stronger="16 bytes of state over all GPUs; 6 operations for each parameter and token; two "
+    "gathers and one reduce-scatter of 2 bytes for each parameter, if there is more than one host. "
+    "A step lasts tokens_per_step_per_gpu / tokens_per_second_per_gpu seconds.",
+    solved_by=cannot_be,
+    cases=tuple((claim,) for claim in (*MADE_UP.values(), *PUBLISHED.values())),
+    mistakes={
+        "2 bytes for each parameter are the weights alone. AdamW in mixed precision keeps 16: "
+        "weight, gradient, and 12 of float32 copy and averages.": _mistaken(state=2),
+        "4 bytes for each parameter are weight and gradient; the optimizer keeps 12 more.": (
+            _mistaken(state=4)
+        ),
+        "2 operations for each parameter and token are the forward pass. The backward pass takes "
+        "twice as many: 6 together.": _mistaken(flops=2),
+        "The rate is one GPU's already, and so is the peak.": _mistaken(sum_of_all=True),
+        "FSDP sends parameters or gradients three times: gathered for the forward pass, gathered "
+        "again for the backward pass, and reduced.": _mistaken(sent=2),
+        "The second gather is missing: FSDP drops a layer after its forward pass.": _mistaken(
+            sent=4
+        ),
+        "On one host nothing crosses the network.": _mistaken(one_host=False),
+        "Compare the seconds on the network with those of a step, tokens_per_step_per_gpu / "
+        "tokens_per_second_per_gpu.": _mistaken(step=False),
+        "host_bytes is in bytes per second already; bits need the factor 8.": _mistaken(bits=8),
+    },
+)
+
+
+def claims_table() -> Table:
+    """The made-up claims of the exercise, a row for each."""
+    rows = [
+        {
+            "made-up claim": name,
+            "parameters, billion": claim["parameters"] / 1e9,
+            "GPUs": claim["gpus"],
+            "peak, TFLOP/s": claim["peak_flops"] / 1e12,
+            "network of a host, GB/s": claim["host_bytes"] / 1e9,
+            "tokens/s per GPU": claim["tokens_per_second_per_gpu"],
+            "tokens per GPU and step": claim["tokens_per_step_per_gpu"],
+        }
+        for name, claim in MADE_UP.items()
+    ]
+    return Table(rows, "Made up for this exercise: FSDP, AdamW, 80 GB a GPU, 8 GPUs in a host")
+
+
+TASKS = [PLAN, KNOB, CANNOT_BE]
