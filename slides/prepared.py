@@ -23,7 +23,7 @@ from bootcamp.theory import (
     sharding,
 )
 from bootcamp_lessons import communication as communication_runs
-from bootcamp_lessons import experts_lab, hsdp_lab, known_programs
+from bootcamp_lessons import experts_lab, hsdp_lab, known_programs, planning, planning_lab
 from bootcamp_lessons.diagrams import (
     dataparallel,
     horovod,
@@ -227,6 +227,40 @@ def strategies() -> Table:
         name = ", ".join(all_of) if len(all_of) < 3 else f"{all_of[0]} to {all_of[-1][-1]}"
         rows.append({"strategy": name, "here": here, "there": ends})
     return Table(rows, found.caption)
+
+
+def plans(model: str, gpus: int, host_gb_s: float = 400) -> Figure:
+    """All plans of a model on H100s, by memory and predicted speed."""
+    return plots.feasible_plans(planning.plans_of(model, gpus=gpus, host_gb_s=host_gb_s))
+
+
+def what_breaks(model: str) -> Figure:
+    """The fastest plan from 8 GPUs to 16,384, what its step waits for and what sets in."""
+    return plots.what_breaks(planning.grown(model))
+
+
+def predicted_and_published() -> Figure:
+    """Predicted beside published seconds, each row predicted without it."""
+    return plots.predicted_and_published(planning.published_beside_predicted())
+
+
+def wrong_network(model: str, gpus: int, planned: float, real: float) -> Table:
+    """On `real` GB/s for a host: the best plan, and the one that is best on `planned` GB/s."""
+    names = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute")
+    (chosen, *_), there = (
+        planning.plans_of(model, gpus=gpus, host_gb_s=rate).rows for rate in (planned, real)
+    )
+    taken = next(row for row in there if all(row[name] == chosen[name] for name in names))
+    rows = [
+        {"chosen for": words} | {name: row[name] for name in names} | {"s": row["seconds_per_step"]}
+        for words, row in {f"{real:g} GB/s": there[0], f"{planned:g} GB/s": taken}.items()
+    ]
+    return Table(rows, f"{model} on {gpus} H100s, {real:g} GB/s for a host: predicted")
+
+
+def time_that_counts() -> Table:
+    """Share of the time that counts, by how long saves and restarts take."""
+    return planning_lab.what_counts()
 
 
 def _with_origin(figure: Figure, runs) -> Figure:
