@@ -1,0 +1,207 @@
+"""A table of plans for the planner: spellings, rows beside those it carries, malformed ones."""
+
+import csv
+import io
+import itertools
+import json
+
+import pytest
+
+from bootcamp.plan import __main__, hardware, stacks, tables
+from bootcamp.plan.hardware import GIB, gpu
+from bootcamp.theory import published
+
+GOOD = {
+    "gpu": "A100-80GB",
+    "gpus": "8",
+    "hidden": "4096",
+    "layers": "32",
+    "heads": "32",
+    "seq_len": "2048",
+    "vocab": "50257",
+    "tp": "2",
+    "dp": "4",
+    "pp": "1",
+    "global_batch": "64",
+    "micro_batch": "2",
+    "stack": "",
+}
+
+
+BAD = {
+    "negative": ({"gpus": "-8"}, "gpus=-8: expected a number above zero"),
+    "zero": ({"micro_batch": "0"}, "micro_batch=0: expected a number above zero"),
+    "missing": ({"hidden": ""}, "hidden is missing"),
+    "not a number": ({"layers": "many"}, "layers='many' is not a number"),
+    "not finite": ({"seq_len": "nan"}, "seq_len=nan: expected a number above zero"),
+    "not whole": ({"tp": "1.5"}, "tp=1.5: expected a whole number"),
+    "impossible mesh": ({"dp": "3"}, "6 ranks, and there are 8 GPUs"),
+    "unknown GPU": ({"gpu": "A1000"}, "gpu='A1000' is not known"),
+    "heads": ({"gpus": "24", "tp": "3", "dp": "8"}, "32 heads do not divide over tensor 3"),
+    "layers": ({"layers": "31", "pp": "4", "dp": "1"}, "31 layers do not divide over 4 stages"),
+    "batch": ({"global_batch": "62"}, "a batch of 62 is no multiple"),
+    "infinite": ({"seq_len": "inf"}, "seq_len=inf: expected a number above zero"),
+    "huge": ({"hidden": "4e12"}, "hidden=4e12: too large"),
+    "a word behind a number": (
+        {"global_batch": "64 rows"},
+        "global_batch='64 rows' is not a number",
+    ),
+    "no batch": ({"global_batch": "", "micro_batch": ""}, "the row gives no batch"),
+    "unknown schedule": ({"schedule": "spiral"}, "schedule='spiral'"),
+    "unknown recomputation": ({"recompute": "perhaps"}, "recompute='perhaps'"),
+    "unknown stack": ({"stack": "mine"}, "stack='mine'"),
+    "unknown model": ({"hidden": "", "layers": "", "heads": "", "model": "X"}, "model='X'"),
+}
+
+
+def test_each_malformed_row_says_why_and_the_others_are_answered(capsys, monkeypatch):
+    plans = [GOOD]
+    for changes, _ in BAD.values():
+        plans += [{**GOOD, **changes}, GOOD]
+    columns = list(dict.fromkeys(key for plan in plans for key in plan))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(plans)
+    first = text.getvalue().splitlines()[1]
+    text.write(f"{first},1,2\n8\n{first}\n")  # a row too long, one too short, a good one
+    monkeypatch.setattr("sys.stdin", io.StringIO(text.getvalue()))
+    assert __main__.main([]) == 0
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(found) == len(plans) + 3
+    *found, long, short, last = found
+    assert "more values than the header" in long["error"]
+    assert "names no model" in short["error"]
+    assert last == found[0]
+    for answer, (_, said) in zip(found[1::2], BAD.values(), strict=True):
+        assert said in answer["error"]
+        assert answer["seconds_per_step"] == answer["limit"] == ""
+    assert {row["error"] for row in found[::2]} == {""}
+    assert {row["seconds_per_step"] for row in found[::2]} == {found[0]["seconds_per_step"]}
+    assert [row["gpus"] for row in found] == [plan["gpus"] for plan in plans]
+
+
+SPELLED = {
+    "names of another tool": {
+        "num_gpus": "8",
+        "num_layers": "32",
+        "d_model": "4096",
+        "num_attention_heads": "32",
+        "max_seq_len": "2k",
+        "vocab_size": "50257",
+        "tensor_model_parallel_size": "2",
+        "gradient_accumulation_steps": "8",
+        "micro_batch_size": "2",
+        "gpu_type": "NVIDIA A100-SXM4-80GB",
+        "zero_stage": "none",
+    },
+    "hosts": {**GOOD, "gpus": "", "nodes": "1"},
+    "a mesh that says how many GPUs": {**GOOD, "gpus": ""},
+}
+
+
+@pytest.mark.parametrize("row", SPELLED.values(), ids=SPELLED)
+def test_other_spellings_of_the_same_plan_have_the_same_answer(row):
+    good, found = __main__.answered(GOOD), __main__.answered(row)
+    assert found["error"] == ""
+    assert found["seconds_per_step"] == good["seconds_per_step"]
+
+
+LIKE = {  # rows that a table may have beside those that are carried, as changes to its first one
+    "megascale": {"gpus": "12288", "global_batch": "6144", "dp": "192", "model": "175B"}
+    | {"hidden": "12288", "layers": "96", "heads": "128", "pp": "8", "interleave_v": "6"},
+    "mtnlg_530b": {"nodes": "420", "gpus": "3360", "dp": "12"},
+    "llama3_table4": {"gpus": "16384", "cp": "16", "dp": "8", "seq_len": "131072"}
+    | {"batch_per_dp": "16"},
+    "megatron_bridge_h100": {"model": "LLAMA3.1_405B", "gpus": "1024", "precision": "BF16"}
+    | {"gbs": "512", "fsdp": "0", "tp": "8", "pp": "8", "cp": "2", "vp": "8"},
+    "torchtitan": {"model": "Llama3.1-405B", "gpus": "512", "parallelism": "FSDP8 TP8 PP8"}
+    | {"techniques": "compile+float8+async TP, Interleaved 1F1B", "local_batch": "32"}
+    | {"global_batch": "", "act_ckpt": "full"},
+    "ibm_fsdp_hsdp": {"model": "Llama2-34B", "compile": "Y", "act_ckpt": "selective 1/2"},
+    "hf_dp_vs_ddp": {"mode": "DP", "nvlink": "N"},
+    "zero_table1": {"model": "1T", "params": "1e12", "dp": "1024", "stage": "3"},
+    "tf_cnn_benchmarks": {"section": "EC2 p2.8xlarge K80 distributed synthetic (PS)", "gpus": "64"},
+    "korthikanti_table4_layer": {"experiment": "Selective + Sequence"},
+    "korthikanti_table2_eval": {"model": "1T"},
+    "mosaicml_mpt": {"section": "H100 80GB FP8", "precision": "amp_fp8"},
+}
+
+
+@pytest.mark.parametrize("table", LIKE)
+def test_rows_beside_those_that_are_carried_are_answered(table):
+    row = {**tables.table(table)[0], **LIKE[table]}
+    for stack in (table, ""):
+        answer = __main__.answered({**row, "stack": stack})
+        assert answer["error"] == "" or (not stack and table == "korthikanti_table2_eval"), stack
+    if table == "zero_table1":
+        assert __main__.answered({**row, "stack": table})["peak_gb"] == 15.625
+
+
+def test_more_work_takes_longer_and_more_gpus_no_less_than_their_share():
+    """Over meshes, micro-batches and widths of vtrain_single's kind."""
+    names = ("# GPUs", "data parallelism", "tensor parallelism", "pipeline parallelism")
+    first, checked = tables.table("vtrain_single")[0], 0
+    for tensor, pipeline, micro in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4)):
+        seconds = {}
+        for data, batch, layers in itertools.product((1, 2), (32, 64), (12, 24)):
+            ranks_of = data * tensor * pipeline
+            row = dict(zip(names, map(str, (ranks_of, data, tensor, pipeline)), strict=True))
+            row |= {"micro batch": str(micro), "global batch": str(batch), "# layers": str(layers)}
+            answer = __main__.answered({**first, **row, "stack": "vtrain_single"})
+            seconds[data, batch, layers] = answer["seconds_per_step"]
+        for data, layers in itertools.product((1, 2), (12, 24)):
+            assert seconds[data, 32, layers] < seconds[data, 64, layers]
+            assert seconds[data, 64, layers] <= 2 * seconds[data, 32, layers]
+            assert seconds[data, 64, 12] < seconds[data, 64, 24]
+            assert seconds[2, 64, layers] >= seconds[1, 64, layers] / 2
+            checked += 1
+    assert checked == 27 * 4
+
+
+def test_a_gpu_is_known_by_the_words_of_its_name():
+    spelled = {
+        "NVIDIA A100-SXM4-40GB": "A100 40GB",
+        "a100_80gb": "A100 80GB",
+        "H100 SXM 96GB HBM2e 2.4TB/s, 500W cap": "H100 96GB",
+        "DGX-GB200": "GB200",
+        "V100-SXM2-16GB": "V100 16GB",
+    }
+    assert {name: gpu(name).name for name in spelled} == spelled
+    assert gpu("H200").kind == "H100"  # whose fitted constants hold for it too
+    fitted = stacks.constants("mosaicml_mpt", "H200")
+    assert fitted.matmul == stacks.constants("mosaicml_mpt", "H100 80GB").matmul
+
+
+def test_json_in_and_out(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([{**GOOD, "gpus": 8}, {"gpus": -1}])))
+    assert __main__.main(["--json"]) == 0
+    good, bad = json.loads(capsys.readouterr().out)
+    assert good["mfu"] > 0.1
+    assert good["peak_gb"] * 1e9 == pytest.approx(good["peak_gib"] * GIB)
+    assert bad["seconds_per_step"] is None
+    assert bad["error"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("gpus,tp"))
+    assert __main__.main(["--json"]) == 2
+
+
+@pytest.mark.parametrize("path", sorted(tables.FOLDER.glob("*.csv")), ids=lambda path: path.stem)
+def test_every_row_of_a_published_table_is_answered_as_it_is(path):
+    if path.stem in ("gpus", "models", "cnns", "korthikanti_table2_eval"):
+        return
+    for row in tables.table(path.stem):
+        answer = __main__.answered({**row, "stack": path.stem})
+        assert answer["error"] == "", row
+        assert answer["peak_gb"] > 0
+
+
+def test_the_gpus_are_those_of_the_course_wherever_both_have_them():
+    for row in published.table("hardware"):
+        known = gpu(row["gpu"])
+        assert known.peak == 1e12 * float(row["peak_bf16_or_fp16_tflops"])
+        assert known.hbm == pytest.approx(1e12 * float(row["hbm_tb_s"]))
+
+
+def test_an_unknown_gpu_names_those_that_are_known():
+    with pytest.raises(ValueError, match=r"gpu='H900' is not known: expected one of .*A100 80GB"):
+        hardware.gpu("H900")

@@ -1,0 +1,276 @@
+"""Published rows with what they measured, and the fit of the planner's constants to them.
+
+tools/accuracy.py prints what comes of it. numpy.
+"""
+
+import itertools
+import math
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from bootcamp.plan import predict, rows, stacks, tables  # noqa: E402
+
+TOLERANCE = 0.04  # an error up to it counts squared, a larger one as it is (Huber's loss)
+# what a stack never seen borrows from the others; True: for each kind of GPU apart
+LENT = {"matmul": True, "attention": True, "memory": False, "network": False, "launch": False}
+BELIEF = 8  # a constant's range is so many standard deviations of what is believed before
+TABLES = [
+    "vtrain_single",
+    "vtrain_multi",
+    "mosaicml_mpt",
+    "ptdp_table1",
+    "ptdp_table2_zero3",
+    "korthikanti_table5",
+    "korthikanti_table4_layer",
+    "megascale",
+    "mtnlg_530b",
+    "torchtitan",
+    "ibm_fsdp_hsdp",
+    "llama3_table4",
+    "megatron_bridge_h100",
+    "tf_cnn_benchmarks",
+    "hf_dp_vs_ddp",
+]
+
+
+@dataclass
+class Measured:
+    """A published row: what it asks, and the seconds of a step that it measured."""
+
+    table: str
+    row: dict
+    case: rows.Case
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return self.row["row_id"]
+
+    @property
+    def stack(self) -> str:
+        return self.case.stack
+
+
+def measured(names: list[str] = TABLES) -> list[Measured]:
+    """The rows with a time, a throughput or an MFU, of all tables."""
+    found = []
+    for table in names:
+        for row in tables.table(table):
+            case = rows.read({**row, "stack": table})
+            if seconds := truth(table, row, case):
+                found.append(Measured(table, row, case, seconds))
+    return found
+
+
+def truth(table: str, row: dict, case: rows.Case) -> float | None:
+    """Seconds of a step as published, worked out from what the row has."""
+    if milliseconds := row.get("iteration time (ms)") or row.get("combined_ms"):
+        return float(milliseconds) / 1e3
+    if row.get("iter_s"):
+        return float(row["iter_s"])
+    if row.get("images_s"):
+        return case.plan.batch / float(row["images_s"])
+    if row.get("train_runtime_s"):
+        return float(row["train_runtime_s"]) / 200  # steps, as its workload says
+    if case.shape is None:
+        return None
+    tokens = case.plan.batch * case.shape.sequence / case.cluster.gpus
+    if row.get("tok_s_gpu"):
+        return tokens / float(row["tok_s_gpu"])
+    flops = tokens * case.shape.flops_of_token()
+    if table.startswith("ptdp"):  # counts the recomputed forward, as its formula does
+        again = tokens * case.shape.recomputed_of_token("full")
+        return (flops + again) / (1e12 * float(row["tflops_gpu"]))
+    share = float(row.get("bf16_mfu_pct") or row.get("mfu_pct") or 0) / 100
+    return flops / (share * case.cluster.gpu.peak) if share else None
+
+
+def constants_of(data: Measured, values: dict, anchors: dict):
+    """The planner's constants for a row from values at hand, and those that are given."""
+    return stacks.of({**stacks.given(data.stack), **values}, anchors, *_who(data))
+
+
+def error(data: Measured, values: dict, anchors: dict | None = None) -> float:
+    """log(predicted / measured)."""
+    answer = predict.answer(data.case, constants_of(data, values, anchors or {}))
+    return math.log(answer.seconds / data.seconds)
+
+
+def fit(stack: str, data: list[Measured]) -> dict[str, float]:
+    """A stack's constants: least Huber loss within their ranges, near what is believed before.
+
+    Levenberg and Marquardt's steps in the constants' logarithms.
+    """
+    names = stacks.families()[stack]["constants"]
+    data = [row for row in data if not anchored(row)]
+    if not names or not data:
+        return {}
+    known = stacks.explained()
+    about = [known.get(name) or known[name.partition(" ")[0]] for name in names]
+    start = np.log([entry["default"] for entry in about])
+    low, high = (np.log([entry[end] for entry in about]) for end in ("low", "high"))
+
+    def residuals(x):
+        values = dict(zip(names, np.exp(x), strict=True))
+        off = np.array([error(row, values) for row in data])
+        huber = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + (off / TOLERANCE) ** 2) - 1))
+        return np.concatenate([huber, (x - start) * BELIEF / (high - low) / 2])
+
+    x, damping = start, 1e-2
+    now = residuals(x)
+    for _ in range(30):
+        step = 1e-4
+        slopes = [(residuals(x + step * unit) - now) / step for unit in np.eye(len(x))]
+        slopes = np.stack(slopes, axis=1)
+        for _ in range(8):
+            hessian = slopes.T @ slopes
+            move = np.linalg.solve(hessian + damping * np.eye(len(x)), -slopes.T @ now)
+            there = np.clip(x + move, low, high)
+            then = residuals(there)
+            if then @ then < now @ now:
+                break
+            damping *= 5
+        else:
+            break
+        gained = now @ now - then @ then
+        x, now, damping = there, then, max(damping / 4, 1e-7)
+        if gained < 1e-5 * (now @ now):
+            break
+    return dict(zip(names, np.exp(x).tolist(), strict=True))
+
+
+def anchored(row: Measured) -> bool:
+    """An anchor absorbs how fast a table is, so that its rows say nothing of the constants."""
+    known = stacks.families()[row.stack].get("anchors", ())
+    return any(key in known for key in stacks.anchor_keys(*_who(row)))
+
+
+def anchors(stack: str, data: list[Measured], values: dict) -> dict[str, float]:
+    """{key of constants.toml's anchors: measured over predicted, the median of its rows}."""
+    found = {}
+    for key in stacks.families()[stack].get("anchors", ()):
+        off = [-error(row, values) for row in data if key in stacks.anchor_keys(*_who(row))]
+        if off:
+            found[key] = math.exp(statistics.median(off))
+    return found
+
+
+def _who(row: Measured) -> tuple[str, str, str]:
+    return row.case.table, row.case.cluster.gpu.name, row.case.method
+
+
+def left_out(stack: str, data: list[Measured]) -> list[float]:
+    """The relative error of each row, by constants fitted to the stack's other rows."""
+    found = []
+    for i, row in enumerate(data):
+        rest = data[:i] + data[i + 1 :]
+        values = fit(stack, rest)
+        near = anchors(stack, rest, values)
+        found.append(math.exp(error(row, values, near)) - 1)
+    return found
+
+
+def pairs(data: list[Measured], off: list[float]) -> tuple[int, int]:
+    """(pairs ranked rightly, pairs) by seconds a step, among rows of one table."""
+    right = total = 0
+    for (a, x), (b, y) in itertools.combinations(zip(data, off, strict=True), 2):
+        if a.table == b.table and a.seconds != b.seconds:
+            total += 1
+            right += (a.seconds < b.seconds) == (a.seconds * (1 + x) < b.seconds * (1 + y))
+    return right, total
+
+
+def shares(
+    stack: str, data: list[Measured], pieces: int, times: int
+) -> list[tuple[Measured, float]]:
+    """Errors of each random half or quarter of a stack by the rest of it, `times` times over."""
+    chance, found = np.random.default_rng(0), []
+    for _ in range(times):
+        order = chance.permutation(len(data))
+        for piece in range(pieces):
+            out = set(order[piece::pieces])
+            known = [row for i, row in enumerate(data) if i not in out]
+            values = fit(stack, known)
+            near = anchors(stack, known, values)
+            asked = [data[i] for i in sorted(out)]
+            found += [(row, math.exp(error(row, values, near)) - 1) for row in asked]
+    return found
+
+
+def groups_left_out(stack: str, data: list[Measured], of) -> list[tuple[Measured, float]]:
+    """Errors when all rows that share of(row) are left out together: a size, a mesh."""
+    found = []
+    for group in sorted({of(row) for row in data}):
+        known = [row for row in data if of(row) != group]
+        values = fit(stack, known)
+        near = anchors(stack, known, values)
+        asked = [row for row in data if of(row) == group]
+        found += [(row, math.exp(error(row, values, near)) - 1) for row in asked]
+    return found
+
+
+def never_seen(stack: str, data: list[Measured]) -> list[tuple[Measured, float]]:
+    """Errors of a stack by what the other stacks' fits lend and one row's anchor, each in turn."""
+    others = [row for row in data if row.stack != stack]
+    values, found = borrowed(fit_stacks(others), others) | stacks.given(stack), []
+    for table in {row.table for row in data if row.stack == stack}:
+        own = [row for row in data if row.table == table]
+        off = [error(row, values) for row in own]
+        for i, j in itertools.permutations(range(len(own)), 2):
+            found.append((own[j], math.exp(off[j] - off[i]) - 1))
+    return found
+
+
+def borrowed(fitted: dict[str, dict], data: list[Measured]) -> dict[str, float]:
+    """Constants for a stack never seen: the median of those that were fitted to the others.
+
+    Products and attention apart for each kind of GPU, where rows have it.
+    """
+    lent = {}
+    for stack, found in fitted.items():
+        names = {name.partition(" ")[0] for name in found["constants"]}
+        capped = "clock" in names  # it slows products and attention alike
+        names = (names | {"matmul", "attention"} if capped else names) & set(LENT)
+        for row in {_kind(row): row for row in data if row.stack == stack}.values():
+            c = constants_of(row, found["constants"], {})
+            if capped and c.clock == 1:  # a kind of GPU that has none of its rows' constants
+                continue
+            for name in names:
+                kind = f" {_kind(row)}" if LENT[name] else ""
+                scale = c.clock if LENT[name] else 1
+                lent.setdefault(name + kind, []).append(scale * getattr(c, name))
+    return {name: statistics.median(values) for name, values in sorted(lent.items())}
+
+
+def _kind(row: Measured) -> str:
+    return row.case.cluster.gpu.kind
+
+
+def fit_stacks(data: list[Measured]) -> dict[str, dict]:
+    """{stack: constants, and the rows that they come from} of those that have constants."""
+    found = {}
+    for stack, about in stacks.families().items():
+        own = [row for row in data if row.stack == stack]
+        if own and about["constants"]:
+            values = {name: round(value, 9) for name, value in fit(stack, own).items()}
+            found[stack] = {"constants": values, "rows": [row.name for row in own]}
+    return found
+
+
+def fit_all(data: list[Measured]) -> dict[str, dict]:
+    """The same with anchors, stacks of too few rows, and under "" what one never seen borrows."""
+    found = fit_stacks(data)
+    lent = borrowed(found, data)
+    for stack in stacks.families():
+        own = [row for row in data if row.stack == stack]
+        if own:
+            about = found.setdefault(stack, {"constants": {}, "rows": [row.name for row in own]})
+            known = about["constants"] or {**lent, **stacks.families()[stack].get("given", {})}
+            near = anchors(stack, own, known)
+            about["anchors"] = {name: round(value, 6) for name, value in near.items()}
+    return {**found, "": {"constants": lent, "anchors": {}, "rows": []}}
