@@ -206,3 +206,10 @@ def test_kernels_are_measured_on_the_axes_that_are_looked_up(monkeypatch):
     assert set(found) == {*small, "adamw"}
     for kind, (_, axes) in small.items():
         assert min(machine.kernel(kind, tuple(axis[0] for axis in axes), False)) > 0
+
+
+def test_of_two_measurements_the_shorter_time_counts():
+    first = {"linear": {"axes": [[1, 2]], "seconds": {"1": [3.0, 5.0]}}}
+    second = {"linear": {"axes": [[1, 2]], "seconds": {"1": [4.0, 2.0]}}}
+    said = unseen._shorter(first, second)
+    assert said == {"linear": {"axes": [[1, 2]], "seconds": {"1": [3.0, 2.0]}}}
