@@ -45,17 +45,18 @@ RANKS = {"cpu": 1, "ddp": 2, "fsdp": 2, "tp": 2, "pp": 2}
 MODELS = {"tp": ("gpt",)}  # else both: the plan of the script names parts of a GPT
 WARM_UP, STEPS, SEED = 3, 15, 16
 # nearly empty: what is left of their time is what a framework adds
-EMPTY = {
-    "cpu": "gpt",
-    "ddp": "gpt",
-    "fsdp": "gpt",
-    "fsdp, mlp": "mlp",
-    "tp": "gpt",
-    "pp": "gpt",
-}
 SIZES = {
     "gpt": {"layers": 4, "width": 64, "context": 32, "global_batch": 4},
     "mlp": {"layers": 4, "width": 64, "context": 16, "global_batch": 4},
+}
+EMPTY = {
+    "cpu": ("gpt", 4),
+    "ddp": ("gpt", 4),
+    "fsdp": ("gpt", 4),
+    "fsdp, mlp": ("mlp", 4),
+    "tp": ("gpt", 4),
+    "tp, one block": ("gpt", 1),
+    "pp": ("gpt", 4),
 }
 
 
@@ -164,8 +165,8 @@ def _measured(ranks: int):
 
 def empty(key: str) -> dict:
     """The nearly empty setting of a framework."""
-    strategy = key.partition(",")[0]
-    return _setting(strategy, EMPTY[key], SIZES[EMPTY[key]])
+    model, layers = EMPTY[key]
+    return _setting(key.partition(",")[0], model, {**SIZES[model], "layers": layers})
 
 
 def host(machine: here.Machine, measured: dict, of: str = "median") -> dict[str, float]:
@@ -180,7 +181,10 @@ def host(machine: here.Machine, measured: dict, of: str = "median") -> dict[str,
     count = {key: here.hosted(job(empty(key))) for key in EMPTY}
     found["layers"] = left("cpu") / count["cpu"]["layers"]
     found["ddp"] = left("ddp") / count["ddp"]["ddp"]
-    found["tp"] = left("tp") / count["tp"]["tp"]
+    long, short = left("tp"), left("tp, one block")
+    more = count["tp"]["tp"] - count["tp, one block"]["tp"]
+    found["tp"] = max(0.0, long - short) / more
+    found["tp ends"] = max(0.0, short - found["tp"])
     # as many units in both, and twelve tensors in a block for two in a hidden layer
     gpt, mlp = left("fsdp"), left("fsdp, mlp")
     more = count["fsdp"]["fsdp tensors"] - count["fsdp, mlp"]["fsdp tensors"]

@@ -15,7 +15,6 @@ from functools import cached_property
 from bootcamp.plan import course
 from bootcamp.plan.course import NUMBER, Job
 from bootcamp.theory import ddp, model_shapes, pipeline_orders, pipeline_schedules
-from bootcamp.theory import tensor as tensor_theory
 from bootcamp.theory.alpha_beta import Fit, fit
 
 Kernels = Counter  # {(kind, sizes): how often}
@@ -167,19 +166,25 @@ def _data(samples: int, machine: Machine) -> float:
 
 def communicated(job: Job, machine: Machine) -> float:
     """Seconds of a step's collectives, one after another; those of a pipeline are in its times."""
-    p, links = job.plan, machine.links
+    links = machine.links
     if job.strategy == "ddp":
         sizes = [NUMBER * numbers for layer in job.layers for numbers in layer.numbers]
-        filled = [sum(sizes[i] for i in bucket) for bucket in ddp.buckets(sizes)]
-        copies = sum(machine.kernel("add", (size / NUMBER,), True)[0] for size in filled)
-        return 2 * copies + sum(links["all-reduce"].predict(size) for size in filled)
-    if job.strategy in ("fsdp", "tp"):
-        if p.tensor > 1:
-            calls = tensor_theory.collectives(job.shape, p.batch, p.sequence)
-        else:
-            calls = course.calls(job)
-        return sum(count * links[kind].predict(size) for (kind, size), count in calls.items())
-    return 0.0
+        filled = Counter(sum(sizes[i] for i in bucket) for bucket in ddp.buckets(sizes))
+        calls = {("all-reduce", size): count for size, count in filled.items()}
+    elif job.strategy in ("fsdp", "tp"):
+        calls = course.calls(job)
+    else:
+        return 0.0
+    copies = 2 if job.strategy == "ddp" else 1  # into the buckets and back; into what is sent
+    return sum(
+        count * (links[kind].predict(size) + copies * _copied(size, machine))
+        for (kind, size), count in calls.items()
+    )
+
+
+def _copied(size: float, machine: Machine) -> float:
+    """Seconds in which a rank copies so many bytes while the other copies, too."""
+    return machine.kernel("add", (size / NUMBER,), True)[0]
 
 
 def _pipeline(job: Job, machine: Machine) -> float:
@@ -208,5 +213,5 @@ def hosted(job: Job) -> dict[str, int]:
     if job.strategy == "fsdp":
         found |= {"fsdp": len(job.layers), "fsdp tensors": tensors}
     if job.strategy == "tp":
-        found["tp"] = len(job.layers) - 2
+        found |= {"tp": len(job.layers) - 2, "tp ends": 1}
     return found

@@ -59,16 +59,16 @@ def _bias(numbers: int):
     return lambda x: x + bias, _row(numbers)
 
 
-NUMBERS = (2**13, 2**17, 2**21)
+NUMBERS, WIDTHS = (2**13, 2**17, 2**21), (64, 128, 256, 1024)
 # kind: how a copy is made from its sizes, and the sizes along each axis
 KINDS = {
-    "linear": (_linear, [(128, 512, 2048), (64, 256, 1024), (64, 256, 1024)]),
+    "linear": (_linear, [(128, 512, 2048), WIDTHS, WIDTHS]),
     "norm": (lambda numbers: (nn.LayerNorm(ROW), _row(numbers)), [NUMBERS]),
     "gelu": (lambda numbers: (functional.gelu, _row(numbers)), [NUMBERS]),
     "relu": (lambda numbers: (nn.ReLU(), _row(numbers)), [NUMBERS]),
     "add": (lambda numbers: (lambda x: x + 1.0, _row(numbers)), [NUMBERS]),
     "bias": (_bias, [NUMBERS]),
-    "attention": (_attention, [(8, 64), (32, 128, 256), (16, 64)]),
+    "attention": (_attention, [(8, 64), (32, 128, 256), (16, 32, 64)]),
     "embedding": (_embedding, [(128, 2048), (64, 512)]),
     "loss": (_loss, [(128, 512, 2048)]),
 }
