@@ -96,7 +96,7 @@ CHAINS = {
         ("zero", 2, {"stage": 0}),
         ("cpu", 1, {}),
     ],
-    "experts": [("ep", 4, {}), ("ep", 2, {}), ("ddp", 2, {}), ("ep", 2, {}), ("cpu", 1, {})],
+    "experts": [("ddp", 2, {}), ("ep", 4, {}), ("ep", 2, {}), ("cpu", 1, {})],
     "three axes": [
         ("3d", 8, {"micro_batches": 2}),
         ("fsdp_pp", 4, {"micro_batches": 2}),

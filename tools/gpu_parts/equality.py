@@ -22,12 +22,14 @@ from bootcamp.scripts.variants import variant
 from gpu_parts.session import Session
 
 SETTINGS = {"steps": 4, "global_batch": 12}
-MODELS = ("gpt", "mlp", "striped-lstm", "resnet50")
+MODELS = ("gpt", "moe", "mlp", "striped-lstm", "resnet50")
 SGD, ADAMW = {"optimizer": "sgd"}, {"optimizer": "adamw"}
 NOT_EQUAL = ("amp",)  # 16 bits: near float32, and not equal by intent
 OF_SCRIPT = {
     "local_sgd": {"average_every": 1},
     "ddp_sync_batchnorm": {"model": "resnet50", "dtype": "float64"},
+    "striped": {"model": "striped-lstm"},
+    "ep": {"model": "moe"},
 }
 # ranks that share the GPU. torch's table of backends: gloo sends and receives CPU tensors alone,
 # so a pipeline, which does, is not among them
