@@ -39,7 +39,17 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}.")
 # %%
 from IPython.display import display
 
-display(experts_lab.same_compute("tiny"), experts_lab.same_compute("small"))
+display(experts_lab.same_compute("tiny"))
+gpt, mixture = table = experts_lab.same_compute("small")
+display(table)
+claim.equal(
+    "experts_same_arithmetic",
+    "At size small the mixture's forward pass has the FLOPs of gpt's, up to 1 %.",
+    mixture["MFLOP of a sample"],
+    gpt["MFLOP of a sample"],
+    within=0.01,
+    kind="count",
+)
 
 # %%
 import torch
@@ -262,16 +272,16 @@ left_alone = launch("ep", RANKS, **LONG)
 experts_lab.rows_table(left_alone, step=29)
 
 # %% [markdown]
-# The router feeds itself: an expert that gets more rows learns faster, gives better results, and is
-# chosen more often. In some layers two experts get nearly everything, and others nothing at all:
-# they are memory without use. And the ranks with the popular experts make all others wait.
+# A router can feed itself: an expert that gets more rows learns faster, gives better results, and
+# is chosen more often. An expert without rows is memory without use, and a rank with popular
+# experts makes all others wait.
 #
 # Two repairs are common. Switch Transformers add a term to the loss, for each layer the sum over
 # experts of (share of rows) x (mean probability), which is smallest when all are equal. It pulls at
 # the same parameters as the real loss, and it is no mean over samples: the mean of the ranks' terms
-# is *not* the term of the batch. DeepSeek-V3 instead adds a number to each expert's score,
-# for the choice alone and not for the weights. After each step it grows for experts with too few
-# rows, and shrinks for those with too many.
+# is *not* the term of the batch. DeepSeek-V3 instead adds a number to each expert's score, for the
+# choice alone and not for the weights. After each step it grows for experts with too few rows, and
+# shrinks for those with too many.
 
 # %%
 script = experts_lab.balanced("ep")
