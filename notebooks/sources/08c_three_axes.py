@@ -310,10 +310,7 @@ silent.one_axis_at_a_time("silent_norms", silent.CASES["silent_norms"].broken())
 # 2. Read what the script does along that axis. Which of the three rules is broken?
 # 3. Fix it. The check proves your script on two ranks with both optimizers.
 #
-# The solutions, as diffs:
-# `exercise.solution("silent_summed")`, `exercise.solution("silent_divided")`,
-# `exercise.solution("silent_clipped")`, `exercise.solution("silent_norms")`,
-# `exercise.solution("silent_copies")`, `exercise.solution("silent_resumed")`.
+# `exercise.solution("silent_...")`, with the case's name, shows a solution as a diff.
 
 # %%
 from bootcamp import exercise

@@ -18,12 +18,12 @@ def mesh(axes) -> None:
     0 and 4, 1 and 5, 2 and 6, 3 and 7.
     """
     for stage in range(2):
-        x = 14 + 46 * stage
-        box(axes, x - 2, 1, 34, 34, line="--", colour="white")
-        label(axes, x + 15, 38.5, f"host {stage}: stage {stage}", bold=True)
+        x = 20 + 46 * stage
+        box(axes, x - 2, 5, 34, 32, line="--", colour="white")
+        label(axes, x + 15, 40, f"host {stage}: stage {stage}", bold=True)
         for rank in range(4):
             row, column = divmod(rank, 2)
-            at_x, at_y = x + 17 * column, 22 - 17 * row
+            at_x, at_y = x + 17 * column, 25 - 17 * row
             text = f"rank {4 * stage + rank}\npart {column}"
             box(axes, at_x, at_y, 13, 10, text, colour=TINTS[column])
             if column == 0:
@@ -32,13 +32,15 @@ def mesh(axes) -> None:
             if row == 0:
                 ends = (at_x + 6.5, at_y - 0.3), (at_x + 6.5, at_y - 6.7)
                 arrow(axes, *ends, style="<->", colour=BLUE)
-    for y in (27, 10):
-        arrow(axes, (46.4, y), (57.6, y), style="<->", colour=GREEN)
-    for row, y in enumerate((27, 10)):
-        label(axes, 11.5, y, f"samples\nof share {row}", at="right")
-    label(axes, 93.5, 29, "tensor:\nactivations", at="left", ink=VERMILLION)
-    label(axes, 93.5, 18.5, "data:\ngradients", at="left", ink=BLUE)
-    label(axes, 93.5, 8, "pipeline:\nactivations", at="left", ink=GREEN)
+    for row, y in enumerate((30, 13)):
+        arrow(axes, (52.4, y), (63.6, y), style="<->", colour=GREEN)
+        label(axes, 17, y, f"samples\nof share {row}", at="right")
+    for x, words, ink in (
+        (20, "tensor: activations", VERMILLION),
+        (52, "data: gradients", BLUE),
+        (82, "pipeline: activations", GREEN),
+    ):
+        label(axes, x, 1.5, words, ink=ink, bold=True)
 
 
 @styled
