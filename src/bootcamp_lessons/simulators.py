@@ -146,5 +146,5 @@ def planner(model: str = "Llama 3 70B", gpu: str = "H100 80GB", gpus: int = 256,
     first = {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none"}
     first |= {"model": model, "kind": gpu, "gpus": gpus, "host_gb_s": 400}
     models, kinds = planning.models(), list(planning.GPUS)
-    tables, counts = planning.with_plan, _doubling(8, 16384)
+    tables, counts = planning.with_plan, doubling(8, 16384)
     return planner_widget.show(tables, models, kinds, counts, planning.LINKS, **first | plan)
