@@ -46,7 +46,7 @@ def _mosaicml() -> list[dict]:
         ratio = overlap.fsdp(tokens, gpu.peak * gpu.reached, rate, **how)
         name = f"MPT {row['model']}, {row['gpus']} {gpu.name}"
         reached = float(row["hfu_pct"]) / 100 / gpu.reached
-        rows.append(_row("FSDP", name, ratio, reached, row["source"]))
+        rows.append(_row("FSDP", name, ratio, reached, row["source"].split()[0]))
     return rows
 
 
@@ -58,7 +58,8 @@ def _others() -> list[dict]:
     tokens = int(ibm["batch_per_gpu"]) * int(ibm["seq_len"])
     ratio = overlap.fsdp(tokens, best, 400e9 / 8, recompute=True)
     reached = float(ibm["hfu_pct"]) / 100 / a100.reached
-    rows = [_row("FSDP", "Llama 2 70B, 128 A100", ratio, reached, ibm["source"])]
+    source = ibm["source"].partition(" (")[0]
+    rows = [_row("FSDP", "Llama 2 70B, 128 A100", ratio, reached, source)]
     (zero,) = (row for row in tables.table("ptdp_table2_zero3") if "ZeRO-3" in row["scheme"])
     tokens = int(zero["micro_batch"]) * int(zero["seq_len"])
     ratio = overlap.fsdp(tokens, best, 8 * 25e9, recompute=True)  # Selene: 200 Gbit/s for each GPU

@@ -40,9 +40,9 @@ def tensor(
     24 operations for each token and width^2 in the forward pass, and two all-reduces of a row of
     `width` numbers in each pass (arXiv:1909.08053): the tokens drop out.
     """
-    passes, all_reduces = (4, 6) if recompute else (3, 4)
+    passes, sums = (4, 6) if recompute else (3, 4)
     operations = 24 * passes * width / ranks
-    sent = all_reduces * 2 * (1 - 1 / ranks) * number
+    sent = sums * 2 * (1 - 1 / ranks) * number
     return operations / sent * bytes_per_second / flops_per_second
 
 

@@ -7,10 +7,10 @@ from bootcamp.drawing.palette import BLACK, INK, ORANGE, PAPER, SKY
 from bootcamp.drawing.style import begin, device_word, finish, legend, styled
 from bootcamp.theory import overlap
 
-AXES = {  # axis of a mesh -> title of its panel, label of its ratio
-    "FSDP": ("FSDP", "computing / sending,\ngrows with the tokens on a rank"),
-    "tensor": ("tensor parallelism", "computing / sending,\ngrows with the width"),
-    "pipeline": ("pipeline", "computing / waiting,\nmicro-batches / (stages - 1)"),
+AXES = {  # axis of a mesh -> what its panel shows
+    "FSDP": "FSDP: computing / sending,\ngrows with the tokens on a rank",
+    "tensor": "tensor: computing / sending,\ngrows with the width",
+    "pipeline": "pipeline: computing / waiting,\nmicro-batches / (stages - 1)",
 }
 
 
@@ -18,14 +18,14 @@ AXES = {  # axis of a mesh -> title of its panel, label of its ratio
 def communication_roofline(table) -> Figure:
     """A panel for each kind of parallelism: share reached by computing over sending, two roofs.
 
-    table: rows of `axis` (a key of AXES), `name`, `ratio`, `reached` (shares), and `run`: None for
-    a published row, which is drawn hollow. Raises ValueError for an axis that is not known.
+    table: rows of `axis` (a key of AXES), `name`, `ratio`, `reached` (shares), `source`, and `run`:
+    None for a published row, which is drawn hollow. Raises ValueError for another axis.
     """
     if unknown := {row["axis"] for row in table} - AXES.keys():
         raise ValueError(f"axis {unknown}: expected of {', '.join(AXES)}")
     figure, panels = begin("Rooflines of communication", 5.6, ncols=3, sharey=True)
     ratios = np.geomspace(0.05, 100, 200)
-    for axes, (axis, (title, label_of_ratio)) in zip(panels, AXES.items(), strict=True):
+    for axes, (axis, shows) in zip(panels, AXES.items(), strict=True):
         rows = [row for row in table if row["axis"] == axis]
         roofs = {"computes, then sends": ("--", overlap.in_turn)}
         if axis == "FSDP":
@@ -36,8 +36,8 @@ def communication_roofline(table) -> Figure:
         axes.fill_between(ratios, heights, color=PAPER, linewidth=0)
         for row in rows:
             axes.plot(row["ratio"], row["reached"], **_look(row), zorder=4)
-        axes.set(xscale="log", xlim=(0.05, 100), ylim=(0, 1.1), title=title)
-        axes.set_xlabel(label_of_ratio)
+        axes.set(xscale="log", xlim=(0.05, 100), ylim=(0, 1.1))
+        axes.set_xlabel(shows)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.grid()
     panels[0].set_ylabel("reached, share of a rank alone")
@@ -47,8 +47,10 @@ def communication_roofline(table) -> Figure:
         f"{row['axis']}, {row['name']}: {row['reached']:.2f} at {row['ratio']:.2f}" for row in table
     )
     runs = [row["run"] for row in table if row["run"]]
+    sources = "; ".join(sorted({row["source"] for row in table if not row["run"]}))
     note = "Hollow: published, as a share of the GPU's best matrix product. Filled: measured."
-    return finish(figure, runs, f"Reached at computing over sending: {says}.", (note,))
+    notes = (note, f"Published: {sources}.")
+    return finish(figure, runs, f"Reached at computing over sending: {says}.", notes)
 
 
 def _look(row: dict) -> dict:
