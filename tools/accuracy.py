@@ -188,7 +188,7 @@ def main() -> int:
     )
     parser.add_argument("--fit", action="store_true", help="fit again, and write fitted.json")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.name} too")
-    parser.add_argument("--times", type=int, default=3, help="random halves and quarters of each")
+    parser.add_argument("--times", type=int, default=2, help="random halves and quarters of each")
     chosen = parser.parse_args()
     data = published_fit.measured()
     if chosen.fit:

@@ -163,7 +163,7 @@ def embedding(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
     return 24 * tokens * shape.hidden / (gpu.hbm * c.memory)
 
 
-def longer(device: float, host: float, sharpness: int = 6) -> float:
+def longer(device: float, host: float, sharpness: int = 5) -> float:
     """The longer of two times that go on side by side, and a little more where they are close."""
     most = max(device, host)
     if most <= 0:
