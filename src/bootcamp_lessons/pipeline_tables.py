@@ -12,7 +12,7 @@ TINY = GPT["tiny"]
 NAMES = ("embedding", *["block"] * TINY["layers"], "head")
 WIDTH = TINY["width"]
 # numbers for each token: from the forward to the backward, and from half I to half W on top of it
-KEPT = tensor.kept(TINY)
+KEPT = {kind: int(numbers) for kind, numbers in tensor.kept(TINY).items()}
 KEPT["head"] += VOCABULARY  # the scores, beside their logarithms
 FOR_W = {"embedding": 0, "block": 11 * WIDTH, "head": 2 * WIDTH}
 
