@@ -8,8 +8,8 @@ from trained import PROOF, trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
+from bootcamp.plan import peak, setting, shapes
 from bootcamp.plan import ranks as planned_ranks
-from bootcamp.plan import setting, shapes
 from bootcamp.plan.hardware import Cluster, gpu
 from bootcamp.scripts.variants import variant
 from bootcamp.theory import experts, model_shapes, sharding
@@ -165,3 +165,26 @@ def test_the_planner_sends_the_formulas_rows():
 def test_the_exercises_rows_are_the_formulas():
     for (counts,) in solutions.ROWS_BETWEEN.cases:
         assert solutions.rows_between(counts) == experts.rows_between(counts)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_planned_ranks_hold_each_expert_as_often_as_it_has_replicas(stage):
+    """16 ranks, 8 of them share the experts: two replicas, over which ZeRO shards."""
+    shape = shapes.named("Mixtral 8x7B")
+    own = shape.layers * shape.experts * shape.expert_parameters
+    held = {
+        ways: sum(peak.states(numbers, plan, own / ways if ways > 1 else 0.0).values())
+        for ways in (1, 8)
+        for plan in [setting.Plan(data=16, expert=ways, stage=stage, batch=16)]
+        for numbers in [shape.parameters - own + own / ways]
+    }
+    saved = {0: 16 * own * 7 / 8, 1: 4 * own * 7 / 8, 3: 0}[stage]
+    assert held[1] - held[8] == pytest.approx(saved, abs=1e-6 * held[1])
+
+
+def test_planned_gradients_of_experts_go_to_their_replicas_alone():
+    shape, cluster = shapes.named("Mixtral 8x7B"), Cluster(gpu("H100"), 8)
+    sent = planned_ranks.traffic(shape, cluster, setting.Plan(data=8, expert=8, batch=8))
+    own = shape.layers * shape.experts * shape.expert_parameters
+    assert sent["data"]["inside"] == pytest.approx(2 * 7 / 8 * 2 * (shape.parameters - own))
+    assert sent["data of experts"] == {"inside": 0, "between": 0}

@@ -43,6 +43,12 @@ def groups(plan: Plan) -> dict[str, Group]:
     }
 
 
+def replicas(group: Group, plan: Plan) -> Group:
+    """The ranks of a data-parallel group that hold the same experts as this one."""
+    shared = min(plan.expert, group.ranks)
+    return Group(group.ranks // shared, group.stride * shared)
+
+
 def seconds(kind: str, size: float, group: Group, cluster: Cluster, c: Constants) -> float:
     """Of one collective of `size` bytes. kind: a key of RING or all-to-all.
 

@@ -29,10 +29,16 @@ def on_rank(shape: Shape, plan: Plan, stage: int = 0) -> tuple[int, float]:
     return layers, numbers + (ends if first or last else 0)
 
 
-def states(parameters: float, plan: Plan) -> dict[str, float]:
-    """Bytes of parameters, gradients and optimizer of a rank; exact for the paper's tables."""
+def states(parameters: float, plan: Plan, of_experts: float = 0.0) -> dict[str, float]:
+    """Bytes of parameters, gradients and optimizer of a rank; exact for the paper's tables.
+
+    of_experts: how many of the parameters are those of experts that data ranks share; fewer ranks
+    have their replicas, over which ZeRO shards them.
+    """
     each = FLOAT32 if plan.precision == "fp32" else MIXED
-    held = rank_bytes(parameters, plan.sharing, plan.stage, each)
+    held = rank_bytes(parameters - of_experts, plan.sharing, plan.stage, each)
+    own = rank_bytes(of_experts, max(1, plan.sharing // plan.expert), plan.stage, each)
+    held = {kind: size + own[kind] for kind, size in held.items()}
     if plan.offload:  # gradients and optimizer lie in the host's memory
         return {"parameters": held["parameters"], "gradients": 0.0, "optimizer": 0.0}
     return held
@@ -89,7 +95,8 @@ def in_flight(plan: Plan, stage: int = 0) -> float:
 def held(shape: Shape, plan: Plan, stage: int = 0) -> dict[str, float]:
     """Bytes of a rank of a pipeline stage by kind, allocated at the peak."""
     layers, numbers = on_rank(shape, plan, stage)
-    found = states(numbers, plan)
+    own = layers * shape.divided_parameters(plan.tensor, plan.expert)
+    found = states(numbers, plan, own)
     last = stage in (-1, plan.pipeline - 1) or plan.pipeline == 1
     found["activations"] = layers * in_flight(plan, stage) * layer_bytes(shape, plan)
     if plan.recompute != "none":

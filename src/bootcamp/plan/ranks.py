@@ -18,6 +18,7 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
     inside: over its host's own links. between: its share of what its host sends to others.
     """
     groups, m = links.groups(plan), plan.micro_batches
+    groups["data"] = groups["shard"]
     layers, numbers = peak.on_rank(shape, plan, stage)
     tokens = plan.micro_batch * shape.sequence / plan.context
     number = 4 if plan.precision == "fp32" else 2
@@ -35,18 +36,22 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
     heads = shape.key_heads / plan.tensor
     keys = context.keys_bytes(tokens * plan.context, heads, shape.of_head, number=number)
     neighbours = (stage > 0) + (stage not in (-1, plan.pipeline - 1)) if plan.pipeline > 1 else 0
-    of = number * numbers
     routed = experts.rows_bytes(tokens, shape.hidden, shape.chosen, number=number)
+    own = layers * shape.divided_parameters(plan.tensor, plan.expert)
+    shards = [(kind, share) for axis, kind, share in calls if axis == "shard"]
     asked = {
         "tensor": [("all-reduce", size, 2 * forwards * layers * m)],
         "context": [("all-gather", keys, layers * m), ("reduce-scatter", keys, layers * m)],
         "expert": [("all-to-all", routed, experts.EXCHANGES * layers * m)],
-        "data": [(kind, of * share, 1) for axis, kind, share in calls if axis == "shard"],
-        "replicate": [(kind, of * share, 1) for axis, kind, share in calls if axis == "replicate"],
+        "data": [(kind, number * (numbers - own) * share, 1) for kind, share in shards],
+        "data of experts": [(kind, number * own * share, 1) for kind, share in shards],
+        "replicate": [
+            (kind, number * numbers * share, 1) for axis, kind, share in calls if axis == "replicate"
+        ],
     }
     found = {}
     for axis, items in asked.items():
-        group = groups[{"data": "shard"}.get(axis, axis)]
+        group = groups.get(axis) or links.replicas(groups["shard"], plan)
         sums = [links.bytes_sent(kind, of, group, cluster) for kind, of, _ in items]
         found[axis] = {
             where: sum(each[where] * times for each, (*_, times) in zip(sums, items, strict=True))

@@ -80,6 +80,11 @@ class Shape:
         router = self.hidden * self.experts if self.experts > 1 else 0
         return (self.attention_parameters + experts) / tensor + router + 2 * self.hidden
 
+    def divided_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
+        """Of a layer's experts on one rank where the data ranks share them; 0 where they don't."""
+        here = self.experts / expert_ranks * self.expert_parameters / tensor
+        return here if expert_ranks > 1 else 0.0
+
     def embedding_parameters(self, tensor: int = 1) -> float:
         """Of the token embedding, and of a GPT's positions."""
         positions = self.sequence * self.hidden if self.plain and self.tied else 0

@@ -157,9 +157,10 @@ def sharded(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> tuple[f
         return 0.0, 0.0
     group = links.groups(plan)["shard"]
     numbers = shape.layer_parameters(plan.tensor, plan.expert)
-    gather = links.seconds("all-gather", 2 * numbers, group, cluster, c)
-    reduce = links.seconds("reduce-scatter", plan.reduce_bytes * numbers, group, cluster, c)
-    return gather, reduce
+    own = shape.divided_parameters(plan.tensor, plan.expert)
+    gather = _exchange("all-gather", 2 * numbers, 2 * own, group, cluster, plan, c)
+    wide = plan.reduce_bytes
+    return gather, _exchange("reduce-scatter", wide * numbers, wide * own, group, cluster, plan, c)
 
 
 def gradients(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, backward: float) -> float:
@@ -173,6 +174,7 @@ def gradients(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, backward
     deep = layers_of_stage(shape.layers, plan.pipeline)[0]
     numbers = ends / (1 if plan.pipeline == 1 else 2 - shape.tied)
     numbers += deep * shape.layer_parameters(plan.tensor, plan.expert)
+    own = deep * shape.divided_parameters(plan.tensor, plan.expert)
     strategy = {0: "ddp", 1: "zero1", 2: "zero2", 3: "hsdp"}[plan.stage]
     wide = plan.reduce_bytes / 2
     calls = sharding.collectives(strategy, plan.sharing, plan.pipeline > 1, wide)
@@ -181,14 +183,21 @@ def gradients(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, backward
         calls, alone = calls[3:], plan.micro_batches * _ends_alone(ends, cluster, plan, c)
     total = 0.0
     for axis, kind, share in calls:
-        group = groups[axis]
-        total += links.seconds(kind, 2 * numbers * share, group, cluster, c)
+        size, of_experts = 2 * numbers * share, 2 * own * share
+        of_experts *= axis == "shard"  # the rows of HSDP hold the same experts
+        total += _exchange(kind, size, of_experts, groups[axis], cluster, plan, c)
     if plan.overlap:
         total = longer(backward, total) - backward
     if plan.pipeline > 1 and shape.tied:  # the first and the last stage share the embedding
         pair = links.Group(2, groups["pipeline"].stride)
         total += links.seconds("all-reduce", 2 * ends, pair, cluster, c)
     return total + alone
+
+
+def _exchange(kind: str, size: float, of_experts: float, group, cluster, plan, c) -> float:
+    """Seconds of a collective of a rank's parameters; an expert has replicas on fewer ranks."""
+    rest = links.seconds(kind, size - of_experts, group, cluster, c)
+    return rest + links.seconds(kind, of_experts, links.replicas(group, plan), cluster, c)
 
 
 def _ends_alone(ends: float, cluster: Cluster, plan: Plan, c: Constants) -> float:
@@ -204,7 +213,8 @@ def updated(shape: Shape, plan: Plan) -> float:
     deep = layers_of_stage(shape.layers, plan.pipeline)[0]
     numbers = deep * shape.layer_parameters(plan.tensor, plan.expert)
     numbers += ends / (1 if plan.pipeline == 1 else 2 - shape.tied)
-    return numbers / (plan.sharing if plan.stage else 1)
+    own = deep * shape.divided_parameters(plan.tensor, plan.expert)
+    return (numbers + own * (plan.expert - 1)) / plan.sharing if plan.stage else numbers
 
 
 def _handed(shape: Shape, plan: Plan) -> float:
