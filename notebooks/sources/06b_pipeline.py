@@ -4,7 +4,7 @@
 # **60 minutes**, on any machine. The ranks of this lesson are CPU ranks everywhere.
 #
 # After this lesson you can keep the ranks of a cut model busy with micro-batches, predict how long
-# they wait and how many activations they hold under five schedules, measure both, combine a
+# they wait and how many activations they hold under six schedules, measure both, combine a
 # pipeline with data parallelism, choose the numbers of micro-batches and stages, and say when it
 # pays.
 
@@ -76,16 +76,18 @@ plots.show(diagrams.in_theory(*SCHEDULES))
 #   wait. If forward pass, I and W take equally long, this leaves a third of the bubble. The paper's
 #   ZB1P has one stage a rank and a bubble of (p-1)/3m; drawn here is torch's, which interleaves
 #   two: (p-1)/6m.
-# - **DualPipe**, in its form DualPipeV, lays a rank's two stages out like a V: rank 0 has the first
-#   and the last. Micro-batches go down the V and up again at the same time. DeepSeek-V3 was trained
-#   with its predecessor, which hides the communication of a forward pass behind a backward pass and
-#   the other way round. Torch's schedule marks such pairs (`OVERLAP_F_B`) and computes them one
-#   after the other, unless you register a function that overlaps them.
-# - **ZB-V** (torch's `ScheduleZBVZeroBubble`, not drawn) combines the V with the halves. If forward
-#   pass, I and W take equally long, no rank waits between its first and last action of a step, and
-#   none has more in flight than 1F1B's rank 0. Ranks only begin and end at different times. That
+# - **ZB-V** lays a rank's two stages out like a V: rank 0 has the first and the last. So a backward
+#   pass begins on the rank whose forward pass was the last. With the halves, and 2p-1 micro-batches
+#   or more, no rank waits between its first and its last action of a step, and none has more in
+#   flight than 1F1B's rank 0. Ranks only begin and end at different times: (p-1)/6m. That
 #   disappears too if a rank may begin its next step before the others have ended theirs: nothing,
-#   such as a global gradient norm, may then join the ranks at a step's end.
+#   such as a global gradient norm, may then join the ranks at a step's end. All of it holds if
+#   forward pass, I and W take equally long.
+# - **DualPipe**, in its form DualPipeV, is a V too. Micro-batches go down the V and up again at the
+#   same time. DeepSeek-V3 was trained with its predecessor, which hides the communication of a
+#   forward pass behind a backward pass and the other way round. Torch's schedule marks such pairs
+#   (`OVERLAP_F_B`) and computes them one after the other, unless you register a function that
+#   overlaps them.
 #
 # ### Explore them
 #
@@ -290,8 +292,8 @@ claim.larger(
 # Each micro-batch's output goes one way, its gradient the other. Together that is *samples ×
 # context × width × 4 bytes* each way, for each border between stages on different ranks. It does
 # not depend on the number of micro-batches. With two stages on each of two ranks there are three
-# borders instead of one. (DualPipeV has three too, but at the turn of the V the next stage is on
-# the same rank.)
+# borders instead of one. (ZB-V and DualPipeV have three too, but at the turn of the V the next
+# stage is on the same rank.)
 
 # %%
 from bootcamp.theory.model_shapes import GPT
@@ -316,7 +318,7 @@ claim.equal(
 # %% [markdown]
 # ## Prove it
 #
-# The five runs above trained with SGD. Each step's loss and all parameters must be those of one
+# The six runs above trained with SGD. Each step's loss and all parameters must be those of one
 # process. With AdamW the proof takes 1F1B.
 
 # %%
@@ -494,8 +496,8 @@ print(exercise.check("pipeline"))
 #
 # **How many stages a rank?** *v* = 1 first: it sends and holds least. A larger *v* divides the
 # bubble, and multiplies the messages, with less work behind each: it pays where *m* cannot grow and
-# the link is fast. Zero bubble and DualPipe pay where memory is left, and where half a backward
-# pass is still long beside a message.
+# the link is fast. Zero bubble, ZB-V and DualPipe pay where memory is left, and where half a
+# backward pass is still long beside a message.
 #
 # ## Sources
 #
