@@ -34,8 +34,9 @@ plots.show(plots.axes_map())
 
 # %% [markdown]
 # On a mesh of three axes, each rank is in three groups. Which axis gets which link follows from the
-# map: `tensor` sends most and each layer waits for it, so its ranks are neighbours in a host.
-# `pipeline` sends least, so it crosses hosts. `data` comes between them.
+# map: `tensor` sends most and each layer waits for it, so its ranks are neighbours in a host. For
+# the slowest link there are two candidates. A pipeline sends least: Megatron-LM and this lesson put
+# it outside. Gradients can wait longest: Llama 3 had `data` there.
 
 # %%
 from bootcamp_lessons.diagrams import three_axes as diagrams
@@ -272,9 +273,9 @@ claim.larger(
 )
 
 # %% [markdown]
-# AdamW divides by the size of the gradient, so a factor of two is nothing to it; a norm's weights
-# are a thousandth of the parameters; and a loss is no sharper than its batch. **A loss curve cannot
-# prove a composition.** What these bugs cost comes later: another gradient than the one you tuned
+# AdamW divides by the size of the gradient, so a factor of two is nothing to it; norms have few of
+# the parameters; and a loss is no sharper than its batch. **A loss curve cannot prove a
+# composition.** What these bugs cost comes later: another gradient than the one you tuned
 # for, ranks that hold different models, a checkpoint that is one of them.
 #
 # The proof takes two steps. It compares parameters, and with SGD a step is as long as the gradient
@@ -286,8 +287,8 @@ for name, case in silent.CASES.items():
     proof = case.proof(case.broken())
     assert proof.failed, f"the proof did not notice {name}"
     last = proof.failed[-1]
-    row = {"bug": name, "apart in 50 steps": gaps[name]["apart"], "rejected by": len(proof.failed)}
-    rows.append(row | {"the last one": last["compared"].partition(",")[0], "is": last["measured"]})
+    row = {"bug": name, "curves apart": gaps[name]["apart"], "rows that fail": len(proof.failed)}
+    rows.append(row | {"the last row": last["compared"].partition(",")[0], "is": last["measured"]})
 Table(rows, "Six of six: SGD, two ranks, two steps (four from a checkpoint)")
 
 # %% [markdown]
