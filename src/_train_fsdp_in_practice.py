@@ -22,8 +22,8 @@ mesh = init_device_mesh(device.type, (world,))
 # 2. Model
 with torch.device("meta"):  # shapes, and no memory
     model = models.build(args)
-widths = (getattr(torch, name) for name in (args.gather_dtype, args.reduce_dtype))
-how = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(*widths)}
+widths = [args.gather_dtype or args.dtype, args.reduce_dtype or args.dtype]
+how = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(*(getattr(torch, w) for w in widths))}
 for part in model[:-1]:  # the embedding and each block
     fully_shard(part, **how, reshard_after_forward=args.reshard or True)
 fully_shard(model[-1], **how, reshard_after_forward=False)  # needed again at once
@@ -44,7 +44,7 @@ for step in range(first, args.steps):
     with run.step(step):
         inputs, targets = (tensor.to(device) for tensor in batches(step))
         optimizer.zero_grad()
-        mean_loss = torch.zeros((), device=device)
+        mean_loss = torch.zeros((), device=device, dtype=getattr(torch, args.dtype))
         shares = torch.arange(len(inputs)).chunk(args.micro_batches)
         for share in shares:
             model.set_requires_gradient_sync(share is shares[-1])

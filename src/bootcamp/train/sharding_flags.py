@@ -22,14 +22,12 @@ HYBRID_FLAGS = {
 WIDTHS = ("float32", "bfloat16")
 PRACTICE_FLAGS = {
     "--gather-dtype": {
-        "default": "float32",
         "choices": WIDTHS,
-        "help": "of gathered parameters and of arithmetic; shards stay as --dtype says",
+        "help": "of gathered parameters and of arithmetic (default: that of the shards, --dtype)",
     },
     "--reduce-dtype": {
-        "default": "float32",
         "choices": WIDTHS,
-        "help": "of gradients while they are summed over the ranks",
+        "help": "of gradients while they are summed over the ranks (default: --dtype)",
     },
     "--reshard": {
         "type": int,
