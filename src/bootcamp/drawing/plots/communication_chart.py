@@ -23,8 +23,8 @@ def communication_roofline(table) -> Figure:
     """
     if unknown := {row["axis"] for row in table} - AXES.keys():
         raise ValueError(f"axis {unknown}: expected of {', '.join(AXES)}")
-    figure, panels = begin("Rooflines of communication", 5.6, ncols=3, sharey=True)
-    ratios = np.geomspace(0.05, 100, 200)
+    figure, panels = begin("Rooflines of communication", 6.6, ncols=3, sharey=True)
+    ratios = np.geomspace(0.01, 100, 200)
     for axes, (axis, shows) in zip(panels, AXES.items(), strict=True):
         rows = [row for row in table if row["axis"] == axis]
         roofs = {"computes, then sends": ("--", overlap.in_turn)}
@@ -36,11 +36,12 @@ def communication_roofline(table) -> Figure:
         axes.fill_between(ratios, heights, color=PAPER, linewidth=0)
         for row in rows:
             axes.plot(row["ratio"], row["reached"], **_look(row), zorder=4)
-        axes.set(xscale="log", xlim=(0.05, 100), ylim=(0, 1.1))
+        axes.set(xscale="log", xlim=(0.01, 100), ylim=(0, 1.1))
         axes.set_xlabel(shows)
+        axes.set_xticks([0.01, 0.1, 1, 10, 100], minor=False)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.grid()
-    panels[0].set_ylabel("reached, share of a rank alone")
+    panels[0].set_ylabel("reached (a rank alone: 1)")
     handles = {h.get_label(): h for axes in panels for h in axes.get_lines()}
     legend(figure, [h for label, h in handles.items() if not label.startswith("_")])
     says = "; ".join(
