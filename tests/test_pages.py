@@ -158,18 +158,18 @@ def explore_ddp(shown) -> None:
         milliseconds = float(title.split("a step of ")[1].removesuffix(" ms"))
         assert f"on {ranks} ranks" in title
         assert milliseconds == pytest.approx(1e3 * step.ended, rel=5e-3)
-        shown.get_by_label("ranks").press("ArrowRight")
+        shown.locator("input[name=ranks]").press("ArrowRight")
 
 
 def explore_a_collective(shown) -> None:
     """By mouse: a step further, and another collective."""
-    picture, step = shown.get_by_role("img"), shown.get_by_label("step")
+    picture, step = shown.get_by_role("img"), shown.locator("input[name=step]")
     before = picture.get_attribute("aria-label")
     assert "after step 2 of 6" in before
     room = step.bounding_box()
     step.click(position={"x": room["width"] - 2, "y": room["height"] / 2})
     assert "after step 6 of 6" in picture.get_attribute("aria-label")
-    shown.get_by_label("collective").select_option(label="broadcast by tree")
+    shown.locator("select[name=way]").select_option(label="broadcast by tree")
     assert "broadcast by tree, 4 ranks: after step 2 of 2" in picture.get_attribute("aria-label")
 
 
