@@ -34,7 +34,8 @@ pytest.importorskip("onnxruntime")
 
 
 def flags(model, size="smallest", **more):
-    return argparse.Namespace(model=model, size=size, dtype="float32", seed=1, **more)
+    given = {"model": model, "size": size, "kv_heads": None, "dtype": "float32", "seed": 1}
+    return argparse.Namespace(**{**given, **more})
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -115,7 +115,7 @@ def test_a_pipeline_takes_what_the_simulated_schedule_takes(pipeline, micro_batc
     assert bubble / (whole - bubble) == pytest.approx(by_formula)
     if micro_batches >= 2 * pipeline - 1:
         v = Plan(pipeline=pipeline, batch=micro_batches, schedule="zb-v")
-        whole, _ = step.pipeline((3.0, 3.0, 3.0), 0.0, v)
+        whole, _ = step.pipeline((3.0, 3.0, 3.0), (0.0, 0.0), v)
         spans = pipeline_schedules.timetable("zb-v", pipeline, micro_batches)
         assert whole == pytest.approx(pipeline_schedules.makespan(spans))
         held = [half / 2 for half in pipeline_schedules.most_in_flight(spans)]

@@ -411,7 +411,7 @@ guess_width = predict(
 )
 guess_width
 
-# %% tags=["nbval-check-output"]
+# %%
 from bootcamp.theory import overlap
 
 F = 0.4 * 989e12

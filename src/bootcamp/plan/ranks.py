@@ -37,7 +37,7 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
     keys = context.keys_bytes(tokens * plan.context, heads, shape.of_head, number=number)
     neighbours = (stage > 0) + (stage not in (-1, plan.pipeline - 1)) if plan.pipeline > 1 else 0
     routed = experts.rows_bytes(tokens, shape.hidden, shape.chosen, number=number)
-    own = layers * shape.divided_parameters(plan.tensor, plan.expert)
+    of, own = number * numbers, layers * shape.divided_parameters(plan.tensor, plan.expert)
     shards = [(kind, share) for axis, kind, share in calls if axis == "shard"]
     asked = {
         "tensor": [("all-reduce", size, 2 * forwards * layers * m)],
@@ -45,9 +45,7 @@ def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
         "expert": [("all-to-all", routed, experts.EXCHANGES * layers * m)],
         "data": [(kind, number * (numbers - own) * share, 1) for kind, share in shards],
         "data of experts": [(kind, number * own * share, 1) for kind, share in shards],
-        "replicate": [
-            (kind, number * numbers * share, 1) for axis, kind, share in calls if axis == "replicate"
-        ],
+        "replicate": [(kind, of * share, 1) for axis, kind, share in calls if axis == "replicate"],
     }
     found = {}
     for axis, items in asked.items():
