@@ -32,7 +32,7 @@ def test_args_have_the_flags_and_the_context_what_follows(command, tmp_path):
         *("model", "size", "steps", "global_batch", "optimizer", "lr", "seed", "dtype", "device"),
         *("kv_heads",),
         *("cores_per_rank", "run_dir", "timeout", "save", "save_async", "save_every", "resume"),
-        *("trace_step", "micro_batches"),
+        *("trace_step", "kv_heads", "micro_batches"),
     }
     assert (args.device, args.timeout, args.run_dir) == ("cpu", 3.0, None)
     assert context.args is args
