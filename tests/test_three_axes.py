@@ -8,7 +8,7 @@ from bootcamp.experiments import equality
 from bootcamp_lessons import silent, three_axes
 from bootcamp_lessons.diagrams import three_axes as diagrams
 
-FLAGS = {"steps": 3, "global_batch": 8, "micro_batches": 2, "optimizer": "sgd"}
+FLAGS = {"steps": 3, "global_batch": 24, "micro_batches": 2, "optimizer": "sgd"}
 
 
 def test_eight_ranks_hold_and_send_what_the_formulas_say():
@@ -25,7 +25,7 @@ def test_eight_ranks_hold_and_send_what_the_formulas_say():
 
 def test_the_formulas_of_one_rank_are_the_models():
     alone = {"pipeline": 1, "data": 1, "tensor": 1}
-    whole = equality.baseline(steps=3, global_batch=8, optimizer="sgd").ranks[0]
+    whole = equality.baseline(steps=3, global_batch=24, optimizer="sgd").ranks[0]
     assert three_axes.parameter_bytes(alone, 0) == whole["parameter_bytes"]
     assert set(three_axes.sent_bytes(alone, 0, 8).values()) == {0}
     halves = [three_axes.parameter_bytes({**alone, "pipeline": 2}, stage) for stage in (0, 1)]

@@ -69,7 +69,7 @@ guess_held = predict(
 )
 guess_sent = predict(
     "axes_sent",
-    "8 samples in a step. With two ranks along tensor alone, a rank sends how many times what it "
+    "24 samples in a step. With two ranks along tensor alone, a rank sends how many times what it "
     "sends with two along data alone?",
     unit="times",
 )
@@ -117,7 +117,7 @@ script_diff("fsdp_pp")
 # %%
 from bootcamp import launch
 
-same = {"device": "cpu", "global_batch": 8, "micro_batches": 2, "steps": 3, "quiet": True}
+same = {"device": "cpu", "global_batch": 24, "micro_batches": 2, "steps": 3, "quiet": True}
 run = launch("3d", 8, optimizer="sgd", **same)
 print(run.config["mesh"], [f"{loss:.3f}" for loss in run.losses])
 
@@ -131,7 +131,7 @@ from bootcamp import check, claim
 from bootcamp_lessons import three_axes
 
 table = three_axes.kinds(run)
-one_process = check.baseline(steps=3, global_batch=8, optimizer="sgd")
+one_process = check.baseline(steps=3, global_batch=24, optimizer="sgd")
 whole = one_process.ranks[0]["parameter_bytes"]
 print(guess_held.score(100 * run.ranks[0]["parameter_bytes"] / whole))
 display(table)
@@ -238,7 +238,7 @@ Table(rows, "Llama 3 70B, a request of 8,192 tokens in bf16, by formula")
 # %%
 for trained in (sharded, run):
     check.same_training(trained, one_process)
-with_adamw = check.baseline(steps=3, global_batch=8, optimizer="adamw")
+with_adamw = check.baseline(steps=3, global_batch=24, optimizer="adamw")
 for script, ranks in (("fsdp_pp", 4), ("3d", 8)):
     proof = check.same_training(launch(script, ranks, optimizer="adamw", **same), with_adamw)
 proof

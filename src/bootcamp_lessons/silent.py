@@ -28,7 +28,7 @@ from bootcamp_lessons import ddp_practice
 
 CURVES = REFERENCE / "silent_curves.json"
 QUIET = {"device": "cpu", "quiet": True}
-PROOF = {"global_batch": 8, "steps": 2}  # the second step's update has the momentum of the first
+PROOF = {"global_batch": 24, "steps": 2}  # the second step's update has the momentum of the first
 CURVE = {"global_batch": 16, "steps": 50}
 AXES = {"3d": ("pipeline", "data", "tensor"), "fsdp_pp": ("data", "pipeline")}
 
