@@ -30,7 +30,6 @@ def test_args_have_the_flags_and_the_context_what_follows(command, tmp_path):
     args, context = command("--timeout", "3", own_flags={"--micro-batches": {"type": int}})
     assert set(vars(args)) == {
         *("model", "size", "steps", "global_batch", "optimizer", "lr", "seed", "dtype", "device"),
-        *("kv_heads",),
         *("cores_per_rank", "run_dir", "timeout", "save", "save_async", "save_every", "resume"),
         *("trace_step", "kv_heads", "micro_batches"),
     }

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 10 Planning at scale: a thousand GPUs from a laptop
 #
-# **80 minutes**, on any machine, after lessons 06b, 07b and 08. Two short runs on four CPU ranks;
-# everything else is calculated.
+# **80 minutes**, on any machine, after lessons 06b, 07b, 08 and 08b. Two short runs on four CPU
+# ranks; everything else is calculated.
 #
 # After this lesson you can say what each rank of a plan holds and sends before anybody pays for a
 # GPU; explain why one plan is faster than another; predict what limits a training that grows from
@@ -42,11 +42,9 @@ from bootcamp import plots
 plots.show(plots.axes_map())
 
 # %% [markdown]
-# The last axis is new. A layer with **experts** has several MLPs in place of one, and a small
-# **router** picks a few of them for each token. So the model has many parameters, and a token
-# passes few. Along the axis `expert` each rank keeps some of the experts, and an **all-to-all**
-# takes each token to its experts: every rank sends something else to every other. A second one
-# brings the results back.
+# The last axis is that of lesson 08b: each rank keeps some of the experts of a layer, and an
+# all-to-all takes each token to its experts and back. So a model of experts has many parameters,
+# and a token passes few of them.
 #
 # ### What a planner calculates
 #
@@ -472,12 +470,11 @@ planning_lab.worst()
 # With a minus, the real step took longer than predicted. (The names are those of the rows in
 # `src/bootcamp/plan/published/`.) What such rows have in common:
 #
-# - **A pipeline with as few micro-batches as stages.** Much of its step is bubble, and whatever
-#   delays one stage holds up all others.
-# - **Nothing else like it in its stack**: the only production run, the only ZeRO-3 over hundreds of
-#   GPUs, the few rows of an old GPU.
-# - **Steps of a fraction of a second**, in which the host's overhead counts. It differs from
-#   machine to machine.
+# - **Small models whose matrices are split over the GPUs of one host.** Their steps take a fraction
+#   of a second, of which launches and short messages are a large part. These differ from machine to
+#   machine, and no constant of a stack catches that: the errors have both signs.
+# - **Nothing else like it in its stack**: the only production run (`mtnlg`), and ZeRO-3 over
+#   hundreds of GPUs (`ptdp_t2`).
 #
 # One row left out is the easiest test. What if a size of the model, or a mesh, is left out with all
 # its rows? Or all rows of a stack but one?
