@@ -98,7 +98,7 @@ CHAINS = {
     ],
     "experts": [("ddp", 2, {}), ("ep", 4, {}), ("ep", 2, {}), ("cpu", 1, {})],
     "three axes": [
-        ("3d", 8, {"micro_batches": 2}),
+        ("3d", 4, {"mesh": "2x1x2", "micro_batches": 2}),
         ("fsdp_pp", 4, {"micro_batches": 2}),
         ("3d", 2, {"mesh": "1x1x2", "micro_batches": 2}),
         ("cpu", 1, {}),
