@@ -74,6 +74,27 @@ BUGS = (
         ("tests/test_sharding.py", "-k", "no_rank_could_hold and meta"),
     ),
     Bug(
+        "gradients are summed in the width of gathered parameters",
+        "src/_train_fsdp_in_practice.py",
+        "args.reduce_dtype or args.dtype]",
+        "args.gather_dtype or args.dtype]",
+        ("tests/test_sharding.py", "-k", "sends_the_bytes and 32"),
+    ),
+    Bug(
+        "gathered keys get the gradient of this rank's queries alone",
+        "src/snippets/context_parallel.py",
+        "        dist.reduce_scatter(own, list(d_parts.contiguous()))\n",
+        "        own.copy_(d_parts[rank])\n",
+        ("tests/test_tensor_lesson.py", "-k", "three_ways and gather"),
+    ),
+    Bug(
+        "a rank's generator is not taken up",
+        "src/snippets/stateful_checkpoint.py",
+        '        torch.set_rng_state(state[f"generator{rank}"])\n',
+        "",
+        ("tests/test_checkpoints_lesson.py", "-k", "loader_and_generators"),
+    ),
+    Bug(
         "a sample is trained twice",
         "src/bootcamp/train/data.py",
         ".chunk(self.world)[self.rank]",

@@ -6,6 +6,7 @@ many bytes its memory grew at most, or the error. On other systems than Linux it
 """
 
 import argparse
+import ctypes
 import json
 import resource
 import sys
@@ -28,6 +29,10 @@ args.model, args.seed, args.dtype = "gpt", 0, "float32"
 STATUS = Path("/proc/self/status")
 if not STATUS.exists():
     sys.exit()
+
+# M_MMAP_THRESHOLD of glibc (mallopt(3)): pages of a tensor that is freed go back at once
+if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    libc.mallopt(-3, 64 * 1024)
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
