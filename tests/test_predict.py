@@ -7,7 +7,7 @@ import pytest
 
 from bootcamp.classroom import predict as predictions
 from bootcamp.classroom.predict import PredictFirst, predict, wait_for_answers
-from bootcamp.launcher import launch
+from bootcamp.launcher import launch, progress
 from bootcamp.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -26,11 +26,10 @@ def no_earlier_question(monkeypatch):
 def shown(monkeypatch):
     """shown(prediction) -> (its field, the note beside it), as a notebook displays them."""
     ipywidgets = pytest.importorskip("ipywidgets")
-    import IPython.display
 
     def show(prediction):
         boxes = []
-        monkeypatch.setattr(IPython.display, "display", boxes.append)
+        monkeypatch.setattr(progress, "show", lambda box, text: boxes.append(box))
         prediction._ipython_display_()
         ((question, row),) = [box.children for box in boxes]
         assert isinstance(question, ipywidgets.HTML)
@@ -84,8 +83,24 @@ def test_a_cell_that_is_run_again_keeps_what_was_typed(shown):
     assert predict("speed", "Another question?", unit="ms", answer=7).answer == 7
 
 
-def test_without_widgets_the_question_is_a_text(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+def test_a_page_that_shows_no_widgets_shows_the_question_as_a_text(monkeypatch):
+    pytest.importorskip("ipywidgets")
+    import IPython.display
+
+    sent = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: sent.append(bundle))
+    predict("speed", "How long?", unit="ms")._ipython_display_()
+    assert sent[0][progress.VIEW]["model_id"]
+    assert sent[0]["text/plain"].startswith("How long?\nYour prediction: none yet.")
+    assert "%env BOOTCAMP_WIDGETS=0" in sent[0]["text/plain"]
+
+
+@pytest.mark.parametrize("why", ["missing", "unwanted"])
+def test_without_widgets_the_question_is_a_text(why, monkeypatch, capsys):
+    if why == "missing":
+        monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    else:
+        monkeypatch.setenv(progress.VARIABLE, "0")
     predict("speed", "How long?", unit="ms")._ipython_display_()
     assert capsys.readouterr().out.startswith("How long?\nYour prediction: none yet.")
 

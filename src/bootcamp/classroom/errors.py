@@ -229,14 +229,7 @@ def layers() -> Table:
 
 def index() -> dict:
     """Show the index by layer, with a box to search it: words, or an error. Returns the control."""
-    import ipywidgets
-
     from bootcamp.widgets import controls
 
-    box = ipywidgets.Text(
-        description="search",
-        placeholder="words, or an error that you paste",
-        continuous_update=False,
-        layout={"width": "40em"},
-    )
+    box = controls.words("search", "words, or an error that you paste")
     return controls.follow(lambda words: table(words) if words else layers(), words=box)

@@ -12,7 +12,7 @@ import os
 import re
 
 from bootcamp.classroom import journal
-from bootcamp.launcher import launch
+from bootcamp.launcher import launch, progress
 from bootcamp.units import number
 
 MEASURED = "Measured"
@@ -59,16 +59,12 @@ class Prediction:
 
     def _ipython_display_(self) -> None:
         """The question with a field for the answer; its text where there are no widgets."""
-        try:
-            import ipywidgets
-        except ImportError:
-            print(self)
+        if library := progress.widgets():
+            self._show_field(library)
         else:
-            self._show_field(ipywidgets)
+            print(self)
 
     def _show_field(self, ipywidgets) -> None:
-        from IPython.display import display
-
         typed = self.typed or ("" if self.answer is None else f"{self.answer:g}")
         field = ipywidgets.Text(typed, placeholder="your prediction", continuous_update=False)
         note = ipywidgets.Label(self._note())
@@ -81,7 +77,7 @@ class Prediction:
         field.observe(take, names="value")
         question = ipywidgets.HTML(f"<b>Predict.</b> {html.escape(self.question)}")
         row = ipywidgets.HBox([field, ipywidgets.Label(self.unit), note])
-        display(ipywidgets.VBox([question, row]))
+        progress.show(ipywidgets.VBox([question, row]), str(self))
 
     def _note(self) -> str:
         if self.refused:
@@ -159,7 +155,7 @@ def wait_for_answers() -> None:
         if prediction.open:
             raise PredictFirst(
                 f"Predict first: {prediction.question} Type a number into the field under the "
-                "question, then run this cell again."
+                "question, or into its cell as answer=, then run this cell again."
             )
 
 

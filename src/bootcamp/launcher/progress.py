@@ -3,9 +3,32 @@
 Widgets in a notebook, plain lines elsewhere. Needs nothing where there is no notebook.
 """
 
-import contextlib
+import os
 import sys
 import time
+
+VARIABLE = "BOOTCAMP_WIDGETS"  # 0: the page shows no widgets, so nothing is one
+VIEW = "application/vnd.jupyter.widget-view+json"
+HINT = f"(A widget, which this page does not show. %env {VARIABLE}=0 gives texts instead.)"
+
+
+def widgets():
+    """The library ipywidgets; None where it is missing or BOOTCAMP_WIDGETS=0."""
+    if os.environ.get(VARIABLE) == "0":
+        return None
+    try:
+        import ipywidgets
+    except ImportError:
+        return None
+    return ipywidgets
+
+
+def show(widget, text: str) -> None:
+    """Display a widget. A page that does not know widgets shows the text."""
+    from IPython.display import display
+
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    display({VIEW: view, "text/plain": f"{text}\n{HINT}"}, raw=True)
 
 
 def display(commands: list[str], steps: int, where: str):
@@ -13,9 +36,8 @@ def display(commands: list[str], steps: int, where: str):
 
     commands: those for a terminal, one, or one for each host.
     """
-    if _in_a_notebook():
-        with contextlib.suppress(ImportError):
-            return _Widget(commands, steps, where)
+    if _in_a_notebook() and widgets():
+        return _Widget(commands, steps, where)
     return _Lines(commands, steps, where)
 
 
@@ -33,18 +55,14 @@ def silent():
 
 def counter(what: str, until: str):
     """A function that shows how far something has come; called with "" when it is done."""
-    if _in_a_notebook():
-        with contextlib.suppress(ImportError):
-            return _label(what, until)
+    if _in_a_notebook() and widgets():
+        return _label(what, until)
     return lambda done: None
 
 
 def _label(what: str, until: str):
-    import ipywidgets
-    from IPython.display import display as show
-
-    label = ipywidgets.Label(f"{what}, {until}")
-    show(label)
+    label = widgets().Label(f"{what}, {until}")
+    show(label, label.value)
 
     def say(done: str) -> None:
         label.value = f"{what}, {until}: {done}" if done else ""
@@ -52,6 +70,10 @@ def _label(what: str, until: str):
             label.close()
 
     return say
+
+
+def _command_lines(commands: list[str], where: str) -> str:
+    return "\n".join(f"$ {command}" for command in commands) + f"    # {where}"
 
 
 def _row(row: dict) -> str:
@@ -75,7 +97,7 @@ class _Lines(_Silent):
 
     def __init__(self, commands: list[str], steps: int, where: str):
         self.steps, self.last = steps, 0.0
-        print("\n".join(f"$ {command}" for command in commands), f"   # {where}", flush=True)
+        print(_command_lines(commands, where), flush=True)
 
     def say(self, text: str) -> None:
         print(text, flush=True)
@@ -96,14 +118,13 @@ class _Widget(_Silent):
     def __init__(self, commands: list[str], steps: int, where: str):
         import html
 
-        import ipywidgets
-        from IPython.display import display as show
-
+        library = widgets()
         lines = "<br>".join(f"<code>{html.escape(command)}</code>" for command in commands)
         head = f"{lines} <small>({html.escape(where)})</small>"
-        self.bar = ipywidgets.IntProgress(max=steps, description="steps")
-        self.text = ipywidgets.Label("starting")
-        show(ipywidgets.VBox([ipywidgets.HTML(head), ipywidgets.HBox([self.bar, self.text])]))
+        self.bar = library.IntProgress(max=steps, description="steps")
+        self.text = library.Label("starting")
+        row = library.HBox([self.bar, self.text])
+        show(library.VBox([library.HTML(head), row]), _command_lines(commands, where))
 
     def say(self, text: str) -> None:
         self.text.value = text

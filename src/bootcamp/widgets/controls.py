@@ -3,7 +3,8 @@
 A widget is a pure function `draw(**choices)` with thin controls: `follow(draw, n=slider(...))`. The
 picture is an ordinary output of the cell, so a reader without widgets sees the first choice, and a
 test calls `draw` without a browser. Controls have labels and work from the keyboard: Tab goes from
-one to the next, the arrow keys move a slider.
+one to the next, the arrow keys move a slider. Without ipywidgets a line of code moves them
+(plain.py).
 """
 
 import html
@@ -12,40 +13,51 @@ from collections.abc import Callable
 from matplotlib.figure import Figure
 
 from bootcamp.drawing import style
+from bootcamp.launcher import progress
+from bootcamp.widgets.plain import Plain, explained
 
 LABEL = {"style": {"description_width": "initial"}}  # as wide as its words
 
 
 def slider(label: str, value: int, least: int, most: int):
     """A slider of integers."""
-    from ipywidgets import IntSlider
-
-    return IntSlider(value, least, most, description=label, continuous_update=False, **LABEL)
+    if not (library := progress.widgets()):
+        return Plain(label, value, least=least, most=most)
+    look = {"description": label, "continuous_update": False, **LABEL}
+    return library.IntSlider(value, least, most, **look)
 
 
 def steps(label: str, value, options: list):
     """A slider over a list, such as of bucket sizes; an option may be (text, value)."""
-    from ipywidgets import SelectionSlider
-
+    if not (library := progress.widgets()):
+        return Plain(label, value, options)
     look = {"description": label, "continuous_update": False, **LABEL}
-    return SelectionSlider(options=options, value=value, **look)
+    return library.SelectionSlider(options=options, value=value, **look)
 
 
 def choice(label: str, options: list, value=None):
     """A drop-down list; an option may be (text, value)."""
-    from ipywidgets import Dropdown
-
     first = options[0][1] if isinstance(options[0], tuple) else options[0]
     value = first if value is None else value
-    return Dropdown(options=options, value=value, description=label, **LABEL)
+    if not (library := progress.widgets()):
+        return Plain(label, value, options)
+    return library.Dropdown(options=options, value=value, description=label, **LABEL)
 
 
 def several(label: str, options: list):
     """A list of which several can be chosen: Ctrl and a click, or Shift and the arrow keys."""
-    from ipywidgets import SelectMultiple
+    if not (library := progress.widgets()):
+        return Plain(label, (), options, several=True)
+    look = {"layout": {"width": "98%"}, "description": label, **LABEL}
+    return library.SelectMultiple(options=options, rows=8, **look)
 
-    layout = {"width": "98%"}
-    return SelectMultiple(options=options, rows=8, description=label, layout=layout, **LABEL)
+
+def words(label: str, placeholder: str):
+    """A field for a text."""
+    if not (library := progress.widgets()):
+        return Plain(label, "")
+    look = {"description": label, "continuous_update": False, "layout": {"width": "40em"}}
+    return library.Text(placeholder=placeholder, **look)
 
 
 def shown(drawn) -> str:
@@ -62,7 +74,6 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
     react: called with the name of the moved control and all controls before the drawing, for
     controls that move each other. Returns the controls by name.
     """
-    import ipywidgets
     from IPython.display import HTML, display
 
     names = {control: name for name, control in controls.items()}
@@ -74,7 +85,11 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
             reason = html.escape(str(why).rstrip("."))
             return HTML(f"<p><b>Not possible:</b> {reason}.</p>")
 
-    display(ipywidgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"}))
+    if library := progress.widgets():
+        row = library.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})
+        progress.show(row, f"Controls: {', '.join(controls)}.")
+    else:
+        print(explained(controls))
     picture = display(drawing(), display_id=True)
     moving = False  # a control that `react` sets calls this again: draw once
 

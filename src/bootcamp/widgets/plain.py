@@ -1,0 +1,72 @@
+"""Controls where there are no widgets: a line of code moves one, `moved["ranks"].value = 8`.
+
+They have what of ipywidgets' controls the course uses: description, value, options, max, layout,
+observe.
+"""
+
+from types import SimpleNamespace
+
+from traitlets import Any, HasTraits, TraitError, observe, validate
+
+SHOWN = 8  # options of a control that are named
+
+
+class Plain(HasTraits):
+    """One control. options: what can be chosen, or None; max and min: of a slider, or None.
+
+    several: value is a tuple of options. Raises TraitError for a value that can't be chosen.
+    """
+
+    value, options, max = Any(), Any(), Any()
+
+    def __init__(self, label, value, options=None, least=None, most=None, several=False):
+        self.description, self.min, self.several = label, least, several
+        self.layout = SimpleNamespace()
+        super().__init__(value=value, options=options, max=most)
+
+    def choices(self) -> list:
+        return [one[1] if isinstance(one, tuple) else one for one in self.options or ()]
+
+    @validate("value")
+    def _possible(self, proposal):
+        chosen = proposal["value"]
+        asked = chosen if self.several else (chosen,)
+        among = self.options is None or set(asked) <= set(self.choices())
+        if not among or (self.max is not None and not self.min <= chosen <= self.max):
+            raise TraitError(f"{chosen!r} can't be chosen: {self.says()}")
+        return chosen
+
+    @observe("options")
+    def _first_option(self, _) -> None:
+        if self.several:
+            self.value = ()
+        elif self.options is not None and self.value not in self.choices():
+            self.value = self.choices()[0]
+
+    @observe("max")
+    def _not_above(self, _) -> None:
+        if self.max is not None and self.value > self.max:
+            self.value = self.max
+
+    def says(self) -> str:
+        """Its value, and what else can be chosen."""
+        if self.max is not None:
+            return f"{self.value!r}, from {self.min} to {self.max}"
+        if self.options is None:
+            return f"{self.value!r}, any text"
+        found = self.choices()
+        named = ", ".join(repr(one) for one in found[:SHOWN])
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        kind = "several of" if self.several else "of"
+        return f"{self.value!r}, {kind} {named or 'nothing'}{more}"
+
+
+def explained(controls: dict[str, Plain]) -> str:
+    """How a reader moves these, and what they are at, a line for each."""
+    name, first = next(iter(controls.items()))
+    lines = [
+        "No widgets here. A cell can move the controls, if this call's value has a name:",
+        f"  moved = ...   and below it   moved[{name!r}].value = {first.value!r}   draws again.",
+        *(f"  {name}: {control.says()}" for name, control in controls.items()),
+    ]
+    return "\n".join(lines)
