@@ -29,7 +29,7 @@ for folder in (ROOT / "src", ROOT / "tools"):
 
 READY, LIMITS, NOT_READY = "ok", "limits", "not ready"
 LOWEST_PYTHON = (3, 11)
-GROUPS = {"core": NOT_READY, "lab": NOT_READY}
+GROUPS = {"core": NOT_READY, "kernel": NOT_READY, "lab": NOT_READY}
 GROUPS |= {"test": LIMITS, "frameworks": LIMITS, "serving": LIMITS}
 GROUPS_ON_LINUX = {"deepspeed": LIMITS, "megatron": LIMITS}  # groups of pyproject.toml, as above
 IMPORT_SECONDS, INDEX_SECONDS = 14, 5
@@ -183,7 +183,7 @@ def wanted() -> dict[str, list[str]]:
 
 def imports(_) -> list[dict]:
     """Whether what a notebook needs can really be loaded; torch is loaded by the launch."""
-    names = [name for group in ("core", "lab") for name in wanted()[group]]
+    names = [name for group in ("core", "kernel", "lab") for name in wanted()[group]]
     if not all(map(version, names)):
         return []
     label, needed = "imports", "the core and JupyterLab load"
