@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
 export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
 
-.PHONY: help lab check test horovod cluster triton drills bugs bench claims accuracy unseen gpu-record course notebooks rooms readme slides \
+.PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy unseen gpu-record course notebooks rooms readme slides \
   kit site preflight reset catch-up clean
 
 help:  ## this list
@@ -29,6 +29,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PY) tools/install.py
 	@touch $@
+
+install: $(READY)  ## .venv with all packages, and nothing is opened
 
 lab: $(READY)  ## the course in JupyterLab; PREDICT_FIRST=1: no run while a prediction is open
 	$(PY) tools/lab.py $(LAB_ARGS)
