@@ -55,7 +55,7 @@ def test_what_is_downloaded_is_what_is_installed():
     [
         (".[deepspeed]", 0, "The group deepspeed was not installed. Its cells in lesson 07"),
         (".[megatron]", 0, "The group megatron was not installed. Its cells in the appendix"),
-        ("torch", 7, ""),
+        ("torch", 7, "torch was not installed; pip's reason is above"),
         ("nothing", 0, ""),
     ],
 )

@@ -19,6 +19,10 @@ OPTIONAL = {  # what is left out where a group can't be installed
     "deepspeed": "Its cells in lesson 07 say so, and the lesson goes on without them.",
     "megatron": "Its cells in the appendix say so, and it goes on without them.",
 }
+FAILED = (
+    "{name} was not installed; pip's reason is above, and it says conflict too where it reaches no "
+    "index. make preflight tries the index and names the proxies."
+)
 LATER = ("horovod",)  # tools/horovod.py installs it when it builds Horovod
 
 
@@ -56,6 +60,7 @@ def main() -> int:
     for arguments, sentence in steps(given[1] if given else None):
         failed = subprocess.run([*pip, *arguments], cwd=ROOT).returncode
         if failed and sentence is None:
+            print(FAILED.format(name=arguments[-1]), flush=True)
             return failed
         if failed:
             print(sentence, flush=True)
