@@ -55,18 +55,20 @@ class Plain(HasTraits):
         if self.options is None:
             return f"{self.value!r}, any text"
         found = self.choices()
+        if self.several:
+            return f"{len(self.value)} chosen of {len(found)}, a tuple of its .choices()"
         named = ", ".join(repr(one) for one in found[:SHOWN])
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        kind = "several of" if self.several else "of"
-        return f"{self.value!r}, {kind} {named or 'nothing'}{more}"
+        more = f" and {len(found) - SHOWN} more in its .choices()" if len(found) > SHOWN else ""
+        return f"{self.value!r}, of {named}{more}"
 
 
 def explained(controls: dict[str, Plain]) -> str:
     """How a reader moves these, and what they are at, a line for each."""
     name, first = next(iter(controls.items()))
+    other = next((one for one in first.choices() if one != first.value), first.value)
     lines = [
-        "No widgets here. A cell can move the controls, if this call's value has a name:",
-        f"  moved = ...   and below it   moved[{name!r}].value = {first.value!r}   draws again.",
+        "No widgets here. Name what this call returns, moved = ..., and a cell below it moves",
+        f"a control and draws again: moved[{name!r}].value = {other!r}. The controls are at:",
         *(f"  {name}: {control.says()}" for name, control in controls.items()),
     ]
     return "\n".join(lines)
