@@ -29,7 +29,7 @@ QUICK = {"steps": 3, "model": "mlp", "quiet": True}
         ({"global_batch": 33}, "--global-batch 33 does not divide over 2 ranks.* 32 or 34"),
         ({"global_batch": 1}, "Give a multiple of 2, such as 2"),
         ({"size": "huge"}, "--size huge: mlp has no such size. Choose one of tiny, small"),
-        ({"model": "llama"}, "--model llama: no such model. Choose one of gpt, mlp"),
+        ({"model": "llama"}, "--model llama: no such model. Choose one of gpt, moe, mlp"),
         ({"global_batch": 10_000_000}, "--global-batch 10000000: the data has .* samples for mlp"),
         ({"timeout": "inf"}, "--timeout inf: expected seconds, a week at most"),
         ({"steps": 0}, "--steps 0: expected more than zero"),

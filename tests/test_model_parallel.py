@@ -116,7 +116,7 @@ def test_rejects_tensor_ranks_with_different_batches():
 
 def test_rejects_tensor_ranks_with_different_norms():
     """Replicated parameters that drift apart: each rank's own copy is in its fingerprint."""
-    line = 'parallelize_module(model, mesh["tensor"], around)'
+    line = "models.initialise(model, args)"
     drift = {line: f"{line}\nif rank:\n    model.block0.mlp_norm.weight.data += 0.01"}
     assert "initial parameters" in rejected(variant("tp", "tp_drift", drift), 2)
 

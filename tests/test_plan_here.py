@@ -59,6 +59,11 @@ RECORDED = {"parameters": "parameter", "gradients": "gradient", "optimizer": "op
 ACTIVATIONS, SENT, SMALL_MESSAGES = 0.014, 0.014, 0.03
 
 
+def held_at_most(kept: int, job: course.Job) -> tuple[int, ...]:
+    """What FSDP has gathered last is alive when the backward begins, now and then twice."""
+    return (kept, kept + course.gathered(job)) if job.strategy in course.UNITS else (kept,)
+
+
 def differences(records: list[dict], job: course.Job) -> list[str]:
     """What the formulas do not say of a run's ranks, in words."""
     found = []
@@ -69,7 +74,9 @@ def differences(records: list[dict], job: course.Job) -> list[str]:
             if said[kind] != record[f"{name}_bytes"]:
                 found.append(f"rank {rank} {kind}: {said[kind]}, not {record[f'{name}_bytes']}")
         kept, counted = said["activations"], record["activation_bytes"]
-        if kept is not None and kept != pytest.approx(counted, rel=ACTIVATIONS):
+        if kept is not None and not any(
+            each == pytest.approx(counted, rel=ACTIVATIONS) for each in held_at_most(kept, job)
+        ):
             found.append(f"rank {rank} activations: {kept}, not {counted}")
     sent = [record["sent_bytes_per_step"] for record in records]
     if None not in sent and job.model == "gpt":
@@ -93,8 +100,10 @@ def test_bytes_of_every_rank_are_those_of_the_formulas(name):
 def test_activations_are_to_the_byte(name):
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
-    said = [course.held(course.job(run.config), rank)["activations"] for rank in range(count)]
-    assert said == [rank["activation_bytes"] for rank in run.ranks]
+    job = course.job(run.config)
+    for rank, record in enumerate(run.ranks):
+        kept = course.held(job, rank)["activations"]
+        assert record["activation_bytes"] in held_at_most(kept, job)
 
 
 @pytest.mark.parametrize("model", ["gpt", "mlp", "striped-lstm"])
