@@ -124,6 +124,7 @@ def test_recorded_errors_are_shown_as_recorded():
     worst = planning_lab.worst().column("error %")
     assert [abs(error) for error in worst] == sorted(map(abs, worst), reverse=True)
     assert len(planning_lab.left_out()) == 3
+    assert len(planning_lab.unseen()) == 20
     right, pairs = planning_lab.ranked()
     assert 0 < right <= pairs
     assert planning_lab.mean_errors()["planner"] > 0

@@ -141,6 +141,25 @@ def left_out(names: tuple[str, ...] = ("vtrain_multi", "mosaicml_mpt", "torchtit
     return Table(shown, "Mean error in %, by what was kept from the fit")
 
 
+def unseen() -> Table:
+    """Twenty runs on a recorded machine: each was predicted before it ran."""
+    found = read_json(REFERENCE / "unseen.json")
+    shown = [
+        {
+            "strategy": row["strategy"],
+            "model": row["model"],
+            "batch": row["global_batch"],
+            "predicted ms": 1e3 * row["predicted_seconds"],
+            "measured ms": 1e3 * row["measured"]["median"],
+            "error %": 100 * row["error"],
+        }
+        for row in found["rows"]
+    ]
+    machine = found["machine"]
+    where = f"{machine['cores']} cores of {machine['cpu']}, torch {found['versions']['torch']}"
+    return Table(shown, f"A step, recorded on {where}; settings drawn by seed {found['seed']}")
+
+
 def published(table: str, row_id: str) -> rows.Case:
     """A published row as the planner reads it. Raises StopIteration for one that is not there."""
     row = next(row for row in tables.table(table) if row["row_id"] == row_id)
