@@ -514,8 +514,8 @@ print(f"Half of the errors are below {median(off):.0f} %, the largest is {max(of
 trial
 
 # %% [markdown]
-# One process is predicted best. Most runs of several ranks took longer than predicted: a measurement
-# of single operations does not show how long ranks wait for each other.
+# One process is predicted best. Most runs of several ranks took longer than predicted: what single
+# operations take does not say how long ranks wait for each other.
 #
 # ### Memory
 
