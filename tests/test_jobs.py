@@ -1,17 +1,14 @@
 """Job files: free of the faults that job_lint knows, and each broken one has its own."""
 
-import os
-import shutil
 import subprocess
-import sys
 
+import programs
 import pytest
 
 from bootcamp.scripts import job_lint, jobs
 
 FILES = sorted(jobs.JOBS.glob("*.sbatch"))
-BESIDE_PYTHON = os.path.dirname(sys.executable)
-SHELLCHECK = shutil.which("shellcheck", path=f"{BESIDE_PYTHON}:{os.environ['PATH']}")
+SHELLCHECK = programs.find("shellcheck")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
