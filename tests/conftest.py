@@ -110,6 +110,28 @@ def no_rank_left():
 
 
 @pytest.fixture
+def picture(monkeypatch):
+    """What a widget shows last, as `picture.html`."""
+    pytest.importorskip("ipywidgets")
+    import IPython.display
+
+    class Picture:
+        html = ""
+
+        def update(self, shown):
+            self.html = shown.data
+
+    shown = Picture()
+
+    def display(first, **_):
+        shown.html = getattr(first, "data", "")
+        return shown
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    return shown
+
+
+@pytest.fixture
 def quick_proofs(monkeypatch):
     """Checkers of exercises prove with the quickest model: for what shows in any of them."""
     settings = equality.settings

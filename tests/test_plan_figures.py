@@ -332,27 +332,6 @@ def test_the_worst_runs_are_named():
 # The sliders
 
 
-@pytest.fixture
-def picture(monkeypatch):
-    pytest.importorskip("ipywidgets")
-    import IPython.display
-
-    class Picture:
-        html = ""
-
-        def update(self, shown):
-            self.html = shown.data
-
-    shown = Picture()
-
-    def display(first, **_):
-        shown.html = getattr(first, "data", "")
-        return shown
-
-    monkeypatch.setattr(IPython.display, "display", display)
-    return shown
-
-
 def test_the_sliders_move_one_plan_among_all(picture, plans):
     best = {name: plans[0][column] for name, column in planner.COLUMNS.items()}
     controls = simulators.planner(**best)

@@ -380,28 +380,6 @@ def test_bars_are_bytes_and_say_what_fits():
 # The controls
 
 
-class Picture:
-    """What `display` returns: takes the last picture."""
-
-    def update(self, shown):
-        self.html = shown.data
-
-
-@pytest.fixture
-def picture(monkeypatch):
-    pytest.importorskip("ipywidgets")
-    import IPython.display
-
-    shown = Picture()
-
-    def display(first, **_):
-        shown.html = getattr(first, "data", "")
-        return shown
-
-    monkeypatch.setattr(IPython.display, "display", display)
-    return shown
-
-
 def test_the_collective_is_moved_step_by_step(picture):
     controls = simulators.collective()
     assert "after step 2 of 6" in picture.html
