@@ -226,9 +226,11 @@ def test_deepspeed_clips_gradients_unless_told_not_to():
     assert "final parameters" in failed
 
 
-def test_a_shard_that_does_not_divide_the_ranks_is_refused():
+@pytest.mark.parametrize(("script", "flag"), [("hsdp", "shard"), ("fsdp_in_practice", "reshard")])
+def test_a_shard_that_does_not_divide_the_ranks_is_refused(script, flag):
     with pytest.raises(launch.RunRefused) as error:
-        launch.launch("hsdp", 4, shard=3, device="cpu", quiet=True)
+        launch.launch(script, 4, device="cpu", quiet=True, **{flag: 3})
+    assert f"-{flag}" in str(error.value)
     assert "4 ranks do not divide into groups of 3. Give one of 1, 2, 4." in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 

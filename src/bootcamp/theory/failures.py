@@ -12,7 +12,7 @@ import random
 
 from bootcamp.theory import published
 
-HOUR, DAY = 3600.0, 86400.0
+HOUR = 3600.0
 
 
 def runs() -> dict[str, dict]:

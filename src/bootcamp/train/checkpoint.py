@@ -145,10 +145,12 @@ def _check_saved(args, saved: dict) -> None:
             "Give a file or a folder that its --save has written."
         )
     for name in SETTINGS:
-        if (was := saved["settings"].get(name)) != getattr(args, name, None):
+        was, now = saved["settings"].get(name), getattr(args, name, None)
+        if was != now:
+            flag = f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"--resume {args.resume}: saved with --{name} {was}, this run "
-                f"has {getattr(args, name)}. Give the flags that it was saved with."
+                f"--resume {args.resume}: saved with {flag} {was}, this run has {now}. "
+                "Give the flags that it was saved with."
             )
     if saved["steps_done"] >= args.steps:
         raise ConfigError(

@@ -234,8 +234,9 @@ def _twos(world: int, axes: tuple[str, ...]) -> tuple[int, ...]:
         if left > 1 and left % 2:
             alone = "x".join(["1"] * (len(axes) - 1))
             raise ConfigError(
-                f"{left} ranks have no half to lie along {axis}. Start an even number of them, or "
-                f"say --mesh {world}x{alone} or --mesh {alone}x{world}."
+                f"{world} ranks over {', '.join(axes)}: {left} ranks have no half to lie along "
+                f"{axis}. Start a multiple of {2 ** (len(axes) - 1)}, or say "
+                f"--mesh {world}x{alone} or --mesh {alone}x{world}."
             )
         mesh.insert(0, min(2, left))
         left = max(1, left // 2)

@@ -5,6 +5,26 @@ import argparse
 from bootcamp.train import environment
 from bootcamp.train.refusal import refuse
 
+
+def _unequal(ranks_of_a_group: int) -> str:
+    """Why the ranks make no such groups, and which they make; empty if they do."""
+    world = environment.count()
+    if ranks_of_a_group >= 1 and world % ranks_of_a_group == 0:
+        return ""
+    divisors = [str(size) for size in range(1, world + 1) if world % size == 0]
+    return (
+        f"{world} ranks do not divide into groups of {ranks_of_a_group}. "
+        f"Give one of {', '.join(divisors)}."
+    )
+
+
+def neighbours(text: str) -> int:
+    """The value of --reshard. Raises ArgumentTypeError where the ranks make no such groups."""
+    if wrong := _unequal(int(text)):
+        raise argparse.ArgumentTypeError(wrong)
+    return int(text)
+
+
 FLAGS = {
     "--keep-gathered": {
         "action": "store_true",
@@ -30,7 +50,7 @@ PRACTICE_FLAGS = {
         "help": "of gradients while they are summed over the ranks (default: --dtype)",
     },
     "--reshard": {
-        "type": int,
+        "type": neighbours,
         "help": "neighbours that keep the parameters together from forward to backward pass "
         "(default: all ranks)",
     },
@@ -49,15 +69,10 @@ STAGE_FLAGS = {
 
 def check(args: argparse.Namespace) -> None:
     """Refuse a --shard that the ranks do not divide by: one sentence, exit code 2."""
-    world = environment.count()
     if args.shard is None:
         refuse(
             "--shard is missing, and this launcher does not say how many ranks are on a host "
             "(LOCAL_WORLD_SIZE). Give --shard: the ranks that share one copy of the model."
         )
-    if args.shard < 1 or world % args.shard:
-        divisors = [str(size) for size in range(1, world + 1) if world % size == 0]
-        refuse(
-            f"--shard {args.shard}: {world} ranks do not divide into groups of {args.shard}. "
-            f"Give one of {', '.join(divisors)}."
-        )
+    if wrong := _unequal(args.shard):
+        refuse(f"--shard {args.shard}: {wrong}")

@@ -37,13 +37,20 @@ def check(context: RunContext) -> None:
 
 def stripes_of_each(context: RunContext) -> int:
     """How many stripes of a StripedLSTM each rank has; refuses another model, and unequal parts."""
-    args, ranks = context.args, context.size("tensor")
-    if args.model != "striped-lstm":
-        refuse(f"--model {args.model}: this script knows stripes. Say --model striped-lstm.")
-    stripes = models.striped_lstm.SIZES[args.size]["stripes"]
-    if stripes % ranks:
+    return parts_of_each(context, "tensor", "striped-lstm", "stripes")
+
+
+def parts_of_each(context: RunContext, axis: str, model: str, parts: str) -> int:
+    """How many of a model's `parts`, as its table of sizes names them, each rank of an axis has."""
+    args, ranks = context.args, context.size(axis)
+    if args.model != model:
         refuse(
-            f"--size {args.size}: {stripes} stripes do not divide over {ranks} ranks. Start a "
-            f"number of ranks that divides {stripes}, or take another --size."
+            f"--model {args.model}: this script divides {parts} over ranks. Say --model {model}."
         )
-    return stripes // ranks
+    count = models.shape(args)[parts]
+    if count % ranks:
+        refuse(
+            f"--size {args.size}: {count} {parts} do not divide over {ranks} ranks. Start a "
+            f"number of ranks that divides {count}, or take another --size."
+        )
+    return count // ranks
