@@ -21,7 +21,7 @@ def _unequal(ranks_of_a_group: int) -> str:
 def neighbours(text: str) -> int:
     """The value of --reshard. Raises ArgumentTypeError where the ranks make no such groups."""
     if wrong := _unequal(int(text)):
-        raise argparse.ArgumentTypeError(wrong)
+        raise argparse.ArgumentTypeError(wrong.rstrip("."))  # argparse ends the sentence
     return int(text)
 
 
