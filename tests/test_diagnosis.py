@@ -364,9 +364,8 @@ def test_another_batch_size_is_told_by_its_cause(failed, batch, world, says):
 
 
 def test_another_corpus_is_told_in_a_sentence(failed):
-    other = {"corpus_crc32": 1, "versions": {"python": "3.13.1"}}
-    with pytest.raises(ValueError, match=r"standard library .+, 3.13.1 here and 3.11.7 in the"):
-        failed(set_config(**other), baseline=set_config(corpus_crc32=2))
+    with pytest.raises(ValueError, match=r"on different texts.+ an older record may have another"):
+        failed(set_config(corpus_crc32=1), baseline=set_config(corpus_crc32=2))
 
 
 def test_no_hint_ends_in_an_error_when_numbers_are_none(failed):

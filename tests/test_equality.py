@@ -36,6 +36,19 @@ def test_loss_falls():
     assert losses[-1] < losses[0] - 1
 
 
+LOSSES = {
+    "sgd": [5.71876, 5.00024, 4.72514, 4.38873],
+    "adamw": [5.71876, 5.03855, 4.83356, 4.59096],
+}
+
+
+@pytest.mark.parametrize(("optimizer", "losses"), LOSSES.items())
+def test_the_losses_are_those_of_every_machine(optimizer, losses):
+    """Whatever its Python and processor: the text is frozen, and rounding differs by far less."""
+    run = equality.baseline(optimizer=optimizer, **PROOF)
+    assert run.losses == pytest.approx(losses, abs=1e-4)
+
+
 SUMMED = {"parameter.grad /= world": ""}
 WHOLE_BATCH = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
 OTHER_START = {

@@ -2,13 +2,15 @@
 
 import gzip
 import json
-import platform
 import re
 import shutil
 import sys
 
 import pytest
+from matplotlib.text import Text
 
+from bootcamp import corpus
+from bootcamp.drawing import plots
 from bootcamp.experiments import allreduce_sweep, recorded
 from bootcamp.files import write_json
 from bootcamp.paths import REFERENCE, ROOT
@@ -126,14 +128,14 @@ def test_what_the_tool_records_is_what_is_there():
     assert wanted == {path.name for path in REFERENCE.glob("epyc-2core-*")}
 
 
-def test_a_recorded_run_of_another_corpus_says_whose(monkeypatch):
+@pytest.mark.parametrize(
+    ("crc32", "says"), [(2_800_914_578, True), (corpus.CRC32, False), (None, False)]
+)
+def test_losses_on_an_earlier_text_say_so(crc32, says):
     run = runs.Run(RECORD)
-    monkeypatch.setattr(platform, "python_version", lambda: run.config["versions"]["python"])
-    assert run.origin.endswith("recorded run epyc-2core-ddp-2")
-    monkeypatch.setattr(platform, "python_version", lambda: "3.99.1")
-    assert run.origin.endswith("recorded run epyc-2core-ddp-2, corpus of Python 3.11.7")
-    run.config["corpus_crc32"] = None
-    assert run.origin.endswith("recorded run epyc-2core-ddp-2")
+    run.config["corpus_crc32"] = crc32
+    said = [text.get_text() for text in plots.loss_curves(run).findobj(Text)]
+    assert any("Trained on an earlier text" in text for text in said) == says
 
 
 @pytest.mark.parametrize("packed", [False, True])

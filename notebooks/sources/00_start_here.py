@@ -23,9 +23,9 @@ from bootcamp import launch, warm_up
 warm_up()
 
 # %% [markdown]
-# Now two processes train a small language model on the source code of Python's standard library,
-# for 8 steps of 64 samples each. A sample is a piece of the text. The first run of a notebook waits
-# some seconds until PyTorch is loaded; later ones start at once.
+# Now two processes train a small language model on the text and the code of this course, for 8
+# steps of 64 samples each. A sample is a piece of the text. The first run of a notebook waits some
+# seconds until PyTorch is loaded; later ones start at once.
 
 # %%
 batch = {"steps": 8, "global_batch": 64}

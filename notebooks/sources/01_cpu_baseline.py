@@ -38,9 +38,9 @@ warm_up()  # loads PyTorch in the background
 plots.show(basics.training_step())
 
 # %% [markdown]
-# **The data** is the source code of Python's standard library, read as bytes. A **sample** is a
-# window of it. The targets are the same bytes, shifted by one: at every position the next byte is
-# asked for.
+# **The data** is the text and the code of this course, read as bytes. It is frozen: a training has
+# the same losses on every machine. A **sample** is a window of the text. The targets are the same
+# bytes, shifted by one: at every position the next byte is asked for.
 
 # %%
 from bootcamp.train import data

@@ -12,10 +12,9 @@ from collections.abc import Callable
 
 import torch
 
-from bootcamp import machine
+from bootcamp import corpus, machine
 from bootcamp.paths import LOGS
 from bootcamp.records.measurement import Measurement
-from bootcamp.train import data
 from bootcamp_lessons import generation
 
 LENGTHS = (64, 128, 256, 512, 1024)
@@ -70,7 +69,7 @@ def measure(
 def _seconds(model, cache: generation.Cache) -> dict[str, float]:
     """How long each way takes to read a text that fills the cache."""
     room, device = cache.keys[0].shape[2], cache.keys[0].device
-    text = torch.tensor([list(data.corpus_bytes()[:room])], device=device)
+    text = torch.tensor([list(corpus.text()[:room])], device=device)
 
     def prefill():
         cache.length = 0

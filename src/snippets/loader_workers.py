@@ -16,19 +16,19 @@ from statistics import median
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from bootcamp.train.data import corpus_bytes
+from bootcamp import corpus
 
 BATCHES, BATCH = 16, 16
 READ_SECONDS, TRAIN_SECONDS = 0.0025, 0.02  # a sample, a batch, if they are sleeps
-PIECE, VOCABULARY, MATRIX = 16_384, 50_257, 512
+PIECE, APART, VOCABULARY, MATRIX = 16_384, 6_144, 50_257, 512
 
 
 class Samples(Dataset):
     """Samples that take a while, as from a slow disk or a decoder. A sample knows who made it."""
 
     def __init__(self, work: str):
-        self.sleeps, text = work == "sleep", corpus_bytes()
-        self.packed = [zlib.compress(text[k * PIECE :][:PIECE]) for k in range(BATCHES * BATCH)]
+        self.sleeps, text = work == "sleep", corpus.text()
+        self.packed = [zlib.compress(text[k * APART :][:PIECE]) for k in range(BATCHES * BATCH)]
 
     def __len__(self) -> int:
         return len(self.packed)

@@ -15,11 +15,9 @@ def settings(name: str, run, baseline) -> str:
     mine, its = run.config.get(name), baseline.config.get(name)
     text = f"the runs can't be compared: {name} is {mine} here and {its} in the baseline"
     if name == "corpus_crc32":
-        here, there = (r.config.get("versions", {}).get("python", "?") for r in (run, baseline))
         return (
-            "the runs can't be compared: they were trained on different corpora. The corpus is the "
-            f"standard library of the Python at hand, {here} here and {there} in the baseline: run "
-            "both with one Python"
+            "the runs can't be compared: they were trained on different texts. The text is the "
+            "same on every machine; an older record may have another. Run both again"
         )
     if name != "global_batch" or not its:
         return text

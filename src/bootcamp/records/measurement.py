@@ -3,10 +3,9 @@
 Standard library only.
 """
 
-import platform
 from pathlib import Path
 
-from bootcamp import machine
+from bootcamp import corpus, machine
 from bootcamp.paths import REFERENCE
 
 SHARED = "shared cores"
@@ -61,11 +60,9 @@ class Measurement:
         return same and not self.in_reference
 
     @property
-    def _other_corpus(self) -> str:
-        """The text that it was trained on is the standard library of the Python at hand."""
-        python = self.config["versions"].get("python")
-        same = python in (None, platform.python_version()) or not self.config.get("corpus_crc32")
-        return "" if same else f", corpus of Python {python}"
+    def other_corpus(self) -> bool:
+        """Whether it was trained on another text than today's, and so has other losses."""
+        return self.config.get("corpus_crc32") not in (None, corpus.CRC32)
 
     @property
     def origin(self) -> str:
@@ -75,7 +72,7 @@ class Measurement:
         cores = "1 core" if described["cores"] == 1 else f"{described['cores']} cores"
         how = "measured here" if self.measured_here else "recorded on another machine"
         if self.in_reference:
-            how = f"recorded run {self.folder.name}{self._other_corpus}"
+            how = f"recorded run {self.folder.name}"
         if self.shared_cores:
             how += f" on {SHARED}"
         return f"{device}, {cores}, torch {self.config['versions']['torch']}; {how}"

@@ -1,32 +1,18 @@
 """The training data: real text for the models that read bytes, made-up images for the others.
 
-The text is the source code of Python's standard library: it is already on every machine. A sample
-is a window of it. The images are synthetic. Either way a sample is a function of its number, its
-id, so that any rank can make any sample alone.
+The text is the course's own, frozen (bootcamp/corpus.py); a sample is a window of it. The images
+are synthetic. Either way a sample is a function of its number, its id, so that any rank can make
+any sample alone, and the same one on every machine.
 """
 
-import sysconfig
 import zlib
-from functools import cache
-from pathlib import Path
 
 import torch
 
+from bootcamp import corpus
 from bootcamp.train import models
 
 CHECKED_BYTES = 2**16  # of each tensor of a sample: a large picture would cost milliseconds
-
-
-@cache
-def corpus_bytes() -> bytes:
-    """Every top-level module of the standard library in order of its name, about 5 MB."""
-    folder = Path(sysconfig.get_path("stdlib"))
-    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
-
-
-def corpus_crc32() -> int:
-    """A checksum: runs on another Python version train on other text."""
-    return zlib.crc32(corpus_bytes())
 
 
 class Corpus(torch.utils.data.Dataset):
@@ -39,7 +25,7 @@ class Corpus(torch.utils.data.Dataset):
     def __init__(self, context: int, next_byte_only: bool = False):
         self.context = context
         self.next_byte_only = next_byte_only
-        self._bytes = torch.frombuffer(bytearray(corpus_bytes()), dtype=torch.uint8)
+        self._bytes = torch.frombuffer(bytearray(corpus.text()), dtype=torch.uint8)
         self._offsets = torch.arange(context + 1)
 
     def __len__(self) -> int:

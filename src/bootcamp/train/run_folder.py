@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from bootcamp import machine
+from bootcamp import corpus, machine
 from bootcamp.paths import LOGS, ROOT
 from bootcamp.records import summary
-from bootcamp.train import data, environment
+from bootcamp.train import environment
 from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import ConfigError
 
@@ -52,7 +52,7 @@ def claim(context: RunContext) -> None:
         (folder / "ranks").mkdir(exist_ok=True)
         if not (folder / "summary.json").exists() or goes_on:
             summary.reserve(folder)  # a run that goes on begins without its last attempt's verdict
-        context.corpus_crc32 = data.corpus_crc32()
+        context.corpus_crc32 = corpus.crc32()
         summary.write_json(folder / "config.json", _configuration(context))
     except OSError as error:
         raise ConfigError(

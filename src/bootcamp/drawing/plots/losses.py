@@ -27,7 +27,7 @@ def loss_curves(*runs: Run) -> Figure:
     compared = len(runs) > 1
     title = "Loss at each step" + (", and its distance from the first run" if compared else "")
     ratios = {"height_ratios": [3, 1.5]} if compared else {}
-    notes = _broken(runs)
+    notes = (*_broken(runs), *_earlier(runs))
     lines = max(0, len(runs) - 4) + len(notes) + len(origins(runs)) - 1  # of legend and foot
     figure, axes = begin(
         title,
@@ -123,6 +123,12 @@ def _difference_axis(axes, floor: float, top: float) -> None:
     labels = ["equal", *(f"$10^{{{decade}}}$" for decade in decades)]
     axes.set_yticks([floor, *(10.0**decade for decade in decades)], labels)
     axes.minorticks_off()
+
+
+def _earlier(runs) -> list[str]:
+    """A sentence for recorded runs whose text was another one than that of runs made now."""
+    earlier = any(run.other_corpus for run in runs)
+    return ["Trained on an earlier text: your own runs have other losses."] if earlier else []
 
 
 def _broken(runs) -> tuple[str, ...]:
