@@ -5,13 +5,12 @@ import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import chromium
 import nbformat
@@ -19,11 +18,14 @@ import pytest
 import trained
 import warm
 
-from bootcamp.launcher import process_tree
-from bootcamp.launcher.launch import Options, launch
-from bootcamp.paths import LOGS, NOTEBOOKS, ROOT
-from bootcamp.records import heartbeat
-from bootcamp.scripts.variants import variant
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
+import lab as lab_tool  # noqa: E402
+
+from bootcamp.launcher import process_tree  # noqa: E402
+from bootcamp.launcher.launch import Options, launch  # noqa: E402
+from bootcamp.paths import LOGS, NOTEBOOKS  # noqa: E402
+from bootcamp.records import heartbeat  # noqa: E402
+from bootcamp.scripts.variants import variant  # noqa: E402
 
 TOKEN = "for-the-test"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
@@ -44,51 +46,14 @@ def lab(tmp_path_factory):
     (folder / "notebooks").mkdir()
     for notebook in NOTEBOOKS.glob("*.ipynb"):
         shutil.copy(notebook, folder / "notebooks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = open(folder / "lab.log", "w")  # noqa: SIM115
     # the first notebook's launches are proved by its own cells, a kernel's start by test_faults.py
     with trained.shared(), warm.kernels(folder / "jupyter"):
-        environment = {**os.environ, "JUPYTER_TOKEN": TOKEN}
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "tools/lab.py",
-            "--no-browser",
-            f"--port={port}",
-            f"--ServerApp.root_dir={folder}",
-        ],
-        cwd=ROOT,
-        stdout=log,
-        stderr=log,
-        env=environment,
-    )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for(f"{address}/api/status?token={TOKEN}")
+        environment = dict(os.environ)
+    with lab_tool.serving(folder, TOKEN, environment) as (address, server):
         yield address, TOKEN, folder
         family = {server.pid} | process_tree.below({server.pid})
         told = [pid for pid in family if TOKEN in process_tree.command(pid)]
         assert not told, "the token is among a process's arguments, which every user can read"
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.send_signal(signal.SIGINT)
-        try:
-            server.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            server.kill()
-        log.close()
-
-
-def _wait_for(address: str) -> None:
-    for _ in range(300):
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise TimeoutError(f"{address} did not answer")
 
 
 @pytest.fixture

@@ -4,8 +4,15 @@ Open JupyterLab on the first notebook: on 127.0.0.1 only, with a token of its ow
 PREDICT_FIRST=1 in the environment no notebook launches a run while a prediction is open.
 """
 
+import contextlib
 import os
+import signal
+import socket
+import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +45,50 @@ def environment() -> dict[str, str]:
     if first := os.environ.get("PREDICT_FIRST"):  # kernels have the server's environment
         ours["BOOTCAMP_PREDICT_FIRST"] = first
     return {**os.environ, **ours}
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path, token: str, inherited: Mapping[str, str] = os.environ
+) -> Iterator[tuple[str, subprocess.Popen]]:
+    """JupyterLab on a folder while it is needed: (its address, its process).
+
+    What it prints goes to lab.log in that folder. Raises TimeoutError where it does not answer
+    within a minute.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    port = f"--port={address.rpartition(':')[2]}"
+    options = ["--no-browser", port, f"--ServerApp.root_dir={folder}"]
+    with open(folder / "lab.log", "w") as log:
+        server = subprocess.Popen(
+            [sys.executable, __file__, *options],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            env={**inherited, "JUPYTER_TOKEN": token},
+        )
+    try:
+        _wait_for(f"{address}/api/status?token={token}")
+        yield address, server
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def _wait_for(address: str) -> None:
+    for _ in range(300):
+        try:
+            urllib.request.urlopen(address, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise TimeoutError(f"{address} did not answer")
 
 
 if __name__ == "__main__":
