@@ -82,7 +82,7 @@ notebooks: $(READY)  ## notebooks/*.ipynb from notebooks/sources/*.py
 rooms: $(READY)  ## which room of the package imports which
 	$(PY) tools/rooms.py
 
-readme: $(READY)  ## README.md's map from notebooks/lessons.toml
+readme: $(READY)  ## the tables of notebooks/README.md from notebooks/lessons.toml
 	$(PY) tools/lessons.py
 
 slides: $(READY)  ## slides/build/*.html and *.pdf from slides/*.md (RECORDS=logs/laptop: your own runs)

@@ -310,7 +310,7 @@ def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_p
 
 def test_the_readme_says_what_has_run_on_a_gpu():
     said = " ".join((ROOT / "README.md").read_text().split())
-    assert recorded_gpu.readme_sentence() in said, "README.md, Systems: what has run on a GPU"
+    assert recorded_gpu.readme_sentence() in said, "README.md, What has run where"
 
 
 # What was made for it

@@ -1,4 +1,6 @@
-"""What README.md names is there: files, links, make targets, flags, functions, lessons."""
+"""README.md is short, and what it and the pages behind it name is there: files, links, make
+targets, flags, functions, lessons.
+"""
 
 import ast
 import re
@@ -7,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from PIL import Image, ImageChops, ImageStat
 
 import bootcamp
 from bootcamp.scripts import family
@@ -14,8 +17,24 @@ from bootcamp.scripts import family
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 import lessons  # noqa: E402
+import pictures  # noqa: E402
 
-PAGES = ("README.md", "logs/README.md", "slides/README.md")
+BEHIND = (
+    "notebooks/README.md",
+    "src/README.md",
+    "tools/INSTALL.md",
+    "tools/README.md",
+    "tests/README.md",
+    "logs/README.md",
+    "slides/README.md",
+    "slides/kit/README.md",
+)
+PAGES = ("README.md", *BEHIND)
+CALLS_OF_DECKS = "slides/README.md"  # functions of a deck, not of the package
+MAP, CODE = "notebooks/README.md", "src/README.md"
+IMAGE = re.compile(r"!\[([^]]*)\]\(([^)]+)\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+MOST_BYTES = 250_000  # of a picture
 SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".js")
 # there only after a command, and ignored by git
 MADE_IN_LOGS = (
@@ -61,13 +80,14 @@ def paths(page: str) -> set[str]:
 
 
 def exists(page: str, path: str) -> bool:
-    """Whether a path or pattern is there, seen from the project's folder or from the page's own."""
-    return any(any(folder.glob(path)) for folder in (ROOT, (ROOT / page).parent))
+    """Whether a path or pattern is there, seen from the project's folder, src or the page's own."""
+    folders = (ROOT, ROOT / "src", (ROOT / page).parent)
+    return any(any(folder.glob(path)) for folder in folders)
 
 
 def rooms() -> dict[str, list[str]]:
-    """{room: the files that README.md's table of rooms names in it}."""
-    table = text("README.md").partition("| Room |")[2].partition("\n\n")[0]
+    """{room: the files that the table of rooms names in it}."""
+    table = text(CODE).partition("| Room |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([^`]+)`", row) for row in table.splitlines()[2:]]
     return {row[0].strip("/"): [x for x in row[1:] if x.endswith((".py", "/"))] for row in rows}
 
@@ -86,12 +106,12 @@ def test_every_path_exists_or_is_made(page):
     in_rooms = {f"{room}/" for room in rooms()} | {
         name for files in rooms().values() for name in files
     }
-    wanted = paths(page) - (in_rooms if page == "README.md" else set())
+    wanted = paths(page) - (in_rooms if page == CODE else set())
     missing = [path for path in wanted if not path.startswith(MADE) and not exists(page, path)]
     assert missing == []
 
 
-def test_every_room_is_in_the_readme_with_files_that_it_has():
+def test_every_room_is_in_the_table_with_files_that_it_has():
     package = ROOT / "src" / "bootcamp"
     assert set(rooms()) == {path.parent.name for path in package.glob("*/__init__.py")} | {"."}
     for room, files in rooms().items():
@@ -99,18 +119,81 @@ def test_every_room_is_in_the_readme_with_files_that_it_has():
         assert [name for name in files if not (package / room / name).exists()] == [], room
 
 
+def anchors(path: Path) -> set[str]:
+    """The names by which the headings of a Markdown file are reached."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", words.lower()).replace(" ", "-") for words in headings}
+
+
+def wrong_links(page: Path) -> list[str]:
+    """The relative links of a page that lead to no file, or to no heading of one."""
+    wrong = []
+    for link, heading in LINK.findall(page.read_text()):
+        target = page.parent / link if link else page
+        if "://" in link or (target.exists() and not heading):
+            continue
+        if not target.exists() or heading not in anchors(target):
+            wrong.append(f"{link}#{heading}" if heading else link)
+    return wrong
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_relative_link_leads_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)\)", text(page))
-    missing = [
-        link for link in links if "://" not in link and not ((ROOT / page).parent / link).exists()
-    ]
-    assert missing == []
+    assert wrong_links(ROOT / page) == []
+
+
+def test_links_to_no_file_and_to_no_heading_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A heading\n[a](#a-heading) [b](gone.md) [c](#gone) [d](https://gone.net/x)")
+    assert wrong_links(page) == ["gone.md", "#gone"]
+
+
+def test_every_page_is_reached_from_the_readme():
+    linked = {link for link, _ in LINK.findall(text("README.md"))}
+    assert set(BEHIND) - linked == set()
+
+
+def test_the_readme_begins_with_the_promise_two_commands_and_two_pictures():
+    """All of it on the first screen; pictures are small, and say in words what they show."""
+    begins, _, rest = text("README.md").partition("\n## ")
+    assert len(begins.splitlines()) <= 32
+    assert 3 <= begins.count("\n- **") <= 5
+    assert re.findall(r"^make \S+", begins, re.MULTILINE) == ["make lab", "make test"]
+    pictures = IMAGE.findall(begins)
+    assert len(pictures) == 2
+    assert not IMAGE.findall(rest)
+    for says, path in pictures:
+        assert says
+        assert (ROOT / path).stat().st_size <= MOST_BYTES
+
+
+def test_the_pictures_are_level_and_the_figure_is_that_of_the_records(tmp_path):
+    lesson, kept = (Image.open(pictures.PICTURES / f"{name}.png") for name in ("lesson", "figure"))
+    assert lesson.size == kept.size
+    pictures.figure(tmp_path / "figure.png")
+    pictures.slim(tmp_path / "figure.png")
+    assert apart(kept, Image.open(tmp_path / "figure.png")) < 1
+    assert apart(kept, lesson) > 10, "any picture would do"
+
+
+def apart(*images: Image.Image) -> float:
+    """The mean distance of two pictures' grey levels, of 255."""
+    return ImageStat.Stat(ImageChops.difference(*(each.convert("L") for each in images))).mean[0]
+
+
+def test_without_an_executed_lesson_a_sentence_says_how_to_get_one(tmp_path):
+    with pytest.raises(pictures.PictureError, match="make course ARGS=04"):
+        pictures.executed(tmp_path)
+    newest = tmp_path / "20260102-000000" / pictures.LESSON
+    for folder in ("20260101-000000", newest.parent.name):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / pictures.LESSON).touch()
+    assert pictures.executed(tmp_path) == newest
 
 
 def test_the_readme_names_what_it_should():
-    found = paths("README.md")
-    assert len(found) > 15, "the pattern that finds paths has gone blind"
+    found = set().union(*(paths(page) for page in PAGES))
+    assert len(found) > 100, "the pattern that finds paths has gone blind"
     assert not exists("README.md", "src/_train_gone.py")
     assert {"environment.yml", ".ci/run", "constraints.txt", "src/_train_ddp.py"} <= found
 
@@ -119,12 +202,15 @@ def test_make_targets_agree_both_ways():
     commands = {line for page in PAGES for line in quoted(page) if line.startswith("make ")}
     named = {re.match(r"make ([a-z-]+)", command)[1] for command in commands}
     assert named <= targets(), f"no such target: {named - targets()}"
-    assert targets() <= named, f"README.md does not explain: {targets() - named}"
+    explained = set(re.findall(r"^\| `make ([a-z-]+)", text("tools/README.md"), re.MULTILINE))
+    assert explained == targets()
 
 
 def test_every_flag_exists():
     parser = text("src/bootcamp/train/config.py")
-    for line in quoted("README.md"):
+    lines = [line for page in PAGES for line in quoted(page)]
+    assert sum(line.startswith("torchrun") for line in lines) > 0
+    for line in lines:
         if "src/_train_" not in line or not line.startswith(("python", "torchrun")):
             continue
         script, *flags = line[line.index("src/") :].split()
@@ -133,7 +219,7 @@ def test_every_flag_exists():
             assert not flag.startswith("--") or f'"{flag}"' in parser, flag
 
 
-@pytest.mark.parametrize("page", ["README.md", "logs/README.md"])
+@pytest.mark.parametrize("page", sorted({*PAGES} - {CALLS_OF_DECKS}))
 def test_every_function_exists(page):
     calls = {match for line in quoted(page) for match in re.findall(r"([\w.]+)\(", line)}
     for call in calls:
@@ -145,18 +231,26 @@ def test_every_function_exists(page):
 
 
 def test_the_map_is_that_of_the_lessons_data():
-    assert lessons.with_map(text("README.md")) == text("README.md")
-    assert lessons.course_map().count("](notebooks/") == len(lessons.notebooks())
-    assert "/15_appendix.ipynb" in lessons.course_map().splitlines()[-1], "the appendix is last"
+    assert lessons.with_tables(text(MAP)) == text(MAP)
+    assert lessons.course_map().count(".ipynb)") == len(lessons.notebooks())
+    assert "(15_appendix.ipynb)" in lessons.course_map().splitlines()[-1], "the appendix is last"
 
 
-@pytest.mark.parametrize("damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("[10 P", "[12 P")])
+def test_a_way_has_what_its_lessons_need_in_order():
+    assert [each.number for each in lessons.way(["06", "04c"])] == ["00", "04", "04c", "06"]
+    with pytest.raises(lessons.LessonError, match="There is no lesson 99"):
+        lessons.way(["99"])
+
+
+@pytest.mark.parametrize(
+    "damage", [("75 |", "70 |"), ("[04 DDP]", "[04 PPD]"), ("[10 P", "[12 P"), (" 2.8 |", " 3.8 |")]
+)
 def test_a_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, monkeypatch, capsys):
-    right = text("README.md")
+    right = text(MAP)
     page = tmp_path / "README.md"
     page.write_text(right.replace(*damage))
     assert page.read_text() != right
-    monkeypatch.setattr(lessons, "README", page)
+    monkeypatch.setattr(lessons, "PAGE", page)
     monkeypatch.setattr(sys, "argv", ["lessons.py", "--check"])
     assert lessons.main() == 1
     assert "Run `make readme`" in capsys.readouterr().out
@@ -166,8 +260,8 @@ def test_a_map_that_is_out_of_date_is_found_and_written_anew(damage, tmp_path, m
 
 
 def test_without_its_marks_the_map_is_not_guessed():
-    with pytest.raises(lessons.LessonError, match="the marks of the map are missing"):
-        lessons.with_map(text("README.md").replace(lessons.END, ""))
+    with pytest.raises(lessons.LessonError, match="a mark is missing: <!-- ways"):
+        lessons.with_tables(text(MAP).replace(lessons.END.format("ways"), ""))
 
 
 def test_the_lessons_data_is_true_of_the_lessons():

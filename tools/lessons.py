@@ -1,8 +1,9 @@
 """python tools/lessons.py [--check]
 
-Read notebooks/lessons.toml, and write what README.md shows of it: the map of the course, between
-its two marks. --check writes nothing and fails where README.md is not as it would be written. Both
-fail where a lesson's parts are not its notebook's headings, or do not add up to its minutes.
+Read notebooks/lessons.toml, and write what notebooks/README.md shows of it: the map of the course
+and the ways through it, each between two marks. --check writes nothing and fails where the page is
+not as it would be written. Both fail where a lesson's parts are not its notebook's headings, or do
+not add up to its minutes.
 """
 
 import re
@@ -14,11 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "notebooks" / "lessons.toml"
-README = ROOT / "README.md"
-BEGIN, END = (
-    "<!-- map: `make readme` writes it from notebooks/lessons.toml -->",
-    "<!-- end of map -->",
-)
+PAGE = ROOT / "notebooks" / "README.md"
+BEGIN = "<!-- {}: `make readme` writes it from notebooks/lessons.toml -->"
+END = "<!-- end of {} -->"
 SLIDE = re.compile(r"^# .*\{.*\bminutes=(\d+)", re.MULTILINE)
 MARKDOWN = re.compile(r"^# %% \[markdown\].*\n((?:#.*\n)*)", re.MULTILINE)  # cells of a source
 HEADING = re.compile(r"^# ## (.+)$", re.MULTILINE)
@@ -209,25 +208,45 @@ def course_map() -> str:
     for lesson in everything().values():
         name = f"{lesson.number} {lesson.title}"
         if lesson.file:
-            name = f"[{name}](notebooks/{lesson.file}.ipynb)"
+            name = f"[{name}]({lesson.file}.ipynb)"
         needs = lesson.needs or "not here yet"
         lines.append(f"| {name} | {lesson.teaches} | {lesson.minutes or ''} | {needs} |")
     return "\n".join(lines)
 
 
-def with_map(readme: str) -> str:
-    """README.md's text with today's map between its marks. Raises LessonError without the marks."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise LessonError(f"README.md: the marks of the map are missing: {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{course_map()}\n{END}{after}"
+def way(numbers: list[str]) -> list[Lesson]:
+    """These lessons and all that they need, in the order of the course. Raises LessonError."""
+    wanted = {*numbers, *(needed for number in numbers for needed in path_to(number))}
+    return [lesson for number, lesson in notebooks().items() if number in wanted]
+
+
+def ways() -> str:
+    """The ways through the course as a Markdown table."""
+    lines = ["| You want to | Lessons | Hours |", "|---|---|--:|"]
+    for row in tomllib.loads(DATA.read_text())["way"]:
+        taken = way(row["lessons"])
+        links = ", ".join(f"[{each.number}]({each.file}.ipynb)" for each in taken)
+        hours = sum(each.minutes for each in taken) / 60
+        lines.append(f"| {row['aim']} | {links} | {hours:.1f} |")
+    return "\n".join(lines)
+
+
+def with_tables(page: str) -> str:
+    """The page's text with today's tables between their marks. Raises LessonError without one."""
+    for name, table in (("map", course_map), ("ways", ways)):
+        begin, end = BEGIN.format(name), END.format(name)
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise LessonError(f"notebooks/README.md: a mark is missing: {begin} or {end}")
+        page = f"{before}{begin}\n{table()}\n{end}{after}"
+    return page
 
 
 def main() -> int:
-    text = README.read_text()
+    text = PAGE.read_text()
     try:
-        wanted = with_map(text)
+        wanted = with_tables(text)
     except LessonError as error:
         print(error)
         return 1
@@ -239,9 +258,9 @@ def main() -> int:
     if text == wanted:
         return 0
     if "--check" in sys.argv[1:]:
-        print("README.md's map is not that of notebooks/lessons.toml. Run `make readme`.")
+        print("notebooks/README.md is not that of notebooks/lessons.toml. Run `make readme`.")
         return 1
-    README.write_text(wanted)
+    PAGE.write_text(wanted)
     return 0
 
 

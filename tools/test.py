@@ -43,7 +43,7 @@ def static() -> dict[str, list[str]]:
         "lint": [sys.executable, "-m", "ruff", "check", "."],
         "format": [sys.executable, "-m", "ruff", "format", "--check", "."],
         "notebooks match their sources": [sys.executable, "tools/notebooks.py", "--check"],
-        "README's map": [sys.executable, "tools/lessons.py", "--check"],
+        "map of the course": [sys.executable, "tools/lessons.py", "--check"],
     }
 
 
