@@ -47,6 +47,16 @@ def test_what_answers_a_prediction_is_folded_and_the_question_is_not():
     assert page.cells[2].source == "As [there](scripts.md#src-snippets-horovod-ring-py)."
 
 
+def test_links_of_the_pages_behind_the_readme_lead_to_pages_or_are_words():
+    course = pages.behind("notebooks/README.md")
+    assert "[04 DDP](04_ddp.ipynb)" in course
+    assert "[derived files](commands.md#derived-files)" in course
+    assert "instructor's kit" in course
+    assert "slides/kit" not in course, "which is not among the pages"
+    assert "[first page](index.md)" in pages.behind("tools/INSTALL.md")
+    assert "[rooms](code.md#the-rooms-of-the-package)" in pages.behind("src/README.md")
+
+
 def test_outputs_name_no_folder_of_the_machine():
     notebook = new_notebook(cells=[new_code_cell("here", outputs=[])])
     notebook.cells[0].outputs = [new_output("stream", text=f"in {Path.home()}/logs/run")]
@@ -129,6 +139,7 @@ def test_the_pages_load_nothing_from_elsewhere_and_lead_somewhere(site):
     assert page_links.wrong_links(site) == []
     names = {path.name for path in site.glob("*.html")}
     assert {"index.html", "04_ddp.html", "glossary.html", "errors.html", "scripts.html"} <= names
+    assert {f"{name}.html" for name in pages.BEHIND.values()} <= names
     (site / "glossary.html").rename(site / "moved.html")
     try:
         assert any("glossary.html, which is not there" in x for x in page_links.wrong_links(site))

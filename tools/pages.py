@@ -24,6 +24,7 @@ import nbformat
 from page_links import wrong_links
 
 from bootcamp.classroom import errors
+from bootcamp.experiments import recorded_gpu
 from bootcamp.paths import LOGS
 from bootcamp_lessons import explorers
 
@@ -44,6 +45,17 @@ START = """document.addEventListener("DOMContentLoaded", () => {
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
 SCRIPTS = ("src/_*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
+LINK = re.compile(r"\[([^]]+)\]\(([\w./-]+)?(#[\w-]+)?\)")
+BEHIND = {  # the pages behind README.md, by the names that they have here
+    "README.md": "index",
+    "notebooks/README.md": "course",
+    "tools/INSTALL.md": "installing",
+    "slides/kit/room.md": "room",
+    "src/README.md": "code",
+    "logs/README.md": "records",
+    "tests/README.md": "proofs",
+    "tools/README.md": "commands",
+}
 SPHINX = {
     "extensions": ["myst_nb"],
     "project": "Scaling PyTorch training",
@@ -140,6 +152,22 @@ def to_pages(text: str) -> str:
     return FILE_LINK.sub(lambda found: f"](scripts.md#{anchor(found[1])})", text)
 
 
+def behind(path: str) -> str:
+    """A page of the project's folder; its links lead to pages here, or are plain words."""
+
+    def lead(found: re.Match) -> str:
+        words, link, heading = found.groups(default="")
+        target = (ROOT / path).parent.joinpath(link).resolve() if link else ROOT / path
+        name = target.relative_to(ROOT).as_posix()
+        if name in BEHIND:
+            return f"[{words}]({BEHIND[name]}.md{heading})"
+        if target in {lesson.notebook for lesson in lessons.notebooks().values()}:
+            return f"[{words}]({target.name})"
+        return words
+
+    return LINK.sub(lead, (ROOT / path).read_text())
+
+
 def paragraphs(notebook: nbformat.NotebookNode) -> list[str]:
     """Paragraphs and points of the lesson's text, each in one line."""
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
@@ -230,7 +258,8 @@ def index() -> str:
         f"| {link(one)} | {one.teaches} | {one.minutes} |" for one in lessons.notebooks().values()
     )
     files = "\n".join(one.file for one in lessons.notebooks().values())
-    return (LOOK / "index.md").read_text().format(map=rows, files=files)
+    gpus, more = recorded_gpu.readme_sentence(), "\n".join([*BEHIND.values()][1:])
+    return (LOOK / "index.md").read_text().format(map=rows, files=files, gpus=gpus, behind=more)
 
 
 def write_sources(executed: Path, folder: Path) -> None:
@@ -241,6 +270,8 @@ def write_sources(executed: Path, folder: Path) -> None:
     pages = {"index": index, "glossary": glossary, "errors": error_pages, "scripts": scripts}
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text())
+    for path, name in [*BEHIND.items()][1:]:
+        (folder / f"{name}.md").write_text(behind(path))
 
 
 def build(executed: Path, output: Path) -> list[str]:
