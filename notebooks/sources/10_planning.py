@@ -14,7 +14,7 @@
 #
 # You get 256 H100s to train a model of 70 billion parameters. A host has 8 of them, and a network
 # of 400 Gbit/s for each GPU. How do they share the model and the batch? You choose the mesh, the
-# stage of ZeRO, the micro-batch, and what is recomputed. Nobody tries all of that on 256 GPUs.
+# ZeRO stage, the micro-batch, and what is recomputed. Nobody tries all of that on 256 GPUs.
 
 # %%
 from bootcamp import warm_up
@@ -25,16 +25,16 @@ plans = planning.plans_of("Llama 3 70B", gpus=256)
 print(plans.caption)
 
 # %% [markdown]
-# A **planner** has just predicted a step of every one of these plans. Which of them are fast, and
-# why? And how far can you trust a prediction?
+# A **planner** has just predicted the memory and the seconds of a step for each of these plans.
+# Which of them are fast, and why? And how far can you trust a prediction?
 
 # %% [markdown]
 # ## The idea
 #
 # ### The axes
 #
-# A **plan** arranges the ranks in a mesh. Each **axis** of the mesh divides something else, and
-# sends something else. The product of the axes is the number of GPUs.
+# A **plan** arranges the ranks in a mesh. Each **axis** of the mesh divides a different thing and
+# sends a different thing. The product of their sizes is the number of GPUs.
 
 # %%
 from bootcamp import plots
@@ -42,9 +42,9 @@ from bootcamp import plots
 plots.show(plots.axes_map())
 
 # %% [markdown]
-# The last axis is that of lesson 08b: each rank keeps some of the experts of a layer, and an
-# all-to-all takes each token to its experts and back. So a model of experts has many parameters,
-# and a token passes few of them.
+# The last axis is lesson 08b's: each rank has some of a layer's experts, and an all-to-all takes
+# each token to its experts and back. Such a model has many parameters, and a token passes through
+# few of them.
 #
 # ### What a planner calculates
 #
@@ -56,10 +56,10 @@ plots.show(plots.axes_map())
 # | collectives | latency + bytes ÷ bandwidth, for the links that a group uses | lessons 04, 08 |
 # | bubble | stages that wait at the beginning and at the end of a step | lesson 06b |
 #
-# States and bytes on links follow exactly. Seconds do not: no data sheet says what share of its
-# peak a GPU reaches in a real program. So a planner has **constants**, which are fitted to
-# published runs. They differ between **stacks**, such as Megatron-LM or torchtitan: GPUs, network
-# and software together. For a stack that it has never seen, the planner borrows the constants of
+# States and bytes on links can be calculated exactly. Seconds cannot: no data sheet gives the share
+# of its peak that a GPU reaches in a real program. So a planner has **constants**, fitted to
+# published runs. They differ between **stacks**: GPUs, network and software together, such as
+# Megatron-LM on A100s. For a stack that it has never seen, the planner borrows the constants of
 # others. These are the constants of one stack:
 
 # %%
@@ -68,14 +68,15 @@ from bootcamp_lessons import planning_lab
 planning_lab.constants("vtrain")
 
 # %% [markdown]
-# **MFU**, model FLOPs utilization, is the share of a GPU's peak that goes into operations which the
+# **MFU**, model FLOPs utilization, is the share of a GPU's peak that goes into operations that the
 # model needs: about 6 for each parameter and token. Operations that are repeated by recomputation
 # do not count; in **HFU**, hardware FLOPs utilization, they do.
 
 # %% [markdown]
 # ## Predict
 #
-# A pencil is enough for all but the second. AdamW in mixed precision, GPUs of 80 GB.
+# Pencil and paper are enough for all but the second: guess that one. AdamW in mixed precision, GPUs
+# of 80 GB.
 
 # %%
 from IPython.display import display
@@ -115,8 +116,9 @@ display(guess_gpus, guess_slowest, guess_samples, guess_published, guess_failure
 # %% [markdown]
 # ## What changes
 #
-# Nothing runs. A plan is a few numbers, and the planner's functions are short. How many
-# micro-batches a pipeline's rank holds activations of, and how long a collective takes:
+# Nothing runs. A plan is a few numbers, and the planner's functions are short. These two give the
+# number of micro-batches whose activations a pipeline's rank holds, and the seconds of a
+# collective:
 
 # %%
 from bootcamp.plan import links, peak
@@ -125,9 +127,9 @@ from bootcamp_lessons import reading
 reading.source(peak.in_flight, links.seconds)
 
 # %% [markdown]
-# `RING` has the bytes of lesson 08. New is `sharing`: a group that leaves its host shares the
-# host's network with the groups beside it. With 8 GPUs in a host and tensor ranks in groups of 2,
-# four rings of `data` leave the host side by side.
+# `RING` has the bytes of lesson 08. `sharing` is new: a group that spans several hosts shares each
+# host's network with the groups beside it. With 8 GPUs in a host and tensor ranks in groups of 4,
+# four rings of `data` leave the host side by side, one for each tensor rank.
 
 # %% [markdown]
 # ## Run it
@@ -187,9 +189,9 @@ claim.larger(
 # %% [markdown]
 # ### Four models, part by part
 #
-# Now what no machine here can hold: each model on one GPU, and on 64 in three ways. A **sample** is
-# one sequence of the model's full length. *Buffers* are the scores of the loss, what ZeRO-3 has
-# gathered, and the allocator's reserve.
+# Now for models that no machine here can hold: each on one GPU, and on 64 in three ways. A
+# **sample** is one sequence of the model's full length. *Buffers* are the scores of the loss, what
+# ZeRO-3 has gathered, and the allocator's reserve.
 
 # %%
 plots.show(plots.memory_by_part(planning.memory_by_part()))
@@ -221,9 +223,9 @@ claim.larger(
 mixtral = by_name["Mixtral 8x7B"]
 claim.larger(
     "planning_experts_are_kept",
-    "Mixtral keeps more than three times as many parameters as a token passes.",
+    "Mixtral has more than three times as many parameters as a token passes through.",
     mixtral["parameters, billion"],
-    mixtral["a token passes, billion"],
+    mixtral["a token passes through, billion"],
     by=3,
     kind="count",
     supported="So it needs the memory of a large model, and computes as much as a small one.",
@@ -232,9 +234,9 @@ claim.larger(
 # %% [markdown]
 # ### A table of plans, from a shell
 #
-# The planner is a command too. It answers a row for each row, in the same order, and a row that
-# cannot be answered says why. The others are answered all the same. Here are ten rows; which of
-# them is impossible?
+# The planner is a command too. It reads a table of plans and answers each row in the same order. If
+# it cannot answer a row, it gives the reason under `error` and goes on with the others. One of
+# these ten plans is impossible; which?
 
 # %%
 PLANS = """\
@@ -294,12 +296,12 @@ claim.larger(
     lost["bubble"],
     lost["compute"],
     kind="count",
-    supported="It has large micro-batches, and so few of them, and many stages.",
+    supported="It has many stages, and few micro-batches, since they are large.",
 )
 
 # %% [markdown]
-# The sliders stand on the fastest plan. Leave it, and see what that costs. Then take the slowest
-# links, or another model.
+# The sliders start at the fastest plan. Move away from it and see what that costs. Then take the
+# slowest links, or another model.
 
 # %%
 from bootcamp import simulators
@@ -309,7 +311,8 @@ controls = simulators.planner(tensor=4)
 # %% [markdown]
 # ### Nothing fits: one change at a time
 #
-# The same model on 8 GPUs. The planner says what would have to change for the closest plan.
+# The same model on 8 GPUs. The planner takes the plan that is closest to fitting, and changes one
+# thing at a time.
 
 # %%
 from bootcamp.plan.advise import advise
@@ -321,9 +324,9 @@ display(few.closest)
 few.knobs
 
 # %% [markdown]
-# Shorter sequences do not help: it is not the activations that are too large but the states. They
-# need more GPUs, or the memory of the host: **offloading** keeps the optimizer's state there, and
-# each step moves gradients and parameters over the PCIe bus.
+# Shorter sequences do not help: the states are too large, not the activations. The states need more
+# GPUs, or the memory of the host: **offloading** keeps the optimizer's state there, and each step
+# moves gradients and parameters over the PCIe bus.
 
 # %% [markdown]
 # ### From 8 GPUs to 16,384
@@ -342,19 +345,21 @@ for model, batch in (("Llama 3 8B", 2**22), ("GPT-2 124M", 2**19)):
 fsdp = planning.grown("Llama 3 8B", keep=lambda plan: plan.tensor == plan.pipeline == 1)
 print(guess_samples.score(max(row["GPUs"] for row in fsdp if row["mfu"]), within=0.01))
 assert growth[0]["mfu"] is None, "405 billion parameters fit 8 GPUs"
+assert not any("bubble" in row["marks"] for rows in cases.values() for row in rows), "a bubble"
 planning_lab.sets_in(cases)
 
 # %% [markdown]
 # - **Memory**: on few GPUs nothing fits.
 # - **Links**: ranks that split matrices wait for each other in every layer, and gathered parameters
-#   must come in time.
-# - **Bubble**: more GPUs with the same batch mean fewer micro-batches for each pipeline.
+#   must arrive in time.
+# - **Bubble**: more GPUs with the same batch mean fewer micro-batches for each pipeline. In these
+#   three cases the planner gives up the pipeline before the bubble takes a tenth of a step.
 # - **Batch**: there are more GPUs than sequences in a step, so several GPUs must share one. FSDP
 #   alone cannot do that; tensor and context ranks can. A larger batch would help, but beyond some
 #   size it learns no faster per sample (lesson 04c).
-# - **Launches** are what the host takes to start a kernel however little it computes, and
-#   **latency** is what a collective takes however few bytes it has. They grow where pieces get
-#   small: with a small model on many GPUs.
+# - **Launches and latency**: the host needs time to start a kernel, however little the kernel
+#   computes, and a collective needs time, however few bytes it sends. Their share grows where
+#   pieces get small: with a small model on many GPUs.
 
 # %%
 by_gpus = {row["GPUs"]: row for row in growth}
@@ -386,8 +391,8 @@ planning_lab.stages(ranks.kinds(shape, cluster, plan), (0, 1, 2, 7, 8, 14, 15))
 # <details><summary>Answer</summary>
 #
 # The first stage has as many micro-batches under way as there are stages, the last has one (1F1B,
-# lesson 06b). But 126 layers do not divide by 16: the first and the last stage have a layer less,
-# and the embedding or the head.
+# lesson 06b). But 126 is not divisible by 16: the first and the last stage have one layer fewer,
+# and the embedding or the head instead.
 # </details>
 
 # %% [markdown]
@@ -395,8 +400,8 @@ planning_lab.stages(ranks.kinds(shape, cluster, plan), (0, 1, 2, 7, 8, 14, 15))
 #
 # ### You, the planner, and a published run
 #
-# MPT 70B on 256 H100s, from the benchmarks of MosaicML's llm-foundry. The planner's prediction was
-# made by constants that were fitted *without this run*.
+# MPT 70B on 256 H100s, from the benchmarks of MosaicML's llm-foundry. The planner made its
+# prediction with constants that were fitted *without this run*.
 
 # %%
 run = planning_lab.held_out("mosaic_002")
@@ -416,7 +421,7 @@ Table(
 #
 # 65 billion parameters take 6 × 65 = 390 billion operations for each token, and a third more with
 # recomputation: 520. At the peak that is 989,000 / 520 = 1,900 tokens a second. A good program
-# reaches half of a GPU's peak: about 950.
+# reaches about half of a GPU's peak: 950.
 # </details>
 
 # %% [markdown]
@@ -439,7 +444,7 @@ planning_lab.by_table()
 errors = planning_lab.mean_errors()
 claim.larger(
     "planning_beats_one_constant",
-    "One fitted constant is more than twice as wrong as the planner, over all rows that both "
+    "One fitted constant is more than twice as wrong as the planner, over the rows that all three "
     "predict.",
     errors["one constant"],
     errors["planner"],
@@ -451,13 +456,13 @@ claim.larger(
 # %%
 claim.larger(
     "planning_beats_mlsysim",
-    "mlsysim is more than twice as wrong as the planner, over all rows that both predict.",
+    "mlsysim is more than twice as wrong as the planner, over the rows that all three predict.",
     errors["mlsysim"],
     errors["planner"],
     by=2,
     kind="count",
-    supported="It was not fitted to these tables. Look at the single rows too: in some of the "
-    "tables it is the better one.",
+    supported="It was not fitted to these tables. In some of the tables it is the better "
+    "one all the same.",
 )
 
 # %% [markdown]
@@ -468,24 +473,24 @@ planning_lab.worst()
 
 # %% [markdown]
 # With a minus, the real step took longer than predicted. (The names are those of the rows in
-# `src/bootcamp/plan/published/`.) What such rows have in common:
+# `src/bootcamp/plan/published/`.) Most of them are of one of these kinds:
 #
 # - **Small models whose matrices are split over the GPUs of one host.** Their steps take a fraction
 #   of a second, of which launches and short messages are a large part. These differ from machine to
 #   machine, and no constant of a stack catches that: the errors have both signs.
-# - **Nothing else like it in its stack**: the only production run (`mtnlg`), and ZeRO-3 over
-#   hundreds of GPUs (`ptdp_t2`).
+# - **Nothing else like it in its stack**: the single row of its table (`mtnlg`, a production run),
+#   and ZeRO-3 over hundreds of GPUs (`ptdp_t2`).
 #
-# One row left out is the easiest test. What if a size of the model, or a mesh, is left out with all
-# its rows? Or all rows of a stack but one?
+# Leaving out one row is the easiest test. What if half of the rows are left out, or all rows of one
+# model's size or of one mesh? Or all rows of a stack but one?
 
 # %%
 planning_lab.left_out()
 
 # %% [markdown]
-# The last column is closest to your case: a stack that the planner does not know, and one run to
-# scale its predictions by, an **anchor**. To choose a plan, their ranking matters more than their
-# seconds:
+# The last column is closest to your case: a stack that the planner does not know, and one run of
+# it, the **anchor**, to scale the predictions by. To choose a plan, the ranking matters more than
+# the seconds:
 
 # %%
 right, pairs = planning_lab.ranked()
@@ -501,8 +506,8 @@ claim.larger(
 # %% [markdown]
 # ### The scripts of this course
 #
-# Published runs were chosen by others. `make unseen` measures a machine (matrix products,
-# collectives, the overhead of each operation), draws twenty settings by a seed, writes down a
+# Other people chose the published runs. `make unseen` measures a machine (matrix products,
+# collectives, the overhead of each operation), draws twenty settings at random, writes down a
 # prediction for each, and only then runs them. Here is a recorded trial; yours takes two minutes.
 
 # %%
@@ -514,8 +519,8 @@ print(f"Half of the errors are below {median(off):.0f} %, the largest is {max(of
 trial
 
 # %% [markdown]
-# One process is predicted best. Most runs of several ranks took longer than predicted: what single
-# operations take does not say how long ranks wait for each other.
+# Predictions for one process are the best. Most runs of several ranks took longer than predicted:
+# the times of single operations do not tell how long ranks wait for each other.
 #
 # ### Memory
 
@@ -530,9 +535,10 @@ planning_lab.peaks()
 planning_lab.llama_peaks()
 
 # %% [markdown]
-# More stages on a rank shorten the bubble, and keep more activations. The paper (section 3.3.2)
-# says how it fits all the same: its pipeline frees tensors of a stage as soon as they are not
-# needed any more. The planner does not know about that.
+# Several stages on a rank shorten the bubble, and keep more activations than one: most with two,
+# since then each forward pass that a rank runs ahead is through half of its layers. The paper
+# (section 3.3.2) explains why it fits all the same: its pipeline frees tensors of a stage as soon
+# as they are no longer needed. The planner does not model that.
 
 # %% [markdown]
 # ## Break it
@@ -541,7 +547,7 @@ planning_lab.llama_peaks()
 #
 # "400 gigabit Ethernet." Per GPU, or per host? Bits, or bytes? With 400 Gbit/s for *each GPU*, a
 # host of 8 sends 400 GB/s. With 400 Gbit/s for *each host* it sends 50. Suppose you have the second
-# cluster, and started the plan that is fastest on the first.
+# cluster, and start the plan that is fastest on the first.
 
 # %%
 SAME = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute")
@@ -565,8 +571,8 @@ planning_lab.why([slow[0], taken])
 # %% [markdown]
 # ### GPUs fail
 #
-# Any GPU's failure stops all of them. So *N* times the GPUs fail *N* times as often. Here a save
-# takes a minute and a restart ten, and GPUs are as reliable as those of Llama 3.
+# Any GPU's failure stops all of them. So *N* times as many GPUs fail *N* times as often. Here a
+# save takes one minute and a restart ten, and the GPUs are as reliable as Llama 3's.
 
 # %%
 from bootcamp.theory import failures
@@ -576,10 +582,10 @@ plots.show(plots.checkpoint_interval(planning.checkpoint_intervals()))
 
 # %% [markdown]
 # Lesson 07b chose the interval between saves by Young's formula, √(2 *d M*), with *d* the seconds
-# of a save and *M* those between failures. It takes failures as rare: at most one in an interval,
-# none in a save or a restart. On 65,536 GPUs that is no longer so. **Daly's model** (2006) allows
-# failures at any time, even in the restart after the last one. Is it right? Play a training with
-# failures drawn at random:
+# of a save and *M* those between failures. It assumes that failures are rare: at most one in an
+# interval, none in a save or a restart. On 65,536 GPUs that is no longer so. **Daly's model**
+# (2006) allows failures at any time, even in the restart after the last one. Is it right? Simulate
+# a training with failures drawn at random:
 
 # %%
 SAVE, RESTART = 60, 600
@@ -588,7 +594,7 @@ interval = failures.daly(SAVE, between)
 played = failures.simulated_share(interval, SAVE, between, RESTART, saves=20_000)
 claim.equal(
     "planning_share_is_played",
-    "The share of the time that counts is what Daly's model says.",
+    "The share of the time that counts is as Daly's model predicts.",
     played,
     failures.effective_share(interval, SAVE, between, RESTART),
     within=0.02,
@@ -611,9 +617,9 @@ planning_lab.what_counts()
 # ### First: a plan for a slow network
 #
 # Llama 3 70B on 256 H100s as above, 512 sequences a step. But the network is slow: 100 Gbit/s for
-# each host, 12.5 GB/s. Find a plan that fits and takes at most 5 % longer than the fastest. The
-# answer is a dictionary in place of `None`, such as `{"tensor": 8, "pipeline": 2, "stage": 1}`,
-# with some of these fields:
+# each host, 12.5 GB/s. Find a plan that fits and takes at most 5 % longer than the fastest. Replace
+# `None` with a dictionary, such as `{"tensor": 8, "pipeline": 2, "stage": 1}`, with some of these
+# fields:
 #
 # - `tensor`, `pipeline`, `context`: ranks along each axis, 1 where you leave it out; data ranks are
 #   what is left of 256,
@@ -627,7 +633,7 @@ from bootcamp import exercise
 print(exercise.check("plan_for_256", None))
 
 # %% [markdown]
-# Any plan within 5 % is right, and the checker tells what limits the others.
+# Any plan within 5 % is right, and the checker shows what limits the others.
 # `exercise.solution("plan_for_256")` shows one.
 #
 # ### Second: which knob?
@@ -687,16 +693,16 @@ def cannot_be(claim):
 print(exercise.check("cannot_be", cannot_be))
 
 # %% [markdown]
-# `exercise.solution("cannot_be")` shows a solution. What passes it may be false all the same: these
-# are limits that nothing can break, and real programs stay well below them.
+# `exercise.solution("cannot_be")` shows a solution. A claim that passes may still be false: nothing
+# can break these limits, and real programs stay well below them.
 
 # %% [markdown]
 # ## When to use it and when not
 #
 # - **Plan** before you ask for GPUs: whether it fits, and which few plans are worth a try. The
 #   ranking is right more often than the seconds.
-# - **Measure** those few, some steps each, and use one as an anchor. Where two plans are within the
-#   planner's error, the simpler one wins.
+# - **Measure** those few, some steps each, and use one as an anchor. If two plans differ by less
+#   than the planner's error, take the simpler one.
 # - **Do not plan** what you can run in a minute. Up to a host or two, measure.
 # - **Write down** what was assumed: bits or bytes, per GPU or per host, GB or GiB (7 % apart),
 #   dense peaks (those with sparsity are twice as high), and whether recomputed operations count.

@@ -249,11 +249,11 @@ def sets_in(cases: dict[str, Table]) -> Table:
 
 
 def sizes(names: tuple[str, ...]) -> Table:
-    """Parameters of models, and those that a token passes."""
+    """Parameters of models, and those that a token passes through."""
     shown = []
     for name in names:
         shape = shapes.named(name)
         line = {"model": name, "parameters, billion": shape.parameters / 1e9}
-        line |= {"a token passes, billion": shape.computed / 1e9}
+        line |= {"a token passes through, billion": shape.computed / 1e9}
         shown.append(line | {"states, TB": 16 * shape.parameters / 1e12})
     return Table(shown, "AdamW in mixed precision: 16 bytes for each parameter")
