@@ -4,16 +4,16 @@
 # **60 minutes**, on any machine, after lessons 04 and 07. Without several GPUs each rank is one CPU
 # core, and the cells say so.
 #
-# After this lesson you can say what a mixture of experts computes, divide its experts over ranks
-# with two all-to-alls, count their bytes, give the experts' gradients the right scale, and measure
-# and repair what happens when all tokens want the same expert.
+# After this lesson you can explain what a mixture of experts computes, divide its experts over
+# ranks with two all-to-alls, count their bytes, give the experts' gradients the right scale, and
+# measure and repair what happens when all tokens want the same expert.
 
 # %% [markdown]
 # ## The question
 #
-# Models get better with more parameters. But in all models so far each token passes *every*
+# Models get better with more parameters. But in all models so far each token passes through *every*
 # parameter, so twice the parameters are twice the arithmetic. Can a model have more parameters at
-# the same arithmetic, and who has room for them?
+# the same arithmetic, and where is there room for them?
 
 # %%
 from bootcamp import check, claim, default_ranks, gpu_count, launch, plots, warm_up
@@ -30,11 +30,13 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}.")
 # ## The idea
 #
 # A **mixture of experts** has several MLPs in each block, the **experts**, and a **router**: a
-# small matrix that gives each token a score for each expert. The token passes only the few experts
-# with the highest scores, and their results are added up with weights that the scores decide.
+# small matrix that gives each token a score for each expert. The token passes through only the few
+# experts with the highest scores, and their results are added up with weights that are calculated
+# from the scores.
 #
-# The course has such a GPT, `--model moe`. Each block has eight experts, and a token passes two of
-# them. Each expert has half the inner width of gpt's MLP, so two of them are one MLP's arithmetic.
+# The course has such a GPT, `--model moe`. Each block has eight experts, and a token passes through
+# two of them. Each expert has half the inner width of gpt's MLP, so two of them do one MLP's
+# arithmetic.
 
 # %%
 from IPython.display import display
@@ -44,7 +46,7 @@ gpt, mixture = table = experts_lab.same_compute("small")
 display(table)
 claim.equal(
     "experts_same_arithmetic",
-    "At size small the mixture's forward pass has the FLOPs of gpt's, up to 1 %.",
+    "At size small the mixture's forward pass has the FLOPs of gpt's, to within 1 %.",
     mixture["MFLOP of a sample"],
     gpt["MFLOP of a sample"],
     within=0.01,
@@ -62,11 +64,11 @@ weights, chosen = moe.Router(width=64, experts=8, chosen=2)(torch.randn(3, 64))
 print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach().round(decimals=2))
 
 # %% [markdown]
-# - A **row** is a token on its way through one expert: twice as many rows as tokens. Sorted by
-#   expert, each expert computes its rows as one matrix product.
+# - A **row** is a token on its way through one expert, so there are twice as many rows as tokens.
+#   They are sorted by expert, and each expert computes its rows in one matrix product.
 # - The choice itself has no gradient. The router learns through the *weights*: a softmax over the
-#   scores of the chosen. With one chosen expert that softmax would be 1, and the router would
-#   never learn; such models weigh by a softmax over *all* scores.
+#   scores of the chosen. With one chosen expert that softmax would be 1, and the router would never
+#   learn; such models take the weight from a softmax over *all* scores.
 # - **Capacity.** Some programs give each expert room for a fixed number of rows and drop the rest:
 #   those tokens skip the MLP. What is dropped depends on which tokens share a batch. Our layer is
 #   *dropless*, so it can be proved equal on any number of ranks.
@@ -77,11 +79,11 @@ print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach()
 experts_lab.published_table()
 
 # %% [markdown]
-# All these parameters must lie somewhere, with their gradients and optimizer state. **Expert
+# All these parameters need memory, and so do their gradients and optimizer state. **Expert
 # parallelism** divides the experts of each layer over the data-parallel ranks. Each rank still
 # trains its own share of the batch. In each layer a row travels to the rank that has its expert,
-# and the result travels back. One collective does that: in an **all-to-all** each rank sends each
-# other rank a part of its own.
+# and the result travels back. One collective does that: in an **all-to-all** each rank sends every
+# other rank a different part of its data.
 
 # %%
 plots.show(pictures.exchange())
@@ -96,8 +98,8 @@ display(reading.piece(by_hand, "class AllToAll", "def mixture"))
 reading.piece(by_hand, "def travel", "torch.manual_seed")
 
 # %% [markdown]
-# Nobody knows beforehand how many rows arrive, so the *numbers* of rows travel first. On real
-# ranks, beside the complete layer on each of them:
+# No rank knows beforehand how many rows will arrive, so the *numbers* of rows travel first. On real
+# ranks, compared with the complete layer on one:
 
 # %%
 from bootcamp import Table
@@ -139,8 +141,8 @@ guess_memory = predict(
 guess_memory
 
 # %% [markdown]
-# At the start the router is random, and each of eight experts gets roughly one row in eight. Then
-# it learns.
+# At the start the router is random, and chance decides which experts get more rows than others.
+# Then it learns.
 
 # %%
 guess_crowd = predict(
@@ -159,22 +161,23 @@ from bootcamp import script_diff
 script_diff("ep")
 
 # %% [markdown]
-# - `dispatch` and `combine` stand before and behind the experts of each block, as hooks. The model
-#   is the one of the baseline: it takes the rows of several ranks, sorted by rank and then by
-#   expert, if `counts` has a line for each rank.
-# - DDP is told to leave the experts alone. It would give all ranks rank 0's, and average gradients
-#   of *different* parameters. Router, attention, norms and embedding stay DDP's.
+# - `dispatch` and `combine` are hooks that run before and after the experts of each block. The
+#   model is the baseline's. Its experts also accept rows of several ranks, sorted by rank and then
+#   by expert: `counts` then has a line for each rank.
+# - DDP is told to leave the experts alone. Otherwise it would copy rank 0's experts to all ranks,
+#   and average gradients of *different* parameters. Router, attention, norms and embedding stay
+#   DDP's.
 # - `parameter.grad /= world` is the line that people forget. DDP divides by the number of ranks,
-#   because each rank's loss is a mean over its own share. Nobody does that for the experts: rows
-#   of all ranks came here, and their gradients added up.
+#   because each rank's loss is a mean over its own share. Nothing does that for the experts: rows
+#   of all ranks came here, and their gradients were added up.
 # - Saving: each rank writes its experts under their names in the complete model, so any script on
-#   any number of ranks takes them up (lesson 07b).
+#   any number of ranks can load them (lesson 07b).
 
 # %% [markdown]
 # ## Run it
 #
-# A variant that also counts the collectives of one step, with both optimizers. Each is compared
-# with one process at once.
+# A variant that also counts the collectives of one step, with both optimizers. Each run is compared
+# with one process.
 
 # %%
 from bootcamp import runs
@@ -191,8 +194,8 @@ runs.table(alone, replicated, split)
 # ### Bytes
 #
 # On the way there a rank hands over exactly two rows for each of its tokens. On the way back it
-# hands over what it was sent: more than that on a popular rank, less on others, the same in the
-# mean. The backward pass repeats both. Theory, as code, and what PyTorch dispatched:
+# hands over as many as it was sent: more than that on a popular rank, fewer on others, the same on
+# average. The backward pass repeats both. The theory as code, and what PyTorch counted:
 
 # %%
 display(reading.source(experts.rows_bytes, experts.exchanged_bytes))
@@ -200,15 +203,15 @@ display(experts_lab.bytes_table(split))
 display(guess_bytes.score(experts.exchanged_bytes(TINY, tokens, sizes=False) / 1e6))
 claim.equal(
     "experts_all_to_all_bytes",
-    "In the mean ranks hand 4 x tokens x 2 x width numbers to each layer's all-to-alls.",
+    "On average a rank hands 4 x tokens x 2 x width numbers to each layer's all-to-alls.",
     sum(experts_lab.handed_in(split)) / RANKS,
     experts.exchanged_bytes(TINY, tokens),
     within=0.01,
 )
 
 # %% [markdown]
-# A rank's own part goes nowhere. What does leave it can be calculated from the rows that each rank
-# has recorded, and Linux counts it on the connections, together with DDP's all-reduce.
+# The part for the rank itself does not leave it. What does can be calculated from the rows that
+# each rank has recorded, and Linux counts it on the connections, together with DDP's all-reduce.
 
 # %%
 counted, formula = experts_lab.sent(split)
@@ -236,9 +239,10 @@ print(
 print(f"one all-to-all {once / 1e6:.0f} MB, a step {step / 1e9:.1f} GB")
 
 # %% [markdown]
-# Each of these stands in the middle of the computation, as those of tensor parallelism do, and what
-# follows waits. So experts are kept on fast links where possible. DeepSeek-V3 spreads them over
-# eight hosts, and there each token may go to four hosts at most.
+# Each of these is in the middle of the computation, like the collectives of tensor parallelism, and
+# what follows waits for it. So experts are kept on fast links where possible. DeepSeek-V3 spreads
+# them over eight hosts: there each token may go to four hosts at most, and a second micro-batch
+# computes while the first one's rows travel (DualPipe, lesson 06b).
 #
 # ### Memory
 
@@ -251,7 +255,7 @@ mine = sum(experts.parameter_bytes("tiny", RANKS))
 display(guess_memory.score(100 * mine / (own + others)))
 claim.equal(
     "experts_memory",
-    "A rank holds its experts and everything that is no expert.",
+    "A rank holds its experts and everything that is not an expert.",
     split.ranks[0]["parameter_bytes"],
     mine,
     kind="memory",
@@ -259,8 +263,8 @@ claim.equal(
 
 # %% [markdown]
 # The experts' parameters, gradients and state are divided by the number of ranks; FSDP can shard
-# the rest (lesson 07). Activations are not divided: in the mean a rank gets as many rows as it
-# sends, and one with popular experts keeps more than the others.
+# the rest (lesson 07). Activations are not divided: on average a rank gets as many rows as it
+# sends, and one with popular experts holds more than the others.
 #
 # ### Who gets how many rows
 #
@@ -272,16 +276,17 @@ left_alone = launch("ep", RANKS, **LONG)
 experts_lab.rows_table(left_alone, step=29)
 
 # %% [markdown]
-# A router can feed itself: an expert that gets more rows learns faster, gives better results, and
-# is chosen more often. An expert without rows is memory without use, and a rank with popular
+# A router can reinforce its own choices: an expert that gets more rows learns faster, gives better
+# results, and is chosen more often. An expert without rows wastes memory, and a rank with popular
 # experts makes all others wait.
 #
 # Two repairs are common. Switch Transformers add a term to the loss, for each layer the sum over
 # experts of (share of rows) x (mean probability), which is smallest when all are equal. It pulls at
 # the same parameters as the real loss, and it is no mean over samples: the mean of the ranks' terms
-# is *not* the term of the batch. DeepSeek-V3 instead adds a number to each expert's score, for the
-# choice alone and not for the weights. After each step it grows for experts with too few rows, and
-# shrinks for those with too many.
+# is *not* the term of the batch. DeepSeek-V3 relies on something else (and keeps such a term with a
+# very small factor): it adds a number to each expert's score, for the choice alone and not for the
+# weights. After each step the number grows for experts with too few rows, and shrinks for those
+# with too many.
 
 # %%
 script = experts_lab.balanced("ep")
@@ -307,8 +312,8 @@ claim.larger(
 # %% [markdown]
 # ### What the slowest rank costs
 #
-# Same arithmetic, same bytes, another place: every token chooses two fixed experts. Either rank 0
-# has one and rank 1 the other, or rank 0 has both, and rank 1 none.
+# The same arithmetic in another place: every token chooses the same two experts. Either rank 0 has
+# one and rank 1 the other, or rank 0 has both, and rank 1 none.
 
 # %%
 from bootcamp import trial
@@ -344,7 +349,7 @@ proofs[1]
 
 # %% [markdown]
 # A choice is not continuous: two scores that differ by less than rounding could send a token
-# elsewhere on another number of ranks. That needs a near tie, and moves one token of many.
+# elsewhere on another number of ranks. That takes a near tie, and it moves one token of many.
 #
 # The balanced script has a baseline of its own: the same lines there, without the all-reduce.
 
@@ -375,8 +380,9 @@ for proof in check.prove(not_divided, 2, **BROKEN):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# SGD, at once. AdamW divides each gradient by its own size, so a factor nearly cancels, and a
-# curve of its losses shows nothing. Where gradients are clipped, the factor returns by the norm.
+# The proof fails with both, but in the losses only SGD shows it. AdamW divides each gradient by its
+# own size, so a constant factor nearly cancels. If gradients are clipped, the factor matters again,
+# since it changes their norm.
 # </details>
 #
 # ### Second: averaged like all others
@@ -393,9 +399,9 @@ plots.show(plots.loss_curves(proofs[0].baseline, sgd))
 # <details><summary>Answer</summary>
 #
 # The gradient of expert 0 with that of expert 4, which is another expert, on another rank. The loss
-# falls all the same. Only an expert's own replicas may be averaged. There are some when the
-# experts are divided over *a part* of the data-parallel ranks: 64 GPUs, eight experts, eight
-# replicas of each. Then each expert has a group of its own.
+# falls all the same. Only gradients of the same expert may be averaged. An expert has several
+# replicas when the experts are divided over *a part* of the data-parallel ranks: on 64 GPUs, eight
+# experts have eight replicas each. Then each expert has a process group of its own.
 # </details>
 #
 # ### Third: each rank balances by its own counts
@@ -411,9 +417,9 @@ proof
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Balance by half of the batch is another balance, so tokens go elsewhere than in the baseline. That
-# the ranks agree at all is DDP's doing: `balance` is a buffer, and DDP copies rank 0's buffers to
-# all ranks before each forward pass. Rank 1's counts are ignored.
+# Counts of half of the batch give another balance, so tokens go elsewhere than in the baseline. It
+# is due to DDP that the ranks agree at all: `balance` is a buffer, and DDP copies rank 0's buffers
+# to all ranks before each forward pass. Rank 1's counts are ignored.
 # </details>
 
 # %% [markdown]
@@ -421,9 +427,9 @@ proof
 #
 # ### First: what travels where
 #
-# `rows_between(counts)` gets, for each rank, how many rows its tokens have for each expert. It
-# returns, for each sending rank, how many rows go to each rank: the lengths that the all-to-all
-# wants.
+# `rows_between(counts)` gets a list for each rank: how many rows its tokens have for each expert.
+# It returns a list for each sending rank: how many rows go to each rank, the lengths that the
+# all-to-all needs. As in the script, each rank has equally many experts, and they are neighbours.
 
 # %%
 from bootcamp import exercise
@@ -457,10 +463,10 @@ print(exercise.check("experts_over_ranks"))
 # ## When to use it and when not
 #
 # **Use a mixture of experts** when arithmetic is what you lack and memory is not: many GPUs, much
-# data, and a model that is to learn more at the same FLOPs.
+# data, and a model that should learn more at the same FLOPs.
 #
 # **Divide experts over ranks** when they and their state do not fit on each rank, and a fast link
-# joins the ranks. Watch the rows of each expert from the first step on, as you watch the loss.
+# connects the ranks. Watch the rows of each expert from the first step on, as you watch the loss.
 #
 # **Do not** when
 # - memory is the limit, as in serving on one device: all experts must be there, and a batch of many
@@ -470,8 +476,8 @@ print(exercise.check("experts_over_ranks"))
 # - the link between the ranks is slow, or each rank has few tokens: an expert then computes a
 #   handful of rows at a time.
 #
-# Expert parallelism takes no ranks of its own: it lies across the data-parallel ones. The rest of
-# the model can be sharded over the same ranks, and split by a pipeline (lesson 06b).
+# Expert parallelism needs no ranks of its own: it uses the data-parallel ones. The rest of the
+# model can be sharded over the same ranks, and split by a pipeline (lesson 06b).
 
 # %% [markdown]
 # ## Sources
