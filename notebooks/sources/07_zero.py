@@ -56,8 +56,8 @@ plots.show(diagrams.stages(RANKS))
 # ### By hand
 #
 # A small program does all of it, for a model of eight matrices. First its tools: **reduce-scatter**
-# and **all-gather** (lesson 04), which one after the other *are* an all-reduce. `free` empties the
-# memory behind a weight and leaves its shell, so that `gather` can fill it again.
+# and **all-gather** (lesson 04), which together *are* an all-reduce. `free` releases the memory
+# behind a weight but keeps the tensor, and `gather` fills it again.
 
 # %%
 by_hand = SRC / "snippets" / "zero_by_hand.py"
@@ -129,8 +129,8 @@ guess_one = predict(
 guess_one
 
 # %% [markdown]
-# A reduce-scatter and an all-gather each send half of what an all-reduce sends. ZeRO-3 gathers
-# each weight twice and reduces its gradient once.
+# A reduce-scatter and an all-gather each send half as much as an all-reduce. ZeRO-3 gathers each
+# weight twice and reduces its gradient once.
 
 # %%
 guess_traffic = predict(
@@ -199,8 +199,8 @@ script_diff("fsdp")
 #   `to_empty` gives memory to this rank's shards, and `initialise` fills them: it draws one stage
 #   after another, as one process does, and keeps the rank's part of each.
 #
-# So a rank never holds the model. A small program makes that a condition: Linux gives each rank
-# room for 60 % of a GPT's bytes. It is built complete and then sharded, or on the meta device.
+# So a rank never holds the model. A small program enforces that: Linux lets each rank allocate only
+# 60 % of a GPT's bytes. The GPT is built completely and then sharded, or built on the meta device.
 
 # %%
 guess_peak = predict(
@@ -246,9 +246,9 @@ script_diff("zero")
 # %% [markdown]
 # ## Run it
 #
-# Each strategy runs with both optimizers and is compared with one process at once. We measure the
-# runs with AdamW. DeepSpeed runs with AdamW alone, in a script that also counts its collectives.
-# (The course's tests prove its stages with both optimizers.)
+# Each strategy runs with both optimizers and is compared with one process. We measure the runs with
+# AdamW. DeepSpeed runs with AdamW alone, in a script that also counts its collectives. (The
+# course's tests prove its stages with both optimizers.)
 
 # %%
 proofs = {
@@ -277,13 +277,14 @@ formulas = {name: sharded.by_formula(run, psi, len(shapes)) for name, run in run
 sharded.held_table(runs, formulas, f"Bytes on rank 0 of {RANKS}; in brackets: by formula")
 
 # %% [markdown]
-# `each` says what a parameter costs; 4 bytes for each tensor, in which AdamW counts its steps, come
-# on top. DeepSpeed's optimizer works on a **copy** of its part, 4 bytes more: in 16-bit training
-# that is the float32 copy, which the paper's 12 bytes contain; in float32 it is a waste.
+# `each` is the number of bytes per parameter. AdamW's step counters add 4 bytes for each tensor.
+# DeepSpeed's optimizer works on a **copy** of its part, 4 bytes more: in 16-bit training that is
+# the float32 copy, which is among the paper's 12 bytes; in float32 it is a waste.
 #
-# Two numbers do not agree. PyTorch's ZeRO-1 gives whole tensors to ranks, and they do not add up
-# to exact quarters. The gradients of DeepSpeed's ZeRO-1 have been reduced when the record looks,
-# and each rank has kept its part; the optional section below shows what it held before.
+# Two numbers differ from their formulas. PyTorch's ZeRO-1 gives whole tensors to ranks, and they do
+# not add up to exact quarters. The gradients of DeepSpeed's ZeRO-1 have already been reduced when
+# they are counted, and each rank has kept its part; the optional section below shows what it held
+# before.
 
 # %%
 display(guess_one.score(sharded.state(runs["ZeRO-1, PyTorch"]) / psi))
@@ -306,7 +307,7 @@ sums = {name: sum(kinds.values()) for name, kinds in formulas.items()}
 plots.show(diagrams.held(counted, sums, list(runs.values())))
 
 # %% [markdown]
-# **ZeRO does not shard activations.** They belong to a rank's own samples, so nothing is there
+# **ZeRO does not shard activations.** They belong to a rank's own samples, so nothing is stored
 # twice. (FSDP2's grey part is a little longer, because the gathered head is counted there.) For
 # activations there are checkpointing, smaller micro-batches (lesson 02b) and tensor parallelism
 # (06c).
@@ -346,8 +347,8 @@ guess_traffic.score(sent[3] / sent[0])
 
 # %% [markdown]
 # Do the libraries do that? `--keep-gathered` sets `reshard_after_forward=False`: FSDP2 then frees a
-# block only after its backward pass. gloo's reduce-scatter costs an all-reduce, NCCL's does not
-# (lesson 06c). So there are two formulas, and Linux's count can be held against gloo's.
+# block only after its backward pass. gloo's reduce-scatter sends as much as an all-reduce, NCCL's
+# does not (lesson 06c). So there are two formulas, and Linux's count can be compared with gloo's.
 
 # %%
 fsdp = sharded.counted("fsdp")
@@ -361,7 +362,7 @@ sharded.traffic_table(runs, psi)
 #   fits optimizers that have to see a whole matrix, too.
 # - **DeepSpeed's ZeRO-1 and ZeRO-2** ask for an all-reduce here, although a reduce-scatter would
 #   do: 3ψ. That is this version's default (`use_multi_rank_bucket_allreduce`).
-# - **DeepSpeed's ZeRO-3** gathers everything *once*. Its thresholds, a billion parameters, say
+# - **DeepSpeed's ZeRO-3** gathers everything *once*. Its thresholds, a billion parameters, limit
 #   what it may keep from the forward to the backward pass, and our model is smaller. With
 #   `stage3_max_live_parameters`, `stage3_max_reuse_distance` and `stage3_prefetch_bucket_size` at 0
 #   it frees and gathers again.
@@ -386,9 +387,9 @@ claim.equal(
 #
 # On GPUs the gathered parameters are bfloat16. The **shards** keep their type: the optimizer
 # updates float32 parameters with float32 gradients and state, 4 + 4 + 8 bytes, all of it sharded.
-# The 16-bit copy exists only while a block is gathered. `reduce_dtype` says in which type gradients
-# are summed over the ranks; without it they are summed in `param_dtype`, with the 8 significant
-# bits of bfloat16.
+# The 16-bit copy exists only while a block is gathered. `reduce_dtype` is the type in which
+# gradients are summed over the ranks; without it they are summed in `param_dtype`, with the 8
+# significant bits of bfloat16.
 
 # %%
 practice = sharded.counted("fsdp_in_practice")
@@ -404,8 +405,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# Half as many numbers again, and the same bytes. With gradients in bfloat16 too it is 6 bytes,
-# against the 4 of DDP with a hook (lesson 04b).
+# One and a half times as many numbers, and the same bytes. With gradients in bfloat16 too it is 6
+# bytes, against the 4 of DDP with a hook (lesson 04b).
 
 # %%
 narrow = {"gather_dtype": "bfloat16", "reduce_dtype": "bfloat16", "micro_batches": 1}
@@ -421,7 +422,7 @@ claim.equal(
 # %% [markdown]
 # ### What people add to it
 #
-# The last two runs are of this script. It has three more additions, which most programs have.
+# The last two runs are of this script. It adds three things more, which most programs have.
 
 # %%
 script_diff("fsdp_in_practice")
@@ -429,13 +430,13 @@ script_diff("fsdp_in_practice")
 # %% [markdown]
 # - **Gradient accumulation.** By itself FSDP2 reduces after every micro-batch. Without gradient
 #   synchronisation it adds the gradients up, *complete* on each rank, and reduces them with the
-#   last one: less traffic, more memory. Parameters are gathered for each micro-batch in any case.
+#   last one: less traffic, more memory. Parameters are still gathered for each micro-batch.
 # - **`reshard_after_forward=2`.** Between `True`, free the parameters, and `False`, keep them, is a
 #   number: two neighbours keep a block together after the forward pass, and the second gather is
 #   among these two.
 # - **Clipping.** The gradients are DTensors, and so is their norm: `clip_grad_norm_` takes it over
-#   all ranks. (To print it, call `full_tensor()` on every rank.) A norm of local shards would be
-#   another one on each rank.
+#   all ranks. (To print it, call `full_tensor()` on every rank.) A norm of local shards would
+#   differ from rank to rank.
 
 # %%
 guess_reduces = predict(
@@ -465,11 +466,12 @@ claim.equal(
 )
 
 # %% [markdown]
-# The clipped run follows a clipped baseline, losses and parameters. What could be wrong in such a
-# script and not be seen: parts that are not divided, a norm of shards, a reduction with the wrong
-# micro-batch. Clipping even hides a wrong scale of the gradients, as AdamW does.
+# The clipped run follows a clipped baseline, losses and parameters. Without that proof these faults
+# could go unnoticed: losses of micro-batches that are not divided, a norm of local shards, a
+# reduction with the wrong micro-batch. Clipping even hides a wrong scale of the gradients, as AdamW
+# does.
 #
-# ### When are the parameters there?
+# ### When are the parameters complete?
 #
 # `trace_step=` records one step, and FSDP2 names its phases in the trace. When is a block complete?
 # And where does a gather begin while *another* block is still complete?
@@ -481,11 +483,11 @@ plots.show(diagrams.gathers(step, traced))
 
 # %% [markdown]
 # - In the **forward pass** the blocks become complete one after the other, each for a short time.
-#   The head stays complete. In the **backward pass** it goes back up, and behind each block its
-#   gradient is reduced and cut.
+#   The head stays complete. In the **backward pass** the order is reversed, and after each block
+#   its gradient is reduced and cut.
 # - In the backward pass a block is gathered before the one *below* it in the picture has been
-#   freed: FSDP2 **prefetches**, in the order that it knows from the forward pass. So a rank needs
-#   room for the largest unit, and for two with prefetch.
+#   freed: FSDP2 **prefetches**, in the reverse of the order that it recorded in the forward pass.
+#   So a rank needs room for the largest unit, and for two with prefetch.
 # - On CPU ranks a gather makes the script wait. On GPUs the script runs ahead, so the next block's
 #   gather is queued while this block computes.
 #
@@ -530,8 +532,8 @@ claim.faster(
 # %% [markdown]
 # ### What ZeRO-1 and ZeRO-2 really differ in (optional)
 #
-# Gradient accumulation (lesson 02b) shows it. A small program looks whenever the backward pass has
-# one more gradient: eight layers, a step of two micro-batches.
+# Gradient accumulation (lesson 02b) shows it. A small program measures whenever the backward pass
+# has computed another gradient: eight layers, a step of two micro-batches.
 
 # %%
 if DEEPSPEED:
@@ -542,8 +544,8 @@ else:
     print(missing)
 
 # %% [markdown]
-# **ZeRO-1** lets all gradients come in and adds the second micro-batch to them. It reduces and
-# cuts them once, at the end. **ZeRO-2** cuts them while they come in, and so has to reduce in
+# **ZeRO-1** keeps all gradients and adds the second micro-batch's to them. It reduces and cuts them
+# once, at the end. **ZeRO-2** cuts each one as soon as it is computed, and so has to reduce in
 # *every* micro-batch: less memory, more traffic. (FSDP2's choice is above.)
 #
 # ### 16 bit and offload: configuration (optional)
@@ -575,8 +577,8 @@ proofs["FSDP2"][0]
 # %% [markdown]
 # ## Break it
 #
-# Somebody writes DeepSpeed's configuration anew and leaves out one line that "only switches
-# something off". It raises nothing.
+# Somebody rewrites DeepSpeed's configuration and leaves out one line that "only switches something
+# off". Nothing raises.
 
 # %%
 off = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
@@ -590,9 +592,9 @@ else:
     print(missing)
 
 # %% [markdown]
-# (Without DeepSpeed, take our word for it.) The samples are right, the start is right, the loss of
-# the first step too. From the second step on it is another training. What could do that, and how
-# would you find out?
+# (Without DeepSpeed, take our word for it.) The samples are right, the initial parameters are
+# right, and so is the loss of the first step. From the second step on it is another training. What
+# could do that, and how would you find out?
 #
 # <details><summary>Answer</summary>
 #
@@ -616,7 +618,7 @@ check.same_training(broken, clipped) if DEEPSPEED else missing
 #
 # ### Shards that each rank draws itself
 #
-# `to_empty` leaves numbers that mean nothing. Many programs fill them in one loop over the shards.
+# `to_empty` leaves memory without values. Many programs initialise it in one loop over the shards.
 
 # %%
 own = "torch.manual_seed(args.seed + rank)\nfor parameter in model.parameters():\n"
@@ -625,10 +627,10 @@ draws = variant("fsdp", "fsdp_draws", {"models.initialise(model, args)": own})
 check.compare(launch(draws, 2, **sgd), alone)
 
 # %% [markdown]
-# It trains. But two ranks begin with another model than four, and none of them with the baseline's:
-# nothing can be compared any more. (Without the seed it is worse: CPU ranks then draw the same
-# numbers, and a matrix consists of repeated shards. On GPUs DTensor's generator deals out one
-# stream.)
+# It trains. But two ranks begin with another model than four, and neither with the baseline's:
+# nothing can be compared any more. (With the same seed on all ranks it is worse: CPU ranks then
+# draw the same numbers, and a matrix consists of repeated shards. On GPUs DTensor gives each shard
+# its part of one random stream.)
 
 # %% [markdown]
 # ## Exercises
@@ -685,7 +687,7 @@ print(exercise.check("fully_sharded"))
 #   complete while it computes.
 # - **DeepSpeed or FSDP2?** DeepSpeed has offload to disk, and a configuration that many programs
 #   share. FSDP2 is in PyTorch, works on DTensors, and combines with tensor parallelism (lesson 08).
-#   Whatever you take: its defaults are part of your training.
+#   Whichever you take, its defaults are part of your training.
 # - **A slow link between hosts:** HSDP, lesson 08.
 #
 # ## Sources

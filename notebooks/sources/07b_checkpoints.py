@@ -51,8 +51,8 @@ QUIET = {**SAME, "quiet": True}
 #
 # ### One file, or parts
 #
-# With DDP every rank has the complete state, so rank 0 writes **one file**. With sharded ranks, one
-# may *gather* everything on rank 0: one machine then needs memory for the complete state, one disk
+# With DDP every rank has the complete state, so rank 0 writes **one file**. With sharded ranks, you
+# can *gather* everything on rank 0: one machine then needs memory for the complete state, one disk
 # writes it, and all others wait. Or **every rank writes its own part** at the same time, plus an
 # index that says where in the full tensors each piece belongs. With that index a checkpoint
 # outlives its strategy: a reader asks for the pieces that *it* needs.
@@ -71,8 +71,8 @@ plots.show(diagrams.two_ways_to_save())
 # %% [markdown]
 # - **Beside:** the new state goes to another name *in the same folder*: between file systems there
 #   is no rename, only a copy.
-# - **Sync:** `os.fsync` waits until the bytes are on the disk. Without it a killed process loses
-#   nothing, but a power cut may.
+# - **Sync:** `os.fsync` waits until the bytes are on the disk. Without it, killing the process
+#   loses nothing, but a power cut may lose the file.
 # - **Rename:** POSIX promises that it is atomic: a reader finds the old file or the new one. Object
 #   stores such as S3 have no rename. There an object that is written *last* marks a complete
 #   checkpoint.
@@ -89,7 +89,7 @@ baseline = check.baseline(steps=20, **SAME)
 parameters = baseline.ranks[0]["parameter_bytes"] // 4
 predict_bytes = predict(
     "checkpoints_bytes",
-    f"The model has {parameters:,} parameters. How many MB does its complete training state have?",
+    f"The model has {parameters:,} parameters. How many MB is its complete training state?",
     unit="MB",
 )
 predict_bytes
@@ -155,8 +155,8 @@ reading.source(sharded_checkpoint.write, sharded_checkpoint._give_place)
 # DCP syncs each rank's file and writes the index, `.metadata`, last, after all ranks have written.
 # So **`.metadata` is the commit mark**: a folder without it is not a checkpoint, on any file
 # system. That holds for a *new* folder. In one that is used again, the old index stays while ranks
-# overwrite the files that it points to. We therefore write each save to a folder of its own, and on
-# top of that rename it when it is complete, so that `ls` tells good from unfinished.
+# overwrite the files that it points to. So we write each save to a folder of its own, and also
+# rename the folder when it is complete: then `ls` shows which ones are good.
 #
 # In a program of your own, `get_state_dict` and `set_state_dict` of
 # `torch.distributed.checkpoint.state_dict` give model and optimizer the names of the plain model
@@ -167,8 +167,9 @@ reading.source(sharded_checkpoint.write, sharded_checkpoint._give_place)
 reading.piece(checkpoints.STATEFUL, "class Training", "torch.manual_seed(0)\nlayers")
 
 # %% [markdown]
-# The loader's state is what its generator was when the epoch began, and how far the epoch has come.
-# It is the same on all ranks. A generator belongs to one rank, so its name has the rank's number.
+# The loader's state is the state of its generator at the beginning of the epoch, and its position
+# in the epoch. It is the same on all ranks. Each rank has its own generator for dropout, so that
+# one's name has the rank's number.
 
 # %% [markdown]
 # ## Run it
@@ -195,9 +196,9 @@ plots.show(diagrams.one_after_the_other(baseline, [*relay.values()], [*relay], t
 # The distance from the run that never stopped does not jump where the relay changes hands. It is
 # the rounding of sums whose terms are added in a different order.
 #
-# Now the small program, with dropout and shuffled epochs, on 2 ranks with FSDP: eight steps at
-# once, and three steps, then the other five in new processes. Will the losses be equal up to
-# rounding, or bit for bit?
+# Now the small program, with dropout and shuffled epochs, on 2 ranks with FSDP: eight steps in one
+# run, and then three steps, followed by the other five in new processes. Will the losses be equal
+# up to rounding, or bit for bit?
 
 # %%
 (whole,) = checkpoints.legs([(2, {})], PLACE / "eight")
@@ -208,9 +209,9 @@ losses = checkpoints.losses(again)
 print("bit for bit:", losses == whole["losses"])
 
 # %% [markdown]
-# Bit for bit, since nothing has changed but the processes. With other ranks there is no such thing
-# as the same dropout: each rank draws its own. Without dropout the training is the same again,
-# from 4 ranks with FSDP to 2 with DDP to 3 with FSDP.
+# Bit for bit, since nothing has changed but the processes. With another number of ranks there is no
+# such thing as the same dropout: each rank draws its own. Without dropout the training is the same
+# again, from 4 ranks with FSDP to 2 with DDP to 3 with FSDP.
 
 # %%
 (plain,) = checkpoints.legs([(2, {})], PLACE / "plain", dropout=0.0)
@@ -231,7 +232,7 @@ checkpoints.listing(saved)
 
 # %% [markdown]
 # One file for each rank: `__2_0.distcp` is the first file of rank 2. `settings.json` is ours: how
-# many steps were done, and with which model. The index knows every number:
+# many steps were done, and with which model. The index describes every tensor:
 
 # %%
 import math
@@ -280,8 +281,8 @@ plots.show(diagrams.pieces(NAME.removeprefix("model."), tuple(index[NAME].size),
 # ### What a save costs
 #
 # `--save-async` *copies* the state, so that training may change it, and a thread writes the copy.
-# The advantage: training waits for the copy only, not for the disk. The catch: somebody still has
-# to write. On a GPU the copy goes to main memory, and the host's CPU has little else to do. **Here
+# The advantage: training waits for the copy only, not for the disk. The catch: the copy still has
+# to be written. With GPUs the copy goes to main memory, and the host often has idle cores. **Here
 # the thread shares the rank's one core with the training**, and may cost more than it saves. So
 # count the total time, not only the wait.
 
@@ -325,9 +326,9 @@ Table(rows, "Time to write a training state, by formula")
 # %% [markdown]
 # ### How often?
 #
-# Save too often, and you lose time in saving. Save too seldom, and a failure throws away much work:
-# on average half of the interval. Every failure also costs the **restart**: to notice it, to get
-# the job running, to load the checkpoint. With a save of *d* seconds, a restart of *R* and a mean
+# Save too often, and you lose time in saving. Save too seldom, and a failure loses much work: on
+# average half of the interval. Every failure also costs the **restart**: noticing it, getting the
+# job running again, loading the checkpoint. With a save of *d* seconds, a restart of *R* and a mean
 # time between failures *M*, an interval *t* loses the share *d/t + (t/2 + R)/M*. It is smallest at
 # *t* = √(2 *d M*), whatever *R* is (Young, 1974; Daly, 2006, refines it for frequent failures).
 
@@ -345,8 +346,8 @@ plots.show(diagrams.how_often([1, 10, 60, 600], FAILURES, RESTART))
 # %% [markdown]
 # ## Prove it
 #
-# Equal losses say little about the last step's update. The proof of the last runner compares the
-# final parameters too, after four owners.
+# Equal losses say little about the last step's update. The proof of the last runner also compares
+# the final parameters.
 
 # %%
 check.same_training(relay["one process"], baseline)
@@ -400,8 +401,8 @@ undisturbed = check.baseline(**forty)
 check.same_training(again, undisturbed)
 
 # %% [markdown]
-# A name that begins with a dot and ends in `.part` is a save that was cut in the middle. Steps that
-# were done but not yet saved were done again, with the same result.
+# A name that begins with a dot and ends in `.part` is a save that was interrupted. Steps that were
+# done but not yet saved were done again, with the same result.
 
 # %% [markdown]
 # ### Common mistakes
@@ -448,8 +449,8 @@ for forgotten in checkpoints.FORGET:
 Table(rows, "Resumed after three of eight steps, without one part of the state")
 
 # %% [markdown]
-# Without the loader's position the first samples are trained twice and others never, in every
-# restart the same. Both runs learn.
+# Without the loader's position the first samples are trained on twice and others never, and the
+# same ones after every restart. Both runs learn.
 #
 # **A part is missing.** Each rank saved to its *local* disk, and the next job ran on other
 # machines.
@@ -462,16 +463,16 @@ shutil.copytree(saved, PLACE / "missing" / saved.name)
 print(checkpoints.refusal(PLACE, "cpu", 1, steps=20, resume=PLACE / "missing", **QUIET))
 
 # %% [markdown]
-# It ends before any training, and that is right: a model with a quarter missing is no model. All
-# ranks must write to storage that all ranks can read later. (The index was complete: it says what
-# was written once, not what is still there.)
+# It stops before any training, and that is right: a model with a quarter missing is no model. All
+# ranks must write to storage that all ranks can read later. (The index was complete: it lists what
+# was written, not what is still there.)
 #
 # **Every rank saves to one file.** `torch.save` on every rank, to one path: the ranks overwrite
 # each other. If they hold parts, the file has one rank's part at best. If each holds the complete
 # model, it may be right for months, until two of them write at the same moment.
 #
-# **Another model.** A checkpoint should say which model it belongs to. Without such a check, names
-# that fit by chance are loaded, and the rest stays as it was initialised.
+# **Another model.** A checkpoint should say which model it belongs to. Without such a check,
+# parameters whose names match by chance are loaded, and the rest stays as it was initialised.
 
 # %% [markdown]
 # ## Exercises
@@ -544,7 +545,7 @@ print(exercise.check("save_for_good"))
 #   simple, and a single file can be copied and given away.
 # - **Parts:** as soon as ranks hold parts, or one writer would be too slow. All ranks need the same
 #   storage.
-# - **Asynchronous:** if there is memory for the copy, and a CPU that has time to write it.
+# - **Asynchronous:** if there is memory for the copy, and a core to write it.
 # - **How often:** by √(2 *d M*), with *your* save time and *your* failures. Keep more than one
 #   checkpoint: a good file can hold a training that has already diverged.
 # - **To give a model away**, save the parameters alone, with plain names, as `safetensors`, the
