@@ -28,8 +28,8 @@ lab = hsdp_lab.Lab()
 lab
 
 # %% [markdown]
-# If this machine can't pretend to be two hosts, each run of the lab is replaced by a recorded one,
-# and says so.
+# If this machine can't simulate two hosts, a recorded run replaces each run of the lab, and is
+# marked as recorded.
 
 # %% [markdown]
 # ## The idea
@@ -47,12 +47,12 @@ from bootcamp_lessons.diagrams import hsdp as diagrams
 plots.show(diagrams.two_hosts("200mbit"))
 
 # %% [markdown]
-# The ranks share this machine's cores and memory, as always. Only their ways to each other differ:
-# ranks of one host meet over the loopback `lo`, ranks of two hosts have to go through `eth0`. There
-# a **token bucket** (`tc qdisc ... tbf rate 200mbit`) limits what may leave: to send a byte costs a
-# token, and tokens come at 200 million bits a second. `launch(..., hosts=2, link="200mbit")` makes
-# all of it for one run, as root or in a user namespace. Nothing of it has a name in the file
-# system, and your own network is left alone. (`src/bootcamp/launcher/simulated_hosts.py`)
+# The ranks share this machine's cores and memory, as always. Only the paths between them differ:
+# ranks of one host talk over the loopback `lo`, ranks of two hosts have to go through `eth0`. There
+# a **token bucket** (`tc qdisc ... tbf rate 200mbit`) limits what may leave: sending a byte costs a
+# token, and tokens come at 200 million bits a second. `launch(..., hosts=2, link="200mbit")` sets
+# all of this up for one run, as root or in a user namespace. It leaves nothing in the file system
+# and does not touch your own network. (`src/bootcamp/launcher/simulated_hosts.py`)
 
 # %%
 lab.five_megabytes("200mbit")
@@ -80,10 +80,10 @@ plots.show(diagrams.rings())
 # - If a row is a host, all gathering stays inside. Only gradients cross the link, and each rank
 #   sends only those of its own part.
 #
-# Bytes follow by formula. *P* stands for the bytes of the model. `fp16` is DDP with a hook that
-# sends gradients in 16 bits (lesson 04b); `keep` is FSDP that keeps what it has gathered from the
-# forward pass to the backward pass. A **reduce-scatter** sends (*n*-1)/*n* of a tensor with NCCL,
-# and twice as much with gloo (lesson 06c).
+# The bytes follow from formulas. *P* stands for the bytes of the model. `fp16` is DDP with a hook
+# that sends gradients in 16 bits (lesson 04b); `keep` is FSDP that keeps what it has gathered from
+# the forward pass to the backward pass. A **reduce-scatter** sends (*n*-1)/*n* of a tensor with
+# NCCL, and twice as much with gloo (lesson 06c).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import Table
@@ -99,9 +99,9 @@ for name in hsdp_lab.THEORY:
 Table(rows, "2 hosts of 2 ranks, all numbers equally wide: what a host sends in a step, in P")
 
 # %% [markdown]
-# Read the columns apart. Of the strategies that send full-width numbers, HSDP sends least over the
-# link. Inside the host it sends *most*. Which is faster depends on what a byte on the link costs,
-# compared with one inside.
+# Read the columns separately. Of the strategies that send full-width numbers, HSDP sends least over
+# the link. Inside the host it sends *most*. Which is faster depends on what a byte on the link
+# costs, compared with one inside.
 
 # %% [markdown]
 # ## Predict
@@ -194,10 +194,10 @@ lab.faster(
 #
 # ### Bytes: theory and count
 #
-# Every rank asks Linux, for each of its TCP connections with the other host, how many bytes it
-# has written. The sum over a host's ranks is what the theory speaks of. (FSDP sends a little less
-# than 3 P: the head stays gathered for the backward pass, which begins with it, and is gathered
-# once. In a large model the head is a smaller share than in this one.)
+# Every rank asks Linux, for each of its TCP connections with the other host, how many bytes it has
+# written. The sum over a host's ranks is what the theory describes. (FSDP sends a little less than
+# 3 P: the head stays gathered for the backward pass, which begins with it, and is gathered once. In
+# a large model the head is a smaller share than in this one.)
 
 # %%
 from bootcamp import claim
@@ -309,8 +309,8 @@ for link in published.table("network")[2:]:
 Table(rows, "7 billion parameters, 16 hosts of 8 GPUs, NCCL: GB that a host sends in a step")
 
 # %% [markdown]
-# With gradients in fp32 the three are almost equal, and saving bytes is no reason for HSDP. What is
-# left of its advantage:
+# With gradients in fp32 the three are almost equal, and saving bytes is no reason for HSDP. What
+# remains of its advantage:
 #
 # - **Accumulation**, as above: FSDP pays for every micro-batch, HSDP once, as DDP does with
 #   `no_sync`. (FSDP can keep gradients and parameters gathered between micro-batches, if there is
@@ -385,10 +385,10 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 
 # %% [markdown]
 # More samples mean more bytes along `tensor`, and no more along `data`. More important than how
-# much is *when*: each all-reduce stands in the middle of the computation, and what follows needs
-# its result. FSDP gathers the next block's parameters while this one is computed. So the tensor
-# axis gets the fastest link that there is, and the data axis may cross the
-# network. A third axis is possible: replicas of all that, as in HSDP.
+# much is *when*: each all-reduce is in the middle of the computation, and what follows needs its
+# result. FSDP gathers the next block's parameters while this one is computed. So the tensor axis
+# gets the fastest link, and the data axis may cross the network. A third axis is possible: replicas
+# of all that, as in HSDP.
 #
 # ### When does a link decide?
 #
@@ -424,11 +424,12 @@ print(guess_width.score(overlap.least_width(8, F, 450e9)))
 Table(rows, "Where computing begins to take longer than sending")
 
 # %% [markdown]
-# A ratio of 1 is where it begins. What can be reached at most follows from the ratio *r*: *r* below
-# 1, and all above it, where sending and computing go on at once; *r*/(1 + *r*) where a rank
-# computes, then sends. Such a bound is called a **roofline** (lesson 02). Here are published runs
-# under it, each with its GPU's and its link's rates, and runs of this machine: CPU ranks send in
-# turn, over a slow link whose rate we know. Where do you expect them?
+# A ratio of 1 is where it begins. The ratio *r* limits the share of the time that is spent
+# computing. If sending and computing go on at the same time, the limit is *r* below 1, and 1 above
+# it. If a rank computes first and then sends, it is *r*/(1 + *r*). Such a bound is called a
+# **roofline** (lesson 02). Here are published runs under it, each with its GPU's and its link's
+# rates, and runs of this machine: CPU ranks send in turn, over a slow link whose rate we know.
+# Where do you expect them?
 
 # %%
 from bootcamp_lessons import communication
@@ -462,13 +463,13 @@ claim.larger(
 communication.more_tokens()
 
 # %% [markdown]
-# - **FSDP.** Most published runs have far more tokens on a rank than hiding needs. What is missing
-#   to 1 is not the link: attention, small matrices, the optimizer. A run at the right place of the
-#   picture with a low value has another problem, and a faster network would not solve it.
+# - **FSDP.** Most published runs have far more tokens on a rank than hiding needs. The link is not
+#   what keeps them below 1, but attention, small matrices and the optimizer. A run far to the right
+#   with a low value has another problem, and a faster network would not solve it.
 # - **Tensor ranks** reach little where blocks are narrow. The runs here are the extreme: a width of
 #   64 and a slow link.
-# - **Pipelines.** With few micro-batches the roof is low. With more of them each is smaller, and
-#   may compute slower.
+# - **Pipelines.** With few micro-batches the roof is low. With more of them, each is smaller and
+#   may be computed less efficiently.
 #
 # So compute the ratio before you buy a network or change a strategy.
 
@@ -477,8 +478,8 @@ communication.more_tokens()
 #
 # ### First: rows across hosts
 #
-# Fill the mesh column by column: its rows are then the ranks 0 and 2, and 1 and 3. What is wrong
-# then: the losses, the memory, something else?
+# Fill the mesh column by column: its rows are then ranks 0 and 2, and ranks 1 and 3. What goes
+# wrong: the losses, the memory, something else?
 
 # %%
 MESH = 'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))'
@@ -496,10 +497,11 @@ guess_across.score(hsdp_lab.crossed(across) / hsdp_lab.crossed(right))
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Nothing is wrong but the bytes, more than FSDP's: no proof and no profile of one rank finds this.
-# All gathering goes over the link now, and only the averaging of parts stays inside the host. On
-# real clusters this happens when ranks are not numbered host by host, or when a row is longer than
-# a host. When hybrid sharding is slow, print the mesh, and the host name of each rank.
+# Only the bytes: there are more than FSDP's. No proof finds this, and a profile shows slow gathers
+# without the reason. All gathering goes over the link now, and only the averaging of parts stays
+# inside the host. On real clusters this happens when ranks are not numbered host by host, or when a
+# row is longer than a host. When hybrid sharding is slow, print the mesh, and the host name of each
+# rank.
 # </details>
 #
 # ### Second: wrapped once more
@@ -518,9 +520,9 @@ print(refused.summary["error"]["message"])
 
 # %% [markdown]
 # DDP begins by sending all ranks the parameters of rank 0, and PyTorch knows no such operation for
-# a DTensor. You are lucky that it fails: ranks hold *different* parts, and with rank 0's everywhere
-# half of the model would be gone. Hybrid sharding averages over the replicas **by itself**. (And if
-# you pass no mesh at all, `fully_shard` shards over all ranks: FSDP, and no error.)
+# a DTensor. Fortunately it fails: ranks hold *different* parts, and with rank 0's everywhere half
+# of the model would be gone. Hybrid sharding averages over the replicas **by itself**. (And if you
+# pass no mesh at all, `fully_shard` shards over all ranks: FSDP, and no error.)
 
 # %% [markdown]
 # ## Exercises
@@ -565,7 +567,7 @@ print(exercise.check("two_axes"))
 #
 # For pencil and paper. A model of 13 billion parameters is trained with AdamW in mixed precision,
 # which takes 16 bytes for each parameter (lesson 07). There are 16 hosts with 8 GPUs of 80 GB. Half
-# of a GPU's memory is to be left for activations.
+# of a GPU's memory should be left for activations.
 
 # %%
 guess_row = predict(
