@@ -25,18 +25,18 @@ print(lab)
 lab.run("idle", "sinfo")
 
 # %% [markdown]
-# `sinfo` is a command of **Slurm**, the program that shares out many clusters: it lists their
-# hosts. Here it runs on simulated hosts, the network namespaces of lesson 08. A request for some
-# hosts, with what is to run there, is a **job**. Slurm calls a host a *node*. The GPUs that it
-# hands out here are made up, and ranks train on CPU cores.
+# `sinfo` is a command of **Slurm**, the scheduler of many clusters: it lists their hosts. Here it
+# runs on simulated hosts, the network namespaces of lesson 08. A request for some hosts, with the
+# commands to run there, is a **job**. Slurm calls a host a *node*. The GPUs that it hands out here
+# are made up, and ranks train on CPU cores.
 
 # %% [markdown]
 # ## The idea
 #
 # ### Who starts what
 #
-# Nobody logs in to each host. **srun** starts a command on all hosts of a job at once. Each process
-# that it starts is a **task**. What is a task?
+# Nobody logs in to each host. **srun** starts a command on all hosts of a job. Each process that it
+# starts is a **task**. What is a task?
 
 # %%
 from bootcamp import plots
@@ -53,15 +53,15 @@ plots.show(diagrams.who_starts_whom())
 #
 # In both cases the script is the one for a single host: it reads `RANK`, `LOCAL_RANK`,
 # `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. The first way in one line, with a program that only
-# says who it is:
+# prints its place:
 
 # %%
 WHO = "python src/snippets/who_am_i.py | sort"
 lab.run("tasks", f"srun --nodes=2 --ntasks-per-node=2 {WHO}")
 
 # %% [markdown]
-# Slurm writes the job's hosts in short. `scontrol show hostnames` spells them out, and the first is
-# where ranks will meet:
+# Slurm abbreviates the list of the job's hosts. `scontrol show hostnames` spells them out, and the
+# first is where the ranks will meet:
 
 # %%
 SPELT_OUT = "srun --nodes=2 printenv SLURM_JOB_NODELIST; scontrol show hostnames 'host[0-1]'"
@@ -104,8 +104,8 @@ display(guess_early, guess_order, guess_link, guess_cyclic)
 #
 # ### By hand, static
 #
-# With a terminal on each host, you type a line into each. All is settled beforehand: how many hosts
-# (`--nnodes`), which one this is (`--node-rank`), where rank 0 will be (`--master-addr`).
+# With a terminal on each host, you type a line into each. Everything is fixed beforehand: how many
+# hosts (`--nnodes`), which one this is (`--node-rank`), where rank 0 will be (`--master-addr`).
 
 # %%
 STATIC = "torchrun --nnodes 2 --node-rank {} --master-addr host0 --master-port 29400 "
@@ -116,11 +116,11 @@ lab.on_each("static", {f"host{number}": STATIC.format(number) for number in (0, 
 # ### By hand, c10d
 #
 # With `--rdzv-backend c10d` every host gets the *same* line. The agents meet at `--rdzv-endpoint`:
-# the agent on that host opens a small store there, and all write themselves into it. `--rdzv-id`
-# names the run: agents with another name at the same place are another run's.
+# the agent on that host opens a small store there, and all agents register in it. `--rdzv-id` names
+# the run: agents with another name at the same endpoint belong to another run.
 #
 # To see it, each line below also has a `--node-rank`, the wrong way round. And host1 comes late: it
-# first takes part in a run `green` of one host, at the same place.
+# first takes part in a run `green` of one host, at the same endpoint.
 
 # %%
 C10D = "torchrun --nnodes {} --rdzv-backend c10d --rdzv-id {} --rdzv-endpoint host0:29401 "
@@ -133,7 +133,8 @@ lab.on_each("c10d", {"host0": C10D.format(2, "blue", 1), "host1": f"{green}; {bl
 # WORLD_SIZE of 1. And `--node-rank` has no effect under c10d; torch 2.13 says so.
 #
 # The store lives in an agent: when `blue` ends, it is gone, for every run that meets there. So give
-# each job a port of its own. And who is first, if nobody says? torchrun sorts the hosts:
+# each job a port of its own. And which host is first, if nothing sets the order? torchrun sorts
+# them:
 
 # %%
 names = [f"host{number}" for number in range(1, 13)]
@@ -148,16 +149,16 @@ print(" ".join(order))
 # ### Under Slurm
 #
 # A job file is a shell script. `#SBATCH` lines are options of `sbatch`, and everything else runs
-# **on the first host only**; what is to run on all of them is behind `srun`. Read it line by line.
+# **on the first host only**; `srun` runs a command on all of them. Read it line by line.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 
 # %% [markdown]
 # - The port comes from the job's number, so that two jobs on a host don't meet by accident.
-# - `$SLURM_PROCID` stands in single quotes: the shell of the *job file* must leave it alone.
-#   Each task's own shell puts its number in.
-# - `WORLD_SIZE` comes from Slurm. What is written in two places can disagree.
+# - `$SLURM_PROCID` is in single quotes: the shell of the *job file* must leave it alone. Each
+#   task's own shell puts its number in.
+# - `WORLD_SIZE` comes from Slurm. A number that is written in two places can disagree with itself.
 #
 # With torchrun less is left to translate:
 
@@ -167,8 +168,8 @@ hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
 # %% [markdown]
 # ## Run it
 #
-# The same training both ways. `sbatch` hands a job in and returns at once; Slurm starts it when its
-# hosts are free.
+# The same training both ways. `sbatch` submits a job and returns immediately; Slurm starts it when
+# its hosts are free.
 
 # %%
 FLAGS = ("--steps", 6, "--global-batch", 12, "--optimizer", "sgd")
@@ -186,15 +187,16 @@ hosts_lab.by_learning_rate(array.runs)
 
 # %% [markdown]
 # The output of a job goes to the file that `#SBATCH --output` names; `%j` is the job's number. If
-# its folder is not there, the job fails and *nothing* says why. `--time` is a promise: at its end
-# Slurm kills the job, and a shorter promise starts sooner. How to be told in time is lesson 09b.
+# its folder does not exist, the job fails and *nothing* says why. `--time` limits the job: at its
+# end Slurm kills it, and jobs with a shorter limit often start sooner. Lesson 09b shows how to get
+# a warning in time.
 
 # %% [markdown]
 # ## Read the measurement
 #
 # ### What a network changes
 #
-# Two ranks in one host, then one on each of two hosts with a link. The same all-reduce, over all
+# Two ranks in one host, then one on each of two hosts with a link. The same all-reduce, at all
 # sizes.
 
 # %%
@@ -227,11 +229,11 @@ lab.run("interfaces", f"srun --nodes=2 --label sh -c '{WHICH}' | sort")
 # - **gloo** takes the address that the host's *own name* has, or the interface in
 #   `GLOO_SOCKET_IFNAME`.
 # - **NCCL** looks for InfiniBand first, then for interfaces other than the loopback and Docker's.
-#   `NCCL_SOCKET_IFNAME=^docker0,lo` leaves some out, `NCCL_DEBUG=INFO` prints what it took:
-#   `NET/IB` or `NET/Socket`, and with which interface. A training ten times too slow is often on
-#   the wrong one. NCCL also finds out which GPU is near which network card;
+#   `NCCL_SOCKET_IFNAME=^docker0,lo` leaves some out, `NCCL_DEBUG=INFO` prints what it chose:
+#   `NET/IB` or `NET/Socket`, and with which interface. If a training is ten times too slow, it
+#   often uses the wrong one. NCCL also finds out which GPU is near which network card;
 #   `NCCL_DEBUG_SUBSYS=GRAPH` prints it.
-# - The store at `MASTER_ADDR` is reached by the ordinary routes of the host.
+# - Ranks reach the store at `MASTER_ADDR` by the host's ordinary routes.
 
 # %% [markdown]
 # ## Prove it
@@ -262,8 +264,8 @@ print(guess_cyclic.score(len(used), within=0))
 table
 
 # %% [markdown]
-# Two ranks on one GPU, and on each host one GPU idle: no error, half the speed. And `rank % 4`,
-# with the number of GPUs typed in, fails on hosts of another size:
+# Two ranks share one GPU on each host, and the other GPU is idle: no error, half the speed. And
+# `rank % 4`, with the number of GPUs typed in, fails on hosts of another size:
 
 # %% tags=["nbval-check-output"]
 hosts_lab.devices([2, 4])
@@ -284,8 +286,8 @@ lab.run("one-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-task=1 {S
 # ### The batch
 #
 # A script that trains 8 samples *on each rank* trains another model on another number of hosts: the
-# global batch changes, and with it the learning rate that suits (lesson 04c). This course's scripts
-# take `--global-batch` and divide. What if fewer hosts are free today?
+# global batch changes, and with it the right learning rate (lesson 04c). This course's scripts take
+# `--global-batch` and divide. What if fewer hosts are free today?
 
 # %% tags=["nbval-check-output"]
 hosts_lab.batches(8, [16, 8, 4, 12])
@@ -310,8 +312,8 @@ guess_early.score(len(set(hosts_lab.lines(early.output, "task"))), within=0)
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# The shell of the job file replaces `$SLURM_PROCID` before srun starts. It has a number too, being
-# the job's first task: 0. So every task gets a 0. As `RANK` that would be four ranks 0.
+# The shell of the job file replaces `$SLURM_PROCID` before srun starts. That shell has the number
+# of the job's first task, 0. So every task gets a 0. As `RANK` that would be four ranks 0.
 # </details>
 #
 # ### Second: a host that calls itself 127.0.1.1
@@ -345,7 +347,7 @@ lab.run(
 # ### First: from a rank to its place
 #
 # `place_of_rank(rank, gpus)` returns the host, counted from 0, and the LOCAL_RANK of a rank. `gpus`
-# says how many GPUs each host has; each has one rank, and ranks are numbered host by host.
+# lists how many GPUs each host has; each GPU has one rank, and ranks are numbered host by host.
 
 # %%
 from bootcamp import exercise
@@ -363,7 +365,7 @@ print(exercise.check("place_of_rank", place_of_rank))
 #
 # In many containers Slurm's commands are missing, and only the variable is there. Write
 # `hosts_of(nodelist)`, which returns the list of names: `"gpu[08-09,12]"` stands for gpu08, gpu09
-# and gpu12.
+# and gpu12. A list can have several such groups, with commas between them: `"login1,gpu[08-09]"`.
 
 
 # %%
@@ -376,14 +378,13 @@ print(exercise.check("hosts_of", hosts_of))
 
 # %% [markdown]
 # `exercise.solution("place_of_rank")` and `exercise.solution("hosts_of")` show solutions. In a
-# program of your own take a library for lists of hosts,
-# such as python-hostlist.
+# program of your own use a library for lists of hosts, such as python-hostlist.
 #
 # ### Third: job files with a fault
 #
 # Eight job files, each with one fault that is found on real clusters. Choose two or more. First
 # read the file and say what will happen. Then edit it and have it checked: the check runs it on two
-# hosts, and says its state, what it printed, and on how many ranks and hosts it trained.
+# hosts, and reports its state, what it printed, and on how many ranks and hosts it trained.
 # `exercise.solution("job_...")` shows what was wrong.
 
 # %%
@@ -413,28 +414,28 @@ print(exercise.check("job_agents"))
 # too long and its batch may grow (lesson 04c). One host with eight GPUs is faster, and breaks less
 # often, than two with four.
 #
-# **srun with a task for each rank**: least between Slurm and the ranks; when one dies, the job
-# ends. **srun with torchrun**: the same line on any cluster, restarts and elastic training (lesson
-# 09b). **static** where somebody numbers the hosts for you; **c10d** elsewhere.
+# **srun with a task for each rank**: the fewest programs between Slurm and the ranks; when one
+# dies, the job ends. **srun with torchrun**: the same line on any cluster, restarts and elastic
+# training (lesson 09b). **static** where somebody numbers the hosts for you; **c10d** elsewhere.
 #
-# **What all hosts must have alike**: the script, the Python environment and the data, each at the
-# same path. That is a *shared disk*, or a container image. A shared disk is slow for many small
-# files: keep the environment in an image and copy the data to each host's own disk. Only rank 0
-# writes the record; checkpoints go to the shared disk. *Containers* need the host's network
-# (Docker's `--network host`; Slurm's Pyxis and Apptainer have it anyway), enough shared memory
-# (`--shm-size`), the devices of InfiniBand, and often lack `scontrol`: expand the list of hosts
-# before the container starts.
+# **All hosts need the same** script, Python environment and data, each at the same path. That is a
+# *shared disk*, or a container image. A shared disk is slow for many small files: keep the
+# environment in an image and copy the data to each host's own disk. Only rank 0 writes the record;
+# checkpoints go to the shared disk. *Containers* need the host's network (Docker's `--network
+# host`; Slurm's Pyxis and Apptainer have it anyway), enough shared memory (`--shm-size`), the
+# devices of InfiniBand, and often lack `scontrol`: expand the list of hosts before the container
+# starts.
 #
 # **Before you run**: print host, RANK, LOCAL_RANK and GPU of each rank; let the first job be short;
-# measure one all-reduce between hosts, and compare it with what the network is sold as.
+# measure one all-reduce between hosts, and compare it with the network's nominal rate.
 
 # %% [markdown]
 # ### Without Slurm
 #
 # Kubernetes, rented machines and Ray start ranks too, and the script is the same. Each of these
 # files trains on two hosts with two ranks each. "Run" means that the tool has started the course's
-# script on one machine, "read" that its own parser has taken the file and no more: to run it takes
-# a cluster of that kind.
+# script on one machine, "read" that its own parser has accepted the file and no more: running it
+# takes a cluster of that kind.
 
 # %% tags=["nbval-check-output"]
 hosts_lab.elsewhere()

@@ -5,16 +5,16 @@
 # shows recorded answers. All ranks are CPU ranks.
 #
 # After this lesson you can find an unfit host before the job, end a job in time and continue it
-# without losing a step, let a run go on when a host is lost, and say from the logs of all ranks who
-# failed and what to do.
+# without losing a step, let a run go on when a host is lost, and find out from the logs of all
+# ranks which one failed and what to do.
 
 # %% [markdown]
 # ## The question
 #
-# One host that fails once in three years is a good host. A thousand of them fail every day. And
-# before hosts fail, jobs end: time limits run out, and others have priority. So a long training
-# *will* be interrupted. What is lost then, how do you see whose fault it was, and how does it go
-# on?
+# One host that fails once in three years is a good host. Of a thousand such hosts about one fails
+# every day. And jobs end even without a failure: time limits run out, and others have priority. So
+# a long training *will* be interrupted. What is lost then, how do you find the cause, and how does
+# the training continue?
 
 # %%
 from bootcamp import warm_up
@@ -31,9 +31,9 @@ lab
 #
 # Ranks wait for each other in every collective. Whether they *hear* that one of them is gone
 # depends on how it went. If only a process dies, the kernel of its host closes its connections, and
-# the others get an error at once. If the host itself is gone, nobody closes anything. TCP is
-# patient, and the others wait until their **time-out**: 30 minutes by default, where a script says
-# nothing.
+# the others get an error at once. If the host itself is gone, nothing closes them. TCP is patient,
+# and the others wait until their **time-out**: if the script sets none, 30 minutes with gloo and 10
+# with NCCL.
 
 # %%
 from bootcamp import plots
@@ -45,15 +45,16 @@ plots.show(host_failures.what_is_heard())
 # ### Four lines of defence
 #
 # 1. **Before the job**: check each host, and leave out the one that differs from the others.
-# 2. **When the end is known**, such as a time limit: let yourself be told, save, and queue again.
+# 2. **When the end is known**, such as a time limit: ask for a warning, save, and queue again.
 # 3. **When it is not known**: save every now and then, and restart, on fewer hosts if need be.
-# 4. **Afterwards**: read who it was, or it will be the same host again.
+# 4. **Afterwards**: find out which host it was, or it will be the same one again.
 #
 # ### A job that is told of its end
 #
 # At its time limit Slurm ends a job: first TERM, and KILL after `KillWait` seconds (30 by default).
-# `#SBATCH --signal=B:USR1@60` asks for a warning 60 seconds earlier. The **B** means: to the shell
-# of the job file alone. Signals to all processes would reach torchrun's agents too, and end them.
+# `#SBATCH --signal=B:USR1@60` asks for a warning 60 seconds earlier. The **B** means that only the
+# shell of the job file gets it. A signal to all processes would reach torchrun's agents too, and
+# end them.
 
 # %%
 plots.show(host_failures.told_in_time())
@@ -126,10 +127,10 @@ print("\n".join(lines[begin : begin + 6]))
 lab.nodes()
 
 # %% [markdown]
-# The check compares each host with the *others*, because nobody knows by heart what it should have.
-# `sbatch --exclude=host1` leaves that host out. On real nodes also read the errors that GPUs count
-# (ECC, Xid). Slurm can run such a check as **prolog** before each job, and drain the host that
-# fails it.
+# The check compares each host with the *others*, because few people remember exactly what it should
+# have. `sbatch --exclude=host1` leaves that host out. On real nodes also read the errors that GPUs
+# count (ECC, Xid). Slurm can run such a check as **prolog** before each job, and drain the host
+# that fails it.
 #
 # A wrong clock can't be shown here: hosts of one machine share it. torchrun's c10d rendezvous
 # compares times written on one host with those of another, so clocks that are far apart can make
@@ -166,7 +167,7 @@ claim.equal(
 # ### A host is lost: the world shrinks
 #
 # `torchrun --nnodes 1:2` needs one host, and takes two. When host1 is lost, the agent on host0 ends
-# its ranks, waits for others at the rendezvous, and starts anew with those that came: a **world**
+# its ranks, waits for others at the rendezvous, and starts again with those that came: a **world**
 # of half as many ranks. The script resumes from its checkpoint. To keep the *global batch*, each
 # rank takes more samples, in more micro-batches (lesson 02b).
 
@@ -177,10 +178,10 @@ elastic = lab.elastic()
 Table(elastic["attempts"], f"Done {elastic['seconds']:.0f} s after host1 was lost")
 
 # %% [markdown]
-# What takes the time? A silent host is given up after three missed signs of life, every 5 seconds
-# by default. Then `last_call_timeout`, 30 seconds, waits for others that may still come. Then ranks
-# start cold. The lab uses `--rdzv-conf` to wait less. And the host returns: when torchrun is
-# started on it again, the agents restart all ranks, in the larger world.
+# What takes the time? A silent host is given up after three missed signs of life, one every 5
+# seconds by default. Then the agents wait `last_call_timeout`, 30 seconds, for others that may
+# still come. Then ranks start cold. The lab uses `--rdzv-conf` to wait less. And if the host
+# returns and torchrun is started on it again, the agents restart all ranks, in the larger world.
 #
 # If the global batch is *not* kept, it shrinks with the world, and the learning rate has to follow
 # (lesson 04c). The losses are then no longer those of the first plan.
@@ -188,8 +189,8 @@ Table(elastic["attempts"], f"Done {elastic['seconds']:.0f} s after host1 was los
 # %% [markdown]
 # ## Prove it
 #
-# Neither the requeued job nor the run that lost a host may differ from one process that nobody
-# disturbed: the largest difference of any step's loss.
+# Neither the requeued job nor the run that lost a host may differ from one undisturbed process. The
+# largest difference of any step's loss:
 
 # %%
 print(f"requeued: {told['apart']:.1e}, elastic: {elastic['apart']:.1e}")
@@ -198,13 +199,13 @@ assert max(told["apart"], elastic["apart"]) < 1e-5, "another training"
 # %% [markdown]
 # ## Break it
 #
-# Each of these cells trains on two hosts of two ranks, breaks something real, reads who it was, and
-# resumes from the last save on hosts that are well. `losses apart` compares all steps with those of
-# a run that nobody disturbed.
+# Each of these cells trains on two hosts of two ranks, breaks something real, reads from the
+# records what failed, and resumes from the last save on healthy hosts. `losses apart` compares all
+# steps with those of an undisturbed run.
 #
 # ### First: a rank is killed
 #
-# On real clusters it is mostly the kernel, because memory has run out.
+# On real clusters it is mostly the kernel that kills, because memory has run out.
 
 # %%
 from bootcamp_lessons import host_drills
@@ -232,10 +233,10 @@ host_drills.table([stalled])
 # %% [markdown]
 # <details><summary>Why longer than the cut?</summary>
 #
-# TCP sends a lost packet again after about 0.2 seconds, then after twice as long, and so on: after
-# 0.2, 0.6, 1.4, 3, 6.2 ... seconds in all (RFC 6298). The link is back after two seconds and a bit,
-# and nobody tries before the next of these times. No rank reports anything. The one trace is a
-# counter: how often the interface lost its carrier.
+# TCP sends a lost packet again after about 0.2 seconds (Linux's minimum), then after twice as long,
+# and so on: after 0.2, 0.6, 1.4, 3, 6.2 ... seconds in all (RFC 6298). The link is back after a
+# little more than two seconds, but TCP does not try before the next of these times. No rank reports
+# anything. The only trace is a counter: how often the interface lost its carrier.
 # </details>
 #
 # ### Third: a disk is full
@@ -249,20 +250,20 @@ host_drills.table([lab.drill("disk_full")])
 #
 # ### Fourth: a hang
 #
-# Rank 3 waits for something that never comes, such as a file. Its process lives, its connections
-# stand.
+# Rank 3 waits for something that never comes, such as a file. Its process is alive, and its
+# connections are open.
 
 # %%
 hung = lab.drill("hang")
 host_drills.table([hung])
 
 # %% [markdown]
-# How is it named? torch's **flight recorder** keeps the last collectives of each rank, numbered by
-# process group. Laid side by side they show the first number that not all ranks have entered. The
-# rank that is absent there is the one to look at, and its stack says where it stands. In a cluster,
-# `srun --overlap --jobid JOB --ntasks-per-node 1 python -m bootcamp.launcher.hang FOLDER` asks all
-# hosts; `torchfrtrace` reads the same files, and `py-spy dump` shows a stack without any
-# preparation.
+# How is it found? torch's **flight recorder** keeps the last collectives of each rank, numbered
+# within each process group. Side by side they show the first collective that not all ranks have
+# entered. The rank that is absent there is the one to look at, and its stack shows where it waits.
+# In a cluster, `srun --overlap --jobid JOB --ntasks-per-node 1 python -m bootcamp.launcher.hang
+# FOLDER` asks all hosts; `torchfrtrace` reads the same files, and `py-spy dump` shows a stack
+# without any preparation.
 #
 # ### All drills
 #
@@ -279,11 +280,12 @@ host_lab.all_drills()
 # 2. **Silence** among complaints: killed.
 # 3. **Time-outs everywhere**: nobody has closed anything. Ask the flight recorder who is absent.
 #    If nobody is, it is the network.
-# 4. **Errors before the first step** with `Rendezvous` in them: compare the lines by which the
-#    agents were started, then try the port from each host.
+# 4. **Errors before the first step** with `Rendezvous` in them: compare the agents' command lines,
+#    then try the port from each host.
 #
-# Clocks of hosts differ, so "earliest" is only as good as they agree. `srun --output=%x-%j-%t.out`
-# gives each task a log of its own; `run.log()` puts those of all ranks in order, first error first.
+# Clocks of hosts differ, so "earliest" is only as reliable as the clocks. `srun
+# --output=%x-%j-%t.out` gives each task a log of its own; `run.log()` puts those of all ranks in
+# order, first error first.
 
 # %% [markdown]
 # ## Exercises
@@ -308,8 +310,9 @@ print(exercise.check("look_first", look_first))
 # %% [markdown]
 # ### Second: the batch of a smaller world
 #
-# `micro_batches(global_batch, micro_batch, ranks)` returns how many passes the rank with most
-# samples makes in a step.
+# `micro_batches(global_batch, micro_batch, ranks)` returns how many passes the rank with the most
+# samples makes in a step. A pass has at most `micro_batch` samples, and the ranks' shares differ by
+# at most one sample.
 
 
 # %%
@@ -334,12 +337,11 @@ lab.stop()
 #
 # **Warning and requeue** wherever jobs have a time limit or can be preempted.
 #
-# **Restarts** (`--max-restarts`) where failures are rare and resuming is tested. A fault that comes
-# again at once only burns the attempts.
+# **Restarts** (`--max-restarts`) where failures are rare and resuming is tested. A fault that
+# recurs immediately only uses up the attempts.
 #
-# **Elastic** when half of the hosts are better than none. Not when the job must fit its memory on
-# all of them, as with shards, or when a spare host is cheaper: ask Slurm for one more than you
-# need.
+# **Elastic** when half of the hosts are better than none. Not when the job needs the memory of all
+# of them, as with shards, or when a spare host is cheaper: ask Slurm for one more than you need.
 
 # %% [markdown]
 # ## Sources
