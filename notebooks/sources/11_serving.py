@@ -43,8 +43,8 @@ plots.show(diagrams.way())
 # %% [markdown]
 # ### Once: consolidate and export
 #
-# **Consolidating** puts the parts of all ranks together, and leaves the optimizer's state behind:
-# nobody trains any more. What is left are numbers with names. To compute with them, one still needs
+# **Consolidating** puts the parts of all ranks together, and leaves the optimizer's state behind,
+# since training is over. What remains are numbers with names. To compute with them, you still need
 # the code of the model.
 #
 # **Exporting** replaces that code. `torch.export` follows one example through the model and writes
@@ -56,8 +56,8 @@ plots.show(diagrams.way())
 #
 # A single request leaves most of a device idle. Each operation has its overhead, whether it
 # computes one sample or eight, and on a GPU the weights are read from memory once per *batch*. So a
-# server lets requests wait in a **queue**, and gives those that wait together to an **instance**: a
-# process with a copy of the model, one for each GPU or core.
+# server lets requests wait in a **queue**, and gives those that are waiting to an **instance** as
+# one batch. An instance is a process with a copy of the model; there is one for each GPU or core.
 #
 # ### What to measure
 #
@@ -73,7 +73,7 @@ plots.show(diagrams.pause())
 
 # %% [markdown]
 # In the closed loop the client stops when the server stops. So nearly all of its requests are sent
-# while all is well, and the slow ones are missing in the statistics. Gil Tene named this
+# while all is well, and the slow ones are missing from the statistics. Gil Tene named this
 # **coordinated omission**.
 
 # %% [markdown]
@@ -133,10 +133,10 @@ reading.piece(SRC / "_export.py", "# 3. torch.export", 'if "pt2"')
 
 # %% [markdown]
 # `Dim` makes batch and length symbols. Without it, the graph holds for the example's shape alone.
-# The example has a batch of 2, because `torch.export` takes sizes of 0 and 1 for constants.
+# The example has a batch of 2, because `torch.export` treats sizes of 0 and 1 as constants.
 #
-# The exported model answers with the scores (logits) behind the *last* byte only: 256 numbers for
-# each sample, in place of 256 for each byte.
+# The exported model answers with the scores (logits) for the *last* byte only: 256 numbers for each
+# sample, in place of 256 for each byte.
 #
 # ### A server, and one that batches
 #
@@ -147,7 +147,7 @@ reading.piece(SRC / "_export.py", "# 3. torch.export", 'if "pt2"')
 reading.code((SRC / "_serve.py").read_text().split('"""', 2)[2])
 
 # %% [markdown]
-# The second one awaits its turn instead. Requests and arguments are checked by the same lines.
+# The second one awaits its turn instead. The same lines check requests and arguments.
 
 # %%
 from bootcamp.scripts.diff import ScriptDiff
@@ -155,8 +155,8 @@ from bootcamp.scripts.diff import ScriptDiff
 ScriptDiff(SRC / "_serve_batching.py", SRC / "_serve.py")
 
 # %% [markdown]
-# The batch is put together here. Requests of another length wait for the next one: one tensor holds
-# samples of one length, unless they are padded.
+# This function puts the batch together. Requests of another length wait for the next batch: one
+# tensor holds samples of one length, unless they are padded.
 
 # %%
 from bootcamp.serving.batcher import Batcher
@@ -167,7 +167,7 @@ reading.source(Batcher._gather)
 # ## Run it
 #
 # Four parts become one file of parameters, and three exports. (`aoti` in `--formats` adds machine
-# code, where a C++ compiler is there; compiling takes much longer than the rest.)
+# code, if there is a C++ compiler; compiling takes much longer than the rest.)
 
 # %%
 from bootcamp import run_command
@@ -240,7 +240,7 @@ for name, loop in loops.items():
 
 # %% [markdown]
 # The pause is the same. One client in a closed loop can meet it only once, however long it is. In
-# the open loop everybody meets it who comes while it lasts.
+# the open loop it delays every request that comes while it lasts.
 #
 # ### Each part of the server by itself
 
@@ -269,8 +269,8 @@ faster
 
 # %% [markdown]
 # Where clients, server and instances share few cores, a second instance gives less than it would on
-# a core of its own. A longer **delay** lets batches grow, and a batch that does not fill up waits
-# all of it. The last column shows how full they get with sixteen clients.
+# a core of its own. A longer **delay** lets batches grow, but a batch that does not fill up waits
+# until its end. The last column shows how full they get with sixteen clients.
 #
 # **Little's law** (1961) ties the figures together: requests under way = throughput × mean latency.
 # In a closed loop as many are under way as there are clients, less the moments in which a client
@@ -287,9 +287,9 @@ Table(by_clients, "The best server under more and more clients")
 #
 # An open loop at rising rates. Near the rate that the server can just answer, the queue grows, and
 # latency rises steeply: the **knee**. Beyond it, the queue of a server without a limit would grow
-# for ever. This one lets 64 requests wait, and refuses others at once, with status 503. So the wait
-# is bounded. The upper panel has the latencies of answered requests only; the gap in the lower one
-# is what was refused.
+# for ever. This one lets 64 requests wait, and refuses others immediately, with status 503. So the
+# wait is bounded. The upper panel has the latencies of answered requests only; the gap in the lower
+# one is what was refused.
 
 # %%
 with service.start("_serve_batching.py", PLACE / "gpt", instances=2) as server:
@@ -358,8 +358,8 @@ plots.show(pictures.seconds_by_length(generation_speed.measure((64, 256, 1024)))
 
 # %% [markdown]
 # The cache spends memory to save arithmetic, and on a large model memory is what runs out: it
-# limits how many requests a GPU answers at a time. In **grouped-query attention** several query
-# heads share one head of keys and values.
+# limits how many requests a GPU answers at a time. In grouped-query attention (lesson 06c) several
+# query heads share one key-value head.
 
 # %% tags=["nbval-check-output"]
 from bootcamp.theory import kv_cache
@@ -376,7 +376,7 @@ Table(fit, "A GPU of 80 GB, weights and cache in bfloat16, by formula")
 # ## Prove it
 #
 # Every file, at batches and lengths that were not exported, against the eager model. Then the
-# answers of a server to the same: it may join requests, but must not mix them up.
+# answers of a server to the same requests: it may join them, but must not mix them up.
 
 # %%
 from bootcamp.serving import faithful
@@ -406,8 +406,8 @@ print(f"{served.sent} answers, all within 1e-5 of the eager model's")
 #
 # ### Four ways to lose the model
 #
-# Each table has a case in which no error is raised where the export is made. First a model with an
-# `if` on a size, and one with an `if` on its input's values:
+# Each table has a case in which the export itself raises no error. First a model with an `if` on a
+# size, and one with an `if` on its input's values:
 
 # %%
 from bootcamp_lessons import export_lab
@@ -453,11 +453,10 @@ assert not any(row["wrong"] for row in drills), "a wrong answer"
 Table(drills, "What clients see, of the course's server")
 
 # %% [markdown]
-# A killed worker costs at most the requests that it was just computing. A broken version never gets
-# a request: the server loads it *beside* the one that answers, tries it, and keeps the old one.
-# Only the death of the server itself is seen by everybody: in production two of them stand behind a
-# load balancer. A server that is told to stop (TERM) takes nothing new, answers what it has, and
-# ends.
+# A killed worker costs at most the requests that it was computing. A broken version never gets a
+# request: the server loads it *beside* the one that answers, tries it, and keeps the old one. Only
+# the death of the server itself affects all clients: in production at least two run behind a load
+# balancer. A server that is told to stop (TERM) takes nothing new, answers what it has, and ends.
 #
 # Triton under the same drills:
 
@@ -468,11 +467,11 @@ Table(triton.drills(), triton.says)
 # <details><summary>What differs?</summary>
 #
 # Triton (2.51) does not restart an instance whose process was killed: the requests that it would
-# have answered fail, while the health check says that all is well. So watch what is *answered*. And
-# it trusts its clients: its JSON parser answers 500 to several mistakes, and one body of a hundred
-# thousand brackets ends the server. So here a **front** checks each request before Triton sees it:
-# `src/_serve_front.py`. It answers 503 in place of Triton's 500, so the table counts these requests
-# as refused.
+# have answered fail, while the health check reports that all is well. So watch what is *answered*.
+# And it trusts its clients: its JSON parser answers 500 to several mistakes, and one body of a
+# hundred thousand brackets ends the server. So here a **front** checks each request before Triton
+# sees it: `src/_serve_front.py`. It answers 503 in place of Triton's 500, so the table counts these
+# requests as refused.
 # </details>
 #
 # ### Requests that nobody should answer
