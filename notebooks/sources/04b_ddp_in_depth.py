@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 04b DDP in depth: its options, its limits, and what is built on it
 #
-# **70 minutes**, on any machine, after lesson 04. What is marked (optional) is not in the 70
-# minutes. Run the cells from the top: later ones use names that earlier ones define.
+# **70 minutes**, on any machine, after lesson 04. Sections marked (optional) are not included in
+# the 70 minutes. Run the cells from the top: later ones use names that earlier ones define.
 #
 # After this lesson you can choose DDP's options for a reason, compress what it sends and say what
 # that does to the result, train with ranks that have unequal amounts of work, keep BatchNorm from
@@ -51,7 +51,7 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, {BATCH} 
 # DDP averages gradients while the backward pass goes on. A gradient that is ready is copied into a
 # **bucket**, a piece of memory that holds many gradients side by side. A full bucket goes to a
 # **communication hook**: a function that gets the bucket and returns it averaged over the ranks.
-# The usual hook is one all-reduce. Look at where each option takes hold.
+# The usual hook is one all-reduce. Look at where each option takes effect.
 
 # %%
 plots.show(ddp_options.way_of_a_bucket())
@@ -60,15 +60,15 @@ plots.show(ddp_options.way_of_a_bucket())
 # ## Predict
 #
 # 1. **PowerSGD** is a hook that sends two thin matrices instead of a gradient matrix: in place of
-#    *n* × *m* numbers a product of *n* × *r* and *r* × *m* numbers that comes near it. With *r* = 1
-#    that is one column and one row. The model is the course's second one, a toy MLP that predicts a
-#    byte from those before it, at size small: three matrices of 1024 × 1024 weights, two of
-#    1024 × 256, one of 256 × 16, and 4,352 biases, which are sent as they are.
+#    *n* × *m* numbers a product of *n* × *r* and *r* × *m* numbers that approximates it. With *r* =
+#    1 that is one column and one row. The model is the course's second one, a toy MLP that predicts
+#    a byte from those before it, at size small: three matrices of 1024 × 1024 weights, two of 1024
+#    × 256, one of 256 × 16, and 4,352 biases, which are sent as they are.
 # 2. Two ranks; rank 0 has one batch more than rank 1. DDP's `join` lets rank 0 finish. In that last
 #    batch rank 0's own gradient is 1.
-# 3. A checkpoint, a file with all that a run needs to go on, is written after every 5 steps (after
-#    steps 4, 9, and so on: steps count from 0). A rank is killed as it begins step 8, and all ranks
-#    start again from the checkpoint.
+# 3. A checkpoint, a file with all that a run needs to continue, is written after every 5 steps
+#    (after steps 4, 9, and so on: steps count from 0). A rank is killed as it begins step 8, and
+#    all ranks start again from the checkpoint.
 
 # %%
 guess_powersgd = predict(
@@ -92,11 +92,11 @@ script_diff("ddp_options")
 
 # %% [markdown]
 # - `bucket_cap_mb` is the size in MiB at which a bucket counts as full.
-# - `gradient_as_bucket_view` lets the gradients lie in the buckets.
+# - `gradient_as_bucket_view` stores the gradients in the buckets themselves.
 # - `static_graph` promises that every step uses the same parameters in the same way.
 # - `register_comm_hook(state, hook)` sets the hook. `bf16_compress` shows how one is made: halve
 #   the numbers' size, start an all-reduce, and return a **future**, a promise of the result, so
-#   that the backward pass goes on meanwhile. The `then` part runs when the sum is there.
+#   that the backward pass goes on meanwhile. The `then` part runs when the sum has arrived.
 #
 # None of this averages parameters.
 
@@ -140,10 +140,10 @@ plots.show(ddp_options.bucket_sweep(bucket_runs))
 # the first one takes 1 MiB. For a large model on GPUs, measure sizes from some MiB to some hundred.
 # A parameter is never cut: one that is larger than the cap makes its bucket larger than the cap.
 #
-# ### Gradients that lie in the buckets
+# ### Gradients stored in the buckets
 #
 # By default a gradient exists twice: in `parameter.grad`, and in its bucket.
-# `src/snippets/ddp_bucket_memory.py` counts the memory behind both; what is shared counts once.
+# `src/snippets/ddp_bucket_memory.py` counts the memory behind both; shared memory counts once.
 
 # %%
 small = {"ranks": 2, "device": "cpu", "quiet": True}
@@ -165,7 +165,7 @@ claim.equal(
 #
 # ### Parameters that take no part
 #
-# A bucket is sent when all its gradients are there. A parameter that the forward pass did not use
+# A bucket is sent when all its gradients are in it. A parameter that the forward pass did not use
 # gets no gradient, its bucket never fills, and the step can't be completed. Here one block is taken
 # out of the forward pass.
 
@@ -187,19 +187,20 @@ for option in ("", ", find_unused_parameters=True", ", static_graph=True"):
 # The numbers after "did not receive grad" count the parameters in the order of
 # `model.parameters()`.
 #
-# - `find_unused_parameters=True` looks through the graph of operations after every forward pass and
-#   marks what is missing as ready. It does so in each step, and allows another path in every step.
-# - `static_graph=True` looks once, in the first step, and relies on it. It allows what DDP refuses
-#   otherwise, such as a parameter that is used twice under activation checkpointing. If the graph
-#   does change later, nobody guarantees the result.
+# - `find_unused_parameters=True` searches the graph of operations after every forward pass and
+#   marks the missing parameters as ready. So each step may take a different path.
+# - `static_graph=True` looks once, in the first step, and relies on it. It allows what DDP
+#   otherwise refuses, such as a parameter that is used twice under activation checkpointing. If the
+#   graph does change later, the result is undefined.
 #
-# If a parameter is unused by mistake, neither is the cure.
+# If a parameter is unused by mistake, use neither: fix the model.
 
 # %% [markdown]
 # ### Communication hooks
 #
 # Now the form in which gradients travel: as they are (`none`), in 16 bits (`fp16`, `bf16`), or as
-# two thin matrices (`powersgd`). SGD is used because its steps are as long as the gradients say.
+# two thin matrices (`powersgd`). We use SGD because the length of its steps is proportional to the
+# gradients.
 
 # %%
 mlp = {"model": "mlp", "size": "small", "optimizer": "sgd", "steps": 8, "global_batch": BATCH}
@@ -217,11 +218,11 @@ compared
 #   further away. fp16 has a largest number, 65,504: the hook divides by the world size *before* it
 #   sends, so that the sum does not overflow, but small gradients may become zero. bf16 has the
 #   range of fp32.
-# - PowerSGD is another training: it leaves a part of each gradient out and adds it to the next one
+# - PowerSGD trains differently: it leaves a part of each gradient out and adds it to the next one
 #   (error feedback).
 #
-# "Not the same" does not mean "worse", which only longer trainings and the loss on other data can
-# tell. It means that equality can no longer find mistakes. Find those first, without a hook.
+# "Not the same" does not mean "worse": only longer trainings and the loss on other data can show
+# that. It means that equality can no longer find mistakes. Find those first, without a hook.
 
 # %%
 sent = {hook: run.ranks[0]["sent_bytes_per_step"] for hook, run in hooks.items()}
@@ -234,7 +235,7 @@ claim.equal(
 )
 
 # %% [markdown]
-# Is sending less faster? Over a link of 1 Gbit/s a byte takes 8 ns: compute what the sent bytes
+# Is sending less faster? Over a link of 1 Gbit/s a byte takes 8 ns: compute how long the sent bytes
 # take there. Inside one machine CPU ranks exchange bytes through memory, and compressing costs
 # arithmetic.
 
@@ -274,7 +275,7 @@ guess_powersgd.score(hooks["none"].predicted_sent_bytes_per_step / measured)
 # under way the ranks may start them in different order: the ranks hang, end with "Received data
 # size doesn't match expected size", or, where sizes agree, add up the wrong numbers. In a hook of
 # your own, start one collective for each bucket, in the hook itself. Torch's own
-# `bf16_compress_hook` insists on NCCL; the script's runs on gloo too.
+# `bf16_compress_hook` requires NCCL; the script's runs on gloo too.
 #
 # ## Prove it
 #
@@ -288,8 +289,8 @@ display(*check.prove("ddp_options", RANKS, device=DEVICE, **options))
 # ## Uneven inputs: `join`
 #
 # Every rank must call the same collectives. What if one has more batches than another, because the
-# data did not divide? Below, rank 0 has one batch more than rank 1. First without `join`: who waits
-# where?
+# data did not divide? Below, rank 0 has one batch more than rank 1. First without `join`: which
+# rank waits where?
 
 # %%
 join_script = SNIPPETS / "ddp_join.py"
@@ -314,10 +315,10 @@ guess_join.score(float(last.split()[-1]))
 
 # %% [markdown]
 # Within `join` a rank that has ended answers the others' collectives with zeros until all have
-# ended; then a rank that trained to the end sends its parameters to all. So the last gradient is
-# (1+0)/2: by default `join` divides by all ranks, and each *sample* keeps its weight. With
-# `divide_by_initial_world_size=False` it divides by those that still train, and each *step* keeps
-# its size.
+# ended; then one of the ranks that trained longest sends its parameters to all. So the last
+# gradient is (1+0)/2: by default `join` divides by all ranks, and each *sample* keeps its weight.
+# With `divide_by_initial_world_size=False` it divides by the number that still train, and each
+# *step* keeps its size.
 #
 # `join` answers DDP's own collectives only. One of yours in the loop, such as the mean of the loss
 # in this course's scripts, hangs as before. Often it is simpler to give all ranks equally many
@@ -356,7 +357,7 @@ compared
 # - **AdamW, *p* = 1** is not. AdamW divides by the root of squared gradients, and the mean of such
 #   quotients is not the quotient of the means.
 # - ***p* = 8** drifts: from its second step on, a rank's gradient is taken at parameters that only
-#   that rank has. What it buys is in the column of bytes. With 12 steps the last averaging came
+#   that rank has. What is gained is in the column of bytes. With 12 steps the last averaging came
 #   after the eighth, so the ranks ended with different models: which one would you save?
 #
 # Local SGD often needs an outer optimizer that treats the averaged change as a gradient.
@@ -364,10 +365,10 @@ compared
 # %% [markdown]
 # ## A layer that looks across the batch: BatchNorm
 #
-# Cutting a batch over ranks changes nothing as long as each sample is computed by itself.
+# Dividing a batch over ranks changes nothing as long as each sample is computed by itself.
 # **BatchNorm** breaks that: it subtracts the mean and divides by the standard deviation *of the
 # batch*, for each channel. On a rank that is the rank's share. So DDP with BatchNorm trains
-# something else than one process does, and no gradient is wrong. On GPUs the cure is one line,
+# something different from one process, although no gradient is wrong. On GPUs the cure is one line,
 # before the model is wrapped:
 #
 # ```python
@@ -445,10 +446,10 @@ Table(rows, "Loss, reordered - not")
 # ## When a rank dies: elastic training
 #
 # The more ranks, the sooner one of them dies, and the others can't go on without it. `torchrun
-# --max-restarts` ends them and starts all ranks anew. What they resume from is the script's
-# business: a **checkpoint** (lesson 07b). Here rank 1 kills itself with SIGKILL in step 8, in its
-# first attempt. The command gives the same file to `--save` and `--resume`, so one line serves the
-# first start and every restart.
+# --max-restarts` ends them and starts all ranks again. The script has to provide what they resume
+# from: a **checkpoint** (lesson 07b). Here rank 1 kills itself with SIGKILL in step 8, in its first
+# attempt. The command gives the same file to `--save` and `--resume`, so one line serves the first
+# start and every restart.
 
 # %%
 import tempfile
@@ -481,10 +482,10 @@ plots.show(ddp_options.attempts(restarted, saved_every=5))
 guess_again.score(8 - restarted.ranks[0]["first_step"])  # of the last attempt
 
 # %% [markdown]
-# (A killed attempt may lack the row of its last step, whose loss was still to be read.) Nothing was
-# lost because the checkpoint holds everything that the next step depends on: parameters, the
-# optimizer's state, the number of steps. Where model or data use random numbers, the states of
-# sampler and generators belong in it too. Under DDP all ranks hold the same, so only rank 0 writes.
+# (A killed attempt may lack the row of its last step, whose loss had not been read yet.) Nothing
+# was lost because the checkpoint holds everything that the next step depends on: parameters, the
+# optimizer's state, the number of steps. If model or data use random numbers, the states of sampler
+# and generators belong in it too. Under DDP all ranks hold the same, so only rank 0 writes.
 #
 # The command has `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`. Ranks publish their addresses in a
 # **store**, a small key-value server. By default torchrun lends them its own, which outlives a
@@ -505,22 +506,23 @@ guess_again.score(8 - restarted.ranks[0]["first_step"])  # of the last attempt
 #   over **NVLink**, NVIDIA's fast links between GPUs, or over the slower **PCIe** bus; between
 #   hosts the network card can fetch from GPU memory itself (**GPUDirect RDMA**, where hardware and
 #   drivers have it).
-# - It lays several rings and trees through the machine at once, called channels, and chooses
-#   algorithm and protocol by size.
+# - It builds several rings and trees at the same time, called channels, and chooses algorithm and
+#   protocol by size.
 
 # %%
 plots.show(ddp_options.two_hosts())
 
 # %% [markdown]
 # A ring over two hosts crosses the slow link once in each direction, however many GPUs a host has.
-# `nvidia-smi topo -m` prints how a host's parts are joined, as a matrix: `NV#` is NVLink, `PIX` and
-# `PXB` are PCIe bridges, `PHB` the CPU's own PCIe, `NODE` and `SYS` cross inside and between **NUMA
-# nodes**, each a CPU with the memory next to it. It also names the cores near each GPU. A rank on
-# the wrong NUMA node reads all its data across the link between the CPUs: bind it to cores near its
-# GPU (`numactl --cpunodebind`), or let Slurm take the GPU near its cores (`--gpu-bind=closest`).
+# `nvidia-smi topo -m` prints how a host's parts are connected, as a matrix: `NV#` is NVLink, `PIX`
+# and `PXB` are PCIe bridges, `PHB` the CPU's own PCIe, `NODE` and `SYS` cross inside and between
+# **NUMA nodes**, each a CPU with the memory next to it. It also lists the cores near each GPU. A
+# rank on the wrong NUMA node reads all its data across the link between the CPUs: bind it to cores
+# near its GPU (`numactl --cpunodebind`), or let Slurm choose the GPU near its cores
+# (`--gpu-bind=closest`).
 #
 # A ring takes 2(*N*-1) steps, one after another. In a **tree** all ranks together send as much, the
-# busiest rank more, and the steps grow with the logarithm of *N*.
+# busiest rank sends more, and the number of steps grows with the logarithm of *N*.
 
 # %%
 plots.show(ddp_options.ring_and_tree())
@@ -532,8 +534,8 @@ plots.show(ddp_options.ring_and_tree())
 #
 # A simple model of a collective's time is **alpha + beta × bytes**: a start-up cost, and a cost for
 # each byte. It is fitted here to all-reduces from 4 bytes to 32 MiB, measured once on each machine,
-# and tested on sizes that it has not seen. Where the measured sizes ask for it, the line has a
-# bend: beyond some size bytes run at another rate.
+# and tested on sizes that it has not seen. If the measured sizes require it, the line has a bend:
+# beyond some size the rate is different.
 
 # %%
 from bootcamp.experiments import allreduce_sweep
@@ -548,27 +550,27 @@ print(f"one bucket of 25 MiB: {1e3 * fitted.predict(25 * 2**20):.1f} ms, by the 
 # %% [markdown]
 # Left: below some size the time hardly depends on the bytes. That is alpha. Right: **bus
 # bandwidth** as the nccl-tests define it. The *algorithm* bandwidth is the data's size divided by
-# the time. Multiplied by 2(*N*-1)/*N* it says how much each rank's link carried, which compares
+# the time. Multiplied by 2(*N*-1)/*N* it is the rate on each rank's link, which can be compared
 # with the hardware's figure for any number of ranks.
 #
 # ### The environment variables that people need (optional)
 #
 # - `NCCL_DEBUG=INFO` prints version, topology, chosen interfaces, rings and trees. Set it first
 #   when something hangs or is slow. `NCCL_DEBUG_SUBSYS=INIT,NET` narrows it down.
-# - `NCCL_SOCKET_IFNAME=eth0` says which network interfaces to use, by prefix; `=eth0` means exactly
-#   that name, `^docker` excludes. gloo has `GLOO_SOCKET_IFNAME`.
-# - `NCCL_IB_HCA=mlx5_0` says which InfiniBand or RoCE cards to use. `NCCL_IB_DISABLE=1`: none,
-#   sockets instead, to find out whether they are the cause.
+# - `NCCL_SOCKET_IFNAME=eth0` selects network interfaces, by prefix; `=eth0` means exactly that
+#   name, `^docker` excludes. gloo has `GLOO_SOCKET_IFNAME`.
+# - `NCCL_IB_HCA=mlx5_0` selects InfiniBand or RoCE cards. `NCCL_IB_DISABLE=1`: none, sockets
+#   instead, to find out whether they are the cause.
 # - `NCCL_P2P_DISABLE=1`: no direct access between the GPUs of a host. If it helps against a hang,
 #   the fault is below NCCL (often PCIe settings or virtualisation).
 # - `NCCL_ALGO=Ring` (or `Tree`), `NCCL_PROTO=Simple` force an algorithm and a protocol, to compare.
 #
 # The last three are for finding faults. A forgotten `NCCL_P2P_DISABLE=1` slows every later run
-# down, and nothing says so but `NCCL_DEBUG=INFO`.
+# down, and only `NCCL_DEBUG=INFO` shows it.
 #
 # Torch's own: `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks collectives on any backend.
-# `TORCH_FR_BUFFER_SIZE` says how many collectives torch's flight recorder (see *a job that has
-# died*, below) keeps: 2000 if you do not say.
+# `TORCH_FR_BUFFER_SIZE` is the number of collectives that torch's flight recorder (see *a job that
+# has died*, below) keeps, 2000 by default.
 
 # %%
 if DEVICE == "cuda":
@@ -597,9 +599,9 @@ script_diff("accelerate")
 # it (for mixed precision and accumulation). What is hidden: the backend, the time-out, DDP's
 # options.
 #
-# A trap: `accelerate launch --cpu --num_processes 2` starts *one* process unless MPI is set up, and
-# says nothing. With torchrun there are two. Let the program say how many ranks it really has, from
-# the process group.
+# A trap: `accelerate launch --cpu --num_processes 2` starts *one* process unless MPI is set up,
+# without a warning. With torchrun there are two. Let the program print how many ranks it really
+# has, from the process group.
 
 # %%
 script_diff("lightning")
@@ -625,7 +627,7 @@ for name in frameworks:
 # %% [markdown]
 # What a framework adds to a step is a fixed time of Python, so it weighs more the smaller the model
 # is. You get what it does *besides*: mixed precision, logging, checkpoints, other strategies by one
-# argument. In return the averaging, the wrapping and the order of things stand elsewhere.
+# argument. In return the averaging, the wrapping and the order of the calls are out of sight.
 #
 # ### From Lightning's `strategy="horovod"` to `"ddp"` (optional)
 #
@@ -649,12 +651,12 @@ if "lightning" in frameworks:
 #
 # ### A job that has died
 #
-# After a time-out nobody can be asked any more. Torch's **flight recorder** keeps the last
+# After a time-out there is no process left to ask. Torch's **flight recorder** keeps the last
 # collectives of each rank: which, of what size, called in which line. With NCCL it is on by
 # default, and torch's watchdog writes a file for each rank when a collective times out
 # (`TORCH_NCCL_DUMP_ON_TIMEOUT`, `TORCH_FR_DUMP_TEMP_FILE`). With gloo it records too, but not
 # whether a collective has ended, and the script has to write the files. `torchfrtrace FOLDER`,
-# which comes with torch, lays them side by side.
+# which comes with torch, compares them.
 
 # %%
 recorder = SNIPPETS / "ddp_flight_recorder.py"
@@ -663,10 +665,10 @@ print(crashed.output(0))
 print(ddp_depth.read_flight_recorder(crashed.folder / "flight_recorder"))
 
 # %% [markdown]
-# gloo's message says that somebody waited. The flight recorder says where the ranks parted: rank 0
-# called an all-reduce, rank 1 a broadcast, and the last line of the stack is the line of the
-# script: `if step == 3 and rank == 0:` stands above it. For a rank that still runs, `py-spy dump
-# --pid` prints where it stands.
+# gloo's message only shows that a rank waited. The flight recorder shows where the ranks diverged:
+# rank 0 called an all-reduce, rank 1 a broadcast, and the last line of the stack is the line of the
+# script: `if step == 3 and rank == 0:` is above it. For a rank that still runs, `py-spy dump --pid`
+# prints its stack.
 
 # %% [markdown]
 # ## Exercise
@@ -683,8 +685,8 @@ print(exercise.start("own_hook"))
 # %% [markdown]
 # Edit the file, save it, and check it. The checker trains with *your* hook on two ranks, with both
 # optimizers. Torch has such a hook ready; write it with `dist.all_reduce` first.
-# `exercise.solution("own_hook")` shows the solution as a diff. For more: what does the checker say
-# to a hook that sends only the largest 1 % of numbers?
+# `exercise.solution("own_hook")` shows the solution as a diff. To go further: what does the checker
+# find in a hook that sends only the largest 1 % of the numbers?
 
 # %%
 print(exercise.check("own_hook"))
@@ -710,8 +712,8 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
 print(exercise.check("ring_seconds", ring_seconds))
 
 # %% [markdown]
-# For more: with 64 ranks, 20 µs for a step and 10 GB/s, from which size on do the bytes cost more
-# than the start-up?
+# To go further: with 64 ranks, 20 µs for a step and 10 GB/s, from which size on do the bytes cost
+# more than the start-up?
 
 # %% [markdown]
 # ## When to use it and when not
@@ -725,7 +727,7 @@ print(exercise.check("ring_seconds", ring_seconds))
 #   learned. Prove the training equal without a hook first.
 # - **`join`**: when the data can't be made even.
 # - **Local SGD**: when even compressed gradients are too many bytes. It is not DDP.
-# - **BatchNorm**: per rank with many images on a rank, synchronised with few.
+# - **BatchNorm**: per rank if a rank has many images, synchronised if it has few.
 # - **A slow job**: first look for the late rank (lesson 04d), then at the network.
 # - **Checkpoints and `--max-restarts`**: for everything that you would not like to repeat, and
 #   rehearsed.
