@@ -68,8 +68,9 @@ plots.show(diagrams.in_theory(*SCHEDULES))
 #   bubble is GPipe's. But a rank never has more micro-batches in flight than there are ranks from
 #   it to the end, however many micro-batches there are.
 # - **Interleaved 1F1B** gives each rank *v* = 2 stages that do not follow each other: of four
-#   ranks, rank 0 has stages 0 and 4. A micro-batch passes each rank twice, for half the time. So
-#   the pipeline fills sooner, and the bubble is (p-1)/(vm). More is sent, and more is in flight.
+#   ranks, rank 0 has stages 0 and 4. A micro-batch passes through each rank twice, for half the
+#   time. So the pipeline fills sooner, and the bubble is (p-1)/(vm). More is sent, and more is in
+#   flight.
 # - **Zero bubble** cuts the backward pass in two: I, the gradient of the stage's input, which
 #   another rank waits for; and W, the gradient of the weights, which nobody waits for. (The first
 #   stage has no I: nobody needs the text's gradient.) W is done later, when a rank would have to
@@ -144,13 +145,14 @@ script_diff("pp")
 # - A rank keeps the stages that the schedule gives it. (It builds the complete model here and drops
 #   the rest. A large model is built on the `meta` device, and each rank fills its own stages.)
 # - `PipelineStage` knows its number and how many there are, so it knows its neighbours. The shapes
-#   that travel are found out in the first step.
+#   of what is sent are determined in the first step.
 # - All ranks draw the *same* batch: `data.Batches(args, 0, 1)`. Only the first stage reads the
 #   inputs, only the last one the targets.
 # - `schedule.step` runs all forward and backward passes of the step in the schedule's order, sends
 #   and receives, and divides the gradients by the number of micro-batches.
-# - Nothing averages gradients: each rank has other parameters. For the same reason a gradient norm
-#   for clipping needs a sum over the stages: `clip_grad_norm_` sees those of its own rank alone.
+# - Nothing averages gradients: each rank has different parameters. For the same reason a gradient
+#   norm for clipping needs a sum over the stages: `clip_grad_norm_` sees those of its own rank
+#   alone.
 # - Only the rank with the last stage has losses. The all-reduce passes their mean on, for the
 #   record.
 #
@@ -210,10 +212,10 @@ Table(pipeline_tables.slept(slept, M), "Bubble (idle / busy), 4 ranks, stages th
 
 # %% [markdown]
 # "By formula" is the papers' bubble, where they give a formula for equal stages; "by plan"
-# simulates the schedule. What the plan leaves out is handing over: from the end of one rank's
-# action to the start of the action that waits for it on another; and Python between the actions of
-# one rank. Both weigh more where actions are shorter: with two stages a rank, and with halves. Real
-# schedules have the same limit: a stage must have much more to compute than a message takes.
+# simulates the schedule. The plan leaves out handing over: from the end of one rank's action to the
+# start of the action that waits for it on another; and Python between the actions of one rank. Both
+# weigh more where actions are shorter: with two stages a rank, and with halves. Real schedules have
+# the same limit: a stage must have much more to compute than a message takes.
 
 # %%
 planned = schedules.simulate(schedules.plan("1f1b", 4, M), 15e-3, 30e-3)
@@ -248,11 +250,11 @@ Table(pipeline_tables.trained(real, M), f"Bubble (idle / busy), tiny GPT, {M} mi
 
 # %% [markdown]
 # **Only the sleeping stages can confirm the theory.** Stages of different length have a bubble of
-# their own: all wait for the slowest. So the cut matters as much as the schedule. The rest is what
-# no plan knows: the loss, messages and Python between the actions, and actions that take longer for
-# one micro-batch than for another, because ranks share memory, caches, or even cores. With a model
-# as tiny as this one an action takes a few milliseconds, and all that is a large part of it. On
-# large stages it is not.
+# their own: all wait for the slowest. So the cut matters as much as the schedule. The rest is in no
+# plan: the loss, messages and Python between the actions, and actions that take longer for one
+# micro-batch than for another, because ranks share memory, caches, or even cores. With a model as
+# tiny as this one an action takes a few milliseconds, and all that is a large part of it. On large
+# stages it is not.
 #
 # The host takes these times. On a GPU they would show when work was *queued*; use torch's profiler
 # there.
@@ -313,7 +315,7 @@ claim.equal(
 # %% [markdown]
 # Below 12 × layers × width tokens a step this is less than data parallelism sends (lesson 06). And
 # the messages go to neighbours only, while there is something else to compute. So pipelines are
-# what people put on the slower links, between hosts.
+# often put on the slower links, between hosts.
 
 # %% [markdown]
 # ## Prove it
@@ -416,7 +418,7 @@ for name, (wrap, group) in ways.items():
 #
 # With torch 2.13 and GPipe, DDP ends in an assertion of its own: it notes in which order gradients
 # become ready, once for each parameter, and has noted twice as many. `PipelineStage` reaches into
-# DDP's inside, which torch's source calls a hack. `fully_shard` on each stage is what large
+# DDP's internals, which torch's source calls a hack. `fully_shard` on each stage is what large
 # trainings use: the state of a stage is sharded over its copies. Averaging by hand is correct for
 # every schedule too. It gives up the overlap with the backward pass.
 # </details>
@@ -460,8 +462,8 @@ def order_of_rank(rank, ranks, micro_batches):
 print(exercise.check("order_of_rank", order_of_rank))
 
 # %% [markdown]
-# `exercise.solution("order_of_rank")` shows a solution. For more: compare your list with rank 0's
-# under *Run it*.
+# `exercise.solution("order_of_rank")` shows a solution. To go further, compare your list with rank
+# 0's under *Run it*.
 #
 # ### Second: the loop (optional)
 #
@@ -497,7 +499,7 @@ print(exercise.check("pipeline"))
 # **How many stages a rank?** *v* = 1 first: it sends and holds least. A larger *v* divides the
 # bubble, and multiplies the messages, with less work behind each: it pays where *m* cannot grow and
 # the link is fast. Zero bubble, ZB-V and DualPipe pay where memory is left, and where half a
-# backward pass is still long beside a message.
+# backward pass is still long compared with a message.
 #
 # ## Sources
 #
