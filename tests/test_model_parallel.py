@@ -170,7 +170,7 @@ def test_rejects_pipelines_that_train_the_same_share():
         ("fsdp_tp", 4, {"global_batch": 25}, "does not divide over 2 models"),
         ("tp", 3, {}, "4 attention heads do not divide over 3 tensor-parallel ranks"),
         ("tp", 2, {"model": "mlp"}, "Choose gpt"),
-        ("tp", 2, {"kv_heads": 1}, "--kv-heads 1: heads of keys do not divide over 2 tensor"),
+        ("tp", 2, {"kv_heads": 1}, "--kv-heads 1: key-value heads do not divide over 2 tensor"),
         ("tp", 2, {"kv_heads": 3}, "Give a number that divides gpt's"),
     ],
 )

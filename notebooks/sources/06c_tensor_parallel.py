@@ -51,7 +51,7 @@ assert torch.allclose(first @ upper + second @ lower, x @ A @ B)
 # %% [markdown]
 # A split by columns leaves the result in column halves, and a split by rows needs its input in
 # column halves. So a pair of matrices, as in an MLP, needs **one** sum at the very end. Any
-# function that treats each number by itself, such as gelu, may stand between them. Rows first would
+# function that treats each number by itself, such as gelu, may come between them. Rows first would
 # put the sum *before* gelu, and gelu of a sum is not the sum of gelus.
 
 # %%
@@ -68,9 +68,9 @@ plots.show(tensor_parallel.column_then_row())
 
 # %% [markdown]
 # **Attention** splits the same way, by heads. A head has its own columns of the query, key and
-# value matrices, and looks at no other head. What comes out of the heads is multiplied with the
-# output matrix, which is split by rows: one sum again. So the number of heads must be a multiple of
-# the number of ranks. With grouped-query attention several query heads share a key and value head,
+# value matrices, and looks at no other head. The output of the heads is multiplied by the output
+# matrix, which is split by rows: one sum again. So the number of heads must be a multiple of the
+# number of ranks. With **grouped-query attention** several query heads share one key-value head,
 # and the number of *those* is the limit: 8 in Llama 3. More ranks would need copies of them.
 #
 # The backward pass mirrors this. The gradient of a sum goes to all its parts unchanged, so there is
@@ -92,7 +92,7 @@ from bootcamp import Table
 
 rows = reading.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
 for row in rows:
-    assert max(v for k, v in row.items() if "apart" in k) < 1e-10, "the split is not the whole"
+    assert max(v for k, v in row.items() if "apart" in k) < 1e-10, "the split is another function"
 Table(rows, f"{RANKS} ranks against one, in float64: largest differences")
 
 # %% [markdown]
@@ -105,7 +105,7 @@ Table(rows, f"{RANKS} ranks against one, in float64: largest differences")
 # %% [markdown]
 # ## Predict
 #
-# The activations that are summed have a number for each sample (the batch, *b*), each position in
+# The activations that are summed have one number for each sample (the batch, *b*), each position in
 # the text (*s*), and each element of the model's width (*h*). The model has six blocks and computes
 # in float32. In a ring of *N* ranks each sends 2(*N*-1)/*N* times the bytes of what is all-reduced
 # (lesson 04).
@@ -127,7 +127,7 @@ guess_bytes
 # %% [markdown]
 # Each rank has 1/*N* of the matrices. What about the **activations**, which the forward pass keeps
 # for the backward pass? (Of a block's 16 vectors, lesson 01, query, key, value, mixed values and
-# the 4 + 4 of the MLP's wide layer lie inside the split parts.)
+# the 4 + 4 of the MLP's wide layer are inside the split parts.)
 
 # %%
 guess_memory = predict(
@@ -140,8 +140,8 @@ guess_memory
 # %% [markdown]
 # ## What changes
 #
-# In PyTorch nobody writes f and g. One writes a **plan**: which module is split how. PyTorch's
-# tensors that know that they are a part of a larger one, **DTensors**, then call the collectives.
+# In PyTorch you do not write f and g. You write a **plan**: how each module is split. **DTensors**,
+# tensors that know that they are a part of a larger one, then call the collectives.
 
 # %%
 from bootcamp import script_diff
@@ -149,21 +149,21 @@ from bootcamp import script_diff
 script_diff("tp")
 
 # %% [markdown]
-# - `init_device_mesh` names the axes along which the ranks stand. Here there is one, `tensor`.
+# - `init_device_mesh` arranges the ranks along named axes. Here there is one, `tensor`.
 # - `ColwiseParallel` splits by columns: query, key, value, and the MLP's first matrix. (PyTorch
 #   stores a weight transposed, so the code splits dimension 0.) `RowwiseParallel` splits by rows.
 # - A layout is `Replicate()`, complete on every rank, or `Shard(d)`, a part of dimension *d*. An
-#   output of `RowwiseParallel` begins as parts of a sum; the layout says what becomes of it.
+#   output of `RowwiseParallel` begins as parts of a sum; the layout decides what happens to it.
 # - `data.Batches(args, 0, 1)`: every rank takes the same batch, all of it.
-# - Norms and embedding are not split, and are computed by all ranks alike. (With a large vocabulary
-#   the embedding is split by its entries: a rank looks up those that it has, gives zeros for the
-#   others, and an all-reduce adds them up.)
-# - DDP is gone. Each rank owns the gradients of its part, and nobody has to average them.
+# - Norms and embedding are not split: each rank computes them completely. (With a large vocabulary
+#   the embedding is split by its entries: a rank looks up those that it has, takes zeros for the
+#   others, and an all-reduce adds the results up.)
+# - DDP is gone. Each rank owns the gradients of its part, and nothing has to be averaged.
 #
 # ### The loss, split over the vocabulary
 #
 # The head is split by columns too: each rank has the scores of *some* byte values. Cross-entropy
-# needs log Σ exp(score) over *all* of them, and the score of the target. Only small things have to
+# needs log Σ exp(score) over *all* of them, and the score of the target. Only small tensors have to
 # cross: maxima, sums, and the target's score from the half that has it.
 
 # %%
@@ -183,8 +183,8 @@ assert torch.allclose(loss, cross_entropy(scores, targets))
 # %% [markdown]
 # ## Run it
 #
-# The script runs with both optimizers and is compared with one process at once, and then again with
-# the flag for **sequence parallelism**, which comes below. It is a variant that also counts the
+# The script runs with both optimizers and is compared with one process, and then again with the
+# flag for **sequence parallelism**, which is explained below. It is a variant that also counts the
 # collectives of one step, where PyTorch dispatches them.
 
 # %%
@@ -204,10 +204,10 @@ alone, split, sequence = adamw.baseline, adamw.run, adamw_too.run
 runs.table(alone, split, sequence)
 
 # %% [markdown]
-# The model is tiny, and its ranks meet 28 times in a step. Each meeting has its fixed cost and
-# makes the ranks wait. DDP meets once for each bucket of gradients, while the backward pass goes
-# on. Tensor parallelism pays off with blocks that are thousands wide: computing then grows with the
-# square of the width, and what is sent with the width.
+# The model is tiny, and a step has 28 collectives. Each collective has a fixed cost and makes the
+# ranks wait. DDP calls one for each bucket of gradients, while the backward pass goes on. Tensor
+# parallelism pays off with blocks that are thousands wide: computation grows with the square of the
+# width, and the bytes sent only with the width.
 
 # %%
 from bootcamp import trial
@@ -269,8 +269,8 @@ guess_without.score(collective_counter.total(without)["all-reduce", sbh], within
 #
 # <details><summary>Answer</summary>
 #
-# Query, key and value are three column splits of the *same* input. In our program by hand, f stood
-# once before all three. A plan names modules, and without that line each of the three gets an f of
+# Query, key and value are three column splits of the *same* input. In our program by hand, f came
+# once, before all three. A plan names modules, and without that line each of the three gets an f of
 # its own: three all-reduces for gradients that are then added. The line makes the *attention's*
 # input a DTensor, before it forks into three, so the gradients are added first and summed over the
 # ranks once.
@@ -281,17 +281,17 @@ guess_without.score(collective_counter.total(without)["all-reduce", sbh], within
 # %% [markdown]
 # ### Sequence parallelism
 #
-# Between the split parts stand the norms and the residuals. There every rank does the same work on
-# the same numbers, and *keeps* the same activations. Korthikanti et al. (2022) noticed that an
-# all-reduce is a reduce-scatter followed by an all-gather, and that all this can be done in the
-# pause between them, on a *part of the text*. Compare the heights.
+# Between the split parts are the norms and the residuals. There every rank does the same work on
+# the same numbers, and *keeps* the same activations. An all-reduce is a reduce-scatter followed by
+# an all-gather. Korthikanti et al. (2022) do all this between the two, on a *part of the text*.
+# Compare the heights.
 
 # %%
 plots.show(tensor_parallel.between_blocks())
 
 # %% [markdown]
 # In the script `between` becomes `Shard(1)`, the dimension of the text, and the norms work on such
-# parts. Theory, as code, against the count:
+# parts. The theory as code, against the count:
 
 # %%
 from IPython.display import display
@@ -306,18 +306,17 @@ display(reading.source(tensor_theory.collectives))
 sharded.against_theory(cases, TINY, BATCH)
 
 # %% [markdown]
-# - With sequence parallelism no large all-reduce is left. Four reduce-scatters and four all-gathers
-#   stand in each block, one of each around the head. One more all-gather is for the embedding,
-#   whose gradient needs the complete text.
+# - With sequence parallelism no large all-reduce is left. Each block has four reduce-scatters and
+#   four all-gathers, and the head one of each. One more all-gather is for the embedding, whose
+#   gradient needs the complete text.
 # - Small all-reduces carry *h* numbers: gradients of the norms, which each rank has from its part
 #   of the text only. There are three for each of these parameters: the gradients stay unsummed
 #   parts, which PyTorch sums whenever they are read, and the AdamW that runs here reads each three
 #   times in a step.
 #
-# What Linux counts on a rank's connections can be held against the formula of a ring. **gloo**,
-# which carries the messages of CPU ranks, carries out a reduce-scatter as an all-reduce, and so
-# sends twice as much for it. NCCL does not: there sequence parallelism sends what the all-reduces
-# sent.
+# What Linux counts on a rank's connections can be compared with the formula of a ring. **gloo**,
+# which carries the messages of CPU ranks, performs a reduce-scatter as an all-reduce, and so sends
+# twice as much for it. NCCL does not: there sequence parallelism sends as much as the all-reduces.
 
 # %%
 table = sharded.sent_table(cases, TINY, BATCH)
@@ -357,8 +356,8 @@ claim.larger(
 # %% [markdown]
 # ## Prove it
 #
-# Look at "shares of the batch": one. All ranks trained the same samples, and the proof demands it
-# of ranks that hold one model together.
+# Look at "shares of the batch": one. All ranks trained the same samples, and the proof requires
+# that of ranks that hold one model together.
 
 # %%
 display(sharded.proof_table([(name, one) for name, both in proofs.items() for one in both]))
@@ -373,7 +372,7 @@ adamw_too
 #
 # Everything so far splits width. **Context parallelism** splits the *text*: each rank has a part of
 # the positions, in all layers. Norms and MLPs treat each position by itself, so nothing changes for
-# them. Attention does look elsewhere: a query needs the keys and values of all positions before it.
+# them. Attention looks at others: a query needs the keys and values of all positions before it.
 #
 # In **ring attention** (Liu et al., 2023) the queries stay, and keys and values go round a ring. In
 # each step a rank computes attention between its queries and the keys that it holds now, and then
@@ -392,17 +391,18 @@ assert torch.allclose(out, (keys @ query).softmax(0) @ values), "not the softmax
 
 # %% [markdown]
 # The forward pass of the ring is this with `pass_on` at the end of a step. The backward pass goes
-# round once more; the gradients of keys and values travel with them, and come home.
+# round once more; the gradients of keys and values travel with them, and return to their own rank.
 
 # %%
 by_context = SRC / "snippets" / "context_parallel.py"
 reading.piece(by_context, "class RingAttention", "        ctx.save_for_backward")
 
 # %% [markdown]
-# `pairs` leaves out blocks that the causal mask hides entirely. Two orders of the text: `straight`,
-# rank 0 has the first quarter, rank 1 the second. `zigzag`, the text is cut into eight, rank 0 has
-# the first and the last piece, rank 1 the second and the second to last, and so on. Each rank
-# compares its output and gradients with plain attention over the complete text.
+# `pairs` leaves out blocks that the causal mask hides entirely. The text can have two orders. In
+# `straight`, rank 0 has the first quarter, rank 1 the second, and so on. In `zigzag`, the text is
+# cut into eight: rank 0 has the first and the last piece, rank 1 the second and the second to last,
+# and so on. Each rank compares its output and gradients with plain attention over the complete
+# text.
 
 # %%
 orders = {}
@@ -414,9 +414,9 @@ for order in ("straight", "zigzag"):
 plots.show(tensor_parallel.ring(orders))
 
 # %% [markdown]
-# A dotted box is a step in which a rank has nothing to do. In the straight order rank 0 is idle
-# after the first step, but the ring goes at the pace of the slowest, so the causal mask saves
-# nothing. In zigzag order each rank has an early piece and a late one, and all have equal work.
+# A dotted box is a step in which a rank has nothing to do. In straight order rank 0 is idle after
+# the first step, but the ring goes at the pace of the slowest rank, so the causal mask saves no
+# time. In zigzag order each rank has an early piece and a late one, and all have equal work.
 
 # %%
 every_rank = [rank for ranks in orders.values() for rank in ranks]
@@ -437,9 +437,10 @@ claim.larger(
 #
 # Two other ways are more common. Llama 3, and PyTorch's `context_parallel` by default,
 # **all-gather** keys and values before the attention and keep the zigzag order: one collective in
-# place of a ring. **Ulysses** (Jacobs et al., 2023) changes the split by an **all-to-all**, in
-# which each rank sends every other one a part of its own: before the attention from parts of the
-# text to some heads of the complete text, after it back. So it is limited by the number of heads.
+# place of a ring. **Ulysses** (Jacobs et al., 2023) changes the split with an **all-to-all**, in
+# which each rank sends every other rank a different part: before the attention from parts of the
+# text to some heads of the complete text, and after it back again. So the number of heads limits
+# the number of ranks.
 
 # %%
 reading.piece(by_context, "def gathering", "WAYS =")
@@ -447,14 +448,14 @@ reading.piece(by_context, "def gathering", "WAYS =")
 # %% [markdown]
 # All three are proved equal to plain attention, forward and backward. What do they send? Of keys
 # and values together, *K* bytes, a rank of *N* has *K*/*N*. In Ulysses queries and outputs travel
-# too, but a rank passes on only its own part. The backward pass of the ring sends the gradients
-# once more, home.
+# too, but a rank sends only its own part. In the backward pass of the ring the gradients make one
+# hop more, back to their own rank.
 
 # %%
 guess_ulysses = predict(
     "context_ulysses",
-    "Four ranks, as many heads of queries as of keys: an all-gather and its backward send 1.5 K. "
-    "How many K does Ulysses send, forward and backward together?",
+    "Four ranks, as many query heads as key-value heads: an all-gather and its backward send "
+    "1.5 K. How many K does Ulysses send, forward and backward together?",
     unit="K",
 )
 guess_ulysses
@@ -472,7 +473,7 @@ for way in context.WAYS:
         how = (way, 1024, 8, key_heads, 64, 4)
         gloo = sum(context.sent_bytes(*how, factors=sharding.GLOO).values())
         counted = said[0]["forward_bytes"] + said[0]["backward_bytes"]
-        row = {"way": way, "heads of keys": key_heads, "gloo, counted MB": counted / 1e6}
+        row = {"way": way, "key-value heads": key_heads, "gloo, counted MB": counted / 1e6}
         row |= {"gloo, formula MB": gloo / 1e6}
         rows.append(row | {"NCCL, formula MB": sum(context.sent_bytes(*how).values()) / 1e6})
 display(reading.source(context.sent_bytes))
@@ -490,8 +491,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# With many heads of keys Ulysses sends least, and the less the more ranks there are. With
-# **grouped-query attention** there are few of them: an all-gather then has little to gather, and
+# With many key-value heads Ulysses sends least, and the less the more ranks there are. With
+# grouped-query attention there are few of them: an all-gather then has little to gather, and
 # Ulysses soon has more ranks than heads. The ring sends most; but it is the only one that never
 # holds the complete text, of any head.
 
@@ -508,13 +509,13 @@ assert not refused.steps, "three ranks should not train"
 print(refused.summary["error"]["message"])
 
 # %% [markdown]
-# One sentence, before any rank has trained. Other programs fail later: with a shape error deep in
-# the attention, or not at all, with heads that mix what does not belong together.
+# One sentence, before any rank has trained. Other programs fail later, with a shape error deep in
+# the attention, or not at all: their heads mix what does not belong together.
 #
 # ### Second: a sum that is missing
 #
 # In the plan a layout decides whether parts of a sum are added. Here the MLP's second matrix leaves
-# them as they are: `Partial()` in place of `Replicate()`. What do you expect?
+# them unsummed: `Partial()` in place of `Replicate()`. What do you expect?
 
 # %%
 from bootcamp import variant
@@ -530,17 +531,17 @@ display(Table([{"step": i, "loss": a, "baseline": b} for i, (a, b) in enumerate(
 check.compare(no_sum, alone)
 
 # %% [markdown]
-# Nothing raises, and the loss falls. Only the comparison knows. Which direction of the computation
-# must be wrong, if the loss is off before any parameter has changed?
+# Nothing raises, and the loss falls. Only the comparison shows the fault. Which direction of the
+# computation must be wrong, if the loss is off before any parameter has changed?
 #
 # <details><summary>Answer</summary>
 #
 # The forward pass. Each rank went on with its own part of the sum, as if it were all of it. The
-# residual streams of the ranks differ from there on, and every later "replicated" tensor is a
-# different one on each rank. A proof that looks at step 0 alone finds this kind of fault.
+# residual streams of the ranks differ from there on, and every later "replicated" tensor differs
+# from rank to rank. A proof that looks at step 0 alone finds this kind of fault.
 # </details>
 #
-# The next fault it does not find: the program by hand once more, now without f, at the beginning of
+# It does not find the next fault: the program by hand once more, now without f at the beginning of
 # the pair. What is equal, and what is not?
 
 # %%
@@ -555,7 +556,7 @@ Table(rows, "Without f")
 #
 # The output is right, so the loss of step 0 is right. This pair's own weights get the right
 # gradients, too. Only what goes *back through the input*, to all earlier layers, is one rank's part
-# of the truth. The loss is off from step 1 on, by a little. Therefore prove several steps, and the
+# of the truth. The loss is off from step 1 on, by a little. So prove several steps, and the
 # parameters.
 # </details>
 
@@ -564,11 +565,11 @@ Table(rows, "Without f")
 #
 # ### First: which part is mine?
 #
-# To read a complete model from a file and train it with split matrices, one has to know which part
+# To read a complete model from a file and train it with split matrices, you have to know which part
 # a rank takes. `part_of_rank(name, shape, rank, ranks)` answers that for one weight of a block.
 # `name` is `query`, `key`, `value`, `out`, `up` or `down`, and `shape` is that of the weight as
-# `nn.Linear` stores it, `(outputs, inputs)`. It returns the part's rows and columns, as
-# `((first row, end), (first column, end))`, with ends that are excluded as in a slice.
+# `nn.Linear` stores it, `(outputs, inputs)`. It returns the part's rows and columns, as `((first
+# row, end), (first column, end))`, with ends that are excluded as in a slice.
 
 # %%
 from bootcamp import exercise
@@ -595,8 +596,8 @@ print(exercise.start("split_the_blocks"))
 # %% [markdown]
 # Edit the file, save it, and check it. The check trains with your plan on two ranks, with both
 # optimizers and with sequence parallelism, and compares with the baseline.
-# `exercise.solution("split_the_blocks")` shows the solution as a diff. For more: make your plan
-# pass with four all-reduces in a block.
+# `exercise.solution("split_the_blocks")` shows the solution as a diff. To go further, make your
+# plan pass with only four all-reduces in a block.
 
 # %%
 print(exercise.check("split_the_blocks"))
@@ -605,9 +606,10 @@ print(exercise.check("split_the_blocks"))
 # ### Third: which way?
 #
 # A long text is split over ranks. `cheapest_way(tokens, heads, key_heads, of_head, ranks, room)`
-# returns the way that sends fewest numbers in a step, `"all-gather"`, `"ring"` or `"ulysses"`.
-# All-gather needs `room`, in numbers, for all keys and values; Ulysses needs heads of keys that
-# divide over the ranks; the ring is always possible. `of_head` is the width of a head.
+# returns the way that sends the fewest numbers in a step, `"all-gather"`, `"ring"` or `"ulysses"`.
+# All-gather needs `room`, in numbers, for all keys and values; Ulysses needs a number of key-value
+# heads that is divisible by the ranks; the ring is always possible. `of_head` is the width of a
+# head.
 
 # %%
 
@@ -628,23 +630,22 @@ print(exercise.check("cheapest_way", cheapest_way))
 # **Use tensor parallelism** when
 # - one block, with its activations, is too large for a device, or sharded data parallelism would
 #   need a global batch that is larger than useful: the ranks of a tensor group share *one* batch.
-# - the ranks are joined by a fast link, and the blocks are wide. The unit is the NVLink domain:
-#   mostly the eight GPUs of a host, in some racks 72.
+# - a fast link connects the ranks, and the blocks are wide. The unit is the NVLink domain: mostly
+#   the eight GPUs of a host, in some racks 72.
 # - a single sample must be faster, as in serving a model.
 #
 # **Do not** when
 # - the model trains with DDP or FSDP (lesson 07): those are simpler, and overlap their
-#   communication. Here each collective stands in the middle of the computation, and what follows
-#   needs its result. *Async tensor parallelism* (PyTorch's symmetric memory, under
-#   `torch.compile`) cuts the product into pieces and sends one while the next is computed; it hides
-#   a part.
+#   communication. Here each collective is in the middle of the computation, and what follows needs
+#   its result. *Async tensor parallelism* (PyTorch's symmetric memory, under `torch.compile`) cuts
+#   the product into pieces and sends one while the next is computed; it hides a part.
 # - the link is a network between hosts, or the width for each rank is small.
-# - the heads do not divide.
+# - the number of heads is not a multiple of the number of ranks.
 #
 # Add **sequence parallelism** where a ring sends a reduce-scatter and an all-gather at the bytes of
 # an all-reduce, as NCCL does: less memory for the same traffic. Take **context parallelism** when
 # one text does not fit, whatever the width. **Expert parallelism** splits a mixture of experts:
-# each rank holds some of the MLPs, a router sends each token to a few of them, by one all-to-all
+# each rank holds some of the MLPs, a router sends each token to a few of them with one all-to-all
 # there and one back, and all wait for the rank that got the most tokens (lesson 08b). Lesson 08
 # combines tensor parallelism with FSDP on a mesh of two axes.
 

@@ -6,15 +6,15 @@
 # nothing.
 #
 # After this lesson you can lay out a mesh of three axes and say what each rank holds and sends
-# along each of them, shard the stages of a pipeline, say what shared heads of keys do to tensor
-# parallelism, and find bugs of composed strategies: those that no loss curve shows.
+# along each of them, shard the stages of a pipeline, say how grouped-query attention limits tensor
+# parallelism, and find bugs of composed strategies that no loss curve shows.
 
 # %% [markdown]
 # ## The question
 #
 # The largest trainings use several axes at once. Llama 3 405B was trained on 16,384 GPUs: each
 # matrix split over 8, the layers over a pipeline of 16, and 128 such models side by side (Llama
-# Team, 2024, section 3.3). Each axis alone you know. Does their composition still train what one
+# Team, 2024, section 3.3). You know each axis alone. Does their composition still train what one
 # process trains? And if somebody composes them wrong, **would you notice?**
 
 # %%
@@ -25,7 +25,7 @@ warm_up()
 # %% [markdown]
 # ## The idea
 #
-# Each axis divides something else, sends something else, and at another time.
+# Each axis divides a different thing, and sends a different thing at a different time.
 
 # %%
 from bootcamp import plots
@@ -36,7 +36,7 @@ plots.show(plots.axes_map())
 # On a mesh of three axes, each rank is in three groups. Which axis gets which link follows from the
 # map: `tensor` sends most and each layer waits for it, so its ranks are neighbours in a host. For
 # the slowest link there are two candidates. A pipeline sends least: Megatron-LM and this lesson put
-# it outside. Gradients can wait longest: Llama 3 had `data` there.
+# it outside. Gradients can wait longest: Llama 3 had `data` on it.
 
 # %%
 from bootcamp_lessons.diagrams import three_axes as diagrams
@@ -51,7 +51,7 @@ plots.show(diagrams.mesh())
 #
 # 1. **A gradient is complete** when it has been added up over all that the parameter worked on: the
 #    micro-batches, the copies of the model, and the parts of the text.
-# 2. **It is divided once** by each of these that the loss is a mean over.
+# 2. **It is divided once** by the number of each of these over which the loss is a mean.
 # 3. **What belongs to all of the model is computed over all axes**: a gradient norm, a loss, a
 #    checkpoint.
 #
@@ -69,8 +69,9 @@ guess_held = predict(
 )
 guess_sent = predict(
     "axes_sent",
-    "24 samples in a step. With two ranks along tensor alone, a rank sends how many times what it "
-    "sends with two along data alone?",
+    "The tiny GPT: 335,360 parameters, six blocks of width 64. A step has 24 samples of 64 tokens. "
+    "With two ranks along tensor alone, a rank sends how many times what it sends with two along "
+    "data alone?",
     unit="times",
 )
 guess_shown = predict(
@@ -84,9 +85,8 @@ display(guess_held, guess_sent, guess_shown)
 # %% [markdown]
 # ## What changes
 #
-# The parent is `ddp_pp` of lesson 06b: pipelines side by side. What comes on top is the plan of
-# lesson 06c for the parts that this rank's stages have, and one question for each gradient: is it a
-# DTensor?
+# The parent is `ddp_pp` of lesson 06b: pipelines side by side. Added are the plan of lesson 06c for
+# the parts that this rank's stages have, and one question for each gradient: is it a DTensor?
 
 # %%
 from bootcamp import script_diff
@@ -107,7 +107,8 @@ script_diff("3d")
 script_diff("fsdp_pp")
 
 # %% [markdown]
-# `reshard_after_forward=False`: otherwise each micro-batch would gather the stage again, twice.
+# Why `reshard_after_forward=False`? Otherwise the stage would be gathered again for each
+# micro-batch.
 #
 # ## Run it
 #
@@ -146,7 +147,7 @@ claim.equal(
 # %% [markdown]
 # There are two kinds of rank: one for each stage. Four ranks hold the same stage, as two halves of
 # two copies. Rank 0 holds more than a quarter of the model, since three things are not split: the
-# embedding, the norms, and the biases that are added after a sum.
+# embedding, the norms, and the biases that are added after the sum over ranks.
 #
 # The kernel counts the bytes that a rank writes to its connections. Along one axis at a time:
 
@@ -168,8 +169,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# The count is above the formula where messages are small: gloo gives each a header, and this script
-# reduces each parameter by itself. (Buckets, as DDP has them, would save that.)
+# The count is above the formula where messages are small: gloo adds a header to each, and this
+# script reduces each parameter by itself. (DDP's buckets would save that.)
 #
 # Composed, the axes help each other: two copies halve the tokens of each tensor group, and a stage
 # has half of the gradients.
@@ -201,13 +202,13 @@ claim.equal(
 )
 
 # %% [markdown]
-# ### Shared heads of keys
+# ### Grouped-query attention
 #
-# Tensor parallelism gives each rank some heads. **Grouped-query attention** lets several query
-# heads share one head of keys and values, which makes the cache of a server small (lesson 11). With
-# more ranks than such heads there is nothing left to split. This course's scripts refuse; servers
-# keep copies, so the cache of a rank stops shrinking. In training the gradients of such copies
-# would have to be added up (rule 1).
+# Tensor parallelism gives each rank some heads. In grouped-query attention (lesson 06c) several
+# query heads share one key-value head, which makes the cache of a server small (lesson 11). With
+# more ranks than key-value heads there is nothing left to split. This course's scripts refuse;
+# servers keep copies, so the cache of a rank stops shrinking. In training the gradients of such
+# copies would have to be added up (rule 1).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import LaunchError, Table
@@ -223,7 +224,7 @@ llama = kv_cache.models()["Llama 3 70B"]
 rows = []
 for ranks in (1, 2, 4, 8, 16):
     row = {"tensor ranks": ranks, "query heads of a rank": llama.heads // ranks}
-    row["heads of keys of a rank"] = max(1, llama.key_value_heads // ranks)
+    row["key-value heads of a rank"] = max(1, llama.key_value_heads // ranks)
     row["GB of a rank's cache"] = llama.cache_bytes(8192, tensor_ranks=ranks) / 1e9
     without = llama.without_groups().cache_bytes(8192, tensor_ranks=ranks) / 1e9
     rows.append(row | {"GB with keys for each query head": without})
@@ -247,8 +248,8 @@ proof
 # ## Break it
 #
 # Six colleagues have changed a composed script, each for a reason that sounds right. `summed`,
-# `divided` and `clipped` are about rules 1 to 3 at work; `norms`, `copies` and `resumed` forget a
-# part of the parameters. Here are their loss curves over 50 steps, on top of the right ones.
+# `divided` and `clipped` get a division or a norm wrong; `norms`, `copies` and `resumed` forget
+# some of the parameters. Here are their loss curves over 50 steps, on top of the right ones.
 
 # %%
 from bootcamp_lessons import silent
@@ -257,8 +258,9 @@ curves = silent.recorded()
 plots.show(diagrams.curves(curves))
 
 # %% [markdown]
-# "Apart" is the largest distance of the two curves in any step. "A step moves" is how far the right
-# curve goes from one step to the next, in the median: the noise in which you would have to see it.
+# "Apart" is the largest distance of the two curves in any step. "A step moves" is the median change
+# of the right curve from one step to the next: the noise in which you would have to see a
+# difference.
 
 # %%
 gaps = {name: silent.apart(both) for name, both in curves["curves"].items()}
@@ -269,17 +271,17 @@ claim.larger(
     "In none of the six do the curves come as far apart as a step moves them.",
     worst["moves"],
     worst["apart"],
-    kind="counts",
+    kind="count",
 )
 
 # %% [markdown]
-# AdamW divides by the size of the gradient, so a factor of two is nothing to it; norms have few of
-# the parameters; and a loss is no sharper than its batch. **A loss curve cannot prove a
-# composition.** What these bugs cost comes later: another gradient than the one you tuned
-# for, ranks that hold different models, a checkpoint that is one of them.
+# AdamW divides by the size of the gradient, so a factor of two hardly changes its step; norms have
+# few of the parameters; and a loss is as noisy as its batch. **A loss curve cannot prove a
+# composition.** The cost of these bugs comes later: another gradient than the one you tuned for,
+# ranks that hold different models, a checkpoint of only one of them.
 #
-# The proof takes two steps. It compares parameters, and with SGD a step is as long as the gradient
-# says.
+# The proof takes two steps. It compares parameters, and with SGD the length of a step is
+# proportional to the gradient.
 
 # %%
 rows = []
@@ -294,8 +296,8 @@ Table(rows, "Six of six: SGD, two ranks, two steps (four from a checkpoint)")
 # %% [markdown]
 # ### Where is it? One axis at a time
 #
-# The proof says that something is wrong. With two ranks along one axis and one along the others, it
-# says along which. Rule: compose only what is proved alone, and when a composition fails, take it
+# The proof shows that something is wrong. With two ranks along one axis and one along the others,
+# it shows along which. So compose only what is proved alone, and when a composition fails, take it
 # apart again.
 
 # %%
@@ -305,7 +307,7 @@ silent.one_axis_at_a_time("silent_norms", silent.CASES["silent_norms"].broken())
 # ## Exercises
 #
 # Find the six bugs and fix them. Each is a copy of `_train_3d.py` or `_train_fsdp_pp.py`; its first
-# lines say what the colleague thought. Take two or three in class. For each:
+# lines quote the colleague. Take two or three in class. For each:
 #
 # 1. `silent.one_axis_at_a_time("silent_summed")`: along which axis is it?
 # 2. Read what the script does along that axis. Which of the three rules is broken?
@@ -352,8 +354,8 @@ print(exercise.check("silent_resumed"))
 # **Order the axes by what they send**: the last axis of the mesh has neighbours.
 #
 # **Prove before you train.** A tiny model, two steps, SGD, every mesh that you will use, from a
-# checkpoint too. It takes seconds, and a silent bug takes weeks. With clipping and accumulation
-# switched on, because they are where the divisions are.
+# checkpoint too. It takes seconds, and a silent bug costs weeks. Switch clipping and accumulation
+# on: that is where the divisions are.
 #
 # **In a run that is too large to compare** look at what has to agree: the norm of the gradient on
 # two meshes, replicated parameters on all ranks that hold them, the norm of the momentum before and

@@ -29,9 +29,9 @@ def check(context: RunContext) -> None:
         )
     if args.kv_heads and args.kv_heads % ranks:
         refuse(
-            f"--kv-heads {args.kv_heads}: heads of keys do not divide over {ranks} tensor-parallel "
-            "ranks, and here no rank keeps a copy of another one's. Start fewer ranks, or give "
-            "more of these heads."
+            f"--kv-heads {args.kv_heads}: key-value heads do not divide over {ranks} "
+            "tensor-parallel ranks, and here no rank keeps a copy of another rank's. Start fewer "
+            "ranks, or ask for more of these heads."
         )
 
 
