@@ -14,8 +14,8 @@
 #
 # Can several processes train one model on this machine, and how would you know that they did?
 #
-# Run it first; the explanation follows. `warm_up` says how quiet this machine is, which matters for
-# every speed that you will measure, and starts to load PyTorch in the background.
+# Run it first; the explanation follows. `warm_up` reports how quiet this machine is, which matters
+# for every speed that you will measure, and starts to load PyTorch in the background.
 
 # %%
 from bootcamp import launch, warm_up
@@ -32,8 +32,8 @@ batch = {"steps": 8, "global_batch": 64}
 first = launch("ddp", ranks=2, **batch)
 
 # %% [markdown]
-# The line above the bar does the same in a terminal. The **loss** beside the bar says how wrong the
-# model's predictions are; training makes it smaller.
+# The line above the bar does the same in a terminal. The **loss** beside the bar shows how wrong
+# the model's predictions are; training makes it smaller.
 
 # %% [markdown]
 # ## The idea
@@ -195,7 +195,7 @@ runs.table(first, alone)
 plots.show(plots.loss_curves(alone, first))
 
 # %% [markdown]
-# All runs of this machine, and recorded runs of the course, stand on a board. Choose two (with Ctrl
+# All runs of this machine, and recorded runs of the course, are on a board. Choose two (with Ctrl
 # or Shift), then what to compare.
 
 # %%
@@ -328,8 +328,8 @@ last = launch("ddp", ranks=2, quiet=True, **batch)
 # nothing. **To clean up:** each folder in `logs/` whose name begins with a date is one run; delete
 # what you like. `logs/reference` belongs to the course.
 #
-# Every prediction that you score and every exercise that you check is noted. How far off the
-# predictions were, lesson 14 shows (in any lesson: `from bootcamp import predictions`,
+# Every prediction that you score and every exercise that you check is noted. Lesson 14 shows how
+# far off the predictions were (in any lesson: `from bootcamp import predictions`,
 # `predictions.show()`).
 
 # %%

@@ -38,9 +38,9 @@ warm_up()  # loads PyTorch in the background
 plots.show(basics.training_step())
 
 # %% [markdown]
-# **The data** is the text and the code of this course, read as bytes. It is frozen: a training has
-# the same losses on every machine. A **sample** is a window of the text. The targets are the same
-# bytes, shifted by one: at every position the next byte is asked for.
+# **The data** is the text and the code of this course, read as bytes. It is frozen, so training
+# gives the same losses on every machine. A **sample** is a window of it. The targets are the same
+# bytes, shifted by one: at every position the model has to predict the next byte.
 
 # %%
 from bootcamp.train import data
@@ -107,7 +107,7 @@ print(family.find("cpu").read_text())
 #    the lines below need not change when there are more.
 # 2. **Model.** Built from the seed, so that every run begins with the same parameters.
 # 3. **Data.** This rank's share of every global batch, here all of it.
-# 4. **Optimizer.** It gets the parameters that it is to change.
+# 4. **Optimizer.** It gets the parameters that it should change.
 # 5. **Training loop.** `zero_grad()` comes first, because `backward()` *adds* to the gradients that
 #    are there. `with run.step(step):` encloses what the record times.
 #
@@ -116,7 +116,7 @@ print(family.find("cpu").read_text())
 #
 # A training script for real work has two more lines here: `clip_grad_norm_` between `backward()`
 # and `step()`, which bounds the length of the gradient, and a learning-rate schedule after
-# `step()`: a short warm-up, then a slow decay. It also measures the loss on *held-out* data, for
+# `step()`: a short warm-up, then a slow decay. It also measures the loss on *held-out* data, since
 # the training loss says little about text that the model has not seen. Lesson 02c runs such a loop.
 
 # %% [markdown]

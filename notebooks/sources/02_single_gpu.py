@@ -94,7 +94,7 @@ script_diff("gpu")
 # %% [markdown]
 # Two of these lines do the work: `.to(device)` on the model, `.to(device)` on each tensor of the
 # batch. The others find out which device: `--device auto` (the default) takes a GPU if there is
-# one, `cuda` and `cpu` insist. `CUDA_VISIBLE_DEVICES` narrows down which GPUs there are.
+# one; `cuda` and `cpu` force the choice. `CUDA_VISIBLE_DEVICES` narrows down which GPUs there are.
 #
 # The model moves *before* the optimizer is built. `Module.to` usually keeps its parameter objects,
 # so the other order often works. But a move to some devices, such as `meta`, makes new parameters,

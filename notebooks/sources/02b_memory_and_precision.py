@@ -85,9 +85,9 @@ display(guess_sum, guess_autocast, guess_kept)
 #
 # ### A batch in parts
 #
-# `loss.backward()` *adds* to the gradients that are there, so parts add up by themselves. What is
-# wanted is the gradient of the mean over the batch, while `models.loss` is the mean over a part. So
-# each part is weighted by its share of the samples: look at the factor after the loss.
+# `loss.backward()` *adds* to the gradients that are there, so parts add up by themselves. We want
+# the gradient of the mean over the batch, while `models.loss` is the mean over a part. So each part
+# is weighted by its share of the samples: look at the factor after the loss.
 
 # %%
 from bootcamp import script_diff
@@ -452,7 +452,7 @@ print(exercise.check("accumulate"))
 #
 # A batch does not fit. Into how many parts must it be cut, at least? All sizes are in MB;
 # `activations` are those of one sample, `state` is parameters, gradients and optimizer state. A
-# part has whole samples. The solution: `exercise.solution("fewest_parts")`.
+# part consists of whole samples. The solution: `exercise.solution("fewest_parts")`.
 
 
 # %%

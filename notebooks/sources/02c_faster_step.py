@@ -145,7 +145,7 @@ claim.faster(
 )
 
 # %% [markdown]
-# So compile for long runs, and where much stands between the products. More can be asked for:
+# So compile for long runs, and where there is much between the products. More can be asked for:
 # `mode="reduce-overhead"` adds CUDA graphs, `"max-autotune"` tries kernels, for a longer time.
 #
 # ### A loader with real work
@@ -289,8 +289,8 @@ claim.larger(
 # %% [markdown]
 # ## Prove it
 #
-# Compiled and fused train what the plain script trains, with both optimizers. Where torch.compile
-# gives up, it runs the model as it is and may say nothing. So the record counts graphs.
+# Compiled and fused train what the plain script trains, with both optimizers. If torch.compile
+# gives up, it runs the model as it is, perhaps without a warning. So the record counts graphs.
 
 # %%
 from bootcamp import check, variant
@@ -314,7 +314,7 @@ claim.equal("faster_step_one_graph", "The model is one graph.", graphs, 1, kind=
 half = len(at_once["losses"]) - len(resumed["losses"])
 claim.equal(
     "faster_step_resumed",
-    "Resumed with everything, no step has another loss than at once.",
+    "Resumed with everything, each step has the loss that it has without a stop.",
     sum(a != b for a, b in zip(at_once["losses"][half:], resumed["losses"], strict=True)),
     0,
     kind="count",

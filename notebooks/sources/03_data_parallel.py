@@ -333,7 +333,7 @@ plots.show(plots.loss_curves(baseline, stale))
 #
 # The optimizer changes the parameters of *the model*. The kept replicas never hear of it: the
 # forward pass runs with the parameters of the first step for ever. Their gradients are not set to
-# zero either, for `optimizer.zero_grad()` knows only the model. Nothing fails.
+# zero either, since `optimizer.zero_grad()` knows only the model. Nothing fails.
 #
 # DataParallel has to replicate in every step because only device 0 has an optimizer. DDP saves the
 # phase in the right way: every rank has an optimizer, all apply the same averaged gradients, and so
@@ -440,7 +440,7 @@ script_diff("ddp", parent="dp")
 #
 # **When you meet it in old code**
 #
-# - Is it doing anything? `len(model.device_ids)`, and the memory of *every* GPU, tell.
+# - Is it doing anything? `len(model.device_ids)`, and the memory of *every* GPU, show it.
 # - The model is in `model.module`, and a saved `state_dict` has `module.` before each name (as with
 #   DDP). A bare model does not load it unless the prefix is removed.
 # - The batch size is that of all devices together. In DDP each process has its own.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 04 Distributed data parallel: one model, several ranks
 #
-# **45 minutes**, on any machine; what is marked *(optional)* takes another 5. Without two
-# GPUs each rank is one CPU core, and the cells say so.
+# **45 minutes**, on any machine; the part marked *(optional)* takes another 5. Without two GPUs
+# each rank is one CPU core, and the cells say so.
 #
 # After this lesson you can write data parallelism by hand and with `DistributedDataParallel`, prove
 # that it trains the same model, say what it needs in memory and in bytes sent, and diagnose its
@@ -176,7 +176,7 @@ script_diff("ddp_by_hand")
 # %% [markdown]
 # - `init_process_group` waits until all ranks have come. `timeout` is how long a collective may
 #   wait for a rank.
-# - `data.Batches(args, rank, world)` already stood there: now each rank gets its share.
+# - `data.Batches(args, rank, world)` was there before: now each rank gets its share.
 # - `all_reduce` *sums*; the line after it makes the mean.
 # - `with run.step(step):` encloses what the record times, the training alone.
 # - The last collective averages the loss, for the record only. `async_op=True` returns a handle at
@@ -377,8 +377,8 @@ plots.show(plots.loss_curves(sgd.baseline, sgd.run))
 
 # %% [markdown]
 # AdamW divides a running mean of the gradient by the root of a running mean of its square, so a
-# constant factor cancels, apart from the effect of a small constant in the denominator. SGD takes
-# steps as long as the gradient says. The proof's tolerance is tight enough to reject both runs; the
+# constant factor cancels, apart from the effect of a small constant in the denominator. SGD's steps
+# are proportional to the gradient. The proof's tolerance is tight enough to reject both runs; the
 # eye sees one.
 
 # %% [markdown]
@@ -536,8 +536,8 @@ print(exercise.start("data_parallel"))
 
 # %% [markdown]
 # The checker runs *your* script on two ranks, with both optimizers, against the baseline.
-# `exercise.solution("data_parallel")` shows the solution as a diff. For more: make it pass by hand,
-# without `DistributedDataParallel`.
+# `exercise.solution("data_parallel")` shows the solution as a diff. To go further, make it pass by
+# hand, without `DistributedDataParallel`.
 
 # %%
 exercise.check("data_parallel")

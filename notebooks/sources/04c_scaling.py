@@ -227,8 +227,8 @@ check.prove("ddp", RANKS, model="mlp", device=DEVICE)[0]
 #
 # The global batch has doubled, so the same epochs are half as many optimizer steps, at the same
 # rate. Either keep the global batch (strong scaling: half the batch per rank, the same training,
-# less efficient), or keep the batch per rank and choose the rate anew for the doubled batch, as
-# above, and check the held-out loss. A throughput alone is no result.
+# less efficient), or keep the batch per rank and choose a new rate for the doubled batch, as above,
+# and check the held-out loss. A throughput alone is no result.
 # </details>
 
 # %% [markdown]

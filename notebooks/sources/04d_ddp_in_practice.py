@@ -47,7 +47,7 @@ two = {"ranks": 2, "quiet": True}
 #
 # | What people add | Where it belongs | Why |
 # |---|---|---|
-# | a device for each rank | before the process group | else several ranks share GPU 0 |
+# | a device for each rank | before the process group | or several ranks share GPU 0 |
 # | clipping | after `backward()` | then all ranks hold the same averaged gradient |
 # | accumulation | `no_sync()` but for the last part | only the sum needs to travel |
 # | `GradScaler` | `scaler.step` after `backward()` | an infinity is averaged: all ranks see it |
@@ -104,9 +104,9 @@ show_snippet("ddp_boilerplate.py")
 #   to GPU 0, which holds all the models.
 # - `device_id=` ties the group to the GPU: NCCL connects at once, so that a fault shows here and
 #   not in the first step, and `barrier()` need not guess a device.
-# - `device_ids=[local_rank]` says where the wrapped module lies; DDP moves inputs there. On a CPU
+# - `device_ids=[local_rank]` is the device of the wrapped module; DDP moves inputs there. On a CPU
 #   module it raises. `None` is right for CPU ranks, and for a module on several devices.
-# - The wrapper's `state_dict()` has names that begin with `module.`; the model's has not.
+# - In the wrapper's `state_dict()` names begin with `module.`, in the model's they do not.
 
 # %% [markdown]
 # ### In the loop
@@ -135,7 +135,7 @@ for name, value in boilerplate[1].items():
 # %% [markdown]
 # Each rank began with parameters of its own and loaded those of rank 0. A file that somebody saved
 # with the prefix is repaired by `nn.modules.utils.consume_prefix_in_state_dict_if_present`. On GPUs
-# load with `map_location=device`: else every rank puts rank 0's tensors onto rank 0's GPU.
+# load with `map_location=device`: otherwise every rank loads the tensors onto rank 0's GPU.
 
 # %% [markdown]
 # ## Read the measurement
@@ -208,14 +208,14 @@ claim.equal(
 # Without an option DDP waits for every parameter and need not look at outputs. With
 # `find_unused_parameters` it searches the graph behind the outputs that it finds, in tuples, lists,
 # dictionaries and dataclasses. Behind an object of your own it finds nothing and takes all
-# parameters for unused: an error. `static_graph` hangs its work on those outputs too, and here **no
-# error comes and nothing is averaged**. Only a proof, or a look at the ranks' parameters, tells.
+# parameters for unused: an error. `static_graph` relies on those outputs too, and here **no error
+# comes and nothing is averaged**. Only a proof, or a look at the ranks' parameters, shows it.
 
 # %% [markdown]
 # ### GradScaler
 #
-# In 16-bit training (lesson 02b) the scaler leaves a step out if a gradient is infinite. It looks
-# at the gradients of *its* rank. In step 1 one gradient of rank 1 is infinite:
+# In 16-bit training (lesson 02b) the scaler skips a step if a gradient is infinite. It looks at the
+# gradients of *its* rank. In step 1 one gradient of rank 1 is infinite:
 
 # %%
 scaled = printed(launch(SNIPPETS / "ddp_scaler.py", **two))
@@ -234,10 +234,10 @@ claim.equal(
 )
 
 # %% [markdown]
-# The mean of an infinity and anything is infinite, so no rank has to tell the others. Where
-# gradients are averaged after `unscale_`, each rank decides alone, and the models part. Shards
-# (lesson 07) need a scaler that asks all ranks. `autocast` stands around the forward pass as on one
-# device. With clipping: `scaler.unscale_(optimizer)`, clip, `scaler.step(optimizer)`.
+# The mean of an infinity and anything is infinite, so no rank has to tell the others. If gradients
+# are averaged after `unscale_`, each rank decides alone, and the models diverge. Shards (lesson 07)
+# need a scaler that asks all ranks. `autocast` goes around the forward pass as on one device. With
+# clipping: `scaler.unscale_(optimizer)`, clip, `scaler.step(optimizer)`.
 
 # %% [markdown]
 # ### The compiler, and the order of wrapping
@@ -264,7 +264,7 @@ claim.larger(
 # - In this version of torch each order is cut. What differs are the names in the checkpoint:
 #   `_orig_mod.` is the compiler's, `module.` DDP's. `model.compile()` adds none.
 # - **The last row has no graph.** The compiler begins at a function of *yours*. A plain
-#   `nn.Sequential` inside DDP has none, so nothing is compiled and nobody says so. If it is
+#   `nn.Sequential` inside DDP has none, so nothing is compiled, and no warning comes. If it is
 #   compiled before it is wrapped, it has graphs.
 # - Caps below 1 MiB are refused: the compiler takes the first bucket to be the smallest.
 
@@ -345,8 +345,8 @@ guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 #
 # A trace is one step, and 100 ms are easy to see. A smaller delay needs many steps, and a
 # measurement that can stay on. A communication hook (lesson 04b) that notes the time is one: a
-# rank's **own work** lasts from the step's begin until its last bucket is full. No clocks of
-# different hosts are compared.
+# rank's **own work** lasts from the beginning of the step until its last bucket is full. No clocks
+# of different hosts are compared.
 
 # %%
 display(piece(stragglers.SCRIPT, "def noting", "print(json"))
@@ -362,7 +362,7 @@ stragglers.paces(paced)
 #
 # ### Third: a rank that never comes
 #
-# Rank 1 of three sleeps before a backward pass. The others stand in an all-reduce, and their stacks
+# Rank 1 of three sleeps before a backward pass. The others wait in an all-reduce, and their stacks
 # look alike. Torch's flight recorder keeps each rank's last collectives; the launcher has asked all
 # ranks for theirs before it ended them.
 
@@ -374,8 +374,8 @@ assert (hung.kind, hung.ranks) == ("missing", (1,)), hung.sentence
 hung
 
 # %% [markdown]
-# How to read such a dump after a time-out without a launcher, with `torchfrtrace`, stands in lesson
-# 04b; on several hosts in 09b. A rank that is alive tells more: `py-spy dump --pid`.
+# Lesson 04b reads such a dump after a time-out without a launcher, with `torchfrtrace`; lesson 09b
+# does so on several hosts. A rank that is alive shows more: `py-spy dump --pid`.
 
 # %% [markdown]
 # ## Exercise
@@ -459,4 +459,4 @@ print(exercise.check("late_rank", late_rank))
 # - Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, VLDB 2020,
 #   arXiv:2006.15704.
 # - Pascanu, Mikolov and Bengio, *On the difficulty of training recurrent neural networks*, ICML
-#   2013, arXiv:1211.5063: clipping by norm (from memory).
+#   2013, arXiv:1211.5063: clipping by norm.

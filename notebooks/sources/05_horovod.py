@@ -24,7 +24,7 @@ horovod
 # %% [markdown]
 # Horovod has to be compiled against the installed PyTorch. `make horovod` does it in the folder of
 # this course, for CPU ranks and gloo. (For GPUs it has to be built against CUDA and NCCL.) Where it
-# is not built, recorded runs stand in, and say so.
+# is not built, recorded runs replace its runs, and are marked as recorded.
 
 # %%
 RANKS = max(2, min(4, len(machine.cores()))) if horovod.ready else 2
@@ -127,7 +127,7 @@ print("\n".join(answers))
 
 # %% [markdown]
 # With names each number found its partner. Without, Horovod numbers the operations itself, on each
-# rank in its own order, and loss met count. For names to work, somebody has to find out what is
+# rank in its own order, and loss met count. For names to work, Horovod has to find out what is
 # ready *everywhere*: each rank has a **background thread** for it, and rank 0's is also the
 # **coordinator**. One **cycle** of them:
 
@@ -171,7 +171,7 @@ script_diff("horovod")
 #   waits for the means. (DDP waits within `loss.backward()`.)
 # - `broadcast_parameters` gives all ranks rank 0's parameters. DDP does this by itself when it
 #   wraps the model; with Horovod it is your line, and your mistake if it is missing.
-# - `broadcast_optimizer_state` stands under an `if`. Without it:
+# - `broadcast_optimizer_state` is under an `if`. Without it:
 
 # %%
 from bootcamp import check, variant
@@ -455,15 +455,15 @@ for each in (apart, whole):
 #
 # With the full batch on every rank the curve *is* the baseline's. All ranks do the same work, the
 # mean of equal gradients is the gradient, and you pay for several devices to get the speed of one.
-# Only the ids of the samples tell.
+# Only the ids of the samples show it.
 # </details>
 #
 # ### Second: a program that stands still (optional)
 #
 # "Only rank 0 writes the loss, so only rank 0 needs its mean." Horovod has an alarm for that, the
 # stall check: after 60 seconds, here 2, it should name the tensor and the ranks that are missing.
-# In case it does not, Python's `faulthandler` prints after 6 seconds where each rank stands, and
-# ends it. Who waits for whom?
+# In case it does not, Python's `faulthandler` prints the stack of each rank after 6 seconds, and
+# ends it. Which rank waits for what?
 
 # %%
 begun = 'average = hvd.allreduce_async_(mean_loss, name="mean_loss")'
@@ -491,7 +491,7 @@ print("The stall check named the missing ranks:", "Missing ranks" in alarms)
 #
 # And the alarm? With the build of this course it stays silent. The source shows why: the gloo
 # controller of Horovod 0.28.1 reserves room for its list of ranks and never gives the list a
-# length, so the stall check walks over an empty list and finds nobody missing. With gloo there is
+# length, so the stall check walks over an empty list and finds no rank missing. With gloo there is
 # no time-out for this either. So a Horovod program with gloo can wait for ever in silence: set an
 # alarm of your own.
 # </details>

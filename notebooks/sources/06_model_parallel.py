@@ -41,7 +41,7 @@ rows = [{"training": name, **kind, "together": sum(kind.values())} for name, kin
 Table(rows, "Bytes for one parameter")
 
 # %% [markdown]
-# So memory divided by 16 bytes is a limit that no batch size can move: 5 billion parameters on 80
+# So memory divided by 16 bytes is a limit that no batch size can change: 5 billion parameters on 80
 # GB. Activations come on top. The curves are this course's GPTs in float32 with AdamW, by formula,
 # with nothing recomputed.
 
@@ -84,8 +84,8 @@ plots.show(diagrams.three_cuts())
 #
 # ### A map of all axes
 #
-# Large trainings combine several of these. Each divides something else. Most names are new: the
-# last column says which lesson explains them.
+# Large trainings combine several of these. Each divides a different thing. Most names are new: the
+# last column names the lesson that explains them.
 
 # %% tags=["nbval-check-output"]
 from bootcamp_lessons import axes
@@ -287,7 +287,7 @@ Table(layer_cut.traffic(samples=8), "What each of two devices sends in a step of
 # 12,288) that is 14 million tokens; its batches had 3.2 million (Brown et al., 2020).
 #
 # A cut between layers may therefore cross a slow link, such as the one between hosts. But in a
-# plain layer split nobody computes while these bytes are on their way.
+# plain layer split no device computes while these bytes are on their way.
 
 # %% [markdown]
 # ### Where to cut
@@ -330,7 +330,7 @@ Table(rows, "GPT-2 small over 4 devices, by formula (1 is balance)")
 #
 # In a plain layer split choose **memory**: the time is the sum of all layers, wherever the cut is.
 # In a pipeline (06b) **time** counts too, since all wait for the slowest. In Llama 3 the first and
-# the last part of the pipeline have one layer less than the others: the first for memory, since it
+# the last part of the pipeline have one layer fewer than the others: the first for memory, since it
 # holds the embedding and most activations, the last for the arithmetic of the head.
 
 # %% [markdown]
@@ -444,8 +444,8 @@ def where_to_cut(parameters, activation_bytes):
 print(exercise.check("where_to_cut", where_to_cut))
 
 # %% [markdown]
-# `exercise.solution("where_to_cut")` shows a solution. For more: give your function the measured
-# layers in `stages`.
+# `exercise.solution("where_to_cut")` shows a solution. To go further, give your function the
+# measured layers in `stages`.
 #
 # ### Second: two ranks of two devices (optional)
 #
@@ -456,8 +456,8 @@ print(exercise.start("ranks_of_two_devices"))
 
 # %% [markdown]
 # Edit the file, save it, and check it: it runs on two ranks with both optimizers.
-# `exercise.solution("ranks_of_two_devices")` shows the solution as a diff. For more: cut the model
-# into three parts (`devices_per_rank=3`), and prove it.
+# `exercise.solution("ranks_of_two_devices")` shows the solution as a diff. To go further, cut the
+# model into three parts (`devices_per_rank=3`), and prove it.
 
 # %%
 print(exercise.check("ranks_of_two_devices"))

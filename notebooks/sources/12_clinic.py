@@ -11,8 +11,8 @@
 # %% [markdown]
 # ## The question
 #
-# Somebody brings you a program. It fails, or it stands still, or it runs and the numbers are wrong.
-# You did not write it. What do you look at first?
+# Somebody brings you a program. It fails, or it hangs, or it runs and the numbers are wrong. You
+# did not write it. What do you look at first?
 #
 # These are the patients: sixteen short programs, each with what its owner says about it.
 
@@ -91,7 +91,7 @@ found
 #
 # 1. `examine` writes the broken program to `notebooks/work/`, shows it, and runs *your* copy. (As
 #    long as you have changed nothing, it shows the run from above.) Read the program first, then
-#    what came of it.
+#    what happened.
 # 2. `diagnose` asks what is wrong. Give a letter after `answer=`. **Say what it is before you
 #    change anything.**
 # 3. Fix the file, save it, and `check` judges what your program does. Run `examine` again whenever
@@ -263,7 +263,7 @@ print(exercise.check("clinic_own_loss"))
 # <details><summary>When it is fixed</summary>
 #
 # The same holds for every decision: early stopping, skipping a batch with a NaN, the choice of the
-# best checkpoint. Make the number that decides the same on all ranks, then decide.
+# best checkpoint. Make sure that the deciding number is the same on all ranks, then decide.
 # </details>
 
 # %% [markdown]
@@ -310,9 +310,9 @@ print(exercise.check("clinic_spawned_per_machine"))
 # %% [markdown]
 # <details><summary>When it is fixed</summary>
 #
-# Nothing that you call in Python starts a process on another machine. Somebody starts one program
-# on each: you, `srun`, or `mpirun`. Each program starts the ranks of its own machine only, and
-# their numbers go on from those of the machine before. torchrun does that for you (lesson 09).
+# `mp.spawn` starts no process on another machine. One program has to be started on each: by you,
+# `srun`, or `mpirun`. Each program starts the ranks of its own machine only, and their numbers go
+# on from those of the machine before. torchrun does that for you (lesson 09).
 # </details>
 
 # %% [markdown]
@@ -440,8 +440,8 @@ print(exercise.check("clinic_own_start"))
 # %% [markdown]
 # <details><summary>When it is fixed</summary>
 #
-# Averaged gradients keep ranks together that are together. They never bring them together. DDP
-# copies rank 0's parameters to all when it wraps; by hand it is the first thing to do.
+# Averaged gradients keep equal models equal. They never make different models equal. DDP copies
+# rank 0's parameters to all when it wraps; by hand it is the first thing to do.
 # </details>
 
 # %% [markdown]
@@ -511,9 +511,9 @@ print(exercise.check("clinic_deepspeed_copied"))
 # %% [markdown]
 # ## Which error means what
 #
-# People paste the end of all ranks' output. One rank tells the cause, the others tell that a rank
-# is gone, and the launcher reports it once more. `errors.explain` names the cause, whatever stands
-# around it. After a cell has failed, `errors.explain()` takes that error. If the index does not
+# People paste the end of all ranks' output. One rank shows the cause, the others report that a rank
+# is gone, and the launcher reports it once more. `errors.explain` names the cause, whatever
+# surrounds it. After a cell has failed, `errors.explain()` takes that error. If the index does not
 # know an error, it says so, and names what to look at.
 
 # %%

@@ -40,7 +40,7 @@ Code(BRING / "as_it_came.py", language="python")
 # 3. **What you came for.** Shards, a pipeline, mixed precision. Prove it against step 1 too, or say
 #    why it can't be equal.
 #
-# Do not skip the first: if the order of samples changes *and* ranks come in at once, nobody can
+# Do not skip the first: if the order of samples changes *and* ranks come in at once, you cannot
 # tell which of the two changed the loss.
 
 # %% [markdown]
@@ -227,7 +227,7 @@ print(exercise.check("bring_fsdp"))
 # %% [markdown]
 # ### Yours
 #
-# Copy your script to `notebooks/work/`, put in the seam and the lines that
+# Copy your script to `notebooks/work/`, add the seam and the lines that
 # `bootcamp/train/external.py` lists at its top, and save the port as another file. Name both here,
 # with the flags that switch randomness off. Left empty, the cell takes the course's example.
 

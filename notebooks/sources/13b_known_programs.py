@@ -13,7 +13,7 @@
 #
 # Books, slides and colleagues bring programs: a striped LSTM, ResNet-50 in DataParallel, a Trainer
 # with `strategy="fsdp"`, a DeepSpeed configuration. Does such a program train here what one process
-# trains, and what does it do without telling?
+# trains, and what does it do silently?
 
 # %%
 import copy
@@ -92,15 +92,15 @@ guess_bf16
 # %% [markdown]
 # ## What changes
 #
-# From DDP to stripes. Two hooks stand around each layer's LSTM, and a **DTensor** (lesson 06c) says
-# what each rank has, so that autograd knows what to exchange.
+# From DDP to stripes. Two hooks surround each layer's LSTM, and a **DTensor** (lesson 06c)
+# describes what each rank has, so that autograd knows what to exchange.
 
 # %%
 script_diff("striped")
 
 # %% [markdown]
 # - **Going in**, all ranks have the same input, and nothing is sent. Coming back, each rank has the
-#   gradient that *its* stripes say: one part of a sum, of which `Partial()` makes an all-reduce.
+#   gradient from *its* stripes: one part of a sum, which `Partial()` turns into an all-reduce.
 # - **Coming out**, each rank has its stripes' part of the output, and `full_tensor()` gathers. In
 #   the backward pass each takes its part of the gradient, which all of them hold.
 # - The hook takes the **tuple** apart. The state stays on the rank whose stripes it belongs to.
@@ -320,8 +320,8 @@ claim.equal(
 #   `nvitop` names owner and command of all that hold GPU memory; without a GPU it still lists the
 #   host's processes. `ghosts()` knows the scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
-#   of which a process hears nothing. The kernel takes memory and ports, the driver GPU memory (not
-#   seen here). A file in `/dev/shm` belongs to nobody, and takes memory until it is deleted.
+#   which a process cannot catch. The kernel takes memory and ports, the driver GPU memory (not seen
+#   here). A file in `/dev/shm` belongs to nobody, and takes memory until it is deleted.
 
 # %% [markdown]
 # ## Break it

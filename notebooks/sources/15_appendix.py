@@ -4,8 +4,8 @@
 # **25 minutes**, on any machine, after lessons 02, 04, 06c and 08. Not a lesson: read the section
 # that matches the program in front of you.
 #
-# Each section shows what older code looks like, runs it where it still runs, and says what to write
-# instead.
+# Each section shows what older code looks like, runs it where it still runs, and shows what to
+# write instead.
 
 # %%
 import textwrap
@@ -28,10 +28,9 @@ reading.show_snippet(spawning.name)
 print(run_command(["python", str(spawning), "--ranks", "2"]))
 
 # %% [markdown]
-# Each child imports the program again, which is why the start stands under `if __name__ ==
-# "__main__"`. The ranks meet at a file here. Many programs use a fixed port (`MASTER_PORT="12355"`)
-# instead, and two of those on one machine collide. `spawn` knows one machine only and restarts
-# nothing.
+# Each child imports the program again, which is why the start is under `if __name__ == "__main__"`.
+# The ranks meet at a file here. Many programs use a fixed port (`MASTER_PORT="12355"`) instead, and
+# two of those on one machine collide. `spawn` knows one machine only and restarts nothing.
 #
 # **Today:** write the script for one rank and start it with `torchrun` (lesson 04).
 #
@@ -66,7 +65,7 @@ teardown = SNIPPETS / "teardown.py"
 reading.show_snippet(teardown.name)
 
 # %% [markdown]
-# The launcher looks for ranks that stand still and asks them where they are.
+# The launcher looks for ranks that hang and asks them where they are.
 
 # %%
 ends = {"ranks": 2, "device": "cpu", "quiet": True}
@@ -82,7 +81,7 @@ in_order = variant(teardown, "teardown_in_order", {destroy: f"model = loss = Non
 print("With the model freed first:", launch(in_order, **ends).output(0).splitlines()[-1])
 
 # %% [markdown]
-# A rank that hangs stands in `del model, loss`, the other one in the next `new_group`. Freeing what
+# A rank that hangs is in `del model, loss`, the other one in the next `new_group`. Freeing what
 # uses a group before the group is destroyed avoids it.
 #
 # Where the hang was seen: with gloo, in programs that *go on* after they have destroyed the group,
@@ -94,8 +93,8 @@ print("With the model freed first:", launch(in_order, **ends).output(0).splitlin
 #
 # ## Apex
 #
-# NVIDIA's Apex had mixed precision before PyTorch did. Its levels still stand in many arguments and
-# papers:
+# NVIDIA's Apex had mixed precision before PyTorch did. Its levels still appear in many arguments
+# and papers:
 #
 # | Apex | matrix products | parameters | loss scale | today |
 # |---|---|---|---|---|
@@ -189,8 +188,8 @@ print(*(textwrap.fill(each, 96) for each in alone[0]["warnings"]), sep="\n")
 columns(alone, "rank", "ranks_of_a_copy", "apart_from_rank_0")
 
 # %% [markdown]
-# Four trainings, each on a quarter of the batch, that exchange nothing, and a warning is all that
-# says so.
+# Four trainings, each on a quarter of the batch, that exchange nothing, and only a warning shows
+# it.
 #
 # **Today:** `fully_shard(model, mesh=mesh)` with a named 2-D mesh. There a shard is a DTensor, and
 # DDP around it fails at once (lesson 08).
