@@ -15,6 +15,7 @@ import gc
 import json
 import os
 import select
+import shlex
 import signal
 import socket
 import struct
@@ -42,11 +43,16 @@ OF_TORCHRUN = (
 
 
 def install(folder: Path) -> None:
-    """Write the shim under its names into a folder, such as the first in the PATH of jobs."""
+    """Write the shim under its names into a folder, such as the first in the PATH of jobs.
+
+    A shell starts it, as it starts pip's own programs where Python's path has a blank: `#!` ends at
+    one. What the shell reads is a text to Python.
+    """
     folder.mkdir()
-    text = Path(__file__).with_name("warm_shim.py").read_text()
+    start = f"""#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} -IS "$0" "$@"\n' '''\n"""
+    text = os.fsencode(start) + Path(__file__).with_name("warm_shim.py").read_bytes()
     for name in ("python", "python3", "torchrun"):
-        (folder / name).write_text(f"#!{sys.executable} -IS\n{text}")
+        (folder / name).write_bytes(text)
         (folder / name).chmod(0o755)
 
 
