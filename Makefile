@@ -25,6 +25,8 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "$$($(PYTHON) --version) is too old: the course needs Python 3.11 or newer, say make PYTHON=python3.12."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
+	@[ -w . ] || { echo "$(CURDIR) can't be written: let its owner say make install there, or make" \
+	  "a clone of your own."; exit 1; }
 	@echo "Installing into $(VENV) (once; PyTorch is large) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@$(PY) tools/install.py

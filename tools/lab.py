@@ -2,14 +2,18 @@
 
 Open JupyterLab on the first notebook: on 127.0.0.1 only, with a token of its own. With
 PREDICT_FIRST=1 in the environment no notebook launches a run while a prediction is open.
+
+Where this user may not write into the clone, copies of the notebooks are opened, in ~/bootcamp.
 """
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -20,11 +24,14 @@ CONFIG = ROOT / "tools" / "jupyter"
 FIRST = "notebooks/00_start_here.ipynb"
 
 
-def command(*more: str) -> list[str]:
-    """JupyterLab's command line. It makes a random token itself; the root user may run it too."""
+def command(*more: str, folder: Path = ROOT) -> list[str]:
+    """JupyterLab's command line. It makes a random token itself; the root user may run it too.
+
+    folder: the one that it shows.
+    """
     options = {
         "--ServerApp.ip": "127.0.0.1",
-        "--ServerApp.root_dir": str(ROOT),
+        "--ServerApp.root_dir": str(folder),
         "--ServerApp.allow_root": "True",
         "--LabApp.default_url": f"/lab/tree/{FIRST}",
     }
@@ -37,14 +44,34 @@ def environment() -> dict[str, str]:
     """This process's environment, with the configuration that keeps JupyterLab off the network.
 
     It would ask whether it may fetch news. The folder is the course's own, since an environment
-    that serves many people is read-only.
+    that serves many people is read-only. Jupyter, torch and others keep files in the home folder: a
+    user who has none that can be written, as in some containers, gets one among temporary files.
     """
     others = os.environ.get("JUPYTER_CONFIG_PATH")
     folders = [str(CONFIG), *([others] if others else [])]
     ours = {"JUPYTER_CONFIG_PATH": os.pathsep.join(folders)}
     if first := os.environ.get("PREDICT_FIRST"):  # kernels have the server's environment
         ours["BOOTCAMP_PREDICT_FIRST"] = first
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        ours["HOME"] = tempfile.mkdtemp(prefix="bootcamp-home-")
+        print(f"Your home folder can't be written: {ours['HOME']} stands in.", file=sys.stderr)
     return {**os.environ, **ours}
+
+
+def own_copies() -> Path:
+    """Make copies of the notebooks in ~/bootcamp and return that folder. One that is there stays."""
+    own = Path.home() / "bootcamp"
+    (own / "notebooks").mkdir(parents=True, exist_ok=True)
+    for notebook in ROOT.glob("notebooks/*.ipynb"):
+        copy = own / "notebooks" / notebook.name
+        if not copy.exists():
+            shutil.copyfile(notebook, copy)
+    (own / "src").mkdir(exist_ok=True)
+    snippets = own / "src" / "snippets"  # notebooks have links there
+    if not snippets.is_symlink():
+        snippets.symlink_to(ROOT / "src" / "snippets")
+    print(f"{ROOT} can't be written: your notebooks, runs and scripts are in {own}.", file=sys.stderr)
+    return own
 
 
 @contextlib.contextmanager
@@ -92,5 +119,7 @@ def _wait_for(address: str) -> None:
 
 
 if __name__ == "__main__":
-    os.chdir(ROOT)
-    os.execve(sys.executable, command(*sys.argv[1:]), environment())
+    os.environ |= environment()
+    folder = ROOT if os.access(ROOT / "notebooks", os.W_OK) else own_copies()
+    os.chdir(folder)
+    os.execve(sys.executable, command(*sys.argv[1:], folder=folder), os.environ)

@@ -28,11 +28,14 @@ import pypandoc
 
 ROOT = Path(__file__).resolve().parents[1]
 SLIDES = ROOT / "slides"
-BUILD = SLIDES / "build"
 sys.path[:0] = [str(SLIDES), str(ROOT / "tests")]
 import chromium  # noqa: E402
 import lookups  # noqa: E402
 from lookups import SlideError  # noqa: E402
+
+from bootcamp.paths import OWN, shown  # noqa: E402
+
+BUILD = OWN / "slides" / "build"
 
 PARTS = (("style", "deck.css"), ("script", "deck.js"))
 MISTAKES = (TypeError, ValueError, OSError)  # of a call in a deck
@@ -163,7 +166,7 @@ def main() -> int:
         print(f"{error}", file=sys.stderr)
         return 1
     for path in made:
-        print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e3:.0f} kB")
+        print(f"{shown(path)}: {path.stat().st_size / 1e3:.0f} kB")
     print(f"{len(wanted)} decks in {time.monotonic() - began:.0f} s")
     return 0
 

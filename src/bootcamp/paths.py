@@ -2,7 +2,8 @@
 
 One installed package may serve many people. So the course's folder is the clone that a notebook or
 a command runs in: the nearest parent of the working directory that is one. Elsewhere it is the
-package's own. BOOTCAMP_LOGS and BOOTCAMP_WORK name other folders for runs and for readers' scripts.
+package's own. A reader who may not write there gets ~/bootcamp for runs, scripts and copies of
+notebooks. BOOTCAMP_LOGS and BOOTCAMP_WORK name other folders for runs and for readers' scripts.
 """
 
 import os
@@ -29,9 +30,11 @@ def _working_directory() -> Path:
 ROOT = course_folder(_working_directory())
 SRC = ROOT / "src"
 NOTEBOOKS = ROOT / "notebooks"
-LOGS = Path(os.environ.get("BOOTCAMP_LOGS", ROOT / "logs")).resolve()
 REFERENCE = ROOT / "logs" / "reference"
-WORK = Path(os.environ.get("BOOTCAMP_WORK", NOTEBOOKS / "work")).resolve()  # the readers' scripts
+# what a reader makes, in the same places as in a clone
+OWN = ROOT if os.access(NOTEBOOKS, os.W_OK) else Path(os.path.expanduser("~"), "bootcamp")
+LOGS = Path(os.environ.get("BOOTCAMP_LOGS", OWN / "logs")).resolve()
+WORK = Path(os.environ.get("BOOTCAMP_WORK", OWN / "notebooks" / "work")).resolve()
 
 
 def shown(path: Path | str) -> str:
