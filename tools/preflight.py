@@ -39,11 +39,15 @@ class Launch:
     It begins at once, in the background, since it loads torch; `rows()` waits for its end.
     """
 
-    folder = None  # of its record, which is nobody's
+    folder = why_not = None  # of its record, which is nobody's
 
     def __init__(self):
         self.process, self.deadline = None, time.monotonic() + MEASURE_SECONDS
-        if all(map(checks.version, checks.wanted()["core"])):
+        if not all(map(checks.version, checks.wanted()["core"])):
+            self.why_not = ("not tried: the core is not installed", INSTALL)
+        elif checks.temporary(None)[0]["verdict"] == NOT_READY:
+            self.why_not = ("not tried: no temporary files can be written", "Set TMPDIR.")
+        else:
             self.folder = tempfile.mkdtemp(prefix="bootcamp-preflight-")
             self.process = subprocess.Popen(
                 [sys.executable, __file__, "--measure"],
@@ -63,8 +67,9 @@ class Launch:
 
     def _row(self) -> dict:
         label, needed = "ranks talk", "a launch that ends well"
-        if self.process is None:
-            return row(label, "not tried: the core is not installed", needed, NOT_READY, INSTALL)
+        if self.why_not:
+            found, fix = self.why_not
+            return row(label, found, needed, NOT_READY, fix)
         try:
             left = max(0.1, self.deadline - time.monotonic())
             out, err = self.process.communicate(timeout=left)

@@ -33,6 +33,8 @@ GROUPS = {"core": NOT_READY, "kernel": NOT_READY, "lab": NOT_READY}
 GROUPS |= {"test": LIMITS, "frameworks": LIMITS, "serving": LIMITS}
 GROUPS_ON_LINUX = {"deepspeed": LIMITS, "megatron": LIMITS}  # groups of pyproject.toml, as above
 IMPORT_SECONDS, INDEX_SECONDS = 14, 5
+LONGEST_PATH = 107 - len("/pymp-12345678/listener-12345678")  # of a socket's, without a worker's
+SHARED, LEAST_SHARED = Path("/dev/shm"), 256e6  # batches of workers, buffers of NCCL
 INSTALL = "make lab installs everything (the first time takes minutes)."
 
 
@@ -270,7 +272,8 @@ def _a_free_port() -> int:
 
 def disk(_) -> list[dict]:
     """Room for the course and its records, and how fast records are written."""
-    logs = Path(os.environ.get("BOOTCAMP_LOGS", ROOT / "logs"))
+    from bootcamp.paths import LOGS as logs
+
     installed = version("torch") is not None
     need, free = 2e9 if installed else 12e9, shutil.disk_usage(ROOT).free
     needed = f"{need / 1e9:.0f} GB" + ("" if installed else ", to install")
@@ -297,6 +300,30 @@ def _write_speed(logs: Path, size: int = 1 << 24) -> float:
         file.flush()
         os.fsync(file.fileno())
         return size / (time.perf_counter() - began)
+
+
+def temporary(_) -> list[dict]:
+    """What processes meet in: sockets among the temporary files, and memory that they share."""
+    label, needed = "temporary files", f"written, on a path of {LONGEST_PATH} bytes at most"
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:
+        fix = "Set TMPDIR to a folder that you may write to."
+        return [row(label, "no folder for them can be written", needed, NOT_READY, fix)]
+    size = len(os.fsencode(folder))
+    fix = "A DataLoader with workers waits for ever: set TMPDIR to a folder with a shorter path."
+    verdict, to_do = (READY, "") if size <= LONGEST_PATH else (LIMITS, fix)
+    found = [row(label, f"in {folder}" if not to_do else f"{size} bytes", needed, verdict, to_do)]
+    if not SHARED.is_dir():  # macOS
+        return found
+    label, needed = "shared memory", f"{LEAST_SHARED / 1e6:.0f} MB in {SHARED}"
+    if not os.access(SHARED, os.W_OK):
+        fix = f"Workers of a DataLoader can't start: let an administrator chmod 1777 {SHARED}."
+        return [*found, row(label, "can't be written", needed, LIMITS, fix)]
+    free = shutil.disk_usage(SHARED).free
+    fix = "Workers of a DataLoader and NCCL may fail: docker run --shm-size 2g, or free some of it."
+    verdict, to_do = (READY, "") if free >= LEAST_SHARED else (LIMITS, fix)
+    return [*found, row(label, f"{free / 1e6:.0f} MB free", needed, verdict, to_do)]
 
 
 def extras(_) -> list[dict]:
@@ -338,6 +365,6 @@ CHECKS = {
     check.__name__: check
     for check in (
         *(python, packages, imports, index, cores, quietness),
-        *(memory, gpus, ports, disk, extras),
+        *(memory, gpus, ports, disk, temporary, extras),
     )
 }
