@@ -59,7 +59,7 @@ def environment() -> dict[str, str]:
 
 
 def own_copies() -> Path:
-    """Make copies of the notebooks in ~/bootcamp and return that folder. One that is there stays."""
+    """Copy the notebooks to ~/bootcamp and return that folder. A copy that is there stays."""
     own = Path.home() / "bootcamp"
     (own / "notebooks").mkdir(parents=True, exist_ok=True)
     for notebook in ROOT.glob("notebooks/*.ipynb"):
@@ -70,7 +70,8 @@ def own_copies() -> Path:
     snippets = own / "src" / "snippets"  # notebooks have links there
     if not snippets.is_symlink():
         snippets.symlink_to(ROOT / "src" / "snippets")
-    print(f"{ROOT} can't be written: your notebooks, runs and scripts are in {own}.", file=sys.stderr)
+    note = f"{ROOT} can't be written: your notebooks, runs and scripts are in {own}."
+    print(note, file=sys.stderr)
     return own
 
 

@@ -130,9 +130,7 @@ def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model", default="gpt", help=f"one of {', '.join(models.NAMES)}")
     add("--size", default="tiny", help="the dial for size: tiny, small, medium, large, xl")
-    add(
-        "--kv-heads", type=int, help="key-value heads (gpt; default: one for each query head)"
-    )
+    add("--kv-heads", type=int, help="key-value heads (gpt; default: one for each query head)")
     add("--steps", type=int, default=20, help="optimizer steps")
     add("--global-batch", type=int, default=32, help="samples per step, all ranks together")
     add("--optimizer", default="adamw", choices=OPTIMIZERS, help="sgd has momentum 0.9")

@@ -65,8 +65,8 @@ WAY = FunctionTask(
         (1 << 20, 32, 32, 128, 8, 1e9),
     ),
     mistakes={
-        "That takes ulysses where the key-value heads do not divide over the ranks. Each rank needs "
-        "complete heads.": _without_the_heads,
+        "That takes ulysses where the key-value heads do not divide over the ranks. "
+        "Each rank needs complete heads.": _without_the_heads,
         "That gathers keys and values for which a rank has no room.": _without_the_room,
         "That gives each head of queries keys of its own. With grouped-query attention there are "
         "fewer: key_heads.": _without_groups,
