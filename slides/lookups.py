@@ -22,7 +22,7 @@ from bootcamp.scripts import family
 from bootcamp.table import Table
 from bootcamp.units import number
 
-RECORDS = REFERENCE / "epyc-2core"  # the machine whose runs are meant
+RECORDS = REFERENCE / "xeon-2core"  # the machine whose runs are meant
 HEADING = re.compile(r"# (\d)\. ")
 PICTURE_HEIGHT, FIGURE_HEIGHT = 540, 465  # pixels of the stage
 LONG_DIFF = 15  # rows; a longer one is set a little smaller

@@ -13,7 +13,7 @@ from bootcamp.paths import REFERENCE  # noqa: E402
 from bootcamp.records import runs
 from bootcamp.widgets import board  # noqa: E402
 
-RECORDED = REFERENCE / "epyc-2core-ddp-2"
+RECORDED = REFERENCE / "xeon-2core-ddp-2"
 
 
 @pytest.fixture

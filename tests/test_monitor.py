@@ -16,7 +16,7 @@ from bootcamp.records import summary
 from bootcamp.widgets import monitor, run_state
 
 NOW = 1_800_000_000.0
-CONFIG = json.loads((REFERENCE / "epyc-2core-ddp-2" / "config.json").read_text()) | {"steps": 20}
+CONFIG = json.loads((REFERENCE / "xeon-2core-ddp-2" / "config.json").read_text()) | {"steps": 20}
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ def drawings():
     return {
         "formats": single_device.number_formats(FORMATS),
         "fates": single_device.fp16_fates({"weights": shares}, [0, 16], "Measured here."),
-        "curve": single_device.batch_curve([Run(REFERENCE / "epyc-2core-gpu-1")]),
+        "curve": single_device.batch_curve([Run(REFERENCE / "xeon-2core-gpu-1")]),
         "speeds": single_device.speeds(),
         "held": single_device.held_over_a_step(6, 10e6, 1e6),
     }

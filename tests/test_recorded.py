@@ -19,7 +19,7 @@ from bootcamp.records import runs, trace
 sys.path.insert(0, str(ROOT / "tools"))
 import reference  # noqa: E402
 
-RECORD = REFERENCE / "epyc-2core-ddp-2"
+RECORD = REFERENCE / "xeon-2core-ddp-2"
 
 
 @pytest.fixture
@@ -115,17 +115,17 @@ def test_every_recorded_run_is_read_by_somebody():
         if "expected" not in path.parts
     ]
     text = "\n".join(texts)
-    names = [path.name for path in REFERENCE.glob("epyc-2core-*")]
+    names = [path.name for path in REFERENCE.glob("xeon-2core-*")]
     names += [path.name for path in REFERENCE.glob("0*/*") if path.is_dir()]
     assert len(names) > 50
-    named = [rf'["/]{re.escape(name.removeprefix("epyc-2core-"))}\b' for name in names]
+    named = [rf'["/]{re.escape(name.removeprefix("xeon-2core-"))}\b' for name in names]
     unread = [pattern for pattern in named if not re.search(pattern, text)]
     assert not unread
 
 
 def test_what_the_tool_records_is_what_is_there():
-    wanted = {f"epyc-2core-{run.name}-{run.ranks}" for run in reference.RUNS}
-    assert wanted == {path.name for path in REFERENCE.glob("epyc-2core-*")}
+    wanted = {f"xeon-2core-{run.name}-{run.ranks}" for run in reference.RUNS}
+    assert wanted == {path.name for path in REFERENCE.glob("xeon-2core-*")}
 
 
 @pytest.mark.parametrize(

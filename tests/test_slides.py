@@ -160,9 +160,9 @@ def test_a_deck_shows_the_scripts_as_they_are(pages):
         ('diff("gpu", "nobody")', "there is no script 'nobody'"),
         ('diff("gpu", "gpu")', "does not differ"),
         ('diff("gpu")', "diff()"),
-        ('record("gone", "final_loss")', "reference/epyc-2core-gone: there is no such record"),
+        ('record("gone", "final_loss")', "reference/xeon-2core-gone: there is no such record"),
         ('megabytes("05_horovod/gone", "peak_bytes")', "reference/05_horovod/gone: there is no"),
-        ('figure("plots.throughput", "gone-2")', "reference/epyc-2core-gone-2: there is no such"),
+        ('figure("plots.throughput", "gone-2")', "reference/xeon-2core-gone-2: there is no such"),
         ('figure("plots.throughput")', "expected at least one run"),
         ('figure("plots.gone", "cpu-1")', "there is no drawing 'plots.gone'"),
         ('table("prepared.gone")', "there is no drawing 'prepared.gone'"),
@@ -195,7 +195,7 @@ def test_a_number_comes_from_a_record(monkeypatch, tmp_path):
 
 
 def test_figures_can_come_from_this_machines_own_records(monkeypatch, tmp_path):
-    shutil.copytree(lookups.REFERENCE / "epyc-2core-cpu-1", tmp_path / "laptop-cpu-1")
+    shutil.copytree(lookups.REFERENCE / "xeon-2core-cpu-1", tmp_path / "laptop-cpu-1")
     monkeypatch.setattr(lookups, "RECORDS", tmp_path / "laptop")
     drawn = lookups.figure("plots.loss_curves", "cpu-1")
     assert "<figcaption>Loss at each step</figcaption>" in drawn

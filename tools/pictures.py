@@ -28,7 +28,7 @@ import chromium  # noqa: E402
 PICTURES = NOTEBOOKS / "pictures"
 LESSON, HEADING = "04_ddp.ipynb", "Predict"  # what the picture begins with
 WINDOW, PIXELS = (800, 520), 2  # of the browser, and of the picture for each of its own
-RUNS = tuple(f"epyc-2core-{name}" for name in ("cpu-1", "ddp-2", "ddp_summed-2"))
+RUNS = tuple(f"xeon-2core-{name}" for name in ("cpu-1", "ddp-2", "ddp_summed-2"))
 TOKEN = "for-the-pictures"
 EDGE = "#d0d7de"  # seen on a light page and on a dark one
 # a progress bar as it was when its kernel ran, without the sign that the kernel is another one

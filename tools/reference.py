@@ -1,7 +1,7 @@
 """python tools/reference.py MACHINE [--folder logs/reference] [--only NAME ...]
 
 Record the runs that slides and figures are drawn from, each in FOLDER/MACHINE-NAME, small enough to
-be committed. MACHINE names this machine in words that a reader understands, such as epyc-2core or
+be committed. MACHINE names this machine in words that a reader understands, such as xeon-2core or
 8xh100. Let the machine be idle: speeds are recorded too, and a run that shared its cores with
 another is refused. It takes about two minutes on two cores. A line names each run that is left out
 because its framework is not installed.

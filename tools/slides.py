@@ -1,4 +1,4 @@
-"""python tools/slides.py [NAME ...] [--records logs/reference/epyc-2core] [--html]
+"""python tools/slides.py [NAME ...] [--records logs/reference/xeon-2core] [--html]
 
 Make slides/build/*.html and *.pdf from slides/*.md: files that need no network when they are shown.
 The PDF is printed by Chromium; without one, a sentence says that only the HTML is made.
