@@ -2,8 +2,8 @@
 
 Ask one real GPU what this course says of GPUs, and write what it answers to FOLDER, a JSON file for
 each part. Without PART it is all of them; parts that are in FOLDER already and not asked for stay.
-A copy of the project will do: torch (2.11 or later), numpy, psutil and filelock, no Jupyter, no
-install, no .git. `--plan` prints a command for each part, with the seconds that it may take.
+A copy of the project will do: torch (2.11 or later, which brings filelock) and numpy, no Jupyter,
+no install, no .git. `--plan` prints a command for each part, with the seconds that it may take.
 
 A part ends within its limit: one that overruns is ended with all that it started, keeps what it has
 measured, and is recorded as overrun. What fails is recorded with its exact error, and the rest goes
@@ -28,7 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "src")]
+OF_RANKS = [str(ROOT / "src")]  # where what a part starts finds its modules
+if importlib.util.find_spec("psutil") is None:
+    OF_RANKS.append(str(ROOT / "tools" / "gpu_parts" / "without_psutil"))
+sys.path[:0] = [str(ROOT / "tools"), *OF_RANKS]
 MARK = "BOOTCAMP_GPU_RECORD"  # in the environment of everything that a part starts
 LIMIT_SECONDS = 480.0
 REHEARSAL_SECONDS = 240.0
@@ -99,8 +102,7 @@ def plan() -> str:
 
 def why_not(rehearse: bool) -> str | None:
     """Why nothing can be recorded here, in one sentence; None if it can."""
-    missing = [n for n in ("torch", "numpy", "psutil", "filelock") if not _is_there(n)]
-    if missing:
+    if missing := [name for name in ("torch", "numpy", "filelock") if not _is_there(name)]:
         return f"{', '.join(missing)} can't be imported by {sys.executable}: use a Python that can."
     from bootcamp import machine
 
@@ -141,9 +143,8 @@ def _prepare(own: str, rehearse: bool) -> None:
         os.environ[variable] = str(Path(own, variable.lower()))
     Path(os.environ["BOOTCAMP_LOGS"]).mkdir()
     os.environ[MARK] = f"{os.getpid()}-{time.time_ns()}"
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*OF_RANKS, *inherited])
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy would start threads as it is imported
     import torch  # noqa: F401
 

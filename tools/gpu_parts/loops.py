@@ -95,7 +95,9 @@ class Trainer:
         self._batches = [self.device.pinned(ids) if way.pinned else ids for ids in self._drawn]
 
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return models.loss(self.model(ids[:, :-1]), ids[:, 1:])
+        # in here: torch.compile would take the code of another trainer, its attention included
+        with self.device.attention(self.way.attention):
+            return models.loss(self.model(ids[:, :-1]), ids[:, 1:])
 
     def _precision(self):
         if not self.way.autocast:
@@ -107,7 +109,7 @@ class Trainer:
         ids = self._batches[self._next % BATCHES]
         ids = ids.to(self.device.kind, non_blocking=self.way.pinned)
         self._next += 1
-        with self.device.tf32(self.way.tf32), self.device.attention(self.way.attention):
+        with self.device.tf32(self.way.tf32):
             self.optimizer.zero_grad()
             with self._precision():
                 loss = self.forward(ids)

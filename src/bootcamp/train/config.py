@@ -96,6 +96,7 @@ def start(context: RunContext) -> None:
         except ConfigError as error:
             refuse(str(error))
     use_cores(context.device, context.args.cores_per_rank)
+    torch.backends.cudnn.allow_tf32 = False  # it is by default: convolutions and LSTMs would round
     process_end.report_exceptions(context.run_dir)
 
 

@@ -19,7 +19,11 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
     if hasattr(parameter, "ds_id"):
         return deepspeed_state.whole(parameter)
     cut = layout(parameter)
-    return parameter.detach() if cut is None else cut.full_tensor().detach()
+    if cut is None:
+        return parameter.detach()
+    if torch.distributed.get_backend() == "gloo":
+        cut = cut.cpu()  # ranks that share a GPU: gloo gathers a DTensor from main memory only
+    return cut.full_tensor().detach()
 
 
 def like(value: torch.Tensor, parameter: torch.Tensor):
