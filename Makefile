@@ -18,11 +18,16 @@ help:  ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
 	  $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt
+# who may not write to an environment uses it as it is
+FIXED := $(shell [ -e $(READY) ] && [ ! -w $(VENV) ] && echo yes)
+
+$(READY): $(if $(FIXED),,pyproject.toml constraints.txt)
+	@[ ! -e $(VENV) ] || [ -w $(VENV) ] || \
+	  { echo "$(VENV) can't be written by this user: say make VENV=/path/to/another."; exit 1; }
 	@command -v $(PYTHON) >/dev/null || \
 	  { echo "There is no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=/path/to/it."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "$$($(PYTHON) --version) is too old: the course needs Python 3.11 or newer, say make PYTHON=python3.12."; exit 1; }
+	  { echo "$$($(PYTHON) --version 2>&1) is too old: the course needs Python 3.11 or newer, say make PYTHON=python3.12."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 	@[ -w . ] || { echo "$(CURDIR) can't be written: let its owner say make install there, or make" \
@@ -41,7 +46,7 @@ check: $(READY)  ## in under a minute: lint, derived files, the tests that start
 	@$(PY) tools/test.py --check
 
 test: $(READY)  ## prove everything, or with LESSON=04 what a change to one lesson needs
-	@$(PY) tools/horovod.py || [ $$? -eq 3 ]  # 3: not on this machine, its tests are skipped by name
+	@$(PY) tools/horovod.py --once || [ $$? -eq 3 ]  # 3: not on this machine, its tests are skipped by name
 	@$(PY) tools/test.py $(if $(LESSON),--lesson "$$LESSON")
 
 horovod: $(READY)  ## build Horovod for this Python and torch (minutes, once) and install it

@@ -1,4 +1,4 @@
-"""The commands of a fresh clone: what they install, what they refuse, what they leave alone.
+"""The commands of a fresh clone: what they refuse, what they leave alone.
 
 Nothing is installed and no server is started here.
 """
@@ -7,9 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import jupyter_core.paths
 import pytest
@@ -17,68 +15,9 @@ from jupyterlab_server.config import get_page_config
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
-import install  # noqa: E402
 import lab  # noqa: E402
 
 MAKE = shutil.which("make")
-
-
-def groups_of(steps):
-    """The groups that each step installs."""
-    asked = [each for arguments, _ in steps for each in arguments if each.startswith(".[")]
-    return [each[2:-1].split(",") for each in asked]
-
-
-def test_every_group_is_installed_and_those_that_may_fail_alone():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found = groups_of(install.steps())
-    assert sorted(sum(found, []), key=str) == sorted(
-        set(project["optional-dependencies"]) - set(install.LATER)
-    )
-    assert found[1:] == [[name] for name in install.OPTIONAL]
-    for arguments, sentence in install.steps():
-        assert arguments[1:3] == ["--constraint", "constraints.txt"]
-        may_fail = arguments[-1] in [f".[{name}]" for name in install.OPTIONAL]
-        assert (sentence is not None) == may_fail
-
-
-def test_what_is_downloaded_is_what_is_installed():
-    assert groups_of(install.steps("wheels")) == groups_of(install.steps())
-    for there, here in zip(install.steps("wheels"), install.steps(), strict=True):
-        assert there[0][:3] == ["download", "--dest", "wheels"]
-        assert there[0][-1] == here[0][-1]
-    assert "tools/install.py --download" in (ROOT / "slides" / "kit" / "room.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("fails", "code", "says"),
-    [
-        (".[deepspeed]", 0, "The group deepspeed was not installed. Its cells in lesson 07"),
-        (".[megatron]", 0, "The group megatron was not installed. Its cells in the appendix"),
-        ("torch", 7, "torch was not installed; pip's reason is above"),
-        ("nothing", 0, ""),
-    ],
-)
-def test_an_optional_group_that_fails_stops_nothing(fails, code, says, monkeypatch, capsys):
-    asked = []
-
-    def pip(arguments, cwd):
-        asked.append(arguments[-1])
-        return SimpleNamespace(returncode=7 if arguments[-1] == fails else 0)
-
-    monkeypatch.setattr(install.subprocess, "run", pip)
-    monkeypatch.setattr(sys, "argv", ["install.py"])
-    assert install.main() == code
-    said = capsys.readouterr().out
-    assert says in said
-    assert bool(said) == bool(says)
-    assert len(asked) == (1 if code else 5)
-
-
-def test_torch_can_come_from_another_index(monkeypatch):
-    monkeypatch.setenv("TORCH_INDEX", "https://torch.example/cpu")
-    with_index = [a[-1] for a, _ in install.steps() if "https://torch.example/cpu" in a]
-    assert with_index == ["torch"]
 
 
 def test_lab_asks_for_no_news_and_writes_into_no_environment(monkeypatch):

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,6 +92,63 @@ def test_a_machine_without_a_compiler_is_told_what_to_install(monkeypatch, tmp_p
     monkeypatch.setattr(tool, "installed", lambda: False)
     assert tool.main() == tool.CANNOT
     assert "there is no C++ compiler" in capsys.readouterr().out
+
+
+@pytest.fixture
+def fake_pip(monkeypatch, tmp_path):
+    """Plays pip in a machine that could build: fails are the commands that do not end well."""
+    played = SimpleNamespace(asked=[], fails=(), says="Building wheel for horovod\n")
+
+    def run(arguments, stdout=None, **_):
+        command = arguments[3] if "pip" in arguments else "dumpversion"
+        played.asked.append(command)
+        if stdout:
+            stdout.write(played.says)
+        return SimpleNamespace(returncode=int(command in played.fails), stdout="12")
+
+    monkeypatch.setenv("BOOTCAMP_CACHE", str(tmp_path))
+    monkeypatch.setattr(tool, "installed", lambda: False)
+    monkeypatch.setattr(tool, "obstacle", lambda: None)
+    monkeypatch.setattr(tool.subprocess, "run", run)
+    return played
+
+
+def test_a_build_that_fails_is_a_sentence_and_is_not_repeated_by_make_test(fake_pip, capsys):
+    fake_pip.fails = ("wheel",)
+    assert tool.main() == tool.CANNOT
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Horovod did not build: the end of")
+    assert tool.failed_log().exists()
+    assert tool.main(once=True) == tool.CANNOT
+    assert fake_pip.asked == ["install", "wheel"]
+    assert capsys.readouterr().out.startswith(f"Horovod did not build: see {tool.failed_log()}")
+    assert tool.main() == tool.CANNOT
+    assert fake_pip.asked == ["install", "wheel"] * 2
+
+
+def test_a_source_package_that_was_not_reached_is_asked_for_again(fake_pip):
+    fake_pip.fails, fake_pip.says = ("wheel",), "No matching distribution found for horovod\n"
+    assert [tool.main(once=True), tool.main(once=True)] == [tool.CANNOT] * 2
+    assert fake_pip.asked == ["install", "wheel"] * 2
+
+
+def test_without_an_index_or_in_a_read_only_environment_one_sentence_says_so(
+    fake_pip, capsys, monkeypatch
+):
+    fake_pip.fails = ("install",)
+    assert tool.main() == tool.CANNOT
+    assert capsys.readouterr().out == "Horovod was not installed: pip's reason is above.\n"
+    monkeypatch.setattr(tool.os, "access", lambda *_: False)
+    assert tool.main() == tool.CANNOT
+    assert capsys.readouterr().out.endswith("can't be written by this user.\n")
+    assert fake_pip.asked == ["install"]
+
+
+def test_a_file_of_a_frameworks_name_is_no_framework(monkeypatch):
+    """tools/ is on the path of several tests, and holds a horovod.py and a cluster.py."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    assert importlib.util.find_spec("cluster")
+    assert not launch.available("cluster")
+    assert launch.available("pytest")
 
 
 def test_an_old_compiler_is_named(monkeypatch, tmp_path):

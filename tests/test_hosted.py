@@ -79,9 +79,9 @@ class Host:
         (about / "RECORD").write_text(f"{name}.py,,\n")
         (self.site / f"{name}.py").write_text(f"version = {version!r}\n")
 
-    def run(self, *groups: str) -> subprocess.CompletedProcess:
+    def run(self, *groups: str, before: str = "") -> subprocess.CompletedProcess:
         """As a notebook's %run does, and then import the course here and in a new process."""
-        code = (
+        code = before + (
             "import runpy, sys, subprocess, os\n"
             f"sys.argv = ['hosted.py', *{groups!r}]\n"
             f"runpy.run_path({str(self.clone / 'tools' / 'hosted.py')!r}, run_name='__main__')\n"
@@ -146,6 +146,18 @@ def test_an_environment_that_will_not_do_is_refused_and_not_changed(packages, sa
     assert done.returncode == 1
     assert says in done.stderr
     assert host.packages() == packages
+
+
+def test_an_environment_that_is_read_only_keeps_what_it_has(tmp_path):
+    """Without the packages of cells the course goes on, without its core it can't."""
+    before = "import os; os.access = lambda *_: False\n"
+    host = Host(tmp_path, torch="2.12.1", helper="1.0")
+    done = host.run(before=before)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{host.python.parents[1]} can't be written by this user: ")
+    assert "widgets>=8.1 was not installed: what needs it will say so." in done.stdout
+    done = Host(tmp_path / "other", torch="2.12.1").run(before=before)
+    assert done.stderr == "The course can't run here without helper>=1.\n"
 
 
 def test_a_group_that_is_not_there_is_refused(tmp_path):

@@ -95,6 +95,25 @@ def test_a_missing_package_is_named_with_its_pin(package, group, ready):
         assert "not tried" in rows["ranks talk"]["found"]
 
 
+def test_a_group_that_was_left_out_says_what_the_reader_loses(monkeypatch):
+    monkeypatch.setenv("BOOTCAMP_WITHOUT", "deepspeed,lightning")
+    rows = {row["check"]: row for row in checks.packages(None)}
+    row = rows["packages: deepspeed"]
+    assert (row["found"], row["verdict"]) == ("missing: deepspeed", checks.LIMITS)
+    assert row["to do"].startswith("Lessons 07 and 13b go on without DeepSpeed. ")
+    assert "lightning" in rows["packages: frameworks"]["found"]
+    monkeypatch.setattr(checks, "_applies", lambda line: "megatron" not in line)
+    row = {row["check"]: row for row in checks.packages(None)}["packages: megatron"]
+    assert row["found"] == "none for this Python or system"
+    assert row["to do"] == "The appendix goes on without Megatron-core."
+
+
+def test_a_package_is_for_this_python_as_its_marker_says():
+    assert checks._applies("any>=1")
+    assert checks._applies("some>=1; python_version >= '3.11'")
+    assert not checks._applies("other; python_version < '3'")
+
+
 def test_another_version_than_the_pin_is_named(monkeypatch):
     pins = {**checks._pins(), "numpy": "1.0"}
     monkeypatch.setattr(checks, "_pins", lambda: pins)

@@ -1,10 +1,10 @@
-"""python tools/horovod.py
+"""python tools/horovod.py [--once]
 
 Build the unmodified Horovod 0.28.1 source package against the installed torch, and install it.
 
 The wheel is kept in a cache outside the work tree (`BOOTCAMP_CACHE`, else `~/.cache/bootcamp`),
-by Python, torch and machine: it works with no other. Where it can't be built, one sentence says why
-and the exit code is 3.
+by Python, torch and machine: it works with no other. Where it can't be built or installed, one
+sentence says why and the exit code is 3. With --once, a build that has failed here is not repeated.
 
 Two things keep Horovod from building with a plain `pip install`. Its setup.py imports torch, which
 pip's isolated build hides from it. And its CMake files ask for C++14 twice, while torch's headers
@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import tomllib
@@ -32,7 +33,11 @@ set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++17")
 """
 OLDEST_COMPILER = 9
 MARK = ".horovod-built-for"  # in the environment: the name of its wheel's folder
-CANNOT = 3  # the exit code for "not on this machine", told apart from a build that fails
+CANNOT = 3  # the exit code for "not on this machine", which stops neither make test nor an image
+
+
+class NotHere(Exception):
+    """Why there will be no Horovod, in a sentence."""
 
 
 def wishes() -> dict[str, str]:
@@ -66,6 +71,11 @@ def installed() -> bool:
     return mark.exists() and mark.read_text() == cache_folder().name
 
 
+def failed_log() -> Path:
+    """The log of the last build, where it failed."""
+    return cache_folder() / "failed.log"
+
+
 def obstacle() -> str | None:
     """Why Horovod can't be built on this machine, None if it can."""
     if sys.platform == "win32":
@@ -86,9 +96,10 @@ def obstacle() -> str | None:
 
 
 def build() -> Path:
-    """Build the wheel into the cache and return its path. Raises CalledProcessError."""
+    """Build the wheel into the cache and return its path. Raises NotHere with a sentence."""
     target = cache_folder()
     target.mkdir(parents=True, exist_ok=True)
+    failed_log().unlink(missing_ok=True)
     print("Building Horovod (once for this Python and torch; about 5 minutes on two cores) ...")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bootcamp-horovod-") as scratch:
@@ -106,8 +117,13 @@ def build() -> Path:
                 stderr=subprocess.STDOUT,
             )
         if built.returncode:
-            sys.stderr.write("".join(log.read_text(errors="replace").splitlines(True)[-30:]))
-            sys.exit(f"Horovod did not build: the end of its log is above, all of it in {log}.")
+            said = log.read_text(errors="replace")
+            sys.stderr.write("".join(said.splitlines(True)[-30:]))
+            if "Building wheel" in said:  # there was a source package to build
+                log = log.rename(failed_log())
+            raise NotHere(
+                f"Horovod did not build: the end of its log is above, all of it in {log}."
+            )
         (wheel,) = scratch.glob("horovod-*.whl")
         beside = target / f".{os.getpid()}.tmp"
         shutil.copy(wheel, beside)
@@ -140,35 +156,50 @@ def pip(command: str) -> list[str]:
     return [sys.executable, "-m", "pip", command, "--disable-pip-version-check"]
 
 
+def run_pip(*arguments: str) -> None:
+    """pip install. Raises NotHere with a sentence."""
+    if subprocess.run([*pip("install"), "--quiet", *arguments]).returncode:
+        raise NotHere("Horovod was not installed: pip's reason is above.")
+
+
 def install_group() -> None:
     """Install what Horovod is built and run with: the group `horovod` of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     packages = project["optional-dependencies"]["horovod"]
-    constraint = ["--constraint", str(ROOT / "constraints.txt")]
-    subprocess.run([*pip("install"), "--quiet", *constraint, *packages], check=True)
+    run_pip("--constraint", str(ROOT / "constraints.txt"), *packages)
 
 
 def install(wheel: Path) -> None:
     """Install the wheel, and note what it was built for."""
-    subprocess.run(
-        [*pip("install"), "--quiet", "--no-deps", "--force-reinstall", str(wheel)], check=True
-    )
+    run_pip("--no-deps", "--force-reinstall", str(wheel))
     (Path(sys.prefix) / MARK).write_text(cache_folder().name)
 
 
-def main() -> int:
+def main(once: bool = False) -> int:
     if installed():
         print(f"Horovod {VERSION} is installed.")
         return 0
     wheel = cached_wheel()
-    if wheel is None and (why := obstacle()):
-        print(why)
+    try:
+        if not os.access(sysconfig.get_path("purelib"), os.W_OK):
+            raise NotHere(f"Horovod is not installed: {sys.prefix} can't be written by this user.")
+        if wheel is None and (why := obstacle()):
+            raise NotHere(why)
+        if wheel is None and once and failed_log().exists():
+            raise NotHere(f"Horovod did not build: see {failed_log()}. make horovod tries again.")
+        install_group()
+        install(wheel or build())
+    except NotHere as why:
+        print(why, flush=True)
         return CANNOT
-    install_group()
-    install(wheel or build())
+    except OSError as error:
+        print(f"Horovod is not built: {error}.", flush=True)
+        return CANNOT
     print(f"Horovod {VERSION} is installed, from {'the cache' if wheel else 'its source package'}.")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:] not in ([], ["--once"]):
+        sys.exit(__doc__)
+    sys.exit(main(once="--once" in sys.argv))

@@ -10,8 +10,10 @@ loaded it. Then kernel and ranks find the course's modules, and cells run in its
 import importlib
 import importlib.metadata
 import os
+import site
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 from pathlib import Path
@@ -79,6 +81,11 @@ def _pip(packages: list[str], constraints: Path) -> bool:
     return subprocess.run([*command, "--constraint", constraints, *packages]).returncode == 0
 
 
+def writable() -> bool:
+    """Whether pip can put packages here, or into this user's own folder of packages."""
+    return os.access(sysconfig.get_path("purelib"), os.W_OK) or bool(site.ENABLE_USER_SITE)
+
+
 def set_paths() -> None:
     """This kernel and the ranks that it starts find bootcamp; cells run beside the notebooks."""
     importlib.invalidate_caches()
@@ -100,7 +107,13 @@ def main(groups: list[str]) -> None:
         version = here.get(canonicalize_name(need.name))
         if version and not need.specifier.contains(version, prereleases=True):
             print(f"{need.name} is {version}, the course was tested with {need}: it stays.")
-    left_out = install(missing, here)
+    if missing and not writable():
+        print(f"{sys.prefix} can't be written by this user: nothing is installed into it.")
+        left_out = missing
+    else:
+        left_out = install(missing, here)
+    if without := [name for name in map(str, core) if name in left_out]:
+        sys.exit(f"The course can't run here without {', '.join(without)}.")
     for name in left_out:
         print(f"{name} was not installed: what needs it will say so.")
     new = [name for name in missing if name not in left_out]

@@ -2,53 +2,116 @@
 
 Install the course into the environment of this Python, with the pins of constraints.txt: torch, the
 package itself (so that edits in src/ count) and pyproject.toml's groups. The groups of OPTIONAL do
-not install everywhere: each is a step of its own, and where it fails, a sentence names what is left
-out. --download fetches all of it into a folder instead, for machines without a network.
+not install everywhere: each is a step of its own, and where it fails, the rest is installed, and
+the last lines say what is left out. --download fetches all of it into a folder instead, and what
+Horovod is built from, for machines without a network.
 
 Standard library only. TORCH_INDEX names an index to take torch from.
 """
 
+import importlib.metadata
 import os
+import re
+import shutil
+import site
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import tomllib
 from pathlib import Path
 
+import horovod  # tools/horovod.py
+
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONAL = {  # what is left out where a group can't be installed
-    "deepspeed": "Its cells in lesson 07 say so, and the lesson goes on without them.",
-    "megatron": "Its cells in the appendix say so, and it goes on without them.",
+OPTIONAL = {  # group: what is left out where it can't be installed
+    "frameworks": "Lesson 04b goes on without Lightning and Accelerate.",
+    "deepspeed": "Lessons 07 and 13b go on without DeepSpeed.",
+    "megatron": "The appendix goes on without Megatron-core.",
+    "horovod": "Lesson 05 shows a recorded run of Horovod.",
 }
-FAILED = (
-    "{name} was not installed; pip's reason is above, and it says conflict too where it reaches no "
-    "index. make preflight tries the index and names the proxies."
-)
 LATER = ("horovod",)  # tools/horovod.py installs it when it builds Horovod
+NO_REASON = (
+    "pip's reason is above, and it says conflict too where it reaches no index. make preflight "
+    "tries the index and names the proxies."
+)
+FULL_BYTES = 200e6
+INTERRUPTED = 130  # as a shell says it
 
 
-def groups() -> list[str]:
-    """The groups of pyproject.toml that everybody gets."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [name for name in project["optional-dependencies"] if name not in (*OPTIONAL, *LATER)]
+def groups() -> dict[str, list[str]]:
+    """pyproject.toml's groups, and what each needs."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
 def steps(download: str | None = None) -> list[tuple[list[str], str | None]]:
-    """pip's arguments for each step, and the sentence for a step that may fail."""
+    """pip's arguments for each step, and the group of a step that may fail."""
     pins = ["--constraint", "constraints.txt"]
     how = ["download", "--dest", download, *pins] if download else ["install", *pins]
     # setuptools is installed first, so the package can be built without asking the index for it
     editable = ["--no-build-isolation"] + ([] if download else ["--editable"])
     index = os.environ.get("TORCH_INDEX")
+    everybody = [name for name in groups() if name not in OPTIONAL]
     required = [
         [*how, *(["--index-url", index] if index else []), "torch"],
         [*how, "setuptools"],
-        [*how, *editable, f".[{','.join(groups())}]"],
+        [*how, *editable, f".[{','.join(everybody)}]"],
     ]
-    may_fail = [
-        ([*how, *editable, f".[{name}]"], f"The group {name} was not installed. {what}")
-        for name, what in OPTIONAL.items()
-    ]
+    optional = [name for name in OPTIONAL if download or name not in LATER]
+    may_fail = [([*how, *editable, f".[{name}]"], name) for name in optional]
+    if download:
+        source = ["--no-build-isolation", "--no-deps", "--no-binary", "horovod"]
+        may_fail.append(([*how, *source, f"horovod=={horovod.VERSION}"], "horovod"))
     return [(step, None) for step in required] + may_fail
+
+
+def absent(group: str) -> bool:
+    """Whether this environment lacks a package of the group, for whatever reason."""
+    try:
+        for line in groups()[group]:
+            importlib.metadata.version(re.match(r"[\w.-]+", line)[0])
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return False
+
+
+def obstacle(folder: str) -> str | None:
+    """Why nothing can be put into this folder, None if something can."""
+    if not os.access(folder, os.W_OK) and not site.ENABLE_USER_SITE:  # pip would use that one
+        return f"{folder} can't be written by this user"
+    for disk in (folder, tempfile.gettempdir()):
+        if shutil.disk_usage(disk).free < FULL_BYTES:
+            return f"the disk of {disk} is full"
+    return None
+
+
+def run(download: str | None) -> int:
+    """Each step in turn. The exit code is pip's where a step fails that everybody needs."""
+    done = "fetched" if download else "installed"
+    target, left_out = download or sysconfig.get_path("purelib"), []
+    if download:
+        Path(download).mkdir(parents=True, exist_ok=True)
+    if why := obstacle(target):
+        print(f"Nothing was {done}: {why}.")
+        return 1
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    for arguments, group in steps(download):
+        failed = subprocess.run([*pip, *arguments], cwd=ROOT).returncode
+        if failed and group is None:
+            why = obstacle(target)
+            why = f"{why}. Then the same command goes on." if why else NO_REASON
+            print(f"{arguments[-1]} was not {done}: {why}", flush=True)
+            return failed
+        if group and (failed or (not download and absent(group))):
+            left_out.append(group)
+    for group in dict.fromkeys(left_out):
+        needs = ", ".join(groups()[group])
+        print(f"Not {done}: the group {group} ({needs}). {OPTIONAL[group]}")
+    if left_out:
+        print(
+            f"All else is {done}. To try again: {sys.executable} {' '.join(sys.argv)}", flush=True
+        )
+    return 0
 
 
 def main() -> int:
@@ -56,15 +119,11 @@ def main() -> int:
     if given and (len(given) != 2 or given[0] != "--download"):
         print(__doc__)
         return 2
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    for arguments, sentence in steps(given[1] if given else None):
-        failed = subprocess.run([*pip, *arguments], cwd=ROOT).returncode
-        if failed and sentence is None:
-            print(FAILED.format(name=arguments[-1]), flush=True)
-            return failed
-        if failed:
-            print(sentence, flush=True)
-    return 0
+    try:
+        return run(given[1] if given else None)
+    except KeyboardInterrupt:
+        print("Interrupted: the same command goes on where it was.")
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ for folder in (ROOT / "src", ROOT / "tools"):
 READY, LIMITS, NOT_READY = "ok", "limits", "not ready"
 LOWEST_PYTHON = (3, 11)
 GROUPS = {"core": NOT_READY, "kernel": NOT_READY, "lab": NOT_READY}
-GROUPS |= {"test": LIMITS, "frameworks": LIMITS, "serving": LIMITS}
-GROUPS_ON_LINUX = {"deepspeed": LIMITS, "megatron": LIMITS}  # groups of pyproject.toml, as above
+GROUPS |= dict.fromkeys(("test", "frameworks", "serving", "deepspeed", "megatron"), LIMITS)
 IMPORT_SECONDS, INDEX_SECONDS = 14, 5
 LONGEST_PATH = 107 - len("/pymp-12345678/listener-12345678")  # of a socket's, without a worker's
 SHARED, LEAST_SHARED = Path("/dev/shm"), 256e6  # batches of workers, buffers of NCCL
@@ -123,15 +122,20 @@ def gpus(_) -> list[dict]:
 
 def packages(_) -> list[dict]:
     """The versions that are installed against the pins of constraints.txt."""
+    import install  # tools/install.py
+
     pins, found, needed = _pins(), [], "pins of constraints.txt"
     for group, names in wanted().items():
         versions = {name: version(name) for name in names}
         missing = [name for name, there in versions.items() if there is None]
         other = {n: v for n, v in versions.items() if v and pins.get(n, v) != v}
-        label, verdict = f"packages: {group}", {**GROUPS, **GROUPS_ON_LINUX}[group]
-        if missing:
-            text, fix = f"missing: {', '.join(missing)}", _how_to_install(missing, pins)
-            found.append(row(label, text, needed, verdict, fix))
+        label, loses = f"packages: {group}", install.OPTIONAL.get(group, "")
+        if not names:
+            found.append(row(label, "none for this Python or system", needed, LIMITS, loses))
+        elif missing:
+            text = f"missing: {', '.join(missing)}"
+            fix = f"{loses} {_how_to_install(missing, pins)}".strip()
+            found.append(row(label, text, needed, GROUPS[group], fix))
         elif other:
             text = ", ".join(f"{name} {there}" for name, there in other.items())
             fix = f"Not tested with these. {_how_to_install(list(other), pins)}"
@@ -179,8 +183,21 @@ def wanted() -> dict[str, list[str]]:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = {"core": project["dependencies"], **project["optional-dependencies"]}
-    groups = {**GROUPS, **(GROUPS_ON_LINUX if sys.platform == "linux" else {})}
-    return {g: [_plain(re.match(r"[\w.-]+", line)[0]) for line in lines[g]] for g in groups}
+    return {g: [_plain(_name(line)) for line in lines[g] if _applies(line)] for g in GROUPS}
+
+
+def _name(line: str) -> str:
+    return re.match(r"[\w.-]+", line)[0]
+
+
+def _applies(line: str) -> bool:
+    """Whether a package is for this Python and system; an environment has what can tell."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return True
+    marker = Requirement(line).marker
+    return marker is None or marker.evaluate()
 
 
 def imports(_) -> list[dict]:
@@ -334,6 +351,8 @@ def extras(_) -> list[dict]:
 
     built = version("horovod") or "not built yet: make horovod does it, once (minutes)"
     no_compiler = "Horovod is hidden." if hidden("horovod") else build.obstacle()
+    if version("torch") and not version("horovod") and build.failed_log().exists():
+        no_compiler = f"Horovod did not build: see {build.failed_log()}"
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     pandoc = shutil.which("pandoc") or version("pypandoc_binary")
     given = [  # what it is, what is in the way, what else is found, what needs it, what to do

@@ -1,6 +1,6 @@
 """What `launch` may be told, checked before anything starts. Standard library only."""
 
-import importlib.util
+import importlib.metadata
 import re
 import sys
 from dataclasses import dataclass, fields
@@ -191,7 +191,11 @@ def fewest_and_most(hosts: int, options: Options) -> tuple[int, int]:
 
 def available(framework: str) -> bool:
     """Whether a package is installed, such as "horovod", and not hidden; does not import it."""
-    return not machine.hidden(framework) and importlib.util.find_spec(framework) is not None
+    package = "megatron-core" if framework == "megatron" else framework
+    try:  # find_spec would find tools/horovod.py too
+        return bool(importlib.metadata.version(package)) and not machine.hidden(framework)
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def missing(framework: str | None) -> str | None:
