@@ -39,7 +39,7 @@ $(READY): $(if $(FIXED),,pyproject.toml constraints.txt)
 
 install: $(READY)  ## .venv with all packages, and nothing is opened
 
-lab: $(READY)  ## the course in JupyterLab; PREDICT_FIRST=1: no run while a prediction is open
+lab: $(READY)  ## the course in JupyterLab; LESSON=04 opens that one; PREDICT_FIRST=1: no run while a prediction is open
 	$(PY) tools/lab.py $(LAB_ARGS)
 
 check: $(READY)  ## in under a minute: lint, derived files, the tests that start no ranks

@@ -87,7 +87,8 @@ class Lesson:
         print(f"\r{text}", end="", flush=True) if sys.stdout.isatty() else None
 
     def save(self) -> None:
-        """The executed copy as a notebook and as a page of its own."""
+        """The executed copy as a notebook, which says where it ran, and as a page of its own."""
+        self.notebook.metadata["ran"] = where_and_when()
         nbformat.write(self.notebook, self.folder / self.path.name)
         exporter = HTMLExporter(
             embed_images=True, mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url=""
@@ -134,6 +135,14 @@ class Lesson:
                 page = output.get("data", {}).get("text/html", "")
                 shown += FIGURE.findall("".join(page))
         return shown
+
+
+def where_and_when() -> dict[str, str]:
+    """This machine and this day, as tools/page_notes.py shows them."""
+    about = machine.describe()
+    cores = "1 core" if about["cores"] == 1 else f"{about['cores']} cores"
+    parts = [*about["gpus"], about["cpu"], cores]
+    return {"machine": ", ".join(parts), "date": time.strftime("%d %B %Y").lstrip("0")}
 
 
 def _as_text(output) -> str:
@@ -189,7 +198,7 @@ def _values(model: str, states: dict) -> list[str]:
     """The texts of a widget and of those within it, from top to bottom."""
     state = states.get(model.removeprefix("IPY_MODEL_"), {}).get("state", {})
     own = state.get("value")
-    found = [own] if isinstance(own, str) else []
+    found = [own] if isinstance(own, str) and own else []  # an empty field says nothing
     for child in state.get("children", []):
         found += _values(child, states)
     return found

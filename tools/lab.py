@@ -1,7 +1,8 @@
 """python tools/lab.py
 
-Open JupyterLab on the first notebook: on 127.0.0.1 only, with a token of its own. With
-PREDICT_FIRST=1 in the environment no notebook launches a run while a prediction is open.
+Open JupyterLab on the first notebook, or on that of LESSON=04 in the environment: on 127.0.0.1
+only, with a token of its own. With PREDICT_FIRST=1 in the environment no notebook launches a run
+while a prediction is open.
 
 Where this user may not write into the clone, copies of the notebooks are opened, in ~/bootcamp.
 """
@@ -19,9 +20,16 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import lessons
+
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "tools" / "jupyter"
-FIRST = "notebooks/00_start_here.ipynb"
+
+
+def notebook() -> str:
+    """The notebook to open, from the root. Raises LessonError for a LESSON that is not there."""
+    lesson = lessons.find(os.environ.get("LESSON") or "00")
+    return lesson.notebook.relative_to(ROOT).as_posix()
 
 
 def command(*more: str, folder: Path = ROOT) -> list[str]:
@@ -33,7 +41,7 @@ def command(*more: str, folder: Path = ROOT) -> list[str]:
         "--ServerApp.ip": "127.0.0.1",
         "--ServerApp.root_dir": str(folder),
         "--ServerApp.allow_root": "True",
-        "--LabApp.default_url": f"/lab/tree/{FIRST}",
+        "--LabApp.default_url": f"/lab/tree/{notebook()}",
     }
     given = {option.split("=")[0] for option in more}
     ours = [f"{name}={value}" for name, value in options.items() if name not in given]
@@ -122,5 +130,9 @@ def _wait_for(address: str) -> None:
 if __name__ == "__main__":
     os.environ |= environment()
     folder = ROOT if os.access(ROOT / "notebooks", os.W_OK) else own_copies()
+    try:
+        started = command(*sys.argv[1:], folder=folder)
+    except lessons.LessonError as problem:
+        sys.exit(str(problem))
     os.chdir(folder)
-    os.execve(sys.executable, command(*sys.argv[1:], folder=folder), os.environ)
+    os.execve(sys.executable, started, os.environ)

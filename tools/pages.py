@@ -2,9 +2,10 @@
 
 The course as static pages that load nothing from the network: rendered lessons with their outputs,
 a map, search, a glossary, the index of errors, the scripts. The lessons are the executed copies of
-a course (`make course`), by default the newest complete one under logs/course; the pages go to
-logs/site. Sphinx with MyST-NB renders them. Exit code 1 where a link leads nowhere or a page would
-ask another address for anything.
+a course (`make course`), by default the newest complete one under logs/course, else the one with
+most lessons; a lesson that is not in it, or stopped early, says so on its page and in the map. The
+pages go to logs/site. Sphinx with MyST-NB renders them. Exit code 1 where a link leads nowhere or a
+page would ask another address for anything.
 """
 
 import argparse
@@ -21,9 +22,11 @@ from pathlib import Path
 import course
 import lessons
 import nbformat
+import page_notes
 from page_links import wrong_links
 
 from bootcamp.classroom import errors
+from bootcamp.drawing.style import listed
 from bootcamp.experiments import recorded_gpu
 from bootcamp.paths import LOGS
 from bootcamp_lessons import explorers
@@ -32,9 +35,21 @@ ROOT = Path(__file__).resolve().parents[1]
 TERMS = ROOT / "notebooks" / "terms.toml"
 LOOK = Path(__file__).parent / "page_look"  # the stylesheet that is added to the theme's
 SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z*`])")
-REFERRING = ("This ", "That ", "It ", "These ", "Their ", "So ")
+REFERRING = (
+    "This ",
+    "That ",
+    "It ",
+    "They ",
+    "These ",
+    "Their ",
+    "There ",
+    "Others ",
+    "So ",
+    "Or ",
+)
+LEADS_ON = ("?", ":")  # ends of a sentence that belongs to what the lesson does next
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
-PREDICTS = re.compile(r"\bpredict\(")
+PREDICTS = re.compile(r"(?<![\w.])predict\(")
 EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\(")
 START = """document.addEventListener("DOMContentLoaded", () => {
   for (const element of document.querySelectorAll(".explorer")) {
@@ -62,14 +77,19 @@ SPHINX = {
     "html_title": "Scaling PyTorch training",
     "copyright": "MIT licence",
     "html_theme": "furo",
-    "html_js_files": ["explorers.js"],
+    "html_js_files": ["course.js", "explorers.js"],
     "html_css_files": ["course.css"],
+    "pygments_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+    "templates_path": [str(LOOK / "templates")],
     "html_show_sphinx": False,
     "html_copy_source": False,
     "html_show_search_summary": False,  # a page opened from a disk may not fetch others
     "nb_execution_mode": "off",
     "nb_ipywidgets_js": {},  # widgets are pictures here
     "nb_merge_streams": True,
+    "nb_code_prompt_show": "Show the {type}",
+    "nb_code_prompt_hide": "Hide the {type}",
     "nb_mime_priority_overrides": [("html", "text/plain", 100)],
     "myst_heading_anchors": 3,
     "mathjax_path": "no-page-has-formulas.js",  # one with formulas would link to nothing
@@ -91,12 +111,24 @@ class Term:
 
 
 def newest_course(root: Path = LOGS / "course") -> Path:
-    """The newest folder in which every notebook has been executed. Raises PagesError."""
-    needed = [lesson.notebook.name for lesson in lessons.notebooks().values()]
-    for folder in sorted(root.glob("*"), reverse=True):
-        if all((folder / name).is_file() for name in needed):
-            return folder
-    raise PagesError(f"{root} has no complete course: `make course` executes all notebooks there.")
+    """The folder with most executed lessons, the newest of several. Raises PagesError."""
+    wanted = {lesson.notebook.name for lesson in lessons.notebooks().values()}
+    found = {
+        folder: len(wanted & {path.name for path in folder.glob("*.ipynb")})
+        for folder in sorted(root.glob("*"), reverse=True)
+    }
+    if not any(found.values()):
+        raise PagesError(f"{root} has no executed lesson: `make course` executes them all.")
+    return max(found, key=found.get)
+
+
+def executed_lessons(folder: Path) -> dict[str, nbformat.NotebookNode]:
+    """Every lesson's notebook by its number: from the folder, else as it is stored."""
+    found = {}
+    for number, lesson in lessons.notebooks().items():
+        executed = folder / lesson.notebook.name
+        found[number] = nbformat.read(executed if executed.is_file() else lesson.notebook, 4)
+    return found
 
 
 def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -110,6 +142,8 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             cell.outputs = [explorer(found[1])]
         elif PREDICTS.search(cell.source):  # shows its question
             asked = True
+            for output in cell.outputs:
+                _question_alone(output)
         elif asked and cell.get("outputs"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", []), FOLDED]
         for output in cell.get("outputs", []):
@@ -134,6 +168,14 @@ def write_explorers(folder: Path) -> None:
         numbers = json.dumps(explorers.data(kind), separators=(",", ":"))
         text = f'(window.explorers ??= {{}})["{kind}"] = {numbers};\n'
         (folder / f"explorer-{kind}.js").write_text(text)
+
+
+def _question_alone(output: nbformat.NotebookNode) -> None:
+    """A prediction's field is gone: its question and the unit of the answer, in place."""
+    page = output.get("data", {}).get("text/html", "")
+    question, *rest = [part for part in "".join(page).removeprefix("<p>").split("<br>") if part]
+    if rest and (unit := rest[0].removesuffix("</p>")):
+        output.data["text/html"] = f"<p>{question} <i>(in {unit})</i></p>"
 
 
 def _without_paths(output: nbformat.NotebookNode) -> None:
@@ -186,7 +228,10 @@ def first_use(name: str, said: list[str]) -> str | None:
         for number, sentence in enumerate(sentences):
             if name.lower() in (mark.lower() for mark in BOLD.findall(sentence)):
                 first = number - bool(number and sentence.startswith(REFERRING))
-                return " ".join(sentences[first : number + 2])
+                after = [
+                    one for one in sentences[number + 1 : number + 2] if not one.endswith(LEADS_ON)
+                ]
+                return " ".join([*sentences[first : number + 1], *after])
     return None
 
 
@@ -252,23 +297,35 @@ def scripts() -> str:
     return "\n".join(parts)
 
 
-def index() -> str:
+def index(executed: dict[str, nbformat.NotebookNode]) -> str:
     """The first page: what the course is, how to run it, its map."""
-    rows = "\n".join(
-        f"| {link(one)} | {one.teaches} | {one.minutes} |" for one in lessons.notebooks().values()
-    )
+    rows, live = [], []
+    for number, lesson in lessons.notebooks().items():
+        far = page_notes.how_far(executed[number])
+        if any(EXPLORES.search(cell.source) for cell in executed[number].cells):
+            live.append(link(lesson))
+        said = "" if far == page_notes.ENDED else f" *({far})*"
+        rows.append(f"| {link(lesson)} | {lesson.teaches}{said} | {lesson.minutes} |")
     files = "\n".join(one.file for one in lessons.notebooks().values())
-    gpus, more = recorded_gpu.readme_sentence(), "\n".join([*BEHIND.values()][1:])
-    return (LOOK / "index.md").read_text().format(map=rows, files=files, gpus=gpus, behind=more)
+    text = (LOOK / "index.md").read_text()
+    return text.format(
+        map="\n".join(rows),
+        files=files,
+        live=listed(live),
+        gpus=recorded_gpu.readme_sentence(),
+        behind="\n".join([*BEHIND.values()][1:]),
+    )
 
 
 def write_sources(executed: Path, folder: Path) -> None:
     """What Sphinx reads."""
-    for lesson in lessons.notebooks().values():
-        notebook = nbformat.read(executed / lesson.notebook.name, 4)
-        nbformat.write(page_of(notebook), folder / lesson.notebook.name)
-    pages = {"index": index, "glossary": glossary, "errors": error_pages, "scripts": scripts}
-    for name, text in pages.items():
+    notebooks = executed_lessons(executed)
+    for number, notebook in notebooks.items():
+        lesson, page = lessons.find(number), page_of(notebook)
+        page.cells.insert(1, nbformat.v4.new_markdown_cell(page_notes.note(lesson, notebook)))
+        nbformat.write(page, folder / lesson.notebook.name)
+    (folder / "index.md").write_text(index(notebooks))
+    for name, text in (("glossary", glossary), ("errors", error_pages), ("scripts", scripts)):
         (folder / f"{name}.md").write_text(text())
     for path, name in [*BEHIND.items()][1:]:
         (folder / f"{name}.md").write_text(behind(path))
@@ -284,10 +341,13 @@ def build(executed: Path, output: Path) -> list[str]:
         static.mkdir()
         write_sources(executed, sources)
         write_explorers(static)
-        options = SPHINX | {"html_static_path": [str(LOOK), str(static)]}
+        looks = [str(LOOK / name) for name in ("course.css", "course.js")]
+        options = SPHINX | {"html_static_path": [*looks, str(static)]}
+        settings = "".join(f"{name} = {value!r}\n" for name, value in options.items())
+        (sources / "conf.py").write_text(settings)  # a theme's options are known only in this file
         said = io.StringIO()
         app = Sphinx(
-            sources, None, output, doctrees, "html", options, status=None, warning=said, parallel=2
+            sources, sources, output, doctrees, "html", status=None, warning=said, parallel=2
         )
         app.build(force_all=True)
         return [*filter(None, said.getvalue().splitlines()), *wrong_links(output)]
