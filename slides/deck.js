@@ -55,6 +55,9 @@ setInterval(() => {
 
 function move(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const control = event.target.closest?.("input, select"); // of an explorer: keys are its own
+  if (control && event.key === "Escape") control.blur();
+  if (control) return;
   const forward = ["ArrowRight", "ArrowDown", "PageDown", " "];
   const back = ["ArrowLeft", "ArrowUp", "PageUp"];
   if (forward.includes(event.key)) show(current + 1);

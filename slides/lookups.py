@@ -21,10 +21,11 @@ from bootcamp.scripts import diff as compare
 from bootcamp.scripts import family
 from bootcamp.table import Table
 from bootcamp.units import number
+from bootcamp_lessons import explorers
 
 RECORDS = REFERENCE / "xeon-2core"  # the machine whose runs are meant
 HEADING = re.compile(r"# (\d)\. ")
-PICTURE_HEIGHT, FIGURE_HEIGHT = 540, 465  # pixels of the stage
+PICTURE_HEIGHT, FIGURE_HEIGHT, EXPLORER_HEIGHT = 540, 465, 395  # pixels of the stage
 LONG_DIFF = 15  # rows; a longer one is set a little smaller
 
 
@@ -132,6 +133,11 @@ def table(name: str, *given, **named) -> str:
     return _raw(Table(found.rows)._repr_html_() + foot)
 
 
+def explorer(kind: str, height: float = EXPLORER_HEIGHT, **first) -> str:
+    """An explorer that moves in the HTML and is a picture in the PDF. first: where it begins."""
+    return _raw(explorers.page(kind, (embed.WIDTH, height), **first))
+
+
 def _drawing(name: str):
     """A function of drawing.plots, of a diagram's module, or of prepared.py."""
     module, _, function = name.partition(".")
@@ -221,5 +227,5 @@ def course_map() -> str:
     return _raw(f'<div class="map">{"".join(cells)}</div>')
 
 
-ASKED = (diff, added, removed, lines, picture, figure, table, record, megabytes, origin)
+ASKED = (diff, added, removed, lines, picture, figure, explorer, table, record, megabytes, origin)
 ASKED = {each.__name__: each for each in (*ASKED, lesson, timetable, course_map)}

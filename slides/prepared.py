@@ -148,16 +148,6 @@ def communication() -> Figure:
     return plots.communication_roofline(communication_runs.published())
 
 
-def zero_published() -> Figure:
-    """The ZeRO paper's example for each stage, beside the formula."""
-    rows = published.table("zero_figure1")
-    computed = {}
-    for row in rows:
-        size, ranks, stage = (int(row[key]) for key in ("parameters", "ranks", "stage"))
-        computed[stage] = sharding.rank_bytes(size, ranks, stage, sharding.MIXED)
-    return zero_stages.published(computed, rows)
-
-
 def resumed(baseline, *attempts) -> Figure:
     """Runs that go on where the one before ended, over one that never stopped."""
     return saved_checkpoints.one_after_the_other(

@@ -186,7 +186,7 @@ def without_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     for cell in copy.cells:
         for output in cell.get("outputs", []):
             view = output.get("data", {}).pop(WIDGET_VIEW, None)
-            if view:
+            if view and "text/html" not in output["data"]:  # else it has a still of its own
                 said = "<br>".join(_values(view["model_id"], states))
                 output["data"]["text/html"] = f"<p>{said}</p>"
                 plain = html.unescape(re.sub(r"<[^>]+>", "", said.replace("<br>", "\n")))

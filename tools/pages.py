@@ -10,7 +10,6 @@ page would ask another address for anything.
 
 import argparse
 import io
-import json
 import re
 import shutil
 import sys
@@ -51,12 +50,6 @@ LEADS_ON = ("?", ":")  # ends of a sentence that belongs to what the lesson does
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
 PREDICTS = re.compile(r"(?<![\w.])predict\(")
 EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\(")
-START = """document.addEventListener("DOMContentLoaded", () => {
-  for (const element of document.querySelectorAll(".explorer")) {
-    explore(element, element.dataset.kind, window.explorers[element.dataset.kind]);
-  }
-});
-"""
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
 SCRIPTS = ("src/_*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
@@ -152,22 +145,8 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def explorer(kind: str) -> nbformat.NotebookNode:
-    """An output in which explorers.js draws; its numbers are a file of their own."""
-    page = (
-        f'<div class="explorer" data-kind="{kind}"><noscript>This picture needs JavaScript.'
-        f'</noscript></div><script src="_static/explorer-{kind}.js"></script>'
-    )
-    return nbformat.v4.new_output("display_data", {"text/html": page})
-
-
-def write_explorers(folder: Path) -> None:
-    """The explorers as scripts that a page opened from a disk may load: modules may not be."""
-    script = explorers.SCRIPT.read_text().replace("export ", "")
-    (folder / "explorers.js").write_text(f"(() => {{\n{script}\n{START}}})();\n")
-    for kind in explorers.KINDS:
-        numbers = json.dumps(explorers.data(kind), separators=(",", ":"))
-        text = f'(window.explorers ??= {{}})["{kind}"] = {numbers};\n'
-        (folder / f"explorer-{kind}.js").write_text(text)
+    """An output in which explorers.js draws, with its numbers."""
+    return nbformat.v4.new_output("display_data", {"text/html": explorers.page(kind)})
 
 
 def _question_alone(output: nbformat.NotebookNode) -> None:
@@ -340,7 +319,7 @@ def build(executed: Path, output: Path) -> list[str]:
         sources.mkdir()
         static.mkdir()
         write_sources(executed, sources)
-        write_explorers(static)
+        (static / "explorers.js").write_text(explorers.script())
         looks = [str(LOOK / name) for name in ("course.css", "course.js")]
         options = SPHINX | {"html_static_path": [*looks, str(static)]}
         settings = "".join(f"{name} = {value!r}\n" for name, value in options.items())

@@ -34,6 +34,7 @@ import lookups  # noqa: E402
 from lookups import SlideError  # noqa: E402
 
 from bootcamp.paths import OWN, shown  # noqa: E402
+from bootcamp_lessons import explorers  # noqa: E402
 
 BUILD = OWN / "slides" / "build"
 
@@ -107,6 +108,8 @@ def _in_one_file(page: str, name: str) -> str:
 
     style, keys = (f"<{tag}>\n{(SLIDES / file).read_text()}</{tag}>" for tag, file in PARTS)
     page = page.replace('<link rel="stylesheet" href="deck.css">', style)
+    if 'class="explorer"' in page:
+        keys += f"<script>\n{explorers.script()}</script>"
     page = page.replace('<script src="deck.js"></script>', keys)
     return LOCAL_IMAGE.sub(image, page)
 

@@ -1,15 +1,17 @@
 """Simulations with controls: `simulators.collective()`, `.ddp_step()`, `.memory()`,
 `.pipeline_schedule()`, `.planner()`.
 
-Each shows controls and a picture that follows them, and returns the controls by name. The pictures
-are those of bootcamp_lessons.diagrams; nothing is launched.
+Each shows controls and a picture that follows them, and returns the controls by name. Nothing is
+launched. The first four begin with what explorers.py's functions of these names take; explorers.js
+draws them where the page has anywidget, and bootcamp_lessons.diagrams elsewhere.
 """
 
-from bootcamp.theory import collectives, pipeline_schedules, published
-from bootcamp.theory import memory as memory_theory
+import os
+
+from bootcamp.launcher import progress
 from bootcamp.widgets import planner as planner_widget
-from bootcamp.widgets.controls import choice, follow, slider, steps
-from bootcamp_lessons import planning
+from bootcamp.widgets.controls import choice, drawn, follow, steps
+from bootcamp_lessons import explorers, planning
 from bootcamp_lessons.diagrams import (
     collective_steps,
     memory_by_kind,
@@ -17,125 +19,65 @@ from bootcamp_lessons.diagrams import (
     predicted_ddp_step,
 )
 
-GIGABITS = (1, 10, 25, 100, 200, 400)  # a second: what networks are sold with
-MILLISECONDS = (2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
-MICROSECONDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-NO_RUN = "none"
+VARIABLE = "BOOTCAMP_ANYWIDGET"  # 0: this kernel has anywidget, the page that shows it has not
 
 
-def collective(
-    collective: str = "all-reduce", algorithm: str = "ring", ranks: int = 4, step: int = 2
-) -> dict:
+def collective(*given, **first) -> dict:
     """A collective step by step."""
-    last = len(collectives.plan(collective, algorithm, ranks))
-    algorithms = collectives.ALGORITHMS
 
-    def react(moved: str, controls: dict) -> None:
-        if moved == "collective":  # not every algorithm does every collective
-            controls["algorithm"].options = algorithms[controls["collective"].value]
-        chosen = [controls[name].value for name in ("collective", "algorithm", "ranks")]
-        controls["step"].max = len(collectives.plan(*chosen))
+    def draw(way: str, ranks: int, step: int):
+        return collective_steps.step(*explorers.ways()[way], ranks, step)
 
-    return follow(
-        collective_steps.step,
-        react,
-        collective=choice("collective", list(algorithms), collective),
-        algorithm=choice("algorithm", list(algorithms[collective]), algorithm),
-        ranks=slider("ranks", ranks, collectives.RANKS[0], collectives.RANKS[-1]),
-        step=slider("step", step, 0, last),
-    )
+    return _explorer("collective", draw, explorers.collective(*given, **first))
 
 
-def ddp_step(
-    model: str = "GPT-2, 124 M", bucket: str = predicted_ddp_step.DEFAULT, ranks: int = 8
-) -> dict:
+def ddp_step(*given, **first) -> dict:
     """A predicted step of DDP."""
-    millis = [(f"{count:,} ms", count / 1e3) for count in MILLISECONDS]
-    micros = [(f"{count:,} µs", count / 1e6) for count in MICROSECONDS]
-    return follow(
-        predicted_ddp_step.step,
-        bucket=steps("bucket cap, MiB", bucket, list(predicted_ddp_step.CAPS)),
-        model=choice("model", list(predicted_ddp_step.MODELS), model),
-        ranks=steps("ranks", ranks, doubling(2, 1024)),
-        bytes_per_second=choice("link", list(links().items()), links()["100 Gbit/s"]),
-        latency=steps("latency", 20 / 1e6, micros),
-        compute_seconds=steps("forward + backward", 200 / 1e3, millis),
-    )
+    return _explorer("ddp_step", predicted_ddp_step.step, explorers.ddp_step(*given, **first))
 
 
-def doubling(least: int, most: int) -> list[int]:
-    return [least * 2**power for power in range((most // least).bit_length())]
-
-
-def links() -> dict[str, float]:
-    """Bytes per second that a rank sends over some links, by name."""
-    rates = {f"{gigabits} Gbit/s": gigabits * 1e9 / 8 for gigabits in GIGABITS}
-    for row in published.table("network"):
-        if row["link"].startswith("NVLink"):
-            rates[row["link"]] = float(row["gb_s_per_gpu"]) * 1e9
-    return rates
-
-
-def memory(model: str = "7.5 B", ranks: int = 64) -> dict:
+def memory(*given, **first) -> dict:
     """Memory of one rank by kind, for each strategy."""
-    precisions = [("bf16, state in fp32", "bf16 mixed"), ("fp32", "fp32")]
-    batches = [("0 (state alone)", 0), *((str(size), size) for size in doubling(1, 32))]
-    return follow(
-        memory_by_kind.held,
-        model=choice("model", list(memory_theory.models()), model),
-        ranks=steps("ranks", ranks, doubling(1, 1024)),
-        precision=choice("precision", precisions, "bf16 mixed"),
-        samples=steps("micro-batch", 1, batches),
-        kept=choice("activations kept", list(memory_theory.KEPT), memory_theory.KEPT[1]),
-        shard=steps("HSDP's rows of", 8, doubling(2, 64)),
-    )
+    return _explorer("memory", memory_by_kind.held, explorers.memory(*given, **first))
 
 
-def pipeline_schedule(
-    measured: dict[str, list] | None = None,
-    run: str = NO_RUN,
-    schedule: str = "1f1b",
-    ranks: int = 4,
-    micro_batches: int = 8,
-) -> dict:
-    """A pipeline's schedule, its bubble and its activations.
+def pipeline_schedule(measured: dict[str, list] | None = None, *given, **first) -> dict:
+    """A pipeline's schedule, its bubble and its activations; below it a measured run."""
 
-    measured: {name: spans} of runs that can be drawn below the theory. run: the one to begin with,
-    which brings its own schedule, ranks and micro-batches.
-    """
-    measured = measured or {}
-    first = {"schedule": schedule, "ranks": ranks, "micro_batches": micro_batches}
-    if run != NO_RUN:
-        first = choices_of(measured[run])
+    def draw(run: str = explorers.NO_RUN, **chosen):
+        return pipeline_gantt.explored(**chosen, measured=(measured or {}).get(run))
+
+    data = explorers.pipeline_schedule(measured, *given, **first)
+    return _explorer("pipeline_schedule", draw, data)
+
+
+def _explorer(kind: str, draw, data: dict) -> dict:
+    """Show an explorer in the way that this page can; its controls by name."""
+    first = explorers.first_choice(data)
+    if widget := _live():
+        return widget.show(kind, data, drawn(draw, first))
+    controls = {}
+    for one in data["controls"]:
+        options, make = [tuple(pair) for pair in one["options"]], steps if one["slides"] else choice
+        controls[one["name"]] = make(one["label"], options=options, value=first[one["name"]])
 
     def react(moved: str, controls: dict) -> None:
-        spans = measured.get(controls["run"].value)
-        if spans and moved == "run":  # a run brings its own choices
-            for name, value in choices_of(spans).items():
-                controls[name].value = value
-        elif spans and {name: controls[name].value for name in first} != choices_of(spans):
-            controls["run"].value = NO_RUN  # these choices are not that run's
+        now = {name: control.value for name, control in controls.items()}
+        for name, value in explorers.moved(data, now, moved).items():
+            controls[name].value = value
 
-    return follow(
-        lambda run, **chosen: pipeline_gantt.explored(**chosen, measured=measured.get(run)),
-        react,
-        schedule=choice("schedule", list(pipeline_schedules.SCHEDULES), first["schedule"]),
-        ranks=slider("ranks", first["ranks"], 1, 8),
-        micro_batches=slider("micro-batches", first["micro_batches"], 1, 32),
-        run=choice("measured", [NO_RUN, *measured], run),
-    )
+    return follow(draw, react, **controls)
 
 
-def choices_of(spans: list) -> dict:
-    """The schedule, ranks and micro-batches of a measured run, from its actions.
-
-    Raises ValueError if it followed no schedule's plan.
-    """
-    if (schedule := pipeline_schedules.which(spans)) is None:
-        raise ValueError("these spans follow no schedule's plan: the run did something else")
-    micro_batches = 1 + max(span.action.micro_batch for span in spans)
-    ranks = len(pipeline_schedules.by_rank(spans))
-    return {"schedule": schedule, "ranks": ranks, "micro_batches": micro_batches}
+def _live():
+    """What shows an explorer as an anywidget; None where that is missing or turned off."""
+    if not progress.widgets() or os.environ.get(VARIABLE) == "0":
+        return None
+    try:
+        from bootcamp_lessons import explorer_widget
+    except ImportError:
+        return None
+    return explorer_widget
 
 
 def planner(model: str = "Llama 3 70B", gpu: str = "H100 80GB", gpus: int = 256, **plan) -> dict:
@@ -146,5 +88,5 @@ def planner(model: str = "Llama 3 70B", gpu: str = "H100 80GB", gpus: int = 256,
     first = {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none"}
     first |= {"model": model, "kind": gpu, "gpus": gpus, "host_gb_s": 400}
     models, kinds = planning.models(), list(planning.GPUS)
-    tables, counts = planning.with_plan, doubling(8, 16384)
+    tables, counts = planning.with_plan, explorers.doubling(8, 16384)
     return planner_widget.show(tables, models, kinds, counts, planning.LINKS, **first | plan)

@@ -60,11 +60,19 @@ def words(label: str, placeholder: str):
     return library.Text(placeholder=placeholder, **look)
 
 
-def shown(drawn) -> str:
+def shown(drawing) -> str:
     """A drawing as HTML: a figure as an image with its text alternative, HTML as it is, a table."""
-    if isinstance(drawn, Figure):
-        return style.image(drawn)
-    return drawn if isinstance(drawn, str) else drawn._repr_html_()
+    if isinstance(drawing, Figure):
+        return style.image(drawing)
+    return drawing if isinstance(drawing, str) else drawing._repr_html_()
+
+
+def drawn(draw: Callable, choices: dict) -> str:
+    """draw(**choices) as HTML; a ValueError as a sentence."""
+    try:
+        return shown(draw(**choices))
+    except ValueError as why:
+        return f"<p><b>Not possible:</b> {html.escape(str(why).rstrip('.'))}.</p>"
 
 
 def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
@@ -79,11 +87,7 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
     names = {control: name for name, control in controls.items()}
 
     def drawing() -> HTML:
-        try:
-            return HTML(shown(draw(**{name: control.value for name, control in controls.items()})))
-        except ValueError as why:
-            reason = html.escape(str(why).rstrip("."))
-            return HTML(f"<p><b>Not possible:</b> {reason}.</p>")
+        return HTML(drawn(draw, {name: control.value for name, control in controls.items()}))
 
     if library := progress.widgets():
         row = library.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})

@@ -44,7 +44,7 @@ def step(collective: str, algorithm: str, ranks: int, step: int) -> Figure:
     _cells(axes, run, step, places, tall)
     if collective != "all-to-all":  # there arrows would cross everything, and each box names both
         _arrows(axes, run, step, places, tall)
-    for y, text in zip((4.9, 2.6, 0.3), (_key(run), *totals(run)), strict=True):
+    for y, text in zip((4.9, 2.6, 0.3), (key(run), *totals(run)), strict=True):
         label(axes, 0, y, text, at="left", size=11)
     return figure
 
@@ -180,7 +180,8 @@ def _arrows(axes, run: Simulation, step: int, places: dict, tall: float) -> None
             arrow(axes, (to_left - 2.4, y), (to_left, y), **look)
 
 
-def _key(run: Simulation) -> str:
+def key(run: Simulation) -> str:
+    """How its boxes are read."""
     inside = "from 0: it is rank 0's"
     if run.collective in REDUCING:
         inside = "0+2: the sum of rank 0's and rank 2's"

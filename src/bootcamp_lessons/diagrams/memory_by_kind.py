@@ -12,6 +12,13 @@ from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.theory import memory
 from bootcamp.units import scale, size
 
+FORMULAS = (
+    "By formula, nothing here is measured. State: arXiv:1910.02054, section 5. Activations of a "
+    "forward pass: arXiv:2205.05198.",
+    "Left out: what is gathered for a moment (a unit of ZeRO-3, two with prefetch), DDP's buckets, "
+    "gaps, the libraries. Pipeline: 1F1B, as many micro-batches in flight as stages. Sizes of GPU "
+    "memory as sold; fits: the smallest that does.",
+)
 ROOM = 1.06  # of the axis behind the last line
 
 
@@ -83,12 +90,9 @@ def _notes(shape, precision: str, samples: int, kept: str) -> tuple[str, ...]:
     what = "AdamW" if precision == "fp32" else "AdamW and a copy in fp32; FSDP2: 4 + 4 + 8"
     many = {0: "no sample", 1: "1 sample"}.get(samples, f"{samples} samples")
     return (
-        "By formula, nothing here is measured. State: arXiv:1910.02054, section 5; "
-        f"{bytes_of} bytes a parameter ({what}). Activations: arXiv:2205.05198, of {many} of "
-        f"{shape.context:,} tokens in each forward pass; kept: {kept}.",
-        "Left out: what is gathered for a moment (a unit of ZeRO-3, two with prefetch), DDP's "
-        "buckets, gaps, the libraries. Pipeline: 1F1B, as many micro-batches in flight as stages. "
-        "Sizes of GPU memory as sold; fits: the smallest that does.",
+        f"{FORMULAS[0]} Here {bytes_of} bytes a parameter ({what}), and activations of {many} of "
+        f"{shape.context:,} tokens; kept: {kept}.",
+        FORMULAS[1],
     )
 
 

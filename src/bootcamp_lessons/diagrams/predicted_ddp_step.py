@@ -33,6 +33,13 @@ LOOKS = {
     "all-reduce beside the backward": (ORANGE, ""),
     "all-reduce that is waited for": (VERMILLION, "//"),
 }
+MODEL_OF_COSTS = (
+    "Predicted by a model, nothing here is measured. An all-reduce costs what the alpha-beta model "
+    "(Hockney, 1994) says of a ring: 2(N-1) messages of bytes/N; one bucket after another.",
+    "The backward takes twice the forward, layers share the time by their operations. "
+    "Communicating takes nothing from it. Gradients of 4 bytes. Without the optimizer. Buckets by "
+    "DDP's rule. Default: the first bucket has 1 MiB, the others 25.",
+)
 INCHES = 7.4  # how wide the axes are, about
 FEW = 14  # buckets whose way from the backward to the link is drawn
 MANY = 60  # buckets from which on their frames would be all that is seen
@@ -126,14 +133,12 @@ def _by_cap(axes, by_cap: dict, chosen: str, scale: float, unit: str) -> None:
 
 
 def _notes(costs: tuple) -> tuple[str, ...]:
-    ranks, bytes_per_second, latency, compute_seconds = costs
+    _, bytes_per_second, latency, compute_seconds = costs
+    model, work = MODEL_OF_COSTS
     return (
-        "Predicted by a model, nothing here is measured. An all-reduce costs what the alpha-beta "
-        f"model (Hockney, 1994) says of a ring: 2(N-1) messages of {1e6 * latency:g} µs + bytes/N "
-        f"at {bytes_per_second / 1e9:g} GB/s; one bucket after another.",
-        f"Given: {time(compute_seconds)} of computing, the backward twice the forward, layers by "
-        "their operations. Communicating takes nothing from it. Gradients of 4 bytes. Without the "
-        "optimizer. Buckets by DDP's rule. Default: the first bucket has 1 MiB, the others 25.",
+        f"{model} A message takes {1e6 * latency:g} µs and its bytes at {bytes_per_second / 1e9:g} "
+        "GB/s.",
+        f"Given: {time(compute_seconds)} of computing. {work}",
     )
 
 
