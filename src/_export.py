@@ -45,8 +45,9 @@ if unknown := sorted(set(chosen) - set(FORMATS)):
 
 has = importlib.util.find_spec
 compiler = shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))
+A_COMPILER = "a C++ compiler" if not compiler else "a folder without a blank in its path for torch"
 lacking = {
-    "aoti": None if compiler else "a C++ compiler",
+    "aoti": None if compiler and " " not in torch.__path__[0] else A_COMPILER,
     "onnx": None if all(map(has, ONNX)) else f"one of the packages {', '.join(ONNX)}",
 }
 for wanted in [name for name in chosen if lacking.get(name)]:

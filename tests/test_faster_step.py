@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ PATIENT = {"options": Options(hang_seconds=600)}  # as in the lesson, whose runs
 MLP = {"model": "mlp", "steps": 20, "global_batch": 12}
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler for inductor")
+@pytest.mark.skipif(faster_step.no_compiler() is not None, reason="no C++ for inductor here")
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_compiled_model_trains_what_the_baseline_trains(optimizer):
     run = trained("compile", 1, backend="inductor", optimizer=optimizer, **MLP, **PATIENT)

@@ -38,11 +38,20 @@ def profile_table(run, shown: int = 7) -> Table:
     return Table(named, caption)
 
 
+def no_compiler() -> str | None:
+    """Why torch.compile can't write CPU kernels here, None if it can."""
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        return "No GPU and no C++ compiler here"
+    if " " in torch.__path__[0]:  # it stands in the compiler's command without quotes
+        return "No GPU here, and torch lies in a folder with a blank in its path"
+    return None
+
+
 def backend() -> str:
     """The backend of torch.compile that can work here; says so where it is not the default one."""
-    if torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")):
+    if torch.cuda.is_available() or not (why := no_compiler()):
         return "inductor"
-    print("No GPU and no C++ compiler here: the graph is recorded, and no kernel is written.")
+    print(f"{why}: the graph is recorded, and no kernel is written.")
     return "aot_eager"
 
 
