@@ -152,7 +152,7 @@ def test_make_lab_hands_it_to_the_kernels(monkeypatch, given, told):
 def test_make_exports_it():
     said = subprocess.run(
         ["make", "-s", "-f", "-", "show", "PREDICT_FIRST=1"],
-        input=f"include {ROOT}/Makefile\nshow:\n\t@echo first $$PREDICT_FIRST\n",
+        input="include Makefile\nshow:\n\t@echo first $$PREDICT_FIRST\n",
         capture_output=True,
         text=True,
         cwd=ROOT,
