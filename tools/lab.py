@@ -78,8 +78,7 @@ def own_copies() -> Path:
     snippets = own / "src" / "snippets"  # notebooks have links there
     if not snippets.is_symlink():
         snippets.symlink_to(ROOT / "src" / "snippets")
-    note = f"{ROOT} can't be written: your notebooks, runs and scripts are in {own}."
-    print(note, file=sys.stderr)
+    print(f"{ROOT} can't be written: notebooks, runs and scripts go to {own}.", file=sys.stderr)
     return own
 
 

@@ -184,8 +184,7 @@ def new_folder(name: str, given: Path | str | None = None) -> Path:
                 raise refusal(message) from None
         except OSError as error:
             message = f"the run folder {shown(folder)} can't be written: {error.strerror}. "
-            message += "Free some space, or name a folder that you may write to: run_dir=, "
-            message += "or BOOTCAMP_LOGS."
+            message += "Free some space, or name a folder of your own: run_dir=, or BOOTCAMP_LOGS."
             raise refusal(message) from None
 
 

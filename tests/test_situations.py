@@ -1,0 +1,114 @@
+"""Ordinary users: no right to write into the clone, blanks in paths, little memory to share."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bootcamp.launcher import warm_python
+from bootcamp.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import lab  # noqa: E402
+import preflight_checks as checks  # noqa: E402
+
+FOLDERS = "from bootcamp.paths import LOGS, OWN, WORK; print(OWN, LOGS, WORK, sep='\\n')"
+
+
+def test_runs_of_who_may_not_write_into_the_clone_go_home(tmp_path):
+    """Root may write everywhere, so access() is told otherwise."""
+    code = f"import os; os.access = lambda *_: False\n{FOLDERS}"
+    env = {name: v for name, v in os.environ.items() if not name.startswith("BOOTCAMP_")}
+    command = [sys.executable, "-c", code]
+    env |= {"HOME": str(tmp_path / "zoë m")}
+    said = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True).stdout
+    own = tmp_path / "zoë m" / "bootcamp"
+    assert said.splitlines() == [str(own), str(own / "logs"), str(own / "notebooks" / "work")]
+
+
+def test_copies_of_notebooks_are_made_once_and_stay(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    own = lab.own_copies()
+    first = own / "notebooks" / "00_start_here.ipynb"
+    assert first.read_bytes() == (ROOT / "notebooks" / first.name).read_bytes()
+    assert (own / "src" / "snippets" / "horovod_ring.py").is_file()
+    assert str(own) in capsys.readouterr().err
+    first.write_text("mine")
+    lab.own_copies()
+    assert first.read_text() == "mine"
+    assert f"--ServerApp.root_dir={own}" in lab.command(folder=own)
+
+
+def test_who_has_no_home_that_can_be_written_gets_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path / "gone"))
+    monkeypatch.setattr(lab.tempfile, "tempdir", str(tmp_path))
+    home = Path(lab.environment()["HOME"])
+    assert home.parent == tmp_path
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert "can't be written" in capsys.readouterr().err
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert lab.environment()["HOME"] == str(tmp_path)
+
+
+def test_a_warm_python_starts_where_its_path_has_blanks_and_quotes(tmp_path, monkeypatch):
+    python = tmp_path / "zoë's course" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(warm_python.sys, "executable", str(python))
+    warm_python.install(tmp_path / "bin")
+    command = [tmp_path / "bin" / "python", "-c", "import sys; print(*sys.argv[1:])", "a b"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "a b\n"
+
+
+def rows():
+    return {row["check"]: row for row in checks.temporary(None)}
+
+
+def test_preflight_knows_a_temporary_folder_that_will_not_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks.tempfile, "tempdir", "/tmp")
+    assert rows()["temporary files"]["verdict"] == checks.READY
+    monkeypatch.setattr(checks.tempfile, "tempdir", f"/tmp/{'x' * checks.LONGEST_PATH}")
+    assert rows()["temporary files"]["verdict"] == checks.LIMITS
+    assert "TMPDIR" in rows()["temporary files"]["to do"]
+
+    def none():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(checks.tempfile, "gettempdir", none)
+    assert rows()["temporary files"]["verdict"] == checks.NOT_READY
+
+
+UNSHARE = ["unshare", "--mount", "sh", "-c"]
+SMALL = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$0" "$@"'
+no_mounts = os.geteuid() != 0 or not shutil.which("unshare")
+
+
+@pytest.mark.skipif(
+    no_mounts or subprocess.run([*UNSHARE, SMALL, "true"], capture_output=True).returncode != 0,
+    reason="this process can't mount",
+)
+def test_preflight_knows_a_small_shared_memory():
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'tools')!r})\n"
+    code += "import preflight_checks as c; print(c.temporary(None)[1])"
+    command = [*UNSHARE, SMALL, sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True).stdout
+    assert "'found': '1 MB free'" in said
+    assert "'verdict': 'limits'" in said
+    assert "--shm-size" in said
+
+
+def test_compilers_that_can_not_find_torch_are_not_asked(monkeypatch, capsys):
+    import torch
+
+    from bootcamp_lessons import faster_step
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch, "__path__", ["/home/zoë m/torch"])
+    monkeypatch.setattr(faster_step.shutil, "which", lambda name: name)
+    assert faster_step.backend() == "aot_eager"
+    assert "blank" in capsys.readouterr().out
+    monkeypatch.setattr(torch, "__path__", ["/opt/torch"])
+    assert faster_step.backend() == "inductor"
