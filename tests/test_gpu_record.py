@@ -269,9 +269,15 @@ def test_operations_and_parameters_are_those_of_the_theory(planted):
 def test_the_plan_names_a_command_for_each_part():
     lines = gpu_record.plan().splitlines()
     for name, line in zip(gpu_record.PARTS, lines, strict=False):
-        assert line.startswith(f"python tools/gpu_record.py OUT {name}")
+        assert line.startswith(f"python3 tools/gpu_record.py OUT {name}")
         assert f"{gpu_record.PARTS[name].seconds:>3} s expected" in line
     assert all(part.seconds < gpu_record.LIMIT_SECONDS < 600 for part in gpu_record.PARTS.values())
+    in_calls = [name for names in gpu_record.CALLS for name in names]
+    assert sorted(in_calls) == sorted(gpu_record.PARTS), "each part in one call"
+    for names, line in zip(gpu_record.CALLS, lines[-len(gpu_record.CALLS) :], strict=True):
+        assert f"--within {gpu_record.CALL_SECONDS} OUT {' '.join(names)} #" in line
+        seconds = sum(gpu_record.PARTS[name].seconds for name in names)
+        assert seconds < gpu_record.CALL_SECONDS < 600
 
 
 def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys, tmp_path):

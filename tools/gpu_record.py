@@ -3,7 +3,8 @@
 Ask one real GPU what this course says of GPUs, and write what it answers to FOLDER, a JSON file for
 each part. Without PART it is all of them; parts that are in FOLDER already and not asked for stay.
 A copy of the project will do: torch (2.11 or later, which brings filelock) and numpy, no Jupyter,
-no install, no .git. `--plan` prints a command for each part, with the seconds that it may take.
+no install, no .git. `--plan` prints a command for each part, with the seconds that it may take, and
+all of them in few calls; `--within` limits a call.
 
 A part ends within its limit: one that overruns is ended with all that it started, keeps what it has
 measured, and is recorded as overrun. What fails is recorded with its exact error, and the rest goes
@@ -42,7 +43,10 @@ NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Part:
-    """function: module.name in gpu_parts, called with a session. seconds: expected on an H100."""
+    """function: module.name in gpu_parts, called with a session.
+
+    seconds: expected on an H100 or H200, with a minute for each model that is compiled.
+    """
 
     function: str
     seconds: int
@@ -54,15 +58,23 @@ PARTS = {
         "equality.run", 300, "CPU against GPU, every script as one rank, several ranks on one GPU"
     ),
     "speed_small": Part(
-        "speed.small", 180, "GPT-2 small: precision, compile, batches up to out of memory, a trace"
+        "speed.small", 140, "GPT-2 small: precision, compile, batches up to out of memory, a trace"
     ),
-    "speed_medium": Part("speed.medium", 240, "GPT-2 medium: the same ways of a step"),
-    "roofline": Part("speed.roofline", 60, "matrix products, memory, a GPT's operations, copies"),
-    "mfu": Part("mfu.small", 300, "GPT-2 124M beside a plain loop in turn, and why"),
-    "mfu_medium": Part("mfu.medium", 420, "GPT-2 350M beside a plain loop in turn, and why"),
-    "faults": Part("faults.run", 150, "preflight, ghosts, leases, killed ranks, out of memory"),
-    "constants": Part("constants.run", 120, "constants for a planner, and generation with a cache"),
+    "speed_medium": Part("speed.medium", 150, "GPT-2 medium: the same ways of a step"),
+    "roofline": Part("speed.roofline", 40, "matrix products, memory, a GPT's operations, copies"),
+    "mfu": Part("mfu.small", 270, "GPT-2 124M beside a plain loop in turn, and why"),
+    "mfu_medium": Part("mfu.medium", 320, "GPT-2 350M beside a plain loop in turn, and why"),
+    "faults": Part("faults.run", 120, "preflight, ghosts, leases, killed ranks, out of memory"),
+    "constants": Part("constants.run", 60, "constants for a planner, and generation with a cache"),
 }
+# where a command may take ten minutes: what to ask in each, and how long all of it may take
+CALLS = (
+    ("equality",),
+    ("speed_small", "speed_medium", "roofline", "constants"),
+    ("mfu", "faults"),
+    ("mfu_medium",),
+)
+CALL_SECONDS = 570
 
 
 def main() -> int:
@@ -74,6 +86,7 @@ def main() -> int:
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, miniature sizes")
     parser.add_argument("--plan", action="store_true", help="print the commands and run nothing")
     parser.add_argument("--limit", type=float, help="seconds that a part may take at most")
+    parser.add_argument("--within", type=float, help="seconds that all parts together may take")
     args = parser.parse_args()
     if args.plan:
         print(plan())
@@ -86,18 +99,24 @@ def main() -> int:
         print(why)
         return 2
     limit = args.limit or (REHEARSAL_SECONDS if args.rehearse else LIMIT_SECONDS)
-    return record(args.folder, args.parts or list(PARTS), args.rehearse, limit)
+    return record(args.folder, args.parts or list(PARTS), args.rehearse, limit, args.within)
 
 
 def plan() -> str:
-    """A line for each part, and for the record of the course."""
+    """A line for each part, then all of them in few calls."""
+    tool = "python3 tools/gpu_record.py"
     lines = [
-        f"python tools/gpu_record.py OUT {name:<13} # {part.seconds:>3} s expected: {part.about}"
+        f"{tool} OUT {name:<13} # {part.seconds:>3} s expected: {part.about}"
         for name, part in PARTS.items()
     ]
     total = sum(part.seconds for part in PARTS.values())
-    end = f"# together {total} s expected on an H100, estimated and not measured; each ends in "
-    return "\n".join([*lines, f"{end}{LIMIT_SECONDS:.0f} s at most"])
+    end = f"# together {total} s expected on an H200, estimated and not measured; each ends in "
+    lines += [f"{end}{LIMIT_SECONDS:.0f} s at most", f"# or in {len(CALLS)} calls:"]
+    for names in CALLS:
+        seconds = sum(PARTS[name].seconds for name in names)
+        asked = f"{tool} --within {CALL_SECONDS} OUT {' '.join(names)}"
+        lines.append(f"{asked} # {seconds} s expected")
+    return "\n".join(lines)
 
 
 def why_not(rehearse: bool) -> str | None:
@@ -118,13 +137,22 @@ def _is_there(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
 
 
-def record(folder: Path, names: list[str], rehearse: bool, limit: float) -> int:
-    """Run the parts one after another, each in a process of its own; the exit code."""
+def record(
+    folder: Path, names: list[str], rehearse: bool, limit: float, within: float | None = None
+) -> int:
+    """Run the parts one after another, each in a process of its own; the exit code.
+
+    limit: seconds of each part. within: of all together; what is left ends a part sooner.
+    """
+    end = time.monotonic() + (within or limit * len(names))
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     with tempfile.TemporaryDirectory(prefix="gpu-record-", ignore_cleanup_errors=True) as own:
         _prepare(own, rehearse)
-        ended = {name: run_part(name, folder, rehearse, limit) for name in names}
+        ended = {
+            name: run_part(name, folder, rehearse, min(limit, max(1.0, end - time.monotonic())))
+            for name in names
+        }
     for name, (status, seconds) in ended.items():
         print(f"{name:<13} {status:<10} {seconds:6.1f} s")
     problems = [name for name, (status, _) in ended.items() if status != "ok"]
