@@ -183,8 +183,6 @@ def test_an_old_python_is_refused_in_one_sentence(version, tmp_path):
     old.chmod(0o755)
     given = [f"PYTHON={old}", f"VENV={tmp_path / 'env'}", "--no-print-directory"]
     done = subprocess.run([MAKE, "-C", ROOT, *given, "install"], capture_output=True, text=True)
-    assert done.stdout == (
-        f"{version} is too old: the course needs Python 3.11 or newer, "
-        "say make PYTHON=python3.12.\n"
-    )
+    needed = "the course needs Python 3.11 or newer, say make PYTHON=python3.12."
+    assert done.stdout == f"{version} is too old: {needed}\n"
     assert not (tmp_path / "env").exists()

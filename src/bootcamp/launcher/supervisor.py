@@ -111,4 +111,6 @@ def stop(job: Job, why: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(Supervisor(int(sys.argv[1])).main())
+    supervisor = Supervisor(int(sys.argv[1]))
+    asyncio.run(supervisor.main())
+    os._exit(0)  # Python 3.12 closes the pipes of a dead fork server here, on a loop that is gone
