@@ -31,6 +31,19 @@ def test_lab_asks_for_no_news_and_writes_into_no_environment(monkeypatch):
     assert "@jupyterlab/apputils-extension:announcements" in page["disabledExtensions"]
 
 
+@pytest.mark.parametrize(
+    ("lesson", "opens"), [("04", "04_ddp"), ("", "00_start_here"), (None, "00_start_here")]
+)
+def test_lab_opens_the_lesson_that_is_asked_for(monkeypatch, lesson, opens):
+    monkeypatch.delenv("LESSON", raising=False)
+    if lesson is not None:
+        monkeypatch.setenv("LESSON", lesson)
+    assert f"--LabApp.default_url=/lab/tree/notebooks/{opens}.ipynb" in lab.command()
+    monkeypatch.setenv("LESSON", "99")
+    with pytest.raises(lab.lessons.LessonError, match="There is no lesson 99"):
+        lab.command()
+
+
 @pytest.mark.skipif(MAKE is None, reason="there is no make")
 @pytest.mark.parametrize("target", ["reset", "catch-up", "slides", "test"])
 @pytest.mark.parametrize("lesson", ["04; touch x", "$$(touch x)", "`touch x`", "' touch x '"])

@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
 import lessons  # noqa: E402
 import page_links  # noqa: E402
+import page_notes  # noqa: E402
 import pages  # noqa: E402
 
 from bootcamp.theory import ddp, model_shapes  # noqa: E402
@@ -24,6 +25,7 @@ from bootcamp_lessons.diagrams import predicted_ddp_step  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*MystReferenceResolver")
 LESSONS = ("00", "04")
+LOOKED_AT = ("index.html", "04_ddp.html", "glossary.html", "errors.html", "search.html?q=rank")
 MEASURED = "rank 0: 309 samples/s"
 
 
@@ -55,6 +57,13 @@ def test_links_of_the_pages_behind_the_readme_lead_to_pages_or_are_words():
     assert "slides/kit" not in course, "which is not among the pages"
     assert "[first page](index.md)" in pages.behind("tools/INSTALL.md")
     assert "[rooms](code.md#the-rooms-of-the-package)" in pages.behind("src/README.md")
+
+
+def test_a_prediction_without_its_field_is_the_question_and_the_unit():
+    shown = new_output("display_data", {"text/html": "<p><b>Predict.</b> How many?<br>MB</p>"})
+    notebook = new_notebook(cells=[new_code_cell("predict('bytes', '')", outputs=[shown])])
+    page = pages.page_of(notebook).cells[0].outputs[0].data["text/html"]
+    assert page == "<p><b>Predict.</b> How many? <i>(in MB)</i></p>"
 
 
 def test_outputs_name_no_folder_of_the_machine():
@@ -93,10 +102,42 @@ def test_a_term_takes_the_sentences_that_explain_it(said, explained):
     assert pages.first_use("ring", [said]) == explained
 
 
-def test_without_a_complete_course_a_sentence_says_what_to_run(tmp_path):
+def test_the_newest_course_with_most_lessons_is_taken(tmp_path):
+    for name, numbers in (("1", ("00", "04")), ("2", ("00", "04")), ("3", ("04",))):
+        (tmp_path / name).mkdir()
+        for number in numbers:
+            shutil.copy(lessons.find(number).notebook, tmp_path / name)
+    assert pages.newest_course(tmp_path).name == "2"
+
+
+def test_without_an_executed_lesson_a_sentence_says_what_to_run(tmp_path):
     (tmp_path / "20260101-000000").mkdir()
     with pytest.raises(pages.PagesError, match="make course"):
         pages.newest_course(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ran", "error", "far", "says"),
+    [
+        ((None, None), "", page_notes.NEVER, "no outputs"),
+        ((1, 2), "", page_notes.ENDED, "What answers a prediction is folded"),
+        ((1, None), "", page_notes.STOPPED, "stopped early**"),
+        ((1, None), "RunFailed", page_notes.STOPPED, "stopped early with RunFailed**"),
+        ((1, 2), "RunFailed", page_notes.ENDED, "predict, then open"),  # it was meant to
+    ],
+)
+def test_a_page_says_how_far_its_lesson_ran(ran, error, far, says):
+    cells = [new_code_cell("1 / 0", execution_count=count) for count in ran]
+    if error:
+        cells[0].outputs = [new_output("error", ename=error, evalue="", traceback=[])]
+    if error and far == page_notes.ENDED:
+        cells[0].metadata["tags"] = ["raises-exception"]
+    notebook = new_notebook(cells=cells, metadata={"ran": {"machine": "2 cores", "date": "today"}})
+    note = page_notes.note(lessons.find("04"), notebook)
+    assert page_notes.how_far(notebook) == far
+    assert says in note
+    assert "make lab LESSON=04" in note
+    assert ("2 cores today" in note.replace(" on ", " ")) == (far != page_notes.NEVER)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +225,31 @@ def explore_a_collective(shown) -> None:
     assert "broadcast by tree, 4 ranks: after step 2 of 2" in picture.get_attribute("aria-label")
 
 
+def violations(page) -> list[tuple[str, str]]:
+    """What axe-core calls serious or critical: (rule, the first element's HTML)."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    grave = [one for one in found if one["impact"] in ("serious", "critical")]
+    return [(one["id"], one["nodes"][0]["html"]) for one in grave]
+
+
+def barriers(page, site: Path, address: str) -> list:
+    """Violations of a page, all of it unfolded, on a light and a dark screen and on a phone's,
+    and whether it scrolls sideways."""
+    path, _, query = address.partition("?")
+    found = []
+    for scheme, width in (("light", 1440), ("dark", 390)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(f"{(site / path).as_uri()}?{query}")
+        page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+        page.evaluate("Promise.all(document.getAnimations().map((one) => one.finished))")  # fades
+        found += [(scheme, *one) for one in violations(page)]
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        found += [(scheme, f"{wide} pixels wide")] if wide > width else []
+    return found
+
+
 @pytest.mark.skipif(chromium.PATH is None, reason="no Chromium on this machine")
 def test_search_and_explorers_work_in_a_browser_without_a_network(site):
     sync_api = pytest.importorskip("playwright.sync_api")
@@ -203,7 +269,11 @@ def test_search_and_explorers_work_in_a_browser_without_a_network(site):
         assert page.locator("h1").count() == 1
         explore_ddp(page.locator(".explorer[data-kind=ddp_step]"))
         explore_a_collective(page.locator(".explorer[data-kind=collective]"))
+        seen = {address: barriers(page, site, address) for address in LOOKED_AT}
+        page.set_content('<html lang="en"><title>t</title><img src="data:,"></html>')
+        assert [name for name, _ in violations(page)] == ["image-alt"]
         browser.close()
+    assert seen == dict.fromkeys(LOOKED_AT, [])
     assert wrong == []
     assert asked
     assert all(url.startswith(("file:", "data:")) for url in asked)

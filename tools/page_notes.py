@@ -30,7 +30,7 @@ def _error(cell: nbformat.NotebookNode) -> str:
 def note(lesson: lessons.Lesson, notebook: nbformat.NotebookNode) -> str:
     """The box under a lesson's title, as Markdown."""
     run = f"`make lab LESSON={lesson.number}` opens this lesson in JupyterLab."
-    run += f" It needs {lesson.needs}."
+    run += f" What it needs: {lesson.needs}."
     if lesson.after:
         run += f" It builds on {listed(lesson.after)}."
     return f"```{{admonition}} Run it yourself\n:class: tip\n\n{run}\n\n{_outputs(notebook)}\n```"

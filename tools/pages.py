@@ -151,9 +151,9 @@ def explorer(kind: str) -> nbformat.NotebookNode:
 
 def _question_alone(output: nbformat.NotebookNode) -> None:
     """A prediction's field is gone: its question and the unit of the answer, in place."""
-    page = output.get("data", {}).get("text/html", "")
-    question, *rest = [part for part in "".join(page).removeprefix("<p>").split("<br>") if part]
-    if rest and (unit := rest[0].removesuffix("</p>")):
+    page = "".join(output.get("data", {}).get("text/html", ""))
+    question, _, unit = page.removeprefix("<p>").removesuffix("</p>").partition("<br>")
+    if unit:
         output.data["text/html"] = f"<p>{question} <i>(in {unit})</i></p>"
 
 

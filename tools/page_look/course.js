@@ -2,7 +2,7 @@
 // Tab key at whatever scrolls sideways.
 (() => {
   const NAMES = { ".sidebar-drawer": "Lessons", ".toc-drawer": "On this page" };
-  const SCROLL = "article pre, article table, .table-wrapper";
+  const SCROLL = "article pre, article table, .table-wrapper, .text_html";
 
   function reachable(element) {
     const scrolls = element.scrollWidth > element.clientWidth;

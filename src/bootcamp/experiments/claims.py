@@ -44,7 +44,8 @@ FEWEST, MOST = 3, 12  # pairs
 # Student's t, two-sided 99 %, for that many pairs: quantiles 0.995 with one degree of freedom less
 T_99 = {3: 9.925, 4: 5.841, 5: 4.604, 6: 4.032, 7: 3.707, 8: 3.499, 9: 3.355, 10: 3.250}
 T_99 |= {11: 3.169, 12: 3.106}
-COLOURS = {SUPPORTED: "#009E73", UNCLEAR: "#56606a", CONTRADICTED: "#D55E00"}  # Okabe and Ito
+# Okabe and Ito's hues, dark enough for text on white
+COLOURS = {SUPPORTED: "#007756", UNCLEAR: "#56606a", CONTRADICTED: "#A84A00"}
 MARKS = {SUPPORTED: "✓", UNCLEAR: "?", CONTRADICTED: "✗", NOT_COUNTED: "–"}
 
 
