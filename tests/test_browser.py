@@ -124,7 +124,8 @@ def test_first_notebook_runs_by_run_all(lab, page):
 
 
 CLASSROOM = {
-    "slider": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
+    "explorer": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
+    "chosen": "print(repr(controls['schedule'].value), controls['ranks'].value)",
     "planner": "plans = simulators.planner(tensor=4)",
     "prediction": "from bootcamp import predict\n\n"
     'guess = predict("how_many", "How many?", unit="MB")\nguess',
@@ -190,13 +191,32 @@ def classroom(lab, page):
 def test_a_reader_moves_predicts_checks_interrupts_and_watches(lab, classroom):
     """One session in one browser: starting one takes longer than everything that is done in it."""
     notebook, folder = classroom
-    moves_a_slider(notebook, "slider")
+    moves_an_explorer(notebook, "explorer")
     moves_a_slider(notebook, "planner")
     assert "Llama 3 70B on 512 x H100" in alternative(notebook, "planner")
     answers_a_prediction(notebook)
     assert "Seen: 1 samples/s" in notebook.run("exercise")
     interrupts_a_run(notebook)
     closes_and_reopens_the_monitor(notebook, lab, folder)
+
+
+def moves_an_explorer(notebook, name: str) -> None:
+    """By keys and by mouse; the keys stay with the slider, and the kernel knows the choice."""
+    notebook.run(name)
+    cell = notebook.cell(name)
+    picture, ranks = cell.locator(".explorer svg[role=img]"), cell.locator("input[name=ranks]")
+    notebook.until(lambda: picture.count() == 1, "the explorer")
+    assert "1f1b, 4 ranks, 8 micro-batches" in picture.get_attribute("aria-label")
+    ranks.focus()
+    for key in ("ArrowRight", "ArrowUp", "ArrowDown", "ArrowDown"):
+        notebook.page.keyboard.press(key)
+    assert "1f1b, 4 ranks, 8 micro-batches" in picture.get_attribute("aria-label")
+    assert notebook.page.evaluate("document.activeElement.name") == "ranks"
+    room = ranks.bounding_box()
+    ranks.click(position={"x": room["width"] - 2, "y": room["height"] / 2})
+    cell.locator("select[name=schedule]").select_option(label="gpipe")
+    assert "gpipe, 8 ranks, 8 micro-batches" in picture.get_attribute("aria-label")
+    assert "'gpipe' 8" in notebook.run("chosen")
 
 
 def moves_a_slider(notebook, name: str) -> None:

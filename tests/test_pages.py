@@ -190,7 +190,7 @@ def test_the_pages_load_nothing_from_elsewhere_and_lead_somewhere(site):
 
 def test_what_the_explorers_show_is_the_theory():
     runs = explorers.data("collective")["runs"]
-    ring = runs["all-reduce ring 4"]
+    ring = runs["all-reduce by a ring 4"]
     assert ring["moments"][-1] == ring["wanted"] == [[15] * 4] * 4
     assert ring["moments"][0] == [[1 << rank] * 4 for rank in range(4)]
     for kind in explorers.KINDS:
@@ -217,12 +217,12 @@ def explore_a_collective(shown) -> None:
     """By mouse: a step further, and another collective."""
     picture, step = shown.get_by_role("img"), shown.locator("input[name=step]")
     before = picture.get_attribute("aria-label")
-    assert "after step 2 of 6" in before
+    assert "All-reduce by a ring, 4 ranks: after step 2 of 6" in before
     room = step.bounding_box()
     step.click(position={"x": room["width"] - 2, "y": room["height"] / 2})
     assert "after step 6 of 6" in picture.get_attribute("aria-label")
-    shown.locator("select[name=way]").select_option(label="broadcast by tree")
-    assert "broadcast by tree, 4 ranks: after step 2 of 2" in picture.get_attribute("aria-label")
+    shown.locator("select[name=way]").select_option(label="broadcast by a tree")
+    assert "Broadcast by a tree, 4 ranks: after step 2 of 2" in picture.get_attribute("aria-label")
 
 
 def violations(page) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ pytest.importorskip("matplotlib")
 
 from bootcamp.drawing import style
 from bootcamp.theory import pipeline_schedules
-from bootcamp_lessons import simulators  # noqa: E402
+from bootcamp_lessons import explorers, simulators  # noqa: E402
 from bootcamp_lessons.diagrams import pipeline_gantt as diagrams  # noqa: E402
 
 
@@ -74,7 +74,7 @@ def test_any_choice_is_drawn_or_refused_with_the_reason():
 
 def test_a_measured_run_is_laid_below():
     spans = spans_of("interleaved")
-    assert simulators.choices_of(spans) == {
+    assert explorers.choices_of(spans) == {
         "schedule": "interleaved",
         "ranks": 2,
         "micro_batches": 4,
@@ -83,7 +83,7 @@ def test_a_measured_run_is_laid_below():
     assert "in theory: " in drawn
     assert "measured: " in drawn
     with pytest.raises(ValueError, match="no schedule's plan"):
-        simulators.choices_of([span for span in spans if span.action.micro_batch != 1])
+        explorers.choices_of([span for span in spans if span.action.micro_batch != 1])
 
 
 class Picture:
@@ -98,6 +98,7 @@ def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch):
     pytest.importorskip("ipywidgets")
     import IPython.display
 
+    monkeypatch.setenv(simulators.VARIABLE, "0")
     picture = Picture()
     monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
     controls = simulators.pipeline_schedule({"mine": spans_of("dualpipe", 2, 5)}, schedule="gpipe")
@@ -108,7 +109,7 @@ def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch):
     assert "dualpipe, 2 ranks, 5 micro-batches" in picture.html
     assert "measured" in picture.html
     controls["micro_batches"].value = 3
-    assert controls["run"].value == simulators.NO_RUN
+    assert controls["run"].value == explorers.NO_RUN
     assert "Not possible" in picture.html
     controls["micro_batches"].value = 8
     assert "dualpipe, 2 ranks, 8 micro-batches" in picture.html

@@ -22,7 +22,7 @@ from bootcamp.theory import (
 from bootcamp.theory import (
     memory as memory_theory,
 )
-from bootcamp_lessons import simulators
+from bootcamp_lessons import explorers, simulators
 from bootcamp_lessons.diagrams import (  # noqa: E402
     collective_steps,
     ddp_overview,
@@ -377,38 +377,41 @@ def test_bars_are_bytes_and_say_what_fits():
     assert "fits none" in large.alt
 
 
-# The controls
+# The controls, where the page has no anywidget (tests/test_explorers.py: where it has)
 
 
-def test_the_collective_is_moved_step_by_step(picture):
+@pytest.fixture
+def plain_page(monkeypatch, picture):
+    monkeypatch.setenv(simulators.VARIABLE, "0")
+    return picture
+
+
+def test_the_collective_is_moved_step_by_step(plain_page):
     controls = simulators.collective()
-    assert "after step 2 of 6" in picture.html
+    assert "after step 2 of 6" in plain_page.html
     controls["step"].value = 6
-    assert "All is done" in picture.html
+    assert "All is done" in plain_page.html
     controls["ranks"].value = 2
-    assert "after step 2 of 2" in picture.html, "the slider ends with the last step"
-    controls["algorithm"].value = "tree"
+    assert "after step 2 of 2" in plain_page.html, "beyond the last step is the last"
     controls["ranks"].value = 8
-    assert controls["step"].max == 6
-    controls["collective"].value = "all-to-all"
-    assert controls["algorithm"].value == "pairwise"
-    assert "All-to-all by pairs, 8 ranks: after step 2 of 7" in picture.html
+    controls["way"].value = "all-to-all by pairs"
+    assert "All-to-all by pairs, 8 ranks: after step 6 of 7" in plain_page.html
 
 
-def test_every_choice_of_the_bucket_is_drawn(picture):
+def test_every_choice_of_the_bucket_is_drawn(plain_page):
     controls = simulators.ddp_step()
-    assert "Predicted step of GPT-2, 124 M on 8 ranks" in picture.html
+    assert "Predicted step of GPT-2, 124 M on 8 ranks" in plain_page.html
     controls["bucket"].value = "all"
-    assert "1 buckets" in picture.html
+    assert "1 buckets" in plain_page.html
     controls["model"].value = "GPT tiny"
-    controls["bytes_per_second"].value = simulators.links()["1 Gbit/s"]
-    assert "at 0.125 GB/s" in picture.html
+    controls["bytes_per_second"].value = explorers.links()["1 Gbit/s"]
+    assert "at 0.125 GB/s" in plain_page.html
 
 
-def test_the_memory_follows_its_controls(picture):
+def test_the_memory_follows_its_controls(plain_page):
     controls = simulators.memory()
     controls["samples"].value = 0
-    assert "ZeRO-3 = FSDP: 1.88 GB" in picture.html
+    assert "ZeRO-3 = FSDP: 1.88 GB" in plain_page.html
     controls["ranks"].value = 1
-    assert "1 rank makes no rows of 8" in picture.html
+    assert "1 rank makes no rows of 8" in plain_page.html
     assert style.png(memory_by_kind.held())

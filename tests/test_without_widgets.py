@@ -71,19 +71,17 @@ def test_the_first_lesson_shows_texts(tmp_path, monkeypatch):
 def test_a_line_of_code_moves_a_control(picture, capsys):
     moved = simulators.collective()
     said = capsys.readouterr().out
-    assert "draws again: moved['collective'].value = 'broadcast'. The controls" in said
-    assert "step: 2, from 0 to 6" in said
+    assert "draws again: moved['way'].value = 'broadcast by a ring'. The controls" in said
+    assert "step: 2, of 0, 1, 2," in said
     assert "after step 2 of 6" in picture.html
     moved["step"].value = 6
     assert "All is done" in picture.html
     moved["ranks"].value = 2
-    assert "after step 2 of 2" in picture.html, "the slider ends with the last step"
-    moved["collective"].value = "all-to-all"
-    assert moved["algorithm"].value == "pairwise"
-    with pytest.raises(TraitError, match=r"99 can't be chosen: 2, from \d to 8"):
+    assert "after step 2 of 2" in picture.html, "beyond the last step is the last"
+    with pytest.raises(TraitError, match=r"99 can't be chosen: 2, of 2, 3, 4"):
         moved["ranks"].value = 99
-    with pytest.raises(TraitError, match="can't be chosen: 'all-to-all', of 'broadcast', "):
-        moved["collective"].value = "gossip"
+    with pytest.raises(TraitError, match="chosen: 'all-reduce by a ring', of 'broadcast by"):
+        moved["way"].value = "gossip"
 
 
 def test_every_kind_of_control_has_a_plain_one(picture):

@@ -87,13 +87,15 @@ def writable() -> bool:
 
 
 def set_paths() -> None:
-    """This kernel and the ranks that it starts find bootcamp; cells run beside the notebooks."""
+    """Kernel and ranks find bootcamp; cells run beside the notebooks, without anywidget's part."""
     importlib.invalidate_caches()
     source = str(ROOT / "src")
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([source, *others]))
     if source not in sys.path:
         sys.path.insert(0, source)
+    if "google.colab" not in sys.modules:  # the page has the widgets of its server's environment
+        os.environ.setdefault("BOOTCAMP_ANYWIDGET", "0")
     os.chdir(ROOT / "notebooks")
 
 

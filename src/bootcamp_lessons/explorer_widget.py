@@ -15,7 +15,8 @@ class Explorer(anywidget.AnyWidget):
 
     @observe("choice")
     def _follow(self, change) -> None:
-        moved = [name for name, value in change.new.items() if change.old.get(name, value) != value]
+        before = change.old or change.new  # nothing was moved when it was made
+        moved = [name for name, value in change.new.items() if before.get(name) != value]
         if moved:
             self.choice = explorers.moved(self.data, change.new, moved[0])
 

@@ -206,14 +206,14 @@ const PICTURES = {
       if (from < compute) lane(from, Math.min(to, compute), 60, early);
       if (to > compute) lane(Math.max(from, compute), to, 60, late);
       if (spans.length <= 14) parts.push(line(left + scale * cut.ready[i] * compute, 31, left + scale * from, 59));
-      if (scale * (to - from) > 8 * String(i).length + 6) parts.push(...box(left + (scale * (from + to)) / 2 - 4 * String(i).length - 2, 66, 8 * String(i).length + 4, 16, { fill: "white" }, { stroke: "none" }), within(left + (scale * (from + to)) / 2, 74, i));
+      if (scale * (to - from) > 8 * String(i).length + 6) parts.push(...box(left + (scale * (from + to)) / 2 - 4 * String(i).length - 2, 66, 8 * String(i).length + 4, 16, { fill: "white" }, { stroke: "none" }), within(left + (scale * (from + to)) / 2, 74, i, { "font-size": 13 }));
     });
     parts.push(line(left + scale * ended, 0, left + scale * ended, 92, { "stroke-width": 2.5 }));
     const caps = data.controls[0].options.map(([, cap]) => cap), ends = caps.map((cap) => Math.max(compute, reduces(shape.buckets[cap], choice).at(-1)[1]));
     const shown = (value) => (ended >= 1 ? `${rounded(value)}` : `${rounded(value * 1e3)}`);
     const title = `step by bucket cap, ${ended >= 1 ? "s" : "ms"}; the dashed line is computing alone`;
     parts.push(...graph([0, 102, wide, 118], title, caps, ends, { chosen: bucket, shown, least: compute }));
-    const says = `${cut.sizes.length} buckets; it computes ${seconds(compute)}, then waits ${seconds(ended - compute)}.`;
+    const says = `${cut.sizes.length} buckets; ${seconds(compute)} computing, ${seconds(ended - compute)} waiting.`;
     return { title: `Predicted: ${model} on ${ranks} ranks, a step of ${seconds(ended)}`, height: 222, parts, key: LANES, says, notes: data.notes };
   },
 
@@ -284,9 +284,10 @@ function control(one, moved) {
     if (one.slides) input.setAttribute("aria-valuetext", shown.textContent);
   };
   input.name = one.name;
+  input.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves the keys to it
   input.addEventListener("input", () => moved(one.name));
   return {
-    label: html("label", {}, `${one.label} `, input, shown),
+    label: html("label", {}, `${one.label} `, input, ...(one.slides ? [shown] : [])),
     get: () => values[input.value],
     set(value) {
       if (values.includes(value)) input.value = values.indexOf(value);
@@ -335,11 +336,10 @@ function explore(element, kind, data, choice = {}, tell = () => {}) {
   const picture = html("div"), notes = html("p", { className: "explorer-notes foot" });
   title.setAttribute("aria-live", "polite");
   element.classList.add("explorer");
-  element.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves the keys to the controls
   let width = -1;
   const draw = () => {
     width = element.clientWidth;
-    const unit = parseFloat(getComputedStyle(element).fontSize) / LETTERS;
+    const unit = (parseFloat(getComputedStyle(element).fontSize) || LETTERS) / LETTERS; // not yet on the page: none
     const pixels = width || Number(element.dataset.width) || WIDEST; // hidden: as wide as it will be
     const wide = Math.min(Math.max(pixels / unit - 6, NARROWEST), WIDEST), made = PICTURES[kind](data, now(), wide);
     for (const [name, most] of Object.entries(made.most ?? {})) controls[name].limit(most);

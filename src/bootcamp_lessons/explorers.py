@@ -295,7 +295,7 @@ def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
         _control("ranks", "ranks", doubling(1, 1024), ranks, slides=True),
         _control("precision", "precision", precisions, "bf16 mixed"),
         _control("samples", "micro-batch", batches, samples, slides=True),
-        _control("kept", "activations kept", memory_theory.KEPT, memory_theory.KEPT[1]),
+        _control("kept", "activations", memory_theory.KEPT, memory_theory.KEPT[1]),
         _control("shard", "HSDP rows of", doubling(2, 64), 8, slides=True),
     ]
     chosen = {control["name"]: values(control) for control in controls}
