@@ -6,7 +6,7 @@ pytest.importorskip("matplotlib")
 
 from bootcamp.classroom import errors  # noqa: E402
 from bootcamp.drawing import style  # noqa: E402
-from bootcamp.experiments import recorded_cluster  # noqa: E402
+from bootcamp.experiments import equality, recorded_cluster  # noqa: E402
 from bootcamp.launcher import slurm  # noqa: E402
 from bootcamp.paths import REFERENCE  # noqa: E402
 from bootcamp.records.runs import Run  # noqa: E402
@@ -45,6 +45,13 @@ def test_the_batch_grows_with_the_ranks_unless_it_is_kept_in_parts():
     rows = hosts_lab.batches(8, [16, 4, 12]).rows
     assert [row["global batch"] for row in rows] == [128, 32, 96]
     assert [row["micro-batches for 128"] for row in rows] == [1, 4, "-"]
+
+
+@pytest.mark.parametrize("name", hosts_lab.JOBS)
+def test_a_recorded_job_trains_what_this_machine_trains(name):
+    """The lesson compares them where there is no Slurm."""
+    run = Run(REFERENCE / "09_several_hosts" / name / "run-0")
+    assert equality.same_training(run, equality.baseline(steps=6, global_batch=12, optimizer="sgd"))
 
 
 @pytest.mark.skipif(slurm.why_not() is not None, reason="no Slurm here")

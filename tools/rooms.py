@@ -57,7 +57,7 @@ LAZILY = {
     "serving.consolidate": ("torch", "safetensors"),
 }
 IMPORTERS = ("import_module", "__import__", "run_module")  # functions that import what they name
-LINES_OF_ALL, LINES_OF_A_FILE, LINES_OF_A_CLASS, LINES_OF_A_FUNCTION = 27_640, 400, 200, 60
+LINES_OF_ALL, LINES_OF_A_FILE, LINES_OF_A_CLASS, LINES_OF_A_FUNCTION = 27_660, 400, 200, 60
 
 
 class Module:
