@@ -77,13 +77,14 @@ LOOK = (
 @needs_hosts
 def test_a_host_has_its_name_its_link_and_its_mounts_and_the_machine_keeps_nothing():
     before = simulated_hosts.traces()
+    poor = {**os.environ, "PATH": "/usr/bin:/bin"}  # as an ordinary user has it on Debian
     with simulated_hosts.held(2, "200mbit") as hosts:
         own = {os.readlink(host[kind]) for host in hosts for kind in simulated_hosts.KINDS}
         assert len(own) == 6
         assert own <= set(simulated_hosts.traces()["namespaces"])
         for host in hosts:
             look = simulated_hosts.enter_command(host, ["sh", "-c", LOOK])
-            said = subprocess.check_output(look, text=True, cwd="/usr").splitlines()
+            said = subprocess.check_output(look, text=True, cwd="/usr", env=poor).splitlines()
             assert said[0] == host["name"]
             names = [line.removeprefix("::ffff:").split() for line in said[1:4]]
             assert names[:2] == [["10.77.0.1", "host0"], ["10.77.0.2", "host1"]]

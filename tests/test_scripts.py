@@ -53,7 +53,7 @@ HIDDEN_BY_NAME = {
     "external.py": {"process_group"},
     "checkpoint.py": {"bootcamp.train.process_group"},
     # gather what is sharded, for fingerprints and for checkpoints
-    "dtensor_layout.py": {"torch.distributed.tensor"},
+    "dtensor_layout.py": {"torch.distributed.tensor", "distributed"},
     "sharded_checkpoint.py": {
         "torch.distributed",
         "torch.distributed.checkpoint",

@@ -261,6 +261,7 @@ def main() -> None:
     """Make, say how to enter, hold until the input ends; or enter and become the command."""
     if sys.argv[1] == "enter":
         enter(json.loads(sys.argv[2]))
+        os.environ["PATH"] = SEARCH  # an ordinary user's has no tc on Debian
         os.execvp(sys.argv[3], sys.argv[3:])
     die_with_parent()
     try:

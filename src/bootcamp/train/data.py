@@ -37,7 +37,7 @@ class Corpus(torch.utils.data.Dataset):
     def batch(self, sample_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(inputs, targets) of many samples at once, with the shape of the ids in front."""
         windows = self._bytes[sample_ids.unsqueeze(-1) * self.context + self._offsets].long()
-        inputs, targets = windows[..., :-1].contiguous(), windows[..., 1:]
+        inputs, targets = windows[..., :-1], windows[..., 1:]
         return inputs, targets[..., -1] if self.next_byte_only else targets
 
 
