@@ -57,6 +57,7 @@ def lesson(notebook: Path, target: Path) -> None:
         folder = Path(scratch)
         shutil.copy(notebook, folder / LESSON)
         environment = {**os.environ, "JUPYTER_DATA_DIR": str(folder / "data")}
+        environment["JUPYTERLAB_SETTINGS_DIR"] = str(folder / "settings")  # no theme of its user
         _trust(folder / LESSON, folder / "data")
         with lab.serving(folder, TOKEN, environment) as (address, _):
             browser = driver.chromium.launch(executable_path=chromium.PATH, args=chromium.FLAGS)
