@@ -20,7 +20,7 @@ FOLDERS = "from bootcamp.paths import LOGS, OWN, WORK; print(OWN, LOGS, WORK, se
 
 def test_runs_of_who_may_not_write_into_the_clone_go_home(tmp_path):
     """Root may write everywhere, so access() is told otherwise."""
-    code = f"import os; os.access = lambda *_: False\n{FOLDERS}"
+    code = f"import os; os.access = lambda *_, **__: False\n{FOLDERS}"
     env = {name: v for name, v in os.environ.items() if not name.startswith("BOOTCAMP_")}
     command = [sys.executable, "-c", code]
     env |= {"HOME": str(tmp_path / "zoë m")}

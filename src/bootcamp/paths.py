@@ -32,7 +32,8 @@ SRC = ROOT / "src"
 NOTEBOOKS = ROOT / "notebooks"
 REFERENCE = ROOT / "logs" / "reference"
 # what a reader makes, in the same places as in a clone
-OWN = ROOT if os.access(NOTEBOOKS, os.W_OK) else Path(os.path.expanduser("~"), "bootcamp")
+_WRITABLE = os.access(NOTEBOOKS, os.W_OK, effective_ids=True)  # with the rights a write has
+OWN = ROOT if _WRITABLE else Path(os.path.expanduser("~"), "bootcamp")
 LOGS = Path(os.environ.get("BOOTCAMP_LOGS", OWN / "logs")).resolve()
 WORK = Path(os.environ.get("BOOTCAMP_WORK", OWN / "notebooks" / "work")).resolve()
 
