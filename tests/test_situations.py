@@ -29,15 +29,34 @@ def test_runs_of_who_may_not_write_into_the_clone_go_home(tmp_path):
     assert said.splitlines() == [str(own), str(own / "logs"), str(own / "notebooks" / "work")]
 
 
-def test_copies_of_notebooks_are_made_once_and_stay(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    own = lab.own_copies()
+def test_lab_opens_copies_where_runs_go_home(tmp_path):
+    """Both ask for the rights that a write has, and those of the real user are others here."""
+    code = f"""if True:
+        import os, runpy, sys
+        os.access = lambda *_, effective_ids=False: not effective_ids
+        os.execve = lambda program, arguments, environment: print(*arguments, os.getcwd())
+        sys.path.insert(0, {str(ROOT / "tools")!r})
+        sys.argv = ["lab.py"]
+        runpy.run_path({lab.__file__!r}, run_name="__main__")
+    """
+    env = {**os.environ, "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True).stdout
+    own = tmp_path / "bootcamp"
+    assert f"--ServerApp.root_dir={own} " in said
+    assert said.endswith(f" {own}\n")
+    assert (own / "notebooks" / "00_start_here.ipynb").is_file()
+
+
+def test_copies_of_notebooks_are_made_once_and_stay(tmp_path, capsys):
+    own = tmp_path / "bootcamp"
+    lab.own_copies(own)
     first = own / "notebooks" / "00_start_here.ipynb"
     assert first.read_bytes() == (ROOT / "notebooks" / first.name).read_bytes()
     assert (own / "src" / "snippets" / "horovod_ring.py").is_file()
     assert str(own) in capsys.readouterr().err
     first.write_text("mine")
-    lab.own_copies()
+    lab.own_copies(own)
     assert first.read_text() == "mine"
     assert f"--ServerApp.root_dir={own}" in lab.command(folder=own)
 

@@ -66,9 +66,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, **ours}
 
 
-def own_copies() -> Path:
-    """Copy the notebooks to ~/bootcamp and return that folder. A copy that is there stays."""
-    own = Path.home() / "bootcamp"
+def own_copies(own: Path) -> None:
+    """Copy the notebooks to a folder of the reader's. A copy that is there stays."""
     (own / "notebooks").mkdir(parents=True, exist_ok=True)
     for notebook in ROOT.glob("notebooks/*.ipynb"):
         copy = own / "notebooks" / notebook.name
@@ -79,7 +78,6 @@ def own_copies() -> Path:
     if not snippets.is_symlink():
         snippets.symlink_to(ROOT / "src" / "snippets")
     print(f"{ROOT} can't be written: notebooks, runs and scripts go to {own}.", file=sys.stderr)
-    return own
 
 
 @contextlib.contextmanager
@@ -128,10 +126,14 @@ def _wait_for(address: str) -> None:
 
 if __name__ == "__main__":
     os.environ |= environment()
-    folder = ROOT if os.access(ROOT / "notebooks", os.W_OK) else own_copies()
+    os.chdir(ROOT)
+    from bootcamp.paths import OWN  # by the home folder that it has now
+
     try:
-        started = command(*sys.argv[1:], folder=folder)
+        started = command(*sys.argv[1:], folder=OWN)
     except lessons.LessonError as problem:
         sys.exit(str(problem))
-    os.chdir(folder)
+    if OWN != ROOT:
+        own_copies(OWN)
+    os.chdir(OWN)
     os.execve(sys.executable, started, os.environ)
