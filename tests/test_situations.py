@@ -1,5 +1,6 @@
 """Ordinary users: no right to write into the clone, blanks in paths, little memory to share."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -59,6 +60,30 @@ def test_copies_of_notebooks_are_made_once_and_stay(tmp_path, capsys):
     lab.own_copies(own)
     assert first.read_text() == "mine"
     assert f"--ServerApp.root_dir={own}" in lab.command(folder=own)
+
+
+def test_copies_go_into_a_clone_that_is_there_and_a_link_to_nowhere_is_replaced(tmp_path):
+    (tmp_path / "clone" / "src" / "snippets").mkdir(parents=True)
+    lab.own_copies(tmp_path / "clone")
+    assert not (tmp_path / "clone" / "src" / "snippets").is_symlink()
+    (tmp_path / "own" / "src").mkdir(parents=True)
+    (tmp_path / "own" / "src" / "snippets").symlink_to(tmp_path / "moved")
+    lab.own_copies(tmp_path / "own")
+    assert (tmp_path / "own" / "src" / "snippets" / "horovod_ring.py").is_file()
+
+
+def test_a_copy_is_complete_or_not_there(tmp_path, monkeypatch):
+    def full(source, target):
+        Path(target).write_bytes(Path(source).read_bytes()[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.shutil, "copyfile", full)
+        with pytest.raises(OSError, match="No space left"):
+            lab.own_copies(tmp_path)
+    assert list(tmp_path.rglob("*.ipynb")) == []
+    lab.own_copies(tmp_path)
+    assert len(list(tmp_path.rglob("*.ipynb"))) == len(list(ROOT.glob("notebooks/*.ipynb")))
 
 
 def test_who_has_no_home_that_can_be_written_gets_one(tmp_path, monkeypatch, capsys):

@@ -72,10 +72,12 @@ def own_copies(own: Path) -> None:
     for notebook in ROOT.glob("notebooks/*.ipynb"):
         copy = own / "notebooks" / notebook.name
         if not copy.exists():
-            shutil.copyfile(notebook, copy)
+            beside = shutil.copyfile(notebook, copy.with_suffix(".part"))  # the disk may be full
+            os.replace(beside, copy)
     (own / "src").mkdir(exist_ok=True)
     snippets = own / "src" / "snippets"  # notebooks have links there
-    if not snippets.is_symlink():
+    if not snippets.exists():
+        snippets.unlink(missing_ok=True)  # it may lead to where a clone has been
         snippets.symlink_to(ROOT / "src" / "snippets")
     print(f"{ROOT} can't be written: notebooks, runs and scripts go to {own}.", file=sys.stderr)
 
@@ -134,6 +136,10 @@ if __name__ == "__main__":
     except lessons.LessonError as problem:
         sys.exit(str(problem))
     if OWN != ROOT:
-        own_copies(OWN)
+        try:
+            own_copies(OWN)
+        except OSError as problem:
+            why = f"The notebooks can't be copied to {OWN}: {problem.strerror}."
+            sys.exit(f"{why} Free some space there, or make a clone of your own.")
     os.chdir(OWN)
     os.execve(sys.executable, started, os.environ)
