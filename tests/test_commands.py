@@ -44,6 +44,15 @@ def test_lab_opens_the_lesson_that_is_asked_for(monkeypatch, lesson, opens):
         lab.command()
 
 
+def test_a_lab_that_ends_is_not_waited_for_and_says_why(tmp_path):
+    given = {**os.environ, "LESSON": "99"}
+    with (
+        pytest.raises(lab.LabError, match="There is no lesson 99"),
+        lab.serving(tmp_path, "token", given),
+    ):
+        pass
+
+
 @pytest.mark.skipif(MAKE is None, reason="there is no make")
 @pytest.mark.parametrize("target", ["reset", "catch-up", "slides", "test"])
 @pytest.mark.parametrize("lesson", ["04; touch x", "$$(touch x)", "`touch x`", "' touch x '"])

@@ -24,6 +24,11 @@ import lessons
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "tools" / "jupyter"
+ANSWER_SECONDS = 60  # of a server that starts on a busy machine
+
+
+class LabError(Exception):
+    """JupyterLab did not start. Its text ends with what it said."""
 
 
 def notebook() -> str:
@@ -88,8 +93,8 @@ def serving(
 ) -> Iterator[tuple[str, subprocess.Popen]]:
     """JupyterLab on a folder while it is needed: (its address, its process).
 
-    What it prints goes to lab.log in that folder. Raises TimeoutError where it does not answer
-    within a minute.
+    What it prints goes to lab.log in that folder. Raises LabError, with the end of that, where it
+    ends or does not answer within a minute.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -105,7 +110,9 @@ def serving(
             env={**inherited, "JUPYTER_TOKEN": token},
         )
     try:
-        _wait_for(f"{address}/api/status?token={token}")
+        if not _answers(server, f"{address}/api/status?token={token}"):
+            said = (folder / "lab.log").read_text(errors="replace").splitlines()
+            raise LabError("\n".join(["JupyterLab does not answer.", *said[-10:]]))
         yield address, server
     finally:
         server.send_signal(signal.SIGINT)
@@ -114,16 +121,18 @@ def serving(
             server.wait(timeout=30)
         except subprocess.TimeoutExpired:
             server.kill()
+            server.wait()
 
 
-def _wait_for(address: str) -> None:
-    for _ in range(300):
+def _answers(server: subprocess.Popen, address: str) -> bool:
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while server.poll() is None and time.monotonic() < deadline:
         try:
             urllib.request.urlopen(address, timeout=5).close()
-            return
+            return True
         except OSError:
             time.sleep(0.2)
-    raise TimeoutError(f"{address} did not answer")
+    return False
 
 
 if __name__ == "__main__":

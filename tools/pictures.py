@@ -49,6 +49,8 @@ def executed(root: Path = LOGS / "course") -> Path:
 
 def lesson(notebook: Path, target: Path) -> None:
     """A window of JupyterLab on an executed notebook, scrolled to HEADING."""
+    if not notebook.is_file():
+        raise PictureError(f"{notebook} is not there: `make course ARGS=04` makes one.")
     if chromium.PATH is None:
         raise PictureError("There is no Chromium here (Debian's package chromium will do).")
     from playwright.sync_api import sync_playwright
@@ -112,7 +114,7 @@ def main() -> int:
                 lesson(given / LESSON if given else executed(), target)
             slim(target)
             print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e3:.0f} kB")
-    except PictureError as problem:
+    except (PictureError, lab.LabError) as problem:
         print(problem)
         return 2
     return 0
