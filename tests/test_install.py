@@ -1,6 +1,7 @@
 """What is installed, what may be left out, and who is told: pip is played by a function here."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,16 @@ def test_the_last_lines_say_what_is_left_out(group, why, pip, capsys):
     assert first.endswith(install.OPTIONAL[group])
     assert last.startswith("All else is installed. To try again: ")
     assert len(pip.asked) == STEPS
+
+
+def test_the_command_to_try_again_can_be_pasted_where_a_path_has_a_blank(pip, capsys, monkeypatch):
+    given = ["/zoë m/.venv/bin/python", "tools/install.py"]
+    monkeypatch.setattr(sys, "executable", given[0])
+    monkeypatch.setattr(sys, "argv", given[1:])
+    pip.fails = ".[deepspeed]"
+    assert install.main() == 0
+    said = capsys.readouterr().out.strip()
+    assert shlex.split(said.rpartition("To try again: ")[2]) == given
 
 
 def test_nothing_is_said_where_nothing_is_left_out(pip, capsys):

@@ -12,6 +12,7 @@ Standard library only. TORCH_INDEX names an index to take torch from.
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import site
 import subprocess
@@ -108,9 +109,8 @@ def run(download: str | None) -> int:
         needs = ", ".join(groups()[group])
         print(f"Not {done}: the group {group} ({needs}). {OPTIONAL[group]}")
     if left_out:
-        print(
-            f"All else is {done}. To try again: {sys.executable} {' '.join(sys.argv)}", flush=True
-        )
+        again = shlex.join([sys.executable, *sys.argv])  # a path may have a blank
+        print(f"All else is {done}. To try again: {again}", flush=True)
     return 0
 
 
