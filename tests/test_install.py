@@ -123,6 +123,26 @@ def test_an_environment_that_is_read_only_and_a_full_disk_are_named(pip, capsys,
     assert pip.asked == []
 
 
+def test_a_folder_for_downloads_that_can_not_be_made_is_named(pip, capsys, monkeypatch, tmp_path):
+    """pip would not use the user's own folder of packages for these."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["install.py", "--download", str(tmp_path / "file" / "in")])
+    monkeypatch.setattr(install.site, "ENABLE_USER_SITE", True)
+    assert install.main() == 1
+    said = capsys.readouterr().out
+    assert said == f"Nothing was fetched: {tmp_path}/file/in can't be written by this user.\n"
+
+
+def test_disks_that_are_full_leave_no_folder_for_temporary_files(pip, capsys, monkeypatch):
+    def none():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(install.tempfile, "gettempdir", none)
+    assert install.main() == 1
+    assert capsys.readouterr().out.startswith("Nothing was installed: there is no folder for temp")
+    assert pip.asked == []
+
+
 def test_a_disk_that_fills_up_is_named_and_not_the_index(pip, capsys, monkeypatch):
     free = iter([1e9, 1e9, 1e6])
     monkeypatch.setattr(install.shutil, "disk_usage", lambda _: SimpleNamespace(free=next(free)))

@@ -9,6 +9,7 @@ Horovod is built from, for machines without a network.
 Standard library only. TORCH_INDEX names an index to take torch from.
 """
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -76,11 +77,18 @@ def absent(group: str) -> bool:
     return False
 
 
-def obstacle(folder: str) -> str | None:
-    """Why nothing can be put into this folder, None if something can."""
-    if not os.access(folder, os.W_OK) and not site.ENABLE_USER_SITE:  # pip would use that one
+def obstacle(folder: str, instead: bool) -> str | None:
+    """Why nothing can be put into this folder, None if something can.
+
+    instead: whether pip would use another one, this user's own, where it can't be written.
+    """
+    if not os.access(folder, os.W_OK) and not instead:
         return f"{folder} can't be written by this user"
-    for disk in (folder, tempfile.gettempdir()):
+    try:
+        disks = (folder, tempfile.gettempdir())
+    except FileNotFoundError:  # each disk that it tries is full, or can't be written
+        return "there is no folder for temporary files: free some space, or set TMPDIR"
+    for disk in disks:
         if shutil.disk_usage(disk).free < FULL_BYTES:
             return f"the disk of {disk} is full"
     return None
@@ -90,16 +98,18 @@ def run(download: str | None) -> int:
     """Each step in turn. The exit code is pip's where a step fails that everybody needs."""
     done = "fetched" if download else "installed"
     target, left_out = download or sysconfig.get_path("purelib"), []
+    instead = bool(site.ENABLE_USER_SITE) and not download
     if download:
-        Path(download).mkdir(parents=True, exist_ok=True)
-    if why := obstacle(target):
+        with contextlib.suppress(OSError):  # the obstacle is named below
+            Path(download).mkdir(parents=True, exist_ok=True)
+    if why := obstacle(target, instead):
         print(f"Nothing was {done}: {why}.")
         return 1
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     for arguments, group in steps(download):
         failed = subprocess.run([*pip, *arguments], cwd=ROOT).returncode
         if failed and group is None:
-            why = obstacle(target)
+            why = obstacle(target, instead)
             why = f"{why}. Then the same command goes on." if why else NO_REASON
             print(f"{arguments[-1]} was not {done}: {why}", flush=True)
             return failed
