@@ -29,9 +29,10 @@ def groups_of(steps):
 @pytest.fixture
 def pip(monkeypatch):
     """Plays pip: asked are the last words of its calls, fails is the one that ends with 7."""
-    played = SimpleNamespace(asked=[], fails=None, absent=())
+    played = SimpleNamespace(asked=[], fails=None, absent=(), folders=set())
 
     def run(arguments, cwd):
+        played.folders.update(arguments[n + 1] for n, a in enumerate(arguments) if a == "--dest")
         played.asked.append(arguments[-1])
         if played.fails == "interrupted":
             raise KeyboardInterrupt
@@ -121,6 +122,13 @@ def test_an_environment_that_is_read_only_and_a_full_disk_are_named(pip, capsys,
     assert install.main() == 1
     assert capsys.readouterr().out.endswith(" is full.\n")
     assert pip.asked == []
+
+
+def test_downloads_go_where_the_command_was_given(pip, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["install.py", "--download", "wheels"])
+    assert install.main() == 0
+    assert pip.folders == {str(tmp_path / "wheels")}
 
 
 def test_a_folder_for_downloads_that_can_not_be_made_is_named(pip, capsys, monkeypatch, tmp_path):

@@ -130,7 +130,7 @@ def main() -> int:
         print(__doc__)
         return 2
     try:
-        return run(given[1] if given else None)
+        return run(os.path.abspath(given[1]) if given else None)  # pip has another cwd
     except KeyboardInterrupt:
         print("Interrupted: the same command goes on where it was.")
         return INTERRUPTED
