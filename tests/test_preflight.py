@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -113,6 +114,14 @@ def test_a_package_is_for_this_python_as_its_marker_says():
     assert checks._applies("any>=1")
     assert checks._applies("some>=1; python_version >= '3.11'")
     assert not checks._applies("other; python_version < '3'")
+
+
+def test_what_to_type_can_be_pasted_where_the_path_has_a_blank(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/zoë m/.venv/bin/python")
+    monkeypatch.setattr(sys, "prefix", "/zoë m/.venv")
+    typed = checks._how_to_install(["numpy"], {"numpy": "2.3"})
+    given = ["-m", "pip", "install", "numpy==2.3"]
+    assert shlex.split(typed) == ["/zoë m/.venv/bin/python", *given]
 
 
 def test_another_version_than_the_pin_is_named(monkeypatch):

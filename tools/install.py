@@ -67,11 +67,16 @@ def steps(download: str | None = None) -> list[tuple[list[str], str | None]]:
     return [(step, None) for step in required] + may_fail
 
 
+def package(line: str) -> str:
+    """The package that a line of pyproject.toml names."""
+    return re.match(r"[\w.-]+", line)[0]
+
+
 def absent(group: str) -> bool:
     """Whether this environment lacks a package of the group, for whatever reason."""
     try:
         for line in groups()[group]:
-            importlib.metadata.version(re.match(r"[\w.-]+", line)[0])
+            importlib.metadata.version(package(line))
     except importlib.metadata.PackageNotFoundError:
         return True
     return False

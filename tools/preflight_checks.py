@@ -12,7 +12,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -164,7 +164,7 @@ def _how_to_install(names: list[str], pins: dict[str, str]) -> str:
     python = Path(sys.executable)
     shown = python.relative_to(ROOT) if ROOT in python.parents else python
     exact = " ".join(f"{name}=={pins[name]}" if name in pins else name for name in names)
-    return f"{shown} -m pip install {exact}"
+    return f"{shlex.quote(str(shown))} -m pip install {exact}"
 
 
 def _pins() -> dict[str, str]:
@@ -181,13 +181,12 @@ def wanted() -> dict[str, list[str]]:
     """{group: packages} that `make lab` installs on this system, the core among them."""
     import tomllib
 
+    import install  # tools/install.py
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = {"core": project["dependencies"], **project["optional-dependencies"]}
-    return {g: [_plain(_name(line)) for line in lines[g] if _applies(line)] for g in GROUPS}
-
-
-def _name(line: str) -> str:
-    return re.match(r"[\w.-]+", line)[0]
+    named = {group: map(install.package, filter(_applies, lines[group])) for group in GROUPS}
+    return {group: [_plain(name) for name in names] for group, names in named.items()}
 
 
 def _applies(line: str) -> bool:
