@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,26 @@ def test_a_launch_that_fails_or_hangs_is_no_success(monkeypatch):
     (row,) = launch.rows()
     assert row["found"].startswith("no result after")
     assert launch.process.poll() is not None, "it is still there"
+
+
+def test_an_interrupt_leaves_no_process_and_no_folder(monkeypatch):
+    begun = []
+
+    class Launch(preflight.Launch):
+        def __init__(self):
+            super().__init__()
+            begun.append(self)
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preflight, "Launch", Launch)
+    monkeypatch.setitem(checks.CHECKS, "memory", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        preflight.run_checks(types.SimpleNamespace(only=["memory", "launch"]))
+    (launch,) = begun
+    assert launch.process.poll() is not None
+    assert not Path(launch.folder).exists()
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,19 @@ class Launch:
                 start_new_session=True,
             )
 
+    def end(self) -> None:
+        """Leave no process and no record, whether or not somebody has waited for them."""
+        if self.process:
+            self.process.kill()  # the supervisor sees it and ends the ranks
+            self.process.wait()
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def rows(self) -> list[dict]:
         try:
             return [self._row()]
         finally:
-            if self.folder:
-                shutil.rmtree(self.folder, ignore_errors=True)
+            self.end()
 
     def _row(self) -> dict:
         label, needed = "ranks talk", "a launch that ends well"
@@ -74,8 +81,6 @@ class Launch:
             left = max(0.1, self.deadline - time.monotonic())
             out, err = self.process.communicate(timeout=left)
         except subprocess.TimeoutExpired:
-            self.process.kill()  # the supervisor sees it and ends the ranks
-            self.process.communicate()
             fix = "The machine is busy, or ranks can't meet: look with top, and try again."
             return row(label, f"no result after {MEASURE_SECONDS} s", needed, LIMITS, fix)
         try:
@@ -129,9 +134,13 @@ def run_checks(options) -> list[dict]:
     asked = [name for name in checks.CHECKS if name in options.only]
     found = {name: _rows(name, options) for name in asked if name == "quietness"}
     launch = Launch() if "launch" in options.only else None
-    found |= {name: _rows(name, options) for name in asked if name not in found}
-    rows = [each for name in asked for each in found[name]]
-    return rows + (launch.rows() if launch else [])
+    try:
+        found |= {name: _rows(name, options) for name in asked if name not in found}
+        rows = [each for name in asked for each in found[name]]
+        return rows + (launch.rows() if launch else [])
+    finally:  # interrupted, too
+        if launch:
+            launch.end()
 
 
 def _rows(name: str, options) -> list[dict]:
