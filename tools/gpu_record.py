@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import ctypes
 import importlib.util
+import math
 import os
 import re
 import signal
@@ -144,7 +145,7 @@ def record(
 
     limit: seconds of each part. within: of all together; what is left ends a part sooner.
     """
-    end = time.monotonic() + (within or limit * len(names))
+    end = time.monotonic() + (within or math.inf)
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     with tempfile.TemporaryDirectory(prefix="gpu-record-", ignore_cleanup_errors=True) as own:
