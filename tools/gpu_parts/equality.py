@@ -89,10 +89,7 @@ def run(session: Session) -> None:
 
 
 def _scripts() -> list[str]:
-    """Those of the family that can train on a GPU here, but Horovod, untested there.
-
-    tools/horovod.py, which is on this path, would be taken for it.
-    """
+    """Those of the family that can train on a GPU here, but Horovod, untested there."""
     return [
         name
         for name, script in family.SCRIPTS.items()
