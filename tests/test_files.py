@@ -100,6 +100,8 @@ def test_steps_are_read_as_they_come(tmp_path):
     ("text", "expected"),
     [
         (units.size(0), "0 bytes"),
+        (units.cores(1), "1 core"),
+        (units.cores(4), "4 cores"),
         (units.size(999), "999 bytes"),
         (units.size(1500), "1.5 kB"),
         (units.size(16_500_000), "16.5 MB"),

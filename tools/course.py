@@ -21,7 +21,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
 
-from bootcamp import machine
+from bootcamp import machine, units
 from bootcamp.experiments import claims, recorded
 from bootcamp.paths import LOGS, NOTEBOOKS
 from bootcamp.records import runs
@@ -140,8 +140,7 @@ class Lesson:
 def where_and_when() -> dict[str, str]:
     """This machine and this day, as tools/page_notes.py shows them."""
     about = machine.describe()
-    cores = "1 core" if about["cores"] == 1 else f"{about['cores']} cores"
-    parts = [*about["gpus"], about["cpu"], cores]
+    parts = [*about["gpus"], about["cpu"], units.cores(about["cores"])]
     return {"machine": ", ".join(parts), "date": time.strftime("%d %B %Y").lstrip("0")}
 
 

@@ -45,6 +45,10 @@ def mebibytes(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
+def cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
+
+
 def time(seconds: float) -> str:
     """A short time: "40 µs", "1.5 ms", "12.3 s"."""
     if seconds >= 10:

@@ -5,7 +5,7 @@ Standard library only.
 
 from pathlib import Path
 
-from bootcamp import corpus, machine
+from bootcamp import corpus, machine, units
 from bootcamp.paths import REFERENCE
 
 SHARED = "shared cores"
@@ -69,7 +69,7 @@ class Measurement:
         """Machine, device and torch, and whether it was measured here or recorded."""
         described = self.config["machine"]
         device = described["cpu"] if self.device == "cpu" else described["gpus"][0]
-        cores = "1 core" if described["cores"] == 1 else f"{described['cores']} cores"
+        cores = units.cores(described["cores"])
         how = "measured here" if self.measured_here else "recorded on another machine"
         if self.in_reference:
             how = f"recorded run {self.folder.name}"

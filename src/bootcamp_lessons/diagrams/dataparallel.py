@@ -2,13 +2,13 @@
 
 from matplotlib.figure import Figure
 
+from bootcamp import units
 from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, rows, stacked
 from bootcamp.drawing.palette import BLUE, GREY, INK, KINDS, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records import trace
 from bootcamp.records.runs import Run, names
-from bootcamp.units import scale
 
 COMPUTES, COPIES, OTHER = (BLUE, ""), (ORANGE, "//"), (GREY, "")
 PHASES = {
@@ -128,10 +128,9 @@ def workers(measured: list[dict], cores: int) -> Figure:
         words = ", ".join(f"{key} {1e3 * row[key]:.0f} ms" for key in WORKERS)
         says.append(f"{rounds['work']}: {words}")
     axes[0].set_ylabel({"s": "seconds", "ms": "milliseconds"}[unit])
-    where = "1 core" if cores == 1 else f"{cores} cores"
     foot = (
-        f"The fastest of some rounds; measured here, on {where}. 1.0×: side by side, 2.0×: one "
-        "after the other."
+        f"The fastest of some rounds; measured here, on {units.cores(cores)}. 1.0×: side by side, "
+        "2.0×: one after the other."
     )
     return finish(figure, (), f"{title}. {'; '.join(says)}. {foot}", (foot,))
 
@@ -145,7 +144,7 @@ def memory_by_device(bars: dict[str, dict[str, float]], note: str) -> Figure:
     title = "What each device holds (computed, not measured)"
     figure, axes = begin(title, 2.4 + 0.62 * len(bars), grid="x")
     largest = max(sum(kinds.values()) for kinds in bars.values())
-    factor, unit = scale(largest)
+    factor, unit = units.scale(largest)
     says = []
     for row, (name, kinds) in enumerate(bars.items()):
         end = stacked(axes, row, kinds, factor, looks=KINDS_AND_OUTPUTS)

@@ -2,6 +2,7 @@
 
 from matplotlib.figure import Figure
 
+from bootcamp import units
 from bootcamp.drawing.charts import BOLD, WHITE, above, cross, shared_note
 from bootcamp.drawing.palette import PALE, line_look
 from bootcamp.drawing.plots.run_bars import check, check_same
@@ -146,9 +147,8 @@ def _highest(axes) -> float:
 
 
 def _name_axes(left, right, worlds: list[int], run: Run) -> None:
-    cores = run.config["cores_per_rank"]
-    core = "1 core" if cores == 1 else f"{cores} cores"
-    unit = "GPUs, one rank each" if device_word(run) == "GPU" else f"CPU ranks, {core} each"
+    each = units.cores(run.config["cores_per_rank"])
+    unit = "GPUs, one rank each" if device_word(run) == "GPU" else f"CPU ranks, {each} each"
     room = 0.08 * worlds[-1]
     for axes in (left, right):
         axes.set_xticks(worlds)
