@@ -32,7 +32,7 @@ from bootcamp_lessons import explorers
 
 ROOT = Path(__file__).resolve().parents[1]
 TERMS = ROOT / "notebooks" / "terms.toml"
-LOOK = Path(__file__).parent / "page_look"  # the stylesheet that is added to the theme's
+LOOK = Path(__file__).parent / "page_look"  # what is added to the theme, and the first page
 SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z*`])")
 REFERRING = (
     "This ",
@@ -55,7 +55,6 @@ FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
 SCRIPTS = ("src/_*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
 LINK = re.compile(r"\[([^]]+)\]\(([\w./-]+)?(#[\w-]+)?\)")
 BEHIND = {  # the pages behind README.md, by the names that they have here
-    "README.md": "index",
     "notebooks/README.md": "course",
     "tools/INSTALL.md": "installing",
     "slides/kit/room.md": "room",
@@ -180,8 +179,8 @@ def behind(path: str) -> str:
         words, link, heading = found.groups(default="")
         target = (ROOT / path).parent.joinpath(link).resolve() if link else ROOT / path
         name = target.relative_to(ROOT).as_posix()
-        if name in BEHIND:
-            return f"[{words}]({BEHIND[name]}.md{heading})"
+        if page := {"README.md": "index", **BEHIND}.get(name):
+            return f"[{words}]({page}.md{heading})"
         if target in {lesson.notebook for lesson in lessons.notebooks().values()}:
             return f"[{words}]({target.name})"
         return words
@@ -199,8 +198,8 @@ def paragraphs(notebook: nbformat.NotebookNode) -> list[str]:
 def first_use(name: str, said: list[str]) -> str | None:
     """The sentences that explain a term: from the one in which it is bold, at most two.
 
-    The one before it too where it begins with This, That or It. None for a term that is bold in
-    no paragraph.
+    The one before it too where it begins with a word that refers to that, the one after it not
+    where it leads on. None for a term that is bold in no paragraph.
     """
     for text in said:
         sentences = SENTENCE.split(text)
@@ -238,8 +237,8 @@ def glossary() -> str:
         f"{each.name}\n  {each.says} ({link(each.lesson)})"
         for each in sorted(terms(), key=lambda each: each.name.lower())
     ]
-    listed = "\n\n".join(entries)
-    return f"# Terms\n\nEach as its lesson explains it first.\n\n```{{glossary}}\n{listed}\n```\n"
+    text = "\n\n".join(entries)
+    return f"# Terms\n\nEach as its lesson explains it first.\n\n```{{glossary}}\n{text}\n```\n"
 
 
 def error_pages() -> str:
@@ -292,7 +291,7 @@ def index(executed: dict[str, nbformat.NotebookNode]) -> str:
         files=files,
         live=listed(live),
         gpus=recorded_gpu.readme_sentence(),
-        behind="\n".join([*BEHIND.values()][1:]),
+        behind="\n".join(BEHIND.values()),
     )
 
 
@@ -306,7 +305,7 @@ def write_sources(executed: Path, folder: Path) -> None:
     (folder / "index.md").write_text(index(notebooks))
     for name, text in (("glossary", glossary), ("errors", error_pages), ("scripts", scripts)):
         (folder / f"{name}.md").write_text(text())
-    for path, name in [*BEHIND.items()][1:]:
+    for path, name in BEHIND.items():
         (folder / f"{name}.md").write_text(behind(path))
 
 
