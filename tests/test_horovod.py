@@ -137,7 +137,7 @@ def test_without_an_index_or_in_a_read_only_environment_one_sentence_says_so(
     fake_pip.fails = ("install",)
     assert tool.main() == tool.CANNOT
     assert capsys.readouterr().out == "Horovod was not installed: pip's reason is above.\n"
-    monkeypatch.setattr(tool.os, "access", lambda *_: False)
+    monkeypatch.setattr(tool.os, "access", lambda *_, **__: False)
     assert tool.main() == tool.CANNOT
     assert capsys.readouterr().out.endswith("can't be written by this user.\n")
     assert fake_pip.asked == ["install"]

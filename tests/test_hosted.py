@@ -150,7 +150,7 @@ def test_an_environment_that_will_not_do_is_refused_and_not_changed(packages, sa
 
 def test_an_environment_that_is_read_only_keeps_what_it_has(tmp_path):
     """Without the packages of cells the course goes on, without its core it can't."""
-    before = "import os; os.access = lambda *_: False\n"
+    before = "import os; os.access = lambda *_, **__: False\n"
     host = Host(tmp_path, torch="2.12.1", helper="1.0")
     done = host.run(before=before)
     assert done.returncode == 0, done.stderr

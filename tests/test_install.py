@@ -112,12 +112,12 @@ def test_without_what_everybody_needs_it_stops(pip, capsys, monkeypatch):
 
 def test_an_environment_that_is_read_only_and_a_full_disk_are_named(pip, capsys, monkeypatch):
     monkeypatch.setattr(install.site, "ENABLE_USER_SITE", False)
-    monkeypatch.setattr(install.os, "access", lambda *_: False)
+    monkeypatch.setattr(install.os, "access", lambda *_, **__: False)
     assert install.main() == 1
     said = capsys.readouterr().out
     assert said.startswith("Nothing was installed: ")
     assert said.endswith("can't be written by this user.\n")
-    monkeypatch.setattr(install.os, "access", lambda *_: True)
+    monkeypatch.setattr(install.os, "access", lambda *_, **__: True)
     monkeypatch.setattr(install.shutil, "disk_usage", lambda _: SimpleNamespace(free=1e6))
     assert install.main() == 1
     assert capsys.readouterr().out.endswith(" is full.\n")
@@ -149,6 +149,11 @@ def test_disks_that_are_full_leave_no_folder_for_temporary_files(pip, capsys, mo
     assert install.main() == 1
     assert capsys.readouterr().out.startswith("Nothing was installed: there is no folder for temp")
     assert pip.asked == []
+
+
+def test_who_may_write_is_asked_with_the_rights_that_pip_has(monkeypatch, tmp_path):
+    monkeypatch.setattr(install.os, "access", lambda *_, effective_ids=False: effective_ids)
+    assert install.obstacle(str(tmp_path), instead=False) is None
 
 
 def test_a_disk_that_fills_up_is_named_and_not_the_index(pip, capsys, monkeypatch):

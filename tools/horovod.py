@@ -181,7 +181,7 @@ def main(once: bool = False) -> int:
         return 0
     wheel = cached_wheel()
     try:
-        if not os.access(sysconfig.get_path("purelib"), os.W_OK):
+        if not os.access(sysconfig.get_path("purelib"), os.W_OK, effective_ids=True):
             raise NotHere(f"Horovod is not installed: {sys.prefix} can't be written by this user.")
         if wheel is None and (why := obstacle()):
             raise NotHere(why)

@@ -83,7 +83,8 @@ def _pip(packages: list[str], constraints: Path) -> bool:
 
 def writable() -> bool:
     """Whether pip can put packages here, or into this user's own folder of packages."""
-    return os.access(sysconfig.get_path("purelib"), os.W_OK) or bool(site.ENABLE_USER_SITE)
+    packages = sysconfig.get_path("purelib")
+    return os.access(packages, os.W_OK, effective_ids=True) or bool(site.ENABLE_USER_SITE)
 
 
 def set_paths() -> None:

@@ -87,7 +87,7 @@ def obstacle(folder: str, instead: bool) -> str | None:
 
     instead: whether pip would use another one, this user's own, where it can't be written.
     """
-    if not os.access(folder, os.W_OK) and not instead:
+    if not os.access(folder, os.W_OK, effective_ids=True) and not instead:
         return f"{folder} can't be written by this user"
     try:
         disks = (folder, tempfile.gettempdir())

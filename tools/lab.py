@@ -65,7 +65,7 @@ def environment() -> dict[str, str]:
     ours = {"JUPYTER_CONFIG_PATH": os.pathsep.join(folders)}
     if first := os.environ.get("PREDICT_FIRST"):  # kernels have the server's environment
         ours["BOOTCAMP_PREDICT_FIRST"] = first
-    if not os.access(os.path.expanduser("~"), os.W_OK):
+    if not os.access(os.path.expanduser("~"), os.W_OK, effective_ids=True):
         ours["HOME"] = tempfile.mkdtemp(prefix="bootcamp-home-")
         print(f"Your home folder can't be written: {ours['HOME']} stands in.", file=sys.stderr)
     return {**os.environ, **ours}

@@ -333,7 +333,7 @@ def temporary(_) -> list[dict]:
     if not SHARED.is_dir():  # macOS
         return found
     label, needed = "shared memory", f"{LEAST_SHARED / 1e6:.0f} MB in {SHARED}"
-    if not os.access(SHARED, os.W_OK):
+    if not os.access(SHARED, os.W_OK, effective_ids=True):
         fix = f"Workers of a DataLoader can't start: let an administrator chmod 1777 {SHARED}."
         return [*found, row(label, "can't be written", needed, LIMITS, fix)]
     free = shutil.disk_usage(SHARED).free
