@@ -116,6 +116,41 @@ def test_without_an_executed_lesson_a_sentence_says_what_to_run(tmp_path):
         pages.newest_course(tmp_path)
 
 
+@pytest.mark.parametrize("named", ["gone", "file", "folder"])
+def test_a_course_without_an_executed_lesson_is_no_course(named, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(sys, "argv", ["pages.py", "--course", str(tmp_path / named)])
+    assert pages.main() == 2
+    assert "has no executed lesson: `make course`" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("there", ["mine.txt", "file", pages.BUILT, None])
+def test_only_pages_of_an_earlier_build_are_removed(there, tmp_path):
+    """A folder with anything else stays as it is, also where it was named by mistake."""
+    output = tmp_path / "site"
+    if there == "file":
+        output.write_text("mine")
+    else:
+        output.mkdir()
+    if there not in ("file", None):
+        (output / there).write_text("mine")
+    if there in ("file", "mine.txt"):
+        with pytest.raises(pages.PagesError, match="no earlier build: name another folder"):
+            pages.make_room(output)
+        assert output.exists()
+    else:
+        pages.make_room(output)
+    assert (output / "mine.txt").exists() == (there == "mine.txt")
+    assert not (output / pages.BUILT).exists()
+
+
+def test_pages_that_can_not_be_written_are_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(pages.PagesError, match="site can't be written: Not a directory"):
+        pages.make_room(tmp_path / "file" / "site")
+
+
 @pytest.mark.parametrize(
     ("ran", "error", "far", "says"),
     [

@@ -4,8 +4,9 @@ The course as static pages that load nothing from the network: rendered lessons 
 a map, search, a glossary, the index of errors, the scripts. The lessons are the executed copies of
 a course (`make course`), by default the newest complete one under logs/course, else the one with
 most lessons; a lesson that is not in it, or stopped early, says so on its page and in the map. The
-pages go to logs/site. Sphinx with MyST-NB renders them. Exit code 1 where a link leads nowhere or a
-page would ask another address for anything.
+pages go to logs/site, in place of those that are there; a folder of anything else is refused.
+Sphinx with MyST-NB renders them. Exit code 1 where a link leads nowhere or a page would ask another
+address for anything.
 """
 
 import argparse
@@ -50,6 +51,7 @@ LEADS_ON = ("?", ":")  # ends of a sentence that belongs to what the lesson does
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
 PREDICTS = re.compile(r"(?<![\w.])predict\(")
 EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\(")
+BUILT = ".buildinfo"  # Sphinx writes it first
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
 SCRIPTS = ("src/_*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
@@ -103,15 +105,30 @@ class Term:
 
 
 def newest_course(root: Path = LOGS / "course") -> Path:
-    """The folder with most executed lessons, the newest of several. Raises PagesError."""
+    """The folder with most executed lessons, the newest of several: root, or one in it.
+
+    Raises PagesError.
+    """
     wanted = {lesson.notebook.name for lesson in lessons.notebooks().values()}
     found = {
         folder: len(wanted & {path.name for path in folder.glob("*.ipynb")})
-        for folder in sorted(root.glob("*"), reverse=True)
+        for folder in (root, *sorted(root.glob("*"), reverse=True))
     }
     if not any(found.values()):
         raise PagesError(f"{root} has no executed lesson: `make course` executes them all.")
     return max(found, key=found.get)
+
+
+def make_room(output: Path) -> None:
+    """An empty folder, without the pages of an earlier build. Raises PagesError for others."""
+    try:
+        if (output / BUILT).is_file():
+            shutil.rmtree(output)
+        elif output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise PagesError(f"{output} is there and is no earlier build: name another folder.")
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PagesError(f"{output} can't be written: {error.strerror}.") from None
 
 
 def executed_lessons(folder: Path) -> dict[str, nbformat.NotebookNode]:
@@ -333,13 +350,12 @@ def build(executed: Path, output: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--course", type=Path, help="a folder of executed notebooks")
+    parser.add_argument("--course", type=Path, default=LOGS / "course", help="executed notebooks")
     parser.add_argument("--output", type=Path, default=LOGS / "site")
     chosen = parser.parse_args()
     try:
-        executed = chosen.course or newest_course()
-        if chosen.output.exists():
-            shutil.rmtree(chosen.output)
+        executed = newest_course(chosen.course)
+        make_room(chosen.output)
         complaints = build(executed, chosen.output)
     except PagesError as problem:
         print(problem)
