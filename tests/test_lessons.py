@@ -1,5 +1,6 @@
 """What the notebooks use beside runs: predictions, exercises and their checkers, tables."""
 
+import importlib
 import json
 import re
 import sys
@@ -281,6 +282,17 @@ def test_no_stored_output_gives_a_prediction_away(lesson):
     scored = [cell for cell in cells if ".score(" in "".join(cell["source"])]
     scored[-1]["outputs"] = [{"text": "Measured: 8"}]
     assert stored_scores(cells) == [scored[-1]["id"]], "the search finds one"
+
+
+@pytest.mark.parametrize("tool", ["notebooks", "course", "claims"])
+@pytest.mark.parametrize("wrong", ["99", "4", ""])
+def test_a_name_of_no_lesson_is_refused_before_anything_runs(tool, wrong, monkeypatch, capsys):
+    command = importlib.import_module(tool)
+    monkeypatch.setattr(sys, "argv", [tool, "04", wrong])
+    assert command.main() == 2
+    said = capsys.readouterr().out
+    assert said.startswith(f"There is no lesson {wrong!r}: there are 00, 01, 02, 02b,")
+    assert said.count("\n") == 1
 
 
 def test_new_words_keep_the_outputs_and_new_code_has_to_run(tmp_path):

@@ -20,12 +20,12 @@ from bootcamp.experiments import claims
 from bootcamp.paths import LOGS, REFERENCE
 
 
-def test_all(names: list[str], folder: Path) -> tuple[list[course.Lesson], dict[str, dict]]:
-    """Execute the lessons; those and the claims that they tested."""
-    began, lessons = time.time(), course.chosen(names, folder)
+def test_all(lessons: list[course.Lesson]) -> dict[str, dict]:
+    """Execute the lessons; the claims that they tested."""
+    began = time.time()
     for lesson in lessons:
         lesson.run()
-    return lessons, claims.noted(since=began)
+    return claims.noted(since=began)
 
 
 def why_no_reference(lessons: list[course.Lesson], found: dict[str, dict], names) -> str:
@@ -66,10 +66,15 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="lessons, such as 04 (default: all)")
     parser.add_argument("--reference", action="store_true", help="record this as the reference")
     args = parser.parse_args()
-    print(quiet.measure())
     folder = LOGS / "claims" / time.strftime("%Y%m%d-%H%M%S")
+    try:
+        lessons = course.chosen(args.names, folder)
+    except course.LessonError as error:
+        print(error)
+        return 2
+    print(quiet.measure())
     folder.mkdir(parents=True)
-    lessons, found = test_all(args.names, folder)
+    found = test_all(lessons)
     for lesson in lessons:
         if lesson.error:
             print(f"{lesson.path.stem} failed:\n{lesson.error}")

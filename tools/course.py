@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import nbformat
+from lessons import LessonError, named
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
@@ -243,11 +244,11 @@ def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Pat
 
 
 def chosen(names: list[str], folder: Path) -> list[Lesson]:
-    """The lessons whose files begin with one of these names, all without names, in order."""
-    paths = sorted(NOTEBOOKS.glob("*.ipynb"))
-    return [
-        Lesson(path, folder) for path in paths if not names or path.stem.startswith(tuple(names))
-    ]
+    """The lessons whose files begin with one of these names, all without names, in order.
+
+    Raises LessonError for a name with which none begins.
+    """
+    return [Lesson(path, folder) for path in named(names, sorted(NOTEBOOKS.glob("*.ipynb")))]
 
 
 def main() -> int:
@@ -256,9 +257,14 @@ def main() -> int:
     parser.add_argument("--expected", type=Path, help="a folder for the expected outputs as text")
     args = parser.parse_args()
     folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
+    try:
+        wanted = chosen(args.names, folder)
+    except LessonError as error:
+        print(error)
+        return 2
     folder.mkdir(parents=True)
     began, lessons = time.time(), []
-    for lesson in chosen(args.names, folder):
+    for lesson in wanted:
         lessons.append(lesson)
         lesson.run()
         lesson.save()

@@ -124,6 +124,17 @@ def find(number: str | None) -> Lesson:
     return notebooks()[number]
 
 
+def named(names: list[str], paths: list[Path]) -> list[Path]:
+    """The files whose names begin with one of these, all without names.
+
+    Raises LessonError for a name with which no file's begins.
+    """
+    for name in names:
+        if not name or not any(path.stem.startswith(name) for path in paths):
+            raise LessonError(f"There is no lesson {name!r}: there are {', '.join(notebooks())}.")
+    return [path for path in paths if not names or path.stem.startswith(tuple(names))]
+
+
 def path_to(number: str) -> list[str]:
     """The lessons that one needs, directly or through another, in the order of the course."""
     needed, open_ones = set(), [number]

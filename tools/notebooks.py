@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import jupytext
+import lessons
 import nbformat
 from nbclient import NotebookClient
 
@@ -108,10 +109,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare, do not run")
     parser.add_argument("--words", action="store_true", help="keep stored outputs, do not run")
     args = parser.parse_args()
+    try:
+        wanted = lessons.named(args.names, sources())
+    except lessons.LessonError as error:
+        print(error)
+        return 2
     stale = []
-    for source in sources():
-        if args.names and not any(source.stem.startswith(name) for name in args.names):
-            continue
+    for source in wanted:
         target = NOTEBOOKS / f"{source.stem}.ipynb"
         if args.check:
             if not target.exists() or not same_cells(nbformat.read(target, 4), source):
