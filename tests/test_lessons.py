@@ -295,6 +295,19 @@ def test_a_name_of_no_lesson_is_refused_before_anything_runs(tool, wrong, monkey
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("wrong", ["logs", "expected"])
+def test_a_course_that_can_not_be_kept_is_not_run(wrong, tmp_path, monkeypatch, capsys):
+    import course
+
+    (tmp_path / "file").write_text("")
+    folders = {"logs": tmp_path, "expected": tmp_path} | {wrong: tmp_path / "file"}
+    monkeypatch.setattr(course, "LOGS", folders["logs"])
+    monkeypatch.setattr(course.Lesson, "run", lambda lesson: pytest.fail("it ran"))
+    monkeypatch.setattr(sys, "argv", ["course", "04_", "--expected", str(folders["expected"])])
+    assert course.main() == 2
+    assert f"{tmp_path / 'file'}" in capsys.readouterr().out
+
+
 def test_new_words_keep_the_outputs_and_new_code_has_to_run(tmp_path):
     sys.path.insert(0, str(ROOT / "tools"))
     import notebooks

@@ -259,17 +259,20 @@ def main() -> int:
     folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
     try:
         wanted = chosen(args.names, folder)
+        for each in filter(None, (args.expected, folder)):
+            each.mkdir(parents=True, exist_ok=True)
     except LessonError as error:
         print(error)
         return 2
-    folder.mkdir(parents=True)
+    except OSError as error:
+        print(f"{each} can't be written: {error.strerror}.")
+        return 2
     began, lessons = time.time(), []
     for lesson in wanted:
         lessons.append(lesson)
         lesson.run()
         lesson.save()
         if args.expected:
-            args.expected.mkdir(parents=True, exist_ok=True)
             (args.expected / f"{lesson.path.stem}.md").write_text(lesson.expected())
         if lesson.error == "interrupted":
             break
