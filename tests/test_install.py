@@ -131,16 +131,6 @@ def test_downloads_go_where_the_command_was_given(pip, monkeypatch, tmp_path):
     assert pip.folders == {str(tmp_path / "wheels")}
 
 
-def test_a_folder_for_downloads_that_can_not_be_made_is_named(pip, capsys, monkeypatch, tmp_path):
-    """pip would not use the user's own folder of packages for these."""
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "argv", ["install.py", "--download", str(tmp_path / "file" / "in")])
-    monkeypatch.setattr(install.site, "ENABLE_USER_SITE", True)
-    assert install.main() == 1
-    said = capsys.readouterr().out
-    assert said == f"Nothing was fetched: {tmp_path}/file/in can't be written by this user.\n"
-
-
 def test_disks_that_are_full_leave_no_folder_for_temporary_files(pip, capsys, monkeypatch):
     def none():
         raise FileNotFoundError
@@ -154,6 +144,23 @@ def test_disks_that_are_full_leave_no_folder_for_temporary_files(pip, capsys, mo
 def test_who_may_write_is_asked_with_the_rights_that_pip_has(monkeypatch, tmp_path):
     monkeypatch.setattr(install.os, "access", lambda *_, effective_ids=False: effective_ids)
     assert install.obstacle(str(tmp_path), instead=False) is None
+
+
+@pytest.mark.parametrize("wrong", [["--download"], ["--download", ""], ["--upload", "x"], ["x"]])
+def test_other_arguments_install_nothing(wrong, pip, capsys, monkeypatch):
+    """An empty name among them, as of a variable that is not set: it is no call without a name."""
+    monkeypatch.setattr(sys, "argv", ["install.py", *wrong])
+    assert install.main() == 2
+    assert capsys.readouterr().out.startswith("python tools/install.py [--download FOLDER]")
+    assert not pip.asked
+
+
+def test_a_folder_for_wheels_that_can_not_be_one_is_a_sentence(pip, capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(sys, "argv", ["install.py", "--download", str(tmp_path / "file")])
+    assert install.main() == 1
+    assert capsys.readouterr().out.endswith("file can't be a folder (File exists).\n")
+    assert not pip.asked
 
 
 def test_a_disk_that_fills_up_is_named_and_not_the_index(pip, capsys, monkeypatch):

@@ -9,7 +9,6 @@ Horovod is built from, for machines without a network.
 Standard library only. TORCH_INDEX names an index to take torch from.
 """
 
-import contextlib
 import importlib.metadata
 import os
 import re
@@ -105,8 +104,11 @@ def run(download: str | None) -> int:
     target, left_out = download or sysconfig.get_path("purelib"), []
     instead = bool(site.ENABLE_USER_SITE) and not download
     if download:
-        with contextlib.suppress(OSError):  # the obstacle is named below
+        try:
             Path(download).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            print(f"Nothing was fetched: {download} can't be a folder ({error.strerror}).")
+            return 1
     if why := obstacle(target, instead):
         print(f"Nothing was {done}: {why}.")
         return 1
@@ -131,7 +133,7 @@ def run(download: str | None) -> int:
 
 def main() -> int:
     given = sys.argv[1:]
-    if given and (len(given) != 2 or given[0] != "--download"):
+    if given and (len(given) != 2 or given[0] != "--download" or not given[1]):
         print(__doc__)
         return 2
     try:
