@@ -37,6 +37,31 @@ def test_parts_of_a_call_share_its_seconds(monkeypatch, tmp_path):
     assert limits[3:] == [480.0] * 3
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["file"], "file can't be written (File exists): name another FOLDER."),
+        (["file/out"], "can't be written (Not a directory): name another FOLDER."),
+        ([""], "name the FOLDER for the record, or say --plan"),
+        (["out", "gone"], "no part gone: choose from equality, speed_small,"),
+        (["out", "--limit", "0"], "--limit and --within are seconds, more than 0"),
+        (["out", "--within", "-5"], "--limit and --within are seconds, more than 0"),
+    ],
+)
+def test_what_can_not_be_recorded_is_refused_at_once(wrong, says, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["gpu_record.py", "--rehearse", *wrong])
+    monkeypatch.setattr(gpu_record, "record", lambda *_: pytest.fail("a part began"))
+    try:
+        code = gpu_record.main()
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert says in "".join(capsys.readouterr())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_without_psutil_proc_says_the_same():
     path = ROOT / "tools" / "gpu_parts" / "without_psutil" / "psutil.py"
     spec = importlib.util.spec_from_file_location("stand_in", path)

@@ -92,11 +92,13 @@ def main() -> int:
     if args.plan:
         print(plan())
         return 0
-    if args.folder is None:
+    if args.folder in (None, Path()):
         parser.error("name the FOLDER for the record, or say --plan")
     if unknown := [name for name in args.parts if name not in PARTS]:
         parser.error(f"no part {', '.join(unknown)}: choose from {', '.join(PARTS)}")
-    if why := why_not(args.rehearse):
+    if any(seconds is not None and seconds <= 0 for seconds in (args.limit, args.within)):
+        parser.error("--limit and --within are seconds, more than 0")
+    if why := why_not(args.rehearse) or why_no_folder(args.folder):
         print(why)
         return 2
     limit = args.limit or (REHEARSAL_SECONDS if args.rehearse else LIMIT_SECONDS)
@@ -134,6 +136,16 @@ def why_not(rehearse: bool) -> str | None:
     return None
 
 
+def why_no_folder(folder: Path) -> str | None:
+    """Why the record can't be written there, in one sentence; None if it can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return f"{folder} can't be written ({error.strerror}): name another FOLDER."
+    return None
+
+
 def _is_there(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
 
@@ -146,7 +158,6 @@ def record(
     limit: seconds of each part. within: of all together; what is left ends a part sooner.
     """
     end = time.monotonic() + (within or math.inf)
-    folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     with tempfile.TemporaryDirectory(prefix="gpu-record-", ignore_cleanup_errors=True) as own:
         _prepare(own, rehearse)
