@@ -197,6 +197,26 @@ def test_ports_that_are_taken_are_named():
     assert checks._is_free(port)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--ports", "x"],
+        ["--ports", "-1"],
+        ["--ports", "1,"],
+        ["--lab-port", "65536"],
+        ["--only", ""],
+    ],
+)
+def test_what_is_no_port_and_no_check_is_refused(wrong, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["preflight.py", *wrong])
+    monkeypatch.setattr(preflight, "run_checks", lambda _: pytest.fail("it looked"))
+    with pytest.raises(SystemExit) as ended:
+        preflight.main()
+    assert ended.value.code == 2
+    says = "has no '': choose of" if "--only" in wrong else "is no port: say a number from 1 to"
+    assert says in capsys.readouterr().err
+
+
 def test_one_core_is_a_limit():
     """The affinity of a child process, really set."""
     one = min(os.sched_getaffinity(0))

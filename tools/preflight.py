@@ -196,8 +196,14 @@ def user() -> str:
         return str(os.getuid())
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: say a number from 1 to 65535")
+    return int(text)
+
+
 def _ports(text: str) -> list[int]:
-    return [int(port) for port in text.split(",")]
+    return [_port(port) for port in text.split(",")]
 
 
 def main() -> int:
@@ -208,13 +214,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--only", default=",".join(names), help=f"of {', '.join(names)}")
     parser.add_argument("--ports", type=_ports, default=TORCHRUN_PORTS, help="of torchrun")
-    parser.add_argument("--lab-port", type=int, default=8888, help="that JupyterLab tries first")
+    parser.add_argument("--lab-port", type=_port, default=8888, help="that JupyterLab tries first")
     parser.add_argument("--collect", nargs="+", metavar="FILE", help="what --json has printed")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.only = options.only.split(",")
     if unknown := set(options.only) - set(names):
-        parser.error(f"--only {', '.join(unknown)}: choose of {', '.join(names)}")
+        given = ", ".join(map(repr, sorted(unknown)))
+        parser.error(f"--only has no {given}: choose of {', '.join(names)}")
     if options.collect:
         return collect(options.collect)
     if options.measure:
