@@ -40,8 +40,8 @@ class PictureError(Exception):
 
 
 def executed(root: Path = LOGS / "course") -> Path:
-    """The lesson's newest executed copy. Raises PictureError where there is none."""
-    found = sorted(root.glob(f"*/{LESSON}"))
+    """The lesson's newest executed copy, in root or a folder of it. Raises PictureError."""
+    found = sorted([*root.glob(f"*/{LESSON}"), *root.glob(LESSON)])
     if not found:
         raise PictureError(f"{root} has no executed {LESSON}: `make course ARGS=04` makes one.")
     return found[-1]
@@ -101,7 +101,7 @@ def slim(path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("which", nargs="*", choices=["lesson", "figure"], metavar="lesson | figure")
-    parser.add_argument("--course", type=Path, help="a folder of executed notebooks")
+    parser.add_argument("--course", type=Path, default=LOGS / "course", help="executed notebooks")
     chosen = parser.parse_args()
     PICTURES.mkdir(exist_ok=True)
     try:
@@ -110,8 +110,7 @@ def main() -> int:
             if name == "figure":
                 figure(target)
             else:
-                given = chosen.course
-                lesson(given / LESSON if given else executed(), target)
+                lesson(executed(chosen.course), target)
             slim(target)
             print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e3:.0f} kB")
     except (PictureError, lab.LabError) as problem:
