@@ -68,6 +68,24 @@ def test_the_tool_that_records_refuses_it_in_one_sentence(run, tmp_path, monkeyp
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["here", "--only", "cpu-1", "cpu-7"], "no run cpu-7: choose from cpu-1, gpu-1,"),
+        (["my/machine"], "begins names of folders: letters"),
+        ([""], "begins names of folders: letters"),
+        (["here", "--folder", __file__], "is a file: name a folder"),
+    ],
+)
+def test_the_tool_that_records_refuses_what_it_can_not_keep(wrong, says, monkeypatch, capsys):
+    monkeypatch.setattr(reference, "record", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr(sys, "argv", ["reference.py", *wrong])
+    with pytest.raises(SystemExit) as ended:
+        reference.main()
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
 def test_no_reference_is_a_run_that_shared_its_cores(run, monkeypatch):
     monkeypatch.setattr(runs, "REFERENCE", run.parent)
     assert runs.reference("ddp").folder == run

@@ -10,6 +10,7 @@ because its framework is not installed.
 import argparse
 import gzip
 import json
+import re
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -154,13 +155,16 @@ def _sends(event: dict) -> bool:
     return event["name"].startswith((*WAIT, "nccl", "training_step"))
 
 
+def runs_here() -> list[Wanted]:
+    """RUNS, and DDP on all GPUs where there are more than two."""
+    gpus = launch.gpu_count()
+    return [*RUNS, *([Wanted("ddp", gpus, "ddp", {"trace_step": 10})] if gpus > 2 else [])]
+
+
 def wanted_here(only: list[str]) -> list[Wanted]:
     """The runs that this machine can make. Those that it cannot are named in a line each."""
-    runs = list(RUNS)
-    if launch.gpu_count() > 2:
-        runs.append(Wanted("ddp", launch.gpu_count(), "ddp", {"trace_step": 10}))
     can = []
-    for run in runs:
+    for run in runs_here():
         framework = SCRIPTS[run.script].framework
         if only and f"{run.name}-{run.ranks}" not in only:
             continue
@@ -179,6 +183,13 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=REFERENCE, help="where the records go")
     parser.add_argument("--only", nargs="*", default=[], help="such as cpu-1 ddp-2")
     args = parser.parse_args()
+    if not re.fullmatch(r"[\w.-]+", args.machine):
+        parser.error(f"{args.machine!r} begins names of folders: letters, digits, '.', '_', '-'")
+    if (ROOT / args.folder).is_file():
+        parser.error(f"--folder {args.folder} is a file: name a folder")
+    names = list(dict.fromkeys(f"{run.name}-{run.ranks}" for run in runs_here()))
+    if unknown := [name for name in args.only if name not in names]:
+        parser.error(f"no run {', '.join(unknown)}: choose from {', '.join(names)}")
     LOGS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=LOGS, prefix="reference-") as place:
         for wanted in wanted_here(args.only):
