@@ -87,6 +87,30 @@ def test_a_lesson_that_is_not_there_is_refused_in_one_sentence(arguments):
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("tool", "says"),
+    [
+        ("cluster.py", "python3 tools/cluster.py"),
+        ("horovod.py", "python tools/horovod.py"),
+        ("lessons.py", "unrecognized arguments: --wrong"),
+        ("manifests.py", "no file '--wrong' to check: there are kubeflow.yaml,"),
+        ("planted_bugs.py", "unrecognized arguments: --wrong"),
+        ("rooms.py", "python tools/rooms.py"),
+    ],
+)
+def test_an_argument_that_a_tool_does_not_know_is_refused_and_nothing_is_done(tool, says):
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / tool, "--wrong"],
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (1, 2)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
 LEAVES = """import multiprocessing, os
 from multiprocessing import resource_tracker
 lock = multiprocessing.get_context("spawn").Lock()

@@ -279,9 +279,11 @@ def provoke(entry: str, by: str, how: Callable[[], str]) -> dict | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="entries to provoke anew (default: all)")
-    wanted = parser.parse_args().names
+    wanted, ways = parser.parse_args().names, all_ways()
+    known = dict.fromkeys(way[0] for way in ways)
+    if unknown := [name for name in wanted if name not in known]:
+        parser.error(f"no entry {unknown[0]!r} is provoked: there are {', '.join(known)}")
     kept = {(each["entry"], each["provoked_by"]): each for each in errors.recorded()}
-    ways = all_ways()
     new = [provoke(*way) for way in ways if not wanted or way[0] in wanted]
     launch.shut_down()
     for record in filter(None, new):
@@ -289,8 +291,8 @@ def main() -> int:
     records = [kept[way[:2]] for way in ways if way[:2] in kept]
     write_json(errors.RECORDED, {"errors": records})
     print(f"{len(records)} texts of {len({r['entry'] for r in records})} entries.")
-    known = [(errors.find(record["text"]), record["entry"]) for record in records]
-    return 0 if None not in new and all(e and e.name == name for e, name in known) else 1
+    explained = [(errors.find(record["text"]), record["entry"]) for record in records]
+    return 0 if None not in new and all(e and e.name == name for e, name in explained) else 1
 
 
 if __name__ == "__main__":

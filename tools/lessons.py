@@ -6,6 +6,7 @@ not as it would be written. Both fail where a lesson's parts are not its noteboo
 not add up to its minutes.
 """
 
+import argparse
 import re
 import sys
 import tomllib
@@ -255,7 +256,11 @@ def with_tables(page: str) -> str:
 
 
 def main() -> int:
-    text = PAGE.read_text()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check, text = parser.parse_args().check, PAGE.read_text()
     try:
         wanted = with_tables(text)
     except LessonError as error:
@@ -268,7 +273,7 @@ def main() -> int:
         return 1
     if text == wanted:
         return 0
-    if "--check" in sys.argv[1:]:
+    if check:
         print("notebooks/README.md is not that of notebooks/lessons.toml. Run `make readme`.")
         return 1
     PAGE.write_text(wanted)

@@ -162,5 +162,7 @@ def main(names: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["check"]:
         print(json.dumps(CHECKS[sys.argv[2]](PLACE / sys.argv[2])))
+    elif unknown := [name for name in sys.argv[1:] if name not in PINS]:
+        sys.exit(f"There is no file {unknown[0]!r} to check: there are {', '.join(PINS)}.")
     else:
         main(sys.argv[1:])

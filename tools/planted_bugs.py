@@ -5,6 +5,7 @@ that must find it. A bug that no test finds, or whose text is no longer in the p
 command with 1. Prints a table of the bugs, the test that found each, and the seconds it took.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -204,13 +205,17 @@ def try_out(bug: Bug) -> dict:
 
 def main() -> int:
     """Plant the bugs that were named, or all; 1 if any is not found."""
-    rows = []
-    for bug in BUGS:
-        if not sys.argv[1:] or bug.name in sys.argv[1:]:
-            rows.append(try_out(bug))
-            print(f"{bug.name}: {rows[-1]['found by']}", flush=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="bugs, each in quotation marks (default: all)")
+    wanted, rows = parser.parse_args().names, []
+    known = {bug.name: bug for bug in BUGS}
+    if unknown := [name for name in wanted if name not in known]:
+        parser.error(f"no bug {unknown[0]!r}: there are {'; '.join(known)}")
+    for name in wanted or known:
+        rows.append(try_out(known[name]))
+        print(f"{name}: {rows[-1]['found by']}", flush=True)
     print(Table(rows, "Bugs that were planted"))
-    return 1 if any(row["found by"] == "-" for row in rows) or not rows else 0
+    return 1 if any(row["found by"] == "-" for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -290,4 +290,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        sys.exit(__doc__)
     sys.exit(main())

@@ -101,5 +101,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         os.environ["OMP_NUM_THREADS"] = "1"
         train(sys.argv[2], Path(sys.argv[3]))
+    elif sys.argv[1:]:
+        sys.exit(__doc__)
     else:
         main()
