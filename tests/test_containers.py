@@ -174,6 +174,11 @@ def test_start_ends_as_its_command_does_and_says_what_it_is_without_one():
     assert subprocess.run([ROOT / "start", "sh", "-c", "exit 7"]).returncode == 7
     alone = subprocess.run([ROOT / "start"], capture_output=True, text=True)
     assert (alone.returncode, alone.stderr.splitlines()[0]) == (1, "start COMMAND ARGUMENT ...")
+    gone = subprocess.run([ROOT / "start", "gone", "x"], capture_output=True, text=True)
+    assert (gone.returncode, gone.stderr) == (
+        1,
+        "gone can't be started: No such file or directory.\n",
+    )
 
 
 @pytest.mark.parametrize(
