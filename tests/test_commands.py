@@ -111,6 +111,25 @@ def test_an_argument_that_a_tool_does_not_know_is_refused_and_nothing_is_done(to
     assert not done.stdout
 
 
+@pytest.mark.parametrize(
+    ("tool", "wrong"),
+    [
+        ("accuracy", ["--times", "0"]),
+        ("bench", ["--launches", "0"]),
+        ("bench", ["--steps", "6"]),
+        ("drills", ["--warm", "-1"]),
+    ],
+)
+@pytest.mark.slow
+def test_numbers_of_which_nothing_can_be_said_are_refused(tool, wrong):
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / f"{tool}.py", *wrong], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "or more" in done.stderr.splitlines()[-1]
+    assert not done.stdout
+
+
 LEAVES = """import multiprocessing, os
 from multiprocessing import resource_tracker
 lock = multiprocessing.get_context("spawn").Lock()

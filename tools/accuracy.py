@@ -190,6 +190,8 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.name} too")
     parser.add_argument("--times", type=int, default=2, help="random halves and quarters of each")
     chosen = parser.parse_args()
+    if chosen.times < 1:
+        parser.error("--times is 1 or more")
     data = published_fit.measured()
     if chosen.fit:
         found = published_fit.fit_all(data)

@@ -229,6 +229,8 @@ def main() -> int:
     parser.add_argument("--links", type=int, default=5)
     parser.add_argument("--cells", type=int, default=60)
     args = parser.parse_args()
+    if min(vars(args).values()) < 1 or args.steps < WARM + 2:
+        parser.error(f"each number is 1 or more, --steps {WARM + 2} or more")
     print(f"{machine.cpu_name()}, {len(machine.cores())} cores\n")
     launch.launch("ddp", 2, steps=1, **FLAGS)
     rows = []

@@ -218,6 +218,8 @@ def main() -> int:
     parser.add_argument("--stragglers", type=int, default=10)
     parser.add_argument("--hangs", type=int, default=10)
     args = parser.parse_args()
+    if min(vars(args).values()) < 0:
+        parser.error("each number is 1 or more, or 0 to leave its drills out")
     starts = {"warm": args.warm, "torchrun": args.torchrun}
     rows = [launches(start, count) for start, count in starts.items() if count]
     rows += [repeated(name, args.faults) for name in faults.FAULTS if args.faults]
