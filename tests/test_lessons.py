@@ -295,17 +295,24 @@ def test_a_name_of_no_lesson_is_refused_before_anything_runs(tool, wrong, monkey
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("wrong", ["logs", "expected"])
-def test_a_course_that_can_not_be_kept_is_not_run(wrong, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("tool", "logs", "more"),
+    [("course", "file", []), ("course", "", ["--expected", "file"]), ("claims", "file", [])],
+)
+def test_what_can_not_be_kept_is_not_run(tool, logs, more, tmp_path, monkeypatch, capsys):
     import course
 
+    command = importlib.import_module(tool)
     (tmp_path / "file").write_text("")
-    folders = {"logs": tmp_path, "expected": tmp_path} | {wrong: tmp_path / "file"}
-    monkeypatch.setattr(course, "LOGS", folders["logs"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "LOGS", tmp_path / logs)
     monkeypatch.setattr(course.Lesson, "run", lambda lesson: pytest.fail("it ran"))
-    monkeypatch.setattr(sys, "argv", ["course", "04_", "--expected", str(folders["expected"])])
-    assert course.main() == 2
-    assert f"{tmp_path / 'file'}" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [tool, "04_", *more])
+    assert command.main() == 2
+    said = capsys.readouterr().out
+    assert "file" in said
+    assert "can't be written: " in said
+    assert said.count("\n") == 1
 
 
 def test_new_words_keep_the_outputs_and_new_code_has_to_run(tmp_path):

@@ -69,11 +69,14 @@ def main() -> int:
     folder = LOGS / "claims" / time.strftime("%Y%m%d-%H%M%S")
     try:
         lessons = course.chosen(args.names, folder)
+        folder.mkdir(parents=True)
     except course.LessonError as error:
         print(error)
         return 2
+    except OSError as error:
+        print(f"{folder} can't be written: {error.strerror}.")
+        return 2
     print(quiet.measure())
-    folder.mkdir(parents=True)
     found = test_all(lessons)
     for lesson in lessons:
         if lesson.error:
