@@ -74,16 +74,23 @@ def test_what_is_typed_for_a_lesson_is_never_a_command(target, lesson, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["reset.py"], ["reset.py", "--catch-up"], ["test.py", "--lesson"]]
+    "arguments",
+    [
+        ["reset.py", "04; touch x"],
+        ["reset.py", "--catch-up", "04; touch x"],
+        ["test.py", "--lesson", "04; touch x"],
+        ["test.py", "--lesson", ""],
+    ],
 )
 @pytest.mark.slow
 def test_a_lesson_that_is_not_there_is_refused_in_one_sentence(arguments):
     tool = ROOT / "tools" / arguments[0]
     done = subprocess.run(
-        [sys.executable, tool, *arguments[1:], "04; touch x"], capture_output=True, text=True
+        [sys.executable, tool, *arguments[1:]], capture_output=True, text=True, timeout=60
     )
+    given = f"There is no lesson {arguments[-1]}" if arguments[-1] else "No lesson was given"
     assert done.returncode == 2, done.stderr
-    assert done.stdout.startswith("There is no lesson 04; touch x: give LESSON= one of 00, 01,")
+    assert done.stdout.startswith(f"{given}: give LESSON= one of 00, 01,")
     assert done.stdout.count("\n") == 1
 
 

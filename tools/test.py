@@ -53,7 +53,7 @@ def parts(lesson: str | None, check: bool, more: list[str]) -> dict[str, list[st
         ignored = [f"--ignore={path}" for path in NOT_QUICK]
         quick = [*PYTEST, "tests", *ignored, "--without-ranks", "-rf", *WORKERS, *more]
         return {**static(), "tests without ranks": quick}
-    if lesson:
+    if lesson is not None:
         chosen = lessons.find(lesson)
         tests = [f"tests/{name}" for name in chosen.tests]
         notebooks, alone = [str(chosen.notebook)], [path for path in tests if path in ALONE]
