@@ -1,6 +1,6 @@
 """What all widgets have in common: controls on top, below them a picture that follows.
 
-A widget is a pure function `draw(**choices)` with thin controls: `follow(draw, n=slider(...))`. The
+A widget is a pure function `draw(**choices)` with thin controls: `follow(draw, n=steps(...))`. The
 picture is an ordinary output of the cell, so a reader without widgets sees the first choice, and a
 test calls `draw` without a browser. Controls have labels and work from the keyboard: Tab goes from
 one to the next, the arrow keys move a slider. Without ipywidgets a line of code moves them
@@ -17,14 +17,6 @@ from bootcamp.launcher import progress
 from bootcamp.widgets.plain import Plain, explained
 
 LABEL = {"style": {"description_width": "initial"}}  # as wide as its words
-
-
-def slider(label: str, value: int, least: int, most: int):
-    """A slider of integers."""
-    if not (library := progress.widgets()):
-        return Plain(label, value, least=least, most=most)
-    look = {"description": label, "continuous_update": False, **LABEL}
-    return library.IntSlider(value, least, most, **look)
 
 
 def steps(label: str, value, options: list):

@@ -1,7 +1,6 @@
 """Controls where there are no widgets: a line of code moves one, `moved["ranks"].value = 8`.
 
-They have what of ipywidgets' controls the course uses: description, value, options, max, layout,
-observe.
+They have what of ipywidgets' controls the course uses: description, value, options, layout, observe.
 """
 
 from types import SimpleNamespace
@@ -12,17 +11,17 @@ SHOWN = 8  # options of a control that are named
 
 
 class Plain(HasTraits):
-    """One control. options: what can be chosen, or None; max and min: of a slider, or None.
+    """One control. options: what can be chosen, or None for any text.
 
     several: value is a tuple of options. Raises TraitError for a value that can't be chosen.
     """
 
-    value, options, max = Any(), Any(), Any()
+    value, options = Any(), Any()
 
-    def __init__(self, label, value, options=None, least=None, most=None, several=False):
-        self.description, self.min, self.several = label, least, several
+    def __init__(self, label, value, options=None, several=False):
+        self.description, self.several = label, several
         self.layout = SimpleNamespace()
-        super().__init__(value=value, options=options, max=most)
+        super().__init__(value=value, options=options)
 
     def choices(self) -> list:
         return [one[1] if isinstance(one, tuple) else one for one in self.options or ()]
@@ -31,8 +30,7 @@ class Plain(HasTraits):
     def _possible(self, proposal):
         chosen = proposal["value"]
         asked = chosen if self.several else (chosen,)
-        among = self.options is None or set(asked) <= set(self.choices())
-        if not among or (self.max is not None and not self.min <= chosen <= self.max):
+        if self.options is not None and not set(asked) <= set(self.choices()):
             raise TraitError(f"{chosen!r} can't be chosen: {self.says()}")
         return chosen
 
@@ -43,15 +41,8 @@ class Plain(HasTraits):
         elif self.options is not None and self.value not in self.choices():
             self.value = self.choices()[0]
 
-    @observe("max")
-    def _not_above(self, _) -> None:
-        if self.max is not None and self.value > self.max:
-            self.value = self.max
-
     def says(self) -> str:
         """Its value, and what else can be chosen."""
-        if self.max is not None:
-            return f"{self.value!r}, from {self.min} to {self.max}"
         if self.options is None:
             return f"{self.value!r}, any text"
         found = self.choices()
