@@ -1,6 +1,7 @@
 """Controls where there are no widgets: a line of code moves one, `moved["ranks"].value = 8`.
 
-They have what of ipywidgets' controls the course uses: description, value, options, layout, observe.
+They have what of ipywidgets' controls the course uses: description, value, options, layout,
+observe.
 """
 
 from types import SimpleNamespace
