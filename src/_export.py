@@ -12,7 +12,6 @@ import importlib.util
 import json
 import logging
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from bootcamp import units
+from bootcamp import machine, units
 from bootcamp.files import write_whole
 from bootcamp.serving import artifacts, consolidate, faithful, protocol
 from bootcamp.train.models.next_byte import NextByte
@@ -44,10 +43,8 @@ if unknown := sorted(set(chosen) - set(FORMATS)):
     refuse(f"--formats {unknown[0]}: no such format. Choose from {','.join(FORMATS)}.")
 
 has = importlib.util.find_spec
-compiler = shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))
-A_COMPILER = "a C++ compiler" if not compiler else "a folder without a blank in its path for torch"
 lacking = {
-    "aoti": None if compiler and " " not in torch.__path__[0] else A_COMPILER,
+    "aoti": machine.lacks_for_inductor(torch.__path__[0]),
     "onnx": None if all(map(has, ONNX)) else f"one of the packages {', '.join(ONNX)}",
 }
 for wanted in [name for name in chosen if lacking.get(name)]:

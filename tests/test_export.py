@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from bootcamp import machine
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
 from bootcamp.serving import artifacts, consolidate, faithful
@@ -20,7 +21,7 @@ from bootcamp.theory import model_shapes
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
 from bootcamp.train.models.next_byte import NextByte
 from bootcamp.train.refusal import ConfigError
-from bootcamp_lessons import export_lab, faster_step
+from bootcamp_lessons import export_lab
 
 ENDINGS = (".safetensors", ".pt2", ".onnx", ".ts")
 SMALLEST = {  # sizes of the tests' own: what is exported costs the same seconds for each layer
@@ -111,7 +112,9 @@ def test_nothing_is_left_beside_the_files(exported, name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(faster_step.no_compiler() is not None, reason="no C++ for inductor here")
+@pytest.mark.skipif(
+    machine.lacks_for_inductor(torch.__path__[0]) is not None, reason="no C++ for inductor here"
+)
 def test_machine_code_is_the_model(tmp_path, capsys, monkeypatch):
     from torch._inductor import config
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from trained import PROOF, baseline, trained
 
+from bootcamp import machine
 from bootcamp.experiments import equality
 from bootcamp.launcher import process_tree
 from bootcamp.launcher.launch import Options
@@ -18,7 +19,9 @@ PATIENT = {"options": Options(hang_seconds=600)}  # as in the lesson, whose runs
 MLP = {"model": "mlp", "steps": 20, "global_batch": 12}
 
 
-@pytest.mark.skipif(faster_step.no_compiler() is not None, reason="no C++ for inductor here")
+@pytest.mark.skipif(
+    machine.lacks_for_inductor(torch.__path__[0]) is not None, reason="no C++ for inductor here"
+)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_compiled_model_trains_what_the_baseline_trains(optimizer):
     run = trained("compile", 1, backend="inductor", optimizer=optimizer, **MLP, **PATIENT)

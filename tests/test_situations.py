@@ -152,7 +152,7 @@ def test_compilers_that_can_not_find_torch_are_not_asked(monkeypatch, capsys):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch, "__path__", ["/home/zoë m/torch"])
-    monkeypatch.setattr(faster_step.shutil, "which", lambda name: name)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
     assert faster_step.backend() == "aot_eager"
     assert "blank" in capsys.readouterr().out
     monkeypatch.setattr(torch, "__path__", ["/opt/torch"])

@@ -2,7 +2,9 @@
 
 import os
 import platform
+import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +20,15 @@ def hidden(what: str) -> bool:
     The environment variable BOOTCAMP_WITHOUT=horovod,hosts says so, to see what is shown then.
     """
     return what in os.environ.get("BOOTCAMP_WITHOUT", "").split(",")
+
+
+def lacks_for_inductor(torch_folder: str) -> str | None:
+    """What torch.compile lacks to write C++ for a CPU, with torch in this folder; None: nothing."""
+    if not shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")):
+        return "a C++ compiler"
+    if " " in torch_folder:  # it stands in the compiler's command without quotes
+        return "a folder for torch without a blank in its path"
+    return None
 
 
 def cores() -> list[int]:

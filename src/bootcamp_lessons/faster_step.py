@@ -1,8 +1,6 @@
 """What lesson 02c counts beside its runs: a step's operators, calls, graphs, roundings."""
 
 import logging
-import os
-import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from statistics import mean, median
@@ -10,6 +8,7 @@ from statistics import mean, median
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bootcamp import machine
 from bootcamp.records import trace
 from bootcamp.table import Table
 from bootcamp.train import data, matmul, models, optimizers
@@ -38,20 +37,12 @@ def profile_table(run, shown: int = 7) -> Table:
     return Table(named, caption)
 
 
-def no_compiler() -> str | None:
-    """Why torch.compile can't write CPU kernels here, None if it can."""
-    if not shutil.which(os.environ.get("CXX", "g++")):
-        return "No GPU and no C++ compiler here"
-    if " " in torch.__path__[0]:  # it stands in the compiler's command without quotes
-        return "No GPU here, and torch lies in a folder with a blank in its path"
-    return None
-
-
 def backend() -> str:
     """The backend of torch.compile that can work here; says so where it is not the default one."""
-    if torch.cuda.is_available() or not (why := no_compiler()):
+    lacking = machine.lacks_for_inductor(torch.__path__[0])
+    if torch.cuda.is_available() or lacking is None:
         return "inductor"
-    print(f"{why}: the graph is recorded, and no kernel is written.")
+    print(f"No GPU, and this machine lacks {lacking}: the graph is recorded, no kernel is written.")
     return "aot_eager"
 
 
