@@ -110,10 +110,16 @@ def no_rank_left():
 
 
 @pytest.fixture
-def picture(monkeypatch):
+def picture(displayed):
     """What a widget shows last, as `picture.html`."""
     pytest.importorskip("ipywidgets")
-    import IPython.display
+    return displayed
+
+
+@pytest.fixture
+def displayed(monkeypatch):
+    """What is displayed last, as `displayed.html`."""
+    ipython = pytest.importorskip("IPython.display")
 
     class Picture:
         html = ""
@@ -127,7 +133,7 @@ def picture(monkeypatch):
         shown.html = getattr(first, "data", "")
         return shown
 
-    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(ipython, "display", display)
     return shown
 
 

@@ -185,19 +185,7 @@ def test_too_many_runs_and_runs_that_are_gone_are_refused(put, logs):
         board.compared([run(folder)], "speed")
 
 
-class Picture:
-    """What `display` returns: takes the last picture."""
-
-    def update(self, shown):
-        self.html = shown.data
-
-
-def test_the_controls_choose(put, logs, monkeypatch):
-    pytest.importorskip("ipywidgets")
-    import IPython.display
-
-    picture = Picture()
-    monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
+def test_the_controls_choose(put, logs, picture):
     put("one", strategy="gpu", processes=1)
     two = put("two")
     controls = board.show(logs)
@@ -216,11 +204,7 @@ def test_the_controls_choose(put, logs, monkeypatch):
     assert "<table" in picture.html
 
 
-def test_an_empty_board_is_shown(logs, monkeypatch):
-    pytest.importorskip("ipywidgets")
-    import IPython.display
-
-    monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: Picture())
+def test_an_empty_board_is_shown(logs, monkeypatch, picture):
     monkeypatch.setattr(board, "entries", lambda logs: ([], 0))
     board.show(logs)
     assert "No runs" in board.table(logs).caption

@@ -102,19 +102,7 @@ def test_the_viewer_says_why_not():
         diff_viewer.draw("cpu")
 
 
-class Picture:
-    """What `display` returns: takes the last picture."""
-
-    def update(self, shown):
-        self.html = shown.data
-
-
-def test_the_drop_downs_choose(monkeypatch):
-    pytest.importorskip("ipywidgets")
-    import IPython.display
-
-    picture = Picture()
-    monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
+def test_the_drop_downs_choose(picture):
     controls = diff_viewer.show("ddp")
     controls["script"].value = "fsdp"
     assert "_train_fsdp.py: " in picture.html

@@ -86,21 +86,9 @@ def test_a_measured_run_is_laid_below():
         explorers.choices_of([span for span in spans if span.action.micro_batch != 1])
 
 
-class Picture:
-    """What `display` returns: takes the last picture."""
-
-    def update(self, shown):
-        self.html = shown.data
-
-
 @pytest.mark.slow
-def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch):
-    pytest.importorskip("ipywidgets")
-    import IPython.display
-
+def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch, picture):
     monkeypatch.setenv(simulators.VARIABLE, "0")
-    picture = Picture()
-    monkeypatch.setattr(IPython.display, "display", lambda *shown, **_: picture)
     controls = simulators.pipeline_schedule({"mine": spans_of("dualpipe", 2, 5)}, schedule="gpipe")
     controls["ranks"].value = 3
     assert "gpipe, 3 ranks, 8 micro-batches" in picture.html

@@ -23,26 +23,10 @@ NEEDED = ("first = launch", "predict(", "guess_", "diff_viewer", "board.show")
 CLAIMS = ("trial(", "check.")
 
 
-class Picture:
-    """What `display` returns: takes the last picture."""
-
-    def update(self, shown):
-        self.html = shown.data
-
-
 @pytest.fixture
-def picture(monkeypatch):
-    import IPython.display
-
+def plain_page(monkeypatch, displayed):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    shown = Picture()
-
-    def display(first, **_):
-        shown.html = first.data
-        return shown
-
-    monkeypatch.setattr(IPython.display, "display", display)
-    return shown
+    return displayed
 
 
 def test_the_first_lesson_shows_texts(tmp_path, monkeypatch):
@@ -68,29 +52,29 @@ def test_the_first_lesson_shows_texts(tmp_path, monkeypatch):
     assert "sort: 'newest first', of" in said
 
 
-def test_a_line_of_code_moves_a_control(picture, capsys):
+def test_a_line_of_code_moves_a_control(plain_page, capsys):
     moved = simulators.collective()
     said = capsys.readouterr().out
     assert "draws again: moved['way'].value = 'broadcast by a ring'. The controls" in said
     assert "step: 2, of 0, 1, 2," in said
-    assert "after step 2 of 6" in picture.html
+    assert "after step 2 of 6" in plain_page.html
     moved["step"].value = 6
-    assert "All is done" in picture.html
+    assert "All is done" in plain_page.html
     moved["ranks"].value = 2
-    assert "after step 2 of 2" in picture.html, "beyond the last step is the last"
+    assert "after step 2 of 2" in plain_page.html, "beyond the last step is the last"
     with pytest.raises(TraitError, match=r"99 can't be chosen: 2, of 2, 3, 4"):
         moved["ranks"].value = 99
     with pytest.raises(TraitError, match="chosen: 'all-reduce by a ring', of 'broadcast by"):
         moved["way"].value = "gossip"
 
 
-def test_every_kind_of_control_has_a_plain_one(picture):
+def test_every_kind_of_control_has_a_plain_one(plain_page):
     viewer = diff_viewer.show("ddp")
     viewer["against"].value = "gpu"
-    assert "added to _train_gpu.py" in picture.html
+    assert "added to _train_gpu.py" in plain_page.html
     found = errors.index()
     found["words"].value = "address already in use"
-    assert "<table" in picture.html
+    assert "<table" in plain_page.html
     runs = controls.several("runs", [("first", "a"), ("second", "b")])
     runs.value = ("a", "b")
     runs.options = [("second", "b")]
