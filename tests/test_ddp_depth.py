@@ -31,7 +31,8 @@ def run(tmp_path):
         ]
         trace = {"traceEvents": events}
         (tmp_path / "ranks" / f"{rank}.trace.json").write_text(json.dumps(trace))
-    stack = f'rank 0, 2 steps done:\n  File "/x/{SCRIPT}", line 2 in <module>\n'
+    table = "rank  last completed      standing in\n----  ------------------  -----------\n   0"
+    stack = f'{table}\nrank 0, 2 steps done:\n  File "/x/{SCRIPT}", line 2 in <module>\n'
     summary = {"status": "failed", "error": {"kind": "hang", "traceback": stack}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     return Run(tmp_path)

@@ -77,7 +77,7 @@ def where_ranks_stand(run: Run, script: Path) -> str:
     """The line of the script that each rank was in when the launcher asked a run that hung."""
     lines, said = script.read_text().splitlines(), []
     for line in run.summary["error"]["traceback"].splitlines():
-        if line.startswith("rank"):
+        if re.match(r"rank \d", line):  # and not the head of the table of collectives
             said.append(line.partition(",")[0])
         elif f'{script.name}", line ' in line:
             number = int(line.split("line ")[1].split()[0])
