@@ -72,7 +72,7 @@ def family_tree() -> Figure:
 
 def _draw_path(axes, top: float) -> None:
     """The scripts of PATH side by side, large, each with its lesson below it."""
-    width, gap = 13.5, 8.0
+    width, gap = 12.7, 9.0
     lessons = {name: number for number, _, scripts in _lessons() for name in scripts}
     for place, name in enumerate(PATH):
         script, x, y = family.SCRIPTS[name], place * (width + gap), top - 10

@@ -81,7 +81,7 @@ def bucket_sweep(runs: list[Run]) -> Figure:
             named.append(count)
     for axes in (left, right):
         log_axis(axes.xaxis, named, base=2)
-        axes.set(ylim=(0, None), xlabel="buckets per step")
+        axes.set(ylim=(0, 1.08 * axes.dataLim.ymax), xlabel="buckets per step")
         axes.grid(axis="y")
     left.set_ylabel("ms per step")
     right.set_ylabel("ms in the traced step")

@@ -127,8 +127,10 @@ def rate_sweep(trainings: list[dict], run: Run) -> Figure:
     log_axis(axes.xaxis, rates)
     axes.set(xlabel="learning rate", ylabel="loss on held-out text (nats)")
     axes.set_ylim(top=DIVERGED + 0.06 if edge >= DIVERGED else None)
-    axes.legend(loc="upper left")
-    notes = [f"Small marks: one seed each; lines: their mean. At {DIVERGED:g}: it diverged."]
+    axes.legend(loc="best")
+    notes = ["Small marks: one seed each; lines: their mean."]
+    if edge >= DIVERGED:
+        notes.append(f"At {DIVERGED:g}: it diverged.")
     return finish(figure, [run], f"{'. '.join(says)}.", tuple(notes))
 
 
