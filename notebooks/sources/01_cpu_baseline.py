@@ -129,7 +129,7 @@ from bootcamp import launch
 
 base = launch("cpu", steps=20, global_batch=32)
 print(f"The first loss here: {base.losses[0]:.2f}; -ln(1/256) = {math.log(256):.2f}.")
-guess_loss.score(math.log(50_257), within=0.05)
+guess_loss.score(math.log(50_257), within=0.05, how="By formula")
 
 # %% [markdown]
 # An untrained model gives each of the 256 bytes about the same probability, 1/256, and the loss is

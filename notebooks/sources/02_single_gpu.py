@@ -182,7 +182,7 @@ guess_adamw
 
 # %%
 plots.show(plots.roofline(roof))
-guess_adamw.score(100 * roof.roof(14 / 28) / roof.peak_flops_per_second)
+guess_adamw.score(100 * roof.roof(14 / 28) / roof.peak_flops_per_second, how="From the roof")
 
 # %% [markdown]
 # That share is AdamW's limit, however well it is written. What to do follows from an operation's

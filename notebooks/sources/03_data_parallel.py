@@ -228,7 +228,7 @@ claim.equal(
 )
 
 # %%
-guess_bytes.score(copied / (2 * ddp.predicted_sent_bytes_per_step))
+guess_bytes.score(copied / (2 * ddp.predicted_sent_bytes_per_step), how="By formula")
 
 # %% [markdown]
 # So the number of bytes is not the reason; for *N* devices both formulas give 2(*N*-1) times the
@@ -257,7 +257,7 @@ held = data_parallel.held_bytes(alone.ranks[0], 4, outputs)
 note = "Four devices, 32 samples: by formula from the record of one process."
 plots.show(dataparallel.memory_by_device(held, note))
 first, other, _ = (sum(kinds.values()) for kinds in held.values())
-guess_device_0.score(first / other)
+guess_device_0.score(first / other, how="By formula")
 
 # %% [markdown]
 # The batch can grow only until *device 0* is full; on the others memory lies idle. With GPT-2's

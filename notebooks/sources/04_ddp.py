@@ -155,7 +155,7 @@ guess_bytes
 # %%
 guess_summed = predict(
     "ddp_summed_seen",
-    "In how many of the first 6 steps is the loss off by more than 0.001?",
+    "In how many of the first 4 steps is the loss off by more than 0.001?",
     unit="steps",
 )
 guess_summed
@@ -313,7 +313,7 @@ controls = simulators.collective()
 # %%
 few = {"device": "cpu", "steps": 6, "global_batch": 24, "quiet": True}
 counted = [launch("ddp", ranks=n, **few) for n in (2, 3, 4)]
-print(guess_bytes.score(2 * 7 / 8 * gradient_megabytes))
+print(guess_bytes.score(2 * 7 / 8 * gradient_megabytes, how="By formula"))
 plots.show(plots.sent_bytes(*counted))
 
 # %%

@@ -437,7 +437,7 @@ rows = [
     {"step": n, "float32": a, "float64": b}
     for n, (a, b) in enumerate(zip(*apart.values(), strict=True))
 ]
-Table(rows, "Loss, reordered - not")
+Table(rows, "How far apart the losses are, step by step")
 
 # %% [markdown]
 # Sums in a different order are rounded differently. Untrained ResNets with BatchNorm on few images

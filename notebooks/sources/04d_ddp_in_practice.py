@@ -157,7 +157,7 @@ table
 # %%
 by_way = {(row["way"], row["ranks"]): row for row in table.rows}
 weights = [1 / (6 * size) for size in (8, 1)]  # of a sample, in a mean of six means
-print(guess_weight.score(weights[1] / weights[0], within=0))
+print(guess_weight.score(weights[1] / weights[0], within=0, how="By formula"))
 assert by_way["sums", 3]["accuracy"] == by_way["sums", 1]["accuracy"]
 claim.equal(
     "ddp_sums_evaluate_exactly",

@@ -151,7 +151,7 @@ def figure() -> Figure:
     if any(factor(one) > FARTHEST for one in drawn):
         notes.append(f"At the edge: off by more than a factor of {FARTHEST:g}.")
     if planned := sum(one["how"] != MEASURED for one in found):
-        notes.append(f"Not measured, but what the planner says: {planned}.")
+        notes.append(f"Not measured, but by formula or what the planner says: {planned}.")
     machines = dict.fromkeys(one["machine"] for one in found)
     notes.append(f"Measured on {'; '.join(machines)}.")
     style.finish(drawing, [], verdict(), tuple(notes))
