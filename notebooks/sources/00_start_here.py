@@ -32,8 +32,8 @@ batch = {"steps": 8, "global_batch": 64}
 first = launch("ddp", ranks=2, **batch)
 
 # %% [markdown]
-# The line above the bar does the same in a terminal. The **loss** beside the bar shows how wrong
-# the model's predictions are; training makes it smaller.
+# The command above the bar starts the same run in a terminal. The **loss** beside the bar shows
+# how wrong the model's predictions are; training makes it smaller.
 
 # %% [markdown]
 # ## The idea
@@ -95,7 +95,7 @@ guess_alone
 # %% [markdown]
 # The model predicts the text byte by byte, and there are 256 different bytes. An untrained model
 # gives each of them about the same probability. The loss is −ln *p*, where *p* is the probability
-# that it gave to the byte that came.
+# that it gave to the byte that comes next in the text.
 
 # %%
 guess_first_loss = predict("start_here_first_loss", "What is the loss of the very first step?")
@@ -142,9 +142,9 @@ alone = launch("cpu", **batch)
 guess_alone.score(1e3 * alone.seconds_per_step)
 
 # %% [markdown]
-# One run each is an anecdote: other programs use the machine too. So the course tests what it says
-# about speed. A **claim** repeats both runs in pairs until the answer is clear or its seconds are
-# spent, and its verdict is *supported*, *not distinguishable* or *contradicted*, here and now.
+# One run each is an anecdote: other programs use the machine too. So the course tests what it
+# says about speed. A **claim** repeats both runs in pairs until the answer is clear or its time
+# is up, and its verdict is *supported*, *not distinguishable* or *contradicted*, here and now.
 
 # %%
 from bootcamp import claim, trial
@@ -181,7 +181,7 @@ guess_first_loss.score(first.losses[0], within=0.05)
 
 # %% [markdown]
 # `loss` is the mean over the global batch, all ranks together. `seconds` is what the step took on
-# rank 0. `tokens` are the bytes that were predicted.
+# rank 0. `tokens` counts the bytes that were predicted. `attempt` counts restarts (lesson 04b).
 
 # %%
 runs.table(first, alone)

@@ -39,8 +39,9 @@ plots.show(basics.training_step())
 
 # %% [markdown]
 # **The data** is the text and the code of this course, read as bytes. It is frozen, so training
-# gives the same losses on every machine. A **sample** is a window of it. The targets are the same
-# bytes, shifted by one: at every position the model has to predict the next byte.
+# gives the same losses on every machine, up to rounding. A **sample** is a window of it. The
+# targets are the same bytes, shifted by one: at every position the model has to predict the next
+# byte.
 
 # %%
 from bootcamp.train import data
@@ -93,7 +94,7 @@ display(guess_loss, guess_state)
 # %% [markdown]
 # ## What changes
 #
-# Nothing yet: this is the script that all others begin with.
+# Nothing yet: this is the script that all others start from.
 
 # %%
 from bootcamp import family
@@ -172,10 +173,11 @@ plots.show(plots.throughput(base))
 # ### Arithmetic
 #
 # A product of an (m × k) and a (k × n) matrix takes m·k·n multiplications and as many additions:
-# 2·m·k·n **FLOP** (floating-point operations). For each token, a block of the GPT multiplies with
-# 12·width² weights, and attention adds 4·context·width FLOP. Then the head scores the 256 bytes.
-# The backward pass takes two products for each one of the forward pass, one for the gradient of the
-# weights and one for that of the input. So a step costs three times the forward pass.
+# 2·m·k·n **FLOP** (floating-point operations). For each token, a block of the GPT (an attention
+# layer and an MLP) multiplies with 12·width² weights, and attention adds 4·context·width FLOP.
+# Then the head, the last layer, scores the 256 bytes. The backward pass takes two products for
+# each one of the forward pass, one for the gradient of the weights and one for that of the input.
+# So a step costs three times the forward pass.
 
 # %% tags=["nbval-check-output"]
 from bootcamp.train.models import gpt
@@ -188,8 +190,9 @@ assert context * flops_per_token == models.flops_per_sample(flags), "the record 
 print(f"{flops_per_token / 1e6:.2f} MFLOP a token, of which 6 a weight: {6 * weights / 1e6:.2f}")
 
 # %% [markdown]
-# **6·N·D** is the rule of thumb that follows: 6 FLOP for each of N weights and each of D tokens. It
-# omits attention, which is a sixth on top here and less in wide models with a short context.
+# **6·N·D** is the rule of thumb that follows: 6 FLOP for each of N weights and each of D tokens.
+# It omits attention, which is about a sixth on top here and less in wide models with a short
+# context.
 #
 # FLOP per sample times samples per second is what the training **achieves**. The yardstick is the
 # device's **peak**; here it is what one core reaches with one large matrix product. Their ratio is
@@ -215,7 +218,7 @@ guess_mfu.score(100 * base.achieved_flops_per_second / peak_flops)
 # %% [markdown]
 # What keeps it below 100 %: the matrices of this tiny model are small, so a core spends time on
 # starting each product. And norms, softmax and the optimizer move numbers through memory, which
-# takes time and counts for nothing in the formula.
+# takes time that the formula does not count.
 #
 # ### Memory
 #

@@ -18,10 +18,10 @@
 #
 # A GPU is a computer of its own: thousands of arithmetic units, and a memory of its own. In
 # PyTorch's terms it is a **device**, named `cuda`; the CPU with the main memory is the **host**.
-# The Python script always runs on the host. It launches **GPU kernels**, functions that run on the
-# GPU and read and write the GPU's memory. What is in main memory has to be copied there first, over
-# a bus: **the model once, the batch in every step**. Gradients and optimizer state are created
-# where the parameters are, activations where the inputs are.
+# The Python script always runs on the host. It launches **GPU kernels**, functions that run on
+# the GPU and read and write the GPU's memory. What is in main memory has to be copied there
+# first, over a bus (usually PCIe): **the model once, the batch in every step**. Gradients and
+# optimizer state are created where the parameters are, activations where the inputs are.
 
 # %%
 from bootcamp import gpu_count, launch, plots, run_command, warm_up
@@ -94,7 +94,8 @@ script_diff("gpu")
 # %% [markdown]
 # Two of these lines do the work: `.to(device)` on the model, `.to(device)` on each tensor of the
 # batch. The others find out which device: `--device auto` (the default) takes a GPU if there is
-# one; `cuda` and `cpu` force the choice. `CUDA_VISIBLE_DEVICES` narrows down which GPUs there are.
+# one; `cuda` and `cpu` force the choice. `CUDA_VISIBLE_DEVICES` limits which GPUs a process can
+# see.
 #
 # The model moves *before* the optimizer is built. `Module.to` usually keeps its parameter objects,
 # so the other order often works. But a move to some devices, such as `meta`, makes new parameters,
@@ -161,9 +162,10 @@ claim.faster(
 # ### What limits an operation
 #
 # Two numbers describe a device: how many operations it does in a second, its peak, and how many
-# bytes it reads and writes in a second, its bandwidth. Which one limits an operation depends on how
-# many FLOP it does for each byte that it moves, its **arithmetic intensity**. It can reach
-# intensity times bandwidth, and no more than the peak: this is the **roofline**.
+# bytes it reads and writes in a second, its bandwidth. Which one limits an operation depends on
+# how many FLOP it does for each byte that it moves, its **arithmetic intensity**. It can reach
+# intensity times bandwidth, and no more than the peak: this is the **roofline**. The intensity at
+# which both limits meet is its ridge.
 #
 # AdamW does 14 FLOP for each parameter, and moves 28 bytes: it reads the parameter, its gradient
 # and its own two numbers, and writes three of these, with 4 bytes each. (The first measurement of
@@ -185,16 +187,18 @@ plots.show(plots.roofline(roof))
 guess_adamw.score(100 * roof.roof(14 / 28) / roof.peak_flops_per_second, how="From the roof")
 
 # %% [markdown]
-# That share is AdamW's limit, however well it is written. What to do follows from an operation's
+# That share is AdamW's limit, however well it is written, as long as its numbers come from
+# memory. (A point above the roof had them in a cache.) What to do follows from an operation's
 # position:
 #
 # - **Left, limited by memory:** norms, additions, GELU, the optimizer. More FLOP/s would not help,
 #   fewer bytes do: 16-bit numbers, or **fusion**, several operations in one pass over memory.
-# - **Right, limited by arithmetic:** the matrix products. Here number formats of fewer bits help
-#   (lesson 02b). With few tokens a product reads its weights for little arithmetic, and moves left.
+# - **Right, limited by arithmetic:** the matrix products. Here number formats with fewer bits
+#   help (lesson 02b). With few tokens a product reads its weights for little arithmetic, and
+#   moves left.
 # - **Far below the roof:** too small to keep the device busy, or moving more than it would have to.
 #
-# Two AdamWs that compute the same, one of them in a single pass:
+# Two versions of AdamW that compute the same, one of them in a single pass:
 
 # %%
 from bootcamp_lessons import one_device
@@ -214,7 +218,8 @@ claim.faster(
 # steps after the first ones. It needs a C++ compiler for a CPU and Triton for a GPU. Lesson 02c
 # compiles a model, and feeds it from workers that do real work.
 #
-# What a GPU's roof is made of (both axes count in powers of ten; no training reaches a peak):
+# The two numbers that make a roof, for several GPUs (both axes are logarithmic; no training
+# reaches a peak):
 
 # %%
 plots.show(single_device.speeds(None if gpu_count() else roof))
@@ -222,9 +227,9 @@ plots.show(single_device.speeds(None if gpu_count() else roof))
 # %% [markdown]
 # ### A device that waits for data
 #
-# A `DataLoader` with `num_workers=0` reads in the training process, and the device idles meanwhile.
-# Workers are processes that read ahead. Here reading a batch takes twice as long as training on it
-# (both are sleeps, so that the effect needs no cores).
+# A `DataLoader` with `num_workers=0` reads in the training process, and the device idles
+# meanwhile. Workers are processes that read ahead. Here reading a batch takes twice as long as
+# training on it (both only sleep, so the effect needs no free cores).
 
 # %%
 loader = trial(SNIPPETS / "loader_workers.py", ranks=1, device="cpu", workers=0)
@@ -252,11 +257,11 @@ for proof in check.prove("gpu", 1):
 
 # %% [markdown]
 # **Everything was moved.** Without a GPU the proof above shows nothing about moving: host and
-# device are the same. But every machine has PyTorch's device `meta`. Its tensors have a shape and a
-# type, but no numbers, and nearly every operation refuses a `meta` tensor together with one on the
-# CPU, as it refuses a GPU's. So a step on `meta` rehearses the move. One gap is known: an embedding
-# on `meta` accepts indices on the CPU. So the record also notes the devices of all activations;
-# `meta` should be the only one.
+# device are the same. But every machine has PyTorch's device `meta`. Its tensors have a shape and
+# a type, but no data, and nearly every operation refuses a `meta` tensor together with one on the
+# CPU, as it refuses a GPU's. So a step on `meta` rehearses the move. One gap is known: an
+# embedding on `meta` accepts indices on the CPU. So the record also notes the devices of all
+# activations; `meta` should be the only one.
 
 # %% tags=["nbval-check-output"]
 rehearsal = launch("gpu", device="meta", steps=1, quiet=True)

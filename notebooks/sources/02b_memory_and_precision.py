@@ -17,7 +17,7 @@
 # ## The idea
 #
 # Lesson 01 had the formulas: 16 bytes a parameter with AdamW in float32, and activations for each
-# token. They give the needs of models that would not fit here.
+# token. They hold for models that would not fit here, too.
 
 # %%
 from bootcamp_lessons import one_device
@@ -25,18 +25,18 @@ from bootcamp_lessons import one_device
 one_device.training_memory()
 
 # %% [markdown]
-# Where it does not fit, there are three ways on one device:
+# If a training does not fit, there are three ways on one device:
 #
 # 1. **Gradient accumulation**: the batch goes through in parts, **micro-batches**, with one
 #    backward pass for each and one optimizer step for all. Only one part's activations are alive at
 #    a time.
 # 2. **Mixed precision**: matrix products in 16 bits, so their inputs take half the bytes.
-# 3. **Activation checkpointing**: each block keeps its input only. In the backward pass its forward
-#    pass runs once more, and the activations live until its own backward pass is done.
+# 3. **Activation checkpointing**: each block keeps only its input. In the backward pass its
+#    forward pass runs once more, and the activations live until its own backward pass is done.
 #
-# None of them shrinks parameters, gradients and optimizer state. For that these are split over
-# several devices (lesson 07). The figure shows checkpointing: how high do the curves get, and when
-# do they end?
+# None of them shrinks parameters, gradients or optimizer state: these have to be split over
+# several devices (lesson 07). The figure shows checkpointing: how high do the curves get, and
+# when do they end?
 
 # %%
 from bootcamp import plots, warm_up
@@ -130,9 +130,9 @@ guess_sum.score(total.item())
 script_diff("amp")
 
 # %% [markdown]
-# - Within `torch.autocast` each operation gets its format, and parameters are cast where they are
-#   used. Matrix products get 16 bits, the loss float32. Softmax and norms are on the float32 list
-#   of CUDA; on a CPU they keep the format of their input.
+# - Within `torch.autocast` each operation runs in the format chosen for it, and parameters are
+#   cast where they are used. Matrix products get 16 bits, the loss float32. On CUDA softmax and
+#   norms run in float32 too; on a CPU they keep the format of their input.
 # - The backward pass stays outside: it uses the formats of the forward pass by itself.
 # - The **scaler** is for fp16. With bf16 it is off and passes everything on.
 #
@@ -192,9 +192,10 @@ claim.equal(
 )
 
 # %% [markdown]
-# Autocast keeps more than half of the bytes: the sum that runs through the blocks stays in float32,
-# and so do the probabilities in the loss. And the norm's result is cast three times, for query, key
-# and value, and each product keeps its copy. The parameters are as large as before.
+# Autocast keeps more than half of the bytes: the sum that runs through the blocks (the residual
+# stream) stays in float32, and so do the probabilities in the loss. And the norm's result is cast
+# three times, for query, key and value, and each product keeps its copy. The parameters are as
+# large as before.
 #
 # Everything in bf16 halves parameters and state, too. But even the loss is a bf16 number then:
 # between 4 and 8 these are 1/32 apart. And small updates are lost, as above.
@@ -283,9 +284,9 @@ claim.larger(
 # ## fp16 and its loss scale (optional)
 #
 # Many gradients are too small for fp16. Here are the gradients of a model that has trained for 60
-# steps, multiplied by a power of two and cast to fp16: that of the scores (the model's outputs),
-# where the backward pass begins, and that of the parameters. Read the rows from top to bottom: what
-# goes away, and what comes?
+# steps, multiplied by a power of two and cast to fp16: those of the scores (the model's outputs),
+# where the backward pass begins, and those of the parameters. Read the rows from top to bottom:
+# what disappears, and what appears?
 
 # %%
 exponents = list(range(0, 32, 4))
@@ -297,11 +298,11 @@ origin = "GPT tiny after 60 steps, a batch of 128 samples; cast to fp16 and coun
 plots.show(single_device.fp16_fates(fates, exponents, origin))
 
 # %% [markdown]
-# The loss is a mean over all bytes of the batch, so each score has a tiny share in it. What is zero
-# at the start of the backward pass is lost to every parameter. So the loss is multiplied by a
-# **loss scale**, and the gradients are divided by it in float32 before the optimizer uses them. If
-# it is too large, gradients become infinite. `GradScaler` searches for it: it begins with 2**16.
-# If a gradient is infinite or no number, it **skips the step** and halves the scale; after 2,000
+# The loss is a mean over all bytes of the batch, so each score has a tiny share in it. What is
+# zero at the start of the backward pass is lost to every parameter. So the loss is multiplied by
+# a **loss scale**, and the gradients are divided by it in float32 before the optimizer uses them.
+# If it is too large, gradients become infinite. `GradScaler` searches for it: it begins with
+# 2**16. If a gradient is infinite or NaN, it **skips the step** and halves the scale; after 2,000
 # good steps it doubles it. Here it begins far too high, and doubles after 4 good steps:
 
 # %%
@@ -368,8 +369,9 @@ print(run_out.status, "|", run_out.summary["error"]["message"])
 # pytorch.org/memory_viz draws it.
 
 # %% [markdown]
-# **No gradient comes back.** `use_reentrant=True` is checkpointing's older way, and still the
-# default of some libraries. Here it meets a model whose embedding is frozen, as in fine-tuning.
+# **No gradient comes back.** `use_reentrant=True` is the older implementation of checkpointing,
+# and still the default in some libraries. Here it meets a model whose embedding is frozen, as in
+# fine-tuning.
 
 # %%
 frozen = {"# 3. Data": "model[0].requires_grad_(False)\n\n# 3. Data"}
@@ -395,11 +397,11 @@ claim.larger(
 #
 # <details><summary>Answer</summary>
 #
-# The reentrant way is one autograd function around the block, and autograd asks whether any *input*
-# requires a gradient. The embedding's output does not, since it is frozen. So the block's output
-# does not either, nor that of the next block, and only the head learns. There is a warning on the
-# rank's stderr. With `use_reentrant=False` autograd sees the block's parameters themselves.
-# (Hugging Face has `enable_input_require_grads` for such a model.)
+# The reentrant implementation is one autograd function around the block, and autograd asks
+# whether any *input* requires a gradient. The embedding's output does not, since it is frozen. So
+# the block's output does not either, nor that of the next block, and only the head learns. There
+# is a warning on the rank's stderr. With `use_reentrant=False` autograd sees the block's
+# parameters themselves. (Hugging Face has `enable_input_require_grads` for such a model.)
 # </details>
 
 # %% [markdown]
@@ -418,8 +420,9 @@ moments = [json.loads(line) for line in lines if line.startswith("{")]
 Table(moments, "One process from its start to its end, measured here")
 
 # %% [markdown]
-# - `del` takes a name away; a tensor's memory goes when nothing refers to it. On a GPU PyTorch
-#   keeps it **reserved** for the next tensor; `torch.cuda.empty_cache()` helps other processes.
+# - `del` removes a name; a tensor's memory is freed when nothing refers to it any more. On a GPU
+#   PyTorch keeps it **reserved** for the next tensor; `torch.cuda.empty_cache()` helps other
+#   processes.
 # - **An exception** refers to the frames that failed, and these to their tensors. IPython keeps the
 #   last one (`sys.last_value`), so after an out-of-memory error even a smaller batch may fail.
 # - **A cycle** (an object that stores its own method) waits for `gc.collect()`.
@@ -468,9 +471,9 @@ print(exercise.check("fewest_parts", fewest_parts))
 #
 # - **Accumulate** when the batch that you want does not fit. It adds no arithmetic; do not make the
 #   parts smaller than you must.
-# - **Mixed precision** with bf16 is the rule on GPUs that have it, TF32 the least change. Stay with
-#   float32 for the first run of a new model, for a proof of equality, and on a CPU without 16-bit
-#   instructions.
+# - **Mixed precision** with bf16 is the rule on GPUs that have it, TF32 the smallest change. Stay
+#   with float32 for the first run of a new model, for a proof of equality, and on a CPU without
+#   16-bit instructions.
 # - **Checkpoint** activations when the batch does not fit even in small parts, or for long
 #   sequences. It adds up to a third more arithmetic, so do not use it when there is memory to
 #   spare.

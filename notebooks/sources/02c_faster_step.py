@@ -16,7 +16,7 @@
 # %% [markdown]
 # ## The idea
 #
-# Each of the usual ways shortens one part of a step, and gains nothing where nobody waits for that
+# Each of the usual ways shortens one part of a step, and gains nothing if nothing waits for that
 # part. So look first, then choose.
 
 # %%
@@ -92,13 +92,13 @@ faster_step.compile_table(compiled, plain)
 #
 # ### The profile
 #
-# An operator's own time is without that of the operators it calls; on a GPU the rows are kernels.
-# `mm` and `addmm` are matrix products, without and with a bias, of the forward and of the backward
-# pass. Many short calls, such as `mul_` and `lerp_`, are the optimizer's: one for each tensor. The
-# last row is Python, and the profiler itself.
+# An operator's own time excludes that of the operators it calls; on a GPU the rows are kernels.
+# `mm` and `addmm` are matrix products, without and with a bias, of the forward and of the
+# backward pass. Among the others are many short calls of the optimizer, such as `mul_` and
+# `lerp_`: one for each tensor. The last row is Python, and the profiler itself.
 #
-# More FLOP/s shorten the share of the matrix products and nothing else. Fusing shortens the rows
-# with much memory and little arithmetic, fewer calls the last row.
+# More FLOP/s shorten only the matrix products. Fusing shortens the rows that move many bytes and
+# compute little; fewer calls shorten the last row.
 #
 # ### Fewer calls
 
@@ -145,8 +145,9 @@ claim.faster(
 )
 
 # %% [markdown]
-# So compile for long runs, and where there is much between the products. More can be asked for:
-# `mode="reduce-overhead"` adds CUDA graphs, `"max-autotune"` tries kernels, for a longer time.
+# So compile for long runs, and where there is much between the products. Two modes go further:
+# `mode="reduce-overhead"` adds CUDA graphs, and `"max-autotune"` times several kernels for each
+# operation, which makes compiling slower.
 #
 # ### A loader with real work
 #
@@ -178,9 +179,9 @@ faster_step.loader_table([alone, two, persistent], read, train, cores)
 
 # %% [markdown]
 # No batch takes less than the longest of three: the training process, a worker's share of the
-# reading, and all the work spread over the cores. On two cores two workers and the training share
-# the cores, so they cannot win a factor of three. A job with one core gains nothing (on Slurm:
-# `--cpus-per-task`).
+# reading, and all the work spread over the cores. (A row may end a little below that: measured
+# times scatter.) On two cores two workers and the training share the cores, so they cannot gain a
+# factor of three. A job with one core gains nothing (on Slurm: `--cpus-per-task`).
 #
 # `prefetch_factor` is how many batches each worker makes ahead, 2 by default. That evens out slow
 # samples and takes memory; on average it makes nothing faster. `persistent_workers=True` keeps the
@@ -207,9 +208,9 @@ claim.equal(
 # %% [markdown]
 # ### Fewer bits in a product
 #
-# What TF32 does can be computed anywhere: round the fraction of both inputs to 10 bits, bfloat16's
-# to 7. (To the nearest here; a GPU that cuts off is off by up to twice as much.) As a check, 7 bits
-# must give what PyTorch's bfloat16 gives, in each of a million numbers:
+# What TF32 does can be computed anywhere: round the fraction of both inputs to 10 bits,
+# bfloat16's to 7. (To the nearest here; a GPU that truncates is off by up to twice as much.) As a
+# check, 7 bits must give what PyTorch's bfloat16 gives, in each of a million numbers:
 
 # %%
 import torch
@@ -230,7 +231,7 @@ claim.equal(
 )
 
 # %% [markdown]
-# Both add up in float32. Allow TF32 with `torch.set_float32_matmul_precision("high")`, or for
+# Both accumulate in float32. Allow TF32 with `torch.set_float32_matmul_precision("high")`, or for
 # CUDA's products alone with `torch.backends.cuda.matmul.fp32_precision = "tf32"`; use one of the
 # two. A proof of equality to 1e-5 needs it off.
 #
@@ -240,8 +241,8 @@ claim.equal(
 #   pageable memory holds up the script. One from pinned memory with `non_blocking=True` returns at
 #   once and runs beside the kernels of another stream. After a non-blocking copy *to* the host,
 #   synchronise before you read the numbers.
-# - **CUDA graphs** record launches and replay all of them with one. Addresses and shapes stay, so
-#   each batch is copied into the place of the one that was recorded.
+# - **CUDA graphs** record launches and replay all of them with one. Addresses and shapes are
+#   fixed, so each batch is copied into the place of the one that was recorded.
 # - **The allocator** keeps freed memory in **segments** and cuts **blocks** from them. A block lies
 #   within one segment, and a segment with one small tensor in it cannot go back. So there may be
 #   enough memory and no block: **fragmentation**. The error says how much is "reserved by PyTorch
@@ -256,10 +257,10 @@ print(run_command(["python", str(SNIPPETS / "on_a_gpu.py")]))
 # %% [markdown]
 # ### The loop of a real training
 #
-# **Clipping** scales a gradient down that is longer than a limit: after `backward()`, with a scaler
-# after `unscale_`, before `step()`. A **schedule** changes the learning rate after each optimizer
-# step: a warm-up while AdamW's means know little, then a decay. It counts steps, so it belongs in
-# the checkpoint.
+# **Clipping** scales down a gradient that is longer than a limit: after `backward()`, with a
+# scaler after `unscale_`, before `step()`. A **schedule** changes the learning rate after each
+# optimizer step: a warm-up while AdamW's means know little, then a decay. It counts steps, so it
+# belongs in the checkpoint.
 
 # %%
 from bootcamp_lessons.reading import piece
@@ -308,7 +309,7 @@ graphs = compiled.ranks[0]["compiled_graphs"]
 claim.equal("faster_step_one_graph", "The model is one graph.", graphs, 1, kind="count")
 
 # %% [markdown]
-# A resume with model, optimizer and schedule goes on bit for bit:
+# A run that resumes model, optimizer and schedule goes on bit for bit:
 
 # %%
 half = len(at_once["losses"]) - len(resumed["losses"])
@@ -334,8 +335,8 @@ assert forgotten["losses"] != resumed["losses"], "the schedule made no differenc
 
 # %% [markdown]
 # **A broken graph.** The first function asks Python for a value; it is called with a long vector
-# twice, then with a short one. The second meets another size of batch, as a last one that is not
-# full. How many graphs are there after each call?
+# twice, then with a short one. The second meets other batch sizes, such as that of a last batch
+# that is not full. How many graphs are there after each call?
 
 
 # %%
@@ -358,8 +359,8 @@ print("five sizes:", faster_step.graphs_of(without_if, *sizes))
 #
 # <details><summary>Answer</summary>
 #
-# `.item()` ends a graph: Python needs the value to know what comes next. Each side of the `if` is a
-# graph of its own. Between graphs plain Python runs, and a GPU is waited for.
+# `.item()` ends a graph: Python needs the value to know what comes next. Each side of the `if` is
+# a graph of its own. Between graphs plain Python runs, and waits for the GPU.
 # `torch.compile(fullgraph=True)` makes a break an error.
 #
 # A graph is made for the shapes that it has seen. At the second size it is made again, now for any

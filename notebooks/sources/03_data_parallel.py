@@ -32,8 +32,8 @@ print(tried.output(0) or f"It splits the batch over {gpu_count()} GPUs.")
 #
 # A **process** is a running program with memory of its own. A **thread** is one of several flows
 # of control within a process; threads share its memory. DataParallel uses *one process* with *one
-# thread for each device*. Only device 0 holds the model that is trained. Red is what crosses
-# between the devices.
+# thread for each device*. Only device 0 holds the model that is trained. The orange arrows show
+# what crosses between the devices.
 
 # %%
 from bootcamp import plots
@@ -126,9 +126,9 @@ plots.show(dataparallel.phases(by_hand))
 # %% [markdown]
 # ## Read the measurement
 #
-# The replicas are made anew in every step. That costs time even for a tiny model: to copy many
-# small tensors is mostly Python. Scatter costs next to nothing here, as `chunk` makes views of one
-# memory; between GPUs it copies.
+# The replicas are copied again in every step. That costs time even for a tiny model: copying many
+# small tensors is mostly Python overhead. Scatter costs next to nothing here, since `chunk` makes
+# views of the same memory; between GPUs it copies.
 #
 # One part is unfair to DataParallel. Autograd uses **one thread for each device**, and our replicas
 # live on *one* device, the CPU: a single thread walks back through both. GPUs would have a thread
@@ -165,10 +165,10 @@ claim.faster(
 # ### First reason: threads share one interpreter
 #
 # Python runs one thread at a time. A thread needs a lock to run Python code, the **GIL** (global
-# interpreter lock). It releases the lock inside a long operation of PyTorch, so operations can run
-# side by side; what is between them cannot. A small program
-# ([threads_and_processes.py](../src/snippets/threads_and_processes.py)) gives the same task to two
-# threads and to two processes, in several rounds. 1.0× means side by side, 2.0× one after the
+# interpreter lock). PyTorch releases the lock while it computes an operation, so operations can
+# run side by side; the Python code between them cannot. A small program
+# ([threads_and_processes.py](../src/snippets/threads_and_processes.py)) gives the same task to
+# two threads and to two processes, in several rounds. 1.0× means side by side, 2.0× one after the
 # other.
 
 # %%
@@ -196,8 +196,8 @@ claim.faster(
 # %% [markdown]
 # The *matrix products* are long operations without the lock, where threads need not wait for each
 # other. The *replica step*, the forward and backward pass of this lesson's model, is in between:
-# hundreds of short operations, each of which gives the lock away and has to get it back. (PyTorch
-# runs the backward pass without the lock.)
+# hundreds of short operations, each of which releases the lock and has to acquire it again.
+# (PyTorch runs the backward pass without the lock.)
 #
 # On GPUs the threads compute nothing: they *launch* kernels, and launching is Python. With eight
 # GPUs one interpreter launches eight times as many kernels as one GPU needs, one at a time, and the
@@ -209,7 +209,7 @@ claim.faster(
 # ### Second reason: what waits for what
 #
 # DataParallel sends (*N*-1) copies of the parameters out and (*N*-1) sets of gradients back. In a
-# step DDP sends gradients alone (and buffers, where a model has them). The kernel of the operating
+# step DDP sends only gradients (and buffers, where a model has them). The kernel of the operating
 # system counted what our two ranks sent:
 
 # %%
@@ -234,8 +234,8 @@ guess_bytes.score(copied / (2 * ddp.predicted_sent_bytes_per_step), how="By form
 # So the number of bytes is not the reason; for *N* devices both formulas give 2(*N*-1) times the
 # model. What differs:
 #
-# - **When.** No replica can begin before its parameters have come, and the optimizer waits for the
-#   last gradient. DDP sends gradients *while* the backward pass goes on, and parameters only
+# - **When.** No replica can begin before its parameters have arrived, and the optimizer waits for
+#   the last gradient. DDP sends gradients *while* the backward pass goes on, and parameters only
 #   once, when it wraps the model.
 # - **What else.** The outputs of all devices go to device 0, and their gradients back.
 # - **Through whom.** With plain copies everything passes through device 0, which carries (*N*-1)
@@ -331,13 +331,13 @@ plots.show(plots.loss_curves(baseline, stale))
 # %% [markdown]
 # <details><summary>What happened?</summary>
 #
-# The optimizer changes the parameters of *the model*. The kept replicas never hear of it: the
-# forward pass runs with the parameters of the first step for ever. Their gradients are not set to
+# The optimizer changes the parameters of *the model*. The kept replicas do not see the change:
+# the forward pass keeps using the parameters of the first step. Their gradients are not set to
 # zero either, since `optimizer.zero_grad()` knows only the model. Nothing fails.
 #
-# DataParallel has to replicate in every step because only device 0 has an optimizer. DDP saves the
-# phase in the right way: every rank has an optimizer, all apply the same averaged gradients, and so
-# the copies stay equal without being sent.
+# DataParallel has to replicate in every step because only device 0 has an optimizer. DDP needs no
+# such phase: every rank has an optimizer, all apply the same averaged gradients, and so the
+# copies stay equal without being sent.
 # </details>
 #
 # ### Second: a model that forgets
@@ -382,7 +382,7 @@ guess_calls.score(calls[1])
 # means under DataParallel: from device 0's share of the batch only. By hand we copy all replicas,
 # so even those would be lost. In DDP each rank keeps its model, and nothing is lost.
 #
-# The cure, if it must be DataParallel: change state outside of `forward`.
+# If it has to be DataParallel, change state outside of `forward`.
 # </details>
 
 # %% [markdown]
@@ -428,8 +428,8 @@ print(exercise.check("largest_batch", largest_batch))
 # %% [markdown]
 # ## When to use it and when not
 #
-# **Use DDP instead**, also on one machine: it is what PyTorch's documentation advises. For the day
-# you move old code, this is what changes:
+# **Use DDP instead**, also on one machine: it is what PyTorch's documentation advises. When you
+# move old code to DDP, this is what changes:
 
 # %%
 script_diff("ddp", parent="dp")

@@ -306,9 +306,10 @@ controls = simulators.collective()
 # %% [markdown]
 # With *N* ranks, each sends *N*−1 pieces to add up and *N*−1 to pass on, and a piece is 1/*N* of
 # the gradients: **2(*N*−1)/*N*** times the gradients' bytes, never more than twice, however many
-# ranks there are: 1.75 times with 8, in 14 steps. (The tree takes 6, and its rank 0 sends 3 times.)
-# Linux counts what each connection has sent. (These are CPU ranks on every machine, because what
-# NCCL sends past the network stack is not counted. More ranks than cores do no harm to counting.)
+# ranks there are: 1.75 times with 8, in 14 steps. (The tree takes 6 steps, and its rank 0 sends 3
+# times the gradients' bytes.) Linux counts what each connection has sent. (These are CPU ranks on
+# every machine, because what NCCL sends past the network stack is not counted. More ranks than
+# cores do no harm to counting.)
 
 # %%
 few = {"device": "cpu", "steps": 6, "global_batch": 24, "quiet": True}
@@ -413,7 +414,7 @@ print(epochs_of(launch(forgot, samples=127, **two), caption="without set_epoch")
 #
 # The sampler shuffles with the same seed in every epoch: the same batches in the same order, and
 # each rank sees only its own half of the data, always. Nothing fails and the loss falls. It shows
-# in the ids only, so look at them once in each new program.
+# only in the ids, so look at them once in each new program.
 #
 # The sample that is trained twice: the sampler repeats samples until all ranks have equally many,
 # because each must take part in every collective. (`drop_last=True` leaves some out instead.) In an
@@ -472,15 +473,16 @@ print(where_ranks_stand(hung, only_0))
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Rank 0 waits in the all-reduce of the loss. Rank 1 has skipped it, has done one step more, and
-# waits for rank 0 in the next forward pass (before its second one DDP rearranges the buckets, and
-# the ranks agree on that). Collectives have no names: the ranks' first, second, third calls belong
-# together, whatever they were meant for. So **every rank must call the same collectives in the same
-# order**; only what comes *after* them, such as printing, may be for rank 0 alone.
+# Rank 0 waits in the all-reduce of the loss. Rank 1 has skipped it, is one step ahead, and waits
+# for rank 0 in the forward pass (before the second one DDP rearranges the buckets, and the ranks
+# agree on that). Collectives have no names: the ranks' first, second, third calls belong
+# together, whatever they were meant for. So **every rank must call the same collectives in the
+# same order**; only what comes *after* them, such as printing, may be for rank 0 alone.
 #
-# Without a launcher that looks for hangs, one of two messages ends it: a time-out on the rank that
-# waits, and on the others "Connection closed by peer", because the first one has gone. The peer's
-# message is the consequence, not the cause: look for the rank that gave up first.
+# Without a launcher that looks for hangs, the run ends with two different messages: a time-out on
+# the rank that gives up first, and "Connection closed by peer" on the others, because that rank
+# has gone. The peer's message is the consequence, not the cause: look for the rank that gave up
+# first.
 # </details>
 #
 # A hang is the *good* case. Two ranks add up two numbers each, a loss of 1 and a count of 1000, but

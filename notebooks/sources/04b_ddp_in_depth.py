@@ -94,9 +94,9 @@ script_diff("ddp_options")
 # - `bucket_cap_mb` is the size in MiB at which a bucket counts as full.
 # - `gradient_as_bucket_view` stores the gradients in the buckets themselves.
 # - `static_graph` promises that every step uses the same parameters in the same way.
-# - `register_comm_hook(state, hook)` sets the hook. `bf16_compress` shows how one is made: halve
-#   the numbers' size, start an all-reduce, and return a **future**, a promise of the result, so
-#   that the backward pass goes on meanwhile. The `then` part runs when the sum has arrived.
+# - `register_comm_hook(state, hook)` sets the hook. `bf16_compress` shows how one is made: cast
+#   the numbers to 16 bits, start an all-reduce, and return a **future**, a promise of the result,
+#   so that the backward pass goes on meanwhile. The `then` part runs when the sum has arrived.
 #
 # None of this averages parameters.
 
@@ -136,9 +136,10 @@ plots.show(ddp_options.bucket_sweep(bucket_runs))
 # more buckets, communication begins before the backward pass ends. The fixed cost eats into the
 # gain, and on CPU ranks the threads that communicate need the core that computes.
 #
-# With an explicit cap of 25 MiB a smaller model makes one bucket; by default it makes two, because
-# the first one takes 1 MiB. For a large model on GPUs, measure sizes from some MiB to some hundred.
-# A parameter is never cut: one that is larger than the cap makes its bucket larger than the cap.
+# With an explicit cap of 25 MiB a model with fewer bytes of gradients makes one bucket; by
+# default it makes two if it has more than 1 MiB, because the first bucket takes only that. For a
+# large model on GPUs, measure sizes from some MiB to some hundred. A parameter is never cut: one
+# that is larger than the cap makes its bucket larger than the cap.
 #
 # ### Gradients stored in the buckets
 #
@@ -358,9 +359,9 @@ compared
 #   the ranks' new parameters is what the mean gradient would have given.
 # - **AdamW, *p* = 1** is not. AdamW divides by the root of squared gradients, and the mean of such
 #   quotients is not the quotient of the means.
-# - ***p* = 8** drifts: from its second step on, a rank's gradient is taken at parameters that only
-#   that rank has. What is gained is in the column of bytes. With 12 steps the last averaging came
-#   after the eighth, so the ranks ended with different models: which one would you save?
+# - ***p* = 8** drifts: from its second step on, a rank's gradient is taken at parameters that
+#   only that rank has. The gain is in the column of sent bytes. With 12 steps the last averaging
+#   came after the eighth, so the ranks ended with different models: which one would you save?
 #
 # Local SGD often needs an outer optimizer that treats the averaged change as a gradient.
 
@@ -370,8 +371,8 @@ compared
 # Dividing a batch over ranks changes nothing as long as each sample is computed by itself.
 # **BatchNorm** breaks that: it subtracts the mean and divides by the standard deviation *of the
 # batch*, for each channel. On a rank that is the rank's share. So DDP with BatchNorm trains
-# something different from one process, although no gradient is wrong. On GPUs the cure is one line,
-# before the model is wrapped:
+# something different from one process, although no gradient is wrong. On GPUs the fix is one
+# line, before the model is wrapped:
 #
 # ```python
 # model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -531,8 +532,8 @@ plots.show(ddp_options.ring_and_tree())
 
 # %% [markdown]
 # For a small message the number of steps decides: with 1,024 ranks 2,046 in a ring, 20 in a tree.
-# With much data the bytes decide. NCCL uses two trees at once, in which each rank is a leaf in one
-# and inner in the other.
+# With much data the bytes decide. NCCL uses two trees at once, in which each rank is a leaf of
+# one and an inner node of the other.
 #
 # A simple model of a collective's time is **alpha + beta × bytes**: a start-up cost, and a cost for
 # each byte. It is fitted here to all-reduces from 4 bytes to 32 MiB, measured once on each machine,
@@ -590,7 +591,7 @@ else:
 # ## The frameworks on top: Lightning and Accelerate
 #
 # **Accelerate** prepares model and optimizer and leaves the loop to you. **Lightning** takes the
-# loop: you write what a step is, its Trainer does the rest. Below both is the same DDP.
+# loop: you write what a step is, its Trainer does the rest. Underneath, both use the same DDP.
 
 # %%
 script_diff("accelerate")

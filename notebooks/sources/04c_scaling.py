@@ -69,9 +69,9 @@ guess_rate = predict(
 guess_rate
 
 # %% [markdown]
-# "Best" is measured on text that was not trained on, three seeds. Batch 256 with the best rate for
-# 32 is worse than batch 32, since it takes an eighth of the steps. Nothing so far tells you the
-# next number.
+# "Best" means the lowest loss on text that was not trained on, in the mean of three seeds. Batch
+# 256 with the best rate for 32 is worse than batch 32, since it takes an eighth of the steps.
+# Nothing so far tells you the next number.
 
 # %%
 guess_gap = predict(
@@ -151,9 +151,9 @@ plots.show(plots.scaling(*weak, kind="weak"))
 #
 # ### A fair comparison
 #
-# Ranks that have one core each have a rival: one process that computes with all cores. (Never both
-# at once: ranks whose library starts a thread for every core keep each other waiting, which is why
-# `torchrun` sets `OMP_NUM_THREADS=1`.)
+# Compare ranks of one core each with one process that computes with all these cores. (Never both
+# at once: ranks whose library starts a thread for every core keep each other waiting, which is
+# why `torchrun` sets `OMP_NUM_THREADS=1`.)
 
 # %%
 from bootcamp import machine, runs
@@ -219,9 +219,9 @@ check.prove("ddp", RANKS, model="mlp", device=DEVICE)[0]
 # %% [markdown]
 # ## Break it
 #
-# Somebody doubles the ranks to be done sooner. Each rank keeps its batch and the learning rate, and
-# the script stops after the same number of *epochs*. The throughput doubles, the job ends in half
-# the time, and the model is worse. What has happened, and what are the two repairs?
+# Somebody doubles the ranks to be done sooner. Each rank keeps its batch and the learning rate,
+# and the script stops after the same number of *epochs*. The throughput doubles, the job ends in
+# half the time, and the model is worse. What has happened, and what are the two ways to fix it?
 #
 # <details><summary>Answer</summary>
 #
@@ -272,7 +272,7 @@ exercise.check("ranks_for_speed_up", ranks_for_speed_up)
 # ## When to use it and when not
 #
 # **Add ranks** while the efficiency is worth the devices, and the global batch is one that your
-# training makes good use of. Raise the batch per rank first: it is free of overhead.
+# training makes good use of. Raise the batch per rank first: that adds no overhead.
 #
 # **Do not** when a rank computes for a shorter time than the averaging takes: a small model, a
 # small share of the batch, a slow network. Accumulate gradients, or stay with fewer devices.

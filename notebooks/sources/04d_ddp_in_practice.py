@@ -49,9 +49,9 @@ two = {"ranks": 2, "quiet": True}
 # |---|---|---|
 # | a device for each rank | before the process group | or several ranks share GPU 0 |
 # | clipping | after `backward()` | then all ranks hold the same averaged gradient |
-# | accumulation | `no_sync()` but for the last part | only the sum needs to travel |
+# | accumulation | `no_sync()` for all but the last part | only the sum needs to travel |
 # | `GradScaler` | `scaler.step` after `backward()` | an infinity is averaged: all ranks see it |
-# | `torch.compile` | on a model with a forward of its own | the compiler leaves torch's alone |
+# | `torch.compile` | on a model with a forward of its own | the compiler skips torch's own |
 # | evaluation | `model.module`, sums and counts | ranks may have unequally many batches |
 # | a checkpoint | `model.module` on rank 0, then a barrier | no `module.` in names, no half file |
 #
@@ -119,7 +119,7 @@ script_diff("ddp_in_practice")
 # %% [markdown]
 # `model.compile()` compiles in place, so the parameters keep their names. The default backend,
 # inductor, writes and builds C++ or Triton code, which takes a minute on CPU ranks; `aot_eager`
-# takes the graph apart in the same way and builds nothing.
+# cuts the graph in the same places and builds nothing.
 
 # %% [markdown]
 # ## Run it
@@ -179,9 +179,9 @@ claim.larger(
 # %% [markdown]
 # The sampler makes the shares equal by dealing a sample twice: 42 are evaluated. Counts are whole
 # numbers, so their sum is exact in any order. A sum of losses is not: floating-point addition
-# depends on the order. Here each *batch* has a place of its own in a vector, the other ranks have 0
-# there, and every rank adds the places up in one order. If 1e-7 does not matter, two numbers do:
-# `all_reduce` of the sum, in float64, and of the count.
+# depends on the order. Here each *batch* has a place of its own in a vector, the other ranks have
+# 0 there, and every rank adds the places up in one order. If 1e-7 does not matter, two numbers
+# are enough: `all_reduce` the sum, in float64, and the count.
 #
 # Evaluate `model.module`: the wrapper's forward pass may send buffers, such as BatchNorm's
 # statistics, and a rank with one batch more would wait for the others. Perplexity, F1 and the like
@@ -206,10 +206,10 @@ claim.equal(
 
 # %% [markdown]
 # Without an option DDP waits for every parameter and need not look at outputs. With
-# `find_unused_parameters` it searches the graph behind the outputs that it finds, in tuples, lists,
-# dictionaries and dataclasses. Behind an object of your own it finds nothing and takes all
-# parameters for unused: an error. `static_graph` relies on those outputs too, and here **no error
-# comes and nothing is averaged**. Only a proof, or a look at the ranks' parameters, shows it.
+# `find_unused_parameters` it searches the graph behind the outputs that it finds, in tuples,
+# lists, dictionaries and dataclasses. Behind an object of your own it finds nothing and takes all
+# parameters for unused: an error. `static_graph` relies on those outputs too, and here **there is
+# no error and nothing is averaged**. Only a proof, or a look at the ranks' parameters, shows it.
 
 # %% [markdown]
 # ### GradScaler
@@ -264,7 +264,7 @@ claim.larger(
 # - In this version of torch each order is cut. What differs are the names in the checkpoint:
 #   `_orig_mod.` is the compiler's, `module.` DDP's. `model.compile()` adds none.
 # - **The last row has no graph.** The compiler begins at a function of *yours*. A plain
-#   `nn.Sequential` inside DDP has none, so nothing is compiled, and no warning comes. If it is
+#   `nn.Sequential` inside DDP has none, so nothing is compiled, and there is no warning. If it is
 #   compiled before it is wrapped, it has graphs.
 # - Caps below 1 MiB are refused: the compiler takes the first bucket to be the smallest.
 
@@ -325,8 +325,8 @@ claim.faster(
 # %% [markdown]
 # The healthy rank looks as if it had a slow network. Its collectives last until the last rank has
 # come: **waiting is not communicating**. Put the traces of all ranks side by side: how long each
-# computes, waits for others in collectives, sends (both while it computes nothing), and does
-# neither.
+# computes, waits for others in collectives, sends (both counted only while it computes nothing),
+# and does neither.
 
 # %%
 even, slow = launch("ddp", RANKS, **short), launch(late, RANKS, **short)
