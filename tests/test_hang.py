@@ -14,6 +14,7 @@ from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher.launch import Options
 from bootcamp.records import collectives, flight_recorder, heartbeat, standstill
 from bootcamp.scripts.variants import variant
+from bootcamp.table import Table
 
 DEFAULT, PAIR, OTHER_PAIR = ("0", (0, 1, 2)), ("1", (0, 1)), ("2", (1, 2))
 
@@ -210,6 +211,12 @@ def test_the_table_says_where_each_rank_is():
     assert table.column("waits for") == ["2", "2", ""]
     assert table.column("where it is")[2] == "train.py:42 in step"
     assert "host" not in explained([FIRST], [FIRST], [FIRST], hosts="aaa").table.columns
+
+
+def test_a_notebook_shows_a_place_in_angle_brackets():
+    table = Table([{"rank": 0}])
+    found = standstill.Standstill("none", (), "it stands in a.py:2 in <module>", table)
+    assert "in &lt;module&gt;." in found._repr_html_()
 
 
 def test_a_file_that_would_run_something_is_no_answer(tmp_path):

@@ -4,6 +4,7 @@ The collectives of a process group are numbered on every rank alike, so a number
 collective everywhere. Where it is not, or where only some ranks have come to it, the ranks parted.
 """
 
+import html
 from dataclasses import dataclass
 
 from bootcamp.records.collectives import Collective, Group, Rank
@@ -36,7 +37,7 @@ class Standstill:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<p>{self.sentence}.</p>{self.table._repr_html_()}"
+        return f"<p>{html.escape(self.sentence)}.</p>{self.table._repr_html_()}"
 
 
 @dataclass
