@@ -196,9 +196,10 @@ claim.larger(
 )
 
 # %% [markdown]
-# Look at the same rates with warm-up: does it help here? Do trainings diverge at the largest rate,
-# and does warm-up save them? It protects the first steps; a rate that is too large later stays too
-# large.
+# Look at the same rates with warm-up: does it help here? Do trainings diverge at the largest
+# rate, and does warm-up save them? It protects the first steps; a rate that is too large later
+# stays too large. And three seeds are few: compare the scatter of one rate's seeds with the
+# differences between rates before you trust the best one.
 #
 # The rule is a rule of thumb. Goyal et al. found it to hold for ResNet-50 up to batches of 8,192
 # images, and to fail beyond. For Adam, theory suggests a factor of √*k* (Malladi et al., 2022). How
