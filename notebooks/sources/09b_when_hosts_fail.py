@@ -51,10 +51,10 @@ plots.show(host_failures.what_is_heard())
 #
 # ### A job that is told of its end
 #
-# At its time limit Slurm ends a job: first TERM, and KILL after `KillWait` seconds (30 by default).
-# `#SBATCH --signal=B:USR1@60` asks for a warning 60 seconds earlier. The **B** means that only the
-# shell of the job file gets it. A signal to all processes would reach torchrun's agents too, and
-# end them.
+# At its time limit Slurm ends a job: first it sends TERM, and KILL after `KillWait` seconds (30 by
+# default). `#SBATCH --signal=B:USR1@60` asks for a warning, the signal USR1, 60 seconds before the
+# limit. The **B** means that only the shell of the job file gets it. A signal to all processes
+# would reach torchrun's agents too, and end them.
 
 # %%
 plots.show(host_failures.told_in_time())
@@ -65,8 +65,8 @@ plots.show(host_failures.told_in_time())
 # all of them if one has seen it.
 #
 # The same job file serves **preemption**, where a job with priority takes the hosts: Slurm sends
-# TERM and waits `GraceTime` seconds before KILL. Array jobs are queued again one by one: each task
-# has its own `SLURM_JOB_ID`.
+# TERM and waits `GraceTime` seconds before KILL. The jobs of an array are queued again one by one:
+# each has a `SLURM_JOB_ID` of its own.
 
 # %% [markdown]
 # ## Predict
@@ -121,16 +121,16 @@ print("\n".join(lines[begin : begin + 6]))
 # ### Before the job: is every host fit?
 #
 # A host that is slow, or whose disk is full, holds up all others. This job asks every host what it
-# has and times an all-reduce between each two. Something is wrong with one of them.
+# has, and times an all-reduce between each pair. Something is wrong with one of them.
 
 # %%
 lab.nodes()
 
 # %% [markdown]
-# The check compares each host with the *others*, because few people remember exactly what it should
-# have. `sbatch --exclude=host1` leaves that host out. On real nodes also read the errors that GPUs
-# count (ECC, Xid). Slurm can run such a check as **prolog** before each job, and drain the host
-# that fails it.
+# The check compares each host with the *others*, because few people remember exactly what a host
+# should have. It ends with exit code 3 if one stands out. `sbatch --exclude=host1` leaves that host
+# out. On real nodes also read the errors that GPUs count (ECC, Xid). Slurm can run such a check
+# before each job, as its **prolog**, and *drain* a host that fails it: give it no more jobs.
 #
 # A wrong clock can't be shown here: hosts of one machine share it. torchrun's c10d rendezvous
 # compares times written on one host with those of another, so clocks that are far apart can make
@@ -138,7 +138,8 @@ lab.nodes()
 #
 # ### The job that is told to end
 #
-# Slurm's own warning would take a minute, so we send it: `scancel --signal=USR1 --batch`.
+# Slurm's own warning would come after a minute, so the cell sends the signal itself, with
+# `scancel --signal=USR1 --batch`.
 
 # %%
 told = lab.requeued()
@@ -166,10 +167,10 @@ claim.equal(
 #
 # ### A host is lost: the world shrinks
 #
-# `torchrun --nnodes 1:2` needs one host, and takes two. When host1 is lost, the agent on host0 ends
-# its ranks, waits for others at the rendezvous, and starts again with those that came: a **world**
-# of half as many ranks. The script resumes from its checkpoint. To keep the *global batch*, each
-# rank takes more samples, in more micro-batches (lesson 02b).
+# `torchrun --nnodes 1:2` needs one host and takes up to two. When host1 is lost, the agent on host0
+# ends its ranks, waits for others at the rendezvous, and starts again with those that came: a
+# **world** of half as many ranks. The script resumes from its checkpoint. To keep the *global
+# batch*, each rank takes more samples, in more micro-batches (lesson 02b).
 
 # %%
 from bootcamp import Table
@@ -178,13 +179,14 @@ elastic = lab.elastic()
 Table(elastic["attempts"], f"Done {elastic['seconds']:.0f} s after host1 was lost")
 
 # %% [markdown]
-# What takes the time? A silent host is given up after three missed signs of life, one every 5
-# seconds by default. Then the agents wait `last_call_timeout`, 30 seconds, for others that may
-# still come. Then ranks start cold. The lab uses `--rdzv-conf` to wait less. And if the host
-# returns and torchrun is started on it again, the agents restart all ranks, in the larger world.
+# What takes the time? A silent host is given up after three missed heartbeats, one every 5 seconds
+# by default. Then the agents wait `last_call_timeout`, 30 seconds, for others that may still come.
+# Then the ranks start, and import torch first. The cell above uses `--rdzv-conf` to wait less. And
+# if the host returns and torchrun is started on it again, the agents restart all ranks, in the
+# larger world.
 #
 # If the global batch is *not* kept, it shrinks with the world, and the learning rate has to follow
-# (lesson 04c). The losses are then no longer those of the first plan.
+# (lesson 04c). Then the losses are no longer those of the original run.
 
 # %% [markdown]
 # ## Prove it
@@ -199,13 +201,13 @@ assert max(told["apart"], elastic["apart"]) < 1e-5, "another training"
 # %% [markdown]
 # ## Break it
 #
-# Each of these cells trains on two hosts of two ranks, breaks something real, reads from the
-# records what failed, and resumes from the last save on healthy hosts. `losses apart` compares all
-# steps with those of an undisturbed run.
+# Each of these cells trains on two hosts of two ranks, breaks something real, finds the fault in
+# the records, and resumes from the last save on healthy hosts. `losses apart` compares all steps
+# with those of an undisturbed run.
 #
 # ### First: a rank is killed
 #
-# On real clusters it is mostly the kernel that kills, because memory has run out.
+# On real clusters it is mostly the kernel that kills a process, because memory has run out.
 
 # %%
 from bootcamp_lessons import host_drills
@@ -217,10 +219,10 @@ host_drills.table([killed])
 # %% [markdown]
 # <details><summary>Which log is the culprit's?</summary>
 #
-# The one without an error. A killed process can't write. All others complain, about a connection
-# that *somebody else* closed, and their addresses often name a neighbour that had only just ended
-# for the same reason. Look for the rank that is silent, then ask its host why: `dmesg`, the log of
-# slurmd.
+# The one without an error. A killed process can't write. All others complain that *somebody else*
+# closed a connection, and often name the address of a neighbour that had itself just ended for that
+# reason. Look for the rank that is silent. Its host knows why: see `dmesg` and the log of slurmd,
+# Slurm's process on each host.
 # </details>
 #
 # ### Second: the link is cut for two seconds
@@ -233,10 +235,12 @@ host_drills.table([stalled])
 # %% [markdown]
 # <details><summary>Why longer than the cut?</summary>
 #
-# TCP sends a lost packet again after about 0.2 seconds (Linux's minimum), then after twice as long,
-# and so on: after 0.2, 0.6, 1.4, 3, 6.2 ... seconds in all (RFC 6298). The link is back after a
-# little more than two seconds, but TCP does not try before the next of these times. No rank reports
-# anything. The only trace is a counter: how often the interface lost its carrier.
+# TCP sends a lost packet again after 0.2 seconds (Linux's minimum) or a little more, then after
+# twice as long, and so on (RFC 6298): in all after 0.2, 0.6, 1.4, 3, 6.2 ... seconds, or after
+# 0.27, 0.8, 1.9, 4 ... if the first wait is 0.27. The link is back after a little more than two
+# seconds, but TCP does not try before the next of these times, or the one after it if that packet
+# is lost too. No rank reports anything. The only trace is a counter: how often the interface lost
+# its carrier.
 # </details>
 #
 # ### Third: a disk is full
@@ -267,8 +271,8 @@ host_drills.table([hung])
 #
 # ### All drills
 #
-# The others take longer, and `make drills` runs them. The column *who is named* is what the tools
-# found, without being told what was broken.
+# The others take longer: this is a record, and `make drills` makes it again. The column *who is
+# named* is what the tools found, without being told what was broken.
 
 # %%
 host_lab.all_drills()
@@ -333,7 +337,7 @@ lab.stop()
 # %% [markdown]
 # ## When to use it and when not
 #
-# **Always**: a time-out that fits your steps, in `init_process_group`; saves; a name for each log.
+# **Always**: a time-out that fits your steps, in `init_process_group`; saves; a log for each rank.
 #
 # **Warning and requeue** wherever jobs have a time limit or can be preempted.
 #
