@@ -48,7 +48,7 @@ plots.show(plots.axes_map())
 #
 # ### What a planner calculates
 #
-# | part | by | known from |
+# | part | calculated as | known from |
 # |---|---|---|
 # | states | 16 bytes for each parameter (AdamW, mixed precision), divided by stage | lesson 07 |
 # | activations | bytes of a layer × layers × micro-batches in flight | lessons 02b, 06b, 06c |
@@ -190,8 +190,9 @@ claim.larger(
 # ### Four models, part by part
 #
 # Now for models that no machine here can hold: each on one GPU, and on 64 in three ways. A
-# **sample** is one sequence of the model's full length. *Buffers* are the scores of the loss, what
-# ZeRO-3 has gathered, and the allocator's reserve.
+# **sample** is one sequence of the model's full length. *Buffers* are the scores from which the
+# loss is computed (one for each token of the vocabulary), what ZeRO-3 has gathered, and the
+# allocator's reserve.
 
 # %%
 plots.show(plots.memory_by_part(planning.memory_by_part()))
@@ -585,7 +586,8 @@ plots.show(plots.checkpoint_interval(planning.checkpoint_intervals()))
 # of a save and *M* those between failures. It assumes that failures are rare: at most one in an
 # interval, none in a save or a restart. On 65,536 GPUs that is no longer so. **Daly's model**
 # (2006) allows failures at any time, even in the restart after the last one. Is it right? Simulate
-# a training with failures drawn at random:
+# a training with failures drawn at random. The time that *counts* is spent on steps that are never
+# computed again; Llama 3's paper calls it effective training time.
 
 # %%
 SAVE, RESTART = 60, 600
@@ -605,11 +607,11 @@ claim.equal(
 planning_lab.what_counts()
 
 # %% [markdown]
-# Young's first order, in the last column, is too low, and most so where a failure costs most. Llama
-# 3's training reports more than 90 % effective time on its 16,384 GPUs (section 3.3.4): which rows
-# reach that? Faster saves and faster restarts are both worth work: asynchronous saves (lesson 07b),
-# spare hosts that are ready, and a job that notices a dead rank in seconds instead of waiting for a
-# time-out (lesson 09b).
+# The last column is what Young's formula predicts: too little, most of all where a failure costs
+# most. Llama 3's training reports more than 90 % effective time on its 16,384 GPUs (section 3.3.4):
+# which rows reach that? Faster saves and faster restarts are both worth work: asynchronous saves
+# (lesson 07b), spare hosts that are ready, and a job that notices a dead rank in seconds instead of
+# waiting for a time-out (lesson 09b).
 
 # %% [markdown]
 # ## Exercises
