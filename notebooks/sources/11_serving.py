@@ -140,14 +140,16 @@ reading.piece(SRC / "_export.py", "# 3. torch.export", 'if "pt2"')
 #
 # ### A server, and one that batches
 #
-# The first server is a dozen lines. `predict(ids)` blocks the event loop: while it computes, no
-# other request is read.
+# The first server is a dozen lines. Its one thread runs the **event loop**, which reads requests
+# and calls these functions. `predict(ids)` blocks it: while the model computes, no other request is
+# read.
 
 # %%
 reading.code((SRC / "_serve.py").read_text().split('"""', 2)[2])
 
 # %% [markdown]
-# The second one awaits its turn instead. The same lines check requests and arguments.
+# In the second one a request awaits its turn, and others are read meanwhile. Requests and arguments
+# are checked by the same lines.
 
 # %%
 from bootcamp.scripts.diff import ScriptDiff
@@ -375,8 +377,9 @@ Table(fit, "A GPU of 80 GB, weights and cache in bfloat16, by formula")
 # %% [markdown]
 # ## Prove it
 #
-# Every file, at batches and lengths that were not exported, against the eager model. Then the
-# answers of a server to the same requests: it may join them, but must not mix them up.
+# Every file is compared with the eager model, at batches and lengths that the export has not seen.
+# Then the answers of a server to such requests: it may put them into one batch, but must not mix
+# them up.
 
 # %%
 from bootcamp.serving import faithful
@@ -406,8 +409,9 @@ print(f"{served.sent} answers, all within 1e-5 of the eager model's")
 #
 # ### Four ways to lose the model
 #
-# Each table has a case in which the export itself raises no error. First a model with an `if` on a
-# size, and one with an `if` on its input's values:
+# Each of the four tables has a case in which the export raises no error, and what it makes is wrong
+# or fails later. The first is about two models, one with an `if` on a size, one with an `if` on its
+# input's values:
 
 # %%
 from bootcamp_lessons import export_lab
@@ -468,10 +472,10 @@ Table(triton.drills(), triton.says)
 #
 # Triton (2.51) does not restart an instance whose process was killed: the requests that it would
 # have answered fail, while the health check reports that all is well. So watch what is *answered*.
-# And it trusts its clients: its JSON parser answers 500 to several mistakes, and one body of a
-# hundred thousand brackets ends the server. So here a **front** checks each request before Triton
-# sees it: `src/_serve_front.py`. It answers 503 in place of Triton's 500, so the table counts these
-# requests as refused.
+# And it trusts its clients: its JSON parser answers several mistakes of a client with 500, as if
+# the server had failed, and one body of a hundred thousand brackets crashes the server. So here a
+# **front** checks each request before Triton sees it: `src/_serve_front.py`. It answers 503 in
+# place of Triton's 500, so the table counts these requests as refused.
 # </details>
 #
 # ### Requests that nobody should answer
