@@ -202,7 +202,7 @@ print(exercise.check("clinic_sometimes_unused"))
 # %% [markdown]
 # #### `saved_by_all`: a file that can't be read
 #
-# With a fast disk this goes well nearly always. So here `torch.save` is made slow, 0.3 s for a
+# With a fast disk this nearly always goes well. So here `torch.save` is made slow, 0.3 s for a
 # file, and rank 1 begins a little later than rank 0. What does a rank find when it reads?
 
 # %%
@@ -217,9 +217,9 @@ print(exercise.check("clinic_saved_by_all"))
 # %% [markdown]
 # <details><summary>When it is fixed</summary>
 #
-# Two things were wrong: who writes, and when the others read. A barrier after the save answers the
-# second. What is left is a kill in the middle of a save; lesson 07b has the cure: write to another
-# name, then rename.
+# Two things were wrong: who writes, and when the others read. A barrier after the save settles the
+# second. A kill in the middle of a save can still leave half a file. Lesson 07b has the cure: write
+# under another name, then rename.
 # </details>
 
 # %% [markdown]
@@ -287,16 +287,17 @@ print(exercise.check("clinic_net_of_gpus"))
 #
 # `nn.parallel.DDP` does not exist: people write `from torch.nn.parallel import
 # DistributedDataParallel as DDP`. `device_ids` is for a model on one GPU; a model that is cut takes
-# none. And `rank % device_count` is found in many scripts: it is right as long as a host's ranks
-# follow each other, with one place for each (lesson 09). Two ranks on one GPU raise nothing.
+# none. And `rank % device_count` is found in many scripts: it is right as long as the ranks of a
+# host are numbered one after another, with a place for each (lesson 09). Two ranks on one GPU raise
+# no error.
 # </details>
 
 # %% [markdown]
 # #### `spawned_per_machine`: a loop over machines
 #
-# Many older programs start their ranks themselves, with `mp.spawn`. This one is for two machines,
-# and was started on the first. `check` starts it on both, with 0 and with 1. (Both are this
-# machine. The time-out is 5 s, not half an hour, so it raises in the end.)
+# Many older programs start their ranks themselves, with `mp.spawn`. This one is for two machines.
+# It takes the machine's number, and was started on machine 0. `check` starts it on both. (Both are
+# this machine. The time-out is 5 s, not half an hour, so it raises in the end.)
 
 # %%
 clinic.examine("clinic_spawned_per_machine")
@@ -534,9 +535,9 @@ train.py FAILED
 errors.explain("[rank1]: RuntimeError: ... pair.cc:553] Connection closed by peer [10.0.0.7]:4421")
 
 # %% [markdown]
-# The index, by the layer that speaks when a run fails. *Recorded* counts those that the course
-# provoked: the end of each text was written down with the version of torch. Type words such as
-# *optimizer*, *NCCL* or *lesson 08*, or paste an error, and press Enter.
+# The index counts its errors by the layer of software that reports them. *Recorded* are those that
+# this course has provoked, so that their text is the real one. Type words such as *optimizer*,
+# *NCCL* or *lesson 08*, or paste an error, and press Enter.
 
 # %%
 controls = errors.index()
@@ -557,8 +558,8 @@ Table([row for row in journal.progress() if row["lesson"].startswith("12")], "Wh
 # %% [markdown]
 # ## When to use it and when not
 #
-# - **It raises:** read the first error by time, then look it up. Its cause may be another one in
-#   your program.
+# - **It raises:** read the first error by time, then look it up. The same error may have another
+#   cause in your program.
 # - **It waits:** stacks of all ranks (on GPUs, the flight recorder too), and a time-out that you
 #   chose. Do not begin by making the time-out longer.
 # - **It ends:** one rank against several, with SGD, at the same global batch; the ids of the
