@@ -40,8 +40,8 @@ Code(BRING / "as_it_came.py", language="python")
 # 3. **What you came for.** Shards, a pipeline, mixed precision. Prove it against step 1 too, or say
 #    why it can't be equal.
 #
-# Do not skip the first: if the order of samples changes *and* ranks come in at once, you cannot
-# tell which of the two changed the loss.
+# Do not skip the first: if you change the order of samples *and* the number of ranks in one step,
+# you cannot tell which of the two changed the loss.
 
 # %% [markdown]
 # ## Predict
@@ -93,13 +93,13 @@ ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
 #   so on. So **the samples of a step are the same for any number of ranks**, if a rank's batch is
 #   `batch_size // world`. `set_epoch` gives each epoch another order.
 # - **The seeds.** Split and model are made with the same seed on all ranks. Then each rank gets a
-#   seed of its own, for masks and flips. (Ranks that hold one model together, as in tensor
-#   parallelism, need the same.)
+#   seed of its own, for dropout masks and flips. (Ranks that hold one model together, as in tensor
+#   parallelism, keep the same seed.)
 # - **BatchNorm** is frozen for the proof, in each epoch, since `model.train()` undoes it.
 # - **The validation** takes every `world`-th sample and divides by the number of all.
-# - `external` is the course's record for other people's scripts. `Run` notes which samples the
-#   DataLoader deals out, and refuses one whose batches can't be shared; `loss` and `note` take what
-#   must be equal on any number of ranks.
+# - `external` writes the course's record for other people's scripts. `Run` notes which samples the
+#   DataLoader deals out, and refuses a DataLoader whose batches can't be cut into equal shares;
+#   `loss` and `note` take what must be equal on any number of ranks.
 #
 # ### The ranks
 
@@ -186,18 +186,18 @@ claim.equal(
 
 # %% [markdown]
 # Nothing is wrong with the port; it is another training. Leave it so, as is common where shares are
-# not small. Or, on GPUs, `nn.SyncBatchNorm.convert_sync_batchnorm(model)` before the model is
-# wrapped. It gathers the statistics of all ranks in each layer, and trains what one process does,
-# up to rounding (which BatchNorm may magnify: lesson 04b).
-# (On CPU ranks torch refuses; `src/_train_ddp_sync_batchnorm.py` has one.)
+# not small. Or, on GPUs, call `nn.SyncBatchNorm.convert_sync_batchnorm(model)` before the model is
+# wrapped. Its layers take the statistics over all ranks, and train what one process does, up to
+# rounding (which BatchNorm may magnify: lesson 04b). On CPU ranks torch refuses them;
+# `src/_train_ddp_sync_batchnorm.py` has a layer that works there.
 #
 # What else makes equal training impossible:
 #
 # | In the script | Why it differs | What to do |
 # |---|---|---|
 # | dropout, augmentation | other random numbers | off for the proof, then `seed + rank` |
-# | a sum, or padded tokens | ranks' means do not weigh alike | divide by all ranks' count |
-# | clipping in shards | the norm must be that of all shards | `clip_grad_norm_` knows FSDP2's |
+# | a loss that sums or skips padding | its mean over ranks is wrong | divide by all ranks' count |
+# | clipping in shards | the norm must be that of all shards | `clip_grad_norm_` does so (FSDP2) |
 # | more samples a step | fewer steps, another schedule | keep the global batch for the proof |
 #
 # ## Exercise

@@ -58,7 +58,7 @@ model = nn.Sequential(
     nn.Dropout(args.dropout),
     nn.Linear(256, 4),
 )
-torch.manual_seed(1 + rank)  # behind the split and the model: masks and flips of its own
+torch.manual_seed(1 + rank)  # after the split and the model: masks and flips of its own
 share = args.batch_size // world
 sampler = DistributedSampler(train, world, rank, drop_last=True)
 loader = DataLoader(Flipped(train, args.flip), share, sampler=sampler, drop_last=True)

@@ -66,7 +66,7 @@ for layer in model:
     if isinstance(layer, nn.Conv2d | nn.Linear):
         fully_shard(layer)
 fully_shard(model)  # the rest: two BatchNorm layers
-torch.manual_seed(1 + rank)  # behind the split and the model: masks and flips of its own
+torch.manual_seed(1 + rank)  # after the split and the model: masks and flips of its own
 share = args.batch_size // world
 sampler = DistributedSampler(train, world, rank, drop_last=True)
 loader = DataLoader(Flipped(train, args.flip), share, sampler=sampler, drop_last=True)
