@@ -80,8 +80,8 @@ guess_steps = predict(
 guess_steps
 
 # %% [markdown]
-# With AdamW in float32 DeepSpeed keeps 20 bytes for each parameter: 4 for it, 4 for its gradient,
-# 12 for the optimizer, which works on a copy (lesson 07).
+# With AdamW in float32 DeepSpeed keeps 20 bytes for each parameter: 4 for the parameter, 4 for its
+# gradient, and 12 for the optimizer: two averages and a copy, on which it works (lesson 07).
 
 # %%
 guess_bf16 = predict(
@@ -117,8 +117,8 @@ display(Table(calls, "Collectives of one step on rank 0"))
 guess_exchanges.score(sum(c["count"] for c in calls if c["phase"] == "forward"), within=0)
 
 # %% [markdown]
-# One for a layer, whatever the number of time steps. An ordinary LSTM would send as many bytes in
-# 32 times as many messages, each of which the next time step waits for.
+# One for each layer, whatever the number of time steps. An ordinary LSTM would send as many bytes
+# in 32 times as many messages, and each time step would wait for that of the step before.
 #
 # ### What DataParallel does to the wrong dimension
 #
@@ -235,8 +235,8 @@ if DEEPSPEED:
     )
 
 # %% [markdown]
-# `reduce_bucket_size` is what is reduced at once, in numbers. This model has 119,552 of them in 11
-# tensors. How many all-reduces are there with buckets of 8,192 numbers?
+# `reduce_bucket_size` says how many numbers (not bytes) of gradients one all-reduce takes. This
+# model has 119,552 parameters in 11 tensors. How many all-reduces are there with buckets of 8,192?
 
 # %%
 if DEEPSPEED:
@@ -251,8 +251,8 @@ if DEEPSPEED:
     )
 
 # %% [markdown]
-# A bucket is no limit: a larger tensor goes alone, and is not cut. The size says how many small
-# tensors share an all-reduce, as with DDP (lesson 04b), which counts MiB. And bf16:
+# A bucket is not an upper limit: a larger tensor goes alone, and is not cut. The size says how many
+# small tensors share an all-reduce, as with DDP (lesson 04b), which counts MiB. And bf16:
 
 # %%
 if DEEPSPEED:
@@ -270,15 +270,15 @@ if DEEPSPEED:
     )
 
 # %% [markdown]
-# It saves a fifth, not half: the optimizer keeps its float32 copy and two averages. 16 bytes is
-# what AdamW of torch needs in float32. (bf16 runs on CPUs too, slowly.)
+# It saves a fifth, not half: the optimizer keeps its float32 copy and two averages. torch's AdamW
+# needs 16 bytes too, in float32. (bf16 runs on CPUs too, slowly.)
 
 # %% [markdown]
 # ## Lightning's strategies
 #
-# Behind most names is a script of this course. This table is a record (`python
-# tools/strategies.py` makes it anew): each start imports Lightning, 10 to 20 s. What ran followed
-# `_train_ddp.py` in each step's loss; what did not is quoted.
+# Behind most names is a script of this course. This table is a record, since each start imports
+# Lightning, which takes 10 to 20 s (`python tools/strategies.py` makes it again). The last column
+# has how far the losses were from those of `_train_ddp.py`, or the error of what did not run.
 
 # %%
 known_programs.strategies()
@@ -293,10 +293,10 @@ known_programs.strategies()
 # %% [markdown]
 # ## A rank without a parent
 #
-# This course's launcher ends its ranks whatever happens. Others can be killed, and a rank that lost
-# its parent, an **orphan**, goes on, adopted by the system's first process. Two are made here. Each
-# holds memory, a port, and a file in shared memory. One tidies up at `TERM`, the other ignores it.
-# What is left when `KILL` has ended it?
+# This course's launcher ends its ranks whatever happens to it. If another launcher is killed, its
+# ranks go on as **orphans**: processes whose parent is gone, adopted by the system's first process.
+# Two are made here. Each holds memory, a port, and a file in shared memory. One deletes its file
+# and ends at `TERM`, the other ignores `TERM`. What is left when `KILL` has ended it?
 
 # %%
 with orphan_lab.Orphans() as orphans:
@@ -316,9 +316,9 @@ claim.equal(
 )
 
 # %% [markdown]
-# - **Find.** `ps -ww -eo pid,ppid,args` (`-ww`: long commands in full): parent 1, and your script.
-#   `nvitop` names owner and command of all that hold GPU memory; without a GPU it still lists the
-#   host's processes. `ghosts()` knows the scripts of this course.
+# - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: long commands in full) look for your script with
+#   the parent 1. `nvitop` names owner and command of all processes that hold GPU memory; without a
+#   GPU it still lists the host's processes. `ghosts()` finds scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
 #   which a process cannot catch. The kernel takes memory and ports, the driver GPU memory (not seen
 #   here). A file in `/dev/shm` belongs to nobody, and takes memory until it is deleted.
@@ -393,7 +393,7 @@ print(exercise.check("stripes"))
 #
 # ### What ran where
 #
-# Every program that this course's sources name, where it runs now, and what proves it:
+# All programs from elsewhere that this course covers, where each runs now, and what proves it:
 
 # %%
 known_programs.programs()
