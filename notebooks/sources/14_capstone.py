@@ -5,8 +5,8 @@
 # without the slow link.
 #
 # After this lesson you can choose a strategy for given hardware: by what a rank holds, what crosses
-# which link, and what the clock says, or the planner where the hardware is not at hand. There is
-# more than one answer.
+# which link, and how long a step takes, measured or, where you don't have the hardware, predicted
+# by the planner. There is more than one answer.
 
 # %% [markdown]
 # ## The question
@@ -74,7 +74,7 @@ display(states, cut, link)
 # %% [markdown]
 # ## Run it
 #
-# A few steps of each, with the link open: that does not change the bytes.
+# A few steps of each, without the limit on the link's rate: that does not change the bytes.
 
 # %%
 from bootcamp import claim
@@ -97,9 +97,9 @@ claim.larger(
 )
 
 # %% [markdown]
-# "FSDP saves memory" depends on what fills it. And a pipeline does not save activations by itself:
-# it trades a share of the batch through all layers for the complete batch through a share of them.
-# What saves is to have few micro-batches in flight.
+# Whether "FSDP saves memory" is true depends on what fills it. And a pipeline does not save
+# activations by itself: DDP takes a share of the batch through all layers, a pipeline the complete
+# batch through a share of them. To save memory, have few micro-batches in flight.
 
 # %%
 crossed = {name: capstone.link_sizes(run) for name, run in runs.items()}
@@ -125,8 +125,8 @@ assert entered.wrong, "DDP fits: the task has lost its point"
 entered
 
 # %% [markdown]
-# Now yours. The board ranks what is valid by tokens per second on this machine. Close places may
-# change: enter a plan twice before you claim the first.
+# Now yours. The board ranks valid plans by tokens per second on this machine. Plans that are close
+# may change places: enter yours twice before you claim the first.
 
 # %%
 MY_PLAN = None  # such as {"script": "ddp_options", "hook": "fp16"}
@@ -162,7 +162,7 @@ caught
 # boards is measured. The planner has errors, which lesson 10 shows, so any plan within 5 % of the
 # fastest is as good as the fastest.
 #
-# Three tasks with one model, the same GPUs and as many tokens in a step:
+# Three tasks with the same model, the same GPUs and the same number of tokens in a step:
 
 # %%
 from bootcamp import planned
@@ -251,8 +251,8 @@ plots.show(planned_steps.steps("slow"))
 print(said["B", "slow"])
 
 # %% [markdown]
-# The verdict says what limits a plan, and which one change would help most. After it, another
-# thing is the limit. Now yours, for each task:
+# The verdict says what limits a plan, and which one change would help most. After that change
+# something else is the limit. Now yours, for each task:
 
 # %%
 MY_PLANS = {  # such as "fast": {"tensor": 8, "data": 32, "stage": 3}
@@ -271,9 +271,10 @@ for task, knobs in MY_PLANS.items():
 #
 # ### It fits, and you know why
 #
-# A plan within the limit, with your own estimate for its fullest rank, to within 10 %:
-# `{"script": "ddp", "states_mb": 5.4, "activations_mb": 13.5}` is right and too much. Put it in
-# place of `None`. `exercise.solution("capstone_fits")` shows one that fits; there are others.
+# A plan within the limit, with your own estimate for its fullest rank, to within 10 %. For example,
+# `{"script": "ddp", "states_mb": 5.4, "activations_mb": 13.5}` is a right estimate, but the plan
+# needs too much. Put yours in place of `None`. `exercise.solution("capstone_fits")` shows one that
+# fits; there are others.
 
 # %%
 from bootcamp import exercise
