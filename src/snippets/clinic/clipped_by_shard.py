@@ -1,7 +1,7 @@
 """torchrun --standalone --nproc-per-node 2 src/snippets/clinic/clipped_by_shard.py
 
 Gradients are clipped in a sharded training: scaled down until their norm is 0.5. "I wrote it
-myself, for shards. It trains. Only the loss is another one for each number of ranks."
+myself, for shards. It trains. Only the loss depends on the number of ranks."
 """
 
 import torch
