@@ -57,8 +57,8 @@ def one_process() -> Run:
 TASKS = [
     PortTask(
         "bring_evaluation",
-        task="Exercise of notebook 13: this script trains as one process does, and its validation "
-        "loss is\nanother one. Evaluate so that each of the 41 samples counts once, and equally.",
+        task="Exercise of notebook 13: this script trains as one process does, but its validation "
+        "loss is\nwrong. Evaluate so that each of the 41 samples counts once, and equally.",
         begins_with="with_ddp.py",
         broken={
             "valid_loader = DataLoader(Subset(valid, range(rank, len(valid), world)), "

@@ -169,7 +169,7 @@ SAME = FunctionTask(
     "False. Both are functions as artifacts.load returns them: of an int64 array (batch, length), "
     "length at most context, they return float32 scores (batch, 256). Scores of a faithful export "
     "differ by rounding, less than 1e-5. You don't know the shape that it was exported with.",
-    hint="What is fixed at export shows on other shapes alone. Which numbers do you compare, and "
+    hint="What is fixed at export shows only on other shapes. Which numbers do you compare, and "
     "what is an answer that never comes?",
     stronger="For each of several batches and of several lengths, 1 and context among them, draw "
     "random bytes; compare all 256 scores, shapes first, with a tolerance. An exception of "
