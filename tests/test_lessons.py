@@ -1,5 +1,6 @@
 """What the notebooks use beside runs: predictions, exercises and their checkers, tables."""
 
+import ast
 import importlib
 import json
 import re
@@ -313,6 +314,27 @@ def test_what_can_not_be_kept_is_not_run(tool, logs, more, tmp_path, monkeypatch
     assert "file" in said
     assert "can't be written: " in said
     assert said.count("\n") == 1
+
+
+def claims_not_shown(code: str) -> list[str]:
+    """The names of claims whose verdict a cell throws away: Jupyter shows its last line alone."""
+    cell = ast.parse(re.sub("^[%!].*", "", code, flags=re.MULTILINE))  # magics are no Python
+    calls = [
+        line.value
+        for line in ast.walk(cell)
+        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call) and line != cell.body[-1]
+    ]
+    return [ast.unparse(c.args[0]) for c in calls if ast.unparse(c.func).startswith("claim.")]
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_every_claim_is_shown(lesson):
+    cells = json.loads(lesson.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert [name for cell in code for name in claims_not_shown(cell)] == []
+    hidden = "claim.equal('a', 1, 1)\nif True:\n    claim.equal('b', 1, 1)"
+    assert claims_not_shown(hidden) == ["'a'", "'b'"], "the search finds one"
+    assert claims_not_shown(f"display({hidden.splitlines()[0]})\nclaim.equal('c', 1, 1)") == []
 
 
 def test_new_words_keep_the_outputs_and_new_code_has_to_run(tmp_path):
