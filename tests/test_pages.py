@@ -55,8 +55,17 @@ def test_links_of_the_pages_behind_the_readme_lead_to_pages_or_are_words():
     assert "[derived files](commands.md#derived-files)" in course
     assert "instructor's kit" in course
     assert "slides/kit" not in course, "which is not among the pages"
-    assert "[first page](index.md)" in pages.behind("tools/INSTALL.md")
+    assert "[first page](index.md#what-has-run-where)" in pages.behind("tools/INSTALL.md")
     assert "[rooms](code.md#the-rooms-of-the-package)" in pages.behind("src/README.md")
+
+
+def test_the_first_page_says_what_has_run_where_as_the_readme_does():
+    said = pages.section("What has run where", pages.behind("README.md"))
+    assert said.startswith("`make test` is run on Linux")
+    assert "[untested](installing.md#systems)" in said
+    assert "GPU" in said
+    assert "##" not in said
+    assert said in pages.index(pages.executed_lessons(pages.ROOT / "notebooks"))
 
 
 def test_a_prediction_without_its_field_is_the_question_and_the_unit():

@@ -27,7 +27,6 @@ from page_links import wrong_links
 
 from bootcamp.classroom import errors
 from bootcamp.drawing.style import listed
-from bootcamp.experiments import recorded_gpu
 from bootcamp.paths import LOGS
 from bootcamp_lessons import explorers
 
@@ -205,6 +204,11 @@ def behind(path: str) -> str:
     return LINK.sub(lead, (ROOT / path).read_text())
 
 
+def section(heading: str, page: str) -> str:
+    """The text below one of a page's headings of the second level."""
+    return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].strip()
+
+
 def paragraphs(notebook: nbformat.NotebookNode) -> list[str]:
     """Paragraphs and points of the lesson's text, each in one line."""
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
@@ -307,8 +311,8 @@ def index(executed: dict[str, nbformat.NotebookNode]) -> str:
         map="\n".join(rows),
         files=files,
         live=listed(live),
-        gpus=recorded_gpu.readme_sentence(),
-        behind="\n".join(BEHIND.values()),
+        ran=section("What has run where", behind("README.md")),
+        behind="\n".join([*BEHIND.values()][1:]),
     )
 
 

@@ -229,7 +229,7 @@ if DEEPSPEED:
     display(
         claim.equal(
             "known_converted_checkpoint",
-            "The state dict that the converter makes of two ranks' parts is the model, bit for bit.",
+            "The state dict that the converter makes of two ranks' parts is the model bit for bit.",
             converted["apart"] + converted["other names"],
             0,
             kind="count",
