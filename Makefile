@@ -62,7 +62,7 @@ triton:  ## install Triton Inference Server into .venv-triton (Linux, x86_64), o
 drills: $(READY)  ## faults and launches in numbers: launches, every fault, drills on hosts and jobs, again and again
 	$(PY) tools/drills.py
 
-bugs: $(READY)  ## plants a dozen bugs, one after another, and says which test finds each
+bugs: $(READY)  ## plants bugs in copies, one after another, and says which test finds each
 	$(PY) tools/planted_bugs.py
 
 bench: $(READY)  ## speed and memory as ratios within one run
