@@ -39,6 +39,7 @@ def test_a_rule_for_gpus_is_right_or_puts_two_ranks_on_one():
     assert len(set(taken([2, 4], "rank % device_count"))) == 6
     assert (0, 1) in taken([2, 4], "rank % 4")
     assert taken([2, 4], "rank % 4")[2] == (1, 2), "host 1's first rank takes its third GPU"
+    assert taken([2, 2], "rank % 4")[2:] == [(1, 2), (1, 3)], "host 1 has no GPUs 2 and 3"
 
 
 def test_the_batch_grows_with_the_ranks_unless_it_is_kept_in_parts():

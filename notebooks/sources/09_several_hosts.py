@@ -36,7 +36,7 @@ lab.run("idle", "sinfo")
 # ### Who starts what
 #
 # Nobody logs in to each host. **srun** starts a command on all hosts of a job. Each process that it
-# starts is a **task**. What is a task?
+# starts is a **task**. There are two ways to use tasks:
 
 # %%
 from bootcamp import plots
@@ -70,9 +70,10 @@ lab.run("names", SPELT_OUT)
 # %% [markdown]
 # ## Predict
 #
-# The first is about a line in a job file: `srun echo task $SLURM_PROCID`, with four tasks. The
-# second is about names: twelve hosts, `host1` to `host12`, eight ranks each, with torchrun's c10d
-# rendezvous. The third is about a bare link, the fourth about GPUs.
+# The first question is about a line in a job file with four tasks: `srun echo task $SLURM_PROCID`.
+# The second is about twelve hosts, `host1` to `host12`, with eight ranks each: torchrun numbers the
+# ranks, and nobody has told it which host is first. The third is about the network, the fourth
+# about GPUs.
 
 # %%
 from IPython.display import display
@@ -117,10 +118,10 @@ lab.on_each("static", {f"host{number}": STATIC.format(number) for number in (0, 
 #
 # With `--rdzv-backend c10d` every host gets the *same* line. The agents meet at `--rdzv-endpoint`:
 # the agent on that host opens a small store there, and all agents register in it. `--rdzv-id` names
-# the run: agents with another name at the same endpoint belong to another run.
+# the run: agents with another id at the same endpoint belong to another run.
 #
-# To see it, each line below also has a `--node-rank`, the wrong way round. And host1 comes late: it
-# first takes part in a run `green` of one host, at the same endpoint.
+# Two things are made difficult below. Each line also has a `--node-rank`, the wrong way round. And
+# host1 comes late to the run `blue`: first it does a run of its own, `green`, at the same endpoint.
 
 # %%
 C10D = "torchrun --nnodes {} --rdzv-backend c10d --rdzv-id {} --rdzv-endpoint host0:29401 "
@@ -129,12 +130,12 @@ green, blue = C10D.format(1, "green", 0), C10D.format(2, "blue", 0)
 lab.on_each("c10d", {"host0": C10D.format(2, "blue", 1), "host1": f"{green}; {blue}"})
 
 # %% [markdown]
-# `blue` waited for its second host, up to ten minutes by default. `green` was alone, with a
-# WORLD_SIZE of 1. And `--node-rank` has no effect under c10d; torch 2.13 says so.
+# `blue` waited for its second host; by default it waits up to ten minutes. `green` was alone, with
+# a WORLD_SIZE of 1. And `--node-rank` has no effect under c10d; torch 2.13 says so.
 #
-# The store lives in an agent: when `blue` ends, it is gone, for every run that meets there. So give
-# each job a port of its own. And which host is first, if nothing sets the order? torchrun sorts
-# them:
+# The store lives in an agent of `blue`: when `blue` ends, it is gone for every run that meets
+# there. So give each job a port of its own. And which host is first, if nothing sets the order?
+# torchrun sorts them:
 
 # %%
 names = [f"host{number}" for number in range(1, 13)]
@@ -143,8 +144,8 @@ print(guess_order.score(8 * order.index("host10"), within=0))
 print(" ".join(order))
 
 # %% [markdown]
-# By name, as text. Ranks of one host stay together, so nothing is wrong. But "rank 8 is on the
-# second host" is not so: ask each rank for its host before you look into a host's log.
+# By name, as text. The ranks of a host stay together, so nothing is wrong. But rank 8 is on host10,
+# not on host2: have each rank print its host, so that you know whose log to read.
 #
 # ### Under Slurm
 #
@@ -160,7 +161,8 @@ hosts_lab.show_file("src/jobs/ddp_srun.sbatch")
 #   task's own shell puts its number in.
 # - `WORLD_SIZE` comes from Slurm. A number that is written in two places can disagree with itself.
 #
-# With torchrun less is left to translate:
+# With torchrun less is left to translate. This file starts a rank for each CPU core of a task; on
+# GPUs, `--nproc-per-node` is the number of GPUs of a host.
 
 # %%
 hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
@@ -186,10 +188,10 @@ array = lab.sbatch("array", "src/jobs/array.sbatch", "--steps", 6).wait()
 hosts_lab.by_learning_rate(array.runs)
 
 # %% [markdown]
-# The output of a job goes to the file that `#SBATCH --output` names; `%j` is the job's number. If
-# its folder does not exist, the job fails and *nothing* says why. `--time` limits the job: at its
-# end Slurm kills it, and jobs with a shorter limit often start sooner. Lesson 09b shows how to get
-# a warning in time.
+# The output of a job goes to the file that `#SBATCH --output` names; `%x` is the job's name and
+# `%j` its number. If the file's folder does not exist, the job fails and *nothing* says why.
+# `--time` limits the job: Slurm kills it when the time is up. Jobs with a shorter limit often start
+# sooner. Lesson 09b shows how to get a warning in time.
 
 # %% [markdown]
 # ## Read the measurement
@@ -212,10 +214,11 @@ plots.show(lab.figure())
 lab.costs()
 
 # %% [markdown]
-# Lesson 04b's model: seconds = *alpha* + *beta* · bytes. Here the link changes beta alone, so small
-# messages cost the same in both places, until the token bucket of lesson 08 is empty. A real
-# network changes both: its alpha is several times that of shared memory or NVLink. So over a
-# network, *many* messages cost (FSDP gathers each block) as well as *large* ones (DDP's gradients).
+# Lesson 04b's model: seconds = *alpha* + *beta* · bytes; the table gives beta as a rate. Here the
+# link changes little but beta, so small messages take about as long in both places, and larger ones
+# too until the token bucket of lesson 08 is empty. A real network changes both: its alpha is
+# several times that of shared memory or NVLink. So over a network *many* messages are expensive
+# (FSDP gathers each block) as well as *large* ones (DDP's gradients).
 #
 # ### Which interface?
 #
@@ -265,10 +268,11 @@ table
 
 # %% [markdown]
 # Two ranks share one GPU on each host, and the other GPU is idle: no error, half the speed. And
-# `rank % 4`, with the number of GPUs typed in, fails on hosts of another size:
+# `rank % 4`, with the number of GPUs typed in, fails on hosts of another size, even where ranks are
+# numbered host by host. Here host 1 has GPUs 0 and 1, and its ranks ask for 2 and 3:
 
 # %% tags=["nbval-check-output"]
-hosts_lab.devices([2, 4])
+hosts_lab.devices([2, 2])
 
 # %% [markdown]
 # **Take `LOCAL_RANK`.** One exception: with `--gpus-per-task=1` each task sees one GPU only, and
@@ -293,8 +297,8 @@ lab.run("one-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-task=1 {S
 hosts_lab.batches(8, [16, 8, 4, 12])
 
 # %% [markdown]
-# Gradient accumulation (lesson 02b) keeps the batch where the numbers divide. Otherwise choose
-# ranks that divide it, or smaller micro-batches.
+# Gradient accumulation (lesson 02b) keeps the batch if it can be cut into equal micro-batches,
+# which 12 ranks can't do. Then choose another number of ranks, such as 8.
 
 # %% [markdown]
 # ## Break it
@@ -319,7 +323,8 @@ guess_early.score(len(set(hosts_lab.lines(early.output, "task"))), within=0)
 # ### Second: a host that calls itself 127.0.1.1
 #
 # Debian and Ubuntu write the host's own name into `/etc/hosts` with a loopback address. Nobody
-# notices on one host. (The long part of the line shows such a file to the ranks only.)
+# notices on one host. (The long part of the line shows such a file to the ranks only, and
+# `--kill-on-bad-exit` ends all tasks when one fails.)
 
 # %%
 MEET = "python src/snippets/meet.py 2>&1 | grep -v '^\\['"
@@ -330,9 +335,9 @@ lab.run(
 )
 
 # %% [markdown]
-# They did find the store: its address was given. Then rank 0 looked for rank 1 where rank 1 said it
-# was, at 127.0.1.1, and found itself. `remote=[127.0.1.1]` in the error says it all. The
-# fix is one variable:
+# They did find the store: its address was given. Then one rank tried to connect to the other at the
+# address that the other had given, 127.0.1.1. On every host that is the host itself, where nobody
+# was waiting. `remote=[127.0.1.1]` in the error says it all. The fix is one variable:
 
 # %%
 lab.run(
@@ -414,16 +419,17 @@ print(exercise.check("job_agents"))
 # too long and its batch may grow (lesson 04c). One host with eight GPUs is faster, and breaks less
 # often, than two with four.
 #
-# **srun with a task for each rank**: the fewest programs between Slurm and the ranks; when one
-# dies, the job ends. **srun with torchrun**: the same line on any cluster, restarts and elastic
-# training (lesson 09b). **static** where somebody numbers the hosts for you; **c10d** elsewhere.
+# **srun with a task for each rank**: the fewest programs between Slurm and the ranks; with
+# `--kill-on-bad-exit`, all end when one fails. **srun with torchrun**: the same line on any
+# cluster, restarts and elastic training (lesson 09b). **static** where somebody numbers the hosts
+# for you; **c10d** elsewhere.
 #
 # **All hosts need the same** script, Python environment and data, each at the same path. That is a
 # *shared disk*, or a container image. A shared disk is slow for many small files: keep the
 # environment in an image and copy the data to each host's own disk. Only rank 0 writes the record;
 # checkpoints go to the shared disk. *Containers* need the host's network (Docker's `--network
-# host`; Slurm's Pyxis and Apptainer have it anyway), enough shared memory (`--shm-size`), the
-# devices of InfiniBand, and often lack `scontrol`: expand the list of hosts before the container
+# host`; Slurm's Pyxis and Apptainer have it anyway), enough shared memory (`--shm-size`), and the
+# devices of InfiniBand. They often lack `scontrol`: expand the list of hosts before the container
 # starts.
 #
 # **Before you run**: print host, RANK, LOCAL_RANK and GPU of each rank; let the first job be short;
