@@ -245,6 +245,16 @@ def test_what_the_explorers_show_is_the_theory():
     assert charts["1f1b 2 1"] == "1f1b over 2 ranks needs at least 2 micro-batches, not 1"
 
 
+def test_an_explorer_begins_on_the_site_as_in_its_lesson():
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell("controls = simulators.pipeline_schedule(ranks=8)")]
+    (output,) = pages.page_of(notebook).cells[0].outputs
+    numbers = output.data["text/html"].split('application/json">')[1].split("</script>")[0]
+    controls = {control["name"]: control for control in json.loads(numbers)["controls"]}
+    ranks = controls["ranks"]
+    assert ranks["options"][ranks["first"]][1] == 8
+
+
 def explore_ddp(shown) -> None:
     """By keys: twice the ranks. The step's end is the theory's."""
     layers = model_shapes.layers(*predicted_ddp_step.MODELS["GPT-2, 124 M"])

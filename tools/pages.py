@@ -10,6 +10,7 @@ address for anything.
 """
 
 import argparse
+import ast
 import io
 import re
 import shutil
@@ -49,7 +50,7 @@ REFERRING = (
 LEADS_ON = ("?", ":")  # ends of a sentence that belongs to what the lesson does next
 BOLD = re.compile(r"\*\*([^*]+)\*\*")
 PREDICTS = re.compile(r"(?<![\w.])predict\(")
-EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\(")
+EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\((.*)\)")
 BUILT = ".buildinfo"  # Sphinx writes it first
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
@@ -147,7 +148,7 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             cell.source = to_pages(cell.source)
             continue
         if found := EXPLORES.search(cell.source):
-            cell.outputs = [explorer(found[1])]
+            cell.outputs = [explorer(*found.groups())]
         elif PREDICTS.search(cell.source):  # shows its question
             asked = True
             for output in cell.outputs:
@@ -159,9 +160,11 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return copy
 
 
-def explorer(kind: str) -> nbformat.NotebookNode:
-    """An output in which explorers.js draws, with its numbers."""
-    return nbformat.v4.new_output("display_data", {"text/html": explorers.page(kind)})
+def explorer(kind: str, arguments: str = "") -> nbformat.NotebookNode:
+    """An output in which explorers.js draws, beginning with the arguments of a cell's call."""
+    call = ast.parse(f"call({arguments})", mode="eval").body
+    first = {given.arg: ast.literal_eval(given.value) for given in call.keywords}
+    return nbformat.v4.new_output("display_data", {"text/html": explorers.page(kind, **first)})
 
 
 def _question_alone(output: nbformat.NotebookNode) -> None:

@@ -98,7 +98,7 @@ plots.show(diagrams.in_theory(*SCHEDULES))
 # %%
 from bootcamp import simulators
 
-controls = simulators.pipeline_schedule()
+controls = simulators.pipeline_schedule(ranks=8)
 
 # %% [markdown]
 # ## Predict
