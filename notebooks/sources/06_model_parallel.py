@@ -320,7 +320,7 @@ guess_last
 
 # %%
 rows = layer_cut.compare(layer_cut.gpt2("small"), parts=4)
-print(guess_last.score(rows[0]["time, largest / mean"]))
+print(guess_last.score(rows[0]["time, largest / mean"], how="By formula"))
 Table(rows, "GPT-2 small over 4 devices, by formula (1 is balance)")
 
 # %% [markdown]

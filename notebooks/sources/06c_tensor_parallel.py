@@ -321,7 +321,7 @@ sharded.against_theory(cases, TINY, BATCH)
 # %%
 table = sharded.sent_table(cases, TINY, BATCH)
 display(table)
-guess_bytes.score(table[0]["NCCL, formula MB"])
+guess_bytes.score(table[0]["NCCL, formula MB"], how="By formula")
 
 # %% [markdown]
 # ### Memory
@@ -479,7 +479,8 @@ for way in context.WAYS:
 display(reading.source(context.sent_bytes))
 display(Table(rows, "Sent by a rank of four for one layer's attention, forward and backward"))
 K = context.keys_bytes(1024, 8, 64)
-display(guess_ulysses.score(sum(context.sent_bytes("ulysses", 1024, 8, 8, 64, 4).values()) / K))
+sends = sum(context.sent_bytes("ulysses", 1024, 8, 8, 64, 4).values())
+display(guess_ulysses.score(sends / K, how="By formula"))
 claim.equal(
     "context_parallel_bytes",
     "Each way sends the formula's bytes, within 1 %.",

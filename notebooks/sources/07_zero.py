@@ -505,7 +505,7 @@ plots.show(diagrams.gathers(step, traced))
 
 # %%
 F, W = 0.4 * 989e12, 50e9
-guess_tokens.score(F / W)
+guess_tokens.score(F / W, how="By formula")
 
 # %% [markdown]
 # About 8,000 tokens where each GPU sends to another host at 400 Gbit/s; inside a host with NVLink's

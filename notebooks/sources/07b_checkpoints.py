@@ -336,7 +336,7 @@ Table(rows, "Time to write a training state, by formula")
 best = diagrams.best_interval(SAVE, FAILURES)
 share = diagrams.lost_share(best, SAVE, FAILURES, RESTART)
 print(f"A save every {best / 60:.0f} minutes; of the loss, {RESTART / FAILURES:.1%} is restarting.")
-print(predict_lost.score(100 * share))
+print(predict_lost.score(100 * share, how="By formula"))
 plots.show(diagrams.how_often([1, 10, 60, 600], FAILURES, RESTART))
 
 # %% [markdown]

@@ -299,7 +299,7 @@ for name in hsdp_lab.SCRIPTS:
     sent = {case: hsdp_lab.sends(name, **CLUSTER, **how)[0] for case, how in CASES.items()}
     rows.append({"": name} | {case: nbytes / 1e9 for case, nbytes in sent.items()})
 _, fsdp, hsdp = (row["gradients in fp32"] for row in rows)
-print(guess_wide.score(fsdp / hsdp, within=0.1))
+print(guess_wide.score(fsdp / hsdp, within=0.1, how="By formula"))
 (was,) = published.table("fsdp_7b")
 step = int(was["batch_per_gpu"]) * int(was["seq_len"]) / float(was["tok_s_gpu"])
 print(f"{was['model']}, {was['gpus']} {was['gpu']}, {was['network']}: {step:.1f} s a step")
@@ -420,7 +420,7 @@ for link, W in (("NVLink", 450e9), ("400 Gbit/s for each GPU", 50e9)):
     row = {"link": link, "FSDP: tokens on a rank": round(overlap.fewest_tokens(F, W))}
     row["gradients in fp32"] = round(overlap.fewest_tokens(F, W, reduced=4))
     rows.append(row | {"8 tensor ranks: width": round(overlap.least_width(8, F, W))})
-print(guess_width.score(overlap.least_width(8, F, 450e9)))
+print(guess_width.score(overlap.least_width(8, F, 450e9), how="By formula"))
 Table(rows, "Where computing begins to take longer than sending")
 
 # %% [markdown]
@@ -586,7 +586,8 @@ for shard in (1, 2, 4, 8, 16, 32, 64, 128):
     row = {"ranks in a row": shard, "GB on a rank": gigabytes, "fits": gigabytes <= 40}
     crosses = hsdp_lab.sends("HSDP", **large, shard=shard)[0] / 1e9
     rows.append(row | {"GB on a host's link": crosses})
-print(guess_row.score(next(row["ranks in a row"] for row in rows if row["fits"])))
+shortest = next(row["ranks in a row"] for row in rows if row["fits"])
+print(guess_row.score(shortest, how="By formula"))
 Table(rows, "13 billion parameters, 128 GPUs on 16 hosts, gradients reduced in fp32")
 
 # %% [markdown]

@@ -200,11 +200,12 @@ runs.table(alone, replicated, split)
 # %%
 display(reading.source(experts.rows_bytes, experts.exchanged_bytes))
 display(experts_lab.bytes_table(split))
-display(guess_bytes.score(experts.exchanged_bytes(TINY, tokens, sizes=False) / 1e6))
+handed_in = sum(experts_lab.handed_in(split)) / RANKS
+display(guess_bytes.score(handed_in / 1e6))
 claim.equal(
     "experts_all_to_all_bytes",
     "On average a rank hands 4 x tokens x 2 x width numbers to each layer's all-to-alls.",
-    sum(experts_lab.handed_in(split)) / RANKS,
+    handed_in,
     experts.exchanged_bytes(TINY, tokens),
     within=0.01,
 )
@@ -251,13 +252,13 @@ display(experts_lab.memory_table({"ddp": replicated, "ep": split}))
 plots.show(plots.memory(replicated, split))
 
 # %%
-mine = sum(experts.parameter_bytes("tiny", RANKS))
-display(guess_memory.score(100 * mine / (own + others)))
+holds = split.ranks[0]["parameter_bytes"]
+display(guess_memory.score(100 * holds / replicated.ranks[0]["parameter_bytes"]))
 claim.equal(
     "experts_memory",
     "A rank holds its experts and everything that is not an expert.",
-    split.ranks[0]["parameter_bytes"],
-    mine,
+    holds,
+    sum(experts.parameter_bytes("tiny", RANKS)),
     kind="memory",
 )
 
