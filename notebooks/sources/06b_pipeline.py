@@ -287,7 +287,9 @@ claim.larger(
 
 # %% [markdown]
 # GPipe holds the complete batch. 1F1B has two micro-batches in flight on rank 0 and one on rank 1,
-# and would have no more in flight with a hundred. The others hold more than 1F1B.
+# and would have no more in flight with a hundred. Each of the other four has a rank that holds more
+# than 1F1B's rank 0: more is in flight, torch keeps what was sent until the step ends, or gradients
+# wait from I to W.
 #
 # ### What goes over the link
 #

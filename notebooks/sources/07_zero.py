@@ -539,14 +539,17 @@ claim.faster(
 if DEEPSPEED:
     accumulate = SRC / "snippets" / "zero_accumulate.py"
     seen = reading.printed(launch(accumulate, 2, device="cpu", quiet=True))
-    plots.show(diagrams.accumulated(seen, 2, [ddp]))
+    plots.show(diagrams.accumulated(seen, 2, [traced]))
 else:
     print(missing)
 
 # %% [markdown]
 # **ZeRO-1** keeps all gradients and adds the second micro-batch's to them. It reduces and cuts them
 # once, at the end. **ZeRO-2** cuts each one as soon as it is computed, and so has to reduce in
-# *every* micro-batch: less memory, more traffic. (FSDP2's choice is above.)
+# *every* micro-batch: more traffic, and with many ranks less memory. With two, its peak is above
+# ZeRO-1's: in the second micro-batch DeepSpeed holds this rank's half twice, the sum so far and the
+# new gradients, and one complete gradient besides. With *N* ranks that is 2/*N* of all gradients,
+# and one. (FSDP2's choice is above.)
 #
 # ### 16 bit and offload: configuration (optional)
 #

@@ -346,8 +346,8 @@ plots.show(diagrams.how_often([1, 10, 60, 600], FAILURES, RESTART))
 # %% [markdown]
 # ## Prove it
 #
-# Equal losses say little about the last step's update. The proof of the last runner also compares
-# the final parameters.
+# Equal losses say nothing about the last step's update, which comes after the last loss. So the
+# proof of the last runner also compares the final parameters.
 
 # %%
 check.same_training(relay["one process"], baseline)

@@ -471,6 +471,9 @@ communication.more_tokens()
 #   64 and a slow link.
 # - **Pipelines.** With few micro-batches the roof is low. With more of them, each is smaller and
 #   may be computed less efficiently.
+# - **Runs of this machine** can lie above the dashed roof. While ranks compute, the token bucket of
+#   the link fills, and the next bytes leave at once: in effect they were sent meanwhile. And half a
+#   model on each of two cores can be a little faster than half of one core's time (lesson 06).
 #
 # So compute the ratio before you buy a network or change a strategy.
 
