@@ -116,7 +116,7 @@ def test_without_hosts_a_claim_on_time_has_no_verdict(monkeypatch, tmp_path):
     assert said.verdict == claims.NOT_COUNTED
     assert "Hosts can't be made on this machine" in str(said)
     assert set(lab.runs) == {("HSDP", hsdp_lab.LINK), ("FSDP", hsdp_lab.LINK)}
-    assert lab.wire().column("") == ["HSDP", "FSDP"]
+    assert lab.wire().column("run") == ["HSDP", "FSDP"]
 
 
 def test_hosts_that_can_be_made_need_no_record(monkeypatch):

@@ -96,9 +96,10 @@ def bytes_table(run: Run) -> Table:
     """What ranks handed to all-to-alls in the counted step, beside the formula."""
     formula = experts.exchanged_bytes(shape(run), tokens_of_rank(run))
     found = handed_in(run)
-    rows = [{"": f"rank {rank}", "MB": size / 1e6} for rank, size in enumerate(found)]
-    rows += [{"": "mean of the ranks", "MB": mean(found) / 1e6}]
-    return Table([*rows, {"": "formula", "MB": formula / 1e6}], "Handed to all-to-alls in a step")
+    rows = [{"handed by": f"rank {rank}", "MB": size / 1e6} for rank, size in enumerate(found)]
+    rows += [{"handed by": "mean of the ranks", "MB": mean(found) / 1e6}]
+    rows += [{"handed by": "formula", "MB": formula / 1e6}]
+    return Table(rows, "Handed to all-to-alls in a step")
 
 
 def sent(run: Run) -> tuple[float | None, float]:
@@ -126,7 +127,7 @@ def memory_table(runs: dict[str, Run]) -> Table:
     for name, run in runs.items():
         ranks = run.config["mesh"].get("expert", 1)
         own, _ = experts.parameter_bytes(run.config["size"], ranks)
-        row = {"": name, "of experts, formula": own / 1e6}
+        row = {"run": name, "of experts, formula": own / 1e6}
         rows.append(row | {kind: size / 1e6 for kind, size in sharded.held(run).items()})
     return Table(rows, "Memory of rank 0 in MB")
 
@@ -146,7 +147,7 @@ def published_table() -> Table:
     """Mixtures of experts that were trained, with their sources."""
     rows = []
     for row in published.table("mixtures"):
-        line = {"": row["model"], "10^9 parameters": row["billion_parameters"]}
+        line = {"model": row["model"], "10^9 parameters": row["billion_parameters"]}
         line["used for a token"] = row["billion_for_a_token"] or "-"
         line["experts of a layer"] = row["experts"] or "-"
         rows.append(line | {"of a token": row["chosen"] or "-", "source": row["source"]})

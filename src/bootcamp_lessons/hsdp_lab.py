@@ -69,7 +69,7 @@ class Lab(recorded.Experiments):
         """What host0 sent to host1 in a step of each run: by theory, and as TCP counted it."""
         rows = []
         for (name, link), run in self.runs.items():
-            row = {"link": link or "open", "": name}
+            row = {"link": link or "open", "run": name}
             row["theory MB"] = link_bytes(name) / 1e6
             rows.append(row | {"counted MB": crossed(run) / 1e6})
         return Table(rows, "Sent by host0 to host1 in a step")

@@ -163,7 +163,7 @@ def each_parameter(runs: dict[str, Run]) -> Table:
     rows = []
     for name, run in runs.items():
         kinds = {kind: run.world * sharded.held(run)[kind] / numbers for kind in sharded.STATE}
-        rows.append({"": name, **kinds, "state": sum(kinds.values())})
+        rows.append({"run": name, **kinds, "state": sum(kinds.values())})
     return Table(rows, "Bytes for each parameter of its part on rank 0, ZeRO-3")
 
 

@@ -45,7 +45,7 @@ def beside(run: Run, states: float, sent: float) -> dict:
     """What a run's rank 0 holds and sends in a step, counted, beside what was predicted."""
     first = run.ranks[0]
     counted = sum(first[f"{kind}_bytes"] for kind in ("parameter", "gradient", "optimizer"))
-    row = {"": run.strategy, "states, predicted": states, "states, counted": counted}
+    row = {"strategy": run.strategy, "states, predicted": states, "states, counted": counted}
     return row | {"sent, predicted": sent, "sent, counted": first["sent_bytes_per_step"]}
 
 

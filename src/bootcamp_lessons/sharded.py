@@ -89,7 +89,7 @@ def held_table(runs: dict[str, Run], formulas: dict[str, dict], caption: str) ->
     """Bytes on rank 0, each beside the formula's in brackets."""
     rows = []
     for name, run in runs.items():
-        row = {"": name}
+        row = {"run": name}
         for kind in STATE:
             row |= {kind: held(run)[kind], f"({kind})": formulas[name][kind]}
         rows.append(row | {"activations": held(run)["activations"]})
@@ -119,7 +119,7 @@ def traffic_table(runs: dict[str, Run], psi: int) -> Table:
     rows = []
     for name, run in runs.items():
         calls = asked(run, psi)
-        row = {"": name, "asks for": " + ".join(f"{n:.2g} {kind}" for kind, n in calls.items())}
+        row = {"run": name, "asks for": " + ".join(f"{n:.2g} {kind}" for kind, n in calls.items())}
         row["NCCL, formula"] = ring_bytes(run, psi) / NUMBER
         row["gloo, formula"] = ring_bytes(run, psi, sharding.GLOO) / NUMBER
         sent = [rank["sent_bytes_per_step"] for rank in run.ranks]
