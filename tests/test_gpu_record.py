@@ -3,6 +3,7 @@
 One rehearsal of all parts serves most tests. Parts that fail on purpose are run by the same code.
 """
 
+import html
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from bootcamp.paths import ROOT
 from bootcamp.records import runs
 from bootcamp.scripts import family
 from bootcamp.theory import model_shapes
+from bootcamp_lessons import one_gpu
 
 TOOL = ROOT / "tools" / "gpu_record.py"
 sys.path.insert(0, str(ROOT / "tools"))
@@ -294,7 +296,8 @@ def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys, tmp_path):
 def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_path):
     nothing = recorded_gpu.part("speed_small", tmp_path)
     assert not nothing
-    assert len(nothing.table("ways")) == 0
+    for table in (one_gpu.batches, one_gpu.waiting, one_gpu.ways):
+        assert table(tmp_path)._repr_html_() == f"<p>{html.escape(nothing.label)}</p>"
     assert nothing.label.startswith("No GPU has been recorded yet")
     folder = tmp_path / "h100-gpu_record"
     folder.mkdir()
@@ -305,10 +308,14 @@ def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_p
     about = {**content["about"], "gpu": {"name": "NVIDIA H100 80GB HBM3"}}
     write_json(folder / "speed_small.json", {**content, "rehearsal": False, "about": about})
     part = recorded_gpu.part("speed_small", tmp_path)
-    assert part.table("ways").column("way")[0] == "float32"
-    assert part.table("ways").caption.startswith("NVIDIA H100 80GB HBM3, torch ")
-    assert part.table("ways").caption.endswith("recorded run h100-gpu_record")
-    assert "gone: not measured" in part.table("gone").caption
+    ways, batches, waiting = (f(tmp_path) for f in (one_gpu.ways, one_gpu.batches, one_gpu.waiting))
+    assert ways.column("way") == [row["way"] for row in part["ways"]]
+    assert ways.caption.startswith("NVIDIA H100 80GB HBM3, torch ")
+    assert ways.caption.endswith("recorded run h100-gpu_record")
+    assert [row["ended"] for row in batches[-2:]] == ["trained", "out of memory"]
+    assert batches[-1]["batch"] == 2 * batches[-2]["batch"]
+    assert all(ms > 0 for row in waiting for name, ms in row.items() if name.startswith("ms by"))
+    assert "gone: not measured" in part.table("gone", part["gone"] or []).caption
     sentence = recorded_gpu.readme_sentence(tmp_path)
     assert sentence.startswith("One NVIDIA H100 80GB HBM3 has run speed_small of `make gpu-record`")
     assert sentence.endswith("Several GPUs over NCCL have not been measured.")

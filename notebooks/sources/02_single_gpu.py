@@ -53,6 +53,14 @@ from bootcamp_lessons.reading import SNIPPETS, printed
 print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 
 # %% [markdown]
+# `make gpu-record` asks a real GPU such questions. What it has recorded of a step of GPT-2 small:
+
+# %%
+from bootcamp_lessons import one_gpu
+
+one_gpu.waiting()
+
+# %% [markdown]
 # The records of this course are not misled: on a GPU `with run.step(step):` puts a CUDA event, a
 # time stamp that the GPU itself takes, at both ends of the step, and reads them once both are
 # there.
@@ -159,6 +167,13 @@ claim.faster(
 # (The utilisation in `nvidia-smi` is no guide either: it is the share of time in which any GPU
 # kernel ran, however small.)
 #
+# What `make gpu-record` has recorded of a larger batch, with GPT-2 small in 16 bits on one GPU, up
+# to the end of its memory:
+
+# %%
+one_gpu.batches()
+
+# %% [markdown]
 # ### What limits an operation
 #
 # Two numbers describe a device: how many operations it does in a second, its peak, and how many

@@ -241,6 +241,13 @@ claim.faster(
 # For 16 bits there is no such claim here: their speed comes from the device. On a GPU it takes
 # tensor cores and a model that keeps them busy; on a CPU instructions for 16 bits (AVX512-BF16,
 # AMX), because without them each number is cast back and forth.
+#
+# What `make gpu-record` has recorded of it on one GPU, with GPT-2 small:
+
+# %%
+from bootcamp_lessons import one_gpu
+
+one_gpu.ways()
 
 # %% [markdown]
 # ## Prove it

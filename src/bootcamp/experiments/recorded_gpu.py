@@ -1,7 +1,7 @@
-"""What a real GPU said, as tools/gpu_record.py has recorded it: `recorded_gpu.part("speed")`.
+"""What a real GPU said, as tools/gpu_record.py has recorded it.
 
-    part = recorded_gpu.part("speed")
-    part.table("small, each way")
+    part = recorded_gpu.part("speed_small")
+    part.table("ways", part["ways"] or [])
 
 A record is a folder logs/reference/<machine>-gpu_record/ with a JSON file for each part. A table's
 caption names the GPU and the versions. Without a record it has no rows, and says so in one
@@ -34,7 +34,7 @@ class Part:
     def label(self) -> str:
         """The GPU, the versions and where the numbers are; without a record, that there is none."""
         if not self:
-            return f"No GPU has been recorded yet (python tools/gpu_record.py OUT {self.name})."
+            return "No GPU has been recorded yet: make gpu-record does it, on a machine with one."
         about, ended = self.content["about"], self.content["status"]
         cut = "" if ended == "ok" else f" ({ended})"
         return (
@@ -46,12 +46,10 @@ class Part:
         """What was found under a name; None where it was not measured."""
         return self.content.get("found", {}).get(name)
 
-    def table(self, name: str) -> Table:
-        """Rows that were found under a name, labelled; no rows where there are none."""
-        rows = self[name] or []
-        if self and not rows:
-            return Table([], f"{name}: not measured. {self.label}")
-        return Table(rows if isinstance(rows, list) else [rows], self.label)
+    def table(self, name: str, rows: list[dict]) -> Table:
+        """Rows made from what was found under a name, labelled; none where it was not measured."""
+        missing = self and not rows
+        return Table(rows, f"{name}: not measured. {self.label}" if missing else self.label)
 
 
 def part(name: str, reference: Path = REFERENCE) -> Part:

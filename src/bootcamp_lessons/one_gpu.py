@@ -1,0 +1,64 @@
+"""What one real GPU said of a lesson's questions, where tools/gpu_record.py has recorded it.
+
+Each table names the GPU and the versions; without a record it is a sentence that says so.
+"""
+
+from pathlib import Path
+
+from bootcamp.experiments import recorded_gpu
+from bootcamp.paths import REFERENCE
+from bootcamp.table import Table
+from bootcamp.units import size
+
+
+def batches(reference: Path = REFERENCE) -> Table:
+    """GPT-2 small in bf16, batches twice as large each time, up to the one that did not fit."""
+    part = recorded_gpu.part("speed_small", reference)
+    found = part["batches"] or {"rows": []}
+    rows = [
+        {**_speed(row), "peak": size(row["peak_bytes"]), "ended": "trained"}
+        for row in found["rows"]
+    ]
+    if rows:
+        rows.append({"batch": found["out of memory"]["batch"], "ended": "out of memory"})
+    return part.table("batches", rows)
+
+
+def waiting(reference: Path = REFERENCE) -> Table:
+    """A step as the CPU's clock and CUDA events time it, read without and with waiting."""
+    part = recorded_gpu.part("speed_small", reference)
+    found = part["asynchronous"] or {}
+    read = {"when the calls returned": "returned", "after synchronize()": "synchronised"}
+    rows = [
+        {
+            "clock read": when,
+            "ms by the CPU's clock": 1e3 * found[f"{name}_seconds"],
+            "ms by CUDA events": 1e3 * found[f"event_seconds, {name}"],
+        }
+        for when, name in read.items()
+        if found
+    ]
+    return part.table("asynchronous", rows)
+
+
+def ways(reference: Path = REFERENCE) -> Table:
+    """GPT-2 small: number formats, recomputing, compiling, and what each keeps in memory."""
+    part = recorded_gpu.part("speed_small", reference)
+    rows = [
+        {
+            "way": row["way"],
+            **_speed(row),
+            **{kind: size(row[f"{kind}_bytes"]) for kind in ("optimizer", "activation", "peak")},
+        }
+        for row in part["ways"] or []
+    ]
+    return part.table("ways", rows)
+
+
+def _speed(row: dict) -> dict:
+    mfu = row["mfu"]
+    return {
+        "batch": row["batch"],
+        "tokens per second": round(row["tokens_per_second"]),
+        "MFU": "-" if mfu is None else f"{mfu:.0%}",
+    }
