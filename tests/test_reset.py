@@ -158,6 +158,14 @@ def test_catching_up_fills_in_solutions_where_nothing_is(here):
     assert names == {f"{name}.py" for name in of_before}
 
 
+def test_a_folder_for_scripts_that_can_not_be_written_is_a_sentence(here, monkeypatch, capsys):
+    (here / "work").rmdir()
+    (here / "work").write_text("")
+    monkeypatch.setattr(sys, "argv", ["reset.py", "--catch-up", "02"])
+    assert reset.main() == 2
+    assert capsys.readouterr().out == f"{here / 'work'} can't be written: File exists.\n"
+
+
 SCRIPTS = {number: reset.scripts(lesson) for number, lesson in lessons.lessons().items()}
 
 

@@ -143,6 +143,9 @@ def main() -> int:
     except lessons.LessonError as error:
         print(error)
         return 2
+    except OSError as error:
+        print(f"{error.filename or 'A file'} can't be written: {error.strerror}.")
+        return 2
     return 0
 
 
