@@ -45,7 +45,7 @@ def page(kind: str, size: tuple[float, float] | None = None, **first) -> str:
 
     size: in pixels, the width where it is hidden at first, and the most that its picture is high.
     """
-    numbers = json.dumps(data(kind, **first), separators=(",", ":")).replace("</", "<\\/")
+    numbers = json.dumps(data(kind, **first), separators=(",", ":")).replace("<", "\\u003c")
     given = ' data-width="{}" style="--explorer-height: {}px"'.format(*size) if size else ""
     return (
         f'<div class="explorer" data-kind="{html.escape(kind)}"{given}><noscript>This picture '
