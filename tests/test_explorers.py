@@ -104,6 +104,20 @@ def test_a_schedule_has_a_box_for_each_action(page):
     assert drawn == [8, 9, 9, 9], "on two ranks, planned and measured; the graph has 1 to 3 too"
 
 
+def test_a_page_without_a_kernel_lets_a_measured_run_go_and_takes_it_back(page):
+    """Nor is the kernel asked: it may be busy, and a measured run stands under its own title."""
+    shown = page.locator("[data-kind=pipeline_schedule]")
+    run = shown.locator("select[name=run]")
+    shown.locator("input[name=micro_batches]").press("ArrowRight")
+    assert "1f1b, 2 ranks, 6 micro-batches" in says(page, "pipeline_schedule")
+    assert "measured: " not in says(page, "pipeline_schedule")
+    assert run.input_value() == "0"
+    shown.locator("select[name=schedule]").select_option(label="gpipe")
+    run.select_option(label=RUN)
+    assert "1f1b, 2 ranks, 4 micro-batches" in says(page, "pipeline_schedule")
+    assert "measured: bubble 0.25" in says(page, "pipeline_schedule")
+
+
 def test_a_slider_ends_with_the_last_step_and_ranks_are_kept(page):
     shown = page.locator("[data-kind=collective]")
     shown.locator("input[name=step]").press("End")
@@ -122,14 +136,17 @@ def test_every_control_has_a_name_and_says_its_value(page):
         assert one.evaluate("(one) => one.labels.length") == 1
         if one.get_attribute("type") == "range":
             assert one.get_attribute("aria-valuetext")
+    memory = page.locator("[data-kind=memory]")
+    named = memory.get_by_role("slider", name="ranks", exact=True)
+    assert named.get_attribute("aria-valuetext") == "64", "a value, not a part of the name"
 
 
 def test_a_narrow_page_is_drawn_anew_and_print_has_no_controls(page):
     wide = page.locator("[data-kind=ddp_step] svg[role=img]").bounding_box()["width"]
     page.set_viewport_size({"width": 480, "height": 800})
-    page.wait_for_timeout(100)
-    narrow = page.locator("[data-kind=ddp_step] svg[role=img]").bounding_box()["width"]
-    assert narrow < 480 < wide
+    drawn = "document.querySelector('[data-kind=ddp_step] svg[role=img]')"
+    assert wide > 480
+    page.wait_for_function(f"{drawn}.getBoundingClientRect().width < 480")
     page.emulate_media(media="print")
     assert not page.locator(".explorer-controls").first.is_visible()
     assert page.locator(".explorer svg[role=img]").first.is_visible()

@@ -242,7 +242,7 @@ const PICTURES = {
   },
 
   memory(data, { model, ranks, precision, samples, kept, shard }, wide) {
-    const of = [model, precision, ranks].join("|"), [, ...activations] = [0, ...data.activations[`${of}|${kept}`]];
+    const of = [model, precision, ranks].join("|"), activations = data.activations[`${of}|${kept}`];
     const rows = data.state[of].map(([name, state, row]) => [name, typeof state === "string" ? state : [...state, samples * activations[row]]]);
     const inRows = data.rows[`${of}|${shard}`]; // HSDP: a rank has as many samples as any, so rows[0]'s activations
     rows.splice(5, 0, [`HSDP, rows of ${shard}`, typeof inRows === "string" ? inRows : [...inRows, rows[0][1][3]]]);
@@ -275,7 +275,8 @@ const PICTURES = {
 
 /** A labelled control: a slider over a list, or a drop-down list. */
 function control(one, moved) {
-  const values = one.options.map(([, value]) => value), last = values.length - 1, shown = html("output");
+  const values = one.options.map(([, value]) => value), last = values.length - 1;
+  const shown = html("output", { ariaHidden: "true" }); // aria-valuetext says it
   const input = one.slides
     ? html("input", { type: "range", min: 0, max: last, step: 1 })
     : html("select", {}, ...one.options.map(([text], i) => new Option(text, i)));
@@ -288,6 +289,7 @@ function control(one, moved) {
   input.addEventListener("input", () => moved(one.name));
   return {
     label: html("label", {}, `${one.label} `, input, ...(one.slides ? [shown] : [])),
+    none: values[0],
     get: () => values[input.value],
     set(value) {
       if (values.includes(value)) input.value = values.indexOf(value);
@@ -297,7 +299,6 @@ function control(one, moved) {
       input.max = values.filter((value) => value <= most).length - 1;
       tell();
     },
-    first: values[0],
   };
 }
 
@@ -351,8 +352,14 @@ function explore(element, kind, data, choice = {}, tell = () => {}) {
     notes.textContent = made.notes.join(" ");
   };
   const moved = (name) => {
-    controls[name].set(controls[name].get());
-    draw();
+    const choice = now();
+    for (const [bringer, brings] of Object.entries(data.brings ?? {})) { // as explorers.moved does
+      const brought = brings[choice[bringer]] ?? {};
+      const kept = Object.entries(brought).every(([other, value]) => choice[other] === value);
+      if (name === bringer) Object.assign(choice, brought);
+      else if (!kept) choice[bringer] = controls[bringer].none;
+    }
+    choose(choice);
     tell(now());
   };
   const controls = Object.fromEntries(data.controls.map((one) => [one.name, control(one, moved)]));
