@@ -287,6 +287,10 @@ def violations(page) -> list[tuple[str, str]]:
     return [(one["id"], one["nodes"][0]["html"]) for one in grave]
 
 
+CUT_OFF = """() => [...document.querySelectorAll(".explorer")]
+  .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.dataset.kind)"""
+
+
 def barriers(page, site: Path, address: str) -> list:
     """Violations of a page, all of it unfolded, on a light and a dark screen and on a phone's,
     and whether it scrolls sideways."""
@@ -301,6 +305,7 @@ def barriers(page, site: Path, address: str) -> list:
         found += [(scheme, *one) for one in violations(page)]
         wide = page.evaluate("document.documentElement.scrollWidth")
         found += [(scheme, f"{wide} pixels wide")] if wide > width else []
+        found += [(scheme, f"{name}: its picture is cut off") for name in page.evaluate(CUT_OFF)]
     return found
 
 

@@ -71,6 +71,8 @@ function arrow(path, x, y, turn) {
   return [svg("path", { d: path, ...look }), svg("path", { d: "M-7 -4.5L1 0L-7 4.5Z", fill: STRONG, transform: `translate(${x} ${y}) rotate(${turn})` })];
 }
 
+const wordWidth = (word) => 7 * String(word).length; // of 13 pixels, about
+
 /** Bars over names, the chosen one marked, each with its value where there is room; null: no bar. */
 function graph([x, y, width, height], title, names, values, { chosen, shown, least }) {
   const most = Math.max(...values, 1e-12), step = width / names.length, tall = height - 56, foot = y + height - 18;
@@ -82,7 +84,8 @@ function graph([x, y, width, height], title, names, values, { chosen, shown, lea
     parts.push(...box(x + step * i + step * 0.16, foot - high, step * 0.68, high, { fill: marked ? VERMILLION : BLUE }, { stroke: "none" }));
     const look = { "text-anchor": "middle", "font-size": 13, "font-weight": marked ? 700 : 400, ...onPage };
     if (room || marked) parts.push(words(middle, foot - high - 5, value === null ? "–" : shown(value), look));
-    if (marked || step > 7 * String(name).length) parts.push(words(middle, foot + 14, name, look));
+    const beside = Math.abs(i - names.indexOf(chosen)) === 1 ? wordWidth(chosen) : 0;
+    if (marked || step > Math.max(wordWidth(name), (wordWidth(name) + beside) / 2)) parts.push(words(middle, foot + 14, name, look));
   });
   parts.push(line(x, foot, x + width, foot));
   if (least) parts.push(line(x, foot - (tall * least) / most, x + width, foot - (tall * least) / most, { "stroke-dasharray": "6 4", "stroke-width": 1.6 }));
@@ -211,7 +214,7 @@ const PICTURES = {
     parts.push(line(left + scale * ended, 0, left + scale * ended, 92, { "stroke-width": 2.5 }));
     const caps = data.controls[0].options.map(([, cap]) => cap), ends = caps.map((cap) => Math.max(compute, reduces(shape.buckets[cap], choice).at(-1)[1]));
     const shown = (value) => (ended >= 1 ? `${rounded(value)}` : `${rounded(value * 1e3)}`);
-    const title = `step by bucket cap, ${ended >= 1 ? "s" : "ms"}; the dashed line is computing alone`;
+    const title = `step by bucket cap, ${ended >= 1 ? "s" : "ms"}; dashed: computing alone`;
     parts.push(...graph([0, 102, wide, 118], title, caps, ends, { chosen: bucket, shown, least: compute }));
     const says = `${cut.sizes.length} buckets; ${seconds(compute)} computing, ${seconds(ended - compute)} waiting.`;
     return { title: `Predicted: ${model} on ${ranks} ranks, a step of ${seconds(ended)}`, height: 222, parts, key: LANES, says, notes: data.notes };
@@ -265,7 +268,7 @@ const PICTURES = {
         if (width) parts.push(...box(x, y, width, tall - 8, look));
         x += width;
       });
-      over.push(words(0, y + 16, name), svg("rect", { x: x + 3, y, width: 7.3 * told.length + 6, height: tall - 8, fill: "var(--explorer-paper)" }), words(x + 6, y + 16, told, typeof held === "string" ? { "font-style": "italic" } : {}));
+      over.push(words(0, y + 16, name), svg("rect", { x: x + 3, y, width: 7.3 * told.length + 6, height: tall - 8, fill: "var(--explorer-paper)" }), words(x + 6, y + 16, told, typeof held === "string" ? { "font-style": "italic", "font-size": 12 } : {}));
       return `${name}: ${told}`;
     });
     const title = `Predicted: what one of ${ranks} ranks holds of ${model}`;
@@ -317,7 +320,7 @@ const STYLE = `
 .explorer .explorer-notes { margin: .3em 0 0; font-size: .86em; line-height: 1.35; }
 .explorer-key { display: flex; flex-wrap: wrap; gap: .1em 1.2em; margin: .2em 0 .4em; }
 .explorer-key span { display: inline-flex; align-items: center; gap: .4em; }
-.explorer svg { display: block; font-family: inherit; max-height: var(--explorer-height, none); }
+.explorer svg { display: block; font-family: inherit; max-width: 100%; height: auto; max-height: var(--explorer-height, none); }
 @media print { .explorer-controls { display: none; } }
 `;
 
