@@ -237,8 +237,9 @@ if DEEPSPEED:
     )
 
 # %% [markdown]
-# `reduce_bucket_size` says how many numbers (not bytes) of gradients one all-reduce takes. This
-# model has 119,552 parameters in 11 tensors. How many all-reduces are there with buckets of 8,192?
+# DeepSpeed reduces gradients in buckets too, and `reduce_bucket_size` counts numbers, not bytes.
+# This model has 119,552 parameters in 11 tensors. How many all-reduces are there with buckets of
+# 8,192?
 
 # %%
 if DEEPSPEED:
