@@ -39,8 +39,8 @@ print(f"{RANKS} CPU ranks, {BATCH} samples a step.")
 #
 # Horovod is data parallelism, as in lesson 04: every rank holds the model, takes its share of the
 # batch, and the ranks average their gradients. `hvd.init()` (`import horovod.torch as hvd`) needs
-# no address: `horovodrun` has started the processes and told them. (`-np 4` starts four here; `-np
-# 8 -H one:4,two:4` starts four on each of two hosts, which it reaches by ssh.)
+# no address: `horovodrun`, which starts the processes, tells them where to meet. (`-np 4` starts
+# four here; `-np 8 -H one:4,two:4` starts four on each of two hosts, which it reaches by ssh.)
 #
 # Some people say that Horovod takes care of the learning rate. Does it?
 
@@ -70,8 +70,8 @@ guess_rate.score(float(re.search(r"wrapped ([\d.]+)", said)[1]))
 
 # %% [markdown]
 # `local_rank` counts within one host; with GPUs it chooses the GPU. `hvd.allreduce` gives the
-# *mean* unless you ask for another operation, where torch's `all_reduce` gives the sum. And
-# wrapping the optimizer leaves the learning rate alone.
+# *mean* unless you ask for another operation; torch's `all_reduce` gives the sum. And wrapping the
+# optimizer leaves the learning rate alone.
 #
 # ### The ring, step by step
 #
@@ -113,10 +113,10 @@ guess_steps.score(len(each[0]["sent"]))
 #
 # ### Names, and a coordinator
 #
-# In lesson 04 the ranks' first, second, third collectives belonged together, and ranks that called
-# them in a different order added apples to oranges. Horovod's collectives have **names**. Here two
-# ranks add up a loss of 1 and a count of 1000, in opposite orders. (`allreduce_async` returns at
-# once; `synchronize` waits for the result.)
+# In lesson 04 collectives were matched by their order, each rank's first with the others' first,
+# and ranks that called them in a different order added apples to oranges. Horovod's collectives
+# have **names**. Here two ranks add up a loss of 1 and a count of 1000, in opposite orders.
+# (`allreduce_async` returns at once; `synchronize` waits for the result.)
 
 # %%
 show_snippet("horovod_names.py")
@@ -195,16 +195,16 @@ guess_taken.score(float(recorded.said(fresh)[0]))
 # %% [markdown]
 # A new AdamW has no state, nothing to send. So Horovod sets all gradients to zero and takes a step,
 # to make some. That step is not nothing: AdamW's **weight decay** makes all parameters a little
-# smaller, and its step counter begins at 1. It is another training, and the loss falls all the
-# same. (With SGD without weight decay nothing would happen: a proof needs both optimizers.)
+# smaller, and its step counter begins at 1. So this is not the baseline's training, and yet the
+# loss falls. (With SGD without weight decay nothing would happen: a proof needs both optimizers.)
 #
 # ### The learning rate is yours
 #
 # Bare Horovod averages the gradients and does not touch the learning rate. Its documentation tells
 # *you* to "scale the learning rate by the number of workers": the **linear scaling rule** (Goyal et
 # al., 2017; lesson 04c tries it), for a fixed batch *per rank*, where more ranks make a larger
-# global batch. It is no part of the averaging: with the same global batch, as in our proofs, the
-# rate must stay.
+# global batch. It has nothing to do with the averaging: with the same global batch, as in our
+# proofs, the rate must not change.
 #
 # What people remember is true of a wrapper: Lightning's `strategy="horovod"` multiplied the rate by
 # the number of ranks (lesson 04b). So before you port a program, look for `hvd.size()` beside the
@@ -290,15 +290,15 @@ plots.show(diagrams.timeline(steps[-1], traced))
 # %% [markdown]
 # Grey: a rank has reported the tensor ready, and it waits, for the other ranks or for the
 # all-reduce before it. Orange: it is reduced, together with the others of its block. Tensors are
-# grouped as they happen to become ready, so the groups differ from step to step, where DDP's
-# buckets stay.
+# grouped as they happen to become ready, so the groups differ from step to step. DDP's buckets stay
+# the same.
 #
 # ### Tensor fusion and cycle time
 #
 # **`HOROVOD_FUSION_THRESHOLD`** is the size of the buffer in bytes (128 MiB by default); 0 switches
 # fusion off. **`HOROVOD_CYCLE_TIME`** is how long a cycle lasts at least, in milliseconds (1 by
-# default): the longer, the more tensors are ready at its end, and the later the first of them
-# starts.
+# default): the longer it is, the more tensors are ready at its end, and the longer the first of
+# them has waited.
 
 # %%
 knobs = {
@@ -320,8 +320,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# Without fusion every tensor pays for a ring of its own, all 2(*N*-1) steps of it. With long cycles
-# there are few rings, but the last gradients wait for the end of their cycle:
+# Without fusion every tensor needs an all-reduce of its own, with all its 2(*N*-1) steps. With long
+# cycles there are few all-reduces, but the last gradients wait for the end of their cycle:
 
 # %%
 from bootcamp import Options, trial
@@ -362,7 +362,7 @@ claim.equal(
 # %% [markdown]
 # Half the bytes, and parameters that end further apart than a proof allows. (The cause is rounding,
 # not what the hint asks.) Very small gradients become zero in fp16, and large sums overflow.
-# Whether it saves *time* depends on the network. (bfloat16 reaches as far as float32, but Horovod
+# Whether it saves *time* depends on the network. (bfloat16 has the range of float32, but Horovod
 # 0.28.1 cannot reduce it.)
 #
 # ### What else you may meet
@@ -375,8 +375,8 @@ claim.equal(
 #   with `hvd.init(process_sets=[evens])`; collectives and the optimizer take `process_set=evens`.
 # - **Elastic Horovod** goes on when a rank dies, and takes in new ones. The training function is
 #   wrapped in `hvd.elastic.run`, and a `TorchState` keeps model, optimizer and step as of the last
-#   `state.commit()`, to which the others go back. The number of ranks changes, and with it the
-#   global batch, unless the script keeps it.
+#   `state.commit()`. The ranks that are left go back to that. The number of ranks changes, and with
+#   it the global batch, unless the script keeps it.
 
 # %% [markdown]
 # ## Prove it
@@ -396,8 +396,8 @@ print(f"started by {run.summary['launcher']}, hvd.size() is {run.summary['world_
 # %% [markdown]
 # ### A script as you will meet it
 #
-# Older programs look rather like this one: the rate is multiplied by `hvd.size()`, and gradients
-# are clipped. Clipping needs the means, so `optimizer.synchronize()` comes first. Then
+# Many older programs look like this one: the rate is multiplied by `hvd.size()`, and gradients are
+# clipped. Clipping needs the means, so `optimizer.synchronize()` comes first. Then
 # `optimizer.step()` runs within `optimizer.skip_synchronize()`, or it averages a second time.
 
 # %%
@@ -449,9 +449,9 @@ for each in (apart, whole):
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Without the broadcast each rank trains a model of its own, with gradients that belong to no one
-# model. The loss falls all the same. As long as all ranks draw their parameters with the same seed
-# the mistake hides, until one loads a checkpoint that the others do not see.
+# Without the broadcast each rank trains a model of its own, and the mean is over gradients of
+# different models. The loss falls all the same. As long as all ranks draw their parameters with the
+# same seed the mistake hides, until one loads a checkpoint that the others do not see.
 #
 # With the full batch on every rank the curve *is* the baseline's. All ranks do the same work, the
 # mean of equal gradients is the gradient, and you pay for several devices to get the speed of one.
@@ -492,7 +492,7 @@ print("The stall check named the missing ranks:", "Missing ranks" in alarms)
 # And the alarm? With the build of this course it stays silent. The source shows why: the gloo
 # controller of Horovod 0.28.1 reserves room for its list of ranks and never gives the list a
 # length, so the stall check walks over an empty list and finds no rank missing. With gloo there is
-# no time-out for this either. So a Horovod program with gloo can wait for ever in silence: set an
+# no time-out for this either. So a Horovod program with gloo can wait forever in silence: set an
 # alarm of your own.
 # </details>
 
@@ -536,9 +536,10 @@ print(exercise.check("from_horovod"))
 # ### Second: the same steps in one process
 #
 # Another script says `SGD(lr=rate * hvd.size())` and `backward_passes_per_step=passes`. Each
-# backward pass takes the mean loss of `batch` samples, and divides it by nothing. With how many
-# samples in a step, and which learning rate, does one process make the same steps? Write the
-# function in place of the three dots. The solution: `exercise.solution("in_one_process")`.
+# backward pass takes the mean loss of `batch` samples, and the script does not divide it by
+# `passes`. With how many samples in a step, and which learning rate, does one process make the same
+# steps? Write the function in place of the three dots. The solution:
+# `exercise.solution("in_one_process")`.
 
 
 # %%

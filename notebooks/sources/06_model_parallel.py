@@ -58,9 +58,9 @@ plots.show(diagrams.what_fits(memory.course_gpt_needs(), memory.gpu_memory()))
 # is several times higher. Remember how to compute it instead: **16 bytes a parameter, plus
 # activations**.
 #
-# Cutting the model is not the first resort. Smaller micro-batches and activation checkpointing
-# (lesson 02b) shrink the activations. But nothing there shrinks the state. For that, other devices
-# have to hold parts of it.
+# Cutting the model is not the first thing to try. Smaller micro-batches and activation
+# checkpointing (lesson 02b) shrink the activations. But nothing there shrinks the state. For that,
+# other devices have to hold parts of it.
 
 # %% [markdown]
 # ## The idea

@@ -78,12 +78,12 @@ plots.show(diagrams.in_theory(*SCHEDULES))
 #   ZB1P has one stage a rank and a bubble of (p-1)/3m; drawn here is torch's, which interleaves
 #   two: (p-1)/6m.
 # - **ZB-V** lays a rank's two stages out like a V: rank 0 has the first and the last. So a backward
-#   pass begins on the rank whose forward pass was the last. With the halves, and 2p-1 micro-batches
-#   or more, no rank waits between its first and its last action of a step, and none has more in
-#   flight than 1F1B's rank 0. Ranks only begin and end at different times: (p-1)/6m. That
-#   disappears too if a rank may begin its next step before the others have ended theirs: nothing,
-#   such as a global gradient norm, may then join the ranks at a step's end. All of it holds if
-#   forward pass, I and W take equally long.
+#   pass begins on the rank whose forward pass was the last. With I and W apart, and 2p-1
+#   micro-batches or more, no rank waits between its first and its last action of a step, and none
+#   has more in flight than 1F1B's rank 0. Ranks only begin and end at different times: (p-1)/6m.
+#   That disappears too if a rank may begin its next step before the others have ended theirs: then
+#   nothing, such as a global gradient norm, may make the ranks wait for each other at a step's end.
+#   All of it holds if forward pass, I and W take equally long.
 # - **DualPipe**, in its form DualPipeV, is a V too. Micro-batches go down the V and up again at the
 #   same time. DeepSeek-V3 was trained with its predecessor, which hides the communication of a
 #   forward pass behind a backward pass and the other way round. Torch's schedule marks such pairs
@@ -108,7 +108,7 @@ from bootcamp import predict
 
 guess_idle = predict(
     "pipeline_idle",
-    "GPipe, 4 ranks, 8 micro-batches. What share of the step does a rank wait?",
+    "GPipe, 4 ranks, 8 micro-batches. For what share of the step does a rank wait?",
     unit="%",
 )
 guess_idle
@@ -256,8 +256,8 @@ Table(pipeline_tables.trained(real, M), f"Bubble (idle / busy), tiny GPT, {M} mi
 # tiny as this one an action takes a few milliseconds, and all that is a large part of it. On large
 # stages it is not.
 #
-# The host takes these times. On a GPU they would show when work was *queued*; use torch's profiler
-# there.
+# These times come from the CPU's clock. On a GPU they would show when work was *queued*; use
+# torch's profiler there.
 #
 # ### What is held
 #
@@ -334,7 +334,7 @@ adamw = launch("pp", 2, **{**same, "optimizer": "adamw"})
 check.same_training(adamw, check.baseline(steps=4, global_batch=BATCH))
 
 # %% [markdown]
-# Could it fail? `scale_grads=False` leaves the gradients summed over the micro-batches.
+# Can this proof fail? `scale_grads=False` leaves the gradients summed over the micro-batches.
 
 # %%
 from bootcamp import variant
@@ -441,7 +441,7 @@ else:
     raise AssertionError("1F1B ran with fewer micro-batches than ranks")
 
 # %% [markdown]
-# GPipe would run, with one micro-batch too: that is the plain cut of the first picture.
+# GPipe would run, even with one micro-batch: that is the plain cut of the first picture.
 
 # %% [markdown]
 # ## Exercises
@@ -495,7 +495,7 @@ print(exercise.check("pipeline"))
 #
 # **How many micro-batches?** The training gives the global batch: *m* × micro-batch × number of
 # pipelines. Make the micro-batch as small as possible while it still keeps a device busy; that
-# gives the largest *m*. A bubble of at most a tenth wants *m* ≥ 10 (p-1) under 1F1B. If *m* is too
+# gives the largest *m*. A bubble of at most a tenth needs *m* ≥ 10 (p-1) under 1F1B. If *m* is too
 # small, take fewer ranks in a pipeline. Under GPipe memory limits *m*, under 1F1B it does not.
 #
 # **How many stages a rank?** *v* = 1 first: it sends and holds least. A larger *v* divides the

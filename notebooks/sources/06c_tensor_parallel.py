@@ -281,10 +281,10 @@ guess_without.score(collective_counter.total(without)["all-reduce", sbh], within
 # %% [markdown]
 # ### Sequence parallelism
 #
-# Between the split parts are the norms and the residuals. There every rank does the same work on
-# the same numbers, and *keeps* the same activations. An all-reduce is a reduce-scatter followed by
-# an all-gather. Korthikanti et al. (2022) do all this between the two, on a *part of the text*.
-# Compare the heights.
+# Between the split parts are the norms and the residual additions, `x + attention(...)`. There
+# every rank does the same work on the same numbers, and *keeps* the same activations. An all-reduce
+# is a reduce-scatter followed by an all-gather. Korthikanti et al. (2022) do all this between the
+# two, on a *part of the text*. Compare the heights.
 
 # %%
 plots.show(tensor_parallel.between_blocks())
@@ -492,10 +492,10 @@ claim.equal(
 )
 
 # %% [markdown]
-# With many key-value heads Ulysses sends least, and the less the more ranks there are. With
-# grouped-query attention there are few of them: an all-gather then has little to gather, and
-# Ulysses soon has more ranks than heads. The ring sends most; but it is the only one that never
-# holds the complete text, of any head.
+# With many key-value heads Ulysses sends least, and less still with more ranks. With grouped-query
+# attention there are few of them: an all-gather then has little to gather, and Ulysses soon has
+# more ranks than heads. The ring sends most; but it is the only one that never holds the complete
+# text, of any head.
 
 # %% [markdown]
 # ## Break it
@@ -538,8 +538,8 @@ check.compare(no_sum, alone)
 # <details><summary>Answer</summary>
 #
 # The forward pass. Each rank went on with its own part of the sum, as if it were all of it. The
-# residual streams of the ranks differ from there on, and every later "replicated" tensor differs
-# from rank to rank. A proof that looks at step 0 alone finds this kind of fault.
+# ranks' activations differ from there on, and so does every later tensor that should be replicated.
+# A proof that looks at step 0 alone finds this kind of fault.
 # </details>
 #
 # It does not find the next fault: the program by hand once more, now without f at the beginning of
@@ -557,8 +557,7 @@ Table(rows, "Without f")
 #
 # The output is right, so the loss of step 0 is right. This pair's own weights get the right
 # gradients, too. Only what goes *back through the input*, to all earlier layers, is one rank's part
-# of the truth. The loss is off from step 1 on, by a little. So prove several steps, and the
-# parameters.
+# of a sum. The loss is off from step 1 on, by a little. So prove several steps, and the parameters.
 # </details>
 
 # %% [markdown]
@@ -643,8 +642,8 @@ print(exercise.check("cheapest_way", cheapest_way))
 # - the link is a network between hosts, or the width for each rank is small.
 # - the number of heads is not a multiple of the number of ranks.
 #
-# Add **sequence parallelism** where a ring sends a reduce-scatter and an all-gather at the bytes of
-# an all-reduce, as NCCL does: less memory for the same traffic. Take **context parallelism** when
+# Add **sequence parallelism** where a reduce-scatter and an all-gather together send no more than
+# an all-reduce, as with NCCL: less memory for the same traffic. Take **context parallelism** when
 # one text does not fit, whatever the width. **Expert parallelism** splits a mixture of experts:
 # each rank holds some of the MLPs, a router sends each token to a few of them with one all-to-all
 # there and one back, and all wait for the rank that got the most tokens (lesson 08b). Lesson 08

@@ -81,8 +81,8 @@ reading.piece(by_hand, "def part(", "class Held")
 reading.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches():\n        car")
 
 # %% [markdown]
-# (In ZeRO-2's hook, `shard_gradient`.) The training loop adds what DDP and ZeRO-1 do after the
-# backward pass, and the all-gather of ZeRO-1 and ZeRO-2 after the step.
+# (It is freed in ZeRO-2's hook, `shard_gradient`.) The training loop adds what DDP and ZeRO-1 do
+# after the backward pass, and the all-gather of ZeRO-1 and ZeRO-2 after the step.
 
 # %%
 loop = "for inputs, targets in batches():\n        carried"
@@ -129,8 +129,8 @@ guess_one = predict(
 guess_one
 
 # %% [markdown]
-# A reduce-scatter and an all-gather each send half as much as an all-reduce. ZeRO-3 gathers each
-# weight twice and reduces its gradient once.
+# A reduce-scatter and an all-gather each send half as much as an all-reduce. Count those that
+# ZeRO-3 needs for a weight and its gradient in one step.
 
 # %%
 guess_traffic = predict(
@@ -326,8 +326,8 @@ computed = {stage: theory.rank_bytes(size, ranks, stage, theory.MIXED) for stage
 plots.show(diagrams.published(computed, published))
 
 # %% [markdown]
-# ZeRO-2 leaves the parameters on every rank, 2 bytes each: ZeRO-3 matters for large models. Now
-# with activations. Move ranks and micro-batch: what does sharding not shrink?
+# ZeRO-2 leaves all parameters on every rank, 2 bytes each: large models need ZeRO-3. Now with
+# activations. Move ranks and micro-batch: what does sharding not shrink?
 
 # %%
 from bootcamp import simulators
@@ -596,8 +596,8 @@ else:
 
 # %% [markdown]
 # (Without DeepSpeed, take our word for it.) The samples are right, the initial parameters are
-# right, and so is the loss of the first step. From the second step on it is another training. What
-# could do that, and how would you find out?
+# right, and so is the loss of the first step. From the second step on the training is a different
+# one. What could do that, and how would you find out?
 #
 # <details><summary>Answer</summary>
 #
@@ -630,7 +630,7 @@ draws = variant("fsdp", "fsdp_draws", {"models.initialise(model, args)": own})
 check.compare(launch(draws, 2, **sgd), alone)
 
 # %% [markdown]
-# It trains. But two ranks begin with another model than four, and neither with the baseline's:
+# It trains. But two ranks begin with a different model than four, and neither is the baseline's:
 # nothing can be compared any more. (With the same seed on all ranks it is worse: CPU ranks then
 # draw the same numbers, and a matrix consists of repeated shards. On GPUs DTensor gives each shard
 # its part of one random stream.)

@@ -47,7 +47,7 @@ QUIET = {**SAME, "quiet": True}
 # while it trains, so this is all. Real programs also save the position of the data loader, the
 # random number generators of every rank if there is dropout (a program below does both), the
 # learning-rate schedule, and the scale of a gradient scaler (lesson 02b). Forget one, and the run
-# continues as *another* run.
+# continues as a *different* run.
 #
 # ### One file, or parts
 #
@@ -326,7 +326,7 @@ Table(rows, "Time to write a training state, by formula")
 # %% [markdown]
 # ### How often?
 #
-# Save too often, and you lose time in saving. Save too seldom, and a failure loses much work: on
+# Save too often, and saving takes much time. Save too rarely, and a failure loses much work: on
 # average half of the interval. Every failure also costs the **restart**: noticing it, getting the
 # job running again, loading the checkpoint. With a save of *d* seconds, a restart of *R* and a mean
 # time between failures *M*, an interval *t* loses the share *d/t + (t/2 + R)/M*. It is smallest at
@@ -449,8 +449,8 @@ for forgotten in checkpoints.FORGET:
 Table(rows, "Resumed after three of eight steps, without one part of the state")
 
 # %% [markdown]
-# Without the loader's position the first samples are trained on twice and others never, and the
-# same ones after every restart. Both runs learn.
+# Without the loader's position every restart begins with the same samples: these are trained on
+# again and again, and others never. Both runs learn.
 #
 # **A part is missing.** Each rank saved to its *local* disk, and the next job ran on other
 # machines.
@@ -552,7 +552,8 @@ print(exercise.check("save_for_good"))
 #   format that others read without running your pickles. The small program did, with
 #   `get_model_state_dict` and `full_state_dict=True`; lesson 11 makes such a file of a checkpoint
 #   in parts.
-# - Always **test the resume**, by killing. A checkpoint that nobody has ever resumed is a hope.
+# - Always **test the resume**, by killing. A checkpoint that nobody has ever resumed is only a
+#   hope.
 
 # %% [markdown]
 # ## Sources

@@ -158,7 +158,7 @@ script_diff("hsdp")
 #
 # There is a third way between FSDP and keeping everything gathered: `reshard_after_forward=8` keeps
 # an eighth of the parameters on each rank after the forward pass, so that the second gather stays
-# inside a host of eight. States stay sharded over all ranks; the first gather and the gradients
+# inside a host of eight. The state stays sharded over all ranks; the first gather and the gradients
 # cross the link.
 
 # %% [markdown]
@@ -226,7 +226,7 @@ print(guess_factor.score(slow["FSDP"].seconds_per_step / slow["HSDP"].seconds_pe
 plots.show(diagrams.ranking(free, slow, hsdp_lab.link_seconds(hsdp_lab.LINK)))
 
 # %% [markdown]
-# - FSDP's mark is about three times HSDP's: it gathers every block, *and* across the link. What an
+# - FSDP's mark is about three times HSDP's, since it gathers every block across the link. What an
 #   orange bar has beyond its mark is the rest: computing, copying, and what is sent inside the
 #   host. So the factor between two bars differs from that between their bytes.
 # - Blue bars have no mark, and bytes do not explain them. With the link open every byte is a copy
@@ -395,8 +395,8 @@ Table(rows, "Sent by one rank in one step, by formula, blocks only")
 # Lesson 07 compared seconds: *F* operations a second against *W* bytes a second. Each axis has its
 # own ratio of computing to sending, and in each something drops out.
 #
-# - **FSDP**: from *F*/*W* tokens of a micro-batch on a rank (16 bits) a gather can hide. The model
-#   drops out.
+# - **FSDP**: from *F*/*W* tokens of a micro-batch on a rank a gather in 16 bits can be hidden. The
+#   model drops out.
 # - **Tensor parallelism**: a token costs operations as the square of the width, and bytes as the
 #   width. The tokens drop out: only wider blocks help.
 # - **Pipelines** (lesson 06b) send little, but stages wait while the pipeline fills: *m*
@@ -428,8 +428,8 @@ Table(rows, "Where computing begins to take longer than sending")
 # computing. If sending and computing go on at the same time, the limit is *r* below 1, and 1 above
 # it. If a rank computes first and then sends, it is *r*/(1 + *r*). Such a bound is called a
 # **roofline** (lesson 02). Here are published runs under it, each with its GPU's and its link's
-# rates, and runs of this machine: CPU ranks send in turn, over a slow link whose rate we know.
-# Where do you expect them?
+# rates, and runs of this machine: CPU ranks, which compute and then send, and a slow link whose
+# rate we know. Where do you expect them?
 
 # %%
 from bootcamp_lessons import communication

@@ -12,7 +12,7 @@
 # ## The question
 #
 # Models get better with more parameters. But in all models so far each token passes through *every*
-# parameter, so twice the parameters are twice the arithmetic. Can a model have more parameters at
+# parameter, so twice the parameters are twice the arithmetic. Can a model have more parameters with
 # the same arithmetic, and where is there room for them?
 
 # %%
@@ -281,13 +281,13 @@ experts_lab.rows_table(left_alone, step=29)
 # results, and is chosen more often. An expert without rows wastes memory, and a rank with popular
 # experts makes all others wait.
 #
-# Two repairs are common. Switch Transformers add a term to the loss, for each layer the sum over
-# experts of (share of rows) x (mean probability), which is smallest when all are equal. It pulls at
-# the same parameters as the real loss, and it is no mean over samples: the mean of the ranks' terms
-# is *not* the term of the batch. DeepSeek-V3 relies on something else (and keeps such a term with a
-# very small factor): it adds a number to each expert's score, for the choice alone and not for the
-# weights. After each step the number grows for experts with too few rows, and shrinks for those
-# with too many.
+# Two repairs are common. Switch Transformers add a term to the loss: for each layer, the sum over
+# experts of (share of the rows) × (mean probability that the router gives this expert), which is
+# smallest when all are equal. It pulls at the same parameters as the real loss, and it is not a
+# mean over samples: the mean of the ranks' terms is *not* the term of the batch. DeepSeek-V3 relies
+# on something else (and keeps such a term with a very small factor): it adds a number to each
+# expert's score, for the choice alone and not for the weights. After each step the number grows for
+# experts with too few rows, and shrinks for those with too many.
 
 # %%
 script = experts_lab.balanced("ep")

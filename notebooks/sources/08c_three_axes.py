@@ -45,7 +45,7 @@ plots.show(diagrams.mesh())
 
 # %% [markdown]
 # Launchers number ranks host by host, and `init_device_mesh` fills the last axis first. So
-# `("pipeline", "data", "tensor")` is this picture: the order of the names is the choice of links.
+# `("pipeline", "data", "tensor")` is this picture: the order of the names gives each axis its link.
 #
 # Three rules make the composition right. Every bug of this lesson breaks one of them.
 #
@@ -95,7 +95,7 @@ script_diff("3d")
 
 # %% [markdown]
 # - Between blocks, and between stages, a rank has its part of the *text* (sequence parallelism). So
-#   a stage sends only its part: the pipeline sends 1/t as much for each rank.
+#   a stage sends only its part: with *t* tensor ranks, each rank sends 1/*t* of the activations.
 # - `PipelineStage` hands on plain tensors, and so does each block. DTensors live inside the blocks.
 # - The all-reduce along `data` takes plain tensors: `to_local()` is this rank's part of a gradient.
 #   Its partner in the data group has the same part.
@@ -205,10 +205,10 @@ claim.equal(
 # ### Grouped-query attention
 #
 # Tensor parallelism gives each rank some heads. In grouped-query attention (lesson 06c) several
-# query heads share one key-value head, which makes the cache of a server small (lesson 11). With
-# more ranks than key-value heads there is nothing left to split. This course's scripts refuse;
-# servers keep copies, so the cache of a rank stops shrinking. In training the gradients of such
-# copies would have to be added up (rule 1).
+# query heads share one key-value head. So a server stores fewer keys and values for each text that
+# it answers: its *cache* is smaller (lesson 11). With more ranks than key-value heads there is
+# nothing left to split. This course's scripts refuse; servers keep copies, so the cache of a rank
+# stops shrinking. In training the gradients of such copies would have to be added up (rule 1).
 
 # %% tags=["nbval-check-output"]
 from bootcamp import LaunchError, Table
@@ -351,7 +351,7 @@ print(exercise.check("silent_resumed"))
 # the batch too large. A pipeline across hosts when the model does not fit into one host and the
 # link is too slow to gather parameters. Three axes are for models that need hundreds of GPUs.
 #
-# **Order the axes by what they send**: the last axis of the mesh has neighbours.
+# **Order the axes by what they send**: the ranks of the mesh's last axis are neighbours.
 #
 # **Prove before you train.** A tiny model, two steps, SGD, every mesh that you will use, from a
 # checkpoint too. It takes seconds, and a silent bug costs weeks. Switch clipping and accumulation
