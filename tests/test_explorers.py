@@ -116,6 +116,8 @@ def test_a_page_without_a_kernel_lets_a_measured_run_go_and_takes_it_back(page):
     run.select_option(label=RUN)
     assert "1f1b, 2 ranks, 4 micro-batches" in says(page, "pipeline_schedule")
     assert "measured: bubble 0.25" in says(page, "pipeline_schedule")
+    shown.locator("input[name=ranks]").press("Home")
+    assert "1f1b, 1 rank, 4 micro-batches" in says(page, "pipeline_schedule")
 
 
 def test_a_slider_ends_with_the_last_step_and_ranks_are_kept(page):

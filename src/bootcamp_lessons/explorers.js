@@ -92,6 +92,7 @@ function graph([x, y, width, height], title, names, values, { chosen, shown, lea
   return parts;
 }
 
+const counted = (number, noun, ending = "s") => `${number} ${noun}${number === 1 ? "" : ending}`;
 const rounded = (value) => +value.toPrecision(3);
 const seconds = (value) =>
   value >= 1 ? `${rounded(value)} s` : value >= 1e-3 ? `${rounded(value * 1e3)} ms` : `${rounded(value * 1e6)} µs`;
@@ -192,7 +193,7 @@ const PICTURES = {
       parts.push(...box(middle - body / 2, low + 54, body, 8, { fill: "none" }, { stroke: INK }), ...box(middle - body / 2, low + 54, (body * run.sent[at][rank]) / most, 8, { fill: BLUE }, { stroke: "none" }));
     }
     parts.push(...chunks(run, at, ranks, place), ...(run.pairs ? [] : sent(sends, place, isTree)));
-    const title = `${way[0].toUpperCase()}${way.slice(1)}, ${ranks} ranks: ${at ? `after step ${at} of ${run.steps.length}` : `before the ${run.steps.length} steps`}`;
+    const title = `${way[0].toUpperCase()}${way.slice(1)}, ${ranks} ranks: ${at ? `after step ${at} of ${run.steps.length}` : `before the ${counted(run.steps.length, "step")}`}`;
     const key = run.adds ? STATES : { "as asked for": STATES["as asked for"], "not where it is asked for": STATES["own alone"] };
     return { title, height: low + 64, parts, key, says: run.phases[at], notes: [run.key, ...run.totals], most: { step: run.steps.length } };
   },
@@ -216,12 +217,12 @@ const PICTURES = {
     const shown = (value) => (ended >= 1 ? `${rounded(value)}` : `${rounded(value * 1e3)}`);
     const title = `step by bucket cap, ${ended >= 1 ? "s" : "ms"}; dashed: computing alone`;
     parts.push(...graph([0, 102, wide, 118], title, caps, ends, { chosen: bucket, shown, least: compute }));
-    const says = `${cut.sizes.length} buckets; ${seconds(compute)} computing, ${seconds(ended - compute)} waiting.`;
+    const says = `${counted(cut.sizes.length, "bucket")}; ${seconds(compute)} computing, ${seconds(ended - compute)} waiting.`;
     return { title: `Predicted: ${model} on ${ranks} ranks, a step of ${seconds(ended)}`, height: 222, parts, key: LANES, says, notes: data.notes };
   },
 
   pipeline_schedule(data, { schedule: name, ranks, micro_batches, run }, wide) {
-    const measured = data.measured[run], title = `${name}, ${ranks} ranks, ${micro_batches} micro-batches`;
+    const measured = data.measured[run], title = `${name}, ${counted(ranks, "rank")}, ${counted(micro_batches, "micro-batch", "es")}`;
     const chart = data.charts[`${name} ${ranks} ${micro_batches}`];
     if (typeof chart === "string") return { title: `${name}: not possible`, height: 4, parts: [], key: {}, says: chart, notes: [] };
     const charts = measured ? { "in theory": measured.theory, measured: measured.spans } : { "in theory": chart };
@@ -268,10 +269,10 @@ const PICTURES = {
         if (width) parts.push(...box(x, y, width, tall - 8, look));
         x += width;
       });
-      over.push(words(0, y + 16, name), svg("rect", { x: x + 3, y, width: 7.3 * told.length + 6, height: tall - 8, fill: "var(--explorer-paper)" }), words(x + 6, y + 16, told, typeof held === "string" ? { "font-style": "italic", "font-size": 12 } : {}));
+      over.push(words(0, y + 16, name), svg("rect", { x: x + 3, y, width: 7.3 * told.length + 6, height: tall - 8, fill: "var(--explorer-paper)" }), words(x + 6, y + 16, told, typeof held === "string" ? { "font-style": "italic", "font-size": wide < 400 ? 12 : 14 } : {}));
       return `${name}: ${told}`;
     });
-    const title = `Predicted: what one of ${ranks} ranks holds of ${model}`;
+    const title = `Predicted: what one of ${counted(ranks, "rank")} holds of ${model}`;
     return { title, height: low + 2, parts: [...parts, ...over], key: KINDS, says: `${said.join("; ")}.`, notes: data.notes, silent: true };
   },
 };
