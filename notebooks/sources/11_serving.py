@@ -290,8 +290,8 @@ Table(by_clients, "The best server under more and more clients")
 # An open loop at rising rates. Near the rate that the server can just answer, the queue grows, and
 # latency rises steeply: the **knee**. Beyond it, the queue of a server without a limit would grow
 # for ever. This one lets 64 requests wait, and refuses others immediately, with status 503. So the
-# wait is bounded. The upper panel has the latencies of answered requests only; the gap in the lower
-# one is what was refused.
+# wait is bounded. The upper panel has the latencies of answered requests only; the gap beyond the
+# knee in the lower one is what was refused.
 
 # %%
 with service.start("_serve_batching.py", PLACE / "gpt", instances=2) as server:
@@ -410,8 +410,9 @@ print(f"{served.sent} answers, all within 1e-5 of the eager model's")
 # ### Four ways to lose the model
 #
 # Each of the four tables has a case in which the export raises no error, and what it makes is wrong
-# or fails later. The first is about two models, one with an `if` on a size, one with an `if` on its
-# input's values:
+# or fails later. The columns *itself* and *exported* show what the model and its export answer, as
+# the first number and the shape: `8 of (2,)`. The first table is about two models, one with an `if`
+# on a size, one with an `if` on its input's values:
 
 # %%
 from bootcamp_lessons import export_lab
