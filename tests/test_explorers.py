@@ -7,7 +7,6 @@ pytest.importorskip("matplotlib")
 from bootcamp.theory import memory, pipeline_schedules
 from bootcamp_lessons import explorers, simulators
 
-
 RUN = "</script><!-- <script>"  # a name is a text wherever it stands
 
 
