@@ -188,12 +188,16 @@ const PICTURES = {
       const middle = left + column * (rank + 0.5), mine = sends.filter(([source]) => source === rank);
       parts.push(words(middle, 14, `rank ${rank}`, { "text-anchor": "middle", "font-weight": 600 }));
       const told = mine.length ? [named ? run.chunks[mine[0][2]] : "", `to rank ${mine[0][1]}`].filter(Boolean) : ["nothing"];
-      told.forEach((text, row) => parts.push(words(middle, low + 12 + 15 * row, text, { "text-anchor": "middle", "font-size": 13, fill: mine.length ? STRONG : INK })));
-      parts.push(words(middle, low + 48, `${rounded(run.sent[at][rank])} S`, { "text-anchor": "middle", "font-size": 13 }));
-      parts.push(...box(middle - body / 2, low + 54, body, 8, { fill: "none" }, { stroke: INK }), ...box(middle - body / 2, low + 54, (body * run.sent[at][rank]) / most, 8, { fill: BLUE }, { stroke: "none" }));
+      const said = { "text-anchor": "middle", "font-size": 13 }, now = { ...said, fill: mine.length ? STRONG : INK };
+      told.forEach((text, row) => parts.push(words(middle, low + 12 + 15 * row, text, now)));
+      parts.push(words(middle, low + 48, `${rounded(run.sent[at][rank])} S`, said));
+      const x = middle - body / 2, done = (body * run.sent[at][rank]) / most;
+      parts.push(...box(x, low + 54, body, 8, { fill: "none" }, { stroke: INK }));
+      parts.push(...box(x, low + 54, done, 8, { fill: BLUE }, { stroke: "none" }));
     }
     parts.push(...chunks(run, at, ranks, place), ...(run.pairs ? [] : sent(sends, place, isTree)));
-    const title = `${way[0].toUpperCase()}${way.slice(1)}, ${ranks} ranks: ${at ? `after step ${at} of ${run.steps.length}` : `before the ${counted(run.steps.length, "step")}`}`;
+    const when = at ? `after step ${at} of ${run.steps.length}` : `before the ${counted(run.steps.length, "step")}`;
+    const title = `${way[0].toUpperCase()}${way.slice(1)}, ${ranks} ranks: ${when}`;
     const key = run.adds ? STATES : { "as asked for": STATES["as asked for"], "not where it is asked for": STATES["own alone"] };
     return { title, height: low + 64, parts, key, says: run.phases[at], notes: [run.key, ...run.totals], most: { step: run.steps.length } };
   },
@@ -210,7 +214,10 @@ const PICTURES = {
       if (from < compute) lane(from, Math.min(to, compute), 60, early);
       if (to > compute) lane(Math.max(from, compute), to, 60, late);
       if (spans.length <= 14) parts.push(line(left + scale * cut.ready[i] * compute, 31, left + scale * from, 59));
-      if (scale * (to - from) > 8 * String(i).length + 6) parts.push(...box(left + (scale * (from + to)) / 2 - 4 * String(i).length - 2, 66, 8 * String(i).length + 4, 16, { fill: "white" }, { stroke: "none" }), within(left + (scale * (from + to)) / 2, 74, i, { "font-size": 13 }));
+      const middle = left + (scale * (from + to)) / 2, letters = 8 * String(i).length;
+      if (scale * (to - from) <= letters + 6) return;
+      parts.push(...box(middle - letters / 2 - 2, 66, letters + 4, 16, { fill: "white" }, { stroke: "none" }));
+      parts.push(within(middle, 74, i, { "font-size": 13 }));
     });
     parts.push(line(left + scale * ended, 0, left + scale * ended, 92, { "stroke-width": 2.5 }));
     const caps = data.controls[0].options.map(([, cap]) => cap), ends = caps.map((cap) => Math.max(compute, reduces(shape.buckets[cap], choice).at(-1)[1]));
@@ -237,7 +244,8 @@ const PICTURES = {
     const key = Object.fromEntries(Object.entries(ACTIONS).filter(([kind]) => kinds.has(kind)).map(([, [look, told]]) => [told, look]));
     const many = data.micro_batches, bubbles = many.map((one) => data.charts[`${name} ${ranks} ${one}`]?.bubble ?? null);
     const shares = charts["in theory"].held.map((held) => (100 * held) / micro_batches);
-    parts.push(...graph(half(0, top, wide, 120), "bubble (idle / busy) by micro-batches", many, bubbles, { chosen: micro_batches, shown: (value) => value.toFixed(2) }));
+    const decimal = { chosen: micro_batches, shown: (value) => value.toFixed(2) };
+    parts.push(...graph(half(0, top, wide, 120), "bubble (idle / busy) by micro-batches", many, bubbles, decimal));
     const names = shares.map((_, rank) => `rank ${rank}`);
     parts.push(...graph(half(1, top, wide, 120), "peak activations, % of the batch's", names, shares, { shown: (value) => `${Math.round(value)}` }));
     const notes = [`Numbers are micro-batches; time ${measured ? `in seconds: ${rounded(longest)} are shown` : "by theory, stages that take equally long"}.`];
@@ -258,7 +266,8 @@ const PICTURES = {
       const x = left + scale * gpu * 1e9;
       if (x > named - 46) continue;
       named = x;
-      over.push(line(x, top, x, low, { "stroke-dasharray": "5 4", "stroke-width": 1.6 }), words(x, 13, `${gpu} GB`, { "text-anchor": "middle", "font-size": 13 }));
+      over.push(line(x, top, x, low, { "stroke-dasharray": "5 4", "stroke-width": 1.6 }));
+      over.push(words(x, 13, `${gpu} GB`, { "text-anchor": "middle", "font-size": 13 }));
     }
     const said = rows.map(([name, held], row) => {
       const y = top + tall * row + 4, fits = data.gpus.find((gpu) => totals[row] <= gpu * 1e9);
@@ -269,7 +278,10 @@ const PICTURES = {
         if (width) parts.push(...box(x, y, width, tall - 8, look));
         x += width;
       });
-      over.push(words(0, y + 16, name), svg("rect", { x: x + 3, y, width: 7.3 * told.length + 6, height: tall - 8, fill: "var(--explorer-paper)" }), words(x + 6, y + 16, told, typeof held === "string" ? { "font-style": "italic", "font-size": wide < 400 ? 12 : 14 } : {}));
+      const reason = { "font-style": "italic", "font-size": wide < 400 ? 12 : 14 };
+      const paper = { x: x + 3, y, width: 7.3 * told.length + 6, height: tall - 8, fill: "var(--explorer-paper)" };
+      over.push(words(0, y + 16, name), svg("rect", paper));
+      over.push(words(x + 6, y + 16, told, typeof held === "string" ? reason : {}));
       return `${name}: ${told}`;
     });
     const title = `Predicted: what one of ${counted(ranks, "rank")} holds of ${model}`;
