@@ -153,7 +153,8 @@ reading.piece(hybrid, "how = {", 'found["warnings"]')
 # ### Wrapped in DDP as well
 #
 # Four ranks, in rows of two. `numbers` is how many parameters a rank holds, `changed` how many of
-# them have other values after `DistributedDataParallel(...)`.
+# them have other values after `DistributedDataParallel(...)`, and `equals_rank_0s` whether they are
+# now those of rank 0.
 
 
 # %%
@@ -180,6 +181,8 @@ columns(wrapped, "rank", "numbers", "changed", "equals_rank_0s")
 # ### Without a mesh
 #
 # Without `device_mesh=`, a row is as long as the host has devices of this kind: on CPU ranks, one.
+# `ranks_of_a_copy` is how many ranks hold one copy of the model in parts, `apart_from_rank_0` how
+# far a rank's parameters are from rank 0's at the end.
 
 # %%
 alone = tell(without_mesh=True)
