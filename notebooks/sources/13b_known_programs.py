@@ -297,10 +297,11 @@ known_programs.strategies()
 # %% [markdown]
 # ## A rank without a parent
 #
-# This course's launcher ends its ranks whatever happens to it. If another launcher is killed, its
-# ranks go on as **orphans**: processes whose parent is gone, adopted by the system's first process.
-# Two are made here. Each holds memory, a port, and a file in shared memory. One deletes its file
-# and ends at `TERM`, the other ignores `TERM`. What is left when `KILL` has ended it?
+# This course's launcher ends its ranks whatever happens to it. If another launcher is killed, each
+# of its ranks goes on as an **orphan**: a process whose parent is gone, adopted by the system's
+# first process. Two are made here. Each holds memory, a port, and a file in shared memory. One
+# deletes its file and ends at `TERM`, the other ignores `TERM`. What is left when `KILL` has ended
+# it?
 
 # %%
 with orphan_lab.Orphans() as orphans:
