@@ -315,7 +315,7 @@ def index(executed: dict[str, nbformat.NotebookNode]) -> str:
         files=files,
         live=listed(live),
         ran=section("What has run where", behind("README.md")),
-        behind="\n".join([*BEHIND.values()][1:]),
+        behind="\n".join(BEHIND.values()),
     )
 
 
