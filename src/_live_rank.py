@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import stat
 import sys
@@ -74,8 +75,18 @@ def use_device() -> None:
     config.use_cores(device.type, cores_per_rank=1)
 
 
+def interrupt_cells_alone() -> None:
+    """Ignore interrupts but in a cell's code: the launcher repeats them until the cell ends.
+
+    ipykernel lets them end the taking of a message, too, which is never answered then.
+    """
+    engine.kernel.pre_handler_hook = engine.kernel.post_handler_hook = lambda: None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def join(generation: int) -> tuple[int, int]:
     """Meet all ranks in a new process group. Returns process id and count of collectives."""
+    interrupt_cells_alone()
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(host, port, is_master=False, timeout=BACKSTOP)
     store = dist.PrefixStore(f"group {generation}", store)
@@ -204,7 +215,11 @@ def run_cell(code: str) -> dict:
     """
     shell = engine.kernel.shell
     with shell.display_trap, Screen(shell) as screen:
-        done = shell.run_cell(code)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            done = shell.run_cell(code)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     error = done.error_before_exec or done.error_in_exec
     return {
         "text": "".join(screen.parts),

@@ -163,8 +163,26 @@ def test_an_interrupt_brings_all_ranks_back(code):
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
+SLOW_TO_TAKE = """
+import live_rank, time
+handlers = live_rank.engine.kernel.shell_handlers
+take = handlers["apply_request"]
+
+def slow(*message):
+    handlers["apply_request"] = take
+    time.sleep(1.5)
+    return take(*message)
+
+handlers["apply_request"] = slow
+"""
+
+
 def test_an_interrupt_while_a_cell_is_sent_does_not_leave_it_running(monkeypatch):
-    """It is held back until the cell is sent to all; then it must reach them."""
+    """It is held back until the cell is sent to all; then it must reach them.
+
+    Also where it comes while a rank still takes the message, which has to be answered.
+    """
+    said(SLOW_TO_TAKE)
 
     class Interrupted(live_ranks.Cell):
         def __init__(self, *given):
