@@ -94,7 +94,7 @@ for name in hsdp_lab.THEORY:
     (nccl, nccl_inside), (gloo, inside) = (
         hsdp_lab.sends(name, factors=factors) for factors in (theory.RING, theory.GLOO)
     )
-    row = {"": name, "link (NCCL)": nccl, "link (gloo)": gloo}
+    row = {"strategy": name, "link (NCCL)": nccl, "link (gloo)": gloo}
     rows.append(row | {"inside (NCCL)": nccl_inside, "inside (gloo)": inside})
 Table(rows, "2 hosts of 2 ranks, all numbers equally wide: what a host sends in a step, in P")
 

@@ -44,7 +44,7 @@ if not DEEPSPEED:
 # reads the layer's complete input, but in the recurrence only its own state. So stripes run side by
 # side from the first time step to the last, and meet where the next layer begins.
 #
-# | | ordinary LSTM over ranks | StripedLSTM over ranks |
+# | What is | ordinary LSTM over ranks | StripedLSTM over ranks |
 # |---|---|---|
 # | exchanged in the forward pass | states, at each time step | outputs, once for a layer |
 # | exchanged in the backward pass | gradients, at each time step | the input's gradient, once |

@@ -31,7 +31,7 @@ Table([{"given": name, "value": value} for name, value in capstone.TASK.items()]
 # fullest rank holds (states: parameters, gradients, optimizer; *and* activations), and proves with
 # both optimizers that it trains what one process trains.
 #
-# | | states | activations | over the link |
+# | Strategy | states | activations | over the link |
 # |---|---|---|---|
 # | DDP | all | share of the batch | gradients, once a step |
 # | FSDP | share | share of the batch | parameters twice, gradients: per micro-batch |
