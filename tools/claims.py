@@ -68,13 +68,9 @@ def main() -> int:
     args = parser.parse_args()
     folder = LOGS / "claims" / time.strftime("%Y%m%d-%H%M%S")
     try:
-        lessons = course.chosen(args.names, folder)
-        folder.mkdir(parents=True)
+        lessons = course.prepared(args.names, folder)
     except course.LessonError as error:
         print(error)
-        return 2
-    except OSError as error:
-        print(f"{folder} can't be written: {error.strerror}.")
         return 2
     print(quiet.measure())
     found = test_all(lessons)

@@ -251,6 +251,20 @@ def chosen(names: list[str], folder: Path) -> list[Lesson]:
     return [Lesson(path, folder) for path in named(names, sorted(NOTEBOOKS.glob("*.ipynb")))]
 
 
+def prepared(names: list[str], folder: Path, *others: Path) -> list[Lesson]:
+    """The chosen lessons, with the folders for what they leave made.
+
+    Raises LessonError, also for a folder that can't be written.
+    """
+    lessons = chosen(names, folder)
+    for each in (*others, folder):
+        try:
+            each.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LessonError(f"{each} can't be written: {error.strerror}.") from None
+    return lessons
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="lessons to run, such as 04 (default: all)")
@@ -258,14 +272,9 @@ def main() -> int:
     args = parser.parse_args()
     folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
     try:
-        wanted = chosen(args.names, folder)
-        for each in filter(None, (args.expected, folder)):
-            each.mkdir(parents=True, exist_ok=True)
+        wanted = prepared(args.names, folder, *filter(None, [args.expected]))
     except LessonError as error:
         print(error)
-        return 2
-    except OSError as error:
-        print(f"{each} can't be written: {error.strerror}.")
         return 2
     began, lessons = time.time(), []
     for lesson in wanted:
