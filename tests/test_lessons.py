@@ -316,6 +316,26 @@ def test_what_can_not_be_kept_is_not_run(tool, logs, more, tmp_path, monkeypatch
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("tool", ["course", "claims"])
+def test_no_lesson_is_run_after_an_interrupt(tool, tmp_path, monkeypatch):
+    import course
+
+    ran = []
+
+    def interrupted(lesson):
+        ran.append(lesson.path.stem)
+        lesson.error = "interrupted"
+
+    command = importlib.import_module(tool)
+    monkeypatch.setattr(command, "LOGS", tmp_path)
+    monkeypatch.setattr(course.Lesson, "run", interrupted)
+    monkeypatch.setattr(course.Lesson, "save", lambda lesson: None)
+    monkeypatch.setattr(course, "report", lambda *_: tmp_path)
+    monkeypatch.setattr(sys, "argv", [tool, "00", "01"])
+    assert command.main() == 1
+    assert ran == ["00_start_here"]
+
+
 def claims_not_shown(code: str) -> list[str]:
     """The names of claims whose verdict a cell throws away: Jupyter shows its last line alone."""
     cell = ast.parse(re.sub("^[%!].*", "", code, flags=re.MULTILINE))  # magics are no Python

@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -265,6 +266,15 @@ def prepared(names: list[str], folder: Path, *others: Path) -> list[Lesson]:
     return lessons
 
 
+def executed(lessons: list[Lesson]) -> Iterator[Lesson]:
+    """Run the lessons one after another, none after an interrupt."""
+    for lesson in lessons:
+        lesson.run()
+        yield lesson
+        if lesson.error == "interrupted":
+            return
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="lessons to run, such as 04 (default: all)")
@@ -277,14 +287,11 @@ def main() -> int:
         print(error)
         return 2
     began, lessons = time.time(), []
-    for lesson in wanted:
+    for lesson in executed(wanted):
         lessons.append(lesson)
-        lesson.run()
         lesson.save()
         if args.expected:
             (args.expected / f"{lesson.path.stem}.md").write_text(lesson.expected())
-        if lesson.error == "interrupted":
-            break
     made = [run for run in runs.all_runs() if run.config.get("started_unix_seconds", 0) >= began]
     page = report(lessons, made, claims.noted(since=began), folder)
     print(f"The report is {page}", flush=True)
