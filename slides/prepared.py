@@ -9,12 +9,7 @@ import json
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing import plots
-from bootcamp.drawing.style import origins
-from bootcamp.paths import REFERENCE, shown
-from bootcamp.records.runs import names
-from bootcamp.table import Table
-from bootcamp.theory import (
+from bootcamp.costs import (
     data_parallel,
     kv_cache,
     memory,
@@ -22,6 +17,11 @@ from bootcamp.theory import (
     published,
     sharding,
 )
+from bootcamp.drawing import plots
+from bootcamp.drawing.style import origins
+from bootcamp.paths import REFERENCE, shown
+from bootcamp.records.runs import names
+from bootcamp.table import Table
 from bootcamp_lessons import communication as communication_runs
 from bootcamp_lessons import experts_lab, hsdp_lab, known_programs, planning, planning_lab
 from bootcamp_lessons.diagrams import (

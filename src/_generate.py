@@ -10,7 +10,7 @@ import statistics
 import torch
 
 from bootcamp import units
-from bootcamp.theory.model_shapes import GPT
+from bootcamp.costs.model_shapes import GPT
 from bootcamp_lessons import generation
 
 parser = argparse.ArgumentParser(description=__doc__)

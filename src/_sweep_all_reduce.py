@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from bootcamp import machine
+from bootcamp.costs import alpha_beta
 from bootcamp.records import summary
-from bootcamp.theory import alpha_beta
 from bootcamp.train import config
 
 WARMUP = 3

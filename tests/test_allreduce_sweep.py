@@ -5,8 +5,8 @@ import json
 import pytest
 
 from bootcamp import machine
+from bootcamp.costs import alpha_beta
 from bootcamp.experiments import allreduce_sweep
-from bootcamp.theory import alpha_beta
 
 POWERS = [4 * 2**k for k in range(24)]
 BETWEEN = [12 * 4**k for k in range(11)]

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
+from bootcamp.costs import pipeline_schedules
+from bootcamp.costs import sharding as sharding_theory
 from bootcamp.launcher import launch
 from bootcamp.scripts.variants import variant
-from bootcamp.theory import pipeline_schedules
-from bootcamp.theory import sharding as sharding_theory
 from bootcamp.train import sharded_checkpoint
 from bootcamp_lessons import exercise
 from bootcamp_lessons.exercises import model_parallel, sharding

@@ -6,13 +6,12 @@ import pytest
 import torch
 from trained import PROOF, trained
 
+from bootcamp.costs import experts, model_shapes, peak, setting, shapes, sharding
+from bootcamp.costs import ranks as planned_ranks
+from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.plan import peak, setting, shapes
-from bootcamp.plan import ranks as planned_ranks
-from bootcamp.plan.hardware import Cluster, gpu
 from bootcamp.scripts.variants import variant
-from bootcamp.theory import experts, model_shapes, sharding
 from bootcamp.train import collective_counter, models
 from bootcamp_lessons import sharded
 from bootcamp_lessons.exercises import experts as solutions

@@ -4,7 +4,7 @@ import chromium
 import pytest
 
 pytest.importorskip("matplotlib")
-from bootcamp.theory import memory, pipeline_schedules
+from bootcamp.costs import memory, pipeline_schedules
 from bootcamp_lessons import explorers, simulators
 
 RUN = "</script><!-- <script>"  # a name is a text wherever it stands

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bootcamp.theory import failures
+from bootcamp.costs import failures
 
 HOUR = failures.HOUR
 

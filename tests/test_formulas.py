@@ -2,7 +2,7 @@
 
 import pytest
 
-from bootcamp.theory import (
+from bootcamp.costs import (
     context,
     data_parallel,
     ddp,

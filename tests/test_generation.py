@@ -10,8 +10,8 @@ import pytest
 import torch
 from trained import trained
 
+from bootcamp.costs import kv_cache, model_shapes
 from bootcamp.paths import SRC
-from bootcamp.theory import kv_cache, model_shapes
 from bootcamp.train import data, models
 from bootcamp_lessons import generation, generation_speed
 

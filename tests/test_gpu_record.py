@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from bootcamp import machine
+from bootcamp.costs import model_shapes
 from bootcamp.drawing import style
 from bootcamp.experiments import recorded_gpu
 from bootcamp.files import read_json, write_json
@@ -21,7 +22,6 @@ from bootcamp.launcher import devices, ghosts
 from bootcamp.paths import ROOT
 from bootcamp.records import runs
 from bootcamp.scripts import family
-from bootcamp.theory import model_shapes
 from bootcamp_lessons import one_gpu
 
 TOOL = ROOT / "tools" / "gpu_record.py"
@@ -78,7 +78,7 @@ gpu_record.record(Path(sys.argv[1]), names[:1], True, {LIMITED})
 
 import json
 from gpu_parts import bare_gpt2, loops
-from bootcamp.theory import model_shapes
+from bootcamp.costs import model_shapes
 shape, vocabulary = model_shapes.GPT["tiny"], model_shapes.GPT2_VOCABULARY
 found = {{
     "gpt": loops.flops_per_sample(model_shapes.GPT["small"]),

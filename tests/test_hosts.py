@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bootcamp.costs import model_shapes, sharding
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher.launch import Options
-from bootcamp.theory import model_shapes, sharding
 
 WHY_NOT = simulated_hosts.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")

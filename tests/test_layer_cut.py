@@ -2,7 +2,7 @@
 
 import pytest
 
-from bootcamp.theory import layer_cut
+from bootcamp.costs import layer_cut
 
 
 def test_the_best_cut_has_the_cheapest_most_expensive_part():

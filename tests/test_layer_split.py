@@ -9,10 +9,10 @@ from argparse import Namespace
 import pytest
 from trained import trained
 
+from bootcamp.costs import pipeline_schedules
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
-from bootcamp.theory import pipeline_schedules
 from bootcamp.train import models
 from bootcamp.train.models import gpt
 from bootcamp_lessons import reading

@@ -2,9 +2,9 @@
 
 import pytest
 
+from bootcamp.costs import tensor
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.theory import tensor
 from bootcamp.train.models import gpt
 
 FLAGS = {"device": "cpu", "global_batch": 8}

@@ -19,7 +19,7 @@ import page_links  # noqa: E402
 import page_notes  # noqa: E402
 import pages  # noqa: E402
 
-from bootcamp.theory import ddp, model_shapes  # noqa: E402
+from bootcamp.costs import ddp, model_shapes  # noqa: E402
 from bootcamp_lessons import explorers  # noqa: E402
 from bootcamp_lessons.diagrams import predicted_ddp_step  # noqa: E402
 

@@ -108,7 +108,7 @@ def test_the_timeline_says_what_it_shows():
 
 
 def test_published_numbers_name_their_source():
-    with open(SRC / "bootcamp" / "theory" / "published" / "horovod.csv") as file:
+    with open(SRC / "bootcamp" / "costs" / "published" / "horovod.csv") as file:
         rows = list(csv.DictReader(file))
     assert all("Horovod 0.28.1" in row["source"] for row in rows)
     figure = diagrams.published_scaling(rows)

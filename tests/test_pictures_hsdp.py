@@ -120,7 +120,7 @@ def test_the_record_of_two_hosts_is_what_the_lesson_reads():
 
 def test_published_numbers_name_their_source():
     for name in ("network", "fsdp_7b"):
-        path = SRC / "bootcamp" / "theory" / "published" / f"{name}.csv"
+        path = SRC / "bootcamp" / "costs" / "published" / f"{name}.csv"
         rows = list(csv.DictReader(path.read_text().splitlines()))
         assert rows
         assert all(row["source"] for row in rows)

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.theory.pipeline_schedules import Action, Span
+from bootcamp.costs.pipeline_schedules import Action, Span
 from bootcamp_lessons.diagrams import model_parallel  # noqa: E402
 
 STEP = [

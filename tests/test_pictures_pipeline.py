@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from bootcamp.costs import pipeline_schedules
 from bootcamp.drawing import style
-from bootcamp.theory import pipeline_schedules
 from bootcamp_lessons import explorers, simulators  # noqa: E402
 from bootcamp_lessons.diagrams import pipeline_gantt as diagrams  # noqa: E402
 

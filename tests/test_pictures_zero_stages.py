@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from bootcamp.costs import sharding  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
-from bootcamp.theory import sharding  # noqa: E402
 from bootcamp_lessons.diagrams import zero_stages as diagrams  # noqa: E402
 
 RUN = SimpleNamespace(
@@ -20,7 +20,7 @@ RUN = SimpleNamespace(
     shared_cores=False,
     label="fsdp on 4 CPU ranks",
 )
-PUBLISHED = SRC / "bootcamp" / "theory" / "published" / "zero_figure1.csv"
+PUBLISHED = SRC / "bootcamp" / "costs" / "published" / "zero_figure1.csv"
 
 
 def said(figure):

@@ -8,24 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from bootcamp.plan import (
-    __main__,
+from bootcamp.costs import (
     kernels,
     links,
+    memory,
     peak,
+    pipeline_schedules,
     predict,
+    published,
     ranks,
     rows,
     setting,
     shapes,
+    sharding,
     stacks,
     step,
-    tables,
 )
-from bootcamp.plan.advise import advise
-from bootcamp.plan.hardware import Cluster, gpu
-from bootcamp.plan.setting import Plan
-from bootcamp.theory import memory, pipeline_schedules, published, sharding
+from bootcamp.costs.advise import advise
+from bootcamp.costs.hardware import Cluster, gpu
+from bootcamp.costs.setting import Plan
+from bootcamp.plan import __main__
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -37,7 +39,7 @@ def printed(value: float, like: str) -> str:
     return f"{value:.{len(like.partition('.')[2])}f}"
 
 
-@pytest.mark.parametrize("row", tables.table("zero_table1"), ids=lambda row: row["row_id"])
+@pytest.mark.parametrize("row", published.table("zero_table1"), ids=lambda row: row["row_id"])
 def test_states_are_exact_to_the_last_digit(row):
     answer = __main__.answered({**row, "stack": "zero_table1"})
     # half a unit of the last digit: the paper rounds 41.25 up and 1.875 up
@@ -50,13 +52,15 @@ def test_states_of_the_papers_figure_and_of_deepspeeds_offload():
     for row in published.table("zero_figure1"):
         asked = {"params": row["parameters"], "dp": row["ranks"], "stage": row["stage"]}
         assert printed(__main__.answered(asked)["peak_gb"], row["gb"]) == f"{float(row['gb']):g}"
-    offloaded, kept = tables.table("deepspeed_memory")
+    offloaded, kept = published.table("deepspeed_memory")
     for row in (offloaded, kept):
         answer = __main__.answered({**row, "stack": "deepspeed_memory"})
         assert printed(answer["peak_gib"], row["per_gpu_gb"]) == row["per_gpu_gb"]
 
 
-@pytest.mark.parametrize("row", tables.table("korthikanti_table2_eval"), ids=lambda r: r["row_id"])
+@pytest.mark.parametrize(
+    "row", published.table("korthikanti_table2_eval"), ids=lambda r: r["row_id"]
+)
 def test_activations_of_a_layer_are_those_of_the_paper(row):
     sizes = {"22B": (6144, 64, 4), "175B": (12288, 96, 1)}
     hidden, heads, micro = sizes[row["model"]]
@@ -78,7 +82,7 @@ def test_activations_of_a_layer_are_those_of_the_paper(row):
 
 def test_peak_memory_of_published_rows_within_five_percent():
     seen = 0
-    for row in tables.table("torchtitan"):
+    for row in published.table("torchtitan"):
         if row["mem_gib"]:
             answer = __main__.answered({**row, "stack": "torchtitan"})
             assert answer["peak_gib"] == pytest.approx(float(row["mem_gib"]), rel=0.05)
@@ -91,7 +95,7 @@ def test_parameters_are_those_of_the_theory_and_of_the_published_models():
     assert shapes.named("GPT-3 175B").parameters == pytest.approx(gpt.by_formula())
     for name, billions in (("Llama3.1-8B", 8.03), ("LLAMA3_70B", 70.55), ("Mixtral-8x7B", 46.7)):
         assert shapes.named(name).parameters / 1e9 == pytest.approx(billions, abs=0.01)
-    for row in tables.table("mosaicml_mpt"):
+    for row in published.table("mosaicml_mpt"):
         shape = rows.read({**row, "stack": "mosaicml_mpt"}).shape
         assert shape.parameters == pytest.approx(float(row["params"]), rel=0.001)
 
@@ -143,7 +147,7 @@ def test_a_nearly_empty_wave_costs_a_full_one():
 
 def test_the_parts_are_the_step_and_none_is_negative():
     for table in ("vtrain_multi", "mosaicml_mpt", "torchtitan", "megascale"):
-        for row in tables.table(table):
+        for row in published.table(table):
             answer = predict.answer(rows.read({**row, "stack": table}))
             assert sum(answer.parts.values()) == pytest.approx(answer.seconds)
             assert min(answer.parts.values()) >= -1e-9, (row["row_id"], answer.parts)
@@ -154,7 +158,7 @@ def test_ten_thousand_rows_take_no_minute():
     plans = [
         {**row, "sequence length": str(512 + 64 * i), "stack": "vtrain_single"}
         for i in range(21)
-        for row in tables.table("vtrain_single")
+        for row in published.table("vtrain_single")
     ]
     began = time.process_time()
     assert all(__main__.answered(plan)["error"] == "" for plan in plans)
@@ -180,7 +184,7 @@ def test_published_rows_are_predicted_by_the_constants_that_are_stored():
     """How wrong it is on rows that it has not seen, make accuracy says; this is the stored fit."""
     off = {}
     for table, column in (("vtrain_single", 1e-3), ("vtrain_multi", 1e-3)):
-        for row in tables.table(table):
+        for row in published.table(table):
             answer = predict.answer(rows.read({**row, "stack": table}))
             measured = column * float(row["iteration time (ms)"])
             off.setdefault(table, []).append(abs(answer.seconds / measured - 1))
@@ -194,7 +198,7 @@ def test_the_record_of_accuracy_is_of_the_stored_fit():
     for stack, found in stacks.fitted().items():
         for name, value in found["constants"].items():
             assert not stack or fitted[stack, name] == float(f"{value:.4g}")
-    rows_of = [row for table in published_fit.TABLES for row in tables.table(table)]
+    rows_of = [row for table in published_fit.TABLES for row in published.table(table)]
     assert len(recorded["rows"]) == len(rows_of)
 
 
@@ -210,7 +214,7 @@ def test_a_fit_without_a_row_finds_what_it_was_made_with():
 
 
 def test_another_stack_another_answer_and_a_stack_never_seen_borrows():
-    row = tables.table("ptdp_table1")[1]
+    row = published.table("ptdp_table1")[1]
     found = [__main__.answered({**row, "stack": name}) for name in ("", "vtrain", "mtnlg_530b")]
     assert len({answer["seconds_per_step"] for answer in found}) == 3
     borrowed = stacks.fitted()[""]["constants"]

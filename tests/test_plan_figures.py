@@ -7,12 +7,16 @@ import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
+from bootcamp.costs import (  # noqa: E402
+    advise,
+    failures,  # noqa: E402
+    peak,
+    stacks,
+)
+from bootcamp.costs.setting import Plan  # noqa: E402
 from bootcamp.drawing import legible, plots, style  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
-from bootcamp.plan import advise, peak, stacks  # noqa: E402
-from bootcamp.plan.setting import Plan  # noqa: E402
 from bootcamp.table import Table  # noqa: E402
-from bootcamp.theory import failures  # noqa: E402
 from bootcamp.widgets import planner  # noqa: E402
 from bootcamp_lessons import planning, simulators  # noqa: E402
 

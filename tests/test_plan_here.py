@@ -10,13 +10,12 @@ from dataclasses import replace
 import pytest
 from trained import PROOF, trained
 
+from bootcamp.costs import course, model_shapes, ranks, sharding
+from bootcamp.costs.hardware import Cluster, gpu
+from bootcamp.costs.setting import Plan
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.plan import course, ranks
-from bootcamp.plan.hardware import Cluster, gpu
-from bootcamp.plan.setting import Plan
 from bootcamp.scripts.variants import variant
-from bootcamp.theory import model_shapes, sharding
 from bootcamp.train import collective_counter
 from bootcamp_lessons import sharded
 

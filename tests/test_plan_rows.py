@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from bootcamp.plan import __main__, hardware, stacks, tables
-from bootcamp.plan.hardware import GIB, gpu
-from bootcamp.theory import published
+from bootcamp.costs import hardware, published, stacks
+from bootcamp.costs.hardware import GIB, gpu
+from bootcamp.plan import __main__
 
 GOOD = {
     "gpu": "A100-80GB",
@@ -130,7 +130,7 @@ LIKE = {  # rows that a table may have beside those that are carried, as changes
 
 @pytest.mark.parametrize("table", LIKE)
 def test_rows_beside_those_that_are_carried_are_answered(table):
-    row = {**tables.table(table)[0], **LIKE[table]}
+    row = {**published.table(table)[0], **LIKE[table]}
     for stack in (table, ""):
         answer = __main__.answered({**row, "stack": stack})
         assert answer["error"] == "" or (not stack and table == "korthikanti_table2_eval"), stack
@@ -141,7 +141,7 @@ def test_rows_beside_those_that_are_carried_are_answered(table):
 def test_more_work_takes_longer_and_more_gpus_no_less_than_their_share():
     """Over meshes, micro-batches and widths of vtrain_single's kind."""
     names = ("# GPUs", "data parallelism", "tensor parallelism", "pipeline parallelism")
-    first, checked = tables.table("vtrain_single")[0], 0
+    first, checked = published.table("vtrain_single")[0], 0
     for tensor, pipeline, micro in itertools.product((1, 2, 4), (1, 2, 4), (1, 2, 4)):
         seconds = {}
         for data, batch, layers in itertools.product((1, 2), (32, 64), (12, 24)):
@@ -185,11 +185,11 @@ def test_json_in_and_out(capsys, monkeypatch):
     assert __main__.main(["--json"]) == 2
 
 
-@pytest.mark.parametrize("path", sorted(tables.FOLDER.glob("*.csv")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(published.FOLDER.glob("*.csv")), ids=lambda path: path.stem)
 def test_every_row_of_a_published_table_is_answered_as_it_is(path):
     if path.stem in ("gpus", "models", "cnns", "korthikanti_table2_eval"):
         return
-    for row in tables.table(path.stem):
+    for row in published.table(path.stem):
         answer = __main__.answered({**row, "stack": path.stem})
         assert answer["error"] == "", row
         assert answer["peak_gb"] > 0

@@ -11,10 +11,10 @@ import pytest
 
 from bootcamp.classroom import predict as predictions
 from bootcamp.classroom.predict import PredictFirst, predict
-from bootcamp.plan import advise
-from bootcamp.plan.hardware import Cluster, gpu
-from bootcamp.plan.setting import Plan
-from bootcamp.plan.shapes import named
+from bootcamp.costs import advise
+from bootcamp.costs.hardware import Cluster, gpu
+from bootcamp.costs.setting import Plan
+from bootcamp.costs.shapes import named
 from bootcamp_lessons import exercise, plan_search, planned
 from bootcamp_lessons.diagrams import planned_steps
 

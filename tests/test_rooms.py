@@ -81,7 +81,7 @@ WRONG_ARROWS = {
     "train/a.py": ("import bootcamp.launcher.launch", "train may not import launcher"),
     "launcher/a.py": ("from bootcamp.train import record", "launcher may not import train"),
     "drawing/a.py": ("from ..launcher import launch", "drawing may not import launcher"),
-    "theory/a.py": ("def f():\n    from bootcamp.records import runs", "theory may not import"),
+    "costs/a.py": ("def f():\n    from bootcamp.records import runs", "costs may not import"),
     "machine.py": ("from bootcamp.records import runs", "top may not import records"),
     "__init__.py": ("from bootcamp.records import runs", "front door may not import records"),
     "scripts/a.py": ("import importlib\nimportlib.import_module('bootcamp.records.runs')", "scr"),
@@ -116,7 +116,7 @@ def test_a_circle_of_modules_is_found_in_functions_too(built):
     assert built({**FINE, **circle}) == ["a circle of modules: train.a, train.b, train.c"]
 
 
-@pytest.mark.parametrize("room", ["theory", "records", "scripts", "launcher", "experiments"])
+@pytest.mark.parametrize("room", ["costs", "records", "scripts", "launcher", "experiments"])
 @pytest.mark.parametrize("library", ["torch", "IPython", "ipywidgets", "matplotlib"])
 def test_a_library_that_a_room_must_do_without_is_found(built, room, library):
     for text in (f"import {library}", f"def f():\n    from {library} import a"):
@@ -149,7 +149,7 @@ def test_what_is_too_long_is_found(built, monkeypatch):
     long = lines(201, "class C:")
     assert built({"records/a.py": long}) == ["records/a.py: C has 201 lines: at most 200"]
     monkeypatch.setattr(rooms, "LINES_OF_ALL", 99)
-    found = built({"records/a.py": "", "theory/published/a.csv": "1\n" * 100})
+    found = built({"records/a.py": "", "costs/published/a.csv": "1\n" * 100})
     assert found == ["bootcamp has 100 lines: at most 99"]
 
 

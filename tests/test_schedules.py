@@ -6,12 +6,12 @@ import os
 import pytest
 from trained import trained
 
+from bootcamp.costs import pipeline_orders, pipeline_schedules
+from bootcamp.costs.pipeline_schedules import Action, Impossible, Span
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records import runs
 from bootcamp.scripts.variants import variant
-from bootcamp.theory import pipeline_orders, pipeline_schedules
-from bootcamp.theory.pipeline_schedules import Action, Impossible, Span
 from bootcamp.train import pipeline_stages
 from bootcamp_lessons import pipeline_tables
 

@@ -9,11 +9,11 @@ import sys
 import pytest
 from trained import PROOF, trained
 
+from bootcamp.costs import model_shapes, sharding
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
-from bootcamp.theory import model_shapes, sharding
 from bootcamp.train import collective_counter, sent_bytes
 from bootcamp_lessons import ddp_practice, reading, sharded
 

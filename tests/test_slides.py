@@ -20,11 +20,11 @@ import lookups  # noqa: E402
 import prepared  # noqa: E402
 
 import slides  # noqa: E402
+from bootcamp.costs import kv_cache  # noqa: E402
 from bootcamp.drawing import legible, plots  # noqa: E402
 from bootcamp.drawing.canvas import box, canvas, label  # noqa: E402
 from bootcamp.files import write_json  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
-from bootcamp.theory import kv_cache  # noqa: E402
 
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
 MEASURED = re.compile(rf"(?<!\w)\d[\d.,]*\s*{UNITS}")

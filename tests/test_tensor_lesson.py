@@ -3,8 +3,8 @@
 import pytest
 from trained import PROOF, trained
 
+from bootcamp.costs import context, sharding, tensor
 from bootcamp.scripts.variants import variant
-from bootcamp.theory import context, sharding, tensor
 from bootcamp.train import collective_counter
 from bootcamp.train.models import gpt
 from bootcamp_lessons import exercise, reading, sharded

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from bootcamp.costs import course, here
 from bootcamp.experiments import unseen
 from bootcamp.paths import LOGS
-from bootcamp.plan import course, here
 from bootcamp.records.runs import Run
 from bootcamp.train import kernel_times
 

@@ -9,19 +9,19 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing import style
-from bootcamp.paths import SRC  # noqa: E402
-from bootcamp.theory import (
+from bootcamp.costs import (
     collectives,
     model_shapes,
     sharding,
 )
-from bootcamp.theory import (
+from bootcamp.costs import (
     ddp as ddp_theory,
 )
-from bootcamp.theory import (
+from bootcamp.costs import (
     memory as memory_theory,
 )
+from bootcamp.drawing import style
+from bootcamp.paths import SRC  # noqa: E402
 from bootcamp_lessons import explorers, simulators
 from bootcamp_lessons.diagrams import (  # noqa: E402
     collective_steps,
@@ -30,7 +30,7 @@ from bootcamp_lessons.diagrams import (  # noqa: E402
     predicted_ddp_step,
 )
 
-PUBLISHED = SRC / "bootcamp" / "theory" / "published"
+PUBLISHED = SRC / "bootcamp" / "costs" / "published"
 EVERY = [
     (name, algorithm, ranks)
     for name, algorithms in collectives.ALGORITHMS.items()

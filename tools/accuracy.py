@@ -4,7 +4,7 @@ How wrong the planner is on published rows: each with its error, worst first, pr
 that were fitted without it. Below them the constants, with the rows that each had; the same rows by
 one fitted constant, seconds = c x FLOPs, and by rivals where they are installed (tools/rivals.py);
 published memory; and what happens when more is left out together. --fit fits the constants again
-and writes src/bootcamp/plan/fitted.json; --record keeps all that is printed in
+and writes src/bootcamp/costs/fitted.json; --record keeps all that is printed in
 logs/reference/accuracy.json. --times: how often each stack is cut into random halves and quarters.
 """
 
@@ -19,9 +19,9 @@ import published_fit
 import rivals
 from published_fit import Measured
 
-from bootcamp.plan import __main__, stacks, tables
+from bootcamp.costs import published, stacks
+from bootcamp.plan import __main__
 from bootcamp.table import Table
-from bootcamp.theory import published
 
 RECORD = Path(__file__).resolve().parents[1] / "logs" / "reference" / "accuracy.json"
 # table: the column with a published memory of a GPU, and the answer's column that it is held to
@@ -168,8 +168,8 @@ def peaks() -> Table:
     """Every published row with a GPU's memory: the planner's peak, or its states, beside it."""
     lines = []
     for table, (column, answer) in PEAKS.items():
-        here = (tables.FOLDER / f"{table}.csv").exists()
-        for row in tables.table(table) if here else published.table(table):
+        here = (published.FOLDER / f"{table}.csv").exists()
+        for row in published.table(table) if here else published.table(table):
             if not row[column]:
                 continue
             asked = row | ({} if here else {"params": row["parameters"], "dp": row["ranks"]})

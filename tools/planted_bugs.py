@@ -48,7 +48,7 @@ BUGS = (
     ),
     Bug(
         "padding forgotten in a formula",
-        "src/bootcamp/theory/sharding.py",
+        "src/bootcamp/costs/sharding.py",
         "return 2 * math.ceil(parameters / (2 * ranks))",
         "return parameters // ranks",
         ("tests/test_formulas.py",),
@@ -119,7 +119,7 @@ BUGS = (
     ),
     Bug(
         "a formula of bytes forgets the second half of the ring",
-        "src/bootcamp/theory/sharding.py",
+        "src/bootcamp/costs/sharding.py",
         'RING = {"all-reduce": 2,',
         'RING = {"all-reduce": 1,',
         ("tests/test_formulas.py",),

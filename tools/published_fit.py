@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from bootcamp.plan import predict, rows, stacks, tables  # noqa: E402
+from bootcamp.costs import predict, published, rows, stacks  # noqa: E402
 
 TOLERANCE = 0.02  # an error up to it counts squared, a larger one as it is (Huber's loss)
 # what a stack never seen borrows from the others; True: for each kind of GPU apart
@@ -60,7 +60,7 @@ def measured(names: list[str] = TABLES) -> list[Measured]:
     """The rows with a time, a throughput or an MFU, of all tables."""
     found = []
     for table in names:
-        for row in tables.table(table):
+        for row in published.table(table):
             case = rows.read({**row, "stack": table})
             if seconds := truth(table, row, case):
                 found.append(Measured(table, row, case, seconds))

@@ -11,7 +11,7 @@ import logging
 import math
 from functools import cache
 
-from bootcamp.plan.rows import Case
+from bootcamp.costs.rows import Case
 
 
 @cache

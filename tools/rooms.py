@@ -33,15 +33,15 @@ class Room:
 ROOMS = {
     TOP: Room(libraries=("filelock",)),
     "scripts": Room(),
-    "theory": Room(libraries=("numpy",)),
-    "plan": Room(("theory",)),
+    "costs": Room(libraries=("numpy",)),
+    "plan": Room(("costs",)),
     "records": Room(),
-    "train": Room(("theory", "records"), ("torch", "numpy", "filelock", "psutil")),
+    "train": Room(("costs", "records"), ("torch", "numpy", "filelock", "psutil")),
     "launcher": Room(("scripts", "records"), ("filelock", "psutil")),
-    "experiments": Room(("scripts", "theory", "plan", "records", "launcher"), ("numpy",)),
-    "serving": Room(("theory", "records", "train", "launcher"), ("aiohttp", "numpy")),
-    "drawing": Room(("scripts", "theory", "records"), None),
-    "widgets": Room(("scripts", "theory", "records", "launcher", "drawing"), None),
+    "experiments": Room(("scripts", "costs", "records", "launcher"), ("numpy",)),
+    "serving": Room(("costs", "records", "train", "launcher"), ("aiohttp", "numpy")),
+    "drawing": Room(("scripts", "costs", "records"), None),
+    "widgets": Room(("scripts", "costs", "records", "launcher", "drawing"), None),
 }
 for _room in ("classroom", LESSONS):  # these two may import every lower room
     ROOMS[_room] = Room(tuple(name for name in ROOMS if name != TOP), None)

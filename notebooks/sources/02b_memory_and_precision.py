@@ -40,7 +40,7 @@ one_device.training_memory()
 
 # %%
 from bootcamp import plots, warm_up
-from bootcamp.theory.model_shapes import GPT
+from bootcamp.costs.model_shapes import GPT
 from bootcamp_lessons.diagrams import single_device
 
 warm_up()

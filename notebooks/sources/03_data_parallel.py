@@ -213,7 +213,7 @@ claim.faster(
 # system counted what our two ranks sent:
 
 # %%
-from bootcamp.theory import data_parallel
+from bootcamp.costs import data_parallel
 
 ddp = launch("ddp", 2, device="cpu", quiet=True, **small)
 sent = [rank["sent_bytes_per_step"] for rank in ddp.ranks]
@@ -247,7 +247,7 @@ guess_bytes.score(copied / (2 * ddp.predicted_sent_bytes_per_step), how="By form
 # ### Third reason: device 0 is full first
 #
 # Device 0 alone holds the optimizer's state, and the outputs of the full batch. From the record of
-# one process a formula (`src/bootcamp/theory/data_parallel.py`) gives what a step puts on each of
+# one process a formula (`src/bootcamp/costs/data_parallel.py`) gives what a step puts on each of
 # four devices. The outputs count twice: their log-softmax, which the loss keeps, and their
 # gradient.
 

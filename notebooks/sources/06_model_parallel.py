@@ -47,7 +47,7 @@ Table(rows, "Bytes for one parameter")
 
 # %%
 from bootcamp import plots
-from bootcamp.theory import memory
+from bootcamp.costs import memory
 from bootcamp_lessons.diagrams import model_parallel as diagrams
 
 plots.show(diagrams.what_fits(memory.course_gpt_needs(), memory.gpu_memory()))
@@ -111,7 +111,7 @@ guess_speed
 # A block puts out `width` numbers for each byte of text.
 
 # %%
-from bootcamp.theory.model_shapes import GPT
+from bootcamp.costs.model_shapes import GPT
 
 BATCH = 32
 layers, width, heads, context = GPT["tiny"].values()
@@ -276,7 +276,7 @@ claim.equal(
 # width, and not with the depth.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.theory import layer_cut
+from bootcamp.costs import layer_cut
 
 Table(layer_cut.traffic(samples=8), "What each of two devices sends in a step of 8 samples, MB")
 
@@ -494,4 +494,4 @@ print(exercise.check("ranks_of_two_devices"))
 # - Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019: GPT-2. Brown et
 #   al., *Language Models are Few-Shot Learners*, 2020, arXiv:2005.14165, table 2.1: GPT-3.
 # - Hugging Face, *Accelerate* documentation: *Big Model Inference*.
-# - Memory of GPUs: `src/bootcamp/theory/published/gpu_memory.csv`, each row with its source.
+# - Memory of GPUs: `src/bootcamp/costs/published/gpu_memory.csv`, each row with its source.

@@ -59,7 +59,7 @@ plots.show(diagrams.whole_and_cut())
 # Look first at how long they are, then at what is in flight.
 
 # %%
-from bootcamp.theory.pipeline_schedules import SCHEDULES
+from bootcamp.costs.pipeline_schedules import SCHEDULES
 
 plots.show(diagrams.in_theory(*SCHEDULES))
 
@@ -162,7 +162,7 @@ script_diff("pp")
 # pass of micro-batch 0, B0 its backward pass.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.theory import pipeline_schedules as schedules
+from bootcamp.costs import pipeline_schedules as schedules
 
 BATCH, M = 32, 8
 same = {"device": "cpu", "global_batch": BATCH, "steps": 4, "optimizer": "sgd", "quiet": True}
@@ -300,7 +300,7 @@ claim.larger(
 # stage is on the same rank.)
 
 # %%
-from bootcamp.theory.model_shapes import GPT
+from bootcamp.costs.model_shapes import GPT
 
 border = 4 * BATCH * GPT["tiny"]["context"] * GPT["tiny"]["width"]
 borders = pipeline_tables.borders("interleaved", 0, 2)

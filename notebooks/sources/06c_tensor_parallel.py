@@ -296,7 +296,7 @@ plots.show(tensor_parallel.between_blocks())
 # %%
 from IPython.display import display
 
-from bootcamp.theory import tensor as tensor_theory
+from bootcamp.costs import tensor as tensor_theory
 
 cases = {"script": (split, {}), "without that line": (without, {"apart": True})}
 cases["sequence parallel"] = (sequence, {"sequence_parallel": True})
@@ -461,7 +461,7 @@ guess_ulysses = predict(
 guess_ulysses
 
 # %%
-from bootcamp.theory import context, sharding
+from bootcamp.costs import context, sharding
 
 sizes = {"text": 1024, "width": 64, "heads": 8}
 rows = []

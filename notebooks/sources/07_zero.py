@@ -268,7 +268,7 @@ print("; ".join(runs) if DEEPSPEED else missing)
 # ### Bytes of each kind
 
 # %%
-from bootcamp.theory import sharding as theory
+from bootcamp.costs import sharding as theory
 
 display(reading.source(theory.rank_bytes))
 shapes = sharded.shapes()
@@ -318,7 +318,7 @@ plots.show(diagrams.held(counted, sums, list(runs.values())))
 # float32. The bars are the *same function*.
 
 # %%
-from bootcamp.theory.published import table as published_table
+from bootcamp.costs.published import table as published_table
 
 published = published_table("zero_figure1")
 size, ranks = (int(published[0][key]) for key in ("parameters", "ranks"))
@@ -697,13 +697,13 @@ print(exercise.check("fully_sharded"))
 #
 # - Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*,
 #   2019, arXiv:1910.02054: the stages, the formulas, 2ψ and 3ψ, and the 7.5 billion row (its figure
-#   1; `src/bootcamp/theory/published/zero_figure1.csv`).
+#   1; `src/bootcamp/costs/published/zero_figure1.csv`).
 # - Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, 2023,
 #   arXiv:2304.11277.
 # - Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, 2021, arXiv:2101.06840.
 # - Wang et al., *ZeRO++: Extremely Efficient Collective Communication for Giant Model Training*,
 #   2023, arXiv:2306.10209.
-# - The H100's arithmetic and both bandwidths: `src/bootcamp/theory/published/hardware.csv` and
+# - The H100's arithmetic and both bandwidths: `src/bootcamp/costs/published/hardware.csv` and
 #   `network.csv`, which name their sources.
 # - PyTorch documentation: *torch.distributed.fsdp.fully_shard*,
 #   *torch.distributed.optim.ZeroRedundancyOptimizer*, tutorial *Getting Started with Fully Sharded

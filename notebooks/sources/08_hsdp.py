@@ -87,7 +87,7 @@ plots.show(diagrams.rings())
 
 # %% tags=["nbval-check-output"]
 from bootcamp import Table
-from bootcamp.theory import sharding as theory
+from bootcamp.costs import sharding as theory
 
 rows = []
 for name in hsdp_lab.THEORY:
@@ -286,7 +286,7 @@ claim.equal(
 # all-reduces 4, which a ring sends twice.
 
 # %%
-from bootcamp.theory import published
+from bootcamp.costs import published
 
 CLUSTER = {"model_bytes": 2 * 7e9, "ranks": 128, "hosts": 16, "shard": 8}
 CASES = {
@@ -370,7 +370,7 @@ proofs[-1]
 # for each row, eight rows.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.theory import model_shapes
+from bootcamp.costs import model_shapes
 
 GPT3 = {"layers": 96, "width": 12288, "context": 2048}
 rows = []
@@ -412,7 +412,7 @@ guess_width = predict(
 guess_width
 
 # %%
-from bootcamp.theory import overlap
+from bootcamp.costs import overlap
 
 F = 0.4 * 989e12
 rows = []

@@ -116,7 +116,7 @@ Table(rows, "Two ranks against one, in float64: largest differences")
 
 # %%
 from bootcamp import predict
-from bootcamp.theory import model_shapes
+from bootcamp.costs import model_shapes
 
 TINY, SETTINGS = model_shapes.MOE["tiny"], check.settings(RANKS)
 tokens = SETTINGS["global_batch"] * TINY["context"] // RANKS
@@ -129,7 +129,7 @@ guess_bytes = predict(
 guess_bytes
 
 # %%
-from bootcamp.theory import experts
+from bootcamp.costs import experts
 
 own, others = experts.parameter_bytes("tiny")
 guess_memory = predict(
@@ -229,7 +229,7 @@ claim.equal(
 # number of experts. Mixtral's shape, 4,096 tokens on a GPU, in bf16:
 
 # %%
-from bootcamp.plan import shapes
+from bootcamp.costs import shapes
 
 mixtral = shapes.named("Mixtral 8x7B")
 once = experts.rows_bytes(4096, mixtral.hidden, mixtral.chosen, number=2)

@@ -212,7 +212,7 @@ claim.equal(
 
 # %% tags=["nbval-check-output"]
 from bootcamp import LaunchError, Table
-from bootcamp.theory import kv_cache
+from bootcamp.costs import kv_cache
 
 try:
     launch("tp", 2, kv_heads=1, device="cpu", quiet=True)

@@ -121,7 +121,7 @@ display(guess_gpus, guess_slowest, guess_samples, guess_published, guess_failure
 # collective:
 
 # %%
-from bootcamp.plan import links, peak
+from bootcamp.costs import links, peak
 from bootcamp_lessons import reading
 
 reading.source(peak.in_flight, links.seconds)
@@ -141,8 +141,8 @@ reading.source(peak.in_flight, links.seconds)
 
 # %%
 from bootcamp import Table, check, claim, launch
-from bootcamp.plan.setting import Plan
-from bootcamp.theory import memory, sharding
+from bootcamp.costs import memory, sharding
+from bootcamp.costs.setting import Plan
 
 RANKS = 4
 SETTINGS = {"optimizer": "adamw", "device": "cpu", "quiet": True, **check.settings(RANKS)}
@@ -316,7 +316,7 @@ controls = simulators.planner(tensor=4)
 # thing at a time.
 
 # %%
-from bootcamp.plan.advise import advise
+from bootcamp.costs.advise import advise
 
 few = advise(planning.shape_of("Llama 3 70B"), planning.cluster_of(8), batch=64)
 assert not few.plans.rows, "a plan fits"
@@ -380,7 +380,7 @@ claim.larger(
 # pipeline 16, data 128.
 
 # %%
-from bootcamp.plan import ranks
+from bootcamp.costs import ranks
 
 shape, cluster = planning.shape_of("Llama 3 405B"), planning.cluster_of(16384)
 plan = Plan(tensor=8, pipeline=16, data=128, stage=1, batch=2048, sequence=True, compiled=True)
@@ -474,7 +474,7 @@ planning_lab.worst()
 
 # %% [markdown]
 # With a minus, the real step took longer than predicted. (The names are those of the rows in
-# `src/bootcamp/plan/published/`.) Most of them are of one of these kinds:
+# `src/bootcamp/costs/published/`.) Most of them are of one of these kinds:
 #
 # - **Small models whose matrices are split over the GPUs of one host.** Their steps take a fraction
 #   of a second, of which launches and short messages are a large part. These differ from machine to
@@ -576,7 +576,7 @@ planning_lab.why([slow[0], taken])
 # save takes one minute and a restart ten, and the GPUs are as reliable as Llama 3's.
 
 # %%
-from bootcamp.theory import failures
+from bootcamp.costs import failures
 
 print(guess_failures.score(failures.between_failures(65536) / 60))
 plots.show(plots.checkpoint_interval(planning.checkpoint_intervals()))
@@ -722,7 +722,7 @@ print(exercise.check("cannot_be", cannot_be))
 # - Published runs: Bang et al., *vTrain*, arXiv:2312.12391; MosaicML, llm-foundry's
 #   `scripts/train/benchmarking`; pytorch/torchtitan; *MegaScale*, arXiv:2402.15627; Smith et al.,
 #   *MT-NLG*, arXiv:2201.11990; PyTorch blog, *Maximizing training throughput using PyTorch FSDP*,
-#   13 March 2024. `src/bootcamp/plan/published/` has every row with its source.
+#   13 March 2024. `src/bootcamp/costs/published/` has every row with its source.
 # - J. W. Young, Communications of the ACM 17(9), 1974. J. T. Daly, *A higher order estimate of the
 #   optimum checkpoint interval for restart dumps*, Future Generation Computer Systems 22, 2006.
 # - Rivals: `mlsysim` on PyPI; `make accuracy` repeats the comparison.

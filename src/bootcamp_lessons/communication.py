@@ -5,13 +5,13 @@ A row has `axis` (FSDP, tensor, pipeline), `name`, `ratio` (computing over sendi
 `run`, where it was measured here.
 """
 
+from bootcamp.costs import hardware, model_shapes, overlap, sharding
+from bootcamp.costs import tensor as tensor_theory
+from bootcamp.costs.published import table as published_table
 from bootcamp.experiments import claims
 from bootcamp.launcher import simulated_hosts
 from bootcamp.launcher.launch import launch
-from bootcamp.plan import hardware, tables
 from bootcamp.table import Table
-from bootcamp.theory import model_shapes, overlap, sharding
-from bootcamp.theory import tensor as tensor_theory
 
 ROOFS = {"FSDP": overlap.hidden, "tensor": overlap.in_turn, "pipeline": overlap.in_turn}
 LINK = "50mbit"
@@ -33,7 +33,7 @@ def published() -> Table:
 def _mosaicml() -> list[dict]:
     """FSDP of MPT models, where all is in one host or the network is known."""
     rows = []
-    for row in tables.table("mosaicml_mpt"):
+    for row in published_table("mosaicml_mpt"):
         hosts = int(row["gpus"]) > 8
         network = "1600 Gbps" in row["section"] and 200e9
         if row["sharding"] != "FULL_SHARD" or (hosts and not network):
@@ -54,13 +54,13 @@ def _others() -> list[dict]:
     """FSDP between hosts on slower links; ZeRO-3 on many GPUs."""
     a100 = hardware.gpu("A100-80GB")
     best = a100.peak * a100.reached
-    (ibm,) = (row for row in tables.table("ibm_fsdp_hsdp") if row["row_id"] == "ibm_70B_A100")
+    (ibm,) = (row for row in published_table("ibm_fsdp_hsdp") if row["row_id"] == "ibm_70B_A100")
     tokens = int(ibm["batch_per_gpu"]) * int(ibm["seq_len"])
     ratio = overlap.fsdp(tokens, best, 400e9 / 8, recompute=True)
     reached = float(ibm["hfu_pct"]) / 100 / a100.reached
     source = ibm["source"].partition(" (")[0]
     rows = [_row("FSDP", "Llama 2 70B, 128 A100", ratio, reached, source)]
-    (zero,) = (row for row in tables.table("ptdp_table2_zero3") if "ZeRO-3" in row["scheme"])
+    (zero,) = (row for row in published_table("ptdp_table2_zero3") if "ZeRO-3" in row["scheme"])
     tokens = int(zero["micro_batch"]) * int(zero["seq_len"])
     ratio = overlap.fsdp(tokens, best, 8 * 25e9, recompute=True)  # Selene: 200 Gbit/s for each GPU
     reached = 1e12 * float(zero["tflops_gpu"]) / best
@@ -71,7 +71,7 @@ def _vtrain() -> list[dict]:
     """Tensor and pipeline parallelism of Megatron-DeepSpeed, all computed twice (recomputed)."""
     a100 = hardware.gpu("A100-80GB")
     best, rows = a100.peak * a100.reached, []
-    for row in tables.table("vtrain_single") + tables.table("vtrain_multi"):
+    for row in published_table("vtrain_single") + published_table("vtrain_multi"):
         batch, text, layers, width, gpus = (int(row[name]) for name in VTRAIN)
         split = [int(row[f"{kind} parallelism"]) for kind in ("tensor", "data", "pipeline")]
         done = 96 * batch * text * layers * width**2

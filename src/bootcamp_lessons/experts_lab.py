@@ -6,10 +6,10 @@ The counts of a run are those that its ranks recorded: how often their tokens ch
 from pathlib import Path
 from statistics import mean
 
+from bootcamp.costs import experts, model_shapes, published, sharding
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.theory import experts, model_shapes, published, sharding
 from bootcamp.train import collective_counter
 from bootcamp_lessons import sharded
 

@@ -2,7 +2,7 @@
 //
 // One file for all places. JupyterLab loads it as a module (anywidget calls `render`); for the static
 // pages and the slides explorers.py makes a plain script of it, which starts every .explorer. The
-// numbers are bootcamp.theory's, which explorers.py writes down for every choice; here they are drawn,
+// numbers are bootcamp.costs's, which explorers.py writes down for every choice; here they are drawn,
 // and two things are calculated since they have too many values to be written down: DDP's all-reduces
 // by the ring's formula, and activations as a multiple of the samples.
 //

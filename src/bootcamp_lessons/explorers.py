@@ -1,7 +1,7 @@
 """Four of the lessons' simulators as explorers: `explorers.data("collective", ranks=5)`.
 
 explorers.js draws them, in the lab (simulators.py), on the static pages and in the slides (`page`,
-`script`). It gets its controls from here and, for every choice, what bootcamp.theory says.
+`script`). It gets its controls from here and, for every choice, what bootcamp.costs says.
 """
 
 import functools
@@ -10,8 +10,8 @@ import itertools
 import json
 from pathlib import Path
 
-from bootcamp.theory import collectives, ddp, model_shapes, pipeline_schedules, published
-from bootcamp.theory import memory as memory_theory
+from bootcamp.costs import collectives, ddp, model_shapes, pipeline_schedules, published
+from bootcamp.costs import memory as memory_theory
 from bootcamp_lessons.diagrams import (
     collective_steps,
     memory_by_kind,

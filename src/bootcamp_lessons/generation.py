@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from bootcamp.theory import kv_cache
+from bootcamp.costs import kv_cache
 from bootcamp.train import memory_usage, models
 from bootcamp.train.models import gpt
 

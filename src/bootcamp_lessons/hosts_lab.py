@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from bootcamp.costs import alpha_beta
 from bootcamp.experiments import claims, recorded, recorded_cluster
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE, ROOT, SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp.theory import alpha_beta
 from bootcamp_lessons.diagrams import hosts
 
 LESSON = "09_several_hosts"

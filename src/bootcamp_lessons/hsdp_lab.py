@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
+from bootcamp.costs import model_shapes, sharding
 from bootcamp.experiments import claims, recorded
 from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp.theory import model_shapes, sharding
 from bootcamp_lessons import reading
 
 SETTING = {"model": "mlp", "size": "tiny", "global_batch": 16}

@@ -8,13 +8,13 @@ import json
 import math
 from pathlib import Path
 
+from bootcamp.costs import sharding, tensor
+from bootcamp.costs.model_shapes import SIZES, layers
 from bootcamp.launcher.launch import launch
 from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.theory import sharding, tensor
-from bootcamp.theory.model_shapes import SIZES, layers
 from bootcamp.train import collective_counter
 from bootcamp_lessons import sharded
 

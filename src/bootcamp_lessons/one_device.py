@@ -4,8 +4,8 @@ from argparse import Namespace
 
 import torch
 
+from bootcamp.costs import model_shapes, published
 from bootcamp.table import Table
-from bootcamp.theory import model_shapes, published
 from bootcamp.train import data, matmul, models, optimizers
 
 ADAMW_BYTES = 16  # of a parameter in float32: itself, its gradient, two moments

@@ -2,10 +2,10 @@
 
 import json
 
+from bootcamp.costs import pipeline_orders, tensor
+from bootcamp.costs import pipeline_schedules as schedules
+from bootcamp.costs.model_shapes import GPT, VOCABULARY
 from bootcamp.records.runs import Run
-from bootcamp.theory import pipeline_orders, tensor
-from bootcamp.theory import pipeline_schedules as schedules
-from bootcamp.theory.model_shapes import GPT, VOCABULARY
 
 FLOAT = 4  # bytes
 TINY = GPT["tiny"]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import permutations
 
-from bootcamp.plan import peak, predict, stacks
-from bootcamp.plan.hardware import GB, Cluster
-from bootcamp.plan.rows import Case
-from bootcamp.plan.setting import RECOMPUTE, Plan, check
-from bootcamp.plan.shapes import Shape
+from bootcamp.costs import peak, predict, stacks
+from bootcamp.costs.hardware import GB, Cluster
+from bootcamp.costs.rows import Case
+from bootcamp.costs.setting import RECOMPUTE, Plan, check
+from bootcamp.costs.shapes import Shape
 
 AXES = ("tensor", "context", "data", "pipeline")
 # what a reader chooses; the task gives the rest, such as the batch

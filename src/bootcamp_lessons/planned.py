@@ -10,11 +10,11 @@ import contextlib
 from dataclasses import dataclass, replace
 
 from bootcamp.classroom.predict import wait_for_answers
+from bootcamp.costs import predict, shapes
+from bootcamp.costs.hardware import GB, Cluster, gpu
+from bootcamp.costs.setting import Plan, check
 from bootcamp.files import read_json, update_json
 from bootcamp.paths import LOGS
-from bootcamp.plan import predict, shapes
-from bootcamp.plan.hardware import GB, Cluster, gpu
-from bootcamp.plan.setting import Plan, check
 from bootcamp.table import Table
 from bootcamp_lessons.plan_search import Task, best, change, described, fits, plan_of, predicted
 

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
+from bootcamp.costs import advise, failures, peak, predict, published, rows, shapes, stacks, step
+from bootcamp.costs.hardware import GB, Cluster, gpu
+from bootcamp.costs.rows import Case
+from bootcamp.costs.setting import RECOMPUTE, Plan, check
+from bootcamp.costs.shapes import Shape
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE
-from bootcamp.plan import advise, peak, predict, rows, shapes, stacks, step, tables
-from bootcamp.plan.hardware import GB, Cluster, gpu
-from bootcamp.plan.rows import Case
-from bootcamp.plan.setting import RECOMPUTE, Plan, check
-from bootcamp.plan.shapes import Shape
 from bootcamp.table import Table
-from bootcamp.theory import failures
 
 MODELS = ("Llama 2 7B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B")
 GPUS = ("A100 80GB", "H100 80GB", "H200", "B200")
@@ -51,7 +50,7 @@ def cluster_of(gpus: int, kind: str = "H100 80GB", host_gb_s: float = 400) -> Cl
 
 def models() -> list[str]:
     """The names of the planner's models."""
-    return [row["name"] for row in tables.table("models")]
+    return [row["name"] for row in published.table("models")]
 
 
 def samples(shape: Shape, batch: int) -> int:
@@ -325,7 +324,7 @@ def published_beside_predicted(names: Iterable[str] | None = None) -> Table:
     recorded = read_json(REFERENCE / "accuracy.json")["rows"]
     by_name = {name: {} for name in {row["table"] for row in recorded}}
     for name, known in by_name.items():
-        known |= {row["row_id"]: row for row in tables.table(name)}
+        known |= {row["row_id"]: row for row in published.table(name)}
     lines = []
     for row in recorded:
         table, error = row["table"], row["error %"]

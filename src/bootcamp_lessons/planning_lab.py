@@ -10,14 +10,14 @@ import tempfile
 from pathlib import Path
 from statistics import fmean
 
+from bootcamp.costs import failures, predict, rows, shapes, stacks
+from bootcamp.costs.hardware import GB, GIB
+from bootcamp.costs.published import table as published_table
 from bootcamp.files import read_json
 from bootcamp.launcher.launch import run_command
 from bootcamp.paths import REFERENCE
-from bootcamp.plan import predict, rows, shapes, stacks, tables
-from bootcamp.plan.hardware import GB, GIB
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp.theory import failures
 from bootcamp_lessons import planning
 
 LIMITS = ("links", "bubble", "launches", "batch")
@@ -162,7 +162,7 @@ def unseen() -> Table:
 
 def published(table: str, row_id: str) -> rows.Case:
     """A published row as the planner reads it. Raises StopIteration for one that is not there."""
-    row = next(row for row in tables.table(table) if row["row_id"] == row_id)
+    row = next(row for row in published_table(table) if row["row_id"] == row_id)
     return rows.read({**row, "stack": table})
 
 
@@ -174,7 +174,7 @@ def held_out(row_id: str) -> dict:
 def peaks() -> Table:
     """Predicted peak memory beside what torchtitan's rows measured."""
     shown = []
-    for row in tables.table("torchtitan"):
+    for row in published_table("torchtitan"):
         if row["mem_gib"]:
             case = rows.read({**row, "stack": "torchtitan"})
             line = {"run": f"{row['model']}, {row['techniques']}, {row['seq_len']} tokens"}
@@ -188,7 +188,7 @@ def peaks() -> Table:
 
 def llama_peaks() -> Table:
     """Llama 3 405B's published mesh with one, two and four stages on each rank."""
-    (row,) = tables.table("llama3_table4")
+    (row,) = published_table("llama3_table4")
     shown = []
     for virtual in (1, 2, 4):
         case = rows.read({**row, "vp": str(virtual), "stack": "llama3_table4"})

@@ -7,11 +7,11 @@ from argparse import Namespace
 from pathlib import Path
 from statistics import mean
 
+from bootcamp.costs import model_shapes, sharding
+from bootcamp.costs import tensor as tensor_theory
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.theory import model_shapes, sharding
-from bootcamp.theory import tensor as tensor_theory
 from bootcamp.train import collective_counter, models
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")

@@ -3,10 +3,10 @@
 A mesh is {axis: ranks along it}, as a run's record has it, with the tiny GPT on it.
 """
 
+from bootcamp.costs.model_shapes import GPT, VOCABULARY
+from bootcamp.costs.sharding import GLOO
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp.theory.model_shapes import GPT, VOCABULARY
-from bootcamp.theory.sharding import GLOO
 
 TINY = GPT["tiny"]
 AXES = ("pipeline", "data", "tensor")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bootcamp.theory.model_shapes import GPT2_VOCABULARY
+from bootcamp.costs.model_shapes import GPT2_VOCABULARY
 from gpu_parts.device import Device
 
 

@@ -17,8 +17,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bootcamp import machine
-from bootcamp.theory import published
-from bootcamp.theory.model_shapes import GPT
+from bootcamp.costs import published
+from bootcamp.costs.model_shapes import GPT
 from bootcamp.train import gpt_operations, matmul, memory_usage, process_end
 
 KERNELS = {

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from bootcamp.theory.model_shapes import VOCABULARY
+from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.train import memory_usage, models
 from bootcamp.train.activations import Activations
 from bootcamp.train.models import gpt

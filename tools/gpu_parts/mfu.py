@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-from bootcamp.theory.model_shapes import GPT2_VOCABULARY
+from bootcamp.costs.model_shapes import GPT2_VOCABULARY
 from gpu_parts.bare_gpt2 import PlainLoop
 from gpu_parts.device import KERNELS
 from gpu_parts.loops import Trainer, Way, flops_per_sample

@@ -8,12 +8,12 @@ import re
 from pathlib import Path
 
 from bootcamp import machine, units
+from bootcamp.costs.alpha_beta import Fit, fit
 from bootcamp.files import read_json, write_json
 from bootcamp.launcher.launch import default_ranks, launch
 from bootcamp.paths import LOGS, SRC
 from bootcamp.records.measurement import Measurement
 from bootcamp.records.runs import Run
-from bootcamp.theory.alpha_beta import Fit, fit
 
 KEPT = LOGS / "machine"
 COLLECTIVE = "all reduce"

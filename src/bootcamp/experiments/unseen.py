@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from bootcamp import machine as machine_of_runs
+from bootcamp.costs import course, here
 from bootcamp.files import read_json, write_json
 from bootcamp.launcher.launch import launch
 from bootcamp.paths import SRC
-from bootcamp.plan import course, here
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 
@@ -128,7 +128,7 @@ def _script(setting: dict):
     source = family.find(strategy).read_text()
     (line,) = [line for line in source.splitlines() if line.startswith("args, context =")]
     more = (
-        "from bootcamp.theory import model_shapes\n"
+        "from bootcamp.costs import model_shapes\n"
         f'model_shapes.SIZES["{model}"]["unseen"] = {setting["shape"]!r}\n{line}'
     )
     return variant(strategy, f"{strategy}_unseen", {line: more})

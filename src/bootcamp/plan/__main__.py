@@ -15,8 +15,8 @@ import io
 import json
 import sys
 
-from bootcamp.plan import predict, rows, stacks
-from bootcamp.plan.hardware import GB, GIB
+from bootcamp.costs import predict, rows, stacks
+from bootcamp.costs.hardware import GB, GIB
 
 ADDED = (
     "seconds_per_step",

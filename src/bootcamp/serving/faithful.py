@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy
 
-from bootcamp.theory.model_shapes import VOCABULARY
+from bootcamp.costs.model_shapes import VOCABULARY
 
 TOLERANCE = 1e-5  # of a score in float32: another order of additions stays far below it
 BATCHES = (1, 3, 8)

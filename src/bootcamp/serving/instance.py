@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy
 
+from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.serving import worker
-from bootcamp.theory.model_shapes import VOCABULARY
 
 SECONDS_TO_LOAD = 60
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from bootcamp.theory.model_shapes import VOCABULARY
+from bootcamp.costs.model_shapes import VOCABULARY
 
 INPUT, OUTPUT = "ids", "scores"
 LARGEST_BODY = 1 << 20  # bytes of a request

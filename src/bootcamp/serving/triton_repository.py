@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bootcamp import machine
+from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.files import write_whole
 from bootcamp.paths import SRC
 from bootcamp.serving import triton_site, versions
 from bootcamp.serving.protocol import INPUT, OUTPUT
-from bootcamp.theory.model_shapes import VOCABULARY
 
 MODEL = SRC / "_serve_triton.py"
 CONFIG = """name: "{name}"

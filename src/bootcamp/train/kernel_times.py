@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bootcamp.theory.model_shapes import VOCABULARY
+from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.train.models.gpt import Attention, Embedding
 
 COPIES, LEAST, MOST, BUDGET = 3, 3, 25, 0.06  # copies at once, rounds, seconds for a size

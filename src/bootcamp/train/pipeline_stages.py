@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from bootcamp.theory.pipeline_orders import CHUNKS, Impossible, plan, stages_of_rank
+from bootcamp.costs.pipeline_orders import CHUNKS, Impossible, plan, stages_of_rank
 from bootcamp.train import models, tensor_flags
 from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import refuse

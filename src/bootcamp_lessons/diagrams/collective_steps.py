@@ -8,11 +8,11 @@ from textwrap import wrap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from bootcamp.costs import collectives
+from bootcamp.costs.collectives import Simulation
 from bootcamp.drawing.canvas import arrow, canvas, label
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, MINT, PALE, PAPER, VERMILLION
 from bootcamp.drawing.style import styled
-from bootcamp.theory import collectives
-from bootcamp.theory.collectives import Simulation
 
 NAMES = {"ring": "a ring", "tree": "a tree", "pairwise": "pairs"}
 REDUCING = ("all-reduce", "reduce-scatter")

@@ -2,10 +2,10 @@
 
 from matplotlib.figure import Figure
 
+from bootcamp.costs import collectives
 from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.palette import BLUE, LIGHT, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import styled
-from bootcamp.theory import collectives
 from bootcamp_lessons.diagrams.ring_strip import strip
 
 

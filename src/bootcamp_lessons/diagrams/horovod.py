@@ -178,7 +178,7 @@ def timeline(step: dict, run: Run) -> Figure:
 def published_scaling(published: list[dict]) -> Figure:
     """Published scaling efficiency of Horovod, a bar for each model.
 
-    published: rows of src/bootcamp/theory/published/horovod.csv.
+    published: rows of src/bootcamp/costs/published/horovod.csv.
     """
     first = published[0]
     title = f"Published: Horovod on {first['gpus']} GPUs, scaling efficiency"

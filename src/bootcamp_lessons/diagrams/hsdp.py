@@ -2,12 +2,12 @@
 
 from matplotlib.figure import Figure
 
+from bootcamp.costs import sharding
 from bootcamp.drawing.canvas import arrow, arrows, box, canvas, label
 from bootcamp.drawing.charts import beside, handles, marker_line, rows, run_bar, shared_note
 from bootcamp.drawing.palette import BLACK, BLUE, LIGHT, ORANGE, PAPER, SKY, VERMILLION
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 from bootcamp.records.runs import Run
-from bootcamp.theory import sharding
 from bootcamp.units import number
 
 

@@ -1,15 +1,15 @@
 """What one rank holds, by formula, for each strategy: `memory_by_kind.held("7.5 B", 64)`.
 
-Everything drawn comes from bootcamp.theory.memory. Nothing here is measured, and the figure names
+Everything drawn comes from bootcamp.costs.memory. Nothing here is measured, and the figure names
 its formulas.
 """
 
 from matplotlib.figure import Figure
 
+from bootcamp.costs import memory
 from bootcamp.drawing.charts import WHITE, above, handles, margin, rows, stacked
 from bootcamp.drawing.palette import BLACK, INK, KINDS
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
-from bootcamp.theory import memory
 from bootcamp.units import scale, size
 
 FORMULAS = (

@@ -5,13 +5,13 @@ from statistics import fmean
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from bootcamp.costs import pipeline_schedules
+from bootcamp.costs.pipeline_schedules import Span
 from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
-from bootcamp.theory import pipeline_schedules
-from bootcamp.theory.pipeline_schedules import Span
 
 FIRST, SECOND = LIGHT.blue, LIGHT.orange  # the two devices
 

@@ -4,6 +4,7 @@ import itertools
 
 from matplotlib.figure import Figure
 
+from bootcamp.costs import pipeline_schedules as schedules
 from bootcamp.drawing.charts import above, handles, rows
 from bootcamp.drawing.palette import (
     BLUE,
@@ -18,7 +19,6 @@ from bootcamp.drawing.palette import (
     YELLOW,
 )
 from bootcamp.drawing.style import begin, finish, legend, styled
-from bootcamp.theory import pipeline_schedules as schedules
 
 LOOKS = {  # of an action: colour, hatch, what it is
     "F": (SKY, "", "forward"),

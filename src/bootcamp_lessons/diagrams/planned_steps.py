@@ -7,10 +7,10 @@ import textwrap
 
 from matplotlib.figure import Figure
 
+from bootcamp.costs.predict import WORDS
 from bootcamp.drawing.charts import BOLD, WHITE, bar, handles, margin, marker_line, rows
 from bootcamp.drawing.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, YELLOW
 from bootcamp.drawing.style import begin, finish, legend, styled
-from bootcamp.plan.predict import WORDS
 from bootcamp_lessons import planned
 
 LOOKS = {

@@ -1,15 +1,15 @@
 """A predicted step of DDP: `predicted_ddp_step.step("GPT-2, 124 M")`, and what the cap does.
 
-Everything drawn comes from bootcamp.theory.ddp. Nothing here is measured, and the figure names its
+Everything drawn comes from bootcamp.costs.ddp. Nothing here is measured, and the figure names its
 model of the costs.
 """
 
 from matplotlib.figure import Figure
 
+from bootcamp.costs import ddp, model_shapes
 from bootcamp.drawing.charts import EDGE, WHITE, handles, margin, rows
 from bootcamp.drawing.palette import BLACK, BLUE, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
-from bootcamp.theory import ddp, model_shapes
 from bootcamp.units import time
 
 MODELS = {  # name: (model, size)

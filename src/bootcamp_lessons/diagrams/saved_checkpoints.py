@@ -5,12 +5,12 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
+from bootcamp.costs.failures import lost_share
+from bootcamp.costs.failures import young as best_interval
 from bootcamp.drawing.canvas import box, canvas, diagram, label
 from bootcamp.drawing.charts import handles, log_axis
 from bootcamp.drawing.palette import COLOURS, GREY, LIGHT, PALE, SKY, TINTS, VERMILLION, line_look
 from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
-from bootcamp.theory.failures import lost_share
-from bootcamp.theory.failures import young as best_interval
 
 BARS = COLOURS[:3]
 GOOD, TORN, NEW = LIGHT.green, LIGHT.red, LIGHT.blue

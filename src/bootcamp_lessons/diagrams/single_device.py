@@ -5,6 +5,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bootcamp.costs import published
 from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
 from bootcamp.drawing.charts import BOLD, WHITE, above, bar, beside, handles, log_axis, rows
 from bootcamp.drawing.palette import (
@@ -21,7 +22,6 @@ from bootcamp.drawing.palette import (
     VERMILLION,
 )
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
-from bootcamp.theory import published
 from bootcamp.units import scale, size, three_digits
 
 FORMATS = {"float32": (BLUE, "s"), "TF32": (VERMILLION, "D"), "16 bits": (GREEN, "o")}

@@ -119,7 +119,7 @@ def accumulated(records: list[dict], world: int, runs) -> Figure:
 def published(computed: dict[int, dict[str, float]], table: list[dict]) -> Figure:
     """A published row of memory for each stage, and the formula's parts as bars.
 
-    computed: {stage: {kind: bytes}}. table: of src/bootcamp/theory/published/zero_figure1.csv.
+    computed: {stage: {kind: bytes}}. table: of src/bootcamp/costs/published/zero_figure1.csv.
     """
     first = table[0]
     title = f"{float(first['parameters']) / 1e9:g} billion parameters on {first['ranks']} GPUs"

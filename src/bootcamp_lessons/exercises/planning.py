@@ -8,8 +8,8 @@ from functools import cached_property
 
 from bootcamp.classroom.function_task import FunctionTask
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
-from bootcamp.plan.predict import WORDS
-from bootcamp.plan.setting import RECOMPUTE, Plan
+from bootcamp.costs.predict import WORDS
+from bootcamp.costs.setting import RECOMPUTE, Plan
 from bootcamp.table import Table
 from bootcamp_lessons import planning
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from bootcamp.classroom.script_task import PATIENCE, ScriptTask
+from bootcamp.costs import model_shapes
 from bootcamp.experiments.equality import Proof, baseline, compare
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
 from bootcamp.scripts import variants
-from bootcamp.theory import model_shapes
 from bootcamp_lessons.exercises.saving import SaveTask
 
 

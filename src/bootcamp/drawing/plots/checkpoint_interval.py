@@ -2,10 +2,10 @@
 
 from matplotlib.figure import Figure
 
+from bootcamp.costs import failures
 from bootcamp.drawing.charts import log_axis
 from bootcamp.drawing.palette import GREY, line_look
 from bootcamp.drawing.style import begin, finish, legend, styled
-from bootcamp.theory import failures
 from bootcamp.units import three_digits
 
 TIMES = {10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36_000: "10 h", 360_000: "100 h"}

@@ -3,9 +3,9 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from bootcamp.costs import overlap
 from bootcamp.drawing.palette import BLACK, INK, ORANGE, PAPER, SKY
 from bootcamp.drawing.style import begin, device_word, finish, legend, styled
-from bootcamp.theory import overlap
 
 AXES = {  # axis of a mesh -> what its panel shows
     "FSDP": "FSDP: computing / sending,\ngrows with the tokens on a rank",

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from bootcamp.theory import model_shapes
+from bootcamp.costs import model_shapes
 from bootcamp.train import dtensor_layout
 from bootcamp.train.models import gpt, mlp, moe, resnet50, striped_lstm
 from bootcamp.train.refusal import ConfigError

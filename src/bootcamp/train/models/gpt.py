@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bootcamp.theory.model_shapes import GPT, VOCABULARY
+from bootcamp.costs.model_shapes import GPT, VOCABULARY
 
 SIZES = GPT
 

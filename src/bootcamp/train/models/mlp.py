@@ -4,7 +4,7 @@ from functools import partial
 
 from torch import nn
 
-from bootcamp.theory.model_shapes import EMBEDDING_WIDTH, MLP, VOCABULARY
+from bootcamp.costs.model_shapes import EMBEDDING_WIDTH, MLP, VOCABULARY
 
 SIZES = MLP
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bootcamp.theory.model_shapes import MOE, expert_width
+from bootcamp.costs.model_shapes import MOE, expert_width
 from bootcamp.train.models.gpt import Attention, Embedding, Head, initial_std
 
 SIZES = MOE

@@ -11,7 +11,7 @@ from functools import partial
 from torch import nn
 from torch.nn import functional
 
-from bootcamp.theory.model_shapes import EXPANSION, RESNET50, bottlenecks
+from bootcamp.costs.model_shapes import EXPANSION, RESNET50, bottlenecks
 
 SIZES = RESNET50
 # Where a block's last BatchNorm scales its output to at first. Goyal et al. (arXiv:1706.02677) take

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from bootcamp.theory.model_shapes import STRIPED_LSTM, VOCABULARY
+from bootcamp.costs.model_shapes import STRIPED_LSTM, VOCABULARY
 
 SIZES = STRIPED_LSTM
 

@@ -9,7 +9,7 @@ Computing 20, 1994) says of a ring (Patarasuk and Yuan, JPDC 69, 2009). Standard
 
 from dataclasses import dataclass
 
-from bootcamp.theory.model_shapes import Layer
+from bootcamp.costs.model_shapes import Layer
 
 MIB = 2**20
 DEFAULT_CAP_MIB, DEFAULT_FIRST_MIB = 25, 1  # of DistributedDataParallel(bucket_cap_mb=None)

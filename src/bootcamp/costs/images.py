@@ -5,11 +5,11 @@ in convolutions of stride 1: 3 of 4 with 3 x 3, 16 of 25 with 5 x 5 (arXiv:1509.
 Standard library only.
 """
 
-from bootcamp.plan import links, tables
-from bootcamp.plan.hardware import Cluster
-from bootcamp.plan.kernels import longer
-from bootcamp.plan.setting import Plan
-from bootcamp.plan.stacks import Constants
+from bootcamp.costs import links, published
+from bootcamp.costs.hardware import Cluster
+from bootcamp.costs.kernels import longer
+from bootcamp.costs.setting import Plan
+from bootcamp.costs.stacks import Constants
 
 FILLS = 8  # samples at which half of a GPU's speed is reached
 # times that a convolution's output is read or written between convolutions, forward and backward:
@@ -19,7 +19,7 @@ BETWEEN = {"yes": 14, "no": 6}
 
 def seconds(model: str, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:
     """(compute, exposed all-reduce) of a step. A backward takes twice its forward's products."""
-    row = next(row for row in tables.table("cnns") if row["model"] == model)
+    row = next(row for row in published.table("cnns") if row["model"] == model)
     products = float(row["gflops"]) - float(row["saved_gflops"])
     fills = plan.micro_batch / (plan.micro_batch + FILLS)
     each = 3 * 2 * products * 1e9 / (cluster.gpu.peak_fp32 * c.images * fills)
@@ -33,5 +33,5 @@ def seconds(model: str, cluster: Cluster, plan: Plan, c: Constants) -> tuple[flo
 
 def peak_bytes(model: str) -> float:
     """Of parameters, gradients and the momentum of SGD in float32."""
-    row = next(row for row in tables.table("cnns") if row["model"] == model)
+    row = next(row for row in published.table("cnns") if row["model"] == model)
     return 12e6 * float(row["millions"])

@@ -9,9 +9,9 @@ Standard library only.
 from dataclasses import dataclass
 from math import ceil
 
-from bootcamp.theory import model_shapes, published
-from bootcamp.theory import tensor as tensor_theory
-from bootcamp.theory.sharding import FLOAT32, MIXED, rank_bytes
+from bootcamp.costs import model_shapes, published
+from bootcamp.costs import tensor as tensor_theory
+from bootcamp.costs.sharding import FLOAT32, MIXED, rank_bytes
 
 PRECISIONS = {"bf16 mixed": MIXED, "fp32": FLOAT32}
 NUMBER = {"bf16 mixed": 2, "fp32": 4}  # bytes of an activation

@@ -7,10 +7,10 @@ library only.
 
 from dataclasses import dataclass
 
-from bootcamp.plan import images, kernels, peak, stacks, step
-from bootcamp.plan.hardware import GB
-from bootcamp.plan.rows import Case
-from bootcamp.plan.stacks import Constants
+from bootcamp.costs import images, kernels, peak, stacks, step
+from bootcamp.costs.hardware import GB
+from bootcamp.costs.rows import Case
+from bootcamp.costs.stacks import Constants
 
 ENOUGH = 0.7  # a step that computes for this share of its time is limited by compute
 WORDS = {

@@ -1,6 +1,6 @@
 """Seconds of collectives on a cluster: which ranks form a group, and what carries its bytes.
 
-A ring sends the same over each of its edges (bootcamp.theory.sharding), inside a host over the
+A ring sends the same over each of its edges (bootcamp.costs.sharding), inside a host over the
 GPUs' own links, between hosts over the host's network, which the rings of a host's ranks share.
 Standard library only.
 """
@@ -8,10 +8,10 @@ Standard library only.
 from math import log2
 from typing import NamedTuple
 
-from bootcamp.plan.hardware import Cluster
-from bootcamp.plan.setting import Plan
-from bootcamp.plan.stacks import Constants
-from bootcamp.theory.sharding import RING
+from bootcamp.costs.hardware import Cluster
+from bootcamp.costs.setting import Plan
+from bootcamp.costs.sharding import RING
+from bootcamp.costs.stacks import Constants
 
 IN_HOST, BETWEEN_HOSTS = 30e-6, 15e-6  # seconds: of a call, and of each doubling of the hosts
 

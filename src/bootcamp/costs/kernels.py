@@ -9,10 +9,10 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from bootcamp.plan.hardware import Gpu
-from bootcamp.plan.setting import Plan
-from bootcamp.plan.shapes import Shape
-from bootcamp.plan.stacks import Constants
+from bootcamp.costs.hardware import Gpu
+from bootcamp.costs.setting import Plan
+from bootcamp.costs.shapes import Shape
+from bootcamp.costs.stacks import Constants
 
 # rows and columns of a tile, and what share of the best tile's speed it has: smaller tiles read
 # more for each product (the same guide, figure on tile sizes; rounded)

@@ -6,8 +6,8 @@ tensor group are neighbours. Standard library only.
 
 from dataclasses import dataclass, fields
 
-from bootcamp.plan.hardware import Cluster
-from bootcamp.plan.shapes import Shape
+from bootcamp.costs.hardware import Cluster
+from bootcamp.costs.shapes import Shape
 
 RECOMPUTE = ("none", "selective", "selective op", "full")
 PRECISIONS = ("bf16", "fp8", "fp32")

@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import ceil, log2
 from typing import NamedTuple
 
-from bootcamp.theory.sharding import RING
+from bootcamp.costs.sharding import RING
 
 ALGORITHMS = {
     "broadcast": ("ring", "tree"),

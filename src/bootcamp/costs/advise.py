@@ -6,11 +6,11 @@ The constants are those of a stack never seen, unless one is named. Standard lib
 
 from dataclasses import dataclass, replace
 
-from bootcamp.plan import peak, stacks, step
-from bootcamp.plan.hardware import GB, Cluster
-from bootcamp.plan.predict import WORDS
-from bootcamp.plan.setting import Plan, check
-from bootcamp.plan.shapes import Shape
+from bootcamp.costs import peak, stacks, step
+from bootcamp.costs.hardware import GB, Cluster
+from bootcamp.costs.predict import WORDS
+from bootcamp.costs.setting import Plan, check
+from bootcamp.costs.shapes import Shape
 from bootcamp.table import Table
 
 JOULES_OF_KWH = 3.6e6

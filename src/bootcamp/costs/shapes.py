@@ -1,6 +1,6 @@
 """The shape of a transformer: its parameters and its floating-point operations.
 
-Parameters of a GPT are those of bootcamp.theory.memory.Gpt; models with gated MLPs and grouped keys
+Parameters of a GPT are those of bootcamp.costs.memory.Gpt; models with gated MLPs and grouped keys
 and values are counted matrix by matrix. FLOPs are Narayanan et al.'s (arXiv:2104.04473, section
 5.1): 6 for each parameter in a matrix and token, and attention in full, as if not causal, or
 causal: half of it. Standard library only.
@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 
-from bootcamp.plan import tables
-from bootcamp.theory import published
-from bootcamp.theory.memory import Gpt
+from bootcamp.costs import published
+from bootcamp.costs.memory import Gpt
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Shape:
 def named(name: str) -> Shape | None:
     """The shape of a model of published/models.csv by its name, spelled freely; None if unknown."""
     wanted = _plain(name)
-    for row in tables.table("models"):
+    for row in published.table("models"):
         if wanted in {_plain(row["name"]), *map(_plain, row["spellings"].split(";"))}:
             shared = _shared().get(row["published"], {})
             names = {key: key for key in ("layers", "heads", "vocabulary", "inner", "head_width")}

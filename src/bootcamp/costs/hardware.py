@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from bootcamp.plan import tables
-from bootcamp.theory import published
+from bootcamp.costs import published
 
 GB, GIB = 1e9, 2.0**30
 REACHED = 0.85  # of the peak, where nobody has measured it: between A100's share and H100's
@@ -64,7 +63,7 @@ def _gpus() -> dict[frozenset[str], Gpu]:
     """{words of a spelling of its name: GPU}. What the course's table has stands there alone."""
     shared = {row["gpu"]: row for row in published.table("hardware")}
     found = {}
-    for row in tables.table("gpus"):
+    for row in published.table("gpus"):
         common = shared.get(row["published"], {})
         names = {"peak": "bf16_or_fp16", "peak_fp32": "fp32"}
         peak, single = (

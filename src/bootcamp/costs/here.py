@@ -1,7 +1,7 @@
 """Seconds of a step of the course's own scripts on this machine: `here.seconds(job, machine)`.
 
 A step is the sum of its kernels, each looked up in a table that was measured by size on this
-machine, of its collectives by alpha and beta (bootcamp.theory.alpha_beta), and of what a framework
+machine, of its collectives by alpha and beta (bootcamp.costs.alpha_beta), and of what a framework
 adds for each layer. One core is one rank: what a rank computes and what it sends take turns.
 experiments.unseen measures the machine and tries predictions out. Numpy at most.
 """
@@ -12,10 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bootcamp.plan import course
-from bootcamp.plan.course import NUMBER, Job
-from bootcamp.theory import ddp, model_shapes, pipeline_orders, pipeline_schedules
-from bootcamp.theory.alpha_beta import Fit, fit
+from bootcamp.costs import course, ddp, model_shapes, pipeline_orders, pipeline_schedules
+from bootcamp.costs.alpha_beta import Fit, fit
+from bootcamp.costs.course import NUMBER, Job
 
 Kernels = Counter  # {(kind, sizes): how often}
 

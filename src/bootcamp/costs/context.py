@@ -5,7 +5,7 @@ al., arXiv:2310.01889), or an all-to-all gives each rank some heads of the compl
 Ulysses, Jacobs et al., arXiv:2309.14509). Standard library only.
 """
 
-from bootcamp.theory.sharding import RING
+from bootcamp.costs.sharding import RING
 
 WAYS = ("all-gather", "ring", "ulysses")
 

@@ -6,7 +6,7 @@ second. Standard library only.
 
 from itertools import combinations, pairwise
 
-from bootcamp.theory import model_shapes
+from bootcamp.costs import model_shapes
 
 Edges = tuple[int, ...]
 

@@ -2,20 +2,19 @@
 
 Compute is kernels.py's, or the host's launches where they take longer. Tensor and context
 parallelism wait for their collectives in each layer; FSDP's go on beside the compute; a pipeline
-waits for its slowest stage and its bubble (bootcamp.theory.pipeline_schedules). Standard library
+waits for its slowest stage and its bubble (bootcamp.costs.pipeline_schedules). Standard library
 only.
 """
 
 from dataclasses import dataclass
 from math import ceil
 
-from bootcamp.plan import kernels, links
-from bootcamp.plan.hardware import Cluster
-from bootcamp.plan.kernels import Passes, longer
-from bootcamp.plan.setting import Plan
-from bootcamp.plan.shapes import Shape
-from bootcamp.plan.stacks import Constants
-from bootcamp.theory import context, experts, sharding
+from bootcamp.costs import context, experts, kernels, links, sharding
+from bootcamp.costs.hardware import Cluster
+from bootcamp.costs.kernels import Passes, longer
+from bootcamp.costs.setting import Plan
+from bootcamp.costs.shapes import Shape
+from bootcamp.costs.stacks import Constants
 
 BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches about twice the kernels
 

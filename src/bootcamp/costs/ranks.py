@@ -4,12 +4,11 @@ Ranks of one pipeline stage hold and send the same, so a kind is a stage. Each h
 nothing is looped over ranks. Standard library only.
 """
 
-from bootcamp.plan import links, peak
-from bootcamp.plan.hardware import Cluster
-from bootcamp.plan.setting import Plan, check
-from bootcamp.plan.shapes import Shape
+from bootcamp.costs import context, experts, links, peak, sharding
+from bootcamp.costs.hardware import Cluster
+from bootcamp.costs.setting import Plan, check
+from bootcamp.costs.shapes import Shape
 from bootcamp.table import Table
-from bootcamp.theory import context, experts, sharding
 
 
 def traffic(shape: Shape, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[str, dict]:

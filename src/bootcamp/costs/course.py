@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 
-from bootcamp.plan.setting import Plan
-from bootcamp.plan.shapes import Shape
+from bootcamp.costs import layer_cut, model_shapes, pipeline_orders, sharding
+from bootcamp.costs import tensor as tensor_theory
+from bootcamp.costs.setting import Plan
+from bootcamp.costs.shapes import Shape
+from bootcamp.costs.sharding import DEEPSPEED_FLOAT32, FLOAT32, GLOO
 from bootcamp.table import Table
-from bootcamp.theory import layer_cut, model_shapes, pipeline_orders, sharding
-from bootcamp.theory import tensor as tensor_theory
-from bootcamp.theory.sharding import DEEPSPEED_FLOAT32, FLOAT32, GLOO
 
 NUMBER, INTEGER = 4, 8  # bytes
 STAGES = {"zero1": 1, "fsdp": 3, "hsdp": 3, "fsdp_tp": 3}  # of ZeRO

@@ -8,10 +8,10 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from bootcamp.plan import peak, shapes, stacks, words
-from bootcamp.plan.hardware import GB, Cluster, Gpu, gpu
-from bootcamp.plan.setting import Plan, check
-from bootcamp.plan.shapes import Shape
+from bootcamp.costs import peak, shapes, stacks, words
+from bootcamp.costs.hardware import GB, Cluster, Gpu, gpu
+from bootcamp.costs.setting import Plan, check
+from bootcamp.costs.shapes import Shape
 
 # field: the names that columns of the published tables give it, plain
 NAMES = {

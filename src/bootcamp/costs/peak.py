@@ -1,16 +1,16 @@
 """What a rank holds at its peak, by kind: `peak.held(shape, plan)`.
 
-States are those of bootcamp.theory.sharding (arXiv:1910.02054), activations those of Korthikanti et
+States are those of bootcamp.costs.sharding (arXiv:1910.02054), activations those of Korthikanti et
 al. (arXiv:2205.05198, equations 1 to 4) for a GPT and counted in the same way for gated MLPs.
 Standard library only.
 """
 
 from math import ceil
 
-from bootcamp.plan.setting import Plan
-from bootcamp.plan.shapes import Shape
-from bootcamp.plan.step import layers_of_stage
-from bootcamp.theory.sharding import FLOAT32, MIXED, rank_bytes
+from bootcamp.costs.setting import Plan
+from bootcamp.costs.shapes import Shape
+from bootcamp.costs.sharding import FLOAT32, MIXED, rank_bytes
+from bootcamp.costs.step import layers_of_stage
 
 # bytes of each score at the peak: in 16 bit and float32; their logarithms or gradients; fused, in
 # place (such as Megatron-LM's); eager, a part of the gradients beside them

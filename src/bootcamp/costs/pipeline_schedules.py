@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from bootcamp.theory.pipeline_orders import CHUNKS, SCHEDULES, Action, Impossible, plan
+from bootcamp.costs.pipeline_orders import CHUNKS, SCHEDULES, Action, Impossible, plan
 
 
 class Span(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from bootcamp.plan import hardware
+from bootcamp.costs import hardware
 
 HERE = Path(__file__).parent
 

@@ -5,7 +5,7 @@ forward pass, there and back, and two of their gradients in the backward pass (G
 arXiv:2006.16668). Each rank has consecutive experts, as many as any other. Standard library only.
 """
 
-from bootcamp.theory import model_shapes
+from bootcamp.costs import model_shapes
 
 NUMBER = 4  # bytes in float32
 COUNT = 8  # bytes of a number of rows, which go ahead of the rows
@@ -24,7 +24,7 @@ def rows_bytes(tokens: float, width: int, chosen: int, number: int = NUMBER) -> 
 def exchanged_bytes(shape: dict, tokens: float, sizes: bool = True) -> float:
     """Bytes that a rank hands to all all-to-alls of a step, in the mean over the ranks.
 
-    shape: of bootcamp.theory.model_shapes.MOE. tokens: of this rank. Of N ranks that are sent
+    shape: of bootcamp.costs.model_shapes.MOE. tokens: of this rank. Of N ranks that are sent
     equally many rows, (N-1)/N of it leaves the rank. sizes: with the numbers of rows.
     """
     rows = EXCHANGES * rows_bytes(tokens, shape["width"], shape["chosen"])

@@ -10,7 +10,7 @@ Standard library only.
 import math
 import random
 
-from bootcamp.theory import published
+from bootcamp.costs import published
 
 HOUR = 3600.0
 

@@ -11,7 +11,7 @@ keys and values. Standard library only.
 
 from dataclasses import dataclass, replace
 
-from bootcamp.theory import memory, published
+from bootcamp.costs import memory, published
 
 
 def cache_bytes(
