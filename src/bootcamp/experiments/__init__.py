@@ -7,5 +7,5 @@ keep the result. `recorded` shows a recorded run where this machine can't make i
 of settings that it has not seen, and runs them.
 
 Read first: equality.
-May import: the top of the package, scripts, theory, plan, records, launcher, numpy.
+May import: the top of the package, scripts, costs, records, launcher, numpy.
 """

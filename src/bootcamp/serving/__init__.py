@@ -7,5 +7,5 @@ which Triton speaks too. A server is a script, `src/_serve*.py`; `service` start
 a cell.
 
 Read first: protocol, artifacts.
-May import: the top of the package, theory, records, train, launcher, aiohttp, numpy.
+May import: the top of the package, costs, records, train, launcher, aiohttp, numpy.
 """

@@ -4,5 +4,5 @@
 one is doing), `planner` a plan, `diff_viewer` what scripts add to each other.
 
 Read first: controls.
-May import: the top of the package, scripts, theory, records, launcher, drawing, any library.
+May import: the top of the package, scripts, costs, records, launcher, drawing, any library.
 """
