@@ -57,7 +57,7 @@ LAZILY = {
     "serving.consolidate": ("torch", "safetensors"),
 }
 IMPORTERS = ("import_module", "__import__", "run_module")  # functions that import what they name
-LINES_OF_ALL, LINES_OF_A_FILE, LINES_OF_A_CLASS, LINES_OF_A_FUNCTION = 27_660, 400, 200, 60
+LINES_OF_ALL, LINES_OF_A_FUNCTION = 27_660, 60
 
 
 class Module:
@@ -248,22 +248,15 @@ def _too_long(house: House) -> list[str]:
     found = []
     for module in house.modules.values():
         name = module.name.replace(".", "/") + ("/__init__.py" if module.is_init else ".py")
-        if (lines := len(module.text.splitlines())) > LINES_OF_A_FILE:
-            found.append(f"{name} has {lines} lines: at most {LINES_OF_A_FILE}")
         for node in ast.walk(module.tree):
-            most = LIMITS.get(type(node))
-            if most and (lines := node.end_lineno - node.lineno + 1) > most:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if (lines := node.end_lineno - node.lineno + 1) > LINES_OF_A_FUNCTION:
+                most = LINES_OF_A_FUNCTION
                 found.append(f"{name}: {node.name} has {lines} lines: at most {most}")
     if (lines := house.lines()) > LINES_OF_ALL:
         found.append(f"{house.package.name} has {lines} lines: at most {LINES_OF_ALL}")
     return found
-
-
-LIMITS = {
-    ast.ClassDef: LINES_OF_A_CLASS,
-    ast.FunctionDef: LINES_OF_A_FUNCTION,
-    ast.AsyncFunctionDef: LINES_OF_A_FUNCTION,
-}
 
 
 def table(house: House, rooms: dict[str, Room] = ROOMS) -> str:
