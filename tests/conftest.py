@@ -13,7 +13,7 @@ from pathlib import Path
 _SCRATCH = Path(tempfile.mkdtemp(prefix="bootcamp-test-"))
 os.environ["BOOTCAMP_LOGS"] = str(_SCRATCH / "logs")
 os.environ["BOOTCAMP_WORK"] = str(_SCRATCH / "work")
-os.environ["BOOTCAMP_STRICT_FIGURES"] = "1"  # a figure that can't be read fails its cell or test
+os.environ["IPYTHONDIR"] = str(_SCRATCH / "ipython")
 os.environ["BOOTCAMP_CLAIM_SECONDS"] = "0"  # one pair: that a claim runs, not what holds here
 os.environ["OMP_NUM_THREADS"] = "1"  # workers with two threads each would wait for each other
 if _worker := os.environ.get("PYTEST_XDIST_WORKER"):  # their ranks begin with different cores
@@ -29,6 +29,12 @@ import warm  # noqa: E402
 from bootcamp.experiments import equality  # noqa: E402
 from bootcamp.launcher import launch, run_cache  # noqa: E402
 from bootcamp.launcher.connection import Connection  # noqa: E402
+
+with contextlib.suppress(ImportError):  # a GPU machine may lack all of the notebook side
+    import legible  # a figure that can't be read fails its test, or a notebook's cell
+
+    legible.watch()
+    legible.watch_kernels(_SCRATCH / "ipython")
 
 # only what trained.py wraps, and the notebooks' kernels, may be answered by an earlier launch
 trained.CACHE = os.environ.get("BOOTCAMP_TEST_RUNS") or str(_SCRATCH / "runs")

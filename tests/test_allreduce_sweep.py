@@ -224,9 +224,8 @@ def draw(make):
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize("cost", [straight, bent])
 def test_the_figure_can_be_read(draw, cost, backend):
+    import legible
     from test_plots import foot
-
-    from bootcamp.drawing import legible
 
     figure = draw(cost, ranks=4, backend=backend)
     assert legible.faults(figure, 11) == []

@@ -1,12 +1,16 @@
 """The measure of what can be read in a figure: each of its checks can fail."""
 
+import textwrap
+
 import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
+nbformat = pytest.importorskip("nbformat")
 
+import legible  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from bootcamp.drawing import legible, style  # noqa: E402
+from bootcamp.drawing import style  # noqa: E402
 from bootcamp_lessons.diagrams import basics  # noqa: E402
 
 
@@ -69,23 +73,26 @@ def test_labels_of_axes_ticks_and_legends_are_measured():
     assert "the first tick" not in [text.get_text() for text in legible.texts(figure)]
 
 
-def test_a_figure_is_shown_or_refused_as_the_environment_says(monkeypatch):
+def test_a_figure_that_can_not_be_read_is_not_shown():
     bad = drawn(0.49, 0.5)
     bad.suptitle("A title")
-    monkeypatch.setenv(legible.VARIABLE, "1")
     with pytest.raises(legible.Illegible, match="'A title' can't be read:\n- over each other: 'o"):
         style.show(bad)
-    for value in ("0", None):
-        monkeypatch.delenv(legible.VARIABLE) if value is None else monkeypatch.setenv(
-            legible.VARIABLE, value
-        )
-        style.show(bad)
 
 
-def test_the_suite_and_its_notebooks_measure_every_figure():
-    import os
-
-    assert os.environ[legible.VARIABLE] == "1"
+def test_a_notebooks_cell_fails_with_a_figure_that_can_not_be_read():
+    nbclient = pytest.importorskip("nbclient")
+    notebook = nbformat.v4.new_notebook()
+    code = """
+        from bootcamp.drawing import style
+        figure, _ = style.begin("A title")
+        for words in ("one text", "another"):
+            figure.text(0.5, 0.5, words, fontsize=14)
+        style.show(figure)
+    """
+    notebook.cells = [nbformat.v4.new_code_cell(textwrap.dedent(code))]
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="can't be read"):
+        nbclient.NotebookClient(notebook, timeout=60).execute()
 
 
 def test_the_family_can_be_read_and_has_every_script():

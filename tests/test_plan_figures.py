@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
+import legible  # noqa: E402
+
 from bootcamp.costs import (  # noqa: E402
     advise,
     failures,  # noqa: E402
@@ -14,7 +16,7 @@ from bootcamp.costs import (  # noqa: E402
     stacks,
 )
 from bootcamp.costs.setting import Plan  # noqa: E402
-from bootcamp.drawing import legible, plots, style  # noqa: E402
+from bootcamp.drawing import plots, style  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
 from bootcamp.table import Table  # noqa: E402
 from bootcamp.widgets import planner  # noqa: E402
@@ -241,8 +243,8 @@ def test_the_lessons_figures_can_be_read(name):
 
 
 @pytest.mark.parametrize(("name", "height"), [("growing", 465), ("memory", 465), ("axes", 540)])
-def test_dense_ones_can_be_read_on_a_slide(name, height, monkeypatch):
-    monkeypatch.setenv(legible.VARIABLE, "1")
+def test_dense_ones_can_be_read_on_a_slide(name, height):
+    legible.watch_slides(embed)
     two = planning.memory_by_part(planning.MODELS[:2])
     figure = plots.memory_by_part(two) if name == "memory" else DRAWN[name]()
     assert "<img" in embed.to_html(figure, height, title=True)

@@ -13,8 +13,10 @@ import pytest
 matplotlib = pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
 
+import legible  # noqa: E402
+
 from bootcamp import machine  # noqa: E402
-from bootcamp.drawing import legible, plots  # noqa: E402
+from bootcamp.drawing import plots  # noqa: E402
 from bootcamp.drawing import style as frame  # noqa: E402
 from bootcamp.drawing.palette import KINDS  # noqa: E402
 from bootcamp.records.runs import Run, names  # noqa: E402

@@ -263,9 +263,8 @@ CORNER = [
     ids=["as measured", "crowded", "above the roof", "in its corner", "far above", "GPU"],
 )
 def test_the_figure_can_be_read(changed):
+    import legible
     from test_plots import foot
-
-    from bootcamp.drawing import legible
 
     figure = draw(**changed)
     assert legible.faults(figure, 11) == []

@@ -15,17 +15,19 @@ from matplotlib.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "slides")]
 import embed  # noqa: E402
+import legible  # noqa: E402
 import lessons  # noqa: E402
 import lookups  # noqa: E402
 import prepared  # noqa: E402
 
 import slides  # noqa: E402
 from bootcamp.costs import kv_cache  # noqa: E402
-from bootcamp.drawing import legible, plots  # noqa: E402
+from bootcamp.drawing import plots  # noqa: E402
 from bootcamp.drawing.canvas import box, canvas, label  # noqa: E402
 from bootcamp.files import write_json  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
 
+legible.watch_slides(embed)
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"
 MEASURED = re.compile(rf"(?<!\w)\d[\d.,]*\s*{UNITS}")
 FROM_RECORDS = re.compile(r"\{\{ (record|megabytes)\(")
@@ -250,7 +252,7 @@ def test_a_drawing_that_can_not_be_read_is_refused_on_a_slide():
     figure, axes = canvas("A title", "Two words.", 3)
     for text in ("one text", "another"):
         label(axes, 50, 15, text)
-    with pytest.raises(legible.Illegible, match="'A title' can't be read:\n- over each other"):
+    with pytest.raises(legible.Illegible, match="'A title.*' can't be read:\n- over each other"):
         embed.to_html(figure, 465, title=True)
 
 

@@ -1,17 +1,18 @@
 """Can all of a figure be read in a room? Its texts are measured as matplotlib's renderer sets them.
 
-`style.png`, and with it `style.show`, demands it where BOOTCAMP_STRICT_FIGURES=1 is in the
-environment, as it is in the course's tests; a reader's notebook never stops because of a picture.
+Here, and in the kernels of notebooks, every figure is measured when it becomes a PNG; on slides
+before it becomes an SVG. A reader's notebook never stops because of a picture.
 """
 
+import functools
 import itertools
-import os
+from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-VARIABLE = "BOOTCAMP_STRICT_FIGURES"
+FOOT = 11  # points that letters need in a notebook
 TOUCHING = 1.0  # points that two texts' boxes may share: a letter fills less than its box
 NOT_DRAWN = [1.0, 1.0]  # the size that matplotlib gives an annotation whose point is off its axes
 SHOWN = 40  # characters of a text in a message
@@ -21,16 +22,50 @@ class Illegible(AssertionError):
     """A figure with texts that nobody can read. It lists them."""
 
 
-def demand(figure: Figure, smallest: float, title: str = "") -> None:
-    """Raise Illegible for a figure with faults, where the environment asks for it.
-
-    title: what the message calls it, if the figure has none of its own.
-    """
-    if os.environ.get(VARIABLE, "0") == "0":
-        return
+def demand(figure: Figure, smallest: float = FOOT) -> None:
+    """Raise Illegible for a figure with faults."""
     if found := faults(figure, smallest):
-        title = " ".join((figure.get_suptitle() or title).split()) or "without a title"
+        title = " ".join((figure.get_suptitle() or getattr(figure, "alt", "")).split())
         raise Illegible("\n- ".join([f"The figure {title!r} can't be read:", *found]))
+
+
+def watch() -> None:
+    """Measure every figure that this process makes a PNG of."""
+    if hasattr(Figure.savefig, "__wrapped__"):
+        return
+    save = Figure.savefig
+
+    @functools.wraps(save)
+    def measured(figure, *args, **kwargs):
+        if kwargs.get("format") == "png":
+            demand(figure)
+        return save(figure, *args, **kwargs)
+
+    Figure.savefig = measured
+
+
+def watch_slides(embed) -> None:
+    """Measure every figure that slides/embed.py puts on a slide, after it has its size there."""
+    enlarge = embed._enlarge_letters
+    if hasattr(enlarge, "__wrapped__"):
+        return
+
+    @functools.wraps(enlarge)
+    def measured(figure, px_per_inch):
+        enlarge(figure, px_per_inch)
+        demand(figure, embed.SIGN_PX * 72 / px_per_inch)
+
+    embed._enlarge_letters = measured
+
+
+def watch_kernels(folder: Path) -> None:
+    """Write the startup file with which IPython's kernels watch too; folder: their IPYTHONDIR."""
+    startup = folder / "profile_default" / "startup" / "00-legible.py"
+    startup.parent.mkdir(parents=True)
+    startup.write_text(
+        f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\n"
+        "import legible\nlegible.watch()\nsys.path.pop()\ndel sys, legible\n"
+    )
 
 
 def faults(figure: Figure, smallest: float) -> list[str]:
