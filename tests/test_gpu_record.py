@@ -16,10 +16,10 @@ import pytest
 from bootcamp import machine
 from bootcamp.costs import model_shapes
 from bootcamp.drawing import style
-from bootcamp.experiments import recorded_gpu
+from bootcamp.experiments import replay
 from bootcamp.files import read_json, write_json
 from bootcamp.launcher import devices, ghosts
-from bootcamp.paths import ROOT
+from bootcamp.paths import REFERENCE, ROOT
 from bootcamp.records import runs
 from bootcamp.scripts import family
 from bootcamp_lessons import one_gpu
@@ -294,7 +294,7 @@ def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys, tmp_path):
 
 
 def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_path):
-    nothing = recorded_gpu.part("speed_small", tmp_path)
+    nothing = replay.gpu_part("speed_small", tmp_path)
     assert not nothing
     for table in (one_gpu.batches, one_gpu.waiting, one_gpu.ways):
         assert table(tmp_path)._repr_html_() == f"<p>{html.escape(nothing.label)}</p>"
@@ -303,11 +303,11 @@ def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_p
     folder.mkdir()
     content = rehearsed[1]["speed_small"]
     write_json(folder / "speed_small.json", content)
-    assert not recorded_gpu.part("speed_small", tmp_path), "a rehearsal"
-    assert recorded_gpu.readme_sentence(tmp_path).startswith("Nothing here has been run on a GPU")
+    assert not replay.gpu_part("speed_small", tmp_path), "a rehearsal"
+    assert readme_sentence(tmp_path).startswith("Nothing here has been run on a GPU")
     about = {**content["about"], "gpu": {"name": "NVIDIA H100 80GB HBM3"}}
     write_json(folder / "speed_small.json", {**content, "rehearsal": False, "about": about})
-    part = recorded_gpu.part("speed_small", tmp_path)
+    part = replay.gpu_part("speed_small", tmp_path)
     ways, batches, waiting = (f(tmp_path) for f in (one_gpu.ways, one_gpu.batches, one_gpu.waiting))
     assert ways.column("way") == [row["way"] for row in part["ways"]]
     assert ways.caption.startswith("NVIDIA H100 80GB HBM3, torch ")
@@ -316,14 +316,33 @@ def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_p
     assert batches[-1]["batch"] == 2 * batches[-2]["batch"]
     assert all(ms > 0 for row in waiting for name, ms in row.items() if name.startswith("ms by"))
     assert "gone: not measured" in part.table("gone", part["gone"] or []).caption
-    sentence = recorded_gpu.readme_sentence(tmp_path)
+    sentence = readme_sentence(tmp_path)
     assert sentence.startswith("One NVIDIA H100 80GB HBM3 has run speed_small of `make gpu-record`")
     assert sentence.endswith("Several GPUs over NCCL have not been measured.")
 
 
+def readme_sentence(reference=REFERENCE):
+    """What README.md says of GPUs: which has run what, and that several have not."""
+    gpus = {}
+    for part in replay.gpu_parts(reference):
+        where = part.content["about"]["gpu"]["name"], part.path.parent.name
+        gpus.setdefault(where, []).append(part.path.stem)
+    if not gpus:
+        return (
+            "Nothing here has been run on a GPU so far. The code for CUDA and NCCL is written, and "
+            "its flags and a rehearsal on the CPU are tested; `make gpu-record` is for its first "
+            "real run."
+        )
+    sentences = [
+        f"One {gpu} has run {', '.join(names)} of `make gpu-record`: `logs/reference/{folder}/`."
+        for (gpu, folder), names in gpus.items()
+    ]
+    return " ".join([*sentences, "Several GPUs over NCCL have not been measured."])
+
+
 def test_the_readme_says_what_has_run_on_a_gpu():
     said = " ".join((ROOT / "README.md").read_text().split())
-    assert recorded_gpu.readme_sentence() in said, "README.md, What has run where"
+    assert readme_sentence() in said, "README.md, What has run where"
 
 
 # What was made for it

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bootcamp.experiments import recorded
+from bootcamp.experiments import replay
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
 
@@ -57,7 +57,7 @@ def test_warm_ranks_are_told_what_horovodrun_tells():
     assert warm.losses == cold.losses
     assert warm.world == cold.world == warm.summary["world_size"] == 2
     assert warm.ranks[1]["fingerprint_final"] == cold.ranks[1]["fingerprint_final"]
-    said = recorded.said(launch.launch(RANKS, 2, quiet=True))
+    said = replay.printed_lines(launch.launch(RANKS, 2, quiet=True))
     assert said[0] == "rank 0 of 2, on this machine 0 of 2"
     assert "    the ranks' numbers: mean 0.5, sum 1.0, rank 0's 0.0" in said
 

@@ -6,7 +6,7 @@ pytest.importorskip("matplotlib")
 
 from bootcamp.classroom import errors  # noqa: E402
 from bootcamp.drawing import style  # noqa: E402
-from bootcamp.experiments import equality, recorded_cluster  # noqa: E402
+from bootcamp.experiments import equality, replay  # noqa: E402
 from bootcamp.launcher import slurm  # noqa: E402
 from bootcamp.paths import REFERENCE  # noqa: E402
 from bootcamp.records.runs import Run  # noqa: E402
@@ -19,8 +19,8 @@ WHO = "python src/snippets/who_am_i.py"
 @pytest.fixture
 def records(monkeypatch, tmp_path):
     """Records are made and looked for in a folder of this test's."""
-    monkeypatch.setattr(recorded_cluster, "REFERENCE", tmp_path)
-    monkeypatch.setattr(recorded_cluster, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(replay, "REFERENCE", tmp_path)
+    monkeypatch.setattr(replay, "LOGS", tmp_path / "logs")
     return tmp_path
 
 
@@ -66,7 +66,7 @@ def test_commands_and_jobs_are_run_and_a_record_says_the_same(records, monkeypat
         found = {**lab.on_each("both", both), "job": lab.sbatch("job", job_file, "word").wait()}
         return found, capsys.readouterr().out
 
-    lab = recorded_cluster.Lab("a_lesson", hosts=2)
+    lab = replay.Cluster("a_lesson", hosts=2)
     assert "every command and job of this lesson is a real one" in repr(lab)
     try:
         live, printed = say(lab)
@@ -81,8 +81,8 @@ def test_commands_and_jobs_are_run_and_a_record_says_the_same(records, monkeypat
 
     monkeypatch.delenv("BOOTCAMP_RECORD")
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
-    lab = recorded_cluster.Lab("a_lesson", hosts=2)
-    assert "records stand in. (The reason: BOOTCAMP_WITHOUT hides it" in repr(lab)
+    lab = replay.Cluster("a_lesson", hosts=2)
+    assert "recorded runs stand in. (The reason: BOOTCAMP_WITHOUT hides it" in repr(lab)
     told, printed = say(lab)
     assert told["host1"] == live["host1"]
     assert told["job"].output == "logs word\n", "a record names no folder of its machine"
@@ -92,7 +92,7 @@ def test_commands_and_jobs_are_run_and_a_record_says_the_same(records, monkeypat
 
 def test_a_record_that_is_missing_is_named(records, monkeypatch):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
-    lab = recorded_cluster.Lab("a_lesson", hosts=2)
+    lab = replay.Cluster("a_lesson", hosts=2)
     with pytest.raises(FileNotFoundError, match="gone: there is no such record. Record the lesson"):
         lab.run("gone", "sinfo")
 

@@ -3,7 +3,7 @@
 import pytest
 from trained import trained
 
-from bootcamp.experiments import claims, recorded
+from bootcamp.experiments import claims, replay
 from bootcamp.launcher import simulated_hosts
 from bootcamp.scripts.variants import variant
 from bootcamp_lessons import exercise, hsdp_lab, reading
@@ -99,7 +99,7 @@ MESH_OF_ONE_AXIS = "mesh = init_device_mesh(device.type, (world,))"
 
 def test_without_hosts_the_runs_are_recorded(monkeypatch, capsys):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts")
-    lab = recorded.Experiments("hosts", "08_hsdp")
+    lab = replay.Lab("08_hsdp", needs="hosts")
     assert not lab.ready
     assert "Hosts can't be made on this machine: recorded runs stand in." in repr(lab)
     run = lab.launch("hsdp-slow", "hsdp", 4, hosts=2, link=hsdp_lab.LINK, shard=2)
@@ -121,4 +121,4 @@ def test_without_hosts_a_claim_on_time_has_no_verdict(monkeypatch, tmp_path):
 
 def test_hosts_that_can_be_made_need_no_record(monkeypatch):
     monkeypatch.setattr(simulated_hosts, "why_not", lambda: None)
-    assert recorded.Experiments("hosts", "08_hsdp").ready
+    assert replay.Lab("08_hsdp", needs="hosts").ready

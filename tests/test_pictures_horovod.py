@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.experiments import recorded
+from bootcamp.experiments import replay
 from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT, SRC  # noqa: E402
 from bootcamp.records import runs  # noqa: E402
 from bootcamp_lessons.diagrams import horovod as diagrams  # noqa: E402
@@ -97,7 +97,7 @@ def test_a_timeline_may_be_cut_off_or_compressed(tmp_path):
 
 
 def test_the_timeline_says_what_it_shows():
-    run = recorded.Run(LESSON / "timeline")
+    run = replay.Run(LESSON / "timeline")
     steps = diagrams.read_timeline(run.folder / "timeline.json")
     figure = diagrams.timeline(steps[-1], run)
     assert f"{steps[-1]['all_reduces']} all-reduces" in figure.get_suptitle()
@@ -127,7 +127,7 @@ def experiments():
 def test_every_run_of_the_notebook_is_recorded_and_nothing_else():
     assert {path.name for path in LESSON.iterdir()} == experiments()
     for name in experiments():
-        run = recorded.Run(LESSON / name)
+        run = replay.Run(LESSON / name)
         failed = name == "only-rank-0"
         assert run.status == ("failed" if failed else "ok"), name
 
@@ -143,7 +143,7 @@ def test_records_hold_no_place_of_a_machine():
 
 def test_without_the_framework_a_run_is_its_record(monkeypatch, capsys):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod")
-    horovod = recorded.Experiments("horovod", "05_horovod")
+    horovod = replay.Lab("05_horovod", needs="horovod")
     assert "make horovod" in repr(horovod)
     run = horovod.launch("horovod", "horovod", 2, steps=3)
     assert "make horovod" in capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_without_the_framework_a_run_is_its_record(monkeypatch, capsys):
 
 
 def test_what_is_kept_of_a_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "OWN_FOLDERS", {"/secret/place": "."})
+    monkeypatch.setattr(replay, "OWN_FOLDERS", {"/secret/place": "."})
     run = tmp_path / "run"
     (run / "ranks").mkdir(parents=True)
     lines = "[1]<stdout>:second\n[0]<stdout>:first /secret/place/x\n[0]<stdout>:  more\n"
@@ -163,16 +163,16 @@ def test_what_is_kept_of_a_run(tmp_path, monkeypatch):
     (run / "ranks" / "0.beat").write_text("beat")
     (run / "ranks" / "0.err").write_text("")
     (run / "timeline.json").write_text("x" * 200_000)
-    recorded.keep(run, tmp_path / "record")
+    replay.keep_run(runs.Run(run), tmp_path / "record")
     kept = {
         str(path.relative_to(tmp_path / "record")) for path in (tmp_path / "record").rglob("*.*")
     }
     assert kept == {"ranks/launcher.out", "timeline.json.gz"}
-    assert recorded.said(runs.Run(tmp_path / "record")) == ["first ./x", "  more", "second"]
+    assert replay.printed_lines(runs.Run(tmp_path / "record")) == ["first ./x", "  more", "second"]
 
 
 def test_a_timeline_is_counted():
-    unfused, default = (recorded.Run(LESSON / name) for name in ("no-fusion", "timeline"))
+    unfused, default = (replay.Run(LESSON / name) for name in ("no-fusion", "timeline"))
     assert diagrams.all_reduces_a_step(unfused) == diagrams.tensors_a_step(default) == 78
     assert diagrams.all_reduces_a_step(default) < 78
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from bootcamp.drawing import plots  # noqa: E402
-from bootcamp.experiments import recorded
+from bootcamp.experiments import replay
 from bootcamp.paths import REFERENCE, ROOT, SRC  # noqa: E402
 from bootcamp.train import models  # noqa: E402
 from bootcamp_lessons import communication, hsdp_lab  # noqa: E402
@@ -46,8 +46,8 @@ def test_published_runs_are_under_their_roofs():
 
 
 def test_the_ranking_says_its_values_and_their_origin():
-    free = {"HSDP": recorded.Run(LESSON / "hsdp-open")}
-    slow = {"HSDP": recorded.Run(LESSON / "hsdp-slow")}
+    free = {"HSDP": replay.Run(LESSON / "hsdp-open")}
+    slow = {"HSDP": replay.Run(LESSON / "hsdp-slow")}
     figure = diagrams.ranking(free, slow, {"HSDP": 0.19})
     assert f"at {hsdp_lab.LINK}" in figure.get_suptitle()
     assert "of which the link by formula 0.190 s" in figure.alt
@@ -57,15 +57,15 @@ def test_the_ranking_says_its_values_and_their_origin():
 def test_every_run_of_the_lab_is_recorded_and_nothing_else():
     assert {path.name for path in LESSON.iterdir()} == {*RUNS, *OTHERS, "two-hosts"}
     for name in RUNS | OTHERS:
-        run = recorded.Run(LESSON / name)
+        run = replay.Run(LESSON / name)
         assert (run.status, run.config["hosts"]) == ("ok", 2), name
         assert run.config["link"] == (hsdp_lab.LINK if name.endswith("slow") else "open"), name
-    assert recorded.Run(LESSON / "two-hosts").status == "ok"
+    assert replay.Run(LESSON / "two-hosts").status == "ok"
 
 
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_recorded_bytes_are_those_of_the_theory(name):
-    run = recorded.Run(LESSON / name)
+    run = replay.Run(LESSON / name)
     theory = hsdp_lab.link_bytes(name.split("-")[0].upper())
     assert sum(hsdp_lab.LAYERS) == 4 * sum(layer_numbers())
     assert hsdp_lab.crossed(run) == pytest.approx(theory, rel=0.02)
@@ -81,14 +81,14 @@ def layer_numbers():
 
 
 def test_rows_across_hosts_send_more_than_fsdp_and_accumulation_no_more_than_one_batch():
-    sent = {name: hsdp_lab.crossed(recorded.Run(LESSON / name)) for name in RUNS | OTHERS}
+    sent = {name: hsdp_lab.crossed(replay.Run(LESSON / name)) for name in RUNS | OTHERS}
     assert sent["rows-across"] > sent["fsdp-open"]
     assert sent["accumulating"] == pytest.approx(sent["hsdp-open"], rel=0.02)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in RUNS if name.endswith("slow")))
 def test_a_recorded_step_takes_at_least_as_long_as_its_bytes(name):
-    run = recorded.Run(LESSON / name)
+    run = replay.Run(LESSON / name)
     burst = 128e3  # which the token bucket lets through at once
     rate = float(hsdp_lab.LINK.removesuffix("mbit")) * 1e6 / 8
     assert run.seconds_per_step > (hsdp_lab.crossed(run) - burst) / rate
@@ -112,7 +112,7 @@ def test_records_hold_no_place_of_a_machine():
 
 
 def test_the_record_of_two_hosts_is_what_the_lesson_reads():
-    lines = recorded.Run(LESSON / "two-hosts").output(0).splitlines()
+    lines = replay.Run(LESSON / "two-hosts").output(0).splitlines()
     rows = [json.loads(line) for line in lines if line.startswith("{")]
     assert [row["to rank"] for row in rows] == [1, 2, 3]
     assert all(set(row["sent"]) == {"lo", "eth0"} for row in rows)

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from bootcamp import corpus
 from bootcamp.drawing import plots
-from bootcamp.experiments import allreduce_sweep, recorded
+from bootcamp.experiments import allreduce_sweep, replay
 from bootcamp.files import write_json
 from bootcamp.paths import REFERENCE, ROOT
 from bootcamp.records import runs, trace
@@ -40,7 +40,7 @@ def share_cores(folder):
 
 
 def test_a_record_has_what_lessons_read_and_no_folder_of_this_machine(run, tmp_path):
-    recorded.keep(run, tmp_path / "record")
+    replay.keep_run(runs.Run(run), tmp_path / "record")
     kept = {path.name for path in (tmp_path / "record" / "ranks").iterdir()}
     assert {"0.json", "1.json", "0.out", "launcher.err"} <= kept
     assert not kept & {"1.err", "0.beat"}
@@ -51,8 +51,8 @@ def test_a_run_that_shared_its_cores_becomes_no_record(run, tmp_path):
     share_cores(run)
     (tmp_path / "record").mkdir()
     (tmp_path / "record" / "summary.json").write_text("the earlier one")
-    with pytest.raises(recorded.NotRecorded, match="run shared its cores with another run, so its"):
-        recorded.keep(run, tmp_path / "record")
+    with pytest.raises(replay.NotRecorded, match="run shared its cores with another run, so its"):
+        replay.keep_run(runs.Run(run), tmp_path / "record")
     assert (tmp_path / "record" / "summary.json").read_text() == "the earlier one"
 
 

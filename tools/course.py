@@ -24,7 +24,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert import HTMLExporter
 
 from bootcamp import machine, units
-from bootcamp.experiments import claims, recorded
+from bootcamp.experiments import claims, replay
 from bootcamp.paths import LOGS, NOTEBOOKS
 from bootcamp.records import runs
 
@@ -175,7 +175,7 @@ def _words_of(page: str) -> str:
 def without_paths(text: str) -> str:
     """Without this machine's folders and the escapes that colour a terminal."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    text = recorded.without_own_folders(text).replace(tempfile.gettempdir(), "(temporary folder)")
+    text = replay.without_own_folders(text).replace(tempfile.gettempdir(), "(temporary folder)")
     text = text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
     return re.sub(r"(?:/[\w.+-]+){2,}/(?=(?:lib/)?python3)", ".../", text)
 

@@ -28,7 +28,7 @@ from error_programs import BEGIN, DDP, JOIN  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
 from bootcamp.classroom import errors  # noqa: E402
-from bootcamp.experiments import recorded  # noqa: E402
+from bootcamp.experiments import replay  # noqa: E402
 from bootcamp.files import write_json  # noqa: E402
 from bootcamp.launcher import launch  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
@@ -256,7 +256,7 @@ def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
 
 def without_own_folders(text: str) -> str:
     """A text without this machine's folders and name."""
-    text = recorded.without_own_folders(text.replace(SCRATCH.name, "..."))
+    text = replay.without_own_folders(text.replace(SCRATCH.name, "..."))
     return text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
 
 

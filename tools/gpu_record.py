@@ -12,7 +12,7 @@ on. Exit code 0 if every part is ok, else 1.
 
 `--rehearse` takes the same way on the CPU with miniature sizes, to find errors without a GPU. To
 make a record of the course, write to logs/reference/MACHINE-gpu_record, such as h100-gpu_record;
-lessons read it by bootcamp/experiments/recorded_gpu.py.
+lessons read it by bootcamp/experiments/replay.py.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.experiments import recorded
+from bootcamp.experiments import replay
 from bootcamp.launcher import launch
 from bootcamp.paths import LOGS, REFERENCE, ROOT
 from bootcamp.scripts.family import SCRIPTS
@@ -102,7 +102,7 @@ def record(wanted: Wanted, target: Path, place: Path) -> None:
     }
     options = launch.Options(run_dir=place / target.name)
     run = launch.launch(script, wanted.ranks, quiet=True, options=options, **flags)
-    recorded.keep(run.folder, target)
+    replay.keep_run(run, target)
     slim(target, wanted.phases)
     print(run, f"{sum(path.stat().st_size for path in target.rglob('*.*')) / 1e3:.0f} kB")
 
@@ -196,7 +196,7 @@ def main() -> int:
             target = (ROOT / args.folder) / f"{args.machine}-{wanted.name}-{wanted.ranks}"
             try:
                 record(wanted, target, Path(place))
-            except recorded.NotRecorded as reason:
+            except replay.NotRecorded as reason:
                 print(reason)
                 return 1
     return 0

@@ -19,7 +19,7 @@ import lightning
 from torch.utils.data import DataLoader
 
 from bootcamp import launch, machine
-from bootcamp.experiments.recorded import without_own_folders
+from bootcamp.experiments.replay import without_own_folders
 from bootcamp.paths import REFERENCE
 from bootcamp.train import data, models, optimizers
 

@@ -15,10 +15,10 @@
 # What does Horovod do, does it train the same model, and what does it leave to you?
 
 # %%
-from bootcamp import launch, machine, recorded, warm_up
+from bootcamp import launch, machine, replay, warm_up
 
 warm_up()
-horovod = recorded.Experiments("horovod", "05_horovod")
+horovod = replay.Lab("05_horovod", needs="horovod")
 horovod
 
 # %% [markdown]
@@ -64,9 +64,9 @@ from bootcamp_lessons.reading import SNIPPETS, printed, show_snippet
 show_snippet("horovod_ranks.py")
 quietly = {"device": "cpu", "quiet": True}
 ranks = horovod.launch("ranks", SNIPPETS / "horovod_ranks.py", 2, **quietly)
-said = "\n".join(recorded.said(ranks))
-print(said)
-guess_rate.score(float(re.search(r"wrapped ([\d.]+)", said)[1]))
+lines = "\n".join(replay.printed_lines(ranks))
+print(lines)
+guess_rate.score(float(re.search(r"wrapped ([\d.]+)", lines)[1]))
 
 # %% [markdown]
 # `local_rank` counts within one host; with GPUs it chooses the GPU. `hvd.allreduce` gives the
@@ -121,7 +121,7 @@ guess_steps.score(len(each[0]["sent"]))
 # %%
 show_snippet("horovod_names.py")
 names = horovod.launch("names", SNIPPETS / "horovod_names.py", 2, **quietly)
-answers = recorded.said(names)
+answers = replay.printed_lines(names)
 assert sum("{'loss': 2.0, 'tokens': 2000.0}" in line for line in answers) == 2
 print("\n".join(answers))
 
@@ -190,7 +190,7 @@ fresh = horovod.launch("fresh-state", always, RANKS, **same)
 trap = check.compare(fresh, base)
 assert trap.failed, "the trap is gone from this version of Horovod"
 display(trap)
-guess_taken.score(float(recorded.said(fresh)[0]))
+guess_taken.score(float(replay.printed_lines(fresh)[0]))
 
 # %% [markdown]
 # A new AdamW has no state, nothing to send. So Horovod sets all gradients to zero and takes a step,

@@ -176,8 +176,8 @@ hosts_lab.show_file("src/jobs/ddp_torchrun.sbatch")
 # %%
 FLAGS = ("--steps", 6, "--global-batch", 12, "--optimizer", "sgd")
 jobs = {name: lab.sbatch(name, f"src/jobs/{name}.sbatch", *FLAGS) for name in hosts_lab.JOBS}
-said = {name: job.wait() for name, job in jobs.items()}
-said
+ended = {name: job.wait() for name, job in jobs.items()}
+ended
 
 # %% [markdown]
 # **An array** is many jobs from one file: here one learning rate each, two at a time
@@ -247,7 +247,7 @@ lab.run("interfaces", f"srun --nodes=2 --label sh -c '{WHICH}' | sort")
 from bootcamp import check
 
 baseline, proofs = check.baseline(steps=6, global_batch=12, optimizer="sgd"), []
-for job in said.values():
+for job in ended.values():
     assert job.end == "COMPLETED", job.output
     (run,) = job.runs
     proofs.append(check.same_training(run, baseline))

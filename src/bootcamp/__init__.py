@@ -36,7 +36,7 @@ FRONT_DOOR = {
     "check": "experiments.equality",
     "claim": "experiments.claims",
     "trial": "experiments.claims:trial",
-    "recorded": "experiments.recorded",
+    "replay": "experiments.replay",
     "roofline": "experiments.roofline",
     # scripts as texts
     "family": "scripts.family",

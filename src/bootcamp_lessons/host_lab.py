@@ -1,4 +1,4 @@
-"""Lesson 09b: its cluster, its job that is told to end, its elastic run, and its drills.
+"""Lesson 09b: its cluster, its job that must end early, its elastic run, and its drills.
 
 Where a machine can have neither hosts nor Slurm, each of them answers with what was recorded in
 logs/reference/09b_when_hosts_fail/, and says so. To record it anew: BOOTCAMP_RECORD=1 python
@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bootcamp.experiments import equality
+from bootcamp.experiments import equality, replay
 from bootcamp.experiments.pair import loss_distance
-from bootcamp.experiments.recorded import told, without_own_folders
 from bootcamp.files import read_json, write_json
 from bootcamp.launcher import drills, simulated_hosts, slurm
 from bootcamp.launcher.launch import Options
@@ -31,7 +30,7 @@ from bootcamp_lessons.host_drills import SETTING, Outcome
 RECORDS = REFERENCE / "09b_when_hosts_fail"
 JOB, CHECK = "src/jobs/ddp_requeue.sbatch", "src/jobs/check_nodes.sbatch"
 DISK = "/mnt"  # a folder on each host's own disk
-STEPS = 400  # of the job that is told to end before it has done them
+STEPS = 400  # of the job that must end before it has done them
 OF_STACKS = re.compile(r"\[?W\d{4}|Exception raised from|frame #|<omitting")
 LOST_AT = 4  # the step at which the elastic run loses a host
 # a silent host is given up after 3 s in place of 15; nobody else is waited for longer than 1 s
@@ -65,7 +64,7 @@ class Lab:
             cluster.run(f"umount {DISK}", **how)
             return {"output": f"host0$ sbatch {CHECK} --disk={DISK}\n{job.output}"}
 
-        print(self._told("nodes", "Slurm", check)["output"])
+        print(self._replay("nodes", "Slurm", check)["output"])
 
     def requeued(self) -> dict:
         """A job that gets USR1, saves, is queued again and goes on: see `_of_job`."""
@@ -77,7 +76,7 @@ class Lab:
             job.wait()
             return _of_job(job)
 
-        found = self._told("requeued", "Slurm", train)
+        found = self._replay("requeued", "Slurm", train)
         print(found["output"])
         return found
 
@@ -103,12 +102,12 @@ class Lab:
 
     def elastic(self) -> dict:
         """An elastic run on two hosts that loses one: steps by attempt, seconds, losses."""
-        return self._told("elastic", "hosts", _lose_a_host)
+        return self._replay("elastic", "hosts", _lose_a_host)
 
     def drill(self, name: str) -> Outcome:
         """One of host_drills.DRILLS, broken and recovered here."""
-        told = self._told(f"drill_{name}", "hosts", lambda: asdict(host_drills.drill(name)))
-        return Outcome(**told)
+        found = self._replay(f"drill_{name}", "hosts", lambda: asdict(host_drills.drill(name)))
+        return Outcome(**found)
 
     def stop(self) -> None:
         """End the cluster."""
@@ -121,10 +120,12 @@ class Lab:
             self.cluster = slurm.start(hosts=2)
         return self.cluster
 
-    def _told(self, name: str, needs: str, measure: Callable[[], dict]) -> dict:
-        """What `measure` returns; on a machine that lacks what it needs, what was recorded."""
-        why = f"{needs} can't be had here" if self.why_not[needs] else None
-        return told(RECORDS / f"{name}.json", why, measure)
+    def _replay(self, name: str, needs: str, measure: Callable[[], dict]) -> dict:
+        """Measure, or replay the recording on a machine that lacks what it needs."""
+        note = f"{needs} can't be had here: what was recorded elsewhere stands in ({name})."
+        return replay.replay(
+            RECORDS / f"{name}.json", measure, note if self.why_not[needs] else None
+        )
 
 
 def _of_job(job: Job) -> dict:
@@ -139,7 +140,7 @@ def _of_job(job: Job) -> dict:
     return {
         "state": job.state,
         "restarts": job.restarts,
-        "output": without_own_folders(_without_stacks(job.output)),
+        "output": replay.without_own_folders(_without_stacks(job.output)),
         "first_step": run.ranks[0]["first_step"],
         "again": len(steps) - len(set(steps)),
         "steps": len(set(steps)),

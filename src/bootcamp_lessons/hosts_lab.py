@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bootcamp.costs import alpha_beta
-from bootcamp.experiments import claims, recorded, recorded_cluster
+from bootcamp.experiments import claims, replay
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE, ROOT, SRC
 from bootcamp.records.runs import Run
@@ -35,12 +35,12 @@ LOOPBACK_NAME = (
 )
 
 
-class Lab(recorded_cluster.Lab):
+class Lab(replay.Cluster):
     """Two hosts with Slurm, of two made-up GPUs each, and beside it pairs of ranks for the link."""
 
     def __init__(self):
         super().__init__(LESSON, hosts=2, gpus=2)
-        self.pairs = recorded.Experiments("hosts", LESSON)
+        self.pairs = replay.Lab(LESSON, needs="hosts")
         self.sweeps: dict[str, Run] = {}
 
     def measuring(self, where: str, size: int = LARGEST) -> Callable[[], float]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bootcamp.costs import model_shapes, sharding
-from bootcamp.experiments import claims, recorded
+from bootcamp.experiments import claims, replay
 from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
@@ -24,11 +24,11 @@ MODEL_BYTES = sum(LAYERS)  # P, in float32
 SCRIPTS = {"DDP": ("ddp", {}), "FSDP": ("fsdp", {}), "HSDP": ("hsdp", {"shard": 2})}
 
 
-class Lab(recorded.Experiments):
+class Lab(replay.Lab):
     """Two hosts of two ranks; `runs[name, link]` has the latest run of each trial."""
 
     def __init__(self):
-        super().__init__("hosts", "08_hsdp")
+        super().__init__("08_hsdp", needs="hosts")
         self.runs: dict[tuple[str, str | None], Run] = {}
 
     def trial(self, name: str, link: str | None = None) -> Callable[[], Run]:
@@ -52,17 +52,17 @@ class Lab(recorded.Experiments):
         if self.ready:
             return claims.faster(name, sentence, this, that, **how)
         this(), that()
-        return claims.untested(name, sentence, self._why_not[0])
+        return claims.untested(name, sentence, self.missing)
 
     def five_megabytes(self, link: str) -> Table:
         """What rank 0 noted when it sent 5 MB to each other rank."""
         where = {"hosts": 2, "link": link, "device": "cpu", "quiet": True}
         run = self.launch("two-hosts", SRC / "snippets" / "two_hosts.py", 4, **where)
         rows = []
-        for said in reading.printed(run):
-            row = {"from rank 0 to": said["to rank"], "on": said["to host"]}
-            row["ms"] = 1e3 * said["seconds"]
-            rows.append(row | {f"MB over {n}": said["sent"][n] / 1e6 for n in ("lo", "eth0")})
+        for sent in reading.printed(run):
+            row = {"from rank 0 to": sent["to rank"], "on": sent["to host"]}
+            row["ms"] = 1e3 * sent["seconds"]
+            rows.append(row | {f"MB over {n}": sent["sent"][n] / 1e6 for n in ("lo", "eth0")})
         return Table(rows, "5 MB each, counted by the kernel of host0")
 
     def wire(self) -> Table:

@@ -1,11 +1,11 @@
-"""What one real GPU said of a lesson's questions, where tools/gpu_record.py has recorded it.
+"""Show what one real GPU measured, where tools/gpu_record.py has recorded it.
 
 Each table names the GPU and the versions; without a record it is a sentence that says so.
 """
 
 from pathlib import Path
 
-from bootcamp.experiments import recorded_gpu
+from bootcamp.experiments import replay
 from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
 from bootcamp.units import size
@@ -13,7 +13,7 @@ from bootcamp.units import size
 
 def batches(reference: Path = REFERENCE) -> Table:
     """GPT-2 small in bf16, batches twice as large each time, up to the one that did not fit."""
-    part = recorded_gpu.part("speed_small", reference)
+    part = replay.gpu_part("speed_small", reference)
     found = part["batches"] or {"rows": []}
     rows = [
         {**_speed(row), "peak": size(row["peak_bytes"]), "ended": "trained"}
@@ -26,7 +26,7 @@ def batches(reference: Path = REFERENCE) -> Table:
 
 def waiting(reference: Path = REFERENCE) -> Table:
     """A step as the CPU's clock and CUDA events time it, read without and with waiting."""
-    part = recorded_gpu.part("speed_small", reference)
+    part = replay.gpu_part("speed_small", reference)
     found = part["asynchronous"] or {}
     read = {"when the calls returned": "returned", "after synchronize()": "synchronised"}
     rows = [
@@ -43,7 +43,7 @@ def waiting(reference: Path = REFERENCE) -> Table:
 
 def ways(reference: Path = REFERENCE) -> Table:
     """GPT-2 small: number formats, recomputing, compiling, and what each keeps in memory."""
-    part = recorded_gpu.part("speed_small", reference)
+    part = replay.gpu_part("speed_small", reference)
     rows = [
         {
             "way": row["way"],

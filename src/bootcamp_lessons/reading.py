@@ -12,7 +12,7 @@ from pathlib import Path
 
 from IPython.display import display
 
-from bootcamp import Run, Table, recorded, run_command
+from bootcamp import Run, Table, replay, run_command
 from bootcamp.classroom.tasks import Shown
 from bootcamp.paths import SRC
 
@@ -57,7 +57,7 @@ def run_with_torchrun(name: str, ranks: int) -> str:
 
 def printed(run: Run) -> list[dict]:
     """The objects that a program's ranks printed, a line of JSON each, rank by rank."""
-    return [json.loads(line) for line in recorded.said(run) if line.startswith('{"')]
+    return [json.loads(line) for line in replay.printed_lines(run) if line.startswith('{"')]
 
 
 def epochs_of(run: Run, steps: int = 4, caption: str = "") -> Table:

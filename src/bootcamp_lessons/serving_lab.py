@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from bootcamp import launch, machine
-from bootcamp.experiments.recorded import told
+from bootcamp.experiments.replay import replay
 from bootcamp.paths import LOGS, REFERENCE, SRC
 from bootcamp.records.measurement import Measurement
 from bootcamp.serving import artifacts, load, service, triton
@@ -199,11 +199,11 @@ class Triton:
 
     def measure(self) -> list[dict]:
         """The plainest and the best of SERVERS as Triton has them, without the front."""
-        return self._told("triton_measured", self._measure)
+        return self._replay("triton_measured", self._measure)
 
     def drills(self) -> list[dict]:
         """serving_drills.KEEP_UP."""
-        return self._told("triton_drills", self._drills)
+        return self._replay("triton_drills", self._drills)
 
     def _measure(self) -> list[dict]:
         found = []
@@ -225,11 +225,12 @@ class Triton:
             server.publish(other)
             return [serving_drills.run(name, server, both) for name in serving_drills.KEEP_UP]
 
-    def _told(self, name: str, measure: Callable[[], list[dict]]) -> list[dict]:
+    def _replay(self, name: str, measure: Callable[[], list[dict]]) -> list[dict]:
         def here() -> dict:
             return {"machine": machine.describe(), "rows": measure()}
 
-        found = told(RECORDS / f"{name}.json", self.why_not, here)
+        note = f"{self.why_not}: what was recorded elsewhere stands in ({name})."
+        found = replay(RECORDS / f"{name}.json", here, note if self.why_not else None)
         about = found["machine"]
         how = "recorded on another machine" if self.why_not else "measured here"
         self.says = f"Triton on {about['cpu']}, {about['cores']} cores; {how}"

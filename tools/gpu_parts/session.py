@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.experiments import recorded
+from bootcamp.experiments import replay
 from bootcamp.files import write_json
 from bootcamp.paths import ROOT, SRC
 from gpu_parts.device import Device
@@ -44,8 +44,8 @@ class Session:
 
     def write(self) -> None:
         self.content["seconds"] = round(time.monotonic() - self._began, 2)
-        told = recorded.without_own_folders(json.dumps(self.content))
-        write_json(self.path, json.loads(told))
+        text = replay.without_own_folders(json.dumps(self.content))
+        write_json(self.path, json.loads(text))
 
     @property
     def seconds_left(self) -> float:
