@@ -10,7 +10,7 @@ from bootcamp.costs import pipeline_orders, pipeline_schedules
 from bootcamp.costs.pipeline_schedules import Action, Impossible, Span
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.records import runs
+from bootcamp.records import actions, runs
 from bootcamp.scripts.variants import variant
 from bootcamp.train import pipeline_stages
 from bootcamp_lessons import pipeline_tables
@@ -178,7 +178,7 @@ def test_a_plan_that_waits_for_itself():
 def test_two_ranks_train_in_the_order_of_the_plan(schedule):
     """The runs that lesson 06b draws, and that prove each schedule equal to the baseline."""
     flags = {"global_batch": 32, "steps": 4, "micro_batches": 8, "optimizer": "sgd"}
-    spans = pipeline_schedules.recorded(trained("pp", 2, schedule=schedule, **flags))
+    spans = actions.recorded(trained("pp", 2, schedule=schedule, **flags))
     assert pipeline_schedules.orders(spans) == pipeline_schedules.plan(schedule, 2, 8)
     assert pipeline_schedules.which(spans) == schedule
     assert min(span.began for span in spans) == 0
@@ -189,7 +189,7 @@ def test_four_sleeping_ranks_follow_the_plan_and_wait(schedule):
     snippet = SRC / "snippets" / "pipeline_sleep.py"
     flags = {"schedule": schedule, "micro_batches": 8, "milliseconds": 4.0}
     run = launch.launch(snippet, 4, device="cpu", quiet=True, **flags)
-    spans = pipeline_schedules.recorded(run)
+    spans = actions.recorded(run)
     assert pipeline_schedules.which(spans) == schedule
     slept = {(s.action.kind, s.action.stage): s.ended - s.began for s in spans}
     one = 4e-3 / pipeline_schedules.CHUNKS[schedule]
@@ -216,7 +216,7 @@ def test_a_run_of_another_schedule_is_noticed():
     line = f"schedule_class = get_schedule_class({name})"
     other = variant("pp", "pp_other", {line: 'schedule_class = get_schedule_class("GPipe")'})
     flags = {"device": "cpu", "global_batch": 8, "steps": 2, "quiet": True}
-    spans = pipeline_schedules.recorded(launch.launch(other, 2, schedule="1f1b", **flags))
+    spans = actions.recorded(launch.launch(other, 2, schedule="1f1b", **flags))
     assert pipeline_schedules.orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
     assert pipeline_schedules.which(spans) == "gpipe"
 
@@ -234,12 +234,12 @@ def test_what_two_ranks_hold_is_the_formulas(schedule):
 
 
 def test_borders_between_ranks():
-    found = {name: pipeline_tables.borders(name, 0, 2) for name in pipeline_schedules.SCHEDULES}
+    found = {name: pipeline_orders.borders(name, 0, 2) for name in pipeline_schedules.SCHEDULES}
     assert found == {"gpipe": 1, "1f1b": 1, "interleaved": 3, "zero-bubble": 3} | {
         "zb-v": 2,
         "dualpipe": 2,
     }
-    assert [pipeline_tables.borders("1f1b", rank, 4) for rank in range(4)] == [1, 2, 2, 1]
+    assert [pipeline_orders.borders("1f1b", rank, 4) for rank in range(4)] == [1, 2, 2, 1]
 
 
 def test_the_median_step_after_the_first_is_read(tmp_path):
@@ -252,10 +252,10 @@ def test_the_median_step_after_the_first_is_read(tmp_path):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "ranks" / f"{rank}.actions.jsonl").write_text(text)
     run = runs.Run(tmp_path)
-    assert pipeline_schedules.recorded(run) == [
+    assert actions.recorded(run) == [
         Span(0, Action("F", 0, 0), 0, 3),
         Span(1, Action("F", 1, 0), 1, 4),
     ]
-    assert pipeline_schedules.makespan(pipeline_schedules.recorded(run, step=0)) == 2
+    assert pipeline_schedules.makespan(actions.recorded(run, step=0)) == 2
     with pytest.raises(FileNotFoundError, match="no pipeline's run"):
-        pipeline_schedules.recorded(runs.Run(tmp_path / "ranks"))
+        actions.recorded(runs.Run(tmp_path / "ranks"))

@@ -35,7 +35,7 @@ ROOMS = {
     "scripts": Room(),
     "costs": Room(libraries=("numpy",)),
     "plan": Room(("costs",)),
-    "records": Room(),
+    "records": Room(("costs",)),
     "train": Room(("costs", "records"), ("torch", "numpy", "filelock", "psutil")),
     "launcher": Room(("scripts", "records"), ("filelock", "psutil")),
     "experiments": Room(("scripts", "costs", "records", "launcher"), ("numpy",)),

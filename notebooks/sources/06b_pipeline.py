@@ -163,12 +163,13 @@ script_diff("pp")
 
 # %% tags=["nbval-check-output"]
 from bootcamp.costs import pipeline_schedules as schedules
+from bootcamp.records import actions
 
 BATCH, M = 32, 8
 same = {"device": "cpu", "global_batch": BATCH, "steps": 4, "optimizer": "sgd", "quiet": True}
 real = {name: launch("pp", 2, schedule=name, micro_batches=M, **same) for name in SCHEDULES}
 for name, run in real.items():
-    done = schedules.orders(schedules.recorded(run))
+    done = schedules.orders(actions.recorded(run))
     assert done == schedules.plan(name, 2, M), f"{name} was not executed as planned"
     print(f"{name:>11}, rank 0:", *(f"{a.kind}{a.micro_batch}" for a in done[0][:12]), "...")
 
@@ -206,7 +207,7 @@ from bootcamp_lessons import pipeline_tables
 program = paths.SRC / "snippets" / "pipeline_sleep.py"
 sleeping = {"device": "cpu", "micro_batches": M, "milliseconds": 15, "steps": 2, "quiet": True}
 slept = {name: launch(program, 4, schedule=name, **sleeping) for name in SCHEDULES}
-waited = schedules.idle_share(schedules.recorded(slept["gpipe"]))
+waited = schedules.idle_share(actions.recorded(slept["gpipe"]))
 print(guess_idle.score(100 * sum(waited) / len(waited)))
 Table(pipeline_tables.slept(slept, M), "Bubble (idle / busy), 4 ranks, stages that sleep")
 
@@ -219,7 +220,7 @@ Table(pipeline_tables.slept(slept, M), "Bubble (idle / busy), 4 ranks, stages th
 
 # %%
 planned = schedules.simulate(schedules.plan("1f1b", 4, M), 15e-3, 30e-3)
-both = {"planned": planned, "measured": schedules.recorded(slept["1f1b"])}
+both = {"planned": planned, "measured": actions.recorded(slept["1f1b"])}
 plots.show(diagrams.gantt(both, "1F1B with stages that sleep", "milliseconds", scale=1e3))
 
 # %% [markdown]
@@ -234,7 +235,7 @@ claim.faster(
     trial(program, 4, schedule="zero-bubble", **few),
     trial(program, 4, schedule="gpipe", **few),
     by=1.1,
-    of=lambda run: schedules.makespan(schedules.recorded(run)),
+    of=lambda run: schedules.makespan(actions.recorded(run)),
     otherwise="A sleeping rank wakes late on busy cores, and each further sleep adds a delay.",
 )
 
@@ -300,10 +301,11 @@ claim.larger(
 # stage is on the same rank.)
 
 # %%
+from bootcamp.costs import pipeline_orders
 from bootcamp.costs.model_shapes import GPT
 
 border = 4 * BATCH * GPT["tiny"]["context"] * GPT["tiny"]["width"]
-borders = pipeline_tables.borders("interleaved", 0, 2)
+borders = pipeline_orders.borders("interleaved", 0, 2)
 sent = real["interleaved"].ranks[0]["sent_bytes_per_step"]
 print(guess_sent.score((sent or borders * border) / border))
 claim.equal(

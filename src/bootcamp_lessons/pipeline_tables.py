@@ -1,10 +1,12 @@
 """Rows of lesson 06b's tables: bubbles and what ranks hold, measured beside the prediction."""
 
 import json
+from itertools import pairwise
 
-from bootcamp.costs import pipeline_orders, tensor
+from bootcamp.costs import layer_cut, tensor
 from bootcamp.costs import pipeline_schedules as schedules
 from bootcamp.costs.model_shapes import GPT, VOCABULARY
+from bootcamp.records import actions
 from bootcamp.records.runs import Run
 
 FLOAT = 4  # bytes
@@ -24,7 +26,7 @@ def slept(runs: dict[str, Run], micro_batches: int) -> list[dict]:
     """
     rows = []
     for name, run in runs.items():
-        spans = schedules.recorded(run)
+        spans = actions.recorded(run)
         ranks = len(schedules.by_rank(spans))
         row = {
             "schedule": name,
@@ -43,7 +45,7 @@ def trained(runs: dict[str, Run], micro_batches: int) -> list[dict]:
     """
     rows = []
     for name, run in runs.items():
-        spans = schedules.recorded(run)
+        spans = actions.recorded(run)
         plan = schedules.plan(name, run.world, micro_batches)
         with_own = schedules.simulate(plan, **schedules.measured_seconds(spans))
         row = {
@@ -81,9 +83,8 @@ def held_by_formula(schedule: str, rank: int, ranks: int, samples: int, micro_ba
 
 
 def _by_stage(numbers: dict[str, int], stages: int, bytes_of_one: int) -> dict[int, int]:
-    edges = [len(NAMES) * stage // stages for stage in range(stages + 1)]
-    parts = [NAMES[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
-    return {i: bytes_of_one * sum(numbers[name] for name in part) for i, part in enumerate(parts)}
+    parts = pairwise(layer_cut.equal(len(NAMES), stages))
+    return {i: bytes_of_one * sum(map(numbers.get, NAMES[a:b])) for i, (a, b) in enumerate(parts)}
 
 
 def held(found: dict[str, list[int]], samples: int, micro_batches: int) -> list[dict]:
@@ -97,14 +98,3 @@ def held(found: dict[str, list[int]], samples: int, micro_batches: int) -> list[
             row = {"schedule": name, "rank": rank, "micro-batches in flight": flight[rank]}
             rows.append(row | {"formula": said / 1e6, "measured": measured / 1e6})
     return rows
-
-
-def borders(schedule: str, rank: int, ranks: int) -> int:
-    """How many borders between a stage of this rank and a stage of another rank there are."""
-    where = {
-        stage: other
-        for other in range(ranks)
-        for stage in pipeline_orders.stages_of_rank(schedule, other, ranks)
-    }
-    pairs = ((stage, stage + 1) for stage in range(len(where) - 1))
-    return sum(rank in (where[a], where[b]) and where[a] != where[b] for a, b in pairs)

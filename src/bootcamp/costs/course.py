@@ -316,7 +316,8 @@ def sent(job: Job, rank: int = 0, factors: dict[str, int] = GLOO) -> float:
                 sharding.collectives("fsdp", root=root), size, p.data, None, factors
             )
         return total
-    handed = borders(job, rank) * p.micro_batches * _border(job) if p.pipeline > 1 else 0
+    borders = pipeline_orders.borders(p.schedule, job.stage(rank), p.pipeline)
+    handed = borders * p.micro_batches * _border(job)
     strategy = {"zero1": "zero1", "fsdp": "fsdp", "hsdp": "hsdp"}.get(job.strategy, "ddp")
     if job.strategy == "zero" and p.stage:  # stage 3 keeps what it has gathered of small models
         strategy = "fsdp" if p.stage == 3 else "zero2"
@@ -326,14 +327,6 @@ def sent(job: Job, rank: int = 0, factors: dict[str, int] = GLOO) -> float:
     if strategy == "zero1":  # an all-reduce, and each rank broadcasts its part
         asked = [("shard", "all-reduce", 1.0), ("shard", "all-gather", 1.0)]
     return handed + sharding.sent_bytes(asked, whole, rings, p.shard or None, factors)
-
-
-def borders(job: Job, rank: int) -> int:
-    """Borders between a stage of this rank and one of another that it sends over, both ways."""
-    p, last = job.plan, job.plan.pipeline * job.plan.virtual - 1
-    places = pipeline_orders.stages_of_rank(p.schedule, job.stage(rank), p.pipeline)
-    near = [(i, j) for i in places for j in (i - 1, i + 1) if 0 <= j <= last]
-    return sum(other not in places for _, other in near)
 
 
 def kinds(job: Job) -> Table:

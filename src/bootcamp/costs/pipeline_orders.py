@@ -8,8 +8,9 @@ each as torch.distributed.pipelining carries it out. Standard library only.
 
 from typing import NamedTuple
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zb-v", "dualpipe")
+# {schedule: stages of a rank}
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zb-v": 2, "dualpipe": 2}
+SCHEDULES = tuple(CHUNKS)
 LIKE_A_V = ("zb-v", "dualpipe")
 
 
@@ -42,6 +43,13 @@ def stages_of_rank(schedule: str, rank: int, ranks: int) -> list[int]:
     if schedule in LIKE_A_V:
         return [rank, 2 * ranks - 1 - rank]
     return list(range(rank, CHUNKS[schedule] * ranks, ranks))
+
+
+def borders(schedule: str, rank: int, ranks: int) -> int:
+    """Count the borders between a stage of this rank and one of another."""
+    mine, last = stages_of_rank(schedule, rank, ranks), CHUNKS[schedule] * ranks - 1
+    near = [j for i in mine for j in (i - 1, i + 1) if 0 <= j <= last]
+    return sum(j not in mine for j in near)
 
 
 def plan(schedule: str, ranks: int, micro_batches: int) -> list[list[Action]]:

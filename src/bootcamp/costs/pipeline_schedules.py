@@ -1,15 +1,13 @@
 """Pipeline schedules in theory: `simulate(plan("1f1b", ranks=4, micro_batches=8))`.
 
 A plan (pipeline_orders.py) says in which order each rank computes; a timetable says when each
-action begins and ends. A recorded run gives a timetable too (`recorded`), so both are measured and
-drawn alike. Standard library only.
+action begins and ends. A recorded run gives a timetable too (bootcamp.records.actions), so both are
+measured and drawn alike.
 """
 
 import contextlib
 import itertools
-import json
 import statistics
-from pathlib import Path
 from typing import NamedTuple
 
 from bootcamp.costs.pipeline_orders import CHUNKS, SCHEDULES, Action, Impossible, plan
@@ -104,29 +102,6 @@ def _needs(action: Action, last: int, ended: dict) -> list[tuple[int, float] | N
         (there, ended[what, there, i]) if (what, there, i) in ended else None
         for what, there in needed
     ]
-
-
-def recorded(run, step: int | None = None) -> list[Span]:
-    """What a run's ranks did in one step, from `ranks/<k>.actions.jsonl`.
-
-    step: None takes the one of median length after the first, which also does what is done only
-    once. Ranks of several hosts have clocks of their own: their times can't be compared.
-    """
-    files = sorted((Path(run.folder) / "ranks").glob("*.actions.jsonl"))
-    if not files:
-        raise FileNotFoundError(f"{run.folder} has no record of actions: it is no pipeline's run")
-    steps: dict[int, list[Span]] = {}
-    for file in files:
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
-            action = Action(row["action"], row["stage"], row["micro_batch"])
-            span = Span(int(file.name.split(".")[0]), action, row["began"], row["ended"])
-            steps.setdefault(row["step"], []).append(span)
-    if step is None:
-        later = sorted([n for n in steps if n] or steps, key=lambda n: makespan(steps[n]))
-        step = later[(len(later) - 1) // 2]
-    begin = min(span.began for span in steps[step])
-    return [s._replace(began=s.began - begin, ended=s.ended - begin) for s in steps[step]]
 
 
 def orders(spans: list[Span]) -> list[list[Action]]:

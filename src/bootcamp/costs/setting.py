@@ -7,12 +7,13 @@ tensor group are neighbours. Standard library only.
 from dataclasses import dataclass, fields
 
 from bootcamp.costs.hardware import Cluster
+from bootcamp.costs.pipeline_orders import SCHEDULES
 from bootcamp.costs.shapes import Shape
 
 RECOMPUTE = ("none", "selective", "selective op", "full")
 PRECISIONS = ("bf16", "fp8", "fp32")
 ATTENTION = ("fused", "softmax", "unfused")
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "zb-v")
+SCHEDULES = tuple(name for name in SCHEDULES if name != "dualpipe")  # whose step has no formula
 AXES = ("tensor", "context", "data", "pipeline", "expert")
 
 

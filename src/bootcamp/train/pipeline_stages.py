@@ -1,16 +1,18 @@
 """The rank side of pipelines: what a schedule asks of the flags, and how a model is cut.
 
-Also a recorder of the actions that a rank really executes. For the theory of schedules see
-theory/pipeline_orders.py and theory/pipeline_schedules.py.
+Also a recorder of the actions that a rank really executes. bootcamp.costs.pipeline_orders and
+pipeline_schedules have the schedules themselves.
 """
 
 import json
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from torch import nn
 
+from bootcamp.costs import layer_cut
 from bootcamp.costs.pipeline_orders import CHUNKS, Impossible, plan, stages_of_rank
 from bootcamp.train import models, tensor_flags
 from bootcamp.train.context import RunContext
@@ -77,8 +79,7 @@ def check(context: RunContext) -> None:
 
 def cut(model: nn.Sequential, parts: int) -> list[nn.Sequential]:
     """The model in consecutive parts of nearly equal numbers of stages; names are kept."""
-    edges = [len(model) * part // parts for part in range(parts + 1)]
-    return [model[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    return [model[begin:end] for begin, end in pairwise(layer_cut.equal(len(model), parts))]
 
 
 def join(parts) -> nn.Sequential:

@@ -11,6 +11,7 @@ from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
+from bootcamp.records import actions
 from bootcamp.records.runs import Run
 
 FIRST, SECOND = LIGHT.blue, LIGHT.orange  # the two devices
@@ -118,13 +119,13 @@ def at_once(spans: list[Span]) -> int:
 
 def most_at_once(run: Run) -> int:
     """The most ranks that compute in one moment, over all steps of a run."""
-    return max(at_once(pipeline_schedules.recorded(run, row["step"])) for row in run.steps)
+    return max(at_once(actions.recorded(run, row["step"])) for row in run.steps)
 
 
 @styled
 def who_works(run: Run) -> Figure:
     """The step of median length of a pipeline: each rank's forwards and backwards over time."""
-    spans = pipeline_schedules.recorded(run)
+    spans = actions.recorded(run)
     figure, axes = begin(f"Who works when: one step on {run.world} ranks", 1.9 + 0.7 * run.world)
     says = []
     for span in spans:
