@@ -14,12 +14,11 @@ FUNCTIONS = [t for t in exercises.EXERCISES.values() if isinstance(t, FunctionTa
 
 
 def ring(megabytes, ranks):
+    """What a rank sends in MB."""
     return 2 * (ranks - 1) / ranks * megabytes
 
 
 RING = FunctionTask(
-    "ring",
-    task="What does a rank send?",
     hint="Two rounds.",
     stronger="2(N-1)/N",
     solved_by=ring,
@@ -47,8 +46,8 @@ def test_the_solution_is_accepted_and_the_stub_is_not(task):
 @pytest.mark.parametrize("task", FUNCTIONS, ids=lambda task: task.name)
 def test_three_typical_mistakes_are_each_named(task):
     assert len(task.mistakes) >= 3
-    for says, mistaken in task.mistakes.items():
-        result = exercise.try_out(task, mistaken)
+    for says, mistake in task.mistakes.items():
+        result = exercise.try_out(task, task.mistaken(mistake))
         assert not result.solved
         assert says in str(result)
         assert "Expected: " in str(result)
@@ -69,7 +68,7 @@ def test_every_exercise_has_two_hints(task):
         (7, "which can't be called"),
         (lambda a, b: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda a: a, "TypeError"),
-        (lambda a, b: "100 MB", "Seen: '100 MB' MB"),
+        (lambda a, b: "100 MB", "Seen: '100 MB' MB\nThat is a string."),
         (lambda a, b: True, "Seen: True"),
         (lambda a, b: 7.5, "Expected: <lambda>(100, 2) to return 100 MB"),
         (lambda a, b: a * b, "That is everything to everybody."),
@@ -86,9 +85,7 @@ def test_a_function_that_changes_its_callers_list_is_wrong():
         numbers.sort()
         return 3
 
-    first = FunctionTask(
-        "f", "", "h", "s", solved_by=lambda numbers: numbers[0], cases=(([3, 1, 2],),)
-    )
+    first = FunctionTask("h", "s", solved_by=lambda numbers: numbers[0], cases=(([3, 1, 2],),))
     for _ in range(2):  # the next reader gets the cases as they were
         result = exercise.try_out(first, spoilt)
         assert not result.solved
@@ -117,7 +114,7 @@ def test_printing_in_place_of_returning_is_an_attempt_with_its_own_hint(work, mo
 
 
 def test_sequences_are_compared_entry_by_entry():
-    order = FunctionTask("o", "", "h", "s", solved_by=lambda: ["a", 1.0], cases=((),))
+    order = FunctionTask("h", "s", solved_by=lambda: ["a", 1.0], cases=((),))
     assert exercise.try_out(order, lambda: ("a", 1.0001)).solved
     assert not exercise.try_out(order, lambda: ["a"]).solved
     assert not exercise.try_out(order, lambda: [1.0, "a"]).solved
@@ -133,7 +130,7 @@ def test_the_second_attempt_gets_the_stronger_hint(work, monkeypatch):
     assert exercise.check("ring", ring).solved
     assert "Stronger" not in str(exercise.check("ring", wrong))
     assert "def ring(megabytes, ranks):" in exercise.solution("ring")
-    assert exercise.start("ring") == "What does a rank send?"
+    assert exercise.start("ring") == "Write ring(megabytes, ranks): What a rank sends in MB."
 
 
 def notebook(folder, *cells):

@@ -13,21 +13,28 @@ import numpy
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FunctionTask(Task):
     """The reader's function must give what `solved_by` gives, on every case.
 
     cases: the arguments of each call. within: the relative error that a number may have.
-    unit: of what the function returns, for the message.
-    mistakes: what to say -> a function that goes wrong as readers do. A reader hears it whose
-    function gives the same on all cases.
+    name: of the exercise, by default the solution's. unit: of what it returns, for the message.
+    mistakes: what to say -> what readers do: a function, the arguments of `solved_by` that are
+    replaced, or a factor of what it returns. Said if all answers are those of the mistake.
     """
 
     solved_by: Callable
     cases: tuple[tuple, ...]
     unit: str = ""
     within: float = 1e-3
-    mistakes: dict[str, Callable] = field(default_factory=dict)
+    name: str = ""
+    task: str = field(init=False)
+    mistakes: dict[str, Callable | dict | float] = field(default_factory=dict)
+
+    def __post_init__(self):
+        called = f"{self.solved_by.__name__}{inspect.signature(self.solved_by)}"
+        object.__setattr__(self, "name", self.name or self.solved_by.__name__)
+        object.__setattr__(self, "task", f"Write {called}: {inspect.getdoc(self.solved_by)}")
 
     def attempt(self, given: Callable | None) -> str:
         """Compare the reader's function with the solution. Raises Wrong."""
@@ -39,11 +46,9 @@ class FunctionTask(Task):
         right = self._all(self.solved_by)
         for case, answer, expected in zip(self.cases, answers, right, strict=True):
             if not same(answer, expected, self.within):
-                raise Wrong(
-                    f"{_said_call(given, case)} to return {self._said(expected)}",
-                    self._said(answer),
-                    self._known_mistake(answers),
-                )
+                meaning = self._known_mistake(answers) or self._wrong_type(answer, expected)
+                call = f"{_said_call(given, case)} to return {self._said(expected)}"
+                raise Wrong(call, self._said(answer), meaning)
         return f"all {len(right)} cases come out right."
 
     def _call(self, given: Callable, case: tuple):
@@ -78,10 +83,31 @@ class FunctionTask(Task):
         return [function(*copy.deepcopy(case)) for case in self.cases]
 
     def _known_mistake(self, answers: list) -> str:
-        for says, mistaken in self.mistakes.items():
-            would = self._all(mistaken)
+        for says, mistake in self.mistakes.items():
+            would = self._all(self.mistaken(mistake))
             if all(same(a, b, self.within) for a, b in zip(answers, would, strict=True)):
                 return says
+        return ""
+
+    def mistaken(self, mistake: Callable | dict | float) -> Callable:
+        """Return the function that makes one of `mistakes`."""
+        if callable(mistake):
+            return mistake
+        if not isinstance(mistake, dict):
+            return lambda *given: mistake * self.solved_by(*given)
+        names = inspect.signature(self.solved_by).parameters
+        return lambda *given: self.solved_by(**dict(zip(names, given, strict=False)) | mistake)
+
+    def _wrong_type(self, answer, expected) -> str:
+        """Return what to say of an answer that is right but for its type."""
+        if isinstance(answer, str):
+            return "That is a string."
+        kind = type(answer).__name__
+        if isinstance(expected, list | tuple) and hasattr(answer, "tolist"):
+            right, wanted = same(answer.tolist(), expected, self.within), type(expected).__name__
+            return f"The numbers are right, but this is a {kind}: return a {wanted}." * right
+        if inspect.isgenerator(answer):
+            return "That is a generator, not yet a list: list(...) makes one."
         return ""
 
     def _said(self, value) -> str:

@@ -18,12 +18,6 @@ def _batch_of_ranks(devices, memory, state, activations, outputs):
 
 
 LARGEST_BATCH = FunctionTask(
-    "largest_batch",
-    task="Write largest_batch(devices, memory, state, activations, outputs): with how many samples "
-    "in the global batch device 0 of DataParallel is just not too full. memory is that of a "
-    "device, state the parameters, gradients and optimizer state; activations and outputs are "
-    "those of one sample. All in MB. As in the lesson, each device has an equal share of the "
-    "activations, and the outputs count twice on device 0.",
     hint="Device 0 has three parts: one that does not depend on the batch, one of which it has an "
     "equal share, one that it has for the whole batch.",
     stronger="A sample costs device 0 activations / devices + 2 * outputs. The state is there "
@@ -35,11 +29,9 @@ LARGEST_BATCH = FunctionTask(
         "That divides the outputs too, as DDP does. In DataParallel device 0 gathers the outputs "
         "of the whole batch.": _batch_of_ranks,
         "That leaves all activations on device 0. Each device runs the forward of its share, and "
-        "keeps the activations of that.": lambda n, memory, state, kept, out: largest_batch(
-            1, memory, state, kept, out
-        ),
+        "keeps the activations of that.": {"devices": 1},
         "That forgets the state: parameters, gradients and optimizer state are there before any "
-        "sample.": lambda n, memory, state, kept, out: largest_batch(n, memory, 0, kept, out),
+        "sample.": {"state": 0},
         "That counts the outputs once. The loss keeps their log-softmax, and their gradient is as "
         "large.": lambda n, memory, state, kept, out: largest_batch(
             n, memory, state, kept, out / 2
@@ -72,12 +64,12 @@ def _blocks(order, rank, world):
     return padded[rank * share : (rank + 1) * share]
 
 
+def _unequal_blocks(order, rank, world):
+    share = -(-len(order) // world)
+    return order[rank * share : (rank + 1) * share]
+
+
 SAMPLES_OF_RANK = FunctionTask(
-    "samples_of_rank",
-    task="Write samples_of_rank(order, rank, world): the list of samples that a rank trains on in "
-    "an epoch. order is the shuffled list of all ids, the same on every rank. Each rank takes "
-    "every world-th sample, the first one at place rank. If the samples do not divide, repeat "
-    "those at the beginning of the order until they do.",
     hint="First make the list long enough: how many samples are missing until its length divides "
     "by world? Then a slice with a step takes every world-th one.",
     stronger="-len(order) % world samples are missing. Put order[:missing] behind the order, and "
@@ -100,6 +92,12 @@ SAMPLES_OF_RANK = FunctionTask(
         "be repeated instead.": lambda order, rank, world: order[: len(order) // world * world][
             rank::world
         ],
+        "Where the samples divide already, that repeats as many as there are ranks. "
+        "-len(order) % world is 0 there.": lambda order, rank, world: (
+            order + order[: world - len(order) % world]
+        )[rank::world],
+        "Those are blocks of neighbours, of different lengths. Repeat samples until they divide, "
+        "and deal them out one by one.": _unequal_blocks,
         "That repeats the last sample. The ones "
         "at the beginning of the order are repeated.": lambda order, rank, world: (
             order + order[-1:] * (-len(order) % world)
@@ -126,10 +124,6 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
 
 
 RING_SECONDS = FunctionTask(
-    "ring_seconds",
-    task="Write ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second): how long a ring "
-    "all-reduce takes, if each of its steps costs alpha_seconds to start and a rank sends at "
-    "bytes_per_second.",
     hint="How many steps does a ring take, one after another? And how many bytes does a rank send "
     "in one of them?",
     stronger="There are 2 * (ranks - 1) steps. In each a rank sends one piece, data_bytes / ranks, "
@@ -143,9 +137,7 @@ RING_SECONDS = FunctionTask(
     unit="s",
     mistakes={
         "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 more pass "
-        "the pieces on to all.": lambda size, n, alpha, rate: (
-            ring_seconds(size, n, alpha, rate) / 2
-        ),
+        "the pieces on to all.": 1 / 2,
         "The bytes are right. But the start-up cost is paid in every step of the ring, and there "
         "are 2 * (ranks - 1), one after another.": lambda size, n, alpha, rate: (
             alpha + 2 * (n - 1) / n * size / rate
@@ -178,11 +170,6 @@ def in_one_process(rate, batch, ranks, passes):
 
 
 IN_ONE_PROCESS = FunctionTask(
-    "in_one_process",
-    task="A Horovod script says SGD(lr=rate * hvd.size()) and backward_passes_per_step=passes. "
-    "Each backward takes the mean loss of `batch` samples, and divides it by nothing. Write "
-    "in_one_process(rate, batch, ranks, passes): how many samples one process must train on in a "
-    "step, and with which learning rate, to make the same steps. Return both.",
     hint="Count the samples of all ranks and passes. Then ask of both, ranks and passes: does "
     "Horovod average over them, or add up? And who changes the rate?",
     stronger="Samples: batch * ranks * passes. Over ranks it averages, so only the script's own "

@@ -32,11 +32,6 @@ def _of_each_expert(counts):
 
 
 ROWS_BETWEEN = FunctionTask(
-    "rows_between",
-    task="Write rows_between(counts): how many rows each rank sends to each rank. counts is a list "
-    "for each rank: how many rows its tokens have for each expert of a layer. Each rank has as "
-    "many experts as any other, rank 0 the first of them, rank 1 the next. Return a list for each "
-    "sending rank, with a number for each receiving rank, itself among them.",
     hint="How many experts has a rank? Which part of a line of counts belongs to rank 0's experts?",
     stronger="each = len(counts[0]) // len(counts). The rows for rank k are those of the experts "
     "from k * each on: sum(line[k * each : (k + 1) * each]).",
@@ -45,6 +40,8 @@ ROWS_BETWEEN = FunctionTask(
         ([[1, 2, 3, 4], [5, 6, 7, 8]],),
         ([[4, 0, 1, 2, 0, 9], [3, 3, 3, 0, 5, 1], [1, 0, 0, 7, 2, 8]],),
         ([[6, 2]],),
+        ([[1, 2], [3, 4]],),
+        ([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 1, 2]],),
     ),
     mistakes={
         "That deals the experts out like cards. A rank's experts are neighbours, so that the rows "

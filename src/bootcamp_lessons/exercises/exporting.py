@@ -25,11 +25,6 @@ def _cut(state):
 
 
 NAMES = FunctionTask(
-    "plain_names",
-    task="Write plain_names(state): the state dict of a model that DistributedDataParallel has "
-    "wrapped, under the names that the model has without it. DDP puts module. before each name. A "
-    "state dict that was saved without DDP stays as it is, and a model may have a part of its own "
-    "that is called module.",
     hint="Only the beginning of a name is DDP's, and only where it is there.",
     stronger='str.removeprefix("module.") takes it off once, at the beginning, if it is there; '
     "str.lstrip takes a set of letters instead.",
@@ -164,11 +159,6 @@ def _zeros(exported, eager, context):
 
 
 SAME = FunctionTask(
-    "same_model",
-    task="Write same_model(exported, eager, context): True if an exported model is the model, else "
-    "False. Both are functions as artifacts.load returns them: of an int64 array (batch, length), "
-    "length at most context, they return float32 scores (batch, 256). Scores of a faithful export "
-    "differ by rounding, less than 1e-5. You don't know the shape that it was exported with.",
     hint="What is fixed at export shows only on other shapes. Which numbers do you compare, and "
     "what is an answer that never comes?",
     stronger="For each of several batches and of several lengths, 1 and context among them, draw "

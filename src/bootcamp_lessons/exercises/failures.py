@@ -39,11 +39,6 @@ PEER = "RuntimeError: Connection closed by peer [10.0.0.2]:4711"
 LATE = "RuntimeError: Timed out waiting 1800000ms for recv operation to complete"
 FULL = "OSError: [Errno 28] No space left on device"
 LOOK_FIRST = FunctionTask(
-    "look_first",
-    task="Write look_first(logs). logs has a dictionary for each rank, in order of rank, with the "
-    '"seconds" at which it wrote its last line and the "error" in it; both are None for a rank '
-    'that wrote nothing. Return the rank to look at first. Closed connections ("by peer") and '
-    'time-outs ("Timed out") are about somebody else. If there is nothing to go by, return -1.',
     hint="Which of these errors does a rank raise because of itself? And what does a rank write "
     "that was killed?",
     stronger='First the errors that are neither "by peer" nor "Timed out": of these the '
@@ -86,10 +81,6 @@ def micro_batches(global_batch, micro_batch, ranks):
 
 
 MICRO_BATCHES = FunctionTask(
-    "micro_batches",
-    task="Write micro_batches(global_batch, micro_batch, ranks): how many forward and backward "
-    "passes the rank with most samples makes in a step. A pass takes micro_batch samples at most, "
-    "and the ranks share global_batch samples as evenly as whole samples allow.",
     hint="First the samples of the rank that has most, then the passes for them. Both round up.",
     stronger="Rounding up without floats: -(-a // b).",
     solved_by=micro_batches,

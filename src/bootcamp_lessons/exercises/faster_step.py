@@ -55,10 +55,7 @@ def clipped(gradient, longest):
 
 
 ONE_GRAPH = OneGraphTask(
-    "one_graph",
-    task="Write clipped(gradient, longest) without an if: the gradient, a tensor, scaled down to "
-    "the length longest if it is longer, and as it is if not. torch.compile must record it as one "
-    "graph.",
+    name="one_graph",
     hint="An if in Python needs the tensor's value now, so a graph ends before it. Compute a "
     "factor that is 1 where nothing has to be done.",
     stronger="The factor is longest / gradient.norm(), but never more than 1: .clamp(max=1).",
@@ -90,10 +87,6 @@ def workers_for(read, train, cores):
 
 
 WORKERS_FOR = FunctionTask(
-    "workers_for",
-    task="Write workers_for(read, train, cores): making a batch takes read ms of work, training on "
-    "it train ms of work in one process, and the program may use so many cores. Return the fewest "
-    "workers of a DataLoader with which a batch takes as little time as it can.",
     hint="Two limits hold however many workers there are: the training process, and all the work "
     "spread over the cores. The longer one is the time of a batch.",
     stronger="shortest = max(train, (read + train) / cores). A worker makes a share of the "

@@ -30,10 +30,6 @@ def _dealt_out_in_turn(rank, gpus):
 
 
 PLACE = FunctionTask(
-    "place_of_rank",
-    task="Write place_of_rank(rank, gpus): the host of this rank, counted from 0, and its "
-    "LOCAL_RANK. gpus has the number of GPUs of each host; ranks are numbered host by host, one "
-    "for each GPU.",
     hint="Walk along the hosts. How many ranks are on those before?",
     stronger="For each host with its count: if rank < count, this is the host, and rank is what "
     "is left, the LOCAL_RANK. Otherwise take count away from rank.",
@@ -87,10 +83,6 @@ def _first_group_only(nodelist):
 
 
 HOSTS = FunctionTask(
-    "hosts_of",
-    task="Write hosts_of(nodelist): the names of the hosts in a list as Slurm shortens it. A "
-    "group is a name, or a beginning with numbers and ranges of numbers in brackets; groups have "
-    "commas between them. Numbers keep the zeros that they begin with.",
     hint="There are commas of two kinds, inside brackets and between groups. "
     'What does "gpu[08-11]" begin and end with, as text?',
     stronger=r're.findall(r"([^,\[]+)(?:\[([^\]]+)\])?", nodelist) gives each group\'s beginning '
@@ -106,12 +98,10 @@ HOSTS = FunctionTask(
         ("a[1-2],b[3,5-6]",),
     ),
     mistakes={
-        "The zeros are lost: gpu[08-11] begins with gpu08, and there is no host gpu8.": lambda n: (
-            hosts_of(n, padded=False)
-        ),
-        "The last number of a range is a host too: range() ends before its end.": lambda n: (
-            hosts_of(n, last=0)
-        ),
+        "The zeros are lost: gpu[08-11] begins with gpu08, and there is no host gpu8.": {
+            "padded": False
+        },
+        "The last number of a range is a host too: range() ends before its end.": {"last": 0},
         "A comma inside brackets separates numbers, not groups: cut the list into groups "
         "first.": _split_at_each_comma,
         "Only the first range is there. In brackets there may be several, and single "

@@ -35,11 +35,6 @@ def _batch_first(sequences, replicas):
 
 
 BATCH_DIMENSION = FunctionTask(
-    "batch_dimension",
-    task="Write batch_dimension(sequences, replicas): the list of shares that "
-    "nn.DataParallel(model, dim=1) deals out. sequences is (time, batch): a list of time steps, "
-    "each a list with a value for each sample. A share has all time steps, and some neighbouring "
-    "samples: the number of samples over replicas, rounded up, and in the last share what is left.",
     hint="Which of the two lists must stay complete for a recurrent model? Cut the other one.",
     stronger="size = -(-samples // replicas) rounds up. A share is "
     "[step[first : first + size] for step in sequences].",

@@ -29,25 +29,12 @@ def _without_the_heads(tokens, heads, key_heads, of_head, ranks, room):
     return _least(_sends(keys, 2 * tokens * heads * of_head, ranks), keys <= room, ranks, ranks)
 
 
-def _without_the_room(tokens, heads, key_heads, of_head, ranks, room):
-    return cheapest_way(tokens, heads, key_heads, of_head, ranks, float("inf"))
-
-
 def _without_groups(tokens, heads, key_heads, of_head, ranks, room):
     keys = 2 * tokens * heads * of_head
     return _least(_sends(keys, keys, ranks), keys <= room, key_heads, ranks)
 
 
-def _keys_alone(tokens, heads, key_heads, of_head, ranks, room):
-    return cheapest_way(tokens, 0, key_heads, of_head, ranks, room)
-
-
 WAY = FunctionTask(
-    "cheapest_way",
-    task='Write cheapest_way(tokens, heads, key_heads, of_head, ranks, room): "all-gather", '
-    '"ring" or "ulysses", the one that sends fewest numbers in a step. All-gather needs '
-    "`room`, in numbers, for all keys and values; ulysses needs key heads that divide over the "
-    "ranks; the ring is always possible.",
     hint="Call keys what keys and values have together, 2 x tokens x key_heads x of_head. Who "
     "sends (ranks - 1) / ranks of them, how often? And what else travels in ulysses?",
     stronger="all-gather: 2 (n-1)/n keys. ring: one keys more. ulysses: 2 (n-1)/n (queries + "
@@ -67,10 +54,10 @@ WAY = FunctionTask(
     mistakes={
         "That takes ulysses where the key-value heads do not divide over the ranks. "
         "Each rank needs complete heads.": _without_the_heads,
-        "That gathers keys and values for which a rank has no room.": _without_the_room,
+        "That gathers keys and values for which a rank has no room.": {"room": float("inf")},
         "That gives each head of queries keys of its own. With grouped-query attention there are "
         "fewer: key_heads.": _without_groups,
-        "In ulysses queries and outputs travel too, not keys and values alone.": _keys_alone,
+        "In ulysses queries and outputs travel too, not keys and values alone.": {"heads": 0},
     },
 )
 

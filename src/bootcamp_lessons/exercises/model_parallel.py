@@ -28,11 +28,6 @@ def _cut_with_4_bytes_a_parameter(parameters, activation_bytes):
 
 
 CUT = FunctionTask(
-    "where_to_cut",
-    task="Write where_to_cut(parameters, activation_bytes): two lists, with the number of "
-    "parameters of each layer, and the bytes that it keeps for the backward pass. It returns the "
-    "place of the first layer of device 1, so that the fuller of the two devices holds as few "
-    "bytes as possible: state (AdamW, float32) and activations.",
     hint="First add up what one layer holds: its state and its activations. Then try every "
     "cut, and look at the device that holds more.",
     stronger="A layer holds 16 * parameters + activations. For each cut from 1 to len - 1 take "
@@ -91,10 +86,6 @@ def _order_with_last_backward_first(rank, ranks, micro_batches):
 
 
 ORDER = FunctionTask(
-    "order_of_rank",
-    task="Write order_of_rank(rank, ranks, micro_batches): what a rank does in one step under "
-    '1F1B, in order, as a list of "F0", "B0" and so on. There are at least as many micro-batches '
-    "as ranks, and each rank has one stage.",
     hint="Begin with the last rank: it can do a backward after each forward. The rank before it "
     "needs one more forward on its way, and so on.",
     stronger="A rank begins with ranks - 1 - rank forwards. Then it does a forward and a backward "
@@ -157,11 +148,6 @@ def _part_with_last(name, shape, rank, ranks):
 
 
 PART = FunctionTask(
-    "part_of_rank",
-    task="Write part_of_rank(name, shape, rank, ranks): which part of a block's weight a rank "
-    "holds under tensor parallelism. name is query, key, value, out, up or down; shape is "
-    "(outputs, inputs), as nn.Linear stores the weight. It returns its rows and columns: "
-    "((first row, end), (first column, end)), the ends excluded as in a slice.",
     hint="Which of the six weights are split by columns, and which by rows, when you write x @ A? "
     "nn.Linear stores A transposed.",
     stronger="query, key, value and up give each rank some of the outputs, which are the rows of "
@@ -178,9 +164,7 @@ PART = FunctionTask(
         "row of the stored weight.": _part_of_the_other_dimension,
         "That splits all weights by their outputs. out and down read what such a split has left on "
         "each rank: they are split by "
-        "their inputs, and one sum follows.": lambda name, shape, rank, ranks: part_of_rank(
-            "up", shape, rank, ranks
-        ),
+        "their inputs, and one sum follows.": {"name": "up"},
         "out and down are whole here. Each rank has a part of their input only, so it needs only "
         "the part of the weight that meets it.": lambda name, shape, rank, ranks: (
             part_of_rank(name, shape, rank, ranks)

@@ -16,10 +16,6 @@ def throughput(seconds, samples, warm_up):
 
 
 THROUGHPUT = FunctionTask(
-    "throughput",
-    task="Write throughput(seconds, samples, warm_up): from the seconds of each step, a list, and "
-    "the number of samples in a step, the median of the samples per second, without the first "
-    "warm_up steps.",
     hint="Leave out steps first. Then each of the others has a speed, samples / seconds. The "
     "median is the one in the middle when they are sorted.",
     stronger="seconds[warm_up:] are the steps that count. statistics.median takes the list of "
@@ -32,10 +28,9 @@ THROUGHPUT = FunctionTask(
     ),
     unit="samples/s",
     mistakes={
-        "That is the median of all steps. The "
-        "first warm_up ones are slower and are left out.": lambda seconds, samples, warm_up: (
-            throughput(seconds, samples, 0)
-        ),
+        "That is the median of all steps. The first warm_up ones are slower and are left out.": {
+            "warm_up": 0
+        },
         "That takes the mean of the times. One "
         "slow step moves a mean, hardly a median.": lambda seconds, samples, warm_up: (
             samples / mean(seconds[warm_up:])
@@ -74,10 +69,6 @@ def training_days(weights, tokens, peak_flops_per_second, share):
 
 
 TRAINING_DAYS = FunctionTask(
-    "training_days",
-    task="Write training_days(weights, tokens, peak_flops_per_second, share): how many days one "
-    "device needs to train a model with so many weights in its matrices on so many tokens, if it "
-    "achieves this share of its peak. Count the products with the weights only.",
     hint="How many operations does the forward do with each weight, for one token? The backward "
     "does two products for each one of the forward.",
     stronger="A weight takes 2 operations in the forward and 4 in the backward, so it is 6 * "
@@ -91,32 +82,20 @@ TRAINING_DAYS = FunctionTask(
     unit="days",
     mistakes={
         "That is the forward alone, 2 operations for each weight and token. The backward does "
-        "twice as many on top.": lambda weights, tokens, peak, share: (
-            training_days(weights, tokens, peak, share) / 3
-        ),
+        "twice as many on top.": 1 / 3,
         "That counts the backward as one forward. It computes two products for each one of the "
         "forward: for the gradient of the "
-        "weights, and for that of the input.": lambda weights, tokens, peak, share: (
-            training_days(weights, tokens, peak, share) * 2 / 3
-        ),
+        "weights, and for that of the input.": 2 / 3,
         "That is half: in a product each weight takes two operations, a multiplication and an "
-        "addition.": lambda weights, tokens, peak, share: (
-            training_days(weights, tokens, peak, share) / 2
-        ),
+        "addition.": 1 / 2,
         "That is the time at the peak. The device "
-        "achieves only a share of it, so it takes longer.": lambda weights, tokens, peak, share: (
-            training_days(weights, tokens, peak, 1)
-        ),
+        "achieves only a share of it, so it takes longer.": {"share": 1},
         "That is shorter than at the peak. With a share of a half the training takes twice as "
         "long: divide by the share.": lambda weights, tokens, peak, share: training_days(
             weights, tokens, peak, 1 / share
         ),
-        "Those are seconds. A day has 24 * 60 * 60 of them.": lambda weights, tokens, peak, share: (
-            86_400 * training_days(weights, tokens, peak, share)
-        ),
-        "Those are hours. A day has 24 of them.": lambda weights, tokens, peak, share: (
-            24 * training_days(weights, tokens, peak, share)
-        ),
+        "Those are seconds. A day has 24 * 60 * 60 of them.": 86_400,
+        "Those are hours. A day has 24 of them.": 24,
     },
 )
 
@@ -141,11 +120,6 @@ def _largest_fast_batch(curve, memory):
 
 
 BEST_BATCH = FunctionTask(
-    "best_batch",
-    task="Write best_batch(curve, memory): curve is a list of (samples in a step, samples per "
-    "second, GB), one for each size that was measured; memory is that of the device, in GB. "
-    "Return the smallest batch that fits and reaches at least 95 % of the best throughput among "
-    "those that fit.",
     hint="First leave out what does not fit. Then the best throughput of the rest tells which "
     "batches are good enough.",
     stronger="fitting = [row for row in curve if row[2] <= memory], best = max(row[1] for row in "
@@ -161,9 +135,7 @@ BEST_BATCH = FunctionTask(
     mistakes={
         "That is the largest batch that fits. A full memory is not a busy device: look at the "
         "throughput.": lambda curve, memory: max(row[0] for row in _fitting(curve, memory)),
-        "That forgets the memory: the largest batches do not fit.": lambda curve, memory: (
-            best_batch(curve, float("inf"))
-        ),
+        "That forgets the memory: the largest batches do not fit.": {"memory": float("inf")},
         "That has the best throughput. A smaller batch reaches nearly as much, at least 95 % of "
         "it, and takes less memory.": lambda curve, memory: max(
             _fitting(curve, memory), key=lambda row: row[1]
@@ -196,11 +168,6 @@ def fewest_parts(batch, memory, state, activations):
 
 
 FEWEST_PARTS = FunctionTask(
-    "fewest_parts",
-    task="Write fewest_parts(batch, memory, state, activations): into how many micro-batches a "
-    "batch of so many samples must be cut, at least, to fit. All in MB: memory is that of the "
-    "device, state the parameters, gradients and optimizer state, activations those of one "
-    "sample. A part has whole samples.",
     hint="The state is there whatever the batch is. How many samples fit at once into the rest? A "
     "part of a sample does not.",
     stronger="samples_at_once = (memory - state) // activations, rounded down. The parts are "
@@ -215,10 +182,9 @@ FEWEST_PARTS = FunctionTask(
     ),
     unit="parts",
     mistakes={
-        "That forgets the state, which takes its part of the memory "
-        "whatever the batch is.": lambda batch, memory, state, activations: fewest_parts(
-            batch, memory, 0, activations
-        ),
+        "That forgets the state, which takes its part of the memory whatever the batch is.": {
+            "state": 0
+        },
         "That cuts the state too. Only activations depend on the size of a part; parameters, "
         "gradients and optimizer state do not.": lambda batch, memory, state, activations: ceil(
             (state + batch * activations) / memory

@@ -272,10 +272,6 @@ def _mistaken(state=16, flops=6, sent=6, one_host=True, step=True, sum_of_all=Fa
 
 
 CANNOT_BE = FunctionTask(
-    "cannot_be",
-    task="Write cannot_be(claim): which limit a claim on FSDP, AdamW and mixed precision breaks, "
-    'in this order: "memory" (all states in all GPUs), "compute" (the peak), "network" (what a '
-    'host must send in a step of one micro-batch), or "none". The claim is a dictionary.',
     hint="Bytes of state for each parameter? Operations for each parameter and token, "
     "forward and backward? How often does FSDP send all parameters or gradients in a step?",
     stronger="16 bytes of state over all GPUs; 6 operations for each parameter and token; two "

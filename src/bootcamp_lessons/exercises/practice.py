@@ -23,11 +23,6 @@ def _dealt(ranks):
 
 
 EVALUATE = FunctionTask(
-    "evaluate_over_ranks",
-    task="Write evaluate_over_ranks(ranks): the mean loss of all held-out samples, each of which "
-    "counts once. ranks has a list of batches for each rank, and a batch is a dictionary {id of a "
-    "sample: its loss}. Batches need not be equally long, and a sampler may have dealt the same "
-    "sample to two ranks.",
     hint="What do you divide by in the end, and how often? And which samples are there twice?",
     stronger="Put all batches into one dictionary, so that a sample is in it once. Add up its "
     "values and divide once, by how many there are.",
@@ -73,11 +68,6 @@ def _mean(gradients):
 
 
 CLIP = FunctionTask(
-    "clip_over_ranks",
-    task="Write clip_over_ranks(gradients, most): the gradient with which every rank's optimizer "
-    "takes its step under DDP with clipping. gradients has each rank's own gradient, a list of "
-    "numbers. What one process would use: the mean over the ranks, made shorter, without a change "
-    "of its direction, if its norm (the root of the sum of squares) is above `most`.",
     hint="Which gradient would one process clip? And what does clipping leave alone?",
     stronger="First the mean over the ranks, number by number. Then its norm: if that is above "
     "most, multiply every number by most / norm; else leave them.",

@@ -13,10 +13,6 @@ def scaled_rate(step, base_rate, factor, warm_up):
 
 
 SCALED_RATE = FunctionTask(
-    "scaled_rate",
-    task="Write scaled_rate(step, base_rate, factor, warm_up): the learning rate of a step, "
-    "counted from 0, as Goyal et al. scale it. It rises linearly from base_rate at step 0 to "
-    "factor * base_rate at step warm_up, and stays there. warm_up may be 0.",
     hint="Before step warm_up, which share of the way from base_rate to factor * base_rate lies "
     "behind?",
     stronger="From step warm_up on: factor * base_rate. Before: base_rate plus "
@@ -54,11 +50,6 @@ def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
 
 
 RANKS_FOR_SPEED_UP = FunctionTask(
-    "ranks_for_speed_up",
-    task="Write ranks_for_speed_up(compute_seconds, overhead_seconds, times): the smallest number "
-    "of ranks that finish a step at least `times` times as fast as one process. One process "
-    "computes for compute_seconds and has no overhead; N ranks take compute_seconds / N plus "
-    "overhead_seconds. 0 if no number of ranks is fast enough.",
     hint="How long may the step take at most? How much of that is left for computing?",
     stronger="The step may take compute_seconds / times, of which overhead_seconds are gone. "
     "Divide compute_seconds by what is left, and round up. Nothing left: 0.",

@@ -24,12 +24,6 @@ def _mistaken(**wrong):
 
 
 FIT = FunctionTask(
-    "requests_that_fit",
-    task="Write requests_that_fit(gpu_gb, billions, layers, heads, kv_heads, head_width, length): "
-    "how many requests of `length` tokens fit on a GPU beside the weights of a model with so many "
-    "billions of parameters. Weights and cache are in bfloat16. heads are those of the queries, "
-    "kv_heads those of keys and values, head_width numbers each. A GB is 10^9 bytes. 0 if the "
-    "weights do not fit.",
     hint="How many bytes are left beside the weights? How many numbers are kept for one token?",
     stronger="Left are 1e9 * (gpu_gb - 2 * billions) bytes. A token keeps a key and a value in "
     "every layer, for each of the kv_heads: 2 * layers * kv_heads * head_width numbers of 2 bytes. "

@@ -21,10 +21,6 @@ def _first_that_fits(each, parameters, room):
     return fits[0] if fits else 4
 
 
-def _stage_without_the_share(parameters, ranks, gigabytes, share):
-    return lowest_stage(parameters, ranks, gigabytes, 1.0)
-
-
 def _stage_without_the_copy(parameters, ranks, gigabytes, share):
     each = [2 + 2 + 8, 2 + 2 + 8 / ranks, 2 + (2 + 8) / ranks, (2 + 2 + 8) / ranks]
     return _first_that_fits(each, parameters, share * gigabytes * 1e9)
@@ -45,10 +41,6 @@ def _stage_all_or_nothing(parameters, ranks, gigabytes, share):
 
 
 STAGE = FunctionTask(
-    "lowest_stage",
-    task="Write lowest_stage(parameters, ranks, gigabytes, share): the lowest ZeRO stage, 0 to 3, "
-    "whose state takes at most this share of a device of so many GB (1e9 bytes). Training is in 16 "
-    "bit, with Adam in float32. In each case stage 3 fits.",
     hint="Write down for each stage how many bytes a rank holds for one parameter: 2, 2 and 12, "
     "where some of them are divided by the ranks.",
     stronger="Stage 0: 16. Stage 1: 4 + 12 / ranks. Stage 2: 2 + 14 / ranks. Stage 3: 16 / ranks. "
@@ -62,10 +54,11 @@ STAGE = FunctionTask(
         (3e9, 4, 80, 0.6),
         (2e9, 8, 40, 0.6),
         (4e9, 16, 24, 0.5),
+        (4.5e9, 8, 40, 0.6),  # with GiB, or with 12 // ranks, it would be stage 1
     ),
     mistakes={
         "That lets the state fill the whole device. Only the given share is for it, the rest is "
-        "for activations.": _stage_without_the_share,
+        "for activations.": {"share": 1.0},
         "That counts 8 bytes for the optimizer. In 16 bit it also keeps the parameters in float32: "
         "4 + 8 = 12.": _stage_without_the_copy,
         "That shards the parameters first. ZeRO begins with what is largest and only the step "
@@ -138,10 +131,6 @@ def _saved(parts, note=True):
 
 
 RESUME = FunctionTask(
-    "resume_from",
-    task="Write resume_from(folders, ranks): the name of the checkpoint to go on from after a "
-    "crash. folders has for each folder's name the list of its files, as a run of so many ranks "
-    "has left them. In each case one of them at least is whole.",
     hint="Which names does a checkpoint have that was given its place? What must be inside? And "
     "is the text step-1000 larger than the text step-900?",
     stronger="Keep the names that begin with step-, have .metadata, and a file __<rank>_0.distcp "
@@ -202,11 +191,6 @@ def _steps_with_gradients(parameters, bytes_per_second, hosts, days_between_fail
 
 
 SAVES = FunctionTask(
-    "steps_between_saves",
-    task="Write steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, "
-    "step_seconds): after how many steps to save again. All ranks together write "
-    "bytes_per_second, and training waits for them. A single host fails every "
-    "days_between_failures on average, and then all of them stop. AdamW, float32.",
     hint="Young's interval needs two times in the same unit: what a save takes, and the time "
     "between failures of the whole job. How many bytes has the state?",
     stronger="A save takes 12 * parameters / bytes_per_second; the job fails every "
@@ -227,16 +211,13 @@ SAVES = FunctionTask(
         "8 more.": _steps_of_the_model_alone,
         "That saves 16 bytes for each parameter. Gradients need not be saved: after a step they "
         "are used up.": _steps_with_gradients,
-        "A factor of the root of 2 is missing: "
-        "on average a failure loses *half* of an interval.": lambda *given: (
-            steps_between_saves(*given) / math.sqrt(2)
-        ),
+        "A factor of the root of 2 is missing: on average a failure loses *half* of an interval.": 1
+        / math.sqrt(2),
         "Those are the seconds between two saves. How many steps are that?": lambda *given: (
             steps_between_saves(*given) * given[-1]
         ),
-        "One time is in days and the other in seconds: a day has 86,400 of them.": lambda *given: (
-            steps_between_saves(*given) / math.sqrt(86400)
-        ),
+        "One time is in days and the other in seconds: a day has 86,400 of them.": 1
+        / math.sqrt(86400),
     },
 )
 
@@ -261,10 +242,6 @@ def _without_itself(rank, ranks, shard):
 
 
 MESH = FunctionTask(
-    "row_and_column",
-    task="Write row_and_column(rank, ranks, shard): two lists, the ranks of this rank's row in the "
-    "mesh of hybrid sharding, and those of its column. A row has shard ranks. Both lists have the "
-    "rank itself, in order.",
     hint="Draw the mesh for 8 ranks and rows of 4: 0 to 3, below it 4 to 7. How far apart are two "
     "ranks of a column?",
     stronger="rank % shard is the rank's place in its row, so the row begins at rank - rank % "

@@ -40,12 +40,6 @@ def _waits_most(ranks):
 
 
 LATE_RANK = FunctionTask(
-    "late_rank",
-    task="Write late_rank(ranks). ranks has a dictionary for each rank with the milliseconds of a "
-    'step that it "computes", "waits" in collectives, and does "neither"; they add up to the step, '
-    "which is equally long on all. Return three things: the number of the rank that the others "
-    'wait for; "computes" or "neither", whichever of its parts is the one that is too long; and '
-    "by how many milliseconds a step gets shorter if that rank is as fast as the next slowest.",
     hint="Who keeps the others waiting does not wait. What is left of its step when you take the "
     "waiting away, and how much of that is left on the others?",
     stronger="A rank's own time is computes + neither. The late rank has the largest, and the gain "
