@@ -23,11 +23,12 @@ import shutil  # noqa: E402
 
 import faults  # noqa: E402
 import pytest  # noqa: E402
+import run_cache  # noqa: E402
 import trained  # noqa: E402
 import warm  # noqa: E402
 
 from bootcamp.experiments import equality  # noqa: E402
-from bootcamp.launcher import launch, run_cache  # noqa: E402
+from bootcamp.launcher import launch  # noqa: E402
 from bootcamp.launcher.connection import Connection  # noqa: E402
 
 with contextlib.suppress(ImportError):  # a GPU machine may lack all of the notebook side
@@ -40,18 +41,7 @@ with contextlib.suppress(ImportError):  # a GPU machine may lack all of the note
 trained.CACHE = os.environ.get("BOOTCAMP_TEST_RUNS") or str(_SCRATCH / "runs")
 Path(trained.CACHE).mkdir(exist_ok=True)
 equality.baseline = trained.baseline
-_launches = [0]  # of this process, live ranks and commands among them
-_send = Connection._send
-
-
-def _counted_send(connection, message):
-    _launches[0] += 1
-    if message["do"] == "run" and run_cache.VARIABLE not in os.environ:
-        run_cache.count(trained.CACHE, "trained", message)
-    return _send(connection, message)
-
-
-Connection._send = _counted_send
+run_cache.install(trained.CACHE)
 
 
 def pytest_addoption(parser):
@@ -108,9 +98,9 @@ def no_process_left():
 @pytest.fixture(autouse=True)
 def no_rank_left():
     """After a test that launched, supervisor and fork server may be there, and nothing else."""
-    before = _launches[0]
+    before = run_cache.CachedRuns.requests
     yield
-    if _launches[0] > before:
+    if run_cache.CachedRuns.requests > before:
         left = faults.leftovers(os.getpid(), allow_launcher=True)
         assert not left, f"ranks outlived the test: {left}"
 

@@ -3,10 +3,11 @@
 import os
 
 import pytest
+import run_cache
 from trained import trained
 
 from bootcamp.experiments import claims
-from bootcamp.launcher import launch, run_cache
+from bootcamp.launcher import launch
 from bootcamp.records.runs import Run
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant

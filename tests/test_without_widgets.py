@@ -4,6 +4,7 @@ import sys
 
 import nbformat
 import pytest
+import run_cache
 import trained
 import warm
 from traitlets import TraitError
@@ -12,7 +13,7 @@ pytest.importorskip("matplotlib")
 from nbclient import NotebookClient
 
 from bootcamp.classroom import errors
-from bootcamp.launcher import progress, run_cache
+from bootcamp.launcher import progress
 from bootcamp.paths import NOTEBOOKS
 from bootcamp.widgets import controls, diff_viewer
 from bootcamp_lessons import simulators

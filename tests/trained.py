@@ -1,15 +1,17 @@
 """Runs that tests read and never change, each trained once in a run of the suite.
 
 `trained("ddp", 2, steps=10)` is `launch` with a memory: an identical launch of another test, of
-another worker or of a notebook answers it (see bootcamp/launcher/run_cache.py). Use `launch.launch`
+another worker or of a notebook answers it (see run_cache.py). Use `launch.launch`
 itself where the launch is what is tested.
 """
 
 import contextlib
 import os
 
+import run_cache
+
 from bootcamp.experiments import equality
-from bootcamp.launcher import launch, run_cache
+from bootcamp.launcher import launch
 from bootcamp.records.runs import Run
 from bootcamp.scripts import family
 

@@ -19,6 +19,12 @@ def python() -> str:
     return os.environ.get(VARIABLE, sys.executable)
 
 
+def supervisor() -> list[str]:
+    """What starts a launcher's supervisor warm, without the kernel's process id."""
+    file = Path(__file__).with_name("warm_supervisor.py")
+    return [sys.executable, "-IS", str(file), str(Path(python()).parent)]
+
+
 @contextlib.contextmanager
 def workers():
     """In here torchrun is itself and starts warm workers: it takes their Python from PYTHON_EXEC.
@@ -40,13 +46,10 @@ def workers():
 
 @contextlib.contextmanager
 def kernels(folder):
-    """In here a notebook's kernel starts warm, and so does the launcher that it starts.
+    """In here a notebook's kernel is warm_kernel.py: warm under tools/test.py, as its launcher is.
 
     folder: a folder of this worker's, for the description of the kernel that Jupyter reads.
     """
-    if VARIABLE not in os.environ:
-        yield
-        return
     described = folder / "kernels" / "python3" / "kernel.json"
     if not described.exists():
         described.parent.mkdir(parents=True)

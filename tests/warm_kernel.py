@@ -1,18 +1,20 @@
-"""A notebook's kernel as a fork of warm_python.py's server; warm.kernels() tells Jupyter of it.
+"""A notebook's kernel as tests start it; warm.kernels() tells Jupyter of it.
 
-So is the supervisor that its first launch starts, and that one's fork server.
+Its launches may be answered by earlier ones (run_cache.py). Under tools/test.py it is a fork of the
+warm Python, and so is the supervisor that its first launch starts.
 """
 
 import os
 import sys
 
+import run_cache
 import warm
 from ipykernel import kernelapp
 
-from bootcamp.launcher import connection
-
-os.environ.pop("JPY_PARENT_PID", None)  # this fork's parent is another; who ends the shim ends it
+run_cache.install(os.environ[run_cache.VARIABLE])
+if warm.VARIABLE in os.environ:
+    run_cache.CachedRuns.supervisor = warm.supervisor()
+    os.environ.pop("JPY_PARENT_PID", None)  # its parent is another; who ends the shim ends it
 sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # a kernel's Python has none first
-os.environ[connection.VARIABLE] = warm.python()
 sys.argv[0] = kernelapp.__file__
 kernelapp.launch_new_instance()

@@ -3,7 +3,7 @@
 Everything that `make test` proves, with the time of each part: lint, derived files, then all tests
 and the cells of all notebooks on two workers, and last, alone, the tests that are marked so: they
 watch how long something takes. Runs that tests and lessons only read are trained once
-(bootcamp/launcher/run_cache.py). --lesson runs what a change to one lesson needs; --check, in under
+(tests/run_cache.py). --lesson runs what a change to one lesson needs; --check, in under
 a minute, what needs no ranks.
 """
 
@@ -21,9 +21,13 @@ from pathlib import Path
 import lessons
 import psutil
 
-from bootcamp.launcher import run_cache, simulated_hosts, warm_python
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import run_cache  # noqa: E402
+
+from bootcamp.launcher import simulated_hosts, warm_python  # noqa: E402
+
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
 WORKERS = ["-n", "2", "--dist", "loadfile"]

@@ -29,7 +29,6 @@ from functools import partial
 from statistics import fmean, stdev
 
 from bootcamp import files, machine, quiet, units
-from bootcamp.launcher import run_cache
 from bootcamp.launcher.launch import launch
 from bootcamp.launcher.progress import counter
 from bootcamp.paths import LOGS, REFERENCE
@@ -160,8 +159,7 @@ def compare(
             break
         show(f"pair {len(ratios) + 1}")
         pair_began = time.monotonic()
-        with run_cache.repeated() if not budget else contextlib.nullcontext():
-            ratios.append(_ratio(this, that, of, swapped=len(ratios) % 2 == 1))
+        ratios.append(_ratio(this, that, of, swapped=len(ratios) % 2 == 1))
         longest = max(longest, time.monotonic() - pair_began)
         effect, low, high = interval(ratios)
         verdict = judge(low, high)

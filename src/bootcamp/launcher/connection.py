@@ -17,7 +17,6 @@ from bootcamp import machine, quiet
 from bootcamp.launcher import supervisor
 from bootcamp.records import summary
 
-VARIABLE = "BOOTCAMP_TEST_SUPERVISOR"  # what starts it while the project's tests run
 POLL_SECONDS = 0.01
 SUPERVISOR_DIED = {
     "event": "ended",
@@ -35,13 +34,15 @@ class Connection:
     An interrupt may come at any moment in the thread that waits. So it waits in calls that hold no
     lock when they are cut short: SimpleQueue.get and sleep, not Queue.get or Event.wait, whose
     inner lock can stay taken.
+
+    command: what starts the supervisor, without this process's id.
     """
 
-    def __init__(self):
+    def __init__(self, command: list[str] | None = None):
         environment = {**os.environ, "BOOTCAMP_KERNEL": str(os.getpid())}
-        python = os.environ.get(VARIABLE, sys.executable)
+        command = command or [sys.executable, "-P", supervisor.__file__]
         self.process = subprocess.Popen(
-            [python, "-P", supervisor.__file__, str(os.getpid())],
+            [*command, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -9,7 +9,6 @@ import signal
 import threading
 from pathlib import Path
 
-from bootcamp.launcher import run_cache
 from bootcamp.launcher.connection import SUPERVISOR_DIED, connect
 from bootcamp.launcher.run_errors import Interrupted, from_record
 from bootcamp.records import summary
@@ -29,8 +28,7 @@ def follow(request: dict, folder: Path, show, raises: bool) -> Run:
         if request["start"] == "warm":
             connection.wait_until_ready(show.say)
             request["start"] = "warm" if connection.warm else "cold"
-        with run_cache.earlier(request, folder) as events:
-            event = _wait(events or connection.request(request), folder, show)
+        event = _wait(connection.request(request), folder, show)
     except BaseException as error:  # an interrupt, or a display that fails: no rank may be left
         interrupted = isinstance(error, KeyboardInterrupt)
         with interrupts_wait():

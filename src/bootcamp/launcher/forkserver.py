@@ -72,27 +72,6 @@ def main() -> None:
             say(answers, {"run": request["run"], "error": traceback.format_exc()})
 
 
-def become_server(end: socket.socket) -> None:
-    """Serve in a fork of a supervisor that has torch loaded, on this end of a pair. Never returns.
-
-    So do the notebooks' launchers while the tests run: their supervisor is itself a fork of a
-    Python that is warm (warm_python.py).
-    """
-    try:
-        for target in (0, 1):
-            os.dup2(end.fileno(), target)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the kernel must see the supervisor's end
-        here = os.path.dirname(os.path.abspath(__file__))
-        for inserted in (here, os.path.dirname(os.path.dirname(here))):
-            sys.path.remove(inserted)  # by the supervisor's start; the path may have it once more
-        for name in [name for name in sys.modules if name.partition(".")[0] == "bootcamp"]:
-            del sys.modules[name]
-        sys.modules["asyncio"].set_event_loop_policy(None)  # or the supervisor's loop runs on here
-        main()
-    finally:
-        os._exit(1)
-
-
 _tried = {None}
 
 

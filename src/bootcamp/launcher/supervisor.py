@@ -28,10 +28,9 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bootcamp.launcher import children, process_tree
+from bootcamp.launcher import children, process_tree, warm_ranks
 from bootcamp.launcher.job import Job
 from bootcamp.launcher.subreaper import PR_SET_CHILD_SUBREAPER
-from bootcamp.launcher.warm_ranks import ForkServer
 from bootcamp.records import summary
 
 END_SECONDS = 15  # for the runs to end when the kernel is gone
@@ -40,11 +39,11 @@ END_SECONDS = 15  # for the runs to end when the kernel is gone
 class Supervisor:
     """Takes the kernel's requests until the kernel is gone."""
 
-    def __init__(self, kernel: int):
+    def __init__(self, kernel: int, start_server=warm_ranks.start):
         self.kernel = kernel
         self.events = os.dup(1)
         os.dup2(2, 1)  # what anybody prints must not end up among the events
-        self.server = ForkServer()
+        self.server = warm_ranks.ForkServer(start_server)
         self.jobs: dict[str, Job] = {}
         self.runs: set[asyncio.Task] = set()
 
@@ -109,8 +108,15 @@ def stop(job: Job, why: str) -> None:
         job.stopped.set_result(why)
 
 
-if __name__ == "__main__":
+def serve(kernel: int, start_server=warm_ranks.start) -> None:
+    """Supervise the runs of this kernel until it is gone. Never returns.
+
+    start_server: starts the fork server, see warm_ranks.ForkServer.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    supervisor = Supervisor(int(sys.argv[1]))
-    asyncio.run(supervisor.main())
+    asyncio.run(Supervisor(kernel, start_server).main())
     os._exit(0)  # Python 3.12 closes the pipes of a dead fork server here, on a loop that is gone
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -4,47 +4,28 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 
-from bootcamp.launcher import children, forkserver, process_tree
+from bootcamp.launcher import forkserver, process_tree
 
 
-async def started():
-    """A new fork server: `pid`, `stdin`, `stdout` and `wait` of its process."""
-    if "torch._dynamo" in sys.modules:  # this process is a fork itself, as while the tests run
-        return await Forked.start()
+async def start():
+    """Start a fork server; its process."""
     command = [sys.executable, "-P", forkserver.__file__]
     return await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
 
 
-class Forked:
-    """A fork server that is a fork of this process."""
-
-    @classmethod
-    async def start(cls):
-        """Fork; the parent gets the server's process."""
-        ours, theirs = socket.socketpair()
-        server = cls()
-        server.pid = os.fork()
-        if server.pid == 0:
-            forkserver.become_server(theirs)
-        theirs.close()
-        server.stdout, server.stdin = await asyncio.open_connection(sock=ours)
-        return server
-
-    async def wait(self) -> int:
-        """Wait for its end; its exit code."""
-        return await children.wait_for_exit(self.pid)
-
-
 class ForkServer:
-    """The warm fork server: started at once, started again when it dies, asked for ranks."""
+    """The warm fork server: started at once, started again when it dies, asked for ranks.
 
-    def __init__(self):
+    start: a coroutine function that starts one: `pid`, `stdin`, `stdout` and `wait` of its process.
+    """
+
+    def __init__(self, start=start):
+        self.start = start
         self.process = None
         self.ready = asyncio.Event()
         self.gave_up = False
@@ -58,7 +39,7 @@ class ForkServer:
         """Start the server and start it anew each time it ends, as long as this process lives."""
         failures = 0
         while failures < 3:
-            self.process = await started()
+            self.process = await self.start()
             failures += 1
             async for line in self.process.stdout:
                 answer = json.loads(line)

@@ -13,18 +13,15 @@ import socket
 import sys
 
 SOCKET = "warm_python"  # in the folder of this file
-SUPERVISOR = "supervisor.py"  # the launcher's: it watches over its kernel itself, and needs torch
 PR_SET_PDEATHSIG = 1
 NOT_PASSED_ON = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP}
 
 
-def main() -> None:
+def main(ends_with_parent: bool = True) -> None:
     """Become what the server's process becomes: pass signals on to it, end as it ends."""
     name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
     if arguments[:1] == ["-u"] and name != "torchrun":
         del arguments[0]
-    watches = arguments[:1] == ["-P"] and os.path.basename(*arguments[1:2] or [""]) == SUPERVISOR
-    del arguments[:watches]
     script = bool(arguments) and arguments[0].endswith(".py") and os.path.isfile(arguments[0])
     if name != "torchrun" and not script:
         start_cold(name)
@@ -33,7 +30,7 @@ def main() -> None:
         server.connect(os.path.join(os.path.dirname(sys.argv[0]), SOCKET))
     except OSError:
         start_cold(name)
-    if not watches:  # a killed torchrun ends no rank
+    if ends_with_parent:  # a killed torchrun ends no rank
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in signal.valid_signals() - NOT_PASSED_ON:
         signal.signal(number, lambda number, _: server.send(bytes([number])))

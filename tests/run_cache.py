@@ -1,12 +1,12 @@
-"""Answer a launch from an identical earlier one, while the project's tests run.
+"""Answer a launch from an identical earlier one of this run of the suite.
 
-Tests and lessons train the same thing many times over. The tests' conftest.py names a folder in
-BOOTCAMP_RUN_CACHE: a launch that ended well leaves a copy of its record there, and an identical
-launch of another process gets that record, in a new run folder, without training. Identical means
-the same text of the script, arguments, ranks, hosts, start, environment and package. Never answered
-are a start that is itself what is shown (cold, torchrun), arguments that name files, and a launch
-that the same process repeats: it wants a second run. Only within `repeated()` one record does for
-both. Without the variable nothing happens here.
+Tests and lessons train the same thing many times over. `install` puts a Connection in the
+launcher's place: while the folder in BOOTCAMP_RUN_CACHE answers, a launch that ended well leaves a
+copy of its record there, and an identical launch of another process gets that record, in a new run
+folder, without training. Identical means the same text of the script, arguments, ranks, hosts,
+start, environment and package. Never answered are a start that is itself what is shown (cold,
+torchrun), arguments that name files, and a launch that the same process repeats: it wants a second
+run. Only within `repeated()` one record does for both.
 """
 
 import contextlib
@@ -22,6 +22,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from bootcamp import files, paths
+from bootcamp.experiments import claims
+from bootcamp.launcher import connection
 from bootcamp.records import summary
 
 VARIABLE = "BOOTCAMP_RUN_CACHE"
@@ -37,7 +39,6 @@ OF_NO_INFLUENCE = (
     "BOOTCAMP_TEST_PYTHON",
     "BOOTCAMP_TEST_RUN",
     "BOOTCAMP_TEST_RUNS",
-    "BOOTCAMP_TEST_SUPERVISOR",
     "BOOTCAMP_WIDGETS",
     "BOOTCAMP_WORK",
 )
@@ -59,35 +60,71 @@ def repeated():
         _may_repeat.reset(token)
 
 
-@contextlib.contextmanager
-def earlier(request: dict, folder: Path):
-    """The events of an identical launch whose record is in `folder` now; None if it is to be made.
+def install(counted_in: Path | str) -> None:
+    """Let this process's launches be counted, and answered while BOOTCAMP_RUN_CACHE is set.
 
-    Holds the entry's lock meanwhile, so that two processes do not train the same at once; keeps
-    the record of a launch that was made and ended well.
+    counted_in: the folder for the counts of launches that are not to be answered.
     """
-    cache = os.environ.get(VARIABLE)
-    key = _key(request, folder) if cache else None
-    if key is None or (key in _launched_here and not _may_repeat.get()):
-        if cache:
-            count(cache, "trained", request)
-        yield None
-        return
-    _launched_here.add(key)
-    kept = Path(cache) / key
-    with FileLock(f"{kept}.lock"):
+    CachedRuns.counted_in = counted_in
+    connection.Connection = CachedRuns
+    measured = claims._ratio
+
+    def ratio(*args, **kwargs):
+        without = os.environ.get("BOOTCAMP_CLAIM_SECONDS") == "0"  # its verdict is none in any case
+        with repeated() if without else contextlib.nullcontext():
+            return measured(*args, **kwargs)
+
+    claims._ratio = ratio
+
+
+class CachedRuns(connection.Connection):
+    """A supervisor that is asked only for runs that no earlier launch answers.
+
+    It holds the entry's lock while a run goes on, so that two processes do not train the same at
+    once, and keeps the record of a run that ended well.
+    """
+
+    counted_in: Path | str
+    requests = 0  # of this process, live ranks and commands among them
+    supervisor: list[str] | None = None
+
+    def __init__(self):
+        super().__init__(self.supervisor)
+        self._to_keep: dict[str, contextlib.ExitStack] = {}
+
+    def request(self, run: dict) -> queue.SimpleQueue:
+        """As Connection.request."""
+        CachedRuns.requests += 1
+        cache, folder = os.environ.get(VARIABLE), Path(run["run"])
+        key = _key(run, folder) if cache else None
+        if key is None or (key in _launched_here and not _may_repeat.get()):
+            count(cache or self.counted_in, "trained", run)
+            return super().request(run)
+        _launched_here.add(key)
+        kept, stack = Path(cache) / key, contextlib.ExitStack()
+        self._to_keep[run["run"]] = stack
+        stack.enter_context(FileLock(f"{kept}.lock"))
         if kept.exists():
-            count(cache, "copied", request)
-            _copy(kept, folder, request)
+            count(cache, "copied", run)
+            _copy(kept, folder, run)
             events = queue.SimpleQueue()
             events.put({"event": "ended", "error": None})
-            yield events
-            return
-        count(cache, "trained", request)
-        yield None
-        if summary.read(folder)["status"] == "ok":
-            shutil.copytree(folder, f"{kept}.part")
-            os.rename(f"{kept}.part", kept)
+            return events
+        count(cache, "trained", run)
+        stack.callback(_keep, folder, kept)
+        return super().request(run)
+
+    def forget(self, run: str) -> None:
+        """As Connection.forget."""
+        super().forget(run)
+        if stack := self._to_keep.pop(run, None):
+            stack.close()
+
+
+def _keep(folder: Path, kept: Path) -> None:
+    if summary.read(folder)["status"] == "ok":
+        shutil.copytree(folder, f"{kept}.part")
+        os.rename(f"{kept}.part", kept)
 
 
 def counted(cache: Path | str) -> dict[str, list[str]]:
@@ -102,7 +139,7 @@ def counted(cache: Path | str) -> dict[str, list[str]]:
     return found
 
 
-def count(cache: str, how: str, request: dict) -> None:
+def count(cache: Path | str, how: str, request: dict) -> None:
     """Note one launch: "trained" or "copied"."""
     who = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0] or "no test"
     ranks = request["ranks"]

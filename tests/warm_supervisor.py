@@ -1,0 +1,63 @@
+"""The launcher's supervisor as a fork of the warm Python, and its fork server as a fork of it.
+
+`python -IS tests/warm_supervisor.py FOLDER KERNEL` asks the server in FOLDER for this, by the
+shim of a simulated cluster; `python tests/warm_supervisor.py KERNEL` is what the fork runs.
+"""
+
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def ask(folder: str, kernel: str) -> None:
+    """Be the shim of the supervisor: it does not end with the thread that started it."""
+    sys.path.insert(0, os.path.join(os.path.dirname(HERE), "src", "bootcamp", "launcher"))
+    import warm_shim
+
+    sys.argv = [os.path.join(folder, "python"), os.path.abspath(__file__), kernel]
+    warm_shim.main(ends_with_parent=False)
+
+
+def supervise(kernel: int) -> None:
+    """Supervise with a fork server that is a fork of this process."""
+    import asyncio
+    import socket
+
+    from bootcamp.launcher import children, forkserver, supervisor
+
+    sys.path.remove(HERE)
+
+    class Forked:
+        """A fork server that is a fork of this process."""
+
+        async def wait(self) -> int:
+            return await children.wait_for_exit(self.pid)
+
+    async def start() -> Forked:
+        ours, theirs = socket.socketpair()
+        server = Forked()
+        server.pid = os.fork()
+        if server.pid == 0:
+            become_server(theirs)
+        theirs.close()
+        server.stdout, server.stdin = await asyncio.open_connection(sock=ours)
+        return server
+
+    def become_server(end: socket.socket) -> None:
+        try:
+            for target in (0, 1):
+                os.dup2(end.fileno(), target)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the kernel must see the supervisor's end
+            for name in [name for name in sys.modules if name.partition(".")[0] == "bootcamp"]:
+                del sys.modules[name]
+            asyncio.set_event_loop_policy(None)  # or the supervisor's loop runs on here
+            forkserver.main()
+        finally:
+            os._exit(1)
+
+    supervisor.serve(kernel, start)
+
+
+if __name__ == "__main__":
+    supervise(int(sys.argv[1])) if len(sys.argv) == 2 else ask(*sys.argv[1:])
