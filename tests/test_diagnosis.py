@@ -316,6 +316,24 @@ def test_ranks_that_end_alike_are_not_called_unsynchronised(failed):
     assert "clipped before they are averaged" in hints[FINAL]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "aside", "rounding"),
+    [("adamw", 1e-4, True), ("adamw", 0.01, False), ("sgd", 1e-4, False)],
+)
+def test_what_may_be_rounding_under_adam_is_not_called_a_fault(failed, optimizer, aside, rounding):
+    def use(config, *_):
+        config["optimizer"] = optimizer
+
+    def nearly(config, losses, ranks):
+        use(config)
+        end(ranks, aside=aside)
+
+    hints = failed(nearly, baseline=use)
+    assert set(hints) == {FINAL}
+    words = "this may be rounding that Adam enlarges. Repeat with SGD or in float64"
+    assert (words in hints[FINAL]) == rounding
+
+
 def test_parameters_that_never_moved(failed):
     hints = failed(lambda config, losses, ranks: end(ranks, share=0.0))
     assert hints[FINAL].startswith("They are the initial ones still")

@@ -8,12 +8,12 @@ from pathlib import Path
 from bootcamp import launcher
 from bootcamp.experiments import equality
 from bootcamp.records import trace
-from bootcamp.records.runs import Run
+from bootcamp.records.runs import TOLERANCE, Run
 from bootcamp.table import Table
 
 
 def against_baseline(
-    runs: dict[str, Run], baseline: dict[str, Run] | Run, tolerance: float = 1e-5
+    runs: dict[str, Run], baseline: dict[str, Run] | Run, tolerance: float = TOLERANCE
 ) -> Table:
     """A row for each named run: what a rank sent, how far it ended from the baseline's training.
 

@@ -1,8 +1,6 @@
-"""What a difference from the baseline probably means: one hint for each row of a failed proof.
+"""Explain a difference from the baseline: one hint for each row of a failed proof.
 
-Every function takes the facts of a comparison (a Pair) and returns sentences for the reader whose
-script it is. A hint names the cause where the records can tell it from others, and else the places
-to look at.
+A hint names the cause where the records (a Pair) tell it from others, else the places to look at.
 """
 
 import math
@@ -207,6 +205,12 @@ def _how_far(pair: Pair) -> str:
             f"They went {share:.2f} times as far as the baseline's: the gradients or the learning "
             "rate are too small. Is a part left out, a mean used where a sum is meant, or are "
             "gradients clipped before they are averaged?"
+        )
+    if pair.may_be_rounding:
+        return (
+            "All losses agree and the parameters nearly do: this may be rounding that Adam "
+            "enlarges. Repeat with SGD or in float64. What differs there too is a fault: are "
+            "gradients summed instead of averaged, or clipped before they are averaged?"
         )
     if len(pair.run.ranks) == 1:
         return "The gradients are not those of the global batch, or the optimizer's step differs."

@@ -1,10 +1,9 @@
-"""Proof that a strategy trains the same model: `check.same_training(run, baseline)`.
+"""Prove that a strategy trains the same model: `check.same_training(run, baseline)`.
 
 A loss curve that looks right proves little. AdamW divides a gradient by its own size, so gradients
 that are summed instead of averaged leave its curve where it was; and ranks that all train the same
-batch follow the baseline exactly. So the proof combines four things: per-step losses, the final
-parameters' fingerprint, the samples that each rank trained on (ids and contents), and both
-optimizers (`prove`). diagnosis.py says what a difference may mean. Standard library only.
+batch follow the baseline exactly. So a proof compares per-step losses, the final parameters'
+fingerprint, the samples of each rank (ids and contents), with both optimizers (`prove`).
 """
 
 import math
@@ -14,7 +13,7 @@ from functools import partial
 from bootcamp.experiments import diagnosis
 from bootcamp.experiments.pair import Pair, distance, loss_distance
 from bootcamp.launcher import launch
-from bootcamp.records.runs import Run
+from bootcamp.records.runs import TOLERANCE, Run
 from bootcamp.table import Table
 
 __all__ = [
@@ -93,13 +92,11 @@ class Proof:
         return self._table()._repr_html_()
 
 
-def same_training(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
+def same_training(run: Run, baseline: Run, tolerance: float = TOLERANCE) -> Proof:
     """Prove that a run trained what the baseline trained; the proof, which displays as a table.
 
-    tolerance: how far the loss of any step may differ, and how far the parameters may end apart as
-    a share of the distance that the baseline's moved. 1e-5 is meant for float32 and float64.
-
-    Raises NotTheSame if anything differs, ValueError if the two can't be compared.
+    tolerance: see runs.TOLERANCE. Raises NotTheSame if anything differs, ValueError if the two
+    can't be compared.
     """
     return holds(compare(run, baseline, tolerance))
 
@@ -116,7 +113,7 @@ def holds(proof: Proof) -> Proof:
     return proof
 
 
-def compare(run: Run, baseline: Run, tolerance: float = 1e-5) -> Proof:
+def compare(run: Run, baseline: Run, tolerance: float = TOLERANCE) -> Proof:
     """As same_training, but a proof with failed rows instead of an exception."""
     _comparable(run, baseline)
     proof = Proof(Pair(run, baseline, tolerance))

@@ -1,21 +1,18 @@
-"""A run beside its baseline, and what their two records tell when they are compared."""
+"""Compare the records of a run and its baseline."""
 
 import math
 from collections.abc import Iterable
 from functools import cached_property
 
-from bootcamp.experiments import contents
-from bootcamp.records.runs import Run
+from bootcamp.records.runs import TOLERANCE, Run
 
-APART = (
-    1e-3  # ranks that end further apart than this share of their way differ by more than rounding
-)
+ROUNDING = 1e-3  # the largest share of their way that rounding alone keeps parameters apart
 # gloo, for a number passed on once: it and its header, and a header of who is ready for it
 NUMBER_BYTES = 8 + 2 * 48  # (`Op` in gloo's transport/tcp/pair.h)
 
 
 def distance(a: list[float], b: list[float]) -> float:
-    """Estimated Euclidean distance of two models' parameters from their fingerprints."""
+    """Estimate the Euclidean distance of two models' parameters from their fingerprints."""
     return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) / len(a))
 
 
@@ -25,12 +22,9 @@ def loss_distance(a: float, b: float) -> float:
 
 
 class Pair:
-    """The facts of a comparison, each read from the records when it is asked for.
+    """Facts of a comparison. tolerance: see runs.TOLERANCE."""
 
-    tolerance: up to which losses, and parameters relative to the baseline's way, count as equal.
-    """
-
-    def __init__(self, run: Run, baseline: Run, tolerance: float = 1e-5):
+    def __init__(self, run: Run, baseline: Run, tolerance: float = TOLERANCE):
         self.run, self.baseline, self.tolerance = run, baseline, tolerance
 
     @property
@@ -121,7 +115,21 @@ class Pair:
         shares = (share for step, *_ in self._compared_batches for share in self.shares(step))
         return sum(other != share[0] for share in shares for other in share)
 
-    other_contents = cached_property(contents.other)
+    @cached_property
+    def other_contents(self) -> dict[int, int] | None:
+        """{rank: samples with a baseline's id and other contents}; ranks without any are left out.
+
+        None where a record has no checksums: older ones, and DataLoaders with worker processes.
+        """
+        expected = _checksums(self.baseline.ranks[0])
+        found = {rank["rank"]: _checksums(rank) for rank in self.run.ranks}
+        if not expected or not all(found.values()):
+            return None
+        counts = {
+            rank: sum(expected.get(key, crc) != crc for key, crc in drawn.items())
+            for rank, drawn in found.items()
+        }
+        return {rank: count for rank, count in counts.items() if count}
 
     @property
     def same_samples(self) -> bool:
@@ -140,7 +148,7 @@ class Pair:
 
     def fingerprints(self, moment: str) -> list[list[float]]:
         """The fingerprints of all models as each rank knows them; moment: initial or final."""
-        return [mine for model in self.models for mine in _of_one_model(model, moment)]
+        return [mine for model in self.models for mine in _fingerprints_of_model(model, moment)]
 
     @property
     def moved(self) -> float:
@@ -159,7 +167,13 @@ class Pair:
     def ranks_end_apart(self) -> bool:
         """Whether ranks end with parameters that differ by more than rounding."""
         begin, final = self.fingerprints("initial")[0], self.fingerprints("final")
-        return max(distance(end, final[0]) for end in final) > APART * distance(begin, final[0])
+        return max(distance(end, final[0]) for end in final) > ROUNDING * distance(begin, final[0])
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Whether losses agree and parameters differ by no more than Adam can make of rounding."""
+        known = self.same_samples and not self.wrong_steps and not self.uses_sgd
+        return known and not self.resumed and self.apart("final") <= ROUNDING
 
     # Ranks
 
@@ -180,7 +194,7 @@ class Pair:
         sent = [rank.get("sent_bytes_per_step") for rank in self.run.ranks]
         if self.run.world == 1 or self.run.device == "cuda" or None in sent:
             return False
-        return max(sent) < _of_numbers(self.run) + 0.01 * self.run.ranks[0]["gradient_bytes"]
+        return max(sent) < _bytes_of_numbers(self.run) + 0.01 * self.run.ranks[0]["gradient_bytes"]
 
     @property
     def batch_norms(self) -> int:
@@ -226,14 +240,24 @@ class Pair:
         return mine, its
 
 
-def _of_numbers(run: Run) -> float:
-    """Bytes that a rank sends in a step for the loss and for what is noted alone."""
+def _checksums(rank: dict) -> dict[tuple[int, int], int]:
+    """{(step, id of a sample): its checksum} as far as the rank's record has them."""
+    both = zip(rank["sample_ids"], rank.get("sample_checksums", ()), strict=False)
+    return {
+        (step, sample): crc
+        for step, (ids, crcs) in enumerate(both, rank["first_step"])
+        for sample, crc in zip(ids, crcs, strict=False)
+    }
+
+
+def _bytes_of_numbers(run: Run) -> float:
+    """Count the bytes that a rank sends in a step for the loss and for what is noted alone."""
     noted = sum(map(len, run.ranks[0].get("noted", {}).values())) / max(1, len(run.steps))
     return (1 + noted) * 2 * (run.world - 1) * NUMBER_BYTES
 
 
-def _of_one_model(model: Iterable[dict], moment: str) -> list[list[float]]:
-    """The fingerprint of a complete model as each of its ranks knows it.
+def _fingerprints_of_model(model: Iterable[dict], moment: str) -> list[list[float]]:
+    """Add up the fingerprint of a complete model, as each of its ranks knows it.
 
     Ranks with different stages (a pipeline) add up to the model; ranks with the same ones (tensor
     parallelism) must agree, so each takes its turn in the sum. Fingerprints are linear.

@@ -33,6 +33,8 @@ FILES = {
     ".err": "its errors and warnings",
 }
 
+TOLERANCE = 1e-5  # of losses, and of parameters as a share of the baseline's way, in float32
+
 
 class Run(Measurement):
     """One run's record. Everything is read from its folder; nothing is kept elsewhere.

@@ -8,10 +8,9 @@ from bootcamp.drawing.charts import margin
 from bootcamp.drawing.palette import BLACK, SKY, line_look
 from bootcamp.drawing.plots.run_bars import check
 from bootcamp.drawing.style import begin, finish, legend, origins, styled
-from bootcamp.records.runs import Run, names
+from bootcamp.records.runs import TOLERANCE, Run, names
 from bootcamp.units import number
 
-TOLERANCE = 1e-5
 MANY_STEPS = 60  # from here on, differences are points without a line between them
 
 
