@@ -118,6 +118,42 @@ def test_a_slip_at_the_seam_gets_a_sentence(own_run, given, error, says):
         own_run(**given)
 
 
+@pytest.fixture
+def given_run(monkeypatch, tmp_path, own_run):
+    """A run without a DataLoader, whose script names the samples: lists of ids, one per call."""
+    import torch
+
+    def run(*steps):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        own = external.Run(tmp_path / "given", model, optimizer, 2, 1, len(steps))
+        for calls in steps:
+            with own.step():
+                for ids in calls:
+                    own.samples(ids, torch.tensor(ids))
+                loss = model(torch.ones(2, 1)).mean()
+                loss.backward()
+                optimizer.step()
+            own.loss(loss.detach())
+        own.finish()
+        return json.loads((tmp_path / "given" / "ranks" / "0.json").read_text())
+
+    return run
+
+
+def test_a_loop_without_a_loader_names_its_samples(given_run):
+    record = given_run([[5, 8]], [[1], [3]])
+    assert record["sample_ids"] == [[5, 8], [1, 3]]
+    assert [len(found) for found in record["sample_checksums"]] == [2, 2]
+    assert len({*record["sample_checksums"][0], *record["sample_checksums"][1]}) == 4
+
+
+@pytest.mark.parametrize(("calls", "count"), [([], 0), ([[1, 2, 3]], 3)])
+def test_a_step_that_names_too_few_or_many_samples_is_refused(given_run, calls, count):
+    with pytest.raises(RuntimeError, match=f"got {count} ids in this step, .* was given 2 samples"):
+        given_run(calls)
+
+
 def test_a_loader_is_no_sampler():
     with pytest.raises(TypeError, match="got a range: give it the DataLoader"):
         external.noted(range(7), 1)

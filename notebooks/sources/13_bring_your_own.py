@@ -99,7 +99,9 @@ ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
 # - **The validation** takes every `world`-th sample and divides by the number of all.
 # - `external` writes the course's record for other people's scripts. `Run` notes which samples the
 #   DataLoader deals out, and refuses a DataLoader whose batches can't be cut into equal shares;
-#   `loss` and `note` take what must be equal on any number of ranks.
+#   `loss` and `note` take what must be equal on any number of ranks. If you accumulate gradients,
+#   `batches=4` says that a step takes four batches. A loop without a DataLoader gives the number of
+#   samples of a step on this rank instead, and calls `run.samples(ids, inputs, targets)` in each.
 #
 # ### The ranks
 

@@ -1,7 +1,7 @@
-"""The course's record for a training script that is not the course's: yours.
+"""Record a training script that is not the course's: yours.
 
-A script with its own model, data and flags needs five lines to be held against its baseline, and a
-sixth for numbers beside the loss:
+Five lines let `check.same_training(launch("mine_ddp.py", 2), launch("mine.py", 1))` compare losses,
+samples, final parameters and saved files; a sixth adds numbers beside the loss (lesson 13):
 
     run_dir = external.begin()                         # before its own flags are parsed
     run = external.Run(run_dir, model, optimizer, loader, world, steps)
@@ -10,9 +10,8 @@ sixth for numbers beside the loss:
     run.note(valid_loss=valid_loss)                    # wherever such a number is known
     run.finish()
 
-Then `check.same_training(launch("mine_ddp.py", 2), launch("mine.py", 1))` compares every loss, the
-samples of each rank, the final parameters, what was noted and what was saved. Lesson 13 goes
-through it. Rank side: needs torch.
+Without a DataLoader, give the number of samples of a step on this rank in place of `loader`, and in
+each step call `run.samples(ids, inputs, targets)` with the numbers that tell its samples apart.
 """
 
 import argparse
@@ -34,10 +33,7 @@ DEALS = "sampler=DistributedSampler(dataset, world, rank, drop_last=True)"
 
 
 def begin() -> Path:
-    """The folder for the record: as --run-dir says, else the launcher's, else a new one.
-
-    Takes that flag from the command line, so that the script's own parser does not see it.
-    """
+    """Find the record's folder: of --run-dir, which is taken off the command line, or a new one."""
     given = None
     if "--run-dir" in sys.argv:
         place = sys.argv.index("--run-dir")
@@ -46,11 +42,37 @@ def begin() -> Path:
     return run_folder.find(given)
 
 
-class Noted(torch.utils.data.Sampler):
-    """A sampler that notes which samples it deals out, for the record.
+class GivenSamples:
+    """The samples of the current step, as the script gives them. batch_size: how many on this rank.
 
-    It takes the place of a DataLoader's own. batch_size: samples of a step on this rank. Each
-    `sample_ids` is the next step's: they wait in order, so a DataLoader may fetch ahead. So do
+    Reading `sample_ids` ends the step, and raises RuntimeError for another number of them.
+    """
+
+    def __init__(self, batch_size: int):
+        self.batch_size = batch_size
+        self._ids, self._given, self.sample_checksums = [], [], []
+
+    def add(self, ids, tensors) -> None:
+        """Add samples to the step. tensors: their contents, shape (samples, ...) each."""
+        self._ids += [int(sample_id) for sample_id in ids]
+        self._given += data.checksums(tensors)
+
+    @property
+    def sample_ids(self) -> list[int]:
+        ids, self._ids = self._ids, []
+        self.sample_checksums, self._given = self._given, []
+        if len(ids) != self.batch_size:
+            raise RuntimeError(
+                f"run.samples() got {len(ids)} ids in this step, and external.Run was given "
+                f"{self.batch_size} samples: call it in each step, with those of this rank."
+            )
+        return ids
+
+
+class Noted(torch.utils.data.Sampler):
+    """Note which samples a DataLoader deals out. batch_size: samples of a step on this rank.
+
+    Each `sample_ids` is the next step's: they wait in order, so a DataLoader may fetch ahead. So do
     `sample_checksums`, as long as the DataLoader reads its samples in this process.
     """
 
@@ -70,10 +92,7 @@ class Noted(torch.utils.data.Sampler):
 
     @property
     def sample_ids(self) -> list[int]:
-        """The ids of the next step that were dealt out and not asked for yet.
-
-        Raises RuntimeError where there is none.
-        """
+        """Take the ids of the next step. Raises RuntimeError where none were dealt out."""
         if len(self._dealt) < self.batch_size:
             raise RuntimeError(
                 "this step trains on no batch of the DataLoader that external.Run was given: give "
@@ -83,12 +102,12 @@ class Noted(torch.utils.data.Sampler):
 
     @property
     def sample_checksums(self) -> list[int]:
-        """The checksums of the same samples; none where worker processes read them."""
+        """Take the checksums of the same samples; none where worker processes read them."""
         known = min(self.batch_size, len(self._checksums))
         return [self._checksums.popleft() for _ in range(known)]
 
     def noting(self, collate):
-        """A DataLoader's collate function that notes what is in the samples, as they were read."""
+        """Wrap a DataLoader's collate function: note what is in the samples, as they were read."""
 
         def collated(samples):
             parts = [[torch.as_tensor(part) for part in parts_of(sample)] for sample in samples]
@@ -99,7 +118,7 @@ class Noted(torch.utils.data.Sampler):
 
 
 def parts_of(sample) -> list:
-    """The tensors and numbers of a sample, however it nests them; other things are left out."""
+    """List the tensors and numbers of a sample, however it nests them."""
     if isinstance(sample, dict | list | tuple):
         inside = sample.values() if isinstance(sample, dict) else sample
         return [part for each in inside for part in parts_of(each)]
@@ -107,14 +126,17 @@ def parts_of(sample) -> list:
 
 
 def noted(loader: DataLoader, world: int, batches: int = 1) -> Noted:
-    """Put a Noted sampler into a DataLoader, of whose batches a step takes so many.
+    """Put a Noted sampler into a DataLoader. batches: how many of the loader's a step takes.
 
-    Raises TypeError or ValueError, with the sentence that helps, for one whose batches can't be
-    those of another number of ranks.
+    Raises TypeError or ValueError for batches that can't be those of another number of ranks.
     """
     if not isinstance(loader, DataLoader):
         kind = type(loader).__name__
-        raise TypeError(f"external.Run got a {kind}: give it the DataLoader of the training loop.")
+        raise TypeError(
+            f"external.Run got a {kind}: give it the DataLoader of the training loop. For a loop "
+            "without one, give the number of samples of a step on this rank, and call "
+            "run.samples(ids) in each step."
+        )
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         raise ValueError(
@@ -154,14 +176,12 @@ def _check_dealing(sampler: DistributedSampler, world: int) -> None:
 
 
 class Run(record.Run):
-    """As record.Run, for any model. Rank 0 writes config.json and steps.jsonl into `run_dir`.
+    """As record.Run, for any model.
 
-    loader: the DataLoader of the training loop. world: the number of ranks. steps: how many there
-    will be. batches: how many of the loader's a step takes; more than one accumulate gradients.
-    settings: what two runs must share to be compared, such as lr=0.05.
-    A CPU rank trains on one core, as everywhere in this course.
-
-    A folder that can't be used ends the process with exit code 2 and one sentence.
+    loader: the DataLoader of the training loop, or the samples of a step on this rank (see
+    `samples`). world: number of ranks. steps: how many there will be. batches: how many of the
+    loader's a step takes, to accumulate gradients. settings: what two runs must share to be
+    compared, such as lr=0.05. A folder that can't be used ends the process with exit code 2.
     """
 
     def __init__(
@@ -169,14 +189,15 @@ class Run(record.Run):
         run_dir: Path,
         model,
         optimizer,
-        loader: DataLoader,
+        loader: DataLoader | int,
         world: int,
         steps: int,
         *,
         batches: int = 1,
         **settings,
     ):
-        sampler = noted(loader, world, batches)
+        given = isinstance(loader, int)
+        sampler = GivenSamples(loader) if given else noted(loader, world, batches)
         kind = type(optimizer).__name__.lower()
         flags = {"model": "own", "optimizer": kind, "steps": steps, "cores_per_rank": 1}
         flags |= {"global_batch": sampler.batch_size * world, "trace_step": None, "resume": None}
@@ -204,8 +225,16 @@ class Run(record.Run):
             )
         return super().step(self.steps_done if step is None else step)
 
+    def samples(self, ids, *tensors: torch.Tensor) -> None:
+        """Name this step's samples on this rank, for a loop without a DataLoader.
+
+        ids: numbers that tell samples apart, such as their places in the text; the same on any
+        number of ranks. tensors: what is in them, shape (samples, ...) each.
+        """
+        self.batches.add(ids, tensors)
+
     def note(self, **values: float) -> None:
-        """Numbers beside the loss, such as those of a validation; the same ones on every rank."""
+        """Note numbers beside the loss, such as those of a validation; the same on every rank."""
         for name, value in values.items():
             self._noted.setdefault(name, []).append(float(value))
 
@@ -219,11 +248,11 @@ class Run(record.Run):
         super().finish()
 
     def also_recorded(self) -> dict:
-        """What was noted, and of each file that torch.save wrote what is odd in it."""
+        """Return what was noted, and what is odd in each file that torch.save wrote."""
         return {"noted": self._noted, "saved": self._saved}
 
     def _watch_saves(self) -> None:
-        """Note each torch.save to a path, for the record; the file is written as ever."""
+        """Note each torch.save to a path; the file is written as ever."""
         plain = torch.save
 
         def save(state, file, *more, **options):
@@ -234,16 +263,13 @@ class Run(record.Run):
         torch.save = save
 
     def _place(self, file) -> str:
-        """A path, from the run's folder if it is in there."""
+        """Shorten a path in the run's folder."""
         path = Path(file).resolve()
         return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
 
 
 def odd_parts(state) -> dict[str, int]:
-    """Of a state dict and those in it: names that begin with `module.`, tensors that are shards.
-
-    The first are DDP's own; the second lack what other ranks hold.
-    """
+    """Count names that begin with `module.`, DDP's own, and shards in nested state dicts."""
     found = {"module_names": 0, "shards": 0}
     for name, value in state.items() if isinstance(state, dict) else ():
         found["module_names"] += str(name).startswith("module.")
