@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
 export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
 
-.PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy unseen gpu-record course notebooks rooms readme slides \
+.PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record course notebooks rooms readme slides \
   kit site preflight reset catch-up clean
 
 help:  ## this list
@@ -76,9 +76,6 @@ gpu-record: $(READY)  ## asks this machine's GPU, into logs/gpu_record; ARGS=--p
 
 accuracy: $(READY)  ## how wrong the planner is on published rows, left out one at a time; ARGS=--fit
 	$(PY) tools/accuracy.py $(ARGS)
-
-unseen: $(READY)  ## twenty runs that the planner predicts before they run, on this machine; ARGS=--record
-	$(PY) tools/unseen.py $(ARGS)
 
 course: $(READY)  ## all notebooks in order, with figures and a report of this machine under logs/
 	$(PY) tools/course.py $(ARGS)

@@ -507,9 +507,9 @@ claim.larger(
 # %% [markdown]
 # ### The scripts of this course
 #
-# Other people chose the published runs. `make unseen` measures a machine (matrix products,
-# collectives, the overhead of each operation), draws twenty settings at random, writes down a
-# prediction for each, and only then runs them. Here is a recorded trial; yours takes two minutes.
+# Other people chose the published runs. In a recorded trial a machine was measured (products of
+# matrices, collectives, the overhead of each operation), twenty settings were drawn at random, a
+# prediction was written down for each, and only then did they run.
 
 # %%
 from statistics import median

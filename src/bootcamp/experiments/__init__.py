@@ -3,7 +3,6 @@
 `equality` proves that a strategy trains what the baseline trains, and `diagnosis` says what a
 difference may mean. `matmul_peak`, `roofline` and `allreduce_sweep` measure this machine once and
 keep the result. `replay` shows a recording of what this machine can't make.
-`unseen` lets the planner predict runs of settings that it has not seen, and runs them.
 
 Read first: equality.
 May import: the top of the package, scripts, costs, records, launcher, numpy.
