@@ -76,13 +76,10 @@ def test_filters_and_sorts(put, logs):
     assert chosen(ranks=4) == {"b", "c"}
     assert chosen(status="failed") == chosen(model="mlp tiny") == {"b"}
     assert chosen(device="GPU") == {"gpu"}
-    assert chosen(since="the last hour", strategy="ddp") == {"a"}
     by_strategy = board.found(known, sort="strategy and ranks")
     assert [run["strategy"] for run in by_strategy] == ["ddp", "ddp", "fsdp", "gpu"]
     with pytest.raises(ValueError, match="expected one of newest first"):
         board.found(known, sort="colour")
-    with pytest.raises(ValueError, match="expected one of any time"):
-        board.found(known, since="ever")
     with pytest.raises(TypeError, match="no filter .'colour'.: expected strategy, model"):
         board.found(known, colour="red")
 

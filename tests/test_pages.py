@@ -21,7 +21,6 @@ import pages  # noqa: E402
 
 from bootcamp.costs import ddp, model_shapes  # noqa: E402
 from bootcamp_lessons import explorers  # noqa: E402
-from bootcamp_lessons.diagrams import predicted_ddp_step  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*MystReferenceResolver")
 LESSONS = ("00", "04")
@@ -257,7 +256,7 @@ def test_an_explorer_begins_on_the_site_as_in_its_lesson():
 
 def explore_ddp(shown) -> None:
     """By keys: twice the ranks. The step's end is the theory's."""
-    layers = model_shapes.layers(*predicted_ddp_step.MODELS["GPT-2, 124 M"])
+    layers = model_shapes.layers(*explorers.MODELS["GPT-2, 124 M"])
     for ranks in (8, 16):
         step = ddp.step(layers, None, ranks, 12.5e9, 20e-6, 0.2)
         title = shown.locator(".explorer-title").inner_text()

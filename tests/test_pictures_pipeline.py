@@ -1,14 +1,12 @@
 """Notebook 06b's pictures and its explorer, without a browser."""
 
-import contextlib
-
 import pytest
 
 pytest.importorskip("matplotlib")
 
 from bootcamp.costs import pipeline_schedules
 from bootcamp.drawing import style
-from bootcamp_lessons import explorers, simulators  # noqa: E402
+from bootcamp_lessons import explorers  # noqa: E402
 from bootcamp_lessons.diagrams import pipeline_gantt as diagrams  # noqa: E402
 
 
@@ -61,15 +59,19 @@ def test_the_charts_of_the_idea():
     assert "interleaved: bubble 0.19" in diagrams.in_theory("1f1b", "interleaved").alt
 
 
-def test_any_choice_is_drawn_or_refused_with_the_reason():
+def still(*given, **first) -> str:
+    return str(explorers.still("pipeline_schedule", explorers.pipeline_schedule(*given, **first)))
+
+
+def test_any_choice_is_shown_or_refused_with_the_reason():
     for schedule in pipeline_schedules.SCHEDULES:
         for ranks, m in ((1, 1), (3, 7)):
-            with contextlib.suppress(pipeline_schedules.Impossible):
-                assert f"{ranks} ranks" in diagrams.explored(schedule, ranks, m).alt
-    with pytest.raises(pipeline_schedules.Impossible, match="needs at least 4 micro-batches"):
-        diagrams.explored("1f1b", 4, 3)
-    assert "at most 100 %, 100 %" in diagrams.explored("gpipe", 2, 8).alt
-    assert "at most 25 %, 12 %" in diagrams.explored("1f1b", 2, 8).alt
+            shown = still(schedule=schedule, ranks=ranks, micro_batches=m)
+            assert f"{schedule}, {ranks} ranks, {m} micro-batches: " in shown
+    assert "needs at least 4 micro-batches" in still(schedule="1f1b", ranks=4, micro_batches=3)
+    charts = explorers.data("pipeline_schedule")["charts"]
+    assert charts["gpipe 2 8"]["held"] == [8, 8]
+    assert charts["1f1b 2 8"]["held"] == [2, 1]
 
 
 def test_a_measured_run_is_laid_below():
@@ -79,27 +81,18 @@ def test_a_measured_run_is_laid_below():
         "ranks": 2,
         "micro_batches": 4,
     }
-    drawn = diagrams.explored("interleaved", 2, 4, spans).alt
-    assert "in theory: " in drawn
-    assert "measured: " in drawn
+    data = explorers.pipeline_schedule({"mine": spans}, run="mine")
+    assert set(data["measured"]["mine"]) == {"spans", "theory"}
+    assert "interleaved, 2 ranks, 4 micro-batches: bubble" in still({"mine": spans}, run="mine")
     with pytest.raises(ValueError, match="no schedule's plan"):
         explorers.choices_of([span for span in spans if span.action.micro_batch != 1])
 
 
-@pytest.mark.slow
-def test_the_controls_choose_and_a_run_brings_its_own_choices(monkeypatch, picture):
-    monkeypatch.setenv(simulators.VARIABLE, "0")
-    controls = simulators.pipeline_schedule({"mine": spans_of("dualpipe", 2, 5)}, schedule="gpipe")
-    controls["ranks"].value = 3
-    assert "gpipe, 3 ranks, 8 micro-batches" in picture.html
-    assert "measured" not in picture.html
-    controls["run"].value = "mine"
-    assert "dualpipe, 2 ranks, 5 micro-batches" in picture.html
-    assert "measured" in picture.html
-    controls["micro_batches"].value = 3
-    assert controls["run"].value == explorers.NO_RUN
-    assert "Not possible" in picture.html
-    controls["micro_batches"].value = 8
-    assert "dualpipe, 2 ranks, 8 micro-batches" in picture.html
-    begun = simulators.pipeline_schedule({"mine": spans_of("dualpipe", 2, 5)}, run="mine")
-    assert begun["schedule"].value == "dualpipe"
+def test_a_run_brings_its_own_choices_and_is_let_go():
+    data = explorers.pipeline_schedule({"mine": spans_of("dualpipe", 2, 5)}, schedule="gpipe")
+    choice = explorers.moved(data, explorers.first_choice(data) | {"run": "mine"}, "run")
+    assert (choice["schedule"], choice["ranks"], choice["micro_batches"]) == ("dualpipe", 2, 5)
+    choice = explorers.moved(data, choice | {"micro_batches": 3}, "micro_batches")
+    assert choice["run"] == explorers.NO_RUN
+    begun = explorers.pipeline_schedule({"mine": spans_of("dualpipe", 2, 5)}, run="mine")
+    assert explorers.first_choice(begun)["schedule"] == "dualpipe"

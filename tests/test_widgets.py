@@ -9,26 +9,13 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.costs import (
-    collectives,
-    model_shapes,
-    sharding,
-)
-from bootcamp.costs import (
-    ddp as ddp_theory,
-)
-from bootcamp.costs import (
-    memory as memory_theory,
-)
-from bootcamp.drawing import style
+from bootcamp.costs import collectives, model_shapes, sharding
+from bootcamp.costs import ddp as ddp_theory
+from bootcamp.costs import memory as memory_theory
 from bootcamp.paths import SRC  # noqa: E402
+from bootcamp.units import time
 from bootcamp_lessons import explorers, simulators
-from bootcamp_lessons.diagrams import (  # noqa: E402
-    collective_steps,
-    ddp_overview,
-    memory_by_kind,
-    predicted_ddp_step,
-)
+from bootcamp_lessons.diagrams import ddp_overview  # noqa: E402
 
 PUBLISHED = SRC / "bootcamp" / "costs" / "published"
 EVERY = [
@@ -118,34 +105,27 @@ def test_the_simulation_refuses_what_cannot_be():
         collectives.simulate("all-reduce", "ring", 9)
 
 
-def test_a_step_is_drawn_with_all_that_happened():
-    drawn = collective_steps.step("all-reduce", "ring", 4, 3)
-    assert "rank 3 sends chunk 0 to rank 0" in drawn.alt
-    assert "Rank 1 now holds chunk 0 (1), chunk 1 (0+1+2+3)" in drawn.alt
-    assert "rank 0 0.75" in drawn.alt
-    assert "counted 1.5 S, by formula 2(N-1)/N = 1.5" in drawn.alt
-    texts = [text.get_text() for text in drawn.axes[0].texts]
-    assert texts.count("sum of 4") == 4, "after the reduce-scatter each rank has one chunk"
-    assert "chunk 0\nto rank 0" in texts
+def still(kind, **first):
+    """What stands in for an explorer, as text."""
+    return str(explorers.still(kind, explorers.data(kind, **first)))
+
+
+def test_a_still_has_all_that_happened_in_a_step():
+    drawn = still("collective", step=3)
+    assert "all-reduce by a ring, 4 ranks, after step 3 of 6. Step 3: add up" in drawn
+    assert "   3  chunk 0 to 0 " in drawn
+    assert "   1  chunk 2 to 2  chunk 0 (1), chunk 1 (0+1+2+3)" in drawn
+    assert drawn.count("(0+1+2+3)") == 4, "after the reduce-scatter each rank has one chunk"
+    run = explorers.data("collective", step=3)["runs"]["all-reduce by a ring 4"]
+    assert run["sent"][3][0] == 0.75
+    assert "counted 1.5 S, by formula 2(N-1)/N = 1.5" in run["totals"][0]
 
 
 @pytest.mark.parametrize(("name", "algorithm", "ranks"), [e for e in EVERY if e[2] in (2, 8)])
-def test_every_collective_is_drawn_before_and_after(name, algorithm, ranks):
-    before = collective_steps.step(name, algorithm, ranks, 0)
-    after = collective_steps.step(name, algorithm, ranks, 99)
-    assert "before the" in before.get_suptitle()
-    assert "All is done" in after.alt
-    assert len(after.axes[0].patches) >= 2 * ranks
-    for drawn in (before, after):
-        drawn.draw_without_rendering()
-        page = drawn.bbox.padded(1)
-        outside = [text.get_text() for text in drawn.axes[0].texts if not _on(page, text)]
-        assert not outside, "text runs off the page"
-
-
-def _on(page, text) -> bool:
-    box = text.get_window_extent()
-    return page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1
+def test_every_collective_has_a_still_before_and_after(name, algorithm, ranks):
+    way = {"collective": name, "algorithm": algorithm, "ranks": ranks}
+    assert "after step 0 of" in still("collective", **way, step=0)
+    assert "All is done" in still("collective", **way, step=99), "beyond the last step is the last"
 
 
 def test_the_strip_of_the_ring_is_the_same_simulation():
@@ -219,7 +199,7 @@ def test_buckets_are_those_of_ddp(alone, model, cap):
     assert filled == [int(size) for size in logged.split(", ")]
 
 
-@pytest.mark.parametrize("cap", predicted_ddp_step.CAPS.values())
+@pytest.mark.parametrize("cap", explorers.CAPS.values())
 def test_buckets_follow_torchs_rule(cap):
     import torch
     import torch.distributed as dist
@@ -241,7 +221,7 @@ def predicted(cap, ranks=8, rate=1e9, latency=1e-5, seconds=0.1):
 
 
 def test_a_predicted_step_keeps_the_rules():
-    for cap in predicted_ddp_step.CAPS.values():
+    for cap in explorers.CAPS.values():
         step = predicted(cap)
         assert step.computed == pytest.approx(0.1)
         assert sum(step.sizes) == 4 * 124_439_808
@@ -255,7 +235,7 @@ def test_a_predicted_step_keeps_the_rules():
 
 def test_the_extremes_of_a_predicted_step():
     whole = 4 * 124_439_808
-    one = predicted(predicted_ddp_step.ONE)
+    one = predicted(explorers.ONE)
     ring = 14 * (1e-5 + whole / 8 / 1e9)  # 2(N-1) messages, each the latency and an eighth
     assert one.ended == pytest.approx(0.1 + ring), "nothing overlaps"
     assert one.hidden == 0
@@ -266,18 +246,18 @@ def test_the_extremes_of_a_predicted_step():
 
 
 def test_the_timeline_says_that_it_is_predicted():
-    drawn = predicted_ddp_step.step(bucket="50")
-    assert "Predicted by a model, nothing here is measured" in drawn.alt
-    assert "alpha-beta" in drawn.get_supxlabel()
-    assert "7 buckets" in drawn.alt
-    assert drawn.get_suptitle().startswith("Predicted")
-    above, below = drawn.axes
-    assert len(below.get_xticks()) == len(predicted_ddp_step.CAPS)
+    drawn = explorers.still("ddp_step", explorers.data("ddp_step", bucket="50"))
+    assert "Predicted by a model, nothing here is measured" in drawn.caption
+    assert "alpha-beta" in explorers.data("ddp_step")["notes"][0]
+    assert drawn.column("bucket cap, MiB") == list(explorers.CAPS)
+    (row,) = [row for row in drawn.rows if row["bucket cap, MiB"] == "50"]
+    assert row["buckets"] == 7
+    assert row["step"] == time(predicted(50, 8, 12.5e9, 20e-6, 0.2).ended)
 
 
-@pytest.mark.parametrize("model", predicted_ddp_step.MODELS)
+@pytest.mark.parametrize("model", explorers.MODELS)
 def test_every_model_has_a_timeline(model):
-    assert model in predicted_ddp_step.step(model, "0.05", 1024, 1.25e8, 1e-3, 0.002).alt
+    assert model in still("ddp_step", model=model, bucket="0.05", ranks=1024)
 
 
 # Memory of a rank
@@ -360,58 +340,25 @@ def test_what_is_impossible_says_why():
     assert rows["tensor parallel"] == "32 heads do not divide over 64 ranks"
     assert rows["pipeline, first stage"] == "36 layers do not make 64 stages"
     assert rows["HSDP, rows of 128"] == "64 ranks make no rows of 128"
-    drawn = memory_by_kind.held("7.5 B", 64)
-    assert "32 heads do not divide over 64 ranks" in drawn.alt
+    assert "32 heads do not divide over 64 ranks" in still("memory", model="7.5 B", ranks=64)
 
 
-def test_bars_are_bytes_and_say_what_fits():
-    drawn = memory_by_kind.held("7.5 B", 64, samples=0)
-    bars = [bar.get_width() for bar in drawn.axes[0].patches]
-    assert bars[:4] == [15, 15, 90, 0]
-    assert "ZeRO-1: 31.4 GB" in drawn.alt
-    assert "fits 40 GB" in drawn.alt
-    assert "nothing here is measured" in drawn.get_supxlabel()
-    large = memory_by_kind.held("175 B", 1, "fp32", 32, "all")
-    (axes,) = large.axes
-    assert axes.get_xlim()[1] < 160, "the GPUs stay in sight"
-    assert "fits none" in large.alt
+def test_a_still_has_bytes_and_says_what_fits():
+    drawn = explorers.still("memory", explorers.data("memory", samples=0))
+    row = dict(zip(drawn.column("strategy"), drawn.rows, strict=True))["ZeRO-1"]
+    kinds = ("parameters", "gradients", "optimizer", "activations")
+    assert [row[kind] for kind in kinds] == ["15 GB", "15 GB", "1.41 GB", "0 bytes"]
+    assert (row["all"], row["fits"]) == ("31.4 GB", "40 GB")
+    assert "nothing here is measured" in drawn.caption
+    assert " none\n" in still("memory", model="175 B", ranks=1, samples=32)
 
 
-# The controls, where the page has no anywidget (tests/test_explorers.py: where it has)
-
-
-@pytest.fixture
-def plain_page(monkeypatch, picture):
+def test_a_page_without_widgets_shows_one_choice_of_each(monkeypatch, capsys):
+    ipython = pytest.importorskip("IPython.display")
     monkeypatch.setenv(simulators.VARIABLE, "0")
-    return picture
-
-
-def test_the_collective_is_moved_step_by_step(plain_page):
-    controls = simulators.collective()
-    assert "after step 2 of 6" in plain_page.html
-    controls["step"].value = 6
-    assert "All is done" in plain_page.html
-    controls["ranks"].value = 2
-    assert "after step 2 of 2" in plain_page.html, "beyond the last step is the last"
-    controls["ranks"].value = 8
-    controls["way"].value = "all-to-all by pairs"
-    assert "All-to-all by pairs, 8 ranks: after step 6 of 7" in plain_page.html
-
-
-def test_every_choice_of_the_bucket_is_drawn(plain_page):
-    controls = simulators.ddp_step()
-    assert "Predicted step of GPT-2, 124 M on 8 ranks" in plain_page.html
-    controls["bucket"].value = "all"
-    assert "1 buckets" in plain_page.html
-    controls["model"].value = "GPT tiny"
-    controls["bytes_per_second"].value = explorers.links()["1 Gbit/s"]
-    assert "at 0.125 GB/s" in plain_page.html
-
-
-def test_the_memory_follows_its_controls(plain_page):
-    controls = simulators.memory()
-    controls["samples"].value = 0
-    assert "ZeRO-3 = FSDP: 1.88 GB" in plain_page.html
-    controls["ranks"].value = 1
-    assert "1 rank makes no rows of 8" in plain_page.html
-    assert style.png(memory_by_kind.held())
+    shown = []
+    monkeypatch.setattr(ipython, "display", shown.append)
+    for kind in explorers.KINDS:
+        assert getattr(simulators, kind)() == {}
+        assert f"simulators.{kind}(...) shows another" in capsys.readouterr().out
+        assert str(shown.pop()) == still(kind)

@@ -7,7 +7,6 @@ import pytest
 import run_cache
 import trained
 import warm
-from traitlets import TraitError
 
 pytest.importorskip("matplotlib")
 from nbclient import NotebookClient
@@ -16,7 +15,6 @@ from bootcamp.classroom import errors
 from bootcamp.launcher import progress
 from bootcamp.paths import NOTEBOOKS
 from bootcamp.widgets import controls, diff_viewer
-from bootcamp_lessons import simulators
 
 BEFORE = "import sys\nsys.modules['ipywidgets'] = None\nfrom bootcamp import launch"
 # the cells of 00 that show a widget where there are some, and those that they need
@@ -48,41 +46,20 @@ def test_the_first_lesson_shows_texts(tmp_path, monkeypatch):
     assert "torchrun --standalone --nproc-per-node 2 src/_train_ddp.py" in said
     assert "8 steps, final loss" in said
     assert said.count("Your prediction: none yet. Give it as answer=.") == 3
-    assert "draws again: moved['script'].value = 'cpu'. The controls" in said
-    assert "sort by" not in said
-    assert "sort: 'newest first', of" in said
+    assert "so this is one choice: script 'ddp', against 'its parent'." in said
+    assert "sort 'newest first'" in said
 
 
-def test_a_line_of_code_moves_a_control(plain_page, capsys):
-    moved = simulators.collective()
-    said = capsys.readouterr().out
-    assert "draws again: moved['way'].value = 'broadcast by a ring'. The controls" in said
-    assert "step: 2, of 0, 1, 2," in said
-    assert "after step 2 of 6" in plain_page.html
-    moved["step"].value = 6
-    assert "All is done" in plain_page.html
-    moved["ranks"].value = 2
-    assert "after step 2 of 2" in plain_page.html, "beyond the last step is the last"
-    with pytest.raises(TraitError, match=r"99 can't be chosen: 2, of 2, 3, 4"):
-        moved["ranks"].value = 99
-    with pytest.raises(TraitError, match="chosen: 'all-reduce by a ring', of 'broadcast by"):
-        moved["way"].value = "gossip"
-
-
-def test_every_kind_of_control_has_a_plain_one(plain_page):
-    viewer = diff_viewer.show("ddp")
-    viewer["against"].value = "gpu"
+def test_every_kind_of_control_shows_what_it_is_called_with(plain_page, capsys):
+    assert diff_viewer.show("ddp", "gpu") == {}
     assert "added to _train_gpu.py" in plain_page.html
-    found = errors.index()
-    found["words"].value = "address already in use"
+    assert "this is one choice: script 'ddp', against 'gpu'." in capsys.readouterr().out
+    errors.index("address already in use")
     assert "<table" in plain_page.html
     runs = controls.several("runs", [("first", "a"), ("second", "b")])
-    runs.value = ("a", "b")
-    runs.options = [("second", "b")]
-    assert runs.value == ()
-    assert runs.says() == "0 chosen of 1, a tuple of its .choices()"
     size = controls.steps("bucket", 25, [1, 25, 100])
-    assert size.says() == "25, of 1, 25, 100"
+    controls.follow(lambda **chosen: f"{chosen}", runs=runs, size=size)
+    assert plain_page.html == "{'runs': (), 'size': 25}"
 
 
 @pytest.mark.parametrize("setting", ["0", "1"])

@@ -4,6 +4,7 @@ import anywidget
 from IPython.display import display
 from traitlets import Dict, Unicode, observe
 
+from bootcamp.table import Table
 from bootcamp_lessons import explorers
 
 
@@ -40,9 +41,9 @@ class Control:
         self.explorer.choice = {**self.explorer.choice, self.name: value}
 
 
-def show(kind: str, data: dict, still: str) -> dict[str, Control]:
-    """Display an explorer; its controls by name. still: HTML for pages that show no widgets."""
+def show(kind: str, data: dict, still: Table) -> dict[str, Control]:
+    """Display an explorer; its controls by name. still: for pages that show no widgets."""
     explorer = Explorer(kind=kind, data=data, choice=explorers.first_choice(data))
     bundle, _ = explorer._repr_mimebundle_()
-    display({**bundle, "text/html": still, "text/plain": f"Explorer: {kind}"}, raw=True)
+    display({**bundle, "text/html": still._repr_html_(), "text/plain": str(still)}, raw=True)
     return {one["name"]: Control(explorer, one) for one in data["controls"]}

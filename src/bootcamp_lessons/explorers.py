@@ -1,7 +1,8 @@
 """Four of the lessons' simulators as explorers: `explorers.data("collective", ranks=5)`.
 
 explorers.js draws them, in the lab (simulators.py), on the static pages and in the slides (`page`,
-`script`). It gets its controls from here and, for every choice, what bootcamp.costs says.
+`script`). It gets its controls from here and, for every choice, what bootcamp.costs says. Where
+there is no JavaScript, `still` shows the first choice as a table.
 """
 
 import functools
@@ -12,12 +13,10 @@ from pathlib import Path
 
 from bootcamp.costs import collectives, ddp, model_shapes, pipeline_schedules, published
 from bootcamp.costs import memory as memory_theory
-from bootcamp_lessons.diagrams import (
-    collective_steps,
-    memory_by_kind,
-    pipeline_gantt,
-    predicted_ddp_step,
-)
+from bootcamp.costs.collectives import Simulation
+from bootcamp.table import Table
+from bootcamp.units import size, time
+from bootcamp_lessons.diagrams import pipeline_gantt
 
 SCRIPT = Path(__file__).with_suffix(".js")
 EXPORTS = "export default { render };"
@@ -48,8 +47,9 @@ def page(kind: str, size: tuple[float, float] | None = None, **first) -> str:
     numbers = json.dumps(data(kind, **first), separators=(",", ":")).replace("<", "\\u003c")
     given = ' data-width="{}" style="--explorer-height: {}px"'.format(*size) if size else ""
     return (
-        f'<div class="explorer" data-kind="{html.escape(kind)}"{given}><noscript>This picture '
-        f'needs JavaScript.</noscript><script type="application/json">{numbers}</script></div>'
+        f'<div class="explorer" data-kind="{html.escape(kind)}"{given}><noscript>'
+        f"{still(kind, data(kind, **first))._repr_html_()}</noscript>"
+        f'<script type="application/json">{numbers}</script></div>'
     )
 
 
@@ -115,7 +115,13 @@ def links() -> dict[str, float]:
 def ways() -> dict[str, tuple[str, str]]:
     """Each collective with each of its algorithms: {words: (collective, algorithm)}."""
     pairs = ((name, how) for name, hows in collectives.ALGORITHMS.items() for how in hows)
-    return {f"{name} by {collective_steps.NAMES[how]}": (name, how) for name, how in pairs}
+    return {f"{name} by {NAMES[how]}": (name, how) for name, how in pairs}
+
+
+# A collective step by step
+
+NAMES = {"ring": "a ring", "tree": "a tree", "pairwise": "pairs"}
+REDUCING = ("all-reduce", "reduce-scatter")
 
 
 def collective(
@@ -140,7 +146,7 @@ def collective(
     }
 
 
-def _run(run: collectives.Simulation) -> dict:
+def _run(run: Simulation) -> dict:
     """A simulation as numbers: contributions are bits, bit k is rank k's; chunks are positions.
 
     pairs: of an all-to-all, the rank that each chunk is from and the one it is for.
@@ -153,14 +159,14 @@ def _run(run: collectives.Simulation) -> dict:
     return {
         "chunks": ["the tensor"] if run.chunks == 1 else [f"chunk {chunk}" for chunk in named],
         "pairs": [list(chunk) for chunk in named] if pairs else None,
-        "adds": run.collective in collective_steps.REDUCING,
+        "adds": run.collective in REDUCING,
         "steps": [[[s.source, s.target, number[s.chunk]] for s in sends] for sends in run.steps],
         "moments": [[_bits(held, named) for held in moment] for moment in run.moments],
         "wanted": [_bits(held, named) for held in wanted],
         "sent": [run.sent(step) for step in steps],
-        "phases": [collective_steps.phase(run, step) for step in steps],
-        "key": collective_steps.key(run),
-        "totals": list(collective_steps.totals(run)),
+        "phases": [phase(run, step) for step in steps],
+        "key": key(run),
+        "totals": list(totals(run)),
     }
 
 
@@ -168,15 +174,110 @@ def _bits(held: dict, chunks: list) -> list[int]:
     return [sum(1 << rank for rank in held.get(chunk, ())) for chunk in chunks]
 
 
-def ddp_step(
-    model: str = "GPT-2, 124 M", bucket: str = predicted_ddp_step.DEFAULT, ranks: int = 8
-) -> dict:
+def phase(run: Simulation, step: int) -> str:
+    """What this step is there for, in words."""
+    if step == 0:
+        return {
+            "broadcast": "Only rank 0 has the tensor; every rank is to get it.",
+            "all-reduce": "Each rank has its own tensor; every rank is to get the sum of all.",
+            "reduce-scatter": "Each rank has its own tensor; rank k is to get chunk k of "
+            "their sum.",
+            "all-gather": "Rank k has chunk k; every rank is to get all chunks.",
+            "all-to-all": "Each rank has a chunk for every rank, itself included.",
+        }[run.collective]
+    done = " All is done." if step == len(run.steps) else ""
+    if run.collective == "all-to-all":
+        ordinal = {1: "next", 2: "2nd", 3: "3rd"}.get(step, f"{step}th")
+        return f"Step {step}: each rank sends to the {ordinal} rank after it.{done}"
+    adds, half = run.steps[step - 1][0].adds, ""
+    if run.collective == "all-reduce" and run.algorithm == "ring":
+        half = " (this half is a reduce-scatter)" if adds else " (this half is an all-gather)"
+    elif run.algorithm == "tree":
+        half = ", towards rank 0" if adds else ", away from rank 0"
+    return f"Step {step}: {'add up' if adds else 'pass on'}{half}.{done}"
+
+
+def key(run: Simulation) -> str:
+    """How its boxes are read."""
+    inside = "from 0: it is rank 0's"
+    if run.collective in REDUCING:
+        inside = "0+2: the sum of rank 0's and rank 2's"
+    elif run.collective == "all-to-all":
+        return (
+            "0→2: from rank 0, for rank 2. Left: to be sent. Right, bold on green: received. "
+            "Thick frame: in this step."
+        )
+    return f"{inside}. Bold on green: as asked for. Thick frame: sent or received in this step."
+
+
+def totals(run: Simulation) -> tuple[str, str]:
+    """What is sent until the end and in how many steps: counted, and by formula."""
+    formula = collectives.formula(run.collective, run.algorithm, run.ranks)
+    most, steps = (
+        words if words == f"{formula[what]:.3g}" else f"{words} = {formula[what]:.3g}"
+        for what, words in ((what, formula["words"][what]) for what in ("most", "steps"))
+    )
+    sent = run.sent(len(run.steps))
+    busiest = "each rank" if len(set(sent)) == 1 else "the busiest rank"
+    carries = "the whole tensor" if run.chunks == 1 else f"1/{run.chunks} of it"
+    return (
+        f"Sent by {busiest} in all: counted {max(sent):.3g} S, by formula {most}. "
+        f"All ranks together: {sum(sent):.3g} S.",
+        f"S: bytes of the whole tensor; a message carries {carries}. "
+        f"Steps: {len(run.steps)}, by formula {steps}.",
+    )
+
+
+def _collective_still(data: dict, way: str, ranks: int, step: int) -> Table:
+    run, rows = data["runs"][f"{way} {ranks}"], []
+    names = run["chunks"]
+    for rank, held in enumerate(run["moments"][step]):
+        sends = [(chunk, to) for source, to, chunk in run["steps"][step - 1] if source == rank]
+        row = {"rank": rank, "sends": [f"{names[c]} to {to}" for c, to in sends if step]}
+        row["holds, and of which ranks"] = [
+            f"{name} ({'+'.join(str(one) for one in range(ranks) if bits >> one & 1)})"
+            for name, bits in zip(names, held, strict=True)
+            if bits
+        ]
+        row = {name: ", ".join(what) if name != "rank" else what for name, what in row.items()}
+        rows.append(row | {"has sent, S": run["sent"][step][rank]})
+    when = f"{way}, {ranks} ranks, after step {step} of {len(run['steps'])}."
+    return Table(rows, f"{when} {run['phases'][step]}")
+
+
+# A step of DDP
+
+MODELS = {  # name: (model, size)
+    "GPT-2, 124 M": (model_shapes.GPT2, "small"),
+    "GPT-2, 355 M": (model_shapes.GPT2, "medium"),
+    "GPT-2, 774 M": (model_shapes.GPT2, "large"),
+    "GPT-2, 1558 M": (model_shapes.GPT2, "xl"),
+    "GPT tiny": ("gpt", "tiny"),
+    "MLP tiny": ("mlp", "tiny"),
+    "MLP small": ("mlp", "small"),
+    "StripedLSTM small": ("striped-lstm", "small"),
+    "ResNet-50": ("resnet50", "medium"),
+}
+ONE = 10_000  # MiB: more than any of these models
+SIZES = (0.05, 0.2, 1, 2, 5, 10, None, 25, 50, 100, 200, ONE)  # MiB; None: DDP's own rule
+CAPS = {{None: "default", ONE: "all"}.get(cap, f"{cap}"): cap for cap in SIZES}
+DEFAULT = "default"
+MODEL_OF_COSTS = (
+    "Predicted by a model, nothing here is measured. An all-reduce costs what the alpha-beta model "
+    "(Hockney, 1994) says of a ring: 2(N-1) messages of bytes/N; one bucket after another.",
+    "The backward takes twice the forward, layers share the time by their operations. "
+    "Communicating takes nothing from it. Gradients of 4 bytes. Without the optimizer. Buckets by "
+    "DDP's rule. Default: the first bucket has 1 MiB, the others 25.",
+)
+
+
+def ddp_step(model: str = "GPT-2, 124 M", bucket: str = DEFAULT, ranks: int = 8) -> dict:
     millis = [(f"{count:,} ms", count / 1e3) for count in MILLISECONDS]
     micros = [(f"{count:,} µs", count / 1e6) for count in MICROSECONDS]
-    rates, models = links(), predicted_ddp_step.MODELS
+    rates, models = links(), MODELS
     return {
         "controls": [
-            _control("bucket", "bucket cap, MiB", predicted_ddp_step.CAPS, bucket, slides=True),
+            _control("bucket", "bucket cap, MiB", CAPS, bucket, slides=True),
             _control("model", "model", models, model),
             _control("ranks", "ranks", doubling(2, 1024), ranks, slides=True),
             _control("bytes_per_second", "link", rates.items(), rates["100 Gbit/s"]),
@@ -184,16 +285,16 @@ def ddp_step(
             _control("compute_seconds", "forward + backward", millis, 200 / 1e3, slides=True),
         ],
         "models": {name: _buckets(name) for name in models},
-        "notes": list(predicted_ddp_step.MODEL_OF_COSTS),
+        "notes": list(MODEL_OF_COSTS),
     }
 
 
 @functools.cache
 def _buckets(model: str) -> dict:
     """Forward and backward as shares of both; each bucket's bytes and when it is full."""
-    layers = model_shapes.layers(*predicted_ddp_step.MODELS[model])
+    layers = model_shapes.layers(*MODELS[model])
     found = {"buckets": {}}
-    for name, cap in predicted_ddp_step.CAPS.items():
+    for name, cap in CAPS.items():
         step = ddp.step(
             layers, cap, ranks=2, bytes_per_second=1.0, latency=0.0, compute_seconds=1.0
         )
@@ -206,6 +307,19 @@ def _buckets(model: str) -> dict:
 def _short(numbers, digits: int = 7) -> list[float]:
     rounded = (float(f"{number:.{digits}g}") for number in numbers)
     return [int(number) if number.is_integer() else number for number in rounded]
+
+
+def _ddp_still(data: dict, model: str, bucket: str, compute_seconds: float, **costs) -> Table:
+    layers, rows = model_shapes.layers(*MODELS[model]), []
+    for name, cap in CAPS.items():
+        step = ddp.step(layers, cap, compute_seconds=compute_seconds, **costs)
+        waits = time(step.ended - step.computed)
+        row = {"bucket cap, MiB": name, "buckets": len(step.sizes), "waits": waits}
+        rows.append(row | {"step": time(step.ended)})
+    return Table(rows, f"{model} on {costs['ranks']} ranks. {data['notes'][0].split('.')[0]}.")
+
+
+# A pipeline's schedule
 
 
 def pipeline_schedule(
@@ -287,6 +401,32 @@ def _action(span, lowest: int) -> tuple[str, int, int]:
     return span.action.kind, int(span.action.stage != lowest), span.action.micro_batch
 
 
+def _pipeline_still(
+    data: dict, schedule: str, ranks: int, micro_batches: int, run: str = NO_RUN
+) -> Table:
+    measured = data["measured"].get(run)
+    chart = measured["spans"] if measured else data["charts"][f"{schedule} {ranks} {micro_batches}"]
+    head = f"{schedule}, {ranks} ranks, {micro_batches} micro-batches"
+    if isinstance(chart, str):
+        return Table([], f"{head}: {chart}.")
+    rows = []
+    for rank, actions in enumerate(chart["ranks"]):
+        words = " ".join(f"{kind}{batch}" for kind, _, batch, *_ in actions)
+        rows.append({"rank": rank, "forward F, backward B, its halves I and W": words})
+    return Table(rows, f"{head}: {chart['says']}.")
+
+
+# Memory of one rank by kind
+
+FORMULAS = (
+    "By formula, nothing here is measured. State: arXiv:1910.02054, section 5. Activations of a "
+    "forward pass: arXiv:2205.05198.",
+    "Left out: what is gathered for a moment (a unit of ZeRO-3, two with prefetch), DDP's buckets, "
+    "gaps, the libraries. Pipeline: 1F1B, as many micro-batches in flight as stages. Sizes of GPU "
+    "memory as sold; fits: the smallest that does.",
+)
+
+
 def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
     precisions = [("bf16, state in fp32", "bf16 mixed"), ("fp32", "fp32")]
     batches = [("0 (state alone)", 0), *((f"{size}", size) for size in doubling(1, 32))]
@@ -315,7 +455,7 @@ def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
         "state": state,
         "rows": rows,
         "activations": activations,
-        "notes": list(memory_by_kind.FORMULAS),
+        "notes": list(FORMULAS),
     }
 
 
@@ -343,4 +483,24 @@ def _activations(held: dict) -> list[float]:
     return _short([0 if isinstance(one, str) else one["activations"] for one in found], 6)
 
 
+def _memory_still(data: dict, model: str, ranks: int, shard: int, **choice) -> Table:
+    held = memory_theory.held(memory_theory.models()[model], ranks, shard, **choice)
+    rows = []
+    for name, kinds in held.items():
+        if isinstance(kinds, str):
+            rows.append({"strategy": name, "fits": kinds})
+            continue
+        total = sum(kinds.values())
+        fits = next((f"{gpu} GB" for gpu in data["gpus"] if total <= gpu * 1e9), "none")
+        row = {"strategy": name, **{kind: size(held) for kind, held in kinds.items()}}
+        rows.append(row | {"all": size(total), "fits": fits})
+    return Table(rows, f"One of {ranks} ranks, {model}. {data['notes'][0].split('.')[0]}.")
+
+
 KINDS = {each.__name__: each for each in (collective, ddp_step, memory, pipeline_schedule)}
+STILLS = (_collective_still, _ddp_still, _memory_still, _pipeline_still)
+
+
+def still(kind: str, data: dict) -> Table:
+    """The first choice of an explorer as a table."""
+    return dict(zip(KINDS, STILLS, strict=True))[kind](data, **first_choice(data))

@@ -227,9 +227,9 @@ def layers() -> Table:
     return Table(rows, f"{len(ENTRIES)} errors, {len(provoked)} recorded with {_with_what()}.")
 
 
-def index() -> dict:
+def index(words: str = "") -> dict:
     """Show the index by layer, with a box to search it: words, or an error. Returns the control."""
     from bootcamp.widgets import controls
 
-    box = controls.words("search", "words, or an error that you paste")
+    box = controls.words("search", "words, or an error that you paste", words)
     return controls.follow(lambda words: table(words) if words else layers(), words=box)

@@ -8,6 +8,7 @@ Runs that can't be compared are not: the board names the reason. A run of this b
 """
 
 import html
+import itertools
 import time
 from pathlib import Path
 
@@ -21,7 +22,6 @@ ANY = "any"
 SHOWN = 12  # rows of the list
 OFFERED = 300  # runs to choose from
 MOST = 12  # runs that one figure can hold
-SINCE = {"any time": None, "the last hour": 3600, "the last day": 86400, "the last week": 604800}
 HERE, RECORDED, ELSEWHERE = "here", "recorded", "elsewhere"  # where the numbers are from
 FILTERS = ("strategy", "model", "device", "ranks", "status", "numbers")
 SORTS = {
@@ -73,25 +73,18 @@ def _row(folder: Path) -> dict | None:
         return None
 
 
-def found(known: list[dict], since: str = "any time", sort: str = "newest first", **filters):
-    """The rows that fit all filters, sorted. since: a key of SINCE; sort: a key of SORTS.
+def found(known: list[dict], sort: str = "newest first", **filters):
+    """The rows that fit all filters, sorted by a key of SORTS.
 
     filters: strategy, model, device, ranks, status, numbers (HERE, RECORDED or ELSEWHERE). Raises
-    ValueError for another word in since or sort, TypeError for another filter.
+    ValueError for another sort, TypeError for another filter.
     """
-    for word, words in ((since, SINCE), (sort, SORTS)):
-        if word not in words:
-            raise ValueError(f"{word!r}: expected one of {', '.join(words)}")
+    if sort not in SORTS:
+        raise ValueError(f"{sort!r}: expected one of {', '.join(SORTS)}")
     if unknown := filters.keys() - set(FILTERS):
         raise TypeError(f"there is no filter {unknown}: expected {', '.join(FILTERS)}")
-    oldest = time.time() - SINCE[since] if SINCE[since] else 0
-    fitting = [
-        run
-        for run in known
-        if run["began"] >= oldest
-        and all(value in (ANY, run[name]) for name, value in filters.items())
-    ]
-    return sorted(fitting, key=SORTS[sort])
+    fits = [all(value in (ANY, run[name]) for name, value in filters.items()) for run in known]
+    return sorted(itertools.compress(known, fits), key=SORTS[sort])
 
 
 def table(logs: Path = LOGS, sort: str = "newest first", **filters) -> Table:
@@ -151,8 +144,7 @@ def _side_by_side(*chosen: Run) -> Table:
     rows = []
     for run, name in zip(chosen, names(chosen), strict=True):
         row, seconds = _row(run.folder), run.summary.get("seconds_per_step")
-        rows.append({"run": name, **{key: row[key] for key in ("model", "final loss")}})
-        rows[-1]["samples/s"] = row["samples/s"]
+        rows.append({"run": name} | {key: row[key] for key in ("model", "final loss", "samples/s")})
         rows[-1]["ms per step"] = 1e3 * seconds["median"] if seconds else None
         rows[-1]["peak MB of rank 0"] = row["peak MB"]
         rows[-1]["numbers from"] = "measured here" if run.measured_here else run.origin
@@ -195,7 +187,7 @@ def show(logs: Path = LOGS) -> dict:
         if moved in ("chosen", "compare"):
             return
         chosen = moving["chosen"].value
-        filters = {name: moving[name].value for name in (*FILTERS, "since", "sort")}
+        filters = {name: moving[name].value for name in (*FILTERS, "sort")}
         options = _offered(found(entries(logs)[0], **filters))
         moving["chosen"].options = options
         offered = [folder for _, folder in options]
@@ -203,7 +195,6 @@ def show(logs: Path = LOGS) -> dict:
 
     values = {name: [ANY, *sorted({run[name] for run in known})] for name in FILTERS}
     moving = {name: controls.choice(name, options) for name, options in values.items()}
-    moving |= {"since": controls.choice("since", list(SINCE))}
     moving |= {"sort": controls.choice("sort by", list(SORTS))}
     compare = controls.choice("compare by", list(WAYS))
     for control in (*moving.values(), compare):

@@ -1,55 +1,48 @@
-"""What all widgets have in common: controls on top, below them a picture that follows.
+"""Controls on top, below them a picture that follows: `follow(draw, n=steps(...))`.
 
-A widget is a pure function `draw(**choices)` with thin controls: `follow(draw, n=steps(...))`. The
-picture is an ordinary output of the cell, so a reader without widgets sees the first choice, and a
-test calls `draw` without a browser. Controls have labels and work from the keyboard: Tab goes from
-one to the next, the arrow keys move a slider. Without ipywidgets a line of code moves them
-(plain.py).
+draw(**choices) is a pure function, so a test calls it without a browser. The picture is an ordinary
+output of the cell: without ipywidgets a reader sees the first choice. Controls have labels and work
+from the keyboard: Tab goes from one to the next, the arrow keys move a slider.
 """
 
 import html
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from matplotlib.figure import Figure
 
 from bootcamp.drawing import style
 from bootcamp.launcher import progress
-from bootcamp.widgets.plain import Plain, explained
-
-LABEL = {"style": {"description_width": "initial"}}  # as wide as its words
 
 
 def steps(label: str, value, options: list):
     """A slider over a list, such as of bucket sizes; an option may be (text, value)."""
-    if not (library := progress.widgets()):
-        return Plain(label, value, options)
-    look = {"description": label, "continuous_update": False, **LABEL}
-    return library.SelectionSlider(options=options, value=value, **look)
+    return _control("SelectionSlider", label, value, options=options, continuous_update=False)
 
 
 def choice(label: str, options: list, value=None):
     """A drop-down list; an option may be (text, value)."""
-    first = options[0][1] if isinstance(options[0], tuple) else options[0]
-    value = first if value is None else value
-    if not (library := progress.widgets()):
-        return Plain(label, value, options)
-    return library.Dropdown(options=options, value=value, description=label, **LABEL)
+    if value is None:
+        value = options[0][1] if isinstance(options[0], tuple) else options[0]
+    return _control("Dropdown", label, value, options=options)
 
 
 def several(label: str, options: list):
     """A list of which several can be chosen: Ctrl and a click, or Shift and the arrow keys."""
-    if not (library := progress.widgets()):
-        return Plain(label, (), options, several=True)
-    look = {"layout": {"width": "98%"}, "description": label, **LABEL}
-    return library.SelectMultiple(options=options, rows=8, **look)
+    return _control("SelectMultiple", label, (), options=options, rows=8, layout={"width": "98%"})
 
 
-def words(label: str, placeholder: str):
+def words(label: str, placeholder: str, value: str = ""):
     """A field for a text."""
+    look = {"continuous_update": False, "layout": {"width": "40em"}}
+    return _control("Text", label, value, placeholder=placeholder, **look)
+
+
+def _control(kind: str, label: str, value, **look):
     if not (library := progress.widgets()):
-        return Plain(label, "")
-    look = {"description": label, "continuous_update": False, "layout": {"width": "40em"}}
-    return library.Text(placeholder=placeholder, **look)
+        return SimpleNamespace(value=value, layout=SimpleNamespace())
+    style = {"description_width": "initial"}  # as wide as its words
+    return getattr(library, kind)(value=value, description=label, style=style, **look)
 
 
 def shown(drawing) -> str:
@@ -72,21 +65,22 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
 
     draw: returns a Figure, HTML, or anything with _repr_html_; a ValueError is shown as a sentence.
     react: called with the name of the moved control and all controls before the drawing, for
-    controls that move each other. Returns the controls by name.
+    controls that move each other. Returns the controls by name; none without ipywidgets.
     """
     from IPython.display import HTML, display
-
-    names = {control: name for name, control in controls.items()}
 
     def drawing() -> HTML:
         return HTML(drawn(draw, {name: control.value for name, control in controls.items()}))
 
-    if library := progress.widgets():
-        row = library.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})
-        progress.show(row, f"Controls: {', '.join(controls)}.")
-    else:
-        print(explained(controls))
+    if not (library := progress.widgets()):
+        first = ", ".join(f"{name} {control.value!r}" for name, control in controls.items())
+        print(f"No widgets here, so this is one choice: {first}.")
+        display(drawing())
+        return {}
+    row = library.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})
+    progress.show(row, f"Controls: {', '.join(controls)}.")
     picture = display(drawing(), display_id=True)
+    names = {control: name for name, control in controls.items()}
     moving = False  # a control that `react` sets calls this again: draw once
 
     def moved(change) -> None:

@@ -6,8 +6,7 @@
 
 Only the run's files are read (logs/README.md), so any run will do: of a cell, of another kernel, of
 torchrun in a terminal. A thread reads them, so the picture also moves while a cell is busy in
-`launch`; it ends with the run. Interrupting the cell ends the run as ever, and ending the monitor
-(`monitor.stop()`) does not.
+`launch`; it ends with the run. Ending the monitor (`monitor.stop()`) does not end the run.
 
 Drawn as HTML and lines in it, not by matplotlib: a picture each second must not take the cores that
 the ranks compute with.
@@ -150,7 +149,7 @@ class Monitor:
 
     def __init__(self, folder: Path | None, wait_seconds: float):
         self.folder, self.state = folder, None
-        self._began, self._looked = time.time(), 0.0  # at logs/, of which only what is new counts
+        self._began = time.time()
         self._deadline = time.monotonic() + wait_seconds
         self._over = threading.Event()
         self._drawn = 0.0
@@ -161,7 +160,7 @@ class Monitor:
         from IPython.display import display
 
         more = self._look()
-        self._picture = display(self._frame(), display_id=True) or _Lines()
+        self._picture = display(self._frame(), display_id=True)
         if more:
             self._thread.start()
         else:
@@ -225,7 +224,7 @@ class Monitor:
     def _found(self) -> bool:
         """Whether there is a run to look at; without a folder given, the newest in logs/."""
         if self.folder is None:
-            self.folder, self._looked = newest(self._began, self._looked), time.time()
+            self.folder = newest(self._began)
         return self.folder is not None and (self.folder / "summary.json").exists()
 
     def _frame(self, remark: str = "") -> Frame:
@@ -239,32 +238,21 @@ class Monitor:
         return Frame(f"Waiting for {what}, for {duration(left)} more.")
 
 
-class _Lines:
-    """The picture where there is no notebook: a line each time."""
-
-    def update(self, frame: Frame) -> None:
-        print(frame.text.partition("\n")[0], flush=True)
-
-
-def newest(since: float, looked: float = 0.0) -> Path | None:
+def newest(since: float) -> Path | None:
     """The run in logs/ that began last, of those that are going or began after `since`.
 
-    A run begins with its config.json. looked: folders that have not changed since then are left
-    out; 0 for none. Both in seconds since 1970.
+    A run begins with its config.json. since: in seconds since 1970.
     """
     found = []
     for path in LOGS.glob("*/config.json"):
         with contextlib.suppress(OSError):
-            folder, changed = path.parent, path.parent.stat().st_mtime
-            if changed < looked - 2 * DRAW_SECONDS:
-                continue
             began = read_json(path).get("started_unix_seconds", 0)
-            if began >= since or is_going(folder):
-                found.append((changed, folder))
+            if began >= since or is_going(path.parent):
+                found.append((path.parent.stat().st_mtime, path.parent))
     return max(found)[1] if found else None
 
 
-_open: list[Monitor] = []
+_open: list[Monitor] = []  # at most one
 
 
 def watch(run_folder: Path | str | None = None, wait_seconds: float = WAIT_SECONDS) -> Monitor:
@@ -273,29 +261,20 @@ def watch(run_folder: Path | str | None = None, wait_seconds: float = WAIT_SECON
     run_folder: of the run, which may still have to begin; None is the newest that is going, or the
     next that begins. wait_seconds: how long to wait for it to begin.
 
-    A run that has ended is shown as it ended. Another monitor of this kernel that shows the same
-    run, or waits for one, stops: the last call has the picture. Raises ValueError for what is not
-    a folder.
+    A run that has ended is shown as it ended. The monitor before this one stops. Raises ValueError
+    for what is not a folder.
     """
     folder = None if run_folder is None else Path(run_folder).resolve()
     if folder and folder.is_file():
         raise ValueError(f"run_folder={run_folder}: this is a file, expected a run's folder")
-    for other in list(_open):
-        if other.state is None or other.folder == folder:
-            other.stop()
-    opened = Monitor(folder, wait_seconds)
-    opened.open()
-    for other in list(_open):
-        if not other.going or other.folder == opened.folder:
-            other.stop()
-            _open.remove(other)
-    if opened.going:
-        _open.append(opened)
-    return opened
+    stop()
+    _open.append(Monitor(folder, wait_seconds))
+    _open[0].open()
+    return _open[0]
 
 
 @atexit.register
 def stop() -> None:
-    """End all monitors of this kernel. Runs go on."""
+    """End the monitor of this kernel. Runs go on."""
     while _open:
         _open.pop().stop()

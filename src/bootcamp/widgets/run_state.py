@@ -41,15 +41,6 @@ class Rank:
     memory_bytes: int | None = None
     peak_bytes: int | None = None
 
-    @property
-    def note(self) -> str:
-        """What is wrong with it, as a sentence; empty if nothing is."""
-        if self.here is False and self.peak_bytes is None:
-            return f"The process of rank {self.rank} is not on this machine, or has ended."
-        if (self.seconds_ago or 0) > SILENT_SECONDS:
-            return f"Rank {self.rank} has finished no step for {self.seconds_ago:.0f} s."
-        return ""
-
 
 @dataclass(frozen=True)
 class State:
@@ -114,7 +105,7 @@ class Reader:
 
 def _ranks(folder: Path, now: float, world: int = 0) -> list[Rank]:
     """As many ranks as are configured, or have given a sign."""
-    seen = [int(path.stem) for path in _beats(folder) if path.stem.isdigit()]
+    seen = [int(path.stem) for path in (folder / "ranks").glob("*.beat") if path.stem.isdigit()]
     return [_rank(folder, rank, now) for rank in range(max([world, *(s + 1 for s in seen)]))]
 
 
@@ -144,14 +135,10 @@ def process_of(number: int, path: Path) -> tuple[bool | None, int | None]:
         return None, None
 
 
-def _beats(folder: Path) -> list[Path]:
-    return list((folder / "ranks").glob("*.beat"))
-
-
 def _last_sign(folder: Path) -> float:
     """When anything of this run was last written, in seconds since 1970; 0 if there is nothing."""
-    names = ("summary.json", "config.json", "steps.jsonl")
-    return max(_changed(path) for path in [*(folder / name for name in names), *_beats(folder)])
+    names = ("summary.json", "config.json", "steps.jsonl", "ranks/*.beat")
+    return max([0.0, *(_changed(path) for name in names for path in folder.glob(name))])
 
 
 def _changed(path: Path) -> float:
@@ -183,11 +170,12 @@ def _thinned(points: list[tuple]) -> list[tuple[float, float | None]]:
     """At most POINTS points: the mean of as many neighbours each, None where one is no number."""
     each = math.ceil(len(points) / POINTS) or 1
     groups = [points[start : start + each] for start in range(0, len(points), each)]
-    return [(group[-1][0], _mean([value for _, value in group])) for group in groups]
-
-
-def _mean(values: list) -> float | None:
-    return fmean(values) if all(v is not None and math.isfinite(v) for v in values) else None
+    means = []
+    for group in groups:
+        values = [value for _, value in group]
+        good = all(value is not None and math.isfinite(value) for value in values)
+        means.append((group[-1][0], fmean(values) if good else None))
+    return means
 
 
 def _notes(status: str, run: Run, ranks: list[Rank], rows: list[dict]) -> list[str]:
@@ -199,7 +187,11 @@ def _notes(status: str, run: Run, ranks: list[Rank], rows: list[dict]) -> list[s
             "its processes is on this machine: it was probably killed."
         ]
     elif status == "running":
-        notes = [rank.note for rank in ranks if rank.note]
+        for each in ranks:
+            if each.here is False and each.peak_bytes is None:
+                notes += [f"The process of rank {each.rank} is not on this machine, or has ended."]
+            elif (each.seconds_ago or 0) > SILENT_SECONDS:
+                notes += [f"Rank {each.rank} has finished no step for {each.seconds_ago:.0f} s."]
     elif status != "ok" and (error := run.summary.get("error")):
         notes = [str(error.get("message", "")).strip().partition("\n")[0]]
     losses = [(row["step"], row["loss"]) for row in rows if row["loss"] is not None]

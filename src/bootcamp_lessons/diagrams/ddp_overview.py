@@ -70,7 +70,7 @@ def ring(ranks: int = 3) -> Figure:
     """A ring all-reduce, piece by piece, as simulated: who holds which sums after each step.
 
     Each rank cuts its gradient into as many pieces as there are ranks, and sends one piece a step
-    to the next rank (Patarasuk and Yuan, 2009). collective_steps draws one step at a time.
+    to the next rank (Patarasuk and Yuan, 2009). simulators.collective() shows one step at a time.
     """
     run = collectives.simulate("all-reduce", "ring", ranks)
     sent = [{(send.source, send.chunk) for send in step} for step in run.steps]

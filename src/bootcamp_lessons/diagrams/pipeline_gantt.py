@@ -5,9 +5,8 @@ import itertools
 from matplotlib.figure import Figure
 
 from bootcamp.costs import pipeline_schedules as schedules
-from bootcamp.drawing.charts import above, handles, rows
+from bootcamp.drawing.charts import handles, rows
 from bootcamp.drawing.palette import (
-    BLUE,
     GREEN,
     GREY,
     INK,
@@ -15,7 +14,6 @@ from bootcamp.drawing.palette import (
     ORANGE,
     PALE,
     SKY,
-    VERMILLION,
     YELLOW,
 )
 from bootcamp.drawing.style import begin, finish, legend, styled
@@ -130,69 +128,6 @@ def _handles(timetables) -> list:
     kinds = {span.action.kind for spans in timetables for span in spans}
     looks = {what: look for kind, (*look, what) in LOOKS.items() if kind in kinds}
     return handles({**looks, "waits": (GREY, "")})
-
-
-@styled
-def explored(schedule: str, ranks: int, micro_batches: int, measured: list | None = None) -> Figure:
-    """A schedule with these numbers: its chart, its bubble, its activations, and a run below it.
-
-    measured: spans of a run of this schedule; then theory has that run's median durations. Raises
-    schedules.Impossible, with the reason, for numbers that the schedule refuses.
-    """
-    plan = schedules.plan(schedule, ranks, micro_batches)
-    chunks = schedules.CHUNKS[schedule]
-    if measured is None:
-        spans = schedules.simulate(plan, 1 / chunks, 2 / chunks)
-        charts, unit, scale = {"in theory": spans}, FORWARDS, 1.0
-    else:
-        spans = schedules.simulate(plan, **schedules.measured_seconds(measured))
-        charts, unit, scale = {"in theory": spans, "measured": measured}, "milliseconds", 1e3
-    title = f"{schedule}, {ranks} ranks, {micro_batches} micro-batches"
-    heights = [0.8 + 0.3 * ranks] * len(charts) + [2.2]
-    mosaic = [[f"chart {row}"] * 2 for row in range(len(charts))] + [["bubble", "held"]]
-    figure, axes = begin(title, 1.5 + sum(heights), mosaic=mosaic, height_ratios=heights)
-    says = _draw_charts([axes[name] for (name, _) in mosaic[:-1]], charts, scale)
-    axes[mosaic[-2][0]].set_xlabel(f"time ({unit})")
-    _bubble_by_micro_batches(axes["bubble"], schedule, ranks, micro_batches)
-    shares = _held(axes["held"], spans, chunks, micro_batches)
-    legend(figure, _handles(charts.values()))
-    return finish(
-        figure,
-        (),
-        f"{title}. {'; '.join(says)}. Of the complete batch's activations the ranks hold at most "
-        f"{', '.join(shares)}.",
-    )
-
-
-def _bubble_by_micro_batches(axes, schedule: str, ranks: int, micro_batches: int) -> None:
-    """How the bubble falls with the number of micro-batches, and where the chosen number is."""
-    points = []
-    for m in range(1, max(33, micro_batches + 1)):
-        try:
-            spans = schedules.simulate(schedules.plan(schedule, ranks, m))
-        except schedules.Impossible:
-            continue
-        points.append((m, schedules.bubble(spans)))
-    axes.plot(*zip(*points, strict=True), ".-", color=BLUE, linewidth=1.5, markersize=5)
-    axes.plot(micro_batches, dict(points)[micro_batches], "o", color=VERMILLION)
-    axes.set(ylim=(0, None), xlabel="micro-batches")
-    axes.set_title("bubble (idle / busy), equal stages", loc="left", fontsize=12)
-    axes.grid()
-
-
-def _held(axes, spans: list, chunks: int, micro_batches: int) -> list[str]:
-    """Activations at their peak, as a share of what the whole batch's would be, on each rank."""
-    most = schedules.most_in_flight(spans)
-    shares = [100 * held / (chunks * micro_batches) for held in most]
-    axes.bar(range(len(most)), shares, color=GREEN, width=0.6)
-    for rank, (share, held) in enumerate(zip(shares, most, strict=True)):
-        above(axes, rank, share, f"{held / chunks:g}", up=2)
-    axes.axhline(100, color=PALE, linewidth=1, linestyle=":")
-    axes.set_ylim(0, 135)
-    axes.set_xticks(range(len(most)))
-    axes.set_xlabel("rank")
-    axes.set_title("peak activations, % of the batch's", loc="left", fontsize=12)
-    return [f"{share:.0f} %" for share in shares]
 
 
 @styled
