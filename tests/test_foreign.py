@@ -14,6 +14,7 @@ import warm
 
 from bootcamp import machine
 from bootcamp.launcher import launch
+from bootcamp.launcher.arguments import to_arguments
 from bootcamp.launcher.launch import ArgumentError, Options
 from bootcamp.records import summary
 
@@ -42,6 +43,36 @@ def test_flags_of_its_own_and_one_that_is_the_launchers_name(tmp_path):
     lines = (tmp_path / "log").read_text().splitlines()
     assert [line.split()[:2] for line in lines] == [["train", "0"], ["train", "1"]]
     assert lines[0].endswith("port 8080")
+
+
+NANO = "max_iters = 600\nexec(open('configurator.py').read())"
+FIELD = "@dataclass\nclass Args:\n    max_iters: int = 600\n    compile: bool = True"
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("parser.add_argument('--max_iters', type=int)", ["--max_iters", "6"]),
+        ("parser.add_argument('--max-iters', '--max_iters')", ["--max-iters", "6"]),
+        ("parser.add_argument('--max_iters_of_all')", ["--max-iters", "6"]),
+        ("if max_iters == 600: pass", ["--max-iters", "6"]),
+        (NANO, ["--max_iters=6"]),
+        (FIELD, ["--max_iters=6"]),
+    ],
+)
+def test_a_flag_has_the_spelling_of_the_scripts_text(text, given):
+    assert to_arguments({"max_iters": 6}, text) == given
+
+
+def test_a_field_of_yes_and_no_is_set_to_either():
+    found = to_arguments({"compile": False, "max_iters": None}, FIELD)
+    assert found == ["--compile=False"]
+    assert to_arguments({"compile": False, "nothing": True}) == ["--nothing"]
+
+
+def test_settings_of_a_script_are_changed_as_nanogpt_reads_them():
+    run = launch.launch(FOREIGN / "settings.py", 1, max_iters=6, compile=False, quiet=True)
+    assert run.output().strip() == "6 False"
 
 
 def test_no_flags_at_all():

@@ -13,7 +13,7 @@ import warm
 
 from bootcamp import machine
 from bootcamp.experiments import equality
-from bootcamp.launcher import ghosts, launch, process_tree, run_request
+from bootcamp.launcher import arguments, ghosts, launch, process_tree
 from bootcamp.launcher.launch import Options, RunRefused
 from bootcamp.paths import ROOT
 from bootcamp.records import runs, summary
@@ -199,7 +199,7 @@ def test_the_line_for_the_terminal_does_the_same(capsys):
 
 def test_flags_become_arguments():
     flags = {"global_batch": 8, "verbose": True, "quiet": False, "lr": None}
-    assert run_request.to_arguments(flags) == ["--global-batch", "8", "--verbose"]
+    assert arguments.to_arguments(flags) == ["--global-batch", "8", "--verbose"]
 
 
 def test_an_unknown_script_names_the_known_ones():

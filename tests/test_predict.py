@@ -105,8 +105,10 @@ def test_without_widgets_the_question_is_a_text(why, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("How long?\nYour prediction: none yet.")
 
 
-def test_the_launcher_asks_before_each_run():
-    assert wait_for_answers in launch.before
+def test_once_a_question_is_asked_the_launcher_waits_for_its_answer(monkeypatch):
+    monkeypatch.setattr(launch, "before", [])
+    predict("speed", "How long?")
+    assert launch.before == [wait_for_answers]
 
 
 @pytest.mark.parametrize("value", [None, "0"])

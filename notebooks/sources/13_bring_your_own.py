@@ -231,7 +231,8 @@ print(exercise.check("bring_fsdp"))
 #
 # Copy your script to `notebooks/work/`, add the seam and the lines that
 # `bootcamp/train/external.py` lists at its top, and save the port as another file. Name both here,
-# with the flags that switch randomness off. Left empty, the cell takes the course's example.
+# with the flags that switch randomness off; each is passed in the spelling that your script uses.
+# Left empty, the cell takes the course's example.
 
 # %%
 MINE_ALONE, MINE_ON_RANKS = None, None  # such as "work/mine.py", "work/mine_ddp.py"

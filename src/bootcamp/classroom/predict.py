@@ -137,8 +137,11 @@ def amount(answer, unit: str = "") -> float | None:
 def predict(name: str, question: str, unit: str = "", answer=None) -> Prediction:
     """A question to answer before the run. name: what the reader's progress calls it.
 
-    A cell that is run again keeps what was typed into its field.
+    A cell that is run again keeps what was typed into its field. From the first question on, a
+    launch asks wait_for_answers.
     """
+    if wait_for_answers not in launch.before:
+        launch.before.append(wait_for_answers)
     before = asked.get(name)
     asked[name] = Prediction(name, question, unit, answer)
     if answer is None and before and before.typed and before.question == question:
@@ -160,4 +163,3 @@ def wait_for_answers() -> None:
 
 
 asked: dict[str, Prediction] = {}  # the last of each name
-launch.before.append(wait_for_answers)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bootcamp import machine
 from bootcamp.files import read_json, update_json
-from bootcamp.launcher import launch, run_request
+from bootcamp.launcher import launch
+from bootcamp.launcher.arguments import to_arguments
 from bootcamp.paths import LOGS
 
 KEPT = LOGS / "machine.json"
@@ -40,7 +41,7 @@ def measured(module: str, again: bool = False, **arguments) -> dict:
     if again or key not in kept:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "measured.json"
-            flags = run_request.to_arguments(arguments | {"out": out})
+            flags = to_arguments(arguments | {"out": out})
             command = ["python", "-m", f"bootcamp.train.{module}", *flags]
             launch.run_command(command, seconds=600, env=REUSE_MEMORY)
             new = {key: read_json(out)}

@@ -189,6 +189,30 @@ def fewest_and_most(hosts: int, options: Options) -> tuple[int, int]:
     return int(fewest), int(most)
 
 
+def to_arguments(named: dict, script: str = "") -> list[str]:
+    """Flags as a command line: {"global_batch": 32} -> ["--global-batch", "32"]; None is left out.
+
+    True gives the bare flag; False leaves it out. script: the text of a script whose own spelling
+    goes first: `--max_iters 6` where only that is in it, `--max_iters=6` where it has no such flag
+    but a field or a setting of this name, as nanoGPT and Hugging Face's parsers want it.
+    """
+    arguments = []
+    for name, value in named.items():
+        flag = f"--{name.replace('_', '-')}"
+        other = not re.search(rf"[\"']{flag}(?![\w-])", script)
+        if other and re.search(rf"[\"']--{name}(?![\w-])", script):
+            flag = f"--{name}"
+        elif other and re.search(rf"^({name} *=[^=]|[ \t]+{name} *:)", script, re.M):
+            arguments += [] if value is None else [f"--{name}={value}"]
+            continue
+        if value is None or value is False:
+            continue
+        arguments.append(flag)
+        if value is not True:
+            arguments.append(str(value))
+    return arguments
+
+
 def available(framework: str) -> bool:
     """Whether a package is installed, such as "horovod", and not hidden; does not import it."""
     package = "megatron-core" if framework == "megatron" else framework

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.launcher import arguments, devices, progress, run_request, torchrun
+from bootcamp.launcher import arguments, devices, progress, run_request
 from bootcamp.launcher.arguments import (
     HOW_TO_GET,
     ArgumentError,
@@ -91,7 +91,9 @@ def launch(
     quiet: show neither the command nor the progress.
     raises: whether a run that does not end well raises; if not, its record is returned.
     options: what is rarely needed, see Options.
-    flags: the script's own flags, `global_batch=32` for `--global-batch 32`.
+    flags: the script's own flags, `global_batch=32` for `--global-batch 32`. A script that is not
+        of the course is given the spelling that its text has: `--global_batch 32`, or, where it has
+        a field or a setting of this name and no flag, `--global_batch=32`.
 
     A script finds the folder for its record in the environment, as BOOTCAMP_RUN. A run is ok if its
     ranks end with 0 and have finished the record that they began.
@@ -182,7 +184,8 @@ class _Call:
     def request(self, args: list[str], flags: dict) -> tuple[dict, Path]:
         """What the supervisor is asked for, and the run's new folder. Raises RunRefused."""
         options, ranks = self.options, self.ranks
-        argv = [*args, *torchrun.to_arguments({**self.device_flag, **flags})]
+        text = "" if self.script.of_course else self.path.read_text(errors="replace")
+        argv = [*args, *arguments.to_arguments({**self.device_flag, **flags}, text)]
         self.lines = run_request.terminal_lines(
             self.path, ranks, argv, self.launcher, replace(options, env=self.env), self.hosts
         )

@@ -12,10 +12,9 @@ from pathlib import Path
 from bootcamp import paths
 from bootcamp.launcher import forkserver, torchrun
 from bootcamp.launcher import simulated_hosts as simulated
-from bootcamp.launcher.arguments import Options, fewest_and_most
+from bootcamp.launcher.arguments import Options, fewest_and_most, to_arguments
 from bootcamp.launcher.connection import connect
 from bootcamp.launcher.run_errors import refusal
-from bootcamp.launcher.torchrun import to_arguments
 from bootcamp.paths import shown
 from bootcamp.records import summary
 

@@ -37,21 +37,6 @@ def flags(ranks: int, hosts: int, options: Options, run_id: str, host: int = 0) 
     return found | given.get(host, {})
 
 
-def to_arguments(named: dict) -> list[str]:
-    """Flags as a command line: {"global_batch": 32} -> ["--global-batch", "32"]; None is left out.
-
-    True gives the bare flag; False leaves it out.
-    """
-    arguments = []
-    for name, value in named.items():
-        if value is None or value is False:
-            continue
-        arguments.append(f"--{name.replace('_', '-')}")
-        if value is not True:
-            arguments.append(str(value))
-    return arguments
-
-
 def settings(hosts: int, options: Options) -> dict[str, str]:
     """Variables that belong to the line, beside those of Options(env=)."""
     fewest, most = fewest_and_most(hosts, options)
