@@ -196,7 +196,7 @@ def test_dying_ranks_leases_and_memory_are_recorded(rehearsed):
     assert found["rank out of memory"]["status"] == "oom"
     assert found["one of two ranks killed"]["rank"] == 1
     assert found["leases"]["said"].startswith("Waiting for 1 device")
-    assert found["leases"]["device"]["BOOTCAMP_LEASED"] == "fake-0"
+    assert found["leases"]["device"]["CUDA_VISIBLE_DEVICES"] == "fake-0"
     assert {"check", "verdict"} <= set(found["preflight"][0])
     assert "nv" in found["ghosts"]["asked"]
 
@@ -356,7 +356,7 @@ def test_ranks_that_share_gpus_lease_those_that_there_are(monkeypatch):
         devices.wishes(family.SCRIPTS["ddp"], "cuda", 3, 1, {})
     shared = {"BOOTCAMP_SHARE_GPUS": "1"}
     wish = devices.wishes(family.SCRIPTS["ddp"], "cuda", 3, 1, shared)
-    assert wish["lease"]["request"]["count"] == 1
+    assert wish["lease"]["count"] == 1
 
 
 @pytest.mark.parametrize(("world", "hosts", "shared"), [(1, 1, False), (2, 1, True), (2, 2, False)])

@@ -1,9 +1,9 @@
-"""Leases: two kernels queue for devices, whatever ends them. Devices are fake, locks are real."""
+"""Locks on devices: two kernels wait for them. The devices are played, the locks are real."""
 
+import asyncio
 import contextlib
+import json
 import os
-import pwd
-import re
 import shutil
 import signal
 import subprocess
@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import faults
-import psutil
 import pytest
+from filelock import FileLock, Timeout
 
 from bootcamp import machine
 from bootcamp.launcher import device_locks, devices, follow, launch, process_tree
@@ -24,269 +24,160 @@ from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 
 SECONDS = 60  # for what is awaited: not measured, only bounded
-TWO = devices.fake_devices(2)
 
 
-class Kernel:
-    """Requests of one kernel: what it has itself does not keep it waiting."""
-
-    def __init__(self, folder, name):
-        self.folder, self.name, self.granted = folder, name, []
-
-    def wish(self, count, devices=TWO):
-        return device_locks.Request(
-            self.folder, devices, count, user=self.name, kernel=4711, owner=self.name
-        )
-
-    def take(self, count, devices=TWO):
-        request = self.wish(count, devices)
-        lease = request.ask()
-        self.granted += [lease.claim] if lease else []
-        return lease if lease else request.withdraw()
+def lease(folder, count, there=2):
+    """The wish for some of the GPUs that are played here."""
+    named = [{"key": f"fake-{k}", "label": f"GPU {k}", "value": f"fake-{k}"} for k in range(there)]
+    given = {"folder": str(folder), "devices": named, "count": count, "variable": "LEASED"}
+    return {"lease": given}
 
 
-@pytest.fixture
-def kernels(tmp_path):
-    return [Kernel(tmp_path / "locks", name) for name in ("ann", "bob", "cid", "dan")]
+def holds(folder, key):
+    """The lock of a device, as another process has it."""
+    folder.mkdir(exist_ok=True)
+    lock = FileLock(folder / f"{key}.lock", timeout=0, mode=0o666)
+    lock.acquire()
+    return lock
 
 
-def keys(granted):
-    return [device["key"] for device in granted.devices]
+def is_free(folder, key):
+    try:
+        holds(folder, key).release()
+        return True
+    except Timeout:
+        return False
 
 
-def held(folder):
-    return {key for claim in device_locks._claims(folder) for key in claim.has}
+@contextlib.asynccontextmanager
+async def taking(wish, ranks=1):
+    """A run's devices while it takes them: (devices, its request, what it said, the task)."""
+    request, said = {"run": "", "ranks": [{} for _ in range(ranks)], **wish}, []
+    stopped = asyncio.get_running_loop().create_future()
+    run = device_locks.DeviceLocks(request, stopped, said.append)
+    task = asyncio.create_task(run.take())
+    try:
+        yield run, request, said, task
+    finally:
+        if not stopped.done():
+            stopped.set_result("interrupted")
+        await task
+        run.release()
 
 
-# One decision
+# One run
 
 
-def test_all_or_nothing(kernels):
-    ann, bob = kernels[:2]
-    one = ann.take(1)
-    assert keys(one) == ["fake-0"]
-    wish = bob.wish(2)
-    assert wish.ask() is None
-    assert held(ann.folder) == {"fake-0"}, "a request for two must not hold one"
-    one.claim.release()
-    assert keys(wish.ask()) == ["fake-0", "fake-1"]
+def test_all_or_nothing(tmp_path):
+    async def two():
+        has = holds(tmp_path, "fake-1")
+        async with taking(lease(tmp_path, 2)) as (_, request, said, task):
+            while not said:
+                await asyncio.sleep(0.01)
+            assert said[0]["message"].startswith("Waiting for 2 devices. Other launches have GPU 1")
+            assert "Interrupt the cell to stop waiting" in said[0]["message"]
+            await asyncio.sleep(0)
+            assert is_free(tmp_path, "fake-0"), "a request for two must not hold one"
+            has.release()
+            await task
+            assert request["env"]["LEASED"] == "fake-0,fake-1"
+            assert not is_free(tmp_path, "fake-0")
+        assert is_free(tmp_path, "fake-0")
+        assert is_free(tmp_path, "fake-1")
+
+    asyncio.run(two())
 
 
-def test_one_of_two_does_not_wait_while_one_is_free(kernels):
-    ann, bob, cid, _ = kernels
-    has = [ann.take(1), bob.take(1), cid.take(1)]
-    assert [keys(lease) for lease in has[:2]] == [["fake-0"], ["fake-1"]]
-    assert has[2] is None
+def test_one_of_two_does_not_wait_while_one_is_free(tmp_path):
+    async def one():
+        has = holds(tmp_path, "fake-0")
+        async with taking(lease(tmp_path, 1)) as (_, request, said, task):
+            await task
+            assert request["ranks"][0]["env"]["LEASED"] == "fake-1"
+            assert not said
+        has.release()
+
+    asyncio.run(one())
 
 
-def test_in_order_of_arrival_and_nobody_passes(kernels):
-    """A wish for one is not granted past an earlier wish for two, which would wait for ever."""
-    ann, bob, cid, dan = kernels
-    has = ann.take(1)
-    two, one, last = bob.wish(2), cid.wish(1), dan.wish(1)
-    assert [two.ask(), one.ask(), last.ask()] == [None] * 3
-    assert one.ask() is None, "one device is free, but bob was first"
-    has.claim.release()
-    assert [last.ask(), one.ask()] == [None] * 2
-    has = two.ask()
-    assert keys(has) == ["fake-0", "fake-1"]
-    has.claim.release()
-    assert last.ask() is None
-    (first, second) = one.ask(), last.ask()
-    assert [keys(first), keys(second)] == [["fake-0"], ["fake-1"]]
-
-
-def test_a_wish_that_is_withdrawn_does_not_keep_others_waiting(kernels):
-    ann, bob, cid, _ = kernels
-    has = ann.take(1)
-    two, one = bob.wish(2), cid.wish(1)
-    assert [two.ask(), one.ask()] == [None] * 2
-    two.withdraw()
-    assert keys(one.ask()) == ["fake-1"]
-    has.claim.release()
-
-
-def test_wishes_for_other_devices_do_not_wait_for_each_other(kernels):
-    ann, bob, cid, _ = kernels
-    has, waits = ann.take(1, TWO[:1]), bob.wish(1, TWO[:1])
-    assert waits.ask() is None
-    assert keys(cid.take(1, TWO[1:])) == ["fake-1"]
-    has.claim.release()
-
-
-def test_a_kernel_does_not_wait_for_itself(kernels):
+def test_a_kernel_does_not_wait_for_itself(tmp_path):
     """Ranks that stay alive between cells and a launch beside them share, as without leases."""
-    ann, bob = kernels[:2]
-    first, second = ann.take(2), ann.take(1)
-    assert keys(second) == ["fake-0"]
-    first.claim.release()
-    assert keys(bob.take(1)) == ["fake-1"], "fake-0 is still used by the second"
-    second.claim.release()
-    assert held(ann.folder) == {"fake-1"}
 
+    async def both():
+        async with taking(lease(tmp_path, 2)) as (*_, task):
+            await task
+            async with taking(lease(tmp_path, 1)) as (_, request, _, second):
+                await second
+                assert request["env"]["LEASED"] == "fake-0"
+            assert not is_free(tmp_path, "fake-0"), "the first run still has it"
 
-def test_the_text_says_who_and_since_when(kernels):
-    ann, bob, cid, _ = kernels
-    has = ann.take(2)
-    waiting, third = bob.wish(2), cid.wish(1)
-    assert [waiting.ask(), third.ask()] == [None] * 2
-    clock = re.compile(r"since \d\d:\d\d:\d\d")
-    for text, ahead in ((waiting.why, False), (third.why, True)):
-        assert "fake device 0, fake device 1: held by ann, process 4711" in text
-        assert clock.search(text)
-        assert text.endswith("Interrupt the cell to stop waiting.")
-        assert ("1 launch is ahead of this one" in text) is ahead
-    has.claim.release()
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"user": 3, "has": 7}', "\0" * 9999])
-def test_a_text_of_somebody_else_is_not_trusted(kernels, text):
-    ann, bob = kernels[:2]
-    ann.user = "\x1b[2Jann"
-    has = ann.take(1)
-    (ann.folder / "of-another.json").write_text(text)
-    wish = bob.wish(2)
-    assert wish.ask() is None
-    assert "held by ann" in wish.why
-    has.claim.release()
-    assert keys(wish.ask()) == ["fake-0", "fake-1"]
-
-
-def test_letters_that_move_the_cursor_are_not_shown(kernels):
-    ann, bob = kernels[:2]
-    ann.name = "\x1b[2Jann"
-    has, wish = ann.take(2), bob.wish(1)
-    assert wish.ask() is None
-    assert "held by [2Jann, process 4711" in wish.why
-    has.claim.release()
-
-
-# What is left behind
-
-
-@pytest.fixture
-def sleeper():
-    process = subprocess.Popen(["sleep", "600"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-def left_by_a_dead_run(folder, processes):
-    """The state after kill -9 of a supervisor: no lock is held, and a claim names its ranks."""
-    with device_locks._deciding(folder):
-        claim = device_locks.Claim(folder, "ann", 1, "dead", has=["fake-0"], processes=processes)
-        claim.enter([])
-        claim.lock.release()
-
-
-def test_a_stale_claim_does_not_block(kernels):
-    ann = kernels[0]
-    left_by_a_dead_run(ann.folder, {str(2**22 + 1): 1.0})
-    assert keys(ann.take(2)) == ["fake-0", "fake-1"]
-
-
-def test_a_device_is_not_given_away_before_its_ranks_are_gone(kernels, sleeper):
-    ann = kernels[0]
-    left_by_a_dead_run(ann.folder, {str(sleeper.pid): process_tree.started(sleeper.pid)})
-    wish = ann.wish(2)
-    assert wish.ask() is None
-    assert f"ann's run has died, its process {sleeper.pid} is still there" in wish.why
-    sleeper.kill()
-    until(lambda: psutil.Process(sleeper.pid).status() == psutil.STATUS_ZOMBIE)
-    assert keys(wish.ask()) == ["fake-0", "fake-1"], "a zombie without threads has no device"
-
-
-def test_another_process_of_that_number_is_no_rank(kernels, sleeper):
-    ann = kernels[0]
-    left_by_a_dead_run(ann.folder, {str(sleeper.pid): process_tree.started(sleeper.pid) - 60})
-    assert keys(ann.take(1)) == ["fake-0"]
-
-
-def test_a_release_leaves_a_claim_only_for_processes_that_are_still_there(kernels, sleeper):
-    ann, bob = kernels[:2]
-    left, gone = ann.take(1), bob.take(1)
-    left.claim.note([sleeper.pid])
-    for lease in (left, gone):
-        lease.claim.release()
-    assert held(ann.folder) == {"fake-0"}
-    assert {path.suffix for path in ann.folder.iterdir()} == {".json", ".lock"}
-    sleeper.kill()
-    sleeper.wait()
-    assert held(ann.folder) == set()
-    assert [path.name for path in ann.folder.iterdir()] == ["order.lock"]
+    asyncio.run(both())
 
 
 # The folder
 
 
-def test_everybody_may_write_and_nobody_remove(kernels):
-    ann = kernels[0]
+def test_everybody_may_write_and_nobody_remove(tmp_path):
     before = os.umask(0o077)
     try:
-        has = ann.take(1)
+        assert device_locks.why_not(tmp_path / "locks") is None
     finally:
         os.umask(before)
-    assert ann.folder.stat().st_mode & 0o7777 == 0o1777
-    for name in ("order.lock", f"{has.claim.name}.lock"):
-        assert (ann.folder / name).stat().st_mode & 0o777 == 0o666
-    assert (ann.folder / f"{has.claim.name}.json").stat().st_mode & 0o444 == 0o444
+    assert (tmp_path / "locks").stat().st_mode & 0o7777 == 0o1777
+    assert (tmp_path / "locks" / "preflight.lock").stat().st_mode & 0o777 == 0o666
 
 
-@pytest.mark.parametrize("trap", ["folder", "file", "link", "claim", "pipe"])
-def test_a_link_laid_by_another_user_is_not_followed(kernels, tmp_path, trap):
-    ann = kernels[0]
-    precious = tmp_path / "precious"
+@pytest.mark.parametrize("trap", ["folder", "file", "link", "open"])
+def test_an_unsafe_folder_is_refused_and_no_link_followed(tmp_path, trap):
+    folder, precious = tmp_path / "locks", tmp_path / "precious"
+    precious.write_text("keep me")
     if trap == "folder":
-        precious.mkdir()
-        ann.folder.symlink_to(precious)
+        (tmp_path / "elsewhere").mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
     elif trap == "file":
-        ann.folder.write_text("")
+        folder.write_text("")
+    elif trap == "open":
+        folder.mkdir()
+        folder.chmod(0o777)
     else:
-        precious.write_text("keep me")
-        ann.folder.mkdir()
-        name = {"link": "order.lock", "claim": "x.json", "pipe": "x.json"}[trap]
-        os.mkfifo(ann.folder / name) if trap == "pipe" else os.symlink(precious, ann.folder / name)
-    if trap in ("claim", "pipe"):
-        assert keys(ann.take(2)) == ["fake-0", "fake-1"]
-    else:
-        with pytest.raises(device_locks.LeaseError, match="can't be used: .* BOOTCAMP_LEASES=off"):
-            ann.take(2)
-    if precious.is_file():
-        assert precious.read_text() == "keep me"
-    elif precious.is_dir():
-        assert list(precious.iterdir()) == []
+        folder.mkdir()
+        (folder / "fake-0.lock").symlink_to(precious)
+
+    async def take():
+        async with taking(lease(folder, 2)) as (*_, task):
+            await task
+
+    with pytest.raises(device_locks.LeaseError, match="can't be used: .* BOOTCAMP_LEASES=off"):
+        asyncio.run(take())
+    assert precious.read_text() == "keep me"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user to try")
 def test_two_users_share_the_folder(request):
-    """In turn: one claims beside the other's files, and can neither remove nor free them."""
+    """The other user meets root's lock files, and can neither remove nor free them."""
     place = Path(tempfile.mkdtemp(dir="/tmp"))  # the parents of tmp_path are closed to others
     request.addfinalizer(lambda: shutil.rmtree(place))
     place.chmod(0o755)
-    ann, bob = Kernel(place / "locks", "ann"), Kernel(place / "locks", "bob")
-    has = ann.take(1)
+    device_locks.prepare(place / "locks")
+    has, free = holds(place / "locks", "fake-0"), holds(place / "locks", "fake-1")
+    free.release()
     code = (
         "import os, sys\n"
-        "from bootcamp.launcher import device_locks, devices\n"
+        "from pathlib import Path\n"
+        "from bootcamp.launcher import device_locks\n"
         "os.setuid(65534)\n"
-        "request = device_locks.Request(sys.argv[1], devices.fake_devices(2), 1)\n"
-        "lease = request.ask()\n"
-        "print(*(device['key'] for device in lease.devices), flush=True)\n"
-        "try: os.unlink(sys.argv[1] + '/order.lock')\n"
-        "except PermissionError: print('kept', flush=True)\n"
-        "sys.stdin.read()"
+        "folder = Path(sys.argv[1])\n"
+        "device_locks.prepare(folder)\n"
+        "locks = [device_locks._lock(folder, f'fake-{k}') for k in range(2)]\n"
+        "print(*map(device_locks._acquire, locks))\n"
+        "os.utime(locks[0].lock_file)\n"
+        "try: os.unlink(locks[0].lock_file)\n"
+        "except PermissionError: print('kept')"
     )
-    command = [sys.executable, "-c", code, str(ann.folder)]
-    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as other:
-        said = [other.stdout.readline().strip() for _ in range(2)]
-        wish = bob.wish(2)
-        assert wish.ask() is None
-        other.stdin.close()
-    assert said == ["fake-1", "kept"]
-    assert f"fake device 1: held by {pwd.getpwuid(65534).pw_name}" in wish.why
-    has.claim.release()
-    assert keys(wish.ask()) == ["fake-0", "fake-1"]
+    command = [sys.executable, "-c", code, str(place / "locks")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["False", "True", "kept"]
+    has.release()
 
 
 def test_leases_can_be_off_and_elsewhere(monkeypatch, tmp_path):
@@ -294,7 +185,6 @@ def test_leases_can_be_off_and_elsewhere(monkeypatch, tmp_path):
     assert device_locks.folder() == tmp_path
     monkeypatch.setenv("BOOTCAMP_LEASES", "off")
     assert device_locks.folder() is None
-    monkeypatch.setenv("BOOTCAMP_FAKE_DEVICES", "2")
     assert wishes("ddp", 2, device="cpu") == {}
     monkeypatch.delenv("BOOTCAMP_LEASES")
     monkeypatch.setattr(device_locks.tempfile, "tempdir", str(tmp_path))
@@ -339,12 +229,12 @@ def test_a_gpu_for_each_rank_or_all_for_who_takes_several(monkeypatch):
     monkeypatch.setattr(devices, "gpu_count", lambda: 4)
     see_gpus(monkeypatch, *(f"GPU-{k}" for k in range(4)))
     counts = {
-        (script, device): wishes(script, 2, device=device)["lease"]["request"]["count"]
+        (script, device): wishes(script, 2, device=device)["lease"]["count"]
         for script, device in [("ddp", "cuda"), ("mp", None), ("ddp_mp", "cuda"), ("dp", None)]
     }
     assert counts == {("ddp", "cuda"): 2, ("mp", None): 4, ("ddp_mp", "cuda"): 4, ("dp", None): 4}
     changed = variant("ddp", "leased", {"run.finish()": "run.finish()\nprint(1)"})
-    assert wishes(changed, 2)["lease"]["request"]["count"] == 2
+    assert wishes(changed, 2)["lease"]["count"] == 2
     for script, flags in (("ddp", {"device": "cpu"}), ("cpu", {}), ("dp_by_hand", {})):
         assert list(wishes(script, 2, **flags)) == ["cores"]
     assert wishes("ddp", 2, device="cpu", cores_per_rank=3)["cores"]["each"] == 3
@@ -354,44 +244,41 @@ def test_a_gpu_for_each_rank_or_all_for_who_takes_several(monkeypatch):
 
 
 def test_more_than_exist_is_refused_in_one_sentence(monkeypatch):
-    monkeypatch.setenv("BOOTCAMP_FAKE_DEVICES", "2")
+    monkeypatch.setattr(devices, "gpu_count", lambda: 2)
     with pytest.raises(RunRefused, match="ranks=3 .* here are 2: .* ranks=2 or fewer") as refusal:
-        launch.launch("ddp", 3, device="cpu", quiet=True)
+        wishes("ddp", 3, device="cuda")
     assert "\n" not in str(refusal.value)
 
 
 # Cores
 
 
-def test_cores_that_no_other_run_has(tmp_path):
-    four = [0, 2, 4, 6]
-    first = device_locks.take_cores(tmp_path, four, ranks=2)
-    second = device_locks.take_cores(tmp_path, four, ranks=2)
-    assert [(first.place, first.cores), (second.place, second.cores)] == [(0, [0, 2]), (2, [4, 6])]
-    third = device_locks.take_cores(tmp_path, four, ranks=1)
-    assert (third.place, third.cores) == (0, [0]), "none is free: they share, and do not wait"
-    for claim in (first, third):
-        claim.release()
-    wide = device_locks.take_cores(tmp_path, four, ranks=1, each=2)
-    assert (wide.place, wide.cores) == (0, [0, 2])
-    second.release()
-    other = device_locks.take_cores(tmp_path, four, ranks=1, each=2)
-    assert (other.place, other.cores) == (1, [4, 6])
-    wide.release()
-    assert device_locks.take_cores(tmp_path, four, ranks=9).place == 0
+def test_cores_that_no_other_run_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: [0, 2, 4, 6])
 
+    async def places():
+        async with contextlib.AsyncExitStack() as runs:
 
-def test_a_claim_on_cores_knows_with_whom_it_shared_them_at_any_time(tmp_path):
-    first = device_locks.take_cores(tmp_path, [0, 1], ranks=2)
-    alone = device_locks.take_cores(tmp_path, [2], ranks=1)
-    assert not first.shared_with
-    second = device_locks.take_cores(tmp_path, [0, 1], ranks=1)
-    assert second.shared_with == {first.name}
-    first.look_for_sharing()  # as its supervisor does now and then
-    second.release()
-    for claim in (first, alone):
-        claim.release()
-    assert (len(first.shared_with), len(alone.shared_with)) == (1, 0)
+            async def place(ranks, each=1):
+                wish = {"cores": {"folder": str(tmp_path), "each": each}}
+                run, request, _, task = await runs.enter_async_context(taking(wish, ranks))
+                await task
+                return run, request.get("env", {}).get("BOOTCAMP_FIRST_CORE", "0")
+
+            first, second, third = await place(2), await place(2), await place(1)
+            assert [found for _, found in (first, second, third)] == ["0", "2", "0"]
+            for run in (first, second, third):
+                run[0].look_for_sharing()
+            assert [run[0].shared for run in (first, second, third)] == [True, False, True]
+            first[0].release()
+            third[0].look_for_sharing()
+            assert not is_free(tmp_path, "core-0"), "who shares takes a core that has become free"
+            second[0].release()
+            wide = await place(1, each=2)
+            assert (wide[1], wide[0].shared) == ("1", False)
+            assert (await place(9))[0].shared
+
+    asyncio.run(places())
 
 
 def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
@@ -405,7 +292,7 @@ def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
     script = variant("cpu", "leased_core", {"run.finish()": say})
     short = {"steps": 1, "model": "mlp", "quiet": True}
     assert launch.launch(script, 1, **short).output().strip() == str(cores[0])
-    other = device_locks.take_cores(tmp_path, cores, ranks=1)
+    other = holds(tmp_path, f"core-{cores[0]}")
     assert launch.launch(script, 1, **short).output().strip() == str(cores[1])
     monkeypatch.setenv("BOOTCAMP_FIRST_CORE", "0")
     assert launch.launch(script, 1, **short).output().strip() == str(cores[0])
@@ -431,7 +318,6 @@ def test_a_run_that_shared_its_cores_says_so_also_if_the_other_came_later(
     thread.join()
     for run in (first, second[0]):
         assert run.summary["shared_cores"] is True
-        assert run.summary["runs_on_shared_cores"] == 1
         assert run.status == "ok"
     assert "It shared its cores with another run: alone it would" in capsys.readouterr().out
 
@@ -439,20 +325,17 @@ def test_a_run_that_shared_its_cores_says_so_also_if_the_other_came_later(
 # Two kernels
 
 KERNEL = """
-import os
+import json
 import sys
 from pathlib import Path
-from bootcamp.launcher import connection, devices, follow, progress
+from bootcamp.launcher import connection, follow, progress
 from bootcamp.records import summary
-from bootcamp.scripts import family
-folder, ranks, code = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+folder, wish, code = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 (folder / "ranks").mkdir(parents=True)
 summary.reserve(folder)
 request = {"run": str(folder), "start": "command", "ranks": [], "port": 0, "env": {},
            "command": [sys.executable, "-S", "-c", code, str(folder)], "records": False,
-           "hang_seconds": 600, "busy_seconds": 600}
-request |= devices.wishes(family.describe("ddp"), "cpu", ranks, 1, dict(os.environ))
-request.pop("cores", None)
+           "hang_seconds": 600, "busy_seconds": 600, **wish}
 print("supervisor", connection.connect().process.pid, flush=True)
 follow.follow(request, folder, progress.silent(), True)
 print("ended", flush=True)
@@ -462,7 +345,7 @@ WORK = """
 import os, sys, time
 folder = sys.argv[1]
 with open(folder + "/began.part", "w") as file:
-    print(os.getpid(), os.environ["BOOTCAMP_LEASED"], file=file)
+    print(os.getpid(), os.environ["LEASED"], file=file)
 os.rename(folder + "/began.part", folder + "/began")
 while not os.path.exists(folder + "/go"):
     time.sleep(0.02)
@@ -483,13 +366,14 @@ class Attendee:
 
     def __init__(self, folder, ranks):
         self.folder = folder
+        wish = lease(folder.parent / "locks", ranks)
         for name, text in NO_TORCH.items():
             path = folder.parent / "no torch" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         searched = [str(folder.parent / "no torch"), os.environ.get("PYTHONPATH", "")]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", KERNEL, str(folder), str(ranks), WORK],
+            [sys.executable, "-c", KERNEL, str(folder), json.dumps(wish), WORK],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(searched)},
@@ -520,15 +404,6 @@ class Attendee:
         faults._gone(self.process.pid, SECONDS)
 
 
-def locks_of(pid):
-    """The lock files that a process has open."""
-    found = []
-    for handle in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found.append(os.readlink(handle))
-    return [name for name in found if "/locks/" in name]
-
-
 def until(condition):
     deadline = time.monotonic() + SECONDS
     while not condition():
@@ -538,9 +413,10 @@ def until(condition):
 
 @pytest.fixture
 def attendees(tmp_path, monkeypatch):
-    """attendees(ranks) starts one more; at the end nothing of any of them is left."""
-    monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path / "locks"))
-    monkeypatch.setenv("BOOTCAMP_FAKE_DEVICES", "2")
+    """attendees(ranks) starts one more, and launches here want as many; at the end all are gone."""
+    monkeypatch.setattr(
+        devices, "wishes", lambda _, __, ranks, *___: lease(tmp_path / "locks", ranks)
+    )
     made = []
 
     def start(ranks):
@@ -550,25 +426,23 @@ def attendees(tmp_path, monkeypatch):
     yield start
     for each in made:
         each.clean_up()
-    assert not device_locks._claims(tmp_path / "locks")
+    for key in ("fake-0", "fake-1"):
+        assert is_free(tmp_path / "locks", key), "a run has ended and its lock has not"
 
 
 @pytest.mark.slow
 def test_the_second_waits_and_starts_when_the_first_ends(attendees):
     first = attendees(2)
-    worker, devices = first.began()
-    assert devices == ["fake-0", "fake-1"]
-    assert len(locks_of(first.supervisor)) == 1
-    assert locks_of(worker) == [], "a process that a rank leaves behind must not keep a device"
-    second = attendees(2)
-    said = second.waits()
-    assert f"held by {device_locks.user()}, process {first.process.pid}, since" in said
+    assert first.began()[1] == ["fake-0", "fake-1"]
+    second = attendees(1)
+    assert second.waits() == (
+        "Waiting for 1 device. Other launches have GPU 0, GPU 1. "
+        "Interrupt the cell to stop waiting.\n"
+    )
     assert not (second.folder / "began").exists()
     first.end()
-    assert second.began()[1] == ["fake-0", "fake-1"]
+    assert second.began()[1] == ["fake-0"]
     second.end()
-    locks = second.folder.parent / "locks"
-    assert [path.name for path in locks.iterdir()] == ["order.lock"]
 
 
 def test_one_of_two_starts_beside_another(attendees):
@@ -588,25 +462,8 @@ def test_a_killed_one_gives_its_devices_up_when_its_ranks_are_gone(attendees, vi
     second.end()
 
 
-@pytest.mark.slow
-def test_three_wait_and_come_in_order(attendees):
-    first = attendees(2)
-    first.began()
-    waiting = []
-    for ahead in range(3):
-        waiting.append(attendees(1 + ahead % 2))
-        said = waiting[-1].waits()
-        assert (f"{ahead} launch" in said) is (ahead > 0)
-    for late in waiting:
-        assert not any((each.folder / "began").exists() for each in waiting)
-        first.end()
-        late.began()
-        first, waiting = late, waiting[1:]
-    first.end()
-
-
 def test_an_interrupt_while_waiting_leaves_nothing(attendees, monkeypatch, tmp_path):
-    """The stop button on a cell that waits: the kernel lives on, and is out of the queue."""
+    """The stop button on a cell that waits: the kernel lives on, and waits no more."""
     first = attendees(2)
     first.began()
     stop = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
@@ -615,25 +472,8 @@ def test_an_interrupt_while_waiting_leaves_nothing(attendees, monkeypatch, tmp_p
         launch.launch("ddp", 2, options=Options(run_dir=tmp_path / "run"), **faults.SHORT)
     assert summary.read(tmp_path / "run")["status"] == "interrupted"
     assert not list((tmp_path / "run" / "ranks").iterdir()), "a rank has begun"
-    assert locks_of(launch.connect().process.pid) == []
-    second = attendees(2)
-    assert "ahead" not in second.waits(), "the interrupted one is still in the queue"
     first.end()
-    second.began()
-
-
-def test_a_waiting_cell_whose_kernel_is_killed_leaves_the_queue(attendees):
-    first = attendees(2)
-    first.began()
-    second = attendees(2)
-    second.waits()
-    second.process.kill()
-    faults._gone(second.process.pid, SECONDS)
-    third = attendees(2)
-    assert "ahead" not in third.waits()
-    first.end()
-    third.began()
-    assert not (second.folder / "began").exists()
+    attendees(2).began()
 
 
 def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, monkeypatch, tmp_path):
@@ -642,9 +482,6 @@ def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, monkey
 
     def kill():
         pids = [heartbeat.read(folder / "ranks" / f"{rank}.beat")[0] for rank in range(2)]
-        assert [locks_of(pid) for pid in pids] == [[], []]
-        (claim,) = (each for each in device_locks._claims(tmp_path / "locks") if each.has)
-        assert sorted(map(int, claim.processes)) == sorted(pids)
         second = attendees(2)
         second.waits()
         killed.append((second, pids))
@@ -667,11 +504,10 @@ def test_gpu_ranks_see_the_leased_gpus_only(monkeypatch, tmp_path):
     see_gpus(monkeypatch, "GPU-aaa", "GPU-bbb")
     script = tmp_path / "sees.py"
     script.write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
-    other = device_locks.Request(tmp_path, devices.gpus("0", 1), 1)
-    has = other.ask()
+    has = holds(tmp_path, "GPU-aaa")
     run = launch.launch(script, 1, device="cuda", quiet=True)
     assert run.output().strip() == "GPU-bbb"
-    has.claim.release()
+    has.release()
 
 
 def test_the_reader_of_a_cell_hears_of_it(attendees, monkeypatch):
@@ -686,5 +522,4 @@ def test_the_reader_of_a_cell_hears_of_it(attendees, monkeypatch):
 
     monkeypatch.setattr(follow, "print", hear, raising=False)
     assert launch.launch("ddp", 2, **faults.SHORT).status == "ok"
-    assert locks_of(launch.connect().process.pid) == [], "the run has ended, its lease has not"
-    assert "Waiting for 2 devices. fake device 0, fake device 1: held by" in heard[0]
+    assert "Waiting for 2 devices. Other launches have GPU 0, GPU 1" in heard[0]

@@ -147,9 +147,9 @@ BUGS = (
     ),
     Bug(
         "a claim on devices is not released",
-        "src/bootcamp/launcher/job_devices.py",
-        "            claim.release()\n",
-        "            pass\n",
+        "src/bootcamp/launcher/device_locks.py",
+        "        for lock in self._held:\n            lock.release()\n",
+        "        for lock in self._held:\n            pass\n",
         ("tests/test_lease.py",),
     ),
     Bug(

@@ -11,7 +11,7 @@ import threading
 import time
 from functools import partial
 
-from bootcamp.launcher import ghosts, launch, process_tree
+from bootcamp.launcher import device_locks, devices, ghosts, launch, process_tree
 from bootcamp.launcher.launch import LaunchError, Options
 from bootcamp.paths import LOGS, ROOT
 from bootcamp.records import steps
@@ -40,14 +40,16 @@ UNTIL_HEARD = (
     "optimizer.step()"
 )
 SECOND = (
-    "import sys; from bootcamp.launcher import launch\n"
+    "import sys; sys.path.append(sys.argv[3])\n"
+    "from bootcamp.launcher import launch; from gpu_parts import faults\n"
+    "if sys.argv[2] == 'auto': faults.play_gpu()\n"
     "run = launch.launch(sys.argv[1], 1, start='cold', device=sys.argv[2])\n"
     "print(run.output()); launch.shut_down()"
 )
 ASKS = (
     "import json, os, time\n"
-    "names = ('CUDA_VISIBLE_DEVICES', 'BOOTCAMP_LEASED')\n"
-    "print(json.dumps({'began': time.time(), **{n: os.environ.get(n) for n in names}}))\n"
+    "name = 'CUDA_VISIBLE_DEVICES'\n"
+    "print(json.dumps({'began': time.time(), name: os.environ.get(name)}))\n"
 )
 RUNS = {"model": "mlp", "quiet": True}
 
@@ -106,6 +108,13 @@ def _ghosts(session: Session) -> dict:
     }
 
 
+def play_gpu() -> None:
+    """Let every launch of this process lease one GPU that is nothing but its lock."""
+    gpu = dict.fromkeys(("key", "label", "value"), "fake-0")
+    lease = {"devices": [gpu], "count": 1, "variable": devices.VARIABLE}
+    devices.wishes = lambda *_: {"lease": {"folder": str(device_locks.folder()), **lease}}
+
+
 def _leases(session: Session) -> dict:
     """Two kernels launch: the second waits for the first one's device, by its UUID, and gets it.
 
@@ -114,8 +123,9 @@ def _leases(session: Session) -> dict:
     device, said = session.device, []
     folder, asks, goes_on = (LOGS / f"{name}-{os.getpid()}" for name in ("leased", "asks", "heard"))
     asks.with_suffix(".py").write_text(ASKS)
-    os.environ |= device.choose({}, {"BOOTCAMP_FAKE_DEVICES": "1"})
-    given = [str(asks.with_suffix(".py")), device.choose("cuda", "auto")]
+    real = devices.wishes
+    device.choose(lambda: None, play_gpu)()
+    given = [str(asks.with_suffix(".py")), device.choose("cuda", "auto"), str(ROOT / "tools")]
 
     def launch_second():
         while not steps.read_steps(folder):
@@ -135,7 +145,7 @@ def _leases(session: Session) -> dict:
         launch.launch(slow, 1, device=device.kind, steps=5, options=options, **RUNS)
         second.join(timeout=60)
     finally:
-        os.environ.pop("BOOTCAMP_FAKE_DEVICES", None)
+        devices.wishes = real
     ended = (folder / "steps.jsonl").stat().st_mtime  # the last step's row
     found = json.loads(next(line for line in said if line.startswith("{")))
     if found["began"] < ended or not goes_on.exists():

@@ -1,10 +1,8 @@
-"""Which GPUs there are, and which devices and cores a run asks for. Standard library only.
+"""List the GPUs, and the devices and cores that a run asks for.
 
 A device is a dictionary, for it travels as JSON: `key`, its name in the folder of the locks;
 `label`, its name for people; `value`, its name in the ranks' environment.
 """
-
-import os
 
 from bootcamp import machine
 from bootcamp.launcher import device_locks
@@ -17,7 +15,7 @@ SHARED = "BOOTCAMP_SHARE_GPUS"  # "1": ranks beyond the GPUs share them and talk
 
 
 def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) -> dict:
-    """The part of a request that says what the run leases before it starts (device_locks.py).
+    """Return what a run leases before it starts (device_locks.py), as part of its request.
 
     A GPU for each rank; every visible one for a script that takes several, or that nobody knows.
     CPU ranks lease cores, unless BOOTCAMP_FIRST_CORE says which. Raises RunRefused.
@@ -26,11 +24,9 @@ def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) 
     """
     if (locks := device_locks.folder()) is None:
         return {}
-    found, variable, count = [], VARIABLE, ranks
-    if fake := env.get("BOOTCAMP_FAKE_DEVICES"):
-        found, variable = fake_devices(int(fake)), "BOOTCAMP_LEASED"
-    elif kind not in ("cpu", "meta"):
-        found = gpus(env.get(variable), gpu_count())
+    found, count = [], ranks
+    if kind not in ("cpu", "meta"):
+        found = gpus(env.get(VARIABLE), gpu_count())
         one_each = (script.of_course and not script.own_device) or (
             kind == "cuda" and not script.of_course
         )
@@ -43,16 +39,11 @@ def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) 
         raise refusal(f"{message}Launch with ranks={len(found)} or fewer.")
     wish = {}
     if found:
-        request = {"folder": str(locks), "devices": found, "count": count, "kernel": os.getpid()}
-        wish["lease"] = {"variable": variable, "request": request}
+        lease = {"folder": str(locks), "devices": found, "count": count, "variable": VARIABLE}
+        wish["lease"] = lease
     if "BOOTCAMP_FIRST_CORE" not in env and (kind == "cpu" or (kind is None and not found)):
         wish["cores"] = {"folder": str(locks), "each": cores}
     return wish
-
-
-def fake_devices(count: int) -> list[dict]:
-    """Devices that are nothing but their locks: CPU ranks lease them in tests and drills."""
-    return [_device(f"fake-{k}", f"fake device {k}", f"fake-{k}") for k in range(count)]
 
 
 def gpus(visible: str | None, count: int) -> list[dict]:

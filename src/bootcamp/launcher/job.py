@@ -16,7 +16,6 @@ from bootcamp.launcher import (
     process_tree,
     simulated_hosts,
 )
-from bootcamp.launcher.job_devices import JobDevices
 from bootcamp.launcher.job_hosts import JobHosts, start_command
 from bootcamp.launcher.signs_of_life import SignsOfLife
 from bootcamp.launcher.warm_ranks import ForkServer
@@ -39,9 +38,8 @@ class Job:
     and the `absent` ones, on which nothing is started at first; `hang_seconds` and `busy_seconds`,
     how long no rank may finish a step; `records`, whether the script has to leave a record; `port`
     for the rendezvous, 0 for any; `hosts`, how many to make on this machine and the rate of their
-    links, None for none; `lease`, the devices to lease before the start, and the variable of the
-    environment that names them to the ranks; `cores`, the folder of their locks and how many each
-    CPU rank computes with. tell: tells the kernel.
+    links, None for none; `lease` and `cores`, what to lock before the start (devices.py).
+    tell: tells the kernel.
     """
 
     def __init__(self, request: dict, server: ForkServer, tell=lambda event: None):
@@ -52,7 +50,7 @@ class Job:
         self.codes: dict[int, int] = {}  # index of the process -> exit code, or minus its signal
         self.failure: dict | None = None
         self.stopped = asyncio.get_running_loop().create_future()
-        self.devices = JobDevices(request, self.stopped, tell)
+        self.devices = device_locks.DeviceLocks(request, self.stopped, tell)
         self.signs = SignsOfLife(request, [])
         self.hosts = JobHosts(request)
         self._exits: set[asyncio.Task] = set()
@@ -114,7 +112,6 @@ class Job:
             self.hosts.ranks_are(self.pids)
         self.sessions |= {process_tree.session(pid) for pid in self.pids}
         self.sessions -= {None, os.getsid(0)}
-        self.devices.note(self.pids)
         self.signs = SignsOfLife(self.request, self.pids)
 
     async def _make_hosts(self) -> None:
@@ -209,9 +206,8 @@ class Job:
             self._write("interrupted" if stopped else "failed", **steps, error=self.failure)
         elif written["status"] == "running":
             self._write("ok", steps=0)
-        if others := self.devices.shared_with:
-            written = summary.read(self.folder)
-            self._write(**written, shared_cores=True, runs_on_shared_cores=others)
+        if self.devices.shared:
+            self._write(**summary.read(self.folder), shared_cores=True)
         return {"run": self.request["run"], "event": "ended", "error": self.failure}
 
     def _said_by_rank(self, written: dict) -> bool:

@@ -9,6 +9,7 @@ import time
 
 VARIABLE = "BOOTCAMP_WIDGETS"  # 0: the page shows no widgets, so nothing is one
 VIEW = "application/vnd.jupyter.widget-view+json"
+SHARED_CORES = "It shared its cores with another run: alone it would have been faster."
 HINT = f"(A widget, which this page does not show. %env {VARIABLE}=0 gives texts instead.)"
 
 
@@ -148,10 +149,4 @@ def ending(summary: dict) -> str:
     rate = summary["samples_per_second"]["median"]
     loss = "-" if loss is None else f"{loss:.4f}"
     line = f"{summary['steps']} steps, final loss {loss}, median {rate:,.0f} samples/s"
-    return f"{line}. {_sharing(summary)}" if summary.get("shared_cores") else line
-
-
-def _sharing(summary: dict) -> str:
-    others = summary["runs_on_shared_cores"]
-    runs = "another run" if others == 1 else f"{others} other runs"
-    return f"It shared its cores with {runs}: alone it would have been faster."
+    return f"{line}. {SHARED_CORES}" if summary.get("shared_cores") else line
