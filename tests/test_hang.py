@@ -12,7 +12,7 @@ import pytest
 from bootcamp import hang
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher.launch import Options
-from bootcamp.records import collectives, flight_recorder, heartbeat, standstill
+from bootcamp.records import flight_recorder, heartbeat, stalled
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 
@@ -54,13 +54,13 @@ def explained(*answers, gone=None, hosts=("a", "a", "b"), raised=(None, None, No
             for name, its in groups
         }
         dump = {"pg_config": described, "host": hosts[number], "raised": raised[number]}
-        ranks[number] = collectives.rank_of(
+        ranks[number] = stalled.rank_of(
             number,
             None if entries is None else {**dump, "entries": entries},
             f"train.py:{40 + number} in step",
             (gone or {}).get(number),
         )
-    return standstill.explain(ranks)
+    return stalled.explain(ranks)
 
 
 FIRST = call("all_reduce", 1)
@@ -215,7 +215,7 @@ def test_the_table_says_where_each_rank_is():
 
 def test_a_notebook_shows_a_place_in_angle_brackets():
     table = Table([{"rank": 0}])
-    found = standstill.Standstill("none", (), "it stands in a.py:2 in <module>", table)
+    found = stalled.Standstill("none", (), "it stands in a.py:2 in <module>", table)
     assert "in &lt;module&gt;." in found._repr_html_()
 
 
@@ -288,6 +288,61 @@ def test_other_shapes_are_found_where_they_were_and_not_where_ranks_wait(hangs):
     assert "rank 0 called broadcast of shape [5]" in str(error)
     assert "rank 1 called broadcast of shape [8]" in str(error)
     assert hang.read(error.run).kind == "shapes"
+
+
+RANK = """
+import os, time
+rank = int(os.environ["RANK"])
+"""
+BURNS = """
+from bootcamp.records.heartbeat import Heartbeat
+heart = Heartbeat(os.environ["BOOTCAMP_RUN"], rank)
+ended = os.environ["BOOTCAMP_RUN"] + "/ended"
+while rank == 1 and time.process_time() < 3:
+    pass
+if rank == 1:
+    heart.beat(1)
+    time.sleep(0.6)  # the launcher looks
+    open(ended, "w").close()
+else:
+    while not os.path.exists(ended):
+        pass
+    began = time.process_time()
+    while time.process_time() < began + 2.5:
+        pass
+"""
+
+
+def test_a_rank_that_computes_alone_after_another_has_ended_does_not_hang(tmp_path):
+    """The seconds of the rank that has ended must not hide those of the one that goes on."""
+    script = tmp_path / "burns.py"
+    script.write_text(RANK + BURNS)
+    how = {"quiet": True, "start": "cold", "options": Options(hang_seconds=1)}
+    assert launch.launch(script, 2, **how).status == "ok"
+
+
+def test_a_rank_that_prints_does_not_hang_and_one_that_stops_printing_does(tmp_path):
+    script = tmp_path / "prints.py"
+    prints = "for k in range(8):\n    print(k, flush=True); time.sleep(0.3)\n"
+    script.write_text(RANK + prints)
+    how = {"quiet": True, "options": Options(hang_seconds=1)}
+    assert launch.launch(script, 1, **how).output().split() == [*"01234567"]
+    script.write_text(f"{RANK}{prints}time.sleep(60)")
+    began = time.monotonic()
+    with pytest.raises(launch.RunHung):
+        launch.launch(script, 1, **how)
+    assert time.monotonic() - began < 20
+
+
+def test_a_backward_without_a_process_group_does_not_wait_for_others(tmp_path):
+    script = tmp_path / "backward.py"
+    lines = "import torch\nx = torch.ones(1, requires_grad=True)\n"
+    lines += "x.register_hook(lambda _: time.sleep(60 * (1 - rank)))\nx.sum().backward()\n"
+    script.write_text(RANK + lines)
+    with pytest.raises(launch.RunHung) as caught:
+        launch.launch(script, 2, quiet=True, options=Options(hang_seconds=1))
+    assert "torch/autograd/graph.py" in str(caught.value)
+    assert "waits for the others" not in str(caught.value)
 
 
 def test_a_live_run_is_asked_from_outside_twice_and_read_after_its_end(tmp_path):

@@ -34,8 +34,7 @@ HIDDEN_BY_NAME = {
     "fingerprint.py": {"process_group"},
     "known_programs.py": {"horovod", "_train_horovod.py"},
     # what the flight recorder has written, by its own names
-    "standstill.py": {"all_to_all"},
-    "collectives.py": {"process_group"},
+    "stalled.py": {"all_to_all", "process_group"},
     "flight_recorder.py": {"torch._C._distributed_c10d", "torch.distributed.distributed_c10d"},
     "warm_python.py": {  # a process that becomes torchrun's agent
         "torch.distributed.elastic.agent.server.local_elastic_agent",

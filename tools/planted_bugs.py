@@ -175,7 +175,7 @@ BUGS = (
     ),
     Bug(
         "the rank that waits is taken for the cause",
-        "src/bootcamp/records/standstill.py",
+        "src/bootcamp/records/stalled.py",
         "for rank in parting.absent if rank not in waiting",
         "for rank in waiting",
         ("tests/test_hang.py", "-k", "kind_is_recognised"),

@@ -9,8 +9,8 @@ import re
 from bootcamp.files import read_json
 from bootcamp.launcher import hang
 from bootcamp.records import places
-from bootcamp.records.collectives import PLACE_IN_GLOO
 from bootcamp.records.runs import Run
+from bootcamp.records.stalled import PLACE_IN_GLOO
 from bootcamp.records.steps import read_steps
 from bootcamp_lessons import ddp_depth
 

@@ -1,30 +1,19 @@
-"""What went wrong in a run: which rank failed first and why, or where the ranks hang.
+"""Find the rank that failed first, and why.
 
 Read from exit codes, from what the ranks printed, and from the reports of torchrun and horovodrun.
-Standard library only.
 """
 
 import re
 import signal
 from pathlib import Path
 
-from bootcamp.launcher.hang import explain
-from bootcamp.records import flight_recorder, places, summary
+from bootcamp.records import places, summary
 
 HOROVOD_EXIT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)
 HOROVOD_PREFIX = re.compile(r"^\[(\d+)\]<(?:stdout|stderr)>:", re.M)
 TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.M)
 ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.S)
 REPORTED = re.compile(r"^ *rank +: (\d+) \(local_rank.*\n *exitcode +: (-?\d+)", re.M)
-WAITING_FRAMES = (
-    "distributed_c10d.py",
-    "torch/autograd/graph.py",
-    "torch/distributed/",
-    "torch/nn/parallel/distributed.py",
-    "horovod/torch/mpi_ops.py",
-    "bootcamp/train/record.py",  # loss.item(): on a GPU the wait for a collective ends up here
-)
-NO_ANSWER = "  (no answer: not in Python, or not started yet)"
 
 
 def failed_process(folder: Path, request: dict, codes: dict) -> dict:
@@ -154,33 +143,3 @@ def _signal_sentence(number: int) -> str:
     if number == signal.SIGKILL:
         sentence += ", by somebody or by the system for lack of memory"
     return sentence
-
-
-def hang(folder: Path, ranks: list[int], beats: dict[int, tuple], silent: float) -> dict:
-    """The failure of ranks that finish no step, from the stacks and collectives that they wrote.
-
-    beats: of each rank that has given one, (process id, steps done, when). silent: seconds.
-    """
-    stacks = {rank: flight_recorder.stack(folder, rank) or NO_ANSWER for rank in sorted(ranks)}
-    waiting = {rank for rank, stack in stacks.items() if _waits_for_others(stack)}
-    found = explain(folder)
-    stuck = list(found.ranks) if found.kind != "none" else sorted(set(stacks) - waiting)
-    steps = {rank: beats[rank][1] if rank in beats else 0 for rank in stacks}
-    who = f"rank {stuck[0]} hangs" if len(stuck) == 1 and waiting else "the ranks hang"
-    where = "\n".join(
-        f"rank {rank}, {steps[rank]} steps done"
-        f"{', waits for the others' if rank in waiting else ''}:\n{stack}"
-        for rank, stack in stacks.items()
-    )
-    message = f"{who}: no rank has finished a step for {silent:.0f} s"
-    if found.kind != "none":
-        message += f". {found.sentence[0].upper()}{found.sentence[1:]}"
-        where = f"{found.table}\n\n{where}"
-    message += ". If a step may take so long, launch with a larger Options(hang_seconds=)"
-    return summary.failure(stuck[0] if len(stuck) == 1 else None, "hang", message, where)
-
-
-def _waits_for_others(stack: str) -> bool:
-    """Whether a stack's innermost frames are in a collective, or a backward that has one."""
-    innermost = stack.splitlines()[:2]
-    return any(frame in line for line in innermost for frame in WAITING_FRAMES)

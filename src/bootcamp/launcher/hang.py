@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from bootcamp.files import read_json
-from bootcamp.records import collectives, flight_recorder, heartbeat, standstill, summary
+from bootcamp.records import flight_recorder, heartbeat, stalled, summary
 from bootcamp.records.runs import Run
-from bootcamp.records.standstill import Standstill
+from bootcamp.records.stalled import Standstill
 
 ANSWER_SECONDS = 3.0  # 2000 collectives take a fifth of a second, on a core that nobody shares
 
@@ -44,7 +44,7 @@ def read(run: Run | Path | str) -> Standstill:
         deadline = time.monotonic() + ANSWER_SECONDS
         while not answered(folder, everyone) and time.monotonic() < deadline:
             time.sleep(0.05)
-    return explain(folder, pids)
+    return stalled.explain(answers(folder, pids))
 
 
 def processes(folder: Path) -> dict[int, int]:
@@ -72,16 +72,16 @@ def answered(folder: Path, ranks) -> bool:
     return all(flight_recorder.path_of(folder, rank).exists() for rank in ranks)
 
 
-def explain(folder: Path, alive: dict[int, int] | None = None) -> Standstill:
-    """What the answers in a run's folder come to. alive: the ranks that have a process here."""
+def answers(folder: Path, alive: dict[int, int] | None = None) -> dict[int, stalled.Rank]:
+    """Return what each rank has answered. alive: the ranks that have a process here."""
     dumps = flight_recorder.read(folder)
     gone = _gone(folder, alive or {})
     stacks = {int(path.stem) for path in (folder / "ranks").glob("*.stack")}
     ranks = {}
     for number in sorted({*range(_started(folder)), *stacks, *dumps, *gone}):
-        stands = collectives.stack_line(flight_recorder.stack(folder, number))
-        ranks[number] = collectives.rank_of(number, dumps.get(number), stands, gone.get(number))
-    return standstill.explain(ranks)
+        stands = stalled.stack_line(flight_recorder.stack(folder, number))
+        ranks[number] = stalled.rank_of(number, dumps.get(number), stands, gone.get(number))
+    return ranks
 
 
 def _started(folder: Path) -> int:

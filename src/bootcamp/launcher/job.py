@@ -17,8 +17,8 @@ from bootcamp.launcher import (
     simulated_hosts,
 )
 from bootcamp.launcher.job_hosts import JobHosts, start_command
-from bootcamp.launcher.signs_of_life import SignsOfLife
 from bootcamp.launcher.warm_ranks import ForkServer
+from bootcamp.launcher.watchdog import Watchdog
 from bootcamp.records import places, summary
 from bootcamp.records.steps import read_steps
 
@@ -51,7 +51,7 @@ class Job:
         self.failure: dict | None = None
         self.stopped = asyncio.get_running_loop().create_future()
         self.devices = device_locks.DeviceLocks(request, self.stopped, tell)
-        self.signs = SignsOfLife(request, [])
+        self.watchdog = Watchdog(request, [])
         self.hosts = JobHosts(request)
         self._exits: set[asyncio.Task] = set()
         self._seen: set[int] = set()  # every process of this run, to take their exit status
@@ -112,7 +112,7 @@ class Job:
             self.hosts.ranks_are(self.pids)
         self.sessions |= {process_tree.session(pid) for pid in self.pids}
         self.sessions -= {None, os.getsid(0)}
-        self.signs = SignsOfLife(self.request, self.pids)
+        self.watchdog = Watchdog(self.request, self.pids)
 
     async def _make_hosts(self) -> None:
         try:
@@ -166,14 +166,14 @@ class Job:
         self.hosts.look()
         workers = process_tree.below(set(self.pids))
         self.sessions |= {process_tree.session(pid) for pid in workers} - {None, os.getsid(0)}
-        self.failure = await self.signs.failure(self.codes)
+        self.failure = await self.watchdog.failure(self.codes, workers)
 
     async def _end_all(self) -> None:
         """Kill whatever is left of the run and wait until nothing is."""
         deadline = time.monotonic() + END_SECONDS
         mine = {pid for index, pid in enumerate(self.pids) if index not in self.codes}
         process_tree.end(mine)
-        roots = {*self.pids, *(beat[0] for beat in self.signs.beats().values() if self.pids)}
+        roots = {*self.pids, *(beat[0] for beat in self.watchdog.beats().values() if self.pids)}
         spared, holder = {os.getpid(), self.server.pid}, self.hosts.holder
         while time.monotonic() < deadline:
             below = roots & process_tree.below({os.getpid()})
