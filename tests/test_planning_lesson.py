@@ -108,7 +108,7 @@ def test_made_up_claims_break_each_limit_and_published_ones_none():
 
 
 def test_a_shell_answers_all_rows_and_names_the_malformed_one():
-    text = "gpu,gpus,model,tp,dp,global_batch,micro_batch\n"
+    text = "gpu,gpus,model,tp,dp,batch,micro_batch\n"
     text += "H100,8,Llama 3 8B,8,1,8,1\nH100,8,Llama 3 8B,3,2,8,1\nH100,8,Llama 3 8B,8,1,8,1\n"
     first, wrong, last = planning_lab.from_shell(text, ["gpus", "mfu", "error"])
     assert first == last

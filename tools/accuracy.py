@@ -24,15 +24,13 @@ from bootcamp.plan import __main__
 from bootcamp.table import Table
 
 RECORD = Path(__file__).resolve().parents[1] / "logs" / "reference" / "accuracy.json"
-# table: the column with a published memory of a GPU, and the answer's column that it is held to
-PEAKS = {
-    "torchtitan": ("mem_gib", "peak_gib"),
-    "zero_figure1": ("gb", "peak_gb"),
-    "zero_table1": ("gb_per_gpu", "peak_gb"),
-    "ultrascale_memory": ("gb_16N", "peak_gb"),
-    "deepspeed_memory": ("per_gpu_gb", "peak_gib"),
-    "korthikanti_table2_eval": ("bytes_per_layer", "peak_gb"),
+PEAKS = {  # columns published_*: the answer's column that they are held to
+    "published_peak_gib": "peak_gib",
+    "published_peak_gb": "peak_gb",
+    "published_bytes": "peak_gb",
 }
+MEMORY = ["torchtitan", "zero_figure1", "zero_table1", "ultrascale_memory", "deepspeed_memory"]
+MEMORY += ["korthikanti_table2_eval"]
 
 
 def by_flops(data: list[Measured]) -> list[float]:
@@ -167,15 +165,14 @@ def harder(data: list[Measured], times: int) -> Table:
 def peaks() -> Table:
     """Every published row with a GPU's memory: the planner's peak, or its states, beside it."""
     lines = []
-    for table, (column, answer) in PEAKS.items():
-        here = (published.FOLDER / f"{table}.csv").exists()
-        for row in published.table(table) if here else published.table(table):
-            if not row[column]:
+    for table in MEMORY:
+        for row in published.table(table):
+            column = next((name for name in PEAKS if row.get(name)), None)
+            if column is None:
                 continue
-            asked = row | ({} if here else {"params": row["parameters"], "dp": row["ranks"]})
             measured = float(row[column]) / (1e9 if "bytes" in column else 1)
-            found = __main__.answered({**asked, "stack": table})[answer]
-            line = {"table": table, "row": row.get("row_id") or f"stage {row['stage']}"}
+            found = __main__.answered(row)[PEAKS[column]]
+            line = {"table": table, "row": row["row_id"]}
             line |= {"published": measured, "predicted": found}
             lines.append(line | {"error %": 100 * (found / measured - 1)})
     lines.sort(key=lambda line: -abs(line["error %"]))

@@ -36,6 +36,9 @@ TABLES = [
     "tf_cnn_benchmarks",
     "hf_dp_vs_ddp",
 ]
+# columns published_*, any of which says how long a step takes
+RATES = ("seconds", "milliseconds", "seconds_of_200_steps", "images_per_second")
+RATES += ("tokens_per_second_per_gpu", "tflops_per_gpu", "mfu_percent")
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Measured:
 
     table: str
     row: dict
-    case: rows.Case
+    case: rows.Workload
     seconds: float
 
     @property
@@ -53,46 +56,47 @@ class Measured:
 
     @property
     def stack(self) -> str:
-        return self.case.stack
+        return stacks.family(self.table)
 
 
 def measured(names: list[str] = TABLES) -> list[Measured]:
-    """The rows with a time, a throughput or an MFU, of all tables."""
+    """Return the rows with a time, a throughput or an MFU, of all tables."""
     found = []
     for table in names:
         for row in published.table(table):
-            case = rows.read({**row, "stack": table})
-            if seconds := truth(table, row, case):
+            case = rows.read(row)
+            if seconds := seconds_of_step(row, case):
                 found.append(Measured(table, row, case, seconds))
     return found
 
 
-def truth(table: str, row: dict, case: rows.Case) -> float | None:
-    """Seconds of a step as published, worked out from what the row has."""
-    if milliseconds := row.get("iteration time (ms)") or row.get("combined_ms"):
-        return float(milliseconds) / 1e3
-    if row.get("iter_s"):
-        return float(row["iter_s"])
-    if row.get("images_s"):
-        return case.plan.batch / float(row["images_s"])
-    if row.get("train_runtime_s"):
-        return float(row["train_runtime_s"]) / 200  # steps, as its workload says
+def seconds_of_step(row: dict, case: rows.Workload) -> float | None:
+    """Return the seconds of a step as published, worked out from what the row has."""
+    found = {name: float(row.get(f"published_{name}") or 0) for name in RATES}
+    if (
+        seconds := found["seconds"]
+        or found["milliseconds"] / 1e3
+        or found["seconds_of_200_steps"] / 200
+    ):
+        return seconds
+    if found["images_per_second"]:
+        return case.plan.batch / found["images_per_second"]
     if case.shape is None:
         return None
     tokens = case.plan.batch * case.shape.sequence / case.cluster.gpus
-    if row.get("tok_s_gpu"):
-        return tokens / float(row["tok_s_gpu"])
+    if found["tokens_per_second_per_gpu"]:
+        return tokens / found["tokens_per_second_per_gpu"]
     flops = tokens * case.shape.flops_of_token()
-    if table.startswith("ptdp"):  # counts the recomputed forward, as its formula does
+    if row["stack"].startswith("ptdp"):  # counts the recomputed forward, as its formula does
         again = tokens * case.shape.recomputed_of_token("full")
-        return (flops + again) / (1e12 * float(row["tflops_gpu"]))
-    share = float(row.get("bf16_mfu_pct") or row.get("mfu_pct") or 0) / 100
+        return (flops + again) / (1e12 * found["tflops_per_gpu"])
+    share = found["mfu_percent"] / 100
     return flops / (share * case.cluster.gpu.peak) if share else None
 
 
 def constants_of(data: Measured, values: dict, anchors: dict):
-    """The planner's constants for a row from values at hand, and those that are given."""
-    return stacks.of({**stacks.given(data.stack), **values}, anchors, *_who(data))
+    """Return the planner's constants for a row from values at hand, and those published."""
+    return stacks.select({**stacks.published_constants(data.stack), **values}, anchors, *_who(data))
 
 
 def error(data: Measured, values: dict, anchors: dict | None = None) -> float:
@@ -161,7 +165,7 @@ def anchors(stack: str, data: list[Measured], values: dict) -> dict[str, float]:
 
 
 def _who(row: Measured) -> tuple[str, str, str]:
-    return row.case.table, row.case.cluster.gpu.name, row.case.method
+    return row.case.stack, row.case.cluster.gpu.name, row.case.method
 
 
 def left_out(stack: str, data: list[Measured]) -> list[float]:
@@ -217,7 +221,7 @@ def groups_left_out(stack: str, data: list[Measured], of) -> list[tuple[Measured
 def never_seen(stack: str, data: list[Measured]) -> list[tuple[Measured, float]]:
     """Errors of a stack by what the other stacks' fits lend and one row's anchor, each in turn."""
     others = [row for row in data if row.stack != stack]
-    values, found = borrowed(fit_stacks(others), others) | stacks.given(stack), []
+    values, found = borrowed(fit_stacks(others), others) | stacks.published_constants(stack), []
     for table in {row.table for row in data if row.stack == stack}:
         own = [row for row in data if row.table == table]
         off = [error(row, values) for row in own]
@@ -270,7 +274,7 @@ def fit_all(data: list[Measured]) -> dict[str, dict]:
         own = [row for row in data if row.stack == stack]
         if own:
             about = found.setdefault(stack, {"constants": {}, "rows": [row.name for row in own]})
-            known = about["constants"] or {**lent, **stacks.families()[stack].get("given", {})}
+            known = about["constants"] or {**lent, **stacks.published_constants(stack)}
             near = anchors(stack, own, known)
             about["anchors"] = {name: round(value, 6) for name, value in near.items()}
     return {**found, "": {"constants": lent, "anchors": {}, "rows": []}}

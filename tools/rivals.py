@@ -11,7 +11,7 @@ import logging
 import math
 from functools import cache
 
-from bootcamp.costs.rows import Case
+from bootcamp.costs.rows import Workload
 
 
 @cache
@@ -23,7 +23,7 @@ def _fleet(name: str):
     return getattr(Systems.Clusters, kinds.get(name.split()[0], "Training_512_H100"))
 
 
-def mlsysim_seconds(case: Case) -> float:
+def mlsysim_seconds(case: Workload) -> float:
     """Seconds of a step by mlsysim's DistributedModel; nan for what it cannot describe."""
     import mlsysim
     from mlsysim import Models
@@ -66,7 +66,7 @@ def mlsysim_seconds(case: Case) -> float:
     return found.step_latency_total.to("second").magnitude
 
 
-def llm_analysis_seconds(case: Case) -> float:
+def llm_analysis_seconds(case: Workload) -> float:
     """Seconds of a step by llm-analysis; nan for what it cannot describe."""
     logging.disable(logging.WARNING)  # it logs each part of each answer
     from llm_analysis import analysis, config

@@ -321,7 +321,7 @@ plots.show(diagrams.held(counted, sums, list(runs.values())))
 from bootcamp.costs.published import table as published_table
 
 published = published_table("zero_figure1")
-size, ranks = (int(published[0][key]) for key in ("parameters", "ranks"))
+size, ranks = (int(published[0][key]) for key in ("parameters", "data"))
 computed = {stage: theory.rank_bytes(size, ranks, stage, theory.MIXED) for stage in range(4)}
 plots.show(diagrams.published(computed, published))
 

@@ -241,7 +241,7 @@ claim.larger(
 
 # %%
 PLANS = """\
-gpu,gpus,model,tp,pp,dp,stage,global_batch,micro_batch,act_ckpt,sequence,compile,host_gb_s
+gpu,gpus,model,tp,pp,dp,stage,batch,micro_batch,recompute,sequence_parallel,compile,host_gb_s
 H100,8,Llama 3 8B,1,1,8,3,64,1,none,no,yes,400
 H100,8,Llama 3 8B,8,1,1,0,64,1,none,yes,yes,400
 A100,64,Llama 3 70B,1,1,64,3,128,1,full,no,yes,200

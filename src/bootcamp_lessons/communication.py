@@ -18,7 +18,7 @@ LINK = "50mbit"
 SHAPE = model_shapes.GPT["tiny"]
 SAMPLES = (4, 16, 64)  # of a rank
 STEPS = 4
-VTRAIN = ("global batch", "sequence length", "# layers", "hidden size", "# GPUs")
+VTRAIN = ("batch", "sequence_length", "layers", "hidden", "gpus")
 VTRAIN_VOCABULARY = 50257
 
 
@@ -35,17 +35,17 @@ def _mosaicml() -> list[dict]:
     rows = []
     for row in published_table("mosaicml_mpt"):
         hosts = int(row["gpus"]) > 8
-        network = "1600 Gbps" in row["section"] and 200e9
-        if row["sharding"] != "FULL_SHARD" or (hosts and not network):
+        network = "1600 Gbps" in row["published_section"] and 200e9
+        if row["published_sharding"] != "FULL_SHARD" or (hosts and not network):
             continue
         gpu = hardware.gpu(row["gpu"])
-        tokens = int(row["micro_batch"]) * int(row["seq_len"])
+        tokens = int(row["micro_batch"]) * int(row["sequence_length"])
         rate = min(gpu.bus, network) if hosts else gpu.bus
-        how = {"reduced": 2 if row["mp_mode"] == "PURE" else 4}
-        how["recompute"] = row["act_ckpt"] == "True"
+        how = {"reduced": 2 if row["published_mp_mode"] == "PURE" else 4}
+        how["recompute"] = row["recompute"] == "full"
         ratio = overlap.fsdp(tokens, gpu.peak * gpu.reached, rate, **how)
-        name = f"MPT {row['model']}, {row['gpus']} {gpu.name}"
-        reached = float(row["hfu_pct"]) / 100 / gpu.reached
+        name = f"MPT {row['published_model']}, {row['gpus']} {gpu.name}"
+        reached = float(row["published_hfu_percent"]) / 100 / gpu.reached
         rows.append(_row("FSDP", name, ratio, reached, row["source"].split()[0]))
     return rows
 
@@ -55,15 +55,15 @@ def _others() -> list[dict]:
     a100 = hardware.gpu("A100-80GB")
     best = a100.peak * a100.reached
     (ibm,) = (row for row in published_table("ibm_fsdp_hsdp") if row["row_id"] == "ibm_70B_A100")
-    tokens = int(ibm["batch_per_gpu"]) * int(ibm["seq_len"])
+    tokens = int(ibm["micro_batch"]) * int(ibm["sequence_length"])
     ratio = overlap.fsdp(tokens, best, 400e9 / 8, recompute=True)
-    reached = float(ibm["hfu_pct"]) / 100 / a100.reached
+    reached = float(ibm["published_hfu_percent"]) / 100 / a100.reached
     source = ibm["source"].partition(" (")[0]
     rows = [_row("FSDP", "Llama 2 70B, 128 A100", ratio, reached, source)]
-    (zero,) = (row for row in published_table("ptdp_table2_zero3") if "ZeRO-3" in row["scheme"])
-    tokens = int(zero["micro_batch"]) * int(zero["seq_len"])
+    (zero,) = (row for row in published_table("ptdp_table2_zero3") if row["method"] == "ZeRO-3")
+    tokens = int(zero["micro_batch"]) * int(zero["sequence_length"])
     ratio = overlap.fsdp(tokens, best, 8 * 25e9, recompute=True)  # Selene: 200 Gbit/s for each GPU
-    reached = 1e12 * float(zero["tflops_gpu"]) / best
+    reached = 1e12 * float(zero["published_tflops_per_gpu"]) / best
     return [*rows, _row("FSDP", "GPT 175B, 768 A100", ratio, reached, zero["source"])]
 
 
@@ -73,13 +73,13 @@ def _vtrain() -> list[dict]:
     best, rows = a100.peak * a100.reached, []
     for row in published_table("vtrain_single") + published_table("vtrain_multi"):
         batch, text, layers, width, gpus = (int(row[name]) for name in VTRAIN)
-        split = [int(row[f"{kind} parallelism"]) for kind in ("tensor", "data", "pipeline")]
+        split = [int(row[axis]) for axis in ("tensor", "data", "pipeline")]
         done = 96 * batch * text * layers * width**2
         done *= 1 + text / (6 * width) + VTRAIN_VOCABULARY / (16 * layers * width)
-        reached = done / (float(row["iteration time (ms)"]) / 1e3) / gpus / best
+        reached = done / (float(row["published_milliseconds"]) / 1e3) / gpus / best
         name = f"GPT, width {width}, {split[0]} x {split[1]} x {split[2]}"
         if split[2] > 1:
-            micro = batch // split[1] // int(row["micro batch"])
+            micro = batch // split[1] // int(row["micro_batch"])
             ratio = overlap.pipeline(split[2], micro)
             rows.append(_row("pipeline", name, ratio, reached, "vTrain, arXiv:2312.12391"))
         elif split[0] > 1:

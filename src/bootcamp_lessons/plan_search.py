@@ -11,7 +11,7 @@ from itertools import permutations
 
 from bootcamp.costs import peak, predict, stacks
 from bootcamp.costs.hardware import GB, Cluster
-from bootcamp.costs.rows import Case
+from bootcamp.costs.rows import Workload
 from bootcamp.costs.setting import RECOMPUTE, Plan, check
 from bootcamp.costs.shapes import Shape
 
@@ -93,7 +93,7 @@ def described(given: Plan | dict) -> str:
 @cache
 def predicted(plan: Plan, task: Task) -> predict.Answer:
     """The planner's answer, with the constants of a stack never seen."""
-    return predict.answer(Case("", "", task.cluster, plan, task.shape))
+    return predict.answer(Workload("", task.cluster, plan, task.shape))
 
 
 def held(plan: Plan, task: Task) -> float:

@@ -11,7 +11,7 @@ from functools import cache
 
 from bootcamp.costs import advise, failures, peak, predict, published, rows, shapes, stacks, step
 from bootcamp.costs.hardware import GB, Cluster, gpu
-from bootcamp.costs.rows import Case
+from bootcamp.costs.rows import Workload
 from bootcamp.costs.setting import RECOMPUTE, Plan, check
 from bootcamp.costs.shapes import Shape
 from bootcamp.files import read_json
@@ -122,7 +122,7 @@ def plan_row(shape: Shape, cluster: Cluster, plan: Plan) -> dict:
     """One plan as a row of `plans_of`. Raises ValueError for a plan that cannot be."""
     check(shape, cluster, plan)
     c = stacks.constants("", cluster.gpu.name)
-    answer = predict.answer(Case("", "", cluster, plan, shape), c)
+    answer = predict.answer(Workload("", cluster, plan, shape), c)
     return advise.describe(plan) | {
         "fits": answer.peak_bytes <= cluster.gpu.memory,
         "peak_gb": answer.peak_bytes / GB,
@@ -330,7 +330,7 @@ def published_beside_predicted(names: Iterable[str] | None = None) -> Table:
         table, error = row["table"], row["error %"]
         if error is None or (names is not None and table not in names):
             continue
-        case = rows.read({**by_name[table][row["row"]], "stack": table})
+        case = rows.read(by_name[table][row["row"]])
         words = PUBLISHED.get(table, table)
         lines.append({"run": _run_name(case), "GPUs": case.cluster.gpus, "published by": words})
         lines[-1] |= {"published_seconds": row["seconds"], "predicted_seconds": row["predicted"]}
@@ -339,7 +339,7 @@ def published_beside_predicted(names: Iterable[str] | None = None) -> Table:
     return Table(lines, "seconds of a step, published and predicted without that row")
 
 
-def _run_name(case: Case) -> str:
+def _run_name(case: Workload) -> str:
     """Parameters, mesh and GPU of a published row."""
     plan = case.plan
     size = case.image_model or f"{case.shape.parameters / 1e9:.3g} B"

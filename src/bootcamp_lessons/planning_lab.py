@@ -160,10 +160,10 @@ def unseen() -> Table:
     return Table(shown, f"A step, recorded on {where}; settings drawn by seed {found['seed']}")
 
 
-def published(table: str, row_id: str) -> rows.Case:
+def published(table: str, row_id: str) -> rows.Workload:
     """A published row as the planner reads it. Raises StopIteration for one that is not there."""
     row = next(row for row in published_table(table) if row["row_id"] == row_id)
-    return rows.read({**row, "stack": table})
+    return rows.read(row)
 
 
 def held_out(row_id: str) -> dict:
@@ -175,11 +175,12 @@ def peaks() -> Table:
     """Predicted peak memory beside what torchtitan's rows measured."""
     shown = []
     for row in published_table("torchtitan"):
-        if row["mem_gib"]:
-            case = rows.read({**row, "stack": "torchtitan"})
-            line = {"run": f"{row['model']}, {row['techniques']}, {row['seq_len']} tokens"}
+        if row["published_peak_gib"]:
+            case = rows.read(row)
+            run = f"{row['model']}, {row['published_techniques']}, {row['sequence_length']} tokens"
+            line = {"run": run}
             found = predict.answer(case).peak_bytes / GIB
-            measured = float(row["mem_gib"])
+            measured = float(row["published_peak_gib"])
             line |= {"published GiB": measured, "predicted GiB": found}
             shown.append(line | {"error %": 100 * (found / measured - 1)})
     reserve = stacks.defaults().reserved - 1
@@ -191,7 +192,7 @@ def llama_peaks() -> Table:
     (row,) = published_table("llama3_table4")
     shown = []
     for virtual in (1, 2, 4):
-        case = rows.read({**row, "vp": str(virtual), "stack": "llama3_table4"})
+        case = rows.read({**row, "virtual": str(virtual)})
         found = predict.answer(case)
         line = {"stages on a rank": virtual, "peak, GB": found.peak_bytes / GB}
         shown.append(line | {"seconds": found.seconds, "bubble, s": found.parts["bubble"]})

@@ -2,8 +2,9 @@
 
 published/cnns.csv has their parameters and multiply-adds, and those that Winograd's algorithm saves
 in convolutions of stride 1: 3 of 4 with 3 x 3, 16 of 25 with 5 x 5 (arXiv:1509.09308). Float32.
-Standard library only.
 """
+
+import re
 
 from bootcamp.costs import links, published
 from bootcamp.costs.hardware import Cluster
@@ -15,6 +16,16 @@ FILLS = 8  # samples at which half of a GPU's speed is reached
 # times that a convolution's output is read or written between convolutions, forward and backward:
 # with a batch norm, and with a bias alone
 BETWEEN = {"yes": 14, "no": 6}
+
+
+def find(name: str) -> str:
+    """Return the name of a network of cnns.csv, however it is spelled; "" for any other model."""
+    known = {_plain(row["model"]): row["model"] for row in published.table("cnns")}
+    return known.get(_plain(name), "")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def seconds(model: str, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:

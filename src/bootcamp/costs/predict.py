@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bootcamp.costs import images, kernels, peak, stacks, step
 from bootcamp.costs.hardware import GB
-from bootcamp.costs.rows import Case
+from bootcamp.costs.rows import Workload
 from bootcamp.costs.stacks import Constants
 
 ENOUGH = 0.7  # a step that computes for this share of its time is limited by compute
@@ -39,9 +39,9 @@ class Answer:
     parts: dict[str, float]
 
 
-def answer(case: Case, constants: Constants | None = None) -> Answer:
+def answer(case: Workload, constants: Constants | None = None) -> Answer:
     """What the planner says of a case. constants: those of its table by default."""
-    of_case = (case.table, case.cluster.gpu.name, case.method, case.like)
+    of_case = (case.stack, case.cluster.gpu.name, case.method)
     c = constants or stacks.constants(*of_case)
     if case.image_model:
         return _of_images(case, c)
@@ -49,7 +49,7 @@ def answer(case: Case, constants: Constants | None = None) -> Answer:
         held = case.held or sum(peak.states(case.parameters, case.plan).values())
         limit = "memory" if held > case.cluster.gpu.memory else ""
         return Answer(None, None, None, None, held, limit, {})
-    if case.pieces == "layer":
+    if case.one_layer:
         return _of_a_layer(case, c)
     shape, plan, gpu = case.shape, case.plan, case.cluster.gpu
     parts = step.seconds(shape, case.cluster, plan, c)
@@ -72,7 +72,7 @@ def limits(parts: dict[str, float], held: float, memory: float) -> str:
     return WORDS[max(WORDS, key=lambda name: parts[name])]
 
 
-def _of_images(case: Case, c: Constants) -> Answer:
+def _of_images(case: Workload, c: Constants) -> Answer:
     compute, exposed = images.seconds(case.image_model, case.cluster, case.plan, c)
     seconds = c.anchor * (compute + exposed)
     most = "compute" if compute >= ENOUGH * (compute + exposed) else WORDS["data"]
@@ -81,7 +81,7 @@ def _of_images(case: Case, c: Constants) -> Answer:
     return Answer(seconds, case.plan.micro_batch / seconds, None, None, held, most, parts)
 
 
-def _of_a_layer(case: Case, c: Constants) -> Answer:
+def _of_a_layer(case: Workload, c: Constants) -> Answer:
     """A layer by itself, without head and optimizer: forward and backward of one micro-batch."""
     shape, plan, cluster = case.shape, case.plan, case.cluster
     device = kernels.layer(cluster.gpu, shape, plan, c)

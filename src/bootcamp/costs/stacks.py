@@ -1,7 +1,7 @@
 """What formulas cannot know: constants of software on a machine, fitted to published rows.
 
 constants.toml says what each means and between which values it may be; fitted.json holds what
-`python tools/accuracy.py --fit` found, from how many rows. Standard library only.
+`python tools/accuracy.py --fit` found, from how many rows.
 """
 
 import json
@@ -73,29 +73,33 @@ def defaults(**others: float) -> Constants:
     return replace(Constants(**values), **others)
 
 
-def constants(stack: str, gpu: str = "", method: str = "", like: str = "") -> Constants:
-    """Those of a stack as fitted, the rest by default.
+def row_defaults(stack: str) -> dict:
+    """{column of rows.COLUMNS: value} for what a stack's rows leave blank."""
+    return families().get(family(stack), {}).get("row", {})
+
+
+def published_constants(stack: str) -> dict[str, float]:
+    """Return what publications say of a stack's constants: nothing is fitted."""
+    return families().get(stack, {}).get("published", {})
+
+
+def constants(stack: str, gpu: str = "", method: str = "") -> Constants:
+    """Return a stack's fitted constants, the rest by default.
 
     stack: a table's name or a stack's; empty for one never seen. gpu: its name, where a stack has
     constants for a kind of GPU ("matmul H100"). method: the framework, or the convolutional
     network. A table with fewer than four rows has no constant of its own, but an anchor: measured
     seconds over predicted ones. Such a table, and a stack never seen, borrow the others' medians.
-    like: a stack whose columns a row has, for what its publications give.
     """
     name = family(stack)
     found = fitted().get(name, {})
     own, lent = found.get("constants"), fitted().get("", {}).get("constants", {})
-    values = {**given(name or like), **own} if own else {**lent, **given(name or like)}
-    return of(values, found.get("anchors", {}), stack, gpu, method)
+    values = {**(published_constants(name) if own else lent), **(own or published_constants(name))}
+    return select(values, found.get("anchors", {}), stack, gpu, method)
 
 
-def given(stack: str) -> dict[str, float]:
-    """What publications say of a stack's constants: nothing is fitted."""
-    return families().get(stack, {}).get("given", {})
-
-
-def of(values: dict, anchors: dict, stack: str, gpu: str = "", method: str = "") -> Constants:
-    """The same from constants and anchors at hand."""
+def select(values: dict, anchors: dict, stack: str, gpu: str = "", method: str = "") -> Constants:
+    """Choose those of a table, GPU and method from {name: value} and {anchor: value}."""
     known, own, of_gpu = explained(), {}, hardware.kind(gpu)
     special = {key: about["default"] for key, about in known.items() if key.endswith(f" {method}")}
     pairs = {**special, **values}.items()

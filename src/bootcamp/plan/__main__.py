@@ -3,10 +3,10 @@
 Predicts each row of a table of plans: one row one plan, the same rows in the same order come back
 with seconds_per_step, tokens_per_second_per_gpu (samples for images), mfu and hfu (shares of the
 GPU's dense 16 bit peak, attention counted in full), peak_gb (1e9 bytes), peak_gib (2**30), limit
-(what limits) and error (why a row has no answer; the others are answered). --json reads and writes
-a list of objects in place of CSV. Column names of the published tables are taken as they are; the
-column `stack` names the table whose constants apply, empty for a stack never seen. --columns lists
-the names, --stacks the stacks.
+(what limits), warning (columns that nobody reads) and error (why a row has no answer; the others
+are answered). --json reads and writes a list of objects in place of CSV. --columns lists the
+columns that are read, --stacks the names for the column `stack`. Columns row_id, source, note and
+published_* pass through.
 """
 
 import argparse
@@ -26,13 +26,14 @@ ADDED = (
     "peak_gb",
     "peak_gib",
     "limit",
+    "warning",
     "error",
 )
 
 
 def answered(row: dict) -> dict:
-    """The row with the columns of ADDED; what has no answer is None, or "" where it is text."""
-    found = dict.fromkeys(ADDED, None) | {"limit": "", "error": ""}
+    """Return the row with the columns of ADDED; what has no answer is None, a text then ""."""
+    found = dict.fromkeys(ADDED, None) | {"limit": "", "error": "", "warning": warning(row)}
     try:
         if None in row:  # csv puts there what is beyond the header
             raise rows.NoPlan("the row has more values than the header has columns")
@@ -55,6 +56,12 @@ def answered(row: dict) -> dict:
     return {key: value for key, value in row.items() if key is not None} | found
 
 
+def warning(columns) -> str:
+    """Return a sentence that names the columns that nobody reads; "" for none."""
+    names = ", ".join(rows.unknown(filter(None, columns), ADDED))
+    return f"ignored, since not in --columns: {names}" if names else ""
+
+
 def from_csv(text: str) -> list[dict]:
     """Rows of a CSV text. A byte-order mark and spaces around names are dropped."""
     return list(
@@ -74,8 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stacks", action="store_true", help="list the stacks and their tables")
     chosen = parser.parse_args(arguments)
     if chosen.columns:
-        lines = [f"{field}: {', '.join(names)}" for field, names in rows.NAMES.items()]
-        print("\n".join([*lines, f"texts: {', '.join(rows.TEXTS)}"]))
+        alias = {name: short for short, name in rows.ALIASES.items()}
+        names = {name: f"{name}, {alias[name]}" if name in alias else name for name in rows.COLUMNS}
+        print("\n".join(f"{names[name]}: {means}" for name, means in rows.COLUMNS.items()))
         return 0
     if chosen.stacks:
         print("\n".join(f"{n}: {', '.join(a['tables'])}" for n, a in stacks.families().items()))
@@ -90,16 +98,23 @@ def main(arguments: list[str] | None = None) -> int:
         if not isinstance(plans, list) or not all(isinstance(plan, dict) for plan in plans):
             print("expected a list of objects", file=sys.stderr)
             return 2
+        _warn(key for plan in plans for key in plan)
         json.dump([answered(plan) for plan in plans], sys.stdout, indent=1)
         print()
         return 0
     plans = from_csv(text)
     columns = [key for key in (plans[0] if plans else {}) if key is not None]
+    _warn(columns)
     columns += [name for name in ADDED if name not in columns]
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(answered(plan) for plan in plans)
     return 0
+
+
+def _warn(columns) -> None:
+    if text := warning(dict.fromkeys(columns)):
+        print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":

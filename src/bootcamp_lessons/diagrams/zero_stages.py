@@ -122,13 +122,15 @@ def published(computed: dict[int, dict[str, float]], table: list[dict]) -> Figur
     computed: {stage: {kind: bytes}}. table: of src/bootcamp/costs/published/zero_figure1.csv.
     """
     first = table[0]
-    title = f"{float(first['parameters']) / 1e9:g} billion parameters on {first['ranks']} GPUs"
+    title = f"{float(first['parameters']) / 1e9:g} billion parameters on {first['data']} GPUs"
     figure, axes = begin(f"{title}: GB on each of them", 4.2, grid="x")
     says = []
     for row, line in enumerate(table):
         end = stacked(axes, row, computed[int(line["stage"])], 1e9)
-        axes.text(end + 1.2, row, f"published {line['gb']} GB", va="center")
-        says.append(f"stage {line['stage']}: {end:.1f} by formula, {line['gb']} published")
+        axes.text(end + 1.2, row, f"published {line['published_peak_gb']} GB", va="center")
+        says.append(
+            f"stage {line['stage']}: {end:.1f} by formula, {line['published_peak_gb']} published"
+        )
     rows(axes, [f"stage {line['stage']}" for line in table])
     axes.set(xlim=(0, 150), xlabel="GB on each GPU: bars by formula, numbers as published")
     legend(figure, handles(KINDS)[:3])
