@@ -7,7 +7,7 @@ pytest.importorskip("matplotlib")
 from bootcamp.classroom import errors  # noqa: E402
 from bootcamp.drawing import style  # noqa: E402
 from bootcamp.experiments import equality, replay  # noqa: E402
-from bootcamp.launcher import slurm  # noqa: E402
+from bootcamp.hosts import slurm  # noqa: E402
 from bootcamp.paths import REFERENCE  # noqa: E402
 from bootcamp.records.runs import Run  # noqa: E402
 from bootcamp_lessons import hosts_lab  # noqa: E402

@@ -10,7 +10,8 @@ import pytest
 import warm
 
 from bootcamp.experiments import equality
-from bootcamp.launcher import drills, launch, simulated_hosts
+from bootcamp.hosts import drills
+from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher.launch import Options
 from bootcamp.paths import SRC, shown
 from bootcamp.records import places

@@ -14,7 +14,7 @@ import filelock
 import pytest
 
 import bootcamp
-from bootcamp.launcher import slurm
+from bootcamp.hosts import slurm
 from bootcamp.paths import LOGS
 
 WHY_NOT = slurm.why_not()
@@ -109,7 +109,7 @@ def test_a_job_of_another_slurm_around_this_one_is_not_seen(cluster, monkeypatch
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from bootcamp.launcher import slurm
+from bootcamp.hosts import slurm
 cluster = slurm.start(hosts=2)
 cluster.run(sys.argv[2])
 """

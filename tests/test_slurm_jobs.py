@@ -7,7 +7,7 @@ from trained import PROOF
 
 from bootcamp.classroom.tasks import Wrong
 from bootcamp.experiments import equality
-from bootcamp.launcher import slurm
+from bootcamp.hosts import slurm
 from bootcamp.scripts import jobs
 from bootcamp_lessons.exercises.jobs import TASKS
 

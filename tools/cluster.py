@@ -1,6 +1,6 @@
 """python3 tools/cluster.py
 
-Install what a simulated cluster needs (bootcamp/launcher/slurm.py): Slurm, munge, ip and tc, from
+Install what a simulated cluster needs (bootcamp/hosts/slurm.py): Slurm, munge, ip and tc, from
 Debian's or Ubuntu's own packages, as root. Nothing of it is started or stays enabled: the course
 starts its own daemons, in memory, when a lesson needs them. Exit code 3 where this machine can't
 have it, with a sentence that says why. Standard library only.

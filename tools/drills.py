@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import faults  # noqa: E402
 import served_model  # noqa: E402
 
-from bootcamp.launcher import launch, simulated_hosts, slurm  # noqa: E402
+from bootcamp.hosts import slurm  # noqa: E402
+from bootcamp.launcher import launch, simulated_hosts  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
 from bootcamp.serving import (  # noqa: E402

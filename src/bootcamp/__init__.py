@@ -26,7 +26,7 @@ FRONT_DOOR = {
     "RunHung": "launcher.launch:RunHung",
     "live": "launcher.live_ranks",
     "ghosts": "launcher.ghosts:ghosts",
-    "drills": "launcher.drills",
+    "drills": "hosts.drills",
     "hang": "launcher.hang",
     # records
     "runs": "records.runs",

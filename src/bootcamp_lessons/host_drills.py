@@ -3,7 +3,7 @@
     host_drills.drill("rank_killed")       one drill: launches, breaks, reads, recovers
     host_drills.table(outcomes)            what you see, who is named, what to do
 
-A drill breaks something real while a run goes on (launcher/drills.py). What it tells is what
+A drill breaks something real while a run goes on (hosts/drills.py). What it tells is what
 anybody could read: errors of ranks, collectives that they wait in, counters of the kernel. None
 looks up what was broken. Then the reader's fix is tried: the same command again, with a checkpoint.
 Its losses must be those of a run that nobody disturbed.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bootcamp.experiments.pair import loss_distance
 from bootcamp.files import write_json
-from bootcamp.launcher import drills
+from bootcamp.hosts import drills
 from bootcamp.launcher.launch import Options, launch
 from bootcamp.paths import LOGS
 from bootcamp.records import heartbeat

@@ -16,9 +16,10 @@ from pathlib import Path
 from bootcamp.experiments import equality, replay
 from bootcamp.experiments.pair import loss_distance
 from bootcamp.files import read_json, write_json
-from bootcamp.launcher import drills, simulated_hosts, slurm
+from bootcamp.hosts import drills, slurm
+from bootcamp.hosts.slurm import SlurmJob
+from bootcamp.launcher import simulated_hosts
 from bootcamp.launcher.launch import Options
-from bootcamp.launcher.slurm_job import Job
 from bootcamp.paths import LOGS, REFERENCE, SRC
 from bootcamp.records import places
 from bootcamp.records.runs import Run
@@ -95,7 +96,7 @@ class Lab:
         job.wait()
         return _of_job(job)
 
-    def _job(self, save_every: int) -> Job:
+    def _job(self, save_every: int) -> SlurmJob:
         flags = {**SETTING, "steps": STEPS, "save_every": save_every, "device": "cpu"}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
         return self._cluster().sbatch(JOB, arguments=tuple(words))
@@ -128,7 +129,7 @@ class Lab:
         )
 
 
-def _of_job(job: Job) -> dict:
+def _of_job(job: SlurmJob) -> dict:
     """What the lesson shows of a job that was queued again.
 
     output: what it printed in both attempts. first_step: at which the second began. again: steps

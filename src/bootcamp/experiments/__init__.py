@@ -5,5 +5,5 @@ difference may mean. `matmul_peak`, `roofline` and `allreduce_sweep` measure thi
 keep the result. `replay` shows a recording of what this machine can't make.
 
 Read first: equality.
-May import: the top of the package, scripts, costs, records, launcher, numpy.
+May import: the top of the package, scripts, costs, records, launcher, hosts, numpy.
 """

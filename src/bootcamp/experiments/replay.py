@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from bootcamp.files import read_json
-from bootcamp.launcher import simulated_hosts, slurm
+from bootcamp.hosts import slurm
+from bootcamp.launcher import simulated_hosts
 from bootcamp.launcher.launch import HOW_TO_GET, Options, available, launch
 from bootcamp.paths import LOGS, REFERENCE, ROOT, shown
 from bootcamp.records.runs import Run

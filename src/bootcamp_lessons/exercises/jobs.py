@@ -9,8 +9,8 @@ from pathlib import Path
 from bootcamp.classroom.script_task import ScriptTask
 from bootcamp.classroom.tasks import NotTried, Wrong
 from bootcamp.experiments import equality
-from bootcamp.launcher import slurm
-from bootcamp.launcher.slurm_job import Job
+from bootcamp.hosts import slurm
+from bootcamp.hosts.slurm import SlurmJob
 from bootcamp.scripts import jobs
 
 TRAINED = {"model": "mlp", "steps": 6, "global_batch": 12, "optimizer": "sgd"}
@@ -66,7 +66,7 @@ class JobTask(ScriptTask):
     def _flags(self) -> dict:
         return TO_BE_STOPPED if self.stopped else TRAINED
 
-    def handed_in(self, cluster: slurm.Cluster, given: Path) -> Job:
+    def handed_in(self, cluster: slurm.Cluster, given: Path) -> SlurmJob:
         """The job, and if the task is about that, told to end already."""
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in self._flags.items()]
         job = cluster.sbatch(given, arguments=(*arguments, "--timeout=5", "--save-every=1000"))
@@ -76,7 +76,7 @@ class JobTask(ScriptTask):
                 job.signal("USR1", "--batch")
         return job
 
-    def judged(self, job: Job) -> str:
+    def judged(self, job: SlurmJob) -> str:
         """Wait for the job's end; a sentence on why it is right. Raises Wrong or SlurmError."""
         try:
             job.wait(SECONDS)

@@ -1,4 +1,4 @@
-"""python -P src/bootcamp/launcher/slurm_holder.py '{"hosts": 2, "cpus": 4, ...}' SOCKET
+"""python -P src/bootcamp/hosts/slurm_holder.py '{"hosts": 2, "cpus": 4, ...}' SOCKET
 
 Holds a Slurm site on simulated hosts. slurm.py starts it and speaks with it over the socket.
 
@@ -31,7 +31,8 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bootcamp.launcher import simulated_hosts, slurm_site, warm_python
+from bootcamp.hosts import slurm_site
+from bootcamp.launcher import simulated_hosts, warm_python
 from bootcamp.launcher.forkserver import PR_SET_PDEATHSIG, die_with_parent, enter, system_call
 from bootcamp.launcher.simulated_hosts import (
     CLONE_NEWUSER,

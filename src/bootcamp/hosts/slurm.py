@@ -10,9 +10,7 @@ slurm.conf. Commands, job files and their output are those of any other cluster,
 own folders are the disk that all hosts share. When the cluster stops, when this process ends, or
 is killed, everything in it ends, and nothing of it stays on any disk.
 
-BOOTCAMP_WITHOUT=slurm in the environment hides it, to see what a lesson shows without it. Standard
-library only.
-"""
+BOOTCAMP_WITHOUT=slurm in the environment hides it, to see what a lesson shows without it."""
 
 import contextlib
 import json
@@ -26,16 +24,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.launcher import simulated_hosts, slurm_holder, slurm_site
-from bootcamp.launcher.slurm_job import Job
+from bootcamp.hosts import slurm_holder, slurm_site
+from bootcamp.launcher import simulated_hosts
 from bootcamp.paths import LOGS, ROOT
+from bootcamp.records import runs
+from bootcamp.records.steps import read_steps
 
 DAEMONS = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "munged": "munge"}
 NOT_INHERITED = ("SLURM", "SBATCH", "SRUN", "SALLOC")  # of a job that this process may be in
+ENDED = {  # of squeue(1)'s states, those after which nothing more happens
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+}
+QUEUED_AGAIN = {"NODE_FAIL", "PREEMPTED"}  # as soon as its processes have gone, if it may be
+POLL_SECONDS = 0.1
 
 
 class SlurmError(Exception):
@@ -173,7 +187,7 @@ class Cluster:
         """srun with these arguments; see `run`."""
         return self.run(["srun", *arguments], **how)
 
-    def sbatch(self, path: Path | str, *options: str, arguments: tuple = (), **how) -> Job:
+    def sbatch(self, path: Path | str, *options: str, arguments: tuple = (), **how) -> "SlurmJob":
         """Hand in a job file, and return the job without waiting for it.
 
         options: of sbatch, such as "--partition=spare". arguments: the job file's own. Output that
@@ -182,7 +196,9 @@ class Cluster:
         path = Path(path)
         path = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
         done = self.run(["sbatch", *options, str(path), *map(str, arguments)], **how)
-        return Job(self, int(re.search(r"Submitted batch job (\d+)", done.output)[1]), str(path))
+        return SlurmJob(
+            self, int(re.search(r"Submitted batch job (\d+)", done.output)[1]), str(path)
+        )
 
     def stop(self) -> None:
         """End the cluster and everything in it. Nothing happens if it has ended already."""
@@ -257,6 +273,104 @@ class _Program:
         if self.said.count(b"\n") == 1:
             with contextlib.suppress(OSError):
                 self.control.send(json.dumps({"kill": int(self.said)}).encode())
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job, or the jobs of an array. id: its number. script: its job file."""
+
+    cluster: Cluster
+    id: int
+    script: str
+
+    def rows(self) -> list[dict[str, str]]:
+        """What Slurm knows of it, as `scontrol show job` names it; an array has several."""
+        said = self.cluster.run(f"scontrol --oneliner show job {self.id}", quiet=True).output
+        rows = [_fields(line) for line in said.splitlines() if line.startswith("JobId=")]
+        return sorted(rows, key=lambda row: row.get("ArrayTaskId", "").zfill(9))
+
+    @property
+    def state(self) -> str:
+        """PENDING, RUNNING, COMPLETED, FAILED, ...; of an array all that there are."""
+        return "+".join(sorted({row["JobState"] for row in self.rows()}))
+
+    @property
+    def restarts(self) -> int:
+        """How often it was requeued."""
+        return max(int(row["Restarts"]) for row in self.rows())
+
+    @property
+    def logs(self) -> list[Path]:
+        """The files that it prints into."""
+        return list(dict.fromkeys(Path(row["StdOut"]) for row in self.rows()))
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return "".join(log.read_text(errors="replace") for log in self.logs if log.exists())
+
+    @property
+    def folder(self) -> Path:
+        """Where its ranks leave their record: job files of the course name it so."""
+        return LOGS / f"{self.rows()[0]['JobName']}-{self.id}"
+
+    @property
+    def record(self) -> runs.Run | None:
+        """The record that its ranks have left, None if they left none."""
+        folder = self.folder
+        return runs.load(folder) if (folder / "summary.json").exists() else None
+
+    @property
+    def seen(self) -> str:
+        """Its state, the ranks and hosts of its record, and its output, in this order."""
+        run = self.record
+        config = run.config if run else {}
+        hosts = config.get("hosts")
+        where = f"{config.get('processes')} ranks on {hosts} host{'s' * (hosts != 1)}"
+        return f"{self.state}, {where if config else 'no record'}\n{self.output}"
+
+    def wait(self, seconds: float = 120, until: str | None = None) -> str:
+        """Wait for its end, or until it has printed a text; returns its state.
+
+        Raises TimeoutError with the end of its output; RuntimeError if it ended without the text.
+        """
+        self._wait(seconds, until and (lambda: until in self.output), f"{until!r}")
+        return self.state
+
+    def wait_for_steps(self, count: int, seconds: float = 120) -> None:
+        """Wait until its record has so many training steps. Raises as `wait`."""
+        folder = self.folder
+        self._wait(seconds, lambda: len(read_steps(folder)) >= count, f"{count} step(s)")
+
+    def _wait(self, seconds: float, enough: Callable[[], bool] | None, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not (enough and enough()):
+            ended = all(map(_has_ended, self.rows()))
+            if ended and enough and not enough():
+                raise RuntimeError(f"{self} ended without {what}:\n{self.output[-2000:]}")
+            if ended:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self}: not yet after {seconds:g} s\n{self.output[-2000:]}")
+            time.sleep(POLL_SECONDS)
+
+    def signal(self, name: str, *options: str) -> None:
+        """Send it a signal. "--batch" means the job file's shell alone, "--full" all of it."""
+        self.cluster.run(shlex.join(["scancel", f"--signal={name}", *options, str(self.id)]))
+
+    def __repr__(self) -> str:
+        return f"job {self.id} ({self.script}): {self.state}"
+
+
+def _has_ended(row: dict[str, str]) -> bool:
+    state = row["JobState"]
+    return state in ENDED and not (state in QUEUED_AGAIN and row["Requeue"] == "1")
+
+
+def _fields(line: str) -> dict[str, str]:
+    """The fields of one line of scontrol; their values have no spaces where we read them."""
+    pairs = (word.partition("=") for word in line.split())
+    return {name: value for name, mark, value in pairs if mark}
 
 
 def environment() -> dict[str, str]:
