@@ -7,6 +7,7 @@ others.
 
 import contextlib
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -21,7 +22,9 @@ if _worker := os.environ.get("PYTEST_XDIST_WORKER"):  # their ranks begin with d
 
 import shutil  # noqa: E402
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import faults  # noqa: E402
+import interrupts  # noqa: E402
 import pytest  # noqa: E402
 import run_cache  # noqa: E402
 import trained  # noqa: E402
@@ -37,6 +40,7 @@ with contextlib.suppress(ImportError):  # a GPU machine may lack all of the note
     legible.watch()
     legible.watch_kernels(_SCRATCH / "ipython")
 
+interrupts.accept()
 # only what trained.py wraps, and the notebooks' kernels, may be answered by an earlier launch
 trained.CACHE = os.environ.get("BOOTCAMP_TEST_RUNS") or str(_SCRATCH / "runs")
 Path(trained.CACHE).mkdir(exist_ok=True)

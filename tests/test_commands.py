@@ -214,3 +214,23 @@ def test_ci_says_what_to_install_where_it_may_not(tmp_path):
     )
     assert done.returncode == 1
     assert "Install first: chromium g++" in done.stderr
+
+
+def test_a_program_in_the_background_takes_interrupts_and_so_do_those_that_it_starts():
+    inner = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    outer = (
+        "import subprocess, sys, interrupts\n"
+        "interrupts.accept()\n"
+        f"print(subprocess.run([sys.executable, '-c', {inner!r}]).returncode)"
+    )
+    found = {}
+    for name, program in {"accepts": outer, "does not": outer.replace(".accept()", "")}.items():
+        command = f'trap "" INT; exec "{sys.executable}" -c "$0"'
+        done = subprocess.run(
+            ["sh", "-c", command, program],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "tools")},
+        )
+        found[name] = done.stdout.strip()
+    assert found == {"accepts": "-2", "does not": "0"}

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import course
+import interrupts
 
 from bootcamp import files, machine, quiet
 from bootcamp.experiments import claims
@@ -66,6 +67,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="lessons, such as 04 (default: all)")
     parser.add_argument("--reference", action="store_true", help="record this as the reference")
     args = parser.parse_args()
+    interrupts.accept()
     folder = LOGS / "claims" / time.strftime("%Y%m%d-%H%M%S")
     try:
         lessons = course.prepared(args.names, folder)

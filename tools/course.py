@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import interrupts
 import nbformat
 from lessons import LessonError, named
 from nbclient import NotebookClient
@@ -280,6 +281,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="lessons to run, such as 04 (default: all)")
     parser.add_argument("--expected", type=Path, help="a folder for the expected outputs as text")
     args = parser.parse_args()
+    interrupts.accept()
     folder = LOGS / "course" / time.strftime("%Y%m%d-%H%M%S")
     try:
         wanted = prepared(args.names, folder, *filter(None, [args.expected]))

@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import interrupts
 import lessons
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,6 +137,7 @@ def _answers(server: subprocess.Popen, address: str) -> bool:
 
 
 if __name__ == "__main__":
+    interrupts.accept()
     os.environ |= environment()
     os.chdir(ROOT)
     from bootcamp.paths import OWN  # by the home folder that it has now

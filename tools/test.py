@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import interrupts
 import lessons
 import psutil
 
@@ -150,6 +151,7 @@ def main() -> int:
     parser.add_argument("--lesson", help="what a change to this lesson needs, such as 04")
     parser.add_argument("--check", action="store_true", help="only what needs no ranks")
     args, more = parser.parse_known_args()
+    interrupts.accept()
     try:
         commands = parts(args.lesson, args.check, more)
     except lessons.LessonError as error:
