@@ -86,9 +86,14 @@ def removed(parent: str, child: str) -> int:
 
 
 def lines(script: str, first: str, to: str | None = None) -> str:
-    """The line of a script that begins with `first`, or all from there to the one with `to`."""
+    """The line of a script that begins with `first`, or all from there to the one with `to`.
+
+    A training script's lines come without the reasons above them.
+    """
     path = _script(script)
     text = path.read_text().splitlines()
+    if script in family.SCRIPTS:
+        text = [line for line, _ in compare.explained_lines(path)]
     begin = _find(text, first, path)
     end = _find(text, to, path) if to else begin
     if end < begin:

@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, pipeline_stages, record
 
+# Three axes: ranks of a tensor group have successive numbers, so they are on one host.
 args, context = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("pipeline", "data", "tensor"))
 device = torch.device(context.device)
 pipeline_stages.check(context)
@@ -38,23 +39,28 @@ stages = [
     PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group()) for i in mine
 ]
 model = pipeline_stages.join(parts[i] for i in mine)
-del parts  # those of the other ranks
-between = Shard(1)  # from block to block and from stage to stage: dimension 1 is the text
+del parts
+# Sequence parallelism: between blocks a rank has its part of the text, and a stage sends only that.
+layout = Shard(1)
+# From here on the plan of tensor parallelism, as in `tp`.
 plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
-plan["attention"] = PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
-plan["attention.out"] = RowwiseParallel(output_layouts=between)
-plan["up"] = ColwiseParallel(input_layouts=between)
-plan["down"] = RowwiseParallel(output_layouts=between)
+plan["attention"] = PrepareModuleInput(input_layouts=layout, desired_input_layouts=Replicate())
+plan["attention.out"] = RowwiseParallel(output_layouts=layout)
+plan["up"] = ColwiseParallel(input_layouts=layout)
+plan["down"] = RowwiseParallel(output_layouts=layout)
+# A norm sees a part of the text; as a DTensor, its gradient is known to be a part of a sum.
 plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
-whole_text = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=between)
-scores = ColwiseParallel(input_layouts=between, output_layouts=Replicate())
-ends = {"embedding": whole_text, "head": {"norm": SequenceParallel(), "scores": scores}}
+embedding_plan = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=layout)
+# All scores on each tensor rank: the schedule computes the loss, and expects plain tensors.
+scores = ColwiseParallel(input_layouts=layout, output_layouts=Replicate())
+head_plan = {"norm": SequenceParallel(), "scores": scores}
+end_plans = {"embedding": embedding_plan, "head": head_plan}
 for name, part in model.named_children():
-    parallelize_module(part, mesh["tensor"], ends.get(name, plan))
+    # Only the parts that this rank's stages have: the embedding, blocks, the head.
+    parallelize_module(part, mesh["tensor"], end_plans.get(name, plan))
 first_here, last_here = 0 in mine, count - 1 in mine
 
 # 3. Data
-# one for each pipeline
 batches = data.Batches(args, copies.get_local_rank(), copies.size())
 
 # 4. Optimizer
@@ -64,29 +70,35 @@ first = checkpoint.load(context, model, optimizer)
 # 5. Training loop
 run = record.Run(context, model, optimizer, batches, world)
 pipeline_stages.record_actions(context.run_dir, rank, stages)
+# A split parameter would make a DTensor of it, which the all-reduce below does not take.
 zero = torch.zeros((), dtype=getattr(torch, args.dtype), device=device)
 schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
-whole = stages if pipeline_stages.SCHEDULES[args.schedule].chunks > 1 else stages[0]
-schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
+stage_or_stages = stages[0] if len(stages) == 1 else stages
+schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)
 for step in range(first, args.steps):
     with run.step(step):
         inputs, targets = (tensor.to(device) for tensor in batches(step))
         optimizer.zero_grad()
-        given, losses = (inputs,) if first_here else (), []
+        stage_inputs = (inputs,) if first_here else ()
+        losses = []
         if last_here:
-            schedule.step(*given, target=targets, losses=losses, return_outputs=False)
+            schedule.step(*stage_inputs, target=targets, losses=losses, return_outputs=False)
         else:
-            schedule.step(*given)
-        for parameter in model.parameters():  # complete only after the last micro-batch
+            schedule.step(*stage_inputs)
+        for parameter in model.parameters():
+            # After the schedule's step, when the gradients of all micro-batches have been added up.
             gradient = parameter.grad
             if isinstance(gradient, DTensor):
+                # This rank's part: the ranks of the other copies have the same part.
                 gradient = gradient.to_local()
+            # Along the data axis alone: other axes hold other parameters.
             dist.all_reduce(gradient, group=copies.get_group())
+            # Makes the sum a mean over the copies.
             gradient /= copies.size()
         optimizer.step()
     mean_loss = sum(losses, zero).detach() / args.micro_batches
+    # The ranks of a tensor group have the same loss, so it is added up once for each.
     mean_loss /= copies.size() * mesh["tensor"].size()
-    # only the ranks with the last stage have losses; those of a tensor group have the same
     run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
     checkpoint.save(context, step, model, optimizer)
 run.finish()

@@ -7,6 +7,7 @@ import torch
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
+# A flag says into how many parts the batch is cut.
 args, context = config.parse(own_flags={"--micro-batches": {"type": int, "default": 4}})
 device = torch.device(context.device)
 
@@ -31,11 +32,16 @@ for step in range(first, args.steps):
         optimizer.zero_grad()
         mean_loss = torch.zeros((), device=device, dtype=getattr(torch, args.dtype))
         parts = zip(*(whole.chunk(args.micro_batches) for whole in (inputs, targets)), strict=True)
+        # One part after another: only one part's activations are alive at a time.
         for part_inputs, part_targets in parts:
+            # Each part counts with its share of the samples, so the sum is the batch's mean.
             loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)
+            # Adds this part's gradients to those of the parts before it.
             loss.backward()
+            # Adds the loss without what belongs to its backward, so that it can be freed.
             mean_loss += loss.detach()
         optimizer.step()
+    # Records the mean over the batch, not the loss of the last part.
     run.loss(mean_loss)
     checkpoint.save(context, step, model, optimizer)
 run.finish()

@@ -12,9 +12,12 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts, noop_co
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
+# PyTorch's own names of a matrix product, without and with a bias.
 MATRIX_PRODUCTS = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
 KEEP = {
+    # Keeps nothing but a block's input.
     "inputs": noop_context_fn,
+    # Keeps the results of the matrix products too: they are what costs time to compute again.
     "products": partial(create_selective_checkpoint_contexts, MATRIX_PRODUCTS),
 }
 
@@ -26,7 +29,9 @@ rank, world = 0, 1
 
 # 2. Model
 model = models.build(args).to(device)
-for block in model[1:-1]:  # all but the embedding and the head
+# Every block; the embedding and the head stay as they are.
+for block in model[1:-1]:
+    # The old forward runs inside the new one, now and again in the backward.
     block.forward = partial(
         recompute, block.forward, use_reentrant=False, context_fn=KEEP[args.keep]
     )

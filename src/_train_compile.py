@@ -8,6 +8,7 @@ import torch
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
+# The first writes fused kernels; the second only records, and needs no compiler.
 BACKENDS = ("inductor", "aot_eager")
 FLAGS = {"--backend": {"default": "inductor", "choices": BACKENDS}}
 
@@ -19,6 +20,7 @@ rank, world = 0, 1
 
 # 2. Model
 model = models.build(args).to(device)
+# Compiles at the first call, and shares the parameters that the optimizer and the record have.
 compiled = torch.compile(model, backend=args.backend)
 
 # 3. Data
@@ -34,6 +36,7 @@ for step in range(first, args.steps):
     with run.step(step):
         inputs, targets = (tensor.to(device) for tensor in batches(step))
         optimizer.zero_grad()
+        # The forward pass through the graph, which has its own backward pass.
         loss = models.loss(compiled(inputs), targets)
         loss.backward()
         optimizer.step()

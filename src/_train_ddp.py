@@ -13,11 +13,14 @@ args, context = config.parse()
 device = torch.device(context.device)
 
 # 1. Processes
+# Waits until all ranks have come; `timeout` is how long a collective may wait for one of them.
 dist.init_process_group(context.backend, timeout=context.timeout)
+# Which rank this is, and of how many.
 rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
 model = models.build(args).to(device)
+# Gives all ranks rank 0's parameters, and averages the gradients within every backward.
 model = DistributedDataParallel(model)
 
 # 3. Data
@@ -36,8 +39,11 @@ for step in range(first, args.steps):
         loss = models.loss(model(inputs), targets)
         loss.backward()
         optimizer.step()
+    # This rank's part of the mean over the global batch.
     mean_loss = loss.detach() / world
+    # Adds up the ranks' parts for the record, while training goes on (`async_op`).
     run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
     checkpoint.save(context, step, model, optimizer)
 run.finish()
+# Leaves the group when all is done.
 dist.destroy_process_group()

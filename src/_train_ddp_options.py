@@ -14,12 +14,16 @@ from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
 def bf16_compress(state, bucket):
     """Average a bucket in bfloat16. DDP's own bf16 hook asks for NCCL, this one runs on gloo."""
+    # Halves the bytes, and divides first, so that the sum is a mean.
     half = bucket.buffer().bfloat16() / dist.get_world_size()
+    # Starts the all-reduce and goes on: the backward need not wait for it.
     summed = dist.all_reduce(half, async_op=True).get_future()
+    # When the sum is there it goes back into the bucket, in the bucket's own format.
     return summed.then(lambda done: bucket.buffer().copy_(done.value()[0]))
 
 
 HOOKS = {
+    # As they are: what DDP does without a hook.
     "none": default_hooks.allreduce_hook,
     "fp16": default_hooks.fp16_compress_hook,
     "bf16": bf16_compress,
@@ -45,11 +49,14 @@ rank, world = dist.get_rank(), dist.get_world_size()
 model = models.build(args).to(device)
 model = DistributedDataParallel(
     model,
+    # Small buckets leave early and cost more calls, large ones the other way round.
     bucket_cap_mb=args.bucket_mb,
     gradient_as_bucket_view=args.bucket_view,
     static_graph=args.static_graph,
 )
+# What PowerSGD remembers from step to step; the first two steps are averaged plainly.
 powersgd = PowerSGDState(None, args.powersgd_rank, start_powerSGD_iter=2)
+# DDP calls the hook for each full bucket, in place of its own all-reduce.
 model.register_comm_hook(powersgd if args.hook == "powersgd" else None, HOOKS[args.hook])
 
 # 3. Data

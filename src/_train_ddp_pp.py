@@ -11,6 +11,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, pipeline_stages, record
 
+# Two axes: `--mesh 2x2` is two pipelines of two ranks.
 args, context = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("data", "pipeline"))
 device = torch.device(context.device)
 pipeline_stages.check(context)
@@ -18,22 +19,25 @@ pipeline_stages.check(context)
 # 1. Processes
 dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
+# Makes a process group for each row and each column.
 mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
+# Those with the same stages in the other pipelines, and those of this pipeline.
 copies, pipe = mesh["data"], mesh["pipeline"]
 
 # 2. Model
 mine = pipeline_stages.stages_of_rank(args.schedule, pipe.get_local_rank(), pipe.size())
 count = len(mine) * pipe.size()
 parts = pipeline_stages.cut(models.build(args), count)
+# The group says which ranks are neighbours: without it all ranks would be one pipeline.
 stages = [
     PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group()) for i in mine
 ]
 model = pipeline_stages.join(parts[i] for i in mine)
-del parts  # those of the other ranks
+del parts
 first_here, last_here = 0 in mine, count - 1 in mine
 
 # 3. Data
-# one for each pipeline
+# One share of the batch for each pipeline.
 batches = data.Batches(args, copies.get_local_rank(), copies.size())
 
 # 4. Optimizer
@@ -45,24 +49,28 @@ run = record.Run(context, model, optimizer, batches, world)
 pipeline_stages.record_actions(context.run_dir, rank, stages)
 zero = next(model.parameters()).new_zeros(())
 schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
-whole = stages if pipeline_stages.SCHEDULES[args.schedule].chunks > 1 else stages[0]
-schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
+stage_or_stages = stages[0] if len(stages) == 1 else stages
+schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)
 for step in range(first, args.steps):
     with run.step(step):
         inputs, targets = (tensor.to(device) for tensor in batches(step))
         optimizer.zero_grad()
-        given, losses = (inputs,) if first_here else (), []
+        stage_inputs = (inputs,) if first_here else ()
+        losses = []
         if last_here:
-            schedule.step(*given, target=targets, losses=losses, return_outputs=False)
+            schedule.step(*stage_inputs, target=targets, losses=losses, return_outputs=False)
         else:
-            schedule.step(*given)
-        for parameter in model.parameters():  # complete only after the last micro-batch
+            schedule.step(*stage_inputs)
+        # After the schedule's step, when the gradients of all micro-batches have been added up.
+        for parameter in model.parameters():
+            # Adds up the gradients of the same stages in all pipelines.
             dist.all_reduce(parameter.grad, group=copies.get_group())
+            # Makes the sum a mean over the pipelines.
             parameter.grad /= copies.size()
         optimizer.step()
     mean_loss = sum(losses, zero).detach() / args.micro_batches
+    # Each pipeline's loss counts with its share of the global batch.
     mean_loss /= copies.size()
-    # only the rank with the last stage has losses
     run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
     checkpoint.save(context, step, model, optimizer)
 run.finish()

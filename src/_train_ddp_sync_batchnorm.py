@@ -19,11 +19,15 @@ class SyncBatchNorm(torch.nn.BatchNorm2d):
 
     def forward(self, x):
         count = dist.get_world_size() * x.numel() / x.shape[1]
-        mean = all_reduce(x.sum((0, 2, 3), keepdim=True)) / count  # differentiable: its backward
-        centred = x - mean  # is an all-reduce too, so that gradients cross the ranks as well
+        # Each channel's mean over the global batch; the backward of this sum is an all-reduce too.
+        mean = all_reduce(x.sum((0, 2, 3), keepdim=True)) / count
+        # This rank's values around the mean of all.
+        centred = x - mean
         variance = all_reduce(centred.square().sum((0, 2, 3), keepdim=True)) / count
+        # The learnt weight over the standard deviation; eps keeps it from a division by 0.
         scale = self.weight.view(mean.shape) * (variance + self.eps).rsqrt()
         with torch.no_grad():
+            # The running mean moves a little towards this batch's.
             self.running_mean.lerp_(mean.flatten(), self.momentum)
             self.running_var.lerp_(variance.flatten() * count / (count - 1), self.momentum)
         return centred * scale + self.bias.view(mean.shape)
@@ -38,8 +42,11 @@ rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
 model = models.build(args).to(device)
+# Looks through all layers of the model.
 for module in model.modules():
+    # Takes the plain BatchNorm layers only.
     if type(module) is torch.nn.BatchNorm2d:
+        # The layer keeps its parameters and gets the other forward.
         module.__class__ = SyncBatchNorm
 model = DistributedDataParallel(model)
 

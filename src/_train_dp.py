@@ -8,6 +8,7 @@ from torch.nn import DataParallel
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
+# It splits over GPUs only, so it asks for them wherever there are some.
 args, context = config.parse(devices=("cuda",) if torch.cuda.is_available() else ("cpu",))
 device = torch.device(context.device)
 
@@ -16,8 +17,11 @@ rank, world = 0, 1
 
 # 2. Model
 model = models.build(args).to(device)
+# From now on a forward scatters the batch, copies the model to each GPU and gathers the outputs.
 model = DataParallel(model)
+# With fewer than two GPUs it silently does nothing, so the script asks.
 if len(model.device_ids) < 2:
+    # Reports what the library keeps to itself.
     print("DataParallel found fewer than two GPUs: it runs the bare model and splits nothing.")
 
 # 3. Data

@@ -11,22 +11,32 @@ from torch.distributed.fsdp import fully_shard
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
 
+# A flag asks whether gathered parameters are kept until the backward pass.
 args, context = config.parse(own_flags=sharding_flags.FLAGS)
 device = torch.device(context.device)
 
 # 1. Processes
 dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
+# One axis: parameters are sharded over all ranks.
 mesh = init_device_mesh(device.type, (world,))
 
 # 2. Model
-with torch.device("meta"):  # shapes, and no memory
+# What is made in here has shapes and no memory.
+with torch.device("meta"):
+    # All layers: with numbers, a model that needs several ranks would fit on none of them.
     model = models.build(args)
-for part in model[:-1]:  # the embedding and each block
+# What one call shards is gathered together, and a block is a good size for that.
+for part in model[:-1]:
+    # Gathers this part's parameters before use, frees them after, reduce-scatters their gradients.
     fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
-fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)  # needed again at once
-fully_shard(model, mesh=mesh)  # the root
-model.to_empty(device=device)  # memory for this rank's part
+# The head stays gathered: the backward pass begins with it, and would gather it again at once.
+fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)
+# Makes the model the root, which knows all units and their order, and takes what is left.
+fully_shard(model, mesh=mesh)
+# Gives memory to what is left on this rank, its parts; what stands in it is arbitrary.
+model.to_empty(device=device)
+# Draws one stage after another as the baseline does, and keeps this rank's part of each.
 models.initialise(model, args)
 
 # 3. Data

@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
 
+# Two axes: `--mesh 2x2` is two rows of two ranks.
 args, context = config.parse(own_flags=tensor_flags.FLAGS, mesh=("data", "tensor"))
 tensor_flags.check(context)
 device = torch.device(context.device)
@@ -28,35 +29,37 @@ device = torch.device(context.device)
 dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
+# Which row this rank is in, and of how many.
 row, rows = mesh["data"].get_local_rank(), mesh["data"].size()
 
 # 2. Model
-with torch.device("meta"):  # shapes, and no memory
+with torch.device("meta"):
     model = models.build(args)
-between = Shard(1) if args.sequence_parallel else Replicate()  # blocks: dimension 1 is the text
+layout = Shard(1) if args.sequence_parallel else Replicate()
 plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
-plan["attention"] = PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
-plan["attention.out"] = RowwiseParallel(output_layouts=between)
-plan["up"] = ColwiseParallel(input_layouts=between)
-plan["down"] = RowwiseParallel(output_layouts=between)
-scores = {"output_layouts": Shard(-1), "use_local_output": False}
-around = {"head.scores": ColwiseParallel(input_layouts=between, **scores)}
+plan["attention"] = PrepareModuleInput(input_layouts=layout, desired_input_layouts=Replicate())
+plan["attention.out"] = RowwiseParallel(output_layouts=layout)
+plan["up"] = ColwiseParallel(input_layouts=layout)
+plan["down"] = RowwiseParallel(output_layouts=layout)
+embedding_plan = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=layout)
+scores = ColwiseParallel(input_layouts=layout, output_layouts=Shard(-1), use_local_output=False)
+head_plan = {"scores": scores}
 if args.sequence_parallel:
     plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
-    around["embedding"] = PrepareModuleOutput(
-        output_layouts=Replicate(), desired_output_layouts=Shard(1)
-    )
-    around["head.norm"] = SequenceParallel()
+    head_plan |= {"norm": SequenceParallel()}
+end_plans = {"embedding": embedding_plan, "head": head_plan}
+for name, part in model.named_children():
+    parallelize_module(part, mesh["tensor"], end_plans.get(name, plan))
 for block in model[1:-1]:
-    parallelize_module(block, mesh["tensor"], plan)
+    # What tensor parallelism has split is sharded over the rows too, and gathered before use.
     fully_shard(block, mesh=mesh["data"])
-parallelize_module(model, mesh["tensor"], around)
+# The same for what is in no block: embedding and head.
 fully_shard(model, mesh=mesh["data"])
-model.to_empty(device=device)  # memory for this rank's part
+model.to_empty(device=device)
 models.initialise(model, args)
 
 # 3. Data
-# the ranks of a row train one share, together
+# The ranks of a row train one share of the batch, together.
 batches = data.Batches(args, row, rows)
 
 # 4. Optimizer
@@ -73,8 +76,11 @@ for step in range(first, args.steps):
             loss = models.loss(model(inputs), targets)
             loss.backward()
         optimizer.step()
+    # This row's part of the mean over the global batch.
     mean_loss = loss.detach().full_tensor() / rows
+    # Adds up the rows' parts of the loss, for the record, while training goes on.
     reduced = dist.all_reduce(mean_loss, group=mesh["data"].get_group(), async_op=True)
+    # Records the loss of the global batch rather than that of one row's share.
     run.loss(mean_loss, reduced)
     checkpoint.save(context, step, model, optimizer)
 run.finish()

@@ -10,11 +10,14 @@ import torch
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
+# A Horovod that was built without NCCL takes no tensors on GPUs.
 args, context = config.parse(devices=("auto", "cpu", "cuda") if hvd.nccl_built() else ("cpu",))
 device = torch.device(context.device)
 
 # 1. Processes
+# Joins the ranks that horovodrun has started; there is no back end or time-out to give.
 hvd.init()
+# The same two numbers, from Horovod.
 rank, world = hvd.rank(), hvd.size()
 
 # 2. Model
@@ -25,10 +28,14 @@ batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
 optimizer = optimizers.build(args, model.parameters())
+# Averages the gradients: the optimizer is wrapped here, not the model.
 optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
 first = checkpoint.load(context, model, optimizer)
+# Gives all ranks rank 0's parameters; DDP does it by itself, here it is your line.
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-if optimizer.state:  # a new optimizer has none, and Horovod would take a step to make some
+# A new optimizer has no state, and to make some Horovod would take a step.
+if optimizer.state:
+    # After a checkpoint was loaded, all ranks get rank 0's state.
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
 # 5. Training loop
@@ -40,9 +47,13 @@ for step in range(first, args.steps):
         loss = models.loss(model(inputs), targets)
         loss.backward()
         optimizer.step()
+    # This rank's loss, without what belongs to the backward.
     mean_loss = loss.detach()
+    # Begins to put the mean over all ranks in its place: Horovod's allreduce divides by itself.
     average = hvd.allreduce_async_(mean_loss, name="mean_loss")
+    # Records the loss of the global batch, once the all-reduce is done.
     run.loss(mean_loss, partial(hvd.synchronize, average))
     checkpoint.save(context, step, model, optimizer)
 run.finish()
+# Leaves Horovod when all is done.
 hvd.shutdown()

@@ -12,23 +12,26 @@ from torch.distributed.fsdp import fully_shard
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
 
 args, context = config.parse(own_flags=sharding_flags.HYBRID_FLAGS)
+# Refuses a number that the ranks do not divide by.
 sharding_flags.check(args)
 device = torch.device(context.device)
 
 # 1. Processes
 dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
+# Rows of that many ranks; as launchers number ranks host by host, a row can be a host.
 shape = (world // args.shard, args.shard)
+# Two axes make FSDP hybrid: it shards over the second and has a copy for each of the first.
 mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 # 2. Model
-with torch.device("meta"):  # shapes, and no memory
+with torch.device("meta"):
     model = models.build(args)
-for part in model[:-1]:  # the embedding and each block
+for part in model[:-1]:
     fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)
-fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)  # needed again at once
-fully_shard(model, mesh=mesh)  # the root
-model.to_empty(device=device)  # memory for this rank's part
+fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)
+fully_shard(model, mesh=mesh)
+model.to_empty(device=device)
 models.initialise(model, args)
 
 # 3. Data

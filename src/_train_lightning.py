@@ -14,26 +14,34 @@ from bootcamp.train import checkpoint, config, data, environment, models, optimi
 class Training(lightning.LightningModule):
     """The loop of the other scripts, as methods that the Trainer calls."""
 
-    def __init__(self):
+    def __init__(self, context, model, optimizer, batches, first):
         super().__init__()
+        # As an attribute, so that the Trainer finds the parameters.
         self.model = model
+        self.context, self.optimizer = context, optimizer
+        self.batches, self.first = batches, first
 
     def configure_optimizers(self):
-        return optimizer
+        return self.optimizer
 
     def training_step(self, batch, _):
         inputs, targets = batch
         return models.loss(self.model(inputs), targets)
 
     def on_train_start(self):
-        self.run = record.Run(context, model, optimizer, batches, world)
-        self.run.begin_step(first)
+        world = self.trainer.world_size
+        self.run = record.Run(self.context, self.model, self.optimizer, self.batches, world)
+        self.run.begin_step(self.first)
 
     def on_train_batch_end(self, outputs, _, index):
+        # The step's clock stops: what follows is no training.
         self.run.end_step()
-        self.run.loss(trainer.strategy.reduce(outputs["loss"]))
-        checkpoint.save(context, first + index, model, optimizer)
-        self.run.begin_step(first + index + 1)
+        # The mean of the ranks' losses, for the record.
+        self.run.loss(self.trainer.strategy.reduce(outputs["loss"]))
+        # The course's own checkpoint: `barebones` has switched Lightning's off.
+        checkpoint.save(self.context, self.first + index, self.model, self.optimizer)
+        # The next step's clock runs; the Trainer counts from 0 after a restart, too.
+        self.run.begin_step(self.first + index + 1)
 
 
 args, context = config.parse(own_flags={"--strategy": {"default": "ddp"}})
@@ -44,11 +52,14 @@ trainer = lightning.Trainer(
     accelerator=device.type,
     devices=environment.local_count(),
     strategy=args.strategy,
-    plugins=TorchElasticEnvironment(),  # torchrun has started the ranks
+    # Torchrun has started the ranks.
+    plugins=TorchElasticEnvironment(),
     max_epochs=1,
     barebones=True,
-    use_distributed_sampler=False,  # our batches are shared out already
+    # Each rank's batches are its share already.
+    use_distributed_sampler=False,
 )
+# The same two numbers, from the Trainer.
 rank, world = trainer.global_rank, trainer.world_size
 
 # 2. Model
@@ -62,6 +73,9 @@ optimizer = optimizers.build(args, model.parameters())
 first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
-training = Training()
+# The object that the Trainer calls.
+training = Training(context, model, optimizer, batches, first)
+# Runs the loop; the loader asks `batches` for one step after another.
 trainer.fit(training, DataLoader(batches, batch_size=None, sampler=range(first, args.steps)))
+# Writes this rank's record, and on rank 0 the run's summary.
 training.run.finish()

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record
 
+# A flag says how many steps each rank trains alone.
 args, context = config.parse(own_flags={"--average-every": {"type": int, "default": 4}})
 device = torch.device(context.device)
 
@@ -37,13 +38,17 @@ for step in range(first, args.steps):
         loss = models.loss(model(inputs), targets)
         loss.backward()
         optimizer.step()
+        # Only after that many steps are all ranks' parameters the same.
         if (step + 1) % args.average_every == 0:
             for parameter in model.parameters():
+                # Adds up the parameters themselves: no gradient travels.
                 dist.all_reduce(parameter.data)
+                # Makes the sum a mean.
                 parameter.data /= world
     mean_loss = loss.detach() / world
     run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
-    if (step + 1) % args.average_every == 0:  # only then rank 0's parameters are everyone's
+    if (step + 1) % args.average_every == 0:
+        # Saves at these moments only: between them rank 0's parameters are no other rank's.
         checkpoint.save(context, step, model, optimizer)
 run.finish()
 dist.destroy_process_group()

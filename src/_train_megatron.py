@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
 
+# Without the flag for sequence parallelism, which Megatron has on GPUs only.
 args, context = config.parse(mesh=("tensor",))
 tensor_flags.check(context)
 device = torch.device(context.device)
@@ -27,6 +28,7 @@ device = torch.device(context.device)
 dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh(device.type, context.mesh, mesh_dim_names=context.axes)
+# Megatron makes process groups of its own: here one of all ranks.
 parallel_state.initialize_model_parallel(tensor_model_parallel_size=world)
 
 # 2. Model
@@ -34,37 +36,46 @@ model = models.build(args)
 settings = ModelParallelConfig(
     tensor_model_parallel_size=world,
     params_dtype=getattr(torch, args.dtype),
+    # Each rank fills the whole matrix on the CPU and keeps its part, however many ranks there are.
     use_cpu_initialization=True,
 )
+# By columns; the outputs stay split.
 column = partial(ColumnParallelLinear, gather_output=False)
+# By rows; the inputs come split, and the bias is added after the sum.
 row = partial(RowParallelLinear, input_is_parallel=True, skip_bias_add=False)
-plan = {f"attention.{name}": column for name in ("query", "key", "value")}
-plan = {name: partial(layer, disable_grad_reduce=True) for name, layer in plan.items()}
+# Query, key and value don't add up their input's gradients each: it is done once, below.
+head_column = partial(column, disable_grad_reduce=True)
+plan = {f"attention.{name}": head_column for name in ("query", "key", "value")}
 plan |= {"attention.out": row, "up": column, "down": row, "scores": column}
 for part in model[1:]:
-    for name, whole in list(part.named_modules()):
+    # A list, because layers are replaced on the way.
+    for name, linear in list(part.named_modules()):
         if name in plan:
             split = plan[name](
-                whole.in_features,
-                whole.out_features,
-                bias=whole.bias is not None,
-                init_method=partial(torch.Tensor.copy_, other=whole.weight.data),
+                linear.in_features,
+                linear.out_features,
+                bias=linear.bias is not None,
+                # Begins with the parameters that are there: so the training is the baseline's.
+                init_method=lambda weight, start=linear.weight.data: weight.copy_(start),
                 config=settings,
             )
-            split.register_forward_hook(lambda layer, given, result: result[0])  # without its bias
+            # Megatron's layers return output and bias; the model wants the output.
+            split.register_forward_hook(lambda layer, inputs, result: result[0])
             part.set_submodule(name, split)
-for block in model[1:-1]:  # query, key and value share one all-reduce of their input's gradient
+for block in model[1:-1]:
+    # One all-reduce of the gradient in the backward serves query, key and value.
     block.attention.register_forward_pre_hook(
-        lambda attention, given: copy_to_tensor_model_parallel_region(*given)
+        lambda attention, inputs: copy_to_tensor_model_parallel_region(*inputs)
     )
+# Now that all layers are in place.
 model.to(device)
-for parameter in model.parameters():  # for the record and for checkpoints
+# The record and checkpoints ask where a rank's part of a split parameter belongs.
+for parameter in model.parameters():
     if getattr(parameter, "tensor_model_parallel", False):
-        cut = [Shard(parameter.partition_dim)]
-        parameter.dtensor = DTensor.from_local(parameter.data, mesh, cut)
+        layout = [Shard(parameter.partition_dim)]
+        parameter.dtensor = DTensor.from_local(parameter.data, mesh, layout)
 
 # 3. Data
-# all ranks train the whole batch, together
 batches = data.Batches(args, 0, 1)
 
 # 4. Optimizer
@@ -77,9 +88,12 @@ for step in range(first, args.steps):
     with run.step(step):
         inputs, targets = (tensor.to(device) for tensor in batches(step))
         optimizer.zero_grad()
+        # The loss from split scores, one for each byte, then their mean.
         loss = vocab_parallel_cross_entropy(model(inputs), targets).mean()
+        # Nothing has to be around it: Megatron's loss has a backward of its own.
         loss.backward()
         optimizer.step()
+    # All ranks have the same loss, as a plain tensor.
     run.loss(loss.detach())
     checkpoint.save(context, step, model, optimizer)
 run.finish()

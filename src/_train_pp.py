@@ -10,8 +10,10 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 
 from bootcamp.train import checkpoint, config, data, models, optimizers, pipeline_stages, record
 
+# Flags for schedule and micro-batches; all ranks are in one pipeline.
 args, context = config.parse(own_flags=pipeline_stages.FLAGS, mesh=("pipeline",))
 device = torch.device(context.device)
+# Refuses numbers that the schedule cannot do, before anything is built.
 pipeline_stages.check(context)
 
 # 1. Processes
@@ -19,16 +21,18 @@ dist.init_process_group(context.backend, timeout=context.timeout)
 rank, world = dist.get_rank(), dist.get_world_size()
 
 # 2. Model
+# The numbers of the stages that the schedule gives this rank: one, or two.
 mine = pipeline_stages.stages_of_rank(args.schedule, rank, world)
 count = len(mine) * world
 parts = pipeline_stages.cut(models.build(args), count)
 stages = [PipelineStage(parts[i].to(device), i, count, device) for i in mine]
 model = pipeline_stages.join(parts[i] for i in mine)
-del parts  # those of the other ranks
+# Frees the stages of the other ranks.
+del parts
 first_here, last_here = 0 in mine, count - 1 in mine
 
 # 3. Data
-# one pipeline trains the whole batch
+# All ranks draw the same batch: one pipeline trains it together.
 batches = data.Batches(args, 0, 1)
 
 # 4. Optimizer
@@ -37,23 +41,31 @@ first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
 run = record.Run(context, model, optimizer, batches, world)
+# Records every forward and backward pass, for the lesson's pictures.
 pipeline_stages.record_actions(context.run_dir, rank, stages)
+# What ranks without the last stage contribute to the loss.
 zero = next(model.parameters()).new_zeros(())
 schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
-whole = stages if pipeline_stages.SCHEDULES[args.schedule].chunks > 1 else stages[0]
-schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
+# A schedule for one stage on each rank takes this stage, the others take a list.
+stage_or_stages = stages[0] if len(stages) == 1 else stages
+schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)
 for step in range(first, args.steps):
     with run.step(step):
         inputs, targets = (tensor.to(device) for tensor in batches(step))
         optimizer.zero_grad()
-        given, losses = (inputs,) if first_here else (), []
+        # Only the first stage reads the inputs.
+        stage_inputs = (inputs,) if first_here else ()
+        # The schedule appends the loss of each micro-batch.
+        losses = []
         if last_here:
-            schedule.step(*given, target=targets, losses=losses, return_outputs=False)
+            # All forward and backward passes of the step, in the schedule's order.
+            schedule.step(*stage_inputs, target=targets, losses=losses, return_outputs=False)
         else:
-            schedule.step(*given)
+            # The same step where there is no loss: it computes, sends and receives.
+            schedule.step(*stage_inputs)
         optimizer.step()
+    # The mean over the micro-batches; 0 on ranks without the last stage.
     mean_loss = sum(losses, zero).detach() / args.micro_batches
-    # only the rank with the last stage has losses
     run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))
     checkpoint.save(context, step, model, optimizer)
 run.finish()

@@ -26,7 +26,9 @@ model = DistributedDataParallel(model)
 batches = data.Batches(args, rank, world)
 
 # 4. Optimizer
+# The optimizer's class and settings, not an optimizer: each rank builds one over its share.
 kind, settings = optimizers.choose(args)
+# Each rank keeps the state of some tensors, updates these, and sends them to the others.
 optimizer = ZeroRedundancyOptimizer(model.parameters(), kind, **settings)
 first = checkpoint.load(context, model, optimizer)
 

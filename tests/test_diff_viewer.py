@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bootcamp.scripts import diff as compare
-from bootcamp.scripts import family, reasons
+from bootcamp.scripts import family
 from bootcamp.widgets import diff_viewer
 
 SCRIPTS = list(family.SCRIPTS.values())
@@ -17,37 +17,45 @@ def added_blocks(script: family.Script) -> list[list[str]]:
     after = compare.code_lines(script.path)
     before = compare.code_lines(family.SCRIPTS[script.parent].path) if script.parent else []
     changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    return [[x.strip() for x in after[j1:j2]] for kind, *_, j1, j2 in changes if kind != "equal"]
+    return [after[j1:j2] for kind, *_, j1, j2 in changes if kind != "equal"]
 
 
 def says_something(block: list[str]) -> bool:
     """Whether a block is more than imports and closing brackets."""
-    told = [line for line in block if any(map(str.isalnum, line))]
-    return any(not line.startswith(("import ", "from ")) for line in told)
+    words = [line.strip() for line in block if any(map(str.isalnum, line))]
+    return not all(re.match(r"import |from |\w+,$", line) for line in words)
+
+
+def own_reasons(script: family.Script) -> dict[str, str]:
+    """The lines of a script with a comment above them, and these comments."""
+    return {line: why for line, why in compare.explained_lines(script.path) if why}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
-def test_every_changed_block_has_a_reason_and_no_reason_is_left_over(script):
-    reasons_here, blocks = set(reasons.REASONS[script.name]), added_blocks(script)
+def test_every_changed_block_has_a_comment_and_only_its_news_have_one(script):
+    reasons_here, blocks = set(own_reasons(script)), added_blocks(script)
     mute = [block for block in blocks if says_something(block) and not reasons_here & set(block)]
-    assert not mute, "these blocks have no reason in reasons.toml"
+    assert not mute, "these blocks have no comment above any of their lines"
     gone = reasons_here - {line for block in blocks for line in block}
-    assert not gone, "these reasons name lines that the script does not add"
+    assert not gone, "these lines have a comment, and are the parent's"
 
 
 def test_every_step_of_the_baseline_has_a_reason():
     (lines,) = added_blocks(family.SCRIPTS["cpu"])
-    assert not [line for line in lines if not reasons.why("cpu", line)]
+    assert set(lines) == set(own_reasons(family.SCRIPTS["cpu"]))
 
 
-def test_only_scripts_of_the_family_have_reasons(tmp_path):
-    assert set(reasons.REASONS) == set(family.SCRIPTS)
-    assert reasons.why(tmp_path / "mine.py", "import torch") == ""
+def test_a_line_has_the_reason_of_the_nearest_ancestor():
+    hsdp, model = family.SCRIPTS["hsdp"], "    model = models.build(args)"
+    assert model not in own_reasons(hsdp)
+    assert compare.reasons(hsdp.path)[model] == own_reasons(family.SCRIPTS["fsdp"])[model]
+    assert "on the CPU" not in compare.reasons(hsdp.path)[model]
+    assert "on the CPU" in compare.reasons(hsdp.path)[model.strip()], "the baseline's line"
 
 
-@pytest.mark.parametrize("name", reasons.REASONS)
-def test_a_reason_is_one_plain_sentence(name):
-    for line, reason in reasons.REASONS[name].items():
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
+def test_a_reason_is_one_plain_sentence(script):
+    for line, reason in own_reasons(script).items():
         assert reason, line
         assert reason.endswith("."), reason
         assert re.match(r"[A-Z0-9`]", reason), reason
@@ -72,10 +80,14 @@ def test_a_line_that_only_moved_is_not_called_gone():
     assert "parts before it" in why["+            loss.backward()"]
 
 
-def test_a_comment_does_not_hide_the_reason():
-    diff = compare.script_diff("dp_by_hand")
-    (line,) = [line for line in diff.lines if line.startswith("+torch.set_num_threads(1)  #")]
-    assert dict(zip(diff.lines, diff.whys(), strict=True))[line].startswith("One core")
+def test_comments_are_reasons_and_no_lines_of_the_diff(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("# 1. Processes\n# Why it\n# is there.\nx = '# no comment'  # beside\n")
+    parent = tmp_path / "parent.py"
+    parent.write_text("")
+    diff = compare.ScriptDiff(mine, parent)
+    assert diff.lines[3:] == ["+# 1. Processes", "+x = '# no comment'"]
+    assert diff.whys()[3:] == ["", "Why it is there."]
 
 
 def test_a_script_of_the_reader_is_shown_without_reasons(tmp_path):

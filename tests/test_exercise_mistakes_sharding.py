@@ -19,26 +19,23 @@ from bootcamp.train import sharded_checkpoint
 from bootcamp_lessons import exercise
 from bootcamp_lessons.exercises import model_parallel, sharding
 
-WRAPPED = (
-    "model = DistributedDataParallel(model, device_ids=None)  # None: the model says where it is"
-)
+WRAPPED = "model = DistributedDataParallel(model, device_ids=None)"
 BATCHES = "batches = data.Batches(args, rank, world)"
-LAST = "schedule.step(*given, target=targets, losses=losses, return_outputs=False)"
-GIVEN = "given, losses = (inputs,) if first_here else (), []"
+LAST = "schedule.step(*stage_inputs, target=targets, losses=losses, return_outputs=False)"
+STAGE_INPUTS = "stage_inputs = (inputs,) if first_here else ()"
 OUT, DOWN = (
-    f'plan["{name}"] = RowwiseParallel(output_layouts=between)'
-    for name in ("attention.out", "down")
+    f'plan["{name}"] = RowwiseParallel(output_layouts=layout)' for name in ("attention.out", "down")
 )
 ENTER = "same = DTensor.from_local(inputs[0], mesh, [Replicate()])"
 LEAVE = "return same.to_local(grad_placements=[Partial()])"
-SHARDED = "fully_shard(model, mesh=mesh)  # the root"
-BLOCKS = "for part in model[:-1]:  # the embedding and each block"
+SHARDED = "fully_shard(model, mesh=mesh)"
+BLOCKS = "for part in model[:-1]:"
 SHAPE = "shape = (world // args.shard, args.shard)"
 BUILT = "model = models.build(args)"
 FILLED = "models.initialise(model, args)"
 BACK = "return all_to_all(results, experts.out, experts.back, dist.group.WORLD)"
 THERE = BACK.replace("experts.out, experts.back", "experts.back, experts.out")
-MINE = "for parameter in mine.values():  # a sum over the ranks' losses, not their mean"
+MINE = "for parameter in mine.values():"
 SCALE = "parameter.grad /= world"
 
 # for each exercise: what a reader has in place of lines of the solution, and words that help
@@ -51,7 +48,7 @@ MISTAKES = {
     ],
     "pipeline": [
         ({"if last_here:": "if first_here:"}, "it has to pass target=targets"),
-        ({GIVEN: "given, losses = (), []"}, "has to pass the inputs"),
+        ({STAGE_INPUTS: "stage_inputs = ()"}, "has to pass the inputs"),
     ],
     "split_the_blocks": [
         ({DOWN: ""}, "split by rows."),
@@ -60,7 +57,7 @@ MISTAKES = {
             "split by rows.",
         ),
         (
-            {line: line.replace("output_layouts=between", "") for line in (OUT, DOWN)},
+            {line: line.replace("output_layouts=layout", "") for line in (OUT, DOWN)},
             "with --sequence-parallel it ends with an error",
         ),
     ],

@@ -87,8 +87,7 @@ def test_ddp_takes_a_model_on_several_devices_without_ids():
 @pytest.mark.parametrize("device_ids", ["[0, 1]", "[rank]"])
 def test_ddp_mp_with_device_ids_fails_at_once(device_ids):
     wrapped = "model = DistributedDataParallel(model, device_ids=None)"
-    line = f"{wrapped}  # None: the model says where it is"
-    wrong = variant("ddp_mp", "ddp_mp_ids", {line: wrapped.replace("None", device_ids)})
+    wrong = variant("ddp_mp", "ddp_mp_ids", {wrapped: wrapped.replace("None", device_ids)})
     with pytest.raises(launch.RankFailed, match="device_ids"):
         launch.launch(wrong, 2, device="cpu", steps=2, global_batch=BATCH, quiet=True)
 

@@ -122,7 +122,7 @@ def test_rejects_tensor_ranks_with_different_norms():
 
 
 def test_rejects_a_pipeline_whose_gradients_are_summed_over_micro_batches():
-    line = "schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)"
+    line = "schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)"
     summed = {line: line[:-1] + ", scale_grads=False)"}
     rows = rejected(variant("pp", "pp_summed", summed), 2)
     assert "loss" in rows

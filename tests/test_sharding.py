@@ -75,7 +75,7 @@ def test_each_part_is_a_unit_of_fsdp_and_the_head_stays_gathered():
     counts = collectives_of_a_step("fsdp")
     assert counts["reduce-scatter"] == blocks + 2
     assert counts["all-gather"] == 2 * (blocks + 1) + 1
-    loop = "for part in model[:-1]:  # the embedding and each block"
+    loop = "for part in model[:-1]:"
     left = {loop: "for part in model[:-2]:"}
     less = collectives_of_a_step("fsdp", "fsdp_one_part_left", left)
     assert less["all-gather"] == 2 * (blocks + 1), "the root has it, and is gathered once"
@@ -215,7 +215,7 @@ def test_deepspeed(stage, ranks, optimizer, model):
 @needs_deepspeed
 def test_deepspeed_clips_gradients_unless_told_not_to():
 
-    line = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
+    line = '"gradient_clipping": 0.0,'
     script = variant("zero", "zero_clips", {line: ""})
     same = {**PROOF, "optimizer": "sgd"}
     run = trained(script, 2, **same)

@@ -66,7 +66,7 @@ def test_rejects_keys_without_the_gradients_of_other_ranks():
 
 
 ONE_F = (
-    'plan["attention"] = PrepareModuleInput(input_layouts=between, '
+    'plan["attention"] = PrepareModuleInput(input_layouts=layout, '
     "desired_input_layouts=Replicate())"
 )
 
@@ -120,7 +120,7 @@ def test_a_missing_sum_is_named_by_the_exercise():
     line = 'plan["down"] = RowwiseParallel(output_layouts={})'
     imported = "from torch.distributed.tensor import {}Replicate, Shard"
     changes = {
-        line.format("between"): line.format("Partial()"),
+        line.format("layout"): line.format("Partial()"),
         imported.format(""): imported.format("Partial, "),
     }
     script = variant("tp", "tp_test_no_sum", changes)

@@ -52,9 +52,9 @@ def test_without_deepspeed_the_program_says_nothing():
 
 
 FILLED = "models.initialise(model, args)"
-OUTER = "fully_shard(model, mesh=mesh)  # the root"
-HEAD = "fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)  # needed again at once"
-LOOP = "for part in model[:-1]:  # the embedding and each block"
+OUTER = "fully_shard(model, mesh=mesh)"
+HEAD = "fully_shard(model[-1], mesh=mesh, reshard_after_forward=False)"
+LOOP = "for part in model[:-1]:"
 INNER = "fully_shard(part, mesh=mesh, reshard_after_forward=not args.keep_gathered)"
 
 

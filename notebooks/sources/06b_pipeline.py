@@ -341,7 +341,7 @@ check.same_training(adamw, check.baseline(steps=4, global_batch=BATCH))
 # %%
 from bootcamp import variant
 
-line = "schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)"
+line = "schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)"
 summed = variant("pp", "pp_summed", {line: line[:-1] + ", scale_grads=False)"})
 proof = check.compare(launch(summed, 2, **same), one_process)
 assert proof.failed, "the proof did not notice summed gradients"
@@ -395,7 +395,7 @@ from bootcamp_lessons import reading
 
 pipelining = "from torch.distributed.pipelining import PipelineStage"
 stage = "PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group()) for i in mine"
-average = "for parameter in model.parameters():  # complete only after the last micro-batch"
+average = "for parameter in model.parameters():"
 zero = "zero = next(model.parameters()).new_zeros(())"
 ways = {
     "DDP": ("torch.nn.parallel.DistributedDataParallel", "process_group=copies.get_group()"),

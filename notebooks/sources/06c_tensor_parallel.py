@@ -257,7 +257,7 @@ guess_without = predict(
 guess_without
 
 # %%
-one_f = 'plan["attention"] = PrepareModuleInput(input_layouts=between, '
+one_f = 'plan["attention"] = PrepareModuleInput(input_layouts=layout, '
 one_f += "desired_input_layouts=Replicate())"
 script = sharded.counted("tp", {one_f: ""}, "tp_without_one_f")
 without = launch(script, RANKS, optimizer="adamw", quiet=True, **PROVEN)
@@ -290,7 +290,7 @@ guess_without.score(collective_counter.total(without)["all-reduce", sbh], within
 plots.show(tensor_parallel.between_blocks())
 
 # %% [markdown]
-# In the script `between` becomes `Shard(1)`, the dimension of the text, and the norms work on such
+# In the script `layout` becomes `Shard(1)`, the dimension of the text, and the norms work on such
 # parts. The theory as code, against the count:
 
 # %%
@@ -523,7 +523,7 @@ from bootcamp import variant
 
 down = 'plan["down"] = RowwiseParallel(output_layouts={})'
 layouts = "from torch.distributed.tensor import {}Replicate, Shard"
-changes = {down.format("between"): down.format("Partial()")}
+changes = {down.format("layout"): down.format("Partial()")}
 changes[layouts.format("")] = layouts.format("Partial, ")
 script = variant("tp", "tp_no_sum", changes)
 no_sum = launch(script, RANKS, optimizer="adamw", quiet=True, **PROVEN)

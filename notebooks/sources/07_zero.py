@@ -584,7 +584,7 @@ proofs["FSDP2"][0]
 # off". Nothing raises.
 
 # %%
-off = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
+off = '"gradient_clipping": 0.0,'
 sgd = {**PROVEN, "optimizer": "sgd", "quiet": True}
 alone = proofs["FSDP2"][0].baseline
 if DEEPSPEED:

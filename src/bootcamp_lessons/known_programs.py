@@ -35,7 +35,7 @@ IDEAS = {
     "dp": ("nn.DataParallel; removed in 2.0", "_train_dp.py"),
     "horovod": ("Horovod, learning rate times ranks; removed in 2.0", "_train_horovod.py"),
 }
-BUCKET = '"reduce_bucket_size": 2**20,  # elements, as in all that follows'
+BUCKET = '"reduce_bucket_size": 2**20,'
 SAVING = {
     "import deepspeed  # noqa: E402": """\
 import deepspeed
@@ -51,7 +51,7 @@ if rank == 0:
     print(f'{{"apart": {apart}, "other names": {len(found)}}}')
 run.finish()""",
 }
-CLIPPING = '"gradient_clipping": 0.0,  # left out, gradients are clipped to a norm of 1'
+CLIPPING = '"gradient_clipping": 0.0,'
 
 
 # StripedLSTM

@@ -42,11 +42,12 @@ schedule = ScheduleGPipe(stage, args.micro_batches, loss_fn=models.loss)
 for step in range(args.steps):
     with run.step(step), torch.inference_mode():
         inputs, targets = (tensor.to(device) for tensor in batches(step))
-        given, losses = (inputs,) if first_here else (), []
+        stage_inputs = (inputs,) if first_here else ()
+        losses = []
         if last_here:
-            schedule.eval(*given, target=targets, losses=losses, return_outputs=False)
+            schedule.eval(*stage_inputs, target=targets, losses=losses, return_outputs=False)
         else:
-            schedule.eval(*given)
+            schedule.eval(*stage_inputs)
         mean_loss = sum(losses, zero) / args.micro_batches
         # the first rank could run ahead: a request is answered when the last one has its scores
         dist.all_reduce(mean_loss)

@@ -9,7 +9,7 @@ from bootcamp.classroom.tasks import Task, Wrong, check_syntax, failures_explain
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import LOGS, WORK
-from bootcamp.scripts import family, variants
+from bootcamp.scripts import diff, family, variants
 
 PLACE = "# YOUR TURN: lines are missing here"
 # without a step while nobody computes; CPU ranks that compute get ten times as long
@@ -48,6 +48,8 @@ class ScriptTask(Task):
         lines, place_left = [], True
         for line in solution.path.read_text().splitlines():
             if line.strip() in self.takes_out:
+                while diff.is_reason(lines[-1]) and not lines[-1].endswith(PLACE):
+                    lines.pop()
                 if place_left:
                     lines.append(line[: len(line) - len(line.lstrip())] + PLACE)
                     place_left = False

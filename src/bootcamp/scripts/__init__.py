@@ -1,7 +1,7 @@
 """The training scripts as texts: which there are, how they differ, why each line is there.
 
-`family` is the list of scripts with their parents, `diff` what a script adds to its parent,
-`variants` a script with lines replaced, `reasons` the reason for a changed line.
+`family` is the list of scripts with their parents, `diff` what a script adds to its parent and why,
+`variants` a script with lines replaced.
 
 Read first: family.
 May import: the top of the package.

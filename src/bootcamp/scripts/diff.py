@@ -1,47 +1,87 @@
 """What a strategy changes: a script's diff to its parent, derived from the files when shown."""
 
+import ast
 import difflib
 import html
 import io
+import re
 import tokenize
+from collections import ChainMap
+from collections.abc import Mapping
 from pathlib import Path
 
-from bootcamp.scripts import family, reasons
+from bootcamp.scripts import family
 from bootcamp.table import with_code
 
+HEADING = re.compile(r"# \d\. ")
 
-def code_lines(path: Path) -> list[str]:
-    """The lines of a script that are code: without comments, docstrings and blank lines.
 
-    Of a script that Python cannot read, all lines but the blank ones and the comments.
+def explained_lines(path: Path) -> list[tuple[str, str]]:
+    """Pair each line of a script, its own comment cut off, with the comment above it.
+
+    The headings ("# 2. Model") are lines.
     """
     text = Path(path).read_text()
+    comments = _comment_columns(text)
+    pairs, above = [], []
+    for row, line in enumerate(text.splitlines(), 1):
+        code = line[: comments.get(row)].rstrip()
+        if HEADING.match(line):
+            pairs.append((line, ""))
+        elif row in comments and not code:
+            above.append(line.strip(" #"))
+        else:
+            pairs.append((code, " ".join(above)))
+            above = []
+    return pairs
+
+
+def is_reason(line: str) -> bool:
+    """Whether a line is a comment, and no heading."""
+    return line.strip().startswith("#") and not HEADING.match(line)
+
+
+def _comment_columns(text: str) -> dict[int, int]:
+    """Map each row with a comment to its column; of broken Python, rows of comments only."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
-        return [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
-    kept = {}
-    previous = tokenize.NEWLINE
-    for token in tokens:
-        starts_statement = previous in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-        if token.type in (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING):
-            continue
-        if not (token.type == tokenize.STRING and starts_statement) and token.string.strip():
-            for row in range(token.start[0], token.end[0] + 1):
-                kept[row] = True
-        previous = token.type
-    lines = text.splitlines()
-    return [_without_comment(lines[row - 1]) for row in sorted(kept)]
+        rows = enumerate(text.splitlines(), 1)
+        return {row: line.index("#") for row, line in rows if line.strip().startswith("#")}
+    return {row: column for kind, _, (row, column), *_ in tokens if kind == tokenize.COMMENT}
 
 
-def _without_comment(line: str) -> str:
+def reasons(path: Path) -> Mapping[str, str]:
+    """Map a script's lines, with their indentation, to the reasons written above them.
+
+    A line that a script shares with an ancestor has the nearest ancestor's reason.
+    """
+    return ChainMap(*(_own_reasons(each) for each in [Path(path), *family.ancestors(path)]))
+
+
+def _own_reasons(path: Path) -> dict[str, str]:
+    return {line: why for line, why in explained_lines(path) if line and why}
+
+
+def code_lines(path: Path) -> list[str]:
+    """List the lines of a script that are code: no comments, docstrings and blank lines."""
+    lines = [line for line, _ in explained_lines(path)]
+    text = "\n".join(lines)
     try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(line.strip() + "\n").readline))
-    except (tokenize.TokenError, IndentationError, SyntaxError):
-        return line.rstrip()
-    comments = [token for token in tokens if token.type == tokenize.COMMENT]
-    indent = line[: len(line) - len(line.lstrip())]
-    return indent + line.strip()[: comments[0].start[1]].rstrip() if comments else line.rstrip()
+        statements = list(ast.walk(ast.parse(text)))
+    except SyntaxError:
+        statements = []
+    docstrings = {
+        row
+        for node in statements
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for row in range(node.lineno, node.end_lineno + 1)
+    }
+    return [
+        line
+        for row, line in enumerate(lines, 1)
+        if line and row not in docstrings and not HEADING.match(line)
+    ]
 
 
 def changed_lines(child: Path, parent: Path) -> tuple[int, int]:
@@ -64,12 +104,11 @@ class ScriptDiff:
     def __init__(self, child: Path, parent: Path, context: int = 2):
         self.child, self.parent = Path(child), Path(parent)
         self.added, self.removed = changed_lines(child, parent)
-        before, after = (path.read_text().splitlines() for path in (self.parent, self.child))
-        self.lines = list(
-            difflib.unified_diff(
-                before, after, self.parent.name, self.child.name, lineterm="", n=context
-            )
+        before, after = (
+            [line for line, _ in explained_lines(path)] for path in (self.parent, self.child)
         )
+        names = self.parent.name, self.child.name
+        self.lines = list(difflib.unified_diff(before, after, *names, lineterm="", n=context))
 
     @property
     def title(self) -> str:
@@ -85,21 +124,15 @@ class ScriptDiff:
     __repr__ = __str__
 
     def whys(self) -> list[str]:
-        """A sentence for each of the diff's `lines`, "" where there is none.
+        """Give a sentence for each of the diff's `lines`, "" where there is none.
 
-        Why an added line is there, and what a line did that is gone (reasons.py).
+        It says why an added line is there, and what a line did that is gone.
         """
-        after = {line.strip() for line in code_lines(self.child)}
-        return [self._why(line, after) for line in self.lines]
-
-    def _why(self, line: str, after: set[str]) -> str:
-        sign, code = line[:1], _without_comment(line[1:]).strip()
-        if sign == "+":
-            return reasons.why(self.child, code)
-        if sign == "-" and code not in after:  # else it only moved
-            was = reasons.why(self.parent, code)
-            return f"Was: {was}" if was else ""
-        return ""
+        added, removed = reasons(self.child), reasons(self.parent)
+        stay = {line.strip() for line in code_lines(self.child)}  # a line that stays has only moved
+        gone = {line: f"Was: {why}" for line, why in removed.items() if line.strip() not in stay}
+        by_sign = {"+": added, "-": gone}
+        return [by_sign.get(line[:1], {}).get(line[1:], "") for line in self.lines]
 
     def _repr_html_(self) -> str:
         rows = list(zip(self.lines, self.whys(), strict=True))[2:]

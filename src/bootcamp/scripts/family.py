@@ -170,6 +170,15 @@ def find(script: str | Path) -> Path:
     )
 
 
+def ancestors(path: Path) -> list[Path]:
+    """List a script's parent, its parent's, and so on; empty for what is not of the family."""
+    script = next((each for each in SCRIPTS.values() if each.path == path), None)
+    if script is None or script.parent is None:
+        return []
+    parent = SCRIPTS[script.parent].path
+    return [parent, *ancestors(parent)]
+
+
 def describe(script: str | Path) -> Script:
     """What is known of a script, given by its name or its path.
 

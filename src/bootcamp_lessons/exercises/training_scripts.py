@@ -73,7 +73,7 @@ def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
     what = "trains something else" if run.status == "ok" else "ends with an error"
     return (
         f"with --sequence-parallel it {what}. There each rank has a part of the text between the "
-        "blocks, and `between` says so: give both sums output_layouts=between."
+        "blocks, and `layout` says so: give both sums output_layouts=layout."
     )
 
 
@@ -238,11 +238,12 @@ TASKS = [
         "The schedule is made. Who gives it the inputs, who the targets, and who gets losses?",
         solution="pp",
         takes_out=(
-            "given, losses = (inputs,) if first_here else (), []",
+            "stage_inputs = (inputs,) if first_here else ()",
+            "losses = []",
             "if last_here:",
-            "schedule.step(*given, target=targets, losses=losses, return_outputs=False)",
+            "schedule.step(*stage_inputs, target=targets, losses=losses, return_outputs=False)",
             "else:",
-            "schedule.step(*given)",
+            "schedule.step(*stage_inputs)",
         ),
         ranks=2,
         errors={
@@ -255,9 +256,9 @@ TASKS = [
         },
         hint="Every rank calls schedule.step once in a step. Which rank has inputs to pass, which "
         "one needs the targets, and where do losses come from? first_here and last_here tell you.",
-        stronger="if last_here: schedule.step(*given, target=targets, losses=losses), else: "
-        "schedule.step(*given), where given is (inputs,) with the first stage and "
-        "() elsewhere.",
+        stronger="if last_here: schedule.step(*stage_inputs, target=targets, losses=losses), "
+        "else: schedule.step(*stage_inputs), where stage_inputs is (inputs,) with the first "
+        "stage and () elsewhere, and losses a new list.",
     ),
     ScriptTask(
         "split_the_blocks",
@@ -265,8 +266,8 @@ TASKS = [
         "columns.\nThe plan for the second ones is missing, and so is every sum.",
         solution="tp",
         takes_out=(
-            'plan["attention.out"] = RowwiseParallel(output_layouts=between)',
-            'plan["down"] = RowwiseParallel(output_layouts=between)',
+            'plan["attention.out"] = RowwiseParallel(output_layouts=layout)',
+            'plan["down"] = RowwiseParallel(output_layouts=layout)',
         ),
         ranks=2,
         also=sums_forget_the_text,
@@ -277,9 +278,9 @@ TASKS = [
             "in the plan, split by rows.",
         ),
         hint="Two modules of a block read what a column split has left on each rank: their "
-        "matrices are split by rows. The sum over the ranks comes out laid out as `between`.",
+        "matrices are split by rows. The sum over the ranks comes out laid out as `layout`.",
         stronger='Two entries of the plan, "attention.out" and "down", both '
-        "RowwiseParallel(output_layouts=between).",
+        "RowwiseParallel(output_layouts=layout).",
     ),
     ScriptTask(
         "fully_sharded",
