@@ -10,40 +10,6 @@ from torch.utils.data import DataLoader
 
 from bootcamp.train import checkpoint, config, data, environment, models, optimizers, record
 
-
-class Training(lightning.LightningModule):
-    """The loop of the other scripts, as methods that the Trainer calls."""
-
-    def __init__(self, context, model, optimizer, batches, first):
-        super().__init__()
-        # As an attribute, so that the Trainer finds the parameters.
-        self.model = model
-        self.context, self.optimizer = context, optimizer
-        self.batches, self.first = batches, first
-
-    def configure_optimizers(self):
-        return self.optimizer
-
-    def training_step(self, batch, _):
-        inputs, targets = batch
-        return models.loss(self.model(inputs), targets)
-
-    def on_train_start(self):
-        world = self.trainer.world_size
-        self.run = record.Run(self.context, self.model, self.optimizer, self.batches, world)
-        self.run.begin_step(self.first)
-
-    def on_train_batch_end(self, outputs, _, index):
-        # The step's clock stops: what follows is no training.
-        self.run.end_step()
-        # The mean of the ranks' losses, for the record.
-        self.run.loss(self.trainer.strategy.reduce(outputs["loss"]))
-        # The course's own checkpoint: `barebones` has switched Lightning's off.
-        checkpoint.save(self.context, self.first + index, self.model, self.optimizer)
-        # The next step's clock runs; the Trainer counts from 0 after a restart, too.
-        self.run.begin_step(self.first + index + 1)
-
-
 args, context = config.parse(own_flags={"--strategy": {"default": "ddp"}})
 device = torch.device(context.device)
 
@@ -73,8 +39,40 @@ optimizer = optimizers.build(args, model.parameters())
 first = checkpoint.load(context, model, optimizer)
 
 # 5. Training loop
+
+
+class Training(lightning.LightningModule):
+    """The loop of the other scripts, as methods that the Trainer calls."""
+
+    def __init__(self, model):
+        super().__init__()
+        # As an attribute, so that the Trainer finds the parameters.
+        self.model = model
+
+    def configure_optimizers(self):
+        return optimizer
+
+    def training_step(self, batch, _):
+        inputs, targets = batch
+        return models.loss(self.model(inputs), targets)
+
+    def on_train_start(self):
+        self.run = record.Run(context, model, optimizer, batches, world)
+        self.run.begin_step(first)
+
+    def on_train_batch_end(self, outputs, _, index):
+        # The step's clock stops: what follows is no training.
+        self.run.end_step()
+        # The mean of the ranks' losses, for the record.
+        self.run.loss(trainer.strategy.reduce(outputs["loss"]))
+        # The course's own checkpoint: `barebones` has switched Lightning's off.
+        checkpoint.save(context, first + index, model, optimizer)
+        # The next step's clock runs; the Trainer counts from 0 after a restart, too.
+        self.run.begin_step(first + index + 1)
+
+
 # The object that the Trainer calls.
-training = Training(context, model, optimizer, batches, first)
+training = Training(model)
 # Runs the loop; the loader asks `batches` for one step after another.
 trainer.fit(training, DataLoader(batches, batch_size=None, sampler=range(first, args.steps)))
 # Writes this rank's record, and on rank 0 the run's summary.

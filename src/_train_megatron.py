@@ -70,10 +70,9 @@ for block in model[1:-1]:
 # Now that all layers are in place.
 model.to(device)
 # The record and checkpoints ask where a rank's part of a split parameter belongs.
-for parameter in model.parameters():
-    if getattr(parameter, "tensor_model_parallel", False):
-        layout = [Shard(parameter.partition_dim)]
-        parameter.dtensor = DTensor.from_local(parameter.data, mesh, layout)
+for value in model.parameters():
+    if getattr(value, "tensor_model_parallel", False):
+        value.dtensor = DTensor.from_local(value.data, mesh, [Shard(value.partition_dim)])
 
 # 3. Data
 batches = data.Batches(args, 0, 1)
