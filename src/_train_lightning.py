@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from bootcamp.train import checkpoint, config, data, environment, models, optimizers, record
 
+# A flag names one of Lightning's strategies.
 args, context = config.parse(own_flags={"--strategy": {"default": "ddp"}})
 device = torch.device(context.device)
 
