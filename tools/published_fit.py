@@ -1,6 +1,6 @@
 """Published rows with what they measured, and the fit of the planner's constants to them.
 
-tools/accuracy.py prints what comes of it. numpy.
+tools/accuracy.py prints what comes of it. Needs scipy.
 """
 
 import itertools
@@ -106,10 +106,12 @@ def error(data: Measured, values: dict, anchors: dict | None = None) -> float:
 
 
 def fit(stack: str, data: list[Measured]) -> dict[str, float]:
-    """A stack's constants: least Huber loss within their ranges, near what is believed before.
+    """Fit a stack's constants: least Huber loss within their ranges, near what is believed before.
 
-    Levenberg and Marquardt's steps in the constants' logarithms.
+    The unknowns are the constants' logarithms.
     """
+    from scipy.optimize import least_squares
+
     names = stacks.families()[stack]["constants"]
     data = [row for row in data if not anchored(row)]
     if not names or not data:
@@ -125,27 +127,9 @@ def fit(stack: str, data: list[Measured]) -> dict[str, float]:
         huber = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + (off / TOLERANCE) ** 2) - 1))
         return np.concatenate([huber, (x - start) * BELIEF / (high - low) / 2])
 
-    x, damping = start, 1e-2
-    now = residuals(x)
-    for _ in range(30):
-        step = 1e-4
-        slopes = [(residuals(x + step * unit) - now) / step for unit in np.eye(len(x))]
-        slopes = np.stack(slopes, axis=1)
-        for _ in range(8):
-            hessian = slopes.T @ slopes
-            move = np.linalg.solve(hessian + damping * np.eye(len(x)), -slopes.T @ now)
-            there = np.clip(x + move, low, high)
-            then = residuals(there)
-            if then @ then < now @ now:
-                break
-            damping *= 5
-        else:
-            break
-        gained = now @ now - then @ then
-        x, now, damping = there, then, max(damping / 4, 1e-7)
-        if gained < 1e-5 * (now @ now):
-            break
-    return dict(zip(names, np.exp(x).tolist(), strict=True))
+    inside = np.clip(start, low + 0.1 * (high - low), high - 0.1 * (high - low))
+    found = least_squares(residuals, inside, bounds=(low, high), method="dogbox", diff_step=1e-4)
+    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
 
 
 def anchored(row: Measured) -> bool:

@@ -364,4 +364,4 @@ print(exercise.check("best_batch", best_batch))
 # - Williams, Waterman and Patterson, *Roofline: An Insightful Visual Performance Model for
 #   Multicore Architectures*, Communications of the ACM 52(4), 2009.
 # - Stas Bekman, *Machine Learning Engineering*, github.com/stas00/ml-engineering, and NVIDIA's data
-#   sheets of these GPUs: the published peaks (`src/bootcamp/costs/published/hardware.csv`).
+#   sheets of these GPUs: the published peaks (`src/bootcamp/costs/published/gpus.csv`).

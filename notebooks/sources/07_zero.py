@@ -703,7 +703,7 @@ print(exercise.check("fully_sharded"))
 # - Ren et al., *ZeRO-Offload: Democratizing Billion-Scale Model Training*, 2021, arXiv:2101.06840.
 # - Wang et al., *ZeRO++: Extremely Efficient Collective Communication for Giant Model Training*,
 #   2023, arXiv:2306.10209.
-# - The H100's arithmetic and both bandwidths: `src/bootcamp/costs/published/hardware.csv` and
+# - The H100's arithmetic and both bandwidths: `src/bootcamp/costs/published/gpus.csv` and
 #   `network.csv`, which name their sources.
 # - PyTorch documentation: *torch.distributed.fsdp.fully_shard*,
 #   *torch.distributed.optim.ZeroRedundancyOptimizer*, tutorial *Getting Started with Fully Sharded

@@ -4,7 +4,8 @@ from argparse import Namespace
 
 import torch
 
-from bootcamp.costs import model_shapes, published
+from bootcamp.costs import model_shapes
+from bootcamp.costs.hardware import shown_in_lessons
 from bootcamp.table import Table
 from bootcamp.train import data, matmul, models, optimizers
 
@@ -35,15 +36,10 @@ def training_memory() -> Table:
         kept = kept_bytes("all", SAMPLES, size)
         row = {"size": size, "state GB": state / 1e9, "activations GB": kept / 1e9}
         needs = (state + kept) / 1e9
-        fits = [gpu["gpu"] for gpu in published.table("hardware") if _gigabytes(gpu) > needs]
+        fits = [gpu["lessons"] for gpu in shown_in_lessons() if float(gpu["memory_gb"]) > needs]
         rows.append({**row, "fits on": ", ".join(fits) or "none of these"})
     caption = f"By formula: float32, AdamW, {SAMPLES} samples of 1,024 bytes (tiny: of 64)"
     return Table(rows, caption)
-
-
-def _gigabytes(gpu: dict[str, str]) -> float:
-    """The memory that a GPU has, of "180-192 GB" or "16/32 GB" the larger number."""
-    return float(gpu["memory"].removesuffix(" GB").replace("/", "-").split("-")[-1])
 
 
 def furthest(run, other) -> float:

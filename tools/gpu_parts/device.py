@@ -17,7 +17,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bootcamp import machine
-from bootcamp.costs import published
+from bootcamp.costs import hardware
 from bootcamp.costs.model_shapes import GPT
 from bootcamp.train import gpt_operations, matmul, memory_usage, process_end
 
@@ -82,9 +82,9 @@ class Device:
         """
         name = "" if self.rehearsal else torch.cuda.get_device_name(0)
         column = {"float32": "peak_fp32_tflops", "tf32": "peak_tf32_tflops"}
-        column = column.get(dtype, "peak_bf16_or_fp16_tflops")
-        for row in published.table("hardware"):
-            known = row["gpu"].split()[0] in name and not {"PCIe", "NVL"} & set(name.split())
+        column = column.get(dtype, "peak_tflops")
+        for row in hardware.shown_in_lessons():
+            known = row["lessons"].split()[0] in name and not {"PCIe", "NVL"} & set(name.split())
             if known and row[column]:
                 return float(row[column]) * 1e12
         return None

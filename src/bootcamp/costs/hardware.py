@@ -1,4 +1,4 @@
-"""GPUs and clusters by name: `Cluster(gpu("H100"), gpus=256)`. Standard library only.
+"""GPUs and clusters by name: `Cluster(gpu("H100"), gpus=256)`.
 
 GB is 1e9 bytes, GiB 2**30. Bandwidths are in one direction.
 """
@@ -60,26 +60,34 @@ class Cluster:
 
 @cache
 def _gpus() -> dict[frozenset[str], Gpu]:
-    """{words of a spelling of its name: GPU}. What the course's table has stands there alone."""
-    shared = {row["gpu"]: row for row in published.table("hardware")}
+    """{words of a spelling of its name: GPU}, of published/gpus.csv."""
     found = {}
     for row in published.table("gpus"):
-        common = shared.get(row["published"], {})
-        names = {"peak": "bf16_or_fp16", "peak_fp32": "fp32"}
-        peak, single = (
-            float(row[f"{mine}_tflops"] or common[f"peak_{theirs}_tflops"])
-            for mine, theirs in names.items()
+        peak, fp8, fp32, reached = (
+            float(row[f"{name}_tflops"] or 0)
+            for name in ("peak", "peak_fp8", "peak_fp32", "reached")
         )
-        reached = float(row["reached_tflops"] or REACHED * peak) / peak
-        rates = [1e12 * float(row["peak_fp8_tflops"] or 0), 1e12 * single]
-        rates += [float(row["memory_gb"]) * GB]
-        rates += [1e12 * float(row["hbm_tb_s"] or common["hbm_tb_s"])]
-        rest = [float(row["bus_gb_s"]) * GB, int(row["multiprocessors"]), float(row["watts"])]
-        kind = row["kind"] or row["gpu"].split()[0]
-        made = Gpu(row["gpu"], 1e12 * peak, reached, *rates, *rest, kind)
-        spellings = [row["gpu"], row["published"], *row["spellings"].split(";")]
+        made = Gpu(
+            name=row["gpu"],
+            peak=1e12 * peak,
+            reached=(reached or REACHED * peak) / peak,
+            peak_fp8=1e12 * fp8,
+            peak_fp32=1e12 * fp32,
+            memory=float(row["memory_gb"]) * GB,
+            hbm=1e12 * float(row["hbm_tb_s"]),
+            bus=float(row["bus_gb_s"]) * GB,
+            multiprocessors=int(row["multiprocessors"]),
+            watts=float(row["watts"]),
+            kind=row["kind"] or row["gpu"].split()[0],
+        )
+        spellings = [row["gpu"], row["lessons"], *row["spellings"].split(";")]
         found |= {_words(spelling): made for spelling in spellings if spelling}
     return found
+
+
+def shown_in_lessons() -> list[dict[str, str]]:
+    """Return the rows of published/gpus.csv that lessons compare, `lessons` is their name there."""
+    return [row for row in published.table("gpus") if row["lessons"]]
 
 
 def gpu(name: str) -> Gpu:

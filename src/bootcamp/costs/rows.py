@@ -59,7 +59,7 @@ COLUMNS = {
     "reduce_bytes": "bytes of a gradient's number on the wire; 2",
 }
 ALIASES = {"tp": "tensor", "dp": "data", "pp": "pipeline", "cp": "context", "ep": "expert"}
-ALIASES |= {"vp": "virtual"}
+ALIASES |= {"vp": "virtual", "global_batch": "batch"}
 UNREAD = ("row_id", "source", "note")  # and published_*: allowed, and not read
 REAL = ("host_gb_s", "parameters", "largest_layer")
 TEXTS = ("stack", "method", "model", "gpu", "schedule", "recompute", "precision", "attention")

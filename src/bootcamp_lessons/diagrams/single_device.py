@@ -5,7 +5,7 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bootcamp.costs import published
+from bootcamp.costs.hardware import shown_in_lessons
 from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
 from bootcamp.drawing.charts import BOLD, WHITE, above, bar, beside, handles, log_axis, rows
 from bootcamp.drawing.palette import (
@@ -85,7 +85,7 @@ def speeds(core=None) -> Figure:
 
     core: a Roofline measured in float32 to put beside them.
     """
-    gpus = published.table("hardware")
+    gpus = shown_in_lessons()
     title = "Arithmetic and memory bandwidth, device by device"
     devices = [_published_speed(gpu) for gpu in gpus]
     if core is not None:
@@ -125,10 +125,10 @@ def speeds(core=None) -> Figure:
 
 def _published_speed(gpu: dict[str, str]) -> tuple[str, dict[str, float], float]:
     """(name, {number format: TFLOP/s}, GB/s) of a row of the table."""
-    columns = zip(FORMATS, ("fp32", "tf32", "bf16_or_fp16"), strict=True)
-    peaks = {form: gpu[f"peak_{column}_tflops"] for form, column in columns}
+    columns = ("peak_fp32_tflops", "peak_tf32_tflops", "peak_tflops")
+    peaks = {form: gpu[column] for form, column in zip(FORMATS, columns, strict=True)}
     numbers = {form: float(peak) for form, peak in peaks.items() if peak}
-    return gpu["gpu"], numbers, 1e3 * float(gpu["hbm_tb_s"])
+    return gpu["lessons"], numbers, 1e3 * float(gpu["hbm_tb_s"])
 
 
 @styled
