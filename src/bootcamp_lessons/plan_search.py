@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import permutations
 
-from bootcamp.costs import peak, predict, stacks
+from bootcamp.costs import advise, peak, predict, stacks
 from bootcamp.costs.hardware import GB, Cluster
 from bootcamp.costs.rows import Workload
 from bootcamp.costs.setting import RECOMPUTE, Plan, check
@@ -166,46 +166,24 @@ def change(plan: Plan, task: Task) -> str:
     return f"No two changes make it fit. Nearest: {said}, then {least / GB:.1f} GB."
 
 
-def meshes(task: Task) -> Iterator[dict[str, int]]:
-    """Every split of the GPUs over the axes in powers of two, tensor within a host."""
-    powers = [2**i for i in range(task.cluster.gpus.bit_length())]
-    for tensor in (size for size in powers if size <= task.cluster.per_host):
-        for pipeline in powers:
-            for context in powers:
-                data, left = divmod(task.cluster.gpus, tensor * pipeline * context)
-                if data and not left and task.batch % data == 0:
-                    yield dict(zip(AXES, (tensor, context, data, pipeline), strict=True))
-
-
 @cache
 def best(task: Task) -> Plan:
-    """The fastest plan that a search finds.
+    """Search for the fastest plan.
 
-    The fastest of some plans of each mesh, then, from the first few of these, single changes for
-    as long as one makes the plan faster. Raises ValueError where nothing fits.
+    From the fastest candidates of some meshes, follow single changes for as long as one makes the
+    plan faster. Raises ValueError where nothing fits.
     """
-    first = [found for mesh in meshes(task) if (found := _of_mesh(mesh, task))]
-    if not first:
-        raise ValueError(f"{task.name}: no plan fits {task.cluster.gpu.name}")
 
     def seconds(plan: Plan) -> float:
         return predicted(plan, task).seconds
 
-    first.sort(key=seconds)
-    return min((_climbed(plan, task) for plan in first[:SEEDS]), key=seconds)
-
-
-def _of_mesh(mesh: dict[str, int], task: Task) -> Plan | None:
-    """The fastest plan of a mesh, with the usual stage of ZeRO; None where nothing fits."""
-    found = []
-    for micro in (1, 2, 4, 8):
-        for recompute in ("none", "selective op", "full"):
-            more = {"stage": 3 if mesh["pipeline"] == 1 else 1, "micro_batch": micro}
-            plan = plan_of({**mesh, **more, "recompute": recompute}, task)
-            if fits(plan, task):
-                found.append(plan)
-                break  # what recomputes more is slower
-    return min(found, key=lambda plan: predicted(plan, task).seconds, default=None)
+    plans = advise.candidates(task.shape, task.cluster, task.batch, contexts=True)
+    meshes = {}
+    for plan in sorted((plan for plan in plans if fits(plan, task)), key=seconds):
+        meshes.setdefault((plan.tensor, plan.context, plan.pipeline), plan)
+    if not meshes:
+        raise ValueError(f"{task.name}: no plan fits {task.cluster.gpu.name}")
+    return min((_climbed(plan, task) for plan in [*meshes.values()][:SEEDS]), key=seconds)
 
 
 def _climbed(plan: Plan, task: Task) -> Plan:

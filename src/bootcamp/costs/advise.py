@@ -1,10 +1,11 @@
 """Which plan to choose: `advise(shape, cluster, batch=1024)` ranks those that fit.
 
 It tries every mesh of powers of two and some ways of sharding and recomputing, and predicts each.
-The constants are those of a stack never seen, unless one is named. Standard library only.
+The constants are those of a stack never seen, unless one is named.
 """
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from bootcamp.costs import peak, stacks, step
 from bootcamp.costs.hardware import GB, Cluster
@@ -28,31 +29,33 @@ class Advice:
     knobs: Table
 
 
-def candidates(shape: Shape, cluster: Cluster, batch: int) -> list[Plan]:
-    """Every plan that can be, of powers of two along tensor (in a host), pipeline and context."""
+def candidates(shape: Shape, cluster: Cluster, batch: int, contexts: bool = False) -> list[Plan]:
+    """Return every possible plan of powers of two along tensor (in a host) and pipeline.
+
+    contexts: along context too.
+    """
+    powers = [2**i for i in range(cluster.gpus.bit_length())]
+    inside = [tensor for tensor in powers if tensor <= cluster.per_host]
     found = []
-    powers = [2**i for i in range(cluster.gpus.bit_length()) if 2**i <= cluster.gpus]
-    for tensor in (t for t in powers if t <= cluster.per_host):
-        for pipeline in (p for p in powers if tensor * p <= cluster.gpus):
-            data, left = divmod(cluster.gpus, tensor * pipeline)
-            if left or batch % data:
-                continue
-            for stage in (3,) if pipeline == 1 else (1,):
-                for micro in (m for m in (1, 2, 4, 8) if batch // data % m == 0):
-                    for recompute in ("none", "selective op", "full"):
-                        plan = Plan(
-                            data=data,
-                            tensor=tensor,
-                            pipeline=pipeline,
-                            stage=stage,
-                            micro_batch=micro,
-                            batch=batch,
-                            sequence=tensor > 1,
-                            recompute=recompute,
-                            compiled=True,
-                        )
-                        if _can_be(shape, cluster, plan):
-                            found.append(plan)
+    for tensor, pipeline, context in product(inside, powers, powers if contexts else (1,)):
+        data, left = divmod(cluster.gpus, tensor * pipeline * context)
+        if not data or left or batch % data:
+            continue
+        for micro, recompute in product((1, 2, 4, 8), ("none", "selective op", "full")):
+            plan = Plan(
+                data=data,
+                tensor=tensor,
+                pipeline=pipeline,
+                context=context,
+                stage=3 if pipeline == 1 else 1,
+                micro_batch=micro,
+                batch=batch,
+                sequence=tensor > 1,
+                recompute=recompute,
+                compiled=True,
+            )
+            if batch // data % micro == 0 and _can_be(shape, cluster, plan):
+                found.append(plan)
     return found
 
 
