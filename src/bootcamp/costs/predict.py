@@ -1,8 +1,7 @@
 """One plan's answer: seconds, tokens, MFU, peak and what limits, `predict.answer(case)`.
 
 MFU counts the model's FLOPs with attention in full, as if not causal, over the GPU's dense peak in
-16 bit (Chowdhery et al., arXiv:2204.02311, appendix B); HFU adds what is computed again. Standard
-library only.
+16 bit (Chowdhery et al., arXiv:2204.02311, appendix B); HFU adds what is computed again.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Other people's measurements, each with its source, as CSV: `published.table("hardware")`."""
+"""Other people's measurements, each with its source, as CSV: `published.table("gpus")`."""
 
 import csv
 from functools import cache
