@@ -15,6 +15,7 @@ import json
 import os
 import queue
 import shutil
+import threading
 import time
 from contextvars import ContextVar
 from pathlib import Path
@@ -24,6 +25,7 @@ from filelock import FileLock
 from bootcamp import files, paths
 from bootcamp.experiments import claims
 from bootcamp.launcher import connection
+from bootcamp.launcher.requests import RunRequest
 from bootcamp.records import summary
 
 VARIABLE = "BOOTCAMP_RUN_CACHE"
@@ -92,17 +94,17 @@ class CachedRuns(connection.Connection):
         super().__init__(self.supervisor)
         self._to_keep: dict[str, contextlib.ExitStack] = {}
 
-    def request(self, run: dict) -> queue.SimpleQueue:
+    def request(self, run: RunRequest) -> queue.SimpleQueue:
         """As Connection.request."""
         CachedRuns.requests += 1
-        cache, folder = os.environ.get(VARIABLE), Path(run["run"])
+        cache, folder = os.environ.get(VARIABLE), Path(run.run)
         key = _key(run, folder) if cache else None
         if key is None or (key in _launched_here and not _may_repeat.get()):
             count(cache or self.counted_in, "trained", run)
             return super().request(run)
         _launched_here.add(key)
         kept, stack = Path(cache) / key, contextlib.ExitStack()
-        self._to_keep[run["run"]] = stack
+        self._to_keep[run.run] = stack
         stack.enter_context(FileLock(f"{kept}.lock"))
         if kept.exists():
             count(cache, "copied", run)
@@ -139,34 +141,34 @@ def counted(cache: Path | str) -> dict[str, list[str]]:
     return found
 
 
-def count(cache: Path | str, how: str, request: dict) -> None:
+def count(cache: Path | str, how: str, request: RunRequest) -> None:
     """Note one launch: "trained" or "copied"."""
     who = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0] or "no test"
-    ranks = request["ranks"]
-    what = f"{len(ranks)} x {' '.join(ranks[0]['argv'])}" if ranks else "a command"
+    ranks = request.ranks
+    what = f"{len(ranks)} x {' '.join(ranks[0].argv)}" if ranks else "a command"
     with open(Path(cache) / f"{how}.txt", "a") as file:
         file.write(f"{who}: {' '.join(what.split())}\n")
 
 
-def _key(request: dict, folder: Path) -> str | None:
+def _key(request: RunRequest, folder: Path) -> str | None:
     """A hash of everything that the launch depends on; None for one that is always made."""
-    ranks = request["ranks"]
-    horovod = "horovod.runner.launch" in request.get("command", ())
-    live = "absent" in request  # of drills, that want processes
-    if live or not ranks or not (request["start"] == "warm" or horovod):
+    ranks = request.ranks
+    horovod = any("horovod.runner.launch" in agent.command for agent in request.agents)
+    drilled = threading.current_thread() is not threading.main_thread()  # it wants processes
+    if drilled or not ranks or not (request.start == "warm" or horovod):
         return None
-    script, *arguments = ranks[0]["argv"]
+    script, *arguments = ranks[0].argv
     text = Path(script).read_text()
     groups = _by_flag(arguments, DEFAULTS if "config.parse(" in text else ())
     if any(group[0].startswith(OF_FILES) or os.sep in "".join(group) for group in groups):
         return None
-    how = {name: request.get(name) for name in ("start", "hosts", "records")}
+    how = {name: getattr(request, name) for name in ("start", "hosts", "link", "records")}
     parts = [
         paths.shown(script) if Path(script).is_relative_to(paths.ROOT) else Path(script).name,
         text,
         groups,
         how,
-        [_environment(rank["env"], folder) for rank in ranks],
+        [_environment(rank.env, folder) for rank in ranks],
         _sources(),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
@@ -201,11 +203,11 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _copy(kept: Path, folder: Path, request: dict) -> None:
+def _copy(kept: Path, folder: Path, request: RunRequest) -> None:
     """Put a kept record into a run folder, with the start and the command of this launch."""
     shutil.copytree(kept, folder, dirs_exist_ok=True)
     config = folder / "config.json"
     if config.exists():
         mine = {"started_unix_seconds": time.time()}
-        mine["command"] = request["ranks"][0]["env"]["BOOTCAMP_COMMAND"]
+        mine["command"] = request.ranks[0].env["BOOTCAMP_COMMAND"]
         files.write_json(config, {**json.loads(config.read_text()), **mine})

@@ -180,8 +180,7 @@ def test_a_busy_script_without_a_record_is_given_time(tmp_path):
     """Nobody sees its steps; without a number from the reader it is not taken for stuck."""
     script = tmp_path / "busy.py"
     script.write_text("import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass")
-    path, known = launch.family.find(script), launch.family.describe(script)
-    call = launch._Call(path, known, "torchrun", "warm", 1, Options(), 1, None)
+    call = launch.Call(script, 1)
     assert call._patience() == {"hang_seconds": 60.0, "busy_seconds": float("inf")}
     assert launch.launch(script, 1, options=Options(hang_seconds=1), quiet=True).status == "ok"
 

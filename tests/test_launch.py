@@ -371,8 +371,7 @@ def test_gpus_are_chosen_when_there_is_one_for_each_rank(monkeypatch):
     monkeypatch.setattr(launch, "gpu_count", lambda: 2)
 
     def told(script, ranks, device="auto"):
-        path, known = family.find(script), family.describe(script)
-        call = launch._Call(path, known, "torchrun", "warm", ranks, Options(), 1, None)
+        call = launch.Call(script, ranks)
         call.choose_device(device)
         return call.device_flag, call._where()
 

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from bootcamp import machine
 from bootcamp.launcher import device_locks, devices, follow, launch, process_tree
 from bootcamp.launcher.launch import Options, RunRefused
+from bootcamp.launcher.requests import Command, RankRequest, RunRequest
 from bootcamp.records import heartbeat, summary
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
@@ -52,7 +53,8 @@ def is_free(folder, key):
 @contextlib.asynccontextmanager
 async def taking(wish, ranks=1):
     """A run's devices while it takes them: (devices, its request, what it said, the task)."""
-    request, said = {"run": "", "ranks": [{} for _ in range(ranks)], **wish}, []
+    each = [RankRequest({}, [], "", "", "") for _ in range(ranks)]
+    request, said = RunRequest("", "warm", each, agents=[Command([], {})], **wish), []
     stopped = asyncio.get_running_loop().create_future()
     run = device_locks.DeviceLocks(request, stopped, said.append)
     task = asyncio.create_task(run.take())
@@ -80,7 +82,7 @@ def test_all_or_nothing(tmp_path):
             assert is_free(tmp_path, "fake-0"), "a request for two must not hold one"
             has.release()
             await task
-            assert request["env"]["LEASED"] == "fake-0,fake-1"
+            assert request.agents[0].env["LEASED"] == "fake-0,fake-1"
             assert not is_free(tmp_path, "fake-0")
         assert is_free(tmp_path, "fake-0")
         assert is_free(tmp_path, "fake-1")
@@ -93,7 +95,7 @@ def test_one_of_two_does_not_wait_while_one_is_free(tmp_path):
         has = holds(tmp_path, "fake-0")
         async with taking(lease(tmp_path, 1)) as (_, request, said, task):
             await task
-            assert request["ranks"][0]["env"]["LEASED"] == "fake-1"
+            assert request.ranks[0].env["LEASED"] == "fake-1"
             assert not said
         has.release()
 
@@ -108,7 +110,7 @@ def test_a_kernel_does_not_wait_for_itself(tmp_path):
             await task
             async with taking(lease(tmp_path, 1)) as (_, request, _, second):
                 await second
-                assert request["env"]["LEASED"] == "fake-0"
+                assert request.agents[0].env["LEASED"] == "fake-0"
             assert not is_free(tmp_path, "fake-0"), "the first run still has it"
 
     asyncio.run(both())
@@ -263,7 +265,7 @@ def test_cores_that_no_other_run_has(tmp_path, monkeypatch):
                 wish = {"cores": {"folder": str(tmp_path), "each": each}}
                 run, request, _, task = await runs.enter_async_context(taking(wish, ranks))
                 await task
-                return run, request.get("env", {}).get("BOOTCAMP_FIRST_CORE", "0")
+                return run, request.ranks[0].env.get("BOOTCAMP_FIRST_CORE", "0")
 
             first, second, third = await place(2), await place(2), await place(1)
             assert [found for _, found in (first, second, third)] == ["0", "2", "0"]
@@ -329,15 +331,15 @@ import json
 import sys
 from pathlib import Path
 from bootcamp.launcher import connection, follow, progress
+from bootcamp.launcher.requests import COMMAND, Command, RunRequest
 from bootcamp.records import summary
 folder, wish, code = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 (folder / "ranks").mkdir(parents=True)
 summary.reserve(folder)
-request = {"run": str(folder), "start": "command", "ranks": [], "port": 0, "env": {},
-           "command": [sys.executable, "-S", "-c", code, str(folder)], "records": False,
-           "hang_seconds": 600, "busy_seconds": 600, **wish}
+agent = Command([sys.executable, "-S", "-c", code, str(folder)], {})
+request = RunRequest(str(folder), COMMAND, agents=[agent], **wish)
 print("supervisor", connection.connect().process.pid, flush=True)
-follow.follow(request, folder, progress.silent(), True)
+follow.follow(request, progress.silent(), True)
 print("ended", flush=True)
 """
 # what runs on the devices: says that it has begun, what it has got, and ends when it is told to

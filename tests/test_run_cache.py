@@ -1,6 +1,7 @@
 """A launch is answered from an identical one of this run of the suite, and from no other."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import run_cache
@@ -8,6 +9,7 @@ from trained import trained
 
 from bootcamp.experiments import claims
 from bootcamp.launcher import launch
+from bootcamp.launcher.requests import Command, RankRequest, RunRequest
 from bootcamp.records.runs import Run
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
@@ -77,11 +79,11 @@ def test_another_text_flag_or_environment_is_another_launch(cache):
 
 @pytest.mark.parametrize("start", ["cold", "command"])
 def test_a_start_that_is_shown_is_made_each_time(start, tmp_path):
-    rank = {"argv": [str(family.SCRIPTS["cpu"].path)], "env": {}}
-    warm = {"start": "warm", "ranks": [rank]}
+    rank = RankRequest({}, [str(family.SCRIPTS["cpu"].path)], "", "", "")
+    warm = RunRequest(str(tmp_path), "warm", [rank])
     assert run_cache._key(warm, tmp_path)
-    torchrun = ["python", "-m", "torch.distributed.run"]
-    assert run_cache._key({**warm, "start": start, "command": torchrun}, tmp_path) is None
+    torchrun = Command(["python", "-m", "torch.distributed.run"], {})
+    assert run_cache._key(replace(warm, start=start, agents=[torchrun]), tmp_path) is None
 
 
 def test_files_and_failures_are_never_answered(cache, tmp_path):
@@ -107,7 +109,8 @@ def test_a_default_that_is_spelt_out_is_no_other_launch(tmp_path):
     parser = config._parser(("cpu",))
     for flag, value in run_cache.DEFAULTS:
         assert parser.get_default(flag.removeprefix("--")) == value
-    rank = {"argv": [str(family.SCRIPTS["cpu"].path)], "env": {}}
-    plain = {"start": "warm", "ranks": [rank]}
-    spelt = {**plain, "ranks": [{**rank, "argv": [*rank["argv"], *run_cache.DEFAULTS[0]]}]}
+    rank = RankRequest({}, [str(family.SCRIPTS["cpu"].path)], "", "", "")
+    plain = RunRequest(str(tmp_path), "warm", [rank])
+    longer = replace(rank, argv=[*rank.argv, *run_cache.DEFAULTS[0]])
+    spelt = replace(plain, ranks=[longer])
     assert run_cache._key(spelt, tmp_path) == run_cache._key(plain, tmp_path)

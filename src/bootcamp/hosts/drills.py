@@ -22,6 +22,7 @@ from bootcamp.files import read_json
 from bootcamp.launcher import launch, process_tree, simulated_hosts
 from bootcamp.launcher.connection import connect
 from bootcamp.launcher.follow import follow
+from bootcamp.launcher.requests import RunRequest
 from bootcamp.records import places
 from bootcamp.records.runs import Run
 from bootcamp.records.steps import read_steps
@@ -111,15 +112,15 @@ class Host:
 class Running:
     """A run that goes on in the background. `ended` is its record, None as long as it goes on."""
 
-    def __init__(self, request: dict, folder: Path, show):
-        self.folder, self.ended, self._raised = folder, None, None
-        self.hosts = [Host(self, number) for number in range(request["hosts"]["count"])]
-        self._thread = threading.Thread(target=self._follow, args=(request, folder, show))
+    def __init__(self, request: RunRequest, show):
+        self.folder, self.ended, self._raised = Path(request.run), None, None
+        self.hosts = [Host(self, number) for number in range(request.hosts)]
+        self._thread = threading.Thread(target=self._follow, args=(request, show))
         self._thread.start()
 
-    def _follow(self, request: dict, folder: Path, show) -> None:
+    def _follow(self, request: RunRequest, show) -> None:
         try:
-            self.ended = follow(request, folder, show, raises=False)
+            self.ended = follow(request, show, raises=False)
         except BaseException as error:
             self._raised = error
 
@@ -186,9 +187,10 @@ def running(
     absent: hosts without a torchrun at first, which join later. The others are launch's. An
     exception or an interrupt within the block ends the run.
     """
-    how = ("cpu", start, hosts, link, quiet, options)
-    request, folder, show = launch.prepare(script, ranks, None, *how, flags)
-    run = Running({**request, "absent": list(absent)}, folder, show)
+    call = launch.Call(script, ranks, None, "cpu", start, hosts, link, quiet, options, flags)
+    request, show = call.prepare()
+    request.absent = list(absent)
+    run = Running(request, show)
     try:
         yield run
         run.wait()

@@ -15,6 +15,7 @@ import time
 
 from bootcamp import machine, quiet
 from bootcamp.launcher import supervisor
+from bootcamp.launcher.requests import RunRequest
 from bootcamp.records import summary
 
 POLL_SECONDS = 0.01
@@ -95,10 +96,10 @@ class Connection:
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
 
-    def request(self, run: dict) -> queue.SimpleQueue:
+    def request(self, run: RunRequest) -> queue.SimpleQueue:
         """Ask for a run (supervisor.py); its events arrive in the queue that is returned."""
-        events = self._queues[run["run"]] = queue.SimpleQueue()
-        self._send({"do": "run", **run})
+        events = self._queues[run.run] = queue.SimpleQueue()
+        self._send({"do": "run", "run": run.run, "request": run.to_json()})
         if not self.alive:
             events.put(SUPERVISOR_DIED)
         return events

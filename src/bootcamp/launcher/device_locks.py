@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from bootcamp import machine
+from bootcamp.launcher.requests import RunRequest
 
 POLL_SECONDS = 0.1
 SETTLE_SECONDS = 0.5  # in which the ranks of a supervisor that was killed end, after its locks
@@ -104,11 +105,11 @@ def _acquire_all(locks: list[FileLock]) -> list[FileLock]:
 class DeviceLocks:
     """The GPUs and cores of one run: waited for before its start, released after its end.
 
-    request: of the run, see job.Job; the ranks find their devices in its environment. stopped: a
+    request: of the run; the ranks find their devices in its environment. stopped: a
     future, done when the run has to end. tell: tells the kernel.
     """
 
-    def __init__(self, request: dict, stopped: asyncio.Future, tell):
+    def __init__(self, request: RunRequest, stopped: asyncio.Future, tell):
         self.request, self.stopped, self.tell = request, stopped, tell
         self.shared = False  # whether another run computed on the same cores at any time
         self._held: list[FileLock] = []
@@ -117,9 +118,9 @@ class DeviceLocks:
 
     async def take(self) -> None:
         """Wait for GPUs unless the run is stopped; take cores that are free. Raises LeaseError."""
-        if wish := self.request.get("lease"):
+        if wish := self.request.lease:
             await self._wait_for(**wish)
-        if (wish := self.request.get("cores")) and not self.stopped.done():
+        if (wish := self.request.cores) and not self.stopped.done():
             with contextlib.suppress(LeaseError):
                 self._take_cores(**wish)
 
@@ -138,7 +139,7 @@ class DeviceLocks:
                 wish = "1 device" if count == 1 else f"{count} devices"
                 message = f"Waiting for {wish}. Other launches have {said}. "
                 message += "Interrupt the cell to stop waiting."
-                self.tell({"run": self.request["run"], "event": "waiting", "message": message})
+                self.tell({"run": self.request.run, "event": "waiting", "message": message})
             before = said
             if (await asyncio.wait({self.stopped}, timeout=POLL_SECONDS))[0]:
                 return
@@ -170,7 +171,7 @@ class DeviceLocks:
         each: how many a rank computes with. On a machine where nothing else runs, the first.
         """
         prepare(Path(folder))
-        cores, ranks = machine.cores(), len(self.request["ranks"])
+        cores, ranks = machine.cores(), len(self.request.ranks)
         locks = [_lock(Path(folder), f"core-{core}") for core in cores]
         last = max(0, len(cores) // each - ranks)  # more ranks than cores begin at the first
         for place in range(last + 1):
@@ -201,9 +202,8 @@ class DeviceLocks:
 
     def _set(self, variable: str, value: str) -> None:
         """Set a variable in the environment of all ranks, and of the launcher that starts them."""
-        agents = self.request.get("agents", ())
-        for settings in (self.request, *agents, *self.request["ranks"]):
-            settings.setdefault("env", {})[variable] = value
+        for each in (*self.request.agents, *self.request.ranks):
+            each.env[variable] = value
 
     def release(self) -> None:
         """Let others have the devices."""

@@ -7,6 +7,7 @@ import re
 import signal
 from pathlib import Path
 
+from bootcamp.launcher.requests import COMMAND, RunRequest
 from bootcamp.records import places, summary
 
 HOROVOD_EXIT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)
@@ -16,20 +17,20 @@ ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)
 REPORTED = re.compile(r"^ *rank +: (\d+) \(local_rank.*\n *exitcode +: (-?\d+)", re.M)
 
 
-def failed_process(folder: Path, request: dict, codes: dict) -> dict:
+def failed_process(folder: Path, request: RunRequest, codes: dict) -> dict:
     """The failure of the process that ended first: a rank, or its launcher.
 
     codes: exit codes in the order of the ends, of each host's torchrun where there are several.
     """
     index, code = next((who, code) for who, code in codes.items() if code)
     rank, script, host = index, None, None
-    if request["ranks"]:
-        script = Path(request["ranks"][0]["argv"][0]).name
-    if "agents" in request:
+    if request.ranks:
+        script = Path(request.ranks[0].argv[0]).name
+    if request.agents and request.hosts > 1:
         rank, host, code, said = _first_on_hosts(folder, codes)
         if rank is None and code > 0:
             return summary.failure(None, "raised", _each_said(folder, codes), said, host)
-    elif request["start"] == "command":
+    elif request.start == COMMAND:
         said = error_output(folder, None)
         rank, code = _first_in_report(said) or (None, code)
         said = _said_by(said, rank)

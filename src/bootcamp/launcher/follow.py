@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from bootcamp.launcher.connection import SUPERVISOR_DIED, connect
+from bootcamp.launcher.requests import RunRequest
 from bootcamp.launcher.run_errors import Interrupted, from_record
 from bootcamp.records import summary
 from bootcamp.records.runs import Run
@@ -18,22 +19,22 @@ from bootcamp.records.steps import Steps
 POLL_SECONDS = 0.1
 
 
-def follow(request: dict, folder: Path, show, raises: bool) -> Run:
+def follow(request: RunRequest, show, raises: bool) -> Run:
     """Send a request to the supervisor and show the run's progress; its record once it has ended.
 
     Raises what run_errors makes of a run that did not end well, if `raises`; Interrupted always.
     """
-    connection = connect()
+    connection, folder = connect(), Path(request.run)
     try:
-        if request["start"] == "warm":
+        if request.start == "warm":
             connection.wait_until_ready(show.say)
-            request["start"] = "warm" if connection.warm else "cold"
+            request.start = "warm" if connection.warm else "cold"
         event = _wait(connection.request(request), folder, show)
     except BaseException as error:  # an interrupt, or a display that fails: no rank may be left
         interrupted = isinstance(error, KeyboardInterrupt)
         with interrupts_wait():
             why = "interrupted" if interrupted else "launcher failed"
-            connection.stop(request["run"], why)
+            connection.stop(request.run, why)
             _conclude(folder, why, f"{type(error).__name__} in the process that launched")
             with contextlib.suppress(Exception):
                 show.end(summary.read(folder))
@@ -41,7 +42,7 @@ def follow(request: dict, folder: Path, show, raises: bool) -> Run:
             raise Interrupted(Run(folder)) from None
         raise
     finally:
-        connection.forget(request["run"])
+        connection.forget(request.run)
     if event is SUPERVISOR_DIED:
         _conclude(folder, "start", event["error"]["message"])
     run = Run(folder)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from bootcamp.launcher import (
@@ -17,6 +18,7 @@ from bootcamp.launcher import (
     simulated_hosts,
 )
 from bootcamp.launcher.job_hosts import JobHosts, start_command
+from bootcamp.launcher.requests import COMMAND, RunRequest
 from bootcamp.launcher.warm_ranks import ForkServer
 from bootcamp.launcher.watchdog import Watchdog
 from bootcamp.records import places, summary
@@ -32,19 +34,12 @@ END_SECONDS = 10
 class Job:
     """One run, from its start to the last process of it gone.
 
-    request: what the kernel asks for. `run`, the folder; `start`, one of warm, cold, command;
-    `ranks`, what forkserver.become_rank wants of each; `command` and `env` for a launcher such as
-    torchrun, or `agents`, these two for each host, with `fewest_hosts` that the run can go on with
-    and the `absent` ones, on which nothing is started at first; `hang_seconds` and `busy_seconds`,
-    how long no rank may finish a step; `records`, whether the script has to leave a record; `port`
-    for the rendezvous, 0 for any; `hosts`, how many to make on this machine and the rate of their
-    links, None for none; `lease` and `cores`, what to lock before the start (devices.py).
     tell: tells the kernel.
     """
 
-    def __init__(self, request: dict, server: ForkServer, tell=lambda event: None):
+    def __init__(self, request: RunRequest, server: ForkServer, tell=lambda event: None):
         self.request, self.server, self.tell = request, server, tell
-        self.folder = Path(request["run"])
+        self.folder = Path(request.run)
         self.pids: list[int] = []
         self.sessions: set[int] = set()
         self.codes: dict[int, int] = {}  # index of the process -> exit code, or minus its signal
@@ -97,18 +92,18 @@ class Job:
         await self._make_hosts()
         if self.failure:
             return
-        if self.request["start"] == "warm":
+        if self.request.start == "warm":
             self.pids = await self.server.fork(self.request)
-        elif self.request["start"] == "cold":
+        elif self.request.start == "cold":
             self.pids = start_cold(self.request)
-        elif "agents" in self.request:
-            for host in range(len(self.request["agents"])):
-                if host not in self.request.get("absent", ()):
+        elif self.request.hosts > 1:
+            for host in range(len(self.request.agents)):
+                if host not in self.request.absent:
                     self.pids.append(self.hosts.start_agent(host, len(self.pids)))
         else:
-            command, env = self.request["command"], self.request["env"]
-            self.pids = [start_command(self.folder, command, env)]
-        if self.request["start"] != "command":
+            agent = self.request.agents[0]
+            self.pids = [start_command(self.folder, agent.command, agent.env)]
+        if self.request.start != COMMAND:
             self.hosts.ranks_are(self.pids)
         self.sessions |= {process_tree.session(pid) for pid in self.pids}
         self.sessions -= {None, os.getsid(0)}
@@ -118,8 +113,8 @@ class Job:
         try:
             await self.hosts.make()
         except simulated_hosts.HostsError as error:
-            count = self.request["hosts"]["count"]
-            self.failure = summary.failure(None, "refused", f"hosts={count}: {error}")
+            message = f"hosts={self.request.hosts}: {error}"
+            self.failure = summary.failure(None, "refused", message)
         finally:
             if self.hosts.holder:
                 self.sessions.add(self.hosts.holder.pid)
@@ -177,7 +172,7 @@ class Job:
         spared, holder = {os.getpid(), self.server.pid}, self.hosts.holder
         while time.monotonic() < deadline:
             below = roots & process_tree.below({os.getpid()})
-            members = process_tree.of_run(self.request["run"], below, self.sessions) - spared
+            members = process_tree.of_run(self.request.run, below, self.sessions) - spared
             self._seen |= members
             process_tree.end(members)
             children.reap((mine | self._seen) - {holder.pid if holder else None})
@@ -191,7 +186,7 @@ class Job:
         with contextlib.suppress(OSError):  # a full disk
             self.hosts.collect()
         written = summary.read(self.folder)
-        began = self.request["records"] or (self.folder / "config.json").exists()
+        began = self.request.records or (self.folder / "config.json").exists()
         if not self.failure and began and written["status"] == "running":
             message = "the script ended without run.finish(): its record is not complete"
             self.failure = summary.failure(0, "raised", message)
@@ -208,7 +203,7 @@ class Job:
             self._write("ok", steps=0)
         if self.devices.shared:
             self._write(**summary.read(self.folder), shared_cores=True)
-        return {"run": self.request["run"], "event": "ended", "error": self.failure}
+        return {"run": self.request.run, "event": "ended", "error": self.failure}
 
     def _said_by_rank(self, written: dict) -> bool:
         """Whether the rank that failed first has itself written what happened."""
@@ -221,13 +216,13 @@ class Job:
             summary.write(self.folder, status, **content)
 
 
-def start_cold(request: dict) -> list[int]:
+def start_cold(request: RunRequest) -> list[int]:
     """Start a Python for each rank; their process ids."""
-    store = forkserver.listen(request.get("port", 0))
+    store = forkserver.listen(request.port)
     pids = []
-    for rank in request["ranks"]:
-        told = json.dumps({**rank, "env": None})  # any user can read a command line
+    for rank in request.ranks:
+        told = json.dumps({**asdict(rank), "env": None})  # any user can read a command line
         command = [sys.executable, "-P", forkserver.__file__, "rank", told, str(store.fileno())]
-        pids.append(children.spawn(command, rank["env"], keep=store.fileno()))
+        pids.append(children.spawn(command, rank.env, keep=store.fileno()))
     store.close()
     return pids

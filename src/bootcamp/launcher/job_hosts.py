@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bootcamp import files
 from bootcamp.launcher import children, process_tree, simulated_hosts, subreaper
+from bootcamp.launcher.requests import RunRequest
 from bootcamp.launcher.simulated_hosts import KINDS
 from bootcamp.records import places
 
@@ -25,11 +26,11 @@ from bootcamp.records import places
 class JobHosts:
     """The hosts of one run, and torchrun on each of them. Without hosts all of it does nothing.
 
-    request: of the run, see job.Job.
+    request: of the run.
     """
 
-    def __init__(self, request: dict):
-        self.request, self.folder = request, Path(request["run"])
+    def __init__(self, request: RunRequest):
+        self.request, self.folder = request, Path(request.run)
         self.made: list[dict] = []
         self.holder = None  # the process that holds them
         self._namespaces: list[str] = []
@@ -39,34 +40,33 @@ class JobHosts:
 
     async def make(self) -> None:
         """Start the process that holds the hosts, and tell each rank its own. Raises HostsError."""
-        if not self.request.get("hosts"):
+        if self.request.hosts == 1:
             return
-        count, link = self.request["hosts"]["count"], self.request["hosts"]["link"]
         self.holder = await asyncio.create_subprocess_exec(
-            *simulated_hosts.make_command(count, link),
+            *simulated_hosts.make_command(self.request.hosts, self.request.link),
             stdin=subprocess.PIPE,  # stays open as long as the run
             stdout=subprocess.PIPE,
-            env={**os.environ, "BOOTCAMP_RUN": self.request["run"]},
+            env={**os.environ, "BOOTCAMP_RUN": self.request.run},
             start_new_session=True,
         )
         self.made = simulated_hosts.hosts_in((await self.holder.stdout.readline()).decode())
         self._namespaces = [os.readlink(host[kind]) for host in self.made for kind in KINDS]
-        for rank in self.request["ranks"]:
-            rank["host"] = self.made[rank["host"]]
+        for rank in self.request.ranks:
+            rank.host = self.made[rank.host]
 
     def ranks_are(self, pids: list[int]) -> None:
         """Note ranks that the launcher has itself started on hosts, in order of rank."""
         for rank, pid in enumerate(pids if self.made else ()):
-            request = self.request["ranks"][rank]
-            local_rank = int(request["env"]["LOCAL_RANK"])
-            self._add(pid, rank, request["host"]["name"], local_rank, 0)
+            request = self.request.ranks[rank]
+            local_rank = int(request.env["LOCAL_RANK"])
+            self._add(pid, rank, request.host["name"], local_rank, 0)
         if self.made:
             self._write()
 
     def start_agent(self, host: int, index: int) -> int:
         """Start torchrun on one host; its process id. index: its place in the job."""
-        agent = self.request["agents"][host]
-        pid = start_command(self.folder, agent["command"], agent["env"], self.made[host])
+        agent = self.request.agents[host]
+        pid = start_command(self.folder, agent.command, agent.env, self.made[host])
         self.agents[index], self._pids[self.made[host]["name"]] = host, pid
         self._write()
         return pid
@@ -90,7 +90,7 @@ class JobHosts:
     @property
     def spare(self) -> int:
         """How many hosts the run can lose and go on."""
-        return len(self.agents) and len(self.request["agents"]) - self.request["fewest_hosts"]
+        return len(self.agents) and len(self.request.agents) - self.request.fewest_hosts
 
     def look(self) -> None:
         """Find the ranks that torchrun has started: their environment says which they are."""

@@ -23,6 +23,7 @@ from bootcamp.launcher.arguments import (
 )
 from bootcamp.launcher.connection import connect, default_ranks, gpu_count, shut_down, warm_up
 from bootcamp.launcher.follow import follow
+from bootcamp.launcher.requests import COMMAND, Command, RunRequest
 from bootcamp.launcher.run_errors import (
     Interrupted,
     LaunchError,
@@ -101,64 +102,55 @@ def launch(
     Raises RunRefused, RankFailed, RunHung, all of them LaunchError, ArgumentError before anything
     has started, or Interrupted, a KeyboardInterrupt. No rank is left when this returns.
     """
-    how = (device, start, hosts, link, quiet, options)
-    return follow(*prepare(script, ranks, args, *how, flags), raises)
-
-
-def prepare(
-    script: str | Path,
-    ranks: int | None,
-    args: list[str] | None,
-    device: str,
-    start: str | None,
-    hosts: int,
-    link: str | None,
-    quiet: bool,
-    options: Options,
-    flags: dict,
-) -> tuple:
-    """What a launch follows: its request, the run's folder, the display. Nothing has started yet.
-
-    For the arguments, and for what is raised, see launch.
-    """
-    for allow in before:
-        allow()
-    path, known = family.find(script), family.describe(script)
-    launcher = "horovodrun" if start == "horovodrun" and not known.of_course else known.launcher
-    start = arguments.start_of(start, launcher)
-    arguments.check_types(ranks, args, device, options, flags, known)
-    known = replace(known, framework=options.framework or known.framework)
-    arguments.check_start(start, launcher, options)
-    arguments.check_hosts(hosts, link, launcher, ranks, device, options)
-    if missing := arguments.missing(known.framework):
-        raise refusal(missing)
-    with _interrupts_in_one_sentence():
-        if not quiet:
-            connect().wait_until_ready(print)
-        if ranks is None:
-            ranks = 1 if launcher == "python" else default_ranks()
-        call = _Call(path, known, launcher, start, ranks, options, hosts, link)
-        call.choose_device("cpu" if hosts > 1 else device)
-        request, folder = call.request(list(args or []), flags)
-    return request, folder, progress.silent() if quiet else call.display(flags)
+    call = Call(script, ranks, args, device, start, hosts, link, quiet, options, flags)
+    return follow(*call.prepare(), raises)
 
 
 @dataclass
-class _Call:
-    """One call of launch, as its arguments are found out to mean."""
+class Call:
+    """One call of launch: its arguments, and what they are found out to mean."""
 
-    path: Path
-    script: family.Script
-    launcher: str
-    start: str
-    ranks: int
-    options: Options
-    hosts: int
-    link: str | None
-    device: str | None = None  # None: the script chooses
-    device_flag: dict = field(default_factory=dict)
-    env: dict = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)  # for a terminal
+    script: str | Path
+    ranks: int | None = None
+    args: list[str] | None = None
+    device: str | None = "auto"  # in the end None, if the script chooses
+    start: str | None = None
+    hosts: int = 1
+    link: str | None = None
+    quiet: bool = False
+    options: Options = Options()  # noqa: RUF009 (frozen)
+    flags: dict = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list, init=False)  # for a terminal
+    env: dict = field(default_factory=dict, init=False)
+    device_flag: dict = field(default_factory=dict, init=False)
+
+    def __post_init__(self):
+        self.path, self.known = family.find(self.script), family.describe(self.script)
+        foreign = self.start == "horovodrun" and not self.known.of_course
+        self.launcher = "horovodrun" if foreign else self.known.launcher
+
+    def prepare(self) -> tuple:
+        """Check all; the request and its display, for follow. Raises as launch does."""
+        for allow in before:
+            allow()
+        options = self.options
+        self.start = arguments.start_of(self.start, self.launcher)
+        arguments.check_types(self.ranks, self.args, self.device, options, self.flags, self.known)
+        self.known = replace(self.known, framework=options.framework or self.known.framework)
+        arguments.check_start(self.start, self.launcher, options)
+        arguments.check_hosts(
+            self.hosts, self.link, self.launcher, self.ranks, self.device, options
+        )
+        if missing := arguments.missing(self.known.framework):
+            raise refusal(missing)
+        with _interrupts_in_one_sentence():
+            if not self.quiet:
+                connect().wait_until_ready(print)
+            if self.ranks is None:
+                self.ranks = 1 if self.launcher == "python" else default_ranks()
+            self.choose_device("cpu" if self.hosts > 1 else self.device)
+            request = self.request()
+        return request, progress.silent() if self.quiet else self.display()
 
     def choose_device(self, device: str) -> None:
         """Settle the kind of device, and how the script hears of it.
@@ -168,7 +160,7 @@ class _Call:
         """
         self.env = dict(self.options.env or {})
         self.device = None if device == "auto" else device
-        if not self.script.takes_device:
+        if not self.known.takes_device:
             if device == "cuda" and gpu_count() < self.ranks:
                 raise refusal(
                     f"device='cuda': {self.ranks} rank(s) need a GPU each, and torch finds "
@@ -176,58 +168,59 @@ class _Call:
                 )
             if device == "cpu" and machine.gpu_names():
                 self.env["CUDA_VISIBLE_DEVICES"] = ""
-        elif device == "auto" and not self.script.own_device and self.script.path == self.path:
+        elif device == "auto" and not self.known.own_device and self.known.path == self.path:
             self.device = "cuda" if gpu_count() >= self.ranks else "cpu"
-        if self.script.takes_device and self.device:
+        if self.known.takes_device and self.device:
             self.device_flag = {"device": self.device}
 
-    def request(self, args: list[str], flags: dict) -> tuple[dict, Path]:
-        """What the supervisor is asked for, and the run's new folder. Raises RunRefused."""
+    def request(self) -> RunRequest:
+        """What the supervisor is asked for, with the run's new folder. Raises RunRefused."""
         options, ranks = self.options, self.ranks
-        text = "" if self.script.of_course else self.path.read_text(errors="replace")
-        argv = [*args, *arguments.to_arguments({**self.device_flag, **flags}, text)]
+        text = "" if self.known.of_course else self.path.read_text(errors="replace")
+        given = arguments.to_arguments({**self.device_flag, **self.flags}, text)
+        argv = [*(self.args or []), *given]
         self.lines = run_request.terminal_lines(
             self.path, ranks, argv, self.launcher, replace(options, env=self.env), self.hosts
         )
-        kind = "cpu" if self.script.cpu_only else self.device
-        cores = int(flags.get("cores_per_rank") or 1) if self.script.of_course else 1
+        kind = "cpu" if self.known.cpu_only else self.device
+        cores = int(self.flags.get("cores_per_rank") or 1) if self.known.of_course else 1
         environment = {**os.environ, **self.env}
-        wishes = devices.wishes(self.script, kind, ranks, cores, environment)
+        wishes = devices.wishes(self.known, kind, ranks, cores, environment)
         folder = run_request.new_folder(self.path.stem.removeprefix("_train_"), options.run_dir)
-        told = run_request.rank_requests(
+        each = run_request.rank_requests(
             folder, [str(self.path), *argv], ranks, self.lines[0], self.env
         )
         if self.launcher == "horovodrun" and self.start == "warm":
-            run_request.connect_by_horovod(told)
+            run_request.connect_by_horovod(each)
         if self.hosts > 1:
-            run_request.spread_over_hosts(told, self.hosts, self.link, self.env)
+            run_request.spread_over_hosts(each, self.hosts, self.link, self.env)
         if options.port and (taken := run_request.taken(options.port)):
             raise refusal(taken, folder)
-        request = {
-            "run": str(folder),
-            "ranks": told,
-            "records": self.script.of_course,
-            "framework": self.script.framework,
-            "port": options.port,
-            "hosts": {"count": self.hosts, "link": self.link} if self.hosts > 1 else None,
+        return RunRequest(
+            str(folder),
+            ranks=each,
+            records=self.known.of_course,
+            framework=self.known.framework,
+            port=options.port,
+            hosts=self.hosts,
+            link=self.link,
             **self._patience(),
             **wishes,
-            **run_request.how_to_start(self.start, told, self.hosts, options, self.lines),
-        }
-        return request, folder
+            **run_request.how_to_start(self.start, each, self.hosts, options, self.lines),
+        )
 
     def _patience(self) -> dict:
         """How long the ranks may finish no step: idle, and busy."""
         seconds = self.options.hang_seconds
         busy = (seconds or HANG_SECONDS) * (1 if self.device == "cuda" else BUSY_PATIENCE)
-        if seconds is None and not self.script.of_course:
+        if seconds is None and not self.known.of_course:
             busy = float("inf")
         return {"hang_seconds": seconds or HANG_SECONDS, "busy_seconds": busy}
 
-    def display(self, flags: dict):
+    def display(self):
         """What the reader sees of the run."""
-        steps = flags.get("steps")
-        if self.script.of_course:
+        steps = self.flags.get("steps")
+        if self.known.of_course:
             steps = int(steps or 20)
         return progress.display(self.lines, steps if is_count(steps) else 0, self._where())
 
@@ -237,7 +230,7 @@ class _Call:
         kind = {"cuda": "GPU ", "cpu": "CPU "}.get(self.device, "")
         if self.ranks == 1:
             return f"1 {kind}rank"
-        backend = {"cuda": ", NCCL", "cpu": ", gloo"} if self.script.of_course else {}
+        backend = {"cuda": ", NCCL", "cpu": ", gloo"} if self.known.of_course else {}
         if self.device == "cuda" and gpu_count() < self.ranks:  # BOOTCAMP_SHARE_GPUS
             backend = {"cuda": f", gloo, on {gpu_count()} GPU(s)"}
         return f"{self._of_the_line()}{self.ranks} {kind}ranks{backend.get(self.device, '')}"
@@ -269,21 +262,9 @@ def run_command(command: list[str], seconds: float = 120.0, env: dict | None = N
     if command[0] == "python":
         command = [sys.executable, *command[1:]]
     folder = run_request.new_folder("command")
-    request = {
-        "run": str(folder),
-        "start": "command",
-        "ranks": [],
-        "records": False,
-        "command": command,
-        "env": {
-            **os.environ,
-            **(env or {}),
-            "PYTHONUNBUFFERED": "1",
-            **run_request.marks(folder),
-        },
-        "hang_seconds": seconds,
-        "busy_seconds": seconds,
-    }
-    run = follow(request, folder, progress.silent(), raises=True)
+    environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
+    agent = Command(command, {**environment, **run_request.marks(folder)})
+    how = {"agents": [agent], "hang_seconds": seconds, "busy_seconds": seconds}
+    run = follow(RunRequest(str(folder), COMMAND, **how), progress.silent(), raises=True)
     printed = [run.folder / "ranks" / f"launcher.{end}" for end in ("out", "err")]
     return "".join(path.read_text(errors="replace") for path in printed)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from bootcamp.launcher import connection, run_request
+from bootcamp.launcher.requests import COMMAND, Command, RunRequest
 from bootcamp.paths import SRC
 
 SCRIPT = SRC / "_live_rank.py"
@@ -130,8 +131,8 @@ class LiveRanks:
         command = [sys.executable, "-P", "-m", "ipyparallel.controller", *CONTROLLER]
         command += [f"--ports={first}-{first + PORTS.step - 1}"]
         env = {**os.environ, **run_request.marks(folder), "IPYTHONDIR": str(private)}
-        order = {"start": "command", "command": [*command, f"--profile-dir={private}"]}
-        self._order(folder, {**order, "ranks": [], "env": env})
+        agent = Command([*command, f"--profile-dir={private}"], env)
+        self._order(RunRequest(str(folder), COMMAND, agents=[agent]))
 
     def _start_ranks(self, private: Path) -> None:
         self.connection.wait_until_ready(lambda _: None)
@@ -143,13 +144,11 @@ class LiveRanks:
         argv = [str(SCRIPT), str(private), self.backend]
         ranks = run_request.rank_requests(self.folder, argv, self.count, "%%ranks", environment)
         start = "warm" if self.connection.warm else "cold"
-        self._order(self.folder, {"start": start, "ranks": ranks, "port": 0})
+        self._order(RunRequest(str(self.folder), start, ranks))
 
-    def _order(self, folder: Path, order: dict) -> None:
+    def _order(self, order: RunRequest) -> None:
         """Have the supervisor start something without hang detection: idle ranks are no hang."""
-        order |= {"run": str(folder), "records": False}
-        order |= {"hang_seconds": float("inf"), "busy_seconds": float("inf")}
-        self._jobs[str(folder)] = self.connection.request(order)
+        self._jobs[order.run] = self.connection.request(order)
 
     def _wait_for(self, happened, who: str, seconds: float = START_SECONDS) -> None:
         deadline = time.monotonic() + seconds

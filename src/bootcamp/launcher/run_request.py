@@ -1,6 +1,6 @@
 """What the supervisor is asked to start: the ranks of a run, their environment, the command line.
 
-The same run as a line for a terminal is among `terminal_lines`. Standard library only.
+The same run as a line for a terminal is among `terminal_lines`.
 """
 
 import itertools
@@ -14,6 +14,7 @@ from bootcamp.launcher import forkserver, torchrun
 from bootcamp.launcher import simulated_hosts as simulated
 from bootcamp.launcher.arguments import Options, fewest_and_most, to_arguments
 from bootcamp.launcher.connection import connect
+from bootcamp.launcher.requests import COMMAND, Command, RankRequest
 from bootcamp.launcher.run_errors import refusal
 from bootcamp.paths import shown
 from bootcamp.records import summary
@@ -51,8 +52,8 @@ def run_name(path: Path) -> str:
 
 def rank_requests(
     folder: Path, argv: list[str], ranks: int, command: str, env: dict | None = None
-) -> list[dict]:
-    """What forkserver.become_rank needs to know of each rank.
+) -> list[RankRequest]:
+    """Each rank's part of a request.
 
     argv: the script and its arguments. command: the line for a terminal. env: variables of the
     ranks beside this process's own; BOOTCAMP_RUN among them names the folder of the record.
@@ -69,19 +70,19 @@ def rank_requests(
     }
     place = folder / "ranks"
     return [
-        {
-            "env": {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            "argv": argv,
+        RankRequest(
+            {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            argv,
             **{end: str(place / f"{rank}.{end}") for end in ("out", "err", "stack")},
-        }
+        )
         for rank in range(ranks)
     ]
 
 
-def connect_by_horovod(ranks: list[dict]) -> None:
+def connect_by_horovod(ranks: list[RankRequest]) -> None:
     """Tell each rank what horovodrun would; the fork server adds the port and serves it."""
     for number, rank in enumerate(ranks):
-        rank["env"] |= {
+        rank.env |= {
             "HOROVOD_RANK": str(number),
             "HOROVOD_SIZE": str(len(ranks)),
             "HOROVOD_LOCAL_RANK": str(number),
@@ -106,15 +107,15 @@ def marks(folder: Path) -> dict[str, str]:
     }
 
 
-def spread_over_hosts(ranks: list[dict], hosts: int, link: str | None, given: dict) -> None:
+def spread_over_hosts(ranks: list[RankRequest], hosts: int, link: str | None, given: dict) -> None:
     """Tell each rank its host and what a launcher on that host would set.
 
     given: the reader's variables, which go before these.
     """
     each = len(ranks) // hosts
     for number, rank in enumerate(ranks):
-        rank["host"] = number // each
-        rank["env"] |= {
+        rank.host = number // each
+        rank.env |= {
             "LOCAL_RANK": str(number % each),
             "LOCAL_WORLD_SIZE": str(each),
             "GROUP_RANK": str(number // each),
@@ -126,38 +127,36 @@ def spread_over_hosts(ranks: list[dict], hosts: int, link: str | None, given: di
 
 
 def how_to_start(
-    start: str, ranks: list[dict], hosts: int, options: Options, lines: list[str]
+    start: str, ranks: list[RankRequest], hosts: int, options: Options, lines: list[str]
 ) -> dict:
-    """The part of a request that says how its ranks are started: see job.Job."""
+    """The part of a RunRequest that says how its ranks are started."""
     if start in ("warm", "cold"):
         return {"start": start if sys.platform == "linux" else "cold"}
     first, count = ranks[0], len(ranks)
     env = {
         name: value
-        for name, value in first["env"].items()
+        for name, value in first.env.items()
         if name not in (*forkserver.SET_BY_LAUNCHERS, "GROUP_RANK")
     }
     if start == "horovodrun":
         command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(count)]
         python = os.environ.get("PYTHON_EXEC", sys.executable)  # as torchrun does
         command += ["--network-interface", LOOPBACK, python]
-        return {"start": "command", "command": [*command, *first["argv"]], "env": env}
+        return {"start": COMMAND, "agents": [Command([*command, *first.argv], env)]}
     agents = []
     for host in range(hosts):
-        name = run_name(Path(first["argv"][0]))
+        name = run_name(Path(first.argv[0]))
         words = to_arguments(torchrun.flags(count, hosts, options, name, host))
         own = {
             **torchrun.settings(hosts, options),
             **env,
-            **torchrun.where_ranks_write(Path(first["out"]).parents[1], hosts, host),
+            **torchrun.where_ranks_write(Path(first.out).parents[1], hosts, host),
             "BOOTCAMP_COMMAND": lines[min(host, len(lines) - 1)],
         }
-        command = [*torchrun.program(), *words, *first["argv"]]
-        agents.append({"command": command, "env": own, "host": host})
-    if hosts == 1:
-        return {"start": "command", **agents[0]}
+        command = [*torchrun.program(), *words, *first.argv]
+        agents.append(Command(command, own))
     fewest = fewest_and_most(hosts, options)[0]
-    return {"start": "command", "agents": agents, "fewest_hosts": fewest, "env": {}}
+    return {"start": COMMAND, "agents": agents, "fewest_hosts": fewest}
 
 
 _numbers = itertools.count(1)

@@ -6,7 +6,7 @@ It adopts every orphan below it (Linux: child subreaper), so nothing that a run 
 from it; and it holds a pipe to the kernel, so when the kernel dies, however it dies, it ends every
 rank and itself. It speaks with the kernel in lines of JSON on standard input and output:
 
-    <- {"do": "run", "run": folder, "start": "warm", "ranks": [...], ...}   see job.Job
+    <- {"do": "run", "run": folder, "request": a RunRequest as JSON}
     <- {"do": "stop", "run": folder, "why": "interrupted"}
     <- {"do": "join", "run": folder, "host": 1}     torchrun on a host that was absent or lost
     -> {"ready": true, "gpus": 0}
@@ -30,6 +30,7 @@ if __name__ == "__main__":  # started with -P as a file: the package lies one fo
 
 from bootcamp.launcher import children, process_tree, warm_ranks
 from bootcamp.launcher.job import Job
+from bootcamp.launcher.requests import RunRequest
 from bootcamp.launcher.subreaper import PR_SET_CHILD_SUBREAPER
 from bootcamp.records import summary
 
@@ -76,7 +77,8 @@ class Supervisor:
         async for line in reader:
             request = json.loads(line)
             if request["do"] == "run":  # known at once: the next line may be its stop
-                job = self.jobs[request["run"]] = Job(request, self.server, self.tell)
+                wanted = RunRequest.from_json(request["request"])
+                job = self.jobs[wanted.run] = Job(wanted, self.server, self.tell)
                 self.runs.add(task := asyncio.create_task(self._run(job)))
                 task.add_done_callback(self.runs.discard)
             elif job := self.jobs.get(request["run"]):
@@ -86,7 +88,7 @@ class Supervisor:
                     stop(job, request["why"])
 
     async def _run(self, job: Job) -> None:
-        run = job.request["run"]
+        run = job.request.run
         try:
             event = await job.run()
         except Exception as error:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from bootcamp.launcher import forkserver, process_tree
+from bootcamp.launcher.requests import RunRequest
 
 
 async def start():
@@ -61,17 +62,17 @@ class ForkServer:
         self.ready.set()  # wake all waiters
         tell({"ready": False})
 
-    async def fork(self, request: dict) -> list[int]:
+    async def fork(self, request: RunRequest) -> list[int]:
         """Fork the ranks of a run; their process ids. Tries anew if the server dies meanwhile."""
         while True:
             await self.ready.wait()
             if self.gave_up:
                 raise RuntimeError('the fork server does not start: launch with start="cold"')
             waiting = asyncio.get_running_loop().create_future()
-            self._answers[request["run"]] = waiting
-            told = {**request, "supervisor": os.getpid()}
+            self._answers[request.run] = waiting
+            content = {**request.to_json(), "supervisor": os.getpid()}
             with contextlib.suppress(ConnectionError):
-                self.process.stdin.write(json.dumps(told).encode() + b"\n")
+                self.process.stdin.write(json.dumps(content).encode() + b"\n")
                 await self.process.stdin.drain()
             answer = await waiting
             if "error" in answer:

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from bootcamp.launcher import hang, process_tree
+from bootcamp.launcher.requests import COMMAND, RunRequest
 from bootcamp.records import flight_recorder, heartbeat, stalled, summary
 
 BUSY_SHARE = 0.05  # of a core, between two looks; threads that wait for others use a hundredth
@@ -28,12 +29,12 @@ class Watchdog:
     It hangs if for `hang_seconds` no rank has finished a step, printed or computed, or if for
     `busy_seconds` none has finished a step or printed.
 
-    request: of the run, see job.Job. pids: its processes, in order of rank where these are ranks.
+    pids: its processes, in order of rank where these are ranks.
     """
 
-    def __init__(self, request: dict, pids: list[int]):
+    def __init__(self, request: RunRequest, pids: list[int]):
         self.request, self.pids = request, pids
-        self.folder = Path(request["run"])
+        self.folder = Path(request.run)
         now = time.monotonic()
         self._looked = self._stepped = self._printed = self._computed = now
         self._beats: dict[int, tuple] = {}
@@ -61,7 +62,7 @@ class Watchdog:
             return None
         beats = self._beats
         ranks = {rank: beat[0] for rank, beat in beats.items()}
-        if self.request["start"] != "command":
+        if self.request.start != COMMAND:
             ranks = {rank: pid for rank, pid in enumerate(self.pids) if rank not in ended}
         hang.ask(self.folder, ranks)
         until = time.monotonic() + hang.ANSWER_SECONDS
@@ -93,18 +94,18 @@ class Watchdog:
         least = more = 0.0
         if self._may_meet_again():
             more = MEET_AGAIN_SECONDS
-        if not self._beats and self.request["start"] == "command" and self.request["ranks"]:
+        if not self._beats and self.request.start == COMMAND and self.request.ranks:
             least = START_SECONDS
-        elif not self._beats and self.request["records"]:
+        elif not self._beats and self.request.records:
             least = FIRST_SECONDS
-        idle, busy = self.request["hang_seconds"] + more, self.request["busy_seconds"] + more
+        idle, busy = self.request.hang_seconds + more, self.request.busy_seconds + more
         return max(idle, least), max(busy, least)
 
     def _may_meet_again(self) -> bool:
         """Return whether torchrun on several hosts may be waiting for one to go or to come."""
-        agents = self.request.get("agents", ())
-        return any("--max-restarts" in agent["command"] for agent in agents) or (
-            self.request.get("fewest_hosts", 0) < len(agents)
+        agents = self.request.agents if self.request.hosts > 1 else []
+        return self.request.fewest_hosts < len(agents) or any(
+            "--max-restarts" in agent.command for agent in agents
         )
 
 
