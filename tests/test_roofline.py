@@ -8,8 +8,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bootcamp import machine
-from bootcamp.experiments import matmul_peak, roofline
-from bootcamp.train import gpt_operations, matmul, models
+from bootcamp.experiments import roofline
+from bootcamp.train import benchmark, models
 from bootcamp.train.models import gpt
 
 BATCH = 2
@@ -21,7 +21,7 @@ TOKENS = BATCH * CONTEXT
 @pytest.fixture(scope="module")
 def operations():
     with torch.no_grad():
-        yield {op.name: op for op in gpt_operations.operations("tiny", BATCH, torch.float32, "cpu")}
+        yield {op.name: op for op in benchmark.operations("tiny", BATCH, torch.float32, "cpu")}
 
 
 def content(**changed):
@@ -108,9 +108,7 @@ def test_the_products_are_those_of_the_models_formula(operations):
 
 def test_half_as_wide_numbers_are_half_the_bytes(operations):
     with torch.no_grad():
-        half = {
-            op.name: op for op in gpt_operations.operations("tiny", BATCH, torch.bfloat16, "cpu")
-        }
+        half = {op.name: op for op in benchmark.operations("tiny", BATCH, torch.bfloat16, "cpu")}
     assert half["residual add"].bytes == operations["residual add"].bytes / 2
     assert half["residual add"].flops == operations["residual add"].flops
 
@@ -121,7 +119,7 @@ def test_half_as_wide_numbers_are_half_the_bytes(operations):
 def test_fastest_seconds_calls_often_enough_and_not_for_ever(monkeypatch):
     """Nine calls that count of a fast one, three of a slow one; the first never counts."""
     now = [0.0]
-    monkeypatch.setattr(matmul.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(benchmark.time, "perf_counter", lambda: now[0])
 
     def taking(*seconds):
         calls = iter(seconds)
@@ -134,27 +132,27 @@ def test_fastest_seconds_calls_often_enough_and_not_for_ever(monkeypatch):
         return run, done
 
     run, done = taking(0.001, 0.03, 0.02, *[0.05] * 20)
-    assert matmul.fastest_seconds(run, "cpu") == pytest.approx(0.02)
-    assert len(done) == 1 + matmul.CALLS
+    assert benchmark.fastest_seconds(run, "cpu") == pytest.approx(0.02)
+    assert len(done) == 1 + benchmark.CALLS
     run, done = taking(5.0, 9.0, 7.0, 8.0, *[1.0] * 20)
-    assert matmul.fastest_seconds(run, "cpu") == pytest.approx(7.0)
-    assert len(done) == 1 + matmul.FEWEST_CALLS
+    assert benchmark.fastest_seconds(run, "cpu") == pytest.approx(7.0)
+    assert len(done) == 1 + benchmark.FEWEST_CALLS
 
 
 @pytest.fixture
 def small_and_quick(monkeypatch):
     """Stand-ins for what takes seconds: tiny arrays, two calls, and no keeping to one core."""
-    monkeypatch.setitem(gpt_operations.STREAMED_BYTES, "cpu", 2**16)
-    monkeypatch.setitem(matmul.SIZE, "cpu", 16)
-    monkeypatch.setattr(matmul, "CALLS", 1)
-    monkeypatch.setattr(matmul, "FEWEST_CALLS", 1)
+    monkeypatch.setitem(benchmark.STREAMED_BYTES, "cpu", 2**16)
+    monkeypatch.setitem(benchmark.SIZE, "cpu", 16)
+    monkeypatch.setattr(benchmark, "CALLS", 1)
+    monkeypatch.setattr(benchmark, "FEWEST_CALLS", 1)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     monkeypatch.setattr("os.sched_setaffinity", lambda pid, cores: None, raising=False)
 
 
 def test_a_measurement_holds_what_the_figure_needs(small_and_quick):
     args = argparse.Namespace(device="cpu", dtype="float32", cores=1)
-    about = matmul.begin(args) | gpt_operations.measure("cpu", "float32", "tiny", 1)
+    about = benchmark.begin(args) | benchmark.measure("cpu", "float32", "tiny", 1)
     measured = roofline.Roofline(about)
     assert measured.measured_here
     assert not measured.oversubscribed
@@ -169,24 +167,24 @@ def test_a_measurement_holds_what_the_figure_needs(small_and_quick):
 
 
 def test_what_was_measured_is_kept(small_and_quick, monkeypatch, tmp_path):
-    """Each module runs once for its flags; again only if asked to; never below the known peak."""
-    monkeypatch.setattr(matmul_peak, "KEPT", tmp_path / "machine.json")
+    """Once for its flags, again only if asked to; never below the known peak."""
+    monkeypatch.setattr(roofline, "KEPT", tmp_path / "machine.json")
     commands = []
 
     def run_command(command, seconds, env):
         commands.append(command[2])
         monkeypatch.setattr("sys.argv", command[2:])
-        (matmul if command[2].endswith("matmul") else gpt_operations).main()
+        benchmark.main()
 
-    monkeypatch.setattr(matmul_peak.launch, "run_command", run_command)
-    peak = matmul_peak.matmul_flops_per_second()
-    assert commands == ["bootcamp.train.matmul"]
-    assert matmul_peak.matmul_flops_per_second() == peak > 0
+    monkeypatch.setattr(roofline.launch, "run_command", run_command)
+    peak = roofline.matmul_flops_per_second()
+    assert commands == ["bootcamp.train.benchmark"]
+    assert roofline.matmul_flops_per_second() == peak > 0
     first = roofline.measure(size="tiny", batch=1)
     assert first.peak_flops_per_second >= peak
     assert first.config["global_batch"] == 1
     assert roofline.measure(size="tiny", batch=1).config == first.config
-    assert commands[1:] == ["bootcamp.train.gpt_operations"]
+    assert commands[1:] == ["bootcamp.train.benchmark"]
     roofline.measure(size="tiny", batch=1, again=True)
     assert roofline.measure(size="tiny", batch=2).config["global_batch"] == 2
     assert len(commands) == 4
@@ -195,14 +193,14 @@ def test_what_was_measured_is_kept(small_and_quick, monkeypatch, tmp_path):
 
 
 def test_a_roof_is_never_below_the_known_peak(monkeypatch):
-    monkeypatch.setattr(matmul_peak, "matmul_flops_per_second", lambda *which: 1e15)
-    monkeypatch.setattr(matmul_peak, "measured", lambda *which, **flags: content())
+    monkeypatch.setattr(roofline, "matmul_flops_per_second", lambda *which: 1e15)
+    monkeypatch.setattr(roofline, "measured", lambda *which, **flags: content())
     assert roofline.measure().peak_flops_per_second == 1e15
 
 
 def test_the_measuring_commands_run_as_processes_of_their_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(matmul_peak, "KEPT", tmp_path / "machine.json")
-    assert 1e8 < matmul_peak.matmul_flops_per_second() < 1e15
+    monkeypatch.setattr(roofline, "KEPT", tmp_path / "machine.json")
+    assert 1e8 < roofline.matmul_flops_per_second() < 1e15
 
 
 def test_the_roof_is_the_smaller_of_two_limits():

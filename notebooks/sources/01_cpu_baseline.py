@@ -200,9 +200,9 @@ print(f"{flops_per_token / 1e6:.2f} MFLOP a token, of which 6 a weight: {6 * wei
 # number format in use, so compare MFUs only if they mean the same peak.)
 
 # %%
-from bootcamp.experiments import matmul_peak
+from bootcamp.experiments import roofline
 
-peak_flops = matmul_peak.matmul_flops_per_second("cpu", "float32", cores=1)
+peak_flops = roofline.matmul_flops_per_second("cpu", "float32", cores=1)
 guess_mfu = predict(
     "cpu_baseline_share",
     f"One core reaches {peak_flops / 1e9:,.0f} GFLOP/s. The training did "

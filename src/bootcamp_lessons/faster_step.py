@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bootcamp import machine
 from bootcamp.records import trace
 from bootcamp.table import Table
-from bootcamp.train import data, matmul, models, optimizers
+from bootcamp.train import benchmark, data, models, optimizers
 
 MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
 FLOAT32_FRACTION = 23  # bits
@@ -82,7 +82,7 @@ def calls(step: Callable[[], None]) -> int:
 
 def seconds(step: Callable[[], None]) -> float:
     """The shortest of several calls on one core."""
-    return matmul.fastest_seconds(step, "cpu")
+    return benchmark.fastest_seconds(step, "cpu")
 
 
 def pipeline_seconds(read: float, train: float, workers: int, cores: int) -> float:

@@ -7,7 +7,7 @@ import torch
 from bootcamp.costs import model_shapes
 from bootcamp.costs.hardware import shown_in_lessons
 from bootcamp.table import Table
-from bootcamp.train import data, matmul, models, optimizers
+from bootcamp.train import benchmark, data, models, optimizers
 
 ADAMW_BYTES = 16  # of a parameter in float32: itself, its gradient, two moments
 SAMPLES = 16
@@ -63,7 +63,7 @@ def adamw_seconds(fused: bool) -> float:
     parameter = torch.nn.Parameter(torch.zeros(2048, 2048, device=device))
     parameter.grad = torch.ones_like(parameter)
     optimizer = torch.optim.AdamW([parameter], fused=fused)
-    return matmul.fastest_seconds(optimizer.step, device)
+    return benchmark.fastest_seconds(optimizer.step, device)
 
 
 def gradients(steps: int = 60, samples: int = 128) -> dict[str, torch.Tensor]:

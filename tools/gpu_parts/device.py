@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bootcamp import machine
 from bootcamp.costs import hardware
 from bootcamp.costs.model_shapes import GPT
-from bootcamp.train import gpt_operations, matmul, memory_usage, process_end
+from bootcamp.train import benchmark, memory_usage, process_end
 
 KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -41,8 +41,8 @@ class Device:
         self.rehearsal, self.kind = rehearsal, "cpu" if rehearsal else "cuda"
         if rehearsal:  # the package's own measurements, as small as they can be
             torch.set_num_threads(1)
-            matmul.SIZE["cpu"], matmul.CALLS, matmul.ENOUGH_SECONDS = 64, 3, 0.01
-            gpt_operations.STREAMED_BYTES["cpu"] = 1 << 20
+            benchmark.SIZE["cpu"], benchmark.CALLS, benchmark.ENOUGH_SECONDS = 64, 3, 0.01
+            benchmark.STREAMED_BYTES["cpu"] = 1 << 20
         elif not torch.cuda.is_available():
             raise RuntimeError(f"torch {torch.__version__} finds no GPU")
 
@@ -70,7 +70,7 @@ class Device:
             "memory_bytes": properties.total_memory,
             "multiprocessors": properties.multi_processor_count,
             "capability": f"{properties.major}.{properties.minor}",
-            "cache_bytes": gpt_operations.cache_bytes("cuda"),
+            "cache_bytes": benchmark.cache_bytes("cuda"),
             "driver": _smi("driver_version"),
         }
         return {"gpu": gpu, "versions": versions}

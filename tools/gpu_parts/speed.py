@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from bootcamp.train import gpt_operations, matmul
+from bootcamp.train import benchmark
 from bootcamp.train.step_clock import clock_of
 from gpu_parts.loops import Trainer, Way
 from gpu_parts.session import Session
@@ -135,7 +135,7 @@ def roofline(session: Session) -> None:
     device = session.device
     size, batch = device.choose(("small", 32), ("tiny", 2))
     for dtype in ("float32", "bfloat16"):
-        measure = partial(gpt_operations.measure, device.kind, dtype, size, batch)
+        measure = partial(benchmark.measure, device.kind, dtype, size, batch)
         session.measure(f"operations, {dtype}", measure, 60)
     session.measure("matrix products", partial(_matrix_products, session), 30)
     session.measure("copies", partial(_copies, session), 60)
@@ -146,7 +146,7 @@ def _matrix_products(session: Session) -> list[dict]:
     for dtype in ("float32", "tf32", "bfloat16", "float16"):
         with device.tf32(dtype == "tf32"):
             kind = "float32" if dtype == "tf32" else dtype
-            reached = matmul.flops_per_second(device.kind, kind)
+            reached = benchmark.flops_per_second(device.kind, kind)
         peak = device.published_peak(dtype)
         row = {"format": dtype, "flops_per_second": reached, "published": peak}
         rows.append(row | {"share": reached / peak if peak else None})

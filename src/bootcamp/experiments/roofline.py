@@ -1,28 +1,36 @@
-"""Which of a GPT's operations are limited by arithmetic, and which by memory: `roofline.measure()`.
+"""Measure which of a GPT's operations arithmetic limits, and which memory: `roofline.measure()`.
 
 An operation that does `intensity` floating-point operations for each byte that it moves can do no
 more per second than the smaller of the device's peak and intensity * bandwidth (Williams, Waterman
-and Patterson, CACM 52(4), 2009). train.gpt_operations measures; logs/machine.json keeps the result.
+and Patterson, CACM 52(4), 2009).
 """
 
-from bootcamp import units
-from bootcamp.experiments import matmul_peak
+import tempfile
+from pathlib import Path
+
+from bootcamp import machine, units
+from bootcamp.files import read_json, update_json
+from bootcamp.launcher import launch
+from bootcamp.launcher.arguments import to_arguments
+from bootcamp.paths import LOGS
 from bootcamp.records.measurement import Measurement
 
 BATCH = {"cpu": 8, "cuda": 32}
+KEPT = LOGS / "machine.json"
+# glibc gives large blocks back at once and asks for empty pages again; kept, they cost what a GPU's
+# caching allocator does: nothing. A sum of two 64 MiB tensors took five times as long without.
+REUSE_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 
 class Roofline(Measurement):
     """A measured roofline.
 
-    peak_flops_per_second, bandwidth_bytes_per_second: the roof, the former no less than
-    matmul_peak.matmul_flops_per_second. cache_bytes: of the device's last cache, None where
-    unknown. operations: dictionaries with name, flops, bytes, seconds, intensity (flops per byte),
-    achieved_flops_per_second, fits_in_cache.
+    cache_bytes: of the device's last cache, None where unknown. operations: dictionaries with name,
+    flops, bytes, seconds, intensity (flops per byte), achieved_flops_per_second, fits_in_cache.
     """
 
     def __init__(self, content: dict):
-        self.folder, self.config = matmul_peak.KEPT.parent, content
+        self.folder, self.config = KEPT.parent, content
         self.peak_flops_per_second = content["peak_flops_per_second"]
         self.bandwidth_bytes_per_second = content["bandwidth_bytes_per_second"]
         self.cache_bytes = content["cache_bytes"]
@@ -53,14 +61,41 @@ def measure(
     batch: int | None = None,
     again: bool = False,
 ) -> Roofline:
-    """The roofline of one rank, with the operations of a GPT of this size on it.
+    """Measure the roofline of one rank, with a GPT's operations, in half a minute the first time.
 
-    batch: samples; None is 8 on the CPU, 32 on a GPU. again: measure although it is known. It takes
-    a process of its own and half a minute; after that logs/machine.json knows.
+    batch: samples; None is 8 on the CPU, 32 on a GPU. again: measure although it is known.
     """
-    top = matmul_peak.matmul_flops_per_second(device, dtype, cores)
+    top = matmul_flops_per_second(device, dtype, cores)
     rank = {"device": device, "dtype": dtype, "cores": cores}
     work = {"size": size, "batch": batch or BATCH[device]}
-    content = matmul_peak.measured("gpt_operations", again, **rank, **work)
+    content = measured(again, **rank, **work)
     peak = max(top, content["peak_flops_per_second"])
     return Roofline(content | {"peak_flops_per_second": peak})
+
+
+def matmul_flops_per_second(device: str = "cpu", dtype: str = "float32", cores: int = 1) -> float:
+    """Measure a square matrix product on one rank: the yardstick for a training's FLOP/s.
+
+    A multiplication and an addition count as two. Takes a few seconds the first time.
+    """
+    return measured(device=device, dtype=dtype, cores=cores)["flops_per_second"]
+
+
+def measured(again: bool = False, **arguments) -> dict:
+    """Run train/benchmark.py with these flags once; after that logs/machine.json knows.
+
+    again: measure although it is known. Raises LaunchError where it fails.
+    """
+    on_gpu = arguments["device"] == "cuda"
+    name = ", ".join(machine.gpu_names()) if on_gpu else machine.cpu_name()
+    key = " ".join(map(str, [name, *arguments.values()]))
+    kept = read_json(KEPT)
+    if again or key not in kept:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "measured.json"
+            flags = to_arguments(arguments | {"out": out})
+            command = ["python", "-m", "bootcamp.train.benchmark", *flags]
+            launch.run_command(command, seconds=600, env=REUSE_MEMORY)
+            new = {key: read_json(out)}
+        kept = update_json(KEPT, lambda content: content.update(new))
+    return kept[key]

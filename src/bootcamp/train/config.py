@@ -279,15 +279,12 @@ def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[
 
 
 def use_cores(device: str, cores_per_rank: int) -> None:
-    """Give a CPU rank its cores: the same number alone as among many ranks.
+    """Keep a CPU rank to its cores, as many alone as among many ranks.
 
-    One core is one device on a machine without GPUs. Ranks beyond the cores share them in turn. A
-    rank on a GPU may run on any core: NCCL, autograd and data loading have threads of their own.
+    A rank on a GPU may run on any core: NCCL, autograd and data loading have threads of their own.
     """
     torch.set_num_threads(cores_per_rank)
     os.environ["OMP_NUM_THREADS"] = str(cores_per_rank)  # what Accelerate would set them by
     if device != "cpu" or not hasattr(os, "sched_setaffinity"):
         return
-    cores = machine.cores()
-    first = environment.place() * cores_per_rank
-    os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(cores_per_rank)})
+    os.sched_setaffinity(0, environment.own_cores(cores_per_rank))

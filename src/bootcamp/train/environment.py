@@ -5,6 +5,8 @@ Before a process group exists only the environment knows: torchrun's names, Horo
 
 import os
 
+from bootcamp import machine
+
 
 def rank() -> int:
     """The rank that the launcher gave this process (torchrun's, Horovod's, MPI's name for it)."""
@@ -38,13 +40,16 @@ def knows_its_host() -> bool:
     return count() == 1 or any(name in os.environ for name in names)
 
 
-def place() -> int:
-    """Which of the processes on this machine this is: hosts made on one machine share its cores.
+def own_cores(count: int) -> set[int]:
+    """Choose this rank's cores; ranks beyond the cores share them in turn.
 
-    BOOTCAMP_FIRST_CORE moves all of them, so that two launches at once need not meet on one core.
+    BOOTCAMP_FIRST_CORE moves all ranks, so that two launches at once need not meet on one core.
+    Simulated hosts share the machine's cores, so there the global rank counts.
     """
-    first = _from_environment("BOOTCAMP_FIRST_CORE", default=0)
-    return first + (rank() if link() else local_rank())
+    cores = machine.cores()
+    place = _from_environment("BOOTCAMP_FIRST_CORE", default=0)
+    place += rank() if link() else local_rank()
+    return {cores[(place * count + i) % len(cores)] for i in range(count)}
 
 
 def shares_gpus() -> bool:

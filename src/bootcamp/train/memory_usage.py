@@ -1,7 +1,4 @@
-"""Bytes that a rank holds of parameters, gradients and optimizer state, from live storages.
-
-Of what is sharded a rank has its part, and only that counts.
-"""
+"""Count the bytes of parameters, gradients and optimizer state that this rank holds."""
 
 import torch
 
@@ -10,8 +7,8 @@ from bootcamp.train import deepspeed_state
 from bootcamp.train.activations import storage_of
 
 
-def by(model, optimizer):
-    """What this rank holds of a model: Held, or DeepSpeed's way of it."""
+def watch(model, optimizer):
+    """Watch what this rank holds of a model, in torch's way or in DeepSpeed's."""
     return HeldByDeepSpeed(model) if deepspeed_state.is_engine(model) else Held(model, optimizer)
 
 
@@ -63,7 +60,7 @@ class HeldByDeepSpeed:
 
 
 def storage_bytes(found) -> int:
-    """Bytes of the storages behind these tensors on this rank, each storage once; None is 0."""
+    """Count the bytes of the storages behind these tensors, each storage once; None is 0."""
     sizes = {}
     for tensor in found:
         if tensor is None:
@@ -74,7 +71,7 @@ def storage_bytes(found) -> int:
 
 
 def tensors(state) -> list[torch.Tensor]:
-    """Every tensor in the nested state of an optimizer."""
+    """List every tensor in the nested state of an optimizer."""
     if isinstance(state, torch.Tensor):
         return [state]
     if isinstance(state, dict):
@@ -85,7 +82,7 @@ def tensors(state) -> list[torch.Tensor]:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Peak memory of this rank: what torch held on the GPU, or the process's resident memory."""
+    """Read this rank's peak memory: torch's on the GPU, or the process's resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return machine.process_peak_bytes()

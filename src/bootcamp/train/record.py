@@ -57,7 +57,7 @@ class Run:
         # a pipeline's first step also runs the stages to learn their shapes: watch its second
         self._watched = min(int("pipeline" in context.axes), steps - 1)
         self._sent = SentPerStep(last_counted=steps - 2)
-        self._memory = memory_usage.by(model, optimizer)
+        self._memory = memory_usage.watch(model, optimizer)
         self.initial_fingerprint = fingerprint(model, context.heartbeat.beat)
         self._activations = activations.Activations(model)
         self._clock = clock_of(self.device)

@@ -47,7 +47,7 @@ def achieved(*runs: Run, peak_flops_per_second: float) -> Figure:
     """Share of the machine's matrix multiply that the training's own arithmetic reaches, in %.
 
     peak_flops_per_second: what a matrix multiply reaches on one rank's device
-    (matmul_peak.matmul_flops_per_second). A run with N ranks is compared with N times that; with
+    (roofline.matmul_flops_per_second). A run with N ranks is compared with N times that; with
     more ranks than cores, with what the cores reach.
 
     Raises ValueError where the runs' devices, dtypes or cores per rank differ: one peak fits one.

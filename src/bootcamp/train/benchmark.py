@@ -1,10 +1,14 @@
-"""python -m bootcamp.train.gpt_operations --size small --batch 8 --device cpu --out FILE
+"""python -m bootcamp.train.benchmark --device cpu --dtype float32 --cores 1 --out FILE
 
-What a GPT's operations cost by formula, and how fast they run on one rank: the roofline (Williams,
-Waterman and Patterson, CACM 52(4), 2009) is drawn from it. The least cost of an operation is its
-floating-point operations and the bytes that it must move.
+Measure one rank of this machine: what a matrix product reaches, and with `--size small --batch 8`
+the operations of a GPT beside it, for the roofline (Williams, Waterman and Patterson, CACM 52(4),
+2009). Times are those of the fastest call: other processes make calls slower, never faster.
 """
 
+import argparse
+import os
+import platform
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +16,57 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from bootcamp import machine
 from bootcamp.files import write_json
-from bootcamp.train import matmul
 from bootcamp.train.models import gpt
 
+SIZE = {"cpu": 1024, "cuda": 8192}  # of a matrix
+CALLS, FEWEST_CALLS, ENOUGH_SECONDS = 9, 3, 1.0
 STREAMED_BYTES = {"cpu": 2**28, "cuda": 2**30}  # several times what a last-level cache holds
+
+
+def begin(arguments: argparse.Namespace) -> dict:
+    """Keep this process to its cores; return what a record says of where it was measured."""
+    about = {
+        "device": arguments.device,
+        "dtype": arguments.dtype,
+        "cores_per_rank": arguments.cores,
+        "processes": 1,
+        "machine": machine.describe(),  # before this process keeps to its cores
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    torch.set_num_threads(arguments.cores)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(machine.cores()[: arguments.cores]))
+    return about
+
+
+def fastest_seconds(run: Callable[[], object], device: str) -> float:
+    """Time the fastest of nine calls after a first one, or of three slow ones."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    seconds = []
+    while len(seconds) <= FEWEST_CALLS or (len(seconds) <= CALLS and sum(seconds) < ENOUGH_SECONDS):
+        wait()
+        began = time.perf_counter()
+        run()
+        wait()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])
+
+
+def flops_per_second(device: str, dtype: str) -> float:
+    """Measure a square matrix product; a multiplication and an addition count as two."""
+    size = SIZE[device]
+    matrix = torch.randn(size, size, device=device).to(getattr(torch, dtype))
+    return 2 * size**3 / fastest_seconds(lambda: matrix @ matrix, device)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of the model and its least cost.
+    """One operation of the model and its least cost by formula.
 
-    flops: floating-point operations by formula; an addition, a multiplication, a root and a
-    function such as exp or erf count as one each. bytes: its operands read once and its results
-    written once, which no implementation can undercut, while many move more.
+    flops: an addition, a multiplication, a root and a function such as exp or erf count as one
+    each. bytes: operands read once, results written once.
     """
 
     name: str
@@ -35,16 +76,16 @@ class Operation:
 
 
 def measure(device: str, dtype: str, size: str, batch: int) -> dict:
-    """Peak, bandwidth, cache and operations of this process's cores or GPU.
+    """Measure peak, bandwidth, cache and operations of this process's cores or GPU.
 
-    The roof is measured again and again between the operations, and is the best that was seen: on a
-    machine with other work to do, one moment's roof could be below the next moment's operation.
+    The roof is measured again between the operations, and the best counts: on a busy machine one
+    moment's roof could be below the next moment's operation.
     """
     cache = cache_bytes(device)
     peaks, bandwidths, measured = [], [], []
     with torch.no_grad():
         for operation in operations(size, batch, getattr(torch, dtype), device):
-            peaks.append(matmul.flops_per_second(device, dtype))
+            peaks.append(flops_per_second(device, dtype))
             bandwidths.append(stream_bytes_per_second(device))
             measured.append(_timed(operation, device, cache))
     return {
@@ -59,17 +100,16 @@ def measure(device: str, dtype: str, size: str, batch: int) -> dict:
 
 
 def stream_bytes_per_second(device: str) -> float:
-    """Memory bandwidth: scaling in place more than any cache holds, bytes read plus bytes written.
+    """Measure memory bandwidth: bytes read plus written, scaling in place more than caches hold.
 
-    In place, because a CPU that writes to other memory first reads what it is about to overwrite,
-    which nobody counts (STREAM, McCalpin 1995).
+    A CPU that writes to other memory first reads what it overwrites (STREAM, McCalpin 1995).
     """
     numbers = torch.ones(STREAMED_BYTES[device] // 4, device=device)
-    return 2 * numbers.nbytes / matmul.fastest_seconds(lambda: numbers.mul_(1.0), device)
+    return 2 * numbers.nbytes / fastest_seconds(lambda: numbers.mul_(1.0), device)
 
 
 def _timed(operation: Operation, device: str, cache: int | None) -> dict:
-    seconds = matmul.fastest_seconds(operation.run, device)
+    seconds = fastest_seconds(operation.run, device)
     return {
         "name": operation.name,
         "flops": operation.flops,
@@ -82,7 +122,7 @@ def _timed(operation: Operation, device: str, cache: int | None) -> dict:
 
 
 def cache_bytes(device: str) -> int | None:
-    """The last-level cache of this device; None where the system does not tell."""
+    """Read the size of the last-level cache; None where unknown."""
     if device == "cuda":
         return getattr(torch.cuda.get_device_properties(0), "L2_cache_size", None)
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # Linux: "32768K"
@@ -90,10 +130,7 @@ def cache_bytes(device: str) -> int | None:
 
 
 def operations(size: str, batch: int, dtype, device: str) -> Iterator[Operation]:
-    """The operations of a GPT's forward and of its optimizer, each as the model itself calls it.
-
-    size: of gpt.SIZES. A result is a new tensor each time, as in training.
-    """
+    """Make the operations of a GPT's forward and optimizer, each as the model calls it."""
     shape = gpt.SIZES[size]
     width, heads, context = shape["width"], shape["heads"], shape["context"]
 
@@ -178,19 +215,27 @@ def _bytes(*tensors) -> int:
 
 
 def _optimizer(weights, fused: bool):
-    """AdamW over as many parameters as a block's matrices have, with a gradient."""
+    """Make AdamW over as many parameters as a block's matrices have, with a gradient."""
     parameter = torch.nn.Parameter(weights)
     parameter.grad = torch.ones_like(parameter)
     return torch.optim.AdamW([parameter], lr=1e-3, fused=fused), parameter
 
 
 def main() -> None:
-    flags = matmul.parser(__doc__)
-    flags.add_argument("--size", default="small")
+    flags = argparse.ArgumentParser(description=__doc__)
+    flags.add_argument("--device", default="cpu", choices=SIZE)
+    flags.add_argument("--dtype", default="float32")
+    flags.add_argument("--cores", type=int, default=1)
+    flags.add_argument("--size", help="of a GPT whose operations are measured too")
     flags.add_argument("--batch", type=int, default=8)
+    flags.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     args = flags.parse_args()
-    about = matmul.begin(args)
-    write_json(args.out, about | measure(args.device, args.dtype, args.size, args.batch))
+    found = begin(args)
+    if args.size:
+        found |= measure(args.device, args.dtype, args.size, args.batch)
+    else:
+        found["flops_per_second"] = flops_per_second(args.device, args.dtype)
+    write_json(args.out, found)
 
 
 if __name__ == "__main__":
