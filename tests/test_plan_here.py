@@ -15,8 +15,8 @@ from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.costs.setting import Plan
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
+from bootcamp.records import collective_counts
 from bootcamp.scripts.variants import variant
-from bootcamp.train import collective_counter
 from bootcamp_lessons import sharded
 
 ADAMW = {**PROOF, "optimizer": "adamw"}
@@ -146,9 +146,9 @@ def test_collectives_by_kind_and_size_are_those_of_the_formulas(keep_gathered):
     own = {"keep_gathered": True} if keep_gathered else {}
     run = trained(sharded.counted("fsdp"), 4, **ADAMW, **own)
     job = course.job({**run.config, "strategy": "fsdp"})
-    assert collective_counter.total(run) == course.calls(job)
+    assert collective_counts.total(run) == course.calls(job)
     other = replace(job, plan=replace(job.plan, keep_gathered=not keep_gathered))
-    assert collective_counter.total(run) != course.calls(other)
+    assert collective_counts.total(run) != course.calls(other)
 
 
 IMPORT = "import torch.distributed as dist"

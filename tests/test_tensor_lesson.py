@@ -4,8 +4,8 @@ import pytest
 from trained import PROOF, trained
 
 from bootcamp.costs import context, sharding, tensor
+from bootcamp.records import collective_counts
 from bootcamp.scripts.variants import variant
-from bootcamp.train import collective_counter
 from bootcamp.train.models import gpt
 from bootcamp_lessons import exercise, reading, sharded
 
@@ -84,7 +84,7 @@ def test_collectives_are_those_of_the_theory(changes, flags, how):
     script = sharded.counted("tp", changes, "tp_test_counted" if changes else "")
     run = trained(script, 2, **flags, **FLAGS)
     theory = tensor.collectives(TINY, FLAGS["global_batch"], **how)
-    assert collective_counter.total(run) == theory
+    assert collective_counts.total(run) == theory
     sent = run.ranks[0]["sent_bytes_per_step"]
     halves = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 2}
     assert sent is None or sent == pytest.approx(tensor.sent_bytes(theory, 2, halves), rel=0.05)

@@ -229,12 +229,12 @@ claim.faster(
 # sums, targets' scores.)
 
 # %%
-from bootcamp.train import collective_counter
+from bootcamp.records import collective_counts
 
-Table(collective_counter.read(split), "Collectives of one step, as rank 0 called them")
+Table(collective_counts.read(split), "Collectives of one step, as rank 0 called them")
 
 # %%
-calls, sbh = collective_counter.total(split), 4 * s * BATCH * h
+calls, sbh = collective_counts.total(split), 4 * s * BATCH * h
 claim.equal(
     "tensor_parallel_four_all_reduces_a_block",
     "A step calls four all-reduces of s b h numbers for each block, and one more.",
@@ -262,7 +262,7 @@ one_f += "desired_input_layouts=Replicate())"
 script = sharded.counted("tp", {one_f: ""}, "tp_without_one_f")
 without = launch(script, RANKS, optimizer="adamw", quiet=True, **PROVEN)
 check.same_training(without, alone)  # no proof of equality sees it
-guess_without.score(collective_counter.total(without)["all-reduce", sbh], within=0)
+guess_without.score(collective_counts.total(without)["all-reduce", sbh], within=0)
 
 # %% [markdown]
 # Two more for each block, all in the backward pass. Where do they come from?
@@ -301,7 +301,7 @@ from bootcamp.costs import tensor as tensor_theory
 cases = {"script": (split, {}), "without that line": (without, {"apart": True})}
 cases["sequence parallel"] = (sequence, {"sequence_parallel": True})
 for run, how in cases.values():
-    assert collective_counter.total(run) == tensor_theory.collectives(TINY, BATCH, **how)
+    assert collective_counts.total(run) == tensor_theory.collectives(TINY, BATCH, **how)
 display(reading.source(tensor_theory.collectives))
 sharded.against_theory(cases, TINY, BATCH)
 

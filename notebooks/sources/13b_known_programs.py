@@ -109,10 +109,10 @@ script_diff("striped")
 # ## Run it
 
 # %%
-from bootcamp.train import collective_counter
+from bootcamp.records import collective_counts
 
 striped = launch("striped", 2, **LSTM)
-calls = collective_counter.read(launch(sharded.counted("striped"), 2, **LSTM))
+calls = collective_counts.read(launch(sharded.counted("striped"), 2, **LSTM))
 display(Table(calls, "Collectives of one step on rank 0"))
 guess_exchanges.score(sum(c["count"] for c in calls if c["phase"] == "forward"), within=0)
 

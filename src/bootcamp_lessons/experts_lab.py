@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import mean
 
 from bootcamp.costs import experts, model_shapes, published, sharding
+from bootcamp.records import collective_counts
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.train import collective_counter
 from bootcamp_lessons import sharded
 
 UPDATE = "optimizer.step()"
@@ -75,7 +75,7 @@ def handed_in(run: Run) -> list[int]:
     return [
         sum(
             row["nbytes"] * row["count"]
-            for row in collective_counter.read(run, rank)
+            for row in collective_counts.read(run, rank)
             if row["kind"] == "all-to-all"
         )
         for rank in range(run.world)

@@ -12,10 +12,10 @@ from bootcamp.costs import sharding, tensor
 from bootcamp.costs.model_shapes import SIZES, layers
 from bootcamp.launcher.launch import launch
 from bootcamp.paths import REFERENCE, SRC
+from bootcamp.records import collective_counts
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.train import collective_counter
 from bootcamp_lessons import sharded
 
 BUILT = "model = models.build(args).to(device)"
@@ -133,7 +133,7 @@ def reductions(numbers: int, **flags) -> list[int]:
     """The bytes of each all-reduce of gradients in a step of ZeRO-1, with such a bucket size."""
     script = sharded.counted("zero", {BUCKET: f'"reduce_bucket_size": {numbers},'}, "zero_bucket")
     run = launch(script, 2, stage=1, **flags)
-    calls = collective_counter.total(run).items()
+    calls = collective_counts.total(run).items()
     found = [size for (kind, size), n in calls if kind == "all-reduce" for _ in range(n)]
     return [size for size in found if size > 8]  # without the flag: is any gradient infinite?
 

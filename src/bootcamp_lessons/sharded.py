@@ -9,10 +9,11 @@ from statistics import mean
 
 from bootcamp.costs import model_shapes, sharding
 from bootcamp.costs import tensor as tensor_theory
+from bootcamp.records import collective_counts
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.train import collective_counter, models
+from bootcamp.train import models
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 STATE = KINDS[:3]
@@ -101,7 +102,7 @@ def asked(run: Run, psi: int) -> dict[str, float]:
     if run.config["strategy"] in BY_TORCH:
         return BY_TORCH[run.config["strategy"]]
     sizes = {}
-    for (kind, nbytes), count in collective_counter.total(run).items():
+    for (kind, nbytes), count in collective_counts.total(run).items():
         sizes[kind] = sizes.get(kind, 0) + count * nbytes / (NUMBER * psi)
     return {kind: size for kind, size in sizes.items() if size > 0.01}
 
@@ -147,7 +148,7 @@ def against_theory(cases: dict[str, tuple[Run, dict]], shape: dict, batch: int) 
     rows = []
     for name, (run, how) in cases.items():
         theory = tensor_theory.collectives(shape, batch, **how)
-        for (kind, nbytes), count in collective_counter.total(run).items():
+        for (kind, nbytes), count in collective_counts.total(run).items():
             row = {"run": name, "collective": kind, "bytes each": nbytes, "counted": count}
             rows.append(row | {"by theory": theory.get((kind, nbytes), 0)})
     return Table(rows, "Collectives of one step; the size is that of the complete tensor")

@@ -1,14 +1,11 @@
-"""Which collectives a step calls, and how large they are: counted where torch dispatches them.
+"""Count the collectives of a step and their sizes, where torch dispatches them.
 
-    tally = collective_counter.Tally(optimizer)
-    tally.start()
-    ...  # a step
-    tally.stop(context.run_dir)  # writes ranks/<k>.collectives.json; collectives.read(run) reads it
-
-Counts what the script asks for, whatever library carries it and however that sends it.
+tally = collective_counter.Tally(optimizer)
+tally.start()
+...  # a step
+tally.stop(context.run_dir)  # writes ranks/<k>.collectives.json for records.collective_counts
 """
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -24,12 +21,11 @@ WAITS = ("wait_tensor", "_wrap_tensor_autograd", "monitored_barrier_")
 
 
 class Tally(TorchDispatchMode):
-    """Counts collectives by phase, kind and size while it is entered.
+    """Count collectives by phase, kind and size while entered.
 
-    The size of a collective is that of its largest tensor in bytes: what is reduced, or what comes
-    out of a gathering. That is the same for an all-reduce and for the reduce-scatter and the
-    all-gather that can stand in its place. Of an all-to-all it is what this rank hands in, its own
-    part among it: what comes out is another rank's to count.
+    The size is that of the largest tensor in bytes: the same for an all-reduce and for the
+    reduce-scatter and the all-gather that can replace it. Of an all-to-all it is what this rank
+    hands in, its own part included.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -75,20 +71,6 @@ class Tally(TorchDispatchMode):
         if torch._C._current_graph_task_id() != -1:  # autograd is at work
             return "backward"
         return "optimizer" if self._in_optimizer else "forward"
-
-
-def read(run, rank: int = 0) -> list[dict]:
-    """The rows that a rank of a run has written: see Tally.rows."""
-    path = run.folder / "ranks" / f"{rank}.collectives.json"
-    return json.loads(path.read_text())["rows"]
-
-
-def total(run, rank: int = 0) -> dict[tuple[str, int], int]:
-    """{(kind, bytes): how often in the step}, all phases together."""
-    counts: Counter = Counter()
-    for row in read(run, rank):
-        counts[row["kind"], row["nbytes"]] += row["count"]
-    return dict(counts)
 
 
 def _kind(name: str) -> str:
