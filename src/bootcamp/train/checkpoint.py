@@ -1,23 +1,13 @@
-"""Checkpoints: model, optimizer and step, always of one moment, always good ones.
+"""Save and load atomic, consistent checkpoints: model, optimizer and step.
 
-`--save PATH` writes one every `--save-every` steps and after the last; `--resume PATH` goes on
-where it ended. PATH is a file that rank 0 writes, or, where parameters are sharded over the ranks,
-a folder into which each of them writes its own (sharded_checkpoint.py). What only the optimizer
-shards (ZeRO of DeepSpeed and of torch) is put together on rank 0 first. Each script takes up
-either, on any number of ranks: what is saved has the names and shapes of the whole model's
-parameters. With several hosts PATH has to lie on a disk that all of them share.
+`--save PATH` writes every `--save-every` steps and after the last, `--resume PATH` goes on. PATH is
+a file that rank 0 writes, or, where parameters are sharded, a folder into which each rank writes
+(sharded_checkpoint.py). Any script resumes either, on any number of ranks: the saved names and
+shapes are the whole model's. A kill at any moment leaves the last good one.
 
-A file is written beside its place, synced to the disk, then renamed: a kill at any moment leaves
-the last good one. With `--save-async` the state is copied, and written while training goes on. A
-save may take as long as `--timeout` lets a rank wait for another.
-
-An optimizer's state gets the names of the parameters here, not by
-torch.distributed.checkpoint.state_dict: tried in one process with torch 2.13, that one fails for
-ZeroRedundancyOptimizer, for Horovod's optimizer (it calls zero_grad(set_to_none=True)) and for
-DeepSpeed's.
-
-Nothing else has to be kept: a batch depends on (seed, step) alone, and no model of the course draws
-random numbers while it trains.
+torch.distributed.checkpoint.state_dict would name the optimizer's state too, but fails for
+ZeroRedundancyOptimizer, Horovod and DeepSpeed (torch 2.13). No random state is kept: a batch
+depends on (seed, step) alone, and no model of the course draws numbers while it trains.
 """
 
 import contextlib
@@ -50,13 +40,10 @@ _being_written: list[Future] = []
 
 
 def load(context: RunContext, model, optimizer, **more) -> int:
-    """Take up what `--resume` names; the step to begin with, 0 where there is nothing to resume.
+    """Load what `--resume` names; return the step to begin with, 0 without a checkpoint yet.
 
-    model, optimizer and all of `more`: whatever has a state_dict, such as scaler=GradScaler(); what
-    was saved without it begins anew. Each rank reads; a model wrapped in a framework's module takes
-    up an unwrapped one's state. Every rank has to call this.
-
-    What is not whole, or of another model, ends the process with one sentence, exit code 2.
+    more: whatever has a state_dict, such as scaler=GradScaler(); begins anew if it was not saved.
+    All ranks must call this. A bad checkpoint ends the process with exit code 2.
     """
     args = context.args
     if args.save:
@@ -90,10 +77,7 @@ def _check_place(context: RunContext, model) -> None:
 
 
 def _together(args, look, mark):
-    """What `look` returns, once every rank has it; `mark` of it has to be the same on all of them.
-
-    A ConfigError of any rank ends all of them with its sentence.
-    """
+    """Call `look` on every rank; refuse if one raises ConfigError or `mark` of it differs."""
     seen, problem, same = None, None, None
     try:
         seen = look()
@@ -112,10 +96,7 @@ def _together(args, look, mark):
 
 
 def _read(args, place: Path, model) -> dict:
-    """What was saved: whole tensors of a file, of a folder those pieces that this rank needs.
-
-    Raises ConfigError for what can't be taken up.
-    """
+    """Read a file's tensors, or of a folder what this rank needs. Raises ConfigError."""
     try:
         if place.is_dir():
             saved = sharded_checkpoint.read(place, named_parameters(model) | _buffers(model))
@@ -169,12 +150,12 @@ def _take_up(model, optimizer, saved: dict) -> None:
 
 
 def named_parameters(model) -> dict[str, torch.nn.Parameter]:
-    """A model's parameters by their own names, without what a wrapper puts before them."""
+    """Map a model's parameters by name, without a wrapper's prefix."""
     return {models.own_name(name): value for name, value in model.named_parameters()}
 
 
 def _buffers(model) -> dict[str, torch.Tensor]:
-    """What is neither a parameter nor made anew at each start: a BatchNorm's running statistics."""
+    """Map a model's persistent buffers, such as BatchNorm's statistics, by name."""
     parameters, state = named_parameters(model), model.state_dict()
     named = {models.own_name(name): value for name, value in state.items()}
     kept = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
@@ -182,10 +163,7 @@ def _buffers(model) -> dict[str, torch.Tensor]:
 
 
 def _load_optimizer(model, optimizer, saved: dict) -> None:
-    """Hand the optimizer its state, which is saved by name, in its own numbering.
-
-    Its settings, such as the learning rate, are this run's.
-    """
+    """Number the state for the optimizer; settings such as the learning rate are this run's."""
     state = {
         number: {key: dtensor_layout.cut_as(value, parameter).clone() for key, value in own.items()}
         for number, (name, parameter) in enumerate(_numbered(model, optimizer))
@@ -200,7 +178,7 @@ def _load_optimizer(model, optimizer, saved: dict) -> None:
 
 
 def _named_state(model, optimizer) -> dict[str, dict]:
-    """An optimizer's state by its parameters' names, {"head.weight": {"exp_avg": ...}, ...}."""
+    """Name an optimizer's state: {"head.weight": {"exp_avg": ...}, ...}."""
     state = optimizer.state_dict()["state"]
     return {
         name: state[number]
@@ -210,17 +188,16 @@ def _named_state(model, optimizer) -> dict[str, dict]:
 
 
 def _numbered(model, optimizer) -> list[tuple[str, torch.nn.Parameter]]:
-    """The parameters in the order in which the optimizer numbers them, with their names."""
+    """List names and parameters in the order of the optimizer."""
     names = {id(parameter): name for name, parameter in named_parameters(model).items()}
     ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [(names[id(parameter)], parameter) for parameter in ordered]
 
 
 def _found(args) -> Path | None:
-    """The file or folder to resume; None if there is none yet. Raises ConfigError if there must be.
+    """Find the file or folder to resume. Raises ConfigError if it is missing.
 
-    What --save writes may still be missing: so one command line serves the first start and every
-    restart of it.
+    None if this run's --save will write it: one command serves the first start and each restart.
     """
     path = Path(args.resume)
     if path.is_file():
@@ -236,11 +213,10 @@ def _found(args) -> Path | None:
 
 
 def save(context: RunContext, step: int, model, optimizer, *, now: bool = False, **more) -> None:
-    """Write the checkpoint if one is due after this step. Every rank has to call this; see `load`.
+    """Write a checkpoint if one is due after this step. All ranks must call this; see `load`.
 
-    now: write it in any case, because no further step follows. The same on every rank.
-    The one before is finished first, and after the last step this one too. The record has a row of
-    each step in the checkpoint before this is written: a run that resumes goes on behind them.
+    now: write it in any case, because no further step follows; the same on every rank.
+    The record gets the rows of all its steps first: a run that resumes goes on behind them.
     """
     args = context.args
     last = now or step + 1 == args.steps
@@ -295,7 +271,7 @@ def _signs_of_life(context: RunContext):
 
 
 def finish_writing() -> None:
-    """Wait until the checkpoint that is being written has its place. Raises what went wrong."""
+    """Wait for the checkpoint that is being written. Raises what went wrong."""
     while _being_written:
         _being_written.pop().result()
 
@@ -312,7 +288,7 @@ def _keeps_flat_parts(model) -> bool:
 
 
 def _whole(model, optimizer) -> dict:
-    """The state as rank 0 writes it; optimizers that shard theirs put it together first."""
+    """Gather the state that rank 0 writes; sharded optimizers consolidate theirs first."""
     if _keeps_flat_parts(model):
         state = deepspeed_state.gather(model, keep=environment.rank() == 0)
         return {**state, "model": state["model"] | _buffers(model)}
@@ -325,7 +301,7 @@ def _whole(model, optimizer) -> dict:
 
 
 def _parts(model, optimizer) -> dict:
-    """The state of this rank, each tensor with its place in the whole model's."""
+    """Collect this rank's state, each tensor with its place in the whole model's."""
     parameters = named_parameters(model)
     cut = {name: dtensor_layout.like(value.detach(), value) for name, value in parameters.items()}
     state = {
@@ -336,7 +312,7 @@ def _parts(model, optimizer) -> dict:
 
 
 def _copied(state):
-    """The same nested dictionary with copies of its tensors on the CPU, which training leaves."""
+    """Copy a nested dictionary's tensors to the CPU."""
     if isinstance(state, dict):
         return {name: _copied(value) for name, value in state.items()}
     return state.detach().cpu().clone() if isinstance(state, torch.Tensor) else state

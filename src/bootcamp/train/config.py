@@ -30,21 +30,16 @@ def parse(
     devices_per_rank: int = 1,
     mixed_devices: bool = False,
 ) -> tuple[argparse.Namespace, RunContext]:
-    """The script's flags, and the context of its run: what follows from them on this machine.
+    """Start the run: return the script's flags and the context that follows from them here.
 
     devices: the values of --device that the script can train on; the first is the default.
-    own_flags: the script's own, each with what argparse's add_argument takes:
-        {"--hook": {"default": "none", "help": "..."}}.
-    mesh: the axes that the script lays its ranks out on. With several, such as ("data", "tensor"),
-        the flag --mesh 2x2 gives their sizes. Ranks along an axis of HOLD_ONE_MODEL train the same
-        samples.
-    devices_per_rank: how many each process trains on; `context.devices` names them,
-        `context.device` is the first. Without enough GPUs all of them are the CPU.
+    own_flags: the script's own, {"--hook": {"default": "none", "help": "..."}} as in argparse.
+    mesh: the axes of the ranks; with several, such as ("data", "tensor"), --mesh 2x2 sizes them.
+    devices_per_rank: in `context.devices`; without enough GPUs all of them are the CPU.
     mixed_devices: whether one process with one GPU may take the CPU as its second device.
 
-    The run starts here: rank 0 claims its folder, the process gets its cores and its GPU, the
-    random generator its seed. A flag that cannot be met ends the process with exit code 2 and one
-    sentence from rank 0.
+    Rank 0 claims the folder; cores, GPU and seed are set. A flag that can't be met ends the process
+    with exit code 2 and one sentence from rank 0.
     """
     try:
         args = _parse_flags(devices, own_flags or {}, mesh)

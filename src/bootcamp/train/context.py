@@ -14,9 +14,8 @@ HOLD_ONE_MODEL = ("pipeline", "tensor", "context")  # axes of a mesh that share 
 
 @dataclass
 class RunContext:
-    """What follows from the flags, and what is found out while the run starts.
+    """What follows from the flags.
 
-    args: the flags, and nothing else.
     devices: those of this rank, such as ["cuda:1"].
     backend: of the process group, "gloo" or "nccl".
     timeout: how long a rank waits in a collective.

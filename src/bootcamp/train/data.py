@@ -1,8 +1,6 @@
-"""The training data: real text for the models that read bytes, made-up images for the others.
+"""Deal out training data: windows of the course's text (bootcamp/corpus.py), or made-up images.
 
-The text is the course's own, frozen (bootcamp/corpus.py); a sample is a window of it. The images
-are synthetic. Either way a sample is a function of its number, its id, so that any rank can make
-any sample alone, and the same one on every machine.
+A sample is a function of its id, so that any rank can make any sample, the same on every machine.
 """
 
 import zlib
@@ -16,10 +14,9 @@ CHECKED_BYTES = 2**16  # of each tensor of a sample: a large picture would cost 
 
 
 class Corpus(torch.utils.data.Dataset):
-    """The corpus cut into windows of `context` bytes, as a torch dataset.
+    """The corpus in windows: corpus[i] is (inputs, targets), int64 of shape (context,).
 
-    corpus[i] is (inputs, targets), int64 of shape (context,): each target is the byte after its
-    input. With `next_byte_only` the target is the byte after the window, of shape ().
+    Each target is the byte after its input; with `next_byte_only`, the one after the window, ().
     """
 
     def __init__(self, context: int, next_byte_only: bool = False):
@@ -42,14 +39,11 @@ class Corpus(torch.utils.data.Dataset):
 
 
 class Images(torch.utils.data.Dataset):
-    """50,000 synthetic images, as a torch dataset: no photographs, coloured tiles under noise.
+    """50,000 images of coloured tiles under noise: images[i] is (image, class).
 
-    images[i] is (image, class): (3, image_size, image_size) of `dtype`, mean 0, and int64 of ().
-    A class is a mosaic of 8 x 8 tiles, the same in all its images; image i is of class
-    i % classes, with Gaussian noise of its own upon it. The numbers are drawn and added in float32
-    and cast then: the same pictures in every dtype.
-
-    Raises ValueError if image_size is not a multiple of 8.
+    image: (3, image_size, image_size) of `dtype`, mean 0, cast from float32. class: i % classes,
+    int64 of (); its mosaic of 8 x 8 tiles is the same in all its images. Raises ValueError if
+    image_size is not a multiple of 8.
     """
 
     COUNT = 50_000
@@ -97,10 +91,9 @@ def sample_count(args) -> int:
 
 
 def checksums(batch) -> list[int]:
-    """The CRC-32 of each sample of a batch: of all its tensors' bytes, input and target.
+    """Calculate the CRC-32 of each sample, from at most 64 KiB of each of its tensors.
 
-    batch: tensors of shape (samples, ...), on any device; of each sample of each tensor the first
-    64 KiB count.
+    batch: tensors of shape (samples, ...), on any device.
     """
     found = [0] * len(batch[0]) if batch else []
     for tensor in batch:
@@ -111,14 +104,11 @@ def checksums(batch) -> list[int]:
 
 
 class Batches:
-    """One rank's share of every global batch. A global batch depends on (seed, step) alone.
+    """One rank's share of every global batch, which depends on (seed, step) alone.
 
-    So any number of ranks sees the same samples in the same steps. An epoch is a permutation of
-    the data that depends on (seed, epoch); a step takes the next `global_batch` samples of it.
-
-    `batches[step]` is `batches(step)`, so that a DataLoader can draw from it as from any map-style
-    dataset whose items are whole batches: DataLoader(batches, batch_size=None, sampler=range(n)).
-    (With worker processes `sample_ids` and `sample_checksums` stay in the workers.)
+    An epoch is a permutation of the data that depends on (seed, epoch); a step takes the next
+    `global_batch` samples of it. `batches[step]` is `batches(step)`, for
+    DataLoader(batches, batch_size=None, sampler=range(n)).
     """
 
     def __init__(self, args, rank: int, world: int):
@@ -140,10 +130,7 @@ class Batches:
 
     @property
     def sample_checksums(self) -> list[int]:
-        """What is in the last step's samples: ids can agree where contents do not.
-
-        Calculated when the record asks, behind the step, and so no part of its `seconds`.
-        """
+        """Checksums of the last step's samples, calculated when the record asks, off the clock."""
         return checksums(self._drawn)
 
     def global_ids(self, step: int) -> torch.Tensor:

@@ -1,9 +1,7 @@
-"""What DeepSpeed keeps where, for the record and for checkpoints.
+"""Find and gather what DeepSpeed 0.19 keeps, for the record and for checkpoints.
 
-ZeRO's optimizer works on flat tensors: all parameters in a row, padded so that the ranks' parts are
-equal. In float32 it keeps, beside the parameters, a copy of its part that it updates (the master
-copy, which in 16-bit training is the float32 one); it counts as optimizer state, as in the paper
-(Rajbhandari et al., arXiv:1910.02054). The names are those of DeepSpeed 0.19.
+ZeRO's optimizer works on flat, padded tensors, and keeps a master copy of its part of the
+parameters, in float32 too; it counts as optimizer state, as in the paper (arXiv:1910.02054).
 """
 
 import torch
@@ -47,9 +45,9 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def gather(engine, keep: bool) -> dict[str, dict]:
-    """`model` and `optimizer` by parameter name, whole, on the CPU of the ranks that keep them.
+    """Gather `model` and `optimizer` by parameter name on the CPU of ranks that keep them.
 
-    All ranks have to call this: each tensor is put together on all of them, one after another.
+    All ranks must call this.
     """
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 

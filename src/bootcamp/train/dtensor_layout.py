@@ -1,7 +1,6 @@
-"""Of what whole a rank's tensors are parts: for the fingerprints and checkpoints of sharded models.
+"""Map shards to full tensors, for fingerprints and checkpoints.
 
-A DTensor (FSDP2, tensor parallelism) knows its own layout. Megatron's parameters are plain tensors;
-its script hangs their layout on them, as `parameter.dtensor`. deepspeed_state.py has DeepSpeed's.
+A DTensor knows its layout; Megatron's plain parameters carry one as `parameter.dtensor`.
 """
 
 import torch
@@ -10,12 +9,12 @@ from bootcamp.train import deepspeed_state
 
 
 def layout(parameter: torch.Tensor):
-    """The DTensor that says how a parameter is cut over the ranks; None if it is not cut."""
+    """Return the DTensor that lays a parameter out over the ranks; None if it is whole."""
     return parameter if hasattr(parameter, "placements") else getattr(parameter, "dtensor", None)
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
-    """A parameter as it was before it was cut. All ranks have to call this."""
+    """Gather a full parameter. All ranks must call this."""
     if hasattr(parameter, "ds_id"):
         return deepspeed_state.whole(parameter)
     cut = layout(parameter)
@@ -27,10 +26,9 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def like(value: torch.Tensor, parameter: torch.Tensor):
-    """What belongs to a parameter, such as its momentum, as a DTensor if the parameter is cut.
+    """Wrap this rank's part of a momentum, say, as a DTensor if the parameter is cut.
 
-    value: this rank's part; its memory is shared. A value of another shape, such as a count of
-    steps, is whole on every rank and stays what it is.
+    Shares its memory. A value of another shape, such as a count of steps, is returned as it is.
     """
     cut = layout(parameter)
     if cut is None or hasattr(value, "placements") or value.shape != local(parameter).shape:
@@ -46,10 +44,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def cut_as(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A value that is whole, or cut over the ranks already, in the form that a parameter has.
-
-    A value of another shape than the whole parameter's is not cut.
-    """
+    """Cut a whole or sharded value as a parameter is, if it has the whole parameter's shape."""
     cut = layout(parameter)
     if cut is None or value.shape != cut.shape:
         return value
@@ -63,6 +58,6 @@ def cut_as(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def fill(own: dict[str, torch.Tensor], values: dict[str, torch.Tensor]) -> None:
-    """Copy values, complete or cut, into tensors of the same names, each as it is cut here."""
+    """Copy values, whole or sharded, into tensors of the same names."""
     for name, tensor in own.items():
         local(tensor).copy_(local(cut_as(values[name], tensor)))

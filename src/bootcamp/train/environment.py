@@ -1,7 +1,4 @@
-"""Which of how many processes this one is, as its launcher says. Standard library only.
-
-Before a process group exists only the environment knows: torchrun's names, Horovod's, MPI's.
-"""
+"""Read which rank this process is, of torchrun, Horovod or MPI, and choose its cores."""
 
 import os
 
@@ -53,10 +50,7 @@ def own_cores(count: int) -> set[int]:
 
 
 def shares_gpus() -> bool:
-    """Whether ranks may share a GPU, which proves something where there are too few of them.
-
-    They talk over gloo: NCCL refuses two ranks on one GPU.
-    """
+    """Whether ranks may share GPUs, over gloo: NCCL refuses two ranks on one GPU."""
     return os.environ.get("BOOTCAMP_SHARE_GPUS") == "1"
 
 
@@ -81,10 +75,7 @@ def attempt() -> int:
 
 
 def launcher() -> str:
-    """What started this process: torchrun, horovodrun, mpirun, bootcamp.launch or python.
-
-    BOOTCAMP_WARM marks ranks that the course started as horovodrun would.
-    """
+    """Name what started this process; BOOTCAMP_WARM marks the course's own Horovod ranks."""
     marks = {
         "TORCHELASTIC_RUN_ID": "torchrun",
         "HOROVOD_RANK": "bootcamp.launch" if "BOOTCAMP_WARM" in os.environ else "horovodrun",

@@ -14,10 +14,7 @@ from bootcamp.train import environment
 
 
 def report_exceptions(run_dir: Path) -> None:
-    """From now on an exception that ends this script also goes into the summary of its run.
-
-    The first failure wins: a summary that says failed is left as it is.
-    """
+    """Write an exception that ends this script into the run's summary; the first failure stays."""
     show = sys.excepthook
 
     def report(kind, error, trace):
@@ -48,11 +45,9 @@ def status_of(error: BaseException) -> str:
 
 
 def leave_without_freeing() -> None:
-    """From now on the process leaves by os._exit when its script ends, with the exit code it has.
+    """Leave by os._exit when the script ends: freeing a process group can hang (see the appendix).
 
-    Freeing what holds a process group can hang (see the appendix), and nothing is left to lose.
-    Python doesn't tell atexit functions the exit code, so every SystemExit from here on is noted
-    as it is raised.
+    atexit functions don't get the exit code, so every SystemExit is noted as it is raised.
     """
     codes = []
 

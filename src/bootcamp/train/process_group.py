@@ -16,19 +16,18 @@ def backend() -> str | None:
     return group.get_backend() if group else None
 
 
-def size(told: int) -> int:
-    """Its number of ranks, 1 without a group.
+def size(framework: int) -> int:
+    """Count its ranks, 1 without a group.
 
-    told: the number that the script got from its framework. Horovod has no group of torch's, so
-    there this is the answer.
+    framework: the number that the script got, the answer for Horovod, which has no torch group.
     """
     if group := _joined():
         return group.get_world_size()
-    return told if environment.has_a_group_of_its_own() else 1
+    return framework if environment.has_a_group_of_its_own() else 1
 
 
 def from_all_ranks(mine) -> list:
-    """What each rank gives, in order of rank; only one's own without a group."""
+    """Gather an object from each rank, in order of rank; only one's own without a group."""
     group = _joined()
     if not group:
         return [mine]

@@ -30,19 +30,17 @@ from bootcamp.train.step_clock import StepLog, clock_of
 
 
 class Run:
-    """Records one rank's training: `step` around every step, `loss` behind it, `finish` at the end.
+    """Record one rank's training: `step` around every step, `loss` behind it, `finish` at the end.
 
-    model, optimizer: what is trained; read for bytes and for the fingerprint, never changed. The
-    optimizer is None where the model only answers: then a step is a forward.
-    batches: the data.Batches that the script draws from; read for the samples' ids and checksums.
-    world: the number of ranks as the script's framework reports it; the record has the number that
-    the process group itself reports.
+    model, optimizer: read for bytes and fingerprints, never changed; without an optimizer a step
+    is a forward. batches: the data.Batches of the script. world: the number of ranks as the
+    script's framework reports it.
     """
 
     def __init__(self, context: RunContext, model, optimizer, batches, world: int):
         self.context, self.args, self.folder = context, context.args, context.run_dir
         self.model, self.batches = model, batches
-        self.world, self.script_world = process_group.size(told=world), world
+        self.world, self.script_world = process_group.size(framework=world), world
         self.rank = environment.rank()
         self.device = torch.device(context.device)
         self.tokens = models.tokens_per_sample(self.args)
@@ -67,11 +65,7 @@ class Run:
 
     @contextlib.contextmanager
     def step(self, step: int):
-        """Stands around one step of training: its `seconds` in the record are those of the block.
-
-        On a GPU they are the time between the block's beginning and its end in the GPU's stream;
-        nothing waits for it.
-        """
+        """Time one step of training: on a GPU between two events in its stream."""
         self.begin_step(step)
         try:
             yield
@@ -81,7 +75,7 @@ class Run:
         self.end_step()
 
     def begin_step(self, step: int) -> None:
-        """As `step`, for a framework whose loop calls methods: the step begins here."""
+        """Begin a step, for a framework whose loop calls methods."""
         self._step = step
         self.learning_rates += [float(group["lr"]) for group in self._groups[:1]]
         if self.args.trace_step is not None:
@@ -113,19 +107,15 @@ class Run:
         self.context.heartbeat.beat(self.steps_done)
 
     def loss(self, loss: torch.Tensor, pending=None) -> None:
-        """Hand over the loss of the step that has just ended, for the record.
+        """Note the loss of the step that has just ended: the mean over the global batch, shape ().
 
-        loss: the mean over the global batch, on any device, shape (). pending: what must be done
-        before it can be read: the handle of an asynchronous all-reduce, or a function that waits.
-        Both are read after the next step, so that no step waits for the record.
+        pending: the handle of an asynchronous all-reduce, or a function that waits. Both are read
+        after the next step, so that no step waits for the record.
         """
         self._log.loss(loss, pending)
 
     def finish(self) -> None:
-        """Write the rank's record and, on rank 0, the summary.
-
-        From here on the process leaves by os._exit when its script ends (process_end.py).
-        """
+        """Write the rank's record and, on rank 0, the summary; see process_end.py."""
         self._log.flush()
         graphs = compiled_graphs()
         record = {
@@ -164,7 +154,7 @@ class Run:
         process_end.leave_without_freeing()
 
     def also_recorded(self) -> dict:
-        """What a kind of run records of each rank beyond what all do."""
+        """Return what a kind of run records beyond what all do."""
         return {}
 
     def _write_summary(self, record: dict) -> None:
@@ -184,10 +174,7 @@ class Run:
         )
 
     def _prepare_trace(self, steps_left: int) -> None:
-        """Start the profiler a step early, and record from the traced one.
-
-        Its start takes each rank another time: in the traced step they would wait for the slowest.
-        """
+        """Start the profiler a step early: ranks take different times for that."""
         if steps_left not in (0, 1):
             return
         if self._profiler is None:
@@ -216,17 +203,14 @@ class Run:
         return self.folder / "ranks" / f"{self.rank}.trace.json"
 
     def _communication_seconds(self) -> float | None:
-        """Time of the traced step in collectives, waiting included.
-
-        None without a trace, and where torch's profiler sees none: Horovod's are not torch's.
-        """
+        """Add up the traced step's time in torch's collectives, waiting included; or None."""
         if not self._trace_path().exists():
             return None
         return trace.total_seconds(trace.read(self._trace_path())["communicate"]) or None
 
 
 def compiled_graphs() -> int:
-    """How many graphs torch.compile has made in this process; asking loads nothing."""
+    """Count the graphs that torch.compile has made in this process, without loading it."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return counters.get("stats", {}).get("unique_graphs", 0)
 
@@ -238,6 +222,6 @@ def stages(model: torch.nn.Module) -> list[str]:
 
 
 def batch_norm_layers(model: torch.nn.Module) -> int:
-    """How many layers normalise over this rank's samples alone; frozen and synchronised don't."""
+    """Count layers that normalise over this rank's samples, neither frozen nor synchronised."""
     kinds = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
     return sum(type(layer) in kinds and layer.training for layer in model.modules())

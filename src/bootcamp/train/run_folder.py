@@ -32,11 +32,9 @@ def find(given: str | None) -> Path:
 
 
 def claim(context: RunContext) -> None:
-    """Create the run folder and write `config.json` into it. Called on rank 0 only.
+    """Create the run folder and its `config.json`, on rank 0; a restart or `--resume` reuses it.
 
-    A restart, and a run with `--resume`, go on in the folder of the run that they continue.
-    A run that was claimed and never finished has a config.json and a summary that says running.
-    Raises ConfigError if the folder holds another run or anything else, or can't be written.
+    Raises ConfigError if the folder holds anything else or can't be written.
     """
     folder = context.run_dir
     launched = environment.run_folder() == str(folder)  # by our launcher, which made the folder

@@ -14,14 +14,11 @@ BYTES_ACKED, NOT_SENT, BYTES_SENT, BYTES_RETRANS = 120, 144, 200, 208
 
 
 def sent_bytes() -> dict[str, int]:
-    """Bytes that were sent so far, counted by the kernel (Linux; elsewhere nothing is known).
+    """Count the bytes that were sent so far; nothing is known outside Linux.
 
-    "all": by this process's TCP connections, "other hosts": by those of them that lead to another
-    address than this host's. Reads TCP_INFO of every connected socket (tcp(7)): what was written,
-    without headers and retransmissions, sent already or not. NCCL's shared memory and NVLink are
-    not in it.
-    "host": by all processes of this host to others, with headers, on a simulated host, which has a
-    network interface for itself.
+    "all": written by this process to TCP connections (TCP_INFO, tcp(7)), without headers and
+    retransmissions; NCCL's shared memory and NVLink are not in it. "other hosts": those that lead
+    to another address. "host": by all processes of a simulated host, with headers.
     """
     if platform.system() != "Linux":
         return {}
@@ -63,10 +60,9 @@ def interface_bytes(name: str) -> int:
 
 
 class SentPerStep:
-    """Counts what the steps between two moments of a run have sent.
+    """Count what steps send, from the end of the first to the end of the last but one.
 
-    From the end of the first step to the end of the last but one: in the first connections are
-    made, and in the last a neighbour may leave before this rank counts.
+    The first makes connections, and in the last a neighbour may leave before this rank counts.
     """
 
     def __init__(self, last_counted: int):

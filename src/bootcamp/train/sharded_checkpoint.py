@@ -1,12 +1,11 @@
-"""A checkpoint in parts: each rank writes what it holds, by torch.distributed.checkpoint (DCP).
+"""Save a checkpoint in parts: each rank writes what it holds, with DCP.
 
     PATH/step-40/         the newest good one: each rank's file, an index, the settings
     PATH/.step-50.4711.part/   being written by the run whose rank 0 is process 4711
 
-DCP writes tensors under their names in the whole model, with their places in it. So a reader may be
-on another number of ranks, or not distributed at all: each reads the pieces that it needs. A folder
-gets its name when all ranks have written and synced their files, and older ones lose theirs after
-that, before they are removed: a kill at any moment leaves a good one.
+DCP (torch.distributed.checkpoint) stores each tensor's place in the whole model, so any number of
+ranks can read it. A folder gets its name when all files are synced, and an older one loses its name
+before it is removed: a kill at any moment leaves a good one.
 """
 
 import datetime
@@ -59,10 +58,10 @@ def read_errors() -> type[BaseException]:
 
 
 def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callable[[], None]:
-    """Write a state, or begin to; the function that is returned waits and gives it its place.
+    """Begin to write a state; the returned function waits, and rank 0 gives it its place.
 
     head: `format`, `steps_done` and `settings`. state: nested dictionaries of tensors and DTensors.
-    All ranks have to call this, and what it returns; rank 0 then gives the place.
+    All ranks must call both.
     """
     from torch.distributed import checkpoint as dcp
 
@@ -115,10 +114,10 @@ def _give_place(part: Path, head: dict) -> None:
 
 
 def read(place: Path, wanted: dict[str, torch.Tensor]) -> dict:
-    """A good checkpoint, cut as these tensors are: each rank reads its own pieces.
+    """Read this rank's pieces of a checkpoint, cut as its tensors are.
 
-    wanted: the model's parameters and buffers that this rank has, by name. Returns `steps_done`,
-    `settings`, `model` and `optimizer`, the latter two by these names.
+    wanted: this rank's parameters and buffers by name. Returns `steps_done`, `settings`, and by
+    these names `model` and `optimizer`.
     """
     from torch.distributed import checkpoint as dcp
 

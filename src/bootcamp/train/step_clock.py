@@ -1,7 +1,7 @@
-"""How long the steps took and which losses they had, without making any step wait to be measured.
+"""Log seconds and losses of steps without making any step wait.
 
-A step's loss may still be on its way between ranks, or on a GPU, when the next step begins. So the
-log keeps both in a queue and writes a row when its numbers are there, at the latest in `flush`.
+A loss may still be on its way between ranks, or on a GPU, when the next step begins. So rows wait
+in a queue until their numbers are there, at the latest in `flush`.
 """
 
 import json
@@ -111,10 +111,10 @@ class Entry:
 
 
 class StepLog:
-    """The rows of steps.jsonl in order, each written when its seconds and its loss are known.
+    """The rows of steps.jsonl, each written when its seconds and its loss are known.
 
-    path: the file, or None on ranks that write none: these too wait for their part in the
-    reduction of a loss, so that no collective is left over when the process group ends.
+    path: None on ranks that write none; these too wait for a loss's reduction, so that no
+    collective is left over when the process group ends.
     """
 
     def __init__(self, path: Path | None, read=read_later):
@@ -130,9 +130,8 @@ class StepLog:
         self._entries.append(Entry(row, seconds))
 
     def loss(self, loss: torch.Tensor, pending=None) -> None:
-        """The loss of the step that has just ended, read when the next one has.
+        """Take the loss of the last step. pending: a handle with `wait()`, or a function.
 
-        pending: what must be done before: a handle with `wait()`, or a function that waits.
         Raises RuntimeError if no step has ended since the last loss.
         """
         if not self._entries or self._entries[-1].loss is not None or self._entries[-1].result:
