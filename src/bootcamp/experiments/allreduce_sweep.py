@@ -1,7 +1,6 @@
-"""What an all-reduce costs on this machine: `allreduce_sweep.load(ranks=2).fit().predict(25e6)`.
+"""Measure all-reduces of all sizes: `allreduce_sweep.load(ranks=2).fit().predict(25e6)`.
 
-A sweep over sizes is measured once for each back end and number of ranks, and kept under
-logs/machine/. theory.alpha_beta is the model that is fitted to it.
+A sweep is measured once for each back end and number of ranks, and kept under logs/machine/.
 """
 
 import re
@@ -20,11 +19,7 @@ COLLECTIVE = "all reduce"
 
 
 class Sweep(Measurement):
-    """A measured sweep, read from its file.
-
-    rows: one for each size: bytes, seconds (of the fastest call), median_seconds,
-    algorithm_bandwidth_bytes_per_second, bus_bandwidth_bytes_per_second, held_out.
-    """
+    """A measured sweep. rows: one for each size; `seconds` are those of the fastest call."""
 
     def __init__(self, path: Path):
         self.folder, self.config = Path(path).parent, read_json(Path(path))
@@ -56,10 +51,9 @@ class Sweep(Measurement):
 
 
 def measure(ranks: int | None = None, device: str = "auto", rounds: int = 30) -> Sweep:
-    """Run the sweep on these ranks, about 10 s, and keep its result in place of an earlier one.
+    """Run the sweep, about 10 s, and keep it unless it shared its cores with another run.
 
-    ranks: None is every GPU, else every core, and two at least. device: as launch has it. rounds:
-    calls of each size. A sweep that shared its cores with another run is returned, not kept.
+    ranks: None is every GPU, else every core, and two at least. rounds: calls of each size.
     Raises ValueError with fewer than two ranks, LaunchError where the run fails.
     """
     ranks = max(2, default_ranks()) if ranks is None else ranks
@@ -71,7 +65,7 @@ def measure(ranks: int | None = None, device: str = "auto", rounds: int = 30) ->
 
 
 def keep(run: Run) -> Sweep:
-    """Make the sweep of a run what `load` finds from now on, unless it shared its cores."""
+    """Keep a run's sweep for `load`, unless it shared its cores."""
     sweep = read_json(run.folder / "sweep.json")
     about = ("device", "processes", "cores_per_rank", "machine", "versions", "git_commit")
     content = {**{name: run.config[name] for name in about}, **sweep}
@@ -82,7 +76,7 @@ def keep(run: Run) -> Sweep:
 
 
 def load(ranks: int | None = None, device: str = "auto") -> Sweep:
-    """This machine's sweep over so many ranks, measured now if it has not been before."""
+    """Read this machine's sweep over so many ranks, or measure it now."""
     ranks = max(2, default_ranks()) if ranks is None else ranks
     on_gpus = device == "cuda" or (device == "auto" and len(machine.gpu_names()) >= ranks)
     path = _path("nccl" if on_gpus else "gloo", ranks)
@@ -90,7 +84,7 @@ def load(ranks: int | None = None, device: str = "auto") -> Sweep:
 
 
 def _path(backend: str, ranks: int) -> Path:
-    """One file for each collective, back end, number of ranks and machine."""
+    """Name the file by collective, back end, number of ranks and machine."""
     described = machine.describe()
     name = described["gpus"][0] if backend == "nccl" else described["cpu"]
     words = f"{COLLECTIVE} {backend} {ranks} ranks {name} {described['cores']} cores"

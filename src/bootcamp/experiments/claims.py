@@ -1,4 +1,4 @@
-"""Sentences that are tested where a lesson draws them.
+"""Test a lesson's sentences where it draws them.
 
     from bootcamp import claim, trial
 
@@ -9,14 +9,10 @@
         trial("cpu", **same),
     )
 
-A claim on time is measured in pairs: both are run one after the other, again and again, until the
-answer is clear or a budget of seconds is spent. Its verdict is one of three, and no verdict fails a
-cell: whatever else this machine does is no fault of the reader. A claim on bytes, memory or counts
-must hold on any machine, and fails the cell where it does not.
-
-Every claim that is tested is noted: `claim.table()`, `make claims`. What the course's reference
-machine found is in logs/reference/claims.json and stands beside a claim that this machine does not
-support.
+A claim on time is measured in pairs until the answer is clear or its seconds are spent, and no
+verdict fails a cell: other load is no fault of the reader. A claim on bytes, memory or counts must
+hold on any machine, and fails the cell where it does not. Each is noted, for `claim.table()` and
+`make claims`; logs/reference/claims.json has what the reference machine found.
 """
 
 import contextlib
@@ -54,10 +50,10 @@ class Contradicted(AssertionError):
 
 @dataclass
 class Claim:
-    """A sentence and what came of it.
+    """A sentence and its verdict.
 
     kind: time, bytes, memory or count. measured: the effect in words. low, effect, high: for time,
-    how many times as fast, with the ends of its 99 % interval. text: what the verdict means.
+    how many times as fast, and its 99 % interval. text: what the verdict means.
     """
 
     name: str
@@ -79,7 +75,7 @@ class Claim:
 
     @property
     def lines(self) -> list[str]:
-        """Everything that a reader sees, the sentence first."""
+        """All that a reader sees, the sentence first."""
         verdict = f"{self.verdict.capitalize()} here: {self.measured}."
         return [line for line in (self.sentence, verdict, self.text, self.reference) if line]
 
@@ -98,7 +94,7 @@ class Claim:
 
 
 def trial(script, ranks: int | None = None, **flags) -> Callable[[], Run]:
-    """A run that a claim may repeat: launch() with these arguments, quietly."""
+    """Prepare a run that a claim may repeat: launch() with these arguments, quietly."""
     return partial(launch, script, ranks, **{"quiet": True, **flags})
 
 
@@ -139,11 +135,10 @@ def compare(
     supported: str = "",
     otherwise: str = "",
 ) -> Claim:
-    """Time both in pairs until the verdict is clear, at most for so many seconds.
+    """Time both in pairs of alternating order until the verdict is clear or `seconds` are spent.
 
-    The order alternates from pair to pair, so that a machine that grows slower favours neither. Of
-    each pair the logarithm of the ratio counts; the interval is that of Student's t for their mean,
-    at 99 % since it is looked at after every pair.
+    The interval is Student's t for the mean logarithm of the pairs' ratios, at 99 % since it is
+    looked at after every pair.
 
     judge: (low, high) of "how many times as fast" -> verdict. of: which seconds of a Run are
     compared; by default those of a sample, median over its steps.
@@ -219,7 +214,7 @@ def larger(
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """The geometric mean of ratios and its 99 % interval; 0 to infinity for fewer than three."""
+    """Return the ratios' geometric mean and 99 % interval; 0 to infinity for fewer than three."""
     logarithms = [math.log(ratio) for ratio in ratios]
     middle, count = fmean(logarithms), len(ratios)
     if count < FEWEST:
@@ -229,26 +224,23 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 
 def untested(name: str, sentence: str, why: str) -> Claim:
-    """A claim on time that this machine can't test, and why."""
+    """Note a claim on time that this machine can't test, and why."""
     return _noted(Claim(name, sentence, "time", NOT_COUNTED, why))
 
 
 def noted(since: float = 0.0) -> dict[str, dict]:
-    """Every claim that was tested on this machine, by name, as it was tested last.
-
-    since: a time in Unix seconds; what was tested before it is left out.
-    """
+    """Read the last test of each claim on this machine, by name. since: Unix seconds."""
     kept = files.read_json(LOGS / FILE).get("claims", {})
     return {name: claim for name, claim in kept.items() if claim["unix_seconds"] >= since}
 
 
 def recorded() -> dict:
-    """What the reference machine found: {"machine": ..., "claims": {name: ...}}."""
+    """Read what the reference machine found: {"machine": ..., "claims": {name: ...}}."""
     return files.read_json(REFERENCE / FILE)
 
 
 def table(found: dict[str, dict] | None = None) -> Table:
-    """A row for each claim that was tested here, in the order of their first test."""
+    """List the claims that were tested here, in the order of their first test."""
     found = noted() if found is None else found
     rows = [
         {
@@ -264,7 +256,7 @@ def table(found: dict[str, dict] | None = None) -> Table:
 
 
 def counts(found: dict[str, dict]) -> Table:
-    """How many claims there are of each kind and verdict."""
+    """Count the claims of each kind and verdict."""
     rows = []
     for kind in dict.fromkeys(claim["kind"] for claim in found.values()):
         of_kind = [claim["verdict"] for claim in found.values() if claim["kind"] == kind]
@@ -274,7 +266,7 @@ def counts(found: dict[str, dict]) -> Table:
 
 
 def _ratio(this, that, of, swapped: bool) -> float:
-    """How many times as fast `this` is: the seconds of `that` over its own, from one pair."""
+    """Measure one pair: the seconds of `that` over those of `this`."""
     if swapped:
         slow = _seconds(that(), of)
         return slow / _seconds(this(), of)
@@ -308,7 +300,7 @@ def _counted(name, sentence, kind, holds: bool | None, measured: str, text: dict
 
 
 def _noted(claim: Claim) -> Claim:
-    """Write the claim down; beside one that is not supported here, what the reference found."""
+    """Note the claim; beside one that is not supported here put the reference's verdict."""
     if not claim.supported:
         claim.reference = _of_the_reference(claim.name)
     entry = asdict(claim)
