@@ -11,16 +11,13 @@ CHUNK = 1 << 17  # numbers: their signs in all directions are 8 MiB
 
 
 def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None:
-    """Eight random projections of all parameters, summed in float64; None on the meta device.
+    """Project all parameters on eight random directions, in float64; None on the meta device.
 
-    The eight directions have entries of +1 and -1, one bit each of a random byte per parameter,
-    drawn from a generator seeded by the parameter's name: so a model has one fingerprint however it
-    is wrapped or cut. The root mean square of two fingerprints' differences estimates the Euclidean
-    distance between the parameters (Achlioptas, JCSS 66, 2003). `beat` is called now and then.
-
-    A parameter that is sharded over ranks (a DTensor) is gathered: all of them have to call this.
-    Of a pipeline each rank has the fingerprint of its own stages; their sum is the model's. Where
-    parameters of a stage are on one rank alone (they say so: `only_here`), the ranks add theirs up.
+    Directions have entries of +1 and -1 from a generator seeded by the parameter's name, so a model
+    has one fingerprint however it is wrapped or cut. The root mean square of two fingerprints'
+    differences estimates the parameters' distance (Achlioptas, JCSS 66, 2003). All ranks must call
+    this: shards are gathered, and parameters that are `only_here` on one rank are added up. The
+    fingerprints of a pipeline's ranks add up to the model's. `beat` is called now and then.
     """
     total = torch.zeros(PROJECTIONS, dtype=torch.float64)
     only_here = torch.zeros_like(total)

@@ -26,18 +26,16 @@ def sizes(name: str) -> tuple[str, ...]:
 
 
 def shape(args) -> dict[str, int]:
-    """What a model is built from: the numbers of its size, and what flags change of them."""
+    """Look up the numbers of a model's size, with what flags change of them."""
     own = {"kv_heads": args.kv_heads} if getattr(args, "kv_heads", None) else {}
     return FAMILIES[args.model].SIZES[args.size] | own
 
 
 def build(args) -> nn.Sequential:
-    """The model as an nn.Sequential of named stages, on the CPU, in the dtype of --dtype.
+    """Build the model as named stages, on the CPU, in the dtype of --dtype.
 
-    Each stage draws its initial parameters from a generator of its own, seeded by --seed and its
-    position: a rank that builds a few stages gets the same parameters as one that builds them all.
-    A slice of the sequence (`model[2:5]`) keeps the stages' names, and so the parameters' names.
-
+    Each stage draws its parameters from a generator seeded by --seed and its position, so a rank
+    that builds a few stages gets the same ones. A slice (`model[2:5]`) keeps the stages' names.
     Under `torch.device("meta")` it has shapes and no memory; see `initialise`.
     """
     model = nn.Sequential()
@@ -55,12 +53,10 @@ def _stage(args, position: int) -> nn.Module:
 
 
 def initialise(model: nn.Module, args) -> None:
-    """Give a model that was built on the meta device the numbers that `build` gives.
+    """Give a model from the meta device, after `to_empty`, the numbers that `build` gives.
 
-    model: of stages by their names, some or all of them, cut over the ranks or not, in memory that
-    holds nothing yet (`to_empty`). Each stage is built complete, this rank's part is copied out of
-    it, and it is gone before the next one is built: a rank never holds more than its part and the
-    largest stage. So N ranks begin with the parameters of one process. Nothing is sent.
+    model: some or all stages, cut over the ranks or not. Each stage is built complete and gone
+    before the next, so a rank never holds more than its part and the largest stage.
     """
     own = {own_name(name): tensor for name, tensor in model.state_dict().items()}
     held = {name.partition(".")[0] for name in own}
@@ -82,15 +78,12 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def data_format(args) -> dict:
-    """What the model reads: the arguments of data.Corpus or, for images, of data.Images."""
+    """Return the arguments of data.Corpus or, for images, of data.Images."""
     return FAMILIES[args.model].data_format(**shape(args))
 
 
 def tokens_per_sample(args) -> int:
-    """Predictions that are trained in one sample: bytes of text, or the one class of an image.
-
-    One for a reader's own model (own.py), of which nothing is known.
-    """
+    """Count the predictions in one sample: bytes of text, else one."""
     if args.model not in FAMILIES:
         return 1
     form = data_format(args)
@@ -98,12 +91,10 @@ def tokens_per_sample(args) -> int:
 
 
 def flops_per_sample(args, trained: bool = True) -> int | None:
-    """Floating-point operations of one sample's forward and, if trained, backward, by formula.
+    """Calculate one sample's FLOPs, with backward if trained; None for a reader's own model.
 
-    None for a reader's own model, of which nothing is known.
-
-    Counts matrix products only, a multiplication and an addition as two: the convention of
-    arXiv:2204.02311 (PaLM), appendix B. The backward costs twice the forward.
+    Counts matrix products only, a multiplication and an addition as two (PaLM, arXiv:2204.02311,
+    appendix B). The backward costs twice the forward.
     """
     if args.model not in FAMILIES:
         return None
@@ -114,5 +105,5 @@ def flops_per_sample(args, trained: bool = True) -> int | None:
 
 
 def own_name(name: str) -> str:
-    """A parameter's name without what a framework's wrapper puts before it."""
+    """Remove a wrapper's prefix from a parameter's name."""
     return name.removeprefix("module.")

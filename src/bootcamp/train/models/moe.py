@@ -1,9 +1,8 @@
 """A GPT whose MLPs are mixtures of experts (GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088).
 
-Each block has several MLPs, the experts, and a router that sends each token to a few of them. An
-expert is as wide as gives the chosen ones together the arithmetic of gpt's MLP: so this model has
-gpt's compute, the router's beside it, and more parameters. No token is dropped, whatever an expert
-is sent; so ranks that share the experts train what one process trains. Experts have no biases.
+A router sends each token to a few of a block's MLPs, the experts; the chosen ones together have the
+arithmetic of gpt's MLP. No token is dropped, so ranks that share the experts train what one process
+trains. Experts have no biases.
 """
 
 from functools import partial
@@ -19,11 +18,10 @@ SIZES = MOE
 
 
 class Router(nn.Module):
-    """(tokens, width) -> how much each chosen expert counts and its number: (tokens, chosen) each.
+    """(tokens, width) -> weights and numbers of the chosen experts: (tokens, chosen) each.
 
-    The weights are a softmax over the scores of the chosen: with one alone its weight would be 1
-    whatever its score, and the router would have no gradient. `balance` is added to the scores to
-    choose by, and not to those that are weighed (Wang et al., arXiv:2408.15664); here it stays 0.
+    The weights are a softmax over the scores of the chosen; one alone would have no gradient.
+    `balance` is added to choose, not to weigh (Wang et al., arXiv:2408.15664); here it stays 0.
     `counts`: how often each expert was chosen in the last forward pass.
     """
 

@@ -1,10 +1,8 @@
 """StripedLSTM over bytes: an LSTM whose hidden state is split into stripes that run side by side.
 
-A stripe has recurrent weights of its own and sees the other stripes only through the joined output
-of the layer below: the recurrent matrix of a layer becomes block-diagonal. The group LSTM of
-Kuchaiev and Ginsburg (arXiv:1703.10722) splits the layer's input as well; here each stripe reads
-all of it. Layers add to their input, as in GNMT (Wu et al., arXiv:1609.08144), so that many of
-them train.
+A layer's recurrent matrix is block-diagonal, and each stripe reads all of its input; the group LSTM
+of Kuchaiev and Ginsburg (arXiv:1703.10722) splits that too. Layers add to their input, as in GNMT
+(Wu et al., arXiv:1609.08144), so that many of them train.
 """
 
 from functools import partial
