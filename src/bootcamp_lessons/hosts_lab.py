@@ -10,6 +10,7 @@ from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE, ROOT, SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
+from bootcamp_lessons import hsdp_lab
 from bootcamp_lessons.diagrams import hosts
 
 LESSON = "09_several_hosts"
@@ -59,11 +60,7 @@ class Lab(replay.Cluster):
 
     def faster_inside(self, name: str, sentence: str, **text) -> claims.Claim:
         """claim.faster() for the largest size; without hosts the records and no verdict."""
-        inside, across = (self.measuring(where) for where in WHERE)
-        if self.pairs.ready:
-            return claims.faster(name, sentence, inside, across, **text)
-        inside(), across()
-        return claims.untested(name, sentence, "hosts can't be made on this machine")
+        return hsdp_lab.faster(self.pairs, name, sentence, *map(self.measuring, WHERE), **text)
 
     def costs(self) -> Table:
         """Alpha and beta of either place, as fitted to its sweep."""

@@ -13,7 +13,7 @@ in a second one to run the daemons, which then start his own jobs and nobody els
 
 A request is one message on the socket: what to run, as JSON, and three open files: for the
 program's output, for its errors, for the answers. These are two lines, its process id as it starts
-and its exit code as it ends. Standard library only.
+and its exit code as it ends.
 """
 
 import contextlib
@@ -165,7 +165,7 @@ class Site:
 
 
 def tell(answer: int, number: int) -> None:
-    """One line to who waits, if anybody still does."""
+    """Write a number as a line, unless the reader has gone."""
     with contextlib.suppress(OSError):
         os.write(answer, f"{number}\n".encode())
 

@@ -1,4 +1,4 @@
-"""The files of a small Slurm site: slurm.conf and what belongs beside it. Standard library only.
+"""The files of a small Slurm site: slurm.conf and what belongs beside it.
 
 What a real site has and this one has not is named where it is switched off. Written for Slurm 22.05
 and newer (Debian 12); each option is explained in slurm.conf(5).

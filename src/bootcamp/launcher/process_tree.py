@@ -30,19 +30,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def started(pid: int) -> float:
-    """When a process began, in seconds since 1970; 0 where it can't be seen."""
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.Error:
-        return 0.0
-
-
-def is_same(pid: int, began: float) -> bool:
-    """Whether the process of this number is alive and the one that began then."""
-    return alive(pid) and abs(started(pid) - began) < 2  # clocks that are set move both
-
-
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process and of children that it waited for; 0 where it can't be read."""
     try:

@@ -20,7 +20,7 @@ and its mounts go when the last process in it has gone, whatever ended that.
 Root may do this, and so may anyone whom the system lets have a user namespace (Linux only; needs
 `ip` and `tc`, of the package iproute2); such a user is called root inside, and may mount there but
 not be anybody else. BOOTCAMP_WITHOUT=hosts in the environment hides them, to see what a lesson
-shows without them. Standard library only.
+shows without them.
 """
 
 import contextlib

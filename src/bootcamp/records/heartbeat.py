@@ -1,7 +1,7 @@
 """Signs of life of one rank: a beat after every step, and an answer when somebody asks.
 
 The launcher recognises a hang by beats that stop coming, whatever framework runs the rank, and asks
-each rank where it stands by sending SIGUSR1 (flight_recorder.py). Standard library only.
+each rank where it stands by sending SIGUSR1 (flight_recorder.py).
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Where the ranks of a run over several hosts were, and what each of them said, first error first.
-
-Standard library only.
-"""
+"""Where the ranks of a run over several hosts were, and their errors, first error first."""
 
 import re
 import time

@@ -81,12 +81,10 @@ class Rank:
         return next((one for one in reversed(self.collectives) if one.ended), None)
 
 
-def rank_of(
-    number: int, dump: dict | None, stands: str = "", gone: str | None = None, host=None
-) -> Rank:
-    """One rank from its dump, None if it has left none. The dump's own host goes first."""
+def rank_of(number: int, dump: dict | None, stands: str = "", gone: str | None = None) -> Rank:
+    """Read one rank from its dump, None if it has left none."""
     if dump is None:
-        return Rank(number, host, stands=stands, gone=gone)
+        return Rank(number, stands=stands, gone=gone)
     described = dump["pg_config"].values()
     groups = {
         (one["name"], tuple(ast.literal_eval(one["ranks"]))): one["desc"] for one in described
@@ -97,12 +95,7 @@ def rank_of(
     if raised and not gone:
         gone = f"ended with {PLACE_IN_GLOO.sub('', raised.splitlines()[0]).partition('. ')[0]}"
     found = _open_or_ended(found, failed=bool(A_COLLECTIVE_FAILED.search(raised)))
-    return Rank(number, dump.get("host") or host, True, found, groups, stands, gone)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """The ranks of a group as torch writes them, "[0, 1]"."""
-    return tuple(ast.literal_eval(text))
+    return Rank(number, dump.get("host"), True, found, groups, stands, gone)
 
 
 def _collective(entry: dict, members: dict[str, Group]) -> Collective:
