@@ -77,8 +77,8 @@ BUGS = (
     Bug(
         "gradients are summed in the width of gathered parameters",
         "src/_train_fsdp_in_practice.py",
-        "args.reduce_dtype or args.dtype]",
-        "args.gather_dtype or args.dtype]",
+        "args.reduce_dtype or args.dtype)",
+        "args.gather_dtype or args.dtype)",
         ("tests/test_sharding.py", "-k", "sends_the_bytes and 32"),
     ),
     Bug(
