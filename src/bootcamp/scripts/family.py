@@ -25,7 +25,6 @@ class Script:
     """One script of the course, or one that knows nothing of it.
 
     parent: the script that it differs from by a few lines, None for the baseline.
-    most_lines: how many code lines that difference may be (a test measures it).
     launcher: what starts it: python (one process), torchrun or horovodrun.
     framework: the package that it needs beyond torch, None for most.
     defines: functions and classes that its framework demands; the others have none.
@@ -39,7 +38,6 @@ class Script:
 
     name: str
     parent: str | None = None
-    most_lines: int = 0
     launcher: str = "torchrun"
     framework: str | None = None
     defines: tuple[str, ...] = ()
@@ -63,54 +61,40 @@ SCRIPTS = {
     script.name: script
     for script in (
         Script("cpu", launcher="python", own_device=True, cpu_only=True),
-        Script("gpu", parent="cpu", most_lines=5, launcher="python"),
-        Script("amp", parent="gpu", most_lines=15, launcher="python"),
-        Script("activation_checkpointing", parent="gpu", most_lines=15, launcher="python"),
-        Script("accumulate", parent="gpu", most_lines=15, launcher="python"),
-        Script("compile", parent="gpu", most_lines=15, launcher="python"),
-        Script("dp", parent="gpu", most_lines=15, launcher="python", own_device=True),
+        Script("gpu", parent="cpu", launcher="python"),
+        Script("amp", parent="gpu", launcher="python"),
+        Script("activation_checkpointing", parent="gpu", launcher="python"),
+        Script("accumulate", parent="gpu", launcher="python"),
+        Script("compile", parent="gpu", launcher="python"),
+        Script("dp", parent="gpu", launcher="python", own_device=True),
+        Script("dp_by_hand", parent="gpu", launcher="python", own_device=True, cpu_only=True),
+        Script("ddp", parent="gpu"),
+        Script("ddp_by_hand", parent="gpu"),
+        Script("ddp_options", parent="ddp", defines=("bf16_compress",)),
+        Script("ddp_sync_batchnorm", parent="ddp", defines=("SyncBatchNorm",)),
+        Script("ddp_in_practice", parent="ddp", defines=("WithLoss",)),
+        Script("local_sgd", parent="ddp_by_hand"),
         Script(
-            "dp_by_hand",
-            parent="gpu",
-            most_lines=30,
-            launcher="python",
-            own_device=True,
-            cpu_only=True,
+            "horovod", parent="ddp", launcher="horovodrun", framework="horovod", own_device=True
         ),
-        Script("ddp", parent="gpu", most_lines=15),
-        Script("ddp_by_hand", parent="gpu", most_lines=15),
-        Script("ddp_options", parent="ddp", most_lines=30, defines=("bf16_compress",)),
-        Script("ddp_sync_batchnorm", parent="ddp", most_lines=25, defines=("SyncBatchNorm",)),
-        Script("ddp_in_practice", parent="ddp", most_lines=15, defines=("WithLoss",)),
-        Script("local_sgd", parent="ddp_by_hand", most_lines=15),
-        Script(
-            "horovod",
-            parent="ddp",
-            most_lines=15,
-            launcher="horovodrun",
-            framework="horovod",
-            own_device=True,
-        ),
-        Script(
-            "lightning", parent="ddp", most_lines=35, framework="lightning", defines=("Training",)
-        ),
-        Script("accelerate", parent="ddp", most_lines=15, framework="accelerate"),
-        Script("mp", parent="gpu", most_lines=15, launcher="python", own_device=True),
-        Script("ddp_mp", parent="mp", most_lines=15, own_device=True),
-        Script("pp", parent="ddp", most_lines=35, in_parts=True),
-        Script("ddp_pp", parent="pp", most_lines=15, in_parts=True),
-        Script("fsdp_pp", parent="ddp_pp", most_lines=15, in_parts=True),
-        Script("3d", parent="ddp_pp", most_lines=40, in_parts=True),
-        Script("tp", parent="ddp", most_lines=41, in_parts=True),
-        Script("striped", parent="ddp", most_lines=20, defines=("enter", "leave"), in_parts=True),
-        Script("ep", parent="ddp", most_lines=25, defines=("dispatch", "combine"), in_parts=True),
-        Script("fsdp_tp", parent="tp", most_lines=15, in_parts=True),
-        Script("zero1", parent="ddp", most_lines=5),
-        Script("fsdp", parent="ddp", most_lines=15, in_parts=True),
-        Script("fsdp_in_practice", parent="fsdp", most_lines=20, in_parts=True),
-        Script("hsdp", parent="fsdp", most_lines=15, in_parts=True),
-        Script("zero", parent="ddp", most_lines=35, framework="deepspeed", in_parts=True),
-        Script("megatron", parent="tp", most_lines=45, framework="megatron", in_parts=True),
+        Script("lightning", parent="ddp", framework="lightning", defines=("Training",)),
+        Script("accelerate", parent="ddp", framework="accelerate"),
+        Script("mp", parent="gpu", launcher="python", own_device=True),
+        Script("ddp_mp", parent="mp", own_device=True),
+        Script("pp", parent="ddp", in_parts=True),
+        Script("ddp_pp", parent="pp", in_parts=True),
+        Script("fsdp_pp", parent="ddp_pp", in_parts=True),
+        Script("3d", parent="ddp_pp", in_parts=True),
+        Script("tp", parent="ddp", in_parts=True),
+        Script("striped", parent="ddp", defines=("enter", "leave"), in_parts=True),
+        Script("ep", parent="ddp", defines=("dispatch", "combine"), in_parts=True),
+        Script("fsdp_tp", parent="tp", in_parts=True),
+        Script("zero1", parent="ddp"),
+        Script("fsdp", parent="ddp", in_parts=True),
+        Script("fsdp_in_practice", parent="fsdp", in_parts=True),
+        Script("hsdp", parent="fsdp", in_parts=True),
+        Script("zero", parent="ddp", framework="deepspeed", in_parts=True),
+        Script("megatron", parent="tp", framework="megatron", in_parts=True),
     )
 }
 
@@ -132,19 +116,15 @@ PROGRAMS = {
                 file=f"snippets/{name}.py",
                 launcher="horovodrun",
                 framework="horovod",
-                own_device=True,
+                own_device=of_course,
+                of_course=of_course,
             )
-            for name in ("horovod_accumulate", "horovod_scaled")
-        ),
-        *(
-            Script(
-                name,
-                file=f"snippets/{name}.py",
-                launcher="horovodrun",
-                framework="horovod",
-                of_course=False,
+            for name, of_course in (
+                ("horovod_accumulate", True),
+                ("horovod_scaled", True),
+                ("horovod_names", False),
+                ("horovod_ranks", False),
             )
-            for name in ("horovod_names", "horovod_ranks")
         ),
     )
 }
