@@ -42,10 +42,7 @@ def total_seconds(run: Run) -> float:
 
 
 def kill_a_save(way: str, kills: int) -> list[str]:
-    """Kill a process that saves in this way again and again: whole, torn or missing each time.
-
-    way: in_place or beside, two functions of src/snippets/save_for_ever.py.
-    """
+    """Kill saves in this `way` (in_place, beside) again and again; whole, torn or missing each."""
     return _save_for_ever(way, kills)["found"]
 
 
@@ -62,10 +59,7 @@ def _save_for_ever(way: str, kills: int) -> dict:
 def launch_and_kill(
     folder: Path, script: str, ranks: int, after_steps: int, after_seconds: float, **flags
 ) -> Run:
-    """Launch, and kill -9 all ranks so many seconds after they have done so many steps.
-
-    folder: the run's. Each rank writes its process id and its steps into ranks/<k>.beat there.
-    """
+    """Launch, and kill -9 all ranks some seconds after they have done so many steps."""
     over = threading.Event()
     given = (folder, ranks, after_steps, after_seconds, over)
     thread = threading.Thread(target=_kill, args=given)
@@ -107,10 +101,7 @@ FORGET = {  # what is left out -> the line that takes it up
 
 
 def legs(legs: list[tuple[int, dict]], place: Path, forget: str = "", **flags) -> list[dict]:
-    """What rank 0 of each leg of that training printed, one leg after another: (ranks, flags).
-
-    place: of their checkpoint. forget: a key of FORGET, which the loading then leaves out.
-    """
+    """Return what rank 0 of each leg, (ranks, flags), printed; forget: a key of FORGET, if any."""
     script = STATEFUL
     if forget:
         script = variant(STATEFUL, f"forgets_{len(forget)}", {FORGET[forget]: "pass"})

@@ -1,12 +1,7 @@
 """Lesson 12: broken scripts that people copy. See one fail, say why, fix it.
 
-    clinic.examine("clinic_summed")      writes the broken script for the reader, unless theirs is
-                                         there; shows it, runs it, and shows what happens
-    clinic.diagnose("clinic_summed")     asks what it is; with a letter, answers
-    exercise.check("clinic_summed")      runs the reader's script and judges what it does
-
-The scripts are in src/snippets/clinic/, beside them what is asked of each (cases.toml) and what
-runs and observes them (_observe.py). clinic_judges.py and clinic_judges_copied.py have the judges.
+The scripts are in src/snippets/clinic/, with cases.toml (what is asked of each) and _observe.py
+(runs and observes them). clinic_judges.py and clinic_judges_copied.py judge what was observed.
 """
 
 import ast
@@ -88,10 +83,7 @@ class Case(ScriptTask):
         return self.judge(Trial(self, path))
 
     def run(self, path: Path, ranks: int, **flags) -> Run:
-        """One run of a script under observation; its record, also if it failed.
-
-        Raises LaunchError where the framework that it needs is not installed.
-        """
+        """Run a script under observation. Raises LaunchError without its framework."""
         flags = {"file": path, "keep": ",".join(self.keep), **self.flags, **flags}
         how = {"device": "cpu", "quiet": True, "raises": False}
         options = launch.Options(hang_seconds=self.hang_seconds, framework=self.framework)
@@ -185,10 +177,7 @@ class Examined(str):
 
 
 def examine(name: str) -> Examined:
-    """Run the reader's script and show what happens. The broken one is written if there is none.
-
-    If it is still the broken one, the run of the ward round is shown, once.
-    """
+    """Run the reader's script, broken as it is if there is none yet, and show what happens."""
     case, lines = _find(name), []
     if not case.path.exists():
         case.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,4 @@
-"""Judges of lesson 12: each looks at what a script did, never at its text.
-
-A judge is given what was observed of the ranks (src/snippets/clinic/_observe.py says what); it
-returns a sentence on why the script is right, or raises Wrong. clinic.py launches the scripts.
-"""
+"""Judges of lesson 12: each says why what a script did is right, or raises Wrong."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,10 +11,10 @@ SMALL_LOSS = 0.5  # at which own_loss.py stops
 
 @dataclass
 class Observed:
-    """What was seen of a script, each a dictionary by name.
+    """What _observe.py saw of a script, a dictionary for each of `ranks`.
 
-    ranks: of each rank. reseeded: with one rank and other random numbers. fixed: of rank 0 of the
-    fixed script. alone: of the fixed script with one rank, which has all of the batch.
+    reseeded: with one rank and other random numbers. fixed: rank 0 of the fixed script. alone: the
+    fixed script with one rank, which has all of the batch.
     """
 
     ranks: list[dict]
@@ -102,10 +98,7 @@ def shards_inside(seen: Observed) -> str:
 
 
 def shared_out(read: list, all_do: str, too_many: str, not_disjoint: str) -> None:
-    """Raise Wrong, with its meaning, unless the ranks' shares of each epoch are the 32 samples.
-
-    read: for each rank its epochs, lists of samples.
-    """
+    """Raise Wrong unless the ranks' shares of each epoch, read[rank][epoch], are the 32 samples."""
     for epoch, parts in enumerate(zip(*read, strict=False)):
         numbers = [number for part in parts for number in part]
         if len(numbers) > 32:
@@ -301,10 +294,7 @@ def starts_alike(seen: Observed) -> str:
 
 
 def stops_together(seen: Observed) -> str:
-    """All ranks stop in one step, and because a loss was small enough.
-
-    By which of their losses (the mean, the largest, rank 0's) is the reader's choice.
-    """
+    """All ranks stop in one step, by any loss that is small enough."""
     stops, losses = seen.all_have("step"), [rank["backward_losses"] for rank in seen.ranks]
     if len(set(stops)) > 1:
         raise Wrong(

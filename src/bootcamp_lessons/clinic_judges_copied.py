@@ -1,7 +1,4 @@
-"""Judges of lesson 12, for programs that were copied together from pages and old slides.
-
-As those of clinic_judges.py. Of several faults in one program the judge names the next one.
-"""
+"""Judges of lesson 12 for copied programs; of several faults in one they name the next one."""
 
 from bootcamp.classroom.tasks import Wrong
 from bootcamp_lessons.clinic_judges import Observed, ranks_agree, shared_out

@@ -1,8 +1,7 @@
-"""Lesson 08's roofline of communication: published runs and runs of this machine under their roofs.
+"""Lesson 08's roofline of communication.
 
 A row has `axis` (FSDP, tensor, pipeline), `name`, `ratio` (computing over sending, by formula),
-`reached` (share of what a rank computes in a second where it waits for nobody), `source`, and
-`run`, where it was measured here.
+`reached` (share of what a rank computes alone), `source`, and `run`, where it was measured here.
 """
 
 from bootcamp.costs import hardware, model_shapes, overlap, sharding
@@ -95,10 +94,9 @@ def _row(axis: str, name: str, ratio: float, reached: float, source: str, run=No
 
 
 def measured() -> Table:
-    """Runs of this machine: two ranks on two hosts with a slow link, and a pipeline on one.
+    """Measure two ranks on two hosts with a slow link, if possible, and a pipeline on one.
 
-    `reached` is by the time that one rank alone takes. On CPU ranks nothing is sent while they
-    compute, so the roof is that of `in_turn`. Without hosts only the pipeline is run.
+    On CPU ranks nothing is sent while they compute, so the roof is that of `in_turn`.
     """
     same = {"device": "cpu", "steps": STEPS, "quiet": True}
     link = {"hosts": 2, "link": LINK}

@@ -15,10 +15,7 @@ from bootcamp.table import Table
 def against_baseline(
     runs: dict[str, Run], baseline: dict[str, Run] | Run, tolerance: float = TOLERANCE
 ) -> Table:
-    """A row for each named run: what a rank sent, how far it ended from the baseline's training.
-
-    baseline: one for all, or one for each name.
-    """
+    """Compare named runs with a baseline, one for all or one for each name."""
     rows = []
     for name, run in runs.items():
         exact = baseline if isinstance(baseline, Run) else baseline[name]
@@ -32,11 +29,10 @@ def against_baseline(
 
 
 def step_parts(run: Run) -> Table:
-    """What each rank did in the traced step, in ms: a row for each, whose parts add up to the step.
+    """Split the traced step of each rank into parts that add up to it, in ms.
 
-    waits, sends: in collectives while it computes nothing, before and after the last rank has
-    entered them (sends is both where trace.separate can't tell). neither: no operator and no
-    collective ran.
+    waits, sends: before and after the last rank has entered a collective, while nothing is computed
+    (sends is both where that can't be told). neither: no operator and no collective ran.
     """
     rows = []
     steps = run.timelines() or {0: run.timeline(0)}  # the latter raises, with what to do
@@ -50,10 +46,7 @@ def step_parts(run: Run) -> Table:
 
 
 def read_flight_recorder(folder: Path, prefix: str = "rank_") -> str:
-    """What `torchfrtrace FOLDER -p PREFIX` says of the dumps in a folder: where ranks part.
-
-    Without the launcher's own frames at the end of a stack.
-    """
+    """Return what `torchfrtrace FOLDER -p PREFIX` says, without the launcher's own frames."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said):  # it says at once which packages it lacks
         from torch.distributed.flight_recorder import fr_trace

@@ -1,12 +1,7 @@
 """Exercises: `exercise.start(name)`, edit, `exercise.check(name)`, `exercise.solution(name)`.
 
-Most are on the scripts themselves: the solution is a script of the course, and the starting point
-is made from it, or from its parent, when the reader starts, so nothing is kept twice. The checker
-runs the reader's own script. Others ask for a function in a cell: `exercise.check(name, function)`.
-The tasks are in exercises/, their types in tasks.py, script_task.py and function_task.py.
-
-A checker raises nothing. It says what was expected, what was seen, and gives a hint; from the
-second attempt on a stronger one.
+Most are scripts: starting points are made from the course's own. Others are a function in a cell:
+`exercise.check(name, function)`. A checker raises nothing: it says what was expected and seen.
 """
 
 from bootcamp.classroom import journal
@@ -37,10 +32,7 @@ def find(name: str) -> Task:
 
 
 def start(name: str, again: bool = False) -> str:
-    """Write the starting point for the reader, unless a script of theirs is there already.
-
-    again: begin anew; what was there is kept beside it with `.before` in its name.
-    """
+    """Write the starting point, unless it is there; again: begin anew, keep the earlier one."""
     exercise = find(name)
     if not isinstance(exercise, ScriptTask):
         return exercise.task
@@ -61,10 +53,7 @@ def start(name: str, again: bool = False) -> str:
 
 
 def check(name: str, given=None) -> Result:
-    """Check an exercise: the reader's script, or the function that is given.
-
-    Raises nothing: an unsolved exercise is a result too. Each attempt is written down (journal.py).
-    """
+    """Check the reader's script or function, and note the attempt in the journal."""
     exercise = find(name)
     if isinstance(exercise, ScriptTask):
         given = exercise.path

@@ -1,7 +1,4 @@
-"""Lesson 08b: who computes which rows in each step, the bytes of the all-to-alls, variants.
-
-The counts of a run are those that its ranks recorded: how often their tokens chose each expert.
-"""
+"""Lesson 08b: who computes which rows, by what ranks recorded; bytes of all-to-alls; variants."""
 
 from pathlib import Path
 from statistics import mean
@@ -23,10 +20,7 @@ MOVE = "model = model.to(device)"
 
 
 def balanced(script: str, together: bool = True) -> Path:
-    """A variant that makes crowded experts less wanted after each step.
-
-    together: by the counts of all ranks; else each rank goes by its own.
-    """
+    """Write a variant that makes crowded experts less wanted, by the counts of one rank or all."""
     alone = script == "cpu" or not together
     name = f"{script}_balanced" if together else f"{script}_balanced_apart"
     return variant(script, name, {UPDATE: f"{UPDATE}\n{BALANCE if alone else TOGETHER}"})
@@ -103,10 +97,10 @@ def bytes_table(run: Run) -> Table:
 
 
 def sent(run: Run) -> tuple[float | None, float]:
-    """Bytes that all ranks together send in a step: as the kernel counts them, and by formula.
+    """Count bytes that all ranks send in a step: by the kernel, or None, and by formula.
 
-    By formula: rows whose expert is another rank's, as the ranks recorded them, their numbers, and
-    DDP's all-reduce of all other parameters. The first step and the last are in neither.
+    The formula adds rows for other ranks' experts, their numbers, and the all-reduce of the rest,
+    as a mean without the first and the last step.
     """
     ranks, model = run.world, shape(run)
     between = range(1, len(run.steps) - 1)

@@ -57,10 +57,7 @@ class Calls(TorchDispatchMode):
 
 
 def optimizer_step(kind: str, **how) -> Callable[[], None]:
-    """The step of an optimizer on a tiny GPT with gradients; how: foreach=, fused=.
-
-    It has taken one step already, so its state is there.
-    """
+    """Return the second step of an optimizer on a tiny GPT; how: foreach=, fused=."""
     torch.set_num_threads(1)
     flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=4)
     flags.optimizer, flags.lr = kind, 1e-3
@@ -86,21 +83,14 @@ def seconds(step: Callable[[], None]) -> float:
 
 
 def pipeline_seconds(read: float, train: float, workers: int, cores: int) -> float:
-    """Seconds of a batch if nothing but work counts: reading it takes `read`, training `train`.
-
-    The longest of three: the training process, a worker's share of the reading, and all the work
-    spread over the cores. Without workers one process does both.
-    """
+    """Return the longest of training, a worker's reading, and all work over the cores."""
     if workers == 0:
         return read + train
     return max(train, read / workers, (read + train) / min(cores, workers + 1))
 
 
 def rounded(numbers: torch.Tensor, fraction: int) -> torch.Tensor:
-    """float32 numbers rounded to so many bits of fraction, to the nearest, ties to even.
-
-    10 bits are TF32's and 7 bfloat16's. Finite numbers only.
-    """
+    """Round float32 numbers to 10 (TF32) or 7 (bfloat16) bits of fraction, ties to even."""
     dropped = FLOAT32_FRACTION - fraction
     bits = numbers.view(torch.int32)
     is_odd = (bits >> dropped) & 1
@@ -108,10 +98,7 @@ def rounded(numbers: torch.Tensor, fraction: int) -> torch.Tensor:
 
 
 def product_errors(size: int = 256) -> dict[str, float]:
-    """How far a matrix product is off if its inputs are rounded first, relative to the exact one.
-
-    The products themselves are computed in float64, so that only the rounding counts.
-    """
+    """Return the relative error of a product in float64 whose inputs are rounded first."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, size, size, generator=generator)
     exact = a.double() @ b.double()
@@ -125,11 +112,7 @@ def product_errors(size: int = 256) -> dict[str, float]:
 
 
 def graphs_of(function: Callable, *calls: tuple) -> tuple[list[int], str]:
-    """How many graphs torch.compile has made of a function after each of these calls, and why.
-
-    Why: what it could not record, "" if nothing. The backend is "eager": it runs a graph as it is,
-    so nothing is compiled and little time passes.
-    """
+    """Return the graphs of torch.compile after each call, and why recording broke, or ""."""
     from torch._dynamo import reset
     from torch._dynamo.utils import counters
 

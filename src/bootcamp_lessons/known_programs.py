@@ -1,7 +1,4 @@
-"""Lesson 13b: programs from elsewhere. Their variants of the course's scripts, and their tables.
-
-`programs()` is the table of all of them, from known_programs.csv; a test holds it true.
-"""
+"""Lesson 13b: programs from elsewhere, as variants of the course's scripts, and their tables."""
 
 import csv
 import json
@@ -58,11 +55,7 @@ CLIPPING = '"gradient_clipping": 0.0,'
 
 
 def exchanged(runs: dict[str, Run]) -> Table:
-    """What a rank sends in a step beside the formula, and for each parameter and token.
-
-    runs: of the scripts striped, tp and ddp. The parameters are those of all layers between
-    embedding and head, which the ranks share.
-    """
+    """Compare what a rank sends in a step with the formula, for runs of striped, tp and ddp."""
     rows = []
     for name, run in runs.items():
         between = layers(run.config["model"], run.config["size"])[1:-1]
@@ -109,10 +102,7 @@ def frozen(script: str) -> Path:
 
 
 def synchronised(script: str = "fsdp") -> Path:
-    """A script whose BatchNorm layers take their sums over all ranks, as _train_ddp_sync_batchnorm.
-
-    The class and the loop that puts it in are that script's own lines.
-    """
+    """Write a script with the SyncBatchNorm of _train_ddp_sync_batchnorm."""
     text = (SRC / "_train_ddp_sync_batchnorm.py").read_text()
     of_class = text[text.index("class SyncBatchNorm") : text.index("args, context")]
     swap = text[text.index("for module in model") : text.index("model = Distributed")]

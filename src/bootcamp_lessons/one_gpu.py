@@ -1,7 +1,4 @@
-"""Show what one real GPU measured, where tools/gpu_record.py has recorded it.
-
-Each table names the GPU and the versions; without a record it is a sentence that says so.
-"""
+"""Tables of what one real GPU measured, where tools/gpu_record.py has recorded it."""
 
 from pathlib import Path
 

@@ -1,8 +1,4 @@
-"""What a lesson gives to read: pieces of the course's code, and what a run of it has left behind.
-
-Code is shown as the file has it, so that no lesson repeats it. Of a run: what its ranks printed,
-the samples that they trained on, the lines in which they failed or stand.
-"""
+"""What a lesson gives to read: pieces of the course's code, and what a run printed or raised."""
 
 import inspect
 import json

@@ -1,7 +1,4 @@
-"""Lessons 06c and 07: what a run held, which collectives a step called, what was sent.
-
-`counted("tp")` is a script that counts its collectives; the tables read what it wrote.
-"""
+"""Lessons 06c and 07: what a run held, which collectives a step called, what was sent."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -59,10 +56,7 @@ def shapes(model: str = "gpt") -> list[tuple[int, ...]]:
 
 
 def sends(strategy: str, model: str, size: str, ranks: int, width: int = NUMBER, **how) -> float:
-    """Bytes that a rank sends in a step under gloo, by the formula; the head stays gathered.
-
-    width: bytes of a gathered number. how: arguments of theory.sharding.collectives.
-    """
+    """Calculate bytes that a rank sends in a step under gloo; width: bytes of a gathered number."""
     numbers = [sum(layer.numbers) for layer in model_shapes.layers(model, size)]
     calls = sharding.collectives(strategy, root=numbers[-1] / sum(numbers), **how)
     return sharding.sent_bytes(calls, width * sum(numbers), ranks, factors=sharding.GLOO)
@@ -74,10 +68,9 @@ def zero_stage(run: Run) -> int:
 
 
 def by_formula(run: Run, psi: int, tensors: int) -> dict[str, float]:
-    """Bytes of state on rank 0 with AdamW in float32: ZeRO's formula, and AdamW's step counts.
+    """Calculate rank 0's state in bytes, AdamW, float32; psi: parameters, in so many tensors.
 
-    psi: parameters of the model, in so many tensors. DeepSpeed's optimizer works on a copy of its
-    part, and knows that part as one tensor.
+    DeepSpeed's optimizer works on a copy of its part, which is one tensor to it.
     """
     own_copy = run.config.get("stage", 0) > 0
     each = sharding.DEEPSPEED_FLOAT32 if own_copy else sharding.FLOAT32
@@ -114,9 +107,7 @@ def ring_bytes(run: Run, psi: int, factors: dict[str, int] = sharding.RING) -> f
 
 
 def traffic_table(runs: dict[str, Run], psi: int) -> Table:
-    """What each run asked for in a step, what that costs by the two libraries' formulas, and what
-    the kernel counted on the ranks' connections (None where it does not count).
-    """
+    """Compare what runs asked for, by formula, with what the kernel counted, or None."""
     rows = []
     for name, run in runs.items():
         calls = asked(run, psi)
@@ -141,10 +132,7 @@ def proof_table(proofs: list[tuple[str, object]]) -> Table:
 
 
 def against_theory(cases: dict[str, tuple[Run, dict]], shape: dict, batch: int) -> Table:
-    """Collectives of one step of tensor parallelism, counted and by theory.
-
-    cases: {name: (run, how: arguments of theory.tensor.collectives)}.
-    """
+    """Count a step's collectives; cases: {name: (run, arguments of costs.tensor.collectives)}."""
     rows = []
     for name, (run, how) in cases.items():
         theory = tensor_theory.collectives(shape, batch, **how)

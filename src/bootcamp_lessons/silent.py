@@ -1,11 +1,6 @@
 """Lesson 08c: composed scripts that train something else, and whose loss curve does not say so.
 
-    exercise.start("silent_norms")              writes the broken copy for the reader
-    silent.one_axis_at_a_time("silent_norms")   proves it with two ranks along each axis alone
-    exercise.check("silent_norms")              proves the reader's script with both optimizers
-
-A copy is made from today's script when the reader starts. The curves of 50 steps are recorded;
-`python -m bootcamp_lessons.silent` trains them anew.
+`python -m bootcamp_lessons.silent` records the curves of 50 steps anew.
 """
 
 import json
@@ -35,11 +30,10 @@ AXES = {"3d": ("pipeline", "data", "tensor"), "fsdp_pp": ("data", "pipeline")}
 
 @dataclass(frozen=True)
 class Silent(ScriptTask):
-    """A copy of a composed script with one bug.
+    """A copy of a composed script with one bug: {line: what stands there instead}.
 
-    axis: the one along which two ranks show it. bug: lines of the script -> what stands there
-    instead. clip: what clips the gradient, right and wrong, where the script is to do so. resumes:
-    whether the script goes on from half of the steps, which one process has trained and saved.
+    axis: the one along which two ranks show it. clip: right and wrong clipping. resumes: whether
+    the script goes on from half of the steps, which one process has trained.
     """
 
     axis: str = ""
@@ -195,10 +189,7 @@ CASES = {task.name: task for task in TASKS}
 
 
 def one_axis_at_a_time(name: str, path: Path | None = None) -> Table:
-    """The proof of a script with SGD and two ranks, along each of its axes alone.
-
-    path: of the script; the reader's, or else the broken copy.
-    """
+    """Prove the script at `path`, or the reader's, or the broken copy, along each axis alone."""
     case, rows = CASES[name], []
     path = path or (case.path if case.path.exists() else case.broken())
     for axis in AXES[case.solution]:
@@ -222,10 +213,7 @@ def recorded() -> dict:
 
 
 def apart(found: dict) -> dict[str, float]:
-    """How far two curves are apart, and how far one moves from a step to the next.
-
-    `apart`: the largest difference of a step. `moves`: the median change of the right curve.
-    """
+    """Return the largest difference of two curves, and the median change of the right one."""
     right, wrong = found["right"][-len(found["wrong"]) :], found["wrong"]
     changes = [abs(b - a) for a, b in zip(right, right[1:], strict=False)]
     difference = max(abs(a - b) for a, b in zip(right, wrong, strict=True))

@@ -18,10 +18,9 @@ BACKWARD = "loss.backward()"
 
 
 def paces(run: Run) -> Table:
-    """A row for each rank of a run of ddp_stragglers.py, in ms a step.
+    """Table each rank's ms a step, in what a tenth of the steps stay below, the undisturbed ones.
 
     own: its own work, before it waits for anybody; waits: from then until the averages are there.
-    Both are what a tenth of the steps stay below: what else a machine does only makes steps longer.
     """
     rows = [
         {"rank": said["rank"]}

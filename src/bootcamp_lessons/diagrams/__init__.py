@@ -1,5 +1,1 @@
-"""Diagrams of the lessons' ideas: `plots.show(basics.run_path())`. Each function returns a Figure.
-
-A diagram explains and measures nothing: it draws what it is given. What all are drawn with is in
-bootcamp/drawing/canvas.py.
-"""
+"""Diagrams of the lessons: `plots.show(basics.run_path())`. Each function returns a Figure."""

@@ -44,9 +44,7 @@ BRANCH_CHARACTERS = 68  # that go on one line
 
 @styled
 def family_tree() -> Figure:
-    """The scripts from one device to shards on several hosts, and below them, lesson by lesson,
-    what branches off. With the code lines that each adds to its parent: from the files.
-    """
+    """Draw the scripts by parent, with the code lines that each adds, read from the files."""
     rows = _branches()
     height = 2.3 + 0.36 * sum(len(lines) for _, lines in rows)
     names = ", ".join(
@@ -151,10 +149,7 @@ def training_step(axes) -> None:
 
 @styled
 def batch_shares(shares: dict[int, list[list[int]]]) -> Figure:
-    """One global batch as several numbers of ranks share it.
-
-    shares: {number of ranks: the sample ids of each rank}.
-    """
+    """Draw one global batch shared by ranks: {number of ranks: the sample ids of each}."""
     says = " ".join(
         f"With {world} rank(s): {'; '.join(f'rank {r} has {ids}' for r, ids in enumerate(ranks))}."
         for world, ranks in shares.items()

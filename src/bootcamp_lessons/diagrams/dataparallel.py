@@ -64,10 +64,7 @@ def five_phases(axes) -> None:
 
 @styled
 def phases(*runs: Run) -> Figure:
-    """The phases of each run's traced step one after another, each with its milliseconds.
-
-    Needs runs with trace_step= whose scripts name their phases; see trace.phases.
-    """
+    """Draw the phases that each run named in its traced step, in milliseconds."""
     steps = [_phases(run) for run in runs]
     total = max(sum(parts.values()) for parts in steps)
     heights = {"height_ratios": [len(parts) for parts in steps]}
@@ -102,10 +99,9 @@ def _phases(run: Run) -> dict[str, float]:
 
 @styled
 def workers(measured: list[dict], cores: int) -> Figure:
-    """How long two workers take for a task each: as threads, as processes, and one of them alone.
+    """Draw the fastest round of each task's two workers: threads, processes, one alone.
 
-    measured: of each task its name, `work`, and the seconds of each round of WORKERS, of which the
-    fastest, the least disturbed, is drawn. cores: that they could run on.
+    measured: rows with name, `work` and the seconds of each of WORKERS. cores: that they had.
     """
     title = "Two workers with the same task: threads against processes"
     figure, axes = begin(title, 1.8 + 0.95 * len(measured), ncols=len(measured))
@@ -137,10 +133,7 @@ def workers(measured: list[dict], cores: int) -> Figure:
 
 @styled
 def memory_by_device(bars: dict[str, dict[str, float]], note: str) -> Figure:
-    """What fills each device's memory, computed by formula: device -> kind -> bytes.
-
-    The kinds are those of KINDS_AND_OUTPUTS. note: from what it is computed.
-    """
+    """Draw {device: {kind of KINDS_AND_OUTPUTS: bytes}}, by formula; note: from what."""
     title = "What each device holds (computed, not measured)"
     figure, axes = begin(title, 2.4 + 0.62 * len(bars), grid="x")
     largest = max(sum(kinds.values()) for kinds in bars.values())

@@ -55,11 +55,9 @@ def buckets_of(run: Run) -> int:
 
 @styled
 def bucket_sweep(runs: list[Run]) -> Figure:
-    """Step time over the number of buckets, a dot for each run, and what overlaps in a step.
+    """Draw step time over the number of buckets, and what overlaps in the traced step.
 
-    runs: of ddp_options with trace_step=, several for each --bucket-mb. Left: milliseconds per
-    step, medians after warm-up; the line joins the medians of equal settings. Right, of the traced
-    step of rank 0: how long it sent, and how much of that it computed as well.
+    runs: of ddp_options with trace_step=, several for each --bucket-mb.
     """
     figure, (left, right) = begin("More, smaller buckets: step time and overlap", 5.2, ncols=2)
     groups = {}

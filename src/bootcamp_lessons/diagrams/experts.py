@@ -42,10 +42,7 @@ def exchange(axes) -> None:
 
 @styled
 def imbalance(runs: dict[str, Run], values: dict[str, list[float]], most: float) -> Figure:
-    """How many times the mean the busiest expert gets, step by step.
-
-    values: {name of a run: its imbalance in each step}. most: the largest that is possible.
-    """
+    """Draw each run's imbalance (busiest / mean) by step; most: the largest possible."""
     figure, axes = begin("Rows of the busiest expert, as a multiple of the mean", 4.6, grid="y")
     looks = ((VERMILLION, "o"), (BLUE, "s"))
     for (name, steps), (colour, marker) in zip(values.items(), looks, strict=False):

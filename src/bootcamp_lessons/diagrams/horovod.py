@@ -51,11 +51,7 @@ def inside(axes) -> None:
 
 @styled
 def ring(ranks: list[dict]) -> Figure:
-    """A ring all-reduce as it went on real ranks: what each held after every step.
-
-    ranks: of each rank, in order, what src/snippets/horovod_ring.py printed: `held`, its pieces
-    before the first step and after each; `sent`, the piece it sent in each step; `total`.
-    """
+    """Draw a ring all-reduce as src/snippets/horovod_ring.py printed it, rank by rank."""
     title = f"A ring all-reduce on {len(ranks)} ranks, as they printed it"
     says = f"{len(ranks)} ranks, each with {len(ranks)} pieces of its numbers. " + "; ".join(
         f"rank {rank} held {record['held'][0]} at first and {record['held'][-1]} at the end"
@@ -78,12 +74,10 @@ def _pieces(record: dict, moment: int) -> list[tuple[str, str]]:
 
 
 def read_timeline(path: Path, last_of_step: str = "mean_loss") -> list[dict]:
-    """The steps of a file that HOROVOD_TIMELINE has written.
+    """Read the steps of a HOROVOD_TIMELINE file, or of its .gz, as far as it goes.
 
-    A step ends with the all-reduce named `last_of_step`. Each is {"spans", "all_reduces"}: spans
-    as (tensor, activity, start, end) in µs, and how many all-reduces were run: of tensors that were
-    fused the file has one all-reduce several times. A file that ends too early is read as far as it
-    goes. Where there is no such file, it is looked for with the ending .gz.
+    A step ends with the all-reduce of `last_of_step`. Each has `spans`, (tensor, activity, start,
+    end) in µs, and `all_reduces`, how many were run; the file has a fused one for each tensor.
     """
     path = Path(path)
     if path.exists():
@@ -147,10 +141,7 @@ def _events(text: str) -> list[dict]:
 
 @styled
 def timeline(step: dict, run: Run) -> Figure:
-    """One step on Horovod's own timeline: a line for each tensor, from ready to reduced.
-
-    step: one of read_timeline's. run: the run that it is from.
-    """
+    """Draw a step of read_timeline's: a line for each tensor, from ready to reduced."""
     spans = [span for span in step["spans"] if span[1] in ACTIVITIES]
     first = min(start for *_, start, _ in spans)
     by_start = sorted(spans, key=lambda span: span[2])
@@ -176,10 +167,7 @@ def timeline(step: dict, run: Run) -> Figure:
 
 @styled
 def published_scaling(published: list[dict]) -> Figure:
-    """Published scaling efficiency of Horovod, a bar for each model.
-
-    published: rows of src/bootcamp/costs/published/horovod.csv.
-    """
+    """Draw Horovod's published scaling efficiency, rows of horovod.csv, by model."""
     first = published[0]
     title = f"Published: Horovod on {first['gpus']} GPUs, scaling efficiency"
     figure, axes = begin(title, 2.1 + 0.7 * len(published))

@@ -46,11 +46,7 @@ def who_starts_whom(axes) -> None:
 
 @styled
 def link_sweep(sweeps: dict[str, tuple[Run, list[dict]]], bytes_per_second: float) -> Figure:
-    """Milliseconds of an all-reduce of two ranks by its size, a line for each place.
-
-    sweeps: {where: (its run, rows with "bytes" and "seconds")}. bytes_per_second: the link's rate;
-    what it alone would take is drawn too.
-    """
+    """Draw ms of an all-reduce of two ranks by size: {where: (run, rows)}, and the link's rate."""
     title = "An all-reduce of two ranks, by its size"
     figure, axes = begin(title, 5.6, grid="y")
     says = []

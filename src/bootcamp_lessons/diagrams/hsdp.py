@@ -88,10 +88,7 @@ def rings() -> Figure:
 
 @styled
 def ranking(without: dict[str, Run], slow: dict[str, Run], formula: dict[str, float]) -> Figure:
-    """Seconds per step of the same strategies with the link open and slow.
-
-    formula: {strategy: seconds in which the slow link carries its bytes}.
-    """
+    """Draw seconds per step, the link open and slow; formula: seconds of each on the slow link."""
     link = next(iter(slow.values())).config["link"]
     figure, axes = begin(f"A step with the link open, and at {link}", 2.4 + 0.95 * len(slow))
     says, longest = [], 0.0

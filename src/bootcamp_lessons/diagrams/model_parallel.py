@@ -88,10 +88,7 @@ def _times(axes, x: float, first: list, second: list) -> None:
 
 @styled
 def what_fits(needs: dict[str, list[tuple[float, float]]], devices: dict[str, float]) -> Figure:
-    """Gigabytes that a training needs over the number of parameters, by formula.
-
-    needs: {words: [(parameters, GB)]}. devices: {name: GB}, published.
-    """
+    """Draw needs {words: [(parameters, GB)]}, by formula, and devices {name: GB}, published."""
     title = "What a training needs, and what a device has"
     figure, axes = begin(title, 6.2, grid="y")
     says = []
@@ -144,10 +141,9 @@ def who_works(run: Run) -> Figure:
 
 @styled
 def stage_costs(stages: list[dict], cut: int) -> Figure:
-    """What share of parameters, activations and time each layer has, and where half the layers are.
+    """Draw each layer's share of parameters, activations and time.
 
-    stages: as src/snippets/stage_costs.py prints them, measured. cut: the first layer behind the
-    cut.
+    stages: as src/snippets/stage_costs.py prints them. cut: the first layer behind the cut.
     """
     costs = {
         "parameters": ([stage["parameter_bytes"] for stage in stages], BLUE, ""),

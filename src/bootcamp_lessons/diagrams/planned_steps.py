@@ -1,7 +1,4 @@
-"""Where the seconds of planned steps go: `planned_steps.steps("slow")`, from what was entered.
-
-Everything drawn is predicted by bootcamp.plan; nothing is measured.
-"""
+"""Where the seconds of planned steps go, as bootcamp.plan predicts them."""
 
 import textwrap
 
@@ -42,10 +39,9 @@ def grouped(parts: dict[str, float]) -> dict[str, float]:
 
 @styled
 def steps(task: str, plans: dict[str, dict] | None = None) -> Figure:
-    """A bar for each plan that fits a task: where a step's seconds go.
+    """Draw a bar for each of plans {name: knobs} that fits a task; by default those on its board.
 
-    plans: {who: knobs}; those on the task's board by default. The line is the fastest plan; bars of
-    much slower plans are cut. Raises ValueError where no plan fits.
+    Raises ValueError where no plan fits.
     """
     given = {who: planned.judge(knobs, planned.TASKS[task]) for who, knobs in (plans or {}).items()}
     everything = list(given.items()) or planned.entered(task)

@@ -7,10 +7,7 @@ from bootcamp.drawing.palette import PALE, VERMILLION
 
 
 def strip(title: str, says: str, held: list, sent: list[set], key: str) -> Figure:
-    """held: for each moment, for each rank, its pieces as (text, colour) from top to bottom.
-
-    sent: for each moment, (rank, piece) of what is sent next. key: what the texts mean.
-    """
+    """Draw held[moment][rank], pieces as (text, colour), and sent[moment], (rank, piece)."""
     world = len(held[0])
     each = 3 * world + 2.6
     high = 6 + each * world + 9

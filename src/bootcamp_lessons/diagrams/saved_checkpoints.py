@@ -44,11 +44,7 @@ def two_ways_to_save(axes) -> None:
 
 @styled
 def pieces(name: str, shape: tuple[int, int], places: dict[str, list[dict]]) -> Figure:
-    """Which piece of one matrix lies in which file, in several checkpoints side by side.
-
-    places: {title: pieces}, each a dictionary with its `file`, `offsets` and `sizes` (rows,
-    columns) as a checkpoint's metadata has them.
-    """
+    """Draw which piece of a matrix lies in which file: {title: [{file, offsets, sizes}]}."""
     says = " ".join(
         f"{title}: " + "; ".join(f"{p['file']} has {_range(p)}" for p in found) + "."
         for title, found in places.items()
@@ -81,10 +77,7 @@ def _range(piece: dict) -> str:
 
 @styled
 def one_after_the_other(baseline, attempts: list, names: list[str], title: str) -> Figure:
-    """The losses of runs that go on where the one before ended, over the baseline's.
-
-    attempts: runs in their order. A step that is there twice was trained again after a kill.
-    """
+    """Draw the losses of attempts, each going on from the one before, over the baseline's."""
     heights = {"height_ratios": [3, 1.5]}
     figure, (upper, lower) = begin(title, 6.4, nrows=2, sharex=True, gridspec_kw=heights)
     wide = {"color": SKY, "linewidth": 9, "alpha": 0.55}
@@ -117,11 +110,7 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
 
 @styled
 def step_times(runs: dict, every: int) -> Figure:
-    """Seconds of each step; those that bear a save are hatched.
-
-    runs: {name: run that saved every so many steps}. A save follows its step's record, so the step
-    after it has its time.
-    """
+    """Draw seconds of each step of {name: run}; hatched: steps that bear the save before them."""
     figure, axes = begin("Seconds of each step", 4.6, grid="y")
     said, width = [], 0.8 / len(runs)
     for number, (name, run) in enumerate(runs.items()):

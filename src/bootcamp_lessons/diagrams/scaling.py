@@ -19,11 +19,9 @@ DIVERGED = 4.0  # a loss above it is drawn at the upper edge: a model that knows
 
 @styled
 def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
-    """How many times as fast several ranks are as one process, over the global batch.
+    """Draw the speed-up of (run of one process, run of several ranks) over the global batch.
 
-    pairs: (run of one process, run of several ranks) with one global batch each. A pair of which a
-    run shared its cores with another is left out; if there is no other, all are drawn, on a crossed
-    ground.
+    Pairs with shared cores are left out; if there are no others, all are drawn on crossed ground.
     """
     runs = [run for pair in pairs for run in pair]
     alone = [pair for pair in pairs if not any(run.shared_cores for run in pair)]
@@ -79,10 +77,7 @@ def _mean(losses: list[float]) -> float:
 
 @dataclass(frozen=True)
 class BestRates:
-    """The best learning rate of either batch. share_closed: in percent of the loss's difference.
-
-    The difference is that between the large batch at the base batch's best rate and the base batch.
-    """
+    """The best rate of either batch; share_closed: % of the loss's difference at the base rate."""
 
     rate_of_base: float
     rate_of_large: float
@@ -105,11 +100,7 @@ def best_rates(trainings: list[dict]) -> BestRates:
 
 @styled
 def rate_sweep(trainings: list[dict], run: Run) -> Figure:
-    """The held-out loss against the learning rate, a line for each batch and warm-up.
-
-    trainings: as src/snippets/learning_rates.py prints them. run: one of the same model, as one
-    process trains it, which names the machine.
-    """
+    """Draw held-out loss against learning rate, by batch and warm-up; run: names the machine."""
     figure, axes = begin("Held-out loss by learning rate, for two batches", 5.6)
     axes.grid(axis="y")
     rates, says, edge = sorted({row["rate"] for row in trainings}), [], 0.0

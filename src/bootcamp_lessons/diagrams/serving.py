@@ -98,10 +98,7 @@ def pause(axes) -> None:
 
 @styled
 def met_by(measured, loops: dict) -> Figure:
-    """The latency of every request by the time when it was sent, of loads side by side.
-
-    loops: {name: Load}.
-    """
+    """Draw the latency of each request by the time when it was sent; loops: {name: Load}."""
     figure, panels = begin("Latency of each request", 4.6, ncols=len(loops), sharey=True, grid="y")
     said = []
     for number, (axes, (name, found)) in enumerate(zip(panels, loops.items(), strict=True)):
@@ -127,10 +124,7 @@ def _powers(low: float, high: float) -> range:
 
 @styled
 def knee(measured, loads: dict[float, object]) -> Figure:
-    """Latencies and answers of an open loop by the rate that is asked for.
-
-    loads: {requests per second: Load}.
-    """
+    """Draw latencies and answers of an open loop; loads: {requests per second: Load}."""
     sizes = {"height_ratios": [3, 2]}
     figure, (upper, lower) = begin(
         "Latency and answers by what is asked for",
@@ -161,10 +155,7 @@ def knee(measured, loads: dict[float, object]) -> Figure:
 
 @styled
 def ablation(measured, found: list[dict]) -> Figure:
-    """Answers per second of servers that differ in one setting at a time.
-
-    found: rows with `server` (words), `batches` (whether requests are joined) and `answers/s`.
-    """
+    """Draw rows of `server`, `batches` (whether requests are joined) and `answers/s`."""
     figure, axes = begin("What each part of the server gives", 1.6 + 0.62 * len(found), grid="x")
     looks = {"one by one": (SKY, ""), "in batches": (BLUE, "//")}
     for number, row in enumerate(found):

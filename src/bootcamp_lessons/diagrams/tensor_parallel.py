@@ -77,10 +77,7 @@ def _sends(axes, x: float, y: float, text: str) -> None:
 
 @styled
 def mesh(rows: int = 2, columns: int = 2) -> Figure:
-    """A mesh of ranks: tensor parallelism along a row, which is a host; data along a column.
-
-    rows, columns: the sizes of the axes data and tensor.
-    """
+    """Draw a mesh: tensor parallelism along a row, which is a host, data along a column."""
     ranks = [[row * columns + column for column in range(columns)] for row in range(rows)]
     hosts = "; ".join(
         f"row {i} has the ranks {', '.join(map(str, r))}" for i, r in enumerate(ranks)
@@ -116,10 +113,7 @@ def mesh(rows: int = 2, columns: int = 2) -> Figure:
 
 @styled
 def ring(orders: dict[str, list[dict]]) -> Figure:
-    """Which part of the keys each rank held in each step, and how much it computed with it.
-
-    orders: {name: of each rank, in order, what src/snippets/context_parallel.py printed}.
-    """
+    """Draw whose keys each rank held in each step; orders: {name: what each rank printed}."""
     world = len(next(iter(orders.values())))
     most = max(max(rank["computed"]) for ranks in orders.values() for rank in ranks)
     says = " ".join(
@@ -161,8 +155,5 @@ def _block(axes, x: float, y: float, room: float, owner: int, share: float) -> N
 
 
 def slowest(ranks: list[dict]) -> int:
-    """Entries of the score matrix that the busiest rank of each step computes, added up.
-
-    The ring goes on when all have done their step, so these determine the time.
-    """
+    """Sum the score entries of the busiest rank of each step, which determine the time."""
     return sum(max(step) for step in zip(*(rank["computed"] for rank in ranks), strict=True))

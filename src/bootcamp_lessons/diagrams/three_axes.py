@@ -45,10 +45,7 @@ def mesh(axes) -> None:
 
 @styled
 def curves(found: dict | None = None) -> Figure:
-    """Six panels: the loss of what a script should train, and of its broken copy.
-
-    found: as silent.recorded() gives it, which is drawn if nothing is given.
-    """
+    """Draw losses of scripts and their broken copies, of silent.recorded() if not given."""
     found = found or silent.recorded()
     title = "AdamW, 50 steps: the right training, and a broken copy"
     figure, panels = begin(title, 6.2, nrows=2, ncols=3, sharex=True, sharey=True)

@@ -61,10 +61,7 @@ def _kept(axes, place: tuple, rank: int, world: int, kind: str, tint: str, stage
 
 @styled
 def held(counted: dict[str, dict[str, float]], formula: dict[str, float], runs) -> Figure:
-    """Bytes on one rank by kind, a bar for each way of sharding, and the formula's sum as a mark.
-
-    counted: {name: {kind: bytes}}. formula: {name: bytes of the state}. runs: those measured.
-    """
+    """Draw counted {name: {kind: bytes}} of a rank as bars, and formula {name: bytes} as marks."""
     figure, axes = begin("What one rank holds", 2.4 + 0.62 * len(counted), grid="x")
     for row, (name, sizes) in enumerate(counted.items()):
         stacked(axes, row, sizes, 1e6)
@@ -83,10 +80,7 @@ def held(counted: dict[str, dict[str, float]], formula: dict[str, float], runs) 
 
 @styled
 def accumulated(records: list[dict], world: int, runs) -> Figure:
-    """Gradient bytes through a step of two micro-batches, for each stage.
-
-    records: what src/snippets/zero_accumulate.py printed on rank 0.
-    """
+    """Draw gradient bytes by stage through a step, as zero_accumulate.py printed them."""
     figure, axes = begin("Gradients that a rank holds in a step of two micro-batches", 5.2)
     whole = records[0]["whole"] / 1e3
     half, says = len(records[0]["looks"]) // 2, []
@@ -117,10 +111,7 @@ def accumulated(records: list[dict], world: int, runs) -> Figure:
 
 @styled
 def published(computed: dict[int, dict[str, float]], table: list[dict]) -> Figure:
-    """A published row of memory for each stage, and the formula's parts as bars.
-
-    computed: {stage: {kind: bytes}}. table: of src/bootcamp/costs/published/zero_figure1.csv.
-    """
+    """Draw zero_figure1.csv's memory of each stage beside computed {stage: {kind: bytes}}."""
     first = table[0]
     title = f"{float(first['parameters']) / 1e9:g} billion parameters on {first['data']} GPUs"
     figure, axes = begin(f"{title}: GB on each of them", 4.2, grid="x")
@@ -139,11 +130,10 @@ def published(computed: dict[int, dict[str, float]], table: list[dict]) -> Figur
 
 
 def read_gathers(path: Path) -> dict:
-    """The traced step of a rank, as FSDP2 named its phases: ms since the step began.
+    """Read a rank's traced step, as FSDP2 named its phases, in ms since the step began.
 
-    {"seconds": of the step, "groups": {name: [(phase, start, end)]}}, phases as in PHASES: a group
-    is "complete" from the end of its all-gather until it is resharded. The group "root" is what the
-    outermost fully_shard holds.
+    {"seconds", "groups": {name: [(phase of PHASES, start, end)]}}: a group is "complete" from the
+    end of its all-gather until it is resharded; "root" is the outermost one.
     """
     events = [event for event in json.loads(path.read_text())["traceEvents"] if "dur" in event]
     events.sort(key=lambda event: event["ts"])
@@ -178,10 +168,7 @@ def _phase_of(event: str) -> tuple[str, str] | None:
 
 @styled
 def gathers(step: dict, run: Run) -> Figure:
-    """When each group of parameters was gathered, complete, and its gradients reduced, on one rank.
-
-    step: what read_gathers returns.
-    """
+    """Draw when each group of read_gathers was gathered, complete and reduced."""
     groups = step["groups"]
     title = "One step of FSDP on rank 0: a line for each unit"
     figure, axes = begin(title, 2.6 + 0.5 * len(groups))

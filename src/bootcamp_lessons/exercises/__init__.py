@@ -1,7 +1,4 @@
-"""The exercises of the lessons: EXERCISES[name]. exercise.py has how they are started and checked.
-
-A file for each kind and topic; each has TASKS, a list. The order is that of the lessons.
-"""
+"""The exercises in the order of the lessons: EXERCISES[name]. Each module has a list TASKS."""
 
 from bootcamp_lessons import clinic, silent
 from bootcamp_lessons.exercises import (

@@ -17,10 +17,9 @@ PROOF = {"dropout": 0.0, "flip": 0.0, "freeze": True, "quiet": True}
 
 @dataclass(frozen=True)
 class PortTask(ScriptTask):
-    """Move a foreign script to ranks. begins_with and solution are files of FOLDER; the reader's
-    script is held against recorded.py in one process.
+    """Port begins_with, with pieces of it `broken`, to ranks; files of FOLDER.
 
-    broken: pieces of begins_with, and what stands there in the starting point.
+    The reader's script is compared with recorded.py in one process.
     """
 
     begins_with: str = ""

@@ -1,7 +1,4 @@
-"""Exercises of lesson 14: compose a strategy within limits. The answer is a plan, a dictionary.
-
-Plans for this machine are run, plans for a cluster that is not here are predicted.
-"""
+"""Exercises of lesson 14: compose a plan within limits, to be run here or to be predicted."""
 
 from dataclasses import dataclass
 
@@ -14,10 +11,9 @@ WITHIN = 0.1
 
 @dataclass(frozen=True)
 class PlanTask(Task):
-    """A plan that trains the same and stays within `most_bytes` on each rank.
+    """A plan that trains the same with at most `most_bytes` on each rank.
 
-    reckoned: whether the answer also says how many MB its fullest rank holds, as states_mb and
-    activations_mb: so a plan that fits by chance is no answer.
+    reckoned: the answer also says what its fullest rank holds, as states_mb and activations_mb.
     """
 
     most_bytes: int

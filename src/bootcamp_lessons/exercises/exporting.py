@@ -52,10 +52,9 @@ EXAMPLE_LENGTH = 8  # of the made-up exports
 
 @dataclass(frozen=True)
 class Model:
-    """A made-up model: int64 (batch, length) -> float32 (batch, 256), or an export of it.
+    """A made-up model, int64 (batch, length) -> float32 (batch, 256), or an export with a flaw.
 
-    It expects the last byte again, by far; the other scores follow from all bytes. flaw: what went
-    wrong in its export. Scores are 0.01 at most where they differ, so that the best one does not.
+    It expects the last byte again; all other scores are at most 0.01, and follow from all bytes.
     """
 
     said: str

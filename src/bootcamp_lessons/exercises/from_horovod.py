@@ -29,10 +29,9 @@ def in_one_process(ranks: int) -> Path:
 
 @dataclass(frozen=True)
 class FromHorovod(ScriptTask):
-    """Port begins_with, a Horovod script, to DDP. Both are files under src/; no Horovod is needed.
+    """Port a Horovod script to DDP, compared with its counterpart in one process.
 
-    The reader's script is held against the counterpart in one process, with SGD: AdamW would hide
-    gradients of a wrong scale.
+    With SGD, since AdamW would hide gradients of a wrong scale. No Horovod is needed.
     """
 
     begins_with: str = ""

@@ -13,10 +13,7 @@ from bootcamp.paths import SRC
 
 @dataclass(frozen=True)
 class SaveTask(ScriptTask):
-    """A task whose answer is one function, `save(state, path)`; a program of the course tests it.
-
-    The program has the function that the reader starts from, and the solution.
-    """
+    """A task whose answer is `save(state, path)`, which `program` tests."""
 
     program: Path = SRC / "snippets" / "save_for_ever.py"
     begins_with: str = "save_in_place"
@@ -56,10 +53,7 @@ class SaveTask(ScriptTask):
 
 
 def _wrong_with_save(found: list[str], events: list[list[str]], path: str) -> str:
-    """What is wrong with a save, from what kills left and what it did to files; empty if nothing.
-
-    events: see order_of_events in snippets/save_for_ever.py.
-    """
+    """Say what is wrong with a save, from what kills left and its events; empty if nothing."""
     wrote = [event for event in events if event[0] in ("write", "rename")]
     placed = [event for event in wrote if event[0] == "rename" and event[2] == path]
     if "save ended" in found:

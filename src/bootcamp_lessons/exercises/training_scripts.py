@@ -25,10 +25,7 @@ def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
 
 
 def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
-    """What is wrong if ranks that draw their parameters with seeds of their own stay apart.
-
-    With one seed for all, as the script has it, nobody sees that the broadcast is missing.
-    """
+    """Say what is wrong if ranks that draw parameters with seeds of their own stay apart."""
     lines = path.read_text().splitlines()
     builds = [number for number, line in enumerate(lines) if "models.build(args)" in line]
     if len(builds) != 1:
