@@ -7,7 +7,7 @@ import pytest
 
 from bootcamp.records.runs import Run
 from bootcamp_lessons import ddp_depth, exercise, reading
-from bootcamp_lessons.exercises.slow_ranks import late_rank
+from bootcamp_lessons.exercises.data_parallel import late_rank
 
 SCRIPT = "train.py"
 # name, category, begin and length in ms: rank 1 is late by 50 ms, and rank 0 waits for it

@@ -8,7 +8,7 @@ from test_plots import make  # noqa: F401
 
 from bootcamp.paths import SRC
 from bootcamp_lessons.diagrams import scaling
-from bootcamp_lessons.exercises.scaling import ranks_for_speed_up, scaled_rate
+from bootcamp_lessons.exercises.data_parallel import ranks_for_speed_up, scaled_rate
 
 
 def training(batch, rate, held_out, warm_up=0, seed=0):

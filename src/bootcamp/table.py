@@ -1,7 +1,11 @@
-"""A small table that reads well in a notebook and in a terminal. Standard library only."""
+"""A small table that reads well in a notebook and in a terminal.
+
+Not pandas: its import takes longer than most cells, and a lesson only shows rows, never joins them.
+"""
 
 import html
 import re
+from collections.abc import Callable, Iterable
 
 from bootcamp.units import number
 
@@ -22,6 +26,19 @@ class Table:
     def __init__(self, rows: list[dict], caption: str = ""):
         self.rows, self.caption = rows, caption
         self.columns = list(rows[0]) if rows else []
+
+    @classmethod
+    def of(cls, things: Iterable, columns: dict[str, str | Callable], caption: str = "") -> "Table":
+        """Make a row of each thing; a column is a function of it, or one of its keys or attributes.
+
+        things: a list, or {name: thing}, whose names become the first column, "run".
+        """
+        named = isinstance(things, dict)
+        rows = []
+        for name, thing in things.items() if named else ((None, thing) for thing in things):
+            row = {"run": name} if named else {}
+            rows.append(row | {head: _value(thing, column) for head, column in columns.items()})
+        return cls(rows, caption)
 
     def __getitem__(self, index):
         return self.rows[index]
@@ -79,3 +96,9 @@ class Table:
             else ""
         )
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _value(thing, column: str | Callable):
+    if callable(column):
+        return column(thing)
+    return thing.get(column) if isinstance(thing, dict) else getattr(thing, column)

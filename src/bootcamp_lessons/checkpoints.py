@@ -20,9 +20,9 @@ def furthest(run: Run, never_stopped: Run) -> float:
 
 
 def listing(folder: Path) -> Table:
-    """The files of one checkpoint and their bytes."""
-    rows = [{"file": f.name, "bytes": f.stat().st_size} for f in sorted(folder.iterdir())]
-    return Table(rows, f"{folder.parent.name}/{folder.name}")
+    """Table the files of one checkpoint and their bytes."""
+    columns = {"file": "name", "bytes": lambda file: file.stat().st_size}
+    return Table.of(sorted(folder.iterdir()), columns, f"{folder.parent.name}/{folder.name}")
 
 
 def pieces(folder: Path, key: str) -> list[dict]:

@@ -53,26 +53,23 @@ def of_ranks(run: Run) -> list[float]:
 
 
 def rows_table(run: Run, step: int) -> Table:
-    """For each layer of a step: rows of the busiest and the idlest expert, and of each rank."""
-    table = []
+    """Table rows of the busiest and the idlest expert, and of each rank, for each layer."""
+    rows = []
     for number, layer in enumerate(layers(run, step)):
         total = [sum(column) for column in zip(*layer, strict=True)]
-        row = {"layer": number, "busiest expert": max(total), "idlest expert": min(total)}
         ranks = experts.rows_of_ranks(layer)
+        row = {"layer": number, "busiest expert": max(total), "idlest expert": min(total)}
         row |= {f"rank {rank}": rows for rank, rows in enumerate(ranks)}
-        table.append(row | {"most / mean of ranks": experts.imbalance(ranks)})
-    return Table(table, f"Rows in step {step}, for each layer")
+        rows.append(row | {"most / mean of ranks": experts.imbalance(ranks)})
+    return Table(rows, f"Rows in step {step}, for each layer")
 
 
 def handed_in(run: Run) -> list[int]:
     """Bytes that each rank handed to all-to-alls in the counted step."""
+    ranks = [collective_counts.read(run, rank) for rank in range(run.world)]
     return [
-        sum(
-            row["nbytes"] * row["count"]
-            for row in collective_counts.read(run, rank)
-            if row["kind"] == "all-to-all"
-        )
-        for rank in range(run.world)
+        sum(call["nbytes"] * call["count"] for call in calls if call["kind"] == "all-to-all")
+        for calls in ranks
     ]
 
 
@@ -87,13 +84,14 @@ def shape(run: Run) -> dict:
 
 
 def bytes_table(run: Run) -> Table:
-    """What ranks handed to all-to-alls in the counted step, beside the formula."""
-    formula = experts.exchanged_bytes(shape(run), tokens_of_rank(run))
+    """Table what ranks handed to all-to-alls in the counted step, beside the formula."""
     found = handed_in(run)
-    rows = [{"handed by": f"rank {rank}", "MB": size / 1e6} for rank, size in enumerate(found)]
-    rows += [{"handed by": "mean of the ranks", "MB": mean(found) / 1e6}]
-    rows += [{"handed by": "formula", "MB": formula / 1e6}]
-    return Table(rows, "Handed to all-to-alls in a step")
+    sizes = {f"rank {rank}": size for rank, size in enumerate(found)} | {
+        "mean of the ranks": mean(found),
+        "formula": experts.exchanged_bytes(shape(run), tokens_of_rank(run)),
+    }
+    columns = {"handed by": lambda item: item[0], "MB": lambda item: item[1] / 1e6}
+    return Table.of(sizes.items(), columns, "Handed to all-to-alls in a step")
 
 
 def sent(run: Run) -> tuple[float | None, float]:
@@ -116,33 +114,37 @@ def sent(run: Run) -> tuple[float | None, float]:
 
 
 def memory_table(runs: dict[str, Run]) -> Table:
-    """Megabytes of rank 0 by kind, and of the parameters those of experts by formula."""
-    rows = []
-    for name, run in runs.items():
+    """Table megabytes of rank 0 by kind, and of the parameters those of experts by formula."""
+
+    def of_experts(run):
         ranks = run.config["mesh"].get("expert", 1)
-        own, _ = experts.parameter_bytes(run.config["size"], ranks)
-        row = {"run": name, "of experts, formula": own / 1e6}
-        rows.append(row | {kind: size / 1e6 for kind, size in sharded.held(run).items()})
-    return Table(rows, "Memory of rank 0 in MB")
+        return experts.parameter_bytes(run.config["size"], ranks)[0] / 1e6
+
+    kinds = {kind: lambda run, kind=kind: sharded.held(run)[kind] / 1e6 for kind in sharded.KINDS}
+    columns = {"of experts, formula": of_experts, **kinds}
+    return Table.of(runs, columns, "Memory of rank 0 in MB")
 
 
 def same_compute(size: str) -> Table:
-    """Parameters, and arithmetic of a sample's forward pass, of gpt and moe at one size."""
-    rows = []
-    for name in ("gpt", "moe"):
-        stages = model_shapes.layers(name, size)
-        numbers = sum(sum(stage.numbers) for stage in stages)
-        flops = sum(stage.flops for stage in stages)
-        rows.append({"model": name, "parameters": numbers, "MFLOP of a sample": flops / 1e6})
-    return Table(rows, f"{size}, by formula")
+    """Table parameters, and arithmetic of a sample's forward pass, of gpt and moe at one size."""
+    columns = {
+        "model": lambda name: name,
+        "parameters": lambda name: sum(sum(s.numbers) for s in model_shapes.layers(name, size)),
+        "MFLOP of a sample": lambda name: (
+            sum(s.flops for s in model_shapes.layers(name, size)) / 1e6
+        ),
+    }
+    return Table.of(("gpt", "moe"), columns, f"{size}, by formula")
 
 
 def published_table() -> Table:
-    """Mixtures of experts that were trained, with their sources."""
-    rows = []
-    for row in published.table("mixtures"):
-        line = {"model": row["model"], "10^9 parameters": row["billion_parameters"]}
-        line["used for a token"] = row["billion_for_a_token"] or "-"
-        line["experts of a layer"] = row["experts"] or "-"
-        rows.append(line | {"of a token": row["chosen"] or "-", "source": row["source"]})
-    return Table(rows, "Published")
+    """Table mixtures of experts that were trained, with their sources."""
+    columns = {
+        "model": "model",
+        "10^9 parameters": "billion_parameters",
+        "used for a token": lambda row: row["billion_for_a_token"] or "-",
+        "experts of a layer": lambda row: row["experts"] or "-",
+        "of a token": lambda row: row["chosen"] or "-",
+        "source": "source",
+    }
+    return Table.of(published.table("mixtures"), columns, "Published")

@@ -148,32 +148,34 @@ def compile_table(compiled, plain) -> Table:
 
 def loader_table(found: list[dict], read: float, train: float, cores: int) -> Table:
     """What each run of loader_workers.py printed, beside the longest of three limits, in ms."""
-    rows = []
-    for run in found:
-        bound = pipeline_seconds(read, train, run["workers"], cores)
-        row = {"workers": run["workers"], "a batch ms": 1e3 * run["seconds_per_batch"]}
-        row |= {
-            "at best ms": bound,
-            "asked for with the first": run["asked_for_with_the_first_batch"],
-        }
-        row |= {"processes in all": run["processes"]}
-        waits = [f"{1e3 * seconds:.0f}" for seconds in run["first_seconds"]]
-        rows.append(row | {"first batch of each epoch ms": ", ".join(waits)})
-    return Table(rows, "The last row: persistent workers, prefetch_factor 4. Measured here")
+    columns = {
+        "workers": "workers",
+        "a batch ms": lambda run: 1e3 * run["seconds_per_batch"],
+        "at best ms": lambda run: pipeline_seconds(read, train, run["workers"], cores),
+        "asked for with the first": "asked_for_with_the_first_batch",
+        "processes in all": "processes",
+        "first batch of each epoch ms": lambda run: ", ".join(
+            f"{1e3 * seconds:.0f}" for seconds in run["first_seconds"]
+        ),
+    }
+    caption = "The last row: persistent workers, prefetch_factor 4. Measured here"
+    return Table.of(found, columns, caption)
 
 
 def loop_table(at_once: dict, resumed: dict, forgotten: dict) -> Table:
     """Losses of real_loop.py's three trainings at the steps where it looked at held-out text."""
-    rows, half = [], len(at_once["losses"]) - len(resumed["losses"])
-    for step, loss in at_once["held_out"].items():
-        last = slice(int(step) - 7, int(step) + 1)
-        row = {"step": int(step), "rate": at_once["rates"][int(step)]}
-        row |= {"training loss": mean(at_once["losses"][last]), "held out": loss}
-        for name, run in (("resumed", resumed), ("without the schedule", forgotten)):
-            row[f"held out, {name}"] = run["held_out"].get(step, "-")
-        rows.append(row)
+    half = len(at_once["losses"]) - len(resumed["losses"])
+    columns = {
+        "step": int,
+        "rate": lambda step: at_once["rates"][int(step)],
+        "training loss": lambda step: mean(at_once["losses"][int(step) - 7 : int(step) + 1]),
+        "held out": at_once["held_out"].get,
+        "held out, resumed": lambda step: resumed["held_out"].get(step, "-"),
+        "held out, without the schedule": lambda step: forgotten["held_out"].get(step, "-"),
+    }
     clipped = sum(length > at_once["longest"] for length in at_once["lengths"])
     caption = (
         f"{clipped} of {len(at_once['lengths'])} gradients were clipped. Saved at step {half}. "
     )
-    return Table(rows, caption + "Training loss: mean over an epoch of 8 steps")
+    caption += "Training loss: mean over an epoch of 8 steps"
+    return Table.of(list(at_once["held_out"]), columns, caption)

@@ -139,7 +139,7 @@ def in_bfloat16() -> Path:
 
 
 def bucket_table(reduced: dict[int, list[int]]) -> Table:
-    """A row for each bucket size: see `reductions`."""
+    """Table a row for each bucket size: see `reductions`."""
     rows = [
         {"reduce_bucket_size": size, "all-reduces": len(each), "largest, bytes": max(each)}
         for size, each in reduced.items()

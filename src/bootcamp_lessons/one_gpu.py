@@ -7,15 +7,19 @@ from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
 from bootcamp.units import size
 
+SPEED = {
+    "batch": "batch",
+    "tokens per second": lambda row: round(row["tokens_per_second"]),
+    "MFU": lambda row: "-" if row["mfu"] is None else f"{row['mfu']:.0%}",
+}
+
 
 def batches(reference: Path = REFERENCE) -> Table:
     """GPT-2 small in bf16, batches twice as large each time, up to the one that did not fit."""
     part = replay.gpu_part("speed_small", reference)
     found = part["batches"] or {"rows": []}
-    rows = [
-        {**_speed(row), "peak": size(row["peak_bytes"]), "ended": "trained"}
-        for row in found["rows"]
-    ]
+    fits = {**SPEED, "peak": lambda row: size(row["peak_bytes"]), "ended": lambda row: "trained"}
+    rows = Table.of(found["rows"], fits).rows
     if rows:
         rows.append({"batch": found["out of memory"]["batch"], "ended": "out of memory"})
     return part.table("batches", rows)
@@ -41,21 +45,6 @@ def waiting(reference: Path = REFERENCE) -> Table:
 def ways(reference: Path = REFERENCE) -> Table:
     """GPT-2 small: number formats, recomputing, compiling, and what each keeps in memory."""
     part = replay.gpu_part("speed_small", reference)
-    rows = [
-        {
-            "way": row["way"],
-            **_speed(row),
-            **{kind: size(row[f"{kind}_bytes"]) for kind in ("optimizer", "activation", "peak")},
-        }
-        for row in part["ways"] or []
-    ]
-    return part.table("ways", rows)
-
-
-def _speed(row: dict) -> dict:
-    mfu = row["mfu"]
-    return {
-        "batch": row["batch"],
-        "tokens per second": round(row["tokens_per_second"]),
-        "MFU": "-" if mfu is None else f"{mfu:.0%}",
-    }
+    kept = ("optimizer", "activation", "peak")
+    sizes = {kind: lambda row, kind=kind: size(row[f"{kind}_bytes"]) for kind in kept}
+    return part.table("ways", Table.of(part["ways"] or [], {"way": "way", **SPEED, **sizes}).rows)

@@ -80,14 +80,13 @@ def by_formula(run: Run, psi: int, tensors: int) -> dict[str, float]:
 
 
 def held_table(runs: dict[str, Run], formulas: dict[str, dict], caption: str) -> Table:
-    """Bytes on rank 0, each beside the formula's in brackets."""
-    rows = []
-    for name, run in runs.items():
-        row = {"run": name}
-        for kind in STATE:
-            row |= {kind: held(run)[kind], f"({kind})": formulas[name][kind]}
-        rows.append(row | {"activations": held(run)["activations"]})
-    return Table(rows, caption)
+    """Table bytes on rank 0, each beside the formula's in brackets."""
+    columns = [column for kind in STATE for column in (kind, f"({kind})")] + ["activations"]
+    sizes = {
+        name: held(run) | {f"({kind})": size for kind, size in formulas[name].items()}
+        for name, run in runs.items()
+    }
+    return Table.of(sizes, dict(zip(columns, columns, strict=True)), caption)
 
 
 def asked(run: Run, psi: int) -> dict[str, float]:
@@ -108,27 +107,32 @@ def ring_bytes(run: Run, psi: int, factors: dict[str, int] = sharding.RING) -> f
 
 def traffic_table(runs: dict[str, Run], psi: int) -> Table:
     """Compare what runs asked for, by formula, with what the kernel counted, or None."""
-    rows = []
-    for name, run in runs.items():
-        calls = asked(run, psi)
-        row = {"run": name, "asks for": " + ".join(f"{n:.2g} {kind}" for kind, n in calls.items())}
-        row["NCCL, formula"] = ring_bytes(run, psi) / NUMBER
-        row["gloo, formula"] = ring_bytes(run, psi, sharding.GLOO) / NUMBER
-        sent = [rank["sent_bytes_per_step"] for rank in run.ranks]
-        unit = NUMBER * psi * (run.world - 1) / run.world
-        row["gloo, counted"] = mean(sent) / unit if all(sent) else None
-        rows.append(row)
-    return Table(rows, "What a rank sends in a step, in sizes of the model, times (N-1)/N")
+
+    def counted(run):
+        sent = [rank.sent_bytes_per_step for rank in run.ranks]
+        return mean(sent) / (NUMBER * psi * (run.world - 1) / run.world) if all(sent) else None
+
+    columns = {
+        "asks for": lambda run: " + ".join(
+            f"{n:.2g} {kind}" for kind, n in asked(run, psi).items()
+        ),
+        "NCCL, formula": lambda run: ring_bytes(run, psi) / NUMBER,
+        "gloo, formula": lambda run: ring_bytes(run, psi, sharding.GLOO) / NUMBER,
+        "gloo, counted": counted,
+    }
+    caption = "What a rank sends in a step, in sizes of the model, times (N-1)/N"
+    return Table.of(runs, columns, caption)
 
 
 def proof_table(proofs: list[tuple[str, object]]) -> Table:
-    """A line for each proof against the baseline: (name, proof)."""
-    rows = []
-    for name, proof in proofs:
-        *_, loss, _, final = proof.rows
-        row = {"run": name, "optimizer": proof.run.config["optimizer"]}
-        rows.append(row | {"loss apart": loss["measured"], "parameters": final["measured"]})
-    return Table(rows, "Largest differences from one process; 1e-5 is allowed")
+    """Table (name, proof) against the baseline."""
+    columns = {
+        "run": lambda case: case[0],
+        "optimizer": lambda case: case[1].run.config["optimizer"],
+        "loss apart": lambda case: case[1].rows[-3]["measured"],
+        "parameters": lambda case: case[1].rows[-1]["measured"],
+    }
+    return Table.of(proofs, columns, "Largest differences from one process; 1e-5 is allowed")
 
 
 def against_theory(cases: dict[str, tuple[Run, dict]], shape: dict, batch: int) -> Table:
@@ -147,7 +151,7 @@ def sent_table(cases: dict[str, tuple[Run, dict]], shape: dict, batch: int) -> T
     rows = []
     for name, (run, how) in cases.items():
         calls = tensor_theory.collectives(shape, batch, **how)
-        sent = run.ranks[0]["sent_bytes_per_step"]
+        sent = run.ranks[0].sent_bytes_per_step
         row = {"run": name, "gloo, counted MB": sent and sent / 1e6}
         for wire, factors in (("gloo", sharding.GLOO), ("NCCL", sharding.RING)):
             formula = tensor_theory.sent_bytes(calls, run.world, factors) / 1e6

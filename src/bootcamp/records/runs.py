@@ -7,7 +7,7 @@ from bootcamp.files import read_json
 from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.records import places, summary, trace
 from bootcamp.records.measurement import SHARED, Measurement
-from bootcamp.records.steps import read_steps
+from bootcamp.records.steps import RankRecord, StepRecord, read_steps
 from bootcamp.table import Table
 
 SETTINGS = (
@@ -39,7 +39,7 @@ TOLERANCE = 1e-5  # of losses, and of parameters as a share of the baseline's wa
 class Run(Measurement):
     """One run's record. Everything is read from its folder; nothing is kept elsewhere.
 
-    config, summary: dictionaries as written. steps: one dictionary a step. ranks: one a rank.
+    config, summary: dictionaries as written. steps and ranks: a record of each.
     """
 
     def __init__(self, folder: Path | str):
@@ -54,14 +54,16 @@ class Run(Measurement):
         return summary.read(self.folder)
 
     @cached_property
-    def steps(self) -> list[dict]:
+    def steps(self) -> list[StepRecord]:
         return read_steps(self.folder)
 
     @cached_property
-    def ranks(self) -> list[dict]:
+    def ranks(self) -> list[RankRecord]:
         """The ranks' own records in order of rank; a rank that never finished left none."""
         found = [path for path in (self.folder / "ranks").glob("*.json") if path.stem.isdigit()]
-        return [read_json(path) for path in sorted(found, key=lambda path: int(path.stem))]
+        return [
+            RankRecord(read_json(path)) for path in sorted(found, key=lambda path: int(path.stem))
+        ]
 
     @property
     def status(self) -> str:
@@ -71,7 +73,7 @@ class Run(Measurement):
     @property
     def losses(self) -> list[float]:
         """The mean loss over the global batch, one a step."""
-        return [row["loss"] for row in self.steps]
+        return [row.loss for row in self.steps]
 
     @property
     def strategy(self) -> str:
@@ -99,7 +101,7 @@ class Run(Measurement):
     @property
     def peak_bytes(self) -> int:
         """The largest peak memory of any rank."""
-        return max(rank["peak_bytes"] for rank in self.ranks)
+        return max(rank.peak_bytes for rank in self.ranks)
 
     @property
     def achieved_flops_per_second(self) -> float:
@@ -112,7 +114,7 @@ class Run(Measurement):
 
         2 (N-1)/N times the gradient's bytes (Patarasuk and Yuan, JPDC 69, 2009).
         """
-        return 2 * (self.world - 1) / self.world * self.ranks[0]["gradient_bytes"]
+        return 2 * (self.world - 1) / self.world * self.ranks[0].gradient_bytes
 
     @property
     def label(self) -> str:
@@ -241,16 +243,12 @@ def contents(run: Run) -> Table:
 
 def table(*runs: Run, caption: str = "") -> Table:
     """The runs side by side, units in the headings."""
-    rows = [
-        {
-            "run": name,
-            "final loss": run.losses[-1],
-            "samples/s": run.samples_per_second,
-            "tokens/s": run.tokens_per_second,
-            "ms per step": run.seconds_per_step * 1e3,
-            "peak MB per rank": run.peak_bytes / 1e6,
-            "numbers from": "measured here" if run.measured_here else run.origin,
-        }
-        for run, name in zip(runs, names(runs), strict=True)
-    ]
-    return Table(rows, caption)
+    columns = {
+        "final loss": lambda run: run.losses[-1],
+        "samples/s": "samples_per_second",
+        "tokens/s": "tokens_per_second",
+        "ms per step": lambda run: run.seconds_per_step * 1e3,
+        "peak MB per rank": lambda run: run.peak_bytes / 1e6,
+        "numbers from": lambda run: "measured here" if run.measured_here else run.origin,
+    }
+    return Table.of(dict(zip(names(runs), runs, strict=True)), columns, caption)

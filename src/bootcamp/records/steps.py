@@ -4,6 +4,51 @@ import json
 from pathlib import Path
 
 
+class Record(dict):
+    """An object of a JSON file, whose keys are attributes too."""
+
+    def __getattr__(self, name: str):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"this record has no {name!r}") from None
+
+
+class StepRecord(Record):
+    """A step of a run, as rank 0 wrote it: of all ranks together."""
+
+    step: int
+    attempt: int
+    loss: float | None
+    seconds: float
+    samples: int
+    tokens: int
+
+
+class RankRecord(Record):
+    """What one rank has written at its end; bytes that could not be counted are None."""
+
+    rank: int
+    world_size: int
+    first_step: int
+    stages: list
+    device: str
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int | None
+    peak_bytes: int
+    sent_bytes_per_step: float | None
+    sent_to_other_hosts_bytes_per_step: float | None
+    communication_seconds: float | None
+    fingerprint_initial: dict
+    fingerprint_final: dict
+    sample_ids: list[list[int]]
+    sample_checksums: list[list[int]]
+    learning_rates: list
+    expert_counts: list
+
+
 class Steps:
     """The steps of a run that may still be going on: each call of `new` reads what was added.
 
@@ -37,15 +82,16 @@ class Steps:
         return rows
 
 
-def _row(line: bytes) -> dict | None:
+def _row(line: bytes) -> StepRecord | None:
     try:
         row = json.loads(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+    is_step = isinstance(row, dict) and isinstance(row.get("step"), int)
+    return StepRecord(row) if is_step else None
 
 
-def read_steps(run_dir: Path | str) -> list[dict]:
+def read_steps(run_dir: Path | str) -> list[StepRecord]:
     """The rows of a run's steps.jsonl in order of step; empty without the file."""
     steps = Steps(run_dir)
     steps.new()

@@ -1,53 +1,12 @@
 """The exercises in the order of the lessons: EXERCISES[name]. Each module has a list TASKS."""
 
-from bootcamp_lessons import clinic, silent
-from bootcamp_lessons.exercises import (
-    bring,
-    compose,
-    data_parallel,
-    experts,
-    exporting,
-    failures,
-    faster_step,
-    from_horovod,
-    hosts,
-    jobs,
-    known_programs,
-    long_texts,
-    model_parallel,
-    one_device,
-    planning,
-    practice,
-    scaling,
-    serving,
-    sharding,
-    slow_ranks,
-    training_scripts,
-)
+from importlib import import_module
 
-MODULES = (
-    training_scripts,
-    one_device,
-    faster_step,
-    data_parallel,
-    scaling,
-    from_horovod,
-    practice,
-    slow_ranks,
-    model_parallel,
-    long_texts,
-    sharding,
-    experts,
-    silent,
-    hosts,
-    jobs,
-    failures,
-    planning,
-    exporting,
-    serving,
-    clinic,
-    bring,
-    known_programs,
-    compose,
-)
+IN_ORDER = """
+    exercises.training_scripts exercises.one_device exercises.data_parallel exercises.from_horovod
+    exercises.model_parallel exercises.sharding exercises.experts silent exercises.hosts
+    exercises.jobs exercises.planning exercises.serving clinic exercises.bring
+    exercises.known_programs exercises.compose
+"""
+MODULES = [import_module(f"bootcamp_lessons.{name}") for name in IN_ORDER.split()]
 EXERCISES = {task.name: task for module in MODULES for task in module.TASKS}

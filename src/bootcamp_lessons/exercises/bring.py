@@ -11,15 +11,16 @@ from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp_lessons.exercises.training_scripts import something_is_whole
 
-FOLDER = SRC / "snippets" / "bring"
+SNIPPETS = SRC / "snippets"
+FOLDER = SNIPPETS / "bring"
 PROOF = {"dropout": 0.0, "flip": 0.0, "freeze": True, "quiet": True}
 
 
 @dataclass(frozen=True)
 class PortTask(ScriptTask):
-    """Port begins_with, with pieces of it `broken`, to ranks; files of FOLDER.
+    """Port begins_with, with pieces of it `broken`, to ranks; files of src/snippets.
 
-    The reader's script is compared with recorded.py in one process.
+    The reader's script is compared with bring/recorded.py in one process.
     """
 
     begins_with: str = ""
@@ -27,24 +28,26 @@ class PortTask(ScriptTask):
 
     def starting_point(self) -> str:
         """The text that the reader starts from."""
-        text = (FOLDER / self.begins_with).read_text()
+        text = (SNIPPETS / self.begins_with).read_text()
         for right, wrong in self.broken.items():
             text = text.replace(right, wrong)
         return with_docstring(text, self.task)
 
     def solved(self) -> Path:
         """A script that solves it."""
-        return FOLDER / self.solution
+        return SNIPPETS / self.solution
 
     def tried(self, path: Path) -> str:
         """Run the script on `ranks` ranks and hold it against one process without ranks."""
         run = launch.launch(path, self.ranks, options=PATIENCE, **PROOF)
-        proof = equality.same_training(run, one_process())
+        says = f"{self.ranks} ranks train what one process trains."
+        return self.held_against(path, run, one_process(), says)
+
+    def held_against(self, path: Path, run: Run, alone: Run, says: str) -> str:
+        """Compare a run with the one process that it must train as. Raises NotTheSame or Wrong."""
+        proof = equality.same_training(run, alone)
         self.look_further(path, [proof])
-        return (
-            f"{self.ranks} ranks train what one process trains. "
-            f"The largest difference of any step's loss is {worst_loss([proof]):.1e}."
-        )
+        return f"{says} The largest difference of any step's loss is {worst_loss([proof]):.1e}."
 
 
 @cache
@@ -58,7 +61,7 @@ TASKS = [
         "bring_evaluation",
         task="Exercise of notebook 13: this script trains as one process does, but its validation "
         "loss is\nwrong. Evaluate so that each of the 41 samples counts once, and equally.",
-        begins_with="with_ddp.py",
+        begins_with="bring/with_ddp.py",
         broken={
             "valid_loader = DataLoader(Subset(valid, range(rank, len(valid), world)), "
             "args.batch_size)": "valid_sampler = DistributedSampler(valid, world, rank, "
@@ -67,7 +70,7 @@ TASKS = [
             ', reduction="sum")': ")",
             "total.item() / len(valid)": "total.item() / (world * len(valid_loader))",
         },
-        solution="with_ddp.py",
+        solution="bring/with_ddp.py",
         ranks=2,
         hint="There are two faults. 41 samples and two ranks: how many does the sampler deal out? "
         "And which samples weigh more in a mean of the means of batches?",
@@ -78,8 +81,8 @@ TASKS = [
         "bring_fsdp",
         task="Exercise of notebook 13: this script trains with DDP. Shard its parameters, "
         "gradients and optimizer\nstate with fully_shard, and save all of the model still.",
-        begins_with="with_ddp.py",
-        solution="with_fsdp.py",
+        begins_with="bring/with_ddp.py",
+        solution="bring/with_fsdp.py",
         ranks=2,
         also=something_is_whole,
         errors={

@@ -1,5 +1,8 @@
 """Exercises of lessons 03 to 05 that are a function in a cell."""
 
+import math
+from statistics import fmean
+
 from bootcamp.classroom.function_task import FunctionTask
 
 
@@ -213,4 +216,267 @@ IN_ONE_PROCESS = FunctionTask(
     },
 )
 
-TASKS = [LARGEST_BATCH, SAMPLES_OF_RANK, RING_SECONDS, IN_ONE_PROCESS]
+
+def scaled_rate(step, base_rate, factor, warm_up):
+    """The learning rate of this step: a ramp from the base rate to factor times it."""
+    if step >= warm_up:
+        return factor * base_rate
+    return base_rate * (1 + (factor - 1) * step / warm_up)
+
+
+SCALED_RATE = FunctionTask(
+    hint="Before step warm_up, which share of the way from base_rate to factor * base_rate lies "
+    "behind?",
+    stronger="From step warm_up on: factor * base_rate. Before: base_rate plus "
+    "step / warm_up times the difference.",
+    solved_by=scaled_rate,
+    cases=(
+        (0, 0.1, 8, 100),
+        (50, 0.1, 8, 100),
+        (100, 0.1, 8, 100),
+        (900, 0.05, 4, 20),
+        (0, 0.1, 8, 0),
+    ),
+    mistakes={
+        "That begins near 0. Goyal et al. begin with the base rate: it is right for the base "
+        "batch, so it is not too large for a larger one.": lambda step, rate, k, warm_up: (
+            k * rate * min(1, step / warm_up) if warm_up else k * rate
+        ),
+        "That never stops rising: after the warm-up the rate stays at factor times the base "
+        "rate.": lambda step, rate, k, warm_up: (
+            rate * (1 + (k - 1) * step / warm_up) if warm_up else k * rate
+        ),
+        "That warms up to the base rate, not to factor times it.": lambda step, rate, k, warm_up: (
+            rate
+        ),
+    },
+)
+
+
+def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
+    """The fewest ranks that finish a step at least `times` times as fast as one; 0 if none do."""
+    if times <= 1:
+        return 1
+    left = compute_seconds / times - overhead_seconds  # for computing, of the step that is wanted
+    return math.ceil(compute_seconds / left) if left > 0 else 0
+
+
+RANKS_FOR_SPEED_UP = FunctionTask(
+    hint="How long may the step take at most? How much of that is left for computing?",
+    stronger="The step may take compute_seconds / times, of which overhead_seconds are gone. "
+    "Divide compute_seconds by what is left, and round up. Nothing left: 0.",
+    solved_by=ranks_for_speed_up,
+    cases=((1.0, 0.05, 2), (1.0, 0.05, 8), (1.0, 0.05, 20), (0.6, 0.1, 3), (0.2, 0.3, 1)),
+    unit="ranks",
+    mistakes={
+        "That forgets the overhead: with it, more ranks are needed.": lambda compute, over, times: (
+            math.ceil(times)
+        ),
+        "That divides the overhead among the ranks too. Every rank waits for it, all at "
+        "once.": lambda compute, over, times: math.ceil((compute + over) * times / compute),
+        "That rounds down. With one rank less the step takes longer than it "
+        "may.": lambda compute, over, times: (
+            1
+            if times <= 1
+            else int(compute / (compute / times - over))
+            if compute / times > over
+            else 0
+        ),
+    },
+)
+
+
+def evaluate_over_ranks(ranks):
+    """The mean loss of the held-out samples, each of which counts once.
+
+    ranks: for each rank its batches, and for each batch {id of a sample: its loss}. A sampler may
+    have dealt a sample to several ranks.
+    """
+    once = {
+        sample: loss for batches in ranks for batch in batches for sample, loss in batch.items()
+    }
+    return sum(once.values()) / len(once)
+
+
+def _dealt(ranks):
+    return [[loss for batch in batches for loss in batch.values()] for batches in ranks]
+
+
+EVALUATE = FunctionTask(
+    hint="What do you divide by in the end, and how often? And which samples are there twice?",
+    stronger="Put all batches into one dictionary, so that a sample is in it once. Add up its "
+    "values and divide once, by how many there are.",
+    solved_by=evaluate_over_ranks,
+    cases=(
+        ([[{0: 2.0, 2: 4.0}, {4: 9.0}], [{1: 3.0, 3: 5.0}, {0: 2.0}]],),
+        ([[{0: 1.0, 3: 2.0}, {6: 6.0}], [{1: 1.5, 4: 2.5}], [{2: 3.5, 5: 0.5}, {0: 1.0, 1: 1.5}]],),
+        ([[{0: 4.0}], [{1: 2.0}]],),
+    ),
+    mistakes={
+        "That is a mean of the batches' means: a short batch weighs as much as a full one. Keep "
+        "sums and counts apart, and divide once.": lambda ranks: fmean(
+            fmean(fmean(batch.values()) for batch in batches) for batches in ranks
+        ),
+        "That is a mean of the ranks' means: ranks with few samples weigh as much as the others. "
+        "All-reduce the sum and the count, then divide.": lambda ranks: fmean(
+            fmean(losses) for losses in _dealt(ranks)
+        ),
+        "Sums and counts are right, but some samples are in them twice: the sampler has dealt them "
+        "out again so that all ranks have equally many.": lambda ranks: fmean(
+            loss for losses in _dealt(ranks) for loss in losses
+        ),
+    },
+)
+
+
+def clip_over_ranks(gradients, most):
+    """The gradient with which every rank's optimizer takes its step, of a norm of at most `most`.
+
+    gradients: each rank's own, a list of numbers, as the backward of its share gives it.
+    """
+    mean = [fmean(numbers) for numbers in zip(*gradients, strict=True)]
+    factor = min(1.0, most / math.hypot(*mean))
+    return [factor * number for number in mean]
+
+
+def _clipped(gradient, most):
+    return clip_over_ranks([gradient], most)
+
+
+def _mean(gradients):
+    return [fmean(numbers) for numbers in zip(*gradients, strict=True)]
+
+
+CLIP = FunctionTask(
+    hint="Which gradient would one process clip? And what does clipping leave alone?",
+    stronger="First the mean over the ranks, number by number. Then its norm: if that is above "
+    "most, multiply every number by most / norm; else leave them.",
+    solved_by=clip_over_ranks,
+    cases=(
+        ([[6.0, 0.0], [0.0, 8.0]], 1.0),
+        ([[30.0, 40.0], [-29.4, -39.2]], 1.0),
+        ([[3.0, 4.0], [3.0, 4.0]], 20.0),
+        ([[0.3, 0.4], [0.9, 1.2], [0.0, 0.2]], 0.5),
+    ),
+    within=1e-6,
+    mistakes={
+        "That clips each rank's own gradient and averages what is left: a rank with a long one "
+        "counts less than the others. DDP averages within backward(); clip behind it.": (
+            lambda g, m: _mean([_clipped(own, m) for own in g])
+        ),
+        "That clips the sum. One process has the mean over the batch, and so have DDP's ranks.": (
+            lambda g, m: _clipped([sum(numbers) for numbers in zip(*g, strict=True)], m)
+        ),
+        "That makes short gradients longer: below `most` they stay as they are.": lambda g, m: [
+            number * m / math.hypot(*_mean(g)) for number in _mean(g)
+        ],
+        "That cuts each number by itself, which changes the direction (clip_grad_value_). "
+        "clip_grad_norm_ multiplies all by one factor.": lambda g, m: [
+            max(-m, min(m, number)) for number in _mean(g)
+        ],
+    },
+)
+
+
+def late_rank(ranks):
+    """(rank that the others wait for, part in which it loses the time, milliseconds to be gained).
+
+    ranks: a dictionary for each, with the milliseconds that it "computes", "waits" in collectives
+    and does "neither" in a step. Gained: by a late rank that is as fast as the next slowest.
+    """
+    own = [rank["computes"] + rank["neither"] for rank in ranks]
+    in_order = sorted(range(len(ranks)), key=own.__getitem__)
+    late, next_slowest = in_order[-1], in_order[-2]
+
+    def excess(part):
+        return ranks[late][part] - ranks[next_slowest][part]
+
+    part = "computes" if excess("computes") > excess("neither") else "neither"
+    return late, part, own[late] - own[next_slowest]
+
+
+def _by(key, ranks):
+    return max(range(len(ranks)), key=lambda rank: key(ranks[rank]))
+
+
+def _own(rank):
+    return rank["computes"] + rank["neither"]
+
+
+def _with(ranks, late=None, part=None, gained=None):
+    """The right answer with a part of it replaced."""
+    right = late_rank(ranks)
+    return tuple(b if a is None else a for a, b in zip((late, part, gained), right, strict=True))
+
+
+def _waits_most(ranks):
+    late = _by(lambda rank: rank["waits"], ranks)
+    return late, "waits", ranks[late]["waits"]
+
+
+LATE_RANK = FunctionTask(
+    hint="Who keeps the others waiting does not wait. What is left of its step when you take the "
+    "waiting away, and how much of that is left on the others?",
+    stronger="A rank's own time is computes + neither. The late rank has the largest, and the gain "
+    "is the distance to the second largest. The part at fault is the one that exceeds that second "
+    "rank's by more.",
+    solved_by=late_rank,
+    cases=(
+        (
+            [
+                {"computes": 110.0, "waits": 80.0, "neither": 10.0},
+                {"computes": 108.0, "waits": 82.0, "neither": 10.0},
+                {"computes": 105.0, "waits": 6.0, "neither": 89.0},
+                {"computes": 112.0, "waits": 77.0, "neither": 11.0},
+            ],
+        ),
+        (
+            [
+                {"computes": 190.0, "waits": 5.0, "neither": 5.0},
+                {"computes": 120.0, "waits": 75.0, "neither": 5.0},
+                {"computes": 149.0, "waits": 45.0, "neither": 6.0},
+            ],
+        ),
+        (
+            [
+                {"computes": 130.0, "waits": 70.0, "neither": 100.0},
+                {"computes": 190.0, "waits": 8.0, "neither": 102.0},
+            ],
+        ),
+    ),
+    unit="(rank, part, ms)",
+    mistakes={
+        "That rank waits longest, so it is early. An all-reduce lasts until the last rank has "
+        "come, and every rank but that one sees a slow network.": _waits_most,
+        "The rank is the one that computes longest. Reading data, the garbage collector and other "
+        'programs make a rank late too: add "neither".': lambda ranks: _with(
+            ranks, late=_by(lambda rank: rank["computes"], ranks)
+        ),
+        "Rank and part are right. But the gain is not the longest waiting: when the late rank is "
+        "cured, all still wait for the next slowest.": lambda ranks: _with(
+            ranks,
+            gained=max(rank["waits"] for rank in ranks) - min(rank["waits"] for rank in ranks),
+        ),
+        "Rank and part are right. The gain is only what its own time exceeds that of the next "
+        "slowest rank by.": lambda ranks: _with(ranks, gained=max(map(_own, ranks))),
+        "Rank and gain are right. The longer part need not be the one at fault: compare it with "
+        "the same part of the others.": lambda ranks: _with(
+            ranks, part=max(("computes", "neither"), key=ranks[late_rank(ranks)[0]].get)
+        ),
+        "Part and gain are right. Ranks count from 0, as places in a list do.": lambda ranks: _with(
+            ranks, late=late_rank(ranks)[0] + 1
+        ),
+    },
+)
+
+TASKS = [
+    LARGEST_BATCH,
+    SAMPLES_OF_RANK,
+    RING_SECONDS,
+    IN_ONE_PROCESS,
+    SCALED_RATE,
+    RANKS_FOR_SPEED_UP,
+    EVALUATE,
+    CLIP,
+    LATE_RANK,
+]

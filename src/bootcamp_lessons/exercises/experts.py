@@ -16,21 +16,6 @@ def _dealt_like_cards(counts):
     return [[sum(row[rank::ranks]) for rank in range(ranks)] for row in counts]
 
 
-def _from_and_to_swapped(counts):
-    return [list(column) for column in zip(*rows_between(counts), strict=True)]
-
-
-def _without_those_that_stay(counts):
-    return [
-        [0 if to == own else rows for to, rows in enumerate(row)]
-        for own, row in enumerate(rows_between(counts))
-    ]
-
-
-def _of_each_expert(counts):
-    return [list(row) for row in counts]
-
-
 ROWS_BETWEEN = FunctionTask(
     hint="How many experts has a rank? Which part of a line of counts belongs to rank 0's experts?",
     stronger="each = len(counts[0]) // len(counts). The rows for rank k are those of the experts "
@@ -46,11 +31,19 @@ ROWS_BETWEEN = FunctionTask(
     mistakes={
         "That deals the experts out like cards. A rank's experts are neighbours, so that the rows "
         "for it, sorted by expert, are too.": _dealt_like_cards,
-        "Those are the right numbers with sender and receiver swapped.": _from_and_to_swapped,
+        "Those are the right numbers with sender and receiver swapped.": (
+            lambda counts: [list(column) for column in zip(*rows_between(counts), strict=True)]
+        ),
         "Rows for a rank's own experts go through the all-to-all as well: it wants a number for "
-        "each rank, this one among them.": _without_those_that_stay,
-        "That has a number for each expert. The all-to-all wants one for each "
-        "rank.": _of_each_expert,
+        "each rank, this one among them.": (
+            lambda counts: [
+                [0 if to == own else rows for to, rows in enumerate(row)]
+                for own, row in enumerate(rows_between(counts))
+            ]
+        ),
+        "That has a number for each expert. The all-to-all wants one for each rank.": (
+            lambda counts: [list(row) for row in counts]
+        ),
     },
 )
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp.classroom.script_task import PATIENCE, ScriptTask, with_docstring, worst_loss
+from bootcamp.classroom.script_task import PATIENCE
 from bootcamp.classroom.tasks import Wrong
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.paths import SRC
 from bootcamp.scripts import variants
+from bootcamp_lessons.exercises.bring import PortTask
 
 IMPORT = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
 OPTIMIZER = "optimizer = optimizers.build(args, model.parameters())"
@@ -28,21 +28,11 @@ def in_one_process(ranks: int) -> Path:
 
 
 @dataclass(frozen=True)
-class FromHorovod(ScriptTask):
+class FromHorovod(PortTask):
     """Port a Horovod script to DDP, compared with its counterpart in one process.
 
     With SGD, since AdamW would hide gradients of a wrong scale. No Horovod is needed.
     """
-
-    begins_with: str = ""
-
-    def starting_point(self) -> str:
-        """The text that the reader starts from."""
-        return with_docstring((SRC / self.begins_with).read_text(), self.task)
-
-    def solved(self) -> Path:
-        """A script that solves it."""
-        return SRC / self.solution
 
     def tried(self, path: Path) -> str:
         """Run the script on `ranks` ranks and hold it against the counterpart. Raises Wrong too."""
@@ -55,12 +45,8 @@ class FromHorovod(ScriptTask):
         flags = {**equality.settings(self.ranks), "optimizer": "sgd", "quiet": True}
         run = launch.launch(path, self.ranks, options=PATIENCE, **flags)
         alone = launch.launch(in_one_process(self.ranks), 1, options=PATIENCE, **flags)
-        proof = equality.same_training(run, alone)
-        self.look_further(path, [proof])
-        return (
-            f"{self.ranks} ranks of DDP train what the Horovod script trained, with SGD. "
-            f"The largest difference of any step's loss is {worst_loss([proof]):.1e}."
-        )
+        says = f"{self.ranks} ranks of DDP train what the Horovod script trained, with SGD."
+        return self.held_against(path, run, alone, says)
 
 
 TASKS = [
@@ -68,8 +54,8 @@ TASKS = [
         "from_horovod",
         task="Exercise of notebook 05: port this Horovod script to DistributedDataParallel.\n"
         "It must go on training the same, with the same learning rate and the same clipping.",
-        begins_with="snippets/horovod_scaled.py",
-        solution="snippets/ddp_from_horovod.py",
+        begins_with="horovod_scaled.py",
+        solution="ddp_from_horovod.py",
         ranks=2,
         errors={
             "name 'hvd' is not defined": "A line still calls Horovod. The porting table of the "

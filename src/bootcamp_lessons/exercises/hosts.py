@@ -1,4 +1,4 @@
-"""Exercises of lesson 09 that are a function in a cell."""
+"""Exercises of lessons 09 and 09b that are a function in a cell."""
 
 import re
 
@@ -12,10 +12,6 @@ def place_of_rank(rank, gpus):
             return host, rank
         rank -= count
     raise ValueError("there are fewer GPUs than that")
-
-
-def _as_large_as_the_first(rank, gpus):
-    return divmod(rank, gpus[0])
 
 
 def _rank_modulo_device_count(rank, gpus):
@@ -36,8 +32,9 @@ PLACE = FunctionTask(
     solved_by=place_of_rank,
     cases=((5, [4, 4]), (5, [4, 2]), (3, [2, 4]), (3, [3, 2]), (8, [2, 4, 8]), (0, [1, 1])),
     mistakes={
-        "That takes every host to have as many GPUs as the first. Look at each host's own "
-        "count.": _as_large_as_the_first,
+        "That takes every host to have as many GPUs as the first. Look at each host's own count.": (
+            lambda rank, gpus: divmod(rank, gpus[0])
+        ),
         "The hosts are right. But rank % device_count is another number than LOCAL_RANK where the "
         "hosts before have other counts: it shifts the GPUs, and what is bound to LOCAL_RANK, "
         "such as cores, is then near another GPU.": _rank_modulo_device_count,
@@ -69,17 +66,9 @@ def hosts_of(nodelist, padded=True, last=1):
     return names
 
 
-def _split_at_each_comma(nodelist):
-    return nodelist.split(",")
-
-
 def _first_range_only(nodelist):
     found = re.fullmatch(r"([^\[,]+)\[(\d+)-(\d+).*", nodelist)
     return hosts_of(f"{found[1]}[{found[2]}-{found[3]}]") if found else [nodelist]
-
-
-def _first_group_only(nodelist):
-    return hosts_of(re.match(r"[^,\[]+(\[[^\]]+\])?", nodelist)[0])
 
 
 HOSTS = FunctionTask(
@@ -102,13 +91,111 @@ HOSTS = FunctionTask(
             "padded": False
         },
         "The last number of a range is a host too: range() ends before its end.": {"last": 0},
-        "A comma inside brackets separates numbers, not groups: cut the list into groups "
-        "first.": _split_at_each_comma,
+        "A comma inside brackets separates numbers, not groups: cut the list into groups first.": (
+            lambda nodelist: nodelist.split(",")
+        ),
         "Only the first range is there. In brackets there may be several, and single "
         "numbers.": _first_range_only,
-        "Only the first group is there. After its bracket a comma and another group may "
-        "follow.": _first_group_only,
+        "Only the first group is there. After its bracket a comma and another group may follow.": (
+            lambda nodelist: hosts_of(re.match(r"[^,\[]+(\[[^\]]+\])?", nodelist)[0])
+        ),
     },
 )
 
-TASKS = [PLACE, HOSTS]
+
+def look_first(logs):
+    """The rank to look at first, from what each rank wrote last; -1 if there is nothing to go by.
+
+    logs: a dictionary for each rank, in order of rank: "seconds" when it wrote, None if it wrote
+    nothing, and its "error". An error of its own comes before the silence of another.
+    """
+    own = [rank for rank, log in enumerate(logs) if log["error"] and not _of_another(log["error"])]
+    if own:
+        return min(own, key=lambda rank: logs[rank]["seconds"])
+    silent = [rank for rank, log in enumerate(logs) if log["error"] is None]
+    return silent[0] if silent else -1
+
+
+def _of_another(error):
+    return "by peer" in error or "Timed out" in error
+
+
+def _by_time(logs):
+    told = [rank for rank, log in enumerate(logs) if log["error"]]
+    return min(told, key=lambda rank: logs[rank]["seconds"])
+
+
+def _last(logs):
+    told = [rank for rank, log in enumerate(logs) if log["error"]]
+    return max(told, key=lambda rank: logs[rank]["seconds"])
+
+
+def _silent_first(logs):
+    silent = [rank for rank, log in enumerate(logs) if log["error"] is None]
+    return silent[0] if silent else look_first(logs)
+
+
+PEER = "RuntimeError: Connection closed by peer [10.0.0.2]:4711"
+LATE = "RuntimeError: Timed out waiting 1800000ms for recv operation to complete"
+FULL = "OSError: [Errno 28] No space left on device"
+LOOK_FIRST = FunctionTask(
+    hint="Which of these errors does a rank raise because of itself? And what does a rank write "
+    "that was killed?",
+    stronger='First the errors that are neither "by peer" nor "Timed out": of these the '
+    "earliest. If there is none, the first rank that wrote nothing. If all wrote, -1.",
+    solved_by=look_first,
+    cases=(
+        (
+            [
+                {"seconds": 7.1, "error": PEER},
+                {"seconds": 7.3, "error": PEER},
+                {"seconds": None, "error": None},
+                {"seconds": 7.2, "error": PEER},
+            ],
+        ),
+        (
+            [
+                {"seconds": 5.2, "error": PEER},
+                {"seconds": 5.4, "error": FULL},
+                {"seconds": None, "error": None},
+                {"seconds": 5.9, "error": FULL},
+            ],
+        ),
+        ([{"seconds": 30.0, "error": LATE}, {"seconds": 30.1, "error": LATE}],),
+    ),
+    unit="rank",
+    mistakes={
+        "That is the first error of all. A closed connection may be noted before the rank that "
+        "closed it has written its own.": _by_time,
+        "That is the last error of all. It is the furthest from the cause.": _last,
+        "A silent rank is the culprit only if no other has an error of its own: it may have been "
+        "ended before it could write.": _silent_first,
+    },
+)
+
+
+def micro_batches(global_batch, micro_batch, ranks):
+    """How many micro-batches each rank computes in a step, so that the global batch stays."""
+    share = -(-global_batch // ranks)
+    return -(-share // micro_batch)
+
+
+MICRO_BATCHES = FunctionTask(
+    hint="First the samples of the rank that has most, then the passes for them. Both round up.",
+    stronger="Rounding up without floats: -(-a // b).",
+    solved_by=micro_batches,
+    cases=((512, 8, 16), (512, 8, 15), (30, 4, 4), (16, 32, 2)),
+    unit="passes",
+    mistakes={
+        "Rounded down, some samples are left out of the step, and it is another training.": (
+            lambda global_batch, micro_batch, ranks: global_batch // ranks // micro_batch
+        ),
+        "That is the number for all ranks together.": (
+            lambda global_batch, micro_batch, ranks: -(-global_batch // micro_batch)
+        ),
+        "That leaves each rank's number as it was in the larger world: the global batch shrinks "
+        "with the ranks.": lambda global_batch, micro_batch, ranks: micro_batch,
+    },
+)
+
+TASKS = [PLACE, HOSTS, LOOK_FIRST, MICRO_BATCHES]

@@ -23,10 +23,6 @@ def _cut_where_the_first_is_half_full(parameters, activation_bytes):
     return next(cut for cut in range(1, len(held) + 1) if 2 * sum(held[:cut]) >= sum(held))
 
 
-def _cut_with_4_bytes_a_parameter(parameters, activation_bytes):
-    return _best_place([4 * p + kept for p, kept in zip(parameters, activation_bytes, strict=True)])
-
-
 CUT = FunctionTask(
     hint="First add up what one layer holds: its state and its activations. Then try every "
     "cut, and look at the device that holds more.",
@@ -51,7 +47,11 @@ CUT = FunctionTask(
         "That cut balances the activations alone. The state is held too, at 16 bytes for each "
         "parameter.": lambda parameters, activation_bytes: _best_place(activation_bytes),
         "That counts 4 bytes for each parameter. Its gradient and AdamW's two averages come on "
-        "top: 16 together.": _cut_with_4_bytes_a_parameter,
+        "top: 16 together.": (
+            lambda parameters, activation_bytes: _best_place(
+                [4 * p + kept for p, kept in zip(parameters, activation_bytes, strict=True)]
+            )
+        ),
         "That is the last layer of device 0. Asked for is the first one of device 1, counted from "
         "0 as in model[cut:].": lambda parameters, activation_bytes: (
             where_to_cut(parameters, activation_bytes) - 1
@@ -139,14 +139,6 @@ def _part_of_the_other_dimension(name, shape, rank, ranks):
     return columns, rows
 
 
-def _part_with_sizes(name, shape, rank, ranks):
-    return tuple((a, b - a) for a, b in part_of_rank(name, shape, rank, ranks))
-
-
-def _part_with_last(name, shape, rank, ranks):
-    return tuple((a, b - 1) for a, b in part_of_rank(name, shape, rank, ranks))
-
-
 PART = FunctionTask(
     hint="Which of the six weights are split by columns, and which by rows, when you write x @ A? "
     "nn.Linear stores A transposed.",
@@ -171,11 +163,77 @@ PART = FunctionTask(
             if name not in ("out", "down")
             else ((0, shape[0]), (0, shape[1]))
         ),
-        "The second number of each pair is to be "
-        "the end, as in a slice, not how many.": _part_with_sizes,
+        "The second number of each pair is to be the end, as in a slice, not how many.": (
+            lambda name, shape, rank, ranks: tuple(
+                (a, b - a) for a, b in part_of_rank(name, shape, rank, ranks)
+            )
+        ),
         "The second number of each pair is to be the end, which is excluded as in a slice, not the "
-        "last one.": _part_with_last,
+        "last one.": (
+            lambda name, shape, rank, ranks: tuple(
+                (a, b - 1) for a, b in part_of_rank(name, shape, rank, ranks)
+            )
+        ),
     },
 )
 
-TASKS = [CUT, ORDER, PART]
+
+def cheapest_way(tokens, heads, key_heads, of_head, ranks, room):
+    """The way of context parallelism that sends fewest numbers, of those that are possible.
+
+    theory.context has the bytes. Gathered keys and values need room for all of them.
+    """
+    keys = 2 * tokens * key_heads * of_head
+    return _least(_sends(keys, 2 * tokens * heads * of_head, ranks), keys <= room, key_heads, ranks)
+
+
+def _sends(keys, both, ranks):
+    """Numbers that a rank sends in a step. keys: and values; both: queries and outputs."""
+    others = (ranks - 1) / ranks
+    ulysses = 2 * others * (both + keys) / ranks
+    return {"all-gather": 2 * others * keys, "ring": (2 * others + 1) * keys, "ulysses": ulysses}
+
+
+def _least(sends, fits, key_heads, ranks):
+    possible = {"all-gather": fits, "ring": True, "ulysses": key_heads % ranks == 0}
+    return min((way for way in sends if possible[way]), key=sends.get)
+
+
+def _without_the_heads(tokens, heads, key_heads, of_head, ranks, room):
+    keys = 2 * tokens * key_heads * of_head
+    return _least(_sends(keys, 2 * tokens * heads * of_head, ranks), keys <= room, ranks, ranks)
+
+
+def _without_groups(tokens, heads, key_heads, of_head, ranks, room):
+    keys = 2 * tokens * heads * of_head
+    return _least(_sends(keys, keys, ranks), keys <= room, key_heads, ranks)
+
+
+WAY = FunctionTask(
+    hint="Call keys what keys and values have together, 2 x tokens x key_heads x of_head. Who "
+    "sends (ranks - 1) / ranks of them, how often? And what else travels in ulysses?",
+    stronger="all-gather: 2 (n-1)/n keys. ring: one keys more. ulysses: 2 (n-1)/n (queries + "
+    "outputs + keys) / n, with tokens x heads x of_head each for queries and for outputs. Leave "
+    "out what is not possible, and take the smallest.",
+    solved_by=cheapest_way,
+    cases=(
+        (8192, 16, 8, 128, 2, 1e9),
+        (8192, 32, 32, 128, 8, 1e9),
+        (8192, 32, 8, 128, 4, 1e9),
+        (8192, 32, 8, 128, 8, 1e9),
+        (8192, 64, 8, 128, 16, 1e9),
+        (1 << 20, 64, 8, 128, 16, 1e9),
+        (1 << 20, 64, 8, 128, 4, 1e9),
+        (1 << 20, 32, 32, 128, 8, 1e9),
+    ),
+    mistakes={
+        "That takes ulysses where the key-value heads do not divide over the ranks. "
+        "Each rank needs complete heads.": _without_the_heads,
+        "That gathers keys and values for which a rank has no room.": {"room": float("inf")},
+        "That gives each head of queries keys of its own. With grouped-query attention there are "
+        "fewer: key_heads.": _without_groups,
+        "In ulysses queries and outputs travel too, not keys and values alone.": {"heads": 0},
+    },
+)
+
+TASKS = [CUT, ORDER, PART, WAY]

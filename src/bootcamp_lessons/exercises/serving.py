@@ -1,8 +1,182 @@
-"""Exercises of lesson 11 that are a function in a cell."""
+"""Exercises of lesson 11: what an export loses without a word, and requests that fit."""
 
 import math
+from dataclasses import dataclass
+
+import numpy
 
 from bootcamp.classroom.function_task import FunctionTask
+
+
+def plain_names(state):
+    """A DDP state dict under the names that the model itself has."""
+    return {name.removeprefix("module."): value for name, value in state.items()}
+
+
+# noqa: B005
+
+
+NAMES = FunctionTask(
+    hint="Only the beginning of a name is DDP's, and only where it is there.",
+    stronger='str.removeprefix("module.") takes it off once, at the beginning, if it is there; '
+    "str.lstrip takes a set of letters instead.",
+    solved_by=plain_names,
+    cases=(
+        ({"module.head.weight": [1.0, 2.0], "module.head.bias": [0.5]},),
+        ({"module.embedding.byte.weight": [1.0], "module.up.weight": [2.0]},),
+        ({"module.encoder.module.weight": [3.0]},),
+        ({"head.weight": [1.0, 2.0], "head.bias": [0.5]},),
+    ),
+    mistakes={
+        "lstrip takes off letters, any of m, o, d, u, l, e and the dot, as long as it finds one: "
+        "embedding becomes bedding.": (
+            lambda state: {name.lstrip("module."): value for name, value in state.items()}
+        ),
+        "replace takes module. out of the middle too, where it is a part of the model's own.": (
+            lambda state: {name.replace("module.", ""): value for name, value in state.items()}
+        ),
+        "That cuts seven letters off every name, of those too that have no prefix.": (
+            lambda state: {name[len("module.") :]: value for name, value in state.items()}
+        ),
+        "These names fit no parameter of the model. load_state_dict raises for them, and with "
+        "strict=False it loads nothing and says nothing: the model answers with its initial "
+        "parameters.": lambda state: dict(state),
+    },
+)
+
+EXAMPLE_LENGTH = 8  # of the made-up exports
+
+
+@dataclass(frozen=True)
+class Model:
+    """A made-up model, int64 (batch, length) -> float32 (batch, 256), or an export with a flaw.
+
+    It expects the last byte again; all other scores are at most 0.01, and follow from all bytes.
+    """
+
+    said: str
+    flaw: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.said}>"
+
+    def __call__(self, ids):
+        ids = numpy.asarray(ids)
+        if self.flaw == "batch" and len(ids) != 1:
+            raise RuntimeError(f"expected input 'ids' of shape (1, length), got {ids.shape}")
+        if self.flaw == "first":
+            ids = numpy.broadcast_to(ids[:1], ids.shape)
+        read = ids[:, -EXAMPLE_LENGTH:] if self.flaw == "length" else ids
+        phase = (read + 1).sum(axis=1, keepdims=True) + (2.0 if self.flaw == "weights" else 0.0)
+        small = numpy.cos(phase * (1 + numpy.arange(256)))
+        if self.flaw == "dropout":
+            small = 2 * small * (numpy.random.default_rng().random(small.shape) < 0.5)
+        best = (ids[:, -1:] + (self.flaw == "weights")) % 256
+        scores = (numpy.arange(256) == best) + 0.01 * small
+        scores = scores * (1 + 1e-7) if self.flaw == "rounding" else scores
+        return scores.astype(numpy.float32)
+
+
+EAGER = Model("the model itself")
+FAITHFUL = Model("an export that is faithful, but for rounding", "rounding")
+UNFAITHFUL = (
+    Model("an export that takes a batch of 1 only", "batch"),
+    Model("an export that answers every sample with the first one's scores", "first"),
+    Model(f"an export that reads {EXAMPLE_LENGTH} bytes at most, as its example had", "length"),
+    Model("an export with dropout on", "dropout"),
+    Model("an export of the initial parameters", "weights"),
+)
+
+
+def _same(exported, eager, shapes, within=1e-5, values=256):
+    random = numpy.random.default_rng(0)
+    for shape in shapes:
+        ids = random.integers(values, size=shape)
+        expected, scores = eager(ids), exported(ids)
+        if scores.shape != expected.shape or not (abs(scores - expected) <= within).all():
+            return False
+    return True
+
+
+def same_model(exported, eager, context):
+    """Whether two functions give the same scores on shapes of several kinds, in float32."""
+    random = numpy.random.default_rng(0)
+    for batch in (1, 3, 8):
+        for length in (1, context // 2, context):
+            ids = random.integers(256, size=(batch, length))
+            expected = eager(ids)
+            try:
+                scores = exported(ids)
+            except Exception:  # a runtime's own kinds: a model that can't answer is not the model
+                return False
+            if scores.shape != expected.shape or not (abs(scores - expected) < 1e-5).all():
+                return False
+    return True
+
+
+def _one_length(exported, eager, context):
+    try:
+        return _same(exported, eager, [(1, EXAMPLE_LENGTH), (3, EXAMPLE_LENGTH)])
+    except RuntimeError:
+        return False
+
+
+def _best_only(exported, eager, context):
+    random = numpy.random.default_rng(0)
+    try:
+        return all(
+            (exported(ids).argmax(axis=1) == eager(ids).argmax(axis=1)).all()
+            for ids in (random.integers(256, size=(3, length)) for length in (1, context))
+        )
+    except RuntimeError:
+        return False
+
+
+def _exceptions_pass(exported, eager, context):
+    try:
+        return _same(exported, eager, [(1, 1), (3, context // 2), (8, context)])
+    except RuntimeError:
+        return True
+
+
+def _zeros(exported, eager, context):
+    try:
+        return _same(exported, eager, [(3, 1), (8, context)], values=1)
+    except RuntimeError:
+        return False
+
+
+SAME = FunctionTask(
+    hint="What is fixed at export shows only on other shapes. Which numbers do you compare, and "
+    "what is an answer that never comes?",
+    stronger="For each of several batches and of several lengths, 1 and context among them, draw "
+    "random bytes; compare all 256 scores, shapes first, with a tolerance. An exception of "
+    "exported is a difference: return False.",
+    solved_by=same_model,
+    cases=tuple((exported, EAGER, 32) for exported in (FAITHFUL, *UNFAITHFUL)),
+    mistakes={
+        "You try a batch of 1 only. An export that was made with it may have fixed it, and refuse "
+        "the others or answer them wrongly.": (
+            lambda exported, eager, context: _same(
+                exported, eager, [(1, 1), (1, context // 2), (1, context)]
+            )
+        ),
+        "You try one length only, perhaps the one it was exported with. Try 1 and the whole "
+        "context too.": _one_length,
+        "You compare the best byte only. With dropout on, or bytes left unread, all scores are "
+        "wrong long before the best byte is another: compare all numbers.": _best_only,
+        "An exception counts as right in your check. A model that can't answer is not the "
+        "model.": _exceptions_pass,
+        "A faithful export adds up in another order, and its last bits differ: allow 1e-5.": (
+            lambda exported, eager, context: (
+                same_model(exported, eager, context)
+                and _same(exported, eager, [(1, context)], within=0)
+            )
+        ),
+        "All your samples are equal, so an export that reads the first one alone gives them all "
+        "their scores. Draw random bytes.": _zeros,
+    },
+)
 
 
 def requests_that_fit(gpu_gb, billions, layers, heads, kv_heads, head_width, length):
@@ -63,4 +237,4 @@ FIT = FunctionTask(
     },
 )
 
-TASKS = [FIT]
+TASKS = [NAMES, SAME, FIT]
