@@ -19,8 +19,8 @@ class FunctionTask(Task):
 
     cases: the arguments of each call. within: the relative error that a number may have.
     name: of the exercise, by default the solution's. unit: of what it returns, for the message.
-    mistakes: what to say -> what readers do: a function, the arguments of `solved_by` that are
-    replaced, or a factor of what it returns. Said if all answers are those of the mistake.
+    mistakes: what to say -> what readers do: a function, pieces of the solution's text and what
+    stands there instead, arguments that are replaced, or a factor of what it returns.
     """
 
     solved_by: Callable
@@ -29,7 +29,7 @@ class FunctionTask(Task):
     within: float = 1e-3
     name: str = ""
     task: str = field(init=False)
-    mistakes: dict[str, Callable | dict | float] = field(default_factory=dict)
+    mistakes: dict[str, Callable | tuple | dict | float] = field(default_factory=dict)
 
     def __post_init__(self):
         called = f"{self.solved_by.__name__}{inspect.signature(self.solved_by)}"
@@ -89,14 +89,26 @@ class FunctionTask(Task):
                 return says
         return ""
 
-    def mistaken(self, mistake: Callable | dict | float) -> Callable:
+    def mistaken(self, mistake: Callable | tuple | dict | float) -> Callable:
         """Return the function that makes one of `mistakes`."""
         if callable(mistake):
             return mistake
+        if isinstance(mistake, tuple):
+            return self._changed(mistake)
         if not isinstance(mistake, dict):
             return lambda *given: mistake * self.solved_by(*given)
         names = inspect.signature(self.solved_by).parameters
         return lambda *given: self.solved_by(**dict(zip(names, given, strict=False)) | mistake)
+
+    def _changed(self, pieces: tuple[str, ...]) -> Callable:
+        """Return the solution with pieces of its text replaced: old, new, old, new and so on."""
+        text, names = inspect.getsource(self.solved_by), dict(self.solved_by.__globals__)
+        for old, new in zip(pieces[::2], pieces[1::2], strict=True):
+            if old not in text:
+                raise ValueError(f"{old!r} is not in {self.name}")
+            text = text.replace(old, new)
+        exec(text, names)
+        return names[self.solved_by.__name__]
 
     def _wrong_type(self, answer, expected) -> str:
         """Return what to say of an answer that is right but for its type."""

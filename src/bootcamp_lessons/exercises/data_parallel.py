@@ -16,10 +16,6 @@ def largest_batch(devices, memory, state, activations, outputs):
     return int((memory - state) // per_sample)
 
 
-def _batch_of_ranks(devices, memory, state, activations, outputs):
-    return int((memory - state) // ((activations + 2 * outputs) / devices))
-
-
 LARGEST_BATCH = FunctionTask(
     hint="Device 0 has three parts: one that does not depend on the batch, one of which it has an "
     "equal share, one that it has for the whole batch.",
@@ -30,22 +26,21 @@ LARGEST_BATCH = FunctionTask(
     unit="samples",
     mistakes={
         "That divides the outputs too, as DDP does. In DataParallel device 0 gathers the outputs "
-        "of the whole batch.": _batch_of_ranks,
+        "of the whole batch.": (
+            "activations / devices + 2 * outputs",
+            "(activations + 2 * outputs) / devices",
+        ),
         "That leaves all activations on device 0. Each device runs the forward of its share, and "
         "keeps the activations of that.": {"devices": 1},
         "That forgets the state: parameters, gradients and optimizer state are there before any "
         "sample.": {"state": 0},
         "That counts the outputs once. The loss keeps their log-softmax, and their gradient is as "
-        "large.": lambda n, memory, state, kept, out: largest_batch(
-            n, memory, state, kept, out / 2
-        ),
+        "large.": ("2 * outputs", "outputs"),
         "That is too many by a factor of devices: largest_batch asks for the global batch, and "
-        "device 0 has the outputs of all of it.": lambda n, memory, state, kept, out: (
-            n * largest_batch(n, memory, state, kept, out)
-        ),
-        "That is right but for the last part "
-        "of a sample, which does not fit: round down.": lambda n, memory, state, kept, out: (
-            (memory - state) / (kept / n + 2 * out)
+        "device 0 has the outputs of all of it.": ("return ", "return devices * "),
+        "That is right but for the last part of a sample, which does not fit: round down.": (
+            "int((memory - state) // per_sample)",
+            "(memory - state) / per_sample",
         ),
     },
 )
@@ -59,17 +54,6 @@ def samples_of_rank(order, rank, world):
     too_few = -len(order) % world  # as many are missing for equal shares
     padded = order + order[:too_few]
     return padded[rank::world]
-
-
-def _blocks(order, rank, world):
-    padded = order + order[: -len(order) % world]
-    share = len(padded) // world
-    return padded[rank * share : (rank + 1) * share]
-
-
-def _unequal_blocks(order, rank, world):
-    share = -(-len(order) // world)
-    return order[rank * share : (rank + 1) * share]
 
 
 SAMPLES_OF_RANK = FunctionTask(
@@ -87,30 +71,33 @@ SAMPLES_OF_RANK = FunctionTask(
     ),
     mistakes={
         "Those are blocks of neighbours. DistributedSampler deals the order out one by one, like "
-        "cards.": _blocks,
+        "cards.": (
+            "[rank::world]",
+            "[rank * (share := len(padded) // world) : (rank + 1) * share]",
+        ),
         "That is right where the samples divide. Where they don't, some ranks get one less: they "
         "would do fewer steps, and the "
-        "others would wait for them for ever.": lambda order, rank, world: order[rank::world],
+        "others would wait for them for ever.": ("padded[rank", "order[rank"),
         "That leaves out the samples that do not divide, as drop_last=True does. Here some are to "
-        "be repeated instead.": lambda order, rank, world: order[: len(order) // world * world][
-            rank::world
-        ],
+        "be repeated instead.": ("order + order[:too_few]", "order[: len(order) // world * world]"),
         "Where the samples divide already, that repeats as many as there are ranks. "
-        "-len(order) % world is 0 there.": lambda order, rank, world: (
-            order + order[: world - len(order) % world]
-        )[rank::world],
+        "-len(order) % world is 0 there.": ("-len(order) % world", "world - len(order) % world"),
         "Those are blocks of neighbours, of different lengths. Repeat samples until they divide, "
-        "and deal them out one by one.": _unequal_blocks,
-        "That repeats the last sample. The ones "
-        "at the beginning of the order are repeated.": lambda order, rank, world: (
-            order + order[-1:] * (-len(order) % world)
-        )[rank::world],
-        "That shares out sorted ids: the shuffled order is lost.": lambda order, rank, world: (
-            samples_of_rank(sorted(order), rank, world)
+        "and deal them out one by one.": (
+            "padded[rank::world]",
+            "order[rank * (share := -(-len(order) // world)) : (rank + 1) * share]",
         ),
-        "Those are another rank's samples: ranks count "
-        "from 0, as places in a list do.": lambda order, rank, world: samples_of_rank(
-            order, (rank - 1) % world, world
+        "That repeats the last sample. The ones at the beginning of the order are repeated.": (
+            "order[:too_few]",
+            "order[-1:] * too_few",
+        ),
+        "That shares out sorted ids: the shuffled order is lost.": (
+            "padded = order +",
+            "order = sorted(order)\n    padded = order +",
+        ),
+        "Those are another rank's samples: ranks count from 0, as places in a list do.": (
+            "[rank::",
+            "[(rank - 1) % world ::",
         ),
     },
 )
@@ -142,21 +129,22 @@ RING_SECONDS = FunctionTask(
         "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 more pass "
         "the pieces on to all.": 1 / 2,
         "The bytes are right. But the start-up cost is paid in every step of the ring, and there "
-        "are 2 * (ranks - 1), one after another.": lambda size, n, alpha, rate: (
-            alpha + 2 * (n - 1) / n * size / rate
+        "are 2 * (ranks - 1), one after another.": (
+            "steps * (alpha_seconds + piece_bytes",
+            "alpha_seconds + steps * (piece_bytes",
         ),
-        "That sends all data in every step. A "
-        "step carries one piece, 1/N of the data.": lambda size, n, alpha, rate: (
-            2 * (n - 1) * (alpha + size / rate)
+        "That sends all data in every step. A step carries one piece, 1/N of the data.": (
+            "data_bytes / ranks",
+            "data_bytes",
         ),
         "That is a step too many in both rounds: a piece is at home on one rank already, so N-1 "
-        "steps take it everywhere.": lambda size, n, alpha, rate: 2 * n * (alpha + size / n / rate),
-        "That turns bytes into bits. The "
-        "rate is given in bytes per second.": lambda size, n, alpha, rate: (
-            2 * (n - 1) * (alpha + 8 * size / n / rate)
+        "steps take it everywhere.": ("(ranks - 1)", "ranks"),
+        "That turns bytes into bits. The rate is given in bytes per second.": (
+            "data_bytes / ranks",
+            "8 * data_bytes / ranks",
         ),
         "That is the time for the bytes alone. For small data the start-up cost decides: "
-        "alpha_seconds in each step.": lambda size, n, alpha, rate: 2 * (n - 1) / n * size / rate,
+        "alpha_seconds in each step.": ("alpha_seconds + piece", "piece"),
     },
 )
 
@@ -182,37 +170,26 @@ IN_ONE_PROCESS = FunctionTask(
     unit="(samples, rate)",
     mistakes={
         "The samples are right. But Horovod adds up the gradients of the passes, so they are as "
-        "many times too large, and SGD's step with them.": lambda rate, batch, n, passes: (
-            batch * n * passes,
-            rate * n,
-        ),
+        "many times too large, and SGD's step with them.": (" * summed_over_passes", ""),
         "The samples are right. But the script itself multiplies its rate by hvd.size(), the "
-        "number of ranks.": lambda rate, batch, n, passes: (batch * n * passes, rate * passes),
+        "number of ranks.": ("rate * ranks *", "rate *"),
         "The samples are right. The rate is not: the script multiplies it by hvd.size(), and "
-        "Horovod adds up the gradients of the passes.": lambda rate, batch, n, passes: (
-            batch * n * passes,
-            rate,
+        "Horovod adds up the gradients of the passes.": (
+            "rate * ranks * averaged_over_ranks * summed_over_passes",
+            "rate",
         ),
         "That has the ranks in the rate twice. Horovod averages over the ranks; only the script's "
-        "own factor hvd.size() is left.": lambda rate, batch, n, passes: (
-            batch * n * passes,
-            rate * n * n * passes,
+        "own factor hvd.size() is left.": ("= 1, passes", "= ranks, passes"),
+        "The rate is right. But every pass takes other samples: a step has those of all passes.": (
+            "batch * passes * ranks",
+            "batch * ranks",
         ),
-        "The rate is right. But every pass takes "
-        "other samples: a step has those of all passes.": lambda rate, batch, n, passes: (
-            batch * n,
-            rate * n * passes,
-        ),
-        "The rate is right. But `batch` is one "
-        "rank's: a step has the samples of all ranks.": lambda rate, batch, n, passes: (
-            batch * passes,
-            rate * n * passes,
+        "The rate is right. But `batch` is one rank's: a step has the samples of all ranks.": (
+            "batch * passes * ranks",
+            "batch * passes",
         ),
         "Both numbers are right, in the "
-        "other order: samples first, then the rate.": lambda rate, batch, n, passes: (
-            rate * n * passes,
-            batch * n * passes,
-        ),
+        "other order: samples first, then the rate.": lambda *given: in_one_process(*given)[::-1],
     },
 )
 
@@ -239,13 +216,12 @@ SCALED_RATE = FunctionTask(
     ),
     mistakes={
         "That begins near 0. Goyal et al. begin with the base rate: it is right for the base "
-        "batch, so it is not too large for a larger one.": lambda step, rate, k, warm_up: (
-            k * rate * min(1, step / warm_up) if warm_up else k * rate
+        "batch, so it is not too large for a larger one.": (
+            "(1 + (factor - 1) * step / warm_up)",
+            "factor * step / warm_up",
         ),
         "That never stops rising: after the warm-up the rate stays at factor times the base "
-        "rate.": lambda step, rate, k, warm_up: (
-            rate * (1 + (k - 1) * step / warm_up) if warm_up else k * rate
-        ),
+        "rate.": ("step >= warm_up", "not warm_up"),
         "That warms up to the base rate, not to factor times it.": lambda step, rate, k, warm_up: (
             rate
         ),
@@ -274,13 +250,9 @@ RANKS_FOR_SPEED_UP = FunctionTask(
         ),
         "That divides the overhead among the ranks too. Every rank waits for it, all at "
         "once.": lambda compute, over, times: math.ceil((compute + over) * times / compute),
-        "That rounds down. With one rank less the step takes longer than it "
-        "may.": lambda compute, over, times: (
-            1
-            if times <= 1
-            else int(compute / (compute / times - over))
-            if compute / times > over
-            else 0
+        "That rounds down. With one rank less the step takes longer than it may.": (
+            "math.ceil(",
+            "int(",
         ),
     },
 )

@@ -11,11 +11,6 @@ def rows_between(counts):
     return [[sum(line[k * each : (k + 1) * each]) for k in range(ranks)] for line in counts]
 
 
-def _dealt_like_cards(counts):
-    ranks = len(counts)
-    return [[sum(row[rank::ranks]) for rank in range(ranks)] for row in counts]
-
-
 ROWS_BETWEEN = FunctionTask(
     hint="How many experts has a rank? Which part of a line of counts belongs to rank 0's experts?",
     stronger="each = len(counts[0]) // len(counts). The rows for rank k are those of the experts "
@@ -30,17 +25,12 @@ ROWS_BETWEEN = FunctionTask(
     ),
     mistakes={
         "That deals the experts out like cards. A rank's experts are neighbours, so that the rows "
-        "for it, sorted by expert, are too.": _dealt_like_cards,
+        "for it, sorted by expert, are too.": ("k * each : (k + 1) * each", "k::ranks"),
         "Those are the right numbers with sender and receiver swapped.": (
             lambda counts: [list(column) for column in zip(*rows_between(counts), strict=True)]
         ),
         "Rows for a rank's own experts go through the all-to-all as well: it wants a number for "
-        "each rank, this one among them.": (
-            lambda counts: [
-                [0 if to == own else rows for to, rows in enumerate(row)]
-                for own, row in enumerate(rows_between(counts))
-            ]
-        ),
+        "each rank, this one among them.": ("sum(line", "0 if line is counts[k] else sum(line"),
         "That has a number for each expert. The all-to-all wants one for each rank.": (
             lambda counts: [list(row) for row in counts]
         ),

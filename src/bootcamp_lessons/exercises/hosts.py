@@ -40,13 +40,8 @@ PLACE = FunctionTask(
         "such as cores, is then near another GPU.": _rank_modulo_device_count,
         "That deals ranks out in turn, as --distribution=cyclic does. torchrun numbers them host "
         "by host.": _dealt_out_in_turn,
-        "Host and LOCAL_RANK have changed places.": lambda rank, gpus: place_of_rank(rank, gpus)[
-            ::-1
-        ],
-        "Hosts are counted from 0.": lambda rank, gpus: (
-            place_of_rank(rank, gpus)[0] + 1,
-            place_of_rank(rank, gpus)[1],
-        ),
+        "Host and LOCAL_RANK have changed places.": ("return host, rank", "return rank, host"),
+        "Hosts are counted from 0.": ("return host, rank", "return host + 1, rank"),
     },
 )
 
@@ -188,11 +183,12 @@ MICRO_BATCHES = FunctionTask(
     unit="passes",
     mistakes={
         "Rounded down, some samples are left out of the step, and it is another training.": (
-            lambda global_batch, micro_batch, ranks: global_batch // ranks // micro_batch
+            "-(-global_batch // ranks)",
+            "global_batch // ranks",
+            "-(-share // micro_batch)",
+            "share // micro_batch",
         ),
-        "That is the number for all ranks together.": (
-            lambda global_batch, micro_batch, ranks: -(-global_batch // micro_batch)
-        ),
+        "That is the number for all ranks together.": ("global_batch // ranks", "global_batch"),
         "That leaves each rank's number as it was in the larger world: the global batch shrinks "
         "with the ranks.": lambda global_batch, micro_batch, ranks: micro_batch,
     },

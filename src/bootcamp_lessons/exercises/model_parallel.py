@@ -14,10 +14,6 @@ def where_to_cut(parameters, activation_bytes):
     return min(cuts, key=lambda cut: max(sum(held[:cut]), sum(held[cut:])))
 
 
-def _best_place(costs):
-    return min(range(1, len(costs)), key=lambda cut: max(sum(costs[:cut]), sum(costs[cut:])))
-
-
 def _cut_where_the_first_is_half_full(parameters, activation_bytes):
     held = [16 * count + kept for count, kept in zip(parameters, activation_bytes, strict=True)]
     return next(cut for cut in range(1, len(held) + 1) if 2 * sum(held[:cut]) >= sum(held))
@@ -41,21 +37,13 @@ CUT = FunctionTask(
         "holds.": lambda parameters, activation_bytes: len(parameters) // 2,
         "That cut balances the parameters alone. The activations are held too, and the layer with "
         "the most parameters is not "
-        "the one with the most activations.": lambda parameters, activation_bytes: _best_place(
-            parameters
-        ),
+        "the one with the most activations.": ("16 * count + kept", "count"),
         "That cut balances the activations alone. The state is held too, at 16 bytes for each "
-        "parameter.": lambda parameters, activation_bytes: _best_place(activation_bytes),
+        "parameter.": ("16 * count + kept", "kept"),
         "That counts 4 bytes for each parameter. Its gradient and AdamW's two averages come on "
-        "top: 16 together.": (
-            lambda parameters, activation_bytes: _best_place(
-                [4 * p + kept for p, kept in zip(parameters, activation_bytes, strict=True)]
-            )
-        ),
+        "top: 16 together.": ("16 * count", "4 * count"),
         "That is the last layer of device 0. Asked for is the first one of device 1, counted from "
-        "0 as in model[cut:].": lambda parameters, activation_bytes: (
-            where_to_cut(parameters, activation_bytes) - 1
-        ),
+        "0 as in model[cut:].": ("return min(", "return -1 + min("),
         "That fills device 0 until it holds half of everything. The layer that crosses the half "
         "may be better on the other side: compare both.": _cut_where_the_first_is_half_full,
     },
@@ -69,10 +57,6 @@ def order_of_rank(rank, ranks, micro_batches):
     for i in range(ahead, micro_batches):
         order += [f"F{i}", f"B{i - ahead}"]
     return order + [f"B{i}" for i in range(micro_batches - ahead, micro_batches)]
-
-
-def _order_with_forwards_ahead(ahead, micro_batches):
-    return order_of_rank(0, ahead + 1, micro_batches)
 
 
 def _order_with_last_backward_first(rank, ranks, micro_batches):
@@ -96,25 +80,15 @@ ORDER = FunctionTask(
     mistakes={
         "That is GPipe: all forwards, then all backwards. It holds every micro-batch at once. "
         "Under 1F1B a rank begins with "
-        "backwards as soon as it can.": lambda rank, ranks, micro_batches: [
-            f"{k}{i}" for k in "FB" for i in range(micro_batches)
-        ],
+        "backwards as soon as it can.": ("ranks - 1 - rank", "micro_batches"),
         "Only the last rank can do so. On any other the first backward waits for the ranks below, "
-        "and meanwhile they need the next micro-batches.": lambda rank, ranks, micro_batches: (
-            _order_with_forwards_ahead(0, micro_batches)
-        ),
+        "and meanwhile they need the next micro-batches.": ("ranks - 1 - rank", "0"),
         "That begins on all ranks as on rank 0. A later rank has fewer ranks below it, so its "
-        "first backward can come sooner.": lambda rank, ranks, micro_batches: (
-            _order_with_forwards_ahead(ranks - 1, micro_batches)
-        ),
+        "first backward can come sooner.": ("ranks - 1 - rank", "ranks - 1"),
         "The forwards ahead are counted from the wrong end: rank 0 is the furthest from the loss, "
-        "so it has the most.": lambda rank, ranks, micro_batches: _order_with_forwards_ahead(
-            rank, micro_batches
-        ),
+        "so it has the most.": ("ranks - 1 - rank", "rank"),
         "There is one forward too many at the start: the rank would hold one micro-batch more than "
-        "there are ranks from it to the end.": lambda rank, ranks, micro_batches: order_of_rank(
-            rank, ranks + 1, micro_batches
-        ),
+        "there are ranks from it to the end.": ("ranks - 1 - rank", "ranks - rank"),
         "The backwards take the newest micro-batch first. The last rank did the oldest one first, "
         "so that gradient arrives first.": _order_with_last_backward_first,
     },
@@ -158,10 +132,9 @@ PART = FunctionTask(
         "each rank: they are split by "
         "their inputs, and one sum follows.": {"name": "up"},
         "out and down are whole here. Each rank has a part of their input only, so it needs only "
-        "the part of the weight that meets it.": lambda name, shape, rank, ranks: (
-            part_of_rank(name, shape, rank, ranks)
-            if name not in ("out", "down")
-            else ((0, shape[0]), (0, shape[1]))
+        "the part of the weight that meets it.": (
+            "(rank * columns, (rank + 1) * columns)",
+            "(0, inputs)",
         ),
         "The second number of each pair is to be the end, as in a slice, not how many.": (
             lambda name, shape, rank, ranks: tuple(
@@ -199,16 +172,6 @@ def _least(sends, fits, key_heads, ranks):
     return min((way for way in sends if possible[way]), key=sends.get)
 
 
-def _without_the_heads(tokens, heads, key_heads, of_head, ranks, room):
-    keys = 2 * tokens * key_heads * of_head
-    return _least(_sends(keys, 2 * tokens * heads * of_head, ranks), keys <= room, ranks, ranks)
-
-
-def _without_groups(tokens, heads, key_heads, of_head, ranks, room):
-    keys = 2 * tokens * heads * of_head
-    return _least(_sends(keys, keys, ranks), keys <= room, key_heads, ranks)
-
-
 WAY = FunctionTask(
     hint="Call keys what keys and values have together, 2 x tokens x key_heads x of_head. Who "
     "sends (ranks - 1) / ranks of them, how often? And what else travels in ulysses?",
@@ -228,10 +191,10 @@ WAY = FunctionTask(
     ),
     mistakes={
         "That takes ulysses where the key-value heads do not divide over the ranks. "
-        "Each rank needs complete heads.": _without_the_heads,
+        "Each rank needs complete heads.": (", key_heads, ranks)", ", ranks, ranks)"),
         "That gathers keys and values for which a rank has no room.": {"room": float("inf")},
         "That gives each head of queries keys of its own. With grouped-query attention there are "
-        "fewer: key_heads.": _without_groups,
+        "fewer: key_heads.": ("tokens * key_heads", "tokens * heads"),
         "In ulysses queries and outputs travel too, not keys and values alone.": {"heads": 0},
     },
 )

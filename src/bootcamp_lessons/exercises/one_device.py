@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from statistics import mean, median
+from statistics import median
 
 import torch
 
@@ -38,26 +38,28 @@ THROUGHPUT = FunctionTask(
         "That is the median of all steps. The first warm_up ones are slower and are left out.": {
             "warm_up": 0
         },
-        "That takes the mean of the times. One "
-        "slow step moves a mean, hardly a median.": lambda seconds, samples, warm_up: (
-            samples / mean(seconds[warm_up:])
+        "That takes the mean of the times. One slow step moves a mean, hardly a median.": (
+            "median(samples / took for took in counted)",
+            "samples * len(counted) / sum(counted)",
         ),
-        "That is the mean of the speeds. One "
-        "odd step moves a mean, hardly a median.": lambda seconds, samples, warm_up: mean(
-            samples / took for took in seconds[warm_up:]
+        "That is the mean of the speeds. One odd step moves a mean, hardly a median.": (
+            "median(",
+            "mean(",
         ),
-        "Those are the seconds of a step. "
-        "The speed is samples divided by seconds.": lambda seconds, samples, warm_up: median(
-            seconds[warm_up:]
+        "Those are the seconds of a step. The speed is samples divided by seconds.": (
+            "samples / took",
+            "took",
         ),
         "That is a time, and of the step in the middle of the run. For a median the values are "
         "sorted first (statistics.median does it), and "
-        "a speed is samples divided by seconds.": lambda seconds, samples, warm_up: seconds[
-            warm_up:
-        ][len(seconds[warm_up:]) // 2],
+        "a speed is samples divided by seconds.": (
+            "median(samples / took for took in counted)",
+            "counted[len(counted) // 2]",
+        ),
         "That is the step in the middle of the run. For a median the values are sorted first; "
-        "statistics.median does it.": lambda seconds, samples, warm_up: (
-            samples / seconds[warm_up:][(len(seconds) - warm_up) // 2]
+        "statistics.median does it.": (
+            "median(samples / took for took in counted)",
+            "samples / counted[len(counted) // 2]",
         ),
     },
 )
@@ -98,9 +100,7 @@ TRAINING_DAYS = FunctionTask(
         "That is the time at the peak. The device "
         "achieves only a share of it, so it takes longer.": {"share": 1},
         "That is shorter than at the peak. With a share of a half the training takes twice as "
-        "long: divide by the share.": lambda weights, tokens, peak, share: training_days(
-            weights, tokens, peak, 1 / share
-        ),
+        "long: divide by the share.": ("/ (share * peak", "* share / (peak"),
         "Those are seconds. A day has 24 * 60 * 60 of them.": 86_400,
         "Those are hours. A day has 24 of them.": 24,
     },
@@ -115,15 +115,6 @@ def best_batch(curve, memory):
     fitting = [row for row in curve if row[2] <= memory]
     best = max(speed for _, speed, _ in fitting)
     return min(samples for samples, speed, _ in fitting if speed >= 0.95 * best)
-
-
-def _fitting(curve, memory):
-    return [row for row in curve if row[2] <= memory]
-
-
-def _largest_fast_batch(curve, memory):
-    best = max(row[1] for row in _fitting(curve, memory))
-    return max(samples for samples, speed, _ in _fitting(curve, memory) if speed >= 0.95 * best)
 
 
 BEST_BATCH = FunctionTask(
@@ -141,26 +132,23 @@ BEST_BATCH = FunctionTask(
     unit="samples",
     mistakes={
         "That is the largest batch that fits. A full memory is not a busy device: look at the "
-        "throughput.": lambda curve, memory: max(row[0] for row in _fitting(curve, memory)),
+        "throughput.": (" if speed >= 0.95 * best", "", "min(", "max("),
         "That forgets the memory: the largest batches do not fit.": {"memory": float("inf")},
         "That has the best throughput. A smaller batch reaches nearly as much, at least 95 % of "
-        "it, and takes less memory.": lambda curve, memory: max(
-            _fitting(curve, memory), key=lambda row: row[1]
-        )[0],
+        "it, and takes less memory.": ("0.95 * best", "best"),
         "That compares with the best throughput of all, and the best may not fit. Leave out what "
-        "does not fit first.": lambda curve, memory: min(
-            (
-                samples
-                for samples, speed, _ in _fitting(curve, memory)
-                if speed >= 0.95 * max(row[1] for row in curve)
-            ),
-            default=0,
+        "does not fit first.": (
+            "speed, _ in fitting)",
+            "speed, _ in curve)",
+            "min(samples for samples, speed, _ in fitting if speed >= 0.95 * best)",
+            "min([row[0] for row in fitting if row[1] >= 0.95 * best], default=0)",
         ),
         "That is the largest of those that are fast enough. The smallest is asked for.": (
-            _largest_fast_batch
+            "min(",
+            "max(",
         ),
         "That is the smallest batch that fits. It takes the least memory, and leaves the device "
-        "idle.": lambda curve, memory: min(row[0] for row in _fitting(curve, memory)),
+        "idle.": (" if speed >= 0.95 * best", ""),
     },
 )
 
@@ -193,20 +181,21 @@ FEWEST_PARTS = FunctionTask(
             "state": 0
         },
         "That cuts the state too. Only activations depend on the size of a part; parameters, "
-        "gradients and optimizer state do not.": lambda batch, memory, state, activations: ceil(
-            (state + batch * activations) / memory
+        "gradients and optimizer state do not.": (
+            "ceil(batch / samples_at_once)",
+            "ceil((state + batch * activations) / memory)",
         ),
-        "That lets a part of a sample fit. Round the samples of "
-        "a part down first.": lambda batch, memory, state, activations: ceil(
-            batch * activations / (memory - state)
+        "That lets a part of a sample fit. Round the samples of a part down first.": (
+            "int((memory - state) // activations)",
+            "(memory - state) / activations",
         ),
-        "That is rounded down, so the last samples are in no part. "
-        "Round the parts up.": lambda batch, memory, state, activations: (
-            batch // ((memory - state) // activations)
+        "That is rounded down, so the last samples are in no part. Round the parts up.": (
+            "ceil(",
+            "int(",
         ),
-        "Those are the samples of a part. How many "
-        "parts does the batch make?": lambda batch, memory, state, activations: int(
-            (memory - state) // activations
+        "Those are the samples of a part. How many parts does the batch make?": (
+            "ceil(batch / samples_at_once)",
+            "samples_at_once",
         ),
     },
 )
@@ -296,15 +285,15 @@ WORKERS_FOR = FunctionTask(
     unit="workers",
     mistakes={
         "That forgets the cores: workers without a core of their own make nothing sooner.": (
-            lambda read, train, cores: ceil(read / train)
+            "max(train, (read + train) / cores)",
+            "train",
         ),
-        "That is rounded down, so the last part of the reading is waited for.": (
-            lambda read, train, cores: int(read / max(train, (read + train) / cores))
-        ),
+        "That is rounded down, so the last part of the reading is waited for.": ("ceil(", "int("),
         "That is a worker for each core. The training needs a core too, and often fewer workers "
-        "keep up.": lambda read, train, cores: cores,
+        "keep up.": ("ceil(read / shortest)", "cores"),
         "That is a worker for each core that training leaves free. Often fewer keep up.": (
-            lambda read, train, cores: cores - 1
+            "ceil(read / shortest)",
+            "cores - 1",
         ),
     },
 )

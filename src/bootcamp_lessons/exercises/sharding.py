@@ -16,30 +16,6 @@ def lowest_stage(parameters, ranks, gigabytes, share):
     return next(stage for stage, size in enumerate(each) if parameters * size <= room)
 
 
-def _first_that_fits(each, parameters, room):
-    fits = [stage for stage, size in enumerate(each) if parameters * size <= room]
-    return fits[0] if fits else 4
-
-
-def _stage_without_the_copy(parameters, ranks, gigabytes, share):
-    each = [2 + 2 + 8, 2 + 2 + 8 / ranks, 2 + (2 + 8) / ranks, (2 + 2 + 8) / ranks]
-    return _first_that_fits(each, parameters, share * gigabytes * 1e9)
-
-
-def _stage_that_begins_with_parameters(parameters, ranks, gigabytes, share):
-    each = [16, 2 / ranks + 2 + 12, (2 + 2) / ranks + 12, 16 / ranks]
-    return _first_that_fits(each, parameters, share * gigabytes * 1e9)
-
-
-def _stage_that_cuts_one_kind(parameters, ranks, gigabytes, share):
-    each = [16, 2 + 2 + 12 / ranks, 2 + 2 / ranks + 12, 2 / ranks + 2 + 12]
-    return _first_that_fits(each, parameters, share * gigabytes * 1e9)
-
-
-def _stage_all_or_nothing(parameters, ranks, gigabytes, share):
-    return _first_that_fits([16, 16 / ranks], parameters, share * gigabytes * 1e9)
-
-
 STAGE = FunctionTask(
     hint="Write down for each stage how many bytes a rank holds for one parameter: 2, 2 and 12, "
     "where some of them are divided by the ranks.",
@@ -60,14 +36,20 @@ STAGE = FunctionTask(
         "That lets the state fill the whole device. Only the given share is for it, the rest is "
         "for activations.": {"share": 1.0},
         "That counts 8 bytes for the optimizer. In 16 bit it also keeps the parameters in float32: "
-        "4 + 8 = 12.": _stage_without_the_copy,
+        "4 + 8 = 12.": ("12", "8"),
         "That shards the parameters first. ZeRO begins with what is largest and only the step "
         "needs: the optimizer's state, "
-        "then gradients, then parameters.": _stage_that_begins_with_parameters,
+        "then gradients, then parameters.": (
+            "2 + 2 + 12 / ranks, 2 + (2 + 12) / ranks",
+            "2 / ranks + 14, 4 / ranks + 12",
+        ),
         "That shards one kind in each stage. Stage 2 shards the gradients *and* what stage 1 "
-        "shards, stage 3 all three.": _stage_that_cuts_one_kind,
+        "shards, stage 3 all three.": (
+            "2 + (2 + 12) / ranks, (2 + 2 + 12) / ranks",
+            "2 + 2 / ranks + 12, 2 / ranks + 14, 0",
+        ),
         "That divides everything from stage 1 on. Stage 1 divides the 12 bytes of the optimizer "
-        "alone, and only stage 3 all 16.": _stage_all_or_nothing,
+        "alone, and only stage 3 all 16.": ("2 + 2 + 12 / ranks", "(2 + 2 + 12) / ranks"),
     },
 )
 
@@ -86,43 +68,6 @@ def resume_from(folders, ranks):
         and all(f"__{rank}_0.distcp" in files for rank in range(ranks))
     ]
     return max(whole, key=lambda name: int(name.removeprefix("step-")))
-
-
-def _number(name):
-    return int(name.split("-")[1].split(".")[0])
-
-
-def _resume_from_the_largest_name(folders, ranks):
-    whole = [name for name in folders if _only_whole({name: folders[name]}, ranks)]
-    return max(whole)
-
-
-def _only_whole(folders, ranks):
-    """Whether there is a whole checkpoint in these folders."""
-    try:
-        return resume_from(folders, ranks)
-    except ValueError:
-        return None
-
-
-def _resume_from_the_newest(folders, ranks):
-    return max((name for name in folders if name.startswith("step-")), key=_number)
-
-
-def _resume_without_counting_parts(folders, ranks):
-    noted = [name for name, files in folders.items() if ".metadata" in files and name[0] != "."]
-    return max(noted, key=_number)
-
-
-def _resume_without_the_note(folders, ranks):
-    parts = [f"__{rank}_0.distcp" for rank in range(ranks)]
-    having = [n for n, files in folders.items() if set(parts) <= set(files) and n[0] != "."]
-    return max(having, key=_number)
-
-
-def _resume_from_a_part(folders, ranks):
-    named = {f"step-{_number(name)}": name for name in folders}
-    return named[resume_from({short: folders[name] for short, name in named.items()}, ranks)]
 
 
 def _saved(parts, note=True):
@@ -148,16 +93,29 @@ RESUME = FunctionTask(
         "Then compare numbers: as a "
         "text step-900 comes after step-1000.": lambda folders, ranks: max(folders),
         "The names are compared as texts, and as a text step-900 comes after step-1000. Compare "
-        "the numbers.": _resume_from_the_largest_name,
+        "the numbers.": (', key=lambda name: int(name.removeprefix("step-"))', ""),
         "That is the newest folder, whole or not. Look what is inside: a save may have been "
-        "killed, or a rank's file lost.": _resume_from_the_newest,
+        "killed, or a rank's file lost.": (
+            'and ".metadata" in files',
+            "",
+            'and all(f"__{rank}_0.distcp" in files for rank in range(ranks))',
+            "",
+        ),
         "A note .metadata is there, but not the file of each rank: the note says what was written "
-        "once, not what is still there.": _resume_without_counting_parts,
+        "once, not what is still there.": (
+            'and all(f"__{rank}_0.distcp" in files for rank in range(ranks))',
+            "",
+        ),
         "Each rank's file is there, but .metadata is not. It is written last: without it a rank "
         "may have been killed while it wrote, "
-        "and nobody knows which piece lies where.": _resume_without_the_note,
+        "and nobody knows which piece lies where.": ('and ".metadata" in files', ""),
         "A name that begins with a dot and ends in .part is a save that was not given its place: "
-        "whoever wrote it was killed before.": _resume_from_a_part,
+        "whoever wrote it was killed before.": (
+            'name.startswith("step-")',
+            '"step-" in name',
+            'name.removeprefix("step-")',
+            'name.split("-")[1].split(".")[0]',
+        ),
     },
 )
 
@@ -171,23 +129,6 @@ def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failur
     save_seconds = 12 * parameters / bytes_per_second
     between_failures = days_between_failures * 24 * 3600 / hosts  # any host stops all of them
     return math.sqrt(2 * save_seconds * between_failures) / step_seconds
-
-
-def _steps_of_one_host(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
-    given = parameters, bytes_per_second, 1, days_between_failures, step_seconds
-    return steps_between_saves(*given)
-
-
-def _steps_of_the_model_alone(
-    parameters, bytes_per_second, hosts, days_between_failures, step_seconds
-):
-    given = parameters / 3, bytes_per_second, hosts, days_between_failures, step_seconds
-    return steps_between_saves(*given)
-
-
-def _steps_with_gradients(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
-    given = parameters * 4 / 3, bytes_per_second, hosts, days_between_failures, step_seconds
-    return steps_between_saves(*given)
 
 
 SAVES = FunctionTask(
@@ -206,11 +147,11 @@ SAVES = FunctionTask(
     ),
     mistakes={
         "That waits for the failure of one host. With many of them one fails so many times as "
-        "often, and stops all.": _steps_of_one_host,
+        "often, and stops all.": {"hosts": 1},
         "That saves 4 bytes for each parameter, the model alone. The optimizer's two averages are "
-        "8 more.": _steps_of_the_model_alone,
+        "8 more.": ("12 * parameters", "4 * parameters"),
         "That saves 16 bytes for each parameter. Gradients need not be saved: after a step they "
-        "are used up.": _steps_with_gradients,
+        "are used up.": ("12 * parameters", "16 * parameters"),
         "A factor of the root of 2 is missing: on average a failure loses *half* of an interval.": 1
         / math.sqrt(2),
         "Those are the seconds between two saves. How many steps are that?": lambda *given: (
