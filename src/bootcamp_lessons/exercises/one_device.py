@@ -43,8 +43,8 @@ THROUGHPUT = FunctionTask(
             "samples * len(counted) / sum(counted)",
         ),
         "That is the mean of the speeds. One odd step moves a mean, hardly a median.": (
-            "median(",
-            "mean(",
+            "median(samples / took for took in counted)",
+            "sum(samples / took for took in counted) / len(counted)",
         ),
         "Those are the seconds of a step. The speed is samples divided by seconds.": (
             "samples / took",
