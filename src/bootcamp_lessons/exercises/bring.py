@@ -11,14 +11,13 @@ from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp_lessons.exercises.training_scripts import something_is_whole
 
-SNIPPETS = SRC / "snippets"
-FOLDER = SNIPPETS / "bring"
+FOLDER = SRC / "snippets" / "bring"
 PROOF = {"dropout": 0.0, "flip": 0.0, "freeze": True, "quiet": True}
 
 
 @dataclass(frozen=True)
 class PortTask(ScriptTask):
-    """Port begins_with, with pieces of it `broken`, to ranks; files of src/snippets.
+    """Port begins_with, with pieces of it `broken`, to ranks; files of src/.
 
     The reader's script is compared with bring/recorded.py in one process.
     """
@@ -28,14 +27,14 @@ class PortTask(ScriptTask):
 
     def starting_point(self) -> str:
         """The text that the reader starts from."""
-        text = (SNIPPETS / self.begins_with).read_text()
+        text = (SRC / self.begins_with).read_text()
         for right, wrong in self.broken.items():
             text = text.replace(right, wrong)
         return with_docstring(text, self.task)
 
     def solved(self) -> Path:
         """A script that solves it."""
-        return SNIPPETS / self.solution
+        return SRC / self.solution
 
     def tried(self, path: Path) -> str:
         """Run the script on `ranks` ranks and hold it against one process without ranks."""
@@ -61,7 +60,7 @@ TASKS = [
         "bring_evaluation",
         task="Exercise of notebook 13: this script trains as one process does, but its validation "
         "loss is\nwrong. Evaluate so that each of the 41 samples counts once, and equally.",
-        begins_with="bring/with_ddp.py",
+        begins_with="snippets/bring/with_ddp.py",
         broken={
             "valid_loader = DataLoader(Subset(valid, range(rank, len(valid), world)), "
             "args.batch_size)": "valid_sampler = DistributedSampler(valid, world, rank, "
@@ -70,7 +69,7 @@ TASKS = [
             ', reduction="sum")': ")",
             "total.item() / len(valid)": "total.item() / (world * len(valid_loader))",
         },
-        solution="bring/with_ddp.py",
+        solution="snippets/bring/with_ddp.py",
         ranks=2,
         hint="There are two faults. 41 samples and two ranks: how many does the sampler deal out? "
         "And which samples weigh more in a mean of the means of batches?",
@@ -81,8 +80,8 @@ TASKS = [
         "bring_fsdp",
         task="Exercise of notebook 13: this script trains with DDP. Shard its parameters, "
         "gradients and optimizer\nstate with fully_shard, and save all of the model still.",
-        begins_with="bring/with_ddp.py",
-        solution="bring/with_fsdp.py",
+        begins_with="snippets/bring/with_ddp.py",
+        solution="snippets/bring/with_fsdp.py",
         ranks=2,
         also=something_is_whole,
         errors={

@@ -54,8 +54,8 @@ TASKS = [
         "from_horovod",
         task="Exercise of notebook 05: port this Horovod script to DistributedDataParallel.\n"
         "It must go on training the same, with the same learning rate and the same clipping.",
-        begins_with="horovod_scaled.py",
-        solution="ddp_from_horovod.py",
+        begins_with="snippets/horovod_scaled.py",
+        solution="snippets/ddp_from_horovod.py",
         ranks=2,
         errors={
             "name 'hvd' is not defined": "A line still calls Horovod. The porting table of the "
