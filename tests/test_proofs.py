@@ -29,19 +29,11 @@ def section(heading: str) -> str:
 
 
 def test_what_the_page_names_exists():
-    before = re.findall(rf"^\| `({TEST.pattern})` \|", PAGE, re.MULTILINE)
-    named = set(TEST.findall(PAGE)) - set(before)
+    named = set(TEST.findall(PAGE))
     assert len(named) > 80
     assert named - every_test() == set()
     files = set(re.findall(r"`(test_\w+\.py)`", PAGE)) - {"test_proofs.py"}
     assert [name for name in files if not (TESTS / name).exists()] == []
-
-
-def test_every_test_from_before_is_there_or_is_proved_elsewhere():
-    moved = re.findall(rf"^\| `({TEST.pattern})` \| `test_", PAGE, re.MULTILINE)
-    before = (TESTS / "proved_before.txt").read_text().split()
-    assert len(before) == 619
-    assert set(before) - every_test() - set(moved) == set()
 
 
 def test_every_script_rejection_fault_and_exercise_is_named():
