@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from bootcamp.costs import (
     data_parallel,
     kv_cache,
-    memory,
     pipeline_schedules,
     published,
     sharding,
 )
+from bootcamp.costs.strategies import course_gpt_needs, gpu_memory
 from bootcamp.drawing import plots
 from bootcamp.drawing.style import origins
 from bootcamp.paths import REFERENCE, shown
@@ -110,7 +110,7 @@ def horovod_timeline(run) -> Figure:
 
 def what_fits() -> Figure:
     """Gigabytes that training needs by the number of parameters, beside the memory of GPUs."""
-    return model_parallel.what_fits(memory.course_gpt_needs(), memory.gpu_memory())
+    return model_parallel.what_fits(course_gpt_needs(), gpu_memory())
 
 
 def planned_and_measured(run) -> Figure:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from trained import PROOF, trained
 
-from bootcamp.costs import experts, model_shapes, peak, setting, shapes, sharding
-from bootcamp.costs import ranks as planned_ranks
+from bootcamp.costs import experts, memory, model_shapes, setting, sharding, traffic
 from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -154,10 +153,10 @@ def test_refuses_experts_that_do_not_divide_and_models_without(ranks, flags, sen
 
 def test_the_planner_sends_the_formulas_rows():
     """Mixtral, its experts over the eight GPUs of a host, each with one text of 4,096 tokens."""
-    shape, plan = shapes.named("Mixtral 8x7B"), setting.Plan(data=8, expert=8, batch=8)
+    shape, plan = model_shapes.named("Mixtral 8x7B"), setting.Plan(data=8, expert=8, batch=8)
     assert shape.parameters == pytest.approx(46.7e9, rel=0.01)  # arXiv:2401.04088: 47B, 13B
     assert shape.computed == pytest.approx(13e9, rel=0.03)
-    sent = planned_ranks.traffic(shape, Cluster(gpu("H100"), 8), plan)["expert"]
+    sent = traffic.traffic(shape, Cluster(gpu("H100"), 8), plan)["expert"]
     rows = experts.EXCHANGES * shape.layers * experts.rows_bytes(4096, shape.hidden, 2, number=2)
     assert sent == {"inside": pytest.approx(7 / 8 * rows), "between": 0}
 
@@ -170,10 +169,10 @@ def test_the_exercises_rows_are_the_formulas():
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_planned_ranks_hold_each_expert_as_often_as_it_has_replicas(stage):
     """16 ranks, 8 of them share the experts: two replicas, over which ZeRO shards."""
-    shape = shapes.named("Mixtral 8x7B")
+    shape = model_shapes.named("Mixtral 8x7B")
     own = shape.layers * shape.experts * shape.expert_parameters
     held = {
-        ways: sum(peak.states(numbers, plan, own / ways if ways > 1 else 0.0).values())
+        ways: sum(memory.states(numbers, plan, own / ways if ways > 1 else 0.0).values())
         for ways in (1, 8)
         for plan in [setting.Plan(data=16, expert=ways, stage=stage, batch=16)]
         for numbers in [shape.parameters - own + own / ways]
@@ -183,8 +182,8 @@ def test_planned_ranks_hold_each_expert_as_often_as_it_has_replicas(stage):
 
 
 def test_planned_gradients_of_experts_go_to_their_replicas_alone():
-    shape, cluster = shapes.named("Mixtral 8x7B"), Cluster(gpu("H100"), 8)
-    sent = planned_ranks.traffic(shape, cluster, setting.Plan(data=8, expert=8, batch=8))
+    shape, cluster = model_shapes.named("Mixtral 8x7B"), Cluster(gpu("H100"), 8)
+    sent = traffic.traffic(shape, cluster, setting.Plan(data=8, expert=8, batch=8))
     own = shape.layers * shape.experts * shape.expert_parameters
     assert sent["data"]["inside"] == pytest.approx(2 * 7 / 8 * 2 * (shape.parameters - own))
     assert sent["data of experts"] == {"inside": 0, "between": 0}

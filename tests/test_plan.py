@@ -12,17 +12,16 @@ from bootcamp.costs import (
     kernels,
     links,
     memory,
-    peak,
+    model_shapes,
     pipeline_schedules,
     predict,
     published,
-    ranks,
     rows,
     setting,
-    shapes,
     sharding,
     stacks,
     step,
+    traffic,
 )
 from bootcamp.costs.advise import advise
 from bootcamp.costs.hardware import Cluster, gpu
@@ -73,9 +72,9 @@ def test_activations_of_a_layer_are_those_of_the_paper(row):
         recompute="full" if "full" in technique else "none",
         attention="unfused",
     )
-    shape = shapes.Shape(1, hidden, heads, 2048, 51200)
+    shape = model_shapes.Model(1, hidden, heads, 2048, 51200)
     kept = "selective" if "selective" in technique else None
-    assert peak.layer_bytes(shape, plan, kept) == pytest.approx(float(row["published_bytes"]))
+    assert memory.layer_bytes(shape, plan, kept) == pytest.approx(float(row["published_bytes"]))
     answer = __main__.answered(row)
     assert answer["peak_gb"] * 1e9 == pytest.approx(float(row["published_bytes"]))
 
@@ -91,17 +90,19 @@ def test_peak_memory_of_published_rows_within_five_percent():
 
 
 def test_parameters_are_those_of_the_theory_and_of_the_published_models():
-    gpt = memory.Gpt(96, 12288, 96, 2048, 51200)
-    assert shapes.named("GPT-3 175B").parameters == pytest.approx(gpt.by_formula())
+    gpt = model_shapes.named("GPT-3 175B")
+    # equation 2 of arXiv:2104.04473
+    expected = 12 * 96 * 12288**2 * (1 + 13 / (12 * 12288) + (51200 + 2048) / (12 * 96 * 12288))
+    assert gpt.parameters == pytest.approx(expected)
     for name, billions in (("Llama3.1-8B", 8.03), ("LLAMA3_70B", 70.55), ("Mixtral-8x7B", 46.7)):
-        assert shapes.named(name).parameters / 1e9 == pytest.approx(billions, abs=0.01)
+        assert model_shapes.named(name).parameters / 1e9 == pytest.approx(billions, abs=0.01)
     for row in published.table("mosaicml_mpt"):
         shape = rows.read(row).shape
         assert shape.parameters == pytest.approx(float(row["published_parameters"]), rel=0.001)
 
 
 def test_flops_causal_or_not_by_name():
-    shape = shapes.Shape(2, 64, 4, 32, 1000)
+    shape = model_shapes.Model(2, 64, 4, 32, 1000)
     full, causal = shape.flops_of_token(), shape.flops_of_token(causal=True)
     assert full - causal == 6 * 2 * 32 * 64
     # 72 B s l h^2 (1 + s/6h + V/12lh) of arXiv:2104.04473, for one token
@@ -123,7 +124,7 @@ def test_a_pipeline_takes_what_the_simulated_schedule_takes(pipeline, micro_batc
         spans = pipeline_schedules.timetable("zb-v", pipeline, micro_batches)
         assert whole == pytest.approx(pipeline_schedules.makespan(spans))
         held = [half / 2 for half in pipeline_schedules.most_in_flight(spans)]
-        assert held == [peak.in_flight(v, stage) for stage in range(pipeline)]
+        assert held == [memory.in_flight(v, stage) for stage in range(pipeline)]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
@@ -222,7 +223,7 @@ def test_another_stack_another_answer_and_a_stack_never_seen_borrows():
 
 
 def test_any_strategy_of_16384_ranks_at_once():
-    shape, cluster = shapes.named("Llama 3 405B"), Cluster(gpu("H100"), 16384)
+    shape, cluster = model_shapes.named("Llama 3 405B"), Cluster(gpu("H100"), 16384)
     plans = {
         "tensor, pipeline, data": Plan(data=128, tensor=8, pipeline=16, stage=1, batch=2048),
         "FSDP": Plan(data=16384, stage=3, batch=16384, recompute="full"),
@@ -231,7 +232,7 @@ def test_any_strategy_of_16384_ranks_at_once():
         "context": Plan(data=8, tensor=8, context=16, pipeline=16, stage=2, batch=128),
     }
     began = time.process_time()
-    found = {name: ranks.kinds(shape, cluster, plan) for name, plan in plans.items()}
+    found = {name: traffic.kinds(shape, plan, cluster) for name, plan in plans.items()}
     assert time.process_time() - began < 10
     assert all(sum(table.column("ranks")) == 16384 for table in found.values())
     held = found["tensor, pipeline, data"].column("activations_bytes")
@@ -246,16 +247,16 @@ def test_any_strategy_of_16384_ranks_at_once():
 
 
 def test_states_of_all_ranks_together_are_the_models():
-    shape, cluster = shapes.Shape(8, 256, 4, 128, 1000), Cluster(gpu("A100"), 16)
+    shape, cluster = model_shapes.Model(8, 256, 4, 128, 1000), Cluster(gpu("A100"), 16)
     plan = Plan(data=4, pipeline=4, stage=1, batch=16)
-    table = ranks.kinds(shape, cluster, plan)
+    table = traffic.kinds(shape, plan, cluster)
     optimizer = sum(row["ranks"] * row["optimizer_bytes"] for row in table)
     head = shape.embedding_parameters()  # the first and the last stage hold the tied matrix each
     assert optimizer == pytest.approx(12 * (shape.parameters + head), rel=1e-6)
 
 
 def test_advice_is_ranked_feasible_and_says_why():
-    shape, cluster = shapes.named("Llama 3 70B"), Cluster(gpu("H100"), 256)
+    shape, cluster = model_shapes.named("Llama 3 70B"), Cluster(gpu("H100"), 256)
     found = advise(shape, cluster, 1024, tokens=1e12, dollars_per_gpu_hour=2.0)
     seconds = found.plans.column("seconds_per_step")
     assert seconds == sorted(seconds)
@@ -268,18 +269,18 @@ def test_advice_is_ranked_feasible_and_says_why():
 
 
 def test_advice_for_what_does_not_fit_turns_one_knob_at_a_time():
-    found = advise(shapes.named("Llama 3 70B"), Cluster(gpu("H100"), 8), 64)
+    found = advise(model_shapes.named("Llama 3 70B"), Cluster(gpu("H100"), 8), 64)
     assert len(found.plans) == 0
     assert found.closest[0]["peak_gb"] > 80
     fits = {line["change"]: line["fits"] for line in found.knobs}
     assert fits["offload the optimizer"]
     assert not fits["sequences of 2048"]
     with pytest.raises(ValueError, match="divides over no mesh"):
-        advise(shapes.named("Llama 3 8B"), Cluster(gpu("H100"), 7), 64)
+        advise(model_shapes.named("Llama 3 8B"), Cluster(gpu("H100"), 7), 64)
 
 
 def test_a_plan_that_cannot_be_is_refused_with_a_sentence():
-    shape = shapes.Shape(8, 256, 4, 128, 1000)
+    shape = model_shapes.Model(8, 256, 4, 128, 1000)
     with pytest.raises(ValueError, match="recompute='some'"):
         setting.check(shape, Cluster(gpu("A100"), 1), Plan(recompute="some"))
     with pytest.raises(ValueError, match="expected one or more"):

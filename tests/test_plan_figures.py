@@ -12,7 +12,7 @@ import legible  # noqa: E402
 from bootcamp.costs import (  # noqa: E402
     advise,
     failures,  # noqa: E402
-    peak,
+    memory,
     stacks,
 )
 from bootcamp.costs.setting import Plan  # noqa: E402
@@ -41,7 +41,7 @@ def test_parts_of_memory_are_the_planners_peak():
     reserved = stacks.constants("", "H100 80GB").reserved
     for row in table:
         shape, fields = planning.shape_of(row["model"]), planning.ways(128)[row["plan"]]
-        held = peak.peak(shape, Plan(compiled=True, **fields), reserved) / 1e9
+        held = memory.peak(shape, Plan(compiled=True, **fields), reserved) / 1e9
         parts = [row[f"{part.split()[0]}_gb"] for part in plots.plan_memory.PARTS]
         assert sum(parts) == pytest.approx(row["peak_gb"]) == pytest.approx(held)
         assert min(parts) >= 0

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from trained import PROOF, trained
 
-from bootcamp.costs import course, model_shapes, ranks, sharding
+from bootcamp.costs import memory, model_shapes, setting, sharding, traffic
 from bootcamp.costs.hardware import Cluster, gpu
+from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.setting import Plan
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -58,29 +59,31 @@ RECORDED = {"parameters": "parameter", "gradients": "gradient", "optimizer": "op
 ACTIVATIONS, SENT, SMALL_MESSAGES = 0.014, 0.014, 0.03
 
 
-def held_at_most(kept: int, job: course.Job) -> tuple[int, ...]:
+def held_at_most(kept: int, model: Model, plan: Plan) -> tuple[int, ...]:
     """What FSDP has gathered last is alive when the backward begins, now and then twice."""
-    return (kept, kept + course.gathered(job)) if job.strategy in course.UNITS else (kept,)
+    twice = plan.script in setting.UNITS
+    return (kept, kept + memory.gathered(model, plan)) if twice else (kept,)
 
 
-def differences(records: list[dict], job: course.Job) -> list[str]:
+def differences(records: list[dict], model: Model, plan: Plan) -> list[str]:
     """What the formulas do not say of a run's ranks, in words."""
     found = []
     for record in records:
         rank = record["rank"]
-        said = course.held(job, rank)
+        said = memory.rank_memory(model, plan, rank)
         for kind, name in RECORDED.items():
             if said[kind] != record[f"{name}_bytes"]:
                 found.append(f"rank {rank} {kind}: {said[kind]}, not {record[f'{name}_bytes']}")
         kept, counted = said["activations"], record["activation_bytes"]
         if kept is not None and not any(
-            each == pytest.approx(counted, rel=ACTIVATIONS) for each in held_at_most(kept, job)
+            each == pytest.approx(counted, rel=ACTIVATIONS)
+            for each in held_at_most(kept, model, plan)
         ):
             found.append(f"rank {rank} activations: {kept}, not {counted}")
     sent = [record["sent_bytes_per_step"] for record in records]
-    if None not in sent and job.model == "gpt":
-        said = [course.sent(job, record["rank"]) for record in records]
-        within = SMALL_MESSAGES if job.strategy == "ddp_pp" else SENT
+    if None not in sent and model.kind == "gpt":
+        said = [sum(traffic.bytes_sent(model, plan, each["rank"]).values()) for each in records]
+        within = SMALL_MESSAGES if plan.script == "ddp_pp" else SENT
         if sum(said) != pytest.approx(sum(sent), rel=within):
             found.append(f"sent: {said}, not {sent}")
     return found
@@ -92,24 +95,24 @@ def test_bytes_of_every_rank_are_those_of_the_formulas(name):
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
     assert len(run.ranks) == count
-    assert differences(run.ranks, course.job(run.config)) == []
+    assert differences(run.ranks, *setting.of_run(run.config)) == []
 
 
 @pytest.mark.parametrize("name", ["fsdp", "pp, 1f1b", "tp", "hsdp", "accumulate"])
 def test_activations_are_to_the_byte(name):
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
-    job = course.job(run.config)
+    model, plan = setting.of_run(run.config)
     for rank, record in enumerate(run.ranks):
-        kept = course.held(job, rank)["activations"]
-        assert record["activation_bytes"] in held_at_most(kept, job)
+        kept = memory.rank_memory(model, plan, rank)["activations"]
+        assert record["activation_bytes"] in held_at_most(kept, model, plan)
 
 
 @pytest.mark.parametrize("model", ["gpt", "mlp", "striped-lstm"])
 def test_the_baseline_of_every_model(model):
     own = {} if model == "gpt" else {"model": model}
     run = equality.baseline(optimizer="adamw", **PROOF, **own)
-    assert differences(run.ranks, course.job(run.config)) == []
+    assert differences(run.ranks, *setting.of_run(run.config)) == []
 
 
 PLANTED = {
@@ -126,18 +129,18 @@ def test_a_wrong_plan_is_told_from_the_run(kind):
     name, wrong = PLANTED[kind]
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
-    job = course.job(run.config)
-    found = differences(run.ranks, replace(job, plan=replace(job.plan, **wrong)))
+    model, plan = setting.of_run(run.config)
+    found = differences(run.ranks, model, replace(plan, **wrong))
     assert any(kind in line for line in found), found
 
 
 def test_one_kind_of_a_byte_more_is_told():
     script, count, flags = RUNS["fsdp"]
     run = trained(script, count, **flags)
-    job = course.job(run.config)
+    model, plan = setting.of_run(run.config)
     for name in RECORDED.values():
         off = [{**rank, f"{name}_bytes": rank[f"{name}_bytes"] + 1} for rank in run.ranks]
-        assert len(differences(off, job)) == count
+        assert len(differences(off, model, plan)) == count
 
 
 @pytest.mark.parametrize("keep_gathered", [False, True])
@@ -145,10 +148,10 @@ def test_collectives_by_kind_and_size_are_those_of_the_formulas(keep_gathered):
     """The runs of lesson 07 that count what FSDP2 calls: each unit gathered and reduced."""
     own = {"keep_gathered": True} if keep_gathered else {}
     run = trained(sharded.counted("fsdp"), 4, **ADAMW, **own)
-    job = course.job({**run.config, "strategy": "fsdp"})
-    assert collective_counts.total(run) == course.calls(job)
-    other = replace(job, plan=replace(job.plan, keep_gathered=not keep_gathered))
-    assert collective_counts.total(run) != course.calls(other)
+    model, plan = setting.of_run({**run.config, "strategy": "fsdp"})
+    assert collective_counts.total(run) == traffic.calls(model, plan)
+    other = replace(plan, keep_gathered=not keep_gathered)
+    assert collective_counts.total(run) != traffic.calls(model, other)
 
 
 IMPORT = "import torch.distributed as dist"
@@ -170,7 +173,7 @@ def test_meshes_larger_than_this_machine(script, count, flags):
     (record,) = run.ranks
     assert record["world_size"] == count
     config = {**run.config, "strategy": script, "processes": count}
-    assert differences([{**record, "sent_bytes_per_step": None}], course.job(config)) == []
+    assert differences([{**record, "sent_bytes_per_step": None}], *setting.of_run(config)) == []
 
 
 @pytest.mark.parametrize("name", ["zero1", "fsdp, rows that do not divide", "pp, 4 stages, 1f1b"])
@@ -178,7 +181,7 @@ def test_kinds_of_ranks_are_those_of_a_run(name):
     """Each line of the simulation of many ranks, in a case that is small enough to run."""
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
-    table = course.kinds(course.job(run.config))
+    table = traffic.kinds(*setting.of_run(run.config))
     assert sum(table.column("ranks")) == count
     columns = [f"{kind}_bytes" for kind in RECORDED]
     said = {tuple(line[column] for column in columns) for line in table}
@@ -201,7 +204,7 @@ def test_16384_ranks_of_every_strategy_at_once():
     config = {"processes": 16384, "global_batch": 8 * 16384, "size": "small"}
     began = time.process_time()
     found = {
-        strategy: course.kinds(course.job({**config, "strategy": strategy, **flags}))
+        strategy: traffic.kinds(*setting.of_run({**config, "strategy": strategy, **flags}))
         for strategy, flags in MANY.items()
     }
     assert time.process_time() - began < 10
@@ -225,20 +228,22 @@ def test_16384_ranks_of_every_strategy_at_once():
     ],
 )
 def test_the_planner_of_any_model_says_the_same_of_ours(name, plan):
-    """ranks.kinds, which answers for published models, holds and sends what the run did."""
+    """traffic.kinds, which answers for published models, holds and sends what the run did."""
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
     data = count // plan.get("tensor", 1)
     how = {"data": data, "batch": 12, "micro_batch": 12 // data, "precision": "fp32"}
-    shape = course.gpt()
-    (line,) = ranks.kinds(shape, Cluster(gpu("A100"), count), Plan(**how, **plan, reduce_bytes=4))
+    shape = model_shapes.ours()
+    planned = Plan(**how, **plan, reduce_bytes=4)
+    (line,) = traffic.kinds(shape, planned, Cluster(gpu("A100"), count))
     for kind, recorded in (("parameters", "parameter"), ("gradients", "gradient")):
         assert line[f"{kind}_bytes"] == run.ranks[0][f"{recorded}_bytes"]
     counts = 4 * sum(len(layer.shapes) for layer in model_shapes.layers("gpt", "tiny"))
     assert line["optimizer_bytes"] + counts == run.ranks[0]["optimizer_bytes"]
     if "tensor" in plan or "shard" in plan:  # it leaves out the loss; and gathers the head twice
         return
-    said = course.sent(course.job(run.config), factors=sharding.RING)
+    said = traffic.bytes_sent(*setting.of_run(run.config), factors=sharding.RING)
+    said = sum(said.values())
     sent = line["sent_inside_bytes"] + line["sent_between_bytes"]
     assert sent == pytest.approx(said)
 
@@ -246,4 +251,4 @@ def test_the_planner_of_any_model_says_the_same_of_ours(name, plan):
 def test_the_shape_for_the_planner_is_the_models():
     for size in ("tiny", "small", "xl"):
         counted = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", size))
-        assert course.gpt(size).parameters == counted
+        assert model_shapes.ours("gpt", size).parameters == counted

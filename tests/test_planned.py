@@ -13,8 +13,8 @@ from bootcamp.classroom import predict as predictions
 from bootcamp.classroom.predict import PredictFirst, predict
 from bootcamp.costs import advise
 from bootcamp.costs.hardware import Cluster, gpu
+from bootcamp.costs.model_shapes import named
 from bootcamp.costs.setting import Plan
-from bootcamp.costs.shapes import named
 from bootcamp_lessons import exercise, plan_search, planned
 from bootcamp_lessons.diagrams import planned_steps
 

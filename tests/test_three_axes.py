@@ -26,9 +26,9 @@ def test_eight_ranks_hold_and_send_what_the_formulas_say():
 def test_the_formulas_of_one_rank_are_the_models():
     alone = {"pipeline": 1, "data": 1, "tensor": 1}
     whole = equality.baseline(steps=3, global_batch=24, optimizer="sgd").ranks[0]
-    assert three_axes.parameter_bytes(alone, 0) == whole["parameter_bytes"]
-    assert set(three_axes.sent_bytes(alone, 0, 8).values()) == {0}
-    halves = [three_axes.parameter_bytes({**alone, "pipeline": 2}, stage) for stage in (0, 1)]
+    assert three_axes.formulas(alone, 0, 8)[0] == whole["parameter_bytes"]
+    assert set(three_axes.formulas(alone, 0, 8)[1].values()) == {0}
+    halves = [three_axes.formulas({**alone, "pipeline": 2}, stage, 8)[0] for stage in (0, 1)]
     assert sum(halves) == whole["parameter_bytes"]
 
 

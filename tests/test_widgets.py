@@ -9,9 +9,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.costs import collectives, model_shapes, sharding
+from bootcamp.costs import collectives, model_shapes, sharding, strategies
 from bootcamp.costs import ddp as ddp_theory
-from bootcamp.costs import memory as memory_theory
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.units import time
 from bootcamp_lessons import explorers, simulators
@@ -265,19 +264,19 @@ def test_every_model_has_a_timeline(model):
 
 def test_the_published_row_comes_out():
     """ZeRO's figure 1: 7.5 billion parameters on 64 GPUs."""
-    model = memory_theory.models()["7.5 B"]
-    rows = memory_theory.held(model, 64, 8, "bf16 mixed", 0, memory_theory.KEPT[0])
+    model = model_shapes.published_gpts()["7.5 B"]
+    rows = strategies.held(model, 64, 8, "bf16 mixed", 0, strategies.KEPT[0])
     for row in csv.DictReader((PUBLISHED / "zero_figure1.csv").open()):
         assert (model.parameters, 64) == (float(row["parameters"]), int(row["data"]))
         name = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3 = FSDP")[int(row["stage"])]
         assert abs(sum(rows[name].values()) / 1e9 - float(row["published_peak_gb"])) < 0.05
 
 
-@pytest.mark.parametrize("precision", memory_theory.PRECISIONS)
-@pytest.mark.parametrize("model", memory_theory.models())
+@pytest.mark.parametrize("precision", strategies.PRECISIONS)
+@pytest.mark.parametrize("model", model_shapes.published_gpts())
 def test_the_state_is_that_of_sharding_theory(model, precision):
-    shape, each = memory_theory.models()[model], memory_theory.PRECISIONS[precision]
-    rows = memory_theory.held(shape, 16, 4, precision, 2, memory_theory.KEPT[0])
+    shape, each = model_shapes.published_gpts()[model], strategies.PRECISIONS[precision]
+    rows = strategies.held(shape, 16, 4, precision, 2, strategies.KEPT[0])
     sharded = {"DDP": (16, 0), "ZeRO-1": (16, 1), "ZeRO-2": (16, 2), "ZeRO-3 = FSDP": (16, 3)}
     for name, (ranks, stage) in {**sharded, "HSDP, rows of 4": (4, 3)}.items():
         state = sharding.rank_bytes(shape.parameters, ranks, stage, each)
@@ -287,17 +286,17 @@ def test_the_state_is_that_of_sharding_theory(model, precision):
 
 def test_activations_are_those_of_the_paper():
     """arXiv:2205.05198, table 2, as multiples of s b h for one layer of the 175 B model."""
-    model = memory_theory.models()["175 B"]
-    sbh = 3 * model.context * model.width
+    model = model_shapes.published_gpts()["175 B"]
+    sbh = 3 * model.sequence * model.hidden
 
     def of_layer(kept, tensor=1):
         shapes = (dataclasses.replace(model, layers=deep) for deep in (1, 2))
         one, two = (
-            memory_theory.activation_bytes(shape, 3, "bf16 mixed", kept, tensor) for shape in shapes
+            strategies.activation_bytes(shape, 3, "bf16 mixed", kept, tensor) for shape in shapes
         )
         return (two - one) / sbh
 
-    everything, no_matrix, inputs = memory_theory.KEPT
+    everything, no_matrix, inputs = strategies.KEPT
     assert of_layer(everything) == 114
     assert of_layer(everything, 8) == 23
     assert of_layer(no_matrix, 8) == 13
@@ -307,20 +306,22 @@ def test_activations_are_those_of_the_paper():
 def test_the_formula_counts_gpt2():
     """Equation 2 of arXiv:2104.04473 leaves out the last norm alone."""
     for name, size in (("GPT-2, 124 M", "small"), ("GPT-2, 1.5 B", "xl")):
-        shape = memory_theory.models()[name]
+        shape = model_shapes.published_gpts()[name]
         layers = model_shapes.layers(model_shapes.GPT2, size)
         whole = sum(sum(layer.numbers) for layer in layers)
         assert shape.by_formula() == whole - 2 * shape.width
-    for name, shape in memory_theory.models().items():
+    for name, shape in model_shapes.published_gpts().items():
         if name.endswith(" B"):
             billions = float(name.removeprefix("GPT-2,").split()[0])
             assert shape.by_formula() / 1e9 == pytest.approx(billions, rel=0.04)
-    assert memory_theory.models()["GPT tiny"].parameters == 335_360  # its gradients, 1341440 bytes
+    assert (
+        model_shapes.published_gpts()["GPT tiny"].parameters == 335_360
+    )  # its gradients, 1341440 bytes
 
 
 def test_splitting_the_model_splits_what_is_split():
-    shape = memory_theory.models()["18.4 B"]
-    rows = memory_theory.held(shape, 8, 8, "fp32", 1, memory_theory.KEPT[0])
+    shape = model_shapes.published_gpts()["18.4 B"]
+    rows = strategies.held(shape, 8, 8, "fp32", 1, strategies.KEPT[0])
     whole, tensor, pipeline = (
         rows[name] for name in ("one device", "tensor parallel", "pipeline, first stage")
     )
@@ -329,14 +330,14 @@ def test_splitting_the_model_splits_what_is_split():
         assert whole[kind] / 8 < pipeline[kind] < 1.2 * whole[kind] / 8
     assert pipeline["activations"] == whole["activations"], "1F1B: as many in flight as stages"
     assert tensor["activations"] < whole["activations"]
-    alone = memory_theory.held(shape, 1, 1, "fp32", 1, memory_theory.KEPT[0])
+    alone = strategies.held(shape, 1, 1, "fp32", 1, strategies.KEPT[0])
     first = alone["one device"]
     for name, row in alone.items():
         assert row == pytest.approx(first), f"{name} on one rank is one device"
 
 
 def test_what_is_impossible_says_why():
-    rows = memory_theory.held(memory_theory.models()["7.5 B"], 64, 128, "fp32", 1, "all")
+    rows = strategies.held(model_shapes.published_gpts()["7.5 B"], 64, 128, "fp32", 1, "all")
     assert rows["tensor parallel"] == "32 heads do not divide over 64 ranks"
     assert rows["pipeline, first stage"] == "36 layers do not make 64 stages"
     assert rows["HSDP, rows of 128"] == "64 ranks make no rows of 128"

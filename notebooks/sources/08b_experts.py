@@ -229,9 +229,9 @@ claim.equal(
 # number of experts. Mixtral's shape, 4,096 tokens on a GPU, in bf16:
 
 # %%
-from bootcamp.costs import shapes
+from bootcamp.costs import model_shapes
 
-mixtral = shapes.named("Mixtral 8x7B")
+mixtral = model_shapes.named("Mixtral 8x7B")
 once = experts.rows_bytes(4096, mixtral.hidden, mixtral.chosen, number=2)
 step = experts.EXCHANGES * mixtral.layers * once
 print(

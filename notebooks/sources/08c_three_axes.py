@@ -224,7 +224,7 @@ llama = kv_cache.models()["Llama 3 70B"]
 rows = []
 for ranks in (1, 2, 4, 8, 16):
     row = {"tensor ranks": ranks, "query heads of a rank": llama.heads // ranks}
-    row["key-value heads of a rank"] = max(1, llama.key_value_heads // ranks)
+    row["key-value heads of a rank"] = max(1, llama.key_heads // ranks)
     row["GB of a rank's cache"] = llama.cache_bytes(8192, tensor_ranks=ranks) / 1e9
     without = llama.without_groups().cache_bytes(8192, tensor_ranks=ranks) / 1e9
     rows.append(row | {"GB with keys for each query head": without})

@@ -121,10 +121,10 @@ display(guess_gpus, guess_slowest, guess_samples, guess_published, guess_failure
 # collective:
 
 # %%
-from bootcamp.costs import links, peak
+from bootcamp.costs import links, memory
 from bootcamp_lessons import reading
 
-reading.source(peak.in_flight, links.seconds)
+reading.source(memory.in_flight, links.seconds)
 
 # %% [markdown]
 # `RING` has the bytes of lesson 08. `sharing` is new: a group that spans several hosts shares each
@@ -141,15 +141,15 @@ reading.source(peak.in_flight, links.seconds)
 
 # %%
 from bootcamp import Table, check, claim, launch
-from bootcamp.costs import memory, sharding
+from bootcamp.costs import model_shapes, sharding
 from bootcamp.costs.setting import Plan
 
 RANKS = 4
 SETTINGS = {"optimizer": "adamw", "device": "cpu", "quiet": True, **check.settings(RANKS)}
-numbers = memory.models()["GPT tiny"].parameters
+numbers = model_shapes.parameters("gpt", "tiny")
 found = {}
 for name, stage in {"ddp": 0, "fsdp": 3}.items():
-    states = peak.states(numbers, Plan(data=RANKS, stage=stage, precision="fp32"))
+    states = memory.states(numbers, Plan(data=RANKS, stage=stage, precision="fp32"))
     sent = sharding.sent_bytes(sharding.collectives(name), 4 * numbers, RANKS)
     run = launch(name, RANKS, **SETTINGS)
     found[name] = planning_lab.beside(run, sum(states.values()), sent)
@@ -380,11 +380,11 @@ claim.larger(
 # pipeline 16, data 128.
 
 # %%
-from bootcamp.costs import ranks
+from bootcamp.costs import traffic
 
 shape, cluster = planning.shape_of("Llama 3 405B"), planning.cluster_of(16384)
 plan = Plan(tensor=8, pipeline=16, data=128, stage=1, batch=2048, sequence=True, compiled=True)
-planning_lab.stages(ranks.kinds(shape, cluster, plan), (0, 1, 2, 7, 8, 14, 15))
+planning_lab.stages(traffic.kinds(shape, plan, cluster), (0, 1, 2, 7, 8, 14, 15))
 
 # %% [markdown]
 # Why do the first stages hold most? And why does the very first hold less than the second?

@@ -11,8 +11,7 @@ import itertools
 import json
 from pathlib import Path
 
-from bootcamp.costs import collectives, ddp, model_shapes, pipeline_schedules, published
-from bootcamp.costs import memory as memory_theory
+from bootcamp.costs import collectives, ddp, model_shapes, pipeline_schedules, published, strategies
 from bootcamp.costs.collectives import Simulation
 from bootcamp.table import Table
 from bootcamp.units import size, time
@@ -431,27 +430,27 @@ def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
     precisions = [("bf16, state in fp32", "bf16 mixed"), ("fp32", "fp32")]
     batches = [("0 (state alone)", 0), *((f"{size}", size) for size in doubling(1, 32))]
     controls = [
-        _control("model", "model", memory_theory.models(), model),
+        _control("model", "model", model_shapes.published_gpts(), model),
         _control("ranks", "ranks", doubling(1, 1024), ranks, slides=True),
         _control("precision", "precision", precisions, "bf16 mixed"),
         _control("samples", "micro-batch", batches, samples, slides=True),
-        _control("kept", "activations", memory_theory.KEPT, memory_theory.KEPT[1]),
+        _control("kept", "activations", strategies.KEPT, strategies.KEPT[1]),
         _control("shard", "HSDP rows of", doubling(2, 64), 8, slides=True),
     ]
     chosen = {control["name"]: values(control) for control in controls}
     state, rows, activations = {}, {}, {}
     for name, how, many in itertools.product(*(chosen[n] for n in ("model", "precision", "ranks"))):
-        of, shape = f"{name}|{how}|{many}", memory_theory.models()[name]
+        of, shape = f"{name}|{how}|{many}", model_shapes.published_gpts()[name]
         for kept in chosen["kept"]:
-            held = memory_theory.held(shape, many, 2, how, 1, kept)
+            held = strategies.held(shape, many, 2, how, 1, kept)
             activations[f"{of}|{kept}"] = _activations(held)
         state[of] = [[*_state(pair), _place(pair[0])] for pair in held.items() if not _hsdp(pair)]
         for shard in chosen["shard"]:
-            held = memory_theory.held(shape, many, shard, how, 0, memory_theory.KEPT[0])
+            held = strategies.held(shape, many, shard, how, 0, strategies.KEPT[0])
             rows[f"{of}|{shard}"] = next(_state(pair)[1] for pair in held.items() if _hsdp(pair))
     return {
         "controls": controls,
-        "gpus": memory_theory.gpus(),
+        "gpus": strategies.gpus(),
         "state": state,
         "rows": rows,
         "activations": activations,
@@ -484,7 +483,7 @@ def _activations(held: dict) -> list[float]:
 
 
 def _memory_still(data: dict, model: str, ranks: int, shard: int, **choice) -> Table:
-    held = memory_theory.held(memory_theory.models()[model], ranks, shard, **choice)
+    held = strategies.held(model_shapes.published_gpts()[model], ranks, shard, **choice)
     rows = []
     for name, kinds in held.items():
         if isinstance(kinds, str):

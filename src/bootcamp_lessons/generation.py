@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from bootcamp.costs import kv_cache
+from bootcamp.costs.model_shapes import Model
 from bootcamp.train import memory_usage, models
 from bootcamp.train.models import gpt
 
@@ -187,5 +187,6 @@ def formula_bytes(model: nn.Sequential, length: int, batch: int = 1) -> int:
     """What the formula says of a cache of this model, in float32."""
     _, *blocks, _ = model
     attention, width = blocks[0].attention, model.embedding.byte.embedding_dim
-    shape = len(blocks), attention.kv_heads, width // attention.heads
-    return kv_cache.cache_bytes(*shape, length, batch, number_bytes=4)
+    sizes = {"layers": len(blocks), "hidden": width, "heads": attention.heads}
+    shape = Model(**sizes, sequence=0, vocabulary=0, key_heads=attention.kv_heads)
+    return shape.cache_bytes(length, batch, number_bytes=4)

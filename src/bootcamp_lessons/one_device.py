@@ -4,8 +4,10 @@ from argparse import Namespace
 
 import torch
 
-from bootcamp.costs import model_shapes
+from bootcamp.costs import memory, model_shapes
 from bootcamp.costs.hardware import shown_in_lessons
+from bootcamp.costs.model_shapes import ours
+from bootcamp.costs.setting import Plan
 from bootcamp.table import Table
 from bootcamp.train import benchmark, data, models, optimizers
 
@@ -13,26 +15,21 @@ ADAMW_BYTES = 16  # of a parameter in float32: itself, its gradient, two moments
 SAMPLES = 16
 
 
-def kept_bytes(keep: str, samples: int, size: str = "tiny") -> int:
+def kept_bytes(keep: str, samples: int, size: str = "tiny") -> float:
     """What a GPT keeps for its backward pass, float32, by formula.
 
     keep: "all", "products" or "inputs" of each block. Outside of the blocks it keeps the
     embedding's sum, the head's norm and the loss's 256 probabilities.
     """
-    layers, width, heads, context = model_shapes.GPT[size].values()
-    of_a_block = {
-        "all": 16 * width + heads + 4,
-        "products": width + (4 + 4 + 1) * width,  # its input; attention's 4, the MLP's 4 + 1
-        "inputs": width,
-    }
-    return 4 * samples * context * (layers * of_a_block[keep] + 2 * width + 2 + 256)
+    model, plan = ours("gpt", size), Plan(micro_batch=samples, recompute=keep)
+    return memory.forward_bytes(model, plan, model.parts)
 
 
 def training_memory() -> Table:
     """State and activations of each size of the GPT by formula, and the GPUs that have as much."""
     rows = []
     for size in model_shapes.GPT:
-        state = ADAMW_BYTES * sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", size))
+        state = ADAMW_BYTES * model_shapes.parameters("gpt", size)
         kept = kept_bytes("all", SAMPLES, size)
         row = {"size": size, "state GB": state / 1e9, "activations GB": kept / 1e9}
         needs = (state + kept) / 1e9

@@ -1,22 +1,21 @@
 """Rows of lesson 06b's tables: bubbles and what ranks hold, measured beside the prediction."""
 
 import json
-from itertools import pairwise
 
-from bootcamp.costs import layer_cut, tensor
+from bootcamp.costs import layer_cut
 from bootcamp.costs import pipeline_schedules as schedules
-from bootcamp.costs.model_shapes import GPT, VOCABULARY
+from bootcamp.costs.model_shapes import VOCABULARY, ours
 from bootcamp.records import actions
 from bootcamp.records.runs import Run
 
 FLOAT = 4  # bytes
-TINY = GPT["tiny"]
-NAMES = ("embedding", *["block"] * TINY["layers"], "head")
-WIDTH = TINY["width"]
-# numbers for each token: from the forward to the backward, and from half I to half W on top of it
-KEPT = {kind: int(numbers) for kind, numbers in tensor.kept(TINY).items()}
-KEPT["head"] += VOCABULARY  # the scores, beside their logarithms
-FOR_W = {"embedding": 0, "block": 11 * WIDTH, "head": 2 * WIDTH}
+TINY = ours()
+WIDTH, TOKENS = TINY.hidden, TINY.sequence
+# numbers of each layer for a sample: from the forward to the backward, and from half I to half W on
+# top of it; the head holds its scores beside their logarithms
+KEPT = [int(layer.kept_numbers()) for layer in TINY.parts]
+KEPT[-1] += TOKENS * VOCABULARY
+FOR_W = [0, *[TOKENS * 11 * WIDTH] * TINY.layers, TOKENS * 2 * WIDTH]
 
 
 def slept(runs: dict[str, Run], micro_batches: int) -> list[dict]:
@@ -72,8 +71,8 @@ def held_by_formula(schedule: str, rank: int, ranks: int, samples: int, micro_ba
     a rank has sent, outputs and gradients, until the step ends.
     """
     stages = ranks * schedules.CHUNKS[schedule]
-    bytes_of_one = FLOAT * TINY["context"] * samples // micro_batches
-    stays = 0 if schedule == "1f1b" else bytes_of_one * WIDTH
+    bytes_of_one = FLOAT * samples // micro_batches
+    stays = 0 if schedule == "1f1b" else bytes_of_one * TOKENS * WIDTH
     outputs = dict.fromkeys(range(stages - 1), stays) | {stages - 1: 0}
     gradients = dict.fromkeys(range(1, stages), stays) | {0: 0}
     between = _by_stage(FOR_W, stages, bytes_of_one) | {0: 0}  # stage 0 has no half I
@@ -82,9 +81,9 @@ def held_by_formula(schedule: str, rank: int, ranks: int, samples: int, micro_ba
     return schedules.most_held(order, kept, between, outputs, gradients)
 
 
-def _by_stage(numbers: dict[str, int], stages: int, bytes_of_one: int) -> dict[int, int]:
-    parts = pairwise(layer_cut.equal(len(NAMES), stages))
-    return {i: bytes_of_one * sum(map(numbers.get, NAMES[a:b])) for i, (a, b) in enumerate(parts)}
+def _by_stage(numbers: list[int], stages: int, bytes_of_one: int) -> dict[int, int]:
+    parts = layer_cut.part_costs(numbers, layer_cut.equal(len(numbers), stages))
+    return {stage: bytes_of_one * part for stage, part in enumerate(parts)}
 
 
 def held(found: dict[str, list[int]], samples: int, micro_batches: int) -> list[dict]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import permutations
 
-from bootcamp.costs import advise, peak, predict, stacks
+from bootcamp.costs import advise, memory, predict, stacks
 from bootcamp.costs.hardware import GB, Cluster
+from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.rows import Workload
 from bootcamp.costs.setting import RECOMPUTE, Plan, check
-from bootcamp.costs.shapes import Shape
 
 AXES = ("tensor", "context", "data", "pipeline")
 # what a reader chooses; the task gives the rest, such as the batch
@@ -32,7 +32,7 @@ class Task:
 
     name: str
     model: str
-    shape: Shape
+    shape: Model
     cluster: Cluster
     batch: int
     given: tuple[tuple[str, object], ...] = (("compiled", True),)
@@ -102,7 +102,7 @@ def held(plan: Plan, task: Task) -> float:
         check(task.shape, task.cluster, plan)
     except ValueError:
         return float("inf")
-    return peak.peak(task.shape, plan, stacks.constants("", task.cluster.gpu.name).reserved)
+    return memory.peak(task.shape, plan, stacks.constants("", task.cluster.gpu.name).reserved)
 
 
 def fits(plan: Plan, task: Task) -> bool:

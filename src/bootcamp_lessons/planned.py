@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import dataclass, replace
 
 from bootcamp.classroom.predict import wait_for_answers
-from bootcamp.costs import predict, shapes
+from bootcamp.costs import model_shapes, predict
 from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.setting import Plan, check
 from bootcamp.files import read_json, update_json
@@ -27,9 +27,9 @@ SHOWN = 0.01
 def _tasks() -> dict[str, Task]:
     """One model on the same GPUs; a slower network in one, longer sequences in another."""
     model, gpus, batch = "Code Llama 34B", 256, 1024
-    shape = shapes.named(model)
+    shape = model_shapes.named(model)
     fast, slow = (Cluster(gpu("H100"), gpus, host_bytes=each * GB) for each in (400, 12.5))
-    longer = shapes.at(shape, sequence=16 * shape.sequence)
+    longer = model_shapes.at(shape, sequence=16 * shape.sequence)
     tasks = (
         Task("fast", model, shape, fast, batch),
         Task("slow", model, shape, slow, batch),

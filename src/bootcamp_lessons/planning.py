@@ -9,11 +9,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
-from bootcamp.costs import advise, failures, peak, predict, published, rows, shapes, stacks, step
+from bootcamp.costs import (
+    advise,
+    failures,
+    memory,
+    model_shapes,
+    predict,
+    published,
+    rows,
+    stacks,
+    step,
+)
 from bootcamp.costs.hardware import GB, Cluster, gpu
+from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.rows import Workload
 from bootcamp.costs.setting import RECOMPUTE, Plan, check
-from bootcamp.costs.shapes import Shape
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
@@ -36,9 +46,9 @@ SLOWER_BY = {
 CONNECTED = ("tensor", "context", "expert", "data", "pipeline")  # parts that wait for links
 
 
-def shape_of(model: str) -> Shape:
+def shape_of(model: str) -> Model:
     """A model of the planner's table by its name. Raises ValueError for one that it lacks."""
-    if (shape := shapes.named(model)) is None:
+    if (shape := model_shapes.named(model)) is None:
         raise ValueError(f"model={model!r} is not known: expected one of {', '.join(models())}")
     return shape
 
@@ -53,7 +63,7 @@ def models() -> list[str]:
     return [row["name"] for row in published.table("models")]
 
 
-def samples(shape: Shape, batch: int) -> int:
+def samples(shape: Model, batch: int) -> int:
     """How many sequences so many tokens are, at least one."""
     return max(1, batch // shape.sequence)
 
@@ -101,24 +111,23 @@ def ways(gpus: int) -> dict[str, dict]:
     }
 
 
-def held_gb(shape: Shape, plan: Plan, reserved: float) -> dict[str, float]:
+def held_gb(shape: Model, plan: Plan, reserved: float) -> dict[str, float]:
     """{"parameters", "gradients", "optimizer", "activations", "buffers"} of the fullest rank.
 
     buffers: the loss's scores, what ZeRO-3 has gathered, and what the allocator keeps in reserve.
     """
-    ends = (0, -1) if plan.pipeline > 1 else (0,)
-    held = max((peak.held(shape, plan, stage) for stage in ends), key=lambda h: sum(h.values()))
+    held = memory.fullest(shape, plan)
     states = ("parameters", "gradients", "optimizer")
     parts = {name: held[name] / GB for name in states}
     parts["activations"] = (held["activations"] + held.get("recomputed", 0.0)) / GB
-    total = peak.peak(shape, plan, reserved) / GB
+    total = memory.peak(shape, plan, reserved) / GB
     return parts | {"buffers": total - sum(parts.values())}
 
 
 # Plans
 
 
-def plan_row(shape: Shape, cluster: Cluster, plan: Plan) -> dict:
+def plan_row(shape: Model, cluster: Cluster, plan: Plan) -> dict:
     """One plan as a row of `plans_of`. Raises ValueError for a plan that cannot be."""
     check(shape, cluster, plan)
     c = stacks.constants("", cluster.gpu.name)
@@ -263,10 +272,10 @@ def grown(
     return Table(lines, f"{name}: the fastest plan that fits, predicted")
 
 
-def fastest(shape: Shape, cluster: Cluster, plans: list[Plan]) -> Plan | None:
+def fastest(shape: Model, cluster: Cluster, plans: list[Plan]) -> Plan | None:
     """The fastest of the plans that fit; None if none does."""
     c = stacks.constants("", cluster.gpu.name)
-    fitting = [p for p in plans if peak.peak(shape, p, c.reserved) <= cluster.gpu.memory]
+    fitting = [p for p in plans if memory.peak(shape, p, c.reserved) <= cluster.gpu.memory]
     return min(fitting, key=lambda p: step.seconds(shape, cluster, p, c).total, default=None)
 
 
@@ -274,7 +283,7 @@ COLUMNS_OF_PLAN = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompu
 COLUMNS_OF_PLAN += ("seconds_per_step", "tokens_per_second_per_gpu", "mfu", "limit")
 
 
-def latency(shape: Shape, cluster: Cluster, plan: Plan) -> float:
+def latency(shape: Model, cluster: Cluster, plan: Plan) -> float:
     """Seconds of a step that its collectives would take on links of any bandwidth."""
     wide = replace(cluster.gpu, bus=math.inf)
     free = replace(cluster, gpu=wide, host_bytes=math.inf)

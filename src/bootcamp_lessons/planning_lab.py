@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from statistics import fmean
 
-from bootcamp.costs import failures, predict, rows, shapes, stacks
+from bootcamp.costs import failures, model_shapes, predict, rows, stacks
 from bootcamp.costs.hardware import GB, GIB
 from bootcamp.costs.published import table as published_table
 from bootcamp.files import read_json
@@ -65,7 +65,7 @@ def why(plans: list[dict]) -> Table:
 
 
 def stages(kinds: Table, which: tuple[int, ...]) -> Table:
-    """Some stages of plan.ranks.kinds, in GB."""
+    """Some stages of traffic.kinds, in GB."""
     shown = []
     for row in [kinds[stage] for stage in which]:
         line = {"stage": row["stage"], "ranks": row["ranks"]}
@@ -253,7 +253,7 @@ def sizes(names: tuple[str, ...]) -> Table:
     """Parameters of models, and those that a token passes through."""
     shown = []
     for name in names:
-        shape = shapes.named(name)
+        shape = model_shapes.named(name)
         line = {"model": name, "parameters, billion": shape.parameters / 1e9}
         line |= {"a token passes through, billion": shape.computed / 1e9}
         shown.append(line | {"states, TB": 16 * shape.parameters / 1e12})

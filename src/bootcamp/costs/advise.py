@@ -7,11 +7,11 @@ The constants are those of a stack never seen, unless one is named.
 from dataclasses import dataclass, replace
 from itertools import product
 
-from bootcamp.costs import peak, stacks, step
+from bootcamp.costs import memory, stacks, step
 from bootcamp.costs.hardware import GB, Cluster
+from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.predict import WORDS
 from bootcamp.costs.setting import Plan, check
-from bootcamp.costs.shapes import Shape
 from bootcamp.table import Table
 
 JOULES_OF_KWH = 3.6e6
@@ -29,7 +29,7 @@ class Advice:
     knobs: Table
 
 
-def candidates(shape: Shape, cluster: Cluster, batch: int, contexts: bool = False) -> list[Plan]:
+def candidates(shape: Model, cluster: Cluster, batch: int, contexts: bool = False) -> list[Plan]:
     """Return every possible plan of powers of two along tensor (in a host) and pipeline.
 
     contexts: along context too.
@@ -60,7 +60,7 @@ def candidates(shape: Shape, cluster: Cluster, batch: int, contexts: bool = Fals
 
 
 def advise(
-    shape: Shape,
+    shape: Model,
     cluster: Cluster,
     batch: int,
     stack: str = "",
@@ -76,7 +76,7 @@ def advise(
     c = stacks.constants(stack, cluster.gpu.name)
     fitting, others = [], []
     for plan in candidates(shape, cluster, batch):
-        held = peak.peak(shape, plan, c.reserved)
+        held = memory.peak(shape, plan, c.reserved)
         (fitting if held <= cluster.gpu.memory else others).append((plan, held))
     if not fitting and not others:
         raise ValueError(f"a batch of {batch} divides over no mesh of {cluster.gpus} GPUs")
@@ -119,7 +119,7 @@ def why(parts: dict[str, float]) -> str:
     return f"{said}; {WORDS[most]} take {share:.0%}" if share >= 0.01 else said
 
 
-def knobs(shape: Shape, cluster: Cluster, plan: Plan, reserved: float) -> list[dict]:
+def knobs(shape: Model, cluster: Cluster, plan: Plan, reserved: float) -> list[dict]:
     """{"change", "peak_gb", "fits"} for each single change of a plan that is one too large."""
     twice = replace(cluster, gpus=2 * cluster.gpus)
     changes = {
@@ -138,19 +138,19 @@ def knobs(shape: Shape, cluster: Cluster, plan: Plan, reserved: float) -> list[d
     for name, (where, changed) in changes.items():
         if changed == plan or not _can_be(shape, where, changed):
             continue
-        held = peak.peak(shape, changed, reserved)
+        held = memory.peak(shape, changed, reserved)
         fits = held <= where.gpu.memory
         lines.append({"change": name, "GPUs": where.gpus, "peak_gb": held / GB, "fits": fits})
     for size in (0.5, 0.25):
         shorter = replace(shape, sequence=int(shape.sequence * size))
-        held = peak.peak(shorter, plan, reserved)
+        held = memory.peak(shorter, plan, reserved)
         name = f"sequences of {shorter.sequence}"
         fits = held <= cluster.gpu.memory
         lines.append({"change": name, "GPUs": cluster.gpus, "peak_gb": held / GB, "fits": fits})
     return lines
 
 
-def _can_be(shape: Shape, cluster: Cluster, plan: Plan) -> bool:
+def _can_be(shape: Model, cluster: Cluster, plan: Plan) -> bool:
     try:
         check(shape, cluster, plan)
     except ValueError:
@@ -158,7 +158,7 @@ def _can_be(shape: Shape, cluster: Cluster, plan: Plan) -> bool:
     return plan.micro_batches >= plan.pipeline
 
 
-def _speed(shape: Shape, cluster: Cluster, plan: Plan, seconds: float) -> dict:
+def _speed(shape: Model, cluster: Cluster, plan: Plan, seconds: float) -> dict:
     tokens = plan.batch * shape.sequence / seconds / cluster.gpus
     mfu = tokens * shape.flops_of_token() / cluster.gpu.peak
     return {"seconds_per_step": seconds, "tokens_per_second_per_gpu": tokens, "mfu": mfu}

@@ -10,8 +10,8 @@ from math import ceil
 from typing import NamedTuple
 
 from bootcamp.costs.hardware import Gpu
+from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.setting import Plan
-from bootcamp.costs.shapes import Shape
 from bootcamp.costs.stacks import Constants
 
 # rows and columns of a tile, and what share of the best tile's speed it has: smaller tiles read
@@ -72,7 +72,7 @@ def linear(gpu: Gpu, tokens: float, inputs: float, outputs: float, peak: float, 
     return Passes(forward, to_inputs + product(gpu, inputs, outputs, tokens, peak, bandwidth))
 
 
-def layer(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
+def layer(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> Passes:
     """A layer's kernels for one micro-batch on one rank, without communication."""
     t, h, bandwidth = plan.tensor, shape.hidden, gpu.hbm * c.memory
     tokens = plan.micro_batch * shape.sequence / plan.context
@@ -86,7 +86,7 @@ def layer(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
     return total + Passes(*(BETWEEN_KERNELS * count for count in KERNELS))
 
 
-def mlp(gpu: Gpu, shape: Shape, plan: Plan, c: Constants, inputs: float, outputs: float) -> Passes:
+def mlp(gpu: Gpu, shape: Model, plan: Plan, c: Constants, inputs: float, outputs: float) -> Passes:
     """One of an MLP's linear layers, for each expert that a rank holds."""
     tokens = plan.micro_batch * shape.sequence / plan.context
     tokens *= shape.chosen * plan.expert / shape.experts
@@ -95,7 +95,7 @@ def mlp(gpu: Gpu, shape: Shape, plan: Plan, c: Constants, inputs: float, outputs
     return Passes(here * each.forward, here * each.backward)
 
 
-def last_product(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
+def last_product(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> float:
     """Seconds of the product that ends a layer's forward."""
     return mlp(gpu, shape, plan, c, shape.inner / plan.tensor, shape.hidden).forward
 
@@ -111,7 +111,7 @@ def _peak_16_bit(gpu: Gpu, plan: Plan, c: Constants) -> float:
     return gpu.peak_of("fp32" if plan.precision == "fp32" else "bf16") * c.clock * c.matmul
 
 
-def attention(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
+def attention(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> Passes:
     """Scores, softmax and their product with the values, for a rank's heads.
 
     Fused, a causal forward computes half of the products, a backward two and a half times as much
@@ -131,7 +131,7 @@ def attention(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> Passes:
     return Passes(products + forward, 2 * products + backward)
 
 
-def between(shape: Shape, plan: Plan, tokens: float, bandwidth: float) -> Passes:
+def between(shape: Model, plan: Plan, tokens: float, bandwidth: float) -> Passes:
     """Norms, residuals, dropout, biases, positions and the activation: bytes read and written."""
     t = plan.tensor
     kind = ("compiled" if plan.compiled else "eager") if shape.gated else "fused"
@@ -144,7 +144,7 @@ def between(shape: Shape, plan: Plan, tokens: float, bandwidth: float) -> Passes
     return Passes(*(each / bandwidth for each in seconds))
 
 
-def head(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
+def head(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> float:
     """Seconds of the head and the loss for one micro-batch, forward and backward."""
     if not shape.vocabulary:
         return 0.0
@@ -155,7 +155,7 @@ def head(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
     return sum(passes) + LOSS * tokens * columns / bandwidth
 
 
-def embedding(gpu: Gpu, shape: Shape, plan: Plan, c: Constants) -> float:
+def embedding(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> float:
     """Seconds of looking tokens up and adding positions, forward and backward."""
     if not shape.vocabulary:
         return 0.0

@@ -1,12 +1,19 @@
-"""The models' sizes, and parameters and arithmetic of every layer: `layers("gpt", "tiny")`.
+"""Models: the layers of this course's by size, and any transformer by its shape.
+
+    layers("gpt", "tiny"), named("Llama 3 405B")
 
 The models in bootcamp.train.models are built from these sizes; a test holds the layers against the
-built models. GPT-2 is as published. Standard library only.
+built models. GPT-2 is as published.
 """
 
 import itertools
+import re
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from math import prod
 from typing import NamedTuple
+
+from bootcamp.costs import published
 
 VOCABULARY = 256  # bytes
 GPT = {
@@ -56,16 +63,34 @@ SIZES = {
 
 
 class Layer(NamedTuple):
-    """shapes: of the parameters, in the order of parameters(). flops: of one sample's forward."""
+    """A layer's parameters, and what a sample's forward computes and keeps.
+
+    shapes: of the parameters, in the order of parameters(). divided: how many numbers of them
+    tensor ranks divide; of_experts: how many of those are experts'. kept: numbers that stay for the
+    backward: what sequence-parallel ranks divide, what every rank has, what tensor ranks divide.
+    """
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
     flops: int
+    divided: int = 0
+    of_experts: int = 0
+    kept: tuple[int, int, int] | None = None
 
     @property
     def numbers(self) -> list[int]:
         """How many numbers each parameter has."""
         return [prod(shape) for shape in self.shapes]
+
+    def parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
+        """Count the numbers of one rank."""
+        divided = self.divided - self.of_experts + self.of_experts / expert_ranks
+        return divided / tensor + sum(self.numbers) - self.divided
+
+    def kept_numbers(self, tensor: int = 1, sequence_parallel: bool = False) -> float:
+        """Count what one rank keeps of a sample."""
+        between, whole, inside = self.kept
+        return between / (tensor if sequence_parallel else 1) + whole + inside / tensor
 
 
 def layers(model: str, size: str, **own: int) -> list[Layer]:
@@ -85,15 +110,30 @@ def of_shape(model: str, shape: dict) -> list[Layer]:
     return list(_LAYERS[model](**shape))
 
 
+def parameters(model: str, size: str) -> int:
+    """Count the numbers of all layers."""
+    return sum(sum(layer.numbers) for layer in layers(model, size))
+
+
 def _gpt(layers: int, width: int, heads: int, context: int, kv_heads: int | None = None):
-    w, norm = width, ((width,), (width,))
+    """As bootcamp.train.models.gpt, without biases in attention.
+
+    Kept is what Korthikanti et al. count (arXiv:2205.05198), each tensor once, without dropout and
+    attention's matrix: residuals and norms' statistics; norms' outputs; queries to attention's
+    output, the MLP's wide half twice, softmax's sums.
+    """
+    w, v, norm = width, VOCABULARY, ((width,), (width,))
     kv = w // heads * (kv_heads or heads)
     matrices = (w, w), (kv, w), (kv, w), (w, w)
-    block = (*norm, *matrices, *norm, (4 * w, w), (4 * w,), (w, 4 * w), (w,))
-    yield Layer("embedding", ((VOCABULARY, w), (context, w)), 0)
+    shapes = (*norm, *matrices, *norm, (4 * w, w), (4 * w,), (w, 4 * w), (w,))
+    flops = _block_flops(w, context) - 4 * context * w * (w - kv)
+    divided = 2 * w * (w + kv) + 8 * w * w + 4 * w
+    kept = context * 2 * (w + 2), context * 2 * w, context * (12 * w + heads)
+    yield Layer("embedding", ((v, w), (context, w)), 0, kept=(context * w, 0, 0))
     for number in range(layers):
-        yield Layer(f"block {number}", block, _block_flops(w, context) - 4 * context * w * (w - kv))
-    yield Layer("head", (*norm, (VOCABULARY, w)), 2 * w * VOCABULARY * context)
+        yield Layer(f"block {number}", shapes, flops, divided, kept=kept)
+    kept = context * 2, context * w, context * v
+    yield Layer("head", (*norm, (v, w)), 2 * w * v * context, v * w, kept=kept)
 
 
 def expert_width(width: int, chosen: int) -> int:
@@ -108,8 +148,11 @@ def _moe(layers: int, width: int, heads: int, context: int, experts: int, chosen
     block = (*norm, *((w, w),) * 4, *norm, (experts, w), *((inner, w), (w, inner)) * experts)
     yield embedding
     for number in range(layers):
-        flops = _block_flops(width, context) + 2 * context * width * experts
-        yield Layer(f"block {number}", block, flops)
+        flops, of_experts = (
+            _block_flops(w, context) + 2 * context * w * experts,
+            2 * w * inner * experts,
+        )
+        yield Layer(f"block {number}", block, flops, of_experts, of_experts)
     yield head
 
 
@@ -134,12 +177,14 @@ def _block_flops(width: int, context: int) -> int:
 
 
 def _mlp(layers: int, width: int, context: int):
-    yield Layer("embedding", ((VOCABULARY, EMBEDDING_WIDTH),), 0)
     inputs = context * EMBEDDING_WIDTH
+    yield Layer("embedding", ((VOCABULARY, EMBEDDING_WIDTH),), 0, kept=(0, inputs, 0))
     for number in range(layers):
-        yield Layer(f"hidden {number}", ((width, inputs), (width,)), 2 * inputs * width)
+        shapes, flops = ((width, inputs), (width,)), 2 * inputs * width
+        yield Layer(f"hidden {number}", shapes, flops, kept=(0, width, 0))
         inputs = width
-    yield Layer("head", ((VOCABULARY, width), (VOCABULARY,)), 2 * width * VOCABULARY)
+    shapes, flops = ((VOCABULARY, width), (VOCABULARY,)), 2 * width * VOCABULARY
+    yield Layer("head", shapes, flops, kept=(0, VOCABULARY, 0))
 
 
 def _striped_lstm(layers: int, width: int, stripes: int, context: int):
@@ -197,3 +242,212 @@ _LAYERS = {
     "resnet50": _resnet50,
     GPT2: _gpt2,
 }
+
+
+@dataclass(frozen=True)
+class Model:
+    """A transformer with `experts` MLPs in each layer, of which a token passes `chosen`.
+
+    key_heads: heads of keys and values. gated: an MLP of three matrices (SwiGLU), not two.
+    tied: the head uses the embedding's matrix. head_width: of one head, where the heads together
+    are not as wide as the model. known: its number of parameters, where that is published. kind:
+    of a model of this course, whose GPT has no biases in attention; own: the layers of those
+    that are no GPT.
+
+    A GPT's parameters are equation 2 of Narayanan et al. (arXiv:2104.04473), those of other models
+    are counted matrix by matrix. FLOPs are theirs too (section 5.1): 6 for each parameter in a
+    matrix and token, and attention in full, as if not causal, or causal: half of it.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocabulary: int
+    key_heads: int = 0
+    inner: int = 0
+    gated: bool = False
+    tied: bool = True
+    experts: int = 1
+    chosen: int = 1
+    head_width: int = 0
+    known: float = 0.0
+    kind: str = ""
+    own: tuple[Layer, ...] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "key_heads", self.key_heads or self.heads)
+        object.__setattr__(self, "inner", self.inner or 4 * self.hidden)
+
+    @property
+    def of_head(self) -> int:
+        """Width of one head."""
+        return self.head_width or self.hidden // self.heads
+
+    @property
+    def attended(self) -> int:
+        """Width of all heads together: what attention computes."""
+        return self.heads * self.of_head
+
+    @property
+    def qkv(self) -> int:
+        """Outputs of the projections to queries, keys and values."""
+        return self.attended + 2 * self.key_heads * self.of_head
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of a layer's attention, matrices alone."""
+        return self.hidden * (self.qkv + self.attended)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of one MLP, matrices alone."""
+        return (3 if self.gated else 2) * self.hidden * self.inner
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a GPT, whose attention has as many heads of keys as of queries."""
+        return not self.gated and self.experts == 1 and self.key_heads == self.heads
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of a GPT of this course, as GPT["tiny"] has them."""
+        numbers = self.layers, self.hidden, self.heads, self.sequence
+        return dict(zip(GPT["tiny"], numbers, strict=True))
+
+    @cached_property
+    def parts(self) -> list[Layer]:
+        """The layers of a model of this course, from the first to the last."""
+        return list(self.own) or of_shape("gpt", self.sizes)
+
+    @cached_property
+    def block(self) -> Layer:
+        """One of the layers; its arithmetic is in `computed`."""
+        if self.kind:
+            return self.parts[1]
+        h, inner, attended = self.hidden, self.inner, self.attended
+        attention, mlp = ((self.qkv, h), (h, attended)), (3 if self.gated else 2) * ((inner, h),)
+        shapes = (*attention, *mlp * self.experts)
+        if self.plain and inner == 4 * h:
+            shapes += ((self.qkv,), (inner,))  # biases that are divided with their matrices
+        divided = sum(map(prod, shapes))
+        shapes += ((2 * h,), (self.experts, h)) if self.experts > 1 else ((2 * h,),)
+        if self.plain and inner == 4 * h:
+            shapes += ((2 * h,), (h,), (h,))
+        of_experts = self.experts * self.expert_parameters if self.experts > 1 else 0
+        return Layer("block", shapes, 0, divided, of_experts)
+
+    def layer_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
+        """Count those of a layer on one rank."""
+        return self.block.parameters(tensor, expert_ranks)
+
+    def divided_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
+        """Count those of a layer's experts on one rank where data ranks share them, else 0."""
+        return self.block.of_experts / expert_ranks / tensor if expert_ranks > 1 else 0.0
+
+    def embedding_parameters(self, tensor: int = 1) -> float:
+        """Count those of the embedding and a GPT's positions; of this course's half both ends."""
+        if self.kind:
+            return (self.parts[0].parameters(tensor) + self.parts[-1].parameters(tensor)) / 2
+        positions = self.sequence * self.hidden if self.plain and self.tied else 0
+        return self.vocabulary * self.hidden / tensor + positions
+
+    def counted(self, tensor: int = 1, layers: int | None = None) -> float:
+        """Count a rank's: all layers or so many of them, and the ends."""
+        deep = self.layers if layers is None else layers
+        ends = self.embedding_parameters(tensor) * (1 if self.tied else 2)
+        return deep * self.layer_parameters(tensor) + ends
+
+    @property
+    def parameters(self) -> float:
+        """Of the whole model, as known, else as counted."""
+        return self.known or self.counted()
+
+    @property
+    def computed(self) -> float:
+        """Parameters in matrices that a token passes, the head among them."""
+        layer = self.attention_parameters + self.chosen * self.expert_parameters
+        return self.layers * layer + self.vocabulary * self.hidden
+
+    def flops_of_token(self, causal: bool = False) -> float:
+        """Of forward and backward, without recomputation."""
+        attention = 12 * self.layers * self.sequence * self.attended
+        return 6 * self.computed + (attention / 2 if causal else attention)
+
+    def recomputed_of_token(self, recompute: str, causal: bool = False) -> float:
+        """What recomputation adds: a forward of all layers, or of attention's products alone."""
+        attention = 4 * self.layers * self.sequence * self.attended / (2 if causal else 1)
+        if recompute == "full":
+            return 2 * (self.computed - self.vocabulary * self.hidden) + attention
+        return attention if recompute == "selective" else 0.0
+
+    def cache_bytes(
+        self, length: int, batch: int = 1, number_bytes: int = 2, tensor_ranks: int = 1
+    ) -> int:
+        """Bytes of keys and values of `batch` requests of `length` tokens, on each tensor rank.
+
+        With more ranks than heads of keys and values each keeps a copy of one: a cache does not
+        get smaller than that.
+        """
+        heads = max(1, self.key_heads // tensor_ranks)
+        return 2 * self.layers * heads * self.of_head * number_bytes * length * batch
+
+    def without_groups(self) -> "Model":
+        """The same model with keys and values for every query head: multi-head attention."""
+        return replace(self, key_heads=self.heads)
+
+    def requests_that_fit(self, length: int, memory_bytes: float, number_bytes: int = 2) -> int:
+        """Count requests of this length that fit beside the weights; 0 if these do not fit.
+
+        What a server needs beyond both, such as activations, is left out.
+        """
+        left = memory_bytes - number_bytes * self.parameters
+        return max(0, int(left // self.cache_bytes(length, number_bytes=number_bytes)))
+
+
+def ours(kind: str = "gpt", size: str = "tiny", shape: dict | None = None) -> Model:
+    """Return a model of this course. shape: its sizes, where they are no size's."""
+    shape = shape or SIZES[kind][size]
+    own = () if kind == "gpt" else tuple(of_shape(kind, shape))
+    sizes = (shape.get(name, 1) for name in GPT["tiny"])
+    return Model(*sizes, VOCABULARY, tied=False, kind=kind, own=own)
+
+
+def published_gpts() -> dict[str, Model]:
+    """The course's tiny GPT, and published shapes by name, the smallest first."""
+    found = {"GPT tiny": Model(*GPT["tiny"].values(), VOCABULARY, known=parameters("gpt", "tiny"))}
+    for row in published.table("gpt_sizes"):
+        numbers = (int(row[key]) for key in list(row)[2:7])
+        found[row["name"]] = Model(*numbers, known=1e9 * float(row["billion_parameters"] or 0))
+    return found
+
+
+@cache
+def named(name: str) -> Model | None:
+    """A model of published/models.csv by its name, spelled freely; None if unknown."""
+    wanted = _plain(name)
+    for row in published.table("models"):
+        if wanted in {_plain(row["name"]), *map(_plain, row["spellings"].split(";"))}:
+            shared = _shared().get(row["published"], {})
+            names = {key: key for key in ("layers", "heads", "vocabulary", "inner", "head_width")}
+            names |= {"hidden": "width", "sequence": "context", "key_heads": "key_value_heads"}
+            sizes = {key: int(row[key] or shared.get(name) or 0) for key, name in names.items()}
+            more = {key: int(row[key] or 1) for key in ("experts", "chosen")}
+            return Model(**sizes, gated=row["gated"] == "yes", tied=row["tied"] == "yes", **more)
+    return None
+
+
+@cache
+def _shared() -> dict[str, dict[str, str]]:
+    """{name: row} of the shapes that the course's other rooms use too."""
+    return {row["name"]: row for t in ("gpt_sizes", "served_models") for row in published.table(t)}
+
+
+def at(shape: Model, **sizes) -> Model:
+    """Change the sizes that are given (not None)."""
+    given = {key: value for key, value in sizes.items() if value is not None}
+    return replace(shape, **given)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", name.lower())

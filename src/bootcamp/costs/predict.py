@@ -6,7 +6,7 @@ MFU counts the model's FLOPs with attention in full, as if not causal, over the 
 
 from dataclasses import dataclass
 
-from bootcamp.costs import images, kernels, peak, stacks, step
+from bootcamp.costs import images, kernels, memory, stacks, step
 from bootcamp.costs.hardware import GB
 from bootcamp.costs.rows import Workload
 from bootcamp.costs.stacks import Constants
@@ -45,7 +45,7 @@ def answer(case: Workload, constants: Constants | None = None) -> Answer:
     if case.image_model:
         return _of_images(case, c)
     if case.shape is None:
-        held = case.held or sum(peak.states(case.parameters, case.plan).values())
+        held = case.held or sum(memory.states(case.parameters, case.plan).values())
         limit = "memory" if held > case.cluster.gpu.memory else ""
         return Answer(None, None, None, None, held, limit, {})
     if case.one_layer:
@@ -57,7 +57,7 @@ def answer(case: Workload, constants: Constants | None = None) -> Answer:
     mfu = tokens * shape.flops_of_token() / gpu.peak
     again = {"selective op": "none"}.get(plan.recompute, plan.recompute)
     hfu = mfu + tokens * shape.recomputed_of_token(again) / gpu.peak
-    held = peak.peak(shape, plan, c.reserved)
+    held = memory.peak(shape, plan, c.reserved)
     named = {name: value * c.anchor for name, value in vars(parts).items()}
     return Answer(seconds, tokens, mfu, hfu, held, limits(named, held, gpu.memory), named)
 
@@ -87,5 +87,5 @@ def _of_a_layer(case: Workload, c: Constants) -> Answer:
     waits = step.layer_waits(shape, cluster, plan, c)["tensor"]
     again = step.recomputed(shape, cluster, plan, c, device.forward + waits.forward)
     parts = {"compute": sum(device) + again, "tensor": sum(waits)}
-    held = peak.layer_bytes(shape, plan)
+    held = memory.layer_bytes(shape, plan)
     return Answer(c.anchor * sum(parts.values()), None, None, None, held, "compute", parts)

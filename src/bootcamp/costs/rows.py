@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from bootcamp.costs import images, peak, shapes, stacks
+from bootcamp.costs import images, memory, model_shapes, stacks
 from bootcamp.costs.hardware import GB, Cluster, gpu
+from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.setting import Plan, check
-from bootcamp.costs.shapes import Shape
 
 COLUMNS = {
     "stack": "software whose fitted constants apply, see --stacks; blank: one never seen",
@@ -88,7 +88,7 @@ class Workload:
     stack: str
     cluster: Cluster
     plan: Plan
-    shape: Shape | None = None
+    shape: Model | None = None
     parameters: float = 0.0
     image_model: str = ""
     one_layer: bool = False
@@ -147,7 +147,7 @@ def _read(row: dict[str, str]) -> Workload:
         numbers |= {"gpus": numbers.get("tensor", 1), "batch": _need(numbers, "micro_batch")}
     cluster = _cluster(texts, flags, numbers)
     plan = _plan(texts, flags, numbers, cluster)
-    check(shape, cluster, plan, uneven=bool(shapes.named(texts["model"])))
+    check(shape, cluster, plan, uneven=bool(model_shapes.named(texts["model"])))
     return Workload(stack, cluster, plan, shape, one_layer=one_layer, method=texts["method"])
 
 
@@ -181,9 +181,9 @@ def _need(numbers: dict, name: str) -> int:
     return numbers[name]
 
 
-def _shape(model: str, numbers: dict, one_layer: bool) -> Shape | None:
+def _shape(model: str, numbers: dict, one_layer: bool) -> Model | None:
     """The model, by its name and the sizes that the row gives; None if it has neither."""
-    known = shapes.named(model) if model else None
+    known = model_shapes.named(model) if model else None
     sizes = {name: numbers.get(name) for name in ("layers", "hidden", "heads")}
     more = {name: numbers.get(name) for name in ("key_heads", "inner", "experts", "chosen")}
     ends = {"sequence": numbers.get("sequence_length"), "vocabulary": numbers.get("vocabulary")}
@@ -195,11 +195,11 @@ def _shape(model: str, numbers: dict, one_layer: bool) -> Shape | None:
         sequence, gated = _need(numbers, "sequence_length"), bool(more["inner"])
         vocabulary = 50257 if ends["vocabulary"] is None else ends["vocabulary"]
         more = {name: size for name, size in more.items() if size}
-        return Shape(*sizes.values(), sequence, vocabulary, **more, gated=gated, tied=not gated)
+        return Model(*sizes.values(), sequence, vocabulary, **more, gated=gated, tied=not gated)
     if "parameters" in numbers and not {"batch", "micro_batch"} & set(numbers):
         return None
     if known:
-        return shapes.at(known, **sizes, **more, **ends)
+        return model_shapes.at(known, **sizes, **more, **ends)
     if any(sizes.values()):
         for name in sizes:
             _need(numbers, name)
@@ -265,7 +265,7 @@ def _states(stack: str, texts: dict, flags: dict, numbers: dict) -> Workload:
     offload, held = flags.get("offload", False), 0.0
     if texts["method"].lower() == "deepspeed":
         option = "offload_optimizer=cpu" if offload else ""
-        held = peak.deepspeed(stage, parameters, numbers.get("largest_layer", 0.0), data, option)
+        held = memory.deepspeed(stage, parameters, numbers.get("largest_layer", 0.0), data, option)
     plan = Plan(data=data, stage=stage, batch=data, offload=offload)
     cluster = Cluster(gpu(texts["gpu"]), data)
     return Workload(stack, cluster, plan, parameters=parameters, held=held)

@@ -1,19 +1,23 @@
 """A plan: how the GPUs share the model and the batch, `Plan(data=4, tensor=8)`, and its checks.
 
 Ranks are numbered tensor first, then context, data, pipeline, as Megatron-LM does: the ranks of a
-tensor group are neighbours. Standard library only.
+tensor group are neighbours.
 """
 
 from dataclasses import dataclass, fields
+from math import ceil
 
 from bootcamp.costs.hardware import Cluster
-from bootcamp.costs.pipeline_orders import SCHEDULES
-from bootcamp.costs.shapes import Shape
+from bootcamp.costs.model_shapes import Model, ours
+from bootcamp.costs.pipeline_orders import CHUNKS, SCHEDULES
 
 RECOMPUTE = ("none", "selective", "selective op", "full")
 PRECISIONS = ("bf16", "fp8", "fp32")
 ATTENTION = ("fused", "softmax", "unfused")
 SCHEDULES = tuple(name for name in SCHEDULES if name != "dualpipe")  # whose step has no formula
+STAGES = {"zero1": 1, "fsdp": 3, "hsdp": 3, "fsdp_tp": 3}  # of ZeRO, by script
+SPLIT = ("zero-bubble", "dualpipe")  # schedules whose backward has two halves
+UNITS = ("fsdp", "hsdp")  # each layer of the model is a unit of FSDP2, and the head stays gathered
 AXES = ("tensor", "context", "data", "pipeline", "expert")
 
 
@@ -28,7 +32,8 @@ class Plan:
     tensor ranks share what lies between their matrices too (SP). reduce_bytes: of a gradient's
     number on the wire. attention: fused stores no matrix of
     scores (FlashAttention), softmax fuses scale, mask and softmax, unfused nothing. offload: the
-    optimizer's state lies in the host's memory.
+    optimizer's state lies in the host's memory. script: of this course, whose bytes are counted as
+    it lays them out; its recompute may be inputs or products.
     """
 
     data: int = 1
@@ -54,6 +59,8 @@ class Plan:
     overlap: bool = True
     fused_loss: bool = False
     early_stop: bool = True
+    script: str = ""
+    optimizer: str = "adamw"
 
     @property
     def ranks(self) -> int:
@@ -75,8 +82,49 @@ class Plan:
         """Ranks that share the model states: a row of them for HSDP."""
         return self.shard or self.data * self.context
 
+    def stage_of(self, rank: int) -> int:
+        """Which of a pipeline's ranks it is; they are neighbours where a script cuts two axes."""
+        if self.script and self.script != "3d":
+            return rank % self.pipeline
+        return rank // (self.ranks // self.pipeline)
 
-def check(shape: Shape, cluster: Cluster, plan: Plan, uneven: bool = False) -> None:
+    def place_of(self, rank: int) -> int:
+        """Which part a script's rank has of what the data ranks share."""
+        return rank // (self.tensor * self.pipeline) % self.sharing
+
+
+def of_run(config: dict) -> tuple[Model, Plan]:
+    """Return what a script trained, from a run's configuration.
+
+    config: strategy, processes, global_batch, and flags if given.
+    """
+    kind, strategy = config.get("model", "gpt"), config["strategy"]
+    mesh, batch = config.get("mesh") or {}, config["global_batch"]
+    tensor, pipeline = mesh.get("tensor", 1), mesh.get("pipeline", 1)
+    data = config["processes"] // (tensor * pipeline)
+    schedule = config.get("schedule", "1f1b") if pipeline > 1 else "1f1b"
+    plan = Plan(
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        stage=config["stage"] if strategy == "zero" else STAGES.get(strategy, 0),
+        shard=config.get("shard", 0) if strategy == "hsdp" else 0,
+        micro_batch=ceil(batch / data / config.get("micro_batches", 1)),
+        batch=batch,
+        virtual=CHUNKS[schedule],
+        schedule=schedule,
+        sequence=config.get("sequence_parallel", False),
+        recompute=config.get("keep") or "none",
+        precision="fp32",
+        reduce_bytes=4,
+        keep_gathered=config.get("keep_gathered", False),
+        script=strategy,
+        optimizer=config.get("optimizer", "adamw"),
+    )
+    return ours(kind, config.get("size", "tiny"), config.get("shape")), plan
+
+
+def check(shape: Model, cluster: Cluster, plan: Plan, uneven: bool = False) -> None:
     """Raise ValueError with a sentence for the first thing that cannot be.
 
     uneven: stages may have different numbers of layers, as published layouts have.
@@ -102,7 +150,7 @@ def check(shape: Shape, cluster: Cluster, plan: Plan, uneven: bool = False) -> N
             raise ValueError(sentence)
 
 
-def _conditions(shape: Shape, cluster: Cluster, plan: Plan, uneven: bool):
+def _conditions(shape: Model, cluster: Cluster, plan: Plan, uneven: bool):
     """(is it so, the sentence that says what is wrong) for each thing that must divide."""
     p = plan
     mesh = f"tensor {p.tensor} x context {p.context} x data {p.data} x pipeline {p.pipeline}"

@@ -12,8 +12,8 @@ from math import ceil
 from bootcamp.costs import context, experts, kernels, links, sharding
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.kernels import Passes, longer
+from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.setting import Plan
-from bootcamp.costs.shapes import Shape
 from bootcamp.costs.stacks import Constants
 
 BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches about twice the kernels
@@ -39,7 +39,7 @@ class Parts:
         return sum(vars(self).values())
 
 
-def layer_waits(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> dict[str, Passes]:
+def layer_waits(shape: Model, cluster: Cluster, plan: Plan, c: Constants) -> dict[str, Passes]:
     """{axis: seconds that a layer's passes wait for it}, for one micro-batch."""
     groups = links.groups(plan)
     tokens = plan.micro_batch * shape.sequence / plan.context
@@ -63,7 +63,7 @@ def layer_waits(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> dic
     }
 
 
-def recomputed(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, forward: float) -> float:
+def recomputed(shape: Model, cluster: Cluster, plan: Plan, c: Constants, forward: float) -> float:
     """Seconds of computing a layer's activations again, out of its forward's."""
     gpu, bandwidth = cluster.gpu, cluster.gpu.hbm * c.memory
     if plan.recompute == "none":
@@ -79,7 +79,7 @@ def recomputed(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, forward
     return 0.5 * max(0.0, forward - attention - between) + between
 
 
-def seconds(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> Parts:
+def seconds(shape: Model, cluster: Cluster, plan: Plan, c: Constants) -> Parts:
     """A step's seconds by part. The plan must have passed setting.check."""
     gpu, m = cluster.gpu, plan.micro_batches
     device = kernels.layer(gpu, shape, plan, c)
@@ -150,7 +150,7 @@ def pipeline(stages: tuple[float, ...], hops: tuple[float, float], plan: Plan):
     return whole, whole - m * max(stages) - filling
 
 
-def sharded(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:
+def sharded(shape: Model, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:
     """Seconds in which FSDP gathers a layer, and in which it reduces its gradients; else 0."""
     if not plan.each_time:
         return 0.0, 0.0
@@ -162,7 +162,7 @@ def sharded(shape: Shape, cluster: Cluster, plan: Plan, c: Constants) -> tuple[f
     return gather, _exchange("reduce-scatter", wide * numbers, wide * own, group, cluster, plan, c)
 
 
-def gradients(shape: Shape, cluster: Cluster, plan: Plan, c: Constants, backward: float) -> float:
+def gradients(shape: Model, cluster: Cluster, plan: Plan, c: Constants, backward: float) -> float:
     """Seconds that a step waits for gradients, and for parameters that ZeRO has updated.
 
     FSDP's are counted with the layers: here it waits for embedding and head in each micro-batch,
@@ -206,7 +206,7 @@ def _ends_alone(ends: float, cluster: Cluster, plan: Plan, c: Constants) -> floa
     return gather + links.seconds("reduce-scatter", plan.reduce_bytes * ends, group, cluster, c)
 
 
-def updated(shape: Shape, plan: Plan) -> float:
+def updated(shape: Model, plan: Plan) -> float:
     """Parameters that a rank's optimizer updates."""
     ends = shape.embedding_parameters(plan.tensor) * (1 if shape.tied else 2)
     deep = layers_of_stage(shape.layers, plan.pipeline)[0]
@@ -216,7 +216,7 @@ def updated(shape: Shape, plan: Plan) -> float:
     return (numbers + own * (plan.expert - 1)) / plan.sharing if plan.stage else numbers
 
 
-def _handed(shape: Shape, plan: Plan) -> float:
+def _handed(shape: Model, plan: Plan) -> float:
     """Bytes that a stage hands over: each tensor rank sends its part (arXiv:2104.04473, 4.1)."""
     tokens = plan.micro_batch * shape.sequence / plan.context
     return 2 * tokens * shape.hidden / plan.tensor

@@ -1,28 +1,25 @@
 """What tensor parallelism costs a GPT by formula: memory of a rank, collectives of a step.
 
 Everything is in float32: four bytes a number. `tensor` ranks share each matrix, `data` groups of
-them share the batch. Standard library only.
+them share the batch. bootcamp.costs.model_shapes says what of each layer they divide.
 """
 
-VOCABULARY = 256
+from bootcamp.costs.model_shapes import of_shape
+
 NUMBER = 4  # bytes
 
 
 def parameter_bytes(shape: dict, tensor: int = 1, data: int = 1) -> float:
-    """Of one rank: matrices split over the tensor ranks, everything sharded over the data groups.
+    """Bytes of one rank: matrices split over the tensor ranks, all sharded over the data groups.
 
     shape: layers, width, heads and context, as in bootcamp.train.models.gpt.SIZES.
     """
-    h, vocabulary = shape["width"], VOCABULARY
-    split = 4 * h * h + 8 * h * h + 4 * h  # attention, MLP, and the bias of its wider half
-    whole = 4 * h + h  # two norms, and the bias that is added after the sum
-    ends = (vocabulary + shape["context"]) * h + 2 * h + vocabulary * h / tensor
-    return NUMBER * (shape["layers"] * (split / tensor + whole) + ends) / data
+    return NUMBER * sum(layer.parameters(tensor) for layer in of_shape("gpt", shape)) / data
 
 
 def adamw_bytes(shape: dict, tensor: int = 1, data: int = 1) -> float:
     """AdamW's state of one rank: two numbers for each parameter, a step count for each tensor."""
-    tensors = 12 * shape["layers"] + 5
+    tensors = sum(len(layer.shapes) for layer in of_shape("gpt", shape))
     return 2 * parameter_bytes(shape, tensor, data) + NUMBER * tensors
 
 
@@ -34,21 +31,8 @@ def activation_bytes(
     The way of Korthikanti et al. (arXiv:2205.05198), for this model: no dropout, and each tensor
     that torch keeps counted once.
     """
-    of = kept(shape, tensor, sequence_parallel)
-    tokens = batch / data * shape["context"]
-    return NUMBER * tokens * (of["embedding"] + shape["layers"] * of["block"] + of["head"])
-
-
-def kept(shape: dict, tensor: int = 1, sequence_parallel: bool = False) -> dict[str, float]:
-    """{kind of layer: numbers that its forward keeps for each token} on one rank.
-
-    Between the blocks means: residuals, and what the norms read.
-    """
-    h, n = shape["width"], tensor
-    between = n if sequence_parallel else 1
-    inside = 4 * h / n + 8 * h / n + shape["heads"] / n  # query .. mixed; up, gelu; softmax's sums
-    block = 2 * (h + 2) / between + 2 * h + inside  # residuals, norms' statistics, norms' outputs
-    return {"embedding": h / between, "block": block, "head": 2 / between + h + VOCABULARY / n}
+    layers = of_shape("gpt", shape)
+    return NUMBER * batch / data * sum(x.kept_numbers(tensor, sequence_parallel) for x in layers)
 
 
 def gathered_bytes(shape: dict, tensor: int = 1) -> float:
