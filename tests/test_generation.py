@@ -10,7 +10,7 @@ import pytest
 import torch
 from trained import trained
 
-from bootcamp.costs import kv_cache, model_shapes
+from bootcamp.costs import kv_cache, model_shapes, published
 from bootcamp.paths import SRC
 from bootcamp.train import data, models
 from bootcamp_lessons import generation, generation_speed
@@ -182,7 +182,7 @@ def test_the_pictures_say_what_they_show(monkeypatch):
 
 def test_a_token_of_llama_3_70b_takes_320_kibibytes():
     model = kv_cache.models()["Llama 3 70B"]
-    assert model.width_of_head == 128
+    assert model.of_head == 128
     assert model.cache_bytes(length=1) == 2 * 80 * 8 * 128 * 2 == 320 << 10
     assert model.cache_bytes(length=10, batch=3, number_bytes=4) == 60 * model.cache_bytes(1)
     assert model.without_groups().cache_bytes(1) == 8 * model.cache_bytes(1)
@@ -200,7 +200,8 @@ def test_the_table_shows_what_fits_and_leaves_out_what_does_not():
     assert small["GB at 131,072"] == pytest.approx(131072**2 / 1e9)
     assert rows["7.5 B"]["fit at 2,048"] == 53
     assert rows["7.5 B"]["fit at 131,072"] is None  # it has no positions for so many
-    assert all(model.source for model in kv_cache.models().values())
+    tables = (published.table(name) for name in ("gpt_sizes", "served_models"))
+    assert all(row["source"] for table in tables for row in table)
 
 
 # several devices

@@ -1,7 +1,7 @@
 """One training loop, in every way that the parts compare: precision, compile, fused optimizer, ...
 
 The model is the course's GPT, the loop that of src/_train_gpu.py. Floating-point operations are
-counted as everywhere in the course (theory/model_shapes.py): attention in full, backward twice the
+counted as everywhere in the course (costs/model_shapes.py): attention in full, backward twice the
 forward.
 """
 
