@@ -23,9 +23,6 @@ class TritonPythonModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # more instances, not more threads, take more cores
         providers = ["CPUExecutionProvider"]
-        if args["model_instance_kind"] == "GPU":
-            device = {"device_id": int(args["model_instance_device_id"])}
-            providers = [("CUDAExecutionProvider", device)]
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         self.session = onnxruntime.InferenceSession(path, options, providers=providers)
         # a version that can't answer must not replace one that can

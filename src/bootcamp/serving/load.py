@@ -12,11 +12,13 @@ The client has a thread and an event loop of its own, so a notebook's cell can c
 """
 
 import asyncio
+import concurrent.futures
 import json
 import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -25,9 +27,9 @@ import numpy
 from bootcamp.launcher.progress import counter
 from bootcamp.serving import protocol
 from bootcamp.serving.faithful import TOLERANCE
-from bootcamp.serving.loop import in_a_thread
 
 MOST_CONNECTIONS = 512
+LOOK_SECONDS = 0.2  # between two looks at how far a load is
 NO_ANSWER = 0  # in place of a status: the connection broke, or nothing came in time
 
 
@@ -242,3 +244,31 @@ def _shown(work, loader: _Loader, what: str) -> Load:
         return in_a_thread(work, lambda: show(f"{loader.found.sent:,} answers"))
     finally:
         show("")
+
+
+def in_a_thread(work: Coroutine, meanwhile: Callable[[], None] = lambda: None):
+    """Run a coroutine in a loop and a thread of its own; what it returns or raises.
+
+    meanwhile: called every now and then, to show how far it is. An interrupt ends the coroutine.
+    """
+    result, running = concurrent.futures.Future(), []
+
+    async def keep() -> None:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))
+        try:
+            result.set_result(await work)
+        except BaseException as error:
+            result.set_exception(error)
+
+    thread = threading.Thread(target=lambda: asyncio.run(keep()), daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(LOOK_SECONDS)
+            meanwhile()
+    except BaseException:
+        for loop, task in running:
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
+    return result.result()

@@ -16,90 +16,64 @@ import aiohttp
 import numpy
 
 from bootcamp.serving import protocol
-from bootcamp.serving.loop import in_a_thread
+from bootcamp.serving.load import in_a_thread
 from bootcamp.serving.protocol import Limits
 
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request. path: None is where requests for the model go."""
+    """An HTTP request. path: None is where requests for the model go.
 
-    body: bytes
+    body: as it is sent, or a function of a good request's tensor, which may change it, and of the
+    server's limits; what that returns, if anything, is sent in place of the request.
+    """
+
+    body: bytes | Callable = lambda tensor, limits: None
     path: str | None = None
     method: str = "POST"
     headers: tuple[tuple[str, str], ...] = ()
 
-
-def _changed(**fields) -> Callable[[random.Random, Limits], Request]:
-    """A good request whose tensor has other fields; None takes one out."""
-
-    def make(draw: random.Random, limits: Limits) -> Request:
-        asked = _good(draw, limits)
-        tensor = asked["inputs"][0] | fields
-        asked["inputs"][0] = {name: value for name, value in tensor.items() if value is not None}
-        return Request(json.dumps(asked).encode())
-
-    return make
+    def content(self, draw: random.Random, limits: Limits) -> bytes:
+        """The body of one such request."""
+        if isinstance(self.body, bytes):
+            return self.body
+        shape = draw.randint(1, limits.batch), draw.randint(1, limits.context)
+        values = [draw.randrange(protocol.VOCABULARY) for _ in range(shape[0] * shape[1])]
+        asked = protocol.request(numpy.array(values).reshape(shape))
+        instead = self.body(asked["inputs"][0], limits)
+        return json.dumps(asked).encode() if instead is None else instead
 
 
-def _with_value(value) -> Callable[[random.Random, Limits], Request]:
-    """A good request in which one of the numbers, anywhere, is something else."""
-
-    def make(draw: random.Random, limits: Limits) -> Request:
-        asked = _good(draw, limits)
-        data = asked["inputs"][0]["data"]
-        data[draw.randrange(len(data))] = value
-        return Request(json.dumps(asked).encode())
-
-    return make
+def _changed(**fields) -> Request:
+    """A good request whose tensor has other fields."""
+    return Request(lambda tensor, limits: tensor.update(fields))
 
 
-def _with_more_data(draw: random.Random, limits: Limits) -> Request:
-    asked = _good(draw, limits)
-    asked["inputs"][0]["data"].append(0)
-    return Request(json.dumps(asked).encode())
+def _with_value(value) -> Request:
+    """A good request in which the last number is something else."""
+    return Request(lambda tensor, limits: tensor["data"].__setitem__(-1, value))
 
 
-def _of_shape(shape: Callable[[Limits], tuple[int, ...]]):
-    def make(draw: random.Random, limits: Limits) -> Request:
-        ids = numpy.zeros(shape(limits), int)
-        return Request(json.dumps(protocol.request(ids)).encode())
+def _of_shape(shape: Callable[[Limits], tuple[int, ...]]) -> Request:
+    def body(tensor: dict, limits: Limits) -> bytes:
+        return json.dumps(protocol.request(numpy.zeros(shape(limits), int))).encode()
 
-    return make
-
-
-def _good(draw: random.Random, limits: Limits) -> dict:
-    shape = draw.randint(1, limits.batch), draw.randint(1, limits.context)
-    values = [draw.randrange(protocol.VOCABULARY) for _ in range(shape[0] * shape[1])]
-    return protocol.request(numpy.array(values).reshape(shape))
+    return Request(body)
 
 
-def _as_is(body: bytes, **how):
-    return lambda draw, limits: Request(body, **how)
-
-
-def _good_to(**how):
-    return lambda draw, limits: Request(json.dumps(_good(draw, limits)).encode(), **how)
-
-
-def _cut_off(draw: random.Random, limits: Limits) -> Request:
-    text = json.dumps(_good(draw, limits)).encode()
-    return Request(text[: draw.randrange(1, len(text))])
-
-
-# what is wrong -> a function (random numbers, limits) -> request
-KINDS: dict[str, Callable[[random.Random, Limits], Request]] = {
-    "no body": _as_is(b""),
-    "JSON that is cut off": _cut_off,
-    "not UTF-8": _as_is(b'{"inputs": "\xff\xfe"}'),
-    "a list in place of an object": _as_is(b"[1, 2, 3]"),
-    "nested 100,000 deep": _as_is(b"[" * 100_000),
-    "no inputs": _as_is(b"{}"),
-    "inputs empty": _as_is(b'{"inputs": []}'),
+# what is wrong -> the request
+KINDS = {
+    "no body": Request(b""),
+    "JSON that is cut off": Request(lambda tensor, limits: json.dumps(tensor).encode()[:-1]),
+    "not UTF-8": Request(b'{"inputs": "\xff\xfe"}'),
+    "a list in place of an object": Request(b"[1, 2, 3]"),
+    "nested 100,000 deep": Request(b"[" * 100_000),
+    "no inputs": Request(b"{}"),
+    "inputs empty": Request(b'{"inputs": []}'),
     "another input": _changed(name="tokens"),
     "another datatype": _changed(datatype="FP32"),
-    "no shape": _changed(shape=None),
-    "more data than shape says": _with_more_data,
+    "no shape": Request(lambda tensor, limits: tensor.pop("shape") and None),
+    "more data than shape says": Request(lambda tensor, limits: tensor["data"].append(0)),
     "rows of other lengths": _changed(shape=[2, 3], data=[[1], [2, 3, 4, 5, 6]]),
     "a negative shape": _changed(shape=[-1, 8]),
     "three dimensions": _of_shape(lambda limits: (1, 1, 4)),
@@ -111,10 +85,10 @@ KINDS: dict[str, Callable[[random.Random, Limits], Request]] = {
     "a text as byte": _with_value("72"),
     "a fraction as byte": _with_value(0.5),
     "a number of 400 digits": _with_value(10**400),
-    "GET": _good_to(method="GET"),
-    "a model that is not there": _good_to(path=protocol.path("gpt-5")),
-    "too large": _as_is(b" " * (protocol.LARGEST_BODY + 1)),
-    "not compressed, but says so": _good_to(headers=(("Content-Encoding", "gzip"),)),
+    "GET": Request(method="GET"),
+    "a model that is not there": Request(path=protocol.path("gpt-5")),
+    "too large": Request(b" " * (protocol.LARGEST_BODY + 1)),
+    "not compressed, but says so": Request(headers=(("Content-Encoding", "gzip"),)),
 }
 
 
@@ -133,8 +107,9 @@ def send(url: str, limits: Limits, count: int, name: str = "gpt", seed: int = 0)
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(20), **how) as session:
             for number in range(count):
                 kind = kinds[number % len(kinds)]
-                request = KINDS[kind](draw, limits)
-                status, said[kind] = await _answer(session, url, name, request)
+                content = KINDS[kind].content(draw, limits)
+                place = url + (KINDS[kind].path or protocol.path(name))
+                status, said[kind] = await _answer(session, place, KINDS[kind], content)
                 statuses[kind][status] += 1
 
     in_a_thread(run())
@@ -149,9 +124,8 @@ def send(url: str, limits: Limits, count: int, name: str = "gpt", seed: int = 0)
     ]
 
 
-async def _answer(session, url: str, name: str, request: Request) -> tuple[int, str]:
-    place = url + (request.path or protocol.path(name))
-    how = {"data": request.body, "headers": dict(request.headers)}
+async def _answer(session, place: str, request: Request, content: bytes) -> tuple[int, str]:
+    how = {"data": content, "headers": dict(request.headers)}
     try:
         async with session.request(request.method, place, **how) as response:
             text = await response.text(errors="replace")
@@ -166,8 +140,5 @@ async def _answer(session, url: str, name: str, request: Request) -> tuple[int, 
 
 def badly_answered(rows: list[dict]) -> list[dict]:
     """The rows whose requests were not all answered with one status from 400 to 499."""
-    return [row for row in rows if not (row["answer"] and _is_refusal(row["status"]))]
-
-
-def _is_refusal(status: str) -> bool:
-    return status.isdecimal() and 400 <= int(status) <= 499
+    refusals = {str(status) for status in range(400, 500)}
+    return [row for row in rows if not (row["answer"] and row["status"] in refusals)]
