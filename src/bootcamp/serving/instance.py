@@ -9,6 +9,7 @@ the model is loaded. The process ends when its input does, so it outlives no ser
 """
 
 import asyncio
+import contextlib
 import os
 import struct
 import sys
@@ -88,6 +89,9 @@ class Instance:
             batch, width = SHAPE.unpack(await self.process.stdout.readexactly(SHAPE.size))
             data = await self.process.stdout.readexactly(4 * batch * width if batch else width)
         except (ConnectionError, asyncio.IncompleteReadError):
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self.process.wait()  # until then it counts as alive, and would get another batch
             raise Died(f"the process {self.pid} has ended") from None
         if not batch:
             raise BadModel(data.decode(errors="replace"))
