@@ -17,7 +17,7 @@ from bootcamp.costs import model_shapes
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
 from bootcamp.serving import artifacts, consolidate, faithful
-from bootcamp.serving.artifacts import About
+from bootcamp.serving.protocol import About
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
 from bootcamp.train.models.next_byte import NextByte
 from bootcamp.train.refusal import ConfigError

@@ -21,31 +21,15 @@ loads torch. In each file stands which model it is, so that a server knows its l
 import json
 import zipfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
 
+from bootcamp.serving.protocol import About
+
 Predict = Callable[[numpy.ndarray], numpy.ndarray]
 SETTINGS = "settings.json"  # in the archives of torch.export and of TorchScript
-
-
-@dataclass(frozen=True)
-class About:
-    """Which model a file holds. context: the most bytes that it reads at once."""
-
-    model: str
-    size: str
-    context: int
-
-    def words(self) -> dict[str, str]:
-        """As every format can store it: text by name."""
-        return {name: str(value) for name, value in asdict(self).items()}
-
-    @classmethod
-    def of(cls, words: dict[str, str]) -> "About":
-        """Of such text. Raises KeyError where something is missing."""
-        return cls(words["model"], words["size"], int(words["context"]))
 
 
 def load(path: Path | str, threads: int = 1) -> Predict:

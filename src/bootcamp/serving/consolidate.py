@@ -20,7 +20,7 @@ import warnings
 from pathlib import Path
 
 from bootcamp.files import write_whole
-from bootcamp.serving.artifacts import About
+from bootcamp.serving.protocol import About
 
 SERVED = ("gpt", "striped-lstm")  # they predict at every position, of a text of any length
 PREFIX = "model."  # of the model's tensors in a checkpoint in parts

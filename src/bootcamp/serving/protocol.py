@@ -12,7 +12,7 @@ Standard library and numpy only: the process that takes requests in does without
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy
 
@@ -28,6 +28,24 @@ class Limits:
 
     batch: int
     context: int
+
+
+@dataclass(frozen=True)
+class About:
+    """Which model a file holds. context: the most bytes that it reads at once."""
+
+    model: str
+    size: str
+    context: int
+
+    def words(self) -> dict[str, str]:
+        """As every format can store it: text by name."""
+        return {name: str(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def of(cls, words: dict[str, str]) -> "About":
+        """Of such text. Raises KeyError where something is missing."""
+        return cls(words["model"], words["size"], int(words["context"]))
 
 
 class Refused(Exception):
