@@ -18,11 +18,15 @@ REPORTED = re.compile(r"^ *rank +: (\d+) \(local_rank.*\n *exitcode +: (-?\d+)",
 
 
 def failed_process(folder: Path, request: RunRequest, codes: dict) -> dict:
-    """The failure of the process that ended first: a rank, or its launcher.
+    """Describe the failure of the process that failed first: a rank, or its launcher.
 
-    codes: exit codes in the order of the ends, of each host's torchrun where there are several.
+    A rank that a signal killed goes before those that raised: its connections close before its end
+    is seen, and the others raise because of that. codes: exit codes in the order of the ends, of
+    each host's torchrun where there are several.
     """
-    index, code = next((who, code) for who, code in codes.items() if code)
+    failed = [(who, code) for who, code in codes.items() if code]
+    killed = [(who, code) for who, code in failed if code < 0]
+    index, code = (killed or failed)[0]
     rank, script, host = index, None, None
     if request.ranks:
         script = Path(request.ranks[0].argv[0]).name
