@@ -1,4 +1,4 @@
-"""The training text: the same bytes on every machine and with every Python. Standard library only.
+"""The training text: the same bytes on every machine and with every Python.
 
 It is this course's own writing: lessons (notebooks/sources/*.py), slides (*.md, without recorded
 outputs), scripts (src/_*.py) and this package's modules as of commit 7de760d. A paragraph that

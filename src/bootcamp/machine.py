@@ -1,4 +1,4 @@
-"""What this machine is: cores a rank may use, memory, GPUs. Standard library only."""
+"""What this machine is: cores a rank may use, memory, GPUs."""
 
 import os
 import platform

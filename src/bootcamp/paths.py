@@ -1,4 +1,4 @@
-"""The folders of the course. Standard library only.
+"""The folders of the course.
 
 One installed package may serve many people. So the course's folder is the clone that a notebook or
 a command runs in: the nearest parent of the working directory that is one. Elsewhere it is the

@@ -4,7 +4,7 @@
 
 Speeds that were measured while something else was running say little. So a notebook measures this
 before its first run (launcher/connection.py: warm_up), figures name it at their foot, and so does
-`make preflight`. Standard library only.
+`make preflight`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Numbers as text, with their units: `units.size(25_000_000)` is "25 MB". Standard library only.
+"""Numbers as text, with their units: `units.size(25_000_000)` is "25 MB".
 
 Sizes are in powers of 1000 (kB, MB, GB) unless the name of a function says otherwise (MiB).
 """

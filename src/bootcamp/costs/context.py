@@ -2,7 +2,7 @@
 
 Keys and values are gathered (Llama 3, arXiv:2407.21783, section 3.3.2), go round a ring (Liu et
 al., arXiv:2310.01889), or an all-to-all gives each rank some heads of the complete text (DeepSpeed
-Ulysses, Jacobs et al., arXiv:2309.14509). Standard library only.
+Ulysses, Jacobs et al., arXiv:2309.14509).
 """
 
 from bootcamp.costs.sharding import RING

@@ -1,4 +1,4 @@
-"""Memory and traffic of nn.DataParallel by formula, beside those of DDP. Standard library only."""
+"""Memory and traffic of nn.DataParallel by formula, beside those of DDP."""
 
 
 def held_bytes(rank: dict, devices: int, outputs: float) -> dict[str, dict[str, float]]:

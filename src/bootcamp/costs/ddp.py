@@ -4,7 +4,7 @@ The rule is that of torch.nn.parallel.DistributedDataParallel from its second st
 into buckets in the order in which the backward makes them, which is the reverse order of the
 parameters; a bucket that has reached its cap is full. (Li et al., PyTorch Distributed,
 arXiv:2006.15704, section 3.2.3.) Each all-reduce costs what the alpha-beta model (Hockney, Parallel
-Computing 20, 1994) says of a ring (Patarasuk and Yuan, JPDC 69, 2009). Standard library only.
+Computing 20, 1994) says of a ring (Patarasuk and Yuan, JPDC 69, 2009).
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 A row is a token on its way to one of its experts. Each layer has two all-to-alls of rows in the
 forward pass, there and back, and two of their gradients in the backward pass (GShard,
-arXiv:2006.16668). Each rank has consecutive experts, as many as any other. Standard library only.
+arXiv:2006.16668). Each rank has consecutive experts, as many as any other.
 """
 
 from bootcamp.costs import model_shapes

@@ -4,7 +4,6 @@ Any GPU's failure stops all of them, so N GPUs fail N times as often as one. All
 seconds, failures are independent of each other and of age. `lost_share` and `young` are Young's
 first order (1974), `effective_share` and `daly` are Daly's model (Future Generation Computer
 Systems 22, 2006), and `simulated_share` plays it. published/failures.csv has rates of real runs.
-Standard library only.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 A matrix product is cut into tiles, and tiles run in waves over the multiprocessors: the last wave
 may be nearly empty (NVIDIA, Matrix Multiplication Background User's Guide). Everything between
-the products waits for memory, so its bytes are counted. Standard library only.
+the products waits for memory, so its bytes are counted.
 """
 
 from functools import lru_cache

@@ -6,7 +6,7 @@
 The next token attends to every earlier one. Their keys and values do not change, so they are kept
 rather than computed again: Shazeer, arXiv:1911.02150, section 2.4, describes it, and what it costs.
 Grouped-query attention (Ainslie et al., arXiv:2305.13245) lets several query heads share a head of
-keys and values. Standard library only.
+keys and values.
 """
 
 from bootcamp.costs import published

@@ -1,7 +1,7 @@
 """Where to cut a sequence of stages into consecutive parts: `best([0, 1, 1, 4], parts=2)`.
 
 A cut is a tuple of edges: (0, 3, 4) puts stages 0 to 2 on the first device and stage 3 on the
-second. Standard library only.
+second.
 """
 
 from itertools import combinations, pairwise

@@ -2,7 +2,6 @@
 
 A ring sends the same over each of its edges (bootcamp.costs.sharding), inside a host over the
 GPUs' own links, between hosts over the host's network, which the rings of a host's ranks share.
-Standard library only.
 """
 
 from math import log2

@@ -4,7 +4,6 @@ A ratio above 1 can hide what is sent behind what is computed, if both go on at 
 and `in_turn` for what each way reaches at most. A rank does F = flops_per_second, and its ring has
 W = bytes_per_second: a GPU's links inside a host, between hosts all network cards of a host
 together, since a ring leaves each host once. Backward passes compute twice what forward passes do.
-Standard library only.
 """
 
 

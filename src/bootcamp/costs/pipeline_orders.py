@@ -3,7 +3,7 @@
 The orders are those of GPipe (Huang et al., 2019, arXiv:1811.06965), 1F1B and interleaved 1F1B
 (Narayanan et al., 2021, arXiv:2104.04473), zero bubble (Qi et al., 2023, arXiv:2401.10241, its
 ZB1P and its ZB-V) and DualPipeV (DeepSeek-AI, 2024, arXiv:2412.19437, and its DualPipe repository),
-each as torch.distributed.pipelining carries it out. Standard library only.
+each as torch.distributed.pipelining carries it out.
 """
 
 from typing import NamedTuple

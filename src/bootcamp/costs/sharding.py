@@ -1,7 +1,7 @@
 """What sharding costs by formula: memory of a rank, bytes that it sends, bytes on a host's link.
 
 Memory is that of ZeRO (Rajbhandari et al., arXiv:1910.02054, section 5), traffic that of its
-section 7 and of FSDP (Zhao et al., arXiv:2304.11277, section 3.2). Standard library only.
+section 7 and of FSDP (Zhao et al., arXiv:2304.11277, section 3.2).
 """
 
 import heapq

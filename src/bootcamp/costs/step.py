@@ -2,8 +2,7 @@
 
 Compute is kernels.py's, or the host's launches where they take longer. Tensor and context
 parallelism wait for their collectives in each layer; FSDP's go on beside the compute; a pipeline
-waits for its slowest stage and its bubble (bootcamp.costs.pipeline_schedules). Standard library
-only.
+waits for its slowest stage and its bubble (bootcamp.costs.pipeline_schedules).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `launch` may be told, checked before anything starts. Standard library only."""
+"""What `launch` may be told, checked before anything starts."""
 
 import importlib.metadata
 import re

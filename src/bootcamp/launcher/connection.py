@@ -1,7 +1,4 @@
-"""The kernel's end of its supervisor: a process that outlives every cell and ends with the kernel.
-
-Standard library only.
-"""
+"""The kernel's end of its supervisor, a process that ends with the kernel."""
 
 import atexit
 import contextlib

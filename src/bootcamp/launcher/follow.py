@@ -1,7 +1,4 @@
-"""Follow one run in the cell that launched it, until it has ended and none of its ranks is left.
-
-Standard library only.
-"""
+"""Follow a run in the cell that launched it, until none of its ranks is left."""
 
 import contextlib
 import queue

@@ -1,4 +1,4 @@
-"""How a run that did not end well is told to the cell that launched it. Standard library only."""
+"""How a run that did not end well is told to the cell that launched it."""
 
 from bootcamp.paths import shown
 from bootcamp.records import summary

@@ -2,7 +2,6 @@
 
 Where torchrun's ranks write is no part of the line. The launcher tells it by the environment, from
 which torchrun takes any flag as PET_<its name> (torch.distributed.argparse_util).
-Standard library only.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Where numbers come from: what runs, rooflines and sweeps have in common.
-
-Standard library only.
-"""
+"""Where numbers come from: what runs, rooflines and sweeps have in common."""
 
 from pathlib import Path
 

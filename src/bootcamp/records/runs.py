@@ -1,4 +1,4 @@
-"""The records of runs, read back: `runs.load("logs/...")` -> Run. Standard library only."""
+"""The records of runs, read back: `runs.load("logs/...")` -> Run."""
 
 from functools import cached_property
 from pathlib import Path

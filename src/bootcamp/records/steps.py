@@ -1,4 +1,4 @@
-"""The rows of a run's steps.jsonl, at once or as they come. Standard library only."""
+"""The rows of a run's steps.jsonl, at once or as they come."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a run ended, `summary.json`, and the arithmetic on its steps. Standard library only.
+"""How a run ended, `summary.json`, and the arithmetic on its steps.
 
 Rank 0 writes it when the run ends well, any rank that raises writes it when it ends badly, and the
 launcher writes it for ranks that no longer can.

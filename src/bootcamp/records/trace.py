@@ -1,6 +1,4 @@
-"""When a rank computed, waited and sent, read from the traces of one step.
-
-Standard library only. The trace is torch.profiler's, in Chrome's trace event format; times are in
+"""When a rank computed, waited and sent, read from the traces of one step. The trace is torch.profiler's, in Chrome's trace event format; times are in
 microseconds since the step began.
 """
 

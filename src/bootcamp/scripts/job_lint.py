@@ -3,7 +3,7 @@
     for fault in job_lint.faults(Path("src/jobs/ddp_srun.sbatch")):
         print(fault)
 
-What is wrong with the shell itself is for ShellCheck to say. Standard library only.
+What is wrong with the shell itself is for ShellCheck to say.
 """
 
 import re

@@ -1,8 +1,6 @@
 """The job files of the course, src/jobs/*.sbatch, and their broken twins, derived from them.
 
-    jobs.path("ddp_srun"), jobs.broken("job_space").text
-
-Standard library only.
+jobs.path("ddp_srun"), jobs.broken("job_space").text
 """
 
 import tomllib
