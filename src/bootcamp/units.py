@@ -40,11 +40,6 @@ def size(count: float | None) -> str:
     return f"{three_digits(count / factor)} {unit}"
 
 
-def mebibytes(count: int) -> str:
-    """Bytes in powers of 1024, as sizes of buckets and messages are given: "1 MiB", "4 KiB"."""
-    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
-
-
 def cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
 

@@ -1,5 +1,7 @@
-"""When a rank computed, waited and sent, read from the traces of one step. The trace is torch.profiler's, in Chrome's trace event format; times are in
-microseconds since the step began.
+"""When a rank computed, waited and sent, read from the traces of one step.
+
+The trace is torch.profiler's, in Chrome's trace event format; times are in microseconds since the
+step began.
 """
 
 import gzip
