@@ -139,13 +139,19 @@ def lines(count, first="x = 1"):
     return "\n".join([first, *["    x = 1"] * (count - 1)])
 
 
-def test_what_is_too_long_is_found(built, monkeypatch):
+def test_a_function_that_is_too_long_is_found(built):
     assert built({"records/a.py": lines(60, "def f():")}) == []
     long = lines(61, "async def f():")
     assert built({"records/a.py": long}) == ["records/a.py: f has 61 lines: at most 60"]
-    monkeypatch.setattr(rooms, "LINES_OF_ALL", 99)
-    found = built({"records/a.py": "", "costs/published/a.csv": "1\n" * 100})
-    assert found == ["bootcamp has 100 lines: at most 99"]
+
+
+def test_a_room_that_is_too_long_is_found_and_limits_rise_only_where_others_fall():
+    house, most = rooms.House(), rooms.limits(rooms.PAGE.read_text())
+    assert rooms.over_limits(house, most) == []
+    short = most | {"records": 10}
+    lines = house.lines("records")
+    assert rooms.over_limits(house, short) == [f"records has {lines:,} lines: at most 10"]
+    assert "another has to fall" in rooms.over_limits(house, most | {"train": 20_000})[0]
 
 
 # the front door

@@ -58,7 +58,9 @@ LAZILY = {
     "serving.consolidate": ("torch", "safetensors"),
 }
 IMPORTERS = ("import_module", "__import__", "run_module")  # functions that import what they name
-LINES_OF_ALL, LINES_OF_A_FUNCTION = 27_660, 60
+LINES_OF_A_FUNCTION = 60
+PAGE = SRC / "README.md"  # its table has the most lines of each room
+ALL = "all of bootcamp"
 
 
 class Module:
@@ -110,7 +112,7 @@ class House:
     def __init__(self, package: Path = PACKAGE):
         self.package = package
         self.files = [*_files(package), *_files(package.parent / LESSONS)]
-        modules = [Module(path, package) for path in self.files if path.suffix == ".py"]
+        modules = [Module(path, package) for path in self.files]
         self.modules = {module.name: module for module in modules}
         self.front_door = _front_door(self.modules[""].tree) if "" in self.modules else {}
 
@@ -148,10 +150,10 @@ class House:
         return found
 
     def lines(self, room: str | None = None) -> int:
-        """Lines of a room, or of the package bootcamp: code, comments and data files."""
+        """Count the lines of Python of a room, or of the package bootcamp, comments among them."""
         rooms = {path: self._room_of(path) for path in self.files}
         chosen = {room} if room else {*rooms.values()} - {LESSONS}
-        return sum(_lines(path) for path, its in rooms.items() if its in chosen)
+        return sum(len(path.read_text().splitlines()) for path in rooms if rooms[path] in chosen)
 
     def _room_of(self, path: Path) -> str:
         if not path.is_relative_to(self.package):
@@ -161,19 +163,14 @@ class House:
 
 
 def _files(package: Path) -> list[Path]:
-    """All files of a package that have lines: code and tables, not the packed training text."""
-    paths = [path for path in sorted(package.rglob("*")) if path.suffix != ".gz"]
-    return [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
+    """List the Python files of a package."""
+    return sorted(package.rglob("*.py"))
 
 
 def _libraries(imported: set[str]) -> set[str]:
     """What is neither the package's own nor in the standard library."""
     top = {name.partition(".")[0] for name in imported}
     return top - sys.stdlib_module_names - {"bootcamp", LESSONS}
-
-
-def _lines(path: Path) -> int:
-    return len(path.read_text().splitlines())
 
 
 def _front_door(tree: ast.Module) -> dict[str, str]:
@@ -255,30 +252,54 @@ def _too_long(house: House) -> list[str]:
             if (lines := node.end_lineno - node.lineno + 1) > LINES_OF_A_FUNCTION:
                 most = LINES_OF_A_FUNCTION
                 found.append(f"{name}: {node.name} has {lines} lines: at most {most}")
-    if (lines := house.lines()) > LINES_OF_ALL:
-        found.append(f"{house.package.name} has {lines} lines: at most {LINES_OF_ALL}")
+    return found
+
+
+def limits(page: str) -> dict[str, int]:
+    """Read the table of the most lines: {room, LESSONS or ALL: lines}."""
+    table = page.partition("| Part | Lines of Python, at most |")[2].partition("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    return {name.strip("`/"): int(lines.replace(",", "")) for name, lines in rows}
+
+
+def over_limits(house: House, most: dict[str, int]) -> list[str]:
+    """List the rooms that are longer than they may be, and limits that add up to too much."""
+    rooms = [room for room in (*ROOMS, FRONT_DOOR) if room != LESSONS]
+    found = [
+        f"{room} has {house.lines(room):,} lines: at most {most.get(room, 0):,}"
+        for room in (*rooms, LESSONS)
+        if house.lines(room) > most.get(room, 0)
+    ]
+    if (total := sum(most.get(room, 0) for room in rooms)) > most[ALL]:
+        found.append(
+            f"the rooms' limits add up to {total:,}, and all may have {most[ALL]:,}: where one "
+            "rises, another has to fall"
+        )
     return found
 
 
 def table(house: House, rooms: dict[str, Room] = ROOMS) -> str:
     """A line for each room, the lowest first: lines, what it may import, what it imports."""
     arrows, order = house.arrows(), list(rooms)
-    rows = [("room", "lines", "may import", "imports")]
+    most = limits(PAGE.read_text())
+    rows = [("room", "lines", "at most", "may import", "imports")]
     for room in [*order, FRONT_DOOR]:
         may = ", ".join(rooms[room].imports) if room in rooms else "nothing until asked"
         imports = sorted(set(arrows.get(room, ())) - {TOP}, key=order.index)
-        rows.append((room, f"{house.lines(room):,}", may or "-", ", ".join(imports) or "-"))
-    rows.append(("bootcamp", f"{house.lines():,}", "all but the lessons", ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = (f"{house.lines(room):,}", f"{most.get(room, 0):,}")
+        rows.append((room, *lines, may or "-", ", ".join(imports) or "-"))
+    rows.append((ALL, f"{house.lines():,}", f"{most[ALL]:,}", "all but the lessons", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join(
-        f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}".rstrip() for a, b, c, d in rows
+        f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d:<{widths[3]}}  {e}".rstrip()
+        for a, b, c, d, e in rows
     )
 
 
 def main() -> int:
     house = House()
     print(table(house))
-    found = problems(house)
+    found = problems(house) + over_limits(house, limits(PAGE.read_text()))
     print("\n" + "\n".join(found) if found else "\nNo circle, no import against the order.")
     return 1 if found else 0
 
