@@ -196,7 +196,7 @@ class Monitor:
                 self._update("This monitor was stopped; the run was not.")
         except Exception as error:  # raised in a thread, it would not be seen
             with contextlib.suppress(Exception):
-                self._picture.update(Frame(f"The monitor failed: {error!r}."))
+                self._show(Frame(f"The monitor failed: {error!r}."))
         finally:
             self._over.set()
 
@@ -210,7 +210,14 @@ class Monitor:
 
     def _update(self, remark: str = "") -> None:
         self._drawn = time.monotonic()
-        self._picture.update(self._frame(remark))
+        self._show(self._frame(remark))
+
+    def _show(self, frame: Frame) -> None:
+        """Draw anew; where there is no notebook, print."""
+        if self._picture is None:
+            print(frame, flush=True)
+        else:
+            self._picture.update(frame)
 
     def _look(self) -> bool:
         """Take in what is new; whether there may be more."""
