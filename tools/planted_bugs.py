@@ -203,9 +203,9 @@ BUGS = (
     ),
     Bug(
         "a cache of keys without the values",
-        "src/bootcamp/costs/kv_cache.py",
-        "return 2 * layers * key_value_heads",
-        "return layers * key_value_heads",
+        "src/bootcamp/costs/model_shapes.py",
+        "return 2 * self.layers * heads",
+        "return self.layers * heads",
         ("tests/test_generation.py", "-k", "formulas or kibibytes"),
     ),
     Bug(
