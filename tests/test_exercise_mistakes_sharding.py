@@ -81,7 +81,7 @@ MISTAKES = {
             "leave DDP out",
         ),
         (
-            {BLOCKS: f"fully_shard(model, mesh=mesh)\n{BLOCKS}", SHARDED: ""},
+            {BLOCKS: f"fully_shard(model, mesh=mesh)  # first\n{BLOCKS}", SHARDED: ""},
             "each block first",
         ),
     ],

@@ -309,11 +309,11 @@ def test_the_formula_counts_gpt2():
         shape = model_shapes.published_gpts()[name]
         layers = model_shapes.layers(model_shapes.GPT2, size)
         whole = sum(sum(layer.numbers) for layer in layers)
-        assert shape.by_formula() == whole - 2 * shape.width
+        assert shape.counted() == whole - 2 * shape.hidden
     for name, shape in model_shapes.published_gpts().items():
         if name.endswith(" B"):
             billions = float(name.removeprefix("GPT-2,").split()[0])
-            assert shape.by_formula() / 1e9 == pytest.approx(billions, rel=0.04)
+            assert shape.counted() / 1e9 == pytest.approx(billions, rel=0.04)
     assert (
         model_shapes.published_gpts()["GPT tiny"].parameters == 335_360
     )  # its gradients, 1341440 bytes

@@ -17,6 +17,7 @@ import pypandoc
 import reset
 
 from bootcamp.paths import OWN, shown
+from bootcamp.scripts.diff import is_reason
 from bootcamp_lessons import exercise
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +86,7 @@ def _answer(task) -> str:
     texts = task.starting_point(), task.solved().read_text()
     if task.path.suffix == ".py":
         texts = [text.split('"""', 2)[2] for text in texts]  # without docstrings
-    begins, solved = (text.splitlines() for text in texts)
+    begins, solved = ([line for line in text.splitlines() if not is_reason(line)] for text in texts)
     lines = list(difflib.unified_diff(begins, solved, n=1, lineterm=""))[2:]
     return "\n".join("" if line.startswith("@@") else line for line in lines).strip("\n")
 
