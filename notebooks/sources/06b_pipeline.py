@@ -301,11 +301,10 @@ claim.larger(
 # stage is on the same rank.)
 
 # %%
-from bootcamp.costs import pipeline_orders
 from bootcamp.costs.model_shapes import GPT
 
 border = 4 * BATCH * GPT["tiny"]["context"] * GPT["tiny"]["width"]
-borders = pipeline_orders.borders("interleaved", 0, 2)
+borders = schedules.borders("interleaved", 0, 2)
 sent = real["interleaved"].ranks[0]["sent_bytes_per_step"]
 print(guess_sent.score((sent or borders * border) / border))
 claim.equal(

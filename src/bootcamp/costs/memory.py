@@ -8,7 +8,7 @@ the activations when a backward begins, in float32.
 
 from math import ceil, prod
 
-from bootcamp.costs import layer_cut, model_shapes, pipeline_orders, sharding
+from bootcamp.costs import layer_cut, model_shapes, pipeline_schedules, sharding
 from bootcamp.costs.model_shapes import Layer, Model
 from bootcamp.costs.setting import SPLIT, UNITS, Plan
 from bootcamp.costs.sharding import DEEPSPEED_FLOAT32, FLOAT32, MIXED, rank_bytes
@@ -144,7 +144,7 @@ def in_flight(plan: Plan, stage: int = 0) -> float:
 def stages_of(model: Model, plan: Plan, rank: int) -> list[list[Layer]]:
     """Return the layers of each of a rank's stages in the pipeline."""
     edges = layer_cut.equal(len(model.parts), plan.pipeline * plan.virtual)
-    places = pipeline_orders.stages_of_rank(plan.schedule, plan.stage_of(rank), plan.pipeline)
+    places = pipeline_schedules.stages_of_rank(plan.schedule, plan.stage_of(rank), plan.pipeline)
     return [model.parts[edges[i] : edges[i + 1]] for i in places]
 
 
@@ -251,12 +251,12 @@ def _interleaved(p: Plan, stage: int, bytes_of: list, of_last: float, border: in
 
     bytes_of: of each stage's forward. of_last: what the last stage holds of each micro-batch too.
     """
-    places = pipeline_orders.stages_of_rank(p.schedule, stage, p.pipeline)
+    places = pipeline_schedules.stages_of_rank(p.schedule, stage, p.pipeline)
     end = p.pipeline * p.virtual - 1
     kept = dict(zip(places, bytes_of, strict=True))
     kept |= {end: kept[end] + of_last} if end in kept else {}
     now = most = 0.0
-    for kind, place, _ in pipeline_orders.plan(p.schedule, p.pipeline, p.micro_batches)[stage]:
+    for kind, place, _ in pipeline_schedules.plan(p.schedule, p.pipeline, p.micro_batches)[stage]:
         most = max(most, now) if kind == "B" else most
         now += kept[place] if kind == "F" else border * ((place > 0) + (place < end))
         now -= kept[place] if kind == "B" else 0

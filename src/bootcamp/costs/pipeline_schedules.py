@@ -1,16 +1,37 @@
 """Pipeline schedules in theory: `simulate(plan("1f1b", ranks=4, micro_batches=8))`.
 
-A plan (pipeline_orders.py) says in which order each rank computes; a timetable says when each
-action begins and ends. A recorded run gives a timetable too (bootcamp.records.actions), so both are
-measured and drawn alike.
+A plan has the order in which each rank computes, as torch.distributed.pipelining carries it out:
+GPipe (Huang et al., 2019, arXiv:1811.06965), 1F1B and interleaved 1F1B (Narayanan et al., 2021,
+arXiv:2104.04473), zero bubble (Qi et al., 2023, arXiv:2401.10241, its ZB1P and its ZB-V) and
+DualPipeV (DeepSeek-AI, 2024, arXiv:2412.19437, and its DualPipe repository). A timetable says when
+each action begins and ends, simulated or recorded (bootcamp.records.actions).
 """
 
 import contextlib
-import itertools
 import statistics
+from collections import Counter
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from bootcamp.costs.pipeline_orders import CHUNKS, SCHEDULES, Action, Impossible, plan
+# {schedule: stages of a rank}
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zb-v": 2, "dualpipe": 2}
+SCHEDULES = tuple(CHUNKS)
+LEAST = {"1f1b": 1, "dualpipe": 2}  # micro-batches that torch's schedule needs for each rank
+
+
+class Action(NamedTuple):
+    """One piece of a rank's work.
+
+    kind: F, a forward; B, a whole backward; I and W, its halves: the gradient of the stage's input,
+    and that of its weights.
+    """
+
+    kind: str
+    stage: int
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.micro_batch} of stage {self.stage}"
 
 
 class Span(NamedTuple):
@@ -20,6 +41,157 @@ class Span(NamedTuple):
     action: Action
     began: float
     ended: float
+
+
+class Impossible(ValueError):
+    """A plan that can't be made or can't be carried out. The text says why."""
+
+
+# Plans
+
+
+def stages_of_rank(schedule: str, rank: int, ranks: int) -> list[int]:
+    """Return the stages of a rank: in turn, or like a V with the first and the last on rank 0."""
+    if schedule in ("zb-v", "dualpipe"):
+        return [rank, 2 * ranks - 1 - rank]
+    return list(range(rank, CHUNKS[schedule] * ranks, ranks))
+
+
+def borders(schedule: str, rank: int, ranks: int) -> int:
+    """Count the borders between a stage of this rank and one of another."""
+    mine, last = stages_of_rank(schedule, rank, ranks), CHUNKS[schedule] * ranks - 1
+    return sum(0 <= j <= last and j not in mine for i in mine for j in (i - 1, i + 1))
+
+
+def plan(schedule: str, ranks: int, micro_batches: int) -> list[list[Action]]:
+    """Return each rank's actions in their order. Raises Impossible if the numbers don't fit."""
+    if schedule not in SCHEDULES:
+        raise Impossible(f"no schedule {schedule!r}: choose one of {', '.join(SCHEDULES)}")
+    least = LEAST.get(schedule, 0) * ranks
+    if micro_batches < least:
+        raise Impossible(
+            f"{schedule} over {ranks} ranks needs at least {least} micro-batches, not "
+            f"{micro_batches}"
+        )
+    rounds = max(1, micro_batches // ranks)
+    if schedule in ("interleaved", "zero-bubble") and micro_batches % rounds:
+        raise Impossible(
+            f"{schedule} over {ranks} ranks sends micro-batches in rounds of equal size, and "
+            f"{micro_batches} do not divide: take a multiple of {ranks}"
+        )
+    return [_ORDERS[schedule](rank, ranks, micro_batches) for rank in range(ranks)]
+
+
+def _gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """All forwards, then all backwards."""
+    return [Action(kind, rank, i) for kind in "FB" for i in range(micro_batches)]
+
+
+def _one_forward_one_backward(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """As many forwards as there are ranks below, then forward and backward in turn."""
+    actions = _gpipe(rank, ranks, micro_batches)
+    return _weave(actions[:micro_batches], actions[micro_batches:], warm_up=ranks - 1 - rank)
+
+
+def _interleaved(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """1F1B with two stages a rank: a round of micro-batches passes one stage, then the other."""
+    # two more forwards for each rank below: a forward has to get there, its backward back
+    return _in_rounds(rank, ranks, micro_batches, "B", ahead=2)
+
+
+def _zero_bubble(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """Interleaved, with backwards in halves: weights' gradients are computed where a rank waits."""
+    order, waiting = [], []
+    for action in _in_rounds(rank, ranks, micro_batches, "I", ahead=1):
+        order.append(action)
+        if action.kind == "I":
+            waiting.append(action._replace(kind="W"))
+            if len(waiting) > rank:  # a later rank keeps more for the end, where it waits
+                order.append(waiting.pop(0))
+    return order + waiting
+
+
+def _zb_v(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """ZB-V: forward, I and W in turn on both legs of a V; only a rank's last W wait for the end."""
+    down, up = stages_of_rank("zb-v", rank, ranks)
+    below, least = ranks - rank, max(2 * ranks - 1, micro_batches)
+    steps = [("F", down)] * (2 * below - 1)
+    steps += [("F", up), ("F", down)] * rank
+    steps += [("F", up), ("I", up), ("W", up)] * below
+    for step in range(least - ranks):
+        steps += [("F", down)] * (step < least - 2 * ranks + rank + 1)
+        steps += [("I", down), ("W", down), ("F", up), ("I", up), ("W", up)]
+    steps += [("I", down), ("I", up)] * rank
+    steps += [("I", down), ("W", down)] * below
+    steps += [("W", up)] * rank + [("W", down)] * rank
+    done, order = Counter(), []
+    for kind, stage in steps:
+        order.append(Action(kind, stage, done[kind, stage]))
+        done[kind, stage] += 1
+    # torch plans with `least` micro-batches and leaves out those that there are not
+    return [action for action in order if action.micro_batch < micro_batches]
+
+
+def _dualpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
+    """DualPipeV's eight steps: micro-batches run down the V and up again, both at the same time."""
+    down, up = stages_of_rank("dualpipe", rank, ranks)
+    below, whole = ranks - 1 - rank, rank + 1
+    steps = [("F", down)] * 2 * below
+    steps += [("F", down), ("F", up)] * whole
+    steps += [("I", up), ("W", up), ("F", up)] * below
+    both = [("F", down), ("B", up), ("F", up), ("B", down)]
+    steps += both * (micro_batches - 2 * ranks + whole)
+    steps += [("B", up), ("F", up), ("B", down)] * below
+    # of the last backwards, the second half are cut in two: nobody waits for the weights' half
+    kinds = "B" * whole + "I" * whole
+    steps += [(kind, (up, down)[i % 2]) for i, kind in enumerate(kinds)]
+    steps += [("W", down), ("I", down)] * below
+    steps += [("W", down)] * whole
+    done, waiting, order = Counter(), [], []
+    for kind, stage in steps:
+        if kind == "W":  # of the backward that was cut first, if any is left
+            order += [waiting.pop(0)] if waiting else []
+            continue
+        action = Action(kind, stage, done[kind == "F", stage])
+        done[kind == "F", stage] += 1
+        order.append(action)
+        waiting += [action._replace(kind="W")] if kind == "I" else []
+    return order
+
+
+_ORDERS = {
+    "gpipe": _gpipe,
+    "1f1b": _one_forward_one_backward,
+    "interleaved": _interleaved,
+    "zero-bubble": _zero_bubble,
+    "zb-v": _zb_v,
+    "dualpipe": _dualpipe,
+}
+
+
+def _in_rounds(
+    rank: int, ranks: int, micro_batches: int, backward: str, ahead: int
+) -> list[Action]:
+    """Weave a rank's two stages: each round passes its first stage, then its second."""
+    stages = stages_of_rank("interleaved", rank, ranks)
+    size = micro_batches // max(1, micro_batches // ranks)
+    forwards, backwards = [], []
+    for begin in range(0, micro_batches, size):
+        batch = range(begin, begin + size)
+        forwards += [Action("F", stage, i) for stage in stages for i in batch]
+        backwards += [Action(backward, stage, i) for stage in reversed(stages) for i in batch]
+    return _weave(forwards, backwards, size + ahead * (ranks - 1 - rank))
+
+
+def _weave(forwards: list, backwards: list, warm_up: int) -> list[Action]:
+    """Some forwards, then forward and backward in turn, then the backwards that remain."""
+    in_turn = [
+        action for pair in zip(forwards[warm_up:], backwards, strict=False) for action in pair
+    ]
+    return forwards[:warm_up] + in_turn + backwards[len(in_turn) // 2 :]
+
+
+# Timetables
 
 
 def simulate(
@@ -39,69 +211,56 @@ def simulate(
     """
     last = max(action.stage for order in orders for action in order)
     where = {action.stage: rank for rank, order in enumerate(orders) for action in order}
-    seconds = _durations(last + 1, forward_seconds, backward_seconds, input_share)
-    free, ended, places = [0.0] * len(orders), {}, [0] * len(orders)
-    spans = []
-    while any(place < len(order) for place, order in zip(places, orders, strict=True)):
+
+    def seconds(kind: str, stage: int) -> float:
+        given = forward_seconds if kind == "F" else backward_seconds
+        whole = given[stage] if isinstance(given, list) else given
+        half = input_share * whole if stage else 0.0
+        return {"I": half, "W": whole - half}.get(kind, whole)
+
+    free, ended, spans = [0.0] * len(orders), {}, []
+    left = [list(order) for order in orders]
+    while any(left):
         before = len(spans)
-        for rank, order in enumerate(orders):
-            while places[rank] < len(order):
-                action = order[places[rank]]
-                needed = _needs(action, last, ended)
-                if None in needed:
-                    break
-                at = [
-                    end + (transfer_seconds if where[stage] != rank else 0) for stage, end in needed
-                ]
-                began = max([free[rank], *at])
-                free[rank] = began + seconds[action.kind][action.stage]
+        for rank, order in enumerate(left):
+            while order and None not in (needed := _needs(order[0], last, ended)):
+                action = order.pop(0)
+                ready = [end + transfer_seconds * (where[stage] != rank) for stage, end in needed]
+                began = max([free[rank], *ready])
+                free[rank] = began + seconds(action.kind, action.stage)
                 ended[("B" if action.kind == "I" else action.kind, *action[1:])] = free[rank]
                 spans.append(Span(rank, action, began, free[rank]))
-                places[rank] += 1
         if len(spans) == before:
-            stuck = [o[place] for o, place in zip(orders, places, strict=True) if place < len(o)]
-            raise Impossible(f"the plan never goes on: {stuck[0]} waits for what is never done")
+            stuck = next(order[0] for order in left if order)
+            raise Impossible(f"the plan never goes on: {stuck} waits for what is never done")
     return spans
 
 
 def timetable(schedule: str, ranks: int, micro_batches: int) -> list[Span]:
-    """The plan of a schedule, simulated for equal stages.
+    """Simulate a schedule for equal stages.
 
     The unit is a rank's forward of one micro-batch; its backward takes two. A rank with several
     stages has an equal share of both in each.
     """
     stages = CHUNKS[schedule]
-    orders = plan(schedule, ranks, micro_batches)
-    return simulate(orders, forward_seconds=1 / stages, backward_seconds=2 / stages)
-
-
-def _durations(stages: int, forward, backward, input_share: float) -> dict[str, list[float]]:
-    forward, backward = (
-        list(given) if isinstance(given, list | tuple) else [given] * stages
-        for given in (forward, backward)
-    )
-    halves = [input_share * whole for whole in backward]
-    halves[0] = 0.0
-    weights = [whole - half for whole, half in zip(backward, halves, strict=True)]
-    return {"F": forward, "B": backward, "I": halves, "W": weights}
+    return simulate(plan(schedule, ranks, micro_batches), 1 / stages, 2 / stages)
 
 
 def _needs(action: Action, last: int, ended: dict) -> list[tuple[int, float] | None]:
     """(stage, when it was done) of each action that must be over before; None if one is not."""
     kind, stage, i = action
-    needed = []
-    if kind == "F" and stage > 0:
-        needed.append(("F", stage - 1))
-    if kind in "BI":
-        needed.append(("F", stage))
-        if stage < last:
-            needed.append(("B", stage + 1))
-    if kind == "W":
-        needed.append(("B", stage))  # its own half I
+    needed = {
+        "F": [("F", stage - 1)] if stage else [],
+        "B": [("F", stage)] + ([("B", stage + 1)] if stage < last else []),
+        "W": [("B", stage)],  # its own half I
+    }["B" if kind == "I" else kind]
     return [
         (there, ended[what, there, i]) if (what, there, i) in ended else None
         for what, there in needed
     ]
+
+
+# What a timetable says
 
 
 def orders(spans: list[Span]) -> list[list[Action]]:
@@ -145,9 +304,7 @@ def bubble_by_formula(schedule: str, ranks: int, micro_batches: int) -> float | 
     (p-1)/m, and with v stages a rank (p-1)/(v m) if the ranks divide the micro-batches
     (Narayanan et al., 2021, section 2.2).
     """
-    if schedule == "interleaved" and micro_batches % ranks:
-        return None
-    if schedule in ("gpipe", "1f1b", "interleaved"):
+    if schedule in ("gpipe", "1f1b") or schedule == "interleaved" and not micro_batches % ranks:
         return (ranks - 1) / (CHUNKS[schedule] * micro_batches)
     return None
 
@@ -158,15 +315,8 @@ def most_in_flight(spans: list[Span]) -> list[int]:
     Two stages of one rank count twice. Held from the begin of the forward to the end of the
     backward, of a split one to the end of its half W.
     """
-    most = []
-    for of_rank in by_rank(spans):
-        held = list(
-            itertools.accumulate(
-                {"F": 1, "B": -1, "W": -1, "I": 0}[span.action.kind] for span in of_rank
-            )
-        )
-        most.append(max(held))
-    return most
+    change = {"F": 1, "B": -1, "W": -1, "I": 0}
+    return [max(accumulate(change[a.kind] for a in order)) for order in orders(spans)]
 
 
 def most_held(
@@ -214,18 +364,17 @@ def measured_seconds(spans: list[Span]) -> dict:
     With them a simulation predicts from the stages' real durations and no longer from equal ones.
     """
     seconds: dict[tuple, list[float]] = {}
-    for span in spans:
-        key = (span.action.kind, span.action.stage)
-        seconds.setdefault(key, []).append(span.ended - span.began)
+    for _, (kind, stage, _), began, ended in spans:
+        seconds.setdefault((kind, stage), []).append(ended - began)
     median = {key: statistics.median(values) for key, values in seconds.items()}
     stages = range(1 + max(stage for _, stage in median))
     halves = [(median["I", s], median["W", s]) for s in stages if s and ("I", s) in median]
-    whole = [
-        median.get(("B", s), median.get(("I", s), 0.0) + median.get(("W", s), 0.0)) for s in stages
-    ]
     share = sum(half for half, _ in halves) / sum(map(sum, halves)) if halves else 0.5
+    backward = [sum(median.get((kind, s), 0.0) for kind in "BIW") for s in stages]
+    for s in stages:  # DualPipe cuts some backwards in two and leaves others whole
+        backward[s] = median.get(("B", s), backward[s])
     forward = [median["F", s] for s in stages]
-    return {"forward_seconds": forward, "backward_seconds": whole, "input_share": share}
+    return {"forward_seconds": forward, "backward_seconds": backward, "input_share": share}
 
 
 def hand_over_seconds(spans: list[Span]) -> float:
@@ -238,7 +387,7 @@ def hand_over_seconds(spans: list[Span]) -> float:
     delays = []
     for of_rank in by_rank(spans):
         mine = {span.action.stage for span in of_rank}
-        for before, span in itertools.pairwise(of_rank):
+        for before, span in pairwise(of_rank):
             needed = [end for stage, end in _needs(span.action, last, ended) if stage not in mine]
             if needed and max(needed) > before.ended:
                 delays.append(span.began - max(needed))

@@ -9,7 +9,7 @@ from math import ceil
 
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.model_shapes import Model, ours
-from bootcamp.costs.pipeline_orders import CHUNKS, SCHEDULES
+from bootcamp.costs.pipeline_schedules import CHUNKS, SCHEDULES
 
 RECOMPUTE = ("none", "selective", "selective op", "full")
 PRECISIONS = ("bf16", "fp8", "fp32")

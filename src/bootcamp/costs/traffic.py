@@ -7,7 +7,7 @@ ranks. Of this course's scripts (Plan.script) all is counted over gloo.
 from bisect import bisect_right
 from math import ceil, prod
 
-from bootcamp.costs import context, experts, links, memory, pipeline_orders, sharding, tensor
+from bootcamp.costs import context, experts, links, memory, pipeline_schedules, sharding, tensor
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.memory import NUMBER, gathered_layer
 from bootcamp.costs.model_shapes import VOCABULARY, Model
@@ -21,7 +21,7 @@ def bytes_sent(
 ) -> dict[str, float]:
     """Count {axis: bytes} of a script's rank; the mean over the ranks for ZeRO-1 of torch."""
     p = plan
-    borders = pipeline_orders.borders(p.schedule, p.stage_of(rank), p.pipeline)
+    borders = pipeline_schedules.borders(p.schedule, p.stage_of(rank), p.pipeline)
     handed = borders * p.micro_batches * memory.border_bytes(model, p) / p.tensor
     calls = tensor_calls(model, p, rank) if p.tensor > 1 else {}
     return {

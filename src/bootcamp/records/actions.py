@@ -2,8 +2,7 @@
 
 import json
 
-from bootcamp.costs.pipeline_orders import Action
-from bootcamp.costs.pipeline_schedules import Span, makespan
+from bootcamp.costs.pipeline_schedules import Action, Span, makespan
 from bootcamp.records.runs import Run
 
 

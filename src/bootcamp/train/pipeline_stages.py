@@ -1,7 +1,7 @@
 """The rank side of pipelines: what a schedule asks of the flags, and how a model is cut.
 
-Also a recorder of the actions that a rank really executes. bootcamp.costs.pipeline_orders and
-pipeline_schedules have the schedules themselves.
+Also a recorder of the actions that a rank really executes. bootcamp.costs.pipeline_schedules has
+the schedules themselves.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import nn
 
 from bootcamp.costs import layer_cut
-from bootcamp.costs.pipeline_orders import CHUNKS, Impossible, plan, stages_of_rank
+from bootcamp.costs.pipeline_schedules import CHUNKS, Impossible, plan, stages_of_rank
 from bootcamp.train import models, tensor_flags
 from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import refuse
