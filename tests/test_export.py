@@ -63,8 +63,8 @@ def saved(name, place):
 
 def export(*given):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["_export.py", *map(str, given)])
-        runpy.run_path(str(SRC / "_export.py"), run_name="__main__")
+        patch.setattr(sys, "argv", ["export.py", *map(str, given)])
+        runpy.run_path(str(SRC / "serve/export.py"), run_name="__main__")
 
 
 @pytest.fixture(scope="module")

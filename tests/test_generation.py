@@ -2,8 +2,6 @@
 
 import dataclasses
 import inspect
-import runpy
-import sys
 from argparse import Namespace
 
 import pytest
@@ -121,27 +119,6 @@ def test_rejects_other_bytes_and_scores_that_are_no_numbers(plain):
 def test_what_the_model_has_no_positions_for_is_refused(model, prompt, length):
     with pytest.raises(ValueError, match="64 together at most"):
         generation.greedy(model, prompt, length, cached=True)
-
-
-def test_the_program_generates_from_saved_parameters(model, plain, monkeypatch, capsys, tmp_path):
-    save_file = pytest.importorskip("safetensors.torch").save_file
-    trained_once = generation.build(seed=1)
-    save_file(trained_once.state_dict(), tmp_path / "gpt.safetensors")
-    command = ["_generate.py", str(tmp_path / "gpt.safetensors"), "--length", "8"]
-    said = []
-    for flags in (["--cache"], []):
-        monkeypatch.setattr(sys, "argv", [*command, *flags])
-        runpy.run_path(str(SRC / "_generate.py"))
-        said.append(capsys.readouterr().out)
-    expected = generation.greedy(trained_once, PROMPT, 8, cached=False)
-    text = (PROMPT + expected.text).decode(errors="replace")
-    assert expected.text != plain.text[:8]
-    assert all(each.startswith(f"{text}\nfirst byte: ") for each in said)
-    assert [each.splitlines()[-1] for each in said] == ["cache: 36.9 kB", "cache: 0 bytes"]
-    monkeypatch.setattr(sys, "argv", [*command[:-1], "61"])
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(SRC / "_generate.py"))
-    assert "64 together at most" in capsys.readouterr().err
 
 
 def test_seconds_are_measured_at_each_length_and_the_threads_are_given_back():

@@ -20,7 +20,7 @@ from bootcamp.serving import batcher, load, malformed, protocol, service, versio
 from bootcamp.serving.instance import BadModel, Died
 
 LIMITS = protocol.Limits(batch=8, context=served_model.CONTEXT)
-SCRIPTS = ("_serve.py", "_serve_batching.py")
+SCRIPTS = ("simple", "batching")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(place):
     """One server for all tests that leave it as they found it."""
-    with service.start("_serve_batching.py", place / "gpt", instances=2, body_seconds=1) as it:
+    with service.start("batching", place / "gpt", instances=2, body_seconds=1) as it:
         yield it
 
 
@@ -43,7 +43,7 @@ def server(place):
 def own_server(place, tmp_path):
     """A server that a test may break, of a folder of versions of its own."""
     versions.publish(tmp_path / "gpt", place / "v1.onnx")
-    with service.start("_serve_batching.py", tmp_path / "gpt", instances=2, queue=4) as it:
+    with service.start("batching", tmp_path / "gpt", instances=2, queue=4) as it:
         yield it
 
 
@@ -59,7 +59,7 @@ def all_right(place, server, **how):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_each_server_answers_and_refuses(place, script):
-    model = place / ("v1.onnx" if script == "_serve.py" else "gpt")
+    model = place / ("v1.onnx" if script == "simple" else "gpt")
     with service.start(script, model) as server:
         for batch in (1, 3, 8):
             for length in (1, 7, served_model.CONTEXT):
@@ -99,7 +99,7 @@ def test_a_worker_killed_under_load_loses_only_what_it_had(place, server):
 
 
 def test_a_server_killed_under_load_answers_nothing_wrong(place):
-    with service.start("_serve_batching.py", place / "gpt") as server:
+    with service.start("batching", place / "gpt") as server:
         below = process_tree.below({server.holder.pid})
         found = load.closed(
             server.url, asked(place), clients=8, requests=300, at={100: server.kill}
@@ -197,7 +197,7 @@ def test_clients_that_never_read_or_never_finish_hold_up_nobody(place, server):
 def test_nothing_outlives_the_process_that_started_a_server(place):
     code = (
         "from bootcamp.serving import service\n"
-        f"server = service.start('_serve_batching.py', {str(place / 'gpt')!r})\n"
+        f"server = service.start('batching', {str(place / 'gpt')!r})\n"
         "print(server.holder.pid, flush=True)\n"
         "input()"
     )
@@ -217,7 +217,7 @@ def test_a_server_that_cannot_start_says_why(place, tmp_path):
     (tmp_path / "gpt" / "1").mkdir(parents=True)
     (tmp_path / "gpt" / "1" / "model.onnx").write_bytes(b"no model")
     with pytest.raises(service.ServerFailed, match=r"gpt/1/model\.onnx failed"):
-        service.start("_serve_batching.py", tmp_path / "gpt")
+        service.start("batching", tmp_path / "gpt")
 
 
 def test_an_open_loop_counts_from_when_a_request_was_due(place, server):

@@ -65,7 +65,7 @@ def setting(tmp_path_factory):
     for name in ("v1.onnx", "v2.onnx"):
         versions.publish(folder / "gpt", folder / name)
     asked = load.ask(right, 20, 9, or_else=other)
-    with service.start("_serve_batching.py", folder / "gpt", instances=2) as server:
+    with service.start("batching", folder / "gpt", instances=2) as server:
         yield server, asked
 
 

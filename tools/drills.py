@@ -162,7 +162,7 @@ def server_drills(times: int) -> list[dict]:
         right, other = served_model.two_versions(folder)
         asked = load.ask(right, 100, 9, or_else=other)
         versions.publish(folder / "gpt", folder / "v1.onnx")
-        with service.start("_serve_batching.py", folder / "gpt", instances=2) as server:
+        with service.start("batching", folder / "gpt", instances=2) as server:
             rows = _of_server("course's server", server, asked, folder, times)
         if triton.why_not():
             return rows
@@ -171,7 +171,7 @@ def server_drills(times: int) -> list[dict]:
         )
         with (
             triton.start(repository) as behind,
-            service.start("_serve_front.py", behind.url, context=served_model.CONTEXT) as front,
+            service.start("front", behind.url, context=served_model.CONTEXT) as front,
         ):
             fronted = serving_lab.Fronted(front, behind)
             return rows + _of_server("Triton behind its front", fronted, asked, folder, times)

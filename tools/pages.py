@@ -54,7 +54,7 @@ EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\((.*)\)")
 BUILT = ".buildinfo"  # Sphinx writes it first
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
-SCRIPTS = ("src/_*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
+SCRIPTS = ("src/_*.py", "src/serve/*.py", "src/snippets/*.py", "src/jobs/*.sbatch")
 LINK = re.compile(r"\[([^]]+)\]\(([\w./-]+)?(#[\w-]+)?\)")
 BEHIND = {  # the pages behind README.md, by the names that they have here
     "notebooks/README.md": "course",

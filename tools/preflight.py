@@ -111,7 +111,7 @@ def measure() -> None:
     from bootcamp.launcher import launch
 
     ranks = max(2, launch.default_ranks())
-    script = ROOT / "src" / "_sweep_all_reduce.py"
+    script = ROOT / "src" / "snippets" / "sweep_all_reduce.py"
     flags = {"rounds": 2, "global_batch": ranks, "quiet": True}
     try:
         run = launch.launch(script, ranks, options=launch.Options(hang_seconds=10), **flags)

@@ -129,7 +129,7 @@ guess_batching
 from bootcamp.paths import SRC
 from bootcamp_lessons import reading
 
-reading.piece(SRC / "_export.py", "# 3. torch.export", 'if "pt2"')
+reading.piece(SRC / "serve/export.py", "# 3. torch.export", 'if "pt2"')
 
 # %% [markdown]
 # `Dim` makes batch and length symbols. Without it, the graph holds for the example's shape alone.
@@ -145,7 +145,7 @@ reading.piece(SRC / "_export.py", "# 3. torch.export", 'if "pt2"')
 # read.
 
 # %%
-reading.code((SRC / "_serve.py").read_text().split('"""', 2)[2])
+reading.code((SRC / "serve/simple.py").read_text().split('"""', 2)[2])
 
 # %% [markdown]
 # In the second one a request awaits its turn, and others are read meanwhile. Requests and arguments
@@ -154,7 +154,7 @@ reading.code((SRC / "_serve.py").read_text().split('"""', 2)[2])
 # %%
 from bootcamp.scripts.diff import ScriptDiff
 
-ScriptDiff(SRC / "_serve_batching.py", SRC / "_serve.py")
+ScriptDiff(SRC / "serve/batching.py", SRC / "serve/simple.py")
 
 # %% [markdown]
 # This function puts the batch together. Requests of another length wait for the next batch: one
@@ -176,7 +176,7 @@ from bootcamp import run_command
 
 EXPORTED = PLACE / "exported"
 formats = "safetensors,pt2,onnx,ts"
-export = ["python", str(SRC / "_export.py"), str(PLACE / "checkpoint"), str(EXPORTED)]
+export = ["python", str(SRC / "serve/export.py"), str(PLACE / "checkpoint"), str(EXPORTED)]
 print(run_command([*export, "--formats", formats]))
 
 # %% [markdown]
@@ -193,7 +193,7 @@ from bootcamp.serving import artifacts, load, protocol, service, versions
 
 ids = numpy.array([list(b"import ")])
 body = json.dumps(protocol.request(ids)).encode()
-with service.start("_serve.py", EXPORTED / "gpt.onnx") as server:
+with service.start("simple", EXPORTED / "gpt.onnx") as server:
     answer = urllib.request.urlopen(server.url + protocol.path("gpt"), body).read()
 scores = protocol.scores_of(json.loads(answer))
 print(f"{body.decode()[:75]} ...")
@@ -228,7 +228,7 @@ from bootcamp_lessons import serving_lab
 eager = artifacts.load(EXPORTED / "gpt.safetensors")
 asked = load.ask(eager, count=50, length=8)
 versions.publish(PLACE / "gpt", EXPORTED / "gpt.onnx")
-with service.start("_serve_batching.py", PLACE / "gpt") as server:
+with service.start("batching", PLACE / "gpt") as server:
     loops = serving_lab.paused(server, asked)
 plots.show(diagrams.met_by(serving_lab.measured(), loops))
 
@@ -280,7 +280,7 @@ faster
 # latency.
 
 # %%
-with service.start("_serve_batching.py", PLACE / "gpt", instances=2) as server:
+with service.start("batching", PLACE / "gpt", instances=2) as server:
     by_clients = serving_lab.by_clients(server, asked)
 Table(by_clients, "The best server under more and more clients")
 
@@ -294,7 +294,7 @@ Table(by_clients, "The best server under more and more clients")
 # knee in the lower one is what was refused.
 
 # %%
-with service.start("_serve_batching.py", PLACE / "gpt", instances=2) as server:
+with service.start("batching", PLACE / "gpt", instances=2) as server:
     by_rate = serving_lab.by_rate(server, asked)
 plots.show(diagrams.knee(serving_lab.measured(), by_rate))
 
@@ -399,7 +399,7 @@ mixed = [
     for length in (1, 7, context)
     for one in load.ask(eager, 20, length, batch)
 ]
-with service.start("_serve_batching.py", PLACE / "gpt", instances=2) as server:
+with service.start("batching", PLACE / "gpt", instances=2) as server:
     served = load.closed(server.url, mixed, clients=16, requests=len(mixed))
 assert (served.wrong, served.failed) == (0, 0)
 print(f"{served.sent} answers, all within 1e-5 of the eager model's")
@@ -445,13 +445,13 @@ for file in (EXPORTED / "gpt.onnx", other):
     versions.publish(PLACE / "two" / "gpt", file)
 
 both = load.ask(eager, 50, 8, or_else=artifacts.load(other))
-with service.start("_serve_batching.py", PLACE / "two" / "gpt", instances=2) as server:
+with service.start("batching", PLACE / "two" / "gpt", instances=2) as server:
     server.switch(1)
     drills = [serving_drills.run(name, server, both) for name in serving_drills.KEEP_UP]
 
-with service.start("_serve_batching.py", PLACE / "two" / "gpt", instances=2) as server:
+with service.start("batching", PLACE / "two" / "gpt", instances=2) as server:
     killed = serving_drills.server_killed(server, both, 400)
-with service.start("_serve_batching.py", PLACE / "two" / "gpt", instances=2) as server:
+with service.start("batching", PLACE / "two" / "gpt", instances=2) as server:
     anew = load.closed(server.url, both, clients=8, requests=serving_drills.AFTERWARDS)
 drills.append(serving_drills.row("the server is killed, a new one started", killed, anew))
 assert not any(row["wrong"] for row in drills), "a wrong answer"
@@ -475,14 +475,14 @@ Table(triton.drills(), triton.says)
 # have answered fail, while the health check reports that all is well. So watch what is *answered*.
 # And it trusts its clients: its JSON parser answers several mistakes of a client with 500, as if
 # the server had failed, and one body of a hundred thousand brackets crashes the server. So here a
-# **front** checks each request before Triton sees it: `src/_serve_front.py`. It answers 503 in
+# **front** checks each request before Triton sees it: `src/serve/front.py`. It answers 503 in
 # place of Triton's 500, so the table counts these requests as refused.
 # </details>
 #
 # ### Requests that nobody should answer
 
 # %%
-with service.start("_serve_batching.py", PLACE / "two" / "gpt") as server:
+with service.start("batching", PLACE / "two" / "gpt") as server:
     refused = serving_lab.malformed(server, context)
     good = load.closed(server.url, both, clients=1, requests=10)
 assert not good.failed

@@ -52,7 +52,7 @@ class Lab(replay.Cluster):
 
         def measure() -> float:
             name = "sweep-" + where.split()[0]
-            script = SRC / "_sweep_all_reduce.py"
+            script = SRC / "snippets/sweep_all_reduce.py"
             self.sweeps[where] = self.pairs.launch(name, script, 2, **WHERE[where], **SWEEP)
             return seconds_of(self.sweeps[where], size)
 
@@ -84,7 +84,7 @@ class Lab(replay.Cluster):
 
 
 def rows_of(sweep: Run) -> list[dict]:
-    """The rows of a sweep, smallest size first; see src/_sweep_all_reduce.py."""
+    """The rows of a sweep, smallest size first; see src/snippets/sweep_all_reduce.py."""
     return read_json(sweep.folder / "sweep.json")["rows"]
 
 

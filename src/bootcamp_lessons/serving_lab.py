@@ -21,10 +21,10 @@ from bootcamp.serving.protocol import Limits
 from bootcamp_lessons import serving_drills
 
 RECORDS = REFERENCE / "11_serving"
-SCRIPT = "_serve_batching.py"
+SCRIPT = "batching"
 PAUSE_SECONDS = 0.5
 CLIENTS = 16  # of a load that a server can't keep up with
-# words -> settings of _serve_batching.py
+# words -> settings of serve/batching.py
 SERVERS = {
     "1 instance": {"instances": 1, "max_batch": 1},
     "1 instance, batches of 8": {"instances": 1, "max_batch": 8},
@@ -193,7 +193,7 @@ class Triton:
         with (
             tempfile.TemporaryDirectory(dir=self.folder, prefix="triton-") as place,
             triton.start(self._repository(place, **settings)) as behind,
-            service.start("_serve_front.py", behind.url, context=self.context) as front,
+            service.start("front", behind.url, context=self.context) as front,
         ):
             yield Fronted(front, behind)
 

@@ -59,7 +59,7 @@ def measure(ranks: int | None = None, device: str = "auto", rounds: int = 30) ->
     ranks = max(2, default_ranks()) if ranks is None else ranks
     if ranks < 2:
         raise ValueError(f"ranks={ranks}: expected two at least, one has nobody to talk to")
-    script = SRC / "_sweep_all_reduce.py"
+    script = SRC / "snippets/sweep_all_reduce.py"
     run = launch(script, ranks, device=device, rounds=rounds, global_batch=ranks, quiet=True)
     return keep(run)
 

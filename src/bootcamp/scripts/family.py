@@ -103,7 +103,7 @@ SCRIPTS = {
 PROGRAMS = {
     script.file: script
     for script in (
-        Script("sweep_all_reduce", file="_sweep_all_reduce.py"),
+        Script("sweep_all_reduce", file="snippets/sweep_all_reduce.py"),
         Script("ddp_accumulate", file="snippets/ddp_accumulate.py"),
         Script("ddp_elastic", file="snippets/ddp_elastic.py"),
         Script("ddp_with_dataloader", file="snippets/ddp_with_dataloader.py"),

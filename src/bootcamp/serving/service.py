@@ -1,4 +1,4 @@
-"""A server that a cell or a test starts: `with service.start("_serve.py", file) as server: ...`.
+"""A server that a cell or a test starts: `with service.start("simple", file) as server: ...`.
 
 It ends with its `with`, by `stop`, and with the process that started it, however that ends.
 """
@@ -108,12 +108,12 @@ class Service:
 
 
 def start(script: str, model: Path | str, **settings) -> Service:
-    """Start a script of src/ that serves a model; returns once it listens.
+    """Start a script of src/serve/, named without .py; returns once it listens.
 
     settings: the script's flags, max_batch=8 for --max-batch 8. Raises ServerFailed.
     """
     words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    command = [sys.executable, str(SRC / script), str(model), *words]
+    command = [sys.executable, str(SRC / "serve" / f"{script}.py"), str(model), *words]
     began = time.monotonic()
     told, tells = os.pipe()
     out = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the server, nameless

@@ -5,13 +5,13 @@
         answer = requests.post(server.url + protocol.path("gpt"), json=protocol.request(ids))
 
 `make triton` puts the binary of PyPI's nvidia-pytriton into an environment of its own,
-`.venv-triton`. It carries the python backend only, so src/_serve_triton.py runs the model, with
+`.venv-triton`. It carries the python backend only: src/serve/triton_model.py runs the model with
 ONNX Runtime. A server listens on 127.0.0.1 alone, and ends with the process that started it
 (triton_holder.py). A repository is a folder that it reads:
 
     gpt/config.pbtxt       the shapes, the batcher, the instances, the version to serve
     gpt/1/model.onnx       the exported model
-    gpt/1/model.py         what runs it: a copy of src/_serve_triton.py
+    gpt/1/model.py         what runs it: a copy of src/serve/triton_model.py
     gpt/2/...              the next version
 
 Triton says that it is ready while the process of an instance is dead: requests that come to that
@@ -49,7 +49,7 @@ STUB = "triton_python_backend_stub"
 PORT_TAKEN = "already in use"
 SECONDS_TO_STOP = 5  # for answers that have been begun
 TRIES = 5  # ports that another program took between our look and Triton's
-MODEL = SRC / "_serve_triton.py"
+MODEL = SRC / "serve/triton_model.py"
 CONFIG = """name: "{name}"
 backend: "python"
 max_batch_size: {max_batch}
@@ -347,7 +347,7 @@ class Server:
     def switch(self, version: int) -> None:
         """Serve this version of the repository, without refusing a request; also the way back.
 
-        If it does not load, or can't answer its own test (src/_serve_triton.py), the repository
+        If it does not load, or fails its own test (src/serve/triton_model.py), the repository
         names the served one again, which goes on. Raises TritonError then.
         """
         before = self.repository.version

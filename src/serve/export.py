@@ -1,4 +1,4 @@
-"""python src/_export.py CHECKPOINT FOLDER [--formats safetensors,pt2,aoti,onnx,ts]
+"""python src/serve/export.py CHECKPOINT FOLDER [--formats safetensors,pt2,aoti,onnx,ts]
 
 From a checkpoint of --save to files that a server loads, each held against the model it came from.
 

@@ -1,4 +1,4 @@
-"""python src/_serve.py logs/exported/gpt.onnx --port 8080
+"""python src/serve/simple.py logs/exported/gpt.onnx --port 8080
 
 A server in a dozen lines: one process that answers requests one after another, each by itself.
 """

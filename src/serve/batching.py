@@ -1,4 +1,4 @@
-"""python src/_serve_batching.py logs/exported/gpt --instances 2 --max-batch 8 --delay-ms 2
+"""python src/serve/batching.py logs/exported/gpt --instances 2 --max-batch 8 --delay-ms 2
 
 A server that batches: instances in processes of their own answer what waits in one queue together.
 The model is a folder of versions, gpt/1/, gpt/2/, of which it serves the newest until it is asked

@@ -1,10 +1,10 @@
-"""torchrun --standalone --nproc-per-node 4 src/_sweep_all_reduce.py
+"""torchrun --standalone --nproc-per-node 2 src/snippets/sweep_all_reduce.py
 
 How long an all-reduce takes, from one number to 32 MiB, on whatever back end this machine has.
 
 `sweep.json` in the run folder holds a row for each size: its fastest call, which tells what the
 link takes, its median call, which tells how much the machine adds, and the two bandwidths of the
-fastest as nccl-tests defines them (theory.alpha_beta).
+fastest as nccl-tests defines them (bootcamp/costs/alpha_beta.py).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""python src/_serve_front.py http://127.0.0.1:8000 --context 64
+"""python src/serve/front.py http://127.0.0.1:8000 --context 64
 
 A front for a server that must meet no bad request: it checks each, and passes the good ones on.
 """
