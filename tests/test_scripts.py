@@ -52,7 +52,7 @@ HIDDEN_BY_NAME = {
     "external.py": {"process_group"},
     "checkpoint.py": {"bootcamp.train.process_group"},
     # gather what is sharded, for fingerprints and for checkpoints
-    "dtensor_layout.py": {"torch.distributed.tensor", "distributed"},
+    "shards.py": {"torch.distributed.tensor", "distributed"},
     "sharded_checkpoint.py": {
         "torch.distributed",
         "torch.distributed.checkpoint",
@@ -214,7 +214,7 @@ IMPORTS_BY_NAME = {
         "horovod.runner.http.http_server.RendezvousHTTPServer",
     },
     "warm_python.py": {"torch.distributed.run.main"},  # it becomes torchrun
-    "dtensor_layout.py": {"torch.distributed.tensor.distribute_tensor"},
+    "shards.py": {"torch.distributed.tensor.distribute_tensor"},
     "consolidate.py": {"torch.distributed.checkpoint"},
     "checkpoints.py": {"torch.distributed.checkpoint"},
     "hosts_lab.py": {"torch.distributed.elastic.rendezvous.dynamic_rendezvous"},

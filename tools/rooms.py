@@ -53,7 +53,7 @@ LAZILY = {
     "launcher.live_set": ("ipyparallel",),
     "launcher.progress": ("IPython", "ipywidgets"),
     "launcher.warm_python": ("torch",),  # in a process that has become torchrun
-    "train.deepspeed_state": ("deepspeed",),
+    "train.shards": ("deepspeed",),
     "serving.artifacts": ("torch", "onnxruntime", "safetensors"),  # the one whose file it is
     "serving.consolidate": ("torch", "safetensors"),
 }

@@ -1,9 +1,8 @@
 """Save and load atomic, consistent checkpoints: model, optimizer and step.
 
-`--save PATH` writes every `--save-every` steps and after the last, `--resume PATH` goes on. PATH is
-a file that rank 0 writes, or, where parameters are sharded, a folder into which each rank writes
-(sharded_checkpoint.py). Any script resumes either, on any number of ranks: the saved names and
-shapes are the whole model's. A kill at any moment leaves the last good one.
+The PATH of `--save` is a file that rank 0 writes, or, where parameters are sharded, a folder into
+which each rank writes (sharded_checkpoint.py). Names and shapes in it are the whole model's, so any
+script resumes it on any number of ranks. A kill at any moment leaves the last good one.
 
 torch.distributed.checkpoint.state_dict would name the optimizer's state too, but fails for
 ZeroRedundancyOptimizer, Horovod and DeepSpeed (torch 2.13). No random state is kept: a batch
@@ -11,7 +10,6 @@ depends on (seed, step) alone, and no model of the course draws numbers while it
 """
 
 import contextlib
-import itertools
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,15 +17,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from bootcamp.files import write_whole
-from bootcamp.train import (
-    deepspeed_state,
-    dtensor_layout,
-    environment,
-    models,
-    sharded_checkpoint,
-)
+from bootcamp.train import environment, models, sharded_checkpoint, shards
 from bootcamp.train.context import HOLD_ONE_MODEL, RunContext
 from bootcamp.train.process_group import from_all_ranks
 from bootcamp.train.refusal import ConfigError, refuse
@@ -47,25 +40,27 @@ def load(context: RunContext, model, optimizer, **more) -> int:
     """
     args = context.args
     if args.save:
-        _check_place(context, model)
+        _check_place(Path(args.save), in_parts(context, model))
     if not args.resume:
         return 0
-    place = _together(args, lambda: _found(args), lambda found: found and found.name)
+    place = _agree(args, lambda: _find(args), lambda found: found and found.name)
     if place is None:
         return 0
-    saved = _together(args, lambda: _read(args, place, model), lambda saved: saved["steps_done"])
-    _take_up(model, optimizer, saved)
-    for name, part in more.items():
-        if name in saved:
-            part.load_state_dict(saved[name])
+    saved = _agree(args, lambda: _read(args, place, model), lambda saved: saved["steps_done"])
+    if _keeps_flat_parts(model):
+        shards.fill_deepspeed(model, saved)
+        shards.fill(_buffers(model), saved["model"])
+    else:
+        shards.fill(named_parameters(model) | _buffers(model), saved["model"])
+        _load_optimizer(model, optimizer, saved["optimizer"])
+    for name in more.keys() & saved.keys():
+        more[name].load_state_dict(saved[name])
     context.first_step = saved["steps_done"]
     return context.first_step
 
 
-def _check_place(context: RunContext, model) -> None:
+def _check_place(path: Path, folder: bool) -> None:
     """Refuse a place that can't be written to now, rather than after hours of training."""
-    path = Path(context.args.save)
-    folder = in_parts(context, model)
     if path.exists() and path.is_dir() != folder:
         kinds = ("a file", "a folder") if folder else ("a folder", "a file")
         refuse(
@@ -76,23 +71,42 @@ def _check_place(context: RunContext, model) -> None:
         sharded_checkpoint.clear_unfinished(path)
 
 
-def _together(args, look, mark):
+def _agree(args, look, mark):
     """Call `look` on every rank; refuse if one raises ConfigError or `mark` of it differs."""
-    seen, problem, same = None, None, None
+    seen = same = problem = None
     try:
         seen = look()
         same = mark(seen)
     except ConfigError as error:
         problem = str(error)
-    found = from_all_ranks((same, problem))
-    if problems := [said for _, said in found if said]:
-        refuse(problems[0])
-    if len({same for same, _ in found}) > 1:
+    answers = from_all_ranks((same, problem))
+    for _, each in answers:
+        if each:
+            refuse(each)
+    if len(set(answers)) > 1:
         refuse(
             f"--resume {args.resume}: not all ranks find the same there. Give a place on a disk "
             "that all hosts share."
         )
     return seen
+
+
+def _find(args) -> Path | None:
+    """Find the file or folder to resume; None if this run's --save will write it.
+
+    So one command serves the first start and each restart. Raises ConfigError if it is missing.
+    """
+    path = Path(args.resume)
+    if path.is_file():
+        return path
+    if newest := sharded_checkpoint.newest(path):
+        return newest
+    if args.save and path.resolve() == Path(args.save).resolve():
+        return None
+    raise ConfigError(
+        f"--resume {args.resume}: there is no such file. Give one that --save has written, or the "
+        "one that this run's --save writes."
+    )
 
 
 def _read(args, place: Path, model) -> dict:
@@ -128,25 +142,15 @@ def _check_saved(args, saved: dict) -> None:
     for name in SETTINGS:
         was, now = saved["settings"].get(name), getattr(args, name, None)
         if was != now:
-            flag = f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"--resume {args.resume}: saved with {flag} {was}, this run has {now}. "
-                "Give the flags that it was saved with."
+                f"--resume {args.resume}: saved with --{name.replace('_', '-')} {was}, this run "
+                f"has {now}. Give the flags that it was saved with."
             )
     if saved["steps_done"] >= args.steps:
         raise ConfigError(
             f"--resume {args.resume}: it was saved after {saved['steps_done']} steps, and this run "
             f"ends after {args.steps}. Give more --steps."
         )
-
-
-def _take_up(model, optimizer, saved: dict) -> None:
-    if _keeps_flat_parts(model):
-        deepspeed_state.load(model, saved)
-        dtensor_layout.fill(_buffers(model), saved["model"])
-    else:
-        dtensor_layout.fill(named_parameters(model) | _buffers(model), saved["model"])
-        _load_optimizer(model, optimizer, saved["optimizer"])
 
 
 def named_parameters(model) -> dict[str, torch.nn.Parameter]:
@@ -156,20 +160,21 @@ def named_parameters(model) -> dict[str, torch.nn.Parameter]:
 
 def _buffers(model) -> dict[str, torch.Tensor]:
     """Map a model's persistent buffers, such as BatchNorm's statistics, by name."""
-    parameters, state = named_parameters(model), model.state_dict()
-    named = {models.own_name(name): value for name, value in state.items()}
-    kept = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
-    return {name: value for name, value in kept.items() if name not in parameters}
+    named = {models.own_name(name): value for name, value in model.state_dict().items()}
+    for name in named_parameters(model).keys() & named.keys():
+        del named[name]
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
 
 def _load_optimizer(model, optimizer, saved: dict) -> None:
     """Number the state for the optimizer; settings such as the learning rate are this run's."""
+    numbered = _numbered(model, optimizer)
     state = {
-        number: {key: dtensor_layout.cut_as(value, parameter).clone() for key, value in own.items()}
-        for number, (name, parameter) in enumerate(_numbered(model, optimizer))
+        number: {key: shards.cut_like(value, parameter).clone() for key, value in own.items()}
+        for number, (name, parameter) in enumerate(numbered)
         if (own := saved.get(name))
     }
-    numbers = itertools.count()
+    numbers = iter(range(len(numbered)))
     groups = [
         {**group, "params": [next(numbers) for _ in group["params"]]}
         for group in optimizer.param_groups
@@ -194,24 +199,6 @@ def _numbered(model, optimizer) -> list[tuple[str, torch.nn.Parameter]]:
     return [(names[id(parameter)], parameter) for parameter in ordered]
 
 
-def _found(args) -> Path | None:
-    """Find the file or folder to resume. Raises ConfigError if it is missing.
-
-    None if this run's --save will write it: one command serves the first start and each restart.
-    """
-    path = Path(args.resume)
-    if path.is_file():
-        return path
-    if path.is_dir() and (newest := sharded_checkpoint.newest(path)):
-        return newest
-    if args.save and path.resolve() == Path(args.save).resolve():
-        return None
-    raise ConfigError(
-        f"--resume {args.resume}: there is no such file. Give one that --save has written, or the "
-        "one that this run's --save writes."
-    )
-
-
 def save(context: RunContext, step: int, model, optimizer, *, now: bool = False, **more) -> None:
     """Write a checkpoint if one is due after this step. All ranks must call this; see `load`.
 
@@ -222,34 +209,42 @@ def save(context: RunContext, step: int, model, optimizer, *, now: bool = False,
     last = now or step + 1 == args.steps
     if not args.save or not (last or (step + 1) % args.save_every == 0):
         return
-    head = {
-        "format": FORMAT,
-        "steps_done": step + 1,
-        "settings": {name: getattr(args, name, None) for name in SETTINGS},
-    }
+    settings = {name: getattr(args, name, None) for name in SETTINGS}
+    head = {"format": FORMAT, "steps_done": step + 1, "settings": settings}
     with _signs_of_life(context):
         if context.write_steps:
             context.write_steps()
-        finish_writing()
-        _begin_writing(context, head, model, optimizer, more)
+        _finish_writing()
+        begin = _begin_parts if in_parts(context, model) else _begin_file
+        if finish := begin(context, head, model, optimizer, more):
+            _being_written.append(_writer.submit(finish))
         if last or not args.save_async:
-            finish_writing()
+            _finish_writing()
 
 
-def _begin_writing(context: RunContext, head: dict, model, optimizer, more: dict) -> None:
-    path, asynchronously = Path(context.args.save).resolve(), context.args.save_async
-    if in_parts(context, model):
-        if more:
-            raise TypeError(f"a sharded checkpoint has no room for {', '.join(more)}")
-        finish = sharded_checkpoint.write(context, path, head, _parts(model, optimizer))
-        _being_written.append(_writer.submit(finish))
-        return
-    content = _whole(model, optimizer)
-    content |= {name: part.state_dict() for name, part in more.items()}
-    if environment.rank() == 0:
-        content = head | (_copied(content) if asynchronously else content)
-        write = partial(torch.save, content)
-        _being_written.append(_writer.submit(write_whole, path, write))
+def _begin_parts(context: RunContext, head: dict, model, optimizer, more: dict):
+    """Begin to write this rank's state, each tensor with its place in the whole model's."""
+    if more:
+        raise TypeError(f"a sharded checkpoint has no room for {', '.join(more)}")
+    parameters = named_parameters(model)
+    cut = {name: shards.wrap_like(value.detach(), value) for name, value in parameters.items()}
+    state = {
+        name: {key: shards.wrap_like(value, parameters[name]) for key, value in own.items()}
+        for name, own in _named_state(model, optimizer).items()
+    }
+    whole = {"model": cut | _buffers(model), "optimizer": state}
+    return sharded_checkpoint.write(context, Path(context.args.save).resolve(), head, whole)
+
+
+def _begin_file(context: RunContext, head: dict, model, optimizer, more: dict):
+    """Gather the whole state on rank 0, which alone has something to write."""
+    content = _whole(model, optimizer) | {name: part.state_dict() for name, part in more.items()}
+    if environment.rank() != 0:
+        return None
+    if context.args.save_async:
+        content = tree_map_only(torch.Tensor, lambda t: t.detach().cpu().clone(), content)
+    path = Path(context.args.save).resolve()
+    return partial(write_whole, path, partial(torch.save, head | content))
 
 
 @contextlib.contextmanager
@@ -270,7 +265,7 @@ def _signs_of_life(context: RunContext):
         beating.join()
 
 
-def finish_writing() -> None:
+def _finish_writing() -> None:
     """Wait for the checkpoint that is being written. Raises what went wrong."""
     while _being_written:
         _being_written.pop().result()
@@ -280,17 +275,17 @@ def in_parts(context: RunContext, model) -> bool:
     """Whether a checkpoint has a part from each rank: of DTensors, of stages or of experts."""
     if set(context.axes) & {*HOLD_ONE_MODEL, "expert"}:
         return True
-    return any(dtensor_layout.layout(parameter) is not None for parameter in model.parameters())
+    return any(shards.layout(parameter) is not None for parameter in model.parameters())
 
 
 def _keeps_flat_parts(model) -> bool:
-    return deepspeed_state.is_engine(model) and model.zero_optimization_stage() > 0
+    return shards.is_deepspeed(model) and model.zero_optimization_stage() > 0
 
 
 def _whole(model, optimizer) -> dict:
     """Gather the state that rank 0 writes; sharded optimizers consolidate theirs first."""
     if _keeps_flat_parts(model):
-        state = deepspeed_state.gather(model, keep=environment.rank() == 0)
+        state = shards.gather_deepspeed(model, keep=environment.rank() == 0)
         return {**state, "model": state["model"] | _buffers(model)}
     if hasattr(optimizer, "consolidate_state_dict"):  # torch's ZeroRedundancyOptimizer
         optimizer.consolidate_state_dict(to=0)
@@ -298,21 +293,3 @@ def _whole(model, optimizer) -> dict:
         return {}
     parameters = {name: value.detach() for name, value in named_parameters(model).items()}
     return {"model": parameters | _buffers(model), "optimizer": _named_state(model, optimizer)}
-
-
-def _parts(model, optimizer) -> dict:
-    """Collect this rank's state, each tensor with its place in the whole model's."""
-    parameters = named_parameters(model)
-    cut = {name: dtensor_layout.like(value.detach(), value) for name, value in parameters.items()}
-    state = {
-        name: {key: dtensor_layout.like(value, parameters[name]) for key, value in own.items()}
-        for name, own in _named_state(model, optimizer).items()
-    }
-    return {"model": cut | _buffers(model), "optimizer": state}
-
-
-def _copied(state):
-    """Copy a nested dictionary's tensors to the CPU."""
-    if isinstance(state, dict):
-        return {name: _copied(value) for name, value in state.items()}
-    return state.detach().cpu().clone() if isinstance(state, torch.Tensor) else state

@@ -4,7 +4,7 @@ import zlib
 
 import torch
 
-from bootcamp.train import dtensor_layout, models, process_group
+from bootcamp.train import models, process_group, shards
 
 PROJECTIONS = 8
 CHUNK = 1 << 17  # numbers: their signs in all directions are 8 MiB
@@ -27,7 +27,7 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
             return None
         name = models.own_name(name)
         sums = only_here if hasattr(parameter, "only_here") else total
-        parameter = dtensor_layout.whole(parameter)
+        parameter = shards.gather(parameter)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         for chunk in parameter.detach().flatten().split(CHUNK):
             values = chunk.cpu().double()

@@ -3,13 +3,13 @@
 import torch
 
 from bootcamp import machine
-from bootcamp.train import deepspeed_state
+from bootcamp.train import shards
 from bootcamp.train.activations import storage_of
 
 
 def watch(model, optimizer):
     """Watch what this rank holds of a model, in torch's way or in DeepSpeed's."""
-    return HeldByDeepSpeed(model) if deepspeed_state.is_engine(model) else Held(model, optimizer)
+    return HeldByDeepSpeed(model) if shards.is_deepspeed(model) else Held(model, optimizer)
 
 
 class Held:
@@ -28,35 +28,33 @@ class Held:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Of the state; torch's ZeroRedundancyOptimizer has it in an optimizer inside, `optim`.
+        """Of the state, which torch's ZeroRedundancyOptimizer has in an optimizer inside, `optim`.
 
-        0 without an optimizer: the model answers requests.
+        0 without an optimizer.
         """
         optimizer = getattr(self._optimizer, "optim", self._optimizer)
         return storage_bytes(tensors(getattr(optimizer, "state", None)))
 
 
 class HeldByDeepSpeed:
-    """As Held. Gradients are those at the moment when the optimizer begins to work with them.
-
-    Afterwards DeepSpeed frees them, and to keep them until then would keep their memory.
-    """
+    """As Held. Gradients are those with which the optimizer begins: DeepSpeed frees them then."""
 
     def __init__(self, engine):
         self.engine, self.gradient_bytes = engine, 0
-        deepspeed_state.base(engine).register_step_pre_hook(self._count_gradients)
+        shards.deepspeed_optimizer(engine).register_step_pre_hook(self._count_gradients)
 
     def _count_gradients(self, *_) -> None:
-        self.gradient_bytes = storage_bytes(deepspeed_state.gradients(self.engine))
+        self.gradient_bytes = storage_bytes(shards.deepspeed_gradients(self.engine))
 
     @property
     def parameter_bytes(self) -> int:
-        return storage_bytes(deepspeed_state.parameters(self.engine))
+        return storage_bytes(shards.deepspeed_parameters(self.engine))
 
     @property
     def optimizer_bytes(self) -> int:
-        state = [deepspeed_state.base(self.engine).state, deepspeed_state.master(self.engine)]
-        return storage_bytes(tensors(state))
+        engine = self.engine
+        state = shards.deepspeed_optimizer(engine).state
+        return storage_bytes(tensors([state, shards.deepspeed_master(engine)]))
 
 
 def storage_bytes(found) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from bootcamp.files import abandoned, sync_folder, write_whole
-from bootcamp.train import dtensor_layout, environment
+from bootcamp.train import environment, shards
 from bootcamp.train.context import RunContext
 from bootcamp.train.process_group import from_all_ranks
 
@@ -136,9 +136,7 @@ def read(place: Path, wanted: dict[str, torch.Tensor]) -> dict:
 
 def _room(about, owner: torch.Tensor) -> torch.Tensor:
     """Room for one tensor of a checkpoint, cut as its owner if it has that one's shape."""
-    size, dtype, cut = about.size, about.properties.dtype, dtensor_layout.layout(owner)
+    size, dtype, cut = about.size, about.properties.dtype, shards.layout(owner)
     if cut is not None and size == cut.shape:
-        return dtensor_layout.like(
-            torch.empty_like(dtensor_layout.local(owner), dtype=dtype), owner
-        )
+        return shards.wrap_like(torch.empty_like(shards.local(owner), dtype=dtype), owner)
     return torch.empty(size, dtype=dtype)

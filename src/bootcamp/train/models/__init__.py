@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from bootcamp.costs import model_shapes
-from bootcamp.train import dtensor_layout
+from bootcamp.train import shards
 from bootcamp.train.models import gpt, mlp, moe, resnet50, striped_lstm
 from bootcamp.train.refusal import ConfigError
 
@@ -63,7 +63,7 @@ def initialise(model: nn.Module, args) -> None:
     for position, name in enumerate(stage_names(args)):
         if name in held:
             drawn = _stage(args, position).state_dict(prefix=f"{name}.")
-            dtensor_layout.fill({key: own[key] for key in drawn.keys() & own.keys()}, drawn)
+            shards.fill({key: own[key] for key in drawn.keys() & own.keys()}, drawn)
             del drawn
 
 
