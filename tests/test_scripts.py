@@ -61,8 +61,8 @@ HIDDEN_BY_NAME = {
         "bootcamp.train.process_group",
     },
     "consolidate.py": {"torch.distributed"},
-    "allreduce_sweep.py": {"sweep_all_reduce.py"},
-    "hosts_lab.py": {"sweep_all_reduce.py", "torch.distributed.elastic.rendezvous"},
+    "allreduce_sweep.py": {"snippets/sweep_all_reduce.py"},
+    "hosts_lab.py": {"snippets/sweep_all_reduce.py", "torch.distributed.elastic.rendezvous"},
     # lessons read what checkpoints and torch's flight recorder left, and start torchrun
     "checkpoints.py": {"torch.distributed"},
     "ddp_depth.py": {
