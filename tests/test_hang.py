@@ -55,7 +55,6 @@ def explained(*answers, gone=None, hosts=("a", "a", "b"), raised=(None, None, No
         }
         dump = {"pg_config": described, "host": hosts[number], "raised": raised[number]}
         ranks[number] = stalled.rank_of(
-            number,
             None if entries is None else {**dump, "entries": entries},
             f"train.py:{40 + number} in step",
             (gone or {}).get(number),

@@ -17,10 +17,10 @@ from bootcamp.launcher import (
     process_tree,
     simulated_hosts,
 )
+from bootcamp.launcher.hang import Watchdog, beats
 from bootcamp.launcher.job_hosts import JobHosts, start_command
 from bootcamp.launcher.requests import COMMAND, RunRequest
 from bootcamp.launcher.warm_ranks import ForkServer
-from bootcamp.launcher.watchdog import Watchdog
 from bootcamp.records import places, summary
 from bootcamp.records.steps import read_steps
 
@@ -168,7 +168,7 @@ class Job:
         deadline = time.monotonic() + END_SECONDS
         mine = {pid for index, pid in enumerate(self.pids) if index not in self.codes}
         process_tree.end(mine)
-        roots = {*self.pids, *(beat[0] for beat in self.watchdog.beats().values() if self.pids)}
+        roots = {*self.pids, *(beat[0] for beat in beats(self.folder).values() if self.pids)}
         spared, holder = {os.getpid(), self.server.pid}, self.hosts.holder
         while time.monotonic() < deadline:
             below = roots & process_tree.below({os.getpid()})

@@ -58,14 +58,11 @@ class Collective:
 class Rank:
     """What is known of one rank.
 
-    host: its name, None where nobody said. answered: whether it has written its collectives.
     groups: those it is in, each with torch's description. stands: its own line, such as
     "train.py:42 in step". gone: how it ended, such as "was killed"; None of one that may be alive.
     """
 
-    rank: int
     host: str | None = None
-    answered: bool = False
     collectives: list[Collective] = field(default_factory=list)
     groups: dict[Group, str] = field(default_factory=dict)
     stands: str = ""
@@ -81,10 +78,10 @@ class Rank:
         return next((one for one in reversed(self.collectives) if one.ended), None)
 
 
-def rank_of(number: int, dump: dict | None, stands: str = "", gone: str | None = None) -> Rank:
+def rank_of(dump: dict | None, stands: str = "", gone: str | None = None) -> Rank:
     """Read one rank from its dump, None if it has left none."""
     if dump is None:
-        return Rank(number, stands=stands, gone=gone)
+        return Rank(stands=stands, gone=gone)
     described = dump["pg_config"].values()
     groups = {
         (one["name"], tuple(ast.literal_eval(one["ranks"]))): one["desc"] for one in described
@@ -95,7 +92,7 @@ def rank_of(number: int, dump: dict | None, stands: str = "", gone: str | None =
     if raised and not gone:
         gone = f"ended with {PLACE_IN_GLOO.sub('', raised.splitlines()[0]).partition('. ')[0]}"
     found = _open_or_ended(found, failed=bool(A_COLLECTIVE_FAILED.search(raised)))
-    return Rank(number, dump.get("host"), True, found, groups, stands, gone)
+    return Rank(dump.get("host"), found, groups, stands, gone)
 
 
 def _collective(entry: dict, members: dict[str, Group]) -> Collective:
@@ -197,21 +194,25 @@ def explain(ranks: dict[int, Rank]) -> Standstill:
     groups = dict.fromkeys(group for rank in ranks.values() for group in rank.groups)
     groups |= dict.fromkeys(one.group for rank in ranks.values() for one in rank.collectives)
     partings = [found for group in groups if (found := _parting(group, ranks))]
-    for kind in ("order", "shapes", "missing", "late", "network"):
+    table = _table(ranks, partings)
+    missing = [one for one in partings if one.kind == "missing"]
+    waiting = {rank for one in missing for rank in one.waiting}
+    for kind, sentence_of in SENTENCES.items():
         for parting in (one for one in partings if one.kind == kind):
-            if kind != "missing":
-                return _found(kind, parting, ranks, partings)
-            if causes := _causes(parting, partings):
-                died = any(ranks[rank].gone for rank in causes)
-                return _found("died" if died else kind, parting, ranks, partings, causes)
-    if circle := [one for one in partings if one.kind == "missing"]:
-        waiting = tuple(sorted({rank for one in circle for rank in one.waiting}))
-        return Standstill("order", waiting, _circle(circle, ranks), _table(ranks, partings))
+            causes = tuple(rank for rank in parting.absent if rank not in waiting)
+            if kind == "missing" and not causes:
+                continue
+            died = kind == "missing" and any(ranks[rank].gone for rank in causes)
+            sentence, looked_at = sentence_of(parting, ranks, causes)
+            kind = "died" if died else kind
+            return Standstill(kind, looked_at, sentence, table, parting.one)
+    if missing:
+        return Standstill("order", tuple(sorted(waiting)), _circle(missing, ranks), table)
     sentence = (
         "no rank stands in a collective that torch's recorder has: gloo's has no send and recv, "
         "and Horovod's collectives are not torch's"
     )
-    return Standstill("none", (), sentence, _table(ranks, partings))
+    return Standstill("none", (), sentence, table)
 
 
 def _parting(group: Group, ranks: dict[int, Rank]) -> _Parting | None:
@@ -245,105 +246,97 @@ def _kind(present: list[Collective], absent: tuple[int, ...]) -> str | None:
     return "late" if late else "network"
 
 
-def _causes(parting: _Parting, partings: list[_Parting]) -> tuple[int, ...]:
-    """The absent ranks that do not themselves wait in another group's collective."""
-    waiting = {rank for one in partings if one.kind == "missing" for rank in one.waiting}
-    return tuple(rank for rank in parting.absent if rank not in waiting)
-
-
-def _found(kind, parting, ranks, partings, causes=()) -> Standstill:
-    sentence, looked_at = {
-        "order": _different,
-        "shapes": _different,
-        "late": _late,
-        "network": _network,
-    }.get(kind, _never_entered)(parting, ranks, causes)
-    return Standstill(kind, looked_at, sentence, _table(ranks, partings), parting.one)
-
-
-def _never_entered(parting: _Parting, ranks: dict[int, Rank], causes: tuple[int, ...]):
-    """Who never came, and for each of them where it stands or how it ended."""
-    ended = [f"{_name(rank, ranks)} {ranks[rank].gone}" for rank in causes if ranks[rank].gone]
-    alive = [rank for rank in causes if not ranks[rank].gone]
-    waiting = parting.waiting
-    sentence = f"{_and(ended)}, and" if ended else _names(causes, ranks)
-    sentence += f" never entered {parting.one} {_in(parting.group, ranks)}"
-    sentence += f", in which {_names(waiting, ranks)} wait{'s' * (len(waiting) == 1)}"
-    places = [ranks[rank].stands for rank in alive]
-    if len(causes) == len(alive) == 1:
-        sentence += f"; it stands in {places[0]}" if places[0] else "; it gave no answer"
-    elif alive:
-        at = [f"rank {rank} in {place or '?'}" for rank, place in zip(alive, places, strict=True)]
-        sentence += f"; they stand: {', '.join(at[:FEW])}"
-    return sentence, causes
-
-
 def _different(parting: _Parting, ranks: dict[int, Rank], _):
     """Who called what, and the ranks of the smaller camp; all of them where none is smaller."""
     camps: dict[tuple, list[int]] = {}
     for rank, one in parting.present.items():
         camps.setdefault((one.name, one.amount), []).append(rank)
     types_differ = len({one.types for one in parting.present.values()}) > 1
-    said = []
+    calls = []
     for camp in camps.values():
         one = parting.present[camp[0]]
-        words = [_names(camp, ranks), "called", one.name, one.shape]
-        words += [f"({', '.join(one.types)})"] if types_differ else []
-        said.append(" ".join(filter(None, [*words, one.where and f"in {one.where}"])))
+        types = f"({', '.join(one.types)})" if types_differ else ""
+        place = f"in {one.where}" if one.where else ""
+        words = (_names(camp, ranks), "called", one.name, one.shape, types, place)
+        calls.append(" ".join(filter(None, words)))
     sentence = f"{_in(parting.group, ranks)} the ranks part at collective #{parting.one.number}: "
     largest = max(camps.values(), key=len)
     others = [rank for camp in camps.values() for rank in camp if camp is not largest]
     alone = [len(camp) for camp in camps.values()].count(len(largest)) == 1
-    return sentence + ", ".join(said), tuple(sorted(others if alone else parting.present))
+    return sentence + ", ".join(calls), tuple(sorted(others if alone else parting.present))
+
+
+def _never_entered(parting: _Parting, ranks: dict[int, Rank], causes: tuple[int, ...]):
+    """Who never came, and for each of them where it stands or how it ended."""
+    ended = [f"{_name(rank, ranks)} {ranks[rank].gone}" for rank in causes if ranks[rank].gone]
+    alive = {rank: ranks[rank].stands for rank in causes if not ranks[rank].gone}
+    sentence = f"{_and(ended)}, and" if ended else _names(causes, ranks)
+    sentence += f" never entered {parting.one} {_in(parting.group, ranks)}, in which "
+    sentence += f"{_names(parting.waiting, ranks)} wait{'s' * (len(parting.waiting) == 1)}"
+    if len(causes) == len(alive) == 1:
+        (place,) = alive.values()
+        sentence += f"; it stands in {place}" if place else "; it gave no answer"
+    elif alive:
+        at = [f"rank {rank} in {place or '?'}" for rank, place in alive.items()]
+        sentence += f"; they stand: {', '.join(at[:FEW])}"
+    return sentence, causes
 
 
 def _late(parting: _Parting, ranks: dict[int, Rank], _):
-    last = max(parting.present, key=lambda rank: parting.present[rank].entered)
-    first = min(parting.present, key=lambda rank: parting.present[rank].entered)
-    seconds = parting.present[last].entered - parting.present[first].entered
+    entered = {rank: one.entered for rank, one in parting.present.items()}
+    first, last = min(entered, key=entered.get), max(entered, key=entered.get)
     return (
-        f"{_name(last, ranks)} came to {parting.one} {_in(parting.group, ranks)} {seconds:.1f} s "
-        f"after rank {first}, later than the time-out of {parting.one.timeout:g} s"
+        f"{_name(last, ranks)} came to {parting.one} {_in(parting.group, ranks)} "
+        f"{entered[last] - entered[first]:.1f} s after rank {first}, later than the time-out of "
+        f"{parting.one.timeout:g} s"
     ), (last,)
 
 
 def _network(parting: _Parting, ranks: dict[int, Rank], _):
-    hosts = dict.fromkeys(str(ranks[rank].host) for rank in parting.present)
-    between = f" between {_and(list(hosts))}" if len(hosts) > 1 else ""
+    hosts = list(dict.fromkeys(str(ranks[rank].host) for rank in parting.present))
+    between = f" between {_and(hosts)}" if len(hosts) > 1 else ""
     return (
         f"all ranks have entered {parting.one} {_in(parting.group, ranks)}, and it does not end: "
         f"nobody is missing, look at the network{between}"
     ), tuple(parting.waiting)
 
 
+SENTENCES = {  # (sentence, ranks to look at first) of each kind, the surest first
+    "order": _different,
+    "shapes": _different,
+    "missing": _never_entered,
+    "late": _late,
+    "network": _network,
+}
+
+
 def _circle(partings: list[_Parting], ranks: dict[int, Rank]) -> str:
     """Sentence for ranks that wait for each other in collectives of different groups."""
-    links = [
-        f"{_names(one.waiting, ranks)} in {one.one} {_in(one.group, ranks)} for "
-        f"{_names(one.absent, ranks)}"
-        + (f" ({one.present[one.waiting[0]].where})" if one.present[one.waiting[0]].where else "")
-        for one in partings
-    ]
+    links = []
+    for one in partings:
+        where = one.present[one.waiting[0]].where
+        links.append(
+            f"{_names(one.waiting, ranks)} in {one.one} {_in(one.group, ranks)} for "
+            f"{_names(one.absent, ranks)}" + (f" ({where})" if where else "")
+        )
     return f"the ranks wait for each other: {', '.join(links)}"
 
 
 def _table(ranks: dict[int, Rank], partings: list[_Parting]) -> Table:
     rows = []
-    for rank in sorted(ranks):
-        one = ranks[rank]
-        stands = one.standing_in
-        absent = [p.absent for p in partings if stands and p.group == stands.group]
-        where = (one.stands or (stands.where if stands else ""), one.gone)
-        row = {"rank": rank} | ({"host": one.host or "?"} if _several_hosts(ranks) else {})
-        rows.append(
-            row
-            | {
-                "last completed": str(one.last_ended or ""),
-                "standing in": str(stands or ""),
-                "waits for": ", ".join(map(str, absent[0])) if absent else "",
-                "where it is": ", ".join(filter(None, where)) or "no answer",
-            }
-        )
+    for number, rank in sorted(ranks.items()):
+        stands = rank.standing_in
+        absent = [one.absent for one in partings if stands and one.group == stands.group]
+        where = (rank.stands or (stands.where if stands else ""), rank.gone)
+        rows.append({"rank": number})
+        if _several_hosts(ranks):
+            rows[-1]["host"] = rank.host or "?"
+        rows[-1] |= {
+            "last completed": str(rank.last_ended or ""),
+            "standing in": str(stands or ""),
+            "waits for": ", ".join(map(str, absent[0])) if absent else "",
+            "where it is": ", ".join(filter(None, where)) or "no answer",
+        }
     return Table(rows, "Collectives by rank; # counts those of one process group")
 
 
@@ -354,7 +347,7 @@ def _in(group: Group, ranks: dict[int, Rank]) -> str:
     described = next(iter(described), name)
     if described == "default_pg" or name == "0":
         return "in the default group"
-    return f"in group {described} (ranks {_and([str(rank) for rank in members])})"
+    return f"in group {described} (ranks {_and(members)})"
 
 
 def _several_hosts(ranks: dict[int, Rank]) -> bool:
@@ -368,10 +361,9 @@ def _name(number: int, ranks: dict[int, Rank]) -> str:
 
 def _names(numbers, ranks: dict[int, Rank]) -> str:
     """Such as "rank 2 on host1", "ranks 0, 1 and 3"."""
-    if len(numbers) == 1:
-        return _name(numbers[0], ranks)
-    return f"ranks {_and([str(number) for number in numbers])}"
+    return _name(numbers[0], ranks) if len(numbers) == 1 else f"ranks {_and(numbers)}"
 
 
-def _and(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+def _and(things) -> str:
+    *first, last = map(str, things)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -3,12 +3,9 @@
     board.table(strategy="ddp", sort="samples/s")     the same without widgets
 
 It reads logs/ and the recorded runs of the course (logs/reference), which stay marked as such.
-Runs that can't be compared are not: the board names the reason. A run of this board is
-`runs.load("logs/<folder>")`.
 """
 
 import html
-import itertools
 import time
 from pathlib import Path
 
@@ -73,22 +70,21 @@ def _row(folder: Path) -> dict | None:
         return None
 
 
-def found(known: list[dict], sort: str = "newest first", **filters):
-    """The rows that fit all filters, sorted by a key of SORTS.
+def found(known: list[dict], sort: str = "newest first", **filters) -> list[dict]:
+    """The rows that have these values of FILTERS, sorted by a key of SORTS.
 
-    filters: strategy, model, device, ranks, status, numbers (HERE, RECORDED or ELSEWHERE). Raises
-    ValueError for another sort, TypeError for another filter.
+    Raises ValueError for another sort, TypeError for another filter.
     """
     if sort not in SORTS:
         raise ValueError(f"{sort!r}: expected one of {', '.join(SORTS)}")
     if unknown := filters.keys() - set(FILTERS):
         raise TypeError(f"there is no filter {unknown}: expected {', '.join(FILTERS)}")
-    fits = [all(value in (ANY, run[name]) for name, value in filters.items()) for run in known]
-    return sorted(itertools.compress(known, fits), key=SORTS[sort])
+    wanted = {name: value for name, value in filters.items() if value != ANY}
+    return sorted((run for run in known if wanted.items() <= run.items()), key=SORTS[sort])
 
 
 def table(logs: Path = LOGS, sort: str = "newest first", **filters) -> Table:
-    """The runs that fit these filters (see `found`) as a table."""
+    """The runs that have these values of FILTERS."""
     known, unreadable = entries(logs)
     fitting = found(known, sort=sort, **filters)
     hidden = ("strategy", "device", "ranks")  # they are in the run's label
@@ -119,24 +115,16 @@ def compared(chosen: list[Run], how: str) -> str:
         raise ValueError(f"{len(chosen)} runs are too many for one figure: choose {MOST} or fewer")
     if gone := [run.folder.name for run in chosen if not run.config]:
         raise ValueError(f"the record of {', '.join(gone)} is no longer there: leave it out")
-    if how != "table":
-        _check_same(chosen, "model", "different models do different work")
-        _check_same(chosen, "size", "models of different size do different work")
-    if how == "loss":
-        _check_same(chosen, "global_batch", "at one step they have seen different samples")
-        _check_same(chosen, "corpus_crc32", "they were trained on different texts")
+    for setting, (why, pictures) in SAME.items():
+        values = {str(run.config.get(setting)) for run in chosen}
+        if len(values) > 1 and how in pictures:
+            raise ValueError(f"the runs have {setting} {', '.join(sorted(values))}: {why}")
     try:
         return controls.shown(WAYS[how](*chosen)) + _differing(chosen)
     except ValueError as why:
         raise ValueError(str(why).rstrip(".")) from None
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"a record among them is incomplete ({error!r}): leave it out") from None
-
-
-def _check_same(chosen: list[Run], setting: str, why: str) -> None:
-    values = {str(run.config.get(setting)) for run in chosen}
-    if len(values) > 1:
-        raise ValueError(f"the runs have {setting} {', '.join(sorted(values))}: {why}")
 
 
 def _side_by_side(*chosen: Run) -> Table:
@@ -158,6 +146,13 @@ WAYS = {
     "memory": plots.memory,
     "more ranks, same batch": plots.scaling,
     "more ranks, same batch per rank": lambda *chosen: plots.scaling(*chosen, kind="weak"),
+}
+_PICTURES = WAYS.keys() - {"table"}
+SAME = {  # setting: why it has to be the same in some of these ways
+    "model": ("different models do different work", _PICTURES),
+    "size": ("models of different size do different work", _PICTURES),
+    "global_batch": ("at one step they have seen different samples", {"loss"}),
+    "corpus_crc32": ("they were trained on different texts", {"loss"}),
 }
 
 
@@ -186,12 +181,11 @@ def show(logs: Path = LOGS) -> dict:
     def react(moved: str, moving: dict) -> None:
         if moved in ("chosen", "compare"):
             return
-        chosen = moving["chosen"].value
         filters = {name: moving[name].value for name in (*FILTERS, "sort")}
         options = _offered(found(entries(logs)[0], **filters))
+        before, offered = moving["chosen"].value, [folder for _, folder in options]
         moving["chosen"].options = options
-        offered = [folder for _, folder in options]
-        moving["chosen"].value = tuple(folder for folder in chosen if folder in offered)
+        moving["chosen"].value = tuple(folder for folder in before if folder in offered)
 
     values = {name: [ANY, *sorted({run[name] for run in known})] for name in FILTERS}
     moving = {name: controls.choice(name, options) for name, options in values.items()}
@@ -208,9 +202,7 @@ def _offered(fitting: list[dict]) -> list[tuple[str, str]]:
     options = []
     for number, run in enumerate(fitting[:OFFERED], start=1):
         words = [f"{number}. {run['run']}", run["model"], f"batch {run['batch']}", run["status"]]
-        if run["samples/s"] is not None:
-            words.append(f"{run['samples/s']:,.0f} samples/s")
-        if run["numbers"] != HERE:
-            words.append(run["numbers"])
+        words += [] if run["samples/s"] is None else [f"{run['samples/s']:,.0f} samples/s"]
+        words += [] if run["numbers"] == HERE else [run["numbers"]]
         options.append((", ".join([*words, _when(run["began"])]), str(run["folder"])))
     return options

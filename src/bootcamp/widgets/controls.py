@@ -1,8 +1,7 @@
 """Controls on top, below them a picture that follows: `follow(draw, n=steps(...))`.
 
-draw(**choices) is a pure function, so a test calls it without a browser. The picture is an ordinary
-output of the cell: without ipywidgets a reader sees the first choice. Controls have labels and work
-from the keyboard: Tab goes from one to the next, the arrow keys move a slider.
+Without ipywidgets a reader sees the picture of the first choice. Controls have labels and work from
+the keyboard.
 """
 
 import html
@@ -52,14 +51,6 @@ def shown(drawing) -> str:
     return drawing if isinstance(drawing, str) else drawing._repr_html_()
 
 
-def drawn(draw: Callable, choices: dict) -> str:
-    """draw(**choices) as HTML; a ValueError as a sentence."""
-    try:
-        return shown(draw(**choices))
-    except ValueError as why:
-        return f"<p><b>Not possible:</b> {html.escape(str(why).rstrip('.'))}.</p>"
-
-
 def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
     """Show the controls and what draw(**their values) gives; draw again whenever one is moved.
 
@@ -70,7 +61,11 @@ def follow(draw: Callable, react: Callable | None = None, **controls) -> dict:
     from IPython.display import HTML, display
 
     def drawing() -> HTML:
-        return HTML(drawn(draw, {name: control.value for name, control in controls.items()}))
+        try:
+            drawn = shown(draw(**{name: control.value for name, control in controls.items()}))
+        except ValueError as why:
+            drawn = f"<p><b>Not possible:</b> {html.escape(str(why).rstrip('.'))}.</p>"
+        return HTML(drawn)
 
     if not (library := progress.widgets()):
         first = ", ".join(f"{name} {control.value!r}" for name, control in controls.items())

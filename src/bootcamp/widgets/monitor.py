@@ -4,12 +4,9 @@
     launch("ddp", ranks=2, steps=500)       in the same cell or a later one, or in a terminal
     monitor.watch("logs/20261121-...")      this run
 
-Only the run's files are read (logs/README.md), so any run will do: of a cell, of another kernel, of
-torchrun in a terminal. A thread reads them, so the picture also moves while a cell is busy in
-`launch`; it ends with the run. Ending the monitor (`monitor.stop()`) does not end the run.
-
-Drawn as HTML and lines in it, not by matplotlib: a picture each second must not take the cores that
-the ranks compute with.
+Only the run's files are read, so any run will do. A thread reads them, so the picture also moves
+while a cell is busy in `launch`. It is HTML and SVG, not drawn by matplotlib: a picture each half
+second must not take the cores that the ranks compute with.
 """
 
 import atexit
@@ -25,13 +22,11 @@ import psutil
 from bootcamp import machine
 from bootcamp.files import read_json
 from bootcamp.paths import LOGS, shown
-from bootcamp.records import summary
 from bootcamp.table import Table
 from bootcamp.units import duration, size, three_digits
 from bootcamp.widgets.run_state import Rank, Reader, State, is_going
 
-DRAW_SECONDS = 1.0
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.5
 WAIT_SECONDS = 120.0  # for a run to begin: loading torch can take long
 THREAD = "bootcamp-monitor"
 WORDS = {"ok": "ended well", "oom": "failed, out of memory"}  # of a status; others are words
@@ -145,20 +140,19 @@ def machine_use() -> str:
 
 
 class Monitor:
-    """A picture that follows a run. `folder` is None until there is one; `state` is the last."""
+    """A picture that follows a run. `folder` is None until there is one; `state` is the last.
+
+    Where there is no notebook, each picture is printed.
+    """
 
     def __init__(self, folder: Path | None, wait_seconds: float):
-        self.folder, self.state = folder, None
+        from IPython.display import display
+
+        self.folder, self.state, self._reader = folder, None, None
         self._began = time.time()
         self._deadline = time.monotonic() + wait_seconds
         self._over = threading.Event()
-        self._drawn = 0.0
         self._thread = threading.Thread(target=self._follow, name=THREAD, daemon=True)
-
-    def open(self) -> None:
-        """Show the first picture, and go on in the background unless the run has ended."""
-        from IPython.display import display
-
         more = self._look()
         self._picture = display(self._frame(), display_id=True)
         if more:
@@ -169,14 +163,12 @@ class Monitor:
     def stop(self) -> None:
         """End the thread; the last picture stays. The run is not touched."""
         self._over.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
+        if self._thread.is_alive():
             self._thread.join()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the monitor has ended; whether it has."""
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
-        return not self._thread.is_alive()
+        return self._over.wait(seconds)
 
     @property
     def going(self) -> bool:
@@ -189,50 +181,25 @@ class Monitor:
         more = True
         try:
             while more and not self._over.wait(LOOK_SECONDS):
-                if self._is_due():
-                    more = self._look()
-                    self._update()
+                more = self._look()
+                self._show(self._frame())
             if more:
-                self._update("This monitor was stopped; the run was not.")
+                self._show(self._frame("This monitor was stopped; the run was not."))
         except Exception as error:  # raised in a thread, it would not be seen
             with contextlib.suppress(Exception):
                 self._show(Frame(f"The monitor failed: {error!r}."))
         finally:
             self._over.set()
 
-    def _is_due(self) -> bool:
-        """Each second, and at once when the run begins or ends."""
-        if time.monotonic() - self._drawn >= DRAW_SECONDS:
-            return True
-        if self.state is None:
-            return self._found()
-        return summary.read(self.folder)["status"] != "running"
-
-    def _update(self, remark: str = "") -> None:
-        self._drawn = time.monotonic()
-        self._show(self._frame(remark))
-
-    def _show(self, frame: Frame) -> None:
-        """Draw anew; where there is no notebook, print."""
-        if self._picture is None:
-            print(frame, flush=True)
-        else:
-            self._picture.update(frame)
-
     def _look(self) -> bool:
         """Take in what is new; whether there may be more."""
-        if self.state is None:
-            if not self._found():
+        if self._reader is None:
+            self.folder = self.folder or newest(self._began)
+            if self.folder is None or not (self.folder / "summary.json").exists():
                 return time.monotonic() < self._deadline
             self._reader = Reader(self.folder)
         self.state = self._reader.look()
         return not self.state.ended
-
-    def _found(self) -> bool:
-        """Whether there is a run to look at; without a folder given, the newest in logs/."""
-        if self.folder is None:
-            self.folder = newest(self._began)
-        return self.folder is not None and (self.folder / "summary.json").exists()
 
     def _frame(self, remark: str = "") -> Frame:
         if self.state is not None:
@@ -243,6 +210,12 @@ class Monitor:
             return Frame(f"No run has begun. Start one, and call monitor.watch() again. {remark}")
         what = "a run to begin" if self.folder is None else f"a run in {shown(self.folder)}"
         return Frame(f"Waiting for {what}, for {duration(left)} more.")
+
+    def _show(self, frame: Frame) -> None:
+        if self._picture is None:
+            print(frame, flush=True)
+        else:
+            self._picture.update(frame)
 
 
 def newest(since: float) -> Path | None:
@@ -276,7 +249,6 @@ def watch(run_folder: Path | str | None = None, wait_seconds: float = WAIT_SECON
         raise ValueError(f"run_folder={run_folder}: this is a file, expected a run's folder")
     stop()
     _open.append(Monitor(folder, wait_seconds))
-    _open[0].open()
     return _open[0]
 
 

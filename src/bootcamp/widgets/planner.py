@@ -13,16 +13,11 @@ from matplotlib.figure import Figure
 from bootcamp.drawing import plots
 from bootcamp.widgets.controls import choice, follow, steps
 
-COLUMNS = {
-    "tensor": "tensor",
-    "pipeline": "pipeline",
-    "zero": "ZeRO",
-    "micro_batch": "micro-batch",
-    "recompute": "recompute",
-}
-SIZES = {"tensor": (1, 2, 4, 8), "pipeline": (1, 2, 4, 8, 16, 32, 64), "zero": (0, 1, 2, 3)}
-SIZES |= {"micro_batch": (1, 2, 4, 8)}
-RECOMPUTE = ("none", "selective op", "full")
+COLUMNS = {name: name for name in ("tensor", "pipeline", "recompute")}
+COLUMNS |= {"zero": "ZeRO", "micro_batch": "micro-batch"}
+SIZES = {"tensor": [1, 2, 4, 8], "pipeline": [1, 2, 4, 8, 16, 32, 64], "zero": [0, 1, 2, 3]}
+SIZES |= {"micro_batch": [1, 2, 4, 8]}
+RECOMPUTE = ["none", "selective op", "full"]
 
 
 def draw(table, **choices) -> Figure:
@@ -49,13 +44,12 @@ def show(
     def drawn(**choices) -> Figure:
         return draw(tables(**choices), **{name: choices[name] for name in COLUMNS})
 
-    sliders = {"gpus": ("GPUs", counts)}
-    sliders |= {name: (COLUMNS[name], sizes) for name, sizes in SIZES.items()}
     return follow(
         drawn,
         model=choice("model", models, first["model"]),
         kind=choice("GPU", kinds, first["kind"]),
-        **{name: steps(label, first[name], list(of)) for name, (label, of) in sliders.items()},
-        recompute=choice("recompute", list(RECOMPUTE), first["recompute"]),
+        gpus=steps("GPUs", first["gpus"], counts),
+        **{name: steps(COLUMNS[name], first[name], sizes) for name, sizes in SIZES.items()},
+        recompute=choice("recompute", RECOMPUTE, first["recompute"]),
         host_gb_s=choice("link", list(links.items()), first["host_gb_s"]),
     )

@@ -1,8 +1,4 @@
-"""How a running job is doing, from its files: `run_state.Reader(folder).look() -> State`.
-
-logs/README.md lists the files. A half-written line is no error. Only whether a rank's process is on
-this machine, and its memory, come from the system.
-"""
+"""How a running job is doing, from its files (logs/README.md): `Reader(folder).look() -> State`."""
 
 import math
 import time
@@ -10,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
-import psutil
-
 from bootcamp.files import read_json
+from bootcamp.launcher.hang import process_of
 from bootcamp.records import heartbeat, summary
 from bootcamp.records.runs import Run
 from bootcamp.records.steps import Steps
@@ -23,23 +18,26 @@ SILENT_SECONDS = 10.0  # without a step until a note names the rank
 # A run is taken for lost after so long without a sign: without a process here, where that can't be
 # seen, and before its first step, when it may be loading or waiting for its devices.
 LOST_SECONDS, LOST_UNSEEN_SECONDS, LOST_BEFORE_SECONDS = 60.0, 600.0, 3600.0
+LOST = (
+    "The summary says running, but there has been no sign of the run for long, and none of its "
+    "processes is on this machine: it was probably killed."
+)
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank: its steps since it started, its last sign of life, and its memory.
+    """One rank; None is what is not known.
 
-    steps_done, seconds_ago: None before the first sign. here: whether its process is on this
-    machine, None where that can't be seen. memory_bytes: of the process now; peak_bytes: as it
-    recorded at its end.
+    here: whether its process is on this machine. memory_bytes: of the process now; peak_bytes: as
+    it recorded at its end.
     """
 
     rank: int
+    peak_bytes: int | None = None
     steps_done: int | None = None
     seconds_ago: float | None = None
     here: bool | None = None
     memory_bytes: int | None = None
-    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,15 @@ class Reader:
             losses=_thinned([(row["step"], row["loss"]) for row in rows]),
             rates=_thinned([(row["step"], row["samples"] / row["seconds"]) for row in rows]),
             ranks=ranks,
-            notes=_notes(status, run, ranks, rows),
+            notes=[*_notes_on_status(status, run, ranks), *_notes_on_numbers(run, rows)],
         )
+
+
+def is_going(folder: Path, now: float | None = None) -> bool:
+    """Whether the summary says running and a process still writes the record, or may."""
+    now = time.time() if now is None else now
+    running = summary.read(folder)["status"] == "running"
+    return running and not _is_lost(folder, _ranks(folder, now), now)
 
 
 def _ranks(folder: Path, now: float, world: int = 0) -> list[Rank]:
@@ -113,26 +118,20 @@ def _rank(folder: Path, rank: int, now: float) -> Rank:
     path = folder / "ranks" / f"{rank}.beat"
     peak = read_json(folder / "ranks" / f"{rank}.json").get("peak_bytes")
     if (beat := heartbeat.read(path)) is None:
-        return Rank(rank, peak_bytes=peak)
+        return Rank(rank, peak)
     number, steps_done, when = beat
-    here, memory = process_of(number, path)
-    return Rank(rank, steps_done, max(0.0, now - when), here, memory, peak)
+    return Rank(rank, peak, steps_done, max(0.0, now - when), *process_of(number, path))
 
 
-def process_of(number: int, path: Path) -> tuple[bool | None, int | None]:
-    """Whether this process has the file open, None where that can't be seen; and its memory.
-
-    A rank keeps the file of its signs of life open, so a process that was given the same number
-    later, or one of another machine, is not mistaken for it.
-    """
-    try:
-        process = psutil.Process(number)
-        here = str(path.resolve()) in [file.path for file in process.open_files()]
-        return here, process.memory_info().rss if here else None
-    except psutil.NoSuchProcess:
-        return False, None
-    except psutil.AccessDenied:
-        return None, None
+def _is_lost(folder: Path, ranks: list[Rank], now: float) -> bool:
+    """Whether all signs are old and no process of the run is on this machine."""
+    if any(rank.here for rank in ranks):
+        return False
+    seen = [rank for rank in ranks if rank.steps_done is not None]
+    patience = LOST_SECONDS if seen else LOST_BEFORE_SECONDS
+    if any(rank.here is None for rank in seen):
+        patience = LOST_UNSEEN_SECONDS
+    return now - _last_sign(folder) > patience
 
 
 def _last_sign(folder: Path) -> float:
@@ -148,55 +147,35 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def is_going(folder: Path, now: float | None = None) -> bool:
-    """Whether the summary says running and a process still writes the record, or may."""
-    now = time.time() if now is None else now
-    running = summary.read(folder)["status"] == "running"
-    return running and not _is_lost(folder, _ranks(folder, now), now)
-
-
-def _is_lost(folder: Path, ranks: list[Rank], now: float) -> bool:
-    """Whether all signs are old and no process of the run is on this machine."""
-    if any(rank.here for rank in ranks):
-        return False
-    seen = [rank for rank in ranks if rank.steps_done is not None]
-    patience = LOST_SECONDS if seen else LOST_BEFORE_SECONDS
-    if any(rank.here is None for rank in seen):
-        patience = LOST_UNSEEN_SECONDS
-    return now - _last_sign(folder) > patience
-
-
 def _thinned(points: list[tuple]) -> list[tuple[float, float | None]]:
     """At most POINTS points: the mean of as many neighbours each, None where one is no number."""
     each = math.ceil(len(points) / POINTS) or 1
-    groups = [points[start : start + each] for start in range(0, len(points), each)]
     means = []
-    for group in groups:
-        values = [value for _, value in group]
+    for start in range(0, len(points), each):
+        steps, values = zip(*points[start : start + each], strict=True)
         good = all(value is not None and math.isfinite(value) for value in values)
-        means.append((group[-1][0], fmean(values) if good else None))
+        means.append((steps[-1], fmean(values) if good else None))
     return means
 
 
-def _notes(status: str, run: Run, ranks: list[Rank], rows: list[dict]) -> list[str]:
-    """What a reader must know of the run and its numbers, a sentence each."""
-    notes = []
+def _notes_on_status(status: str, run: Run, ranks: list[Rank]) -> list[str]:
     if status == "lost":
-        notes = [
-            "The summary says running, but there has been no sign of the run for long, and none of "
-            "its processes is on this machine: it was probably killed."
-        ]
-    elif status == "running":
-        for each in ranks:
-            if each.here is False and each.peak_bytes is None:
-                notes += [f"The process of rank {each.rank} is not on this machine, or has ended."]
-            elif (each.seconds_ago or 0) > SILENT_SECONDS:
-                notes += [f"Rank {each.rank} has finished no step for {each.seconds_ago:.0f} s."]
-    elif status != "ok" and (error := run.summary.get("error")):
-        notes = [str(error.get("message", "")).strip().partition("\n")[0]]
-    losses = [(row["step"], row["loss"]) for row in rows if row["loss"] is not None]
-    if broken := [step for step, loss in losses if not math.isfinite(loss)]:
-        notes.append(f"The loss is not a number from step {broken[0]} on.")
+        return [LOST]
+    if status != "running":
+        message = (run.summary.get("error") or {}).get("message", "") if status != "ok" else ""
+        return [str(message).strip().partition("\n")[0]] if message else []
+    notes = []
+    for each in ranks:
+        if each.here is False and each.peak_bytes is None:
+            notes += [f"The process of rank {each.rank} is not on this machine, or has ended."]
+        elif (each.seconds_ago or 0) > SILENT_SECONDS:
+            notes += [f"Rank {each.rank} has finished no step for {each.seconds_ago:.0f} s."]
+    return notes
+
+
+def _notes_on_numbers(run: Run, rows: list[dict]) -> list[str]:
+    broken = [r["step"] for r in rows if r["loss"] is not None and not math.isfinite(r["loss"])]
+    notes = [f"The loss is not a number from step {broken[0]} on."] if broken else []
     if run.config and run.oversubscribed:
         notes.append("More ranks than cores: the speed means nothing.")
     if run.shared_cores:
