@@ -84,7 +84,7 @@ def test_without_hosts_and_slurm_every_answer_is_a_recorded_one_and_no_record_is
     names = ["nodes", "requeued", "elastic", "drills"]
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts,slurm")
     lab = host_lab.Lab()
-    assert str(lab).count("recorded answers stand in") == 2
+    assert str(lab).count("recorded runs stand in") == 2
     lab.nodes()
     assert "\n--exclude=host1\n" in capsys.readouterr().out
     assert lab.requeued()["again"] == 0

@@ -1,7 +1,7 @@
 """Lesson 12: broken scripts that people copy. See one fail, say why, fix it.
 
 The scripts are in src/snippets/clinic/, with cases.toml (what is asked of each) and _observe.py
-(runs and observes them). clinic_judges.py and clinic_judges_copied.py judge what was observed.
+(runs and observes them). clinic_judges.py judges what was observed.
 """
 
 import ast
@@ -21,12 +21,12 @@ from bootcamp.launcher import launch
 from bootcamp.paths import SRC, shown
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp_lessons import clinic_judges, clinic_judges_copied
+from bootcamp_lessons import clinic_judges
 
-JUDGES = vars(clinic_judges) | vars(clinic_judges_copied)
 WARD = SRC / "snippets" / "clinic"
 OBSERVE = WARD / "_observe.py"
 OTHER_SEED = 1  # added to a script's own
+OBSERVED = '{"observed"'  # how the line of _observe.py begins
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,6 @@ class Case(ScriptTask):
         return WARD / f"{self.file}.py"
 
     @property
-    def owner_says(self) -> str:
-        """What the script's owner says about it."""
-        return " ".join(self.task.split('"')[1].split())
-
-    @property
     def started_first(self) -> int:
         """In how many processes the broken script is run."""
         return self.owner_starts or self.ranks
@@ -93,9 +88,13 @@ class Case(ScriptTask):
         """What was observed of each rank. Raises Wrong if the script did not end well."""
         run = self.run(path, ranks, **flags)
         if run.status != "ok":
-            where = f" on {ranks} ranks" if ranks > 1 else ""
-            raise failed(run.summary["error"], path, expected=f"{RUNS_TO_ITS_END}{where}")
+            error, where = run.summary["error"], f" on {ranks} ranks" if ranks > 1 else ""
+            raise failed(error, path, self.meaning(told(error, path)), f"{RUNS_TO_ITS_END}{where}")
         return [_observed(run, rank) for rank in range(ranks)]
+
+    def meaning(self, error: str) -> str:
+        """What an error means in this case; empty where only the index of errors may know."""
+        return next((means for words, means in self.errors.items() if words in error), "")
 
 
 def changed(text: str, changes: dict[str, str]) -> str:
@@ -137,7 +136,7 @@ def _fixed(file: str, ranks: int) -> dict:
 
 
 def _observed(run: Run, rank: int) -> dict:
-    lines = [line for line in run.output(rank).splitlines() if line.startswith('{"observed"')]
+    lines = [line for line in run.output(rank).splitlines() if line.startswith(OBSERVED)]
     if not lines:
         raise Wrong(RUNS_TO_ITS_END, f"rank {rank} left before its end: nothing was seen of it")
     return json.loads(lines[-1])["observed"]
@@ -147,7 +146,7 @@ def _read_case(file: str, content: dict) -> Case:
     """A case of cases.toml; its task is what the script says of itself."""
     said = ast.get_docstring(ast.parse((WARD / f"{file}.py").read_text()))
     content |= {
-        "judge": JUDGES[content["judge"]],
+        "judge": getattr(clinic_judges, content["judge"]),
         "options": tuple(Option(**option) for option in content["options"]),
         "fix": {piece["old"]: piece["new"] for piece in content["fix"]},
     }
@@ -176,6 +175,13 @@ class Examined(str):
     __repr__ = str.__str__
 
 
+@cache
+def _run_broken(case_name: str, ranks: int) -> Run:
+    """Run a broken script; once in a kernel."""
+    case = _find(case_name)
+    return case.run(case.broken, ranks)
+
+
 def examine(name: str) -> Examined:
     """Run the reader's script, broken as it is if there is none yet, and show what happens."""
     case, lines = _find(name), []
@@ -184,17 +190,16 @@ def examine(name: str) -> Examined:
         case.path.write_text(case.starting_point())
     untouched = case.path.read_text() == case.starting_point()
     for ranks in case.shown_on or (case.started_first if untouched else case.ranks,):
-        known = _of_round.pop((case.file, ranks), None) if untouched else None
-        path = case.broken if known else case.path
         what = "process" if case.owner_starts else "rank"
         lines += [f"{shown(case.path)} on {ranks} {what}{'s' * (ranks > 1)}:"]
         try:
-            run = known or case.run(path, ranks)
+            run = _run_broken(name, ranks) if untouched else case.run(case.path, ranks)
         except launch.RunRefused as refused:
             said = [str(refused)]
         else:
-            said = _printed(run, ranks)
-            said += told(run.summary["error"], path).splitlines() if run.status != "ok" else []
+            said = [line for line in _printed(run, ranks) if not line.startswith(OBSERVED)]
+            script = case.broken if untouched else case.path
+            said += told(run.summary["error"], script).splitlines() if run.status != "ok" else []
         lines += [textwrap.indent(textwrap.fill(line, 94), "    ") for line in said if line]
     seen = Examined("\n".join(lines))
     seen.script = case.path.read_text()
@@ -203,8 +208,7 @@ def examine(name: str) -> Examined:
 
 def _printed(run: Run, ranks: int) -> list[str]:
     outs = [run.folder / "ranks" / f"{rank}.out" for rank in range(ranks)]
-    lines = [line for out in outs if out.exists() for line in out.read_text().splitlines()]
-    return [line for line in lines if not line.startswith('{"observed"')]
+    return [line for out in outs if out.exists() for line in out.read_text().splitlines()]
 
 
 def observe(name: str) -> list[dict]:
@@ -222,7 +226,11 @@ def distances(name: str) -> tuple[float, float]:
 
 def waiting_room() -> Table:
     """All broken scripts, each with what its owner says about it."""
-    return Table([{"program": case.file, "its owner says": case.owner_says} for case in TASKS])
+
+    def quote(case: Case) -> str:
+        return " ".join(case.task.split('"')[1].split())
+
+    return Table.of(TASKS, {"program": "file", "its owner says": quote})
 
 
 def ward_round() -> Table:
@@ -231,22 +239,16 @@ def ward_round() -> Table:
         return Table(list(pool.map(_bedside, TASKS)), "As they came in")
 
 
-_of_round: dict[tuple[str, int], Run] = {}  # until examine has shown them
-
-
 def _bedside(case: Case) -> dict:
+    row = {"script": case.file, "ranks": case.started_first}
     try:
-        run = _of_round[case.file, case.started_first] = case.run(case.broken, case.started_first)
+        error = _run_broken(case.name, case.started_first).summary.get("error")
     except launch.RunRefused as refused:
-        not_here = {"ended": "not run here", "it said": str(refused)[:90]}
-        return {"script": case.file, "ranks": case.started_first} | not_here
-    error = run.summary.get("error") or {"kind": None}
-    ended = {None: "by itself", "hang": "not at all"}.get(error["kind"], "with an error")
-    said = told(error, case.broken).splitlines()[0] if error["kind"] else ""
-    return {"script": case.file, "ranks": case.started_first} | {
-        "ended": ended,
-        "it said": said[:90],
-    }
+        return row | {"ended": "not run here", "it said": str(refused)[:90]}
+    if not error:
+        return row | {"ended": "by itself", "it said": ""}
+    ended = "not at all" if error["kind"] == "hang" else "with an error"
+    return row | {"ended": ended, "it said": told(error, case.broken).splitlines()[0][:90]}
 
 
 def diagnose(name: str, answer: str | None = None) -> Plain:

@@ -1,12 +1,8 @@
 """Lesson 09b's drills: break one thing of a run over hosts, read what is said, go on with it.
 
-    host_drills.drill("rank_killed")       one drill: launches, breaks, reads, recovers
-    host_drills.table(outcomes)            what you see, who is named, what to do
-
-A drill breaks something real while a run goes on (hosts/drills.py). What it tells is what
-anybody could read: errors of ranks, collectives that they wait in, counters of the kernel. None
-looks up what was broken. Then the reader's fix is tried: the same command again, with a checkpoint.
-Its losses must be those of a run that nobody disturbed.
+What a drill tells is what anybody could read: errors of ranks, collectives that they wait in,
+counters of the kernel. Then the same command goes on from a checkpoint, and its losses must be
+those of a run that nobody disturbed.
 """
 
 import json
@@ -14,9 +10,12 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
+from bootcamp.experiments import equality
 from bootcamp.experiments.pair import loss_distance
 from bootcamp.files import write_json
 from bootcamp.hosts import drills
@@ -33,11 +32,12 @@ TIMEOUT = 3  # seconds in a collective; torch's own is 30 minutes with gloo, 10 
 MEETING = 5  # seconds at the rendezvous, and for the first connection to it
 BREAK_AT, SAVE_EVERY = 8, 5  # steps
 CUT = 2  # seconds without a link
+SAVED = "checkpoint.pt"
+GO = f"{SAVED}.go"  # ranks that are about to be disturbed talk to each other until it is there
 TOOLS = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
 GROUP = "dist.init_process_group(context.backend, timeout=context.timeout)"
 BUILD = "model = models.build(args).to(device)"
 FORWARD = "loss = models.loss(model(inputs), targets)"
-# ranks that are about to be disturbed wait for it, talking to each other, until a file is there
 STEP = "with run.step(step):"
 HOLD = f"""told = torch.zeros(())
 while (step, first) == ({BREAK_AT}, 0) and not told:
@@ -52,21 +52,21 @@ ON_HOST1 = "if socket.gethostname() == 'host1':\n    "
 class Drill:
     """Something that breaks. what: in words. do: what helps.
 
-    culprit: a regular expression that the right answer to "who was it?" matches.
-    act: breaks it while the run goes on. changes: or the script of ranks that are broken from the
-    start, as `variant` takes them. torchrun: or the lines by which the agents on the hosts meet.
-    fails: whether the run ends. flags: of the script, beside SETTING. hang_seconds: see Options.
+    culprit: a regular expression that the right answer to "who was it?" matches. One of these
+    breaks the run: act, while it goes on; changes of the script, as `variant` takes them; torchrun,
+    the flags of the agents on the hosts, which then do not meet. absent: hosts that come later.
+    fails: whether the run ends. flags: of the script, beside SETTING.
     """
 
     what: str
     culprit: str
     do: str
-    act: Callable | None = None
-    changes: dict | None = None
+    act: Callable[[drills.Running, Path], None] | None = None
+    changes: dict = field(default_factory=dict)
     torchrun: dict | None = None
     absent: tuple[int, ...] = ()
     fails: bool = True
-    flags: dict | None = None
+    flags: dict = field(default_factory=dict)
     hang_seconds: float = 20.0
 
 
@@ -75,10 +75,9 @@ class Outcome:
     """What came of a drill.
 
     sees: what the first error says, or what the steps show. seconds: from the break to it.
-    complaints: how many ranks' logs have an error. named:
-    who is to blame, as the tools say. right: whether it was that one. resumed: the step at which
-    the next run began. lost: how far its losses are from those of an undisturbed run, at most;
-    None where nothing had begun.
+    complaints: how many ranks' logs have an error. named: who is to blame, as the tools say.
+    right: whether it was that one. resumed: the step at which the next run began. lost: how far its
+    losses are from those of an undisturbed run, at most; None where nothing had begun.
     """
 
     drill: str
@@ -91,7 +90,7 @@ class Outcome:
     lost: float | None
 
 
-def _killed(run: drills.Running, place: Path) -> None:
+def _kill_rank(run: drills.Running, place: Path) -> None:
     run.kill_rank(2)
 
 
@@ -99,7 +98,7 @@ def _cut_for_good(run: drills.Running, place: Path) -> None:
     run.hosts[1].run(["ip", "link", "set", "eth0", "down"])
 
 
-def _gone(run: drills.Running, place: Path) -> None:
+def _silence(run: drills.Running, place: Path) -> None:
     """A host without power or network: nothing comes from it, no end of a connection either."""
     _cut_for_good(run, place)
     run.hosts[1].freeze(TIMEOUT + 1)
@@ -109,29 +108,36 @@ def _cut(run: drills.Running, place: Path) -> None:
     """The link is away for a while, and the training goes on when it can."""
     began, before = time.time(), _carrier_changes(run)
     run.hosts[1].cut(CUT)
-    after = _carrier_changes(run)
-    _go(run, place)
+    lost = {host: after - before[host] for host, after in _carrier_changes(run).items()}
+    (place / GO).touch()
     run.wait_for(lambda: _steps_done(run) > BREAK_AT)
-    lost = {host: after[host] - before[host] for host in after}
-    _note(run, "link", {"lost": lost, "seconds": time.time() - began})
+    write_json(run.folder / "link.json", {"lost": lost, "seconds": time.time() - began})
 
 
-def _fill(run: drills.Running, place: Path) -> None:
+def _fill_disk(run: drills.Running, place: Path) -> None:
     """The next save finds a disk on which there is no room."""
     run.hosts[0].small_disk(place, "16k")
-    run.hosts[0].run(["touch", str(place / "checkpoint.pt.go")])
-
-
-def _go(run: drills.Running, place: Path) -> None:
-    (place / "checkpoint.pt.go").touch()
+    run.hosts[0].run(["touch", str(place / GO)])
 
 
 def _block(run: drills.Running, place: Path) -> None:
     """A firewall between the hosts: what host0's port answers is dropped. Then host1 comes."""
     run.wait_for(lambda: run.places().get("agents"))
-    rule = "ip rule add ipproto tcp sport 29400 blackhole"
-    run.hosts[0].run(rule.split())
+    run.hosts[0].run(["ip", "rule", "add", "ipproto", "tcp", "sport", "29400", "blackhole"])
     run.hosts[1].join()
+
+
+def _carrier_changes(run: drills.Running) -> dict[str, int]:
+    """How often each host's interface has lost and found its link, as its kernel counts."""
+    look = ["ip", "-s", "-s", "-j", "link", "show", "eth0"]
+    links = {host.name: json.loads(host.run(look))[0] for host in run.hosts}
+    return {host: link["stats64"]["tx"]["carrier_changes"] for host, link in links.items()}
+
+
+def _steps_done(run: drills.Running) -> int:
+    """The steps that every rank has done."""
+    beats = [heartbeat.read(run.folder / "ranks" / f"{rank}.beat") for rank in range(4)]
+    return min(beat[1] if beat else 0 for beat in beats)
 
 
 DRILLS = {
@@ -139,13 +145,13 @@ DRILLS = {
         "kill -9 of rank 2",
         r"rank 2 .*host1",
         "read who is silent; look for memory limits; resume",
-        act=_killed,
+        act=_kill_rank,
     ),
     "host_gone": Drill(
         "host1 goes silent",
         r"ranks 2 and 3",
         "leave that host out, resume on the others",
-        act=_gone,
+        act=_silence,
     ),
     "link_stalls": Drill(
         f"the link is cut for {CUT} s",
@@ -176,7 +182,7 @@ DRILLS = {
         "the disk of host0 is full at a save",
         r"rank 0 .*host0",
         "make room, resume from the save before",
-        act=_fill,
+        act=_fill_disk,
     ),
     "interface": Drill(
         "eth0 has another name on host1",
@@ -232,112 +238,76 @@ DRILLS = {
 }
 
 
-def drill(name: str, quiet: bool = True) -> Outcome:
-    """Launch, break, read, and go on as the drill says. See Outcome."""
-    kind = DRILLS[name]
+def drill(name: str) -> Outcome:
+    """Launch, break, read, and go on as the drill says."""
+    kind, resumed, lost = DRILLS[name], None, None
     LOGS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=LOGS, prefix=f"drill-{name}-") as place:
-        run, broken = broken_run(name, Path(place), quiet)
-        named, resumed, lost = host_blame.who(run), None, None
+    with tempfile.TemporaryDirectory(dir=LOGS, prefix=f"drill-{name}-") as folder:
+        saves = {"save": Path(folder, SAVED), "resume": Path(folder, SAVED)}
+        how = {**SETTING, **saves, "save_every": SAVE_EVERY, "quiet": True}
+        run, broken = _run_broken(name, how)
+        named = host_blame.who(run)
         sees, seconds = host_blame.seen(run, broken)
         if kind.torchrun is None:
-            again = resume(Path(place)) if kind.fails else None
-            resumed = again.ranks[0]["first_step"] if again else None
-            lost = distance(run, again)
+            again = launch("ddp", 4, hosts=2, **how) if kind.fails else None
+            resumed = again.ranks[0].first_step if again else None
+            lost = apart(run, again)
     right = re.search(kind.culprit, named) is not None
     return Outcome(name, sees, seconds, host_blame.complaints(run), named, right, resumed, lost)
 
 
-def broken_run(name: str, place: Path, quiet: bool = True) -> tuple[Run, float]:
-    """The run of a drill, and when it was broken, in seconds since 1970.
-
-    place: a folder for its checkpoint.
-    """
+def _run_broken(name: str, how: dict) -> tuple[Run, float]:
+    """The run of a drill, and when it was broken, in seconds since 1970."""
     kind = DRILLS[name]
-    held = HELD if kind.act and kind.torchrun is None else {}
-    changes = {**held, **(kind.changes or {})}
+    place, meets = how["save"].parent, kind.torchrun is None
+    changes = {**HELD, **kind.changes} if kind.act and meets else kind.changes
     script = variant("ddp", f"drill_{name}", changes) if changes else "ddp"
-    how = {**SETTING, **_saves(place), "timeout": TIMEOUT, **(kind.flags or {})}
-    how |= {"start": "warm", "options": Options(hang_seconds=kind.hang_seconds)}
-    if kind.torchrun is not None:
+    if meets:
+        started = {"start": "warm", "options": Options(hang_seconds=kind.hang_seconds)}
+    else:
         wait = {"rdzv_conf": f"join_timeout={MEETING},read_timeout={MEETING}"}
-        how |= {"start": "torchrun", "options": Options(torchrun={**wait, **kind.torchrun})}
-    with drills.running(script, 4, hosts=2, absent=kind.absent, quiet=quiet, **how) as run:
-        if kind.torchrun is not None and kind.act:
-            kind.act(run, place)
-        if kind.torchrun is not None:
-            _note(run, "lines", _lines(run))
-            broken = time.time()
-        elif kind.act:
+        started = {"start": "torchrun", "options": Options(torchrun={**wait, **kind.torchrun})}
+    flags = {**how, **started, "timeout": TIMEOUT, **kind.flags}
+    broken = None
+    with drills.running(script, 4, hosts=2, absent=kind.absent, **flags) as run:
+        if kind.act and meets:
             run.wait_for(lambda: _steps_done(run) == BREAK_AT)
             broken = time.time()
+        if kind.act:
             kind.act(run, place)
-    if not kind.act and kind.torchrun is None:
-        broken = run.ended.config.get("started_unix_seconds", time.time())
-    return run.ended, broken
-
-
-def resume(place: Path) -> Run:
-    """The same training again, on hosts that are well, from what is saved there."""
-    return launch("ddp", 4, hosts=2, quiet=True, **SETTING, **_saves(place))
-
-
-def _steps_done(run: drills.Running) -> int:
-    """The steps that every rank has done."""
-    beats = [heartbeat.read(run.folder / "ranks" / f"{rank}.beat") for rank in range(4)]
-    return min(beat[1] if beat else 0 for beat in beats)
-
-
-def _saves(place: Path) -> dict:
-    """Flags of a run that saves, and goes on from what is saved, if there is something."""
-    file = place / "checkpoint.pt"
-    return {"save": file, "resume": file, "save_every": SAVE_EVERY}
-
-
-def _note(run: drills.Running, name: str, content: dict) -> None:
-    """Keep beside the record what somebody looked up on the hosts meanwhile."""
-    write_json(run.folder / f"{name}.json", content)
+        if not meets:
+            write_json(run.folder / "lines.json", _lines(run))
+            broken = time.time()
+    return run.ended, broken or run.ended.config.get("started_unix_seconds", time.time())
 
 
 def _lines(run: drills.Running) -> dict[str, str]:
-    """The line of torchrun on each host, as `ps` shows it there."""
-    agents = run.wait_for(lambda: len(run.places().get("agents", {})) == 2 and run.places())
-    found = {}
-    for host, pid in agents["agents"].items():
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        found[host] = " ".join(words[words.index(next(w for w in words if "torchrun" in w)) :])
-    return found
+    """The line of torchrun on each host."""
+    agents = run.wait_for(lambda: len(run.places()["agents"]) == 2 and run.places()["agents"])
+    lines = {host: " ".join(psutil.Process(pid).cmdline()) for host, pid in agents.items()}
+    return {host: line[line.index("torchrun") :] for host, line in lines.items()}
 
 
-def _carrier_changes(run: drills.Running) -> dict[str, int]:
-    """How often each host's interface has lost and found its link, as its kernel counts."""
-    look = ["ip", "-s", "-s", "-j", "link", "show", "eth0"]
-    said = {host.name: json.loads(host.run(look)) for host in run.hosts}
-    return {host: links[0]["stats64"]["tx"]["carrier_changes"] for host, links in said.items()}
-
-
-def undisturbed() -> Run:
-    """The run that nobody disturbs."""
-    return launch("ddp", 4, hosts=2, quiet=True, **SETTING)
-
-
-def distance(run: Run, again: Run | None = None) -> float:
-    """How far the losses of a run, and of the one that went on from it, are from undisturbed ones.
+def apart(run: Run, again: Run | None = None) -> float:
+    """How far the losses of a run, and of one that went on from it, are from undisturbed ones.
 
     A run that goes on has the rows from the step at which it began; those count, not the first's.
     """
-    losses = {row["step"]: row["loss"] for row in run.steps}
-    losses |= {row["step"]: row["loss"] for row in (again.steps if again else [])}
-    expected = undisturbed().losses
-    assert sorted(losses) == list(range(len(expected))), f"steps {sorted(losses)} are there"
+    losses = {row.step: row.loss for each in (run, again) if each for row in each.steps}
+    expected = equality.baseline(**{**SETTING, "steps": (again or run).config["steps"]}).losses
     return max(loss_distance(losses[step], loss) for step, loss in enumerate(expected))
 
 
 def table(outcomes: list[Outcome]) -> Table:
     """A row for each drill."""
-    rows = []
-    for one in outcomes:
-        row = {"drill": DRILLS[one.drill].what, "what you see": one.sees, "after s": one.seconds}
-        row |= {"who is named": one.named, "what to do": DRILLS[one.drill].do}
-        rows.append(row | {"resumed at": one.resumed, "losses apart": one.lost})
-    return Table(rows, f"{sum(one.right for one in outcomes)} of {len(outcomes)} named right")
+    columns = {
+        "drill": lambda one: DRILLS[one.drill].what,
+        "what you see": "sees",
+        "after s": "seconds",
+        "who is named": "named",
+        "what to do": lambda one: DRILLS[one.drill].do,
+        "resumed at": "resumed",
+        "losses apart": "lost",
+    }
+    right = sum(one.right for one in outcomes)
+    return Table.of(outcomes, columns, f"{right} of {len(outcomes)} named right")

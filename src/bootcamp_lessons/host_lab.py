@@ -13,12 +13,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from bootcamp.experiments import equality, replay
-from bootcamp.experiments.pair import loss_distance
+from bootcamp.experiments import replay
 from bootcamp.files import read_json, write_json
-from bootcamp.hosts import drills, slurm
+from bootcamp.hosts import drills
 from bootcamp.hosts.slurm import SlurmJob
-from bootcamp.launcher import simulated_hosts
 from bootcamp.launcher.launch import Options
 from bootcamp.paths import LOGS, REFERENCE, SRC
 from bootcamp.records import places
@@ -38,34 +36,28 @@ LOST_AT = 4  # the step at which the elastic run loses a host
 IMPATIENT = {"rdzv_conf": "last_call_timeout=1,keep_alive_interval=1"}
 
 
-class Lab:
-    """The lesson's experiments. `cluster` is started by the first that needs it; `stop` ends it."""
+class Lab(replay.Cluster):
+    """The lesson's experiments; the first that needs the cluster starts it."""
 
     def __init__(self):
-        self.why_not = {"hosts": simulated_hosts.why_not(), "Slurm": slurm.why_not()}
-        self.cluster = None
+        super().__init__(RECORDS.name, hosts=2)
+        self.hosts = replay.Lab(RECORDS.name, needs="hosts")
 
     def __repr__(self) -> str:
-        lines = []
-        for what, why in self.why_not.items():
-            lacks = (
-                f"can't be had here, recorded answers stand in ({why})" if why else "can be made"
-            )
-            lines.append(f"{what[0].upper()}{what[1:]}: {lacks}.")
-        return "\n".join(lines)
+        return f"{self.hosts}\n{super().__repr__()}"
 
     def nodes(self) -> None:
         """Check all hosts before a job, and print what the check says: host1's disk is full."""
 
         def check() -> dict:
-            cluster, how = self._cluster(), {"on": "host1", "as_root": True, "quiet": True}
+            cluster, how = self.start(), {"on": "host1", "as_root": True, "quiet": True}
             cluster.run(f"mount -t tmpfs -o size=1m small {DISK}", **how)
             job = cluster.sbatch(CHECK, arguments=(f"--disk={DISK}",), quiet=True)
             job.wait(60)
             cluster.run(f"umount {DISK}", **how)
             return {"output": f"host0$ sbatch {CHECK} --disk={DISK}\n{job.output}"}
 
-        print(self._replay("nodes", "Slurm", check)["output"])
+        print(_measured(self, "nodes", check)["output"])
 
     def requeued(self) -> dict:
         """A job that gets USR1, saves, is queued again and goes on: see `_of_job`."""
@@ -77,7 +69,7 @@ class Lab:
             job.wait()
             return _of_job(job)
 
-        found = self._replay("requeued", "Slurm", train)
+        found = _measured(self, "requeued", train)
         print(found["output"])
         return found
 
@@ -88,45 +80,34 @@ class Lab:
         """
         job = self._job(save_every=1)
         job.wait_for_steps(5)
-        begun = f".{job.folder.name}.pt.*.part"  # what a save writes before it renames
-        _until(lambda: list(LOGS.glob(begun)), every=0)
+        deadline = time.monotonic() + 60
+        while not list(LOGS.glob(f".{job.folder.name}.pt.*.part")):  # until a save is renamed
+            if time.monotonic() > deadline:
+                raise TimeoutError("no save has begun")
         job.signal("KILL", "--full")
         job.wait()
-        self._cluster().run(f"scontrol requeue {job.id}", quiet=True)
+        self.start().run(f"scontrol requeue {job.id}", quiet=True)
         job.wait()
         return _of_job(job)
 
     def _job(self, save_every: int) -> SlurmJob:
         flags = {**SETTING, "steps": STEPS, "save_every": save_every, "device": "cpu"}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
-        return self._cluster().sbatch(JOB, arguments=tuple(words))
+        return self.start().sbatch(JOB, arguments=tuple(words))
 
     def elastic(self) -> dict:
         """An elastic run on two hosts that loses one: steps by attempt, seconds, losses."""
-        return self._replay("elastic", "hosts", _lose_a_host)
+        return _measured(self.hosts, "elastic", _lose_a_host)
 
     def drill(self, name: str) -> Outcome:
         """One of host_drills.DRILLS, broken and recovered here."""
-        found = self._replay(f"drill_{name}", "hosts", lambda: asdict(host_drills.drill(name)))
+        found = _measured(self.hosts, f"drill_{name}", lambda: asdict(host_drills.drill(name)))
         return Outcome(**found)
 
-    def stop(self) -> None:
-        """End the cluster."""
-        if self.cluster:
-            self.cluster.stop()
-        self.cluster = None
 
-    def _cluster(self) -> slurm.Cluster:
-        if self.cluster is None:
-            self.cluster = slurm.start(hosts=2)
-        return self.cluster
-
-    def _replay(self, name: str, needs: str, measure: Callable[[], dict]) -> dict:
-        """Measure, or replay the recording on a machine that lacks what it needs."""
-        note = f"{needs} can't be had here: what was recorded elsewhere stands in ({name})."
-        return replay.replay(
-            RECORDS / f"{name}.json", measure, note if self.why_not[needs] else None
-        )
+def _measured(lab: replay.Lab, name: str, measure: Callable[[], dict]) -> dict:
+    note = f"{lab.missing}: what was recorded elsewhere stands in ({name}). {lab.advice}"
+    return replay.replay(RECORDS / f"{name}.json", measure, None if lab.ready else note)
 
 
 def _of_job(job: SlurmJob) -> dict:
@@ -136,16 +117,15 @@ def _of_job(job: SlurmJob) -> dict:
     that were computed twice. apart: the largest difference from the losses of one process.
     """
     run = job.record
-    text = (run.folder / "steps.jsonl").read_text()
-    steps = [json.loads(line)["step"] for line in text.splitlines()]
+    steps = [row["step"] for row in _all_steps(run)]
     return {
         "state": job.state,
         "restarts": job.restarts,
         "output": replay.without_own_folders(_without_stacks(job.output)),
-        "first_step": run.ranks[0]["first_step"],
+        "first_step": run.ranks[0].first_step,
         "again": len(steps) - len(set(steps)),
         "steps": len(set(steps)),
-        "apart": apart(run),
+        "apart": host_drills.apart(run),
     }
 
 
@@ -179,26 +159,22 @@ with run.step(step):"""
 
 def _of_attempts(run: Run, lost: float) -> dict:
     """What the lesson shows of an elastic run; lost: when the host was, in seconds since 1970."""
-    text = (run.folder / "steps.jsonl").read_text()
-    rows = [json.loads(line) for line in text.splitlines()]
-    ranks = places.ranks(run.folder)
+    rows, ranks = _all_steps(run), places.ranks(run.folder)
     attempts = []
     for attempt in sorted({row["attempt"] for row in rows}):
         steps = [row["step"] for row in rows if row["attempt"] == attempt]
-        here = [row for row in ranks if row["attempt"] == attempt]
-        share = SETTING["global_batch"] // len(here)
-        attempts.append(
-            {
-                "attempt": attempt,
-                "hosts": ", ".join(sorted({row["host"] for row in here})),
-                "ranks": len(here),
-                "samples of a rank": share,
-                "micro-batches": share // 4,
-                "steps": f"{min(steps)} to {max(steps)}",
-            }
-        )
+        hosts = [rank["host"] for rank in ranks if rank["attempt"] == attempt]
+        share = SETTING["global_batch"] // len(hosts)
+        row = {"attempt": attempt, "hosts": ", ".join(sorted(set(hosts))), "ranks": len(hosts)}
+        row |= {"samples of a rank": share, "micro-batches": share // 4}
+        attempts.append(row | {"steps": f"{min(steps)} to {max(steps)}"})
     ended = (run.folder / "summary.json").stat().st_mtime
-    return {"attempts": attempts, "seconds": ended - lost, "apart": apart(run)}
+    return {"attempts": attempts, "seconds": ended - lost, "apart": host_drills.apart(run)}
+
+
+def _all_steps(run: Run) -> list[dict]:
+    """A row for each step as often as it was done."""
+    return [json.loads(line) for line in (run.folder / "steps.jsonl").read_text().splitlines()]
 
 
 def all_drills() -> Table:
@@ -211,19 +187,3 @@ def all_drills() -> Table:
 def keep_drills(outcomes: list[Outcome], path: Path) -> None:
     """Write what came of drills where `all_drills` finds it."""
     write_json(path, {"drills": [asdict(one) for one in outcomes]})
-
-
-def apart(run: Run) -> float:
-    """How far the losses of a run are from those of one process that nobody disturbed, at most."""
-    flags = {**SETTING, "steps": len(run.losses)}
-    expected = equality.baseline(**flags).losses
-    return max(loss_distance(*pair) for pair in zip(run.losses, expected, strict=True))
-
-
-def _until(found: Callable, seconds: float = 60.0, every: float = 0.05) -> None:
-    """Wait until something is found. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not found():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not yet after {seconds:g} s")
-        time.sleep(every)
