@@ -10,8 +10,8 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
@@ -61,18 +61,21 @@ def flops_per_second(device: str, dtype: str) -> float:
     return 2 * size**3 / fastest_seconds(lambda: matrix @ matrix, device)
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One operation of the model and its least cost by formula.
+def stream_bytes_per_second(device: str) -> float:
+    """Measure memory bandwidth: bytes read plus written, scaling in place more than caches hold.
 
-    flops: an addition, a multiplication, a root and a function such as exp or erf count as one
-    each. bytes: operands read once, results written once.
+    A CPU that writes to other memory first reads what it overwrites (STREAM, McCalpin 1995).
     """
+    numbers = torch.ones(STREAMED_BYTES[device] // 4, device=device)
+    return 2 * numbers.nbytes / fastest_seconds(lambda: numbers.mul_(1.0), device)
 
-    name: str
-    flops: int
-    bytes: int
-    run: Callable[[], object]
+
+def cache_bytes(device: str) -> int | None:
+    """Read the size of the last-level cache; None where unknown."""
+    if device == "cuda":
+        return getattr(torch.cuda.get_device_properties(0), "L2_cache_size", None)
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # Linux: "32768K"
+    return max((int(path.read_text().rstrip("K\n")) * 1024 for path in sizes), default=None)
 
 
 def measure(device: str, dtype: str, size: str, batch: int) -> dict:
@@ -87,7 +90,17 @@ def measure(device: str, dtype: str, size: str, batch: int) -> dict:
         for operation in operations(size, batch, getattr(torch, dtype), device):
             peaks.append(flops_per_second(device, dtype))
             bandwidths.append(stream_bytes_per_second(device))
-            measured.append(_timed(operation, device, cache))
+            seconds = fastest_seconds(operation.run, device)
+            row = {
+                "name": operation.name,
+                "flops": operation.flops,
+                "bytes": operation.bytes,
+                "seconds": seconds,
+                "intensity": operation.flops / operation.bytes,
+                "achieved_flops_per_second": operation.flops / seconds,
+                "fits_in_cache": cache is not None and operation.bytes <= cache,
+            }
+            measured.append(row)
     return {
         "model": "gpt",
         "size": size,
@@ -99,126 +112,72 @@ def measure(device: str, dtype: str, size: str, batch: int) -> dict:
     }
 
 
-def stream_bytes_per_second(device: str) -> float:
-    """Measure memory bandwidth: bytes read plus written, scaling in place more than caches hold.
+class Operation(NamedTuple):
+    """One operation of the model and its least cost by formula.
 
-    A CPU that writes to other memory first reads what it overwrites (STREAM, McCalpin 1995).
+    flops: an addition, a multiplication, a root and a function such as exp or erf count as one
+    each. bytes: operands read once, results written once.
     """
-    numbers = torch.ones(STREAMED_BYTES[device] // 4, device=device)
-    return 2 * numbers.nbytes / fastest_seconds(lambda: numbers.mul_(1.0), device)
 
-
-def _timed(operation: Operation, device: str, cache: int | None) -> dict:
-    seconds = fastest_seconds(operation.run, device)
-    return {
-        "name": operation.name,
-        "flops": operation.flops,
-        "bytes": operation.bytes,
-        "seconds": seconds,
-        "intensity": operation.flops / operation.bytes,
-        "achieved_flops_per_second": operation.flops / seconds,
-        "fits_in_cache": cache is not None and operation.bytes <= cache,
-    }
-
-
-def cache_bytes(device: str) -> int | None:
-    """Read the size of the last-level cache; None where unknown."""
-    if device == "cuda":
-        return getattr(torch.cuda.get_device_properties(0), "L2_cache_size", None)
-    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # Linux: "32768K"
-    return max((int(path.read_text().rstrip("K\n")) * 1024 for path in sizes), default=None)
+    name: str
+    flops: int
+    bytes: int
+    run: Callable[[], object]
 
 
 def operations(size: str, batch: int, dtype, device: str) -> Iterator[Operation]:
     """Make the operations of a GPT's forward and optimizer, each as the model calls it."""
-    shape = gpt.SIZES[size]
-    width, heads, context = shape["width"], shape["heads"], shape["context"]
-
-    def draw(*shape):
-        return torch.randn(*shape, dtype=dtype, device=device)
-
-    ids = torch.randint(gpt.VOCABULARY, (batch, context), device=device)
-    embed = gpt.Embedding(width, context).to(device, dtype)
-    yield from _additions(ids, embed, draw(batch, context, width), draw(batch, context, width))
-    up = torch.nn.Linear(width, 4 * width, device=device, dtype=dtype)
-    yield from _mlp(draw(batch, context, width), up, draw(batch, context, 4 * width))
-    yield _attention(*(draw(batch, heads, context, width // heads) for _ in range(3)))
-    scores = draw(batch * context, gpt.VOCABULARY)
+    width, heads, context = (gpt.SIZES[size][name] for name in ("width", "heads", "context"))
+    like = {"dtype": dtype, "device": device}
+    x, branch = torch.randn(2, batch, context, width, **like)
+    yield from _forward(x, torch.randint(gpt.VOCABULARY, (batch, context), device=device))
+    yield Operation("residual add", x.numel(), 3 * x.nbytes, lambda: x + branch)
+    projected = torch.randn(3, batch, heads, context, width // heads, **like)
     yield Operation(
-        "softmax and loss",
-        4 * scores.numel(),  # largest, difference, exp, sum
-        _bytes(scores, ids),
-        lambda: functional.cross_entropy(scores, ids.flatten()),
+        "attention",
+        2 * x.numel() * (context + 1),  # two products over what came before
+        4 * x.nbytes,
+        lambda: functional.scaled_dot_product_attention(*projected, is_causal=True),
     )
     for name, fused in (("AdamW", False), ("AdamW, fused", True)):
-        optimizer, parameter = _optimizer(draw(12 * width, width), fused)
+        parameter = torch.nn.Parameter(torch.randn(12 * width, width, **like))  # a block's matrices
+        parameter.grad = torch.ones_like(parameter)
         yield Operation(
             name,
             14 * parameter.numel(),  # decay 1, first moment 3, second 4, root and quotients 6
             7 * parameter.nbytes,  # reads parameter, gradient and moments, writes all but one
-            optimizer.step,
+            torch.optim.AdamW([parameter], lr=1e-3, fused=fused).step,
         )
 
 
-def _additions(ids, embed, residual, branch) -> Iterator[Operation]:
-    """ids: (batch, context). residual, branch: (batch, context, width)."""
-    tables = _bytes(embed.byte.weight, embed.position.weight)
-    yield Operation(
-        "embedding",
-        residual.numel(),  # adds a position's vector to a byte's
-        _bytes(ids, residual) + tables,
-        lambda: embed(ids),
+def _forward(x, ids) -> Iterator[Operation]:
+    """x: (batch, context, width). ids: (batch, context)."""
+    like, width = {"dtype": x.dtype, "device": x.device}, x.shape[-1]
+    embed = gpt.Embedding(width, x.shape[1]).to(**like)
+    norm = torch.nn.LayerNorm(width, **like)
+    up = torch.nn.Linear(width, 4 * width, **like)
+    wide = torch.randn(*x.shape[:-1], 4 * width, **like)
+    scores = torch.randn(ids.numel(), gpt.VOCABULARY, **like)
+    n, m = x.numel(), wide.numel()
+    # name, operations, tensors read and written, call
+    rows = (
+        # adds a position's vector to a byte's
+        ("embedding", n, (ids, x, *embed.parameters()), lambda: embed(ids)),
+        # sum; difference, square, sum; root and mean divide; scale, shift
+        ("LayerNorm", 8 * n, (x, x, *norm.parameters()), lambda: norm(x)),
+        ("up-projection", 2 * n * 4 * width + m, (x, *up.parameters(), wide), lambda: up(x)),
+        # x / 2 * (1 + erf(x / sqrt 2))
+        ("GELU", 5 * m, (wide, wide), lambda: functional.gelu(wide)),
+        # largest, difference, exp, sum
+        (
+            "softmax and loss",
+            4 * scores.numel(),
+            (scores, ids),
+            lambda: functional.cross_entropy(scores, ids.flatten()),
+        ),
     )
-    yield Operation(
-        "residual add",
-        residual.numel(),
-        _bytes(residual, residual, branch),
-        lambda: residual + branch,
-    )
-    norm = torch.nn.LayerNorm(residual.shape[-1], device=residual.device, dtype=residual.dtype)
-    yield Operation(
-        "LayerNorm",
-        8 * residual.numel(),  # sum; difference, square, sum; root and mean divide; scale, shift
-        _bytes(residual, residual, norm.weight, norm.bias),
-        lambda: norm(residual),
-    )
-
-
-def _mlp(residual, up, wide) -> Iterator[Operation]:
-    """residual: (batch, context, width). wide: (batch, context, 4 width), what `up` makes of it."""
-    yield Operation(
-        "up-projection",
-        2 * residual.numel() * wide.shape[-1] + wide.numel(),
-        _bytes(residual, up.weight, up.bias, wide),
-        lambda: up(residual),
-    )
-    yield Operation(
-        "GELU",
-        5 * wide.numel(),  # x / 2 * (1 + erf(x / sqrt 2))
-        _bytes(wide, wide),
-        lambda: functional.gelu(wide),
-    )
-
-
-def _attention(query, key, value) -> Operation:
-    """query, key, value: (batch, heads, context, width / heads)."""
-    return Operation(
-        "attention",
-        2 * query.numel() * (query.shape[-2] + 1),  # two products over what came before
-        _bytes(query, key, value, query),
-        lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True),
-    )
-
-
-def _bytes(*tensors) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
-
-
-def _optimizer(weights, fused: bool):
-    """Make AdamW over as many parameters as a block's matrices have, with a gradient."""
-    parameter = torch.nn.Parameter(weights)
-    parameter.grad = torch.ones_like(parameter)
-    return torch.optim.AdamW([parameter], lr=1e-3, fused=fused), parameter
+    for name, flops, tensors, run in rows:
+        yield Operation(name, flops, sum(tensor.nbytes for tensor in tensors), run)
 
 
 def main() -> None:

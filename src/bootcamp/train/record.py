@@ -1,9 +1,8 @@
-"""The record that a rank leaves of its run, in `logs/<run>/`.
+"""The record that a rank leaves of its run, in `logs/<run>/`; logs/README.md has its fields.
 
 - `config.json`, at the start: flags, command, versions, machine, git commit (run_folder.py).
 - `steps.jsonl`, from rank 0: one flat object per step (step_clock.py).
-- `ranks/<k>.json`, at the end: bytes by kind, the samples' ids and checksums, the
-  parameters' fingerprint.
+- `ranks/<k>.json`, at the end: bytes, samples, the parameters' fingerprint.
 - `ranks/<k>.trace.json`, if asked for: one step as torch.profiler saw it.
 - `summary.json`: how it ended, and its measures.
 """
@@ -39,21 +38,19 @@ class Run:
 
     def __init__(self, context: RunContext, model, optimizer, batches, world: int):
         self.context, self.args, self.folder = context, context.args, context.run_dir
-        self.model, self.batches = model, batches
+        self.model, self.batches, self.optimizer = model, batches, optimizer
         self.world, self.script_world = process_group.size(framework=world), world
         self.rank = environment.rank()
         self.device = torch.device(context.device)
         self.tokens = models.tokens_per_sample(self.args)
-        self.first_step, self.steps_done = context.first_step, 0
-        self.sample_ids, self.sample_checksums = [], []
-        self.learning_rates, self._profiler = [], None
-        self._batch_norms = 0
+        self.steps_done = 0
+        self.sample_ids, self.sample_checksums, self.learning_rates = [], [], []
         self._routers, self._expert_counts = models.moe.routers(model), []
-        self._groups, self._trained = getattr(optimizer, "param_groups", ()), optimizer is not None
         context.heartbeat = heartbeat.Heartbeat(self.folder, self.rank)
-        steps = self.args.steps - self.first_step
+        steps = self.args.steps - context.first_step
         # a pipeline's first step also runs the stages to learn their shapes: watch its second
         self._watched = min(int("pipeline" in context.axes), steps - 1)
+        self._batch_norms = 0
         self._sent = SentPerStep(last_counted=steps - 2)
         self._memory = memory_usage.watch(model, optimizer)
         self.initial_fingerprint = fingerprint(model, context.heartbeat.beat)
@@ -61,7 +58,7 @@ class Run:
         self._clock = clock_of(self.device)
         self._log = StepLog(self.folder / "steps.jsonl" if self.rank == 0 else None)
         context.write_steps = self._log.flush
-        self._traced = None
+        self._profiler = self._traced = None
 
     @contextlib.contextmanager
     def step(self, step: int):
@@ -77,7 +74,8 @@ class Run:
     def begin_step(self, step: int) -> None:
         """Begin a step, for a framework whose loop calls methods."""
         self._step = step
-        self.learning_rates += [float(group["lr"]) for group in self._groups[:1]]
+        groups = getattr(self.optimizer, "param_groups", ())
+        self.learning_rates += [float(group["lr"]) for group in groups[:1]]
         if self.args.trace_step is not None:
             self._prepare_trace(steps_left=self.args.trace_step - step)
         if self.steps_done == self._watched:
@@ -117,15 +115,35 @@ class Run:
     def finish(self) -> None:
         """Write the rank's record and, on rank 0, the summary; see process_end.py."""
         self._log.flush()
+        record = self._record()
+        summary.write_json(self.folder / "ranks" / f"{self.rank}.json", record)
+        if self.rank == 0:
+            measures = summary.measures_of(self.folder)
+            flops = models.flops_per_sample(self.args, trained=self.optimizer is not None)
+            samples = measures["samples_per_second"]["median"]
+            summary.write(
+                self.folder,
+                "ok",
+                **measures,
+                world_size=self.world,
+                launcher=environment.launcher(),
+                restarts=environment.attempt(),
+                peak_bytes=record["peak_bytes"],
+                flops_per_sample=flops,
+                achieved_flops_per_second=flops and flops * samples,
+            )
+        process_end.leave_without_freeing()
+
+    def _record(self) -> dict:
         graphs = compiled_graphs()
-        record = {
+        return {
             "rank": self.rank,
             "world_size": self.world,
             "script_world_size": self.script_world,
             "data_share": getattr(self.batches, "rank", self.rank),
             "stages": stages(self.model),
             "batch_norm_layers": self._batch_norms,
-            "first_step": self.first_step,
+            "first_step": self.context.first_step,
             "device": str(self.device),
             "parameter_device": next(self.model.parameters()).device.type,
             "activation_devices": sorted(self._activations.devices),
@@ -146,32 +164,7 @@ class Run:
             "sample_checksums": self.sample_checksums,
             "learning_rates": self.learning_rates,
             "expert_counts": [[each.tolist() for each in step] for step in self._expert_counts],
-            **self.also_recorded(),
         }
-        summary.write_json(self.folder / "ranks" / f"{self.rank}.json", record)
-        if self.rank == 0:
-            self._write_summary(record)
-        process_end.leave_without_freeing()
-
-    def also_recorded(self) -> dict:
-        """Return what a kind of run records beyond what all do."""
-        return {}
-
-    def _write_summary(self, record: dict) -> None:
-        measures = summary.measures_of(self.folder)
-        samples = measures["samples_per_second"]["median"]
-        flops = models.flops_per_sample(self.args, self._trained)
-        summary.write(
-            self.folder,
-            "ok",
-            **measures,
-            world_size=self.world,
-            launcher=environment.launcher(),
-            restarts=environment.attempt(),
-            peak_bytes=record["peak_bytes"],
-            flops_per_sample=flops,
-            achieved_flops_per_second=flops and flops * samples,
-        )
 
     def _prepare_trace(self, steps_left: int) -> None:
         """Start the profiler a step early: ranks take different times for that."""
@@ -185,13 +178,10 @@ class Run:
             self._profiler = torch.profiler.profile(activities=activities, schedule=one)
             self._profiler.__enter__()
         if steps_left == 0:
-            self._begin_trace()
-
-    def _begin_trace(self) -> None:
-        self._log.flush()  # no earlier step's loss is on its way within the traced one
-        self._profiler.step()  # from here on it records
-        self._traced = torch.profiler.record_function("training_step")
-        self._traced.__enter__()
+            self._log.flush()  # no earlier step's loss is on its way within the traced one
+            self._profiler.step()  # from here on it records
+            self._traced = torch.profiler.record_function("training_step")
+            self._traced.__enter__()
 
     def _end_trace(self) -> None:
         self._traced.__exit__(None, None, None)
@@ -216,7 +206,7 @@ def compiled_graphs() -> int:
 
 
 def stages(model: torch.nn.Module) -> list[str]:
-    """The names of the model's stages that this rank holds, such as ["block2", "head"]."""
+    """List the names of the model's stages that this rank holds, such as ["block2", "head"]."""
     names = (models.own_name(name) for name, _ in model.named_parameters())
     return sorted({name.partition(".")[0] for name in names})
 
