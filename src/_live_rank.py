@@ -1,11 +1,9 @@
 """One live rank of a notebook: an ipyparallel engine with a process group.
 
-See bootcamp/launcher/live_ranks.py.
-
-The launcher runs this file once for each rank. Arguments: the folder with the controller's
-connection file, and the backend. A rank lives as long as the notebook's kernel. Its cells find
-`torch`, `dist`, `rank`, `world_size` and `device`; the process group is made by `join`, and made
-anew after a cell in which the ranks did not meet.
+The launcher (bootcamp/launcher/live_ranks.py) runs this file once for each rank, with the folder of
+the controller's connection file. A rank lives as long as the notebook's kernel. Its cells find
+`torch`, `dist`, `rank` and `world_size`; the process group is made by `join`, and made anew after a
+cell in which the ranks did not meet.
 
 A thread of its own keeps watch: it says in which collective the rank waits, and frees it when the
 notebook writes into the pipe `ranks/<rank>.cut`.
@@ -27,6 +25,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from ipyparallel.engine.app import IPEngine
+from IPython.utils.capture import capture_output
 
 from bootcamp.train import config, environment
 
@@ -37,11 +36,8 @@ IDLE_SHARE = 0.2  # a rank that uses less of a core than this does not compute
 LOST = ("Connection closed by peer", "Connection reset", "Broken pipe", "Socket", "abort")
 C10D = "torch/distributed/distributed_c10d.py"
 
-private, backend, ranks = Path(sys.argv[1]), sys.argv[2], Path(os.environ["BOOTCAMP_RUN"]) / "ranks"
+ranks = Path(os.environ["BOOTCAMP_RUN"]) / "ranks"
 rank, world_size = environment.rank(), environment.count()
-device = (
-    torch.device("cuda", environment.local_rank()) if backend == "nccl" else torch.device("cpu")
-)
 engine = IPEngine.instance()
 left = []  # process groups: freeing one that something still uses can hang for ever
 
@@ -52,7 +48,7 @@ def main() -> None:
     threading.Thread(target=keep_watch, daemon=True).start()
     engine.initialize(
         [
-            f"--profile-dir={private}",
+            f"--profile-dir={sys.argv[1]}",
             f"--IPEngine.id={rank}",
             "--IPEngine.enable_nanny=False",  # the supervisor watches, the kernel sends signals
             "--IPEngine.max_heartbeat_misses=0",
@@ -62,38 +58,25 @@ def main() -> None:
             "--InteractiveShell.colors=nocolor",
         ]
     )
-    engine.user_ns = {"torch": torch, "dist": dist, "device": device}
-    engine.user_ns |= {"rank": rank, "world_size": world_size}
-    use_device()
+    engine.user_ns = {"torch": torch, "dist": dist, "rank": rank, "world_size": world_size}
+    config.use_cores("cpu", cores_per_rank=1)
     engine.start()
 
 
-def use_device() -> None:
-    """Keep to the core or the GPU of this rank, as the ranks of a training run do."""
-    if backend == "nccl":
-        torch.cuda.set_device(device)
-    config.use_cores(device.type, cores_per_rank=1)
+def join(meeting: int) -> int:
+    """Meet all ranks in a new process group. Returns the process id.
 
-
-def interrupt_cells_alone() -> None:
-    """Ignore interrupts but in a cell's code: the launcher repeats them until the cell ends.
-
-    ipykernel lets them end the taking of a message, too, which is never answered then.
+    From now on interrupts end nothing but a cell's code: ipykernel lets them end the taking of a
+    message, too, which is never answered then. The launcher repeats them until the cell ends.
     """
     engine.kernel.pre_handler_hook = engine.kernel.post_handler_hook = lambda: None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def join(generation: int) -> tuple[int, int]:
-    """Meet all ranks in a new process group. Returns process id and count of collectives."""
-    interrupt_cells_alone()
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(host, port, is_master=False, timeout=BACKSTOP)
-    store = dist.PrefixStore(f"group {generation}", store)
-    meeting = {"store": store, "rank": rank, "world_size": world_size, "timeout": BACKSTOP}
-    dist.init_process_group(backend, **meeting)
+    store = dist.PrefixStore(f"group {meeting}", store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=BACKSTOP)
     dist.barrier()
-    return os.getpid(), calls()
+    return os.getpid()
 
 
 def calls() -> int | None:
@@ -118,11 +101,9 @@ def cut() -> None:
     TCP connections but those with the controller and those of the store's server; also this rank's
     own one to the store, where it may wait for others too.
     """
-    if backend == "nccl":
-        for group in list(dist.distributed_c10d._world.pg_names):
-            with contextlib.suppress(RuntimeError):
-                group.abort()
-    spared = controller_ports()
+    spared = set()
+    for value in engine.connection_info.values():
+        spared |= set(value if isinstance(value, list) else [value])
     for end in tcp_connections():
         with contextlib.suppress(OSError), end:
             here, there = end.getsockname()[1], end.getpeername()[1]
@@ -140,14 +121,6 @@ def tcp_connections() -> list[socket.socket]:
     return [end for end in found if end.family in (socket.AF_INET, socket.AF_INET6)]
 
 
-def controller_ports() -> set[int]:
-    """Ports of the connections that bring the notebook's cells and take the results."""
-    ports = set()
-    for value in engine.connection_info.values():
-        ports |= set(value if isinstance(value, list) else [value])
-    return ports
-
-
 def keep_watch() -> None:
     """Cut when the notebook says so; else write down in which collective this rank waits idly."""
     os.mkfifo(ranks / f"{rank}.cut", 0o600)
@@ -161,11 +134,10 @@ def keep_watch() -> None:
             continue
         call = collective_of(sys._current_frames().get(main_thread))
         now, cpu = time.monotonic(), time.process_time()
-        computes = backend != "nccl" and cpu - used > IDLE_SHARE * (now - since)
-        if call != last or computes:
+        if call != last or cpu - used > IDLE_SHARE * (now - since):
             last, since, used = call, now, cpu
-        said = {"in": call[0], "seconds": now - since, "calls": calls()} if call else {}
-        os.pwrite(path, json.dumps(said).ljust(STATE_BYTES).encode(), 0)
+        state = {"in": call[0], "seconds": now - since, "calls": calls()} if call else {}
+        os.pwrite(path, json.dumps(state).ljust(STATE_BYTES).encode(), 0)
 
 
 def collective_of(frame) -> tuple[str, int] | None:
@@ -177,52 +149,23 @@ def collective_of(frame) -> tuple[str, int] | None:
     return None
 
 
-class Screen:
-    """What a cell prints and shows, as one text in the order in which it does so."""
-
-    def __init__(self, shell):
-        self.shell, self.publish_before, self.parts = shell, shell.display_pub.publish, []
-
-    def write(self, text: str) -> int:
-        self.parts.append(text)
-        return len(text)
-
-    def flush(self) -> None:
-        pass
-
-    def show_value(self, value) -> None:
-        if value is not None:
-            self.publish(self.shell.display_formatter.format(value)[0])
-
-    def publish(self, data: dict, *_, **__) -> None:
-        self.write(data.get("text/plain", "") + "\n")
-
-    def __enter__(self):
-        self.before = sys.stdout, sys.stderr, sys.displayhook
-        sys.stdout = sys.stderr = self
-        sys.displayhook, self.shell.display_pub.publish = self.show_value, self.publish
-        return self
-
-    def __exit__(self, *_):
-        sys.stdout, sys.stderr, sys.displayhook = self.before
-        self.shell.display_pub.publish = self.publish_before
-
-
 def run_cell(code: str) -> dict:
-    """Run a cell as IPython does: what it printed, its error if any, how many collectives so far.
+    """Run a cell as IPython does: what it printed and showed, its error if any, `calls` so far.
 
-    The count tells whether the ranks still agree: they do if all have called as many.
+    The ranks still agree if all have called as many collectives.
     """
     shell = engine.kernel.shell
-    with shell.display_trap, Screen(shell) as screen:
+    with shell.display_trap, capture_output() as captured:
+        sys.stderr = sys.stdout  # in the order in which they were written
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             done = shell.run_cell(code)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+    values = [output.data.get("text/plain", "") + "\n" for output in captured.outputs]
     error = done.error_before_exec or done.error_in_exec
     return {
-        "text": "".join(screen.parts),
+        "text": captured.stdout + "".join(values),
         "error": describe(error, shell) if error else None,
         "calls": calls(),
     }

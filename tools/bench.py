@@ -62,7 +62,7 @@ def live_ranks(count: int, cells: int) -> list[dict]:
     The launch does the same all-reduce on as many ranks, in turn with the cells.
     """
     began = time.perf_counter()
-    live.start(count, device="cpu")
+    live.start(count)
     live.run("numbers = torch.ones(1000)", show=lambda _: None)
     ready = time.perf_counter() - began
     cell, launched = [], []

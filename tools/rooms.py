@@ -50,7 +50,7 @@ for _room in ("classroom", LESSONS):  # these two may import every lower room
 LAZILY = {
     "launcher.forkserver": ("torch", "horovod"),  # in a process that has become a rank
     "launcher.ghosts": ("nvitop",),
-    "launcher.live_set": ("ipyparallel",),
+    "launcher.live_ranks": ("ipyparallel",),
     "launcher.progress": ("IPython", "ipywidgets"),
     "launcher.warm_python": ("torch",),  # in a process that has become torchrun
     "train.shards": ("deepspeed",),

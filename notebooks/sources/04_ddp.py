@@ -60,7 +60,7 @@ plots.show(ddp_overview.who_holds_what())
 # %%
 from bootcamp import live
 
-live.start(ranks=4, device="cpu")
+live.start(ranks=4)
 
 # %%
 # %%ranks
