@@ -10,13 +10,11 @@ import json
 from matplotlib.figure import Figure
 
 from bootcamp.costs import (
-    data_parallel,
-    kv_cache,
+    memory,
     pipeline_schedules,
     published,
     sharding,
 )
-from bootcamp.costs.strategies import course_gpt_needs, gpu_memory
 from bootcamp.drawing import plots
 from bootcamp.drawing.style import origins
 from bootcamp.paths import REFERENCE, shown
@@ -93,7 +91,7 @@ def kept_activations(samples: int = 32) -> Figure:
 def devices_of_data_parallel(run) -> Figure:
     """What a step puts on each of four devices of DataParallel, from the record of one process."""
     outputs = 4 * run.steps[0]["tokens"] * 256  # a float32 for each of 256 bytes
-    bars = data_parallel.held_bytes(run.ranks[0], 4, outputs)
+    bars = memory.data_parallel(run.ranks[0], 4, outputs)
     note = f"Four devices, {run.config['global_batch']} samples: by formula from this record."
     return _with_origin(dataparallel.memory_by_device(bars, note), [run])
 
@@ -111,7 +109,7 @@ def horovod_timeline(run) -> Figure:
 
 def what_fits() -> Figure:
     """Gigabytes that training needs by the number of parameters, beside the memory of GPUs."""
-    return model_parallel.what_fits(course_gpt_needs(), gpu_memory())
+    return model_parallel.what_fits(memory.course_gpt_needs(), memory.gpu_memory())
 
 
 def planned_and_measured(run) -> Figure:
@@ -176,7 +174,7 @@ def link_ranking(*runs) -> Figure:
 
 def requests_that_fit(gigabytes: float, *lengths: int) -> Table:
     """Requests of these lengths that a GPU answers at a time, for models that take all of them."""
-    taken = [row for row in kv_cache.rows(lengths, gigabytes) if None not in row.values()]
+    taken = [row for row in memory.cache_rows(lengths, gigabytes) if None not in row.values()]
     return Table(
         [{key: row[key] for key in row if key != "query heads"} for row in taken],
         f"By formula: a GPU of {gigabytes:g} GB, weights and cache in bfloat16; requests of "

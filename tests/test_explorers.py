@@ -4,7 +4,7 @@ import chromium
 import pytest
 
 pytest.importorskip("matplotlib")
-from bootcamp.costs import model_shapes, pipeline_schedules, strategies
+from bootcamp.costs import memory, model_shapes, pipeline_schedules
 from bootcamp_lessons import explorers, simulators
 
 RUN = "</script><!-- <script>"  # a name is a text wherever it stands
@@ -83,7 +83,7 @@ def test_memory_is_the_theorys_for_any_choice(page):
     shown.locator("select[name=kept]").select_option(label="all")
     shown.locator("input[name=shard]").press("ArrowRight")
     model = model_shapes.published_gpts()["7.5 B"]
-    held = strategies.held(model, 64, 16, "bf16 mixed", 32, "all")
+    held = memory.by_strategy(model, 64, 16, "bf16 mixed", 32, "all")
     said = dict(one.split(": ", 1) for one in says(page, "memory").split(". ", 1)[1].split("; "))
     assert list(said) == list(held)
     for name, kinds in held.items():

@@ -4,12 +4,11 @@ import pytest
 
 from bootcamp.costs import (
     context,
-    data_parallel,
     ddp,
+    memory,
     overlap,
     pipeline_schedules,
     sharding,
-    tensor,
 )
 
 
@@ -71,16 +70,14 @@ def test_a_ring_takes_two_rounds_over_all_but_one_rank():
 
 def test_what_a_rank_sends_for_tensor_parallelism():
     counts = {("all-reduce", 100): 2, ("all-gather", 80): 1}
-    halves = {"all-reduce": 2, "all-gather": 1}
-    assert tensor.sent_bytes(counts, 4, halves) == (2 * 2 * 100 + 80) * 3 / 4
+    assert sharding.bytes_of_calls(counts, 4) == (2 * 2 * 100 + 80) * 3 / 4
 
 
 def test_device_0_of_data_parallel_holds_the_state_and_all_outputs():
     rank = {"parameter_bytes": 10, "gradient_bytes": 10, "optimizer_bytes": 20}
-    held = data_parallel.held_bytes(rank | {"activation_bytes": 48}, 4, outputs=8)
+    held = memory.data_parallel(rank | {"activation_bytes": 48}, 4, outputs=8)
     totals = [sum(kinds.values()) for kinds in held.values()]
     assert totals == [10 + 10 + 20 + 10 + 16, 10 + 10 + 10 + 2, 10 + 10 + 20 + 10 + 4]
-    assert data_parallel.copied_bytes(4, 10) == 4 * (2 * 3 / 4 * 10), "what a ring sends, all ranks"
 
 
 def test_when_computing_takes_longer_than_sending():

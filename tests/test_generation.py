@@ -8,7 +8,7 @@ import pytest
 import torch
 from trained import trained
 
-from bootcamp.costs import kv_cache, model_shapes, published
+from bootcamp.costs import memory, model_shapes, published
 from bootcamp.paths import SRC
 from bootcamp.train import data, models
 from bootcamp_lessons import generation, generation_speed
@@ -158,7 +158,7 @@ def test_the_pictures_say_what_they_show(monkeypatch):
 
 
 def test_a_token_of_llama_3_70b_takes_320_kibibytes():
-    model = kv_cache.models()["Llama 3 70B"]
+    model = model_shapes.served_models()["Llama 3 70B"]
     assert model.of_head == 128
     assert model.cache_bytes(length=1) == 2 * 80 * 8 * 128 * 2 == 320 << 10
     assert model.cache_bytes(length=10, batch=3, number_bytes=4) == 60 * model.cache_bytes(1)
@@ -170,7 +170,7 @@ def test_a_token_of_llama_3_70b_takes_320_kibibytes():
 
 
 def test_the_table_shows_what_fits_and_leaves_out_what_does_not():
-    rows = {row["model"]: row for row in kv_cache.rows((2048, 131072))}
+    rows = {row["model"]: row for row in memory.cache_rows((2048, 131072))}
     assert "Llama 3 70B" not in rows
     small, without = rows["Llama 3 8B"], rows["Llama 3 8B, with multi-head attention"]
     assert (small["fit at 131,072"], without["fit at 131,072"]) == (3, 0)

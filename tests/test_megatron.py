@@ -2,10 +2,9 @@
 
 import pytest
 
-from bootcamp.costs import tensor
+from bootcamp.costs import memory, model_shapes, setting, sharding, traffic
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.train.models import gpt
 
 FLAGS = {"device": "cpu", "global_batch": 8}
 needs_megatron = pytest.mark.skipif(
@@ -18,15 +17,15 @@ def test_two_ranks_train_the_baselines_model():
     """Two launches: importing Megatron-core takes seconds."""
     proofs = equality.prove("megatron", 2, steps=4, **FLAGS)
     run = next(proof.run for proof in proofs if proof.run.config["optimizer"] == "adamw")
-    parameters, gradients, adamw, activations = tensor.memory(run.config, gpt.SIZES["tiny"])
+    held = memory.rank_memory(*setting.of_run(run.config))
     for rank in run.ranks:
-        assert rank["parameter_bytes"] == parameters
-        assert rank["gradient_bytes"] == gradients
-        assert rank["optimizer_bytes"] == adamw
-        assert rank["activation_bytes"] == pytest.approx(activations, rel=0.05)
+        assert rank["parameter_bytes"] == held["parameters"]
+        assert rank["gradient_bytes"] == held["gradients"]
+        assert rank["optimizer_bytes"] == held["optimizer"]
+        assert rank["activation_bytes"] == pytest.approx(held["activations"], rel=0.05)
     sent = run.ranks[0]["sent_bytes_per_step"]
-    theory = tensor.collectives(gpt.SIZES["tiny"], FLAGS["global_batch"])
-    ring = tensor.sent_bytes(theory, 2, {"all-reduce": 2})
+    theory = traffic.tensor_calls(model_shapes.ours(), FLAGS["global_batch"])
+    ring = sharding.bytes_of_calls(theory, 2)
     assert sent is None or sent == pytest.approx(ring, rel=0.05)
 
 

@@ -4,7 +4,6 @@ Runs are those of other tests and lessons (trained.py). Meshes larger than a mac
 torch's fake process group: one process builds its part of 64 ranks' model and trains on noise.
 """
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -149,9 +148,9 @@ def test_collectives_by_kind_and_size_are_those_of_the_formulas(keep_gathered):
     own = {"keep_gathered": True} if keep_gathered else {}
     run = trained(sharded.counted("fsdp"), 4, **ADAMW, **own)
     model, plan = setting.of_run({**run.config, "strategy": "fsdp"})
-    assert collective_counts.total(run) == traffic.calls(model, plan)
+    assert collective_counts.total(run) == traffic.fsdp_calls(model, plan)
     other = replace(plan, keep_gathered=not keep_gathered)
-    assert collective_counts.total(run) != traffic.calls(model, other)
+    assert collective_counts.total(run) != traffic.fsdp_calls(model, other)
 
 
 IMPORT = "import torch.distributed as dist"
@@ -174,48 +173,6 @@ def test_meshes_larger_than_this_machine(script, count, flags):
     assert record["world_size"] == count
     config = {**run.config, "strategy": script, "processes": count}
     assert differences([{**record, "sent_bytes_per_step": None}], *setting.of_run(config)) == []
-
-
-@pytest.mark.parametrize("name", ["zero1", "fsdp, rows that do not divide", "pp, 4 stages, 1f1b"])
-def test_kinds_of_ranks_are_those_of_a_run(name):
-    """Each line of the simulation of many ranks, in a case that is small enough to run."""
-    script, count, flags = RUNS[name]
-    run = trained(script, count, **flags)
-    table = traffic.kinds(*setting.of_run(run.config))
-    assert sum(table.column("ranks")) == count
-    columns = [f"{kind}_bytes" for kind in RECORDED]
-    said = {tuple(line[column] for column in columns) for line in table}
-    held = {tuple(rank[f"{name}_bytes"] for name in RECORDED.values()) for rank in run.ranks}
-    assert said == held
-
-
-MANY = {
-    "ddp": {},
-    "zero1": {},
-    "zero": {"stage": 3},
-    "fsdp": {},
-    "hsdp": {"shard": 64},
-    "fsdp_tp": {"mesh": {"data": 4096, "tensor": 4}},
-    "ddp_pp": {"mesh": {"data": 2048, "pipeline": 8}, "micro_batches": 8},
-}
-
-
-def test_16384_ranks_of_every_strategy_at_once():
-    config = {"processes": 16384, "global_batch": 8 * 16384, "size": "small"}
-    began = time.process_time()
-    found = {
-        strategy: traffic.kinds(*setting.of_run({**config, "strategy": strategy, **flags}))
-        for strategy, flags in MANY.items()
-    }
-    assert time.process_time() - began < 10
-    assert all(sum(table.column("ranks")) == 16384 for table in found.values())
-    numbers = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", "small"))
-    tensors = sum(len(layer.shapes) for layer in model_shapes.layers("gpt", "small"))
-    for strategy in ("zero1", "fsdp"):  # all parts together are the whole
-        state = sum(line["ranks"] * line["optimizer_bytes"] for line in found[strategy])
-        counts = tensors * (16384 if strategy == "fsdp" else 1)
-        assert state == 8 * numbers + 4 * counts
-    assert len(found["ddp_pp"]) == 8, "a line for each stage"
 
 
 @pytest.mark.parametrize(

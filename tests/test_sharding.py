@@ -188,7 +188,7 @@ def test_a_model_that_no_rank_could_hold_is_initialised_in_shards(way):
         if way == "complete":
             assert "can't allocate memory" in rank["error"]
             continue
-        peak = sharding.initialised_bytes(rank["model"], rank["largest"], 4)
+        peak = rank["model"] / 4 + rank["largest"]  # one unit after another
         assert rank["grown"] == pytest.approx(peak, rel=0.05)
         assert rank["held"] == rank["model"] / 4
 

@@ -21,7 +21,7 @@ import lookups  # noqa: E402
 import prepared  # noqa: E402
 
 import slides  # noqa: E402
-from bootcamp.costs import kv_cache  # noqa: E402
+from bootcamp.costs import model_shapes  # noqa: E402
 from bootcamp.drawing import plots  # noqa: E402
 from bootcamp.drawing.canvas import box, canvas, label  # noqa: E402
 from bootcamp.files import write_json  # noqa: E402
@@ -211,7 +211,7 @@ def test_figures_can_come_from_this_machines_own_records(monkeypatch, tmp_path):
 
 def test_a_table_by_formula_has_what_a_gpu_can_answer_at_a_time():
     shown = lookups.table("prepared.requests_that_fit", 80, 8192, 131_072)
-    model = kv_cache.models()["Llama 3 8B"]
+    model = model_shapes.served_models()["Llama 3 8B"]
     for length in (8192, 131_072):
         assert f">{model.requests_that_fit(length, 80e9)}</td>" in shown
     assert "query heads" not in shown

@@ -3,13 +3,13 @@
 import pytest
 from trained import PROOF, trained
 
-from bootcamp.costs import context, sharding, tensor
+from bootcamp.costs import context, sharding, traffic
+from bootcamp.costs.model_shapes import ours
 from bootcamp.records import collective_counts
 from bootcamp.scripts.variants import variant
-from bootcamp.train.models import gpt
 from bootcamp_lessons import exercise, reading, sharded
 
-TINY = gpt.SIZES["tiny"]
+TINY = ours()
 SNIPPET = {"device": "cpu", "quiet": True}
 FLAGS = {**PROOF, "optimizer": "adamw"}  # of proofs in lessons 06c and 08, and in other tests
 
@@ -76,43 +76,24 @@ ONE_F = (
     [
         ({}, {}, {}),
         ({}, {"sequence_parallel": True}, {"sequence_parallel": True}),
-        ({ONE_F: ""}, {}, {"apart": True}),
+        ({ONE_F: ""}, {}, {"separate": True}),
     ],
     ids=["plain", "sequence parallel", "query, key and value apart"],
 )
 def test_collectives_are_those_of_the_theory(changes, flags, how):
     script = sharded.counted("tp", changes, "tp_test_counted" if changes else "")
     run = trained(script, 2, **flags, **FLAGS)
-    theory = tensor.collectives(TINY, FLAGS["global_batch"], **how)
+    theory = traffic.tensor_calls(TINY, FLAGS["global_batch"], **how)
     assert collective_counts.total(run) == theory
     sent = run.ranks[0]["sent_bytes_per_step"]
-    halves = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 2}
-    assert sent is None or sent == pytest.approx(tensor.sent_bytes(theory, 2, halves), rel=0.05)
+    said = sharding.bytes_of_calls(theory, 2, sharding.GLOO)
+    assert sent is None or sent == pytest.approx(said, rel=0.05)
 
 
 def test_theory_is_four_all_reduces_a_block():
-    theory = tensor.collectives(TINY, 8)
-    large = 4 * 8 * TINY["context"] * TINY["width"]
-    assert theory["all-reduce", large] == 4 * TINY["layers"] + 1
-
-
-@pytest.mark.parametrize(
-    ("script", "ranks", "flags"),
-    [
-        ("tp", 4, {}),
-        ("tp", 2, {"sequence_parallel": True}),
-        ("fsdp_tp", 4, {"mesh": "2x2"}),
-        ("fsdp_tp", 4, {"mesh": "2x2", "sequence_parallel": True}),
-    ],
-)
-def test_memory_is_that_of_the_formula(script, ranks, flags):
-    run = trained(script, ranks, **FLAGS, **flags)
-    parameters, gradients, adamw, activations = tensor.memory(run.config, TINY)
-    for rank in run.ranks:
-        assert rank["parameter_bytes"] == parameters
-        assert rank["gradient_bytes"] == gradients
-        assert rank["optimizer_bytes"] == adamw
-        assert rank["activation_bytes"] == pytest.approx(activations, rel=0.05)
+    theory = traffic.tensor_calls(TINY, 8)
+    large = 4 * 8 * TINY.sequence * TINY.hidden
+    assert theory["all-reduce", large] == 4 * TINY.layers + 1
 
 
 def test_a_missing_sum_is_named_by_the_exercise():

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.costs import collectives, model_shapes, sharding, strategies
+from bootcamp.costs import collectives, memory, model_shapes, sharding
 from bootcamp.costs import ddp as ddp_theory
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.units import time
@@ -265,18 +265,18 @@ def test_every_model_has_a_timeline(model):
 def test_the_published_row_comes_out():
     """ZeRO's figure 1: 7.5 billion parameters on 64 GPUs."""
     model = model_shapes.published_gpts()["7.5 B"]
-    rows = strategies.held(model, 64, 8, "bf16 mixed", 0, strategies.KEPT[0])
+    rows = memory.by_strategy(model, 64, 8, "bf16 mixed", 0, "all")
     for row in csv.DictReader((PUBLISHED / "zero_figure1.csv").open()):
         assert (model.parameters, 64) == (float(row["parameters"]), int(row["data"]))
         name = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3 = FSDP")[int(row["stage"])]
         assert abs(sum(rows[name].values()) / 1e9 - float(row["published_peak_gb"])) < 0.05
 
 
-@pytest.mark.parametrize("precision", strategies.PRECISIONS)
+@pytest.mark.parametrize("precision", memory.PRECISIONS)
 @pytest.mark.parametrize("model", model_shapes.published_gpts())
 def test_the_state_is_that_of_sharding_theory(model, precision):
-    shape, each = model_shapes.published_gpts()[model], strategies.PRECISIONS[precision]
-    rows = strategies.held(shape, 16, 4, precision, 2, strategies.KEPT[0])
+    shape, each = model_shapes.published_gpts()[model], memory.PRECISIONS[precision]
+    rows = memory.by_strategy(shape, 16, 4, precision, 2, "all")
     sharded = {"DDP": (16, 0), "ZeRO-1": (16, 1), "ZeRO-2": (16, 2), "ZeRO-3 = FSDP": (16, 3)}
     for name, (ranks, stage) in {**sharded, "HSDP, rows of 4": (4, 3)}.items():
         state = sharding.rank_bytes(shape.parameters, ranks, stage, each)
@@ -292,11 +292,11 @@ def test_activations_are_those_of_the_paper():
     def of_layer(kept, tensor=1):
         shapes = (dataclasses.replace(model, layers=deep) for deep in (1, 2))
         one, two = (
-            strategies.activation_bytes(shape, 3, "bf16 mixed", kept, tensor) for shape in shapes
+            memory.activation_bytes(shape, 3, "bf16 mixed", kept, tensor) for shape in shapes
         )
         return (two - one) / sbh
 
-    everything, no_matrix, inputs = strategies.KEPT
+    everything, no_matrix, inputs = memory.KEPT
     assert of_layer(everything) == 114
     assert of_layer(everything, 8) == 23
     assert of_layer(no_matrix, 8) == 13
@@ -321,7 +321,7 @@ def test_the_formula_counts_gpt2():
 
 def test_splitting_the_model_splits_what_is_split():
     shape = model_shapes.published_gpts()["18.4 B"]
-    rows = strategies.held(shape, 8, 8, "fp32", 1, strategies.KEPT[0])
+    rows = memory.by_strategy(shape, 8, 8, "fp32", 1, "all")
     whole, tensor, pipeline = (
         rows[name] for name in ("one device", "tensor parallel", "pipeline, first stage")
     )
@@ -330,14 +330,14 @@ def test_splitting_the_model_splits_what_is_split():
         assert whole[kind] / 8 < pipeline[kind] < 1.2 * whole[kind] / 8
     assert pipeline["activations"] == whole["activations"], "1F1B: as many in flight as stages"
     assert tensor["activations"] < whole["activations"]
-    alone = strategies.held(shape, 1, 1, "fp32", 1, strategies.KEPT[0])
+    alone = memory.by_strategy(shape, 1, 1, "fp32", 1, "all")
     first = alone["one device"]
     for name, row in alone.items():
         assert row == pytest.approx(first), f"{name} on one rank is one device"
 
 
 def test_what_is_impossible_says_why():
-    rows = strategies.held(model_shapes.published_gpts()["7.5 B"], 64, 128, "fp32", 1, "all")
+    rows = memory.by_strategy(model_shapes.published_gpts()["7.5 B"], 64, 128, "fp32", 1, "all")
     assert rows["tensor parallel"] == "32 heads do not divide over 64 ranks"
     assert rows["pipeline, first stage"] == "36 layers do not make 64 stages"
     assert rows["HSDP, rows of 128"] == "64 ranks make no rows of 128"

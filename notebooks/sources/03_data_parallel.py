@@ -213,11 +213,11 @@ claim.faster(
 # system counted what our two ranks sent:
 
 # %%
-from bootcamp.costs import data_parallel
+from bootcamp.costs import memory
 
 ddp = launch("ddp", 2, device="cpu", quiet=True, **small)
 sent = [rank["sent_bytes_per_step"] for rank in ddp.ranks]
-copied = data_parallel.copied_bytes(2, alone.ranks[0]["parameter_bytes"])
+copied = 2 * (2 - 1) * alone.ranks[0]["parameter_bytes"]  # out, and gradients back
 claim.equal(
     "dp_bytes",
     "Two ranks of DDP send as many bytes in a step as DataParallel, by formula, copies between two "
@@ -247,13 +247,13 @@ guess_bytes.score(copied / (2 * ddp.predicted_sent_bytes_per_step), how="By form
 # ### Third reason: device 0 is full first
 #
 # Device 0 alone holds the optimizer's state, and the outputs of the full batch. From the record of
-# one process a formula (`src/bootcamp/costs/data_parallel.py`) gives what a step puts on each of
+# one process a formula (`src/bootcamp/costs/memory.py`) gives what a step puts on each of
 # four devices. The outputs count twice: their log-softmax, which the loss keeps, and their
 # gradient.
 
 # %%
 outputs = 4 * alone.steps[0]["tokens"] * 256  # a float32 for each of 256 bytes
-held = data_parallel.held_bytes(alone.ranks[0], 4, outputs)
+held = memory.data_parallel(alone.ranks[0], 4, outputs)
 note = "Four devices, 32 samples: by formula from the record of one process."
 plots.show(dataparallel.memory_by_device(held, note))
 first, other, _ = (sum(kinds.values()) for kinds in held.values())

@@ -47,10 +47,10 @@ Table(rows, "Bytes for one parameter")
 
 # %%
 from bootcamp import plots
-from bootcamp.costs import strategies
+from bootcamp.costs import memory
 from bootcamp_lessons.diagrams import model_parallel as diagrams
 
-plots.show(diagrams.what_fits(strategies.course_gpt_needs(), strategies.gpu_memory()))
+plots.show(diagrams.what_fits(memory.course_gpt_needs(), memory.gpu_memory()))
 
 # %% [markdown]
 # You may hear that a model must be cut from about 500 million parameters on (the dotted line). That

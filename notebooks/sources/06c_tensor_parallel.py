@@ -296,14 +296,14 @@ plots.show(tensor_parallel.between_blocks())
 # %%
 from IPython.display import display
 
-from bootcamp.costs import tensor as tensor_theory
+from bootcamp.costs import model_shapes, traffic
 
-cases = {"script": (split, {}), "without that line": (without, {"apart": True})}
+cases = {"script": (split, {}), "without that line": (without, {"separate": True})}
 cases["sequence parallel"] = (sequence, {"sequence_parallel": True})
 for run, how in cases.values():
-    assert collective_counts.total(run) == tensor_theory.collectives(TINY, BATCH, **how)
-display(reading.source(tensor_theory.collectives))
-sharded.against_theory(cases, TINY, BATCH)
+    assert collective_counts.total(run) == traffic.tensor_calls(model_shapes.ours(), BATCH, **how)
+display(reading.source(traffic.tensor_calls))
+sharded.against_theory(cases, BATCH)
 
 # %% [markdown]
 # - With sequence parallelism no large all-reduce is left. Each block has four reduce-scatters and
@@ -319,7 +319,7 @@ sharded.against_theory(cases, TINY, BATCH)
 # twice as much for it. NCCL does not: there sequence parallelism sends as much as the all-reduces.
 
 # %%
-table = sharded.sent_table(cases, TINY, BATCH)
+table = sharded.sent_table(cases, BATCH)
 display(table)
 guess_bytes.score(table[0]["NCCL, formula MB"], how="By formula")
 
@@ -327,11 +327,11 @@ guess_bytes.score(table[0]["NCCL, formula MB"], how="By formula")
 # ### Memory
 
 # %%
-reading.source(tensor_theory.parameter_bytes, tensor_theory.activation_bytes)
+reading.source(model_shapes.Layer.parameters, model_shapes.Layer.kept_numbers)
 
 # %%
 held = {"one process": alone, "tensor parallel": split, "sequence parallel": sequence}
-display(sharded.tensor_memory_table(held, TINY))
+display(sharded.tensor_memory_table(held))
 plots.show(plots.memory(*held.values()))
 
 # %% [markdown]

@@ -212,7 +212,7 @@ claim.equal(
 
 # %% tags=["nbval-check-output"]
 from bootcamp import LaunchError, Table
-from bootcamp.costs import kv_cache
+from bootcamp.costs import model_shapes
 
 try:
     launch("tp", 2, kv_heads=1, device="cpu", quiet=True)
@@ -220,7 +220,7 @@ except LaunchError as error:
     print(error)
 else:
     raise AssertionError("two ranks split one head")
-llama = kv_cache.models()["Llama 3 70B"]
+llama = model_shapes.served_models()["Llama 3 70B"]
 rows = []
 for ranks in (1, 2, 4, 8, 16):
     row = {"tensor ranks": ranks, "query heads of a rank": llama.heads // ranks}

@@ -364,9 +364,9 @@ plots.show(pictures.seconds_by_length(generation_speed.measure((64, 256, 1024)))
 # query heads share one key-value head.
 
 # %% tags=["nbval-check-output"]
-from bootcamp.costs import kv_cache
+from bootcamp.costs import memory
 
-fit = [row for row in kv_cache.rows((8192, 131_072)) if row["fit at 8,192"]]
+fit = [row for row in memory.cache_rows((8192, 131_072)) if row["fit at 8,192"]]
 Table(fit, "A GPU of 80 GB, weights and cache in bfloat16, by formula")
 
 # %% [markdown]

@@ -4,17 +4,16 @@ A row has `axis` (FSDP, tensor, pipeline), `name`, `ratio` (computing over sendi
 `reached` (share of what a rank computes alone), `source`, and `run`, where it was measured here.
 """
 
-from bootcamp.costs import hardware, model_shapes, overlap, sharding
-from bootcamp.costs import tensor as tensor_theory
+from bootcamp.costs import hardware, model_shapes, overlap, sharding, traffic
 from bootcamp.costs.published import table as published_table
 from bootcamp.experiments import claims
 from bootcamp.launcher import simulated_hosts
 from bootcamp.launcher.launch import launch
 from bootcamp.table import Table
+from bootcamp_lessons import sharded
 
 ROOFS = {"FSDP": overlap.hidden, "tensor": overlap.in_turn, "pipeline": overlap.in_turn}
 LINK = "50mbit"
-SHAPE = model_shapes.GPT["tiny"]
 SAMPLES = (4, 16, 64)  # of a rank
 STEPS = 4
 VTRAIN = ("batch", "sequence_length", "layers", "hidden", "gpus")
@@ -102,9 +101,7 @@ def measured() -> Table:
     link = {"hosts": 2, "link": LINK}
     rate, rows = 1e6 / 8 * float(LINK.removesuffix("mbit")), []
     alone = {n: launch("gpu", 1, global_batch=n, **same) for n in SAMPLES}
-    numbers = [sum(layer.numbers) for layer in model_shapes.layers("gpt", "tiny")]
-    calls = sharding.collectives("fsdp", root=numbers[-1] / sum(numbers))
-    sent = sharding.sent_bytes(calls, 4 * sum(numbers), 2, factors=sharding.GLOO)
+    sent = sharded.sends("fsdp", "gpt", "tiny", 2)
     for samples, one in alone.items() if not simulated_hosts.why_not() else ():
         run = launch("fsdp", 2, global_batch=2 * samples, **same, **link)
         seconds = one.seconds_per_step
@@ -115,9 +112,9 @@ def measured() -> Table:
     half = alone[most].seconds_per_step / 2
     if not simulated_hosts.why_not():
         run = launch("tp", 2, global_batch=most, **same, **link)
-        counts = tensor_theory.collectives(SHAPE, most)
-        ratio = half / (tensor_theory.sent_bytes(counts, 2, sharding.GLOO) / rate)
-        name = f"width {SHAPE['width']}"
+        gpt = model_shapes.ours()
+        sent = sharding.bytes_of_calls(traffic.tensor_calls(gpt, most), 2, sharding.GLOO)
+        ratio, name = half / (sent / rate), f"width {gpt.hidden}"
         rows.append(_row("tensor", name, ratio, half / run.seconds_per_step, "here", run))
     most = SAMPLES[2]
     half = alone[most].seconds_per_step / 2

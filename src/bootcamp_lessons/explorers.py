@@ -11,7 +11,8 @@ import itertools
 import json
 from pathlib import Path
 
-from bootcamp.costs import collectives, ddp, model_shapes, pipeline_schedules, published, strategies
+from bootcamp.costs import collectives, ddp, model_shapes, pipeline_schedules, published
+from bootcamp.costs import memory as memory_costs
 from bootcamp.costs.collectives import Simulation
 from bootcamp.table import Table
 from bootcamp.units import size, time
@@ -434,7 +435,7 @@ def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
         _control("ranks", "ranks", doubling(1, 1024), ranks, slides=True),
         _control("precision", "precision", precisions, "bf16 mixed"),
         _control("samples", "micro-batch", batches, samples, slides=True),
-        _control("kept", "activations", strategies.KEPT, strategies.KEPT[1]),
+        _control("kept", "activations", memory_costs.KEPT, list(memory_costs.KEPT)[1]),
         _control("shard", "HSDP rows of", doubling(2, 64), 8, slides=True),
     ]
     chosen = {control["name"]: values(control) for control in controls}
@@ -442,15 +443,15 @@ def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
     for name, how, many in itertools.product(*(chosen[n] for n in ("model", "precision", "ranks"))):
         of, shape = f"{name}|{how}|{many}", model_shapes.published_gpts()[name]
         for kept in chosen["kept"]:
-            held = strategies.held(shape, many, 2, how, 1, kept)
+            held = memory_costs.by_strategy(shape, many, 2, how, 1, kept)
             activations[f"{of}|{kept}"] = _activations(held)
         state[of] = [[*_state(pair), _place(pair[0])] for pair in held.items() if not _hsdp(pair)]
         for shard in chosen["shard"]:
-            held = strategies.held(shape, many, shard, how, 0, strategies.KEPT[0])
+            held = memory_costs.by_strategy(shape, many, shard, how, 0, "all")
             rows[f"{of}|{shard}"] = next(_state(pair)[1] for pair in held.items() if _hsdp(pair))
     return {
         "controls": controls,
-        "gpus": strategies.gpus(),
+        "gpus": [int(row["gb"]) for row in published.table("gpu_memory")],
         "state": state,
         "rows": rows,
         "activations": activations,
@@ -483,7 +484,7 @@ def _activations(held: dict) -> list[float]:
 
 
 def _memory_still(data: dict, model: str, ranks: int, shard: int, **choice) -> Table:
-    held = strategies.held(model_shapes.published_gpts()[model], ranks, shard, **choice)
+    held = memory_costs.by_strategy(model_shapes.published_gpts()[model], ranks, shard, **choice)
     rows = []
     for name, kinds in held.items():
         if isinstance(kinds, str):

@@ -89,7 +89,10 @@ def sends(
 ) -> tuple[float, float]:
     """Bytes that a host sends in a step: over its link, and inside. changes: see THEORY."""
     how = THEORY[name] | {k: v for k, v in changes.items() if k != "shard" or name == "HSDP"}
-    return sharding.host_bytes(how, model_bytes, ranks, hosts, factors or sharding.RING)
+    given = (sharding.collectives(**how), model_bytes, ranks)
+    shard, factors = how.get("shard"), factors or sharding.RING
+    link = sharding.link_bytes(*given, hosts, shard, factors)
+    return link, ranks // hosts * sharding.sent_bytes(*given, shard, factors) - link
 
 
 def link_bytes(name: str) -> float:

@@ -2,11 +2,10 @@
 
 import csv
 import json
-import math
 from pathlib import Path
 
-from bootcamp.costs import sharding, tensor
-from bootcamp.costs.model_shapes import SIZES, layers
+from bootcamp.costs import sharding, traffic
+from bootcamp.costs.model_shapes import layers, ours, parameters
 from bootcamp.launcher.launch import launch
 from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records import collective_counts
@@ -72,13 +71,13 @@ def formula_bytes(run: Run) -> float:
     """What a rank of striped, tp or ddp sends in a step, in bytes: gloo's collectives, float32."""
     if run.config["strategy"].startswith("ddp"):
         return run.predicted_sent_bytes_per_step
-    shape, batch = SIZES[run.config["model"]][run.config["size"]], run.config["global_batch"]
+    model, batch = ours(run.config["model"], run.config["size"]), run.config["global_batch"]
     if run.config["strategy"].startswith("tp"):
-        calls = tensor.collectives(shape, batch, sequence_parallel=False)
+        calls = traffic.tensor_calls(model, batch)
     else:
-        nbytes = 4 * batch * shape["context"] * shape["width"]  # of a layer's input, or output
-        calls = {(kind, nbytes): shape["layers"] for kind in ("all-gather", "all-reduce")}
-    return tensor.sent_bytes(calls, run.world, sharding.GLOO)
+        nbytes = 4 * batch * model.sequence * model.hidden  # of a layer's input, or output
+        calls = {(kind, nbytes): model.layers for kind in ("all-gather", "all-reduce")}
+    return sharding.bytes_of_calls(calls, run.world, sharding.GLOO)
 
 
 def along_time(name: str = "dp_along_time") -> Path:
@@ -149,7 +148,7 @@ def bucket_table(reduced: dict[int, list[int]]) -> Table:
 
 def each_parameter(runs: dict[str, Run]) -> Table:
     """Bytes of state for each parameter of rank 0's part, in runs of ZeRO-3 on the MLP."""
-    numbers = sum(math.prod(shape) for shape in sharded.shapes("mlp"))
+    numbers = parameters("mlp", "tiny")
     rows = []
     for name, run in runs.items():
         kinds = {kind: run.world * sharded.held(run)[kind] / numbers for kind in sharded.STATE}

@@ -1,16 +1,13 @@
 """Lessons 06c and 07: what a run held, which collectives a step called, what was sent."""
 
-from argparse import Namespace
 from pathlib import Path
 from statistics import mean
 
-from bootcamp.costs import model_shapes, sharding
-from bootcamp.costs import tensor as tensor_theory
+from bootcamp.costs import memory, model_shapes, setting, sharding, traffic
 from bootcamp.records import collective_counts
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp.train import models
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 STATE = KINDS[:3]
@@ -51,8 +48,7 @@ def state(run: Run, rank: int = 0) -> int:
 
 def shapes(model: str = "gpt") -> list[tuple[int, ...]]:
     """Of a tiny model's parameters."""
-    built = models.build(Namespace(model=model, size="tiny", seed=0, dtype="float32"))
-    return [tuple(parameter.shape) for parameter in built.parameters()]
+    return [shape for layer in model_shapes.layers(model, "tiny") for shape in layer.shapes]
 
 
 def sends(strategy: str, model: str, size: str, ranks: int, width: int = NUMBER, **how) -> float:
@@ -62,19 +58,15 @@ def sends(strategy: str, model: str, size: str, ranks: int, width: int = NUMBER,
     return sharding.sent_bytes(calls, width * sum(numbers), ranks, factors=sharding.GLOO)
 
 
-def zero_stage(run: Run) -> int:
-    """The ZeRO stage that a run of ddp, zero1, fsdp or zero is."""
-    return run.config.get("stage", {"ddp": 0, "zero1": 1}.get(run.config["strategy"], 3))
-
-
 def by_formula(run: Run, psi: int, tensors: int) -> dict[str, float]:
     """Calculate rank 0's state in bytes, AdamW, float32; psi: parameters, in so many tensors.
 
     DeepSpeed's optimizer works on a copy of its part, which is one tensor to it.
     """
+    stage = run.config.get("stage", {"ddp": 0, "zero1": 1}.get(run.config["strategy"], 3))
     own_copy = run.config.get("stage", 0) > 0
     each = sharding.DEEPSPEED_FLOAT32 if own_copy else sharding.FLOAT32
-    sizes = sharding.rank_bytes(psi, run.world, zero_stage(run), each)
+    sizes = sharding.rank_bytes(psi, run.world, stage, each)
     sizes["optimizer"] += 4 if own_copy else 4 * tensors
     return sizes
 
@@ -135,36 +127,43 @@ def proof_table(proofs: list[tuple[str, object]]) -> Table:
     return Table.of(proofs, columns, "Largest differences from one process; 1e-5 is allowed")
 
 
-def against_theory(cases: dict[str, tuple[Run, dict]], shape: dict, batch: int) -> Table:
-    """Count a step's collectives; cases: {name: (run, arguments of costs.tensor.collectives)}."""
+def against_theory(cases: dict[str, tuple[Run, dict]], batch: int) -> Table:
+    """Count a step's collectives; cases: {name: (run, arguments of traffic.tensor_calls)}."""
     rows = []
     for name, (run, how) in cases.items():
-        theory = tensor_theory.collectives(shape, batch, **how)
+        theory = traffic.tensor_calls(model_shapes.ours(), batch, **how)
         for (kind, nbytes), count in collective_counts.total(run).items():
             row = {"run": name, "collective": kind, "bytes each": nbytes, "counted": count}
             rows.append(row | {"by theory": theory.get((kind, nbytes), 0)})
     return Table(rows, "Collectives of one step; the size is that of the complete tensor")
 
 
-def sent_table(cases: dict[str, tuple[Run, dict]], shape: dict, batch: int) -> Table:
+def sent_table(cases: dict[str, tuple[Run, dict]], batch: int) -> Table:
     """What a rank of tensor parallelism sends in a step: counted under gloo, and by formula."""
-    rows = []
-    for name, (run, how) in cases.items():
-        calls = tensor_theory.collectives(shape, batch, **how)
-        sent = run.ranks[0].sent_bytes_per_step
-        row = {"run": name, "gloo, counted MB": sent and sent / 1e6}
-        for wire, factors in (("gloo", sharding.GLOO), ("NCCL", sharding.RING)):
-            formula = tensor_theory.sent_bytes(calls, run.world, factors) / 1e6
-            row[f"{wire}, formula MB"] = formula
-        rows.append(row)
-    return Table(rows, "Sent by a rank in a step")
+
+    def formula(case, factors):
+        run, how = cases[case]
+        calls = traffic.tensor_calls(model_shapes.ours(), batch, **how)
+        return sharding.bytes_of_calls(calls, run.world, factors) / 1e6
+
+    def counted(case):
+        sent = cases[case][0].ranks[0].sent_bytes_per_step
+        return sent and sent / 1e6
+
+    columns = {
+        "run": lambda case: case,
+        "gloo, counted MB": counted,
+        "gloo, formula MB": lambda case: formula(case, sharding.GLOO),
+        "NCCL, formula MB": lambda case: formula(case, sharding.RING),
+    }
+    return Table.of(list(cases), columns, "Sent by a rank in a step")
 
 
-def tensor_memory_table(runs: dict[str, Run], shape: dict) -> Table:
-    """Megabytes of one rank, measured and by the formulas of theory.tensor."""
+def tensor_memory_table(runs: dict[str, Run]) -> Table:
+    """Megabytes of one rank, measured and by formula."""
     rows = []
     for name, run in runs.items():
-        has = dict(zip(KINDS, tensor_theory.memory(run.config, shape), strict=True))
-        for what, values in (("measured", held(run)), ("formula", has)):
+        formula = memory.rank_memory(*setting.of_run(run.config))
+        for what, values in (("measured", held(run)), ("formula", formula)):
             rows.append({"run": name, "MB": what} | {k: v / 1e6 for k, v in values.items()})
     return Table(rows, "Memory of one rank")

@@ -64,8 +64,5 @@ def imbalance(rows: list[int]) -> float:
 
 def parameter_bytes(size: str, ranks: int = 1) -> tuple[int, int]:
     """Bytes of a rank's (experts, all other parameters) of the model "moe"."""
-    shape = model_shapes.MOE[size]
-    numbers = sum(sum(layer.numbers) for layer in model_shapes.layers("moe", size))
-    expert = 2 * shape["width"] * model_shapes.expert_width(shape["width"], shape["chosen"])
-    experts = shape["layers"] * shape["experts"] * expert
-    return NUMBER * experts // ranks, NUMBER * (numbers - experts)
+    experts = sum(layer.of_experts for layer in model_shapes.layers("moe", size))
+    return NUMBER * experts // ranks, NUMBER * (model_shapes.parameters("moe", size) - experts)

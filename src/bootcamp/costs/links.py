@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.setting import Plan
-from bootcamp.costs.sharding import RING
+from bootcamp.costs.sharding import ring_bytes
 from bootcamp.costs.stacks import Constants
 
 IN_HOST, BETWEEN_HOSTS = 30e-6, 15e-6  # seconds: of a call, and of each doubling of the hosts
@@ -56,7 +56,7 @@ def seconds(kind: str, size: float, group: Group, cluster: Cluster, c: Constants
     n, local = group.ranks, group.in_host(cluster)
     if n == 1 or not size:
         return 0.0
-    sent = {**RING, "all-to-all": 1}[kind] * (n - 1) / n * size
+    sent = ring_bytes(kind, size, n)
     inside = sent / (cluster.gpu.bus * c.bus)
     if local == n:
         return IN_HOST + inside
@@ -85,8 +85,7 @@ def bytes_sent(kind: str, size: float, group: Group, cluster: Cluster) -> dict[s
     """{"inside", "between"}: bytes that a rank sends, and its share of what leaves its host."""
     if group.ranks == 1:
         return {"inside": 0.0, "between": 0.0}
-    factor = {**RING, "all-to-all": 1}[kind]
-    sent = factor * (group.ranks - 1) / group.ranks * size
+    sent = ring_bytes(kind, size, group.ranks)
     local = group.in_host(cluster)
     leaving = 0.0 if local == group.ranks else sent / local
     if kind == "all-to-all":

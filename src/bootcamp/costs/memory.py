@@ -1,4 +1,4 @@
-"""What a rank holds, by kind: `rank_memory(model, plan, rank)`.
+"""What a rank holds, by kind: `rank_memory(model, plan, rank)`, and a GPT `by_strategy`.
 
 States are those of bootcamp.costs.sharding (arXiv:1910.02054), activations those of Korthikanti et
 al. (arXiv:2205.05198, equations 1 to 4) for a GPT and counted in the same way for gated MLPs. For
@@ -8,10 +8,10 @@ the activations when a backward begins, in float32.
 
 from math import ceil, prod
 
-from bootcamp.costs import layer_cut, model_shapes, pipeline_schedules, sharding
+from bootcamp.costs import layer_cut, model_shapes, pipeline_schedules, published, sharding
 from bootcamp.costs.model_shapes import Layer, Model
-from bootcamp.costs.setting import SPLIT, UNITS, Plan
-from bootcamp.costs.sharding import DEEPSPEED_FLOAT32, FLOAT32, MIXED, rank_bytes
+from bootcamp.costs.setting import UNITS, Plan
+from bootcamp.costs.sharding import FLOAT32, MIXED, rank_bytes
 from bootcamp.costs.step import layers_of_stage
 
 NUMBER, INTEGER = 4, 8  # bytes, in this course's scripts
@@ -19,6 +19,8 @@ RECOMPUTED = {"inputs": 1, "products": 10}  # numbers a token and width that a b
 # bytes of each score at the peak: in 16 bit and float32; their logarithms or gradients; fused, in
 # place (such as Megatron-LM's); eager, a part of the gradients beside them
 SCORES = {"fused": 6, "compiled": 12, "eager": 14}
+PRECISIONS = {"bf16 mixed": MIXED, "fp32": FLOAT32}
+KEPT = {"all": "none", "all but attention's matrix": "selective", "each layer's input": "full"}
 
 
 def rank_memory(model: Model, plan: Plan, rank: int = 0) -> dict[str, float]:
@@ -82,9 +84,8 @@ def states(parameters: float, plan: Plan, of_experts: float = 0.0) -> dict[str, 
     held = rank_bytes(parameters - of_experts, plan.sharing, plan.stage, each)
     own = rank_bytes(of_experts, max(1, plan.sharing // plan.expert), plan.stage, each)
     held = {kind: size + own[kind] for kind, size in held.items()}
-    if plan.offload:  # gradients and optimizer lie in the host's memory
-        return {"parameters": held["parameters"], "gradients": 0.0, "optimizer": 0.0}
-    return held
+    # offloaded, gradients and optimizer lie in the host's memory
+    return held | {"gradients": 0.0, "optimizer": 0.0} if plan.offload else held
 
 
 def deepspeed(stage: int, parameters: float, largest: float, ranks: int, option: str) -> float:
@@ -138,7 +139,108 @@ def in_flight(plan: Plan, stage: int = 0) -> float:
     return min(m, below if v == 1 else (2 * (below - 1) + (v - 1) * p + 1) / v)
 
 
-# this course's scripts
+# A published GPT, by strategy
+
+
+def by_strategy(
+    model: Model, ranks: int, shard: int, precision: str, samples: int, kept: str
+) -> dict[str, dict[str, float] | str]:
+    """{strategy: bytes of one rank by kind, or a sentence on why these ranks can't}.
+
+    shard: the ranks of a row, for HSDP. samples: of one forward, on each rank where they share the
+    batch, on all together where they share the model. kept: of KEPT. A pipeline's rank is its
+    first, which holds most: the embedding, the most layers, and activations of as many
+    micro-batches as there are stages (1F1B).
+    """
+    activations = activation_bytes(model, samples, precision, kept)
+
+    def row(ranks: int, stage: int, share: float = 1.0, kept: float = activations) -> dict:
+        states = rank_bytes(share * model.parameters, ranks, stage, PRECISIONS[precision])
+        return {**states, "activations": kept}
+
+    names = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3 = FSDP")
+    rows = {"one device": row(1, 0)}
+    rows |= {name: row(ranks, stage) for stage, name in enumerate(names)}
+    makes = "rank makes" if ranks == 1 else "ranks make"
+    rows[f"HSDP, rows of {shard}"] = (
+        f"{ranks} {makes} no rows of {shard}" if ranks % shard else row(shard, 3)
+    )
+    tensor, pipeline = "tensor parallel", "pipeline, first stage"
+    rows[tensor] = f"{model.heads} heads do not divide over {ranks} ranks"
+    if model.heads % ranks == 0:
+        own = activation_bytes(model, samples, precision, kept, ranks)
+        rows[tensor] = row(1, 0, model.counted(ranks) / model.counted(), own)
+    rows[pipeline] = f"{model.layers} layers do not make {ranks} stages"
+    if model.layers >= ranks:
+        deep = ceil(model.layers / ranks)
+        share = model.counted(layers=deep) / model.counted()
+        rows[pipeline] = row(1, 0, share, activations * deep * ranks / model.layers)
+    return rows
+
+
+def activation_bytes(
+    model: Model, samples: int, precision: str = "bf16 mixed", kept: str = "all", tensor: int = 1
+) -> float:
+    """What the forward of `samples` keeps for the backward, on one of `tensor` ranks.
+
+    For each layer s b h (10 + 24/t + 5 a s/(h t)) bytes in 16 bit: numbers of 2 bytes and dropout
+    masks of 1. Without attention's matrix (recomputed, or never stored: FlashAttention) the last
+    term is gone. With each layer's input alone it is 2 s b h for each layer, and the layer that is
+    being recomputed. Embedding and output: section 4.3, with scores in 32 bit.
+    """
+    plan = Plan(tensor=tensor, micro_batch=samples, attention="unfused")
+    tokens, number = samples * model.sequence, PRECISIONS[precision]["parameters"]
+    total = model.layers * layer_bytes(model, plan, KEPT[kept], number)
+    total += tokens * (model.hidden * (1 + 2 * number) + 4 * model.vocabulary / tensor)
+    again = layer_bytes(model, plan, "selective", number) if KEPT[kept] == "full" else 0
+    return total + again
+
+
+def gpu_memory() -> dict[str, float]:
+    """{the name of a GPU with this memory: GB}."""
+    return {row["gpu"].split()[0]: float(row["gb"]) for row in published.table("gpu_memory")}
+
+
+def course_gpt_needs() -> dict[str, list[tuple[float, float]]]:
+    """{words: [(parameters, GB)]} of this course's larger GPTs, trained in float32 with AdamW.
+
+    State, and the activations that each sample adds: lesson 01 counts them.
+    """
+    needs = {"state alone": [], "state and 1 sample": [], "state and 8 samples": []}
+    for size in list(model_shapes.GPT)[1:]:
+        layers = model_shapes.layers("gpt", size)
+        parameters = model_shapes.parameters("gpt", size)
+        kept = sum(layer.kept_numbers() for layer in layers)
+        for samples, points in zip((0, 1, 8), needs.values(), strict=True):
+            held = sum(FLOAT32.values()) * parameters + NUMBER * samples * kept
+            points.append((parameters, held / 1e9))
+    return needs
+
+
+def cache_rows(lengths: tuple[int, ...], gigabytes: float = 80) -> list[dict]:
+    """Rows for a Table: each served model's GB of a request, and how many fit on a GPU, bfloat16.
+
+    None at a length beyond the model's context. Models whose weights do not fit are left out; those
+    with groups are there once more without.
+    """
+    models, room = {}, 1e9 * gigabytes
+    for name, model in model_shapes.served_models().items():
+        models[name] = model
+        if model.key_heads < model.heads:
+            models[f"{name}, with multi-head attention"] = model.without_groups()
+    rows = []
+    for name, model in models.items():
+        row = {"model": name, "weights GB": 2 * model.parameters / 1e9}
+        row |= {"query heads": model.heads, "key-value heads": model.key_heads}
+        for length in lengths:
+            takes = length <= model.sequence
+            row[f"GB at {length:,}"] = model.cache_bytes(length) / 1e9 if takes else None
+            row[f"fit at {length:,}"] = model.requests_that_fit(length, room) if takes else None
+        rows += [row] if row["weights GB"] < gigabytes else []
+    return rows
+
+
+# This course's scripts
 
 
 def stages_of(model: Model, plan: Plan, rank: int) -> list[list[Layer]]:
@@ -150,47 +252,34 @@ def stages_of(model: Model, plan: Plan, rank: int) -> list[list[Layer]]:
 
 def layers_of(model: Model, plan: Plan, rank: int) -> list[Layer]:
     """Return the layers of all stages of a rank."""
-    return [layer for stage in stages_of(model, plan, rank) for layer in stage]
+    return sum(stages_of(model, plan, rank), [])
 
 
 def _script_states(model: Model, plan: Plan, rank: int) -> dict[str, float]:
     p, layers, place = plan, layers_of(model, plan, rank), plan.place_of(rank)
     shapes = [shape for layer in layers for shape in layer.shapes]
-    means = 2 if p.optimizer == "adamw" else 1
-    counts = NUMBER if p.optimizer == "adamw" else 0  # AdamW's step, for each tensor it knows
     sizes = tuple(map(prod, shapes))
+    means, count = (2, NUMBER) if p.optimizer == "adamw" else (1, 0)  # AdamW counts its steps
+    tensors = len(shapes)  # each has a count of its own
     if p.tensor > 1:
-        own = sum(layer.parameters(p.tensor) for layer in layers)
-        own *= NUMBER / (p.sharing if p.stage else 1)
-        return {
-            "parameters": own,
-            "gradients": own,
-            "optimizer": means * own + counts * len(shapes),
-        }
-    if p.script == "zero":
-        return _deepspeed(p, shapes, means, counts)
-    if p.stage == 3:  # room for the largest part, AdamW's state of the own part
-        most = NUMBER * sharding.rows_of_rank(shapes, p.sharing)
-        own = NUMBER * means * sharding.rows_of_rank(shapes, p.sharing, place)
-        return {"parameters": most, "gradients": most, "optimizer": own + counts * len(shapes)}
-    found = rank_bytes(sum(sizes), 1, 0, {**FLOAT32, "optimizer": NUMBER * means})
-    mine = sharding.whole_tensors(sizes, p.data)[place] if p.stage == 1 else range(len(sizes))
-    own = NUMBER * means * sum(sizes[i] for i in mine)
-    return {**found, "optimizer": own + counts * len(mine)}
-
-
-def _deepspeed(plan: Plan, shapes: list, means: int, counts: int) -> dict[str, float]:
-    """DeepSpeed's own layouts: a row of all parameters, or each by itself; a copy of its part."""
-    numbers = sum(map(prod, shapes))
-    if not plan.stage:
-        whole = NUMBER * numbers
-        state = {"parameters": whole, "gradients": whole}
-        return {**state, "optimizer": means * whole + counts * len(shapes)}
-    flat = sharding.flat_part(numbers, plan.data)
-    part = sharding.parts_one_by_one(shapes, plan.data) if plan.stage == 3 else flat
-    each = {**DEEPSPEED_FLOAT32, "optimizer": NUMBER * (means + 1)}
-    found = rank_bytes(plan.data * part, plan.data, plan.stage, each)
-    return {**found, "gradients": NUMBER * part, "optimizer": found["optimizer"] + counts}
+        held = sum(layer.parameters(p.tensor) for layer in layers) / (p.sharing if p.stage else 1)
+        gradients = updated = held
+    elif p.script == "zero" and p.stage:  # DeepSpeed updates a copy of its part, as one tensor
+        flat = sharding.flat_part(sum(sizes), p.data)
+        part = sharding.parts_one_by_one(shapes, p.data) if p.stage == 3 else flat
+        held = part if p.stage == 3 else p.data * part
+        gradients = updated = part
+        means, tensors = means + 1, 1
+    elif p.stage == 3:  # room for the largest part, the optimizer's state of the own part
+        held = gradients = sharding.rows_of_rank(shapes, p.sharing)
+        updated = sharding.rows_of_rank(shapes, p.sharing, place)
+    else:
+        held = gradients = updated = sum(sizes)
+        if p.stage == 1:
+            mine = sharding.whole_tensors(sizes, p.data)[place]
+            updated, tensors = sum(sizes[i] for i in mine), len(mine)
+    optimizer = NUMBER * means * updated + count * tensors
+    return {"parameters": NUMBER * held, "gradients": NUMBER * gradients, "optimizer": optimizer}
 
 
 def forward_bytes(model: Model, plan: Plan, layers: list[Layer]) -> float:
@@ -210,12 +299,15 @@ def _kept(model: Model, plan: Plan, rank: int = 0) -> float | None:
     With the batch itself, and what FSDP has gathered and not freed.
     """
     p = plan
-    if model.parts[0].kept is None or p.schedule in SPLIT or p.script == "3d":
+    known = ("gpipe", "1f1b", "interleaved")
+    if model.parts[0].kept is None or p.schedule not in known or p.script == "3d":
         return None
+    # windows of text with the byte behind them, as integers; targets are a view of them
+    batch = INTEGER * (p.batch // p.data) * (model.sequence + 1)
     if p.pipeline > 1:
-        return _in_pipeline(model, p, rank)
-    total = forward_bytes(model, p, model.parts) + _batch(model, p)
-    total += _targets(model, p) + _positions(model)
+        return batch + _in_pipeline(model, p, rank)
+    total = batch + forward_bytes(model, p, model.parts) + _integers(model, _scored(model, p))
+    total += _integers(model, model.sequence)  # positions
     total += 12 if p.micro_batches == 1 else 20  # the loss, its weight, its gradient; their mean
     return total + gathered(model, p)
 
@@ -226,20 +318,18 @@ def _in_pipeline(model: Model, plan: Plan, rank: int) -> float:
     1F1B holds the gradient that it sent last, and the last output but one that it sent before its
     first backward. The head's scores are held beside their logarithms.
     """
-    p, stage, stages = plan, plan.stage_of(rank), stages_of(model, plan, rank)
+    p, m, stage = plan, plan.micro_batches, plan.stage_of(rank)
+    stages = stages_of(model, p, rank)
     first, last = stage == 0, model.parts[-1] in stages[-1]
     bytes_of = [forward_bytes(model, p, layers) for layers in stages]
-    scores = NUMBER * model_shapes.VOCABULARY * _scored(model, p)
-    m, border = p.micro_batches, border_bytes(model, p)
-    total = _batch(model, p)
+    border, scored = border_bytes(model, p), _scored(model, p)
+    of_last = NUMBER * model_shapes.VOCABULARY * scored + _integers(model, scored)
     if p.virtual > 1:
-        of_last = (scores + _targets(model, p)) * last
-        return total + _interleaved(p, stage, bytes_of, of_last, border)
+        return _interleaved(p, stage, bytes_of, of_last, border)
     flight = m if p.schedule == "gpipe" else min(m, p.pipeline - stage)
-    total += flight * (sum(bytes_of) + _positions(model) * first)
+    total = flight * (sum(bytes_of) + _integers(model, model.sequence) * first)
     if last:
-        losses = NUMBER * (m + flight + 1)
-        total += flight * (scores + _targets(model, p)) + losses
+        total += flight * of_last + NUMBER * (m + flight + 1)  # and the losses
     if p.schedule == "1f1b":
         total += border * (not first and m > flight)
         total += border * (not last and flight > 1 and m - flight > flight - 2)
@@ -247,20 +337,15 @@ def _in_pipeline(model: Model, plan: Plan, rank: int) -> float:
 
 
 def _interleaved(p: Plan, stage: int, bytes_of: list, of_last: float, border: int) -> float:
-    """Of a rank with several stages. torch holds what it has sent until the step ends.
-
-    bytes_of: of each stage's forward. of_last: what the last stage holds of each micro-batch too.
-    """
+    """Of a rank with several stages: torch holds what it has sent until the step ends."""
     places = pipeline_schedules.stages_of_rank(p.schedule, stage, p.pipeline)
     end = p.pipeline * p.virtual - 1
     kept = dict(zip(places, bytes_of, strict=True))
     kept |= {end: kept[end] + of_last} if end in kept else {}
-    now = most = 0.0
-    for kind, place, _ in pipeline_schedules.plan(p.schedule, p.pipeline, p.micro_batches)[stage]:
-        most = max(most, now) if kind == "B" else most
-        now += kept[place] if kind == "F" else border * ((place > 0) + (place < end))
-        now -= kept[place] if kind == "B" else 0
-    return most
+    order = pipeline_schedules.plan(p.schedule, p.pipeline, p.micro_batches)[stage]
+    outputs = {place: border * (place < end) for place in places}
+    gradients = {place: border * (place > 0) for place in places}
+    return pipeline_schedules.most_held(order, kept, {}, outputs, gradients)
 
 
 def gathered(model: Model, plan: Plan) -> float:
@@ -289,15 +374,22 @@ def _scored(model: Model, plan: Plan) -> int:
     return plan.micro_batch * (model.sequence if model.kind == "gpt" else 1)
 
 
-def _batch(model: Model, plan: Plan) -> int:
-    """Windows of text with the byte behind them, as integers; targets are a view of them."""
-    return INTEGER * (plan.batch // plan.data) * (model.sequence + 1)
+def _integers(model: Model, count: int) -> int:
+    """Bytes of a GPT's positions, or of its targets, which it copies into one row."""
+    return INTEGER * count if model.kind == "gpt" else 0
 
 
-def _targets(model: Model, plan: Plan) -> int:
-    """The GPT's targets in one row: a copy."""
-    return INTEGER * _scored(model, plan) if model.kind == "gpt" else 0
+def data_parallel(rank: dict, devices: int, outputs: float) -> dict[str, dict[str, float]]:
+    """What a step of nn.DataParallel puts on each device, by kind, and DDP: not all at one moment.
 
-
-def _positions(model: Model) -> int:
-    return INTEGER * model.sequence if model.kind == "gpt" else 0
+    rank: the record of one process that trains the same global batch. outputs: bytes of the model's
+    outputs for it. They count twice, as log-softmax, which the loss keeps, and as gradient.
+    """
+    model = {"parameters": rank["parameter_bytes"], "gradients": rank["gradient_bytes"]}
+    state = {"optimizer state": rank["optimizer_bytes"]}
+    share = {"activations": (rank["activation_bytes"] - outputs) / devices}  # without log-softmax
+    return {
+        "DataParallel, device 0": model | state | share | {"outputs": 2 * outputs},
+        "DataParallel, each other": model | share | {"outputs": outputs / devices},
+        "DDP, each rank": model | state | share | {"outputs": 2 * outputs / devices},
+    }

@@ -422,6 +422,19 @@ def published_gpts() -> dict[str, Model]:
     return found
 
 
+def served_models() -> dict[str, Model]:
+    """Published shapes by name: GPTs with keys for every query head, and models with groups.
+
+    Of the latter only what a server's cache needs: they have no vocabulary.
+    """
+    found = dict(list(published_gpts().items())[1:])
+    for row in published.table("served_models"):
+        sizes = (int(row[key]) for key in ("layers", "width", "heads", "context"))
+        groups, known = int(row["key_value_heads"]), 1e9 * float(row["billion_parameters"])
+        found[row["name"]] = Model(*sizes, vocabulary=0, key_heads=groups, known=known)
+    return found
+
+
 @cache
 def named(name: str) -> Model | None:
     """A model of published/models.csv by its name, spelled freely; None if unknown."""

@@ -16,7 +16,6 @@ PRECISIONS = ("bf16", "fp8", "fp32")
 ATTENTION = ("fused", "softmax", "unfused")
 SCHEDULES = tuple(name for name in SCHEDULES if name != "dualpipe")  # whose step has no formula
 STAGES = {"zero1": 1, "fsdp": 3, "hsdp": 3, "fsdp_tp": 3}  # of ZeRO, by script
-SPLIT = ("zero-bubble", "dualpipe")  # schedules whose backward has two halves
 UNITS = ("fsdp", "hsdp")  # each layer of the model is a unit of FSDP2, and the head stays gathered
 AXES = ("tensor", "context", "data", "pipeline", "expert")
 

@@ -14,7 +14,7 @@ FLOAT32 = {"parameters": 4, "gradients": 4, "optimizer": 8}  # AdamW: two number
 DEEPSPEED_FLOAT32 = {**FLOAT32, "optimizer": 12}  # and its own copy of the part that it updates
 
 # how many times (n-1)/n of a tensor's bytes each of n ranks of a ring sends
-RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 GLOO = {**RING, "reduce-scatter": 2}  # gloo reduces the whole tensor and keeps a part
 
 
@@ -28,14 +28,6 @@ def rank_bytes(
     """
     sharded = {kind: stage >= first for kind, first in zip(KINDS, (3, 2, 1), strict=True)}
     return {kind: each[kind] * parameters / (ranks if sharded[kind] else 1) for kind in KINDS}
-
-
-def initialised_bytes(model: float, largest: float, ranks: int) -> float:
-    """Most bytes of a rank while a sharded model is initialised, one unit after another.
-
-    model, largest: bytes of the parameters, and of the unit that has most.
-    """
-    return model / ranks + largest
 
 
 def flat_part(parameters: int, ranks: int) -> int:
@@ -78,6 +70,24 @@ def whole_tensors(sizes: tuple[int, ...], ranks: int) -> list[list[int]]:
     return parts
 
 
+def ring_bytes(kind: str, size: float, ranks: int, factors: dict[str, int] = RING) -> float:
+    """Bytes that a rank sends for a collective (Patarasuk and Yuan, JPDC 69, 2009).
+
+    size: bytes of the whole tensor; of an all-to-all what one rank hands in. factors: RING, as NCCL
+    does it, or GLOO.
+    """
+    return factors[kind] * (ranks - 1) / ranks * size
+
+
+def bytes_of_calls(
+    calls: dict[tuple[str, int], int], ranks: int, factors: dict[str, int] = RING
+) -> float:
+    """Bytes that a rank sends for these collectives: {(kind, bytes): how often}."""
+    return sum(
+        count * ring_bytes(kind, size, ranks, factors) for (kind, size), count in calls.items()
+    )
+
+
 def collectives(
     strategy: str,
     shard: int = 1,
@@ -117,7 +127,7 @@ def collectives(
 
 
 def sent_bytes(
-    calls: list[tuple[str, str, float]],
+    calls: list[tuple[str | int, str, float]],
     model_bytes: float,
     ranks: int,
     shard: int | None = None,
@@ -125,23 +135,16 @@ def sent_bytes(
 ) -> float:
     """Bytes that a rank sends in a step for these collectives.
 
-    shard: the ranks along the axis of that name, None for all. factors: RING, as NCCL does it, or
-    GLOO.
+    shard: the ranks along the axis of that name, None for all.
     """
-    sizes = {"shard": shard or ranks, "replicate": ranks // (shard or ranks)}
     return sum(
-        factors[kind] * (1 - 1 / sizes.get(axis, axis)) * share * model_bytes
+        ring_bytes(kind, share * model_bytes, _ring(axis, ranks, shard)[0], factors)
         for axis, kind, share in calls
     )
 
 
-def neighbours(ranks: int, each: int) -> list[list[int]]:
-    """The ranks in rows of so many, one after another."""
-    return [list(range(first, first + each)) for first in range(0, ranks, each)]
-
-
 def link_bytes(
-    calls: list[tuple[str, str, float]],
+    calls: list[tuple[str | int, str, float]],
     model_bytes: float,
     ranks: int,
     hosts: int,
@@ -150,34 +153,19 @@ def link_bytes(
 ) -> float:
     """Bytes that one host sends to others in a step. Rings follow the order of the ranks.
 
-    A ring sends the same over each of its edges. Only edges that leave the host count.
+    A ring sends the same over each of its edges, and leaves each of its hosts once.
     """
-    shard = shard or ranks
-    rows = neighbours(ranks, shard)
-    rings = {"shard": rows, "replicate": [list(column) for column in zip(*rows, strict=True)]}
-    host = {rank: rank * hosts // ranks for rank in range(ranks)}
-    total = 0.0
+    of_host, total = ranks // hosts, 0.0
     for axis, kind, share in calls:
-        for ring in rings[axis] if axis in rings else neighbours(ranks, axis):
-            leaving = sum(
-                host[a] == 0 != host[b] for a, b in zip(ring, ring[1:] + ring[:1], strict=True)
-            )
-            part = (len(ring) - 1) / len(ring) * share * model_bytes
-            total += leaving * factors[kind] * part
+        size, stride = _ring(axis, ranks, shard)
+        in_host = max(1, min(size, of_host // stride))
+        if in_host < size:
+            rings = of_host / in_host
+            total += rings * ring_bytes(kind, share * model_bytes, size, factors)
     return total
 
 
-def host_bytes(
-    how: dict,
-    model_bytes: float,
-    ranks: int,
-    hosts: int,
-    factors: dict[str, int] = RING,
-) -> tuple[float, float]:
-    """Bytes that a host sends in a step: to other hosts, and between its own ranks.
-
-    how: arguments of `collectives`.
-    """
-    given = (collectives(**how), model_bytes, ranks)
-    link = link_bytes(*given, hosts, how.get("shard"), factors)
-    return link, ranks // hosts * sent_bytes(*given, how.get("shard"), factors) - link
+def _ring(axis: str | int, ranks: int, shard: int | None) -> tuple[int, int]:
+    """(ranks of each ring along an axis, how many numbers they are apart)."""
+    shard = shard or ranks
+    return {"shard": (shard, 1), "replicate": (ranks // shard, shard)}.get(axis, (axis, 1))

@@ -4,10 +4,9 @@ Ranks of one pipeline stage of a published model hold and send the same; nothing
 ranks. Of this course's scripts (Plan.script) all is counted over gloo.
 """
 
-from bisect import bisect_right
-from math import ceil, prod
+from collections import Counter
 
-from bootcamp.costs import context, experts, links, memory, pipeline_schedules, sharding, tensor
+from bootcamp.costs import context, experts, links, memory, pipeline_schedules, sharding
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.memory import NUMBER, gathered_layer
 from bootcamp.costs.model_shapes import VOCABULARY, Model
@@ -22,12 +21,14 @@ def bytes_sent(
     """Count {axis: bytes} of a script's rank; the mean over the ranks for ZeRO-1 of torch."""
     p = plan
     borders = pipeline_schedules.borders(p.schedule, p.stage_of(rank), p.pipeline)
-    handed = borders * p.micro_batches * memory.border_bytes(model, p) / p.tensor
-    calls = tensor_calls(model, p, rank) if p.tensor > 1 else {}
+    if p.script == "3d":
+        calls = _calls_of_stage(model, p, rank)
+    else:
+        calls = tensor_calls(model, p.batch // p.data, p.sequence) if p.tensor > 1 else {}
     return {
-        "pipeline": handed,
+        "pipeline": borders * p.micro_batches * memory.border_bytes(model, p) / p.tensor,
         "data": _over_data(model, p, rank, factors),
-        "tensor": tensor.sent_bytes(calls, p.tensor, factors),
+        "tensor": sharding.bytes_of_calls(calls, p.tensor, factors),
     }
 
 
@@ -36,53 +37,63 @@ def _over_data(model: Model, plan: Plan, rank: int, factors: dict[str, int]) -> 
     whole = NUMBER * sum(layer.parameters(p.tensor) for layer in layers)
     if p.script in UNITS:
         whole = sum(gathered_layer(layer, p.sharing) for layer in layers)
-    strategy = {"zero1": "zero1", "hsdp": "hsdp"}.get(p.script, "fsdp" if p.stage == 3 else "ddp")
-    if p.script == "zero" and 0 < p.stage < 3:
-        strategy = "zero2"
-    root = memory.gathered(model, p) / whole if p.tensor > 1 else 0
-    if p.tensor == 1:
-        root = gathered_layer(model.parts[-1], p.sharing) / whole
-    # DeepSpeed's stage 3 keeps what it has gathered of small models
-    kept = p.keep_gathered or p.script == "zero"
-    asked = sharding.collectives(strategy, p.sharing, kept, root=root)
-    if strategy == "zero1":  # an all-reduce, and each rank broadcasts its part
+    if p.script == "zero1":  # an all-reduce, and each rank broadcasts its part
         asked = [("shard", "all-reduce", 1.0), ("shard", "all-gather", 1.0)]
+    else:
+        strategy = "hsdp" if p.script == "hsdp" else ("ddp", "zero1", "zero2", "fsdp")[p.stage]
+        head = gathered_layer(model.parts[-1], p.sharing)
+        root = (memory.gathered(model, p) if p.tensor > 1 else head) / whole
+        # DeepSpeed's stage 3 keeps what it has gathered of small models
+        kept = p.keep_gathered or p.script == "zero"
+        asked = sharding.collectives(strategy, p.sharing, kept, root=root)
     return sharding.sent_bytes(asked, whole, p.data, p.shard or None, factors)
 
 
-def tensor_calls(model: Model, plan: Plan, rank: int = 0) -> dict[tuple[str, int], int]:
-    """{(kind, bytes of the whole tensor): how often} a rank of a script calls it for its matrices.
+def tensor_calls(
+    model: Model, samples: int, sequence_parallel: bool = False, separate: bool = False
+) -> dict[tuple[str, int], int]:
+    """{(kind, bytes): how often in a step with AdamW}, bytes of the whole tensor on one rank.
 
-    Of three axes each stage counts by itself: a block gathers twice in each pass, and reduces as
-    often. The embedding gathers in its backward pass; the head gathers its input and the scores,
-    and reduces in its backward pass.
+    separate: query, key and value each send the gradient of their common input.
     """
-    samples = plan.batch // plan.data
-    if plan.script != "3d":
-        return tensor.collectives(model.sizes, samples, plan.sequence)
+    layers, column = model.layers, NUMBER * samples * model.sequence  # s b
+    whole = column * model.hidden  # s b h
+    counts = {("all-reduce", column): 3}  # the loss: maxima, sums, the targets' scores
+    if not sequence_parallel:
+        each = 6 if separate else 4
+        counts["all-reduce", whole] = each * layers + 1  # backward of the head
+        return counts
+    counts["all-gather", whole] = 4 * layers + 2  # before the head; backward of the embedding
+    counts["reduce-scatter", whole] = 4 * layers + 1  # backward of the head
+    norms = 2 * (2 * layers + 1)  # weights and biases: AdamW asks for each gradient three times
+    counts["all-reduce", NUMBER * model.hidden] = 3 * norms
+    return counts
+
+
+def _calls_of_stage(model: Model, plan: Plan, rank: int) -> dict[tuple[str, int], int]:
+    """The same of a rank of three axes.
+
+    A block gathers twice in each pass, and reduces as often. The embedding gathers in its backward
+    pass; the head gathers its input and the scores, and reduces in its backward pass.
+    """
     names = [layer.name.split()[0] for layer in memory.layers_of(model, plan, rank)]
-    each = NUMBER * samples * model.sequence
+    column = NUMBER * (plan.batch // plan.data) * model.sequence
     blocks, head = names.count("block"), names.count("head")
     return {
-        ("all-gather", each * model.hidden): 3 * blocks + len(names),
-        ("all-gather", each * VOCABULARY): head,
-        ("reduce-scatter", each * model.hidden): 4 * blocks + head,
+        ("all-gather", column * model.hidden): 3 * blocks + len(names),
+        ("all-gather", column * VOCABULARY): head,
+        ("reduce-scatter", column * model.hidden): 4 * blocks + head,
     }
 
 
-def calls(model: Model, plan: Plan) -> dict[tuple[str, int], int]:
-    """{(kind, bytes of the whole tensor): how often a rank calls it in a step}: FSDP2's and TP's.
-
-    A dispatcher does not see those of DDP.
-    """
-    if plan.script == "tp":
-        return tensor_calls(model, plan)
-    found: dict[tuple[str, int], int] = {}
+def fsdp_calls(model: Model, plan: Plan) -> dict[tuple[str, int], int]:
+    """{(kind, bytes of the whole unit): how often a rank of FSDP2 calls it in a step}."""
+    found = Counter()
     for layer in model.parts:
         whole = gathered_layer(layer, plan.sharing)
         once = plan.keep_gathered or layer is model.parts[-1]
-        for key, count in (("all-gather", 1 if once else 2), ("reduce-scatter", 1)):
-            found[key, whole] = found.get((key, whole), 0) + count
+        found["all-gather", whole] += 1 if once else 2
+        found["reduce-scatter", whole] += 1
     return found
 
 
@@ -92,56 +103,51 @@ def traffic(model: Model, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
     inside: over its host's own links. between: its share of what its host sends to others.
     """
     groups, m = links.groups(plan), plan.micro_batches
-    groups["data"] = groups["shard"]
     layers, numbers = memory.on_rank(model, plan, stage)
     tokens = plan.micro_batch * model.sequence / plan.context
     number = 4 if plan.precision == "fp32" else 2
     size = number * tokens * model.hidden
-    asked_for = sharding.collectives(
+    forwards = 3 if plan.recompute == "full" else 2  # passes with two all-reduces: and the backward
+    heads = model.key_heads / plan.tensor
+    keys = context.keys_bytes(tokens * plan.context, heads, model.of_head, number=number)
+    routed = experts.rows_bytes(tokens, model.hidden, model.chosen, number=number)
+    own = layers * model.divided_parameters(plan.tensor, plan.expert)
+    groups["data"] = groups["shard"]
+    groups["data of experts"] = links.replicas(groups["shard"], plan)
+    asked = [
+        ("tensor", "all-reduce", size, 2 * forwards * layers * m),
+        ("context", "all-gather", keys, layers * m),
+        ("context", "reduce-scatter", keys, layers * m),
+        ("expert", "all-to-all", routed, experts.EXCHANGES * layers * m),
+    ]
+    for axis, kind, share in sharding.collectives(
         ("ddp", "zero1", "zero2", "hsdp")[plan.stage],
         plan.sharing,
         plan.keep_gathered or plan.pipeline > 1,
         plan.reduce_bytes / number,
         micro_batches=m if plan.each_time else 1,
-    )
-    forwards = 3 if plan.recompute == "full" else 2  # passes with two all-reduces: and the backward
-    heads = model.key_heads / plan.tensor
-    keys = context.keys_bytes(tokens * plan.context, heads, model.of_head, number=number)
+    ):
+        if axis == "replicate":
+            asked.append((axis, kind, number * numbers * share, 1))
+        else:
+            asked.append(("data", kind, number * (numbers - own) * share, 1))
+            asked.append(("data of experts", kind, number * own * share, 1))
     neighbours = (stage > 0) + (stage < plan.pipeline - 1)
-    routed = experts.rows_bytes(tokens, model.hidden, model.chosen, number=number)
-    of, own = number * numbers, layers * model.divided_parameters(plan.tensor, plan.expert)
-    shards = [(kind, share) for axis, kind, share in asked_for if axis == "shard"]
-    copies = [(kind, share) for axis, kind, share in asked_for if axis == "replicate"]
-    asked = {
-        "tensor": [("all-reduce", size, 2 * forwards * layers * m)],
-        "context": [("all-gather", keys, layers * m), ("reduce-scatter", keys, layers * m)],
-        "expert": [("all-to-all", routed, experts.EXCHANGES * layers * m)],
-        "data": [(kind, number * (numbers - own) * share, 1) for kind, share in shards],
-        "data of experts": [(kind, number * own * share, 1) for kind, share in shards],
-        "replicate": [(kind, of * share, 1) for kind, share in copies],
-    }
-    found = {}
-    for axis, items in asked.items():
-        group = groups.get(axis) or links.replicas(groups["shard"], plan)
-        sums = [links.bytes_sent(kind, of, group, cluster) for kind, of, _ in items]
-        found[axis] = {
-            where: sum(each[where] * times for each, (*_, times) in zip(sums, items, strict=True))
-            for where in ("inside", "between")
-        }
     handed = (1 + (neighbours > 1)) * m * size / plan.tensor if neighbours else 0.0
     far = groups["pipeline"].stride >= cluster.per_host
-    found["pipeline"] = {"inside": 0.0 if far else handed, "between": handed if far else 0.0}
+    found = {"pipeline": Counter(inside=handed * (not far), between=handed * far)}
+    for axis, kind, whole, times in asked:
+        sent = found.setdefault(axis, Counter())
+        for where, size in links.bytes_sent(kind, whole, groups[axis], cluster).items():
+            sent[where] += times * size
     return found
 
 
-def kinds(model: Model, plan: Plan, cluster: Cluster | None = None) -> Table:
+def kinds(model: Model, plan: Plan, cluster: Cluster) -> Table:
     """A line for each kind of rank: how many there are, what they hold by kind, what they send.
 
-    cluster: the GPUs of a published model; a script's ranks need none. Raises ValueError for a plan
-    that cannot be.
+    Raises ValueError for a plan that cannot be.
     """
-    if plan.script:
-        return _kinds_of_script(model, plan)
     check(model, cluster, plan)
     lines, each = [], plan.ranks // plan.pipeline
     for stage in range(plan.pipeline):
@@ -154,33 +160,3 @@ def kinds(model: Model, plan: Plan, cluster: Cluster | None = None) -> Table:
             line[f"sent_{where}_bytes"] = round(sum(axis[where] for axis in sent.values()))
         lines.append(line)
     return Table(lines, f"{plan.ranks:,} ranks, a line for each kind, by formula")
-
-
-def _kinds_of_script(model: Model, plan: Plan) -> Table:
-    found: dict[tuple, dict] = {}
-    lines: dict[tuple, dict] = {}
-    part = _parts(model, plan)
-    for rank in range(plan.ranks):
-        where = plan.stage_of(rank), part(plan.place_of(rank))  # all else is the same on every rank
-        if where not in found:
-            sizes = memory.rank_memory(model, plan, rank)
-            sizes["sent"] = sum(bytes_sent(model, plan, rank).values())
-            line = {f"{kind}_bytes": size and round(size) for kind, size in sizes.items()}
-            found[where] = lines.setdefault((*line.values(),), {"ranks": 0, "first": rank, **line})
-        found[where]["ranks"] += 1
-    caption = f"{plan.script}, {plan.ranks:,} ranks, a line for each kind, by formula"
-    return Table(list(lines.values()), caption)
-
-
-def _parts(model: Model, plan: Plan):
-    """A function of a rank's place that differs where the parts differ: no rank is looked at."""
-    shapes = [shape for layer in memory.layers_of(model, plan, 0) for shape in layer.shapes]
-    if plan.script == "zero1":
-        sizes = tuple(map(prod, shapes))
-        parts = sharding.whole_tensors(sizes, plan.data)
-        return lambda place: (sum(sizes[i] for i in parts[place]), len(parts[place]))
-    if plan.stage == 3 and plan.tensor == 1:  # a rank with fewer rows, and ranks with none
-        full = {rows // ceil(rows / plan.sharing) for rows, *_ in shapes}
-        edges = sorted(full | {edge + 1 for edge in full})
-        return lambda place: bisect_right(edges, place)
-    return lambda place: 0
