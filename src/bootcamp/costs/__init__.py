@@ -2,9 +2,8 @@
 
 `model_shapes` has the model as layers, `setting` the plan, `hardware` the cluster. `memory` says
 what a rank holds, `traffic` what it sends, `step` how long it takes, with `kernels` and `links`;
-the first two answer exactly for this course's scripts. `sharding`, `tensor`, `experts`, `context`,
-`data_parallel` and `ddp` have what each way of sharing costs; `strategies` compares their memory;
-`kv_cache` what a request costs; `failures` how often many GPUs fail; `layer_cut` where to cut a
+the first two answer exactly for this course's scripts. `sharding`, `experts`, `context` and `ddp`
+have what each way of sharing costs; `failures` how often many GPUs fail; `layer_cut` where to cut a
 model; `collectives` and `pipeline_schedules` the algorithms, step by step. `stacks` has what was
 fitted to published runs, `published` other people's measurements as CSV, with their sources.
 
