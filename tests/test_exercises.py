@@ -2,6 +2,7 @@
 
 import functools
 import json
+import operator
 
 import pytest
 
@@ -24,7 +25,7 @@ RING = FunctionTask(
     solved_by=ring,
     cases=((100, 2), (100, 4)),
     unit="MB",
-    mistakes={"That is everything to everybody.": lambda megabytes, ranks: megabytes * ranks},
+    mistakes={operator.mul: "That is everything to everybody."},
 )
 
 
@@ -46,7 +47,7 @@ def test_the_solution_is_accepted_and_the_stub_is_not(task):
 @pytest.mark.parametrize("task", FUNCTIONS, ids=lambda task: task.name)
 def test_three_typical_mistakes_are_each_named(task):
     assert len(task.mistakes) >= 3
-    for says, mistake in task.mistakes.items():
+    for mistake, says in task.mistakes.items():
         result = exercise.try_out(task, task.mistaken(mistake))
         assert not result.solved
         assert says in str(result)

@@ -19,8 +19,8 @@ class FunctionTask(Task):
 
     cases: the arguments of each call. within: the relative error that a number may have.
     name: of the exercise, by default the solution's. unit: of what it returns, for the message.
-    mistakes: what to say -> what readers do: a function, pieces of the solution's text and what
-    stands there instead, arguments that are replaced, or a factor of what it returns.
+    mistakes: what readers do -> what to say. They write a function, pieces of the solution's text
+    and what stands there instead, or a factor of what it returns.
     """
 
     solved_by: Callable
@@ -29,7 +29,7 @@ class FunctionTask(Task):
     within: float = 1e-3
     name: str = ""
     task: str = field(init=False)
-    mistakes: dict[str, Callable | tuple | dict | float] = field(default_factory=dict)
+    mistakes: dict[Callable | tuple[str, ...] | float, str] = field(default_factory=dict)
 
     def __post_init__(self):
         called = f"{self.solved_by.__name__}{inspect.signature(self.solved_by)}"
@@ -83,22 +83,19 @@ class FunctionTask(Task):
         return [function(*copy.deepcopy(case)) for case in self.cases]
 
     def _known_mistake(self, answers: list) -> str:
-        for says, mistake in self.mistakes.items():
+        for mistake, says in self.mistakes.items():
             would = self._all(self.mistaken(mistake))
             if all(same(a, b, self.within) for a, b in zip(answers, would, strict=True)):
                 return says
         return ""
 
-    def mistaken(self, mistake: Callable | tuple | dict | float) -> Callable:
+    def mistaken(self, mistake: Callable | tuple[str, ...] | float) -> Callable:
         """Return the function that makes one of `mistakes`."""
         if callable(mistake):
             return mistake
         if isinstance(mistake, tuple):
             return self._changed(mistake)
-        if not isinstance(mistake, dict):
-            return lambda *given: mistake * self.solved_by(*given)
-        names = inspect.signature(self.solved_by).parameters
-        return lambda *given: self.solved_by(**dict(zip(names, given, strict=False)) | mistake)
+        return lambda *given: mistake * self.solved_by(*given)
 
     def _changed(self, pieces: tuple[str, ...]) -> Callable:
         """Return the solution with pieces of its text replaced: old, new, old, new and so on."""

@@ -12,8 +12,8 @@ def largest_batch(devices, memory, state, activations, outputs):
     memory: of each device. state: parameters, gradients and optimizer state. activations, outputs:
     of one sample; the outputs count twice on device 0. All in MB.
     """
-    per_sample = activations / devices + 2 * outputs  # device 0 has the outputs of all samples
-    return int((memory - state) // per_sample)
+    on_device_0 = activations / devices + 2 * outputs  # of a sample: device 0 has all outputs
+    return int((memory - state) // on_device_0)
 
 
 LARGEST_BATCH = FunctionTask(
@@ -25,23 +25,18 @@ LARGEST_BATCH = FunctionTask(
     cases=((4, 16_000, 4_000, 300, 50), (2, 80_000, 20_000, 900, 206), (8, 24_000, 2_000, 120, 10)),
     unit="samples",
     mistakes={
-        "That divides the outputs too, as DDP does. In DataParallel device 0 gathers the outputs "
-        "of the whole batch.": (
-            "activations / devices + 2 * outputs",
-            "(activations + 2 * outputs) / devices",
-        ),
-        "That leaves all activations on device 0. Each device runs the forward of its share, and "
-        "keeps the activations of that.": {"devices": 1},
-        "That forgets the state: parameters, gradients and optimizer state are there before any "
-        "sample.": {"state": 0},
-        "That counts the outputs once. The loss keeps their log-softmax, and their gradient is as "
-        "large.": ("2 * outputs", "outputs"),
-        "That is too many by a factor of devices: largest_batch asks for the global batch, and "
-        "device 0 has the outputs of all of it.": ("return ", "return devices * "),
-        "That is right but for the last part of a sample, which does not fit: round down.": (
-            "int((memory - state) // per_sample)",
-            "(memory - state) / per_sample",
-        ),
+        ("+ 2 * outputs", "+ 2 * outputs / devices"): "That divides the outputs too, as DDP does. "
+        "In DataParallel device 0 gathers the outputs of the whole batch.",
+        ("activations / devices", "activations"): "That leaves all activations on device 0. Each "
+        "device runs the forward of its share, and keeps the activations of that.",
+        ("memory - state", "memory"): "That forgets the state: parameters, gradients and optimizer "
+        "state are there before any sample.",
+        ("2 * outputs", "outputs"): "That counts the outputs once. The loss keeps their "
+        "log-softmax, and their gradient is as large.",
+        ("return ", "return devices * "): "That is too many by a factor of devices: largest_batch "
+        "asks for the global batch, and device 0 has the outputs of all of it.",
+        ("int((memory - state) //", "((memory - state) /"): "That is right but for the last part "
+        "of a sample, which does not fit: round down.",
     },
 )
 
@@ -70,35 +65,27 @@ SAMPLES_OF_RANK = FunctionTask(
         ([4, 0, 3, 1, 2], 3, 4),
     ),
     mistakes={
-        "Those are blocks of neighbours. DistributedSampler deals the order out one by one, like "
-        "cards.": (
-            "[rank::world]",
-            "[rank * (share := len(padded) // world) : (rank + 1) * share]",
-        ),
-        "That is right where the samples divide. Where they don't, some ranks get one less: they "
-        "would do fewer steps, and the "
-        "others would wait for them for ever.": ("padded[rank", "order[rank"),
-        "That leaves out the samples that do not divide, as drop_last=True does. Here some are to "
-        "be repeated instead.": ("order + order[:too_few]", "order[: len(order) // world * world]"),
-        "Where the samples divide already, that repeats as many as there are ranks. "
-        "-len(order) % world is 0 there.": ("-len(order) % world", "world - len(order) % world"),
-        "Those are blocks of neighbours, of different lengths. Repeat samples until they divide, "
-        "and deal them out one by one.": (
+        ("[rank::world]", "[rank * len(padded) // world :][: len(padded) // world]"): "Those are "
+        "blocks of neighbours. DistributedSampler deals the order out one by one, like cards.",
+        ("padded[rank", "order[rank"): "That is right where the samples divide. Where they don't, "
+        "some ranks get one less: they would do fewer steps, and the others would wait for them "
+        "for ever.",
+        ("order + order[:too_few]", "order[: -(len(order) % world) or None]"): "That leaves out "
+        "the samples that do not divide, as drop_last=True does. Here some are to be repeated "
+        "instead.",
+        ("-len(order) % world", "world - len(order) % world"): "Where the samples divide already, "
+        "that repeats as many as there are ranks. -len(order) % world is 0 there.",
+        (
             "padded[rank::world]",
-            "order[rank * (share := -(-len(order) // world)) : (rank + 1) * share]",
-        ),
-        "That repeats the last sample. The ones at the beginning of the order are repeated.": (
-            "order[:too_few]",
-            "order[-1:] * too_few",
-        ),
-        "That shares out sorted ids: the shuffled order is lost.": (
-            "padded = order +",
-            "order = sorted(order)\n    padded = order +",
-        ),
-        "Those are another rank's samples: ranks count from 0, as places in a list do.": (
-            "[rank::",
-            "[(rank - 1) % world ::",
-        ),
+            "order[rank * len(padded) // world :][: len(padded) // world]",
+        ): "Those are blocks of neighbours, of different lengths. Repeat samples until they "
+        "divide, and deal them out one by one.",
+        ("order[:too_few]", "order[-1:] * too_few"): "That repeats the last sample. The ones at "
+        "the beginning of the order are repeated.",
+        ("padded = order +", "padded = sorted(order) +"): "That shares out sorted ids: the "
+        "shuffled order is lost.",
+        ("[rank::", "[(rank - 1) % world ::"): "Those are another rank's samples: ranks count from "
+        "0, as places in a list do.",
     },
 )
 
@@ -109,8 +96,8 @@ def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
     alpha_seconds: start-up cost of one step. bytes_per_second: what a rank can send.
     """
     steps = 2 * (ranks - 1)
-    piece_bytes = data_bytes / ranks
-    return steps * (alpha_seconds + piece_bytes / bytes_per_second)
+    piece = data_bytes / ranks
+    return steps * (alpha_seconds + piece / bytes_per_second)
 
 
 RING_SECONDS = FunctionTask(
@@ -126,25 +113,19 @@ RING_SECONDS = FunctionTask(
     ),
     unit="s",
     mistakes={
-        "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 more pass "
-        "the pieces on to all.": 1 / 2,
-        "The bytes are right. But the start-up cost is paid in every step of the ring, and there "
-        "are 2 * (ranks - 1), one after another.": (
-            "steps * (alpha_seconds + piece_bytes",
-            "alpha_seconds + steps * (piece_bytes",
-        ),
-        "That sends all data in every step. A step carries one piece, 1/N of the data.": (
-            "data_bytes / ranks",
-            "data_bytes",
-        ),
-        "That is a step too many in both rounds: a piece is at home on one rank already, so N-1 "
-        "steps take it everywhere.": ("(ranks - 1)", "ranks"),
-        "That turns bytes into bits. The rate is given in bytes per second.": (
-            "data_bytes / ranks",
-            "8 * data_bytes / ranks",
-        ),
-        "That is the time for the bytes alone. For small data the start-up cost decides: "
-        "alpha_seconds in each step.": ("alpha_seconds + piece", "piece"),
+        1 / 2: "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 "
+        "more pass the pieces on to all.",
+        ("steps * (alpha_seconds +", "alpha_seconds + steps * ("): "The bytes are right. But the "
+        "start-up cost is paid in every step of the ring, and there are 2 * (ranks - 1), one after "
+        "another.",
+        ("/ ranks", ""): "That sends all data in every step. A step carries one piece, 1/N of the "
+        "data.",
+        ("(ranks - 1)", "ranks"): "That is a step too many in both rounds: a piece is at home on "
+        "one rank already, so N-1 steps take it everywhere.",
+        ("piece /", "8 * piece /"): "That turns bytes into bits. The rate is given in bytes per "
+        "second.",
+        ("alpha_seconds + piece", "piece"): "That is the time for the bytes alone. For small data "
+        "the start-up cost decides: alpha_seconds in each step.",
     },
 )
 
@@ -156,8 +137,8 @@ def in_one_process(rate, batch, ranks, passes):
     their mean, backward_passes_per_step=passes, and no division by it.
     """
     samples = batch * passes * ranks
-    averaged_over_ranks, summed_over_passes = 1, passes
-    return samples, rate * ranks * averaged_over_ranks * summed_over_passes
+    averaged, summed = 1, passes  # over the ranks, over the passes
+    return samples, rate * ranks * averaged * summed
 
 
 IN_ONE_PROCESS = FunctionTask(
@@ -169,36 +150,28 @@ IN_ONE_PROCESS = FunctionTask(
     cases=((0.1, 32, 4, 1), (0.05, 8, 2, 4), (0.01, 16, 8, 2)),
     unit="(samples, rate)",
     mistakes={
-        "The samples are right. But Horovod adds up the gradients of the passes, so they are as "
-        "many times too large, and SGD's step with them.": (" * summed_over_passes", ""),
-        "The samples are right. But the script itself multiplies its rate by hvd.size(), the "
-        "number of ranks.": ("rate * ranks *", "rate *"),
-        "The samples are right. The rate is not: the script multiplies it by hvd.size(), and "
-        "Horovod adds up the gradients of the passes.": (
-            "rate * ranks * averaged_over_ranks * summed_over_passes",
-            "rate",
-        ),
-        "That has the ranks in the rate twice. Horovod averages over the ranks; only the script's "
-        "own factor hvd.size() is left.": ("= 1, passes", "= ranks, passes"),
-        "The rate is right. But every pass takes other samples: a step has those of all passes.": (
-            "batch * passes * ranks",
-            "batch * ranks",
-        ),
-        "The rate is right. But `batch` is one rank's: a step has the samples of all ranks.": (
-            "batch * passes * ranks",
-            "batch * passes",
-        ),
-        "Both numbers are right, in the "
-        "other order: samples first, then the rate.": lambda *given: in_one_process(*given)[::-1],
+        (" * summed", ""): "The samples are right. But Horovod adds up the gradients of the "
+        "passes, so they are as many times too large, and SGD's step with them.",
+        ("rate * ranks *", "rate *"): "The samples are right. But the script itself multiplies its "
+        "rate by hvd.size(), the number of ranks.",
+        (" * ranks * averaged * summed", ""): "The samples are right. The rate is not: the script "
+        "multiplies it by hvd.size(), and Horovod adds up the gradients of the passes.",
+        ("= 1, passes", "= ranks, passes"): "That has the ranks in the rate twice. Horovod "
+        "averages over the ranks; only the script's own factor hvd.size() is left.",
+        ("batch * passes", "batch"): "The rate is right. But every pass takes other samples: a "
+        "step has those of all passes.",
+        ("passes * ranks", "passes"): "The rate is right. But `batch` is one rank's: a step has "
+        "the samples of all ranks.",
+        (lambda *given: in_one_process(*given)[::-1]): "Both numbers are right, in the other "
+        "order: samples first, then the rate.",
     },
 )
 
 
 def scaled_rate(step, base_rate, factor, warm_up):
     """The learning rate of this step: a ramp from the base rate to factor times it."""
-    if step >= warm_up:
-        return factor * base_rate
-    return base_rate * (1 + (factor - 1) * step / warm_up)
+    share = step / warm_up if step < warm_up else 1
+    return base_rate * (1 + (factor - 1) * share)
 
 
 SCALED_RATE = FunctionTask(
@@ -210,21 +183,17 @@ SCALED_RATE = FunctionTask(
     cases=(
         (0, 0.1, 8, 100),
         (50, 0.1, 8, 100),
-        (100, 0.1, 8, 100),
+        (99, 0.1, 8, 100),
         (900, 0.05, 4, 20),
         (0, 0.1, 8, 0),
     ),
     mistakes={
-        "That begins near 0. Goyal et al. begin with the base rate: it is right for the base "
-        "batch, so it is not too large for a larger one.": (
-            "(1 + (factor - 1) * step / warm_up)",
-            "factor * step / warm_up",
-        ),
-        "That never stops rising: after the warm-up the rate stays at factor times the base "
-        "rate.": ("step >= warm_up", "not warm_up"),
-        "That warms up to the base rate, not to factor times it.": lambda step, rate, k, warm_up: (
-            rate
-        ),
+        ("(1 + (factor - 1) * share)", "factor * share"): "That begins near 0. Goyal et al. begin "
+        "with the base rate: it is right for the base batch, so it is not too large for a larger "
+        "one.",
+        ("step < warm_up", "warm_up"): "That never stops rising: after the warm-up the rate stays "
+        "at factor times the base rate.",
+        ("(factor - 1)", "0"): "That warms up to the base rate, not to factor times it.",
     },
 )
 
@@ -245,15 +214,11 @@ RANKS_FOR_SPEED_UP = FunctionTask(
     cases=((1.0, 0.05, 2), (1.0, 0.05, 8), (1.0, 0.05, 20), (0.6, 0.1, 3), (0.2, 0.3, 1)),
     unit="ranks",
     mistakes={
-        "That forgets the overhead: with it, more ranks are needed.": lambda compute, over, times: (
-            math.ceil(times)
-        ),
-        "That divides the overhead among the ranks too. Every rank waits for it, all at "
-        "once.": lambda compute, over, times: math.ceil((compute + over) * times / compute),
-        "That rounds down. With one rank less the step takes longer than it may.": (
-            "math.ceil(",
-            "int(",
-        ),
+        (" - overhead_seconds", ""): "That forgets the overhead: with it, more ranks are needed.",
+        (lambda compute, over, times: math.ceil((1 + over / compute) * times)): "That divides the "
+        "overhead among the ranks too. Every rank waits for it, all at once.",
+        ("math.ceil(", "int("): "That rounds down. With one rank less the step takes longer than "
+        "it may.",
     },
 )
 
@@ -285,18 +250,18 @@ EVALUATE = FunctionTask(
         ([[{0: 4.0}], [{1: 2.0}]],),
     ),
     mistakes={
-        "That is a mean of the batches' means: a short batch weighs as much as a full one. Keep "
-        "sums and counts apart, and divide once.": lambda ranks: fmean(
-            fmean(fmean(batch.values()) for batch in batches) for batches in ranks
-        ),
-        "That is a mean of the ranks' means: ranks with few samples weigh as much as the others. "
-        "All-reduce the sum and the count, then divide.": lambda ranks: fmean(
-            fmean(losses) for losses in _dealt(ranks)
-        ),
-        "Sums and counts are right, but some samples are in them twice: the sampler has dealt them "
-        "out again so that all ranks have equally many.": lambda ranks: fmean(
-            loss for losses in _dealt(ranks) for loss in losses
-        ),
+        (
+            lambda ranks: fmean(
+                fmean(fmean(batch.values()) for batch in batches) for batches in ranks
+            )
+        ): "That is a mean of the batches' means: a short batch weighs as much as a full one. Keep "
+        "sums and counts apart, and divide once.",
+        (lambda ranks: fmean(fmean(losses) for losses in _dealt(ranks))): "That is a mean of the "
+        "ranks' means: ranks with few samples weigh as much as the others. All-reduce the sum and "
+        "the count, then divide.",
+        (lambda ranks: fmean(loss for losses in _dealt(ranks) for loss in losses)): "Sums and "
+        "counts are right, but some samples are in them twice: the sampler has dealt them out "
+        "again so that all ranks have equally many.",
     },
 )
 
@@ -309,14 +274,6 @@ def clip_over_ranks(gradients, most):
     mean = [fmean(numbers) for numbers in zip(*gradients, strict=True)]
     factor = min(1.0, most / math.hypot(*mean))
     return [factor * number for number in mean]
-
-
-def _clipped(gradient, most):
-    return clip_over_ranks([gradient], most)
-
-
-def _mean(gradients):
-    return [fmean(numbers) for numbers in zip(*gradients, strict=True)]
 
 
 CLIP = FunctionTask(
@@ -332,20 +289,22 @@ CLIP = FunctionTask(
     ),
     within=1e-6,
     mistakes={
-        "That clips each rank's own gradient and averages what is left: a rank with a long one "
-        "counts less than the others. DDP averages within backward(); clip behind it.": (
-            lambda g, m: _mean([_clipped(own, m) for own in g])
-        ),
-        "That clips the sum. One process has the mean over the batch, and so have DDP's ranks.": (
-            lambda g, m: _clipped([sum(numbers) for numbers in zip(*g, strict=True)], m)
-        ),
-        "That makes short gradients longer: below `most` they stay as they are.": lambda g, m: [
-            number * m / math.hypot(*_mean(g)) for number in _mean(g)
-        ],
-        "That cuts each number by itself, which changes the direction (clip_grad_value_). "
-        "clip_grad_norm_ multiplies all by one factor.": lambda g, m: [
-            max(-m, min(m, number)) for number in _mean(g)
-        ],
+        (
+            lambda gradients, most: [
+                fmean(numbers)
+                for numbers in zip(
+                    *(clip_over_ranks([own], most) for own in gradients), strict=True
+                )
+            ]
+        ): "That clips each rank's own gradient and averages what is left: a rank with a long one "
+        "counts less than the others. DDP averages within backward(); clip behind it.",
+        ("fmean(", "sum("): "That clips the sum. One process has the mean over the batch, and so "
+        "have DDP's ranks.",
+        ("min(1.0, most", "(most"): "That makes short gradients longer: below `most` they stay as "
+        "they are.",
+        ("factor * number", "max(-most, min(most, number))"): "That cuts each number by itself, "
+        "which changes the direction (clip_grad_value_). clip_grad_norm_ multiplies all by one "
+        "factor.",
     },
 )
 
@@ -357,33 +316,18 @@ def late_rank(ranks):
     and does "neither" in a step. Gained: by a late rank that is as fast as the next slowest.
     """
     own = [rank["computes"] + rank["neither"] for rank in ranks]
-    in_order = sorted(range(len(ranks)), key=own.__getitem__)
-    late, next_slowest = in_order[-1], in_order[-2]
-
-    def excess(part):
-        return ranks[late][part] - ranks[next_slowest][part]
-
-    part = "computes" if excess("computes") > excess("neither") else "neither"
-    return late, part, own[late] - own[next_slowest]
+    *_, next_slowest, late = sorted(range(len(ranks)), key=own.__getitem__)
+    more = {part: ranks[late][part] - ranks[next_slowest][part] for part in ("computes", "neither")}
+    return late, max(more, key=more.get), own[late] - own[next_slowest]
 
 
-def _by(key, ranks):
-    return max(range(len(ranks)), key=lambda rank: key(ranks[rank]))
+def _ranks(*rows):
+    """A case: for each rank the milliseconds that it computes, waits, and does neither."""
+    return ([dict(zip(("computes", "waits", "neither"), row, strict=True)) for row in rows],)
 
 
-def _own(rank):
-    return rank["computes"] + rank["neither"]
-
-
-def _with(ranks, late=None, part=None, gained=None):
-    """The right answer with a part of it replaced."""
-    right = late_rank(ranks)
-    return tuple(b if a is None else a for a, b in zip((late, part, gained), right, strict=True))
-
-
-def _waits_most(ranks):
-    late = _by(lambda rank: rank["waits"], ranks)
-    return late, "waits", ranks[late]["waits"]
+def _longest(part, ranks):
+    return max(range(len(ranks)), key=lambda rank: ranks[rank][part])
 
 
 LATE_RANK = FunctionTask(
@@ -394,61 +338,28 @@ LATE_RANK = FunctionTask(
     "rank's by more.",
     solved_by=late_rank,
     cases=(
-        (
-            [
-                {"computes": 110.0, "waits": 80.0, "neither": 10.0},
-                {"computes": 108.0, "waits": 82.0, "neither": 10.0},
-                {"computes": 105.0, "waits": 6.0, "neither": 89.0},
-                {"computes": 112.0, "waits": 77.0, "neither": 11.0},
-            ],
-        ),
-        (
-            [
-                {"computes": 190.0, "waits": 5.0, "neither": 5.0},
-                {"computes": 120.0, "waits": 75.0, "neither": 5.0},
-                {"computes": 149.0, "waits": 45.0, "neither": 6.0},
-            ],
-        ),
-        (
-            [
-                {"computes": 130.0, "waits": 70.0, "neither": 100.0},
-                {"computes": 190.0, "waits": 8.0, "neither": 102.0},
-            ],
-        ),
+        _ranks((110.0, 80.0, 10.0), (108.0, 82.0, 10.0), (105.0, 6.0, 89.0), (112.0, 77.0, 11.0)),
+        _ranks((190.0, 5.0, 5.0), (120.0, 75.0, 5.0), (149.0, 45.0, 6.0)),
+        _ranks((130.0, 70.0, 100.0), (190.0, 8.0, 102.0)),
     ),
     unit="(rank, part, ms)",
     mistakes={
-        "That rank waits longest, so it is early. An all-reduce lasts until the last rank has "
-        "come, and every rank but that one sees a slow network.": _waits_most,
-        "The rank is the one that computes longest. Reading data, the garbage collector and other "
-        'programs make a rank late too: add "neither".': lambda ranks: _with(
-            ranks, late=_by(lambda rank: rank["computes"], ranks)
-        ),
-        "Rank and part are right. But the gain is not the longest waiting: when the late rank is "
-        "cured, all still wait for the next slowest.": lambda ranks: _with(
-            ranks,
-            gained=max(rank["waits"] for rank in ranks) - min(rank["waits"] for rank in ranks),
-        ),
-        "Rank and part are right. The gain is only what its own time exceeds that of the next "
-        "slowest rank by.": lambda ranks: _with(ranks, gained=max(map(_own, ranks))),
-        "Rank and gain are right. The longer part need not be the one at fault: compare it with "
-        "the same part of the others.": lambda ranks: _with(
-            ranks, part=max(("computes", "neither"), key=ranks[late_rank(ranks)[0]].get)
-        ),
-        "Part and gain are right. Ranks count from 0, as places in a list do.": lambda ranks: _with(
-            ranks, late=late_rank(ranks)[0] + 1
-        ),
+        (lambda ranks: (late := _longest("waits", ranks), "waits", ranks[late]["waits"])): "That "
+        "rank waits longest, so it is early. An all-reduce lasts until the last rank has come, and "
+        "every rank but that one sees a slow network.",
+        (lambda ranks: (_longest("computes", ranks), *late_rank(ranks)[1:])): "The rank is the one "
+        "that computes longest. Reading data, the garbage collector and other programs make a rank "
+        'late too: add "neither".',
+        (
+            "own[late] - own[next_slowest]",
+            'max(rank["waits"] for rank in ranks) - ranks[late]["waits"]',
+        ): "Rank and part are right. But the gain is not the longest waiting: when the late rank "
+        "is cured, all still wait for the next slowest.",
+        (" - own[next_slowest]", ""): "Rank and part are right. The gain is only what its own time "
+        "exceeds that of the next slowest rank by.",
+        ("more.get", "ranks[late].get"): "Rank and gain are right. The longer part need not be the "
+        "one at fault: compare it with the same part of the others.",
+        ("return late", "return late + 1"): "Part and gain are right. Ranks count from 0, as "
+        "places in a list do.",
     },
 )
-
-TASKS = [
-    LARGEST_BATCH,
-    SAMPLES_OF_RANK,
-    RING_SECONDS,
-    IN_ONE_PROCESS,
-    SCALED_RATE,
-    RANKS_FOR_SPEED_UP,
-    EVALUATE,
-    CLIP,
-    LATE_RANK,
-]

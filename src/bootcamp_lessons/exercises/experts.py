@@ -24,16 +24,15 @@ ROWS_BETWEEN = FunctionTask(
         ([[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 1, 2]],),
     ),
     mistakes={
-        "That deals the experts out like cards. A rank's experts are neighbours, so that the rows "
-        "for it, sorted by expert, are too.": ("k * each : (k + 1) * each", "k::ranks"),
-        "Those are the right numbers with sender and receiver swapped.": (
+        ("k * each : (k + 1) * each", "k::ranks"): "That deals the experts out like cards. A "
+        "rank's experts are neighbours, so that the rows for it, sorted by expert, are too.",
+        (
             lambda counts: [list(column) for column in zip(*rows_between(counts), strict=True)]
-        ),
-        "Rows for a rank's own experts go through the all-to-all as well: it wants a number for "
-        "each rank, this one among them.": ("sum(line", "0 if line is counts[k] else sum(line"),
-        "That has a number for each expert. The all-to-all wants one for each rank.": (
-            lambda counts: [list(row) for row in counts]
-        ),
+        ): "Those are the right numbers with sender and receiver swapped.",
+        ("sum(line", "0 if line is counts[k] else sum(line"): "Rows for a rank's own experts go "
+        "through the all-to-all as well: it wants a number for each rank, this one among them.",
+        (lambda counts: [list(row) for row in counts]): "That has a number for each expert. The "
+        "all-to-all wants one for each rank.",
     },
 )
 
@@ -62,5 +61,3 @@ EXPERTS_OVER_RANKS = ScriptTask(
         "rank, the rows that go to each, and the group.",
     },
 )
-
-TASKS = [ROWS_BETWEEN, EXPERTS_OVER_RANKS]

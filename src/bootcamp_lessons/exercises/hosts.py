@@ -32,21 +32,20 @@ PLACE = FunctionTask(
     solved_by=place_of_rank,
     cases=((5, [4, 4]), (5, [4, 2]), (3, [2, 4]), (3, [3, 2]), (8, [2, 4, 8]), (0, [1, 1])),
     mistakes={
-        "That takes every host to have as many GPUs as the first. Look at each host's own count.": (
-            lambda rank, gpus: divmod(rank, gpus[0])
-        ),
-        "The hosts are right. But rank % device_count is another number than LOCAL_RANK where the "
-        "hosts before have other counts: it shifts the GPUs, and what is bound to LOCAL_RANK, "
-        "such as cores, is then near another GPU.": _rank_modulo_device_count,
-        "That deals ranks out in turn, as --distribution=cyclic does. torchrun numbers them host "
-        "by host.": _dealt_out_in_turn,
-        "Host and LOCAL_RANK have changed places.": ("return host, rank", "return rank, host"),
-        "Hosts are counted from 0.": ("return host, rank", "return host + 1, rank"),
+        (lambda rank, gpus: divmod(rank, gpus[0])): "That takes every host to have as many GPUs as "
+        "the first. Look at each host's own count.",
+        _rank_modulo_device_count: "The hosts are right. But rank % device_count is another number "
+        "than LOCAL_RANK where the hosts before have other counts: it shifts the GPUs, and what is "
+        "bound to LOCAL_RANK, such as cores, is then near another GPU.",
+        _dealt_out_in_turn: "That deals ranks out in turn, as --distribution=cyclic does. torchrun "
+        "numbers them host by host.",
+        ("return host, rank", "return rank, host"): "Host and LOCAL_RANK have changed places.",
+        ("return host, rank", "return host + 1, rank"): "Hosts are counted from 0.",
     },
 )
 
 
-def hosts_of(nodelist, padded=True, last=1):
+def hosts_of(nodelist):
     """The names of the hosts in a list as Slurm shortens it."""
     names = []
     for prefix, numbers in re.findall(r"([^,\[]+)(?:\[([^\]]+)\])?", nodelist):
@@ -55,9 +54,8 @@ def hosts_of(nodelist, padded=True, last=1):
             continue
         for part in numbers.split(","):
             begin, _, end = part.partition("-")
-            width = len(begin) if padded else 0
-            for number in range(int(begin), int(end or begin) + last):
-                names.append(f"{prefix}{number:0{width}d}" if width else f"{prefix}{number}")
+            for number in range(int(begin), int(end or begin) + 1):
+                names.append(f"{prefix}{number:0{len(begin)}d}")
     return names
 
 
@@ -82,18 +80,15 @@ HOSTS = FunctionTask(
         ("a[1-2],b[3,5-6]",),
     ),
     mistakes={
-        "The zeros are lost: gpu[08-11] begins with gpu08, and there is no host gpu8.": {
-            "padded": False
-        },
-        "The last number of a range is a host too: range() ends before its end.": {"last": 0},
-        "A comma inside brackets separates numbers, not groups: cut the list into groups first.": (
-            lambda nodelist: nodelist.split(",")
-        ),
-        "Only the first range is there. In brackets there may be several, and single "
-        "numbers.": _first_range_only,
-        "Only the first group is there. After its bracket a comma and another group may follow.": (
-            lambda nodelist: hosts_of(re.match(r"[^,\[]+(\[[^\]]+\])?", nodelist)[0])
-        ),
+        ("len(begin)", "0"): "The zeros are lost: gpu[08-11] begins with gpu08, and there is no "
+        "host gpu8.",
+        (" + 1)", ")"): "The last number of a range is a host too: range() ends before its end.",
+        (lambda nodelist: nodelist.split(",")): "A comma inside brackets separates numbers, not "
+        "groups: cut the list into groups first.",
+        _first_range_only: "Only the first range is there. In brackets there may be several, and "
+        "single numbers.",
+        (lambda nodelist: hosts_of(re.match(r"[^,\[]+(\[[^\]]+\])?", nodelist)[0])): "Only the "
+        "first group is there. After its bracket a comma and another group may follow.",
     },
 )
 
@@ -160,11 +155,11 @@ LOOK_FIRST = FunctionTask(
     ),
     unit="rank",
     mistakes={
-        "That is the first error of all. A closed connection may be noted before the rank that "
-        "closed it has written its own.": _by_time,
-        "That is the last error of all. It is the furthest from the cause.": _last,
-        "A silent rank is the culprit only if no other has an error of its own: it may have been "
-        "ended before it could write.": _silent_first,
+        _by_time: "That is the first error of all. A closed connection may be noted before the "
+        "rank that closed it has written its own.",
+        _last: "That is the last error of all. It is the furthest from the cause.",
+        _silent_first: "A silent rank is the culprit only if no other has an error of its own: it "
+        "may have been ended before it could write.",
     },
 )
 
@@ -182,16 +177,14 @@ MICRO_BATCHES = FunctionTask(
     cases=((512, 8, 16), (512, 8, 15), (30, 4, 4), (16, 32, 2)),
     unit="passes",
     mistakes={
-        "Rounded down, some samples are left out of the step, and it is another training.": (
+        (
             "-(-global_batch // ranks)",
             "global_batch // ranks",
             "-(-share // micro_batch)",
             "share // micro_batch",
-        ),
-        "That is the number for all ranks together.": ("global_batch // ranks", "global_batch"),
-        "That leaves each rank's number as it was in the larger world: the global batch shrinks "
-        "with the ranks.": lambda global_batch, micro_batch, ranks: micro_batch,
+        ): "Rounded down, some samples are left out of the step, and it is another training.",
+        ("global_batch // ranks", "global_batch"): "That is the number for all ranks together.",
+        (lambda global_batch, micro_batch, ranks: micro_batch): "That leaves each rank's number as "
+        "it was in the larger world: the global batch shrinks with the ranks.",
     },
 )
-
-TASKS = [PLACE, HOSTS, LOOK_FIRST, MICRO_BATCHES]

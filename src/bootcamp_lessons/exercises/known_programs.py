@@ -45,13 +45,13 @@ BATCH_DIMENSION = FunctionTask(
         ([[1, 2, 3, 4, 5], [6, 7, 8, 9, 0]], 4),
     ),
     mistakes={
-        "That cuts time, as dim=0 does: the second replica begins in the middle of each sequence, "
-        "with an empty state.": _along_time,
-        "Those samples are dealt out like cards. Chunks are neighbours, so that the outputs can be "
-        "joined in order.": _dealt_like_cards,
-        "That rounds down, and the last samples belong to nobody.": _rounded_down,
-        "Those are the right samples with the batch first. The model expects time "
-        "first.": _batch_first,
+        _along_time: "That cuts time, as dim=0 does: the second replica begins in the middle of "
+        "each sequence, with an empty state.",
+        _dealt_like_cards: "Those samples are dealt out like cards. Chunks are neighbours, so that "
+        "the outputs can be joined in order.",
+        _rounded_down: "That rounds down, and the last samples belong to nobody.",
+        _batch_first: "Those are the right samples with the batch first. The model expects time "
+        "first.",
     },
 )
 
@@ -75,5 +75,3 @@ STRIPES = ScriptTask(
         "mixed torch.Tensor and DTensor": "The LSTM takes plain tensors: end with to_local.",
     },
 )
-
-TASKS = [BATCH_DIMENSION, STRIPES]

@@ -33,19 +33,19 @@ CUT = FunctionTask(
         ([8, 1, 1, 1], [0, 30, 30, 30]),
     ),
     mistakes={
-        "That is the middle. Half of the layers are not half of the bytes: count what each layer "
-        "holds.": lambda parameters, activation_bytes: len(parameters) // 2,
-        "That cut balances the parameters alone. The activations are held too, and the layer with "
-        "the most parameters is not "
-        "the one with the most activations.": ("16 * count + kept", "count"),
-        "That cut balances the activations alone. The state is held too, at 16 bytes for each "
-        "parameter.": ("16 * count + kept", "kept"),
-        "That counts 4 bytes for each parameter. Its gradient and AdamW's two averages come on "
-        "top: 16 together.": ("16 * count", "4 * count"),
-        "That is the last layer of device 0. Asked for is the first one of device 1, counted from "
-        "0 as in model[cut:].": ("return min(", "return -1 + min("),
-        "That fills device 0 until it holds half of everything. The layer that crosses the half "
-        "may be better on the other side: compare both.": _cut_where_the_first_is_half_full,
+        (lambda parameters, activation_bytes: len(parameters) // 2): "That is the middle. Half of "
+        "the layers are not half of the bytes: count what each layer holds.",
+        ("16 * count + kept", "count"): "That cut balances the parameters alone. The activations "
+        "are held too, and the layer with the most parameters is not the one with the most "
+        "activations.",
+        ("16 * count + kept", "kept"): "That cut balances the activations alone. The state is held "
+        "too, at 16 bytes for each parameter.",
+        ("16 * count", "4 * count"): "That counts 4 bytes for each parameter. Its gradient and "
+        "AdamW's two averages come on top: 16 together.",
+        ("return min(", "return -1 + min("): "That is the last layer of device 0. Asked for is the "
+        "first one of device 1, counted from 0 as in model[cut:].",
+        _cut_where_the_first_is_half_full: "That fills device 0 until it holds half of everything. "
+        "The layer that crosses the half may be better on the other side: compare both.",
     },
 )
 
@@ -78,19 +78,19 @@ ORDER = FunctionTask(
     solved_by=order_of_rank,
     cases=((1, 2, 3), (0, 2, 3), (0, 4, 6), (2, 4, 6)),
     mistakes={
-        "That is GPipe: all forwards, then all backwards. It holds every micro-batch at once. "
-        "Under 1F1B a rank begins with "
-        "backwards as soon as it can.": ("ranks - 1 - rank", "micro_batches"),
-        "Only the last rank can do so. On any other the first backward waits for the ranks below, "
-        "and meanwhile they need the next micro-batches.": ("ranks - 1 - rank", "0"),
-        "That begins on all ranks as on rank 0. A later rank has fewer ranks below it, so its "
-        "first backward can come sooner.": ("ranks - 1 - rank", "ranks - 1"),
-        "The forwards ahead are counted from the wrong end: rank 0 is the furthest from the loss, "
-        "so it has the most.": ("ranks - 1 - rank", "rank"),
-        "There is one forward too many at the start: the rank would hold one micro-batch more than "
-        "there are ranks from it to the end.": ("ranks - 1 - rank", "ranks - rank"),
-        "The backwards take the newest micro-batch first. The last rank did the oldest one first, "
-        "so that gradient arrives first.": _order_with_last_backward_first,
+        ("ranks - 1 - rank", "micro_batches"): "That is GPipe: all forwards, then all backwards. "
+        "It holds every micro-batch at once. Under 1F1B a rank begins with backwards as soon as it "
+        "can.",
+        ("ranks - 1 - rank", "0"): "Only the last rank can do so. On any other the first backward "
+        "waits for the ranks below, and meanwhile they need the next micro-batches.",
+        ("ranks - 1 - rank", "ranks - 1"): "That begins on all ranks as on rank 0. A later rank "
+        "has fewer ranks below it, so its first backward can come sooner.",
+        ("ranks - 1 - rank", "rank"): "The forwards ahead are counted from the wrong end: rank 0 "
+        "is the furthest from the loss, so it has the most.",
+        ("ranks - 1 - rank", "ranks - rank"): "There is one forward too many at the start: the "
+        "rank would hold one micro-batch more than there are ranks from it to the end.",
+        _order_with_last_backward_first: "The backwards take the newest micro-batch first. The "
+        "last rank did the oldest one first, so that gradient arrives first.",
     },
 )
 
@@ -126,27 +126,25 @@ PART = FunctionTask(
         ("out", (64, 64), 1, 4),
     ),
     mistakes={
-        "Rows and columns have changed places. nn.Linear computes x @ weight.T: a column of A is a "
-        "row of the stored weight.": _part_of_the_other_dimension,
-        "That splits all weights by their outputs. out and down read what such a split has left on "
-        "each rank: they are split by "
-        "their inputs, and one sum follows.": {"name": "up"},
-        "out and down are whole here. Each rank has a part of their input only, so it needs only "
-        "the part of the weight that meets it.": (
-            "(rank * columns, (rank + 1) * columns)",
-            "(0, inputs)",
-        ),
-        "The second number of each pair is to be the end, as in a slice, not how many.": (
+        _part_of_the_other_dimension: "Rows and columns have changed places. nn.Linear computes x "
+        "@ weight.T: a column of A is a row of the stored weight.",
+        ('in ("query", "key", "value", "up")', ""): "That splits all weights by their outputs. out "
+        "and down read what such a split has left on each rank: they are split by their inputs, "
+        "and one sum follows.",
+        ("(rank * columns, (rank + 1) * columns)", "(0, inputs)"): "out and down are whole here. "
+        "Each rank has a part of their input only, so it needs only the part of the weight that "
+        "meets it.",
+        (
             lambda name, shape, rank, ranks: tuple(
                 (a, b - a) for a, b in part_of_rank(name, shape, rank, ranks)
             )
-        ),
-        "The second number of each pair is to be the end, which is excluded as in a slice, not the "
-        "last one.": (
+        ): "The second number of each pair is to be the end, as in a slice, not how many.",
+        (
             lambda name, shape, rank, ranks: tuple(
                 (a, b - 1) for a, b in part_of_rank(name, shape, rank, ranks)
             )
-        ),
+        ): "The second number of each pair is to be the end, which is excluded as in a slice, not "
+        "the last one.",
     },
 )
 
@@ -190,13 +188,12 @@ WAY = FunctionTask(
         (1 << 20, 32, 32, 128, 8, 1e9),
     ),
     mistakes={
-        "That takes ulysses where the key-value heads do not divide over the ranks. "
-        "Each rank needs complete heads.": (", key_heads, ranks)", ", ranks, ranks)"),
-        "That gathers keys and values for which a rank has no room.": {"room": float("inf")},
-        "That gives each head of queries keys of its own. With grouped-query attention there are "
-        "fewer: key_heads.": ("tokens * key_heads", "tokens * heads"),
-        "In ulysses queries and outputs travel too, not keys and values alone.": {"heads": 0},
+        (", key_heads, ranks)", ", ranks, ranks)"): "That takes ulysses where the key-value heads "
+        "do not divide over the ranks. Each rank needs complete heads.",
+        ("keys <= room", "True"): "That gathers keys and values for which a rank has no room.",
+        ("tokens * key_heads", "tokens * heads"): "That gives each head of queries keys of its "
+        "own. With grouped-query attention there are fewer: key_heads.",
+        ("tokens * heads", "0 * heads"): "In ulysses queries and outputs travel too, not keys and "
+        "values alone.",
     },
 )
-
-TASKS = [CUT, ORDER, PART, WAY]

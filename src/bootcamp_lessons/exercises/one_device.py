@@ -18,8 +18,8 @@ def throughput(seconds, samples, warm_up):
 
     seconds: what each step took. samples: how many there are in each step.
     """
-    counted = seconds[warm_up:]
-    return median(samples / took for took in counted)
+    speeds = [samples / took for took in seconds[warm_up:]]
+    return median(speeds)
 
 
 THROUGHPUT = FunctionTask(
@@ -35,32 +35,19 @@ THROUGHPUT = FunctionTask(
     ),
     unit="samples/s",
     mistakes={
-        "That is the median of all steps. The first warm_up ones are slower and are left out.": {
-            "warm_up": 0
-        },
-        "That takes the mean of the times. One slow step moves a mean, hardly a median.": (
-            "median(samples / took for took in counted)",
-            "samples * len(counted) / sum(counted)",
-        ),
-        "That is the mean of the speeds. One odd step moves a mean, hardly a median.": (
-            "median(samples / took for took in counted)",
-            "sum(samples / took for took in counted) / len(counted)",
-        ),
-        "Those are the seconds of a step. The speed is samples divided by seconds.": (
-            "samples / took",
-            "took",
-        ),
-        "That is a time, and of the step in the middle of the run. For a median the values are "
-        "sorted first (statistics.median does it), and "
-        "a speed is samples divided by seconds.": (
-            "median(samples / took for took in counted)",
-            "counted[len(counted) // 2]",
-        ),
-        "That is the step in the middle of the run. For a median the values are sorted first; "
-        "statistics.median does it.": (
-            "median(samples / took for took in counted)",
-            "samples / counted[len(counted) // 2]",
-        ),
+        ("[warm_up:]", ""): "That is the median of all steps. The first warm_up ones are slower "
+        "and are left out.",
+        ("median(speeds)", "len(speeds) / sum(1 / each for each in speeds)"): "That takes the mean "
+        "of the times. One slow step moves a mean, hardly a median.",
+        ("median(speeds)", "sum(speeds) / len(speeds)"): "That is the mean of the speeds. One odd "
+        "step moves a mean, hardly a median.",
+        ("samples / took", "took"): "Those are the seconds of a step. The speed is samples divided "
+        "by seconds.",
+        ("median(speeds)", "samples / speeds[len(speeds) // 2]"): "That is a time, and of the step "
+        "in the middle of the run. For a median the values are sorted first (statistics.median "
+        "does it), and a speed is samples divided by seconds.",
+        ("median(speeds)", "speeds[len(speeds) // 2]"): "That is the step in the middle of the "
+        "run. For a median the values are sorted first; statistics.median does it.",
     },
 )
 
@@ -90,19 +77,18 @@ TRAINING_DAYS = FunctionTask(
     ),
     unit="days",
     mistakes={
-        "That is the forward alone, 2 operations for each weight and token. The backward does "
-        "twice as many on top.": 1 / 3,
-        "That counts the backward as one forward. It computes two products for each one of the "
-        "forward: for the gradient of the "
-        "weights, and for that of the input.": 2 / 3,
-        "That is half: in a product each weight takes two operations, a multiplication and an "
-        "addition.": 1 / 2,
-        "That is the time at the peak. The device "
-        "achieves only a share of it, so it takes longer.": {"share": 1},
-        "That is shorter than at the peak. With a share of a half the training takes twice as "
-        "long: divide by the share.": ("/ (share * peak", "* share / (peak"),
-        "Those are seconds. A day has 24 * 60 * 60 of them.": 86_400,
-        "Those are hours. A day has 24 of them.": 24,
+        1 / 3: "That is the forward alone, 2 operations for each weight and token. The backward "
+        "does twice as many on top.",
+        2 / 3: "That counts the backward as one forward. It computes two products for each one of "
+        "the forward: for the gradient of the weights, and for that of the input.",
+        1 / 2: "That is half: in a product each weight takes two operations, a multiplication and "
+        "an addition.",
+        ("share * peak", "peak"): "That is the time at the peak. The device achieves only a share "
+        "of it, so it takes longer.",
+        ("/ (share * peak", "* share / (peak"): "That is shorter than at the peak. With a share of "
+        "a half the training takes twice as long: divide by the share.",
+        86_400: "Those are seconds. A day has 24 * 60 * 60 of them.",
+        24: "Those are hours. A day has 24 of them.",
     },
 )
 
@@ -114,7 +100,8 @@ def best_batch(curve, memory):
     """
     fitting = [row for row in curve if row[2] <= memory]
     best = max(speed for _, speed, _ in fitting)
-    return min(samples for samples, speed, _ in fitting if speed >= 0.95 * best)
+    good = [samples for samples, speed, _ in fitting if speed >= 0.95 * best]
+    return min(good)
 
 
 BEST_BATCH = FunctionTask(
@@ -131,24 +118,17 @@ BEST_BATCH = FunctionTask(
     ),
     unit="samples",
     mistakes={
-        "That is the largest batch that fits. A full memory is not a busy device: look at the "
-        "throughput.": (" if speed >= 0.95 * best", "", "min(", "max("),
-        "That forgets the memory: the largest batches do not fit.": {"memory": float("inf")},
-        "That has the best throughput. A smaller batch reaches nearly as much, at least 95 % of "
-        "it, and takes less memory.": ("0.95 * best", "best"),
-        "That compares with the best throughput of all, and the best may not fit. Leave out what "
-        "does not fit first.": (
-            "speed, _ in fitting)",
-            "speed, _ in curve)",
-            "min(samples for samples, speed, _ in fitting if speed >= 0.95 * best)",
-            "min([row[0] for row in fitting if row[1] >= 0.95 * best], default=0)",
-        ),
-        "That is the largest of those that are fast enough. The smallest is asked for.": (
-            "min(",
-            "max(",
-        ),
-        "That is the smallest batch that fits. It takes the least memory, and leaves the device "
-        "idle.": (" if speed >= 0.95 * best", ""),
+        ("min(good)", "max(row[0] for row in fitting)"): "That is the largest batch that fits. A "
+        "full memory is not a busy device: look at the throughput.",
+        ("if row[2] <= memory", ""): "That forgets the memory: the largest batches do not fit.",
+        ("0.95 * best", "best"): "That has the best throughput. A smaller batch reaches nearly as "
+        "much, at least 95 % of it, and takes less memory.",
+        ("_ in fitting)", "_ in curve)", "(good)", "(good, default=0)"): "That compares with the "
+        "best throughput of all, and the best may not fit. Leave out what does not fit first.",
+        ("min(good)", "max(good)"): "That is the largest of those that are fast enough. The "
+        "smallest is asked for.",
+        ("min(good)", "min(row[0] for row in fitting)"): "That is the smallest batch that fits. It "
+        "takes the least memory, and leaves the device idle.",
     },
 )
 
@@ -158,15 +138,15 @@ def fewest_parts(batch, memory, state, activations):
 
     batch: samples. activations: of one sample. state: parameters, gradients, optimizer state. MB.
     """
-    samples_at_once = int((memory - state) // activations)
-    return ceil(batch / samples_at_once)
+    at_once = int((memory - state) // activations)  # samples
+    return ceil(batch / at_once)
 
 
 FEWEST_PARTS = FunctionTask(
     hint="The state is there whatever the batch is. How many samples fit at once into the rest? A "
     "part of a sample does not.",
-    stronger="samples_at_once = (memory - state) // activations, rounded down. The parts are "
-    "batch / samples_at_once, rounded up: math.ceil.",
+    stronger="at_once = (memory - state) // activations, rounded down. The parts are "
+    "batch / at_once, rounded up: math.ceil.",
     solved_by=fewest_parts,
     cases=(
         (64, 24_000, 4_000, 900),
@@ -177,26 +157,17 @@ FEWEST_PARTS = FunctionTask(
     ),
     unit="parts",
     mistakes={
-        "That forgets the state, which takes its part of the memory whatever the batch is.": {
-            "state": 0
-        },
-        "That cuts the state too. Only activations depend on the size of a part; parameters, "
-        "gradients and optimizer state do not.": (
-            "ceil(batch / samples_at_once)",
-            "ceil((state + batch * activations) / memory)",
-        ),
-        "That lets a part of a sample fit. Round the samples of a part down first.": (
-            "int((memory - state) // activations)",
-            "(memory - state) / activations",
-        ),
-        "That is rounded down, so the last samples are in no part. Round the parts up.": (
-            "ceil(",
-            "int(",
-        ),
-        "Those are the samples of a part. How many parts does the batch make?": (
-            "ceil(batch / samples_at_once)",
-            "samples_at_once",
-        ),
+        ("memory - state", "memory"): "That forgets the state, which takes its part of the memory "
+        "whatever the batch is.",
+        ("batch / at_once", "(state + batch * activations) / memory"): "That cuts the state too. "
+        "Only activations depend on the size of a part; parameters, gradients and optimizer state "
+        "do not.",
+        ("int((memory - state) //", "((memory - state) /"): "That lets a part of a sample fit. "
+        "Round the samples of a part down first.",
+        ("ceil(", "int("): "That is rounded down, so the last samples are in no part. Round the "
+        "parts up.",
+        ("batch / at_once", "at_once"): "Those are the samples of a part. How many parts does the "
+        "batch make?",
     },
 )
 
@@ -251,17 +222,16 @@ ONE_GRAPH = OneGraphTask(
     solved_by=clipped,
     cases=(([3.0, 4.0], 1.0), ([0.3, 0.4], 1.0), ([6.0, -8.0], 1.0), ([0.0, 2.0], 1.0)),
     mistakes={
-        "That scales short gradients too, up to the length. They stay as they are.": (
-            lambda gradient, longest: gradient * longest / gradient.norm()
-        ),
-        "That cuts off each number by itself, which turns the gradient. Scale all of them by one "
-        "factor.": lambda gradient, longest: gradient.clamp(-longest, longest),
-        "That divides by the square of the length. The length is its root: .norm().": (
-            lambda gradient, longest: gradient * (longest / gradient.square().sum()).clamp(max=1)
-        ),
-        "That is the factor the wrong way round: it lengthens long gradients.": (
-            lambda gradient, longest: gradient * (gradient.norm() / longest).clamp(min=1)
-        ),
+        (".clamp(max=1)", ""): "That scales short gradients too, up to the length. They stay as "
+        "they are.",
+        (lambda gradient, longest: gradient.clamp(-longest, longest)): "That cuts off each number "
+        "by itself, which turns the gradient. Scale all of them by one factor.",
+        ("gradient.norm()", "gradient.norm() ** 2"): "That divides by the square of the length. "
+        "The length is its root: .norm().",
+        (
+            "(longest / gradient.norm()).clamp(max=1)",
+            "(gradient.norm() / longest).clamp(min=1)",
+        ): "That is the factor the wrong way round: it lengthens long gradients.",
     },
 )
 
@@ -271,7 +241,7 @@ def workers_for(read, train, cores):
 
     read, train: milliseconds of work for a batch. cores: those that the program may use.
     """
-    shortest = max(train, (read + train) / cores)
+    shortest = max(train, (read + train) / cores)  # time of a batch
     return ceil(read / shortest)
 
 
@@ -284,18 +254,12 @@ WORKERS_FOR = FunctionTask(
     cases=((40, 20, 2), (90, 30, 16), (100, 30, 4), (10, 50, 8), (64, 20, 3)),
     unit="workers",
     mistakes={
-        "That forgets the cores: workers without a core of their own make nothing sooner.": (
-            "max(train, (read + train) / cores)",
-            "train",
-        ),
-        "That is rounded down, so the last part of the reading is waited for.": ("ceil(", "int("),
-        "That is a worker for each core. The training needs a core too, and often fewer workers "
-        "keep up.": ("ceil(read / shortest)", "cores"),
-        "That is a worker for each core that training leaves free. Often fewer keep up.": (
-            "ceil(read / shortest)",
-            "cores - 1",
-        ),
+        ("max(train, (read + train) / cores)", "train"): "That forgets the cores: workers without "
+        "a core of their own make nothing sooner.",
+        ("ceil(", "int("): "That is rounded down, so the last part of the reading is waited for.",
+        ("read / shortest", "cores"): "That is a worker for each core. The training needs a core "
+        "too, and often fewer workers keep up.",
+        ("read / shortest", "cores - 1"): "That is a worker for each core that training leaves "
+        "free. Often fewer keep up.",
     },
 )
-
-TASKS = [THROUGHPUT, TRAINING_DAYS, BEST_BATCH, FEWEST_PARTS, ONE_GRAPH, WORKERS_FOR]

@@ -280,23 +280,21 @@ CANNOT_BE = FunctionTask(
     solved_by=cannot_be,
     cases=tuple((claim,) for claim in (*MADE_UP.values(), *PUBLISHED.values())),
     mistakes={
-        "2 bytes for each parameter are the weights alone. AdamW in mixed precision keeps 16: "
-        "weight, gradient, and 12 of float32 copy and averages.": _mistaken(state=2),
-        "4 bytes for each parameter are weight and gradient; the optimizer keeps 12 more.": (
-            _mistaken(state=4)
-        ),
-        "2 operations for each parameter and token are the forward pass. The backward pass takes "
-        "twice as many: 6 together.": _mistaken(flops=2),
-        "The rate is one GPU's already, and so is the peak.": _mistaken(sum_of_all=True),
-        "FSDP sends parameters or gradients three times: gathered for the forward pass, gathered "
-        "again for the backward pass, and reduced.": _mistaken(sent=2),
-        "The second gather is missing: FSDP drops a layer after its forward pass.": _mistaken(
-            sent=4
-        ),
-        "On one host nothing crosses the network.": _mistaken(one_host=False),
-        "Compare the seconds on the network with those of a step, tokens_per_step_per_gpu / "
-        "tokens_per_second_per_gpu.": _mistaken(step=False),
-        "host_bytes is in bytes per second already; bits need the factor 8.": _mistaken(bits=8),
+        _mistaken(state=2): "2 bytes for each parameter are the weights alone. AdamW in mixed "
+        "precision keeps 16: weight, gradient, and 12 of float32 copy and averages.",
+        _mistaken(state=4): "4 bytes for each parameter are weight and gradient; the optimizer "
+        "keeps 12 more.",
+        _mistaken(flops=2): "2 operations for each parameter and token are the forward pass. The "
+        "backward pass takes twice as many: 6 together.",
+        _mistaken(sum_of_all=True): "The rate is one GPU's already, and so is the peak.",
+        _mistaken(sent=2): "FSDP sends parameters or gradients three times: gathered for the "
+        "forward pass, gathered again for the backward pass, and reduced.",
+        _mistaken(sent=4): "The second gather is missing: FSDP drops a layer after its forward "
+        "pass.",
+        _mistaken(one_host=False): "On one host nothing crosses the network.",
+        _mistaken(step=False): "Compare the seconds on the network with those of a step, "
+        "tokens_per_step_per_gpu / tokens_per_second_per_gpu.",
+        _mistaken(bits=8): "host_bytes is in bytes per second already; bits need the factor 8.",
     },
 )
 

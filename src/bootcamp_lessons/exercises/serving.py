@@ -27,19 +27,15 @@ NAMES = FunctionTask(
         ({"head.weight": [1.0, 2.0], "head.bias": [0.5]},),
     ),
     mistakes={
-        "lstrip takes off letters, any of m, o, d, u, l, e and the dot, as long as it finds one: "
-        "embedding becomes bedding.": ("removeprefix", "lstrip"),
-        "replace takes module. out of the middle too, where it is a part of the model's own.": (
-            'name.removeprefix("module.")',
-            'name.replace("module.", "")',
-        ),
-        "That cuts seven letters off every name, of those too that have no prefix.": (
-            'name.removeprefix("module.")',
-            'name[len("module.") :]',
-        ),
-        "These names fit no parameter of the model. load_state_dict raises for them, and with "
-        "strict=False it loads nothing and says nothing: the model answers with its initial "
-        "parameters.": lambda state: dict(state),
+        ("removeprefix", "lstrip"): "lstrip takes off letters, any of m, o, d, u, l, e and the "
+        "dot, as long as it finds one: embedding becomes bedding.",
+        ('name.removeprefix("module.")', 'name.replace("module.", "")'): "replace takes module. "
+        "out of the middle too, where it is a part of the model's own.",
+        ('name.removeprefix("module.")', 'name[len("module.") :]'): "That cuts seven letters off "
+        "every name, of those too that have no prefix.",
+        (lambda state: dict(state)): "These names fit no parameter of the model. load_state_dict "
+        "raises for them, and with strict=False it loads nothing and says nothing: the model "
+        "answers with its initial parameters.",
     },
 )
 
@@ -112,25 +108,21 @@ SAME = FunctionTask(
     solved_by=same_model,
     cases=tuple((exported, EAGER, 32) for exported in (FAITHFUL, *UNFAITHFUL)),
     mistakes={
-        "You try a batch of 1 only. An export that was made with it may have fixed it, and refuse "
-        "the others or answer them wrongly.": ("(1, 3, 8)", "(1,)"),
-        "You try one length only, perhaps the one it was exported with. Try 1 and the whole "
-        "context too.": ("(1, context // 2, context)", "(EXAMPLE_LENGTH,)"),
-        "You compare the best byte only. With dropout on, or bytes left unread, all scores are "
-        "wrong long before the best byte is another: compare all numbers.": (
+        ("(1, 3, 8)", "(1,)"): "You try a batch of 1 only. An export that was made with it may "
+        "have fixed it, and refuse the others or answer them wrongly.",
+        ("(1, context // 2, context)", "(EXAMPLE_LENGTH,)"): "You try one length only, perhaps the "
+        "one it was exported with. Try 1 and the whole context too.",
+        (
             "abs(scores - expected) < 1e-5",
             "scores.argmax(axis=1) == expected.argmax(axis=1)",
-        ),
-        "An exception counts as right in your check. A model that can't answer is not the model.": (
-            "the model\n                return False",
-            "the model\n                continue",
-        ),
-        "A faithful export adds up in another order, and its last bits differ: allow 1e-5.": (
-            "< 1e-5",
-            "== 0",
-        ),
-        "All your samples are equal, so an export that reads the first one alone gives them all "
-        "their scores. Draw random bytes.": ("integers(256", "integers(1"),
+        ): "You compare the best byte only. With dropout on, or bytes left unread, all scores are "
+        "wrong long before the best byte is another: compare all numbers.",
+        ("the model\n                return False", "the model\n                continue"): "An "
+        "exception counts as right in your check. A model that can't answer is not the model.",
+        ("< 1e-5", "== 0"): "A faithful export adds up in another order, and its last bits differ: "
+        "allow 1e-5.",
+        ("integers(256", "integers(1"): "All your samples are equal, so an export that reads the "
+        "first one alone gives them all their scores. Draw random bytes.",
     },
 )
 
@@ -158,39 +150,23 @@ FIT = FunctionTask(
     ),
     unit="requests",
     mistakes={
-        "The weights are on the GPU too: 2 bytes for each parameter.": (
-            "gpu_gb - 2 * billions",
-            "gpu_gb",
-        ),
-        "The weights have 2 bytes for each parameter: a billion of them is 2 GB.": (
-            "2 * billions",
-            "billions",
-        ),
-        "That keeps keys or values. A token leaves both, in every layer.": ("2 * layers", "layers"),
-        "That keeps keys and values for every query head. Heads of queries that share them need "
-        "them once: count kv_heads.": ("kv_heads * head_width", "heads * head_width"),
-        "A number of 16 bits has 2 bytes: your requests are eight times too large.": (
-            "2 * layers",
-            "16 * layers",
-        ),
-        "A number of 16 bits has 2 bytes: your weights and requests are eight times too large.": (
-            "2 * billions",
-            "16 * billions",
-            "2 * layers",
-            "16 * layers",
-        ),
-        "A GB is 10^9 bytes here, as GPUs are sold. 2^30 bytes are a GiB.": (
-            "1e9 * (gpu_gb - 2 * billions)",
-            "2**30 * gpu_gb - 2e9 * billions",
-        ),
-        "Where the weights alone are too large, no request fits: 0, not less.": (
-            "max(0, int(left // request))",
-            "int(left // request)",
-        ),
-        "A part of a request is none: round down, to a whole number.": (
-            "int(left // request)",
-            "left / request",
-        ),
+        ("gpu_gb - 2 * billions", "gpu_gb"): "The weights are on the GPU too: 2 bytes for each "
+        "parameter.",
+        ("2 * billions", "billions"): "The weights have 2 bytes for each parameter: a billion of "
+        "them is 2 GB.",
+        ("2 * layers", "layers"): "That keeps keys or values. A token leaves both, in every layer.",
+        ("kv_heads * head_width", "heads * head_width"): "That keeps keys and values for every "
+        "query head. Heads of queries that share them need them once: count kv_heads.",
+        ("2 * layers", "16 * layers"): "A number of 16 bits has 2 bytes: your requests are eight "
+        "times too large.",
+        ("2 * billions", "16 * billions", "2 * layers", "16 * layers"): "A number of 16 bits has 2 "
+        "bytes: your weights and requests are eight times too large.",
+        ("1e9 * (gpu_gb - 2 * billions)", "2**30 * gpu_gb - 2e9 * billions"): "A GB is 10^9 bytes "
+        "here, as GPUs are sold. 2^30 bytes are a GiB.",
+        ("max(0, int(left // request))", "int(left // request)"): "Where the weights alone are too "
+        "large, no request fits: 0, not less.",
+        ("int(left // request)", "left / request"): "A part of a request is none: round down, to a "
+        "whole number.",
     },
 )
 

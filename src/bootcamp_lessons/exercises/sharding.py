@@ -11,7 +11,7 @@ def lowest_stage(parameters, ranks, gigabytes, share):
     16 bit with Adam in float32 (Rajbhandari et al., arXiv:1910.02054): 2 bytes for each parameter,
     2 for its gradient, 12 for the optimizer.
     """
-    each = [2 + 2 + 12, 2 + 2 + 12 / ranks, 2 + (2 + 12) / ranks, (2 + 2 + 12) / ranks]
+    each = [16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks]
     room = share * gigabytes * 1e9
     return next(stage for stage, size in enumerate(each) if parameters * size <= room)
 
@@ -33,23 +33,17 @@ STAGE = FunctionTask(
         (4.5e9, 8, 40, 0.6),  # with GiB, or with 12 // ranks, it would be stage 1
     ),
     mistakes={
-        "That lets the state fill the whole device. Only the given share is for it, the rest is "
-        "for activations.": {"share": 1.0},
-        "That counts 8 bytes for the optimizer. In 16 bit it also keeps the parameters in float32: "
-        "4 + 8 = 12.": ("12", "8"),
-        "That shards the parameters first. ZeRO begins with what is largest and only the step "
-        "needs: the optimizer's state, "
-        "then gradients, then parameters.": (
-            "2 + 2 + 12 / ranks, 2 + (2 + 12) / ranks",
-            "2 / ranks + 14, 4 / ranks + 12",
-        ),
-        "That shards one kind in each stage. Stage 2 shards the gradients *and* what stage 1 "
-        "shards, stage 3 all three.": (
-            "2 + (2 + 12) / ranks, (2 + 2 + 12) / ranks",
-            "2 + 2 / ranks + 12, 2 / ranks + 14, 0",
-        ),
-        "That divides everything from stage 1 on. Stage 1 divides the 12 bytes of the optimizer "
-        "alone, and only stage 3 all 16.": ("2 + 2 + 12 / ranks", "(2 + 2 + 12) / ranks"),
+        ("share * gigabytes", "gigabytes"): "That lets the state fill the whole device. Only the "
+        "given share is for it, the rest is for activations.",
+        ("12 /", "8 /", "14 /", "10 /", "16", "12"): "That counts 8 bytes for the optimizer. In 16 "
+        "bit it also keeps the parameters in float32: 4 + 8 = 12.",
+        ("4 + 12 / ranks, 2 + 14 / ranks", "2 / ranks + 14, 4 / ranks + 12"): "That shards the "
+        "parameters first. ZeRO begins with what is largest and only the step needs: the "
+        "optimizer's state, then gradients, then parameters.",
+        ("2 + 14 / ranks, 16 / ranks", "2 / ranks + 14, 2 / ranks + 14, 0"): "That shards one kind "
+        "in each stage. Stage 2 shards the gradients *and* what stage 1 shards, stage 3 all three.",
+        ("4 + 12 / ranks", "16 / ranks"): "That divides everything from stage 1 on. Stage 1 "
+        "divides the 12 bytes of the optimizer alone, and only stage 3 all 16.",
     },
 )
 
@@ -60,12 +54,11 @@ def resume_from(folders, ranks):
     DCP writes .metadata after all ranks have written their files, and the folder gets its name
     after that. A rank's file may still be lost later.
     """
+    parts = {f"__{rank}_0.distcp" for rank in range(ranks)}
     whole = [
         name
         for name, files in folders.items()
-        if name.startswith("step-")
-        and ".metadata" in files
-        and all(f"__{rank}_0.distcp" in files for rank in range(ranks))
+        if name.startswith("step-") and ".metadata" in files and parts <= set(files)
     ]
     return max(whole, key=lambda name: int(name.removeprefix("step-")))
 
@@ -89,33 +82,25 @@ RESUME = FunctionTask(
         ({"step-20": _saved([0, 1]), ".step-40.4711.part": _saved([0, 1])}, 2),
     ),
     mistakes={
-        "That takes the largest name, as a text. Look into the folders first: not all are whole. "
-        "Then compare numbers: as a "
-        "text step-900 comes after step-1000.": lambda folders, ranks: max(folders),
-        "The names are compared as texts, and as a text step-900 comes after step-1000. Compare "
-        "the numbers.": (', key=lambda name: int(name.removeprefix("step-"))', ""),
-        "That is the newest folder, whole or not. Look what is inside: a save may have been "
-        "killed, or a rank's file lost.": (
-            'and ".metadata" in files',
-            "",
-            'and all(f"__{rank}_0.distcp" in files for rank in range(ranks))',
-            "",
-        ),
-        "A note .metadata is there, but not the file of each rank: the note says what was written "
-        "once, not what is still there.": (
-            'and all(f"__{rank}_0.distcp" in files for rank in range(ranks))',
-            "",
-        ),
-        "Each rank's file is there, but .metadata is not. It is written last: without it a rank "
-        "may have been killed while it wrote, "
-        "and nobody knows which piece lies where.": ('and ".metadata" in files', ""),
-        "A name that begins with a dot and ends in .part is a save that was not given its place: "
-        "whoever wrote it was killed before.": (
+        (lambda folders, ranks: max(folders)): "That takes the largest name, as a text. Look into "
+        "the folders first: not all are whole. Then compare numbers: as a text step-900 comes "
+        "after step-1000.",
+        ("int(name.", "str(name."): "The names are compared as texts, and as a text step-900 comes "
+        "after step-1000. Compare the numbers.",
+        ('and ".metadata" in files and parts <= set(files)', ""): "That is the newest folder, "
+        "whole or not. Look what is inside: a save may have been killed, or a rank's file lost.",
+        ("and parts <= set(files)", ""): "A note .metadata is there, but not the file of each "
+        "rank: the note says what was written once, not what is still there.",
+        ('and ".metadata" in files', ""): "Each rank's file is there, but .metadata is not. It is "
+        "written last: without it a rank may have been killed while it wrote, and nobody knows "
+        "which piece lies where.",
+        (
             'name.startswith("step-")',
             '"step-" in name',
-            'name.removeprefix("step-")',
-            'name.split("-")[1].split(".")[0]',
-        ),
+            'removeprefix("step-")',
+            'split("-")[1].split(".")[0]',
+        ): "A name that begins with a dot and ends in .part is a save that was not given its "
+        "place: whoever wrote it was killed before.",
     },
 )
 
@@ -146,19 +131,18 @@ SAVES = FunctionTask(
         (405e9, 2e12, 2000, 250, 12.0),
     ),
     mistakes={
-        "That waits for the failure of one host. With many of them one fails so many times as "
-        "often, and stops all.": {"hosts": 1},
-        "That saves 4 bytes for each parameter, the model alone. The optimizer's two averages are "
-        "8 more.": ("12 * parameters", "4 * parameters"),
-        "That saves 16 bytes for each parameter. Gradients need not be saved: after a step they "
-        "are used up.": ("12 * parameters", "16 * parameters"),
-        "A factor of the root of 2 is missing: on average a failure loses *half* of an interval.": 1
-        / math.sqrt(2),
-        "Those are the seconds between two saves. How many steps are that?": lambda *given: (
-            steps_between_saves(*given) * given[-1]
-        ),
-        "One time is in days and the other in seconds: a day has 86,400 of them.": 1
-        / math.sqrt(86400),
+        (" / hosts", ""): "That waits for the failure of one host. With many of them one fails so "
+        "many times as often, and stops all.",
+        ("12 * parameters", "4 * parameters"): "That saves 4 bytes for each parameter, the model "
+        "alone. The optimizer's two averages are 8 more.",
+        ("12 * parameters", "16 * parameters"): "That saves 16 bytes for each parameter. Gradients "
+        "need not be saved: after a step they are used up.",
+        1 / math.sqrt(2): "A factor of the root of 2 is missing: on average a failure loses *half* "
+        "of an interval.",
+        (lambda *given: steps_between_saves(*given) * given[-1]): "Those are the seconds between "
+        "two saves. How many steps are that?",
+        1 / math.sqrt(86400): "One time is in days and the other in seconds: a day has 86,400 of "
+        "them.",
     },
 )
 
@@ -190,16 +174,13 @@ MESH = FunctionTask(
     solved_by=row_and_column,
     cases=((0, 4, 2), (5, 8, 4), (6, 8, 2), (9, 12, 3)),
     mistakes={
-        "Row and column have changed places. The row comes first: the ranks that hold one copy "
-        "together.": lambda rank, ranks, shard: row_and_column(rank, ranks, shard)[::-1],
-        "That mesh is filled column by column, so a row has ranks of several hosts, and all "
-        "gathering crosses the link. Fill it row by row.": _filled_by_columns,
-        "Those are shard rows. shard is how many ranks a row has.": lambda rank, ranks, shard: (
-            row_and_column(rank, ranks, ranks // shard)
-        ),
-        "The rank itself is missing: it holds a part of its copy, and averages its own gradients "
-        "too.": _without_itself,
+        (lambda rank, ranks, shard: row_and_column(rank, ranks, shard)[::-1]): "Row and column "
+        "have changed places. The row comes first: the ranks that hold one copy together.",
+        _filled_by_columns: "That mesh is filled column by column, so a row has ranks of several "
+        "hosts, and all gathering crosses the link. Fill it row by row.",
+        (lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)): "Those are "
+        "shard rows. shard is how many ranks a row has.",
+        _without_itself: "The rank itself is missing: it holds a part of its copy, and averages "
+        "its own gradients too.",
     },
 )
-
-TASKS = [STAGE, RESUME, SAVES, MESH]
