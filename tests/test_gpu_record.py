@@ -349,7 +349,7 @@ def test_the_readme_says_what_has_run_on_a_gpu():
 
 
 def test_ranks_that_share_gpus_lease_those_that_there_are(monkeypatch):
-    one = [devices._device("GPU-1", "GPU 0", "GPU-1")]
+    one = {"GPU 0": "GPU-1"}
     monkeypatch.setattr(devices, "gpus", lambda *_: one)
     monkeypatch.setattr(devices, "gpu_count", lambda: 1)
     with pytest.raises(Exception, match="lease as many devices, and here are 1"):

@@ -29,9 +29,8 @@ SECONDS = 60  # for what is awaited: not measured, only bounded
 
 def lease(folder, count, there=2):
     """The wish for some of the GPUs that are played here."""
-    named = [{"key": f"fake-{k}", "label": f"GPU {k}", "value": f"fake-{k}"} for k in range(there)]
-    given = {"folder": str(folder), "devices": named, "count": count, "variable": "LEASED"}
-    return {"lease": given}
+    named = {f"GPU {k}": f"fake-{k}" for k in range(there)}
+    return {"lease": {"folder": str(folder), "devices": named, "count": count}}
 
 
 def holds(folder, key):
@@ -82,7 +81,7 @@ def test_all_or_nothing(tmp_path):
             assert is_free(tmp_path, "fake-0"), "a request for two must not hold one"
             has.release()
             await task
-            assert request.agents[0].env["LEASED"] == "fake-0,fake-1"
+            assert request.agents[0].env[devices.VARIABLE] == "fake-0,fake-1"
             assert not is_free(tmp_path, "fake-0")
         assert is_free(tmp_path, "fake-0")
         assert is_free(tmp_path, "fake-1")
@@ -95,7 +94,7 @@ def test_one_of_two_does_not_wait_while_one_is_free(tmp_path):
         has = holds(tmp_path, "fake-0")
         async with taking(lease(tmp_path, 1)) as (_, request, said, task):
             await task
-            assert request.ranks[0].env["LEASED"] == "fake-1"
+            assert request.ranks[0].env[devices.VARIABLE] == "fake-1"
             assert not said
         has.release()
 
@@ -110,7 +109,7 @@ def test_a_kernel_does_not_wait_for_itself(tmp_path):
             await task
             async with taking(lease(tmp_path, 1)) as (_, request, _, second):
                 await second
-                assert request.agents[0].env["LEASED"] == "fake-0"
+                assert request.agents[0].env[devices.VARIABLE] == "fake-0"
             assert not is_free(tmp_path, "fake-0"), "the first run still has it"
 
     asyncio.run(both())
@@ -160,7 +159,7 @@ def test_two_users_share_the_folder(request):
     place = Path(tempfile.mkdtemp(dir="/tmp"))  # the parents of tmp_path are closed to others
     request.addfinalizer(lambda: shutil.rmtree(place))
     place.chmod(0o755)
-    device_locks.prepare(place / "locks")
+    assert device_locks.why_not(place / "locks") is None
     has, free = holds(place / "locks", "fake-0"), holds(place / "locks", "fake-1")
     free.release()
     code = (
@@ -169,8 +168,7 @@ def test_two_users_share_the_folder(request):
         "from bootcamp.launcher import device_locks\n"
         "os.setuid(65534)\n"
         "folder = Path(sys.argv[1])\n"
-        "device_locks.prepare(folder)\n"
-        "locks = [device_locks._lock(folder, f'fake-{k}') for k in range(2)]\n"
+        "locks = device_locks._locks(folder, ['fake-0', 'fake-1'])\n"
         "print(*map(device_locks._acquire, locks))\n"
         "os.utime(locks[0].lock_file)\n"
         "try: os.unlink(locks[0].lock_file)\n"
@@ -216,14 +214,13 @@ def test_gpus_are_named_by_uuid(monkeypatch):
         ("GPU-b", 1, ["GPU-bbb"]),
         ("1", 8, ["GPU-bbb"]),
         ("1,7,0", 1, ["GPU-bbb"]),
-        ("MIG-1,MIG-2", 2, ["gpu-MIG-1", "gpu-MIG-2"]),
+        ("MIG-1,MIG-2", 2, ["MIG-1", "MIG-2"]),
         ("", 0, []),
     ):
-        assert [gpu["key"] for gpu in devices.gpus(visible, count)] == expected
-    assert devices.gpus("2", 1) == [{"key": "GPU-ccc", "label": "GPU 2", "value": "GPU-ccc"}]
-    assert devices.gpus("MIG-1", 1)[0]["value"] == "MIG-1"
+        assert list(devices.gpus(visible, count).values()) == expected
+    assert devices.gpus("2", 1) == {"GPU 2": "GPU-ccc"}
     see_gpus(monkeypatch)
-    assert [gpu["value"] for gpu in devices.gpus(None, 2)] == ["0", "1"]
+    assert devices.gpus(None, 2) == {"GPU 0": "0", "GPU 1": "1"}
 
 
 def test_a_gpu_for_each_rank_or_all_for_who_takes_several(monkeypatch):
@@ -347,7 +344,7 @@ WORK = """
 import os, sys, time
 folder = sys.argv[1]
 with open(folder + "/began.part", "w") as file:
-    print(os.getpid(), os.environ["LEASED"], file=file)
+    print(os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"], file=file)
 os.rename(folder + "/began.part", folder + "/began")
 while not os.path.exists(folder + "/go"):
     time.sleep(0.02)

@@ -110,9 +110,8 @@ def _ghosts(session: Session) -> dict:
 
 def play_gpu() -> None:
     """Let every launch of this process lease one GPU that is nothing but its lock."""
-    gpu = dict.fromkeys(("key", "label", "value"), "fake-0")
-    lease = {"devices": [gpu], "count": 1, "variable": devices.VARIABLE}
-    devices.wishes = lambda *_: {"lease": {"folder": str(device_locks.folder()), **lease}}
+    lease = {"folder": str(device_locks.folder()), "devices": {"fake-0": "fake-0"}, "count": 1}
+    devices.wishes = lambda *_: {"lease": lease}
 
 
 def _leases(session: Session) -> dict:

@@ -20,12 +20,19 @@ from filelock import FileLock, Timeout
 from bootcamp import machine
 from bootcamp.launcher.requests import RunRequest
 
+VARIABLE = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.1
 SETTLE_SECONDS = 0.5  # in which the ranks of a supervisor that was killed end, after its locks
 
 
 class LeaseError(Exception):
-    """The folder of the locks can't be used. Its text says what to do."""
+    """The folder of the locks can't be used."""
+
+    def __init__(self, what: Path | str, why: str):
+        super().__init__(
+            f"the folder of the device locks can't be used: {what}: {why}. Let an administrator "
+            "look at it, name another folder in BOOTCAMP_LEASES, or say BOOTCAMP_LEASES=off."
+        )
 
 
 def folder() -> Path | None:
@@ -39,8 +46,7 @@ def folder() -> Path | None:
 def why_not(path: Path) -> str | None:
     """Why leases can't be kept in this folder, None if they can."""
     try:
-        prepare(path)
-        lock = _lock(path, "preflight")
+        (lock,) = _locks(path, ["preflight"])
         _acquire(lock)
         lock.release()
         return None
@@ -48,11 +54,12 @@ def why_not(path: Path) -> str | None:
         return str(error)
 
 
-def prepare(path: Path) -> None:
-    """Make the folder if it is missing. Raises LeaseError if it can't be used.
+def _locks(path: Path, names: list[str]) -> list[FileLock]:
+    """The locks of these devices; the folder is made if it is missing. Raises LeaseError.
 
     Everybody may write into it, and nobody may remove another's files (the sticky bit). A link in
-    its place is refused: another user could have put it there.
+    its place is refused: another user could have put it there. A process has one object for each
+    lock, so that it never waits for itself.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,24 +68,13 @@ def prepare(path: Path) -> None:
             path.chmod(0o1777)
         mode = path.lstat().st_mode
     except OSError as error:
-        raise _unusable(path, error.strerror) from None
+        raise LeaseError(path, error.strerror) from None
     if not stat.S_ISDIR(mode):
-        raise _unusable(path, "it is no folder")
+        raise LeaseError(path, "it is no folder")
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise _unusable(path, "others may remove files in it (its sticky bit is not set)")
-
-
-def _unusable(what: Path | str, why: str) -> LeaseError:
-    return LeaseError(
-        f"the folder of the device locks can't be used: {what}: {why}. Let an administrator look "
-        "at it, name another folder in BOOTCAMP_LEASES, or say BOOTCAMP_LEASES=off."
-    )
-
-
-def _lock(path: Path, key: str) -> FileLock:
-    """The lock of a device: one object in a process, so that it never waits for itself."""
-    name = re.sub(r"[^\w-]", "_", key)
-    return FileLock(path / f"{name}.lock", timeout=0, mode=0o666, is_singleton=True)
+        raise LeaseError(path, "others may remove files in it (its sticky bit is not set)")
+    files = [re.sub(r"[^\w-]", "_", name) + ".lock" for name in names]
+    return [FileLock(path / file, timeout=0, mode=0o666, is_singleton=True) for file in files]
 
 
 def _acquire(lock: FileLock) -> bool:
@@ -88,18 +84,21 @@ def _acquire(lock: FileLock) -> bool:
     except Timeout:
         return False
     except OSError as error:
-        raise _unusable(lock.lock_file, error.strerror) from None
+        raise LeaseError(lock.lock_file, error.strerror) from None
     return True
 
 
-def _acquire_all(locks: list[FileLock]) -> list[FileLock]:
-    """Those of the locks that others hold; if there are any, none is acquired."""
+def _acquire_some(locks: list[FileLock], count: int) -> tuple[list[FileLock], list[FileLock]]:
+    """(the first so many locks that are free, none if there are fewer; those that others hold)."""
     held, busy = [], []
     for lock in locks:
-        (held if _acquire(lock) else busy).append(lock)
-    for lock in held if busy else ():
-        lock.release()
-    return busy
+        if len(held) < count:
+            (held if _acquire(lock) else busy).append(lock)
+    if len(held) < count:
+        for lock in held:
+            lock.release()
+        held = []
+    return held, busy
 
 
 class DeviceLocks:
@@ -118,65 +117,50 @@ class DeviceLocks:
 
     async def take(self) -> None:
         """Wait for GPUs unless the run is stopped; take cores that are free. Raises LeaseError."""
-        if wish := self.request.lease:
-            await self._wait_for(**wish)
-        if (wish := self.request.cores) and not self.stopped.done():
+        if self.request.lease:
+            await self._take_gpus(**self.request.lease)
+        if self.request.cores and not self.stopped.done():
             with contextlib.suppress(LeaseError):
-                self._take_cores(**wish)
+                self._take_cores(**self.request.cores)
 
-    async def _wait_for(self, folder: str, devices: list[dict], count: int, variable: str) -> None:
-        """Take all at once or none, until that succeeds; tell the reader which are busy."""
-        prepare(Path(folder))
-        locks = {device["value"]: _lock(Path(folder), device["key"]) for device in devices}
+    async def _take_gpus(self, folder: str, devices: dict[str, str], count: int) -> None:
+        """Take all at once or none, until that succeeds; tell the reader which are busy.
+
+        devices: {label: value of VARIABLE}. A device of another run of this kernel is taken last:
+        ranks that stay alive between cells and a launch beside them share.
+        """
+        labels = dict(zip(_locks(Path(folder), list(devices.values())), devices, strict=True))
         before = told = ""
         while True:
-            chosen, busy = self._choose(locks, count)
-            if len(chosen) == count:
+            held, busy = _acquire_some(sorted(labels, key=lambda lock: lock.is_locked), count)
+            if held or not count:
                 break
-            said = ", ".join(device["label"] for device in devices if device["value"] in busy)
-            if said == before != told:  # not what is true for a moment, between two runs
-                told = said
+            now = ", ".join(label for lock, label in labels.items() if lock in busy)
+            if now == before != told:  # not what is true for a moment, between two runs
+                told = now
                 wish = "1 device" if count == 1 else f"{count} devices"
-                message = f"Waiting for {wish}. Other launches have {said}. "
+                message = f"Waiting for {wish}. Other launches have {now}. "
                 message += "Interrupt the cell to stop waiting."
                 self.tell({"run": self.request.run, "event": "waiting", "message": message})
-            before = said
+            before = now
             if (await asyncio.wait({self.stopped}, timeout=POLL_SECONDS))[0]:
                 return
+        self._held += held
         if told:
             await asyncio.wait({self.stopped}, timeout=SETTLE_SECONDS)
-        self._set(variable, ",".join(chosen))
-
-    def _choose(self, locks: dict[str, FileLock], count: int) -> tuple[list[str], list[str]]:
-        """The devices that are taken, none if there are too few; and those that others have.
-
-        A device of another run of this kernel is taken last: ranks that stay alive between cells
-        and a launch beside them share.
-        """
-        chosen, busy = [], []
-        for value in sorted(locks, key=lambda value: locks[value].is_locked):
-            if len(chosen) < count:
-                (chosen if _acquire(locks[value]) else busy).append(value)
-        taken = [locks[value] for value in chosen]
-        if len(chosen) == count:
-            self._held += taken
-            return chosen, busy
-        for lock in taken:
-            lock.release()
-        return [], busy
+        self._set(VARIABLE, ",".join(devices[labels[lock]] for lock in held))
 
     def _take_cores(self, folder: str, each: int) -> None:
         """Take the first cores side by side that no other run has; share where there are none.
 
         each: how many a rank computes with. On a machine where nothing else runs, the first.
         """
-        prepare(Path(folder))
         cores, ranks = machine.cores(), len(self.request.ranks)
-        locks = [_lock(Path(folder), f"core-{core}") for core in cores]
+        locks = _locks(Path(folder), [f"core-{core}" for core in cores])
         last = max(0, len(cores) // each - ranks)  # more ranks than cores begin at the first
         for place in range(last + 1):
             part = locks[place * each : (place + ranks) * each]
-            if not any(lock.is_locked for lock in part) and not _acquire_all(part):
+            if not any(lock.is_locked for lock in part) and _acquire_some(part, len(part))[0]:
                 self._held += part
                 self._marks = {lock: _mark(lock) for lock in part}
                 if place:
