@@ -14,17 +14,6 @@ def place_of_rank(rank, gpus):
     raise ValueError("there are fewer GPUs than that")
 
 
-def _rank_modulo_device_count(rank, gpus):
-    host, _ = place_of_rank(rank, gpus)
-    return host, rank % gpus[host]
-
-
-def _dealt_out_in_turn(rank, gpus):
-    places = [(local, host) for host, count in enumerate(gpus) for local in range(count)]
-    local, host = sorted(places)[rank]
-    return host, local
-
-
 PLACE = FunctionTask(
     hint="Walk along the hosts. How many ranks are on those before?",
     stronger="For each host with its count: if rank < count, this is the host, and rank is what "
@@ -34,11 +23,16 @@ PLACE = FunctionTask(
     mistakes={
         (lambda rank, gpus: divmod(rank, gpus[0])): "That takes every host to have as many GPUs as "
         "the first. Look at each host's own count.",
-        _rank_modulo_device_count: "The hosts are right. But rank % device_count is another number "
-        "than LOCAL_RANK where the hosts before have other counts: it shifts the GPUs, and what is "
-        "bound to LOCAL_RANK, such as cores, is then near another GPU.",
-        _dealt_out_in_turn: "That deals ranks out in turn, as --distribution=cyclic does. torchrun "
-        "numbers them host by host.",
+        ("host, rank\n", "host, (rank + sum(gpus[:host])) % count\n"): "The hosts are right. But "
+        "rank % device_count is another number than LOCAL_RANK where the hosts before have other "
+        "counts: it shifts the GPUs, and what is bound to LOCAL_RANK, such as cores, is then near "
+        "another GPU.",
+        (
+            lambda rank, gpus: sorted(
+                (n, host) for host, count in enumerate(gpus) for n in range(count)
+            )[rank][::-1]
+        ): "That deals ranks out in turn, as --distribution=cyclic does. torchrun numbers them "
+        "host by host.",
         ("return host, rank", "return rank, host"): "Host and LOCAL_RANK have changed places.",
         ("return host, rank", "return host + 1, rank"): "Hosts are counted from 0.",
     },
@@ -99,30 +93,17 @@ def look_first(logs):
     logs: a dictionary for each rank, in order of rank: "seconds" when it wrote, None if it wrote
     nothing, and its "error". An error of its own comes before the silence of another.
     """
-    own = [rank for rank, log in enumerate(logs) if log["error"] and not _of_another(log["error"])]
+    errors = {rank: log["error"] for rank, log in enumerate(logs) if log["error"]}
+    own = [rank for rank, error in errors.items() if not re.search("by peer|Timed out", error)]
     if own:
         return min(own, key=lambda rank: logs[rank]["seconds"])
-    silent = [rank for rank, log in enumerate(logs) if log["error"] is None]
+    silent = [rank for rank in range(len(logs)) if rank not in errors]
     return silent[0] if silent else -1
 
 
-def _of_another(error):
-    return "by peer" in error or "Timed out" in error
-
-
-def _by_time(logs):
-    told = [rank for rank, log in enumerate(logs) if log["error"]]
-    return min(told, key=lambda rank: logs[rank]["seconds"])
-
-
-def _last(logs):
-    told = [rank for rank, log in enumerate(logs) if log["error"]]
-    return max(told, key=lambda rank: logs[rank]["seconds"])
-
-
-def _silent_first(logs):
-    silent = [rank for rank, log in enumerate(logs) if log["error"] is None]
-    return silent[0] if silent else look_first(logs)
+def _logs(*ranks):
+    """A case: for each rank the seconds at which it wrote, and its error."""
+    return ([{"seconds": seconds, "error": error} for seconds, error in ranks],)
 
 
 PEER = "RuntimeError: Connection closed by peer [10.0.0.2]:4711"
@@ -135,31 +116,18 @@ LOOK_FIRST = FunctionTask(
     "earliest. If there is none, the first rank that wrote nothing. If all wrote, -1.",
     solved_by=look_first,
     cases=(
-        (
-            [
-                {"seconds": 7.1, "error": PEER},
-                {"seconds": 7.3, "error": PEER},
-                {"seconds": None, "error": None},
-                {"seconds": 7.2, "error": PEER},
-            ],
-        ),
-        (
-            [
-                {"seconds": 5.2, "error": PEER},
-                {"seconds": 5.4, "error": FULL},
-                {"seconds": None, "error": None},
-                {"seconds": 5.9, "error": FULL},
-            ],
-        ),
-        ([{"seconds": 30.0, "error": LATE}, {"seconds": 30.1, "error": LATE}],),
+        _logs((7.1, PEER), (7.3, PEER), (None, None), (7.2, PEER)),
+        _logs((5.2, PEER), (5.4, FULL), (None, None), (5.9, FULL)),
+        _logs((30.0, LATE), (30.1, LATE)),
     ),
     unit="rank",
     mistakes={
-        _by_time: "That is the first error of all. A closed connection may be noted before the "
-        "rank that closed it has written its own.",
-        _last: "That is the last error of all. It is the furthest from the cause.",
-        _silent_first: "A silent rank is the culprit only if no other has an error of its own: it "
-        "may have been ended before it could write.",
+        (' if not re.search("by peer|Timed out", error)', ""): "That is the first error of all. A "
+        "closed connection may be noted before the rank that closed it has written its own.",
+        (' if not re.search("by peer|Timed out", error)', "", "min(", "max("): "That is the last "
+        "error of all. It is the furthest from the cause.",
+        ("if own:", "if own and len(errors) == len(logs):"): "A silent rank is the culprit only if "
+        "no other has an error of its own: it may have been ended before it could write.",
     },
 )
 

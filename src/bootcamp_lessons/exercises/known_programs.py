@@ -10,34 +10,15 @@ def batch_dimension(sequences, replicas):
     sequences: a list of time steps, each a list with a value for each sample. As torch.chunk: equal
     shares, rounded up, so the last may be smaller.
     """
-    samples = len(sequences[0])
-    size = -(-samples // replicas)
-    return [[step[first : first + size] for step in sequences] for first in range(0, samples, size)]
-
-
-def _along_time(sequences, replicas):
-    size = -(-len(sequences) // replicas)
-    return [sequences[first : first + size] for first in range(0, len(sequences), size)]
-
-
-def _dealt_like_cards(sequences, replicas):
-    return [[step[place::replicas] for step in sequences] for place in range(replicas)]
-
-
-def _rounded_down(sequences, replicas):
-    size = len(sequences[0]) // replicas
-    return [[step[k * size : (k + 1) * size] for step in sequences] for k in range(replicas)]
-
-
-def _batch_first(sequences, replicas):
-    turned = [list(sample) for sample in zip(*sequences, strict=True)]
-    return _along_time(turned, replicas)
+    size = -(-len(sequences[0]) // replicas)
+    starts = range(0, len(sequences[0]), size)
+    return [[step[i : i + size] for step in sequences] for i in starts]
 
 
 BATCH_DIMENSION = FunctionTask(
     hint="Which of the two lists must stay complete for a recurrent model? Cut the other one.",
-    stronger="size = -(-samples // replicas) rounds up. A share is "
-    "[step[first : first + size] for step in sequences].",
+    stronger="size = -(-len(sequences[0]) // replicas) rounds up. A share is "
+    "[step[i : i + size] for step in sequences].",
     solved_by=batch_dimension,
     cases=(
         ([[1, 2, 3, 4], [5, 6, 7, 8]], 2),
@@ -45,13 +26,25 @@ BATCH_DIMENSION = FunctionTask(
         ([[1, 2, 3, 4, 5], [6, 7, 8, 9, 0]], 4),
     ),
     mistakes={
-        _along_time: "That cuts time, as dim=0 does: the second replica begins in the middle of "
-        "each sequence, with an empty state.",
-        _dealt_like_cards: "Those samples are dealt out like cards. Chunks are neighbours, so that "
-        "the outputs can be joined in order.",
-        _rounded_down: "That rounds down, and the last samples belong to nobody.",
-        _batch_first: "Those are the right samples with the batch first. The model expects time "
-        "first.",
+        (
+            "sequences[0]",
+            "sequences",
+            "[step[i : i + size] for step in sequences]",
+            "sequences[i : i + size]",
+        ): "That cuts time, as dim=0 does: the second replica begins in the middle of each "
+        "sequence, with an empty state.",
+        ("i : i + size", "i::replicas", "in starts", "in range(replicas)"): "Those samples are "
+        "dealt out like cards. Chunks are neighbours, so that the outputs can be joined in order.",
+        (
+            "-(-len(sequences[0])",
+            "(len(sequences[0])",
+            "in starts",
+            "in starts[:replicas]",
+        ): "That rounds down, and the last samples belong to nobody.",
+        (
+            "step[i : i + size] for step in sequences",
+            "list(it) for it in [*zip(*sequences)][i : i + size]",
+        ): "Those are the right samples with the batch first. The model expects time first.",
     },
 )
 

@@ -14,11 +14,6 @@ def where_to_cut(parameters, activation_bytes):
     return min(cuts, key=lambda cut: max(sum(held[:cut]), sum(held[cut:])))
 
 
-def _cut_where_the_first_is_half_full(parameters, activation_bytes):
-    held = [16 * count + kept for count, kept in zip(parameters, activation_bytes, strict=True)]
-    return next(cut for cut in range(1, len(held) + 1) if 2 * sum(held[:cut]) >= sum(held))
-
-
 CUT = FunctionTask(
     hint="First add up what one layer holds: its state and its activations. Then try every "
     "cut, and look at the device that holds more.",
@@ -44,8 +39,9 @@ CUT = FunctionTask(
         "AdamW's two averages come on top: 16 together.",
         ("return min(", "return -1 + min("): "That is the last layer of device 0. Asked for is the "
         "first one of device 1, counted from 0 as in model[cut:].",
-        _cut_where_the_first_is_half_full: "That fills device 0 until it holds half of everything. "
-        "The layer that crosses the half may be better on the other side: compare both.",
+        ("max(sum(held[:cut]), sum(held[cut:]))", "2 * sum(held[:cut]) < sum(held)"): "That fills "
+        "device 0 until it holds half of everything. The layer that crosses the half may be better "
+        "on the other side: compare both.",
     },
 )
 
@@ -57,16 +53,6 @@ def order_of_rank(rank, ranks, micro_batches):
     for i in range(ahead, micro_batches):
         order += [f"F{i}", f"B{i - ahead}"]
     return order + [f"B{i}" for i in range(micro_batches - ahead, micro_batches)]
-
-
-def _order_with_last_backward_first(rank, ranks, micro_batches):
-    """A rank takes back the newest of its micro-batches, as autograd goes back through layers."""
-    order, waiting = [], []
-    for action in order_of_rank(rank, ranks, micro_batches):
-        if action[0] == "F":
-            waiting.append(action[1:])
-        order.append(action if action[0] == "F" else f"B{waiting.pop()}")
-    return order
 
 
 ORDER = FunctionTask(
@@ -89,8 +75,13 @@ ORDER = FunctionTask(
         "is the furthest from the loss, so it has the most.",
         ("ranks - 1 - rank", "ranks - rank"): "There is one forward too many at the start: the "
         "rank would hold one micro-batch more than there are ranks from it to the end.",
-        _order_with_last_backward_first: "The backwards take the newest micro-batch first. The "
-        "last rank did the oldest one first, so that gradient arrives first.",
+        (
+            "B{i - ahead}",
+            "B{i}",
+            "in range(micro_batches - ahead, micro_batches)",
+            "in reversed(range(ahead))",
+        ): "The backwards take the newest micro-batch first. The last rank did the oldest one "
+        "first, so that gradient arrives first.",
     },
 )
 
@@ -108,11 +99,6 @@ def part_of_rank(name, shape, rank, ranks):
     return (0, outputs), (rank * columns, (rank + 1) * columns)
 
 
-def _part_of_the_other_dimension(name, shape, rank, ranks):
-    rows, columns = part_of_rank(name, shape[::-1], rank, ranks)
-    return columns, rows
-
-
 PART = FunctionTask(
     hint="Which of the six weights are split by columns, and which by rows, when you write x @ A? "
     "nn.Linear stores A transposed.",
@@ -126,8 +112,9 @@ PART = FunctionTask(
         ("out", (64, 64), 1, 4),
     ),
     mistakes={
-        _part_of_the_other_dimension: "Rows and columns have changed places. nn.Linear computes x "
-        "@ weight.T: a column of A is a row of the stored weight.",
+        (lambda name, shape, *which: part_of_rank(name, shape[::-1], *which)[::-1]): "Rows and "
+        "columns have changed places. nn.Linear computes x @ weight.T: a column of A is a row of "
+        "the stored weight.",
         ('in ("query", "key", "value", "up")', ""): "That splits all weights by their outputs. out "
         "and down read what such a split has left on each rank: they are split by their inputs, "
         "and one sum follows.",
@@ -154,20 +141,15 @@ def cheapest_way(tokens, heads, key_heads, of_head, ranks, room):
 
     theory.context has the bytes. Gathered keys and values need room for all of them.
     """
-    keys = 2 * tokens * key_heads * of_head
-    return _least(_sends(keys, 2 * tokens * heads * of_head, ranks), keys <= room, key_heads, ranks)
-
-
-def _sends(keys, both, ranks):
-    """Numbers that a rank sends in a step. keys: and values; both: queries and outputs."""
+    keys = 2 * tokens * key_heads * of_head  # and values
     others = (ranks - 1) / ranks
-    ulysses = 2 * others * (both + keys) / ranks
-    return {"all-gather": 2 * others * keys, "ring": (2 * others + 1) * keys, "ulysses": ulysses}
-
-
-def _least(sends, fits, key_heads, ranks):
-    possible = {"all-gather": fits, "ring": True, "ulysses": key_heads % ranks == 0}
-    return min((way for way in sends if possible[way]), key=sends.get)
+    sends = {"ring": (2 * others + 1) * keys}
+    if keys <= room:
+        sends["all-gather"] = 2 * others * keys
+    if key_heads % ranks == 0:
+        queries = 2 * tokens * heads * of_head  # and outputs
+        sends["ulysses"] = 2 * others * (queries + keys) / ranks
+    return min(sends, key=sends.get)
 
 
 WAY = FunctionTask(
@@ -188,12 +170,12 @@ WAY = FunctionTask(
         (1 << 20, 32, 32, 128, 8, 1e9),
     ),
     mistakes={
-        (", key_heads, ranks)", ", ranks, ranks)"): "That takes ulysses where the key-value heads "
-        "do not divide over the ranks. Each rank needs complete heads.",
+        ("key_heads % ranks", "0"): "That takes ulysses where the key-value heads do not divide "
+        "over the ranks. Each rank needs complete heads.",
         ("keys <= room", "True"): "That gathers keys and values for which a rank has no room.",
         ("tokens * key_heads", "tokens * heads"): "That gives each head of queries keys of its "
         "own. With grouped-query attention there are fewer: key_heads.",
-        ("tokens * heads", "0 * heads"): "In ulysses queries and outputs travel too, not keys and "
+        ("(queries + keys)", "keys"): "In ulysses queries and outputs travel too, not keys and "
         "values alone.",
     },
 )

@@ -156,16 +156,6 @@ def row_and_column(rank, ranks, shard):
     return list(range(first, first + shard)), list(range(place, ranks, shard))
 
 
-def _filled_by_columns(rank, ranks, shard):
-    copies = ranks // shard
-    first = rank - rank % copies
-    return list(range(rank % copies, ranks, copies)), list(range(first, first + copies))
-
-
-def _without_itself(rank, ranks, shard):
-    return tuple([r for r in group if r != rank] for group in row_and_column(rank, ranks, shard))
-
-
 MESH = FunctionTask(
     hint="Draw the mesh for 8 ranks and rows of 4: 0 to 3, below it 4 to 7. How far apart are two "
     "ranks of a column?",
@@ -176,11 +166,17 @@ MESH = FunctionTask(
     mistakes={
         (lambda rank, ranks, shard: row_and_column(rank, ranks, shard)[::-1]): "Row and column "
         "have changed places. The row comes first: the ranks that hold one copy together.",
-        _filled_by_columns: "That mesh is filled column by column, so a row has ranks of several "
-        "hosts, and all gathering crosses the link. Fill it row by row.",
-        (lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)): "Those are "
-        "shard rows. shard is how many ranks a row has.",
-        _without_itself: "The rank itself is missing: it holds a part of its copy, and averages "
-        "its own gradients too.",
+        (
+            lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)[::-1]
+        ): "That mesh is filled column by column, so a row has ranks of several hosts, and all "
+        "gathering crosses the link. Fill it row by row.",
+        (lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)): "Those are shard "
+        "rows. shard is how many ranks a row has.",
+        (
+            lambda rank, *mesh: tuple(
+                [r for r in group if r != rank] for group in row_and_column(rank, *mesh)
+            )
+        ): "The rank itself is missing: it holds a part of its copy, and averages its own "
+        "gradients too.",
     },
 )
