@@ -81,6 +81,11 @@ def test_a_wrong_function_is_told_what_was_expected_and_seen(given, says):
     assert says in str(result)
 
 
+def test_numbers_in_messages_have_six_digits():
+    halved = FunctionTask("h", "s", solved_by=lambda numbers: [1 / 3, *numbers], cases=(([],),))
+    assert "to return [0.333333]." in str(exercise.try_out(halved, lambda numbers: [2 / 3]))
+
+
 def test_a_function_that_changes_its_callers_list_is_wrong():
     def spoilt(numbers):
         numbers.sort()

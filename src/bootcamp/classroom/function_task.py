@@ -5,12 +5,15 @@ import copy
 import inspect
 import io
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy
 
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
+
+LONG_FLOAT = re.compile(r"\d+\.\d{7,}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +124,8 @@ class FunctionTask(Task):
 
     def _said(self, value) -> str:
         text = f"{value:,.6g}" if isinstance(value, float) else repr(value)
-        return f"{text} {self.unit}".strip()
+        six_digits = LONG_FLOAT.sub(lambda found: f"{float(found[0]):.6g}", text)
+        return f"{six_digits} {self.unit}".strip()
 
     def solution_shown(self) -> Shown:
         """The solution's source."""
