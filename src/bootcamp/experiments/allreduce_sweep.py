@@ -6,7 +6,7 @@ A sweep is measured once for each back end and number of ranks, and kept under l
 import re
 from pathlib import Path
 
-from bootcamp import machine, units
+from bootcamp import machine
 from bootcamp.costs.alpha_beta import Fit, fit
 from bootcamp.files import read_json, write_json
 from bootcamp.launcher.launch import default_ranks, launch
@@ -15,7 +15,6 @@ from bootcamp.records.measurement import Measurement
 from bootcamp.records.runs import Run
 
 KEPT = LOGS / "machine"
-COLLECTIVE = "all reduce"
 
 
 class Sweep(Measurement):
@@ -23,31 +22,13 @@ class Sweep(Measurement):
 
     def __init__(self, path: Path):
         self.folder, self.config = Path(path).parent, read_json(Path(path))
-        self.rows = self.config["rows"]
+        self.rows, self.backend = self.config["rows"], self.config["backend"]
+        # sizes between the powers of two, which no fit has seen
+        self.held_out = [row for row in self.rows if row["held_out"]]
 
-    @property
-    def backend(self) -> str:
-        """gloo or nccl."""
-        return self.config["backend"]
-
-    @property
-    def held_out(self) -> list[dict]:
-        """The rows that no fit has seen: sizes between the powers of two."""
-        return [row for row in self.rows if row["held_out"]]
-
-    def fit(self, of: str = "seconds") -> Fit:
-        """Fitted to the powers of two; `of="median_seconds"` for the median call."""
-        return fit([row for row in self.rows if not row["held_out"]], of)
-
-    def __repr__(self) -> str:
-        fitted = self.fit()
-        off = fitted.errors(self.held_out)
-        return (
-            f"Sweep: {COLLECTIVE}, {self.world} ranks, {self.backend}, {len(self.rows)} sizes: "
-            f"alpha {units.time(fitted.alpha_seconds)}, "
-            f"beta {fitted.beta_seconds_per_byte * 1e9:.2f} s/GB, held-out sizes "
-            f"{off['median']:.0%} off (median), {off['largest']:.0%} at most"
-        )
+    def fit(self) -> Fit:
+        """Fit the fastest calls of the powers of two."""
+        return fit([row for row in self.rows if not row["held_out"]], "seconds")
 
 
 def measure(ranks: int | None = None, device: str = "auto", rounds: int = 30) -> Sweep:
@@ -56,7 +37,7 @@ def measure(ranks: int | None = None, device: str = "auto", rounds: int = 30) ->
     ranks: None is every GPU, else every core, and two at least. rounds: calls of each size.
     Raises ValueError with fewer than two ranks, LaunchError where the run fails.
     """
-    ranks = max(2, default_ranks()) if ranks is None else ranks
+    ranks = ranks or max(2, default_ranks())
     if ranks < 2:
         raise ValueError(f"ranks={ranks}: expected two at least, one has nobody to talk to")
     script = SRC / "snippets/sweep_all_reduce.py"
@@ -66,10 +47,9 @@ def measure(ranks: int | None = None, device: str = "auto", rounds: int = 30) ->
 
 def keep(run: Run) -> Sweep:
     """Keep a run's sweep for `load`, unless it shared its cores."""
-    sweep = read_json(run.folder / "sweep.json")
     about = ("device", "processes", "cores_per_rank", "machine", "versions", "git_commit")
-    content = {**{name: run.config[name] for name in about}, **sweep}
-    path = run.folder / "kept.json" if run.shared_cores else _path(sweep["backend"], run.world)
+    content = {name: run.config[name] for name in about} | read_json(run.folder / "sweep.json")
+    path = run.folder / "kept.json" if run.shared_cores else _path(content["backend"], run.world)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content | {"shared_cores": run.shared_cores})
     return Sweep(path)
@@ -77,15 +57,14 @@ def keep(run: Run) -> Sweep:
 
 def load(ranks: int | None = None, device: str = "auto") -> Sweep:
     """Read this machine's sweep over so many ranks, or measure it now."""
-    ranks = max(2, default_ranks()) if ranks is None else ranks
+    ranks = ranks or max(2, default_ranks())
     on_gpus = device == "cuda" or (device == "auto" and len(machine.gpu_names()) >= ranks)
     path = _path("nccl" if on_gpus else "gloo", ranks)
     return Sweep(path) if path.exists() else measure(ranks, device)
 
 
 def _path(backend: str, ranks: int) -> Path:
-    """Name the file by collective, back end, number of ranks and machine."""
     described = machine.describe()
     name = described["gpus"][0] if backend == "nccl" else described["cpu"]
-    words = f"{COLLECTIVE} {backend} {ranks} ranks {name} {described['cores']} cores"
+    words = f"all reduce {backend} {ranks} ranks {name} {described['cores']} cores"
     return KEPT / f"{'-'.join(re.findall(r'[a-z0-9]+', words.lower()))}.json"

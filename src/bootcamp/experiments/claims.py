@@ -102,36 +102,25 @@ def faster(name: str, sentence: str, this, that, *, by: float = 1.0, **how) -> C
     """Claim that `this` is more than `by` times as fast as `that`.
 
     this, that: trials, or functions without arguments that return seconds, or a Run.
-    how: see compare().
+    how: of `_in_pairs`.
     """
-
-    def judge(low: float, high: float) -> str:
-        return SUPPORTED if low > by else CONTRADICTED if high < by else UNCLEAR
-
-    return compare(name, sentence, this, that, judge, **how)
+    return _in_pairs(name, sentence, this, that, (by, math.inf), **how)
 
 
 def as_fast(name: str, sentence: str, this, that, *, within: float = 0.1, **how) -> Claim:
-    """Claim that `this` and `that` are equally fast, up to a share of `within`."""
-
-    def judge(low: float, high: float) -> str:
-        least, most = 1 / (1 + within), 1 + within
-        if least < low and high < most:
-            return SUPPORTED
-        return CONTRADICTED if high < least or low > most else UNCLEAR
-
-    return compare(name, sentence, this, that, judge, **how)
+    """Claim that `this` and `that` are equally fast, up to a share of `within`; see `faster`."""
+    return _in_pairs(name, sentence, this, that, (1 / (1 + within), 1 + within), **how)
 
 
-def compare(
+def _in_pairs(
     name: str,
     sentence: str,
     this: Callable,
     that: Callable,
-    judge: Callable[[float, float], str],
+    claimed: tuple[float, float],
     *,
     seconds: float = SECONDS,
-    of: Callable[[Run], float] | None = None,
+    of: Callable[[Run], float] = lambda run: 1 / run.samples_per_second,
     supported: str = "",
     otherwise: str = "",
 ) -> Claim:
@@ -140,34 +129,46 @@ def compare(
     The interval is Student's t for the mean logarithm of the pairs' ratios, at 99 % since it is
     looked at after every pair.
 
-    judge: (low, high) of "how many times as fast" -> verdict. of: which seconds of a Run are
-    compared; by default those of a sample, median over its steps.
-    supported, otherwise: what follows from the measurement if it supports the claim, and if not.
+    claimed: between which limits "how many times as fast" is said to be. of: which seconds of a Run
+    are compared. supported, otherwise: what follows if the claim is supported, and if not.
     """
     budget = float(os.environ.get("BOOTCAMP_CLAIM_SECONDS", seconds))
-    began, ratios, longest = time.monotonic(), [], 0.0
-    low = high = effect = None
-    verdict, show = UNCLEAR, counter("measuring in pairs", f"at most {budget:.0f} s")
-    while len(ratios) < MOST:
-        left = budget - (time.monotonic() - began)
-        if ratios and left < longest:
+    began, longest, ratios, verdict = time.monotonic(), 0.0, [], UNCLEAR
+    show = counter("measuring in pairs", f"at most {budget:.0f} s")
+    while verdict == UNCLEAR and len(ratios) < MOST:
+        pair_began = time.monotonic()
+        if ratios and pair_began - began + longest > budget:
             break
         show(f"pair {len(ratios) + 1}")
-        pair_began = time.monotonic()
         ratios.append(_ratio(this, that, of, swapped=len(ratios) % 2 == 1))
         longest = max(longest, time.monotonic() - pair_began)
         effect, low, high = interval(ratios)
-        verdict = judge(low, high)
-        if verdict != UNCLEAR:
-            break
+        if claimed[0] < low and high < claimed[1]:
+            verdict = SUPPORTED
+        elif high < claimed[0] or low > claimed[1]:
+            verdict = CONTRADICTED
     show("")
-    text = supported if verdict == SUPPORTED else otherwise
-    measured = f"{effect:.2f} times as fast, {_range(low, high, len(ratios))}"
-    spent = time.monotonic() - began
-    found = Claim(
-        name, sentence, "time", verdict, measured, effect, low, high, len(ratios), spent, text
+    pairs, spent = len(ratios), time.monotonic() - began
+    measured = f"{effect:.2f} times as fast, " + (
+        f"between {low:.2f} and {high:.2f} at 99 % ({pairs} pairs)"
+        if math.isfinite(high)
+        else f"{pairs} of {FEWEST} pairs that an interval needs"
     )
-    return _noted(found)
+    text = supported if verdict == SUPPORTED else otherwise
+    return _note(
+        Claim(name, sentence, "time", verdict, measured, effect, low, high, pairs, spent, text)
+    )
+
+
+def _ratio(this, that, of, swapped: bool) -> float:
+    """Measure one pair: the seconds of `that` over those of `this`."""
+    trials = {"that": that, "this": this} if swapped else {"this": this, "that": that}
+    seconds = {name: _seconds(trial(), of) for name, trial in trials.items()}
+    return seconds["that"] / seconds["this"]
+
+
+def _seconds(result, of: Callable[[Run], float]) -> float:
+    return of(result) if isinstance(result, Run) else float(result)
 
 
 def equal(
@@ -185,10 +186,10 @@ def equal(
     measured: None where this system does not count it. Raises Contradicted.
     """
     if measured is None:
-        return _counted(name, sentence, kind, None, f"expected {_amount(expected, kind)}", text)
+        return _counted(name, sentence, kind, None, f"expected {_amount(expected, kind)}", **text)
     holds = abs(measured - expected) <= within * abs(expected)
     words = f"{_amount(measured, kind)}, expected {_amount(expected, kind)}"
-    return _counted(name, sentence, kind, holds, words, text)
+    return _counted(name, sentence, kind, holds, words, **text)
 
 
 def larger(
@@ -206,11 +207,11 @@ def larger(
     large, small: None where this system does not count it. Raises Contradicted.
     """
     if large is None or small is None:
-        return _counted(name, sentence, kind, None, "no count on this system", text)
+        return _counted(name, sentence, kind, None, "no count on this system", **text)
     words = f"{_amount(large, kind)} and {_amount(small, kind)}"
     if small:
         words += f", {units.number(large / small)} times as much"
-    return _counted(name, sentence, kind, large > by * small, words, text)
+    return _counted(name, sentence, kind, large > by * small, words, **text)
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
@@ -225,7 +226,7 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
 
 def untested(name: str, sentence: str, why: str) -> Claim:
     """Note a claim on time that this machine can't test, and why."""
-    return _noted(Claim(name, sentence, "time", NOT_COUNTED, why))
+    return _note(Claim(name, sentence, "time", NOT_COUNTED, why))
 
 
 def noted(since: float = 0.0) -> dict[str, dict]:
@@ -242,71 +243,59 @@ def recorded() -> dict:
 def table(found: dict[str, dict] | None = None) -> Table:
     """List the claims that were tested here, in the order of their first test."""
     found = noted() if found is None else found
-    rows = [
-        {
-            "claim": name,
-            "kind": claim["kind"],
-            "verdict here": claim["verdict"],
-            "measured": claim["measured"],
-            "sentence": claim["sentence"],
-        }
-        for name, claim in found.items()
-    ]
-    return Table(rows, f"{len(rows)} claims tested on this machine")
+    columns = {
+        "claim": "name",
+        "kind": "kind",
+        "verdict here": "verdict",
+        "measured": "measured",
+        "sentence": "sentence",
+    }
+    return Table.of(found.values(), columns, f"{len(found)} claims tested on this machine")
 
 
 def counts(found: dict[str, dict]) -> Table:
     """Count the claims of each kind and verdict."""
-    rows = []
-    for kind in dict.fromkeys(claim["kind"] for claim in found.values()):
-        of_kind = [claim["verdict"] for claim in found.values() if claim["kind"] == kind]
-        row = {verdict: of_kind.count(verdict) for verdict in MARKS}
-        rows.append({"kind": kind, "claims": len(of_kind)} | row)
+    kinds = {}
+    for claim in found.values():
+        kinds.setdefault(claim["kind"], []).append(claim["verdict"])
+    rows = [
+        {"kind": kind, "claims": len(verdicts)} | {mark: verdicts.count(mark) for mark in MARKS}
+        for kind, verdicts in kinds.items()
+    ]
     return Table(rows, "Claims by kind and verdict")
-
-
-def _ratio(this, that, of, swapped: bool) -> float:
-    """Measure one pair: the seconds of `that` over those of `this`."""
-    if swapped:
-        slow = _seconds(that(), of)
-        return slow / _seconds(this(), of)
-    fast = _seconds(this(), of)
-    return _seconds(that(), of) / fast
-
-
-def _seconds(result, of) -> float:
-    if not isinstance(result, Run):
-        return float(result)
-    return of(result) if of else 1 / result.samples_per_second
-
-
-def _range(low: float, high: float, pairs: int) -> str:
-    if not math.isfinite(high):
-        return f"{pairs} of {FEWEST} pairs that an interval needs"
-    return f"between {low:.2f} and {high:.2f} at 99 % ({pairs} pairs)"
 
 
 def _amount(value: float, kind: str) -> str:
     return units.size(value) if kind in ("bytes", "memory") else units.number(value)
 
 
-def _counted(name, sentence, kind, holds: bool | None, measured: str, text: dict) -> Claim:
+def _counted(
+    name: str,
+    sentence: str,
+    kind: str,
+    holds: bool | None,
+    measured: str,
+    supported="",
+    otherwise="",
+) -> Claim:
     verdict = NOT_COUNTED if holds is None else SUPPORTED if holds else CONTRADICTED
-    words = text.get("supported" if holds else "otherwise", "")
-    found = _noted(Claim(name, sentence, kind, verdict, measured, text=words))
+    text = supported if holds else otherwise
+    found = _note(Claim(name, sentence, kind, verdict, measured, text=text))
     if verdict == CONTRADICTED:
         raise Contradicted(f"{sentence} {found.lines[1]}")
     return found
 
 
-def _noted(claim: Claim) -> Claim:
+def _note(claim: Claim) -> Claim:
     """Note the claim; beside one that is not supported here put the reference's verdict."""
-    if not claim.supported:
-        claim.reference = _of_the_reference(claim.name)
-    entry = asdict(claim)
-    del entry["text"], entry["reference"]
+    known = files.read_json(REFERENCE / FILE)
+    if not claim.supported and (its := known.get("claims", {}).get(claim.name)):
+        where = f"{known['machine']['cpu']}, {known['machine']['cores']} cores"
+        found = f"{its['verdict']}, {its['measured']}"
+        claim.reference = f"Recorded on the reference machine ({where}): {found}."
     last = quiet.last()
-    entry |= {"quiet": last.is_quiet if last else None, "unix_seconds": time.time()}
+    entry = asdict(claim) | {"quiet": last and last.is_quiet, "unix_seconds": time.time()}
+    del entry["text"], entry["reference"]
 
     def change(kept: dict) -> None:
         kept["machine"] = machine.describe()
@@ -315,12 +304,3 @@ def _noted(claim: Claim) -> Claim:
     with contextlib.suppress(OSError):  # a folder that can't be written: the cell shows it anyway
         files.update_json(LOGS / FILE, change)
     return claim
-
-
-def _of_the_reference(name: str) -> str:
-    kept = recorded()
-    claim = kept.get("claims", {}).get(name)
-    if claim is None:
-        return ""
-    where = f"{kept['machine']['cpu']}, {kept['machine']['cores']} cores"
-    return f"Recorded on the reference machine ({where}): {claim['verdict']}, {claim['measured']}."

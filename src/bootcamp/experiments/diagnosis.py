@@ -7,40 +7,44 @@ import math
 
 from bootcamp.experiments.pair import Pair, distance, loss_distance
 
+MODULE_NAMES = (
+    "The state dict is that of the DDP wrapper, and a script without DDP can't load it: save "
+    "wrapped.module.state_dict(), or that of the model inside."
+)
+SAVED_SHARDS = (
+    "The file lacks what the other ranks hold: get_model_state_dict with "
+    "StateDictOptions(full_state_dict=True) gathers. Call it on every rank, save on rank 0."
+)
+
 
 def settings(name: str, run, baseline) -> str:
     """Why two runs with different settings can't be compared, and what to do."""
-    mine, its = run.config.get(name), baseline.config.get(name)
-    text = f"the runs can't be compared: {name} is {mine} here and {its} in the baseline"
+    mine, its, world = run.config.get(name), baseline.config.get(name), run.world
     if name == "corpus_crc32":
         return (
             "the runs can't be compared: they were trained on different texts. The text is the "
             "same on every machine; an older record may have another. Run both again"
         )
+    text = f"the runs can't be compared: {name} is {mine} here and {its} in the baseline"
     if name != "global_batch" or not its:
         return text
-    if mine == its * run.world and run.world > 1:
-        return (
-            f"{text}: each rank takes as many samples as the baseline in all. Divide the batch "
+    if world > 1 and mine == its * world:
+        text += (
+            ": each rank takes as many samples as the baseline in all. Divide the batch "
             "size by the number of ranks"
         )
-    if its % run.world:
-        return (
-            f"{text}: {its} samples can't be divided among {run.world} ranks. Choose a batch size "
-            f"that is a multiple of {run.world}, for both runs"
+    elif its % world:
+        text += (
+            f": {its} samples can't be divided among {world} ranks. Choose a batch size "
+            f"that is a multiple of {world}, for both runs"
         )
     return text
-
-
-def steps(pair: Pair) -> str:
-    """The run has recorded another number of steps."""
-    return "Give every step its `with run.step(step):` block, on every rank."
 
 
 def processes(pair: Pair) -> str:
     """The process group is not what was started."""
     run = pair.run
-    if pair.each_alone:
+    if run.world > 1 and all(rank["world_size"] == 1 for rank in run.ranks):
         return (
             f"{run.world} processes were started and none has joined a process group: nothing is "
             "synchronised, each trains alone. Call dist.init_process_group() first, take rank and "
@@ -119,10 +123,12 @@ def _first_loss(pair: Pair) -> str:
             "All parameters agree, so the training is right and the recorded loss is not. It must "
             "be the mean over the global batch: over all ranks, neither a sum nor one rank's share."
         )
-    if (factor := _whole_factor(*pair.losses[0])) > 1:
+    mine, its = pair.losses[0]
+    factor = mine / its if math.isfinite(mine) and its else 0.0
+    if round(factor) > 1 and abs(factor - round(factor)) < 0.01:
         return (
-            f"The first one is {factor} times the baseline's, before any parameter has changed: "
-            "something is added up where the mean over the batch is meant."
+            f"The first one is {round(factor)} times the baseline's, before any parameter has "
+            "changed: something is added up where the mean over the batch is meant."
         )
     start = "They differ from step 0 on, before any parameter has changed: "
     if not pair.same_samples:
@@ -140,16 +146,9 @@ def _first_loss(pair: Pair) -> str:
     return f"{start}ids of the samples and initial parameters agree, so it is {what}"
 
 
-def _whole_factor(mine: float, its: float) -> int:
-    """How many times `its` is `mine`, if that is within 0.01 of a whole number; else 0."""
-    factor = mine / its if math.isfinite(mine) and its else 0.0
-    return round(factor) if abs(factor - round(factor)) < 0.01 else 0
-
-
 def learning_rate(pair: Pair, step: int) -> str:
     """The learning rates differ from this step on."""
-    mine = pair.run.ranks[0]["learning_rates"][step - pair.first_step]
-    its = pair.baseline.ranks[0]["learning_rates"][step]
+    mine, its = pair.learning_rates[step - pair.first_step]
     return (
         f"The learning rate of step {step} is {mine:.3g}, the baseline's {its:.3g}. Is a schedule "
         "stepped once in each step, whatever the number of ranks, and as long as the training?"
@@ -176,13 +175,13 @@ def final(pair: Pair) -> str:
             "the optimizer holds none of the model's parameters: build it last, over the model "
             "that was moved, wrapped or sharded."
         )
-    if pair.ranks_end_apart and pair.silent:
+    if pair.ranks_end_apart:
         return (
             "Nothing is synchronised: the ranks send each other next to nothing, and end with "
             "different parameters. Is the model wrapped, and is it the wrapped one that is called?"
+            if pair.silent
+            else "A layer is not synchronised: the ranks end with different parameters."
         )
-    if pair.ranks_end_apart:
-        return "A layer is not synchronised: the ranks end with different parameters."
     return batch_norm(pair) or _how_far(pair)
 
 
@@ -194,13 +193,13 @@ def _how_far(pair: Pair) -> str:
     if not pair.same_samples:
         return "The samples are not the baseline's, so the parameters can't be."
     went = distance(pair.fingerprints("initial")[0], pair.fingerprints("final")[0])
-    share = went / (pair.moved or math.inf)
-    if pair.uses_sgd and not pair.resumed and share > 1.25:
+    share = went / (pair.moved or math.inf) if pair.uses_sgd and not pair.resumed else 1.0
+    if share > 1.25:
         return (
             f"They went {share:.1f} times as far as the baseline's: the gradients or the learning "
             "rate are too large. Is a sum used where a mean is meant?"
         )
-    if pair.uses_sgd and not pair.resumed and share < 0.8:
+    if share < 0.8:
         return (
             f"They went {share:.2f} times as far as the baseline's: the gradients or the learning "
             "rate are too small. Is a part left out, a mean used where a sum is meant, or are "
@@ -257,19 +256,3 @@ def files(pair: Pair) -> str:
     path, ranks = next((path, ranks) for path, ranks in pair.saved_by.items() if len(ranks) > 1)
     who = ", ".join(map(str, ranks))
     return f"Ranks {who} all wrote {path}, and a reader may find half a file: save on rank 0 only."
-
-
-def module_names(pair: Pair) -> str:
-    """A saved file has DDP's prefix."""
-    return (
-        "The state dict is that of the DDP wrapper, and a script without DDP can't load it: save "
-        "wrapped.module.state_dict(), or that of the model inside."
-    )
-
-
-def saved_shards(pair: Pair) -> str:
-    """A saved file has one rank's part of a sharded model."""
-    return (
-        "The file lacks what the other ranks hold: get_model_state_dict with "
-        "StateDictOptions(full_state_dict=True) gathers. Call it on every rank, save on rank 0."
-    )

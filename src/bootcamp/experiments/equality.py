@@ -11,34 +11,16 @@ from collections.abc import Callable
 from functools import partial
 
 from bootcamp.experiments import diagnosis
-from bootcamp.experiments.pair import Pair, distance, loss_distance
+from bootcamp.experiments.pair import Pair, distance, in_saved_files, loss_distance
 from bootcamp.launcher import launch
 from bootcamp.records.runs import TOLERANCE, Run
 from bootcamp.table import Table
 
-__all__ = [
-    "NotTheSame",
-    "Proof",
-    "baseline",
-    "compare",
-    "distance",
-    "holds",
-    "prove",
-    "same_training",
-    "settings",
-]
-SAME_SETTINGS = (
-    "global_batch",
-    "model",
-    "size",
-    "kv_heads",
-    "steps",
-    "optimizer",
-    "lr",
-    "seed",
-    "dtype",
-    "corpus_crc32",
-)
+__all__ = ["NotTheSame", "Proof", "baseline", "compare", "distance", "holds", "prove"]
+__all__ += ["same_training", "settings"]
+Hint = str | Callable[[Pair], str]
+SAME_SETTINGS = ("global_batch", "model", "size", "kv_heads", "steps", "optimizer", "lr", "seed")
+SAME_SETTINGS += ("dtype", "corpus_crc32")
 # SGD first: its steps are as long as the gradients say, so it says more about what is wrong
 PROVEN_WITH = {"sgd": {"optimizer": "sgd"}, "adamw": {"optimizer": "adamw"}}
 
@@ -61,9 +43,10 @@ class Proof:
     def __init__(self, pair: Pair):
         self.pair, self.run, self.baseline, self.rows = pair, pair.run, pair.baseline, []
 
-    def add(self, what: str, measured, allowed, same: bool, why: Callable[[Pair], str]) -> None:
-        """why: asked for a hint if it is not the same."""
-        hint = None if same else why(self.pair)
+    def add(self, what: str, measured, allowed, why: Hint, same: bool | None = None) -> None:
+        """why: the hint if it is not the same. same: None is whether `measured` is within."""
+        same = measured <= allowed if same is None else same
+        hint = None if same else why if isinstance(why, str) else why(self.pair)
         row = {"compared": what, "measured": measured, "allowed": allowed}
         self.rows.append({**row, "same": same, "hint": hint})
 
@@ -72,15 +55,12 @@ class Proof:
         return [row for row in self.rows if not row["same"]]
 
     def _table(self) -> Table:
-        verdict = "the same training" if not self.failed else "NOT the same training"
-        caption = (
-            f"{self.run.label} against {self.baseline.label}, "
-            f"{self.run.config.get('optimizer')}: {verdict}"
-        )
+        optimizer = self.run.config.get("optimizer")
+        verdict = "NOT the same training" if self.failed else "the same training"
+        caption = f"{self.run.label} against {self.baseline.label}, {optimizer}: {verdict}"
         rows = [{**row, "same": "yes" if row["same"] else "NO"} for row in self.rows]
-        if not self.failed:
-            for row in rows:
-                del row["hint"]
+        for row in () if self.failed else rows:
+            del row["hint"]
         return Table(rows, caption)
 
     def __str__(self) -> str:
@@ -155,14 +135,15 @@ def _compare_steps(proof: Proof) -> None:
     found = {len(proof.run.losses)}
     found |= {rank["first_step"] - first + len(rank["sample_ids"]) for rank in proof.run.ranks}
     measured = ", ".join(map(str, sorted(found)))
-    proof.add("steps recorded", measured, str(expected), found == {expected}, diagnosis.steps)
+    hint = "Give every step its `with run.step(step):` block, on every rank."
+    proof.add("steps recorded", measured, str(expected), hint, found == {expected})
 
 
 def _compare_processes(proof: Proof) -> None:
     worlds, world = proof.pair.world_sizes, proof.run.world
     joined = len(proof.run.ranks) == world and worlds == [world]
     measured = ", ".join(map(str, worlds))
-    proof.add("ranks in the process group", measured, str(world), joined, diagnosis.processes)
+    proof.add("ranks in the process group", measured, str(world), diagnosis.processes, joined)
 
 
 def _compare_samples(proof: Proof) -> None:
@@ -174,19 +155,18 @@ def _compare_samples(proof: Proof) -> None:
     pair, models = proof.pair, len(proof.pair.models)
     if models < len(proof.run.ranks):
         expected = proof.run.config["data_parallel"]
-        why = "Give data.Batches a rank's index along the data axis, and the size of that axis."
-        proof.add("shares of the batch", models, expected, models == expected, lambda _: why)
+        hint = "Give data.Batches a rank's index along the data axis, and the size of that axis."
+        proof.add("shares of the batch", models, expected, hint, models == expected)
         what = "batches that differ among the ranks of one model"
-        same = "Ranks that hold one model together must draw the same share of the batch."
-        proof.add(what, pair.unshared, 0, not pair.unshared, lambda _: same)
+        hint = "Ranks that hold one model together must draw the same share of the batch."
+        proof.add(what, pair.unshared, 0, hint)
     twice, other = pair.samples_twice, pair.other_samples
-    proof.add("samples that two ranks trained on", twice, 0, not twice, diagnosis.twice)
+    proof.add("samples that two ranks trained on", twice, 0, diagnosis.twice)
     what = "samples that differ from the baseline's batches"
-    proof.add(what, other, 0, not other, diagnosis.other_samples)
+    proof.add(what, other, 0, diagnosis.other_samples)
     if pair.other_contents is not None:
-        changed = sum(pair.other_contents.values())
         what = "samples with the baseline's ids and other contents"
-        proof.add(what, changed, 0, not changed, diagnosis.other_contents)
+        proof.add(what, sum(pair.other_contents.values()), 0, diagnosis.other_contents)
 
 
 def _compare_losses(proof: Proof) -> None:
@@ -194,52 +174,46 @@ def _compare_losses(proof: Proof) -> None:
     apart = [loss_distance(*losses) for losses in pair.losses]
     worst = max(range(len(apart)), key=apart.__getitem__)
     what = f"largest difference of a step's loss (step {pair.first_step + worst})"
-    same = apart[worst] <= pair.tolerance
-    proof.add(what, apart[worst], pair.tolerance, same, diagnosis.losses)
+    proof.add(what, apart[worst], pair.tolerance, diagnosis.losses)
 
 
 def _compare_parameters(proof: Proof) -> None:
     pair, expected = proof.pair, proof.baseline.ranks[0]["stages"]
     held = [sorted({stage for rank in model for stage in rank["stages"]}) for model in pair.models]
-    incomplete = [model for model in held if model != expected]
-    if incomplete:
+    if incomplete := [model for model in held if model != expected]:
         found, wanted = ", ".join(incomplete[0]), ", ".join(expected)
-        why = "The ranks of one model must hold each of its stages."
-        proof.add("stages that a model has", found, wanted, False, lambda _: why)
+        hint = "The ranks of one model must hold each of its stages."
+        proof.add("stages that a model has", found, wanted, hint, same=False)
         return
-    whys = {"initial": diagnosis.initial, "final": diagnosis.final}
-    if pair.resumed:
-        del whys["initial"]  # a run that resumed begins where the baseline has left no fingerprint
-    for moment, why in whys.items():
-        apart = pair.apart(moment)
+    for moment, why in (("initial", diagnosis.initial), ("final", diagnosis.final)):
+        if moment == "initial" and pair.resumed:
+            continue  # it begins where the baseline has left no fingerprint
         what = f"{moment} parameters apart, relative to how far the baseline's moved"
-        proof.add(what, apart, pair.tolerance, apart <= pair.tolerance, why)
+        proof.add(what, pair.apart(moment), pair.tolerance, why)
 
 
 def _compare_notes(proof: Proof) -> None:
     """What a script of its own has noted, such as a validation loss: the same on every rank."""
     pair = proof.pair
-    for name in pair.noted_names:
-        apart = pair.noted_apart(name)
+    for name in pair.baseline.ranks[0].get("noted", {}):
         what = f"largest difference of {name}, as noted"
         why = partial(diagnosis.noted, name=name)
-        proof.add(what, apart, pair.tolerance, apart <= pair.tolerance, why)
+        proof.add(what, pair.noted_apart(name), pair.tolerance, why)
 
 
 def _compare_files(proof: Proof) -> None:
     """What a script of its own has saved: by one rank, complete, under the baseline's names."""
-    pair = proof.pair
-    if not any(pair.saved_by.values()):
+    saved_by = proof.pair.saved_by
+    if not saved_by:
         return
-    several = sum(len(ranks) > 1 for ranks in pair.saved_by.values())
-    proof.add("files that several ranks wrote", several, 0, not several, diagnosis.files)
-    rows = (
-        ("module_names", "names in saved files that begin with `module.`", diagnosis.module_names),
-        ("shards", "saved tensors that are one rank's shard", diagnosis.saved_shards),
-    )
-    for kind, what, why in rows:
-        found, expected = pair.in_saved_files(kind)
-        proof.add(what, found, expected, found == expected, why)
+    several = sum(len(ranks) > 1 for ranks in saved_by.values())
+    proof.add("files that several ranks wrote", several, 0, diagnosis.files)
+    for kind, what, hint in (
+        ("module_names", "names in saved files that begin with `module.`", diagnosis.MODULE_NAMES),
+        ("shards", "saved tensors that are one rank's shard", diagnosis.SAVED_SHARDS),
+    ):
+        found, expected = (in_saved_files(run, kind) for run in (proof.run, proof.baseline))
+        proof.add(what, found, expected, hint, found == expected)
 
 
 _baselines: dict[tuple, Run] = {}

@@ -1,7 +1,6 @@
-"""Compare the records of a run and its baseline."""
+"""Facts about a run beside its baseline, out of the records of both."""
 
 import math
-from collections.abc import Iterable
 from functools import cached_property
 
 from bootcamp.records.runs import TOLERANCE, Run
@@ -22,29 +21,15 @@ def loss_distance(a: float, b: float) -> float:
 
 
 class Pair:
-    """Facts of a comparison. tolerance: see runs.TOLERANCE."""
+    """A run and its baseline. tolerance: see runs.TOLERANCE."""
 
     def __init__(self, run: Run, baseline: Run, tolerance: float = TOLERANCE):
         self.run, self.baseline, self.tolerance = run, baseline, tolerance
-
-    @property
-    def first_step(self) -> int:
-        """The first step that the run's record has; 0 unless it resumed in a folder of its own."""
-        return self.run.steps[0]["step"] if self.run.steps else 0
-
-    @property
-    def resumed(self) -> bool:
-        return any(rank["first_step"] for rank in self.run.ranks)
-
-    @property
-    def foreign(self) -> bool:
-        """Whether the script brings a model and data of its own (train.external)."""
-        return self.run.config.get("model") == "own"
-
-    @property
-    def uses_sgd(self) -> bool:
-        """Whether steps are as long as the gradients say; AdamW's are not."""
-        return self.run.config.get("optimizer") == "sgd"
+        # not 0 for a run that resumed in a folder of its own
+        self.first_step = run.steps[0]["step"] if run.steps else 0
+        self.resumed = any(rank["first_step"] for rank in run.ranks)
+        self.foreign = run.config.get("model") == "own"  # and its own data: train.external
+        self.uses_sgd = run.config.get("optimizer") == "sgd"  # steps as long as the gradients say
 
     # Losses
 
@@ -56,16 +41,22 @@ class Pair:
     @property
     def wrong_steps(self) -> list[int]:
         """The steps whose losses differ."""
-        wrong = (loss_distance(*pair) > self.tolerance for pair in self.losses)
-        return [step for step, differs in enumerate(wrong, self.first_step) if differs]
+        steps = enumerate(self.losses, self.first_step)
+        return [step for step, losses in steps if loss_distance(*losses) > self.tolerance]
+
+    @property
+    def learning_rates(self) -> list[tuple[float, float]]:
+        """(the run's, the baseline's) of each step that both have noted."""
+        mine, its = (
+            both.ranks[0].get("learning_rates") or [] for both in (self.run, self.baseline)
+        )
+        return list(zip(mine, its[self.first_step :], strict=False))
 
     @property
     def first_other_rate(self) -> int | None:
         """The first step with another learning rate than the baseline's."""
-        mine = self.run.ranks[0].get("learning_rates") or []
-        its = (self.baseline.ranks[0].get("learning_rates") or [])[self.first_step :]
-        differs = (not math.isclose(a, b) for a, b in zip(mine, its, strict=False))
-        return next((step for step, other in enumerate(differs, self.first_step) if other), None)
+        rates = enumerate(self.learning_rates, self.first_step)
+        return next((step for step, both in rates if not math.isclose(*both)), None)
 
     # Samples
 
@@ -75,45 +66,43 @@ class Pair:
 
         Where the script lays out as many shares as ranks, each rank has a complete model.
         """
+        each_alone = self.run.config.get("data_parallel", self.run.world) == self.run.world
         groups = {}
         for rank in self.run.ranks:
-            own = self.run.config.get("data_parallel", self.run.world) == self.run.world
-            groups.setdefault(rank["rank"] if own else rank["data_share"], []).append(rank)
+            groups.setdefault(rank["rank" if each_alone else "data_share"], []).append(rank)
         return list(groups.values())
 
-    def shares(self, step: int) -> list[list[list[int]]]:
-        """The sample ids of one step: for each model, those of each of its ranks."""
-        return [
-            [rank["sample_ids"][step - rank["first_step"]] for rank in model]
-            for model in self.models
-        ]
-
-    def batch(self, step: int) -> list[int]:
-        """The ids of one step's samples, of all models together."""
-        return [sample for shares in self.shares(step) for sample in shares[0]]
-
     @cached_property
-    def _compared_batches(self) -> list[tuple[int, list[int], list[int]]]:
-        """(step, the run's ids, the baseline's ids) of every step that all ranks have recorded."""
+    def _batches(self) -> list[tuple[int, list[list[list[int]]], list[int], list[int]]]:
+        """Steps that all ranks have recorded, with ids of samples.
+
+        Each is (step, the ids of each model's ranks, those of all models, the baseline's).
+        """
         first = max(rank["first_step"] for rank in self.run.ranks)
-        expected = self.baseline.ranks[0]["sample_ids"][first:]
-        return [(step, self.batch(step), ids) for step, ids in enumerate(expected, first)]
+        batches = []
+        for step, expected in enumerate(self.baseline.ranks[0]["sample_ids"][first:], first):
+            shares = [
+                [rank["sample_ids"][step - rank["first_step"]] for rank in model]
+                for model in self.models
+            ]
+            batches.append((step, shares, [i for share in shares for i in share[0]], expected))
+        return batches
 
     @cached_property
     def samples_twice(self) -> int:
         """How often a sample was drawn twice within a step."""
-        return sum(len(ids) - len(set(ids)) for _, ids, _ in self._compared_batches)
+        return sum(len(ids) - len(set(ids)) for _, _, ids, _ in self._batches)
 
     @cached_property
     def other_samples(self) -> int:
         """How many samples differ from the baseline's batches."""
-        return sum(len(set(ids) ^ set(its)) for _, ids, its in self._compared_batches)
+        return sum(len(set(ids) ^ set(its)) for _, _, ids, its in self._batches)
 
     @cached_property
     def unshared(self) -> int:
         """How many batches differ among the ranks of one model."""
-        shares = (share for step, *_ in self._compared_batches for share in self.shares(step))
-        return sum(other != share[0] for share in shares for other in share)
+        models = (ranks for _, shares, _, _ in self._batches for ranks in shares)
+        return sum(ids != ranks[0] for ranks in models for ids in ranks)
 
     @cached_property
     def other_contents(self) -> dict[int, int] | None:
@@ -138,10 +127,11 @@ class Pair:
     @property
     def repeats_its_batches_from(self) -> int | None:
         """The first step with other samples than the baseline's, if it repeats an earlier batch."""
-        for step, ids, its in self._compared_batches:
+        drawn = []
+        for step, _, ids, its in self._batches:
             if set(ids) != set(its):
-                before = (set(earlier) for _, earlier, _ in self._compared_batches[:step])
-                return step if set(ids) in before else None
+                return step if set(ids) in drawn else None
+            drawn.append(set(ids))
         return None
 
     # Parameters
@@ -172,8 +162,8 @@ class Pair:
     @property
     def may_be_rounding(self) -> bool:
         """Whether losses agree and parameters differ by no more than Adam can make of rounding."""
-        known = self.same_samples and not self.wrong_steps and not self.uses_sgd
-        return known and not self.resumed and self.apart("final") <= ROUNDING
+        other = self.uses_sgd or self.resumed or self.wrong_steps or not self.same_samples
+        return not other and self.apart("final") <= ROUNDING
 
     # Ranks
 
@@ -184,17 +174,18 @@ class Pair:
         return sorted({rank[size] for rank in self.run.ranks for size in sizes if size in rank})
 
     @property
-    def each_alone(self) -> bool:
-        """Whether several processes were started and no rank is in a process group with another."""
-        return self.run.world > 1 and all(rank["world_size"] == 1 for rank in self.run.ranks)
-
-    @property
     def silent(self) -> bool:
-        """Whether the ranks send too little to exchange gradients; False where it isn't known."""
-        sent = [rank.get("sent_bytes_per_step") for rank in self.run.ranks]
-        if self.run.world == 1 or self.run.device == "cuda" or None in sent:
+        """Whether the ranks send too little to exchange gradients; False where it isn't known.
+
+        For the loss and what is noted a rank sends NUMBER_BYTES to and from each of the others.
+        """
+        run, rank = self.run, self.run.ranks[0]
+        sent = [rank.get("sent_bytes_per_step") for rank in run.ranks]
+        if run.world == 1 or run.device == "cuda" or None in sent:
             return False
-        return max(sent) < _bytes_of_numbers(self.run) + 0.01 * self.run.ranks[0]["gradient_bytes"]
+        numbers = 1 + sum(map(len, rank.get("noted", {}).values())) / max(1, len(run.steps))
+        alone = numbers * 2 * (run.world - 1) * NUMBER_BYTES
+        return max(sent) < alone + 0.01 * rank["gradient_bytes"]
 
     @property
     def batch_norms(self) -> int:
@@ -203,10 +194,6 @@ class Pair:
         return found if self.run.world > 1 else 0
 
     # What a script of its own has noted and saved
-
-    @property
-    def noted_names(self) -> list[str]:
-        return list(self.baseline.ranks[0].get("noted", {}))
 
     def noted(self, name: str) -> list[list[float]]:
         """The values of this name, of each rank."""
@@ -229,15 +216,11 @@ class Pair:
                 found.setdefault(path, []).append(rank["rank"])
         return found
 
-    def in_saved_files(self, what: str) -> tuple[int, int]:
-        """How many `module_names` or `shards` a saved file has: in the run, in the baseline."""
-        mine, its = (
-            max(
-                (file[what] for rank in ranks for file in rank.get("saved", {}).values()), default=0
-            )
-            for ranks in (self.run.ranks, self.baseline.ranks)
-        )
-        return mine, its
+
+def in_saved_files(run: Run, what: str) -> int:
+    """How many `module_names` or `shards` a saved file has."""
+    files = (file for rank in run.ranks for file in rank.get("saved", {}).values())
+    return max((file[what] for file in files), default=0)
 
 
 def _checksums(rank: dict) -> dict[tuple[int, int], int]:
@@ -250,13 +233,7 @@ def _checksums(rank: dict) -> dict[tuple[int, int], int]:
     }
 
 
-def _bytes_of_numbers(run: Run) -> float:
-    """Count the bytes that a rank sends in a step for the loss and for what is noted alone."""
-    noted = sum(map(len, run.ranks[0].get("noted", {}).values())) / max(1, len(run.steps))
-    return (1 + noted) * 2 * (run.world - 1) * NUMBER_BYTES
-
-
-def _fingerprints_of_model(model: Iterable[dict], moment: str) -> list[list[float]]:
+def _fingerprints_of_model(model: list[dict], moment: str) -> list[list[float]]:
     """Add up the fingerprint of a complete model, as each of its ranks knows it.
 
     Ranks with different stages (a pipeline) add up to the model; ranks with the same ones (tensor

@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bootcamp.files import read_json
 from bootcamp.hosts import slurm
@@ -34,6 +35,10 @@ OWN_FOLDERS = {str(LOGS): "logs", sys.prefix: ".venv", sys.base_prefix: "python"
 OUTPUTS = "said.json"  # of a cluster's commands and jobs
 # torchrun warns of the first if it is not set, torch's sockets of hosts without a DNS
 CALM = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+HOSTS = {
+    "hosts": (simulated_hosts, "Hosts can't be made on this machine"),
+    "slurm": (slurm, "Slurm can't be started here"),
+}
 _numbers = itertools.count(1)
 
 
@@ -71,18 +76,24 @@ class Lab:
     """Make one lesson's runs, or replay them. `ready`: whether this machine can make them.
 
     needs: "hosts", "slurm", or a framework such as "horovod".
+    missing: what this machine lacks; advice: what to do about it.
     """
 
     def __init__(self, lesson: str, needs: str):
         self.records, self.needs = REFERENCE / lesson, needs
-        self.missing, self.advice = _find_missing(needs)
+        if needs in HOSTS:
+            module, lacks = HOSTS[needs]
+            why = module.why_not()
+            self.missing, self.advice = why and lacks, f"(The reason: {why}.)"
+        else:
+            found = available(needs)
+            self.missing = None if found else f"{needs.capitalize()} is not installed here"
+            self.advice = HOW_TO_GET[needs]
         self.ready = self.missing is None
 
     def __repr__(self) -> str:
         if not self.ready:
             return f"{self.missing}: recorded runs stand in. {self.advice}"
-        if self.needs == "slurm":
-            return "Slurm can be started here: every command and job of this lesson is a real one."
         has = "can be made here" if self.needs == "hosts" else "is installed"
         return f"{self.needs.capitalize()} {has}: the runs of this lesson are made on this machine."
 
@@ -93,14 +104,12 @@ class Lab:
         """
 
         def measure() -> Run:
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            folder = LOGS / f"{stamp}-{name}-{os.getpid()}-{next(_numbers)}"
+            folder = _new_folder(f"{name}-{os.getpid()}-{next(_numbers)}")
             filled = {k: str(v).replace("{run}", str(folder)) for k, v in (env or {}).items()}
             return launch(script, ranks, options=Options(run_dir=folder, env=filled), **how)
 
         note = f"{self.missing}: the recorded run {name} stands in. {self.advice}"
-        missing = None if self.ready else note
-        return replay(self.records / name, measure, missing, Run, keep_run)
+        return replay(self.records / name, measure, self.missing and note, Run, keep_run)
 
 
 class Cluster(Lab):
@@ -109,7 +118,7 @@ class Cluster(Lab):
     def __init__(self, lesson: str, **settings):
         super().__init__(lesson, "slurm")
         self.settings = settings
-        self.folder = LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{lesson}-{os.getpid()}"
+        self.folder = _new_folder(f"{lesson}-{os.getpid()}")
         self.cluster: slurm.Cluster | None = None
 
     def start(self) -> slurm.Cluster:
@@ -136,11 +145,10 @@ class Cluster(Lab):
         """
 
         def measure() -> dict[str, Result]:
-            cluster = self.start()
-            options = {"env": self._env(), "raises": False, **how}
+            run = partial(self.start().run, **{"env": self._env(), "raises": False, **how})
             with ThreadPoolExecutor() as pool:
-                begun = {h: pool.submit(cluster.run, x, on=h, **options) for h, x in lines.items()}
-                done = {host: each.result() for host, each in begun.items()}
+                begun = {host: pool.submit(run, line, on=host) for host, line in lines.items()}
+            done = {host: future.result() for host, future in begun.items()}
             return {host: Result(each.code, each.output) for host, each in done.items()}
 
         results = self._replay(record, measure)
@@ -152,16 +160,19 @@ class Cluster(Lab):
         """Submit a job file and display the line. options: of sbatch."""
         words = [str(word) for word in ("sbatch", *options, path, *arguments)]
         print(f"host0$ {' '.join(words)}")
-        if not self.ready:
-            return Job(lambda seconds: self._replay(record, dict)["job"])
-        job = self.start().sbatch(path, *options, arguments=arguments, env=self._env())
+        job = self.ready and self.start().sbatch(
+            path, *options, arguments=arguments, env=self._env()
+        )
 
-        def measure(seconds: float) -> dict[str, Result]:
-            state = job.wait(seconds)
-            runs = sorted(self.folder.glob(f"*-{job.id}*/summary.json"))
-            return {"job": Result(state, job.output, tuple(Run(file.parent) for file in runs))}
+        def wait(seconds: float = 240) -> Result:
+            def measure() -> dict[str, Result]:
+                state = job.wait(seconds)
+                runs = sorted(self.folder.glob(f"*-{job.id}*/summary.json"))
+                return {"job": Result(state, job.output, tuple(Run(file.parent) for file in runs))}
 
-        return Job(lambda seconds: self._replay(record, lambda: measure(seconds))["job"])
+            return self._replay(record, measure)["job"]
+
+        return Job(wait)
 
     def _env(self) -> dict[str, str]:
         """Let jobs write into a folder of this lab: their numbers begin at 1 in each cluster."""
@@ -170,7 +181,7 @@ class Cluster(Lab):
 
     def _replay(self, record: str, measure: Callable[[], dict]) -> dict[str, "Result"]:
         folder = self.records / record
-        missing = None if self.ready else f"(recorded: {shown(folder)})"
+        missing = self.missing and f"(recorded: {shown(folder)})"
         return replay(folder, measure, missing, _load_results, self._keep)
 
     def _keep(self, results: dict[str, "Result"], folder: Path) -> None:
@@ -196,15 +207,10 @@ class Result:
         return f"exit code {self.end}" if isinstance(self.end, int) else self.end
 
 
-@dataclass(frozen=True)
-class Job:
-    """A submitted job. result: takes the seconds to wait at most."""
+class Job(NamedTuple):
+    """A submitted job. wait: for its end, 240 seconds if not told; raises TimeoutError."""
 
-    result: Callable[[float], Result]
-
-    def wait(self, seconds: float = 240) -> Result:
-        """Wait for its end. Raises TimeoutError."""
-        return self.result(seconds)
+    wait: Callable[..., Result]
 
 
 def _load_results(folder: Path) -> dict[str, Result]:
@@ -213,14 +219,8 @@ def _load_results(folder: Path) -> dict[str, Result]:
     return {name: Result(row["end"], row["output"], runs) for name, row in rows.items()}
 
 
-def _find_missing(needs: str) -> tuple[str | None, str]:
-    """Find what this machine lacks, None if nothing, and what to do about it."""
-    if needs not in ("hosts", "slurm"):
-        lacks = None if available(needs) else f"{needs.capitalize()} is not installed here"
-        return lacks, HOW_TO_GET[needs]
-    why = (simulated_hosts if needs == "hosts" else slurm).why_not()
-    lacks = {"hosts": "Hosts can't be made on this machine", "slurm": "Slurm can't be started here"}
-    return why and lacks[needs], f"(The reason: {why}.)"
+def _new_folder(name: str) -> Path:
+    return LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
 
 
 def printed_lines(run: Run) -> list[str]:
@@ -291,11 +291,9 @@ class GpuPart:
         if not self:
             return "No GPU has been recorded yet: make gpu-record does it, on a machine with one."
         about, ended = self.content["about"], self.content["status"]
-        cut = "" if ended == "ok" else f" ({ended})"
-        return (
-            f"{about['gpu']['name']}, torch {about['versions']['torch']}, "
-            f"CUDA {about['versions']['cuda']}; recorded run {self.path.parent.name}{cut}"
-        )
+        gpu, versions = about["gpu"]["name"], about["versions"]
+        where = self.path.parent.name + ("" if ended == "ok" else f" ({ended})")
+        return f"{gpu}, torch {versions['torch']}, CUDA {versions['cuda']}; recorded run {where}"
 
     def __getitem__(self, name: str):
         """Return what was found under a name; None where it was not measured."""
@@ -307,16 +305,13 @@ class GpuPart:
         return Table(rows, f"{name}: not measured. {self.label}" if missing else self.label)
 
 
-def gpu_part(name: str, reference: Path = REFERENCE) -> GpuPart:
-    """Read the newest record of a part, such as speed_small; a CPU's rehearsal is none."""
-    return max(
-        (part for part in gpu_parts(reference) if part.path.stem == name),
-        key=lambda part: part.content["about"]["unix_seconds"],
-        default=GpuPart(None),
-    )
-
-
 def gpu_parts(reference: Path = REFERENCE) -> list[GpuPart]:
-    """Read every recorded part."""
+    """Read every recorded part; a CPU's rehearsal is none."""
     parts = map(GpuPart, sorted(reference.glob("*-gpu_record/*.json")))
     return [part for part in parts if part and not part.content["rehearsal"]]
+
+
+def gpu_part(name: str, reference: Path = REFERENCE) -> GpuPart:
+    """Read the newest record of a part, such as speed_small."""
+    found = [part for part in gpu_parts(reference) if part.path.stem == name]
+    return max(found, key=lambda part: part.content["about"]["unix_seconds"], default=GpuPart(None))

@@ -54,21 +54,14 @@ class Roofline(Measurement):
 
 
 def measure(
-    device: str = "cpu",
-    dtype: str = "float32",
-    cores: int = 1,
-    size: str = "small",
-    batch: int | None = None,
-    again: bool = False,
+    device: str = "cpu", size: str = "small", batch: int | None = None, again: bool = False
 ) -> Roofline:
     """Measure the roofline of one rank, with a GPT's operations, in half a minute the first time.
 
     batch: samples; None is 8 on the CPU, 32 on a GPU. again: measure although it is known.
     """
-    top = matmul_flops_per_second(device, dtype, cores)
-    rank = {"device": device, "dtype": dtype, "cores": cores}
-    work = {"size": size, "batch": batch or BATCH[device]}
-    content = measured(again, **rank, **work)
+    top = matmul_flops_per_second(device)
+    content = measured(again, device, size=size, batch=batch or BATCH[device])
     peak = max(top, content["peak_flops_per_second"])
     return Roofline(content | {"peak_flops_per_second": peak})
 
@@ -78,16 +71,18 @@ def matmul_flops_per_second(device: str = "cpu", dtype: str = "float32", cores: 
 
     A multiplication and an addition count as two. Takes a few seconds the first time.
     """
-    return measured(device=device, dtype=dtype, cores=cores)["flops_per_second"]
+    return measured(False, device, dtype, cores)["flops_per_second"]
 
 
-def measured(again: bool = False, **arguments) -> dict:
+def measured(
+    again: bool, device: str, dtype: str = "float32", cores: int = 1, **work: str | int
+) -> dict:
     """Run train/benchmark.py with these flags once; after that logs/machine.json knows.
 
-    again: measure although it is known. Raises LaunchError where it fails.
+    Raises LaunchError where it fails.
     """
-    on_gpu = arguments["device"] == "cuda"
-    name = ", ".join(machine.gpu_names()) if on_gpu else machine.cpu_name()
+    arguments = {"device": device, "dtype": dtype, "cores": cores, **work}
+    name = ", ".join(machine.gpu_names()) if device == "cuda" else machine.cpu_name()
     key = " ".join(map(str, [name, *arguments.values()]))
     kept = read_json(KEPT)
     if again or key not in kept:
