@@ -4,15 +4,13 @@
     errors.explain(error)                                  or an exception that you caught
     errors.explain()                                       or the last one of this notebook
 
-An entry knows its error by fragments that stay the same from run to run and over versions. What an
-error means, where to look and how to fix it is written by hand, in known_errors/, one file for each
-layer that speaks when a run fails. The texts beside it are real: tools/errors.py provokes errors
-and writes down how they end (logs/reference/errors.json). Standard library only; the widget needs a
-notebook.
+An entry knows its error by fragments that stay the same from run to run and over versions. What it
+means, where to look and how to fix it is written by hand, in known_errors/, one file for each layer
+that speaks when a run fails. The texts beside it are real: tools/errors.py provokes errors and
+writes down how they end (logs/reference/errors.json).
 """
 
 import html
-import json
 import re
 import sys
 import tomllib
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
 
@@ -64,8 +63,10 @@ class Entry:
     def found_by(self) -> re.Pattern:
         return re.compile("|".join(self.pattern.splitlines()))
 
-    def matches(self, text: str) -> bool:
-        return self.found_by.search(plain(text)) is not None
+    @property
+    def texts(self) -> list[str]:
+        """Recorded texts of this error."""
+        return [record["text"] for record in recorded() if record["entry"] == self.name]
 
 
 def plain(text: str) -> str:
@@ -81,9 +82,9 @@ def read(folder: Path) -> tuple[Entry, ...]:
     entries = []
     for path in sorted(folder.glob("*.toml")):
         content = tomllib.loads(path.read_text())
-        layer, cause = content.pop("layer"), TELLS[-1]
+        layer = content.pop("layer")
         lesser = {tells: content.pop(tells, {}) for tells in TELLS[:-1]}
-        for tells, lessons in {cause: content, **lesser}.items():
+        for tells, lessons in {"cause": content, **lesser}.items():
             for lesson, named in lessons.items():
                 entries += [Entry(n, lesson, layer, tells, **each) for n, each in named.items()]
     return tuple(entries)
@@ -95,10 +96,7 @@ ENTRIES = read(KNOWN)
 @cache
 def recorded() -> tuple[dict, ...]:
     """The recorded errors: entry, provoked_by, text, torch, machine; empty without a record."""
-    try:
-        return tuple(json.loads(RECORDED.read_text())["errors"])
-    except OSError:
-        return ()
+    return tuple(read_json(RECORDED).get("errors", ()))
 
 
 def last_lines(text: str, lines: int = LINES) -> str:
@@ -129,7 +127,16 @@ class Explanation:
 
     def __init__(self, entry: Entry | None):
         self.entry = entry
-        self.rows = _explained(entry) if entry else _unknown()
+        if entry is None:
+            self.rows = [("It means", "the index does not know this error.")]
+            places = ("Look first at", "Then at", "And at")
+            pairs = zip(places, FIRST_THINGS, strict=True)
+            self.rows += [(place, f"{what}.") for place, what in pairs]
+            return
+        self.rows = [("It means", entry.means), ("Look at", f"{entry.look_at}.")]
+        self.rows += [("Fix it", entry.fix), ("Lesson", entry.lesson)]
+        record = next((each for each in recorded() if each["entry"] == entry.name), None)
+        self.rows += [(f"Recorded by {record['provoked_by']}", record["text"])] if record else []
 
     def __str__(self) -> str:
         return "\n".join(f"{title}: {text}" for title, text in self.rows)
@@ -141,25 +148,11 @@ class Explanation:
         return f"<dl>{''.join(rows)}</dl>"
 
 
-def _explained(entry: Entry) -> list[tuple[str, str]]:
-    rows = [("It means", entry.means), ("Look at", f"{entry.look_at}.")]
-    rows += [("Fix it", entry.fix), ("Lesson", entry.lesson)]
-    samples = [r for r in recorded() if r["entry"] == entry.name]
-    return rows + [(f"Recorded by {s['provoked_by']}", s["text"]) for s in samples[:1]]
-
-
-def _unknown() -> list[tuple[str, str]]:
-    places = ("Look first at", "Then at", "And at")
-    rows = [("It means", "the index does not know this error.")]
-    return rows + [(place, f"{what}.") for place, what in zip(places, FIRST_THINGS, strict=True)]
-
-
 def explain(error: str | BaseException | None = None) -> Explanation:
     """What an error means: a pasted text, an exception, or the last one that a cell raised."""
+    error = getattr(sys, "last_value", None) if error is None else error
     if error is None:
-        error = getattr(sys, "last_value", None)
-        if error is None:
-            raise ValueError("no cell has failed so far: paste a text, errors.explain('...')")
+        raise ValueError("no cell has failed so far: paste a text, errors.explain('...')")
     if isinstance(error, BaseException):
         error = f"{type(error).__name__}: {error}"
     return Explanation(find(error))
@@ -167,33 +160,27 @@ def explain(error: str | BaseException | None = None) -> Explanation:
 
 def table(words: str = "") -> Table:
     """The index as a table: all of it, what has all of these words, or a pasted error's entry."""
-    known = find(words) if words else None
-    wanted = words.lower().split()
-    rows = [
-        _row(entry)
-        for entry in ENTRIES
-        if entry is known or (not known and all(word in _all_words(entry) for word in wanted))
-    ]
-    counted = f"{len(rows)} of {len(ENTRIES)} errors"
-    return Table(rows, f"{counted}. Texts recorded with {_with_what()}.")
-
-
-def _row(entry: Entry) -> dict:
-    texts = [r["text"] for r in recorded() if r["entry"] == entry.name]
-    return {
-        "lesson": entry.lesson,
-        "the error says": _gist(entry, texts),
-        "it means": entry.means,
-        "look at": entry.look_at,
-        "fix it": entry.fix,
+    if words and (known := find(words)):
+        entries = [known]
+    else:
+        wanted = words.lower().split()
+        entries = [entry for entry in ENTRIES if all(word in _all_words(entry) for word in wanted)]
+    columns = {
+        "lesson": "lesson",
+        "the error says": _gist,
+        "it means": "means",
+        "look at": "look_at",
+        "fix it": "fix",
     }
+    caption = f"{len(entries)} of {len(ENTRIES)} errors. Texts recorded with {_with_what()}."
+    return Table.of(entries, columns, caption)
 
 
-def _gist(entry: Entry, texts: list[str]) -> str:
+def _gist(entry: Entry) -> str:
     """The words around the fragment in a recorded text; the fragment where none was recorded."""
-    if not texts:
+    if not entry.texts:
         return f"(not recorded) {_fragment(entry.pattern)}"
-    text = plain(texts[0])
+    text = plain(entry.texts[0])
     found = entry.found_by.search(text)
     before, after = text[: found.start()].split(" "), text[found.end() :].split(" ")
     cut = "... " if len(before) > 8 else ""
@@ -208,10 +195,8 @@ def _fragment(pattern: str) -> str:
 
 
 def _all_words(entry: Entry) -> str:
-    texts = [r["text"] for r in recorded() if r["entry"] == entry.name]
     about = (entry.layer, entry.means, entry.look_at, entry.fix, f"lesson {entry.lesson}")
-    parts = (entry.name, *about, entry.pattern.replace("\\", ""), *texts)
-    return " ".join(parts).lower()
+    return " ".join((entry.name, *about, entry.pattern.replace("\\", ""), *entry.texts)).lower()
 
 
 def _with_what() -> str:

@@ -26,16 +26,16 @@ SCORED = {"name", "machine", "right", "question", "unit", "answer", "measured", 
 
 def note_exercise(name: str, solved: bool) -> int:
     """Write down an attempt; returns how many there have been since it was last solved."""
-    attempts = 0 if solved else 1
+    entry = {"attempts": int(not solved), "solved": solved}
 
     def change(kept: dict) -> None:
-        nonlocal attempts
-        entry = kept["exercises"].get(name, {"attempts": 0, "solved": False})
-        attempts = 0 if solved else entry["attempts"] + 1
-        kept["exercises"][name] = {"attempts": attempts, "solved": entry["solved"] or solved}
+        if before := kept["exercises"].get(name):
+            entry["attempts"] = 0 if solved else before["attempts"] + 1
+            entry["solved"] = solved or before["solved"]
+        kept["exercises"][name] = entry
 
     _update(change)
-    return attempts
+    return entry["attempts"]
 
 
 def note_prediction(name: str, right: bool, **about) -> None:
@@ -69,14 +69,14 @@ def progress() -> Table:
         if not questions and not exercises:  # the appendix
             continue
         made = [kept["predictions"][name] for name in questions if name in kept["predictions"]]
-        solved = [name for name in exercises if kept["exercises"].get(name, {}).get("solved")]
+        open_ones = [x for x in exercises if not kept["exercises"].get(x, {}).get("solved")]
         rows.append(
             {
                 "lesson": path.stem,
                 "predictions made": f"{len(made)} of {len(questions)}",
                 "right": sum(made),
-                "exercises solved": f"{len(solved)} of {len(exercises)}",
-                "still to solve": ", ".join(name for name in exercises if name not in solved),
+                "exercises solved": f"{len(exercises) - len(open_ones)} of {len(exercises)}",
+                "still to solve": ", ".join(open_ones),
             }
         )
     return Table(rows, "What you have done so far")

@@ -10,6 +10,7 @@ import html
 import math
 import os
 import re
+from dataclasses import dataclass
 
 from bootcamp.classroom import journal
 from bootcamp.launcher import launch, progress
@@ -43,17 +44,16 @@ class Prediction:
     def open(self) -> bool:
         return self.answer is None and not self.scored
 
-    def _text(self, value: float) -> str:
+    def in_unit(self, value: float) -> str:
         return f"{number(value)} {self.unit}".strip()
 
     def __str__(self) -> str:
+        said = "none yet. Give it as answer=."
         if self.refused:
-            example = f"120 {self.unit}".strip()
-            refused = f"Your prediction: {self.refused} is no amount such as {example}."
-            return f"{self.question}\n{refused}"
-        if self.answer is None:
-            return f"{self.question}\nYour prediction: none yet. Give it as answer=."
-        return f"{self.question}\nYour prediction: {self._text(self.answer)}"
+            said = f"{self.refused} is no amount such as {f'120 {self.unit}'.strip()}."
+        elif self.answer is not None:
+            said = self.in_unit(self.answer)
+        return f"{self.question}\nYour prediction: {said}"
 
     __repr__ = __str__
 
@@ -85,37 +85,35 @@ class Prediction:
         return "" if self.answer is None else "Noted."
 
     def score(self, measured: float, within: float = 0.25, how: str = MEASURED) -> "Score":
-        """Compare the answer with what was measured.
+        """Compare the answer with what was measured, and note it in the journal.
 
         within: the relative error up to which a prediction counts as right. how: where the number
         is from, if nothing was measured: "The planner says".
         """
-        self.scored = True
-        return Score(self, measured, within, how)
+        self.scored, found = True, f"{how}: {self.in_unit(measured)}"
+        if self.answer is None:
+            return Score(None, f"{found}. You made no prediction; try the next one.")
+        right = bool(abs(self.answer - measured) <= within * abs(measured))
+        about = {"question": self.question, "unit": self.unit, "answer": self.answer}
+        about |= {"measured": float(measured), "how": how}
+        journal.note_prediction(self.name, right, **about)
+        text = f"{found}. You said {self.in_unit(self.answer)}"
+        if right:
+            return Score(right, f"{text}: within {within:.0%}, well predicted.")
+        if measured:
+            text += f", {number(self.answer / measured)} times that"
+        return Score(right, f"{text}. What did you expect to be different?")
 
 
+@dataclass(frozen=True, repr=False)
 class Score:
     """How far a prediction was from the measurement. `right` is None without a prediction."""
 
-    def __init__(self, prediction: Prediction, measured: float, within: float, how: str = MEASURED):
-        self.prediction, self.measured, self.within = prediction, measured, within
-        self.right, self.how = None, how
-        if (answer := prediction.answer) is not None:
-            self.right = bool(abs(answer - measured) <= within * abs(measured))
-            about = {"question": prediction.question, "unit": prediction.unit, "answer": answer}
-            about |= {"measured": float(measured), "how": how}
-            journal.note_prediction(prediction.name, self.right, **about)
+    right: bool | None
+    text: str
 
     def __str__(self) -> str:
-        measured = f"{self.how}: {self.prediction._text(self.measured)}"
-        if self.right is None:
-            return f"{measured}. You made no prediction; try the next one."
-        said = f"{measured}. You said {self.prediction._text(self.prediction.answer)}"
-        if self.right:
-            return f"{said}: within {self.within:.0%}, well predicted."
-        if self.measured:
-            said += f", {number(self.prediction.answer / self.measured)} times that"
-        return f"{said}. What did you expect to be different?"
+        return self.text
 
     __repr__ = __str__
 
@@ -143,23 +141,21 @@ def predict(name: str, question: str, unit: str = "", answer=None) -> Prediction
     if wait_for_answers not in launch.before:
         launch.before.append(wait_for_answers)
     before = asked.get(name)
-    asked[name] = Prediction(name, question, unit, answer)
+    asked[name] = prediction = Prediction(name, question, unit, answer)
     if answer is None and before and before.typed and before.question == question:
-        asked[name].typed = before.typed
-        asked[name].set(before.typed)
-    return asked[name]
+        prediction.typed = before.typed
+        prediction.set(before.typed)
+    return prediction
 
 
 def wait_for_answers() -> None:
     """Raise PredictFirst if a question is open and the reader wishes to be held to it."""
-    if os.environ.get("BOOTCAMP_PREDICT_FIRST", "0") == "0":
-        return
-    for prediction in asked.values():
-        if prediction.open:
-            raise PredictFirst(
-                f"Predict first: {prediction.question} Type a number into the field under the "
-                "question, or into its cell as answer=, then run this cell again."
-            )
+    waiting = next((each for each in asked.values() if each.open), None)
+    if waiting and os.environ.get("BOOTCAMP_PREDICT_FIRST", "0") != "0":
+        raise PredictFirst(
+            f"Predict first: {waiting.question} Type a number into the field under the "
+            "question, or into its cell as answer=, then run this cell again."
+        )
 
 
 asked: dict[str, Prediction] = {}  # the last of each name

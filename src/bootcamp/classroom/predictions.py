@@ -43,13 +43,13 @@ def collected() -> list[dict]:
     ratio: answer over measurement; None where one of them is no positive number.
     """
     lessons = _lessons()
+    order = [*dict.fromkeys(lessons.values()), MINE]
     found = []
     for one in journal.scored_predictions():
         said, measured = one["answer"], one["measured"]
         ratio = said / measured if measured > 0 and 0 < said / measured < math.inf else None
         lesson = lessons.get(one["name"], MINE)
         found.append({**one, "lesson": lesson, "kind": kind(one["unit"]), "ratio": ratio})
-    order = [*dict.fromkeys(lessons.values()), MINE]
     return sorted(found, key=lambda one: order.index(one["lesson"]))
 
 
@@ -70,23 +70,18 @@ def factor(one: dict) -> float | None:
 def table() -> Table:
     """A row for each prediction; the machine too where there are several."""
     found = collected()
-    several = [key for key in ("how", "machine") if len({one[key] for one in found}) > 1]
-    shown = [
-        {
-            "lesson": one["lesson"],
-            "question": textwrap.shorten(one["question"], 80, placeholder=" ..."),
-            "you said": f"{number(one['answer'])} {one['unit']}".strip(),
-            "it was": f"{number(one['measured'])} {one['unit']}".strip(),
-            "off by a factor of": factor(one),
-            "result": "right" if one["right"] else "wrong",
-        }
-        | {key: one[key] for key in several}
-        for one in found
-    ]
-    asked = _lessons()
-    open_ones = len(asked.keys() - {one["name"] for one in found})
+    columns = {
+        "lesson": "lesson",
+        "question": lambda one: textwrap.shorten(one["question"], 80, placeholder=" ..."),
+        "you said": lambda one: f"{number(one['answer'])} {one['unit']}".strip(),
+        "it was": lambda one: f"{number(one['measured'])} {one['unit']}".strip(),
+        "off by a factor of": factor,
+        "result": lambda one: "right" if one["right"] else "wrong",
+    }
+    columns |= {key: key for key in ("how", "machine") if len({one[key] for one in found}) > 1}
+    open_ones = len(_lessons().keys() - {one["name"] for one in found})
     caption = f"Your predictions: {len(found)}. Questions of the course without one: {open_ones}."
-    return Table(shown, caption)
+    return Table.of(found, columns, caption)
 
 
 def shares(found: list[dict]) -> dict[str, tuple[int, int, float | None]]:
@@ -94,14 +89,12 @@ def shares(found: list[dict]) -> dict[str, tuple[int, int, float | None]]:
     kinds = {}
     for one in found:
         kinds.setdefault(one["kind"], []).append(one)
-    return {
-        name: (
-            sum(one["right"] for one in group),
-            len(group),
-            median(factors) if (factors := [f for one in group if (f := factor(one))]) else None,
-        )
-        for name, group in kinds.items()
-    }
+    return {name: _share(group) for name, group in kinds.items()}
+
+
+def _share(group: list[dict]) -> tuple[int, int, float | None]:
+    factors = [factor(one) for one in group if one["ratio"]]
+    return sum(one["right"] for one in group), len(group), median(factors) if factors else None
 
 
 def verdict() -> str:
@@ -111,16 +104,15 @@ def verdict() -> str:
         return "No predictions yet: type one into the field under a question, then run the cells."
     right = sum(one["right"] for one in found)
     said = f"{right} of {len(found)} predictions were right."
-    enough = {name: of for name, of in shares(found).items() if of[1] >= FEWEST}
+    enough = {name: share for name, share in shares(found).items() if share[1] >= FEWEST}
     if right == len(found):
         return said
     if len(enough) < 2:
         return f"{said} Too few to compare kinds: {FEWEST} each of two kinds are needed."
-    worst = min(
-        enough, key=lambda name: (enough[name][0] / enough[name][1], -(enough[name][2] or 1))
+    name, (good, count, off) = min(
+        enough.items(), key=lambda item: (item[1][0] / item[1][1], -(item[1][2] or 1))
     )
-    good, all_, off = enough[worst]
-    said += f" Worst: {worst}, {good} of {all_} right"
+    said += f" Worst: {name}, {good} of {count} right"
     said += f", typically off by a factor of {three_digits(off)}." if off else "."
     wrong = [one["ratio"] > 1 for one in found if one["ratio"] and not one["right"]]
     if len(wrong) >= FEWEST:
@@ -138,10 +130,8 @@ def figure() -> Figure:
     lessons = list(dict.fromkeys(one["lesson"] for one in found))
     kinds = dict(sorted(shares(found).items(), key=lambda item: item[1][0] / item[1][1]))
     height = 3.4 + 0.27 * max(len(lessons), 2 * len(kinds))
-    mosaic = [["ratios", "ratios", "kinds"]]
-    drawing, panels = style.begin(
-        "Your predictions: how far off, by lesson and by kind", height, mosaic
-    )
+    title = "Your predictions: how far off, by lesson and by kind"
+    drawing, panels = style.begin(title, height, [["ratios", "ratios", "kinds"]])
     _draw_ratios(panels["ratios"], drawn, lessons)
     _draw_kinds(panels["kinds"], kinds)
     style.legend(drawing, panels["ratios"].get_legend_handles_labels()[0])
@@ -154,21 +144,17 @@ def figure() -> Figure:
         notes.append(f"Not measured, but by formula or what the planner says: {planned}.")
     machines = dict.fromkeys(one["machine"] for one in found)
     notes.append(f"Measured on {'; '.join(machines)}.")
-    style.finish(drawing, [], verdict(), tuple(notes))
-    return drawing
+    return style.finish(drawing, [], verdict(), tuple(notes))
 
 
 def _draw_ratios(axes, drawn: list[dict], lessons: list[str]) -> None:
     """A mark for each prediction in its lesson's row; the line is where the two are equal."""
     rows(axes, lessons)
     for right, (colour, marker, label) in LOOKS.items():
-        points = [
-            (min(FARTHEST, max(1 / FARTHEST, one["ratio"])), lessons.index(one["lesson"]))
-            for one in drawn
-            if one["right"] == right
-        ]
-        look = {"color": colour, "marker": marker, "label": label, "linestyle": "none"}
-        axes.plot([x for x, _ in points], [row for _, row in points], **look)
+        mine = [one for one in drawn if one["right"] == right]
+        ratios = [min(FARTHEST, max(1 / FARTHEST, one["ratio"])) for one in mine]
+        places = [lessons.index(one["lesson"]) for one in mine]
+        axes.plot(ratios, places, marker, color=colour, label=label)
     most = max((factor(one) for one in drawn), default=1.0)
     ticks = [tick for tick in (2, 10, FARTHEST) if tick <= max(2, 3 * most)]
     below = [1 / tick for tick in reversed(ticks)]

@@ -1,5 +1,6 @@
 """A task on a training script: the reader edits it, the checker trains with it and compares."""
 
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -94,15 +95,11 @@ class ScriptTask(Task):
 
 def set_aside(path: Path, suffix: str) -> Path:
     """Move a file to the reader's scripts as NAME.suffix, with a number where that is taken."""
-    place, number = WORK / path.name, 1
+    place = WORK / path.name
     place.parent.mkdir(parents=True, exist_ok=True)
-    while (beside := place.with_suffix(f".{_numbered(suffix, number)}")).exists():
-        number += 1
-    return Path(shutil.move(path, beside))
-
-
-def _numbered(suffix: str, number: int) -> str:
-    return suffix if number == 1 else suffix.replace("before", f"before-{number}")
+    marks = itertools.chain(["before"], (f"before-{number}" for number in itertools.count(2)))
+    free = (place.with_suffix("." + suffix.replace("before", mark)) for mark in marks)
+    return Path(shutil.move(path, next(beside for beside in free if not beside.exists())))
 
 
 def with_docstring(text: str, task: str) -> str:
@@ -112,11 +109,8 @@ def with_docstring(text: str, task: str) -> str:
 
 def worst_loss(proofs: list[equality.Proof]) -> float:
     """The largest difference of any step's loss between a run and its baseline."""
-    return max(
-        abs(a - b)
-        for proof in proofs
-        for a, b in zip(proof.run.losses, proof.baseline.losses, strict=True)
-    )
+    pairs = (pair for proof in proofs for pair in proof.pair.losses)
+    return max(abs(mine - its) for mine, its in pairs)
 
 
 def _rehearse(path: Path) -> None:

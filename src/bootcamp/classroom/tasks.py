@@ -64,26 +64,24 @@ class Task:
 def told(error: dict, script: Path) -> str:
     """A run's error in a few lines, and the line of the script that each rank was in."""
     if error["kind"] != "hang":
-        said = errors.last_lines(error["traceback"] or error["message"])
-        line = _line_of(script, error["traceback"], last=True)
-        return f"{said}\nThis was rank {error['rank']}, in {line}" if line else said
-    lines = [error["message"].partition(". ")[0]]
+        text = errors.last_lines(error["traceback"] or error["message"])
+        lines = _lines_of(script, error["traceback"])
+        return f"{text}\nThis was rank {error['rank']}, in {lines[-1]}" if lines else text
+    text = [error["message"].partition(". ")[0]]
     for stack in re.split(r"^(?=rank \d)", error["traceback"], flags=re.M)[1:]:
         call = re.search(r" in (\w+)$", stack, flags=re.M)
         inside = f"in {call[1]} of a library, " if call else ""
         nowhere = f"no line of the script: {inside}at its end, or not begun"
-        line = _line_of(script, stack) or nowhere
-        lines.append(f"{stack.partition(',')[0]} is in {line}")
-    return "\n".join(lines)
+        line = next(iter(_lines_of(script, stack)), nowhere)
+        text.append(f"{stack.partition(',')[0]} is in {line}")
+    return "\n".join(text)
 
 
-def _line_of(script: Path, stack: str, last: bool = False) -> str:
-    """The line of a script that a stack names first (or last); empty if it names none."""
-    numbers = re.findall(rf"{re.escape(script.name)}\", line (\d+)", stack)
-    if not numbers:
-        return ""
-    number = int(numbers[-1 if last else 0])
-    return f"line {number}: {script.read_text().splitlines()[number - 1].strip()}"
+def _lines_of(script: Path, stack: str) -> list[str]:
+    """The lines of a script that a stack names."""
+    numbers = map(int, re.findall(rf"{re.escape(script.name)}\", line (\d+)", stack))
+    lines = script.read_text().splitlines()
+    return [f"line {number}: {lines[number - 1].strip()}" for number in numbers]
 
 
 @contextlib.contextmanager

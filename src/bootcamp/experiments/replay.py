@@ -94,6 +94,8 @@ class Lab:
     def __repr__(self) -> str:
         if not self.ready:
             return f"{self.missing}: recorded runs stand in. {self.advice}"
+        if self.needs == "slurm":
+            return "Slurm can be started here: every command and job of this lesson is a real one."
         has = "can be made here" if self.needs == "hosts" else "is installed"
         return f"{self.needs.capitalize()} {has}: the runs of this lesson are made on this machine."
 
