@@ -1,8 +1,4 @@
-"""What diagrams are drawn with: an empty canvas, boxes, labels and arrows.
-
-The diagrams themselves belong to the lessons (bootcamp_lessons/diagrams). Each has a text
-alternative in `figure.alt` and the style of the course's plots.
-"""
+"""What diagrams are drawn with: an empty canvas, boxes, labels and arrows."""
 
 import functools
 from collections.abc import Callable
@@ -56,6 +52,12 @@ def box(axes, x: float, y: float, width: float, height: float, text: str = "", *
     label(axes, x + width / 2, y + height / 2, text, **look)
 
 
+def boxes(axes, y: float, height: float, *parts: tuple, **look) -> None:
+    """Several boxes side by side: each part is (x, width, text), or with its colour."""
+    for x, width, text, *colour in parts:
+        box(axes, x, y, width, height, text, **look | ({"colour": colour[0]} if colour else {}))
+
+
 def label(axes, x: float, y: float, text: str, at="center", **look) -> None:
     """Text around a point (at="left": right of it); look as for box, and matplotlib's own words."""
     look = {"linespacing": 1.35, **look}
@@ -64,22 +66,23 @@ def label(axes, x: float, y: float, text: str, at="center", **look) -> None:
     axes.text(x, y, text, ha=at, va="center", **shape, **look)
 
 
+def labels(axes, *places: tuple, **look) -> None:
+    """Several labels of one look: each place is (x, y, text)."""
+    for x, y, text in places:
+        label(axes, x, y, text, **look)
+
+
 def arrow(axes, start: tuple, end: tuple, text="", above=1.8, colour="", **look) -> None:
     """An arrow from point to point, its text `above` its middle.
 
     look: `bend` (0 is straight), `style` ("<->" for both ways), and matplotlib's own words.
     """
     shape = {"arrowstyle": look.pop("style", "-|>"), "mutation_scale": 20, "linewidth": 2.2}
-    shape |= {
-        "connectionstyle": f"arc3,rad={look.pop('bend', 0)}",
-        "color": colour or BLACK,
-        **look,
-    }
-    axes.add_patch(FancyArrowPatch(start, end, **shape))
+    shape |= {"connectionstyle": f"arc3,rad={look.pop('bend', 0)}", "color": colour or BLACK}
+    axes.add_patch(FancyArrowPatch(start, end, **shape | look))
     if text:
-        label(
-            axes, (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + above, text, ink=colour or INK
-        )
+        x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
+        label(axes, x, y + above, text, ink=colour or INK)
 
 
 def arrows(axes, *pairs: tuple, **look) -> None:

@@ -14,8 +14,8 @@ MARKERS = "osD^vPX"
 INK, PALE, GREY, PAPER = "#222222", "#8A8A8A", "#DDDDDD", "#F4F4F4"
 LIGHT = SimpleNamespace(blue="#D6ECFA", green="#D3EFE5", orange="#FBEBCB", red="#FFD9CC")
 MINT, PINK = "#8FD1B8", "#E3B6CE"
-TINTS = (LIGHT.blue, LIGHT.orange, LIGHT.green, "#F3DCE9", "#FFF7C2", "#E3E3F7", "#FFE1D6")
-TINTS += ("#DDEEDD",)
+TINTS = (LIGHT.blue, LIGHT.orange, LIGHT.green)
+TINTS += ("#F3DCE9", "#FFF7C2", "#E3E3F7", "#FFE1D6", "#DDEEDD")
 
 
 def line_look(number: int) -> dict[str, str]:

@@ -1,11 +1,9 @@
 """What all figures have in common: one style, a title, a foot that names the machine, a text
-alternative, and `show(figure)`. The figures themselves are in plots and diagrams.
-
-Colours are those of Okabe and Ito, which colour-blind readers tell apart (jfly.uni-koeln.de/color);
-no colour carries a meaning alone.
+alternative, and `show(figure)`.
 """
 
 import base64
+import contextlib
 import functools
 import html
 import io
@@ -95,7 +93,9 @@ def finish(figure: Figure, runs, says: str, notes: tuple[str, ...] = ()) -> Figu
     notes: what a reader must know to read the values, a sentence each.
     """
     sources = origins(runs)
-    sources += _quietness(sources)
+    here = any("measured here" in source for source in sources)
+    if here and (quietness := quiet.last(quiet.FOOT_SECONDS)):
+        sources.append(quietness.foot)
     wrap = textwrap.TextWrapper(FOOT_CHARACTERS, break_on_hyphens=False).wrap
     lines = [line for text in [*notes, *sources] for line in wrap(text)]
     figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=FOOT, linespacing=1.4)
@@ -140,13 +140,6 @@ def origins(runs) -> list[str]:
         f"{', '.join(dict.fromkeys(how for _, how in group))}."
         for (where, word), group in machines.items()
     ]
-
-
-def _quietness(sources: list[str]) -> list[str]:
-    """How quiet this machine was, if a run is its own and it has been measured."""
-    here = any("measured here" in source for source in sources)
-    found = quiet.last(quiet.FOOT_SECONDS) if here else None
-    return [found.foot] if found else []
 
 
 def _ranks(runs, word: str) -> str:
@@ -217,15 +210,11 @@ def show(figure: Figure) -> None:
 def save(content: bytes, title: str, folder: Path) -> Path:
     """Write the PNG as `007-training-speed.png`: a running number, never over another file."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = re.findall(r"[a-z0-9]+", title.lower())
-    name = "-".join(words[:10]) or "figure"
+    name = "-".join(re.findall(r"[a-z0-9]+", title.lower())[:10]) or "figure"
     taken = [int(path.name[:3]) for path in folder.glob("[0-9][0-9][0-9]-*.png")]
     numbers = itertools.count(max(taken, default=0) + 1)
     while True:
         path = folder / f"{next(numbers):03d}-{name}.png"
-        try:
-            with open(path, "xb") as file:
-                file.write(content)
+        with contextlib.suppress(FileExistsError), open(path, "xb") as file:
+            file.write(content)
             return path
-        except FileExistsError:
-            pass  # another kernel was faster

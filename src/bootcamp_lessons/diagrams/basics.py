@@ -1,11 +1,12 @@
 """Lessons 00 and 01: the path of a run, the scripts' family, one step, a batch's shares."""
 
+import itertools
 import textwrap
 import tomllib
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, boxes, canvas, diagram, label, labels
 from bootcamp.drawing.palette import LIGHT, MINT, ORANGE, PALE, PAPER, PINK, SKY, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.paths import NOTEBOOKS
@@ -22,20 +23,16 @@ def run_path(axes) -> None:
     box(axes, 31, 22, 20, 12, "supervisor\nstarts, watches,\nends the ranks")
     for rank, y in enumerate((30, 17)):
         box(axes, 63, y, 13, 8, f"rank {rank}\none process", colour=LIGHT.green)
+        arrows(axes, (51.5, 28, 62.5, (33, 22)[rank]), (76.5, (33, 22)[rank], 84.5, 28))
     box(axes, 85, 21, 14, 14, "logs/<run>/\nthe record", colour=LIGHT.orange)
     box(axes, 31, 2, 20, 9, "table, plot,\nproof", colour=LIGHT.blue)
     arrow(axes, (22.5, 28), (30.5, 28), "asks")
-    for y in (33, 22):
-        arrow(axes, (51.5, 28), (62.5, y))
-        arrow(axes, (76.5, y), (84.5, 28))
     arrow(axes, (69.5, 29.6), (69.5, 25.4), style="<->", colour=VERMILLION)
     label(axes, 68, 27.5, "exchange\ndata", at="right", ink=VERMILLION, size=11)
     box(axes, 85, 2, 14, 9, "read back", colour="white", line="--")
-    arrow(axes, (92, 20.5), (92, 11.5))
-    arrow(axes, (84.5, 6.5), (51.5, 6.5))
+    arrows(axes, (92, 20.5, 92, 11.5), (84.5, 6.5, 51.5, 6.5))
     places = (11, 37, "the notebook"), (69.5, 39.6, "your cores or GPUs"), (92, 38, "your disk")
-    for x, y, text in (*places, (15.5, 6.5, "the notebook")):
-        label(axes, x, y, text, bold=True)
+    labels(axes, *places, (15.5, 6.5, "the notebook"), bold=True)
 
 
 PATH = ("cpu", "gpu", "ddp", "fsdp", "hsdp")  # the course's way through the family
@@ -78,13 +75,8 @@ def _draw_path(axes, top: float) -> None:
         if name in lessons:
             label(axes, x + width / 2, y - 2.6, f"lesson {lessons[name]}")
         if script.parent:
-            arrow(
-                axes,
-                (x - gap + 0.4, y + 3),
-                (x - 0.4, y + 3),
-                f"+{_added(script)} lines",
-                above=2.6,
-            )
+            start, end = (x - gap + 0.4, y + 3), (x - 0.4, y + 3)
+            arrow(axes, start, end, f"+{_added(script)} lines", above=2.6)
 
 
 def _lessons() -> list[tuple[str, str, list[str]]]:
@@ -109,9 +101,8 @@ def _by_parent(names: list[str]) -> list[str]:
     parts = []
     for parent in dict.fromkeys(family.SCRIPTS[name].parent for name in names):
         children = [name for name in names if family.SCRIPTS[name].parent == parent]
-        words = ", ".join(
-            f"{name}\N{NO-BREAK SPACE}+{_added(family.SCRIPTS[name])}" for name in children
-        )
+        added = {name: _added(family.SCRIPTS[name]) for name in children}
+        words = ", ".join(f"{name}\N{NO-BREAK SPACE}+{lines}" for name, lines in added.items())
         parts.append(f"{parent}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{words}")
     return textwrap.wrap(";  ".join(parts), BRANCH_CHARACTERS)
 
@@ -126,22 +117,24 @@ def training_step(axes) -> None:
     uses the activations up and makes a gradient for every parameter. The optimizer changes the
     parameters with the gradients and keeps a state of its own. Then the next batch comes.
     """
-    forward, backward = "forward\nmodel(inputs)", "backward\nloss.backward()"
-    optimizer = "optimizer\noptimizer.step()"
     parts = (
-        (1, 14, "batch\ninputs, targets", PAPER, ""),
-        (21, 17, forward, LIGHT.blue, "keeps\nactivations"),
-        (44, 12, "loss\none number", LIGHT.blue, ""),
-        (61, 16, backward, LIGHT.orange, "uses activations up,\nadds to the gradients"),
-        (82, 16, optimizer, LIGHT.green, "keeps its state,\nchanges parameters"),
+        (1, 14, "batch\ninputs, targets", PAPER),
+        (21, 17, "forward\nmodel(inputs)", LIGHT.blue),
+        (44, 12, "loss\none number", LIGHT.blue),
+        (61, 16, "backward\nloss.backward()", LIGHT.orange),
+        (82, 16, "optimizer\noptimizer.step()", LIGHT.green),
     )
-    for (x, width, text, colour, keeps), after in zip(parts, [*parts[1:], None], strict=True):
-        box(axes, x, 16, width, 10, text, colour=colour)
-        if keeps:
-            box(axes, x - 2, 1, width + 4, 8, keeps, size=11, line="--", colour="white")
-            arrow(axes, (x + width / 2, 15.5), (x + width / 2, 9.5), colour=PALE)
-        if after:
-            arrow(axes, (x + width + 0.5, 21), (after[0] - 0.5, 21))
+    boxes(axes, 16, 10, *parts)
+    for (x, width, *_), (after, *_) in itertools.pairwise(parts):
+        arrow(axes, (x + width + 0.5, 21), (after - 0.5, 21))
+    kept = (
+        (19, 21, "keeps\nactivations"),
+        (59, 20, "uses activations up,\nadds to the gradients"),
+        (80, 20, "keeps its state,\nchanges parameters"),
+    )
+    boxes(axes, 1, 8, *kept, size=11, line="--", colour="white")
+    for x, width, _ in kept:
+        arrow(axes, (x + width / 2, 15.5), (x + width / 2, 9.5), colour=PALE)
     arrow(axes, (90, 26.5), (8, 26.5), bend=0.1)
     label(axes, 50, 32.5, "next step: a new batch, changed parameters", bold=True)
     label(axes, 8, 5, "in memory:", bold=True)

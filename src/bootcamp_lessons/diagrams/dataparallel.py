@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from bootcamp import units
-from bootcamp.drawing.canvas import arrow, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label, labels
 from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, rows, stacked
 from bootcamp.drawing.palette import BLUE, GREY, INK, KINDS, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
@@ -35,29 +35,27 @@ def five_phases(axes) -> None:
     box(axes, 0, 0.5, 100, 36.5, colour="white", line="--")
     label(axes, 1.5, 34.6, "one process, one Python interpreter", at="left", size=11)
     upper, lower = 21.5, 4
-    for y, name in ((upper, "device 0"), (lower, "device 1")):
-        label(axes, 5.5, y + 4.5, name, bold=True)
-    for x, title in ((18, "1 scatter"), (32, "2 replicate"), (47, "3 forward"), (63, "4 gather")):
-        label(axes, x, 40, title, bold=True)
-    label(axes, 88, 40, "5 reduce", bold=True)
+    labels(axes, (5.5, upper + 4.5, "device 0"), (5.5, lower + 4.5, "device 1"), bold=True)
+    titles = (18, 40, "1 scatter"), (32, 40, "2 replicate"), (47, 40, "3 forward")
+    labels(axes, *titles, (63, 40, "4 gather"), (88, 40, "5 reduce"), bold=True)
     label(axes, 76, 40, "(backward)")
-    for x, width, above_text, below_text, colour in (
+    for x, width, upper_text, lower_text, colour in (
         (12, 12, "the batch", "its half", LIGHT.orange),
         (26, 12, "the model", "a replica", LIGHT.blue),
         (40, 14, "thread 0:\nits half", "thread 1:\nits half", SKY),
         (56, 13, "all outputs,\nthe loss", "its outputs", LIGHT.orange),
         (71, 10, "gradients", "gradients", LIGHT.green),
     ):
-        size = 11 if x == 71 else SMALL
-        box(axes, x, upper, width, 9, above_text, colour=colour, size=size)
-        box(axes, x, lower, width, 9, below_text, colour=colour, size=size)
+        look = {"colour": colour, "size": 11 if x == 71 else SMALL}
+        box(axes, x, upper, width, 9, upper_text, **look)
+        box(axes, x, lower, width, 9, lower_text, **look)
     box(axes, 83, upper, 16, 9, "sum,\noptimizer", colour=LIGHT.green)
-    down, up = (upper - 0.4, lower + 9.4), (lower + 9.4, upper - 0.4)
-    for x, (start, end) in ((18, down), (32, down), (62.5, up)):
-        arrow(axes, (x, start), (x, end), colour=VERMILLION)
+    high, low = upper - 0.4, lower + 9.4
+    vertical = (18, high, 18, low), (32, high, 32, low), (62.5, low, 62.5, high)
+    arrows(axes, *vertical, colour=VERMILLION)
     arrow(axes, (81.5, lower + 5), (90, upper - 0.4), colour=VERMILLION, bend=0.25)
-    for x, text in ((18, "inputs"), (32, "parameters"), (62.5, "outputs"), (90.8, "gradients")):
-        label(axes, x + 0.8, 16.9, text, at="left", ink=VERMILLION, size=11)
+    sent = (18.8, 16.9, "inputs"), (32.8, 16.9, "parameters"), (63.3, 16.9, "outputs")
+    labels(axes, *sent, (91.6, 16.9, "gradients"), at="left", ink=VERMILLION, size=11)
     arrow(axes, (91, upper + 9.4), (32, upper + 9.4), bend=0.07, colour=PALE)
     label(axes, 62, 35.4, "next step: changed parameters, new replicas", size=11)
 
@@ -67,10 +65,9 @@ def phases(*runs: Run) -> Figure:
     """Draw the phases that each run named in its traced step, in milliseconds."""
     steps = [_phases(run) for run in runs]
     total = max(sum(parts.values()) for parts in steps)
-    heights = {"height_ratios": [len(parts) for parts in steps]}
-    height = 1.6 + sum(0.42 * len(parts) + 0.45 for parts in steps)
-    title = "One step, phase after phase"
-    figure, axes = begin(title, height, nrows=len(runs), sharex=True, squeeze=False, **heights)
+    title, height = "One step, phase after phase", 1.6 + sum(0.42 * len(p) + 0.45 for p in steps)
+    shape = {"nrows": len(runs), "height_ratios": [len(parts) for parts in steps]}
+    figure, axes = begin(title, height, sharex=True, squeeze=False, **shape)
     says = []
     for axis, name, parts in zip(axes[:, 0], names(runs), steps, strict=True):
         begun = 0.0
@@ -115,9 +112,8 @@ def workers(measured: list[dict], cores: int) -> Figure:
             times = "" if key == "alone" else f"\n{row[key] / row['alone']:.1f}×"
             words = f"{height:.{digits}f} {unit}{times}"
             above(axis, place, height, words, fontsize=SMALL, **BOLD)
-        axis.set_xticks(
-            range(len(WORKERS)), [name for name, *_ in WORKERS.values()], fontsize=SMALL
-        )
+        ticks = [name for name, *_ in WORKERS.values()]
+        axis.set_xticks(range(len(WORKERS)), ticks, fontsize=SMALL)
         axis.tick_params(axis="x", length=0)
         axis.set_ylim(0, 1.35 * factor * max(row.values()))
         axis.set_title(rounds["work"], fontsize=14, fontweight="bold")

@@ -1,11 +1,12 @@
 """Lesson 04b: a bucket's way through DDP, averages, a restart, two hosts, a ring and a tree."""
 
 import json
+from itertools import pairwise
 from statistics import median
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, boxes, diagram, label, labels
 from bootcamp.drawing.charts import WHITE, above, bar, log_axis, rows
 from bootcamp.drawing.palette import BLACK, BLUE, GREEN, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, styled
@@ -28,15 +29,12 @@ def way_of_a_bucket(axes) -> None:
         (50, 19, "communication hook\nfp16, bf16,\nPowerSGD …", LIGHT.green),
         (80, 19, "all-reduce\nwith the\nother ranks", LIGHT.orange),
     )
-    for x, width, text, colour in stations:
-        box(axes, x, 13, width, 11, text, colour=colour)
-    for (x, width, _, _), (end, *_), there, back in (
-        (stations[0], stations[1], "copied", "copied"),
-        (stations[1], stations[2], "full", "averaged"),
-        (stations[2], stations[3], "sent", "summed"),
-    ):
-        arrow(axes, (x + width + 0.4, 21), (end - 0.4, 21), there, above=1.9)
-        arrow(axes, (end - 0.4, 16), (x + width + 0.4, 16), back, above=-2.1, colour=BLUE)
+    boxes(axes, 13, 11, *stations)
+    ways = ("copied", "copied"), ("full", "averaged"), ("sent", "summed")
+    for (one, other), (there, back) in zip(pairwise(stations), ways, strict=True):
+        left, right = one[0] + one[1] + 0.4, other[0] - 0.4
+        arrow(axes, (left, 21), (right, 21), there, above=1.9)
+        arrow(axes, (right, 16), (left, 16), back, above=-2.1, colour=BLUE)
     for x, y, name, does in (
         (7.5, 31, "static_graph", "which gradients\nare to come?"),
         (19.8, 8, "gradient_as_bucket_view", "or no copies: the\ngradients are views of it"),
@@ -61,8 +59,8 @@ def bucket_sweep(runs: list[Run]) -> Figure:
     """
     figure, (left, right) = begin("More, smaller buckets: step time and overlap", 5.2, ncols=2)
     groups = {}
-    for count, run in sorted(((buckets_of(run), run) for run in runs), key=lambda pair: pair[0]):
-        groups.setdefault(count, []).append(run)
+    for run in sorted(runs, key=buckets_of):
+        groups.setdefault(buckets_of(run), []).append(run)
     medians, says = [], []
     for count, same in groups.items():
         times = [1e3 * run.seconds_per_step for run in same]
@@ -105,11 +103,10 @@ def averages(axes) -> None:
     steps with its own gradients, their parameters part, and every fourth step the parameters
     themselves are averaged, so that both go on from one point.
     """
-    rows = (
+    for y, name, what, every in (
         (31, "DDP", "gradients,\nevery step", 1),
         (10.5, "local SGD", "parameters,\nevery 4th step", 4),
-    )
-    for y, name, what, every in rows:
+    ):
         label(axes, 0, y + 3.5, name, at="left", bold=True, size=14)
         label(axes, 0, y - 2.2, what, at="left", ink=VERMILLION)
         for start in range(0, 8, every):
@@ -118,11 +115,9 @@ def averages(axes) -> None:
                 axes.plot(x, [y, y + 4.8 * side], color=BLUE, linewidth=2.5)
             axes.plot([x[1]] * 2, [y - 5.2, y + 5.2], color=VERMILLION, linewidth=3)
     label(axes, 33, 21.7, "both ranks' parameters are the same line", at="left", ink=BLUE)
-    label(axes, 40, 15.6, "rank 0", ink=BLUE)
-    label(axes, 40, 5.4, "rank 1", ink=BLUE)
-    for step in range(9):
-        label(axes, 24 + 9 * step, 1.6, str(step), size=11)
-    label(axes, 12, 1.6, "step", size=11)
+    labels(axes, (40, 15.6, "rank 0"), (40, 5.4, "rank 1"), ink=BLUE)
+    steps = ((24 + 9 * step, 1.6, str(step)) for step in range(9))
+    labels(axes, (12, 1.6, "step"), *steps, size=11)
 
 
 @styled
@@ -149,9 +144,7 @@ def attempts(run: Run, saved_every: int) -> Figure:
         axes.axvline(boundary, color=GREEN, linewidth=3, linestyle="--")
     above(axes, saved_every, 1, "saved", xycoords=("data", "axes fraction"))
     rows(axes, [f"attempt {attempt}" for attempt in numbers], beside=0.5)
-    axes.set_xlim(0, last + 1.15)
-    axes.set_xticks([])
-    axes.set_xlabel("steps of the training, in order")
+    axes.set(xlim=(0, last + 1.15), xticks=[], xlabel="steps of the training, in order")
     note = "Hatched: trained again after the restart. Dashed lines: a checkpoint was written."
     return finish(figure, [run], f"{title}: {'; '.join(says)}.", (note,))
 
@@ -177,9 +170,8 @@ def two_hosts(axes) -> None:
         box(axes, x0 + gap, 9, wide - 2 * gap, 5, "network cards", colour=LIGHT.orange, size=11)
     first, last = gap + width / 2, wide - gap - width / 2
     left, right = wide - gap + 0.3, 56 + gap - 0.3  # the network between the cards
-    down, up = (21.6, 14.4), (14.4, 21.6)
-    for x, (start, end) in ((last, down), (56 + first, up), (56 + last, down), (first, up)):
-        arrow(axes, (x, start), (x, end), colour=VERMILLION)
+    arrows(axes, *((x, 21.6, x, 14.4) for x in (last, 56 + last)), colour=VERMILLION)
+    arrows(axes, *((x, 14.4, x, 21.6) for x in (first, 56 + first)), colour=VERMILLION)
     arrows(axes, (left, 12.5, right, 12.5), (right, 10.5, left, 10.5), colour=VERMILLION)
     label(axes, 50, 16.4, "network", size=11)
     label(axes, 0, 2, "▶ the ring: each GPU sends to the next only", at="left", ink=VERMILLION)
@@ -199,32 +191,20 @@ def ring_and_tree(axes) -> None:
             arrow(axes, (x - 2.4, 17.5), (x + 0.2, 17.5), colour=VERMILLION)
     end = 6.2 * (ranks - 1) + 2
     arrow(axes, (end, 14.6), (2, 14.6), colour=VERMILLION, bend=-0.32)
-    places = _tree_places(ranks)
-    levels = max(level for _, level in places)
-    for rank, (x, level) in enumerate(places):
-        y = 21 - 8 * level
-        if rank:
-            above_x, above_level = places[_above(rank)]
-            end_of = (above_x, 21 - 8 * above_level - 0.2)
-            arrow(axes, (x, y + 4.2), end_of, colour=VERMILLION, style="<->")
-        box(axes, x - 2, y, 4, 4, str(rank), colour=LIGHT.blue)
-    for x, name, steps in (
-        (end / 2, "ring", f"{ranks - 1} steps to add up, {ranks - 1} to pass on"),
-        (77, "tree", f"{levels} levels up, {levels} down"),
-    ):
-        label(axes, x, 32, name, bold=True, size=14)
-        label(axes, x, 28.8, steps, size=11)
-    axes.plot([50, 50], [2, 31], color=PALE, linewidth=1.5)
-
-
-def _above(rank: int) -> int:
-    """The parent in a binary tree in which rank r has the children 2r+1 and 2r+2."""
-    return (rank - 1) // 2
-
-
-def _tree_places(ranks: int) -> list[tuple[float, int]]:
-    """(x, level) of each rank: the tree's levels from the root down, spread over the right half."""
-    levels = [(rank + 1).bit_length() - 1 for rank in range(ranks)]
-    return [
-        (54 + 46 * (rank + 1.5 - 2**level) / 2**level, level) for rank, level in enumerate(levels)
+    levels = [(rank + 1).bit_length() - 1 for rank in range(ranks)]  # from the root down
+    # from the left of a rank's level, spread over the right half
+    places = [
+        (54 + 46 * (rank + 1.5 - 2**level) / 2**level, 21 - 8 * level)
+        for rank, level in enumerate(levels)
     ]
+    for rank, (x, y) in enumerate(places):
+        if rank:  # rank r has the children 2r + 1 and 2r + 2
+            parent_x, parent_y = places[(rank - 1) // 2]
+            ends = (x, y + 4.2), (parent_x, parent_y - 0.2)
+            arrow(axes, *ends, colour=VERMILLION, style="<->")
+        box(axes, x - 2, y, 4, 4, str(rank), colour=LIGHT.blue)
+    labels(axes, (end / 2, 32, "ring"), (77, 32, "tree"), bold=True, size=14)
+    ring = f"{ranks - 1} steps to add up, {ranks - 1} to pass on"
+    tree = f"{max(levels)} levels up, {max(levels)} down"
+    labels(axes, (end / 2, 28.8, ring), (77, 28.8, tree), size=11)
+    axes.plot([50, 50], [2, 31], color=PALE, linewidth=1.5)

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from bootcamp.costs import collectives
-from bootcamp.drawing.canvas import arrow, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, boxes, diagram, label, labels
 from bootcamp.drawing.palette import BLUE, LIGHT, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp_lessons.diagrams.ring_strip import strip
@@ -16,22 +16,19 @@ def who_holds_what(axes) -> None:
     runs its own optimizer, with its own state, and both arrive at the same parameters.
     """
     parts = (
-        (12, 16, "share of the\nglobal batch", LIGHT.orange, "different"),
-        (32, 14, "the whole\nmodel", LIGHT.blue, "equal"),
-        (50, 13, "own\ngradients", LIGHT.orange, "different"),
-        (84, 15, "own optimizer,\nown state", LIGHT.blue, "equal"),
+        (12, 16, "share of the\nglobal batch", LIGHT.orange),
+        (32, 14, "the whole\nmodel", LIGHT.blue),
+        (50, 13, "own\ngradients", LIGHT.orange),
+        (84, 15, "own optimizer,\nown state", LIGHT.blue),
     )
-    for rank, (y, middle) in enumerate(((26, 20.5), (3, 15.5))):
+    for rank, (y, near, middle) in enumerate(((26, 26, 20.5), (3, 12, 15.5))):
         label(axes, 5, y + 4.5, f"rank {rank}", bold=True, size=14)
-        for x, width, text, colour, _ in parts:
-            box(axes, x, y, width, 9, text, colour=colour)
-        for start, end in ((28.3, 31.7), (46.3, 49.7)):
-            arrow(axes, (start, y + 4.5), (end, y + 4.5))
-        arrow(axes, (57, y if rank == 0 else y + 9), (65.3, middle), colour=VERMILLION)
-        arrow(axes, (81.8, middle), (90, y if rank == 0 else y + 9), colour=VERMILLION)
+        boxes(axes, y, 9, *parts)
+        arrows(axes, (28.3, y + 4.5, 31.7, y + 4.5), (46.3, y + 4.5, 49.7, y + 4.5))
+        arrows(axes, (57, near, 65.3, middle), (81.8, middle, 90, near), colour=VERMILLION)
     box(axes, 66, 12.5, 15.5, 11, "all-reduce:\nmean of the\ngradients", colour=LIGHT.green)
-    for x, width, _, _, compared in parts:
-        label(axes, x + width / 2 + (x == 84) * 3, 18, compared, bold=True)
+    compared = (20, 18, "different"), (39, 18, "equal"), (56.5, 18, "different")
+    labels(axes, *compared, (94.5, 18, "equal"), bold=True)
 
 
 @diagram("When do the gradients travel? (not to scale)", 4.4)
@@ -54,14 +51,11 @@ def overlap(axes) -> None:
 def _lanes(axes, y: float, name: str, reduces: list[tuple], optimizer: float) -> None:
     """What a rank computes, and below it its all-reduces: (x, width, text) each."""
     label(axes, 0, y + 8, name, at="left", bold=True)
-    label(axes, 0, y + 3, "computes", at="left")
-    label(axes, 0, y - 4, "communicates", at="left")
+    labels(axes, (0, y + 3, "computes"), (0, y - 4, "communicates"), at="left")
     box(axes, 16, y, 13, 6, "forward", colour=LIGHT.blue, size=11)
-    parts = ((30, 9.5, "backward:\nlast layers"), (40, 10.5, "middle\nlayers"))
-    for x, width, text in (*parts, (51, 10.5, "first\nlayers")):
-        box(axes, x, y, width, 6, text, colour=SKY, size=11)
-    for x, width, text in reduces:
-        box(axes, x, y - 6.7, width, 5.5, text, colour=LIGHT.orange, size=11)
+    backward = (30, 9.5, "backward:\nlast layers"), (40, 10.5, "middle\nlayers")
+    boxes(axes, y, 6, *backward, (51, 10.5, "first\nlayers"), colour=SKY, size=11)
+    boxes(axes, y - 6.7, 5.5, *reduces, colour=LIGHT.orange, size=11)
     box(axes, optimizer, y, 9, 6, "optimizer", colour=LIGHT.green, size=11)
 
 

@@ -2,19 +2,16 @@
 
 Nothing is launched, written or shown here, but by `show`. Every figure names the machine, the ranks
 and the origin of its numbers at its foot, marks runs with more ranks than cores or on shared cores,
-and carries its values as a sentence in `figure.alt`. A CPU rank's bar is blue, a GPU's is orange,
-and the words name the device too.
+and carries its values as a sentence in `figure.alt`. A CPU rank's bar is blue, a GPU's orange, and
+the words name the device too. Raises ValueError on a run whose record lacks what is drawn,
+TypeError on anything but runs.
 
 Figures of plans take tables of predictions in place of runs (bootcamp_lessons.planning), and say at
 their foot that nothing in them is measured.
-
-Those of runs raise ValueError on a run whose record lacks what is drawn, TypeError on anything but
-runs.
 """
 
 from bootcamp.drawing.plots.axes_map import axes_map
 from bootcamp.drawing.plots.checkpoint_interval import checkpoint_interval
-from bootcamp.drawing.plots.communication_chart import communication_roofline
 from bootcamp.drawing.plots.losses import loss_curves
 from bootcamp.drawing.plots.plan_choice import chosen_plan, feasible_plans
 from bootcamp.drawing.plots.plan_growth import what_breaks
@@ -22,10 +19,9 @@ from bootcamp.drawing.plots.plan_memory import memory_by_part
 from bootcamp.drawing.plots.published_runs import predicted_and_published
 from bootcamp.drawing.plots.rank_memory import memory
 from bootcamp.drawing.plots.roofline_chart import roofline
-from bootcamp.drawing.plots.scaling_curves import scaling
-from bootcamp.drawing.plots.speed import achieved, throughput
+from bootcamp.drawing.plots.speed import achieved, scaling, throughput
 from bootcamp.drawing.plots.step_lanes import timeline
-from bootcamp.drawing.plots.traffic import all_reduce_sweep, sent_bytes
+from bootcamp.drawing.plots.traffic import all_reduce_sweep, communication_roofline, sent_bytes
 from bootcamp.drawing.style import show
 
 __all__ = (

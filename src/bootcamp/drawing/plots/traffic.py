@@ -1,14 +1,21 @@
-"""Bytes that ranks send in a step, and what an all-reduce costs by its size."""
+"""What ranks send in a step, what that costs, and what it leaves of their arithmetic."""
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from bootcamp.costs import overlap
 from bootcamp.drawing.charts import log_axis, run_bar
-from bootcamp.drawing.palette import BLACK, BLUE, GREY, PALE, VERMILLION
+from bootcamp.drawing.palette import BLACK, BLUE, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILLION
 from bootcamp.drawing.plots.run_bars import check, height, run_rows, value
-from bootcamp.drawing.style import begin, finish, legend, styled
+from bootcamp.drawing.style import begin, device_word, finish, legend, styled
 from bootcamp.records.runs import Run, names
 from bootcamp.units import scale, size
 
+AXES = {  # axis of a mesh -> what its panel shows
+    "FSDP": "FSDP: computing / sending,\ngrows with the tokens on a rank",
+    "tensor": "tensor: computing / sending,\ngrows with the width",
+    "pipeline": "pipeline: computing / waiting,\nmicro-batches / (stages - 1)",
+}
 SWEEP_TICKS = {4: "4 B", 2**10: "1 KiB", 2**15: "32 KiB", 2**20: "1 MiB", 2**25: "32 MiB"}
 
 
@@ -26,27 +33,26 @@ def sent_bytes(*runs: Run) -> Figure:
     largest = max(value for pair in pairs for value in pair if value is not None)
     factor, unit = scale(largest)
     says = []
-    for row, (run, (formula, counted)) in enumerate(zip(runs, pairs, strict=True)):
+    for row, (run, name, (formula, counted)) in enumerate(
+        zip(runs, names(runs), pairs, strict=True)
+    ):
         run_bar(axes, row - 0.2, formula / factor, run, height=0.36, color=GREY)
         value(axes, row - 0.2, formula / factor, [f"formula {size(formula)}"])
         words = "not counted here" if counted is None else f"counted {size(counted)}"
         if counted is not None:
             run_bar(axes, row + 0.2, counted / factor, run, height=0.36)
         value(axes, row + 0.2, (counted or 0) / factor, [words])
-        says.append(f"formula {size(formula)}, {words}")
+        says.append(f"{name}: formula {size(formula)}, {words}")
     run_rows(axes, names(runs), largest / factor)
     axes.set_xlabel(f"sent by one rank in one step ({unit})")
     note = "Formula 2(N-1)/N × bytes of the gradients: a ring all-reduce over N ranks."
-    words = "; ".join(": ".join(pair) for pair in zip(names(runs), says, strict=True))
-    return finish(figure, runs, f"Sent by one rank per step: {words}.", (note,))
+    return finish(figure, runs, f"Sent by one rank per step: {'; '.join(says)}.", (note,))
 
 
 def _counted(run: Run) -> float | None:
     """Mean over the ranks; None where a rank has no count, and on GPUs, whose traffic has none."""
     counts = [rank["sent_bytes_per_step"] for rank in run.ranks]
-    if run.device == "cuda" or None in counts:
-        return None
-    return sum(counts) / len(counts)
+    return None if run.device == "cuda" or None in counts else sum(counts) / len(counts)
 
 
 @styled
@@ -68,15 +74,16 @@ def all_reduce_sweep(sweep, fit) -> Figure:
     right.set(ylabel="bus bandwidth (GB/s)", ylim=(0, None))
     legend(figure, left.get_lines())
     off = fit.errors(sweep.held_out)
-    error = (
-        f"On the sizes held out it is off by {100 * off['median']:.0f} % (median) and by "
-        f"{100 * off['largest']:.0f} % at most."
+    line = (
+        f"Fitted line: {_fit_words(fit)}. On the sizes held out it is off by "
+        f"{100 * off['median']:.0f} % (median) and by {100 * off['largest']:.0f} % at most."
     )
-    line = f"Fitted line: {_fit_words(fit)}. {error}"
-    points = f"Points: the fastest of {sweep.config['rounds']} calls, on its slowest rank."
-    bandwidth = f"{points} Bus bandwidth: bytes / seconds × 2(N-1)/N, as nccl-tests defines it."
+    points = (
+        f"Points: the fastest of {sweep.config['rounds']} calls, on its slowest rank. Bus "
+        "bandwidth: bytes / seconds × 2(N-1)/N, as nccl-tests defines it."
+    )
     says = f"All-reduce over {sweep.world} ranks with {sweep.backend}. {line}"
-    return finish(figure, [sweep], says, (line, bandwidth))
+    return finish(figure, [sweep], says, (line, points))
 
 
 def _sweep_panel(axes, sweep, fit, value) -> None:
@@ -116,3 +123,52 @@ def _fit_words(fit) -> str:
 
 def _rate(seconds_per_byte: float) -> str:
     return f"at {1e-9 / seconds_per_byte:.2g} GB/s" if seconds_per_byte else "for nothing"
+
+
+@styled
+def communication_roofline(table) -> Figure:
+    """A panel for each kind of parallelism: share reached by computing over sending, two roofs.
+
+    table: rows of `axis` (a key of AXES), `name`, `ratio`, `reached` (shares), `source`, and `run`:
+    None for a published row, which is drawn hollow. Raises ValueError for another axis.
+    """
+    if unknown := {row["axis"] for row in table} - AXES.keys():
+        raise ValueError(f"axis {unknown}: expected of {', '.join(AXES)}")
+    figure, panels = begin("Rooflines of communication", 6.6, ncols=3, sharey=True)
+    ratios = np.geomspace(0.01, 100, 200)
+    for axes, (axis, shows) in zip(panels, AXES.items(), strict=True):
+        rows = [row for row in table if row["axis"] == axis]
+        roofs = {"computes, then sends": ("--", overlap.in_turn)}
+        if axis == "FSDP":
+            roofs["sends while it computes"] = ("-", overlap.hidden)
+        for label, (line, roof) in roofs.items():
+            heights = [roof(ratio) for ratio in ratios]
+            axes.plot(ratios, heights, line, color=BLACK, label=f"at most: {label}")
+        axes.fill_between(ratios, heights, color=PAPER, linewidth=0)
+        for row in rows:
+            axes.plot(row["ratio"], row["reached"], **_point_look(row), zorder=4)
+        axes.set(xscale="log", xlim=(0.01, 100), ylim=(0, 1.1))
+        axes.set_xlabel(shows)
+        axes.set_xticks([0.01, 0.1, 1, 10, 100], minor=False)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.grid()
+    panels[0].set_ylabel("reached (a rank alone: 1)")
+    shown = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+    legend(figure, [line for name, line in shown.items() if not name.startswith("_")])
+    says = "; ".join(
+        f"{row['axis']}, {row['name']}: {row['reached']:.2f} at {row['ratio']:.2f}" for row in table
+    )
+    runs = [row["run"] for row in table if row["run"]]
+    sources = "; ".join(sorted({row["source"] for row in table if not row["run"]}))
+    note = "Hollow: published, as a share of the GPU's best matrix product. Filled: measured."
+    notes = (note, f"Published: {sources}.")
+    return finish(figure, runs, f"Reached at computing over sending: {says}.", notes)
+
+
+def _point_look(row: dict) -> dict:
+    if row["run"] is None:
+        look = {"marker": "o", "markerfacecolor": "white", "markeredgecolor": ORANGE}
+        return look | {"linestyle": "none", "label": "published, GPUs"}
+    word = device_word(row["run"])
+    look = {"marker": "D", "color": SKY if word == "CPU" else ORANGE, "markeredgecolor": INK}
+    return look | {"linestyle": "none", "label": f"measured, {word} ranks"}
