@@ -6,7 +6,9 @@ import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
-from bootcamp import machine
+from matplotlib.patches import FancyArrowPatch  # noqa: E402
+
+from bootcamp import machine  # noqa: E402
 from bootcamp.drawing import style  # noqa: E402
 from bootcamp.records.runs import Run  # noqa: E402
 from bootcamp_lessons.diagrams import ddp_options  # noqa: E402
@@ -80,13 +82,9 @@ def test_the_attempts_tell_which_steps_were_trained_twice(make):
     assert "attempt 1 steps 5 to 11, 3 of them again" in says
 
 
-@pytest.mark.parametrize("ranks", [2, 7, 8, 16])
-def test_the_tree_that_is_drawn_is_one(ranks):
-    """Every rank reaches rank 0, in as many steps as its level says."""
-    places = ddp_options._tree_places(ranks)
-    for rank, (_, level) in enumerate(places):
-        way = rank
-        for _ in range(level):
-            way = ddp_options._above(way)
-        assert way == 0
-    assert len(set(places)) == ranks
+def test_the_tree_that_is_drawn_is_one():
+    """One arrow from each rank but the first to its parent; the ring has one more, to its begin."""
+    (axes,) = ddp_options.ring_and_tree().axes
+    arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+    assert len(arrows) == (7 - 1) + 1 + (7 - 1)
+    assert "2 levels up, 2 down" in [text.get_text() for text in axes.texts]

@@ -8,7 +8,7 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import arrow, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
 from bootcamp.drawing.charts import handles, rows
 from bootcamp.drawing.palette import GREY, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
@@ -39,10 +39,11 @@ def inside(axes) -> None:
             arrow(axes, (left, y + 6.7), (right, y + 6.7), there, above=1.6)
             arrow(axes, (right, y + 3.3), (left, y + 3.3), back, above=-2.1)
     box(axes, 40, 18.5, 27, 10, "coordinator (on rank 0):\nready on all ranks?", colour="white")
-    both = ((33.7, 28.8, "reduce these, in this order"), (13.3, 18.2, "the same answer"))
-    for start, end, answer in both:
-        arrow(axes, (51, start), (51, end))
-        arrow(axes, (56, end), (56, start))
+    for start, end, answer in (
+        (33.7, 28.8, "reduce these, in this order"),
+        (13.3, 18.2, "the same answer"),
+    ):
+        arrows(axes, (51, start, 51, end), (56, end, 56, start))
         label(axes, 49.5, (start + end) / 2, "names", at="right")
         label(axes, 57.5, (start + end) / 2, answer, at="left")
     arrow(axes, (89, 33.5), (89, 13.5), style="<->", colour=VERMILLION)
@@ -73,39 +74,32 @@ def _pieces(record: dict, moment: int) -> list[tuple[str, str]]:
     return pieces
 
 
-def read_timeline(path: Path, last_of_step: str = "mean_loss") -> list[dict]:
+def read_timeline(path: Path) -> list[dict]:
     """Read the steps of a HOROVOD_TIMELINE file, or of its .gz, as far as it goes.
 
-    A step ends with the all-reduce of `last_of_step`. Each has `spans`, (tensor, activity, start,
+    A step ends with the all-reduce of the loss. Each has `spans`, (tensor, activity, start,
     end) in µs, and `all_reduces`, how many were run; the file has a fused one for each tensor.
     """
-    path = Path(path)
-    if path.exists():
-        text = path.read_text()
-    else:
-        with gzip.open(f"{path}.gz", "rt") as file:
-            text = file.read()
-    names, steps = {}, []
-    step, open_spans, reducing = _new_step(), {}, 0
+    packed = Path(f"{path}.gz")
+    text = gzip.decompress(packed.read_bytes()).decode() if packed.exists() else path.read_text()
+    names, steps, open_spans, reducing = {}, [], {}, 0
+    spans, all_reduces = [], 0
     for event in _events(text):
         if event.get("name") == "process_name" and "name" in event["args"]:
             names[event["pid"]] = event["args"]["name"]
-        if event["ph"] not in "BE":
-            continue
-        stack = open_spans.setdefault(event["pid"], [])
-        if event["ph"] == "B":
-            stack.append((event["name"], event["ts"]))
+        elif event["ph"] == "B":
+            open_spans.setdefault(event["pid"], []).append((event["name"], event["ts"]))
             if event["name"] == "GLOO_ALLREDUCE":
-                step["all_reduces"] += reducing == 0
+                all_reduces += reducing == 0
                 reducing += 1
-            continue
-        activity, start = stack.pop()
-        tensor = re.sub(r"^\w*reduce\.", "", names[event["pid"]])
-        step["spans"].append((tensor, activity, start, event["ts"]))
-        reducing -= activity == "GLOO_ALLREDUCE"
-        if tensor == last_of_step and activity == "ALLREDUCE":
-            steps.append(step)
-            step = _new_step()
+        elif event["ph"] == "E":
+            activity, start = open_spans[event["pid"]].pop()
+            tensor = re.sub(r"^\w*reduce\.", "", names[event["pid"]])
+            spans.append((tensor, activity, start, event["ts"]))
+            reducing -= activity == "GLOO_ALLREDUCE"
+            if tensor == "mean_loss" and activity == "ALLREDUCE":
+                steps.append({"spans": spans, "all_reduces": all_reduces})
+                spans, all_reduces = [], 0
     return steps
 
 
@@ -126,10 +120,6 @@ def last_lines(stacks: str, script: Path) -> list[str]:
     lines = script.read_text().splitlines()
     found = re.findall(rf"\[(\d)\].*{script.name}\", line (\d+)", stacks)
     return [f"rank {rank} stands in line {n}: {lines[int(n) - 1].strip()}" for rank, n in found]
-
-
-def _new_step() -> dict:
-    return {"spans": [], "all_reduces": 0}
 
 
 def _events(text: str) -> list[dict]:
@@ -154,11 +144,10 @@ def timeline(step: dict, run: Run) -> Figure:
         left, wide = (start - first) / 1e3, (end - start) / 1e3
         axes.barh(tensors.index(tensor), wide, left=left, height=0.75, **look)
     axes.set(ylim=(len(tensors), -1), xlim=(0, None))
-    ends = {row: tensors[row] for row in (0, len(tensors) - 1)}
-    short = [name if len(name) < 22 else f"…{name[-20:]}" for name in ends.values()]
-    axes.set_yticks(list(ends), short, fontsize=SMALL)
-    axes.set_ylabel("a line for each tensor")
-    axes.set_xlabel("milliseconds since the first gradient was reported ready")
+    ends = [name if len(name) < 22 else f"…{name[-20:]}" for name in (tensors[0], tensors[-1])]
+    axes.set_yticks([0, len(tensors) - 1], ends, fontsize=SMALL)
+    since = "milliseconds since the first gradient was reported ready"
+    axes.set(ylabel="a line for each tensor", xlabel=since)
     legend(figure, handles({words: (colour, "") for words, colour in ACTIVITIES.values()}))
     last = (max(end for *_, end in spans) - first) / 1e3
     words = f"{title}, {last:.0f} ms from the first gradient to the mean of the loss."

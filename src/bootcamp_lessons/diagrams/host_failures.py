@@ -1,6 +1,6 @@
 """Lesson 09b: what the other hosts hear of a failure, and how a job is told of its end."""
 
-from bootcamp.drawing.canvas import arrow, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, boxes, diagram, label
 from bootcamp.drawing.palette import BLUE, LIGHT, VERMILLION
 from bootcamp.drawing.style import FOOT
 
@@ -12,23 +12,17 @@ def what_is_heard(axes) -> None:
     network: nobody says anything, and host0 waits for its time-out. A rank waits for something
     else: its connections stand, and host0 waits for its time-out as well.
     """
-    for y, title, there, heard, loud in (
-        (
-            30,
-            "a process dies",
-            "the kernel lives, and\ncloses its connections",
-            "closed by peer",
-            1,
-        ),
-        (16, "a host goes silent", "no power, no network:\nnobody closes anything", "nothing", 0),
-        (2, "a rank hangs", "its connections stand,\nit sends nothing", "nothing", 0),
+    for y, title, there, heard in (
+        (30, "a process dies", "the kernel lives, and\ncloses its connections", "closed by peer"),
+        (16, "a host goes silent", "no power, no network:\nnobody closes anything", "nothing"),
+        (2, "a rank hangs", "its connections stand,\nit sends nothing", "nothing"),
     ):
-        colour = LIGHT.green if loud else LIGHT.orange
         label(axes, 0, y + 5.5, title, at="left", bold=True)
         box(axes, 72, y, 28, 11, f"host1\n{there}", colour=LIGHT.red, size=FOOT)
-        waits = "hears of it at once" if loud else "waits for its time-out"
+        waits, colour, ink = ("waits for its time-out", LIGHT.orange, VERMILLION)
+        if heard != "nothing":
+            waits, colour, ink = "hears of it at once", LIGHT.green, BLUE
         box(axes, 27, y, 22, 11, f"host0\n{waits}", colour=colour, size=FOOT)
-        ink = BLUE if loud else VERMILLION
         arrow(axes, (71.5, y + 5), (49.5, y + 5), colour=ink)
         label(axes, 60.5, y + 8, heard, ink=ink, bold=True, size=FOOT)
 
@@ -41,14 +35,12 @@ def told_in_time(axes) -> None:
     step that was saved.
     """
     steps = (
-        (0, "Slurm\nUSR1 to the shell,\na minute before\nthe limit", LIGHT.orange),
-        (20.5, "job file\nputs down a\nstop file", LIGHT.blue),
-        (41, "ranks\nagree after a step,\nsave, end", LIGHT.green),
-        (61.5, "job file\nscontrol requeue", LIGHT.blue),
-        (82, "later, anywhere\n--resume: on with\nthe step saved", LIGHT.green),
+        (0, 18, "Slurm\nUSR1 to the shell,\na minute before\nthe limit", LIGHT.orange),
+        (20.5, 18, "job file\nputs down a\nstop file", LIGHT.blue),
+        (41, 18, "ranks\nagree after a step,\nsave, end", LIGHT.green),
+        (61.5, 18, "job file\nscontrol requeue", LIGHT.blue),
+        (82, 18, "later, anywhere\n--resume: on with\nthe step saved", LIGHT.green),
     )
-    for number, (x, text, colour) in enumerate(steps):
-        box(axes, x, 10, 18, 16, text, colour=colour, size=FOOT)
-        if number:
-            arrow(axes, (x - 2.3, 18), (x - 0.2, 18))
+    boxes(axes, 10, 16, *steps, size=FOOT)
+    arrows(axes, *((x - 2.3, 18, x - 0.2, 18) for x, *_ in steps[1:]))
     label(axes, 50, 4, "KILL comes KillWait seconds after TERM: too late to save", ink=VERMILLION)

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import arrow, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, boxes, diagram, label
 from bootcamp.drawing.charts import log_axis
 from bootcamp.drawing.palette import BLACK, BLUE, LIGHT, VERMILLION
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
@@ -28,18 +28,14 @@ def who_starts_whom(axes) -> None:
             box(axes, left, 1, 23, 26.5, line="--", colour="white")
             at, beside = (("left", 1.5), ("right", 21.5))[host]  # no arrow comes by there
             label(axes, left + beside, 25, f"host{host}", at=at, size=FOOT)
-            for place in range(2):
-                rank = f"rank {2 * host + place}"
-                box(axes, left + 1 + 11 * place, 2.5, 10, 7.5, rank, colour=tint)
+            ranks = ((left + 1 + 11 * k, 10, f"rank {2 * host + k}") for k in range(2))
+            boxes(axes, 2.5, 7.5, *ranks, colour=tint)
     for host in range(2):
-        for place in range(2):
-            end = (6 + 25 * host + 11 * place, 10.4)
-            arrow(axes, (20 + 8 * host, 33), end, colour=BLUE)
-        left = 52 + 25 * host
-        box(axes, left + 3, 16, 17, 5.5, "torchrun", colour=LIGHT.orange)
-        arrow(axes, (72 + 8 * host, 33), (left + 11.5, 22), colour=BLUE)
-        for place in range(2):
-            arrow(axes, (left + 11.5, 15.7), (left + 6 + 11 * place, 10.4), colour=BLUE)
+        left, agent = 25 * host, 63.5 + 25 * host
+        box(axes, agent - 8.5, 16, 17, 5.5, "torchrun", colour=LIGHT.orange)
+        arrows(axes, (72 + 8 * host, 33, agent, 22), colour=BLUE)
+        for x in (left + 6, left + 17):
+            arrows(axes, (20 + 8 * host, 33, x, 10.4), (agent, 15.7, x + 52, 10.4), colour=BLUE)
     arrow(axes, (72.4, 18.8), (79.6, 18.8), style="<->", colour=VERMILLION)
     label(axes, 76, 29.7, "rendezvous", ink=VERMILLION, size=FOOT)
 

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from bootcamp.costs import sharding
-from bootcamp.drawing.canvas import arrow, arrows, box, canvas, label
+from bootcamp.drawing.canvas import arrow, arrows, box, canvas, label, labels
 from bootcamp.drawing.charts import beside, handles, marker_line, rows, run_bar, shared_note
 from bootcamp.drawing.palette import BLACK, BLUE, LIGHT, ORANGE, PAPER, SKY, VERMILLION
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
@@ -42,9 +42,8 @@ def two_hosts(link: str) -> Figure:
 
 def _link(strategy: str, **how) -> float:
     """Bytes that a host of two sends to the other, in models, for 2 x 2 ranks."""
-    shard = how.get("shard")
     calls = sharding.collectives(strategy, **how)
-    return sharding.link_bytes(calls, 1.0, 4, 2, shard=shard)
+    return sharding.link_bytes(calls, 1.0, 4, 2, shard=how.get("shard"))
 
 
 @styled
@@ -61,8 +60,9 @@ def rings() -> Figure:
         f"gradients of one part each: {hsdp:g} times the model."
     )
     figure, axes = canvas("What crosses the link in a step", says, 4.6)
-    for x, title in ((0, "DDP, FSDP: one ring"), (54, "HSDP: a mesh, 2 rows of 2")):
-        label(axes, x, 44, title, at="left", bold=True)
+    titles = (0, 44, "DDP, FSDP: one ring"), (54, 44, "HSDP: a mesh, 2 rows of 2")
+    labels(axes, *titles, at="left", bold=True)
+    for x in (0, 54):
         for host, y in enumerate((29, 10)):
             tint = LIGHT.blue if host == 0 else LIGHT.green
             box(axes, x, y, 46, 11, line="--", colour="white")
@@ -73,16 +73,17 @@ def rings() -> Figure:
                 box(axes, x + 8 + 22 * place, y + 1.7, 14, 7.6, text, colour=tint)
     arrows(axes, (22.3, 34.5, 29.7, 34.5), (22.3, 15.5, 29.7, 15.5), colour=BLUE)
     arrows(axes, (31, 30.5, 20, 19.6), (35, 19.6, 12, 30.5), colour=VERMILLION)
-    rows_of = (76.3, 34.5, 83.7, 34.5), (76.3, 15.5, 83.7, 15.5)
-    arrows(axes, *rows_of, style="<->", colour=BLUE)
-    columns = (69, 19.6, 69, 30.4), (91, 19.6, 91, 30.4)
-    arrows(axes, *columns, style="<->", colour=VERMILLION)
+    both = {"style": "<->"}
+    arrows(axes, (76.3, 34.5, 83.7, 34.5), (76.3, 15.5, 83.7, 15.5), colour=BLUE, **both)
+    arrows(axes, (69, 19.6, 69, 30.4), (91, 19.6, 91, 30.4), colour=VERMILLION, **both)
     label(axes, 80, 25, "all-reduce\nof a part", ink=VERMILLION, size=FOOT)
-    sends = (0, f"DDP {ddp:g} × the model, FSDP {fsdp:g} ×"), (54, f"{hsdp:g} × the model")
-    for x, words in sends:
-        text = "over the link, all numbers equally wide:"
-        label(axes, x, 5.5, text, at="left", size=FOOT)
-        label(axes, x, 1.8, words, at="left", ink=VERMILLION)
+    text = "over the link, all numbers equally wide:"
+    labels(axes, (0, 5.5, text), (54, 5.5, text), at="left", size=FOOT)
+    sends = (
+        (0, 1.8, f"DDP {ddp:g} × the model, FSDP {fsdp:g} ×"),
+        (54, 1.8, f"{hsdp:g} × the model"),
+    )
+    labels(axes, *sends, at="left", ink=VERMILLION)
     return figure
 
 
@@ -90,7 +91,8 @@ def rings() -> Figure:
 def ranking(without: dict[str, Run], slow: dict[str, Run], formula: dict[str, float]) -> Figure:
     """Draw seconds per step, the link open and slow; formula: seconds of each on the slow link."""
     link = next(iter(slow.values())).config["link"]
-    figure, axes = begin(f"A step with the link open, and at {link}", 2.4 + 0.95 * len(slow))
+    title = f"A step with the link open, and at {link}"
+    figure, axes = begin(title, 2.4 + 0.95 * len(slow), grid="x")
     says, longest = [], 0.0
     for row, (name, at_link) in enumerate(slow.items()):
         seconds = {SKY: without[name].seconds_per_step, ORANGE: at_link.seconds_per_step}
@@ -106,9 +108,7 @@ def ranking(without: dict[str, Run], slow: dict[str, Run], formula: dict[str, fl
             f"of which the link by formula {number(formula[name])} s"
         )
     rows(axes, list(slow))
-    axes.set_xlim(0, 1.2 * longest)
-    axes.grid(axis="x")
-    axes.set_xlabel("seconds per step")
+    axes.set(xlim=(0, 1.2 * longest), xlabel="seconds per step")
     looks = {"link open": SKY, f"link {link}": ORANGE, "bytes / rate, by formula": BLACK}
     legend(figure, handles({words: (colour, "") for words, colour in looks.items()}))
     runs = [*without.values(), *slow.values()]

@@ -52,16 +52,12 @@ def _held(axes, x: float, tall: bool) -> None:
     for device, colour in enumerate((FIRST, SECOND)):
         left = x + 15.5 * device
         label(axes, left + 7, 39.6, f"device {device}", size=11)
-        if tall:
-            for row in range(2):
-                name = f"layer {2 * device + row + 1}"
-                box(axes, left + 1, 31.5 - 6.5 * row, 12, 5, name, colour=colour, size=11)
-        else:
-            for row in range(4):
-                y = 33.2 - 3.9 * row
-                box(axes, left + 1, y, 12, 3.2, f"half of {row + 1}", colour=colour, size=11)
-                if device:
-                    arrow(axes, (x + 13, y + 1.6), (x + 16.7, y + 1.6), style="<->")
+        for row in range(2 if tall else 4):
+            name = f"layer {2 * device + row + 1}" if tall else f"half of {row + 1}"
+            y, height = (31.5 - 6.5 * row, 5) if tall else (33.2 - 3.9 * row, 3.2)
+            box(axes, left + 1, y, 12, height, name, colour=colour, size=11)
+            if device and not tall:
+                arrow(axes, (x + 13, y + 1.6), (x + 16.7, y + 1.6), style="<->")
     if tall:
         arrow(axes, (x + 13.2, 30.8), (x + 16.4, 30.8), colour=INK)
         label(axes, x + 14.8, 22, "activations →\n← their gradient", size=11)
@@ -77,9 +73,8 @@ def _times(axes, x: float, first: list, second: list) -> None:
         frame = {"facecolor": "white", "edgecolor": PALE, "linestyle": ":"}
         axes.add_patch(Rectangle((x + 2.2, y), 24 * wide, 4, **frame))
         for action, start, length in lane:
-            colour = ACTIONS[action][1]
             left = x + 2.2 + start * wide
-            look = {"facecolor": colour, "edgecolor": INK, "linewidth": 1}
+            look = {"facecolor": ACTIONS[action][1], "edgecolor": INK, "linewidth": 1}
             axes.add_patch(Rectangle((left, y + 0.3), length * wide, 3.4, **look))
             label(axes, left + length * wide / 2, y + 2, action, size=11)
     arrow(axes, (x + 2, 1.3), (x + 28, 1.3), colour=PALE)
@@ -150,9 +145,8 @@ def stage_costs(stages: list[dict], cut: int) -> Figure:
         "activations": ([stage["activation_bytes"] for stage in stages], ORANGE, "//"),
         "time": ([s["forward_seconds"] + s["backward_seconds"] for s in stages], SKY, ".."),
     }
-    title = "What each layer costs: its share of the model"
+    title, width, says = "What each layer costs: its share of the model", 0.27, []
     figure, axes = begin(title, 4.8, grid="y")
-    width, says = 0.27, []
     for place, (kind, (values, colour, hatch)) in enumerate(costs.items()):
         shares = [100 * value / sum(values) for value in values]
         where = [number + width * (place - 1) for number in range(len(stages))]

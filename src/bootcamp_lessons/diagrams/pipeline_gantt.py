@@ -6,16 +6,7 @@ from matplotlib.figure import Figure
 
 from bootcamp.costs import pipeline_schedules as schedules
 from bootcamp.drawing.charts import handles, rows
-from bootcamp.drawing.palette import (
-    GREEN,
-    GREY,
-    INK,
-    MINT,
-    ORANGE,
-    PALE,
-    SKY,
-    YELLOW,
-)
+from bootcamp.drawing.palette import GREEN, GREY, INK, MINT, ORANGE, PALE, SKY, YELLOW
 from bootcamp.drawing.style import begin, finish, legend, styled
 
 LOOKS = {  # of an action: colour, hatch, what it is
@@ -36,12 +27,19 @@ def gantt(charts: dict[str, list], title: str, unit: str = FORWARDS, scale: floa
     unit: what the axis counts. scale: how many of these there are in a second of the spans.
     """
     heights = [0.75 + 0.3 * len(schedules.by_rank(spans)) for spans in charts.values()]
-    ratios = {"gridspec_kw": {"height_ratios": heights}}
-    height = 1.6 + sum(heights)
-    figure, axes = begin(title, height, nrows=len(charts), sharex=True, squeeze=False, **ratios)
-    says = _draw_charts(axes[:, 0], charts, scale)
+    shape = {"nrows": len(charts), "height_ratios": heights}
+    figure, axes = begin(title, 1.6 + sum(heights), sharex=True, squeeze=False, **shape)
+    longest = max(schedules.makespan(spans) for spans in charts.values()) * scale
+    says = []
+    for panel, (name, spans) in zip(axes[:, 0], charts.items(), strict=True):
+        _draw_chart(panel, spans, longest, scale)
+        words = f"{name}: {facts(spans)}"
+        panel.set_title(words, loc="left", fontsize=12)
+        says.append(f"{words}, {schedules.makespan(spans) * scale:.3g} long")
     axes[-1, 0].set_xlabel(f"time ({unit})")
-    legend(figure, _handles(charts.values()))
+    kinds = {span.action.kind for spans in charts.values() for span in spans}
+    looks = {what: look for kind, (*look, what) in LOOKS.items() if kind in kinds}
+    legend(figure, handles({**looks, "waits": (GREY, "")}))
     two = any(_stages_of(spans) > 1 for spans in charts.values())
     other = "; bold ones on a darker ground: the rank's other stage" if two else ""
     says = f"{title}. {'; '.join(says)}. Time in {unit}."
@@ -59,18 +57,6 @@ def in_theory(*names: str) -> Figure:
     """Schedules of 4 ranks and 8 micro-batches on one scale."""
     charts = {name: schedules.timetable(name, 4, 8) for name in names}
     return gantt(charts, "4 ranks, 8 micro-batches, the same work")
-
-
-def _draw_charts(panels, charts: dict[str, list], scale: float) -> list[str]:
-    """The charts on one scale, each with its facts above it; returns these and how long it is."""
-    longest = max(schedules.makespan(spans) for spans in charts.values()) * scale
-    says = []
-    for axes, (name, spans) in zip(panels, charts.items(), strict=True):
-        _draw_chart(axes, spans, longest, scale)
-        words = f"{name}: {facts(spans)}"
-        axes.set_title(words, loc="left", fontsize=12)
-        says.append(f"{words}, {schedules.makespan(spans) * scale:.3g} long")
-    return says
 
 
 def facts(spans: list) -> str:
@@ -122,12 +108,6 @@ def _draw_actions(axes, rank: int, spans: list, other: bool, longest: float, sca
 
 def _stages_of(spans: list) -> int:
     return len({span.action.stage for span in spans if span.rank == 0})
-
-
-def _handles(timetables) -> list:
-    kinds = {span.action.kind for spans in timetables for span in spans}
-    looks = {what: look for kind, (*look, what) in LOOKS.items() if kind in kinds}
-    return handles({**looks, "waits": (GREY, "")})
 
 
 @styled

@@ -9,10 +9,9 @@ from bootcamp.drawing.palette import PALE, VERMILLION
 def strip(title: str, says: str, held: list, sent: list[set], key: str) -> Figure:
     """Draw held[moment][rank], pieces as (text, colour), and sent[moment], (rank, piece)."""
     world = len(held[0])
-    each = 3 * world + 2.6
+    each, wide = 3 * world + 2.6, 91 / len(held)
     high = 6 + each * world + 9
     figure, axes = canvas(title, says, high / 10)
-    wide = 91 / len(held)
     for moment, ranks in enumerate(held):
         x = 9 + wide * moment
         words = f"after step {moment}" if moment else "at first"

@@ -25,30 +25,30 @@ def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
     """
     runs = [run for pair in pairs for run in pair]
     alone = [pair for pair in pairs if not any(run.shared_cores for run in pair)]
-    crossed = () if alone else shared_note(runs)
-    alone = alone or pairs
+    crossed, left_out = () if alone else shared_note(runs), len(pairs) - len(alone or pairs)
     ranks, models = pairs[0][1].world, {run.config["model"] for run in runs}
     title = f"{ranks} ranks against one process, by the size of the batch ({', '.join(models)})"
     figure, axes = begin(title, 5.0)
-    batches = [one.config["global_batch"] for one, _ in alone]
-    speed_ups = [many.samples_per_second / one.samples_per_second for one, many in alone]
+    speed_ups = {
+        one.config["global_batch"]: many.samples_per_second / one.samples_per_second
+        for one, many in alone or pairs
+    }
     axes.axhspan(0, 1, color=PAPER)
-    axes.plot(batches, speed_ups, "o-", color=BLUE)
-    for batch, speed_up in zip(batches, speed_ups, strict=True):
+    axes.plot(list(speed_ups), list(speed_ups.values()), "o-", color=BLUE)
+    for batch, speed_up in speed_ups.items():
         above(axes, batch, speed_up, f"{speed_up:.2f}×", up=12, bbox=WHITE, **BOLD)
     for height, text, va in ((1, "as fast as\none process", "top"), (ranks, "ideal", "bottom")):
         axes.axhline(height, color=PALE, linestyle="--")
         margin(axes, height, text, va=va)  # where nothing comes near it, nor they to each other
-    log_axis(axes.xaxis, batches, base=2)
-    axes.set(ylim=(0, 1.15 * max(ranks, *speed_ups)), xlabel="global batch (samples per step)")
-    axes.set_ylabel("speed-up")
-    values = zip(batches, speed_ups, strict=True)
-    words = "; ".join(f"{batch} samples: {speed_up:.2f} times" for batch, speed_up in values)
-    notes = ("Below the lower line the ranks together are slower than one of them alone.", *crossed)
+    log_axis(axes.xaxis, list(speed_ups), base=2)
+    axes.set(ylim=(0, 1.15 * max(ranks, *speed_ups.values())), ylabel="speed-up")
+    axes.set_xlabel("global batch (samples per step)")
     if crossed:
         cross(axes)
-    if len(alone) < len(pairs):
-        notes += (f"Left out: {len(pairs) - len(alone)} pair(s) of runs on shared cores.",)
+    words = "; ".join(f"{batch} samples: {times:.2f} times" for batch, times in speed_ups.items())
+    notes = ("Below the lower line the ranks together are slower than one of them alone.", *crossed)
+    if left_out:
+        notes += (f"Left out: {left_out} pair(s) of runs on shared cores.",)
     return finish(figure, runs, " ".join([f"{title}: {words}.", *crossed]), notes)
 
 
@@ -87,22 +87,21 @@ class BestRates:
 def best_rates(trainings: list[dict]) -> BestRates:
     """By mean held-out loss over the seeds, without warm-up."""
     losses = {
-        setting: {rate: _mean(each) for rate, each in rates.items()}
-        for setting, rates in _by_setting(trainings).items()
+        batch: {rate: _mean(each) for rate, each in rates.items()}
+        for (batch, warm_up), rates in _by_setting(trainings).items()
+        if not warm_up
     }
-    (small, large), best = sorted(batch for batch, warm_up in losses if not warm_up), {}
-    for batch in (small, large):
-        best[batch] = min(losses[batch, 0], key=losses[batch, 0].get)
-    base, unscaled = losses[small, 0][best[small]], losses[large, 0][best[small]]
-    closed = (unscaled - losses[large, 0][best[large]]) / (unscaled - base)
-    return BestRates(best[small], best[large], 100 * closed)
+    small, large = (losses[batch] for batch in sorted(losses))
+    best_small, best_large = min(small, key=small.get), min(large, key=large.get)
+    unscaled = large[best_small]
+    closed = (unscaled - large[best_large]) / (unscaled - small[best_small])
+    return BestRates(best_small, best_large, 100 * closed)
 
 
 @styled
 def rate_sweep(trainings: list[dict], run: Run) -> Figure:
     """Draw held-out loss against learning rate, by batch and warm-up; run: names the machine."""
-    figure, axes = begin("Held-out loss by learning rate, for two batches", 5.6)
-    axes.grid(axis="y")
+    figure, axes = begin("Held-out loss by learning rate, for two batches", 5.6, grid="y")
     rates, says, edge = sorted({row["rate"] for row in trainings}), [], 0.0
     for number, ((batch, warm_up), by_rate) in enumerate(_by_setting(trainings).items()):
         name = f"batch {batch}" + (f", warm-up of {warm_up} steps" if warm_up else "")
@@ -110,7 +109,7 @@ def rate_sweep(trainings: list[dict], run: Run) -> Figure:
         look = {"color": (BLUE, ORANGE, VERMILLION)[number], "marker": "osD"[number]}
         axes.plot(list(by_rate), means, label=name, linestyle=("-", "-", "--")[number], **look)
         for rate, losses in by_rate.items():
-            seen = [min(loss, DIVERGED) if math.isfinite(loss) else DIVERGED for loss in losses]
+            seen = [min(loss if math.isfinite(loss) else math.inf, DIVERGED) for loss in losses]
             axes.plot([rate] * len(seen), seen, linestyle="", markersize=5, alpha=0.5, **look)
             edge = max(edge, *seen)
         words = (f"{rate:g}: {_mean(losses):.2f}" for rate, losses in by_rate.items())

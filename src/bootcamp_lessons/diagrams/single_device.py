@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bootcamp.costs.hardware import shown_in_lessons
-from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label
+from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label, labels
 from bootcamp.drawing.charts import BOLD, WHITE, above, bar, beside, handles, log_axis, rows
 from bootcamp.drawing.palette import (
     BLACK,
@@ -42,13 +42,13 @@ def host_and_device(axes) -> None:
     """
     box(axes, 1, 3, 33, 33)
     box(axes, 66, 3, 33, 33)
-    label(axes, 17.5, 32.5, "host: CPU and main memory", bold=True, size=13)
-    label(axes, 82.5, 32.5, "device: GPU and its memory", bold=True, size=13)
+    host, device = "host: CPU and main memory", "device: GPU and its memory"
+    labels(axes, (17.5, 32.5, host), (82.5, 32.5, device), bold=True, size=13)
     box(axes, 4, 17, 27, 11, "the Python script\nand the record", colour=LIGHT.blue)
     box(axes, 4, 5.5, 27, 8, "the data", colour=LIGHT.blue)
-    for y, text in ((23.5, "parameters"), (17.5, "gradients"), (11.5, "optimizer state")):
+    held_there = ("activations", "optimizer state", "gradients", "parameters")
+    for y, text in zip((5.5, 11.5, 17.5, 23.5), held_there, strict=True):
         box(axes, 69, y, 27, 5, text, colour=LIGHT.green)
-    box(axes, 69, 5.5, 27, 5, "activations", colour=LIGHT.green)
     arrow(axes, (35, 29), (65, 29), "once: the model")
     arrow(axes, (35, 21.5), (65, 21.5), "each step: the batch")
     arrow(axes, (35, 14), (65, 14), "each step: kernel launches")
@@ -61,20 +61,17 @@ def queue(axes) -> None:
     In the lower lane the GPU computes them, each longer than its launch took. A clock read after
     the last launch stops too early. loss.item() waits for the GPU.
     """
-    label(axes, 6, 25, "CPU", bold=True, size=14)
-    label(axes, 6, 12, "GPU", bold=True, size=14)
+    labels(axes, (6, 25, "CPU"), (6, 12, "GPU"), bold=True, size=14)
     for number in range(4):
         launch, kernel = 13 + 8 * number, 17 + 16 * number
         box(axes, launch, 21.5, 7.4, 7, f"launch\n{number + 1}", colour=LIGHT.blue, size=11)
         box(axes, kernel, 8.5, 15.4, 7, f"kernel {number + 1}", colour=LIGHT.green)
         arrow(axes, (launch + 3.7, 21), (kernel + 2, 16), colour=PALE)
     box(axes, 45.5, 21.5, 36, 7, "loss.item() waits", colour="white", line="--")
-    for x, text, colour in (
-        (45, "clock read here:\nmuch too early", VERMILLION),
-        (82, "here: right", BLUE),
-    ):
+    early = "clock read here:\nmuch too early"
+    for x, y, text, colour in ((45, 33.5, early, VERMILLION), (82, 32.8, "here: right", BLUE)):
         axes.plot((x, x), (4.5, 31), color=colour, linestyle=":", linewidth=2.5)
-        label(axes, x, 33.5 if "early" in text else 32.8, text, ink=colour)
+        label(axes, x, y, text, ink=colour)
     arrow(axes, (12, 4), (97, 4), colour=PALE)
     label(axes, 94, 1.5, "time")
 
@@ -85,13 +82,12 @@ def speeds(core=None) -> Figure:
 
     core: a Roofline measured in float32 to put beside them.
     """
-    gpus = shown_in_lessons()
-    title = "Arithmetic and memory bandwidth, device by device"
-    devices = [_published_speed(gpu) for gpu in gpus]
+    gpus, devices = shown_in_lessons(), []
     if core is not None:
         measured = {"float32": core.peak_flops_per_second / 1e12}
-        row = ("one core here", measured, core.bandwidth_bytes_per_second / 1e9)
-        devices.insert(0, row)
+        devices = [("one core here", measured, core.bandwidth_bytes_per_second / 1e9)]
+    devices += map(_published_speed, gpus)
+    title = "Arithmetic and memory bandwidth, device by device"
     figure, panels = begin(title, 2.4 + 0.6 * len(devices), ncols=2, sharey=True)
     says = []
     for row, (name, peaks, bandwidth) in enumerate(devices):
@@ -104,23 +100,21 @@ def speeds(core=None) -> Figure:
         beside(panels[1], bandwidth, row, f"{bandwidth:,.0f}", right=11, fontsize=SMALL, **BOLD)
     for axes, unit in zip(panels, ("TFLOP/s, dense", "GB/s"), strict=True):
         values = [line.get_xdata()[0] for line in axes.lines]
-        lowest, highest = (math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))))
+        lowest, highest = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
         powers = range(lowest, highest + 1)
         log_axis(axes.xaxis, [10.0**p for p in powers], [f"$10^{{{p}}}$" for p in powers])
         axes.set(xlim=(10.0**lowest / 2, 10.0**highest * 8), xlabel=unit)
         axes.grid()
     rows(panels[0], [name for name, *_ in devices])
     look = {"linestyle": "", "markersize": 11}
-    legend(
-        figure,
-        [Line2D([], [], marker=m, color=c, label=form, **look) for form, (c, m) in FORMATS.items()],
-    )
+    marks = [Line2D([], [], color=c, marker=m, label=x, **look) for x, (c, m) in FORMATS.items()]
+    legend(figure, marks)
     here = "One core: measured here. " if core is not None else ""
     foot = (
         f"{here}GPUs: published peaks. 16 bits and bandwidth: {gpus[0]['source']}; "
-        "float32 and TF32: NVIDIA's data sheets.",
+        "float32 and TF32: NVIDIA's data sheets."
     )
-    return finish(figure, (), f"{title}. {'; '.join(says)}. {' '.join(foot)}", foot)
+    return finish(figure, (), f"{title}. {'; '.join(says)}. {foot}", (foot,))
 
 
 def _published_speed(gpu: dict[str, str]) -> tuple[str, dict[str, float], float]:
@@ -179,8 +173,9 @@ def number_formats(formats: dict[str, tuple[int, int]]) -> Figure:
         for bits, colour, text in parts:
             box(axes, x, y, bits * width - 0.4, 7, f"{text}", colour=colour, bold=True)
             x += bits * width
-    for x, text in ((15.5, "sign"), (22, "exponent: the range"), (48, "fraction: the digits")):
-        label(axes, x, 10 * height - 3, text, at="left")
+    top = 10 * height - 3
+    heads = (15.5, top, "sign"), (22, top, "exponent: the range"), (48, top, "fraction: the digits")
+    labels(axes, *heads, at="left")
     return figure
 
 
@@ -242,18 +237,19 @@ def held_over_a_step(blocks: int, block_bytes: float, kept_bytes: float) -> Figu
 
 def held(blocks: int, block_bytes: float, kept_bytes: float) -> list[tuple[float, float]]:
     """(time, bytes) at each turn of the staircase; a block that kept less is computed again."""
-    time, size = 0.0, 0.0
-    points = [(time, size)]
+    time, size, points = 0.0, 0.0, [(0.0, 0.0)]
+
+    def step(duration: float, kept: float) -> None:
+        nonlocal time, size
+        time += duration
+        points.append((time, size))
+        size += kept
+        points.append((time, size))
+
     for _ in range(blocks):
-        time += 1
-        points += [(time, size), (time, size + kept_bytes)]
-        size += kept_bytes
+        step(1, kept_bytes)
     for _ in range(blocks):
         if kept_bytes < block_bytes:
-            time += 1  # the forward again, from the block's input
-            points += [(time, size), (time, size + block_bytes - kept_bytes)]
-            size += block_bytes - kept_bytes
-        time += 2
-        points += [(time, size), (time, size - block_bytes)]
-        size -= block_bytes
+            step(1, block_bytes - kept_bytes)  # the forward again, from the block's input
+        step(2, -block_bytes)
     return points

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import arrow, arrows, box, canvas, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, boxes, canvas, diagram, label, labels
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, PALE, TINTS, VERMILLION
 from bootcamp.drawing.style import FOOT, styled
 
@@ -18,25 +18,19 @@ def column_then_row(axes) -> None:
     for rank, y in enumerate((25, 4)):
         tint = TINTS[rank]
         label(axes, 3.2, y + 6, f"rank {rank}", bold=True, size=14)
-        for x, width, text, colour in (
-            (8, 9, "x,\nall of it", "white"),
-            (39, 8, f"x A{rank}", tint),
-            (52, 8, "gelu", tint),
-            (77, 9, "part of\nthe sum", tint),
-            (92, 8, "y,\nall of it", "white"),
-        ):
-            box(axes, x, y + 1, width, 10, text, colour=colour)
+        given, added = (8, 9, "x,\nall of it", "white"), (92, 8, "y,\nall of it", "white")
+        own = (39, 8, f"x A{rank}", tint), (52, 8, "gelu", tint), (77, 9, "part of\nthe sum", tint)
+        boxes(axes, y + 1, 10, given, *own, added)
         box(axes, 21, y - 1, 13, 14, colour="white")
         box(axes, 21 + 6.5 * rank, y - 1, 6.5, 14, f"A{rank}", colour=tint, bold=True)
         box(axes, 64, y - 2, 9, 16, colour="white")
         box(axes, 64, y + 6 - 8 * rank, 9, 8, f"B{rank}", colour=tint, bold=True)
-        for left, right in ((17.2, 20.8), (34.2, 38.8), (47.2, 51.8), (60.2, 63.8), (73.2, 76.8)):
-            arrow(axes, (left, y + 6), (right, y + 6))
+        gaps = (17.2, 20.8), (34.2, 38.8), (47.2, 51.8), (60.2, 63.8), (73.2, 76.8)
+        arrows(axes, *((left, y + 6, right, y + 6) for left, right in gaps))
     box(axes, 80, 18.2, 18, 5, "all-reduce: +", colour=LIGHT.green, bold=True)
     sums = (82, 25.8, 83, 23.4), (82, 15.2, 83, 18), (95, 23.4, 96, 25.8), (95, 18, 96, 15.2)
     arrows(axes, *sums, colour=VERMILLION)
-    label(axes, 27.5, 20.7, "columns of A")
-    label(axes, 68.5, 20.7, "rows of B")
+    labels(axes, (27.5, 20.7, "columns of A"), (68.5, 20.7, "rows of B"))
     label(axes, 47.5, 20.7, "nothing is sent here", ink=BLUE)
 
 
@@ -49,10 +43,8 @@ def between_blocks(axes) -> None:
     text; the attention works on this rank's heads; a reduce-scatter adds up and leaves half of the
     text; and the same around the MLP.
     """
-    for y, name, sequence in (
-        (24, "tensor parallelism", False),
-        (3, "with sequence parallelism", True),
-    ):
+    for y, sequence in ((24, False), (3, True)):
+        name = "with sequence parallelism" if sequence else "tensor parallelism"
         label(axes, 0, y + 14, name, at="left", bold=True)
         high = 4 if sequence else 9
         for x, inside in ((0, "attention:\nsome heads"), (50, "MLP: some\ncolumns, rows")):
@@ -116,18 +108,15 @@ def ring(orders: dict[str, list[dict]]) -> Figure:
     """Draw whose keys each rank held in each step; orders: {name: what each rank printed}."""
     world = len(next(iter(orders.values())))
     most = max(max(rank["computed"]) for ranks in orders.values() for rank in ranks)
-    says = " ".join(
-        f"{name}: "
-        + "; ".join(
-            f"rank {r['rank']} computed {', '.join(f'{part / most:.2f}' for part in r['computed'])}"
-            for r in ranks
-        )
-        + f"; the slowest of each step add up to {slowest(ranks) / most:.2f}."
-        for name, ranks in orders.items()
-    )
+    says = ""
+    for name, ranks in orders.items():
+        shares = [", ".join(f"{part / most:.2f}" for part in rank["computed"]) for rank in ranks]
+        each = (f"rank {r['rank']} computed {s}" for r, s in zip(ranks, shares, strict=True))
+        total = f"the slowest of each step add up to {slowest(ranks) / most:.2f}"
+        says += f" {name}: {'; '.join([*each, total])}."
     title = "Whose keys each rank holds, and how much it computes"
     height = 0.62 * world + 1.5
-    figure, axes = canvas(title, f"In units of one complete block: {says}", height)
+    figure, axes = canvas(title, f"In units of one complete block:{says}", height)
     top, cell = 10 * height, (50 / len(orders) + 11.5) / world
     for place, (name, ranks) in enumerate(orders.items()):
         left = 52 * place

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import arrow, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
 from bootcamp.drawing.palette import BLUE, GREEN, PALE, TINTS, VERMILLION
 from bootcamp.drawing.style import begin, legend, styled
 from bootcamp_lessons import silent
@@ -23,15 +23,12 @@ def mesh(axes) -> None:
         label(axes, x + 15, 40, f"host {stage}: stage {stage}", bold=True)
         for rank in range(4):
             row, column = divmod(rank, 2)
-            at_x, at_y = x + 17 * column, 25 - 17 * row
             text = f"rank {4 * stage + rank}\npart {column}"
-            box(axes, at_x, at_y, 13, 10, text, colour=TINTS[column])
-            if column == 0:
-                ends = (at_x + 13.3, at_y + 5), (at_x + 16.7, at_y + 5)
-                arrow(axes, *ends, style="<->", colour=VERMILLION)
-            if row == 0:
-                ends = (at_x + 6.5, at_y - 0.3), (at_x + 6.5, at_y - 6.7)
-                arrow(axes, *ends, style="<->", colour=BLUE)
+            box(axes, x + 17 * column, 25 - 17 * row, 13, 10, text, colour=TINTS[column])
+        rows = ((x + 13.3, y, x + 16.7, y) for y in (30, 13))
+        arrows(axes, *rows, style="<->", colour=VERMILLION)
+        columns = ((left, 24.7, left, 18.3) for left in (x + 6.5, x + 23.5))
+        arrows(axes, *columns, style="<->", colour=BLUE)
     for row, y in enumerate((30, 13)):
         arrow(axes, (52.4, y), (63.6, y), style="<->", colour=GREEN)
         label(axes, 17, y, f"samples\nof share {row}", at="right")

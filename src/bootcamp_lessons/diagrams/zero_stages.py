@@ -100,11 +100,8 @@ def accumulated(records: list[dict], world: int, runs) -> Figure:
     axes.secondary_yaxis("right").set_yticks(list(named), labels=list(named.values()))
     for place, words in ((half / 2 + 0.5, "first backward pass"), (1.5 * half + 0.7, "second one")):
         axes.text(place, whole * 1.2, words, ha="center", fontsize=SMALL)
-    axes.set(ylim=(0, whole * 1.32), xlim=(0.5, 2 * half + 1))
-    axes.set_xticks([])
-    axes.set(
-        xlabel="gradients come in, last layer first; then the backward pass has ended", ylabel="kB"
-    )
+    axes.set(ylim=(0, whole * 1.32), xlim=(0.5, 2 * half + 1), xticks=[], ylabel="kB")
+    axes.set_xlabel("gradients come in, last layer first; then the backward pass has ended")
     legend(figure, axes.get_lines()[:2])
     return finish(figure, runs, f"{'; '.join(says)}; all gradients are {whole:.0f} kB.")
 
@@ -139,13 +136,11 @@ def read_gathers(path: Path) -> dict:
     events.sort(key=lambda event: event["ts"])
     (step,) = [event for event in events if event["name"] == "training_step"]
     groups, complete_since = {}, {}
-    phases = [(_phase_of(event["name"]), event) for event in events]
-    gathered = Counter(named for named, _ in phases if named and named[0] == "all_gather")
-    for named, event in phases:
-        if not named:
-            continue
-        phase, name = named
-        if phase == "post_forward" and gathered["all_gather", name] < 2:
+    named = [(re.fullmatch(r"FSDP::(\w+)(?: \((\w*)\))?", each["name"]), each) for each in events]
+    phases = [(found[1], found[2] or "root", event) for found, event in named if found]
+    gathered = Counter(name for phase, name, _ in phases if phase == "all_gather")
+    for phase, name, event in phases:
+        if phase == "post_forward" and gathered[name] < 2:
             continue  # it stays gathered for the backward pass
         start = (event["ts"] - step["ts"]) / 1e3
         end = start + event["dur"] / 1e3
@@ -158,12 +153,6 @@ def read_gathers(path: Path) -> dict:
         elif phase in ("post_forward", "post_backward_reshard") and name in complete_since:
             spans.append(("complete", complete_since.pop(name), end))
     return {"seconds": step["dur"] / 1e6, "groups": groups}
-
-
-def _phase_of(event: str) -> tuple[str, str] | None:
-    """(phase, group) of an event of FSDP2's, None for another."""
-    named = re.fullmatch(r"FSDP::(\w+)(?: \((\w*)\))?", event)
-    return (named[1], named[2] or "root") if named else None
 
 
 @styled
