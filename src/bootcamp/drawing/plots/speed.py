@@ -148,7 +148,8 @@ def _left_out(runs, curves) -> list[str]:
 
 def _work(run: Run, kind: str) -> float:
     """What must be the same for all runs: the global batch, or the batch of one rank."""
-    return run.config["global_batch"] / (1 if kind == "strong" else run.world)
+    batch = run.config["global_batch"]
+    return batch if kind == "strong" else batch / run.world
 
 
 def _check_scaling(runs, kind: str) -> None:
