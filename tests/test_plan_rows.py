@@ -32,7 +32,7 @@ BAD = {
     "negative": ({"gpus": "-8"}, "gpus=-8: expected a number above zero"),
     "zero": ({"micro_batch": "0"}, "micro_batch=0: expected a number above zero"),
     "missing": ({"hidden": ""}, "hidden is missing"),
-    "not a number": ({"layers": "many"}, "layers='many' is not a number"),
+    "not a number": ({"layers": "many"}, "layers=many: expected a number"),
     "not finite": ({"sequence_length": "nan"}, "sequence_length=nan: expected a number above zero"),
     "not whole": ({"tp": "1.5"}, "tp=1.5: expected a whole number"),
     "impossible mesh": ({"dp": "3"}, "6 ranks, and there are 8 GPUs"),
@@ -44,7 +44,7 @@ BAD = {
     "huge": ({"hidden": "4e12"}, "hidden=4e12: too large"),
     "a word behind a number": (
         {"batch": "64 rows"},
-        "batch='64 rows' is not a number",
+        "batch=64 rows: expected a number",
     ),
     "no batch": ({"batch": "", "micro_batch": ""}, "the row gives no batch"),
     "unknown schedule": ({"schedule": "spiral"}, "schedule='spiral'"),

@@ -35,9 +35,9 @@ def test_any_plan_near_the_fastest_is_accepted_and_what_limits_others_is_said():
 WRONG = {
     "no plan": (5, "Expected: a dictionary such as"),
     "empty": ({}, "Expected: a dictionary such as"),
-    "not its field": ({"precision": "fp8"}, "Seen: 'precision'"),
+    "not its field": ({"precision": "fp8"}, "Seen: precision: not yours to choose"),
     "a text": ({"tensor": "8"}, "Seen: tensor='8'"),
-    "no such recomputation": ({"recompute": "some"}, "Seen: recompute='some'"),
+    "no such recomputation": ({"recompute": "some"}, "Seen: recompute='some': expected one of"),
     "a mesh that leaves GPUs over": ({"tensor": 8, "data": 16}, "128 ranks, and there are 256"),
     "no ranks": ({"tensor": 0}, "tensor=0: expected 1 or more"),
     "states too large": ({"tensor": 8, "pipeline": 2}, tasks.STATES),

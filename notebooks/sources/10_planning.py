@@ -316,13 +316,11 @@ controls = simulators.planner(tensor=4)
 # thing at a time.
 
 # %%
-from bootcamp.costs.advise import advise
-
-few = advise(planning.shape_of("Llama 3 70B"), planning.cluster_of(8), batch=64)
-assert not few.plans.rows, "a plan fits"
-assert not any(row["fits"] for row in few.knobs if "sequences" in row["change"])
-display(few.closest)
-few.knobs
+closest, changes = planning.vary_closest("Llama 3 70B", gpus=8, batch=64)
+assert closest[0]["peak_gb"] > 80, "a plan fits"
+assert not any(row["fits"] for row in changes if "sequences" in row["change"])
+display(closest)
+changes
 
 # %% [markdown]
 # Shorter sequences do not help: the states are too large, not the activations. The states need more
@@ -406,7 +404,7 @@ planning_lab.stages(traffic.kinds(shape, plan, cluster), (0, 1, 2, 7, 8, 14, 15)
 
 # %%
 run = planning_lab.held_out("mosaic_002")
-case = planning_lab.published("mosaicml_mpt", "mosaic_002")
+case = planning.published_row("mosaicml_mpt", "mosaic_002")
 tokens = case.plan.batch * case.shape.sequence / case.cluster.gpus
 print(guess_published.score(tokens / run["seconds"]))
 Table(

@@ -5,18 +5,17 @@ rank, and puts it on the local board: `capstone.board()` ranks what is valid by 
 second. A plan is a script of the family, or the reader's own, with its flags. Imports no torch.
 """
 
-import contextlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bootcamp.classroom.tasks import Wrong, check_syntax, failures_explained
 from bootcamp.experiments import equality
-from bootcamp.files import read_json, update_json
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
+from bootcamp_lessons import boards
 
 MODEL = {"model": "gpt", "size": "tiny", "global_batch": 32}
 RANKS, HOSTS, LINK = 4, 2, "20mbit"
@@ -33,8 +32,8 @@ TASK = {
     "link between the hosts": LINK,
     "most MB on a rank": MOST_BYTES / 1e6,
 }
-STATES = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
-KINDS = (*STATES, "activation_bytes")
+KINDS = ("parameter", "gradient", "optimizer", "activation")
+FILE = "capstone.json"
 
 
 @dataclass(frozen=True)
@@ -69,23 +68,22 @@ def where() -> dict:
     return {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": HOSTS, "link": LINK}
 
 
+def held_bytes(run: Run) -> dict[str, int]:
+    """Bytes of the fullest rank by kind: parameters, gradients, optimizer state, activations."""
+    each = ({kind: rank[f"{kind}_bytes"] or 0 for kind in KINDS} for rank in run.ranks)
+    return max(each, key=lambda kinds: sum(kinds.values()))
+
+
 def rank_bytes(run: Run) -> int:
-    """What the fullest rank holds: parameters, gradients, optimizer state and activations."""
-    return sum(fullest(run).values())
+    """What the fullest rank holds."""
+    return sum(held_bytes(run).values())
 
 
 def fullest(run: Run) -> dict[str, int]:
     """Bytes of states (parameters, gradients, optimizer) and activations of the fullest rank."""
-    rank = _fullest(run)
-    return {"states": _sum(rank, STATES), "activations": rank["activation_bytes"] or 0}
-
-
-def _fullest(run: Run) -> dict:
-    return max(run.ranks, key=lambda rank: _sum(rank, KINDS))
-
-
-def _sum(rank: dict, kinds: tuple[str, ...]) -> int:
-    return sum(rank[kind] or 0 for kind in kinds)
+    held = held_bytes(run)
+    activations = held.pop("activation")
+    return {"states": sum(held.values()), "activations": activations}
 
 
 def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
@@ -100,24 +98,16 @@ def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
     with failures_explained(script):
         run = launch.launch(plan.script, RANKS, steps=STEPS, **shared, **plan.flags)
         equality.same_training(run, equality.baseline(**MODEL, steps=STEPS))
-        held = rank_bytes(run)
-        if held > most_bytes:
-            raise Wrong(
-                f"at most {most_bytes / 1e6:.1f} MB on each rank",
-                f"{held / 1e6:.1f} MB: {_by_kind(run)}",
-            )
+        if rank_bytes(run) > most_bytes:
+            kinds = sorted(held_bytes(run).items(), key=lambda pair: -pair[1])
+            parts = ", ".join(f"{kind} {size / 1e6:.2f}" for kind, size in kinds)
+            most = f"at most {most_bytes / 1e6:.1f} MB on each rank"
+            raise Wrong(most, f"{rank_bytes(run) / 1e6:.1f} MB: {parts}")
         proved = {**shared, "link": None} if "link" in shared else shared
         sgd = {"steps": 5, "optimizer": "sgd"}
         other = launch.launch(plan.script, RANKS, **sgd, **proved, **plan.flags)
         equality.same_training(other, equality.baseline(**MODEL, **sgd))
     return run
-
-
-def _by_kind(run: Run) -> str:
-    """The fullest rank's bytes by kind, largest first."""
-    rank = _fullest(run)
-    parts = sorted(((rank[kind] or 0, kind) for kind in KINDS), reverse=True)
-    return ", ".join(f"{kind.removesuffix('_bytes')} {size / 1e6:.2f}" for size, kind in parts)
 
 
 def link_sizes(run: Run) -> float | None:
@@ -140,66 +130,38 @@ class Entry:
     def __str__(self) -> str:
         if self.wrong:
             return f"Not valid. Expected: {self.wrong.expected}.\nSeen: {self.wrong.seen}"
-        return (
-            f"Valid: {self.row['tokens_per_second']:,.0f} tokens/s, "
-            f"{self.row['rank_bytes'] / 1e6:.1f} MB on the fullest rank."
-        )
+        speed, held = self.row["tokens_per_second"], self.row["rank_bytes"]
+        return f"Valid: {speed:,.0f} tokens/s, {held / 1e6:.1f} MB on the fullest rank."
 
     __repr__ = __str__
 
 
 def enter(who: str, script: str | Path, **flags) -> Entry:
     """Try a plan and put it on the board under this name. Raises nothing: see what it returns."""
-    row = {"who": who, "when_unix_seconds": time.time(), "tokens_per_second": None}
+    row = {"who": who, "plan": str(Plan(script, flags)), "when_unix_seconds": time.time()}
+    wrong = None
     try:
-        chosen = plan({"script": script, **flags})
-        row["plan"] = str(chosen)
-        run = tried(chosen)
-    except Wrong as wrong:
-        row |= {"plan": row.get("plan", str(script)), "why_not": wrong.expected}
-        _keep(row)
-        return Entry(row, wrong)
-    row |= {
-        "tokens_per_second": run.tokens_per_second,
-        "rank_bytes": rank_bytes(run),
-        "link_sizes": link_sizes(run),
-        "link": run.config.get("link"),
-    }
-    _keep(row)
-    return Entry(row)
+        run = tried(plan({"script": script, **flags}))
+        row |= {"tokens_per_second": run.tokens_per_second, "rank_bytes": rank_bytes(run)}
+        row |= {"link_sizes": link_sizes(run), "link": run.config.get("link") or "none"}
+    except Wrong as error:
+        wrong = error
+        row["why_not"] = wrong.expected
+    boards.keep(LOGS / FILE, row)
+    return Entry(row, wrong)
 
 
 def board() -> Table:
     """All entries of this machine, valid ones first, by tokens per second."""
-    rows = sorted(_entries(), key=lambda row: -(row["tokens_per_second"] or 0))
-    shown = [
-        {
-            "place": place if row["tokens_per_second"] else None,
-            "who": row["who"],
-            "plan": row["plan"],
-            "tokens/s": row["tokens_per_second"],
-            "MB on a rank": row.get("rank_bytes") and row["rank_bytes"] / 1e6,
-            "link": row["tokens_per_second"] and (row.get("link") or "none"),
-            "models on the link": row.get("link_sizes"),
-            "not valid": row.get("why_not", ""),
-        }
-        for place, row in enumerate(rows, start=1)
-    ]
-    return Table(shown, f"{RANKS} CPU ranks; measured on this machine")
-
-
-def _entries() -> list[dict]:
-    entries = read_json(LOGS / "capstone.json").get("entries")
-    return entries if isinstance(entries, list) else []
-
-
-def _keep(row: dict) -> None:
-    """Put a row on the board, in place of an earlier one of the same plan by the same person."""
-
-    def change(kept: dict) -> None:
-        plan = (row["who"], row["plan"])
-        others = [old for old in kept.get("entries", []) if (old["who"], old["plan"]) != plan]
-        kept["entries"] = [*others, row]
-
-    with contextlib.suppress(OSError):
-        update_json(LOGS / "capstone.json", change)
+    rows = sorted(boards.entries(LOGS / FILE), key=lambda row: -(row.get("tokens_per_second") or 0))
+    columns = {
+        "place": lambda row: 1 + rows.index(row) if "rank_bytes" in row else None,
+        "who": "who",
+        "plan": "plan",
+        "tokens/s": "tokens_per_second",
+        "MB on a rank": lambda row: row["rank_bytes"] / 1e6 if "rank_bytes" in row else None,
+        "link": "link",
+        "models on the link": "link_sizes",
+        "not valid": lambda row: row.get("why_not", ""),
+    }
+    return Table.of(rows, columns, f"{RANKS} CPU ranks; measured on this machine")

@@ -9,21 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
-from bootcamp.costs import (
-    advise,
-    failures,
-    memory,
-    model_shapes,
-    predict,
-    published,
-    rows,
-    stacks,
-    step,
-)
-from bootcamp.costs.hardware import GB, Cluster, gpu
+from bootcamp.costs import failures, memory, model_shapes, predict, published, rows, stacks
+from bootcamp.costs.candidates import candidates, possible
+from bootcamp.costs.hardware import GB, Cluster, Gpu, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.rows import Workload
 from bootcamp.costs.setting import RECOMPUTE, Plan, check
+from bootcamp.costs.step import Step
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
@@ -53,7 +45,7 @@ def shape_of(model: str) -> Model:
     return shape
 
 
-def cluster_of(gpus: int, kind: str = "H100 80GB", host_gb_s: float = 400) -> Cluster:
+def cluster_of(gpus: int, host_gb_s: float = 400, kind: str = "H100 80GB") -> Cluster:
     """A cluster with 8 GPUs in a host. host_gb_s: GB/s that a host sends to others."""
     return Cluster(gpu(kind), gpus, host_bytes=host_gb_s * GB)
 
@@ -71,24 +63,12 @@ def samples(shape: Model, batch: int) -> int:
 # Memory
 
 
-def memory_by_part(
-    models: Iterable[str] = MODELS,
-    gpus: int = 64,
-    kind: str = "H100 80GB",
-    plans: dict[str, dict] | None = None,
-) -> Table:
-    """What the fullest GPU holds of each model under each plan, part by part, in GB.
-
-    plans: {its name: fields of plan.setting.Plan}, `ways(gpus)` by default.
-    """
-    device = gpu(kind)
-    c = stacks.constants("", device.name)
-    lines = []
+def memory_by_part(models: Iterable[str] = MODELS, gpus: int = 64) -> Table:
+    """What the fullest H100 holds of each model in each of `ways(gpus)`, part by part, in GB."""
+    device, lines = gpu("H100 80GB"), []
     for model in models:
-        shape = shape_of(model)
-        for name, fields in (plans or ways(gpus)).items():
-            plan = Plan(compiled=True, **fields)
-            parts = held_gb(shape, plan, c.reserved)
+        for name, fields in ways(gpus).items():
+            parts = held_gb(shape_of(model), Plan(compiled=True, **fields), device)
             total = sum(parts.values())
             line = {"model": model, "plan": name}
             line |= {f"{part}_gb": size for part, size in parts.items()} | {"peak_gb": total}
@@ -111,28 +91,38 @@ def ways(gpus: int) -> dict[str, dict]:
     }
 
 
-def held_gb(shape: Model, plan: Plan, reserved: float) -> dict[str, float]:
+def held_gb(shape: Model, plan: Plan, device: Gpu) -> dict[str, float]:
     """{"parameters", "gradients", "optimizer", "activations", "buffers"} of the fullest rank.
 
     buffers: the loss's scores, what ZeRO-3 has gathered, and what the allocator keeps in reserve.
     """
     held = memory.fullest(shape, plan)
-    states = ("parameters", "gradients", "optimizer")
-    parts = {name: held[name] / GB for name in states}
+    parts = {name: held[name] / GB for name in ("parameters", "gradients", "optimizer")}
     parts["activations"] = (held["activations"] + held.get("recomputed", 0.0)) / GB
-    total = memory.peak(shape, plan, reserved) / GB
-    return parts | {"buffers": total - sum(parts.values())}
+    reserved = stacks.constants("", device.name).reserved
+    return parts | {"buffers": reserved * sum(held.values()) / GB - sum(parts.values())}
 
 
 # Plans
 
 
+def described(plan: Plan) -> dict:
+    """The columns that name a plan in a table."""
+    return {
+        "tensor": plan.tensor,
+        "pipeline": plan.pipeline,
+        "data": plan.data,
+        "ZeRO": plan.stage,
+        "micro-batch": plan.micro_batch,
+        "recompute": plan.recompute,
+    }
+
+
 def plan_row(shape: Model, cluster: Cluster, plan: Plan) -> dict:
     """One plan as a row of `plans_of`. Raises ValueError for a plan that cannot be."""
     check(shape, cluster, plan)
-    c = stacks.constants("", cluster.gpu.name)
-    answer = predict.answer(Workload("", cluster, plan, shape), c)
-    return advise.describe(plan) | {
+    answer = predict.unseen(shape, cluster, plan)
+    return described(plan) | {
         "fits": answer.peak_bytes <= cluster.gpu.memory,
         "peak_gb": answer.peak_bytes / GB,
         "gpu_gb": cluster.gpu.memory / GB,
@@ -141,7 +131,7 @@ def plan_row(shape: Model, cluster: Cluster, plan: Plan) -> dict:
         "mfu": answer.mfu,
         "limit": answer.limit,
         "slower_by": "",
-        "gb": held_gb(shape, plan, c.reserved),
+        "gb": held_gb(shape, plan, cluster.gpu),
         "seconds": answer.parts,
     }
 
@@ -156,12 +146,12 @@ def plans_of(
     """Every plan of a model on a cluster, those that fit first, the fastest first.
 
     "slower_by" names what a plan loses most by against the best, "limit" what it waits for most.
-    The last columns hold dictionaries: "gb" {part: GB}, "seconds" {part: of a step}; `short`
-    leaves them out. Raises ValueError where no plan divides the batch.
+    The last columns hold dictionaries: "gb" {part: GB}, "seconds" {part: of a step}. Raises
+    ValueError where no plan divides the batch.
     """
-    shape, cluster = shape_of(model), cluster_of(gpus, kind, host_gb_s)
+    shape, cluster = shape_of(model), cluster_of(gpus, host_gb_s, kind)
     size = samples(shape, batch)
-    found = [plan_row(shape, cluster, p) for p in advise.candidates(shape, cluster, size)]
+    found = [plan_row(shape, cluster, p) for p in candidates(shape, cluster, size)]
     if not found:
         raise ValueError(f"{size:,} samples divide over no mesh of {gpus:,} GPUs")
     where = f"{model} on {gpus:,} x {cluster.gpu.name}, {batch / 1e6:.3g} M tokens a step"
@@ -189,49 +179,65 @@ def _slower_by(row: dict, best: dict) -> str:
 _plans = cache(plans_of)  # the sliders ask again and again for the same cluster's
 
 
-def with_plan(
-    model: str,
-    kind: str,
-    gpus: int,
-    host_gb_s: float,
-    tensor: int,
-    pipeline: int,
-    zero: int,
-    micro_batch: int,
-    recompute: str,
-    batch: int = BATCH,
-) -> Table:
+def with_plan(model: str, kind: str, gpus: int, host_gb_s: float, zero: int, **fields) -> Table:
     """`plans_of` with one more plan, as the sliders choose it. Raises ValueError if it cannot be.
 
-    zero: ZeRO's stage. Data ranks are what tensor and pipeline leave of the GPUs.
+    zero: ZeRO's stage. fields: others of a Plan; data ranks are what is left of the GPUs.
     """
-    shape, cluster = shape_of(model), cluster_of(gpus, kind, host_gb_s)
-    data, left = divmod(gpus, tensor * pipeline)
-    if left or not data:
-        raise ValueError(f"tensor {tensor} x pipeline {pipeline} do not divide {gpus} GPUs")
-    plan = Plan(
-        data=data,
-        tensor=tensor,
-        pipeline=pipeline,
-        stage=zero,
-        micro_batch=micro_batch,
-        batch=samples(shape, batch),
-        sequence=tensor > 1,
-        recompute=recompute,
-        compiled=True,
-    )
-    row = plan_row(shape, cluster, plan)
-    table = _plans(model, kind, gpus, batch, host_gb_s)
-    columns = advise.describe(plan)
+    shape, cluster = shape_of(model), cluster_of(gpus, host_gb_s, kind)
+    fields |= {"stage": zero, "batch": samples(shape, BATCH), "compiled": True}
+    plan = Plan(**with_data(gpus, fields), sequence=fields["tensor"] > 1)
+    table, row = _plans(model, kind, gpus, BATCH, host_gb_s), plan_row(shape, cluster, plan)
+    columns = described(plan)
     others = [other for other in table if {name: other[name] for name in columns} != columns]
     return Table(ranked([*others, row]), table.caption)
 
 
-def short(table: Table, most: int = 10) -> Table:
-    """The first rows, without the columns that hold dictionaries and the GPU's size."""
-    hidden = ("gb", "seconds", "gpu_gb", "marks", "shares")
-    lines = [{k: v for k, v in row.items() if k not in hidden} for row in table.rows[:most]]
-    return Table(lines, table.caption)
+def with_data(gpus: int, fields: dict) -> dict:
+    """The fields of a plan, with the data ranks that its other axes leave of the GPUs."""
+    axes = [fields.get(axis, 1) for axis in ("tensor", "pipeline", "context")]
+    split = math.prod(ranks for ranks in axes if isinstance(ranks, int))
+    return {"data": max(1, gpus // max(1, split)), **fields}
+
+
+def vary_closest(model: str, gpus: int, batch: int, kind: str = "H100 80GB") -> tuple[Table, Table]:
+    """Of the plans that do not fit, the closest; and the memory after each single change of it.
+
+    batch: samples of a step.
+    """
+    shape, cluster = shape_of(model), cluster_of(gpus, kind=kind)
+    plans = candidates(shape, cluster, batch)
+    reserved = stacks.constants("", cluster.gpu.name).reserved
+
+    def gb(plan: Plan, shape: Model = shape) -> float:
+        return memory.peak(shape, plan, reserved) / GB
+
+    plan, limit = min(plans, key=gb), cluster.gpu.memory / GB
+    twice = replace(cluster, gpus=2 * gpus)
+    changes = {
+        "recompute whole layers": (cluster, {"recompute": "full"}),
+        "half the micro-batch": (cluster, {"micro_batch": max(1, plan.micro_batch // 2)}),
+        "ZeRO-3": (cluster, {"stage": 3}),
+        "offload the optimizer": (cluster, {"offload": True}),
+        "twice the tensor ranks": (twice, {"tensor": 2 * plan.tensor}),
+        "twice the pipeline": (twice, {"pipeline": 2 * plan.pipeline}),
+        "twice the data ranks": (twice, {"data": 2 * plan.data, "batch": 2 * plan.batch}),
+    }
+    found = {}
+    for name, (where, fields) in changes.items():
+        changed = replace(plan, **fields)
+        if changed != plan and possible(shape, where, changed):
+            found[name] = where.gpus, gb(changed)
+    for length in (shape.sequence // 2, shape.sequence // 4):
+        found[f"sequences of {length}"] = gpus, gb(plan, replace(shape, sequence=length))
+    rows = [
+        {"change": name, "GPUs": count, "peak_gb": held, "fits": held <= limit}
+        for name, (count, held) in found.items()
+    ]
+    device = f"{limit:.0f} GB of {cluster.gpu.name}"
+    caption = f"of {len(plans)} plans that do not fit {device}, the closest"
+    closest = Table([described(plan) | {"peak_gb": gb(plan)}], caption)
+    return closest, Table(rows, f"what would make it fit {device}, one change at a time")
 
 
 # Growing
@@ -239,7 +245,6 @@ def short(table: Table, most: int = 10) -> Table:
 
 def grown(
     model: str,
-    kind: str = "H100 80GB",
     counts: Iterable[int] = tuple(2**k for k in range(3, 15)),
     batch: int = 2**24,
     host_gb_s: float = 400,
@@ -254,21 +259,21 @@ def grown(
     shape = shape_of(model)
     size, before, lines = samples(shape, batch), set(), []
     for gpus in counts:
-        cluster = cluster_of(gpus, kind, host_gb_s)
-        plans = [p for p in advise.candidates(shape, cluster, size) if keep(p)]
+        cluster = cluster_of(gpus, host_gb_s)
+        plans = [p for p in candidates(shape, cluster, size) if keep(p)]
         line = {"GPUs": gpus, "samples_per_gpu": size / gpus}
         if (plan := fastest(shape, cluster, plans)) is None:
             why = "no plan fits the memory" if plans else "no plan divides the batch"
             lines.append(line | dict.fromkeys(COLUMNS_OF_PLAN) | {"shares": {}, "marks": [why]})
             continue
         row = plan_row(shape, cluster, plan)
-        shares = {part: s / row["seconds_per_step"] for part, s in row["seconds"].items()}
-        shares |= {"latency": latency(shape, cluster, plan) / row["seconds_per_step"]}
+        seconds = row["seconds"] | {"latency": latency(shape, cluster, plan)}
+        shares = {part: each / row["seconds_per_step"] for part, each in seconds.items()}
         limits = _limits(shares, size / gpus)
         line |= {name: row[name] for name in COLUMNS_OF_PLAN}
         lines.append(line | {"shares": shares, "marks": sorted(limits - before)})
         before |= limits
-    name = f"{model}, {batch / 1e6:.3g} M tokens a step on {gpu(kind).name}"
+    name = f"{model}, {batch / 1e6:.3g} M tokens a step on {cluster.gpu.name}"
     return Table(lines, f"{name}: the fastest plan that fits, predicted")
 
 
@@ -276,7 +281,7 @@ def fastest(shape: Model, cluster: Cluster, plans: list[Plan]) -> Plan | None:
     """The fastest of the plans that fit; None if none does."""
     c = stacks.constants("", cluster.gpu.name)
     fitting = [p for p in plans if memory.peak(shape, p, c.reserved) <= cluster.gpu.memory]
-    return min(fitting, key=lambda p: step.seconds(shape, cluster, p, c).total, default=None)
+    return min(fitting, key=lambda p: predict.unseen(shape, cluster, p).seconds, default=None)
 
 
 COLUMNS_OF_PLAN = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute", "peak_gb")
@@ -287,7 +292,7 @@ def latency(shape: Model, cluster: Cluster, plan: Plan) -> float:
     """Seconds of a step that its collectives would take on links of any bandwidth."""
     wide = replace(cluster.gpu, bus=math.inf)
     free = replace(cluster, gpu=wide, host_bytes=math.inf)
-    parts = vars(step.seconds(shape, free, plan, stacks.constants("", cluster.gpu.name)))
+    parts = Step(shape, free, plan, stacks.constants("", cluster.gpu.name)).parts()
     return sum(parts[part] for part in CONNECTED)
 
 
@@ -324,28 +329,27 @@ PUBLISHED = {
 }
 
 
-def published_beside_predicted(names: Iterable[str] | None = None) -> Table:
+def published_beside_predicted() -> Table:
     """Published seconds of a step beside predicted ones, the worst first, with the error in %.
 
     Each was predicted by constants fitted to the stack's other rows (`make accuracy --record`).
-    names: of tables in the planner's published/; all by default.
     """
-    recorded = read_json(REFERENCE / "accuracy.json")["rows"]
-    by_name = {name: {} for name in {row["table"] for row in recorded}}
-    for name, known in by_name.items():
-        known |= {row["row_id"]: row for row in published.table(name)}
     lines = []
-    for row in recorded:
+    for row in read_json(REFERENCE / "accuracy.json")["rows"]:
         table, error = row["table"], row["error %"]
-        if error is None or (names is not None and table not in names):
-            continue
-        case = rows.read(by_name[table][row["row"]])
-        words = PUBLISHED.get(table, table)
-        lines.append({"run": _run_name(case), "GPUs": case.cluster.gpus, "published by": words})
-        lines[-1] |= {"published_seconds": row["seconds"], "predicted_seconds": row["predicted"]}
-        lines[-1] |= {"error %": error, "table": table, "row": row["row"]}
+        if error is not None:
+            case = published_row(table, row["row"])
+            line = {"run": _run_name(case), "GPUs": case.cluster.gpus}
+            line |= {"published by": PUBLISHED[table], "published_seconds": row["seconds"]}
+            line |= {"predicted_seconds": row["predicted"], "error %": error}
+            lines.append(line | {"table": table, "row": row["row"]})
     lines.sort(key=lambda line: -abs(line["error %"]))
     return Table(lines, "seconds of a step, published and predicted without that row")
+
+
+def published_row(table: str, row_id: str) -> Workload:
+    """A published row as the planner reads it. Raises StopIteration for one that is not there."""
+    return rows.read(next(row for row in published.table(table) if row["row_id"] == row_id))
 
 
 def _run_name(case: Workload) -> str:

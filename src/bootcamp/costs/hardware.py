@@ -32,8 +32,7 @@ class Gpu:
     hbm: float
     bus: float
     multiprocessors: int
-    watts: float
-    kind: str = ""
+    kind: str
 
     def peak_of(self, precision: str) -> float:
         """FLOP/s that the best product reaches in a precision; in 16 bit without units for it."""
@@ -50,65 +49,46 @@ class Cluster:
     per_host: int = 8
     host_bytes: float = 400 * GB
 
-    def __post_init__(self):
-        if self.gpus < 1 or self.per_host < 1 or not self.host_bytes > 0:
-            raise ValueError(
-                f"{self.gpus} GPUs, {self.per_host} a host, {self.host_bytes / GB:g} GB/s: "
-                "expected one or more, and a bandwidth above zero"
-            )
-
-
-@cache
-def _gpus() -> dict[frozenset[str], Gpu]:
-    """{words of a spelling of its name: GPU}, of published/gpus.csv."""
-    found = {}
-    for row in published.table("gpus"):
-        peak, fp8, fp32, reached = (
-            float(row[f"{name}_tflops"] or 0)
-            for name in ("peak", "peak_fp8", "peak_fp32", "reached")
-        )
-        made = Gpu(
-            name=row["gpu"],
-            peak=1e12 * peak,
-            reached=(reached or REACHED * peak) / peak,
-            peak_fp8=1e12 * fp8,
-            peak_fp32=1e12 * fp32,
-            memory=float(row["memory_gb"]) * GB,
-            hbm=1e12 * float(row["hbm_tb_s"]),
-            bus=float(row["bus_gb_s"]) * GB,
-            multiprocessors=int(row["multiprocessors"]),
-            watts=float(row["watts"]),
-            kind=row["kind"] or row["gpu"].split()[0],
-        )
-        spellings = [row["gpu"], row["lessons"], *row["spellings"].split(";")]
-        found |= {_words(spelling): made for spelling in spellings if spelling}
-    return found
-
 
 def shown_in_lessons() -> list[dict[str, str]]:
     """Return the rows of published/gpus.csv that lessons compare, `lessons` is their name there."""
     return [row for row in published.table("gpus") if row["lessons"]]
 
 
+@cache
 def gpu(name: str) -> Gpu:
     """A GPU by its name, spelled freely ("a100_80gb"), or by a text that has its name in it.
 
     Raises ValueError for one that the table lacks.
     """
-    known, words = _gpus(), _words(name)
-    inside = [spelling for spelling in known if spelling <= words]
-    if not inside:
-        names = ", ".join(dict.fromkeys(gpu.name for gpu in known.values()))
+    words, found = _words(name), {}
+    for row in published.table("gpus"):
+        for spelling in (row["gpu"], row["lessons"], *row["spellings"].split(";")):
+            if spelling and _words(spelling) <= words:
+                found[_words(spelling)] = row
+    if not found:
+        names = ", ".join(row["gpu"] for row in published.table("gpus"))
         raise ValueError(f"gpu={name!r} is not known: expected one of {names}")
-    return known[max(inside, key=len)]
+    row = found[max(found, key=len)]
+
+    def number(column: str) -> float:
+        return float(row[column] or 0)
+
+    peak = number("peak_tflops")
+    return Gpu(
+        name=row["gpu"],
+        peak=1e12 * peak,
+        reached=(number("reached_tflops") or REACHED * peak) / peak,
+        peak_fp8=1e12 * number("peak_fp8_tflops"),
+        peak_fp32=1e12 * number("peak_fp32_tflops"),
+        memory=GB * number("memory_gb"),
+        hbm=1e12 * number("hbm_tb_s"),
+        bus=GB * number("bus_gb_s"),
+        multiprocessors=int(row["multiprocessors"]),
+        kind=row["kind"] or row["gpu"].split()[0],
+    )
 
 
-def kind(name: str) -> str:
-    """The GPU whose fitted constants hold for the one of this name; "" for none."""
-    return gpu(name).kind if name else ""
-
-
-@cache
 def _words(name: str) -> frozenset[str]:
     """Words of a name: "A100-SXM4-80GB" and "a100 80 GB" have the same, but for the module's."""
     plain = re.sub(r"[^a-z0-9]+", " ", name.lower())

@@ -8,9 +8,9 @@ import re
 
 from bootcamp.costs import links, published
 from bootcamp.costs.hardware import Cluster
-from bootcamp.costs.kernels import longer
 from bootcamp.costs.setting import Plan
 from bootcamp.costs.stacks import Constants
+from bootcamp.costs.step import longer
 
 FILLS = 8  # samples at which half of a GPU's speed is reached
 # times that a convolution's output is read or written between convolutions, forward and backward:
@@ -28,8 +28,8 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def seconds(model: str, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:
-    """(compute, exposed all-reduce) of a step. A backward takes twice its forward's products."""
+def seconds(model: str, cluster: Cluster, plan: Plan, c: Constants) -> dict[str, float]:
+    """{"compute", "data"} of a step. A backward takes twice its forward's products."""
     row = next(row for row in published.table("cnns") if row["model"] == model)
     products = float(row["gflops"]) - float(row["saved_gflops"])
     fills = plan.micro_batch / (plan.micro_batch + FILLS)
@@ -39,7 +39,7 @@ def seconds(model: str, cluster: Cluster, plan: Plan, c: Constants) -> tuple[flo
     group = links.groups(plan)["data"]
     size = 4e6 * float(row["millions"])
     reduce = links.seconds("all-reduce", size, group, cluster, c)
-    return compute, longer(2 / 3 * compute, reduce) - 2 / 3 * compute
+    return {"compute": compute, "data": longer(2 / 3 * compute, reduce) - 2 / 3 * compute}
 
 
 def peak_bytes(model: str) -> float:

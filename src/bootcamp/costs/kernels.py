@@ -1,11 +1,11 @@
-"""Seconds of one layer's and the ends' kernels on a GPU, and of launching them from the host.
+"""Seconds of the kernels of one layer and of a model's ends on a GPU, without communication.
 
 A matrix product is cut into tiles, and tiles run in waves over the multiprocessors: the last wave
 may be nearly empty (NVIDIA, Matrix Multiplication Background User's Guide). Everything between
 the products waits for memory, so its bytes are counted.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -32,8 +32,8 @@ BETWEEN = {
     "eager": ((40, 16, 5), (70, 28, 8)),
     "compiled": ((6, 5, 3), (12, 8, 5)),
 }
-ADAM = 30  # bytes for each parameter: four float32 read, three written, the 16 bit copy written
 LOSS = 32  # bytes for each score: read, written in float32, read again; backward the same
+LOOKED_UP = 24  # bytes for each number of an embedded token: its position is added, both passes
 
 
 class Passes(NamedTuple):
@@ -45,127 +45,121 @@ class Passes(NamedTuple):
     def __add__(self, other):
         return Passes(self.forward + other.forward, self.backward + other.backward)
 
+    def __mul__(self, times: float):
+        return Passes(self.forward * times, self.backward * times)
 
-def product(gpu: Gpu, m: float, n: float, k: float, peak: float, bandwidth: float, count=1):
-    """Seconds of `count` products of (m, k) and (k, n) in 16 bit.
 
-    peak: FLOP/s of the best tile's products. bandwidth: bytes/s.
-    """
-    work = tiled(gpu.multiprocessors, m, n, k, count)
-    return max(work / peak, count * 2 * (m * k + k * n + m * n) / bandwidth)
+class Kernels:
+    """What one rank computes of one micro-batch; all in seconds."""
+
+    def __init__(self, gpu: Gpu, model: Model, plan: Plan, c: Constants):
+        self.model, self.plan, self.tensor = model, plan, plan.tensor
+        self.tokens = plan.micro_batch * model.sequence / plan.context
+        self.multiprocessors, self.bandwidth = gpu.multiprocessors, gpu.hbm * c.memory
+        casts = c.fp8 if plan.precision == "fp8" else 1
+        self.peak = gpu.peak_of(plan.precision) * c.clock * c.matmul * casts
+        # fp8 leaves attention and the head in 16 bit
+        without_fp8 = "fp32" if plan.precision == "fp32" else "bf16"
+        self.peak_16_bit = gpu.peak_of(without_fp8) * c.clock * c.matmul
+        self.peak_attention = gpu.peak_of(without_fp8) * c.clock * c.attention
+
+    @cached_property
+    def layer(self) -> Passes:
+        """All kernels of one layer."""
+        model, t = self.model, self.tensor
+        products = [
+            self._linear(self.tokens, model.hidden, model.qkv / t, self.peak),
+            self._linear(self.tokens, model.attended / t, model.hidden, self.peak),
+            self._experts(model.hidden, (2 if model.gated else 1) * model.inner / t),
+            self._last_product,
+        ]
+        launched = Passes(*(BETWEEN_KERNELS * count for count in KERNELS))
+        return sum(products, self.attention) + self.between + launched
+
+    @cached_property
+    def attention(self) -> Passes:
+        """Scores, softmax and their product with the values, for a rank's heads.
+
+        Fused, a causal forward computes half of the products, a backward two and a half times as
+        much (Dao, arXiv:2307.08691). Else each kernel reads and writes the matrix.
+        """
+        heads = self.plan.micro_batch * self.model.heads / self.tensor
+        length, width = self.model.sequence, self.model.of_head
+        if self.plan.attention == "fused":
+            rows = length / self.plan.context
+            forward = 4 * heads * rows * length * width / 2 / self.peak_attention
+            return Passes(forward, 2.5 * forward)
+        scores = self._product(length, length, width, self.peak_16_bit, heads)
+        both = scores + self._product(length, width, length, self.peak_16_bit, heads)
+        each = heads * length * length / self.bandwidth
+        forward, backward = (each * number for number in MATRIX[self.plan.attention])
+        return Passes(both + forward, 2 * both + backward)
+
+    @cached_property
+    def between(self) -> Passes:
+        """Norms, residuals, dropout, biases, positions and the activation."""
+        model, plan, t = self.model, self.plan, self.tensor
+        kind = ("compiled" if plan.compiled else "eager") if model.gated else "fused"
+        inner = model.inner * (model.chosen if model.experts > 1 else 1)
+        outside = t if plan.sequence else 1
+        numbers = [
+            whole * model.hidden / outside + (split * model.hidden + wide * inner) / t
+            for whole, split, wide in BETWEEN[kind]
+        ]
+        return Passes(*numbers) * (2 * self.tokens / self.bandwidth)
+
+    @property
+    def head(self) -> float:
+        """The head and the loss, both passes."""
+        columns = ceil(self.model.vocabulary / 128 / self.tensor) * 128
+        passes = self._linear(self.tokens, self.model.hidden, columns, self.peak_16_bit)
+        return sum(passes) + LOSS * self.tokens * columns / self.bandwidth
+
+    @property
+    def embedding(self) -> float:
+        """Looking tokens up and adding positions, both passes."""
+        return LOOKED_UP * self.tokens * self.model.hidden / self.bandwidth
+
+    def recomputed(self, forward: float) -> float:
+        """Computing a layer's activations again. forward: of its forward, with what it waits."""
+        kept, attention, between = self.plan.recompute, self.attention[0], self.between[0]
+        if kept == "none":
+            return 0.0
+        if kept == "selective":
+            return attention
+        if kept == "full":  # the last product's output is not needed
+            return forward - self._last_product[0] * self.plan.early_stop
+        # attention and every second product are kept, what lies between them is not
+        return 0.5 * max(0.0, forward - attention - between) + between
+
+    @cached_property
+    def _last_product(self) -> Passes:
+        return self._experts(self.model.inner / self.tensor, self.model.hidden)
+
+    def _experts(self, inputs: float, outputs: float) -> Passes:
+        """One of an MLP's linear layers, for each expert that a rank holds."""
+        model, ranks = self.model, self.plan.expert
+        tokens = self.tokens * (model.chosen * ranks / model.experts)
+        return self._linear(tokens, inputs, outputs, self.peak) * (model.experts / ranks)
+
+    def _linear(self, tokens: float, inputs: float, outputs: float, peak: float) -> Passes:
+        """One product forward; backward one for the inputs and one for the weights."""
+        to_inputs = self._product(tokens, inputs, outputs, peak)
+        to_weights = self._product(inputs, outputs, tokens, peak)
+        return Passes(self._product(tokens, outputs, inputs, peak), to_inputs + to_weights)
+
+    def _product(self, m: float, n: float, k: float, peak: float, count: float = 1) -> float:
+        """`count` products of (m, k) and (k, n) in 16 bit. peak: FLOP/s of the best tile's."""
+        work = tiled(self.multiprocessors, m, n, k, count)
+        return max(work / peak, count * 2 * (m * k + k * n + m * n) / self.bandwidth)
 
 
 @lru_cache(maxsize=100_000)
-def tiled(units: int, m: float, n: float, k: float, count: float) -> float:
+def tiled(multiprocessors: int, m: float, n: float, k: float, count: float) -> float:
     """FLOPs of as many full waves of tiles as a product needs, with the best of TILES."""
     best = float("inf")
     for rows, columns, speed in TILES:
-        waves = ceil(count * ceil(m / rows) * ceil(n / columns) / units)
-        best = min(best, waves * units * 2 * rows * columns * (k + PROLOGUE) / speed)
+        waves = ceil(count * ceil(m / rows) * ceil(n / columns) / multiprocessors)
+        tiles = waves * multiprocessors
+        best = min(best, tiles * 2 * rows * columns * (k + PROLOGUE) / speed)
     return best
-
-
-def linear(gpu: Gpu, tokens: float, inputs: float, outputs: float, peak: float, bandwidth: float):
-    """Forward and backward of a linear layer: one product, and two."""
-    forward = product(gpu, tokens, outputs, inputs, peak, bandwidth)
-    to_inputs = product(gpu, tokens, inputs, outputs, peak, bandwidth)
-    return Passes(forward, to_inputs + product(gpu, inputs, outputs, tokens, peak, bandwidth))
-
-
-def layer(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> Passes:
-    """A layer's kernels for one micro-batch on one rank, without communication."""
-    t, h, bandwidth = plan.tensor, shape.hidden, gpu.hbm * c.memory
-    tokens = plan.micro_batch * shape.sequence / plan.context
-    peak = _peak(gpu, plan, c)
-    total = linear(gpu, tokens, h, shape.qkv / t, peak, bandwidth)
-    total += linear(gpu, tokens, shape.attended / t, h, peak, bandwidth)
-    total += mlp(gpu, shape, plan, c, h, (2 if shape.gated else 1) * shape.inner / t)
-    total += mlp(gpu, shape, plan, c, shape.inner / t, h)
-    total += attention(gpu, shape, plan, c)
-    total += between(shape, plan, tokens, bandwidth)
-    return total + Passes(*(BETWEEN_KERNELS * count for count in KERNELS))
-
-
-def mlp(gpu: Gpu, shape: Model, plan: Plan, c: Constants, inputs: float, outputs: float) -> Passes:
-    """One of an MLP's linear layers, for each expert that a rank holds."""
-    tokens = plan.micro_batch * shape.sequence / plan.context
-    tokens *= shape.chosen * plan.expert / shape.experts
-    each = linear(gpu, tokens, inputs, outputs, _peak(gpu, plan, c), gpu.hbm * c.memory)
-    here = shape.experts / plan.expert
-    return Passes(here * each.forward, here * each.backward)
-
-
-def last_product(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> float:
-    """Seconds of the product that ends a layer's forward."""
-    return mlp(gpu, shape, plan, c, shape.inner / plan.tensor, shape.hidden).forward
-
-
-def _peak(gpu: Gpu, plan: Plan, c: Constants) -> float:
-    """FLOP/s of the layers' products in the plan's precision."""
-    casts = c.fp8 if plan.precision == "fp8" else 1
-    return gpu.peak_of(plan.precision) * c.clock * c.matmul * casts
-
-
-def _peak_16_bit(gpu: Gpu, plan: Plan, c: Constants) -> float:
-    """The same of attention and the head, which fp8 leaves in 16 bit."""
-    return gpu.peak_of("fp32" if plan.precision == "fp32" else "bf16") * c.clock * c.matmul
-
-
-def attention(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> Passes:
-    """Scores, softmax and their product with the values, for a rank's heads.
-
-    Fused, a causal forward computes half of the products, a backward two and a half times as much
-    (Dao, arXiv:2307.08691). Else the matrix is read and written by each kernel (MATRIX).
-    """
-    heads = plan.micro_batch * shape.heads / plan.tensor
-    s, width, bandwidth = shape.sequence, shape.of_head, gpu.hbm * c.memory
-    if plan.attention == "fused":
-        rows = s / plan.context
-        peak = _peak_16_bit(gpu, plan, c) / c.matmul * c.attention
-        forward = 4 * heads * rows * s * width / 2 / peak
-        return Passes(forward, 2.5 * forward)
-    peak = _peak_16_bit(gpu, plan, c)
-    products = product(gpu, s, s, width, peak, bandwidth, heads)
-    products += product(gpu, s, width, s, peak, bandwidth, heads)
-    forward, backward = (heads * s * s * number / bandwidth for number in MATRIX[plan.attention])
-    return Passes(products + forward, 2 * products + backward)
-
-
-def between(shape: Model, plan: Plan, tokens: float, bandwidth: float) -> Passes:
-    """Norms, residuals, dropout, biases, positions and the activation: bytes read and written."""
-    t = plan.tensor
-    kind = ("compiled" if plan.compiled else "eager") if shape.gated else "fused"
-    inner = shape.inner * (shape.chosen if shape.experts > 1 else 1)
-    outside = t if plan.sequence else 1
-    seconds = [
-        2 * tokens * (whole * shape.hidden / outside + (split * shape.hidden + act * inner) / t)
-        for whole, split, act in BETWEEN[kind]
-    ]
-    return Passes(*(each / bandwidth for each in seconds))
-
-
-def head(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> float:
-    """Seconds of the head and the loss for one micro-batch, forward and backward."""
-    if not shape.vocabulary:
-        return 0.0
-    tokens = plan.micro_batch * shape.sequence / plan.context
-    columns = ceil(shape.vocabulary / 128 / plan.tensor) * 128
-    bandwidth = gpu.hbm * c.memory
-    passes = linear(gpu, tokens, shape.hidden, columns, _peak_16_bit(gpu, plan, c), bandwidth)
-    return sum(passes) + LOSS * tokens * columns / bandwidth
-
-
-def embedding(gpu: Gpu, shape: Model, plan: Plan, c: Constants) -> float:
-    """Seconds of looking tokens up and adding positions, forward and backward."""
-    if not shape.vocabulary:
-        return 0.0
-    tokens = plan.micro_batch * shape.sequence / plan.context
-    return 24 * tokens * shape.hidden / (gpu.hbm * c.memory)
-
-
-def longer(device: float, host: float, sharpness: int = 5) -> float:
-    """The longer of two times that go on side by side, and a little more where they are close."""
-    most = max(device, host)
-    if most <= 0:
-        return 0.0
-    return most * ((device / most) ** sharpness + (host / most) ** sharpness) ** (1 / sharpness)

@@ -1,15 +1,19 @@
-"""One plan's answer: seconds, tokens, MFU, peak and what limits, `predict.answer(case)`.
+"""The planner's answer to one plan: seconds, tokens, MFU, peak and what limits.
 
 MFU counts the model's FLOPs with attention in full, as if not causal, over the GPU's dense peak in
 16 bit (Chowdhery et al., arXiv:2204.02311, appendix B); HFU adds what is computed again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 
-from bootcamp.costs import images, kernels, memory, stacks, step
-from bootcamp.costs.hardware import GB
+from bootcamp.costs import images, memory, stacks
+from bootcamp.costs.hardware import GB, Cluster
+from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.rows import Workload
+from bootcamp.costs.setting import Plan
 from bootcamp.costs.stacks import Constants
+from bootcamp.costs.step import Step
 
 ENOUGH = 0.7  # a step that computes for this share of its time is limited by compute
 WORDS = {
@@ -29,37 +33,51 @@ class Answer:
     """seconds: of a step. tokens: a second and GPU; samples for images. peak_bytes: of the fullest
     rank. parts: {part: seconds}. None where the row does not say enough."""
 
-    seconds: float | None
-    tokens: float | None
-    mfu: float | None
-    hfu: float | None
     peak_bytes: float
     limit: str
-    parts: dict[str, float]
+    seconds: float | None = None
+    tokens: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 def answer(case: Workload, constants: Constants | None = None) -> Answer:
-    """What the planner says of a case. constants: those of its table by default."""
-    of_case = (case.stack, case.cluster.gpu.name, case.method)
-    c = constants or stacks.constants(*of_case)
+    """Answer a row of a table. constants: those of its table by default."""
+    gpu, plan = case.cluster.gpu, case.plan
+    c = constants or stacks.constants(case.stack, gpu.name, case.method)
     if case.image_model:
-        return _of_images(case, c)
+        parts = images.seconds(case.image_model, case.cluster, plan, c)
+        parts = {part: c.anchor * seconds for part, seconds in parts.items()}
+        seconds, held = sum(parts.values()), images.peak_bytes(case.image_model)
+        limit = limits(parts, held, gpu.memory)
+        return Answer(held, limit, seconds, plan.micro_batch / seconds, parts=parts)
     if case.shape is None:
-        held = case.held or sum(memory.states(case.parameters, case.plan).values())
-        limit = "memory" if held > case.cluster.gpu.memory else ""
-        return Answer(None, None, None, None, held, limit, {})
+        return Answer(case.states_bytes, "memory" if case.states_bytes > gpu.memory else "")
     if case.one_layer:
-        return _of_a_layer(case, c)
-    shape, plan, gpu = case.shape, case.plan, case.cluster.gpu
-    parts = step.seconds(shape, case.cluster, plan, c)
-    seconds = parts.total * c.anchor
-    tokens = plan.batch * shape.sequence / seconds / case.cluster.gpus
-    mfu = tokens * shape.flops_of_token() / gpu.peak
-    again = {"selective op": "none"}.get(plan.recompute, plan.recompute)
-    hfu = mfu + tokens * shape.recomputed_of_token(again) / gpu.peak
-    held = memory.peak(shape, plan, c.reserved)
-    named = {name: value * c.anchor for name, value in vars(parts).items()}
-    return Answer(seconds, tokens, mfu, hfu, held, limits(named, held, gpu.memory), named)
+        parts = Step(case.shape, case.cluster, plan, c).of_one_layer()
+        held = memory.layer_bytes(case.shape, plan)
+        return Answer(held, "compute", c.anchor * sum(parts.values()), parts=parts)
+    return of_plan(case.shape, case.cluster, plan, c)
+
+
+def of_plan(model: Model, cluster: Cluster, plan: Plan, c: Constants) -> Answer:
+    """Answer a plan that can be."""
+    gpu = cluster.gpu
+    step = Step(model, cluster, plan, c).parts()
+    parts = {part: c.anchor * seconds for part, seconds in step.items()}
+    seconds, held = sum(parts.values()), memory.peak(model, plan, c.reserved)
+    tokens = plan.batch * model.sequence / seconds / cluster.gpus
+    mfu = tokens * model.flops_of_token() / gpu.peak
+    hfu = mfu + tokens * model.recomputed_of_token(plan.recompute) / gpu.peak
+    limit = limits(parts, held, gpu.memory)
+    return Answer(held, limit, seconds, tokens, mfu, hfu, parts)
+
+
+@cache
+def unseen(model: Model, cluster: Cluster, plan: Plan) -> Answer:
+    """Answer a plan by the constants of a stack never seen."""
+    return of_plan(model, cluster, plan, stacks.constants("", cluster.gpu.name))
 
 
 def limits(parts: dict[str, float], held: float, memory: float) -> str:
@@ -68,24 +86,4 @@ def limits(parts: dict[str, float], held: float, memory: float) -> str:
         return f"memory: {held / GB:.1f} GB do not fit {memory / GB:.0f} GB"
     if parts["compute"] >= ENOUGH * sum(parts.values()):
         return "compute"
-    return WORDS[max(WORDS, key=lambda name: parts[name])]
-
-
-def _of_images(case: Workload, c: Constants) -> Answer:
-    compute, exposed = images.seconds(case.image_model, case.cluster, case.plan, c)
-    seconds = c.anchor * (compute + exposed)
-    most = "compute" if compute >= ENOUGH * (compute + exposed) else WORDS["data"]
-    parts = {"compute": c.anchor * compute, "data": c.anchor * exposed}
-    held = images.peak_bytes(case.image_model)
-    return Answer(seconds, case.plan.micro_batch / seconds, None, None, held, most, parts)
-
-
-def _of_a_layer(case: Workload, c: Constants) -> Answer:
-    """A layer by itself, without head and optimizer: forward and backward of one micro-batch."""
-    shape, plan, cluster = case.shape, case.plan, case.cluster
-    device = kernels.layer(cluster.gpu, shape, plan, c)
-    waits = step.layer_waits(shape, cluster, plan, c)["tensor"]
-    again = step.recomputed(shape, cluster, plan, c, device.forward + waits.forward)
-    parts = {"compute": sum(device) + again, "tensor": sum(waits)}
-    held = memory.layer_bytes(shape, plan)
-    return Answer(c.anchor * sum(parts.values()), None, None, None, held, "compute", parts)
+    return WORDS[max(WORDS, key=lambda name: parts.get(name, 0.0))]

@@ -12,12 +12,15 @@ from bootcamp.costs.model_shapes import Model, ours
 from bootcamp.costs.pipeline_schedules import CHUNKS, SCHEDULES
 
 RECOMPUTE = ("none", "selective", "selective op", "full")
-PRECISIONS = ("bf16", "fp8", "fp32")
-ATTENTION = ("fused", "softmax", "unfused")
-SCHEDULES = tuple(name for name in SCHEDULES if name != "dualpipe")  # whose step has no formula
+KNOWN = {
+    "recompute": RECOMPUTE,
+    "precision": ("bf16", "fp8", "fp32"),
+    "schedule": tuple(name for name in SCHEDULES if name != "dualpipe"),  # its step has no formula
+    "attention": ("fused", "softmax", "unfused"),
+    "stage": (0, 1, 2, 3),
+}
 STAGES = {"zero1": 1, "fsdp": 3, "hsdp": 3, "fsdp_tp": 3}  # of ZeRO, by script
 UNITS = ("fsdp", "hsdp")  # each layer of the model is a unit of FSDP2, and the head stays gathered
-AXES = ("tensor", "context", "data", "pipeline", "expert")
 
 
 @dataclass(frozen=True)
@@ -130,51 +133,34 @@ def check(shape: Model, cluster: Cluster, plan: Plan, uneven: bool = False) -> N
     """
     for field in fields(plan):
         value, least = getattr(plan, field.name), 0 if field.name in ("stage", "shard") else 1
-        if field.type in (int, "int") and value < least:
+        if field.type is int and value < least:
             raise ValueError(f"{field.name}={value}: expected {least} or more")
-    for name in ("layers", "hidden", "heads", "sequence"):
-        if getattr(shape, name) < 1:
-            raise ValueError(f"{name}={getattr(shape, name)}: expected a positive number")
-    for name, known in (
-        ("recompute", RECOMPUTE),
-        ("precision", PRECISIONS),
-        ("schedule", SCHEDULES),
-        ("attention", ATTENTION),
-        ("stage", (0, 1, 2, 3)),
-    ):
-        if getattr(plan, name) not in known:
-            raise ValueError(f"{name}={getattr(plan, name)!r}: expected one of {known}")
+        if value not in KNOWN.get(field.name, (value,)):
+            raise ValueError(f"{field.name}={value!r}: expected one of {KNOWN[field.name]}")
     for wrong, sentence in _conditions(shape, cluster, plan, uneven):
         if wrong:
             raise ValueError(sentence)
 
 
-def _conditions(shape: Model, cluster: Cluster, plan: Plan, uneven: bool):
+def _conditions(shape: Model, cluster: Cluster, p: Plan, uneven: bool):
     """(is it so, the sentence that says what is wrong) for each thing that must divide."""
-    p = plan
     mesh = f"tensor {p.tensor} x context {p.context} x data {p.data} x pipeline {p.pipeline}"
+    stages, each = p.pipeline * p.virtual, p.data * p.micro_batch
     yield p.ranks != cluster.gpus, f"{mesh} is {p.ranks} ranks, and there are {cluster.gpus} GPUs"
     wide = 0 if shape.head_width else shape.hidden % shape.heads
     yield wide, f"hidden {shape.hidden} is no multiple of {shape.heads} heads"
     yield shape.heads % p.tensor, f"{shape.heads} heads do not divide over tensor {p.tensor}"
     yield shape.hidden % p.tensor, f"hidden {shape.hidden} does not divide over tensor {p.tensor}"
-    stages = p.pipeline * p.virtual
     # embedding and head may count as a layer each, as in Llama 3's pipeline (arXiv:2407.21783)
     odd = not uneven and shape.layers % stages and (shape.layers + 2) % stages
-    yield (
-        shape.layers < stages or (p.pipeline > 1 and odd),
-        f"{shape.layers} layers do not divide over {stages} stages",
-    )
-    each = p.data * p.micro_batch
-    yield (
-        p.batch % each,
-        f"a batch of {p.batch} is no multiple of data {p.data} x micro-batch {p.micro_batch}",
-    )
+    few = shape.layers < stages or (p.pipeline > 1 and odd)
+    yield few, f"{shape.layers} layers do not divide over {stages} stages"
+    data = f"data {p.data} x micro-batch {p.micro_batch}"
+    yield p.batch % each, f"a batch of {p.batch} is no multiple of {data}"
     yield shape.sequence % p.context, f"sequence {shape.sequence} % context {p.context} is not 0"
     yield shape.experts % p.expert, f"{shape.experts} experts do not divide over {p.expert} ranks"
     yield (p.data * p.context) % p.expert, f"expert {p.expert} does not divide data {p.data}"
     yield p.shard and p.data % p.shard, f"data {p.data} makes no rows of {p.shard}"
-    yield (
-        p.virtual > 1 and p.pipeline > 1 and p.micro_batches % p.pipeline,
-        f"interleaved: {p.micro_batches} micro-batches are no multiple of pipeline {p.pipeline}",
-    )
+    odd = p.virtual > 1 and p.pipeline > 1 and p.micro_batches % p.pipeline
+    micro = f"{p.micro_batches} micro-batches"
+    yield odd, f"interleaved: {micro} are no multiple of pipeline {p.pipeline}"

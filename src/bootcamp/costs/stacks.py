@@ -6,11 +6,11 @@ constants.toml says what each means and between which values it may be; fitted.j
 
 import json
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bootcamp.costs import hardware
+from bootcamp.costs.hardware import gpu
 
 HERE = Path(__file__).parent
 
@@ -37,40 +37,35 @@ class Constants:
 
 
 @cache
+def _toml() -> dict[str, dict]:
+    return tomllib.loads((HERE / "constants.toml").read_text())
+
+
 def explained() -> dict[str, dict]:
     """{constant: {"default", "low", "high", "is"}} of constants.toml."""
-    return tomllib.loads((HERE / "constants.toml").read_text())["constant"]
+    return _toml()["constant"]
 
 
-@cache
 def families() -> dict[str, dict]:
     """{stack: its tables, what its rows leave unsaid, and which constants are its own}."""
-    return tomllib.loads((HERE / "constants.toml").read_text())["stack"]
+    return _toml()["stack"]
 
 
 @cache
 def fitted() -> dict[str, dict]:
     """{stack: {"constants", "rows", "anchors"}} as fitted.json has them."""
-    path = HERE / "fitted.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    return json.loads((HERE / "fitted.json").read_text())
 
 
 def family(stack: str) -> str:
     """The stack that a table or a stack belongs to; "" for none. Raises ValueError if unknown."""
-    name = stack.strip().removesuffix(".csv").lower()
+    name = stack.removesuffix(".csv").lower()
     if not name or name in families():
         return name
     for known, about in families().items():
         if name in about["tables"]:
             return known
     raise ValueError(f"stack={stack!r}: expected nothing or one of {', '.join(families())}")
-
-
-def defaults(**others: float) -> Constants:
-    """Constants of a stack never seen, or some of them replaced."""
-    plain = {name: about for name, about in explained().items() if " " not in name}
-    values = {name: about["default"] for name, about in plain.items()}
-    return replace(Constants(**values), **others)
 
 
 def row_defaults(stack: str) -> dict:
@@ -83,35 +78,34 @@ def published_constants(stack: str) -> dict[str, float]:
     return families().get(stack, {}).get("published", {})
 
 
-def constants(stack: str, gpu: str = "", method: str = "") -> Constants:
+def constants(stack: str, gpu_name: str, method: str = "") -> Constants:
     """Return a stack's fitted constants, the rest by default.
 
-    stack: a table's name or a stack's; empty for one never seen. gpu: its name, where a stack has
+    stack: a table's name or a stack's; empty for one never seen. gpu_name: a stack may have
     constants for a kind of GPU ("matmul H100"). method: the framework, or the convolutional
     network. A table with fewer than four rows has no constant of its own, but an anchor: measured
     seconds over predicted ones. Such a table, and a stack never seen, borrow the others' medians.
     """
     name = family(stack)
     found = fitted().get(name, {})
-    own, lent = found.get("constants"), fitted().get("", {}).get("constants", {})
-    values = {**(published_constants(name) if own else lent), **(own or published_constants(name))}
-    return select(values, found.get("anchors", {}), stack, gpu, method)
+    own = found.get("constants") or fitted()[""]["constants"] | published_constants(name)
+    values = published_constants(name) | own
+    return select(values, found.get("anchors", {}), stack, gpu_name, method)
 
 
-def select(values: dict, anchors: dict, stack: str, gpu: str = "", method: str = "") -> Constants:
+def select(values: dict, anchors: dict, stack: str, gpu_name: str, method: str) -> Constants:
     """Choose those of a table, GPU and method from {name: value} and {anchor: value}."""
-    known, own, of_gpu = explained(), {}, hardware.kind(gpu)
-    special = {key: about["default"] for key, about in known.items() if key.endswith(f" {method}")}
-    pairs = {**special, **values}.items()
-    for key, value in sorted(pairs, key=lambda pair: " " in pair[0]):  # the special after the plain
+    values = {name: about["default"] for name, about in explained().items()} | values
+    kinds, chosen = ("", gpu(gpu_name).kind, method), {}
+    for key in sorted(values, key=lambda key: " " in key):  # the special after the plain
         name, _, kind = key.partition(" ")
-        if name in known and (not kind or kind in (of_gpu, method)):
-            own[name] = value
-    near = [anchors[key] for key in anchor_keys(stack, gpu, method) if key in anchors]
-    return defaults(**own, anchor=near[-1] if near else 1.0)
+        if kind in kinds:
+            chosen[name] = values[key]
+    near = [anchors[key] for key in anchor_keys(stack, gpu_name, method) if key in anchors]
+    return Constants(**chosen, anchor=near[-1] if near else 1.0)
 
 
-def anchor_keys(stack: str, gpu: str = "", method: str = "") -> tuple[str, str, str]:
+def anchor_keys(stack: str, gpu_name: str, method: str) -> tuple[str, str, str]:
     """What an anchor of a table may be called: by the table, its kind of GPU, or its method."""
-    table = stack.strip().removesuffix(".csv").lower()
-    return table, f"{table} {gpu.split()[0] if gpu else ''}", f"{table} {method.lower()}"
+    table = stack.removesuffix(".csv").lower()
+    return table, f"{table} {gpu_name.split()[0]}", f"{table} {method.lower()}"

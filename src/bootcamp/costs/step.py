@@ -1,120 +1,151 @@
-"""Seconds of a step, part by part: `step.seconds(shape, cluster, plan, constants)`.
+"""Seconds of a step, part by part: `Step(model, cluster, plan, constants).parts()`.
 
-Compute is kernels.py's, or the host's launches where they take longer. Tensor and context
+A layer takes its kernels, or the host's launches where they take longer. Tensor and context
 parallelism wait for their collectives in each layer; FSDP's go on beside the compute; a pipeline
 waits for its slowest stage and its bubble (bootcamp.costs.pipeline_schedules).
 """
 
-from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 
-from bootcamp.costs import context, experts, kernels, links, sharding
+from bootcamp.costs import context, experts, links, sharding
 from bootcamp.costs.hardware import Cluster
-from bootcamp.costs.kernels import Passes, longer
+from bootcamp.costs.kernels import Kernels, Passes
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.setting import Plan
 from bootcamp.costs.stacks import Constants
 
 BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches about twice the kernels
+ADAM = 30  # bytes for each parameter: four float32 read, three written, the 16 bit copy written
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Seconds of a step that each part adds; together they are the step."""
+class Step:
+    """A step of a plan, which must have passed setting.check; all in seconds."""
 
-    compute: float
-    host: float
-    tensor: float
-    context: float
-    expert: float
-    data: float
-    pipeline: float
-    bubble: float
-    optimizer: float
+    def __init__(self, model: Model, cluster: Cluster, plan: Plan, c: Constants):
+        self.model, self.cluster, self.plan, self.constants = model, cluster, plan, c
+        self.kernels, self.groups = Kernels(cluster.gpu, model, plan, c), links.groups(plan)
+        # parameters of a rank in the fullest stage: of the ends, of experts that ranks share, all
+        embedding = model.embedding_parameters(plan.tensor)
+        self.ends = embedding * (1 if model.tied else 2)
+        deep, _ = layers_of_stage(model.layers, plan.pipeline)
+        self.of_experts = deep * model.divided_parameters(plan.tensor, plan.expert)
+        numbers = deep * model.layer_parameters(plan.tensor, plan.expert)
+        self.numbers = numbers + (self.ends if plan.pipeline == 1 else embedding)
 
-    @property
-    def total(self) -> float:
-        """Seconds of the step."""
-        return sum(vars(self).values())
+    def parts(self) -> dict[str, float]:
+        """What each part adds; together they are the step."""
+        model, plan, c, kernels = self.model, self.plan, self.constants, self.kernels
+        busy = sum(self.waits.values(), kernels.layer)
+        launch = c.launch * (0.5 if plan.compiled else 1)
+        forward = longer(busy.forward, launch)
+        backward = longer(busy.backward, BACKWARD_LAUNCHES * launch)
+        again = kernels.recomputed(forward)
+        gather, reduce = self._sharded_layer()
+        regather = 0.0 if plan.keep_gathered else gather
+        layer = longer(forward, gather) + longer(backward + again, regather + reduce)
+        head = longer(kernels.head + self.waits["tensor"].forward, c.ends)
+        deep, shallow = layers_of_stage(model.layers, plan.pipeline * plan.virtual)
+        deep, shallow = deep * plan.virtual, shallow + deep * (plan.virtual - 1)
+        # each tensor rank hands over its part (arXiv:2104.04473, 4.1)
+        handed = 2 * kernels.tokens * model.hidden / plan.tensor
+        hops = links.hand_over(handed, self.groups["pipeline"], self.cluster, c)
+        stages = (deep * layer, shallow * layer + kernels.embedding, shallow * layer + head)
+        whole, bubble = pipeline(stages, hops, plan)
+        layers = deep * plan.micro_batches
+        exposed = layers * (layer - forward - backward - again)
+        exchanged = {axis: layers * sum(passes) for axis, passes in self.waits.items()}
+        stalls = layers * (forward + backward - sum(busy))
+        filling = 2 * (plan.pipeline - 1) * hops[1]
+        return {
+            "compute": whole - bubble - filling - sum(exchanged.values()) - exposed - stalls,
+            "host": stalls,
+            **exchanged,
+            "data": exposed + self._gradients(deep * (backward + again)),
+            "pipeline": filling,
+            "bubble": bubble,
+            "optimizer": self._optimizer(),
+        }
 
+    def of_one_layer(self) -> dict[str, float]:
+        """A layer by itself, without head and optimizer: both passes of one micro-batch."""
+        device, waits = self.kernels.layer, self.waits["tensor"]
+        again = self.kernels.recomputed(device.forward + waits.forward)
+        return {"compute": sum(device) + again, "tensor": sum(waits)}
 
-def layer_waits(shape: Model, cluster: Cluster, plan: Plan, c: Constants) -> dict[str, Passes]:
-    """{axis: seconds that a layer's passes wait for it}, for one micro-batch."""
-    groups = links.groups(plan)
-    tokens = plan.micro_batch * shape.sequence / plan.context
-    size = 2 * tokens * shape.hidden
+    @cached_property
+    def waits(self) -> dict[str, Passes]:
+        """{axis: what a layer's passes wait for it}, for one micro-batch."""
+        model, plan, tokens = self.model, self.plan, self.kernels.tokens
+        tensor = 2 * self._collective("all-reduce", 2 * tokens * model.hidden, "tensor")
+        if plan.asynchronous:  # in as many pieces as ranks, each beside the product before it
+            tensor /= plan.tensor
+        heads = model.key_heads / plan.tensor
+        keys = context.keys_bytes(tokens * plan.context, heads, model.of_head, number=2)
+        gathered = self._collective("all-gather", keys, "context")
+        rows = experts.rows_bytes(tokens, model.hidden, model.chosen, number=2)
+        routed = 2 * self._collective("all-to-all", rows, "expert") if model.experts > 1 else 0.0
+        return {
+            "tensor": Passes(tensor, tensor),
+            "context": Passes(gathered, 2 * gathered),
+            "expert": Passes(routed, routed),
+        }
 
-    def call(kind, of, axis):
-        return links.seconds(kind, of, groups[axis], cluster, c)
+    def _collective(self, kind: str, size: float, axis: str) -> float:
+        return links.seconds(kind, size, self.groups[axis], self.cluster, self.constants)
 
-    tensor = 2 * call("all-reduce", size, "tensor")
-    if plan.asynchronous:  # in as many pieces as ranks, each beside the product before it
-        tensor /= plan.tensor
-    heads = shape.key_heads / plan.tensor
-    keys = context.keys_bytes(tokens * plan.context, heads, shape.of_head, number=2)
-    gathered = call("all-gather", keys, "context")
-    routed = experts.rows_bytes(tokens, shape.hidden, shape.chosen, number=2)
-    expert = 2 * call("all-to-all", routed, "expert") if shape.experts > 1 else 0.0
-    return {
-        "tensor": Passes(tensor, tensor),
-        "context": Passes(gathered, 2 * gathered),
-        "expert": Passes(expert, expert),
-    }
+    def _exchange(self, kind: str, size: float, of_experts: float, axis: str) -> float:
+        """A collective of a rank's parameters; an expert has replicas on fewer ranks."""
+        fewer = links.replicas(self.groups[axis], self.plan)
+        own = links.seconds(kind, of_experts, fewer, self.cluster, self.constants)
+        return self._collective(kind, size - of_experts, axis) + own
 
+    def _sharded(self, numbers: float, of_experts: float = 0.0) -> tuple[float, float]:
+        """FSDP gathers so many parameters, and reduces their gradients."""
+        wide = self.plan.reduce_bytes
+        gather = self._exchange("all-gather", 2 * numbers, 2 * of_experts, "shard")
+        return gather, self._exchange("reduce-scatter", wide * numbers, wide * of_experts, "shard")
 
-def recomputed(shape: Model, cluster: Cluster, plan: Plan, c: Constants, forward: float) -> float:
-    """Seconds of computing a layer's activations again, out of its forward's."""
-    gpu, bandwidth = cluster.gpu, cluster.gpu.hbm * c.memory
-    if plan.recompute == "none":
-        return 0.0
-    if plan.recompute == "full":
-        return forward - kernels.last_product(gpu, shape, plan, c) * plan.early_stop
-    attention = kernels.attention(gpu, shape, plan, c).forward
-    if plan.recompute == "selective":
-        return attention
-    # attention and every second product are kept, what lies between them is not
-    tokens = plan.micro_batch * shape.sequence / plan.context
-    between = kernels.between(shape, plan, tokens, bandwidth).forward
-    return 0.5 * max(0.0, forward - attention - between) + between
+    def _sharded_layer(self) -> tuple[float, float]:
+        if not self.plan.each_time:
+            return 0.0, 0.0
+        split = self.plan.tensor, self.plan.expert
+        return self._sharded(
+            self.model.layer_parameters(*split), self.model.divided_parameters(*split)
+        )
 
+    def _gradients(self, backward: float) -> float:
+        """Waiting for gradients, and for parameters that ZeRO has updated.
 
-def seconds(shape: Model, cluster: Cluster, plan: Plan, c: Constants) -> Parts:
-    """A step's seconds by part. The plan must have passed setting.check."""
-    gpu, m = cluster.gpu, plan.micro_batches
-    device = kernels.layer(gpu, shape, plan, c)
-    waits = layer_waits(shape, cluster, plan, c)
-    waited = [sum(axis[i] for axis in waits.values()) for i in (0, 1)]
-    launch = c.launch * (0.5 if plan.compiled else 1)
-    forward = longer(device.forward + waited[0], launch)
-    backward = longer(device.backward + waited[1], BACKWARD_LAUNCHES * launch)
-    again = recomputed(shape, cluster, plan, c, forward)
-    gather, reduce = sharded(shape, cluster, plan, c)
-    regather = 0.0 if plan.keep_gathered else gather
-    layer = longer(forward, gather) + longer(backward + again, regather + reduce)
-    ends = kernels.head(gpu, shape, plan, c)
-    ends = longer(ends + waits["tensor"].forward, c.ends) if shape.vocabulary else 0.0
-    first = kernels.embedding(gpu, shape, plan, c)
-    deep, shallow = layers_of_stage(shape.layers, plan.pipeline * plan.virtual)
-    deep, shallow = deep * plan.virtual, shallow + deep * (plan.virtual - 1)
-    hops = links.hand_over(_handed(shape, plan), links.groups(plan)["pipeline"], cluster, c)
-    stages = (deep * layer, shallow * layer + first, shallow * layer + ends)
-    whole, bubble = pipeline(stages, hops, plan)
-    data = gradients(shape, cluster, plan, c, deep * (backward + again))
-    update = kernels.ADAM * updated(shape, plan) / (gpu.hbm * c.memory) + c.fixed
-    exchanged = {axis: deep * m * sum(passes) for axis, passes in waits.items()}
-    exposed = deep * m * (layer - forward - backward - again)
-    stalls = deep * m * (forward + backward - sum(device) - sum(waited))
-    filling = 2 * (plan.pipeline - 1) * hops[1]
-    rest = whole - bubble - filling - sum(exchanged.values()) - exposed - stalls
-    return Parts(
-        compute=rest,
-        host=stalls,
-        **exchanged,
-        data=exposed + data,
-        pipeline=filling,
-        bubble=bubble,
-        optimizer=update,
-    )
+        FSDP's are counted with the layers: here it waits for the embedding before the first layer
+        and after the last backward of each micro-batch, and for the rows of HSDP. backward: the
+        last one, beside which they are reduced.
+        """
+        plan, alone = self.plan, 0.0
+        strategy = ("ddp", "zero1", "zero2", "hsdp")[plan.stage]
+        wide = plan.reduce_bytes / 2
+        calls = sharding.collectives(strategy, plan.sharing, plan.pipeline > 1, wide)
+        if plan.each_time:
+            calls, alone = calls[3:], plan.micro_batches * sum(self._sharded(self.ends))
+        total = 0.0
+        for axis, kind, share in calls:
+            # the rows of HSDP hold the same experts
+            of_experts = 2 * self.of_experts * share * (axis == "shard")
+            total += self._exchange(kind, 2 * self.numbers * share, of_experts, axis)
+        if plan.overlap:
+            total = longer(backward, total) - backward
+        if plan.pipeline > 1 and self.model.tied:  # the first and the last stage share the matrix
+            pair = links.Group(2, self.groups["pipeline"].stride)
+            size = 2 * self.ends
+            total += links.seconds("all-reduce", size, pair, self.cluster, self.constants)
+        return total + alone
+
+    def _optimizer(self) -> float:
+        """The parameters that a rank updates."""
+        plan, numbers = self.plan, self.numbers
+        if plan.stage:
+            numbers = (numbers + self.of_experts * (plan.expert - 1)) / plan.sharing
+        return ADAM * numbers / self.kernels.bandwidth + self.constants.fixed
 
 
 def layers_of_stage(layers: int, stages: int) -> tuple[int, int]:
@@ -139,7 +170,7 @@ def pipeline(stages: tuple[float, ...], hops: tuple[float, float], plan: Plan):
     (middle, first, last), (hop, filling) = stages, hops
     p, m = plan.pipeline, plan.micro_batches
     if p == 1:
-        return m * (middle + (first - middle) + (last - middle)), 0.0
+        return m * (first + last - middle), 0.0
     hop *= plan.virtual
     period = max(last + hop, first + hop, middle + 2 * hop if p > 2 else 0.0)
     through = first + middle * (p - 2)
@@ -149,73 +180,9 @@ def pipeline(stages: tuple[float, ...], hops: tuple[float, float], plan: Plan):
     return whole, whole - m * max(stages) - filling
 
 
-def sharded(shape: Model, cluster: Cluster, plan: Plan, c: Constants) -> tuple[float, float]:
-    """Seconds in which FSDP gathers a layer, and in which it reduces its gradients; else 0."""
-    if not plan.each_time:
-        return 0.0, 0.0
-    group = links.groups(plan)["shard"]
-    numbers = shape.layer_parameters(plan.tensor, plan.expert)
-    own = shape.divided_parameters(plan.tensor, plan.expert)
-    gather = _exchange("all-gather", 2 * numbers, 2 * own, group, cluster, plan, c)
-    wide = plan.reduce_bytes
-    return gather, _exchange("reduce-scatter", wide * numbers, wide * own, group, cluster, plan, c)
-
-
-def gradients(shape: Model, cluster: Cluster, plan: Plan, c: Constants, backward: float) -> float:
-    """Seconds that a step waits for gradients, and for parameters that ZeRO has updated.
-
-    FSDP's are counted with the layers: here it waits for embedding and head in each micro-batch,
-    and for the rows of HSDP. backward: seconds of the last one, beside which they are reduced.
-    """
-    groups = links.groups(plan)
-    ends = shape.embedding_parameters(plan.tensor) * (1 if shape.tied else 2)
-    deep = layers_of_stage(shape.layers, plan.pipeline)[0]
-    numbers = ends / (1 if plan.pipeline == 1 else 2 - shape.tied)
-    numbers += deep * shape.layer_parameters(plan.tensor, plan.expert)
-    own = deep * shape.divided_parameters(plan.tensor, plan.expert)
-    strategy = {0: "ddp", 1: "zero1", 2: "zero2", 3: "hsdp"}[plan.stage]
-    wide = plan.reduce_bytes / 2
-    calls = sharding.collectives(strategy, plan.sharing, plan.pipeline > 1, wide)
-    alone = 0.0
-    if plan.each_time:
-        calls, alone = calls[3:], plan.micro_batches * _ends_alone(ends, cluster, plan, c)
-    total = 0.0
-    for axis, kind, share in calls:
-        size, of_experts = 2 * numbers * share, 2 * own * share
-        of_experts *= axis == "shard"  # the rows of HSDP hold the same experts
-        total += _exchange(kind, size, of_experts, groups[axis], cluster, plan, c)
-    if plan.overlap:
-        total = longer(backward, total) - backward
-    if plan.pipeline > 1 and shape.tied:  # the first and the last stage share the embedding
-        pair = links.Group(2, groups["pipeline"].stride)
-        total += links.seconds("all-reduce", 2 * ends, pair, cluster, c)
-    return total + alone
-
-
-def _exchange(kind: str, size: float, of_experts: float, group, cluster, plan, c) -> float:
-    """Seconds of a collective of a rank's parameters; an expert has replicas on fewer ranks."""
-    rest = links.seconds(kind, size - of_experts, group, cluster, c)
-    return rest + links.seconds(kind, of_experts, links.replicas(group, plan), cluster, c)
-
-
-def _ends_alone(ends: float, cluster: Cluster, plan: Plan, c: Constants) -> float:
-    """FSDP gathers the embedding before the first layer, and reduces it after the last backward."""
-    group = links.groups(plan)["shard"]
-    gather = links.seconds("all-gather", 2 * ends, group, cluster, c)
-    return gather + links.seconds("reduce-scatter", plan.reduce_bytes * ends, group, cluster, c)
-
-
-def updated(shape: Model, plan: Plan) -> float:
-    """Parameters that a rank's optimizer updates."""
-    ends = shape.embedding_parameters(plan.tensor) * (1 if shape.tied else 2)
-    deep = layers_of_stage(shape.layers, plan.pipeline)[0]
-    numbers = deep * shape.layer_parameters(plan.tensor, plan.expert)
-    numbers += ends / (1 if plan.pipeline == 1 else 2 - shape.tied)
-    own = deep * shape.divided_parameters(plan.tensor, plan.expert)
-    return (numbers + own * (plan.expert - 1)) / plan.sharing if plan.stage else numbers
-
-
-def _handed(shape: Model, plan: Plan) -> float:
-    """Bytes that a stage hands over: each tensor rank sends its part (arXiv:2104.04473, 4.1)."""
-    tokens = plan.micro_batch * shape.sequence / plan.context
-    return 2 * tokens * shape.hidden / plan.tensor
+def longer(one: float, other: float, sharpness: int = 5) -> float:
+    """The longer of two times that go on side by side, and a little more where they are close."""
+    most = max(one, other)
+    if most <= 0:
+        return 0.0
+    return most * ((one / most) ** sharpness + (other / most) ** sharpness) ** (1 / sharpness)

@@ -18,37 +18,21 @@ import sys
 from bootcamp.costs import predict, rows, stacks
 from bootcamp.costs.hardware import GB, GIB
 
-ADDED = (
-    "seconds_per_step",
-    "tokens_per_second_per_gpu",
-    "mfu",
-    "hfu",
-    "peak_gb",
-    "peak_gib",
-    "limit",
-    "warning",
-    "error",
-)
+NUMBERS = ("seconds_per_step", "tokens_per_second_per_gpu", "mfu", "hfu", "peak_gb", "peak_gib")
+ADDED = (*NUMBERS, "limit", "warning", "error")
 
 
 def answered(row: dict) -> dict:
     """Return the row with the columns of ADDED; what has no answer is None, a text then ""."""
-    found = dict.fromkeys(ADDED, None) | {"limit": "", "error": "", "warning": warning(row)}
+    found = dict.fromkeys(NUMBERS) | {"limit": "", "warning": warning(row), "error": ""}
     try:
         if None in row:  # csv puts there what is beyond the header
-            raise rows.NoPlan("the row has more values than the header has columns")
-        case = rows.read(row)
-        answer = predict.answer(case)
-        found |= {
-            "seconds_per_step": answer.seconds,
-            "tokens_per_second_per_gpu": answer.tokens,
-            "mfu": answer.mfu,
-            "hfu": answer.hfu,
-            "peak_gb": answer.peak_bytes / GB,
-            "peak_gib": answer.peak_bytes / GIB,
-            "limit": answer.limit,
-        }
-    except rows.NoPlan as problem:
+            raise ValueError("the row has more values than the header has columns")
+        answer = predict.answer(rows.read(row))
+        held = answer.peak_bytes
+        numbers = answer.seconds, answer.tokens, answer.mfu, answer.hfu, held / GB, held / GIB
+        found |= dict(zip(NUMBERS, numbers, strict=True)) | {"limit": answer.limit}
+    except ValueError as problem:
         found["error"] = str(problem)
     except (ArithmeticError, LookupError, TypeError) as problem:
         # a row must never keep the others from their answers
@@ -62,11 +46,23 @@ def warning(columns) -> str:
     return f"ignored, since not in --columns: {names}" if names else ""
 
 
+def from_json(text: str) -> list[dict]:
+    """Read a list of objects. Raises ValueError for anything else."""
+    plans = json.loads(text)
+    if not isinstance(plans, list) or not all(isinstance(plan, dict) for plan in plans):
+        raise ValueError("expected a list of objects")
+    return plans
+
+
 def from_csv(text: str) -> list[dict]:
-    """Rows of a CSV text. A byte-order mark and spaces around names are dropped."""
-    return list(
-        csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline=""), skipinitialspace=True)
-    )
+    """Read the rows of a table."""
+    return list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
+
+
+def listed_columns() -> str:
+    """Return each column with its short name and what it means."""
+    short = {name: f"{name}, {alias}" for alias, name in rows.ALIASES.items()}
+    return "\n".join(f"{short.get(name, name)}: {is_}" for name, (_, is_) in rows.COLUMNS.items())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,40 +77,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stacks", action="store_true", help="list the stacks and their tables")
     chosen = parser.parse_args(arguments)
     if chosen.columns:
-        alias = {name: short for short, name in rows.ALIASES.items()}
-        names = {name: f"{name}, {alias[name]}" if name in alias else name for name in rows.COLUMNS}
-        print("\n".join(f"{names[name]}: {means}" for name, means in rows.COLUMNS.items()))
+        print(listed_columns())
         return 0
     if chosen.stacks:
         print("\n".join(f"{n}: {', '.join(a['tables'])}" for n, a in stacks.families().items()))
         return 0
-    text = sys.stdin.read()
+    text = sys.stdin.read().lstrip("\ufeff")
+    try:
+        plans = from_json(text) if chosen.json else from_csv(text)
+    except ValueError as problem:
+        print(f"the input is no JSON: {problem}", file=sys.stderr)
+        return 2
+    columns = list(dict.fromkeys(key for plan in plans for key in plan if key is not None))
+    if unread := warning(columns):
+        print(unread, file=sys.stderr)
+    found = [answered(plan) for plan in plans]
     if chosen.json:
-        try:
-            plans = json.loads(text)
-        except ValueError as problem:
-            print(f"the input is no JSON: {problem}", file=sys.stderr)
-            return 2
-        if not isinstance(plans, list) or not all(isinstance(plan, dict) for plan in plans):
-            print("expected a list of objects", file=sys.stderr)
-            return 2
-        _warn(key for plan in plans for key in plan)
-        json.dump([answered(plan) for plan in plans], sys.stdout, indent=1)
-        print()
+        print(json.dumps(found, indent=1))
         return 0
-    plans = from_csv(text)
-    columns = [key for key in (plans[0] if plans else {}) if key is not None]
-    _warn(columns)
     columns += [name for name in ADDED if name not in columns]
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(answered(plan) for plan in plans)
+    writer.writerows(found)
     return 0
-
-
-def _warn(columns) -> None:
-    if text := warning(dict.fromkeys(columns)):
-        print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
-from bootcamp_lessons import capstone, plan_search, planned
+from bootcamp_lessons import capstone, planned
 
 RECKONED = ("states", "activations")
 WITHIN = 0.1
@@ -91,7 +91,7 @@ class PlannedTask(Task):
 
     def solution_shown(self) -> Shown:
         """The plan that the search finds; others are as good."""
-        best = repr(plan_search.turned(plan_search.best(self.given))).replace("'", '"')
+        best = repr(planned.turned(planned.best(self.given))).replace("'", '"')
         return Shown(f'exercise.check("{self.name}", {best})')
 
 
