@@ -4,6 +4,10 @@ Most are scripts: starting points are made from the course's own. Others are a f
 `exercise.check(name, function)`. A checker raises nothing: it says what was expected and seen.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 from bootcamp.classroom import journal
 from bootcamp.classroom.script_task import ScriptTask, set_aside
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
@@ -12,11 +16,12 @@ from bootcamp.scripts import diff, family, variants
 from bootcamp_lessons.exercises import EXERCISES
 
 
+@dataclass(frozen=True)
 class Result:
     """What a checker found: `solved`, and a text that helps."""
 
-    def __init__(self, solved: bool, text: str):
-        self.solved, self.text = solved, text
+    solved: bool
+    text: str
 
     def __str__(self) -> str:
         return self.text
@@ -36,20 +41,16 @@ def start(name: str, again: bool = False) -> str:
     exercise = find(name)
     if not isinstance(exercise, ScriptTask):
         return exercise.task
-    path, kept = exercise.path, ""
+    path, kept, open_it = exercise.path, "", "open it from the file browser on the left"
     if path.exists() and not again:
-        return (
-            f"Your script is {shown(path)}: open it from the file browser on the left and edit it."
-        )
+        return f"Your script is {shown(path)}: {open_it} and edit it."
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         kept = f" Your earlier script is now {shown(set_aside(path, path.suffix[1:] + '.before'))}."
     path.write_text(exercise.starting_point())
     if exercise.solution in family.SCRIPTS:
         variants.remember(path, exercise.solution)
-    return (
-        f"Wrote {shown(path)}: open it from the file browser on the left, edit it, save it.{kept}"
-    )
+    return f"Wrote {shown(path)}: {open_it}, edit it, save it.{kept}"
 
 
 def check(name: str, given=None) -> Result:
@@ -60,33 +61,23 @@ def check(name: str, given=None) -> Result:
         if not given.exists():
             return Result(False, f'Not started yet: run exercise.start("{name}") first.')
         if given.read_text() == exercise.starting_point():
-            return Result(
-                False,
-                f"Not solved yet: the script is still the starting point.\n{exercise.help(0)}",
-            )
+            as_it_was = "Not solved yet: the script is still the starting point."
+            return Result(False, f"{as_it_was}\n{exercise.help(0)}")
         print(f"Running {shown(given)} on {exercise.ranks} CPU rank(s) ...", flush=True)
+    return try_out(exercise, given, partial(journal.note_exercise, name))
+
+
+def try_out(exercise: Task, given, note: Callable[[bool], int] = lambda solved: 1) -> Result:
+    """As check, for any script or function. note: writes an attempt down, returns how many."""
     try:
         why = exercise.attempt(given)
-    except NotTried as wrong:
-        return _unsolved(exercise, wrong, attempts=0)
     except Wrong as wrong:
-        return _unsolved(exercise, wrong, journal.note_exercise(name, solved=False))
-    journal.note_exercise(name, solved=True)
+        attempts = 0 if isinstance(wrong, NotTried) else note(False)
+        lines = ["Not solved yet.", f"Expected: {wrong.expected}.", f"Seen: {wrong.seen}"]
+        lines += [wrong.meaning] if wrong.meaning else []
+        return Result(False, "\n".join([*lines, exercise.help(attempts)]))
+    note(True)
     return Result(True, f"Solved: {why}")
-
-
-def try_out(exercise: Task, given, attempts: int = 1) -> Result:
-    """As check, for any script or function, and without writing it down."""
-    try:
-        return Result(True, f"Solved: {exercise.attempt(given)}")
-    except Wrong as wrong:
-        return _unsolved(exercise, wrong, attempts)
-
-
-def _unsolved(exercise: Task, wrong: Wrong, attempts: int) -> Result:
-    lines = ["Not solved yet.", f"Expected: {wrong.expected}.", f"Seen: {wrong.seen}"]
-    lines += [wrong.meaning] if wrong.meaning else []
-    return Result(False, "\n".join([*lines, exercise.help(attempts)]))
 
 
 def solution(name: str) -> diff.ScriptDiff | Shown:

@@ -22,8 +22,6 @@ from bootcamp.table import Table
 from bootcamp_lessons import ddp_practice
 
 CURVES = REFERENCE / "silent_curves.json"
-QUIET = {"device": "cpu", "quiet": True}
-PROOF = {"global_batch": 24, "steps": 2}  # the second step's update has the momentum of the first
 CURVE = {"global_batch": 16, "steps": 50}
 AXES = {"3d": ("pipeline", "data", "tensor"), "fsdp_pp": ("data", "pipeline")}
 
@@ -32,56 +30,51 @@ AXES = {"3d": ("pipeline", "data", "tensor"), "fsdp_pp": ("data", "pipeline")}
 class Silent(ScriptTask):
     """A copy of a composed script with one bug: {line: what stands there instead}.
 
-    axis: the one along which two ranks show it. clip: right and wrong clipping. resumes: whether
-    the script goes on from half of the steps, which one process has trained.
+    axis: the one along which two ranks show it. clips: {line: what clips there} without the bug,
+    for a script that clips. resumes: whether it goes on from half of the steps, which one process
+    has trained.
     """
 
     axis: str = ""
     bug: dict[str, str] = field(default_factory=dict)
-    clip: tuple[str, str] | None = None
+    clips: dict[str, str] = field(default_factory=dict)
     resumes: bool = False
     ranks: int = 2
 
-    def starting_point(self) -> str:
+    def broken(self) -> Path:
         """The broken copy, under the task."""
-        return with_docstring(self._variant("bug", self.bug, 1).read_text(), self.task)
+        path = variants.variant(self.solution, f"{self.name}_bug", self.bug)
+        path.write_text(with_docstring(path.read_text(), self.task))
+        return path
+
+    def starting_point(self) -> str:
+        """The text that the reader starts from."""
+        return self.broken().read_text()
 
     def solved(self) -> Path:
         """A script that solves it."""
-        return self._variant("right", {}, 0) if self.clip else super().solved()
-
-    def _variant(self, what: str, changes: dict[str, str], which: int) -> Path:
-        if self.clip:
-            step = ddp_practice.STEP
-            changes = {**changes, step: f"{self.clip[which]}\n{step}"}
-        return variants.variant(self.solution, f"{self.name}_{what}", changes)
-
-    def broken(self) -> Path:
-        """The broken copy as a file, for those who only look."""
-        path = self._variant("bug", self.bug, 1)
-        path.write_text(self.starting_point())
-        return path
+        right = f"{self.name}_right"
+        return (
+            variants.variant(self.solution, right, self.clips) if self.clips else super().solved()
+        )
 
     def baseline(self, **flags) -> Run:
         """What the script has to train: the baseline, which clips if the script does."""
-        make = ddp_practice.baseline if self.clip else equality.baseline
-        return make(launch.launch, **QUIET, **flags) if self.clip else make(**flags)
+        return (ddp_practice if self.clips else equality).baseline(**flags)
 
     def run(self, path: Path, axis: str = "", **flags) -> Run:
         """The script with two ranks along an axis, its own unless another is given."""
         variants.remember(path, self.solution)
-        axes = AXES[self.solution]
-        mesh = "x".join("2" if name == (axis or self.axis) else "1" for name in axes)
+        names = AXES[self.solution]
+        mesh = "x".join("2" if name == (axis or self.axis) else "1" for name in names)
         if self.resumes:
-            flags["resume"] = _saved(**{**flags, "steps": flags["steps"] // 2})
-        how = {**QUIET, "micro_batches": 2, "mesh": mesh, **flags}
+            flags["resume"] = _save(**{**flags, "steps": flags["steps"] // 2})
+        how = {"device": "cpu", "quiet": True, "micro_batches": 2, "mesh": mesh, **flags}
         return launch.launch(path, self.ranks, options=PATIENCE, **how)
 
     def proof(self, path: Path, axis: str = "", optimizer: str = "sgd") -> equality.Proof:
         """What the proof says of a script."""
-        flags = {**PROOF, "optimizer": optimizer}
-        if self.resumes:
-            flags["steps"] *= 2
+        flags = {"global_batch": 24, "steps": 4 if self.resumes else 2, "optimizer": optimizer}
         return equality.compare(self.run(path, axis, **flags), self.baseline(**flags))
 
     def tried(self, path: Path) -> str:
@@ -92,13 +85,14 @@ class Silent(ScriptTask):
 
 
 @cache
-def _saved(**flags) -> Path:
+def _save(**flags) -> Path:
     """A checkpoint that one process has saved after these steps."""
     place = Path(tempfile.mkdtemp()) / "checkpoint.pt"
     launch.launch("cpu", 1, save=place, quiet=True, **flags)
     return place
 
 
+STEP = "optimizer.step()"
 REDUCE, DIVIDE = "dist.all_reduce(gradient, group=copies.get_group())", "gradient /= copies.size()"
 LOAD = "first = checkpoint.load(context, model, optimizer)"
 FORGET = """for parameter in model.parameters():  # these are no parts, so they need none
@@ -129,8 +123,8 @@ TASKS = [
         solution="fsdp_pp",
         axis="pipeline",
         bug={
-            ddp_practice.STEP: "for parameter in model.parameters():  # a mean, not a sum\n"
-            f"    parameter.grad /= args.micro_batches\n{ddp_practice.STEP}"
+            STEP: "for parameter in model.parameters():  # a mean, not a sum\n"
+            f"    parameter.grad /= args.micro_batches\n{STEP}"
         },
         hint="Who else divides by the number of micro-batches? Look at the schedule's arguments.",
         stronger="torch's schedules have scale_grads=True: they divide by themselves. Divide once: "
@@ -142,7 +136,8 @@ TASKS = [
         '"get_total_norm knows DTensors, so it has the norm over all ranks."\n',
         solution="fsdp_pp",
         axis="pipeline",
-        clip=(f"{NORM}\n{OF_ALL_STAGES}\n{CLIP}", f"{NORM}\n{CLIP}"),
+        bug={STEP: f"{NORM}\n{CLIP}\n{STEP}"},
+        clips={STEP: f"{NORM}\n{OF_ALL_STAGES}\n{CLIP}\n{STEP}"},
         hint="Over which ranks is a DTensor of this script cut? Which parameters does a rank have?",
         stronger="The norm is over the shards of this rank's stages. Other stages are on other "
         "ranks of the pipeline: square it (full_tensor() makes a plain tensor of it), all-reduce "
@@ -193,10 +188,9 @@ def one_axis_at_a_time(name: str, path: Path | None = None) -> Table:
     case, rows = CASES[name], []
     path = path or (case.path if case.path.exists() else case.broken())
     for axis in AXES[case.solution]:
-        proof = case.proof(path, axis)
-        wrong = [row["compared"].partition(" (")[0] for row in proof.failed]
-        rows.append({"two ranks along": axis, "the same training": "no" if wrong else "yes"})
-        rows[-1]["what differs"] = ", ".join(wrong) or "-"
+        wrong = [row["compared"].partition(" (")[0] for row in case.proof(path, axis).failed]
+        row = {"two ranks along": axis, "the same training": "no" if wrong else "yes"}
+        rows.append(row | {"what differs": ", ".join(wrong) or "-"})
     return Table(rows, f"{name}, with SGD, against one process")
 
 

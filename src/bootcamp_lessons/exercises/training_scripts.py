@@ -6,16 +6,20 @@ from bootcamp.classroom.script_task import PATIENCE, ScriptTask
 from bootcamp.costs import model_shapes
 from bootcamp.experiments.equality import Proof, baseline, compare
 from bootcamp.launcher import launch, simulated_hosts
-from bootcamp.paths import LOGS
 from bootcamp.scripts import variants
 from bootcamp_lessons.exercises.saving import SaveTask
 
 
+def _differs(path: Path, ranks: int, steps: int, **flags) -> bool:
+    """Whether a script with these flags trains something else than the baseline, with SGD."""
+    same = {"optimizer": "sgd", "steps": steps}
+    run = launch.launch(path, ranks, quiet=True, options=PATIENCE, **same, **flags)
+    return bool(compare(run, baseline(**same)).failed)
+
+
 def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
     """What is wrong with an accumulation that is right only while its parts are equally large."""
-    flags = {"steps": 3, "optimizer": "sgd"}
-    run = launch.launch(path, 1, micro_batches=5, quiet=True, options=PATIENCE, **flags)
-    if not compare(run, baseline(**flags)).failed:
+    if not _differs(path, 1, steps=3, micro_batches=5):
         return ""
     return (
         "not with --micro-batches 5. There 32 samples are parts of 7, 7, 7, 7 and 4, and a mean of "
@@ -27,19 +31,13 @@ def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
 def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
     """Say what is wrong if ranks that draw parameters with seeds of their own stay apart."""
     lines = path.read_text().splitlines()
-    builds = [number for number, line in enumerate(lines) if "models.build(args)" in line]
+    builds = [line.strip() for line in lines if "models.build(args)" in line]
     if len(builds) != 1:
         return ""  # nothing that could be tried
-    seed = "args.seed {} environment.rank()"
-    tries = ["from bootcamp.train import environment", seed.format("+="), lines[builds[0]]]
-    lines[builds[0] : builds[0] + 1] = [*tries, seed.format("-=")]
-    own_seeds = LOGS / "variants" / f"{path.stem}_own_seeds.py"
-    own_seeds.parent.mkdir(parents=True, exist_ok=True)
-    own_seeds.write_text("\n".join(lines) + "\n")
-    variants.remember(own_seeds, path)
-    flags = {"steps": 2, "optimizer": "sgd"}
-    run = launch.launch(own_seeds, 2, quiet=True, options=PATIENCE, **flags)
-    if not compare(run, baseline(**flags)).failed:
+    seed, back = (f"args.seed {sign}= environment.rank()" for sign in "+-")
+    drawn = f"from bootcamp.train import environment\n{seed}\n{builds[0]}\n{back}"
+    own_seeds = variants.variant(path, f"{path.stem}_own_seeds", {builds[0]: drawn})
+    if not _differs(own_seeds, 2, steps=2):
         return ""
     return (
         "only as long as all ranks draw the same initial parameters. With a seed of its own each "
@@ -49,9 +47,8 @@ def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
 
 def something_is_whole(path: Path, proofs: list[Proof]) -> str:
     """Every rank must hold its part of the parameters, a tenth more at the most."""
-    whole = proofs[0].baseline.ranks[0]["parameter_bytes"]
-    ranks = proofs[0].run.ranks
-    held = max(rank["parameter_bytes"] for rank in ranks)
+    whole, ranks = proofs[0].baseline.ranks[0].parameter_bytes, proofs[0].run.ranks
+    held = max(rank.parameter_bytes for rank in ranks)
     if held <= 1.1 * whole / len(ranks):
         return ""
     return (
@@ -81,14 +78,13 @@ def mesh_is_wrong(path: Path, proofs: list[Proof]) -> str:
     runs = [launch.launch(path, 4, shard=k, **placed, **flags) for k in (4, 1, 2)]
     model = 4 * sum(sum(layer.numbers) for layer in model_shapes.layers("mlp", "tiny"))
     for run in runs:
-        shard = run.config["shard"]
-        share = run.ranks[0]["parameter_bytes"] / model
+        shard, share = run.config["shard"], run.ranks[0].parameter_bytes / model
         if abs(share * shard - 1) > 0.02:
             return (
                 f"with --shard {shard} a rank holds {share:.0%} of the parameters, not "
                 f"{1 / shard:.0%}. The second axis of the mesh is the one that is sharded."
             )
-    sent = sum(rank["sent_to_other_hosts_bytes_per_step"] or 0 for rank in runs[-1].ranks[:2])
+    sent = sum(rank.sent_to_other_hosts_bytes_per_step or 0 for rank in runs[-1].ranks[:2])
     if "hosts" in placed and abs(sent / model - 1) > 0.1:
         return (
             f"with --shard 2 on two hosts of two ranks, a host sends the other {sent / model:.1f} "
@@ -106,20 +102,19 @@ TASKS = [
         solution="cpu",
         takes_out=("optimizer.step()",),
         hint="The gradients are there after loss.backward(). Who changes the parameters?",
-        stronger="loss.backward() only computes gradients. Between it and the record stands "
-        "the call that moves every parameter along its gradient: a method of the "
-        "optimizer.",
+        stronger="loss.backward() only computes gradients. Between it and the record stands the "
+        "call that moves every parameter along its gradient: a method of the optimizer.",
     ),
     ScriptTask(
         "training_loop",
-        task="Exercise of notebook 01: write the heart of the training loop.\n"
-        "Three lines are missing.",
+        task="Exercise of notebook 01: write the heart of the training loop.\nThree lines are "
+        "missing.",
         solution="cpu",
         takes_out=("optimizer.zero_grad()", "loss.backward()", "optimizer.step()"),
-        hint="Gradients add up until somebody sets them to zero; the order of the three lines "
-        "and their place before and after the loss matter.",
-        stronger="In this order: the optimizer sets the old gradients to zero, the loss "
-        "computes new ones with backward(), the optimizer takes its step.",
+        hint="Gradients add up until somebody sets them to zero; the order of the three lines and "
+        "their place before and after the loss matter.",
+        stronger="In this order: the optimizer sets the old gradients to zero, the loss computes "
+        "new ones with backward(), the optimizer takes its step.",
     ),
     ScriptTask(
         "to_the_gpu",
@@ -136,8 +131,7 @@ TASKS = [
         hint="Let config.parse() accept every device, then move two things to "
         "torch.device(context.device): the model once, the batch in every step.",
         stronger="device = torch.device(context.device) at the top; model.to(device) before the "
-        "optimizer is built; in the loop both inputs and targets go through "
-        ".to(device).",
+        "optimizer is built; in the loop both inputs and targets go through .to(device).",
     ),
     ScriptTask(
         "data_parallel",
@@ -145,16 +139,16 @@ TASKS = [
         solution="ddp",
         ranks=2,
         also=start_is_not_shared,
-        hint="Join a process group, take rank and world from it, wrap the model, and average "
-        "the loss over the ranks before it is recorded.",
+        hint="Join a process group, take rank and world from it, wrap the model, and average the "
+        "loss over the ranks before it is recorded.",
         stronger="dist.init_process_group(), then rank and world from dist.get_rank() and "
-        "dist.get_world_size(); DistributedDataParallel(model) before the "
-        "optimizer; dist.all_reduce on the loss, divided by world.",
+        "dist.get_world_size(); DistributedDataParallel(model) before the optimizer; "
+        "dist.all_reduce on the loss, divided by world.",
     ),
     ScriptTask(
         "thread_replicas",
-        task="Exercise of notebook 03: DataParallel by hand, without its last phase.\n"
-        "The replicas have their gradients, the model that is trained has none.",
+        task="Exercise of notebook 03: DataParallel by hand, without its last phase.\nThe "
+        "replicas have their gradients, the model that is trained has none.",
         solution="dp_by_hand",
         takes_out=(
             'with record_function("reduce"):',
@@ -166,9 +160,9 @@ TASKS = [
             "'NoneType' and 'Tensor'": "The model's own gradients are None, for only its copies "
             "have computed. Set parameter.grad, do not add to it.",
         },
-        hint="Walk through model.parameters() and the replicas' parameters side by side: "
-        "zip() does that.\nThe loss is the mean over the whole batch already: are the "
-        "replicas' gradients to be summed or averaged?",
+        hint="Walk through model.parameters() and the replicas' parameters side by side: zip() "
+        "does that.\nThe loss is the mean over the whole batch already: are the replicas' "
+        "gradients to be summed or averaged?",
         stronger="For each parameter and its copies: parameter.grad = the sum of the copies' "
         ".grad. The loss was a mean over the whole batch, so nothing is divided.",
     ),
@@ -189,25 +183,24 @@ TASKS = [
         hint="Take bf16_compress as the model and leave the compression out. Summing is not "
         "averaging, and the hook returns a future of the averaged bucket.",
         stronger="def average(state, bucket): divide bucket.buffer() by the world size, "
-        "all-reduce it with async_op=True, and return get_future().then(lambda "
-        "future: future.value()[0]).",
+        "all-reduce it with async_op=True, and return get_future().then(lambda future: "
+        "future.value()[0]).",
     ),
     ScriptTask(
         "accumulate",
         task="Exercise of notebook 02b: gradient accumulation, with the heart of its inner loop "
-        "taken out.\nEach part of the batch has to be trained on; their sum has to be the "
-        "whole batch's gradient.",
+        "taken out.\nEach part of the batch has to be trained on; their sum has to be the whole "
+        "batch's gradient.",
         solution="accumulate",
         takes_out=(
             "loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)",
             "loss.backward()",
         ),
         also=parts_count_alike,
-        hint="backward() adds to the gradients. models.loss is the mean over a part, but the "
-        "sum over all parts has to be the mean over the batch: what share of it is a part?",
-        stronger="loss = models.loss(...) * len(part_inputs) / len(inputs), and backward() "
-        "at once, inside the inner loop, so that a part's activations are freed "
-        "before the next one.",
+        hint="backward() adds to the gradients. models.loss is the mean over a part, but the sum "
+        "over all parts has to be the mean over the batch: what share of it is a part?",
+        stronger="loss = models.loss(...) * len(part_inputs) / len(inputs), and backward() at "
+        "once, inside the inner loop, so that a part's activations are freed before the next one.",
     ),
     ScriptTask(
         "ranks_of_two_devices",
@@ -219,20 +212,18 @@ TASKS = [
             "device_ids and output_device arguments": "device_ids names the one device that has "
             "the whole model. This one has two, and moves everything itself: leave device_ids at "
             "None.",
-            "'DistributedDataParallel' object is not subscriptable": "The model was wrapped before "
-            "it was cut, and the wrapper has no stages: move both halves first.",
+            "'DistributedDataParallel' object is not subscriptable": "The model was wrapped "
+            "before it was cut, and the wrapper has no stages: move both halves first.",
         },
-        hint="Join a process group, take rank and world from it, wrap the model after its "
-        "halves were moved, and average the loss. DDP need not know any device: device_ids "
-        "stays None.",
-        stronger="Take the four places from _train_ddp.py: init_process_group, rank and "
-        "world, DistributedDataParallel(model) without device_ids, the all-reduce "
-        "of the loss.",
+        hint="Join a process group, take rank and world from it, wrap the model after its halves "
+        "were moved, and average the loss. DDP need not know any device: device_ids stays None.",
+        stronger="Take the four places from _train_ddp.py: init_process_group, rank and world, "
+        "DistributedDataParallel(model) without device_ids, the all-reduce of the loss.",
     ),
     ScriptTask(
         "pipeline",
-        task="Exercise of notebook 06b: a pipeline without the heart of its loop.\n"
-        "The schedule is made. Who gives it the inputs, who the targets, and who gets losses?",
+        task="Exercise of notebook 06b: a pipeline without the heart of its loop.\nThe schedule "
+        "is made. Who gives it the inputs, who the targets, and who gets losses?",
         solution="pp",
         takes_out=(
             "stage_inputs = (inputs,) if first_here else ()",
@@ -254,8 +245,8 @@ TASKS = [
         hint="Every rank calls schedule.step once in a step. Which rank has inputs to pass, which "
         "one needs the targets, and where do losses come from? first_here and last_here tell you.",
         stronger="if last_here: schedule.step(*stage_inputs, target=targets, losses=losses), "
-        "else: schedule.step(*stage_inputs), where stage_inputs is (inputs,) with the first "
-        "stage and () elsewhere, and losses a new list.",
+        "else: schedule.step(*stage_inputs), where stage_inputs is (inputs,) with the first stage "
+        "and () elsewhere, and losses a new list.",
     ),
     ScriptTask(
         "split_the_blocks",
@@ -294,9 +285,9 @@ TASKS = [
         },
         hint="fully_shard takes DDP's place. What is one unit of it in this model, and what is "
         "left over? Which comes first, the sharding or the optimizer?",
-        stronger="for part in model[:-1]: fully_shard(part, mesh=mesh); then "
-        "fully_shard(model, mesh=mesh). No DistributedDataParallel, and no parameter that is "
-        "taken from the model before.",
+        stronger="for part in model[:-1]: fully_shard(part, mesh=mesh); then fully_shard(model, "
+        "mesh=mesh). No DistributedDataParallel, and no parameter that is taken from the model "
+        "before.",
     ),
     SaveTask(
         "save_for_good",
@@ -307,13 +298,13 @@ TASKS = [
         hint="At which moment does the path hold no good file? What can be written elsewhere "
         "first, and what must be certain before it takes its place?",
         stronger='beside = path.with_name(...); with open(beside, "wb") as file: '
-        "torch.save(state, file), file.flush(), os.fsync(file.fileno()); then "
-        "os.replace(beside, path).",
+        "torch.save(state, file), file.flush(), os.fsync(file.fileno()); then os.replace(beside, "
+        "path).",
     ),
     ScriptTask(
         "two_axes",
-        task="Exercise of notebook 08: hybrid sharding without its mesh.\n"
-        "The ranks of a row, args.shard of them, hold one copy of the model together.",
+        task="Exercise of notebook 08: hybrid sharding without its mesh.\nThe ranks of a row, "
+        "args.shard of them, hold one copy of the model together.",
         solution="hsdp",
         takes_out=(
             "shape = (world // args.shard, args.shard)",
@@ -322,12 +313,12 @@ TASKS = [
         ranks=4,
         also=mesh_is_wrong,
         errors={
-            "bigger than default world size": "The mesh has more places than there are ranks: rows "
-            "times columns is the world size.",
+            "bigger than default world size": "The mesh has more places than there are ranks: "
+            "rows times columns is the world size.",
         },
-        hint="A mesh of two axes, the first for the copies, the second for the parts of one. "
-        "How many rows does it have, how many columns? init_device_mesh fills the rows one "
-        "after another.",
+        hint="A mesh of two axes, the first for the copies, the second for the parts of one. How "
+        "many rows does it have, how many columns? init_device_mesh fills the rows one after "
+        "another.",
         stronger='The shape is (world // args.shard, args.shard), its names ("replicate", '
         '"shard"): init_device_mesh(device.type, shape, mesh_dim_names=...).',
     ),
