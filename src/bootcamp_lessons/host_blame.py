@@ -15,10 +15,12 @@ from bootcamp.records.steps import read_steps
 from bootcamp_lessons import ddp_depth
 
 ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]+Error\b")  # the line of a traceback that names it
+# in an error that only tells that another rank did not come, or has gone
+OF_ANOTHER = re.compile(r"Timed out|by peer|pair closure|Connection refused")
 
 
-def who(run: Run) -> str:
-    """Who is to blame, from what the run has left: one sentence.
+def name_culprit(run: Run) -> str:
+    """Say in one sentence what is to blame, from what the run has left.
 
     An error that is no consequence of another's end names its own rank. Time-outs and closed
     connections name nobody: then the collectives of all ranks are laid side by side. Where no rank
@@ -29,15 +31,10 @@ def who(run: Run) -> str:
     error = run.summary.get("error") or {}
     if not error:
         return _slowest(run)
-    rank, message = error.get("rank"), error["message"]
-    if rank is not None and error.get("kind") != "hang" and not _of_another(message):
+    rank, is_of_another = error.get("rank"), OF_ANOTHER.search(error["message"])
+    if rank is not None and error.get("kind") != "hang" and not is_of_another:
         return f"rank {rank} on {run.host(rank)}"
     return hang.read(run).sentence
-
-
-def _of_another(message: str) -> bool:
-    """Whether an error only tells that another rank did not come, or has gone."""
-    return re.search(r"Timed out|by peer|pair closure|Connection refused", message) is not None
 
 
 def _slowest(run: Run) -> str:
@@ -55,14 +52,12 @@ def _slowest(run: Run) -> str:
 
 def _at_the_rendezvous(run: Run) -> str:
     """Which host can't get through, or what differs between the lines, or how many are missing."""
-    said = {path.stem: path.read_text() for path in (run.folder / "ranks").glob("host*.err")}
+    for path in sorted((run.folder / "ranks").glob("host*.err")):
+        if found := re.search(r"trying to connect to \((\S+), (\d+)\)", path.read_text()):
+            return f"{path.stem} gets no answer from {found[1]}:{found[2]}"
     lines = read_json(run.folder / "lines.json")
-    for host, text in sorted(said.items()):
-        if found := re.search(r"trying to connect to \((\S+), (\d+)\)", text):
-            return f"{host} gets no answer from {found[1]}:{found[2]}"
     flags = {host: _flags(line) for host, line in lines.items()}
-    names = dict.fromkeys(name for each in flags.values() for name in each)
-    for name in names:
+    for name in dict.fromkeys(name for each in flags.values() for name in each):
         values = {host: each.get(name) for host, each in flags.items()}
         if len(set(values.values())) > 1 and name != "--node-rank":
             return f"{name} differs: {', '.join(f'{v} on {h}' for h, v in values.items())}"
@@ -71,11 +66,12 @@ def _at_the_rendezvous(run: Run) -> str:
 
 
 def _flags(line: str) -> dict[str, str]:
+    """The flags of torchrun, without those of its script."""
     return dict(re.findall(r"(--[\w-]+)[ =](\S+)", line.partition(".py")[0]))
 
 
-def seen(run: Run, broken: float) -> tuple[str, float]:
-    """What a run shows, and so many seconds after it was broken: the end of its first error.
+def first_sign(run: Run, broken: float) -> tuple[str, float]:
+    """The end of a run's first error, and how many seconds after it was broken.
 
     Without an error: how long the run stood still, or how long its steps are. broken: when, in
     seconds since 1970.
@@ -88,17 +84,19 @@ def seen(run: Run, broken: float) -> tuple[str, float]:
     if error.get("kind") == "hang":
         return error["message"].partition(". ")[0], _idle(run)
     for said in places.errors(run.folder):
-        if lines := [row for row in said.text.splitlines() if ERROR.match(row)]:
-            return _short(lines[-1]), said.seconds - broken
+        if lines := _error_lines(said.text):
+            return _shorten(lines[-1]), said.seconds - broken
     path = max((run.folder / "ranks").glob("host*.err"), key=lambda each: each.stat().st_mtime)
-    rows = [row for row in path.read_text().splitlines() if ERROR.match(row)]
-    return _short(rows[-1]), path.stat().st_mtime - broken
+    return _shorten(_error_lines(path.read_text())[-1]), path.stat().st_mtime - broken
 
 
 def complaints(run: Run) -> int:
     """How many ranks have written an error."""
-    texts = [run.output(rank) for rank in range(4)]
-    return sum(any(ERROR.match(row) for row in text.splitlines()) for text in texts)
+    return sum(bool(_error_lines(run.output(rank))) for rank in range(4))
+
+
+def _error_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if ERROR.match(line)]
 
 
 def _idle(run: Run) -> float:
@@ -107,7 +105,7 @@ def _idle(run: Run) -> float:
     return (run.folder / "summary.json").stat().st_mtime - max(beats)
 
 
-def _short(line: str) -> str:
+def _shorten(line: str) -> str:
     """An error's line without the package of its class and the place in gloo's source."""
     line = re.sub(r"^(\w+\.)+|\[enforce fail at [^]]*\] ([^.]*\. )?", "", line)
     line = PLACE_IN_GLOO.sub("", line)

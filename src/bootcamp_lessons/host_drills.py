@@ -246,8 +246,8 @@ def drill(name: str) -> Outcome:
         saves = {"save": Path(folder, SAVED), "resume": Path(folder, SAVED)}
         how = {**SETTING, **saves, "save_every": SAVE_EVERY, "quiet": True}
         run, broken = _run_broken(name, how)
-        named = host_blame.who(run)
-        sees, seconds = host_blame.seen(run, broken)
+        named = host_blame.name_culprit(run)
+        sees, seconds = host_blame.first_sign(run, broken)
         if kind.torchrun is None:
             again = launch("ddp", 4, hosts=2, **how) if kind.fails else None
             resumed = again.ranks[0].first_step if again else None
