@@ -373,13 +373,13 @@ def display_fails() -> float:
     """An error in the process that launches, while the ranks are running."""
     folder = _fresh_folder()
     began = time.monotonic()
-    before = progress.silent
+    before = progress.Silent
 
-    class Failing(progress._Silent):
+    class Failing(progress.Silent):
         def step(self, row):
             raise BrokenPipeError("nobody reads this any more")
 
-    progress.silent = Failing
+    progress.Silent = Failing
     try:
         launch.launch("ddp", 2, options=Options(run_dir=folder), **LONG)
     except BrokenPipeError:
@@ -387,7 +387,7 @@ def display_fails() -> float:
     else:
         raise AssertionError("the error was lost")
     finally:
-        progress.silent = before
+        progress.Silent = before
     said = summary.read(folder)
     assert said["status"] == "failed", said
     return time.monotonic() - began

@@ -336,7 +336,7 @@ summary.reserve(folder)
 agent = Command([sys.executable, "-S", "-c", code, str(folder)], {})
 request = RunRequest(str(folder), COMMAND, agents=[agent], **wish)
 print("supervisor", connection.connect().process.pid, flush=True)
-follow.follow(request, progress.silent(), True)
+follow.follow(request, progress.Silent(), True)
 print("ended", flush=True)
 """
 # what runs on the devices: says that it has begun, what it has got, and ends when it is told to

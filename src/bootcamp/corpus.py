@@ -1,10 +1,8 @@
 """The training text: the same bytes on every machine and with every Python.
 
-It is this course's own writing: lessons (notebooks/sources/*.py), slides (*.md, without recorded
-outputs), scripts (src/_*.py) and this package's modules as of commit 7de760d. A paragraph that
-comes again is left out, and what is not ASCII. The files are in the order of their paths' SHA-512,
-so that every part is a mixture; of several orders it is one in which, in the runs of the proofs, no
-unit comes so near its kink at zero that rounding decides. Frozen: another text, other losses.
+It is this course's own writing as of commit 7de760d: lessons, slides, scripts and this package, in
+an order in which every part is a mixture and, in the runs of the proofs, no unit comes so near its
+kink at zero that rounding decides. Frozen: another text, other losses.
 """
 
 import gzip

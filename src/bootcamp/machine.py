@@ -53,21 +53,18 @@ def _siblings(cpu: int) -> str:
 
 def cpu_quota() -> float:
     """CPUs that the control group grants this process; infinity where it sets no limit."""
-    quota = float("inf")
+    quotas = [float("inf")]
     for line in _lines("/proc/self/cgroup"):
         _, controllers, group = line.split(":", 2)
-        for root in (f"/sys/fs/cgroup{group}", "/sys/fs/cgroup"):
-            if not controllers:
-                limit, *period = (_lines(f"{root}/cpu.max") or ["max"])[0].split()
-                if limit != "max":
-                    quota = min(quota, int(limit) / int(period[0]))
-        if "cpu" in controllers.split(","):
-            for root in (f"/sys/fs/cgroup/{controllers}{group}", f"/sys/fs/cgroup/{controllers}"):
-                limit = _lines(f"{root}/cpu.cfs_quota_us")
-                period = _lines(f"{root}/cpu.cfs_period_us")
-                if limit and period and int(limit[0]) > 0:
-                    quota = min(quota, int(limit[0]) / int(period[0]))
-    return quota
+        root = f"/sys/fs/cgroup/{controllers}".rstrip("/")
+        for folder in (f"{root}{group}", root):
+            # "150000 100000" or "max 100000"; in version 1 two files, and -1 for no limit
+            words = " ".join(_lines(f"{folder}/cpu.max")).split()
+            if "cpu" in controllers.split(","):
+                words = _lines(f"{folder}/cpu.cfs_quota_us") + _lines(f"{folder}/cpu.cfs_period_us")
+            if len(words) == 2 and words[0] not in ("max", "-1"):
+                quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas)
 
 
 def _lines(path: str) -> list[str]:
@@ -119,15 +116,11 @@ def visible_gpus(visible: str | None) -> list[Gpu]:
         return list(all_gpus())
     chosen = []
     for entry in map(str.strip, visible.split(",")):
-        by_uuid = entry.startswith("GPU-")
-        match = [
-            gpu
-            for gpu in all_gpus()
-            if (gpu.uuid.startswith(entry) if by_uuid else entry == str(gpu.index))
-        ]
-        if not match:
+        uuid = entry if entry.startswith("GPU-") else "-"
+        named = [g for g in all_gpus() if entry == str(g.index) or g.uuid.startswith(uuid)]
+        if not named:
             break  # as CUDA does: the list ends at the first entry that names no GPU
-        chosen += match
+        chosen += named
     return chosen
 
 
@@ -139,10 +132,9 @@ def gpu_names() -> tuple[str, ...]:
 @cache
 def cpu_name() -> str:
     """The processor's own name, as the kernel tells it."""
-    for line in _lines("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    lines = _lines("/proc/cpuinfo")
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def describe(gpus: tuple[str, ...] | None = None) -> dict:

@@ -87,12 +87,9 @@ def measure() -> Quiet:
     """Measure it, in less than a second, and note it for last()."""
     cores = machine.cores()
     alone = _rounds(cores[:1])[0]
-    quarter = len(alone) // 4
-    ordered = sorted(alone)
-    second = None
+    ordered, quarter, second = sorted(alone), len(alone) // 4, None
     if len(cores) > 1:
-        both = _rounds(cores[:2])
-        second = sum(map(median, both)) / median(alone) - 1
+        second = sum(map(median, _rounds(cores[:2]))) / median(alone) - 1
     spread = (ordered[-1 - quarter] - ordered[quarter]) / median(alone)
     found = Quiet(second, spread, time.time())
     with contextlib.suppress(OSError):  # a folder that can't be written: it is measured again

@@ -54,18 +54,13 @@ class Table:
         return [[number(row.get(name)) for name in self.columns] for row in self.rows]
 
     def __str__(self) -> str:
-        lines = [self.columns, *self._cells()]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
-        numeric = [self._is_numeric(name) for name in self.columns]
-        text = [
-            "  ".join(
-                cell.rjust(width) if right else cell.ljust(width)
-                for cell, width, right in zip(line, widths, numeric, strict=True)
-            ).rstrip()
-            for line in lines
-        ]
-        text.insert(1, "  ".join("-" * width for width in widths))
-        return "\n".join([self.caption, *text] if self.caption else text)
+        padded = []
+        for name, *cells in zip(self.columns, *self._cells(), strict=True):
+            width = max(map(len, (name, *cells)))
+            side = ">" if self._is_numeric(name) else "<"
+            padded.append([f"{c:{side}{width}}" for c in (name, "-" * width, *cells)])
+        lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
+        return "\n".join([self.caption, *lines] if self.caption else lines)
 
     __repr__ = __str__
 
@@ -76,26 +71,21 @@ class Table:
     def _repr_html_(self) -> str:
         if not self.rows:
             return f"<p>{html.escape(self.caption)}</p>"
-        align = {n: "right" if self._is_numeric(n) else "left" for n in self.columns}
-        head = "".join(
-            f'<th scope="col" style="text-align:{align[n]}">{html.escape(n)}</th>'
-            for n in self.columns
-        )
-        body = "".join(
-            "<tr>"
-            + "".join(
-                f'<td style="text-align:{align[name]}">{html.escape(cell)}</td>'
-                for name, cell in zip(self.columns, cells, strict=True)
-            )
-            + "</tr>"
-            for cells in self._cells()
-        )
-        caption = (
-            f'<caption style="{CAPTION_STYLE}">{html.escape(self.caption)}</caption>'
-            if self.caption
-            else ""
-        )
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        sides = ["right" if self._is_numeric(name) else "left" for name in self.columns]
+
+        def row(tag: str, cells: list[str]) -> str:
+            end = tag.split()[0]
+            marked = [
+                f'<{tag} style="text-align:{side}">{html.escape(cell)}</{end}>'
+                for cell, side in zip(cells, sides, strict=True)
+            ]
+            return f"<tr>{''.join(marked)}</tr>"
+
+        head = row('th scope="col"', self.columns)
+        body = "".join(row("td", cells) for cells in self._cells())
+        caption = f'<caption style="{CAPTION_STYLE}">{html.escape(self.caption)}</caption>'
+        caption = caption if self.caption else ""
+        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _value(thing, column: str | Callable):

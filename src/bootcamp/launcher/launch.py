@@ -150,7 +150,7 @@ class Call:
                 self.ranks = 1 if self.launcher == "python" else default_ranks()
             self.choose_device("cpu" if self.hosts > 1 else self.device)
             request = self.request()
-        return request, progress.silent() if self.quiet else self.display()
+        return request, progress.Silent() if self.quiet else self.display()
 
     def choose_device(self, device: str) -> None:
         """Settle the kind of device, and how the script hears of it.
@@ -265,6 +265,6 @@ def run_command(command: list[str], seconds: float = 120.0, env: dict | None = N
     environment = {**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"}
     agent = Command(command, {**environment, **run_request.marks(folder)})
     how = {"agents": [agent], "hang_seconds": seconds, "busy_seconds": seconds}
-    run = follow(RunRequest(str(folder), COMMAND, **how), progress.silent(), raises=True)
+    run = follow(RunRequest(str(folder), COMMAND, **how), progress.Silent(), raises=True)
     printed = [run.folder / "ranks" / f"launcher.{end}" for end in ("out", "err")]
     return "".join(path.read_text(errors="replace") for path in printed)

@@ -1,7 +1,4 @@
-"""What a reader sees while a run goes on: the command, steps done, loss, throughput.
-
-Widgets in a notebook, plain lines elsewhere. Needs nothing where there is no notebook.
-"""
+"""What a reader sees while a run goes on: widgets in a notebook, plain lines elsewhere."""
 
 import os
 import sys
@@ -37,9 +34,8 @@ def display(commands: list[str], steps: int, where: str):
 
     commands: those for a terminal, one, or one for each host.
     """
-    if _in_a_notebook() and widgets():
-        return _Widget(commands, steps, where)
-    return _Lines(commands, steps, where)
+    kind = _Widget if _in_a_notebook() and widgets() else _Lines
+    return kind(commands, steps, where)
 
 
 def _in_a_notebook() -> bool:
@@ -49,19 +45,10 @@ def _in_a_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-def silent():
-    """A display that shows nothing."""
-    return _Silent()
-
-
 def counter(what: str, until: str):
     """A function that shows how far something has come; called with "" when it is done."""
-    if _in_a_notebook() and widgets():
-        return _label(what, until)
-    return lambda done: None
-
-
-def _label(what: str, until: str):
+    if not (_in_a_notebook() and widgets()):
+        return lambda done: None
     label = widgets().Label(f"{what}, {until}")
     show(label, label.value)
 
@@ -82,7 +69,9 @@ def _row(row: dict) -> str:
     return f"step {row['step'] + 1}, loss {loss}, {row['samples'] / row['seconds']:,.0f} samples/s"
 
 
-class _Silent:
+class Silent:
+    """A display that shows nothing."""
+
     def say(self, text: str) -> None:
         pass
 
@@ -93,7 +82,7 @@ class _Silent:
         pass
 
 
-class _Lines(_Silent):
+class _Lines(Silent):
     """One line at the start, at most one a second meanwhile, one at the end."""
 
     def __init__(self, commands: list[str], steps: int, where: str):
@@ -110,10 +99,10 @@ class _Lines(_Silent):
             print(f"  {_row(row)} (of {self.steps} steps)", flush=True)
 
     def end(self, summary: dict) -> None:
-        print(f"  {ending(summary)}", flush=True)
+        print(f"  {_ending(summary)}", flush=True)
 
 
-class _Widget(_Silent):
+class _Widget(Silent):
     """A progress bar with its text, and the command above it for the terminal."""
 
     def __init__(self, commands: list[str], steps: int, where: str):
@@ -136,11 +125,10 @@ class _Widget(_Silent):
 
     def end(self, summary: dict) -> None:
         self.bar.bar_style = "success" if summary["status"] == "ok" else "danger"
-        self.text.value = ending(summary)
+        self.text.value = _ending(summary)
 
 
-def ending(summary: dict) -> str:
-    """How a run ended, in one line."""
+def _ending(summary: dict) -> str:
     if summary["status"] != "ok":
         return f"{summary['status']} after {summary.get('steps', 0)} steps"
     if not summary.get("steps"):

@@ -2,9 +2,8 @@
 
 torch's flight recorder keeps the last 2000 collectives of a process (TORCH_FR_BUFFER_SIZE), gloo's
 and NCCL's. NCCL's watchdog writes them when a collective times out; gloo has no watchdog. So here a
-rank does it itself, when it gets SIGUSR1 and when an exception ends it. The files are in torch's
-format: `torchfrtrace <run_dir>/flight_recorder -p rank_` reads them too. Standard library only: a
-rank that has not loaded torch has no collectives.
+rank does it itself. The files are in torch's format: `torchfrtrace <run_dir>/flight_recorder -p
+rank_` reads them too.
 """
 
 import contextlib
