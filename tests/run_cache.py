@@ -153,7 +153,7 @@ def count(cache: Path | str, how: str, request: RunRequest) -> None:
 def _key(request: RunRequest, folder: Path) -> str | None:
     """A hash of everything that the launch depends on; None for one that is always made."""
     ranks = request.ranks
-    horovod = any("horovod.runner.launch" in agent.command for agent in request.agents)
+    horovod = any("horovod.runner.launch" in agent.argv for agent in request.agents)
     drilled = threading.current_thread() is not threading.main_thread()  # it wants processes
     if drilled or not ranks or not (request.start == "warm" or horovod):
         return None

@@ -79,7 +79,11 @@ def test_a_host_has_its_name_its_link_and_its_mounts_and_the_machine_keeps_nothi
     before = simulated_hosts.traces()
     poor = {**os.environ, "PATH": "/usr/bin:/bin"}  # as an ordinary user has it on Debian
     with simulated_hosts.held(2, "200mbit") as hosts:
-        own = {os.readlink(host[kind]) for host in hosts for kind in simulated_hosts.KINDS}
+        own = {
+            os.readlink(f"/proc/{host['pid']}/ns/{kind}")
+            for host in hosts
+            for kind in simulated_hosts.KINDS
+        }
         assert len(own) == 6
         assert own <= set(simulated_hosts.traces()["namespaces"])
         for host in hosts:
@@ -106,7 +110,11 @@ def test_hosts_go_with_the_process_that_asked_for_them():
     with subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE) as asking:
         hosts = json.loads(asking.stdout.readline())
         command = simulated_hosts.enter_command(hosts[1], ["sh", "-c", "echo in; exec sleep 60"])
-        own = {os.readlink(host[kind]) for host in hosts for kind in simulated_hosts.KINDS}
+        own = {
+            os.readlink(f"/proc/{host['pid']}/ns/{kind}")
+            for host in hosts
+            for kind in simulated_hosts.KINDS
+        }
         with subprocess.Popen(command, stdout=subprocess.PIPE) as inside:
             inside.stdout.readline()
             asking.kill()
@@ -120,17 +128,20 @@ def test_hosts_go_with_the_process_that_asked_for_them():
 
 
 AS_NOBODY = """
-import socket, subprocess, sys
+import os, socket, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from bootcamp.launcher import forkserver, simulated_hosts
+from bootcamp import linux
+from bootcamp.launcher import simulated_hosts
 call = "import socket; c = socket.create_connection(('host0', 5000)); c.sendall(b'from '"
 call += "+ socket.gethostname().encode())"
 with simulated_hosts.held(2, "1gbit") as (host0, host1):
-    forkserver.enter(host0)
-    listening = forkserver.listen(5000, "host0")
+    before = os.readlink("/proc/self/ns/user")
+    linux.enter(host0["pid"])
+    listening = socket.create_server(("host0", 5000))
     subprocess.run(simulated_hosts.enter_command(host1, [sys.executable, "-c", call]), check=True)
     connection, _ = listening.accept()
-    print(connection.recv(100).decode(), "user namespace:", host0["user"] is not None)
+    now = os.readlink("/proc/self/ns/user")
+    print(connection.recv(100).decode(), "user namespace:", before != now)
 """
 
 
@@ -190,10 +201,10 @@ def test_where_hosts_cannot_be_made_the_run_says_why(monkeypatch):
 
 
 def test_a_system_without_namespaces_is_told_in_one_sentence(monkeypatch):
-    def forbidden(kinds):
+    def forbidden(function, kinds):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(simulated_hosts, "_unshare", forbidden)
+    monkeypatch.setattr(simulated_hosts.linux, "call", forbidden)
     with pytest.raises(
         simulated_hosts.HostsError, match="neither network namespaces .* nor user namespaces"
     ):

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from bootcamp import machine
 from bootcamp.launcher import device_locks, devices, follow, launch, process_tree
 from bootcamp.launcher.launch import Options, RunRefused
-from bootcamp.launcher.requests import Command, RankRequest, RunRequest
+from bootcamp.launcher.requests import Command, RunRequest
 from bootcamp.records import heartbeat, summary
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
@@ -52,7 +52,7 @@ def is_free(folder, key):
 @contextlib.asynccontextmanager
 async def taking(wish, ranks=1):
     """A run's devices while it takes them: (devices, its request, what it said, the task)."""
-    each = [RankRequest({}, [], "", "", "") for _ in range(ranks)]
+    each = [Command([], {}) for _ in range(ranks)]
     request, said = RunRequest("", "warm", each, agents=[Command([], {})], **wish), []
     stopped = asyncio.get_running_loop().create_future()
     run = device_locks.DeviceLocks(request, stopped, said.append)

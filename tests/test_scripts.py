@@ -24,23 +24,18 @@ NEVER_HIDDEN = re.compile(
 )
 HIDDEN_BY_NAME = {
     # the fork server gives rank 0 the store of the rendezvous, as torchrun's agent does
-    # and tells Horovod's ranks what horovodrun would
+    # and is torchrun's agent itself where a job asks for it
     "forkserver.py": {
-        *("torch.distributed", "TCPStore", "_serve_horovod"),
-        *("horovod.torch", "horovod.runner.http.http_server"),
+        *("torch.distributed", "TCPStore"),
+        "torch.distributed.elastic.agent.server.local_elastic_agent",
+        "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
     },
-    "run_request.py": {"connect_by_horovod"},
     # parameters that one rank alone holds are added up over the ranks, and tables name programs
     "fingerprint.py": {"process_group"},
     "known_programs.py": {"horovod", "_train_horovod.py"},
     # what the flight recorder has written, by its own names
     "stalled.py": {"all_to_all", "process_group"},
     "flight_recorder.py": {"torch._C._distributed_c10d", "torch.distributed.distributed_c10d"},
-    "warm_python.py": {  # a process that becomes torchrun's agent
-        "torch.distributed.elastic.agent.server.local_elastic_agent",
-        "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
-    },
-    "launch.py": {"connect_by_horovod"},
     "family.py": {
         *("horovodrun", "horovod"),
         *(name for place, script in family.PROGRAMS.items() for name in (place, script.name)),
@@ -210,10 +205,8 @@ IMPORTS_BY_NAME = {
     "process_group.py": {"torch.distributed"},
     "forkserver.py": {
         "torch.distributed.TCPStore",
-        "horovod.runner.http.http_server.RendezvousHandler",
-        "horovod.runner.http.http_server.RendezvousHTTPServer",
+        "torch.distributed.run.main",  # it becomes torchrun
     },
-    "warm_python.py": {"torch.distributed.run.main"},  # it becomes torchrun
     "shards.py": {"torch.distributed.tensor.distribute_tensor"},
     "consolidate.py": {"torch.distributed.checkpoint"},
     "checkpoints.py": {"torch.distributed.checkpoint"},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bootcamp.launcher import warm_python
+from bootcamp.launcher import forkserver
 from bootcamp.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -102,8 +102,8 @@ def test_a_warm_python_starts_where_its_path_has_blanks_and_quotes(tmp_path, mon
     python = tmp_path / "zoë's course" / "python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)
-    monkeypatch.setattr(warm_python.sys, "executable", str(python))
-    warm_python.install(tmp_path / "bin")
+    monkeypatch.setattr(forkserver.sys, "executable", str(python))
+    forkserver.install(tmp_path / "bin")
     command = [tmp_path / "bin" / "python", "-c", "import sys; print(*sys.argv[1:])", "a b"]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "a b\n"
 

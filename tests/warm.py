@@ -1,6 +1,6 @@
 """A Python that has torch loaded, for programs whose start is not what a test is about.
 
-tools/test.py keeps one server for a run of the suite (bootcamp/launcher/warm_python.py) and names
+tools/test.py keeps one server for a run of the suite (bootcamp/launcher/forkserver.py) and names
 its `python` in BOOTCAMP_TEST_PYTHON. Without it, as under plain pytest, a new Python starts each
 time and spends seconds on imports.
 """

@@ -24,34 +24,32 @@ def supervise(kernel: int) -> None:
     import asyncio
     import socket
 
-    from bootcamp.launcher import children, forkserver, supervisor
+    from bootcamp.launcher import forkserver, supervisor
 
     sys.path.remove(HERE)
 
     class Forked:
         """A fork server that is a fork of this process."""
 
-        async def wait(self) -> int:
-            return await children.wait_for_exit(self.pid)
+        async def wait(self) -> None:
+            await asyncio.to_thread(os.waitpid, self.pid, 0)
 
-    async def start() -> Forked:
-        ours, theirs = socket.socketpair()
+    async def start(end: socket.socket) -> Forked:
         server = Forked()
         server.pid = os.fork()
         if server.pid == 0:
-            become_server(theirs)
-        theirs.close()
-        server.stdout, server.stdin = await asyncio.open_connection(sock=ours)
+            become_server(end)
         return server
 
     def become_server(end: socket.socket) -> None:
         try:
-            for target in (0, 1):
-                os.dup2(end.fileno(), target)
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the kernel must see the supervisor's end
+            os.dup2(end.fileno(), 3)
+            os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # the kernel must see the supervisor's end
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             for name in [name for name in sys.modules if name.partition(".")[0] == "bootcamp"]:
                 del sys.modules[name]
             asyncio.set_event_loop_policy(None)  # or the supervisor's loop runs on here
+            sys.argv[1:] = ["3"]
             forkserver.main()
         finally:
             os._exit(1)

@@ -48,11 +48,10 @@ for _room in ("classroom", LESSONS):  # these two may import every lower room
     ROOMS[_room] = Room(tuple(name for name in ROOMS if name != TOP), None)
 # module -> libraries that its functions may load beyond its room's, only when they are called
 LAZILY = {
-    "launcher.forkserver": ("torch", "horovod"),  # in a process that has become a rank
+    "launcher.forkserver": ("torch",),  # in a process that has become a rank or torchrun
     "launcher.ghosts": ("nvitop",),
     "launcher.live_ranks": ("ipyparallel",),
     "launcher.progress": ("IPython", "ipywidgets"),
-    "launcher.warm_python": ("torch",),  # in a process that has become torchrun
     "train.shards": ("deepspeed",),
     "serving.artifacts": ("torch", "onnxruntime", "safetensors"),  # the one whose file it is
     "serving.consolidate": ("torch", "safetensors"),

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import run_cache  # noqa: E402
 
-from bootcamp.launcher import simulated_hosts, warm_python  # noqa: E402
+from bootcamp.launcher import forkserver, simulated_hosts  # noqa: E402
 
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
@@ -172,9 +172,9 @@ def warm_python_for(commands: dict[str, list[str]], folder: Path):
     if sys.platform != "linux" or TOGETHER not in commands:
         yield
         return
-    warm_python.install(folder)
+    forkserver.install(folder)
     os.environ["BOOTCAMP_TEST_PYTHON"] = str(folder / "python")
-    serve = [sys.executable, "-P", warm_python.__file__, str(folder), *OF_KERNELS]
+    serve = [sys.executable, "-P", forkserver.__file__, str(folder), *OF_KERNELS]
     with subprocess.Popen(serve, start_new_session=True) as server:
         MAY_STAY.add(server.pid)
         try:

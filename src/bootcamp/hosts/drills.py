@@ -50,13 +50,14 @@ class Host:
         return subprocess.run(inside, check=True, capture_output=True, text=True).stdout
 
     def processes(self) -> set[int]:
-        """All processes on this host: those in its network namespace."""
-        namespace, found = os.readlink(self._place["net"]), set()
+        """All processes on this host: in its network namespace, but for the one that keeps it."""
+        keeps, found = self._place["pid"], set()
+        namespace = os.readlink(f"/proc/{keeps}/ns/net")
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/{pid}/ns/net") == namespace:
                     found.add(int(pid))
-        return found
+        return found - {keeps}
 
     def ranks(self) -> dict[int, int]:
         """The ranks that live on this host; {rank: process id}."""

@@ -31,16 +31,10 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from bootcamp import linux
 from bootcamp.hosts import slurm_site
-from bootcamp.launcher import simulated_hosts, warm_python
-from bootcamp.launcher.forkserver import PR_SET_PDEATHSIG, die_with_parent, enter, system_call
-from bootcamp.launcher.simulated_hosts import (
-    CLONE_NEWUSER,
-    MS_BIND,
-    MS_PRIVATE,
-    MS_REC,
-    HostsError,
-)
+from bootcamp.launcher import forkserver, simulated_hosts
+from bootcamp.launcher.simulated_hosts import MS_BIND, MS_PRIVATE, MS_REC, HostsError
 
 CLONE_NEWPID, CLONE_NEWIPC = 0x20000000, 0x08000000  # <sched.h>
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8  # <sys/mount.h>
@@ -62,8 +56,8 @@ class Site:
         slurm_site.write(settings["hosts"], settings["cpus"], settings["gpus"], settings["user"])
         slurm_site.MUNGE_KEY.write_bytes(secrets.token_bytes(128))
         slurm_site.MUNGE_KEY.chmod(0o600)
-        warm_python.install(slurm_site.PROGRAMS)
-        warm = ("-P", warm_python.__file__, str(slurm_site.PROGRAMS))
+        forkserver.install(slurm_site.PROGRAMS)
+        warm = ("-P", forkserver.__file__, str(slurm_site.PROGRAMS))
         self._start_daemon(sys.executable, *warm, as_oneself=False)
         self._start_daemon("munged", "--foreground", "--force")  # of whoever owns "/"
         self._wait_for(slurm_site.MUNGE_SOCKET.exists)
@@ -114,10 +108,9 @@ class Site:
             with open(os.devnull) as nothing:
                 for target, file in enumerate((nothing.fileno(), *files)):
                     os.dup2(file, target)
-            enter(self.hosts[host])
+            linux.enter(self.hosts[host]["pid"])
             if self.settings["user"] != 0 and as_oneself:
                 become_oneself(self.settings["user"], self.settings["group"])
-            system_call("prctl", PR_SET_PDEATHSIG, 0)  # it ends with the process namespace
             for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(folder)
@@ -172,7 +165,7 @@ def tell(answer: int, number: int) -> None:
 
 def become_oneself(uid: int, gid: int) -> None:
     """From root of a user namespace to the user who made it, in one within it."""
-    system_call("unshare", CLONE_NEWUSER)
+    linux.call("unshare", linux.NAMESPACES["user"])
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} 0 1")
     Path("/proc/self/gid_map").write_text(f"{gid} 0 1")
@@ -199,7 +192,7 @@ def make_device(place: Path) -> None:
 def hold(settings: dict, control: socket.socket) -> None:
     """What the inner process does, from its first moment to its last."""
     try:
-        die_with_parent()
+        linux.die_with_parent()
         mount("none", "/", "none", MS_REC | MS_PRIVATE)  # nothing gets out
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
         for folder in slurm_site.FOLDERS:
@@ -226,7 +219,7 @@ def main() -> None:
     try:
         client = os.pidfd_open(os.getppid())
         simulated_hosts.enter_new_namespaces()
-        system_call("unshare", CLONE_NEWPID | CLONE_NEWIPC)
+        linux.call("unshare", CLONE_NEWPID | CLONE_NEWIPC)
         inner = os.fork()
     except (HostsError, OSError) as error:
         control.send(json.dumps({"error": str(error)}).encode())

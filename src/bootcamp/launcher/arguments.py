@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import re
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -132,18 +131,11 @@ def _check_numbers(flags: dict) -> None:
             raise ArgumentError(f"{name}={flags[name]!r}: expected {expected}") from None
 
 
-def start_of(start: str | None, launcher: str) -> str:
-    """How a script is started that was given this start: Horovod's ranks are warm on Linux only."""
-    if start in (None, "warm") and launcher == "horovodrun" and sys.platform != "linux":
-        return "horovodrun"
-    return start or "warm"
-
-
 def check_start(start: str, launcher: str, options: Options) -> None:
     """Raise ArgumentError for a start that does not fit the script or the options."""
     if start not in STARTS:
         raise ArgumentError(f"start={start!r}: expected one of {', '.join(STARTS)}")
-    fits = ("warm", "horovodrun") if launcher == "horovodrun" else STARTS[:-1]
+    fits = STARTS[-1:] if launcher == "horovodrun" else STARTS[:-1]
     if start not in fits:
         raise ArgumentError(
             f"start={start!r}: this script is started by {launcher}. Leave start= out"

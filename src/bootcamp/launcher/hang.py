@@ -191,7 +191,7 @@ class Watchdog:
             least = FIRST_SECONDS
         # torchrun on several hosts may be waiting for one to go or to come
         agents = request.agents if request.hosts > 1 else []
-        restarts = any("--max-restarts" in agent.command for agent in agents)
+        restarts = any("--max-restarts" in agent.argv for agent in agents)
         more = MEET_AGAIN_SECONDS if restarts or request.fewest_hosts < len(agents) else 0.0
         return max(request.hang_seconds + more, least), max(request.busy_seconds + more, least)
 

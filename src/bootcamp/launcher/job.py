@@ -2,25 +2,21 @@
 
 import asyncio
 import contextlib
-import json
 import os
-import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from bootcamp.launcher import (
-    children,
     device_locks,
     diagnose,
-    forkserver,
     process_tree,
+    processes,
     simulated_hosts,
 )
 from bootcamp.launcher.hang import Watchdog, beats
-from bootcamp.launcher.job_hosts import JobHosts, start_command
-from bootcamp.launcher.requests import COMMAND, RunRequest
-from bootcamp.launcher.warm_ranks import ForkServer
+from bootcamp.launcher.job_hosts import JobHosts
+from bootcamp.launcher.processes import ForkServer
+from bootcamp.launcher.requests import COMMAND, Command, RunRequest
 from bootcamp.records import places, summary
 from bootcamp.records.steps import read_steps
 
@@ -29,6 +25,7 @@ START_SECONDS = 180
 GRACE_SECONDS = 0.3  # how long other ranks may take to say what they saw, after the first failure
 AGENTS_GRACE_SECONDS = 5  # the same for torchrun on other hosts, which ends its ranks first
 END_SECONDS = 10
+STORE_PORT = 29400  # on a simulated host nobody else can have taken it
 
 
 class Job:
@@ -40,9 +37,10 @@ class Job:
     def __init__(self, request: RunRequest, server: ForkServer, tell=lambda event: None):
         self.request, self.server, self.tell = request, server, tell
         self.folder = Path(request.run)
-        self.pids: list[int] = []
+        self.processes = {}  # rank, or host of a torchrun -> what was started last
+        self.pids: list[int] = []  # of all that were started, in order of rank
         self.sessions: set[int] = set()
-        self.codes: dict[int, int] = {}  # index of the process -> exit code, or minus its signal
+        self.codes: dict[int | str, int] = {}  # as processes: exit codes, the first end first
         self.failure: dict | None = None
         self.stopped = asyncio.get_running_loop().create_future()
         self.devices = device_locks.DeviceLocks(request, self.stopped, tell)
@@ -82,6 +80,7 @@ class Job:
             start.result()
             return
         start.cancel()
+        await asyncio.wait({start})
         if self.stopped in done:
             self.failure = summary.failure(None, self.stopped.result(), "stopped before it began")
         else:
@@ -92,22 +91,51 @@ class Job:
         await self._make_hosts()
         if self.failure:
             return
-        if self.request.start == "warm":
-            self.pids = await self.server.fork(self.request)
-        elif self.request.start == "cold":
-            self.pids = start_cold(self.request)
-        elif self.request.hosts > 1:
+        if self.request.start == COMMAND:
             for host in range(len(self.request.agents)):
                 if host not in self.request.absent:
-                    self.pids.append(self.hosts.start_agent(host, len(self.pids)))
+                    await self._start_agent(host)
         else:
-            agent = self.request.agents[0]
-            self.pids = [start_command(self.folder, agent.command, agent.env)]
-        if self.request.start != COMMAND:
-            self.hosts.ranks_are(self.pids)
+            await self._start_ranks()
         self.sessions |= {process_tree.session(pid) for pid in self.pids}
         self.sessions -= {None, os.getsid(0)}
         self.watchdog = Watchdog(self.request, self.pids)
+
+    async def _start_ranks(self) -> None:
+        """Start all ranks at once; on hosts, rank 0 makes the socket of the store itself."""
+        ranks, port, store = self.request.ranks, self.request.port or STORE_PORT, None
+        with contextlib.ExitStack() as stack:
+            if not self.hosts.made:
+                store = stack.enter_context(processes.listen(self.request.port))
+                port = store.getsockname()[1]
+            for rank in ranks:
+                rank.env |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            stores = [store, *(None for _ in ranks[1:])]
+            await asyncio.gather(*map(self._start_rank, range(len(ranks)), ranks, stores))
+        self.pids += [self.processes[number].pid for number in range(len(ranks))]
+        self.hosts.note_ranks(self.pids)
+
+    async def _start_rank(self, number: int, rank: Command, store) -> None:
+        output, host = self.folder / "ranks" / str(number), self.hosts.of_rank(rank)
+        if self.request.start == "warm":
+            pid, framework = host and host["pid"], self.request.framework
+            started = await self.server.fork(rank, output, store, framework, pid)
+        else:
+            enter = simulated_hosts.enter_command(host, []) if host else []
+            started = await processes.start_cold(rank, output, store, enter)
+        self.processes[number] = started
+
+    async def _start_agent(self, host: int) -> None:
+        """Start the one launcher of a run, or that of a host, by whose name it then is known."""
+        name, output, enter = 0, "launcher", []
+        if self.hosts.made:
+            name = output = self.hosts.made[host]["name"]
+            enter = simulated_hosts.enter_command(self.hosts.made[host], [])
+        agent, output = self.request.agents[host], self.folder / "ranks" / output
+        started = await processes.start_launcher(agent, output, self.request.run, enter)
+        self.processes[name] = started
+        self.pids.append(started.pid)
+        self.hosts.note_agent(name, started.pid)
 
     async def _make_hosts(self) -> None:
         try:
@@ -119,41 +147,41 @@ class Job:
             if self.hosts.holder:
                 self.sessions.add(self.hosts.holder.pid)
 
-    def join(self, host: int) -> None:
+    async def join(self, host: int) -> None:
         """Start torchrun on a host on which there is none: it was absent, or has been lost."""
-        if self._exits and self.hosts.may_join(host, self.codes):
-            self.pids.append(self.hosts.start_agent(host, len(self.pids)))
-            self._await_exit(len(self.pids) - 1)
+        name = self.hosts.made[host]["name"]
+        if self._exits and (name not in self.processes or name in self.codes):
+            self.codes.pop(name, None)
+            await self._start_agent(host)
+            self._await_exit(name)
 
     async def _watch(self) -> None:
         """Until every process has ended well, one has not, ranks hang, or the kernel says stop."""
-        for index in range(len(self.pids)):
-            self._await_exit(index)
+        spare = max(0, len(self.request.agents) - self.request.fewest_hosts)
+        for name in self.processes:
+            self._await_exit(name)
         while self._exits and not self.failure:
             done, _ = await asyncio.wait(
                 {*self._exits, self.stopped}, timeout=TICK_SECONDS, return_when="FIRST_COMPLETED"
             )
             self._exits -= done
-            codes = self.hosts.codes(self.codes)
             if self.stopped in done:
                 self.failure = summary.failure(None, self.stopped.result(), "stopped from outside")
             elif not done:
                 await self._look()
-            elif sum(code != 0 for code in codes.values()) > self.hosts.spare:
+            elif sum(code != 0 for code in self.codes.values()) > spare:
                 if self._exits:
                     patience = AGENTS_GRACE_SECONDS if self.hosts.agents else GRACE_SECONDS
                     await asyncio.wait(self._exits, timeout=patience)
-                codes = self.hosts.codes(self.codes)
-                self.failure = diagnose.failed_process(self.folder, self.request, codes)
+                self.failure = diagnose.failed_process(self.folder, self.request, self.codes)
         for task in self._exits:
             task.cancel()
 
-    def _await_exit(self, index: int) -> None:
-        self._exits.add(asyncio.create_task(self._exit(index)))
+    def _await_exit(self, name: int | str) -> None:
+        self._exits.add(asyncio.create_task(self._exit(name)))
 
-    async def _exit(self, index: int) -> None:
-        """Note the code of a process; codes keep the order in which the processes ended."""
-        self.codes[index] = await children.wait_for_exit(self.pids[index])
+    async def _exit(self, name: int | str) -> None:
+        self.codes[name] = await self.processes[name].wait()
 
     async def _look(self) -> None:
         """What is looked at now and then: sharing, torchrun's workers, signs of life."""
@@ -166,16 +194,19 @@ class Job:
     async def _end_all(self) -> None:
         """Kill whatever is left of the run and wait until nothing is."""
         deadline = time.monotonic() + END_SECONDS
-        mine = {pid for index, pid in enumerate(self.pids) if index not in self.codes}
-        process_tree.end(mine)
+        not_ended = self.processes.keys() - self.codes.keys()
+        process_tree.end({self.processes[name].pid for name in not_ended})
         roots = {*self.pids, *(beat[0] for beat in beats(self.folder).values() if self.pids)}
-        spared, holder = {os.getpid(), self.server.pid}, self.hosts.holder
+        awaited = {self.hosts.holder.pid} if self.hosts.holder else set()
+        if self.request.start != "warm":
+            awaited |= set(self.pids)  # asyncio takes their exit status
         while time.monotonic() < deadline:
             below = roots & process_tree.below({os.getpid()})
-            members = process_tree.of_run(self.request.run, below, self.sessions) - spared
+            members = process_tree.of_run(self.request.run, below, self.sessions)
+            members -= {os.getpid(), self.server.pid}
             self._seen |= members
             process_tree.end(members)
-            children.reap((mine | self._seen) - {holder.pid if holder else None})
+            process_tree.reap((self._seen | self.sessions) - awaited)
             if not members:
                 break
             await asyncio.sleep(0.01)
@@ -214,15 +245,3 @@ class Job:
     def _write(self, status: str, **content) -> None:
         with contextlib.suppress(OSError):  # a full disk: the kernel is told in any case
             summary.write(self.folder, status, **content)
-
-
-def start_cold(request: RunRequest) -> list[int]:
-    """Start a Python for each rank; their process ids."""
-    store = forkserver.listen(request.port)
-    pids = []
-    for rank in request.ranks:
-        told = json.dumps({**asdict(rank), "env": None})  # any user can read a command line
-        command = [sys.executable, "-P", forkserver.__file__, "rank", told, str(store.fileno())]
-        pids.append(children.spawn(command, rank.env, keep=store.fileno()))
-    store.close()
-    return pids

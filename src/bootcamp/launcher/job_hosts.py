@@ -2,7 +2,7 @@
 
 Which rank is on which host, in which process, is in `hosts.json` in the run's folder:
 
-    {"hosts": [how to enter each], "namespaces": [what each of them has of its own],
+    {"hosts": [a process in each], "namespaces": [what each of them has of its own],
      "agents": {"host0": process id of its torchrun, ...},
      "ranks": [{"rank": 0, "host": "host0", "local_rank": 0, "attempt": 0, "pid": ...}, ...]}
 
@@ -13,33 +13,28 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from bootcamp import files
-from bootcamp.launcher import children, process_tree, simulated_hosts, subreaper
-from bootcamp.launcher.requests import RunRequest
+from bootcamp.launcher import process_tree, simulated_hosts
+from bootcamp.launcher.requests import Command, RunRequest
 from bootcamp.launcher.simulated_hosts import KINDS
 from bootcamp.records import places
 
 
 class JobHosts:
-    """The hosts of one run, and torchrun on each of them. Without hosts all of it does nothing.
-
-    request: of the run.
-    """
+    """The hosts of one run, and the ranks on them. Without hosts all of it does nothing."""
 
     def __init__(self, request: RunRequest):
         self.request, self.folder = request, Path(request.run)
         self.made: list[dict] = []
         self.holder = None  # the process that holds them
+        self.agents: dict[str, int] = {}  # host -> process of its torchrun
         self._namespaces: list[str] = []
-        self.agents: dict[int, int] = {}  # process of a torchrun, by its place in the job -> host
-        self._pids: dict[str, int] = {}  # host -> its torchrun
         self._ranks: dict[int, dict] = {}  # by process id, in the order in which they were seen
 
     async def make(self) -> None:
-        """Start the process that holds the hosts, and tell each rank its own. Raises HostsError."""
+        """Start the process that holds the hosts. Raises HostsError."""
         if self.request.hosts == 1:
             return
         self.holder = await asyncio.create_subprocess_exec(
@@ -50,52 +45,32 @@ class JobHosts:
             start_new_session=True,
         )
         self.made = simulated_hosts.hosts_in((await self.holder.stdout.readline()).decode())
-        self._namespaces = [os.readlink(host[kind]) for host in self.made for kind in KINDS]
-        for rank in self.request.ranks:
-            rank.host = self.made[rank.host]
+        own = [f"/proc/{host['pid']}/ns/{kind}" for host in self.made for kind in KINDS]
+        self._namespaces = [os.readlink(path) for path in own]
 
-    def ranks_are(self, pids: list[int]) -> None:
-        """Note ranks that the launcher has itself started on hosts, in order of rank."""
-        for rank, pid in enumerate(pids if self.made else ()):
-            request = self.request.ranks[rank]
-            local_rank = int(request.env["LOCAL_RANK"])
-            self._add(pid, rank, request.host["name"], local_rank, 0)
-        if self.made:
-            self._write()
+    def of_rank(self, rank: Command) -> dict | None:
+        """The host that a rank is to be started on."""
+        return self.made[int(rank.env["GROUP_RANK"])] if self.made else None
 
-    def start_agent(self, host: int, index: int) -> int:
-        """Start torchrun on one host; its process id. index: its place in the job."""
-        agent = self.request.agents[host]
-        pid = start_command(self.folder, agent.command, agent.env, self.made[host])
-        self.agents[index], self._pids[self.made[host]["name"]] = host, pid
+    def note_ranks(self, pids: list[int]) -> None:
+        """Note the ranks that the launcher has itself started on hosts, in order of rank."""
+        if not self.made:
+            return
+        for number, (pid, rank) in enumerate(zip(pids, self.request.ranks, strict=True)):
+            local_rank = int(rank.env["LOCAL_RANK"])
+            self._add(pid, number, self.of_rank(rank)["name"], local_rank, 0)
         self._write()
-        return pid
 
-    def may_join(self, host: int, codes: dict[int, int]) -> bool:
-        """Whether there is no torchrun on this host, or its last one has ended; forgets that."""
-        here = [index for index, agent in self.agents.items() if agent == host]
-        if not all(index in codes for index in here):
-            return False
-        for index in here:
-            del self.agents[index]
-        return True
-
-    def codes(self, codes: dict[int, int]) -> dict:
-        """Exit codes in the order of the ends: by rank, or by host where each has a torchrun."""
-        if not self.agents:
-            return codes
-        names = {index: self.made[host]["name"] for index, host in self.agents.items()}
-        return {names[index]: code for index, code in codes.items() if index in names}
-
-    @property
-    def spare(self) -> int:
-        """How many hosts the run can lose and go on."""
-        return len(self.agents) and len(self.request.agents) - self.request.fewest_hosts
+    def note_agent(self, host: str, pid: int) -> None:
+        """Note the torchrun of a host."""
+        if self.made:
+            self.agents[host] = pid
+            self._write()
 
     def look(self) -> None:
         """Find the ranks that torchrun has started: their environment says which they are."""
         before = len(self._ranks)
-        for host, agent in self._pids.items():
+        for host, agent in self.agents.items():
             for pid in process_tree.below({agent}) - set(self._ranks):
                 said = process_tree.environment(pid)
                 if said.get("RANK", "").isdigit() and "GROUP_RANK" in said:
@@ -109,11 +84,9 @@ class JobHosts:
         self._ranks[pid] = {**row, "pid": pid}
 
     def _write(self) -> None:
-        ranks = list(self._ranks.values())
-        content = {"hosts": self.made, "namespaces": self._namespaces}
-        files.write_json(
-            self.folder / places.FILE, {**content, "agents": self._pids, "ranks": ranks}
-        )
+        content = {"hosts": self.made, "namespaces": self._namespaces, "agents": self.agents}
+        content["ranks"] = list(self._ranks.values())
+        files.write_json(self.folder / places.FILE, content)
 
     def collect(self) -> None:
         """Give what each rank wrote last the name that it has in every run: ranks/<rank>.err."""
@@ -131,18 +104,3 @@ class JobHosts:
         if self.holder:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.holder.wait(), seconds)
-
-
-def start_command(folder: Path, command: list[str], env: dict, host: dict | None = None) -> int:
-    """Start a foreign launcher, or any command, under a subreaper; its process id.
-
-    host: the simulated host to start it in. Its output goes to ranks/launcher.out and .err, over
-    hosts to <host>.out and .err.
-    """
-    command = [sys.executable, "-P", subreaper.__file__, *command]
-    name = "launcher"
-    if host:
-        command, name = simulated_hosts.enter_command(host, command), host["name"]
-    ranks = folder / "ranks"
-    env = {**os.environ, **env, "BOOTCAMP_RUN": str(folder)}
-    return children.spawn(command, env, ranks / f"{name}.out", ranks / f"{name}.err")

@@ -84,8 +84,7 @@ def launch(
         of the course is told by --device; to any other, "cpu" hides the GPUs.
     start: "warm" (forked from a process that has torch loaded), "cold" (python for each rank), or
         "torchrun" (torchrun itself; over hosts, one on each of them), "horovodrun" (Horovod's
-        launcher, over gloo; a warm start tells Horovod's ranks the same). None is warm, where that
-        can be.
+        launcher, over gloo). None is horovodrun for Horovod's scripts, warm for all others.
     hosts: over how many hosts the ranks are spread, as many on each. More than one are made on this
         machine for this run, as network namespaces (simulated_hosts.py); their ranks are CPU ranks.
     link: the rate at which each of these hosts can send, such as "200mbit"; None is unlimited.
@@ -134,7 +133,8 @@ class Call:
         for allow in before:
             allow()
         options = self.options
-        self.start = arguments.start_of(self.start, self.launcher)
+        if self.start is None:
+            self.start = "horovodrun" if self.launcher == "horovodrun" else "warm"
         arguments.check_types(self.ranks, self.args, self.device, options, self.flags, self.known)
         self.known = replace(self.known, framework=options.framework or self.known.framework)
         arguments.check_start(self.start, self.launcher, options)
@@ -190,8 +190,6 @@ class Call:
         each = run_request.rank_requests(
             folder, [str(self.path), *argv], ranks, self.lines[0], self.env
         )
-        if self.launcher == "horovodrun" and self.start == "warm":
-            run_request.connect_by_horovod(each)
         if self.hosts > 1:
             run_request.spread_over_hosts(each, self.hosts, self.link, self.env)
         if options.port and (taken := run_request.taken(options.port)):

@@ -135,6 +135,13 @@ def end_everything_below() -> None:
         time.sleep(0.01)
 
 
+def reap(pids: set[int]) -> None:
+    """Take the exit status of these processes, as far as they are dead children of this one."""
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
 def _kill(pids: set[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,7 +1,4 @@
-"""What the kernel asks its supervisor for: one run, and each of its ranks.
-
-It crosses as JSON. The fork server reads that as it is: it imports nothing of the package.
-"""
+"""What the kernel asks its supervisor for: one run. It crosses between them as JSON."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -9,27 +6,10 @@ COMMAND = "command"  # the start of a launcher such as torchrun, or of any comma
 
 
 @dataclass
-class RankRequest:
-    """One rank to start.
-
-    env: its environment, whole. argv: the script first. out, err: files for what it prints. stack:
-    the file for its answer to SIGUSR1. host: the number of the simulated host that it is on, then
-    how to enter that host.
-    """
-
-    env: dict[str, str]
-    argv: list[str]
-    out: str
-    err: str
-    stack: str
-    host: int | dict | None = None
-
-
-@dataclass
 class Command:
-    """A launcher such as torchrun, or any command, and its environment."""
+    """One process to start. argv: of a rank, its script first. env: its environment, whole."""
 
-    command: list[str]
+    argv: list[str]
     env: dict[str, str]
 
 
@@ -48,7 +28,7 @@ class RunRequest:
 
     run: str
     start: str
-    ranks: list[RankRequest] = field(default_factory=list)
+    ranks: list[Command] = field(default_factory=list)
     agents: list[Command] = field(default_factory=list)
     fewest_hosts: int = 1
     absent: list[int] = field(default_factory=list)
@@ -68,6 +48,6 @@ class RunRequest:
     @classmethod
     def from_json(cls, content: dict) -> "RunRequest":
         """Raises TypeError for a key that is none of a request's."""
-        ranks = [RankRequest(**rank) for rank in content["ranks"]]
+        ranks = [Command(**rank) for rank in content["ranks"]]
         agents = [Command(**agent) for agent in content["agents"]]
         return cls(**{**content, "ranks": ranks, "agents": agents})

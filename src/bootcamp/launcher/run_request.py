@@ -10,15 +10,18 @@ import time
 from pathlib import Path
 
 from bootcamp import paths
-from bootcamp.launcher import forkserver, torchrun
+from bootcamp.launcher import processes, torchrun
 from bootcamp.launcher import simulated_hosts as simulated
 from bootcamp.launcher.arguments import Options, fewest_and_most, to_arguments
 from bootcamp.launcher.connection import connect
-from bootcamp.launcher.requests import COMMAND, Command, RankRequest
+from bootcamp.launcher.requests import COMMAND, Command
 from bootcamp.launcher.run_errors import refusal
 from bootcamp.paths import shown
 from bootcamp.records import summary
 
+SET_BY_LAUNCHERS = {
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR"),
+}
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
@@ -52,7 +55,7 @@ def run_name(path: Path) -> str:
 
 def rank_requests(
     folder: Path, argv: list[str], ranks: int, command: str, env: dict | None = None
-) -> list[RankRequest]:
+) -> list[Command]:
     """Each rank's part of a request.
 
     argv: the script and its arguments. command: the line for a terminal. env: variables of the
@@ -68,34 +71,10 @@ def rank_requests(
         "BOOTCAMP_COMMAND": command,
         **marks(folder),
     }
-    place = folder / "ranks"
     return [
-        RankRequest(
-            {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            argv,
-            **{end: str(place / f"{rank}.{end}") for end in ("out", "err", "stack")},
-        )
+        Command(argv, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(ranks)
     ]
-
-
-def connect_by_horovod(ranks: list[RankRequest]) -> None:
-    """Tell each rank what horovodrun would; the fork server adds the port and serves it."""
-    for number, rank in enumerate(ranks):
-        rank.env |= {
-            "HOROVOD_RANK": str(number),
-            "HOROVOD_SIZE": str(len(ranks)),
-            "HOROVOD_LOCAL_RANK": str(number),
-            "HOROVOD_LOCAL_SIZE": str(len(ranks)),
-            "HOROVOD_CROSS_RANK": "0",
-            "HOROVOD_CROSS_SIZE": "1",
-            "HOROVOD_HOSTNAME": "localhost",
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_IFACE": LOOPBACK,
-            forkserver.HOROVOD: "127.0.0.1",
-            "BOOTCAMP_WARM": "1",
-        }
 
 
 def marks(folder: Path) -> dict[str, str]:
@@ -107,14 +86,13 @@ def marks(folder: Path) -> dict[str, str]:
     }
 
 
-def spread_over_hosts(ranks: list[RankRequest], hosts: int, link: str | None, given: dict) -> None:
-    """Tell each rank its host and what a launcher on that host would set.
+def spread_over_hosts(ranks: list[Command], hosts: int, link: str | None, given: dict) -> None:
+    """Tell each rank its host, as GROUP_RANK, and what a launcher on that host would set.
 
     given: the reader's variables, which go before these.
     """
     each = len(ranks) // hosts
     for number, rank in enumerate(ranks):
-        rank.host = number // each
         rank.env |= {
             "LOCAL_RANK": str(number % each),
             "LOCAL_WORLD_SIZE": str(each),
@@ -127,17 +105,13 @@ def spread_over_hosts(ranks: list[RankRequest], hosts: int, link: str | None, gi
 
 
 def how_to_start(
-    start: str, ranks: list[RankRequest], hosts: int, options: Options, lines: list[str]
+    start: str, ranks: list[Command], hosts: int, options: Options, lines: list[str]
 ) -> dict:
     """The part of a RunRequest that says how its ranks are started."""
     if start in ("warm", "cold"):
         return {"start": start if sys.platform == "linux" else "cold"}
     first, count = ranks[0], len(ranks)
-    env = {
-        name: value
-        for name, value in first.env.items()
-        if name not in (*forkserver.SET_BY_LAUNCHERS, "GROUP_RANK")
-    }
+    env = {name: value for name, value in first.env.items() if name not in SET_BY_LAUNCHERS}
     if start == "horovodrun":
         command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(count)]
         python = os.environ.get("PYTHON_EXEC", sys.executable)  # as torchrun does
@@ -150,7 +124,7 @@ def how_to_start(
         own = {
             **torchrun.settings(hosts, options),
             **env,
-            **torchrun.where_ranks_write(Path(first.out).parents[1], hosts, host),
+            **torchrun.where_ranks_write(Path(env["BOOTCAMP_RUN"]), hosts, host),
             "BOOTCAMP_COMMAND": lines[min(host, len(lines) - 1)],
         }
         command = [*torchrun.program(), *words, *first.argv]
@@ -189,7 +163,7 @@ def new_folder(name: str, given: Path | str | None = None) -> Path:
 def taken(port: int) -> str | None:
     """Why a port can't be had, None if it is free."""
     try:
-        forkserver.listen(port).close()
+        processes.listen(port).close()
     except OSError as error:
         return f"port={port} can't be had: {error.strerror}. Leave port= out, a free one is taken."
     return None

@@ -1,5 +1,5 @@
 """python -P src/bootcamp/launcher/simulated_hosts.py make 2 200mbit
-python -P src/bootcamp/launcher/simulated_hosts.py enter HOST COMMAND [ARGUMENT ...]
+python -P src/bootcamp/launcher/simulated_hosts.py enter PROCESS COMMAND [ARGUMENT ...]
 
 Several hosts on one machine, for lessons about what is between them.
 
@@ -12,10 +12,10 @@ which all hosts have their names, and lets it mount what the others don't see. P
 numbers are those of the machine: with a process namespace each host would need a /proc of its own,
 which an ordinary user may not mount in most containers, and a rank would have two numbers.
 
-`make` makes the hosts, prints one line of JSON that says how to enter each, and holds them as long
-as its standard input is open. `enter` runs a command in a host that this line describes (HOST is
-its JSON). Nothing of it has a name in the file system: a namespace, its interfaces, its filters
-and its mounts go when the last process in it has gone, whatever ended that.
+`make` makes the hosts, each with a process that sleeps in it, prints these as one line of JSON, and
+holds them as long as its standard input is open. `enter` runs a command in the host of such a
+process. Nothing of it has a name in the file system: a namespace, its interfaces, its filters and
+its mounts go when the last process in it has gone, whatever ended that.
 
 Root may do this, and so may anyone whom the system lets have a user namespace (Linux only; needs
 `ip` and `tc`, of the package iproute2); such a user is called root inside, and may mount there but
@@ -28,6 +28,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -37,12 +38,11 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bootcamp import machine
-from bootcamp.launcher.forkserver import die_with_parent, enter, system_call
+from bootcamp import linux, machine
+from bootcamp.linux import NAMESPACES
 
-CLONE_NEWUSER = 0x10000000  # <sched.h>
-KINDS = {"net": 0x40000000, "uts": 0x04000000, "mnt": 0x00020000}  # what a host has of its own
-EVERY_KIND = sum(KINDS.values())
+KINDS = ("net", "uts", "mnt")  # what a host has of its own
+EVERY_KIND = sum(NAMESPACES[kind] for kind in KINDS)
 MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 4096, 16384, 1 << 18, 2  # <sys/mount.h>
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 INTERFACE = machine.HOST_INTERFACE
@@ -80,7 +80,7 @@ def why_not() -> str | None:
 
 @contextlib.contextmanager
 def held(count: int, rate: str | None = None):
-    """Hosts for the length of a `with`: how to enter each, as `make` returns it.
+    """Hosts for the length of a `with`, as `make` returns them.
 
     A process of their own holds them, which ends with this one too. Raises HostsError.
     """
@@ -110,7 +110,7 @@ def hosts_in(line: str) -> list[dict]:
 
 def enter_command(host: dict, command: list[str]) -> list[str]:
     """A command line that runs this command inside a host. It ends with its parent."""
-    return [sys.executable, "-P", __file__, "enter", json.dumps(host), *command]
+    return [sys.executable, "-P", __file__, "enter", str(host["pid"]), *command]
 
 
 def traces() -> dict[str, list[str]]:
@@ -135,58 +135,67 @@ def traces() -> dict[str, list[str]]:
 
 
 def make(count: int, rate: str | None) -> list[dict]:
-    """Make the hosts and return how to enter each.
+    """Make the hosts: {"name": "host0", "pid": a process in it} for each.
 
     rate: of each host's link, as tc writes it ("200mbit"); None is as fast as the machine can.
-    A host is {"name": "host0", "user": path, "net": path, "uts": path, "mnt": path}: its name, and
-    its namespaces as files that this process holds open; `user` is None where none was needed.
-    This process is in the switch afterwards. Raises HostsError.
+    The hosts' processes end with this one, which is in the switch afterwards. Raises HostsError.
     """
     if machine.hidden("hosts"):
         raise HostsError("BOOTCAMP_WITHOUT hides them in this environment")
     if sys.platform != "linux":
         raise HostsError("hosts on one machine need the namespaces of Linux")
-    user = enter_new_namespaces()
+    enter_new_namespaces()
     _write_etc_hosts(count)
     _ip("link add switch type bridge", "link set switch up")
-    switch = _namespaces_of_now()
-    return [{"name": name(host), "user": user, **_add(host, rate, switch)} for host in range(count)]
+    return [{"name": name(host), "pid": _add(host, rate)} for host in range(count)]
 
 
-def _add(host: int, rate: str | None, switch: dict[str, int]) -> dict[str, str]:
-    """Make one more host and join it to the switch; {kind of namespace: its file}."""
-    _unshare(EVERY_KIND)
-    socket.sethostname(name(host))
-    inside = _namespaces_of_now()
-    _ip("link set lo up")
-    _setns(switch["net"])
-    me = f"/proc/{os.getpid()}/fd"
-    _ip(f"link add port{host} type veth peer name {INTERFACE} netns {me}/{inside['net']}")
+def _add(host: int, rate: str | None) -> int:
+    """Fork the process that sleeps in one more host, joined to the switch; its id."""
+    reader, writer = os.pipe()
+    switch = os.getpid()
+    if (pid := os.fork()) == 0:
+        try:
+            linux.die_with_parent()
+            _settle(host, rate, switch)
+            os.close(writer)
+            while True:
+                signal.pause()
+        except (HostsError, OSError) as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with open(reader) as pipe:
+        if error := pipe.read():
+            raise HostsError(error)
     _ip(f"link set port{host} master switch up")
-    _setns(inside["net"])
-    _ip(f"addr add {address(host)}/24 dev {INTERFACE}", f"link set {INTERFACE} up")
+    return pid
+
+
+def _settle(host: int, rate: str | None, switch: int) -> None:
+    """Move this process to a host of its own, with a link to the process that is the switch."""
+    linux.call("unshare", EVERY_KIND)
+    socket.sethostname(name(host))
+    pair = f"{INTERFACE} type veth peer name port{host} netns {switch}"
+    _ip("link set lo up", f"link add {pair}", f"addr add {address(host)}/24 dev {INTERFACE}")
+    _ip(f"link set {INTERFACE} up")
     if rate:
         tool, *arguments = link_command(rate)
         _run(tool, " ".join(arguments))
-    for namespace in switch.values():
-        _setns(namespace)
-    return {kind: f"{me}/{inside[kind]}" for kind in KINDS}
 
 
-def enter_new_namespaces() -> str | None:
-    """Namespaces of our own; the path of the user namespace around them, if one was needed.
+def enter_new_namespaces() -> None:
+    """Move this process to namespaces of its own. Raises HostsError.
 
-    Who is not root first becomes root of a user namespace, which gives rights over nothing but
+    An ordinary user first becomes root of a user namespace, which gives rights over nothing but
     what is made in it.
     """
-    try:
-        _unshare(EVERY_KIND)
-        return None
-    except PermissionError:
-        pass
+    with contextlib.suppress(PermissionError):
+        return linux.call("unshare", EVERY_KIND)
     uid, gid = os.getuid(), os.getgid()
     try:
-        _unshare(CLONE_NEWUSER | EVERY_KIND)
+        linux.call("unshare", NAMESPACES["user"] | EVERY_KIND)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
         Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
@@ -196,7 +205,6 @@ def enter_new_namespaces() -> str | None:
             f"(for everybody): {error.strerror}. In a container, start it with --privileged or "
             "--cap-add SYS_ADMIN; elsewhere ask for kernel.unprivileged_userns_clone=1"
         ) from None
-    return f"/proc/{os.getpid()}/ns/user"
 
 
 def _write_etc_hosts(count: int) -> None:
@@ -215,7 +223,7 @@ def _write_etc_hosts(count: int) -> None:
         mount("tmpfs", over, "tmpfs", 0)
         Path(over, "hosts").write_text(text)
         mount(f"{over}/hosts", "/etc/hosts", None, MS_BIND)
-        system_call("umount2", over.encode(), MNT_DETACH)
+        linux.call("umount2", over.encode(), MNT_DETACH)
     except OSError as error:
         raise HostsError(
             f"this system does not let hosts have an /etc/hosts of their own: {error.strerror}. "
@@ -226,20 +234,7 @@ def _write_etc_hosts(count: int) -> None:
 def mount(what: str, place: Path | str, kind: str | None, flags: int, options: str = "") -> None:
     """mount(2). Raises OSError."""
     kind = kind.encode() if kind else None
-    system_call("mount", what.encode(), str(place).encode(), kind, flags, options.encode())
-
-
-def _namespaces_of_now() -> dict[str, int]:
-    """The namespaces that this process is in, as open files; {kind: file}."""
-    return {kind: os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in KINDS}
-
-
-def _unshare(kinds: int) -> None:
-    system_call("unshare", kinds)
-
-
-def _setns(namespace: int) -> None:
-    system_call("setns", namespace, 0)
+    linux.call("mount", what.encode(), str(place).encode(), kind, flags, options.encode())
 
 
 def _ip(*commands: str) -> None:
@@ -260,10 +255,11 @@ def _run(tool: str, arguments: str) -> None:
 def main() -> None:
     """Make, say how to enter, hold until the input ends; or enter and become the command."""
     if sys.argv[1] == "enter":
-        enter(json.loads(sys.argv[2]))
+        linux.enter(int(sys.argv[2]))
+        linux.die_with_parent()
         os.environ["PATH"] = SEARCH  # an ordinary user's has no tc on Debian
         os.execvp(sys.argv[3], sys.argv[3:])
-    die_with_parent()
+    linux.die_with_parent()
     try:
         answer = {"hosts": make(int(sys.argv[2]), *sys.argv[3:] or [None])}
     except (HostsError, OSError) as error:

@@ -5,7 +5,6 @@ one adopts every orphan below it, and when its parent dies it kills them all and
 the command ends. The supervisor starts every foreign launcher through it.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -15,9 +14,8 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from bootcamp import linux
 from bootcamp.launcher import process_tree
-
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def end_everything(*_) -> None:
@@ -30,10 +28,9 @@ def main(command: list[str]) -> int:
     """Run the command; its exit code. A command that a signal killed kills this process so too."""
     if sys.platform == "linux":
         signal.signal(signal.SIGTERM, end_everything)
-        libc = ctypes.CDLL(None)
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        linux.adopt_orphans()
         parent = os.getppid()
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        linux.die_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
             return 1
     code = subprocess.Popen(command, close_fds=False).wait()  # files passed to us are meant for it

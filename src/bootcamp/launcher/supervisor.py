@@ -18,7 +18,6 @@ Imports no torch, so that it is there before the fork server has loaded it.
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -28,23 +27,24 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bootcamp.launcher import children, process_tree, warm_ranks
+from bootcamp import linux
+from bootcamp.launcher import process_tree, processes
 from bootcamp.launcher.job import Job
 from bootcamp.launcher.requests import RunRequest
-from bootcamp.launcher.subreaper import PR_SET_CHILD_SUBREAPER
 from bootcamp.records import summary
 
+POLL_SECONDS = 0.5
 END_SECONDS = 15  # for the runs to end when the kernel is gone
 
 
 class Supervisor:
     """Takes the kernel's requests until the kernel is gone."""
 
-    def __init__(self, kernel: int, start_server=warm_ranks.start):
+    def __init__(self, kernel: int, start_server=processes.start_server):
         self.kernel = kernel
         self.events = os.dup(1)
         os.dup2(2, 1)  # what anybody prints must not end up among the events
-        self.server = warm_ranks.ForkServer(start_server)
+        self.server = processes.ForkServer(start_server)
         self.jobs: dict[str, Job] = {}
         self.runs: set[asyncio.Task] = set()
 
@@ -55,7 +55,7 @@ class Supervisor:
     async def main(self) -> None:
         kept_alive = None
         if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+            linux.adopt_orphans()
             kept_alive = asyncio.create_task(self.server.keep_alive(self.tell))
         else:
             self.tell({"ready": True, "gpus": None})
@@ -79,13 +79,16 @@ class Supervisor:
             if request["do"] == "run":  # known at once: the next line may be its stop
                 wanted = RunRequest.from_json(request["request"])
                 job = self.jobs[wanted.run] = Job(wanted, self.server, self.tell)
-                self.runs.add(task := asyncio.create_task(self._run(job)))
-                task.add_done_callback(self.runs.discard)
+                self._keep(self._run(job))
             elif job := self.jobs.get(request["run"]):
                 if request["do"] == "join":
-                    job.join(request["host"])
+                    self._keep(job.join(request["host"]))
                 else:
                     stop(job, request["why"])
+
+    def _keep(self, coroutine) -> None:
+        self.runs.add(task := asyncio.create_task(coroutine))
+        task.add_done_callback(self.runs.discard)
 
     async def _run(self, job: Job) -> None:
         run = job.request.run
@@ -100,8 +103,8 @@ class Supervisor:
 
     async def _kernel_gone(self) -> None:
         """The kernel's death, also when a child of it still holds the other end of the pipe."""
-        with contextlib.suppress(ProcessLookupError):
-            await children.end_of(self.kernel)
+        while process_tree.alive(self.kernel):
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def stop(job: Job, why: str) -> None:
@@ -110,10 +113,10 @@ def stop(job: Job, why: str) -> None:
         job.stopped.set_result(why)
 
 
-def serve(kernel: int, start_server=warm_ranks.start) -> None:
+def serve(kernel: int, start_server=processes.start_server) -> None:
     """Supervise the runs of this kernel until it is gone. Never returns.
 
-    start_server: starts the fork server, see warm_ranks.ForkServer.
+    start_server: starts the fork server, see processes.ForkServer.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(Supervisor(kernel, start_server).main())

@@ -1,8 +1,7 @@
-"""`python` and `torchrun` in a simulated cluster: hand their command to warm_python.py's server.
+"""`python` and `torchrun` in a simulated cluster: hand their command to forkserver.py.
 
-Installed under these two names, beside the server's socket. What the server does not take is run by
-Python itself. Standard library only, little of it, and started without the site's packages: this
-file is read by each rank.
+Installed under these names, beside the server's socket. What the server does not take is run by
+Python itself. It imports little, for each rank begins with it.
 """
 
 import ctypes
@@ -12,7 +11,7 @@ import signal
 import socket
 import sys
 
-SOCKET = "warm_python"  # in the folder of this file
+SOCKET = "warm_python"  # in the folder of this file; forkserver.py listens there
 PR_SET_PDEATHSIG = 1
 NOT_PASSED_ON = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP}
 
@@ -35,14 +34,13 @@ def main(ends_with_parent: bool = True) -> None:
     for number in signal.valid_signals() - NOT_PASSED_ON:
         signal.signal(number, lambda number, _: server.send(bytes([number])))
     request = {
-        "name": name,
-        "arguments": arguments,
+        "argv": [name, *arguments] if name == "torchrun" else arguments,
         "env": dict(os.environ),
         "folder": os.getcwd(),
         "cores": sorted(os.sched_getaffinity(0)),
     }
     socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
-    if not server.recv(16):  # it could not load torch
+    if not server.recv(1000).isdigit():  # it could not load torch, or fork
         start_cold(name)
     code = int(server.recv(16) or b"1")
     if code < 0:

@@ -23,9 +23,8 @@ from pathlib import Path
 if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from bootcamp import linux
 from bootcamp.launcher import process_tree
-from bootcamp.launcher.forkserver import die_with_parent, system_call
-from bootcamp.launcher.subreaper import PR_SET_CHILD_SUBREAPER
 
 REGIONS = Path("/dev/shm")
 PREFIX = "bootcamp-triton-"  # of the regions of every server
@@ -62,7 +61,7 @@ def hold(settings: dict, starter: int) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            preexec_fn=die_with_parent,  # if this process is killed; its stubs end themselves then
+            preexec_fn=linux.die_with_parent,  # its stubs end themselves then
         )
     ended = os.pidfd_open(server.pid)
     ready, _, _ = select.select([0, starter, ended], [], [])
@@ -75,7 +74,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's stop button
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    system_call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    linux.adopt_orphans()
     try:
         starter = os.pidfd_open(settings["starter"])
         if os.getppid() == settings["starter"]:

@@ -78,7 +78,7 @@ def launcher() -> str:
     """Name what started this process; BOOTCAMP_WARM marks the course's own Horovod ranks."""
     marks = {
         "TORCHELASTIC_RUN_ID": "torchrun",
-        "HOROVOD_RANK": "bootcamp.launch" if "BOOTCAMP_WARM" in os.environ else "horovodrun",
+        "HOROVOD_RANK": "horovodrun",
         "OMPI_COMM_WORLD_RANK": "mpirun",
         "BOOTCAMP_RUN": "bootcamp.launch",
     }
