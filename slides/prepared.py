@@ -18,7 +18,6 @@ from bootcamp.costs import (
 from bootcamp.drawing import plots
 from bootcamp.drawing.style import origins
 from bootcamp.paths import REFERENCE, shown
-from bootcamp.records import actions
 from bootcamp.records.runs import names
 from bootcamp.table import Table
 from bootcamp_lessons import communication as communication_runs
@@ -114,7 +113,7 @@ def what_fits() -> Figure:
 
 def planned_and_measured(run) -> Figure:
     """A pipeline's recorded step under its plan, which knows each stage's measured times."""
-    spans = actions.recorded(run)
+    spans = run.actions()
     flags = run.config
     plan = pipeline_schedules.plan(flags["schedule"], run.world, flags["micro_batches"])
     planned = pipeline_schedules.simulate(plan, **pipeline_schedules.measured_seconds(spans))

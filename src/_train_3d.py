@@ -72,7 +72,7 @@ run = record.Run(context, model, optimizer, batches, world)
 pipeline_stages.record_actions(context.run_dir, rank, stages)
 # A split parameter would make a DTensor of it, which the all-reduce below does not take.
 zero = torch.zeros((), dtype=getattr(torch, args.dtype), device=device)
-schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
+schedule_class = get_schedule_class(pipeline_stages.NAMES_IN_TORCH[args.schedule])
 stage_or_stages = stages[0] if len(stages) == 1 else stages
 schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)
 for step in range(first, args.steps):

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import all_to_all_single_autograd as all_to_all
 from torch.nn.parallel import DistributedDataParallel
 
-from bootcamp.train import checkpoint, config, data, expert_flags, models, optimizers, record
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
 # Names the axis on which the ranks stand; each of them still trains its own share of the batch.
 args, context = config.parse(mesh=("expert",))
 # How many experts of a layer a rank gets; refuses a number of ranks that does not divide them.
-each = expert_flags.experts_of_each(context)
+each = flags.parts_of_each(context, "moe", "experts")
 device = torch.device(context.device)
 
 # 1. Processes

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
 # A flag asks whether gathered parameters are kept until the backward pass.
-args, context = config.parse(own_flags=sharding_flags.FLAGS)
+args, context = config.parse(own_flags=flags.SHARDING)
 device = torch.device(context.device)
 
 # 1. Processes

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
 # One flag for each of the four additions.
-args, context = config.parse(own_flags=sharding_flags.PRACTICE_FLAGS)
+args, context = config.parse(own_flags=flags.SHARDING_IN_PRACTICE)
 device = torch.device(context.device)
 
 # 1. Processes

@@ -18,11 +18,11 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
 # Two axes: `--mesh 2x2` is two rows of two ranks.
-args, context = config.parse(own_flags=tensor_flags.FLAGS, mesh=("data", "tensor"))
-tensor_flags.check(context)
+args, context = config.parse(own_flags=flags.SEQUENCE_PARALLEL, mesh=("data", "tensor"))
+flags.check_heads(context)
 device = torch.device(context.device)
 
 # 1. Processes

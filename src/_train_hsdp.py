@@ -9,11 +9,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
-args, context = config.parse(own_flags=sharding_flags.HYBRID_FLAGS)
+args, context = config.parse(own_flags=flags.HYBRID_SHARDING)
 # Refuses a number that the ranks do not divide by.
-sharding_flags.check(args)
+flags.check_shard(args)
 device = torch.device(context.device)
 
 # 1. Processes

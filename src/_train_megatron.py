@@ -17,11 +17,11 @@ from megatron.core.tensor_parallel import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
 # Without the flag for sequence parallelism, which Megatron has on GPUs only.
 args, context = config.parse(mesh=("tensor",))
-tensor_flags.check(context)
+flags.check_heads(context)
 device = torch.device(context.device)
 
 # 1. Processes

@@ -45,7 +45,7 @@ run = record.Run(context, model, optimizer, batches, world)
 pipeline_stages.record_actions(context.run_dir, rank, stages)
 # What ranks without the last stage contribute to the loss.
 zero = next(model.parameters()).new_zeros(())
-schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
+schedule_class = get_schedule_class(pipeline_stages.NAMES_IN_TORCH[args.schedule])
 # A schedule for one stage on each rank takes this stage, the others take a list.
 stage_or_stages = stages[0] if len(stages) == 1 else stages
 schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)

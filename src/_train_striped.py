@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
 # The ranks hold one model together, so they share each batch.
 args, context = config.parse(mesh=("tensor",))
 # How many stripes a rank gets; refuses a number of ranks that does not divide them.
-stripes = tensor_flags.stripes_of_each(context)
+stripes = flags.parts_of_each(context, "striped-lstm", "stripes")
 device = torch.device(context.device)
 
 # 1. Processes

@@ -17,11 +17,11 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from bootcamp.train import checkpoint, config, data, models, optimizers, record, tensor_flags
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
-args, context = config.parse(own_flags=tensor_flags.FLAGS, mesh=("tensor",))
+args, context = config.parse(own_flags=flags.SEQUENCE_PARALLEL, mesh=("tensor",))
 # Refuses a model whose heads do not divide over the ranks.
-tensor_flags.check(context)
+flags.check_heads(context)
 device = torch.device(context.device)
 
 # 1. Processes

@@ -9,10 +9,10 @@ import os
 import torch
 import torch.distributed as dist
 
-from bootcamp.train import checkpoint, config, data, models, optimizers, record, sharding_flags
+from bootcamp.train import checkpoint, config, data, flags, models, optimizers, record
 
 # A flag gives the ZeRO stage, what is sharded; `meta`, the rehearsal, is not among devices.
-args, context = config.parse(devices=("auto", "cpu", "cuda"), own_flags=sharding_flags.STAGE_FLAGS)
+args, context = config.parse(devices=("auto", "cpu", "cuda"), own_flags=flags.ZERO_STAGE)
 device = torch.device(context.device)
 # Else DeepSpeed takes a GPU wherever there is one.
 os.environ["DS_ACCELERATOR"] = device.type

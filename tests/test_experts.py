@@ -10,7 +10,6 @@ from bootcamp.costs import experts, memory, model_shapes, setting, sharding, tra
 from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.records import collective_counts
 from bootcamp.scripts.variants import variant
 from bootcamp.train import models
 from bootcamp_lessons import sharded
@@ -44,7 +43,7 @@ def test_the_all_to_alls_carry_the_formulas_bytes(ranks):
     """What ranks hand in, as torch dispatches it; what they send, as the kernel counts it."""
     run = counted(ranks)
     tokens = FLAGS["global_batch"] * TINY["context"] // ranks
-    calls = [row for rank in range(ranks) for row in collective_counts.read(run, rank)]
+    calls = [row for rank in range(ranks) for row in run.collectives(rank)]
     found = sum(row["nbytes"] * row["count"] for row in calls if row["kind"] == "all-to-all")
     assert found / ranks == experts.exchanged_bytes(TINY, tokens)
     between = range(1, FLAGS["steps"] - 1)  # the steps between which the kernel's count is read

@@ -12,7 +12,6 @@ from trained import trained
 from bootcamp.costs import pipeline_schedules
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.records import actions
 from bootcamp.scripts.variants import variant
 from bootcamp.train import models
 from bootcamp.train.models import gpt
@@ -69,7 +68,7 @@ def test_activations_and_their_gradient_cross_the_cut(split):
 
 def test_one_rank_works_at_a_time(split):
     assert model_parallel.most_at_once(split) == 1
-    busy = [1 - share for share in pipeline_schedules.idle_share(actions.recorded(split))]
+    busy = [1 - share for share in pipeline_schedules.idle_share(split.actions())]
     assert 0 < sum(busy) <= 1
     assert "rank 1 backward" in model_parallel.who_works(split).alt
 

@@ -27,7 +27,7 @@ def test_a_model_cut_over_two_devices(script, ranks, model):
     proved(script, ranks, **own)
 
 
-@pytest.mark.parametrize("schedule", pipeline_stages.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_stages.NAMES_IN_TORCH)
 def test_every_schedule_on_two_ranks(schedule):
     """With both optimizers; lesson 06b names the micro-batches of the runs with SGD."""
     for own in ({}, {"micro_batches": 8, "optimizer": "sgd"}):
@@ -36,7 +36,7 @@ def test_every_schedule_on_two_ranks(schedule):
         equality.same_training(run, base)
 
 
-@pytest.mark.parametrize("schedule", pipeline_stages.SCHEDULES)
+@pytest.mark.parametrize("schedule", pipeline_stages.NAMES_IN_TORCH)
 def test_every_schedule_on_four_ranks(schedule):
     run = trained("pp", 4, schedule=schedule, micro_batches=8, **SGD)
     equality.same_training(run, equality.baseline(**BASE))

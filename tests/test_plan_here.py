@@ -15,7 +15,6 @@ from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.setting import Plan
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.records import collective_counts
 from bootcamp.scripts.variants import variant
 from bootcamp_lessons import sharded
 
@@ -148,9 +147,9 @@ def test_collectives_by_kind_and_size_are_those_of_the_formulas(keep_gathered):
     own = {"keep_gathered": True} if keep_gathered else {}
     run = trained(sharded.counted("fsdp"), 4, **ADAMW, **own)
     model, plan = setting.of_run({**run.config, "strategy": "fsdp"})
-    assert collective_counts.total(run) == traffic.fsdp_calls(model, plan)
+    assert run.collective_counts() == traffic.fsdp_calls(model, plan)
     other = replace(plan, keep_gathered=not keep_gathered)
-    assert collective_counts.total(run) != traffic.fsdp_calls(model, other)
+    assert run.collective_counts() != traffic.fsdp_calls(model, other)
 
 
 IMPORT = "import torch.distributed as dist"

@@ -10,7 +10,7 @@ from bootcamp.costs import pipeline_schedules
 from bootcamp.costs.pipeline_schedules import Action, Impossible, Span
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.records import actions, runs
+from bootcamp.records import runs
 from bootcamp.scripts.variants import variant
 from bootcamp.train import pipeline_stages
 from bootcamp_lessons import pipeline_tables
@@ -103,7 +103,7 @@ def test_every_stage_lies_on_one_rank(schedule, ranks):
         i for rank in range(ranks) for i in pipeline_schedules.stages_of_rank(schedule, rank, ranks)
     ]
     assert sorted(held) == list(range(ranks * pipeline_schedules.CHUNKS[schedule]))
-    assert list(pipeline_stages.SCHEDULES) == list(pipeline_schedules.SCHEDULES)
+    assert list(pipeline_stages.NAMES_IN_TORCH) == list(pipeline_schedules.SCHEDULES)
 
 
 def test_a_simulation_by_hand():
@@ -178,7 +178,7 @@ def test_a_plan_that_waits_for_itself():
 def test_two_ranks_train_in_the_order_of_the_plan(schedule):
     """The runs that lesson 06b draws, and that prove each schedule equal to the baseline."""
     flags = {"global_batch": 32, "steps": 4, "micro_batches": 8, "optimizer": "sgd"}
-    spans = actions.recorded(trained("pp", 2, schedule=schedule, **flags))
+    spans = trained("pp", 2, schedule=schedule, **flags).actions()
     assert pipeline_schedules.orders(spans) == pipeline_schedules.plan(schedule, 2, 8)
     assert pipeline_schedules.which(spans) == schedule
     assert min(span.began for span in spans) == 0
@@ -189,7 +189,7 @@ def test_four_sleeping_ranks_follow_the_plan_and_wait(schedule):
     snippet = SRC / "snippets" / "pipeline_sleep.py"
     flags = {"schedule": schedule, "micro_batches": 8, "milliseconds": 4.0}
     run = launch.launch(snippet, 4, device="cpu", quiet=True, **flags)
-    spans = actions.recorded(run)
+    spans = run.actions()
     assert pipeline_schedules.which(spans) == schedule
     slept = {(s.action.kind, s.action.stage): s.ended - s.began for s in spans}
     one = 4e-3 / pipeline_schedules.CHUNKS[schedule]
@@ -212,11 +212,11 @@ def test_another_order_is_noticed():
 
 
 def test_a_run_of_another_schedule_is_noticed():
-    name = "pipeline_stages.SCHEDULES[args.schedule].name_in_torch"
+    name = "pipeline_stages.NAMES_IN_TORCH[args.schedule]"
     line = f"schedule_class = get_schedule_class({name})"
     other = variant("pp", "pp_other", {line: 'schedule_class = get_schedule_class("GPipe")'})
     flags = {"device": "cpu", "global_batch": 8, "steps": 2, "quiet": True}
-    spans = actions.recorded(launch.launch(other, 2, schedule="1f1b", **flags))
+    spans = launch.launch(other, 2, schedule="1f1b", **flags).actions()
     assert pipeline_schedules.orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
     assert pipeline_schedules.which(spans) == "gpipe"
 
@@ -252,10 +252,10 @@ def test_the_median_step_after_the_first_is_read(tmp_path):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "ranks" / f"{rank}.actions.jsonl").write_text(text)
     run = runs.Run(tmp_path)
-    assert actions.recorded(run) == [
+    assert run.actions() == [
         Span(0, Action("F", 0, 0), 0, 3),
         Span(1, Action("F", 1, 0), 1, 4),
     ]
-    assert pipeline_schedules.makespan(actions.recorded(run, step=0)) == 2
+    assert pipeline_schedules.makespan(run.actions(step=0)) == 2
     with pytest.raises(FileNotFoundError, match="no pipeline's run"):
-        actions.recorded(runs.Run(tmp_path / "ranks"))
+        runs.Run(tmp_path / "ranks").actions()

@@ -13,7 +13,6 @@ from bootcamp.costs import model_shapes, sharding
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
-from bootcamp.records import collective_counts
 from bootcamp.scripts.variants import variant
 from bootcamp.train import sent_bytes
 from bootcamp_lessons import ddp_practice, reading, sharded
@@ -65,7 +64,7 @@ def collectives_of_a_step(script: str, name: str = "", changes=None, **flags) ->
     script = sharded.counted(script, changes, name)
     run = launch.launch(script, 2, device="cpu", steps=4, global_batch=8, quiet=True, **flags)
     counts = collections.Counter()
-    for (kind, _), count in collective_counts.total(run).items():
+    for (kind, _), count in run.collective_counts().items():
         counts[kind] += count
     return counts
 

@@ -5,7 +5,6 @@ from trained import PROOF, trained
 
 from bootcamp.costs import context, sharding, traffic
 from bootcamp.costs.model_shapes import ours
-from bootcamp.records import collective_counts
 from bootcamp.scripts.variants import variant
 from bootcamp_lessons import exercise, reading, sharded
 
@@ -84,7 +83,7 @@ def test_collectives_are_those_of_the_theory(changes, flags, how):
     script = sharded.counted("tp", changes, "tp_test_counted" if changes else "")
     run = trained(script, 2, **flags, **FLAGS)
     theory = traffic.tensor_calls(TINY, FLAGS["global_batch"], **how)
-    assert collective_counts.total(run) == theory
+    assert run.collective_counts() == theory
     sent = run.ranks[0]["sent_bytes_per_step"]
     said = sharding.bytes_of_calls(theory, 2, sharding.GLOO)
     assert sent is None or sent == pytest.approx(said, rel=0.05)

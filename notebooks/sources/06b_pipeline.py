@@ -163,13 +163,12 @@ script_diff("pp")
 
 # %% tags=["nbval-check-output"]
 from bootcamp.costs import pipeline_schedules as schedules
-from bootcamp.records import actions
 
 BATCH, M = 32, 8
 same = {"device": "cpu", "global_batch": BATCH, "steps": 4, "optimizer": "sgd", "quiet": True}
 real = {name: launch("pp", 2, schedule=name, micro_batches=M, **same) for name in SCHEDULES}
 for name, run in real.items():
-    done = schedules.orders(actions.recorded(run))
+    done = schedules.orders(run.actions())
     assert done == schedules.plan(name, 2, M), f"{name} was not executed as planned"
     print(f"{name:>11}, rank 0:", *(f"{a.kind}{a.micro_batch}" for a in done[0][:12]), "...")
 
@@ -207,7 +206,7 @@ from bootcamp_lessons import pipeline_tables
 program = paths.SRC / "snippets" / "pipeline_sleep.py"
 sleeping = {"device": "cpu", "micro_batches": M, "milliseconds": 15, "steps": 2, "quiet": True}
 slept = {name: launch(program, 4, schedule=name, **sleeping) for name in SCHEDULES}
-waited = schedules.idle_share(actions.recorded(slept["gpipe"]))
+waited = schedules.idle_share(slept["gpipe"].actions())
 print(guess_idle.score(100 * sum(waited) / len(waited)))
 Table(pipeline_tables.slept(slept, M), "Bubble (idle / busy), 4 ranks, stages that sleep")
 
@@ -220,7 +219,7 @@ Table(pipeline_tables.slept(slept, M), "Bubble (idle / busy), 4 ranks, stages th
 
 # %%
 planned = schedules.simulate(schedules.plan("1f1b", 4, M), 15e-3, 30e-3)
-both = {"planned": planned, "measured": actions.recorded(slept["1f1b"])}
+both = {"planned": planned, "measured": slept["1f1b"].actions()}
 plots.show(diagrams.gantt(both, "1F1B with stages that sleep", "milliseconds", scale=1e3))
 
 # %% [markdown]
@@ -235,7 +234,7 @@ claim.faster(
     trial(program, 4, schedule="zero-bubble", **few),
     trial(program, 4, schedule="gpipe", **few),
     by=1.1,
-    of=lambda run: schedules.makespan(actions.recorded(run)),
+    of=lambda run: schedules.makespan(run.actions()),
     otherwise="A sleeping rank wakes late on busy cores, and each further sleep adds a delay.",
 )
 

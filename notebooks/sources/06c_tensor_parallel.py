@@ -229,12 +229,10 @@ claim.faster(
 # sums, targets' scores.)
 
 # %%
-from bootcamp.records import collective_counts
-
-Table(collective_counts.read(split), "Collectives of one step, as rank 0 called them")
+Table(split.collectives(), "Collectives of one step, as rank 0 called them")
 
 # %%
-calls, sbh = collective_counts.total(split), 4 * s * BATCH * h
+calls, sbh = split.collective_counts(), 4 * s * BATCH * h
 claim.equal(
     "tensor_parallel_four_all_reduces_a_block",
     "A step calls four all-reduces of s b h numbers for each block, and one more.",
@@ -262,7 +260,7 @@ one_f += "desired_input_layouts=Replicate())"
 script = sharded.counted("tp", {one_f: ""}, "tp_without_one_f")
 without = launch(script, RANKS, optimizer="adamw", quiet=True, **PROVEN)
 check.same_training(without, alone)  # no proof of equality sees it
-guess_without.score(collective_counts.total(without)["all-reduce", sbh], within=0)
+guess_without.score(without.collective_counts()["all-reduce", sbh], within=0)
 
 # %% [markdown]
 # Two more for each block, all in the backward pass. Where do they come from?
@@ -301,7 +299,7 @@ from bootcamp.costs import model_shapes, traffic
 cases = {"script": (split, {}), "without that line": (without, {"separate": True})}
 cases["sequence parallel"] = (sequence, {"sequence_parallel": True})
 for run, how in cases.values():
-    assert collective_counts.total(run) == traffic.tensor_calls(model_shapes.ours(), BATCH, **how)
+    assert run.collective_counts() == traffic.tensor_calls(model_shapes.ours(), BATCH, **how)
 display(reading.source(traffic.tensor_calls))
 sharded.against_theory(cases, BATCH)
 
@@ -611,9 +609,8 @@ print(exercise.check("split_the_blocks"))
 # heads that is divisible by the ranks; the ring is always possible. `of_head` is the width of a
 # head.
 
+
 # %%
-
-
 def cheapest_way(tokens, heads, key_heads, of_head, ranks, room):
     # your turn: return one of the three
     ...

@@ -447,12 +447,11 @@ guess_reduces = predict(
 guess_reduces
 
 # %%
-from bootcamp.records import collective_counts
 from bootcamp_lessons import ddp_practice
 
 by_two = launch(practice, RANKS, reshard=2, micro_batches=3, **same)
 check.same_training(by_two, ddp_practice.baseline(**{**same, "device": "cpu"}))
-calls = collective_counts.total(by_two)
+calls = by_two.collective_counts()
 reduces = sum(count for (kind, _), count in calls.items() if kind == "reduce-scatter")
 display(guess_reduces.score(reduces, within=0))
 claim.equal(

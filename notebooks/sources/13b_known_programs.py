@@ -109,10 +109,8 @@ script_diff("striped")
 # ## Run it
 
 # %%
-from bootcamp.records import collective_counts
-
 striped = launch("striped", 2, **LSTM)
-calls = collective_counts.read(launch(sharded.counted("striped"), 2, **LSTM))
+calls = launch(sharded.counted("striped"), 2, **LSTM).collectives()
 display(Table(calls, "Collectives of one step on rank 0"))
 guess_exchanges.score(sum(c["count"] for c in calls if c["phase"] == "forward"), within=0)
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from statistics import mean
 
 from bootcamp.costs import experts, model_shapes, published, sharding
-from bootcamp.records import collective_counts
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
@@ -66,7 +65,7 @@ def rows_table(run: Run, step: int) -> Table:
 
 def handed_in(run: Run) -> list[int]:
     """Bytes that each rank handed to all-to-alls in the counted step."""
-    ranks = [collective_counts.read(run, rank) for rank in range(run.world)]
+    ranks = [run.collectives(rank) for rank in range(run.world)]
     return [
         sum(call["nbytes"] * call["count"] for call in calls if call["kind"] == "all-to-all")
         for calls in ranks

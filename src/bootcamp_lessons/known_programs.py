@@ -8,7 +8,6 @@ from bootcamp.costs import sharding, traffic
 from bootcamp.costs.model_shapes import layers, ours, parameters
 from bootcamp.launcher.launch import launch
 from bootcamp.paths import REFERENCE, SRC
-from bootcamp.records import collective_counts
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
@@ -106,7 +105,7 @@ def synchronised(script: str = "fsdp") -> Path:
     of_class = text[text.index("class SyncBatchNorm") : text.index("args, context")]
     swap = text[text.index("for module in model") : text.index("model = Distributed")]
     imported, flags = "import torch.distributed as dist", "args, context = config.parse("
-    flags += "own_flags=sharding_flags.FLAGS)"
+    flags += "own_flags=flags.SHARDING)"
     changes = {
         imported: f"{imported}\nfrom torch.distributed.nn.functional import all_reduce",
         flags: of_class + flags,
@@ -122,7 +121,7 @@ def reductions(numbers: int, **flags) -> list[int]:
     """The bytes of each all-reduce of gradients in a step of ZeRO-1, with such a bucket size."""
     script = sharded.counted("zero", {BUCKET: f'"reduce_bucket_size": {numbers},'}, "zero_bucket")
     run = launch(script, 2, stage=1, **flags)
-    calls = collective_counts.total(run).items()
+    calls = run.collective_counts().items()
     found = [size for (kind, size), n in calls if kind == "all-reduce" for _ in range(n)]
     return [size for size in found if size > 8]  # without the flag: is any gradient infinite?
 

@@ -5,7 +5,6 @@ import json
 from bootcamp.costs import layer_cut
 from bootcamp.costs import pipeline_schedules as schedules
 from bootcamp.costs.model_shapes import VOCABULARY, ours
-from bootcamp.records import actions
 from bootcamp.records.runs import Run
 
 FLOAT = 4  # bytes
@@ -25,7 +24,7 @@ def slept(runs: dict[str, Run], micro_batches: int) -> list[dict]:
     """
     rows = []
     for name, run in runs.items():
-        spans = actions.recorded(run)
+        spans = run.actions()
         ranks = len(schedules.by_rank(spans))
         row = {
             "schedule": name,
@@ -44,7 +43,7 @@ def trained(runs: dict[str, Run], micro_batches: int) -> list[dict]:
     """
     rows = []
     for name, run in runs.items():
-        spans = actions.recorded(run)
+        spans = run.actions()
         plan = schedules.plan(name, run.world, micro_batches)
         with_own = schedules.simulate(plan, **schedules.measured_seconds(spans))
         row = {

@@ -4,7 +4,6 @@ from pathlib import Path
 from statistics import mean
 
 from bootcamp.costs import memory, model_shapes, setting, sharding, traffic
-from bootcamp.records import collective_counts
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
@@ -86,7 +85,7 @@ def asked(run: Run, psi: int) -> dict[str, float]:
     if run.config["strategy"] in BY_TORCH:
         return BY_TORCH[run.config["strategy"]]
     sizes = {}
-    for (kind, nbytes), count in collective_counts.total(run).items():
+    for (kind, nbytes), count in run.collective_counts().items():
         sizes[kind] = sizes.get(kind, 0) + count * nbytes / (NUMBER * psi)
     return {kind: size for kind, size in sizes.items() if size > 0.01}
 
@@ -132,7 +131,7 @@ def against_theory(cases: dict[str, tuple[Run, dict]], batch: int) -> Table:
     rows = []
     for name, (run, how) in cases.items():
         theory = traffic.tensor_calls(model_shapes.ours(), batch, **how)
-        for (kind, nbytes), count in collective_counts.total(run).items():
+        for (kind, nbytes), count in run.collective_counts().items():
             row = {"run": name, "collective": kind, "bytes each": nbytes, "counted": count}
             rows.append(row | {"by theory": theory.get((kind, nbytes), 0)})
     return Table(rows, "Collectives of one step; the size is that of the complete tensor")

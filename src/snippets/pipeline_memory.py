@@ -30,7 +30,7 @@ mine = pipeline_stages.stages_of_rank(args.schedule, rank, world)
 parts = pipeline_stages.cut(models.build(args), len(mine) * world)
 stages = [PipelineStage(parts[i], i, len(parts), torch.device("cpu")) for i in mine]
 whole = stages if len(stages) > 1 else stages[0]
-schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
+schedule_class = get_schedule_class(pipeline_stages.NAMES_IN_TORCH[args.schedule])
 schedule = schedule_class(whole, args.micro_batches, loss_fn=models.loss)
 inputs = torch.randint(256, (args.global_batch, models.data_format(args)["context"]))
 watch = Activations(pipeline_stages.join(parts[i] for i in mine))

@@ -65,7 +65,7 @@ seconds = args.milliseconds / 1e3 / len(mine)
 device = torch.device("cpu")
 stages = [PipelineStage(SleepingStage(seconds), i, last + 1, device) for i in mine]
 pipeline_stages.record_actions(args.run_dir, rank, stages)
-schedule_class = get_schedule_class(pipeline_stages.SCHEDULES[args.schedule].name_in_torch)
+schedule_class = get_schedule_class(pipeline_stages.NAMES_IN_TORCH[args.schedule])
 whole = stages if len(stages) > 1 else stages[0]
 schedule = schedule_class(whole, args.micro_batches, loss_fn=torch.nn.functional.mse_loss)
 batch = torch.ones(args.micro_batches, 4)

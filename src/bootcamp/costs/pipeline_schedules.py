@@ -67,7 +67,7 @@ def plan(schedule: str, ranks: int, micro_batches: int) -> list[list[Action]]:
     """Return each rank's actions in their order. Raises Impossible if the numbers don't fit."""
     if schedule not in SCHEDULES:
         raise Impossible(f"no schedule {schedule!r}: choose one of {', '.join(SCHEDULES)}")
-    least = LEAST.get(schedule, 0) * ranks
+    least = max(1, LEAST.get(schedule, 0) * ranks)
     if micro_batches < least:
         raise Impossible(
             f"{schedule} over {ranks} ranks needs at least {least} micro-batches, not "

@@ -66,10 +66,8 @@ class Measurement:
         """Machine, device and torch, and whether it was measured here or recorded."""
         described = self.config["machine"]
         device = described["cpu"] if self.device == "cpu" else described["gpus"][0]
-        cores = units.cores(described["cores"])
         how = "measured here" if self.measured_here else "recorded on another machine"
-        if self.in_reference:
-            how = f"recorded run {self.folder.name}"
-        if self.shared_cores:
-            how += f" on {SHARED}"
-        return f"{device}, {cores}, torch {self.config['versions']['torch']}; {how}"
+        how = f"recorded run {self.folder.name}" if self.in_reference else how
+        how += f" on {SHARED}" if self.shared_cores else ""
+        torch = self.config["versions"]["torch"]
+        return f"{device}, {units.cores(described['cores'])}, torch {torch}; {how}"

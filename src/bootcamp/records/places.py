@@ -12,7 +12,7 @@ MARK = re.compile(r"^\[rank\d+\]: ?", re.M)  # torch's, on each line of a traceb
 
 
 @dataclass(frozen=True)
-class Said:
+class RankErrors:
     """What one rank wrote to standard error, in one attempt of torchrun's.
 
     seconds: when it last wrote, since 1970, by the clock of its host.
@@ -35,22 +35,26 @@ def host_of(folder: Path, rank: int | None) -> str | None:
     return {row["rank"]: row["host"] for row in ranks(folder)}.get(rank)
 
 
-def errors(folder: Path) -> list[Said]:
+def errors(folder: Path) -> list[RankErrors]:
     """What ranks wrote to standard error, by when they last did: who raised first comes first.
 
     A rank that raises writes its traceback and ends; only then can another one miss it.
     """
-    found = _of_agents(folder) or _of_ranks(folder)
-    return sorted((each for each in found if each.text.strip()), key=lambda each: each.seconds)
+    found = []
+    for path, rank, host, attempt in _of_agents(folder) or _of_ranks(folder):
+        text = MARK.sub("", path.read_text(errors="replace"))
+        if text.strip():
+            found.append(RankErrors(rank, host, attempt, path.stat().st_mtime, text))
+    return sorted(found, key=lambda each: each.seconds)
 
 
-def _of_ranks(folder: Path) -> list[Said]:
+def _of_ranks(folder: Path) -> list[tuple]:
     paths = [path for path in (folder / "ranks").glob("*.err") if path.stem.isdigit()]
-    return [_said(path, int(path.stem), host_of(folder, int(path.stem)), 0) for path in paths]
+    return [(path, int(path.stem), host_of(folder, int(path.stem)), 0) for path in paths]
 
 
-def _of_agents(folder: Path) -> list[Said]:
-    """From the files that torchrun makes: <host>/<run id>/attempt_<n>/<local rank>/stderr.log."""
+def _of_agents(folder: Path) -> list[tuple]:
+    """The files that torchrun makes: <host>/<run id>/attempt_<n>/<local rank>/stderr.log."""
     here = {(row["host"], row["attempt"], row["local_rank"]): row["rank"] for row in ranks(folder)}
     found = []
     for path in (folder / "ranks").glob("*/*/attempt_*/*/stderr.log"):
@@ -58,25 +62,20 @@ def _of_agents(folder: Path) -> list[Said]:
         number = int(attempt.removeprefix("attempt_"))
         rank = here.get((host, number, int(local_rank)))
         if rank is not None:
-            found.append(_said(path, rank, host, number))
+            found.append((path, rank, host, number))
     return found
-
-
-def _said(path: Path, rank: int, host: str | None, attempt: int) -> Said:
-    text = MARK.sub("", path.read_text(errors="replace"))
-    return Said(rank, host, attempt, path.stat().st_mtime, text)
 
 
 def log(folder: Path) -> str:
     """The errors of all ranks of all hosts as one text, first error first."""
-    said = errors(folder)
-    return "\n\n".join(f"{_heading(each, said[0])}\n{each.text.strip()}" for each in said)
-
-
-def _heading(said: Said, first: Said) -> str:
-    clock = time.strftime("%H:%M:%S", time.localtime(said.seconds))
-    milliseconds = f"{said.seconds % 1:.3f}".removeprefix("0")
-    where = f" on {said.host}" if said.host else ""
-    again = f", attempt {said.attempt}" if said.attempt else ""
-    later = "" if said is first else f", {said.seconds - first.seconds:.3f} s after the first"
-    return f"== rank {said.rank}{where}{again}, {clock}{milliseconds}{later}"
+    found, texts = errors(folder), []
+    for each in found:
+        clock = time.strftime("%H:%M:%S", time.localtime(each.seconds))
+        milliseconds = f"{each.seconds % 1:.3f}".removeprefix("0")
+        where = f" on {each.host}" if each.host else ""
+        again = f", attempt {each.attempt}" if each.attempt else ""
+        delay = each.seconds - found[0].seconds
+        later = "" if each is found[0] else f", {delay:.3f} s after the first"
+        heading = f"== rank {each.rank}{where}{again}, {clock}{milliseconds}{later}"
+        texts.append(f"{heading}\n{each.text.strip()}")
+    return "\n\n".join(texts)

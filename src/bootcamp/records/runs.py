@@ -1,8 +1,11 @@
 """The records of runs, read back: `runs.load("logs/...")` -> Run."""
 
+import json
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 
+from bootcamp.costs.pipeline_schedules import Action, Span, makespan
 from bootcamp.files import read_json
 from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.records import places, summary, trace
@@ -10,19 +13,8 @@ from bootcamp.records.measurement import SHARED, Measurement
 from bootcamp.records.steps import RankRecord, StepRecord, read_steps
 from bootcamp.table import Table
 
-SETTINGS = (
-    "model",
-    "size",
-    "dtype",
-    "global_batch",
-    "optimizer",
-    "lr",
-    "seed",
-    "steps",
-    "cores_per_rank",
-)
-
-
+SETTINGS = ("model", "size", "dtype", "global_batch", "optimizer", "lr", "seed", "steps")
+SETTINGS += ("cores_per_rank",)
 FILES = {
     "config.json": "what was asked for: flags, command, machine, versions",
     "steps.jsonl": "one line for each step, written by rank 0",
@@ -60,10 +52,9 @@ class Run(Measurement):
     @cached_property
     def ranks(self) -> list[RankRecord]:
         """The ranks' own records in order of rank; a rank that never finished left none."""
-        found = [path for path in (self.folder / "ranks").glob("*.json") if path.stem.isdigit()]
-        return [
-            RankRecord(read_json(path)) for path in sorted(found, key=lambda path: int(path.stem))
-        ]
+        found = {path.stem: path for path in (self.folder / "ranks").glob("*.json")}
+        numbers = sorted(int(name) for name in found if name.isdigit())
+        return [RankRecord(read_json(found[str(number)])) for number in numbers]
 
     @property
     def status(self) -> str:
@@ -83,20 +74,21 @@ class Run(Measurement):
     def shared_cores(self) -> bool:
         return bool(self.summary.get("shared_cores"))
 
+    def _median(self, measure: str) -> float:
+        return summary.measures(self.steps)[measure]["median"]
+
     @property
     def samples_per_second(self) -> float:
         """Median over the steps after warm-up, all ranks together."""
-        return summary.measures(self.steps)["samples_per_second"]["median"]
+        return self._median("samples_per_second")
 
     @property
     def tokens_per_second(self) -> float:
-        """Median over the steps after warm-up, all ranks together."""
-        return summary.measures(self.steps)["tokens_per_second"]["median"]
+        return self._median("tokens_per_second")
 
     @property
     def seconds_per_step(self) -> float:
-        """Median over the steps after warm-up."""
-        return summary.measures(self.steps)["seconds_per_step"]["median"]
+        return self._median("seconds_per_step")
 
     @property
     def peak_bytes(self) -> int:
@@ -124,14 +116,10 @@ class Run(Measurement):
         crowded = f", more ranks than {'cores' if kind == 'CPU' else 'GPUs'}"
         crowded = crowded if self.oversubscribed else ""
         crowded = f", {SHARED}" if self.shared_cores else crowded
-        return f"{self.strategy}, {ranks} ({kind}{crowded}){self._on_hosts}"
-
-    @property
-    def _on_hosts(self) -> str:
-        """Where its ranks are, if on more than one host, and what joins these."""
-        count, link = self.config.get("hosts", 1), self.config.get("link")
+        hosts, link = self.config.get("hosts", 1), self.config.get("link")
         joined = f", link {link}" if link else ""
-        return f" on {count} hosts{joined}" if count > 1 else ""
+        where = f" on {hosts} hosts{joined}" if hosts > 1 else ""
+        return f"{self.strategy}, {ranks} ({kind}{crowded}){where}"
 
     def timeline(self, rank: int = 0) -> dict:
         """The traced step of one rank: when it computed, waited and sent. Needs trace_step=.
@@ -147,13 +135,43 @@ class Run(Measurement):
 
     def timelines(self) -> dict[int, dict]:
         """The traced step of every rank that left a trace, as timeline() has it."""
-        folder, steps = self.folder / "ranks", {}
-        for rank in range(self.world):
-            for path in (folder / f"{rank}.trace.json", folder / f"{rank}.trace.json.gz"):
-                if path.exists():
-                    steps[rank] = trace.read(path)
-                    break
-        return trace.separate(steps, self.world) if steps else {}
+        traces = (self.folder / "ranks").glob("*.trace.json*")
+        steps = {int(path.name.partition(".")[0]): trace.read(path) for path in traces}
+        return trace.separate(dict(sorted(steps.items())), self.world)
+
+    def actions(self, step: int | None = None) -> list[Span]:
+        """Read what a pipeline's ranks did in one step from `ranks/<k>.actions.jsonl`.
+
+        step: None takes the one of median length after the first, which also does what is done only
+        once. Ranks of several hosts have clocks of their own: their times can't be compared.
+        """
+        steps: dict[int, list[Span]] = {}
+        for file in sorted((self.folder / "ranks").glob("*.actions.jsonl")):
+            for row in map(json.loads, file.read_text().splitlines()):
+                action = Action(row["action"], row["stage"], row["micro_batch"])
+                span = Span(int(file.name.split(".")[0]), action, row["began"], row["ended"])
+                steps.setdefault(row["step"], []).append(span)
+        if not steps:
+            raise FileNotFoundError(f"{self.folder} has no record of actions: no pipeline's run")
+        if step is None:
+            later = sorted([n for n in steps if n] or steps, key=lambda n: makespan(steps[n]))
+            step = later[(len(later) - 1) // 2]
+        begin = min(span.began for span in steps[step])
+        return [s._replace(began=s.began - begin, ended=s.ended - begin) for s in steps[step]]
+
+    def collectives(self, rank: int = 0) -> list[dict]:
+        """Read a rank's collectives of a step: phase, kind, nbytes, count.
+
+        train/collective_counter.py counts them in scripts that use it.
+        """
+        return read_json(self.folder / "ranks" / f"{rank}.collectives.json")["rows"]
+
+    def collective_counts(self, rank: int = 0) -> dict[tuple[str, int], int]:
+        """Add up {(kind, bytes): how often in the step} over all phases."""
+        counts: Counter = Counter()
+        for row in self.collectives(rank):
+            counts[row["kind"], row["nbytes"]] += row["count"]
+        return dict(counts)
 
     def host(self, rank: int) -> str | None:
         """The name of the host that a rank was on; None if there was only one."""
@@ -165,8 +183,8 @@ class Run(Measurement):
 
     def output(self, rank: int = 0) -> str:
         """What one rank printed, standard output and then standard error."""
-        folder = self.folder / "ranks"
-        return "".join(_text(folder / f"{rank}.{end}") for end in ("out", "err"))
+        paths = [self.folder / "ranks" / f"{rank}.{end}" for end in ("out", "err")]
+        return "".join(path.read_text(errors="replace") for path in paths if path.exists())
 
     def __repr__(self) -> str:
         if self.status != "ok":
@@ -177,10 +195,6 @@ class Run(Measurement):
             f"Run {self.folder.name}: {self.label}, {len(self.steps)} steps, "
             f"final loss {self.losses[-1]:.4f}, {self.samples_per_second:,.0f} samples/s"
         )
-
-
-def _text(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""
 
 
 def load(folder: Path | str) -> Run:
@@ -224,12 +238,10 @@ def names(runs) -> list[str]:
             differing.append("measured here" if run.measured_here else "recorded")
         status = [] if run.status == "ok" else [run.status]
         words.append(", ".join([run.label, *differing, *status]))
-    return [_numbered(words, index) for index in range(len(words))]
-
-
-def _numbered(words: list[str], index: int) -> str:
-    word = words[index]
-    return f"{word}, run {words[: index + 1].count(word)}" if words.count(word) > 1 else word
+    return [
+        f"{word}, run {words[: index + 1].count(word)}" if words.count(word) > 1 else word
+        for index, word in enumerate(words)
+    ]
 
 
 def contents(run: Run) -> Table:

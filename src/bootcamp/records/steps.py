@@ -1,4 +1,4 @@
-"""The rows of a run's steps.jsonl, at once or as they come."""
+"""What ranks write of a run: rank 0's line for each step, and each rank's record at its end."""
 
 import json
 from pathlib import Path
@@ -52,8 +52,8 @@ class RankRecord(Record):
 class Steps:
     """The steps of a run that may still be going on: each call of `new` reads what was added.
 
-    rows: a dictionary for each step, as rank 0 wrote it; of a step that a restarted run repeats,
-    the last one. A line that is not finished, or that a full disk has torn, is left out.
+    rows: a record of each step, in order; of a step that a restarted run repeats, the last one. A
+    line that is not finished, or that a full disk has torn, is left out.
     """
 
     def __init__(self, run_dir: Path | str):
@@ -61,23 +61,21 @@ class Steps:
         self._rows, self._position = {}, 0
 
     @property
-    def rows(self) -> list[dict]:
-        """In order of step."""
+    def rows(self) -> list[StepRecord]:
         return [self._rows[step] for step in sorted(self._rows)]
 
-    def new(self) -> list[dict]:
+    def new(self) -> list[StepRecord]:
         """The rows since the last call, in the order in which they were written."""
         try:
             with open(self.path, "rb") as file:
                 if file.seek(0, 2) < self._position:  # another run's file in this place
                     self._rows, self._position = {}, 0
                 file.seek(self._position)
-                text = file.read()
+                complete, newline, _ = file.read().rpartition(b"\n")
         except OSError:
             return []
-        complete = text[: text.rfind(b"\n") + 1]
-        self._position += len(complete)
-        rows = [row for row in map(_row, complete.splitlines()) if row is not None]
+        self._position += len(complete) + len(newline)
+        rows = [row for line in complete.splitlines() if (row := _row(line)) is not None]
         self._rows |= {row["step"]: row for row in rows}
         return rows
 

@@ -24,10 +24,10 @@ def reserve(run_dir: Path) -> None:
 def failure(
     rank: int | None, kind: str, message: str, details: str = "", host: str | None = None
 ) -> dict:
-    """What went wrong, as the summary's `error`: `rank` is None where no single rank is meant.
+    """Make the summary's `error`: what went wrong.
 
-    kind: raised, refused, killed, hang, interrupted, kernel died, launcher failed, start. host:
-    where that was, in a run over several.
+    rank: None where no single one is meant. kind: raised, refused, killed, hang, interrupted,
+    kernel died, launcher failed, start. host: where that was, in a run over several.
     """
     where = {"host": host} if host else {}
     return {"rank": rank, "kind": kind, "message": message, "traceback": details, **where}
@@ -55,11 +55,6 @@ def read(run_dir: Path) -> dict:
     return {"status": "running"} | read_json(Path(run_dir) / "summary.json")
 
 
-def after_warmup(steps: list[dict]) -> list[dict]:
-    """The steps that measures are taken from: without the first three, or the first half of few."""
-    return steps[min(WARMUP_STEPS, len(steps) // 2) :]
-
-
 def quartiles(values: list[float]) -> dict:
     """Median and quartiles as {"median", "q25", "q75"}; of one value, three times that value."""
     if len(values) == 1:
@@ -69,10 +64,13 @@ def quartiles(values: list[float]) -> dict:
 
 
 def measures(steps: list[dict]) -> dict:
-    """Throughput, step time and final loss of a run's steps; empty without steps."""
+    """Throughput, step time and final loss of a run's steps.
+
+    Speed is that after warm-up: without the first three steps, or the first half of few.
+    """
     if not steps:
         return {"steps": 0}
-    counted = after_warmup(steps)
+    counted = steps[min(WARMUP_STEPS, len(steps) // 2) :]
     return {
         "steps": len(steps),
         "final_loss": steps[-1]["loss"],

@@ -8,12 +8,39 @@ import gzip
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 COMMUNICATION = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
-ON_GPU = "gpu_user_annotation"  # a part of the script, when its kernels ran
 ONE_TO_ONE = re.compile("send|recv", re.IGNORECASE)
 FROM_OR_TO_ONE = re.compile("gloo:(broadcast|reduce|gather|scatter)$|Kernel_(Broadcast|Reduce)_")
 CLOCK_MICROSECONDS = 200  # that the clocks of two ranks on one host may differ by
+
+
+class _Trace(NamedTuple):
+    """events: those with a length, as in the file, whose times begin at base. kernels: a GPU's.
+
+    step: the traced step, on a GPU as its stream worked on it. queued: as the script ran it.
+    """
+
+    events: list[dict]
+    kernels: list[dict]
+    step: dict
+    queued: dict
+    base: float
+
+
+def _load(path: Path) -> _Trace:
+    """Read a trace, packed or not. Raises ValueError where it holds no whole step."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
+        trace = json.load(file)
+    events = [e for e in trace["traceEvents"] if e.get("ph") == "X" and e.get("dur", 0) > 0]
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    steps = {event.get("cat"): event for event in events if event["name"] == "training_step"}
+    if "user_annotation" not in steps:
+        raise ValueError(f"{path.name} holds no whole step: was the run ended while it was traced?")
+    queued = steps["user_annotation"]
+    step = steps.get("gpu_user_annotation", queued) if kernels else queued
+    return _Trace(events, kernels, step, queued, trace.get("baseTimeNanoseconds", 0) / 1e3)
 
 
 def read(path: Path) -> dict:
@@ -25,22 +52,26 @@ def read(path: Path) -> dict:
     step is what its stream did, as in the record's `seconds`: the script runs ahead of it.
     `began` is when the step began, in µs of a clock that all processes of a host share.
     """
-    complete, base = _complete_events(path)
-    on_gpu = [event for event in complete if event.get("cat") == "kernel"]
-    marks = _marks(complete, ON_GPU) if on_gpu else []
-    marks = marks or _marks(complete, "user_annotation")
-    begin, length = (marks[0]["ts"], marks[0]["dur"]) if marks else (complete[0]["ts"], 0)
-    busy = on_gpu or [e for e in complete if e.get("cat") == "cpu_op" and not _waits(e)]
-    communicate = [e for e in (on_gpu or complete) if _communicates(e)]
-    communicate.sort(key=lambda event: event["ts"])
-    compute = [e for e in busy if not _communicates(e)]
+    trace = _load(path)
+    begin, calls, compute = trace.step["ts"], [], []
+    for event in sorted(trace.kernels or trace.events, key=lambda event: event["ts"]):
+        name, start, end = event["name"], event["ts"] - begin, event["ts"] + event["dur"] - begin
+        if name.startswith(COMMUNICATION):
+            calls.append((name, start, end))
+        elif trace.kernels or (event.get("cat") == "cpu_op" and not _waits(name)):
+            compute.append((start, end))
     return {
-        "seconds": length / 1e6,
-        "compute": merge(compute, begin),
-        "communicate": merge(communicate, begin),
-        "calls": [(e["name"], e["ts"] - begin, e["ts"] + e["dur"] - begin) for e in communicate],
-        "began": base + begin,
+        "seconds": trace.step["dur"] / 1e6,
+        "compute": merge(compute),
+        "communicate": merge([span for _, *span in calls]),
+        "calls": calls,
+        "began": trace.base + begin,
     }
+
+
+def _waits(name: str) -> bool:
+    """Whether an operator of torch.distributed on the script's thread queues work or waits."""
+    return name.startswith(("c10d::", "record_param_comms"))
 
 
 def separate(steps: dict[int, dict], world: int) -> dict[int, dict]:
@@ -51,23 +82,21 @@ def separate(steps: dict[int, dict], world: int) -> dict[int, dict]:
     a trace is missing, ranks called different collectives, messages went from one rank to
     another, or a rank left a collective before another had entered it, as in groups of ranks.
     """
-    entered = _last_entered(steps, world)
+    entered = _last_entered(list(steps.values()), world)
     return {rank: step | _parts(step, entered) for rank, step in steps.items()}
 
 
-def _last_entered(steps: dict[int, dict], world: int) -> list[float] | None:
+def _last_entered(steps: list[dict], world: int) -> list[float] | None:
     """When the last rank entered each collective, on the host's clock; None if it is unknown."""
-    names = {tuple(name for name, _, _ in step["calls"]) for step in steps.values()}
+    names = {tuple(name for name, _, _ in step["calls"]) for step in steps}
     if len(steps) < world or len(names) != 1 or any(map(ONE_TO_ONE.search, min(names))):
         return None
-    calls = [
-        [(step["began"] + a, step["began"] + b) for _, a, b in step["calls"]]
-        for step in steps.values()
-    ]
     entered = []
-    for name, *spans in zip(min(names), *calls, strict=True):
-        last, left = max(start for start, _ in spans), min(end for _, end in spans)
-        if left < last - CLOCK_MICROSECONDS and not FROM_OR_TO_ONE.search(name):
+    for calls in zip(*(step["calls"] for step in steps), strict=True):
+        both = list(zip(calls, steps, strict=True))
+        last = max(step["began"] + start for (_, start, _), step in both)
+        left = min(step["began"] + end for (_, _, end), step in both)
+        if left < last - CLOCK_MICROSECONDS and not FROM_OR_TO_ONE.search(calls[0][0]):
             return None
         entered.append(last)
     return entered
@@ -80,11 +109,10 @@ def _parts(step: dict, entered: list[float] | None) -> dict:
     waits, sends = [], []
     for (_, start, end), last in zip(step["calls"], entered, strict=True):
         met = min(max(start, last - step["began"]), end)
-        waits.append({"ts": start, "dur": met - start})
-        sends.append({"ts": met, "dur": end - met})
-    sending = merge([span for span in sends if span["dur"] > 0])
-    waiting = without(merge([span for span in waits if span["dur"] > 0]), sending)
-    return {"waiting": waiting, "sending": sending, "apart": True}
+        waits.append((start, met))
+        sends.append((met, end))
+    sending = merge(sends)
+    return {"waiting": without(merge(waits), sending), "sending": sending, "apart": True}
 
 
 def phases(path: Path) -> dict[str, float]:
@@ -94,19 +122,14 @@ def phases(path: Path) -> dict[str, float]:
     optimizers name theirs too. Parts with one name are added up; one inside another counts to the
     outer one alone. Raises ValueError where the trace holds no whole step.
     """
-    complete, _ = _complete_events(path)
-    steps = _marks(complete, "user_annotation")
-    if not steps:
-        raise ValueError(f"{path.name} holds no whole step: was the run ended while it was traced?")
-    step, seconds = steps[0], {}
-    named = [e for e in complete if e.get("cat") == "user_annotation" and e["tid"] == step["tid"]]
-    end = step["ts"]
-    for event in sorted(named, key=lambda event: (event["ts"], -event["dur"])):
-        if event is step or event["ts"] < end:
-            continue
-        end = event["ts"] + event["dur"]
-        name = event["name"].partition("#")[0]  # "Optimizer.step#AdamW.step"
-        seconds[name] = seconds.get(name, 0.0) + event["dur"] / 1e6
+    trace, seconds = _load(path), {}
+    end = trace.queued["ts"]
+    for event in sorted(trace.events, key=lambda event: (event["ts"], -event["dur"])):
+        in_script = (event.get("cat"), event["tid"]) == ("user_annotation", trace.queued["tid"])
+        if in_script and event is not trace.queued and event["ts"] >= end:
+            end = event["ts"] + event["dur"]
+            name = event["name"].partition("#")[0]  # "Optimizer.step#AdamW.step"
+            seconds[name] = seconds.get(name, 0.0) + event["dur"] / 1e6
     return seconds
 
 
@@ -116,13 +139,9 @@ def operators(path: Path) -> dict[str, tuple[int, float]]:
     An operator's own time is without that of the operators that it calls. On a GPU these are its
     kernels. Raises ValueError where the trace holds no whole step.
     """
-    complete, _ = _complete_events(path)
-    kernels = [event for event in complete if event.get("cat") == "kernel"]
-    steps = _marks(complete, ON_GPU) if kernels else _marks(complete, "user_annotation")
-    if not steps:
-        raise ValueError(f"{path.name} holds no whole step: was the run ended while it was traced?")
-    begin, end = steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]
-    events = kernels or [event for event in complete if event.get("cat") == "cpu_op"]
+    trace = _load(path)
+    begin, end = trace.step["ts"], trace.step["ts"] + trace.step["dur"]
+    events = trace.kernels or [event for event in trace.events if event.get("cat") == "cpu_op"]
     found, running = {}, {}  # by thread: the operators that have begun, innermost last
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         if not begin <= event["ts"] < end:
@@ -130,61 +149,29 @@ def operators(path: Path) -> dict[str, tuple[int, float]]:
         outer = running.setdefault(event["tid"], [])
         while outer and outer[-1]["ts"] + outer[-1]["dur"] <= event["ts"]:
             outer.pop()
-        if outer and not kernels:
-            caller = outer[-1]["name"]
-            found[caller] = (found[caller][0], found[caller][1] - event["dur"] / 1e6)
+        if outer and not trace.kernels:
+            calls, seconds = found[outer[-1]["name"]]
+            found[outer[-1]["name"]] = (calls, seconds - event["dur"] / 1e6)
         calls, seconds = found.get(event["name"], (0, 0.0))
         found[event["name"]] = (calls + 1, seconds + event["dur"] / 1e6)
         outer.append(event)
     return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 
-def _complete_events(path: Path) -> tuple[list[dict], float]:
-    """The events of a trace, packed or not, that have a begin and a length; µs that they are from.
-
-    Times in a trace are from a moment that torch has chosen and names in nanoseconds.
-    """
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt") as file:
-        trace = json.load(file)
-    events = [e for e in trace["traceEvents"] if e.get("ph") == "X" and e.get("dur", 0) > 0]
-    return events, trace.get("baseTimeNanoseconds", 0) / 1e3
-
-
-def _marks(events: list[dict], category: str) -> list[dict]:
-    """The traced step, on the script's thread or, as a GPU worked on it, in the GPU's stream."""
-    return [e for e in events if e["name"] == "training_step" and e.get("cat") == category]
-
-
-def _communicates(event: dict) -> bool:
-    return event["name"].startswith(COMMUNICATION)
-
-
-def _waits(event: dict) -> bool:
-    """An operator of torch.distributed on the script's thread queues work or waits for it."""
-    return event["name"].startswith(("c10d::", "record_param_comms"))
-
-
-def merge(events: list[dict], begin: float = 0.0) -> list[tuple[float, float]]:
-    """The union of the events' times as disjoint intervals in order, relative to `begin`."""
-    intervals = []
-    for event in sorted(events, key=lambda event: event["ts"]):
-        start, end = event["ts"] - begin, event["ts"] + event["dur"] - begin
-        if intervals and start <= intervals[-1][1]:
-            intervals[-1] = (intervals[-1][0], max(end, intervals[-1][1]))
-        else:
-            intervals.append((start, end))
-    return intervals
+def merge(intervals) -> list[tuple[float, float]]:
+    """The union of intervals as disjoint ones in order; empty ones are left out."""
+    merged = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        elif start < end:
+            merged.append((start, end))
+    return merged
 
 
 def total_seconds(intervals: list[tuple[float, float]]) -> float:
     """The length of disjoint intervals together, in seconds."""
     return sum(end - start for start, end in intervals) / 1e6
-
-
-def overlap_seconds(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> float:
-    """How long both lists of intervals are busy at once, in seconds."""
-    return total_seconds(overlaps(a, b))
 
 
 def overlaps(a, b) -> list[tuple[float, float]]:

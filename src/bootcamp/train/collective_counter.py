@@ -3,7 +3,7 @@
 tally = collective_counter.Tally(optimizer)
 tally.start()
 ...  # a step
-tally.stop(context.run_dir)  # writes ranks/<k>.collectives.json for records.collective_counts
+tally.stop(context.run_dir)  # writes ranks/<k>.collectives.json, which records.Run reads
 """
 
 from collections import Counter

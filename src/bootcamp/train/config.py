@@ -19,7 +19,7 @@ from bootcamp.train.refusal import ConfigError, refuse
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 DEFAULT_TIMEOUT = 120.0  # seconds
 LONGEST_TIMEOUT = 7 * 24 * 3600
-OPTIMIZERS = ("adamw", "sgd")
+RATES = {"adamw": 1e-3, "sgd": 0.05}
 DEVICES = ("auto", "cpu", "cuda", "meta")
 
 
@@ -41,46 +41,35 @@ def parse(
     Rank 0 claims the folder; cores, GPU and seed are set. A flag that can't be met ends the process
     with exit code 2 and one sentence from rank 0.
     """
+    own_flags = own_flags or {}
     try:
-        args = _parse_flags(devices, own_flags or {}, mesh)
-        context = _resolve(args, list(own_flags or {}), mesh, devices_per_rank, mixed_devices)
+        parser = _parser(devices)
+        if len(mesh) > 1:
+            parser.add_argument("--mesh", help=f"ranks along {' x '.join(mesh)}, such as 2x2")
+        for flag, settings in own_flags.items():
+            parser.add_argument(flag, **settings)
+        args = parser.parse_args()
+        _check(args)
+        sizes = _mesh(getattr(args, "mesh", None), mesh)
+        _check_batch(args, shares(mesh, sizes))
+        chosen, backend = _resolve_devices(args.device, devices_per_rank, mixed_devices)
     except ConfigError as error:
         refuse(str(error))
-    start(context)
-    torch.manual_seed(args.seed)
-    if environment.rank() == 0:
-        _tell_devices(context)
-    return args, context
-
-
-def _parse_flags(devices, own_flags: dict[str, dict], axes: tuple[str, ...]) -> argparse.Namespace:
-    parser = _parser(devices)
-    if len(axes) > 1:
-        parser.add_argument("--mesh", help=f"ranks along {' x '.join(axes)}, such as 2x2")
-    for flag, settings in own_flags.items():
-        parser.add_argument(flag, **settings)
-    args = parser.parse_args()
-    _check(args)
-    return args
-
-
-def _resolve(
-    args: argparse.Namespace, own_flags: list[str], axes: tuple[str, ...], each: int, mixed: bool
-) -> RunContext:
-    """What follows from the flags on this machine. Raises ConfigError for what it can't give."""
-    mesh = _mesh(getattr(args, "mesh", None), axes)
-    _check_batch(args, shares(axes, mesh))
-    devices, backend = _resolve_devices(args.device, each, mixed)
-    return RunContext(
+    context = RunContext(
         args=args,
-        devices=devices,
+        devices=chosen,
         backend=backend,
         timeout=datetime.timedelta(seconds=args.timeout),
         run_dir=run_folder.find(args.run_dir),
-        axes=axes,
-        mesh=mesh,
+        axes=mesh,
+        mesh=sizes,
         own_flags=[flag.strip("-").replace("-", "_") for flag in own_flags],
     )
+    start(context)
+    torch.manual_seed(args.seed)
+    if environment.rank() == 0:
+        _print_devices(context)
+    return args, context
 
 
 def start(context: RunContext) -> None:
@@ -95,13 +84,20 @@ def start(context: RunContext) -> None:
     process_end.report_exceptions(context.run_dir)
 
 
-def _tell_devices(context: RunContext) -> None:
+def _print_devices(context: RunContext) -> None:
     """Print what this rank trains on where the flags left it open."""
+    devices = context.devices
     if context.device == "cpu" and context.args.device == "auto":
         ranks = environment.local_count()
         print(f"No GPU for each of {ranks} rank(s) on this host: training on CPU.")
-    if len(context.devices) > 1:
-        print(_which_devices(context.devices))
+    if len(set(devices)) > 1:
+        slow = ": what is on the CPU is computed at its speed" if "cpu" in devices else ""
+        print(f"Rank 0 trains on {' and '.join(devices)}{slow}.")
+    elif len(devices) > 1:
+        print(
+            f"Each rank's {len(devices)} devices are one and the same here, {devices[0]}: "
+            "everything runs, and nothing is gained."
+        )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -117,10 +113,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
-    script = sys.modules["__main__"]
     parser = _Parser(
         prog=Path(sys.argv[0]).name,
-        description=script.__doc__,
+        description=sys.modules["__main__"].__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -129,21 +124,15 @@ def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
     add("--kv-heads", type=int, help="key-value heads (gpt; default: one for each query head)")
     add("--steps", type=int, default=20, help="optimizer steps")
     add("--global-batch", type=int, default=32, help="samples per step, all ranks together")
-    add("--optimizer", default="adamw", choices=OPTIMIZERS, help="sgd has momentum 0.9")
+    add("--optimizer", default="adamw", choices=RATES, help="sgd has momentum 0.9")
     add("--lr", type=float, help="learning rate (default: adamw 1e-3, sgd 0.05)")
     add("--seed", type=int, default=0, help="decides initial parameters and order of the data")
     add("--dtype", default="float32", choices=DTYPES, help="of parameters and arithmetic")
     add("--device", default=devices[0], choices=devices, help="auto: a GPU for each rank, else CPU")
     add("--cores-per-rank", type=int, default=1, help="CPU cores that one rank computes with")
-    add(
-        "--run-dir",
-        help="a new folder for the record (default: the launcher's, else a new one in logs/)",
-    )
+    add("--run-dir", help="a new folder for the record (default: the launcher's, else in logs/)")
     add("--timeout", type=float, default=DEFAULT_TIMEOUT, help="seconds to wait in a collective")
-    add(
-        "--save",
-        help="place of a checkpoint: model, optimizer and step (bootcamp/train/checkpoint.py)",
-    )
+    add("--save", help="place of a checkpoint: model, optimizer and step")
     add("--save-async", action="store_true", help="write it while training goes on")
     add("--save-every", type=int, default=10, help="steps between two checkpoints")
     add("--resume", help="a checkpoint to go on from; the one of --save may still be missing")
@@ -152,6 +141,7 @@ def _parser(devices: tuple[str, ...]) -> argparse.ArgumentParser:
 
 
 def _check(args: argparse.Namespace) -> None:
+    """Raise ConfigError for values that no machine could meet; fill in the learning rate."""
     sizes = models.sizes(args.model)
     if args.size not in sizes:
         raise ConfigError(
@@ -163,23 +153,23 @@ def _check(args: argparse.Namespace) -> None:
             f"--kv-heads {args.kv_heads}: {args.model} at size {args.size} has {heads or 'no'} "
             "heads of queries. Give a number that divides gpt's."
         )
-    for flag in ("steps", "global_batch", "cores_per_rank", "timeout", "save_every"):
-        if not getattr(args, flag) > 0:
+    for name in ("steps", "global_batch", "cores_per_rank", "timeout", "save_every"):
+        if not getattr(args, name) > 0:
             raise ConfigError(
-                f"--{flag.replace('_', '-')} {getattr(args, flag)}: expected more than zero. "
+                f"--{name.replace('_', '-')} {getattr(args, name)}: expected more than zero. "
                 "Give a larger number."
             )
-    args.lr = {"adamw": 1e-3, "sgd": 0.05}[args.optimizer] if args.lr is None else args.lr
+    args.lr = RATES[args.optimizer] if args.lr is None else args.lr
     if not 0 < args.lr < math.inf:
         raise ConfigError(f"--lr {args.lr}: expected a positive number. Try 0.001.")
     if args.timeout > LONGEST_TIMEOUT:
         raise ConfigError(
             f"--timeout {args.timeout}: expected seconds, a week at most. Give {LONGEST_TIMEOUT}."
         )
-    if args.cores_per_rank > len(machine.cores()):
+    if args.cores_per_rank > (cores := len(machine.cores())):
         raise ConfigError(
-            f"--cores-per-rank {args.cores_per_rank}: this machine grants {len(machine.cores())} "
-            "cores. Give at most that many."
+            f"--cores-per-rank {args.cores_per_rank}: this machine grants {cores} cores. "
+            "Give at most that many."
         )
 
 
@@ -193,20 +183,18 @@ def _check_batch(args: argparse.Namespace, shares: int) -> None:
     if args.global_batch % shares:
         below = args.global_batch - args.global_batch % shares
         nearest = f"{below} or {below + shares}" if below else f"{shares}"
-        who = "ranks: every rank" if shares == environment.count() else "models: each of them"
+        sharers = "ranks: every rank" if shares == environment.count() else "models: each of them"
         raise ConfigError(
-            f"--global-batch {args.global_batch} does not divide over {shares} {who} "
+            f"--global-batch {args.global_batch} does not divide over {shares} {sharers} "
             f"needs the same number of samples. Give a multiple of {shares}, such as {nearest}."
         )
 
 
 def _mesh(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """The number of ranks along each axis: as given, else 2 along all but the first."""
+    """Size each axis: as given, else 2 ranks along each but the first, from the last on."""
     world = environment.count()
-    if given is None and len(axes) == 1:
-        return (world,)
     if given is None:
-        return _twos(world, axes)
+        return _halved(world, axes)
     sizes = given.lower().split("x")
     if len(sizes) != len(axes) or not all(re.fullmatch(r"[1-9]\d*", s, re.ASCII) for s in sizes):
         raise ConfigError(
@@ -221,8 +209,7 @@ def _mesh(given: str | None, axes: tuple[str, ...]) -> tuple[int, ...]:
     return mesh
 
 
-def _twos(world: int, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """2 ranks along each axis but the first, from the last on while there are some."""
+def _halved(world: int, axes: tuple[str, ...]) -> tuple[int, ...]:
     mesh, left = [], world
     for axis in reversed(axes[1:]):
         if left > 1 and left % 2:
@@ -237,27 +224,16 @@ def _twos(world: int, axes: tuple[str, ...]) -> tuple[int, ...]:
     return (left, *mesh)
 
 
-def _which_devices(devices: list[str]) -> str:
-    """One sentence on what several devices of one rank are on this machine."""
-    if len(set(devices)) == 1:
-        return (
-            f"Each rank's {len(devices)} devices are one and the same here, {devices[0]}: "
-            "everything runs, and nothing is gained."
-        )
-    slow = ": what is on the CPU is computed at its speed" if "cpu" in devices else ""
-    return f"Rank 0 trains on {' and '.join(devices)}{slow}."
-
-
 def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[str], str]:
-    """The devices of this rank and the backend of its process group."""
+    """Choose the devices of this rank and the backend of its process group."""
     if wanted == "meta":  # a rehearsal: shapes without numbers, to see that every tensor is moved
         return ["meta"] * each, "gloo"
     gpus, local = torch.cuda.device_count(), environment.local_count()
+    first = environment.local_rank() * each
     enough = gpus >= local * each or (mixed and gpus == local == 1)
     if gpus and not enough and wanted != "cpu" and environment.shares_gpus():
-        shared = [(environment.local_rank() * each + i) % gpus for i in range(each)]
-        torch.cuda.set_device(shared[0])
-        return [f"cuda:{number}" for number in shared], "gloo"
+        torch.cuda.set_device(first % gpus)
+        return [f"cuda:{(first + i) % gpus}" for i in range(each)], "gloo"
     if wanted == "cuda" and not enough:
         found = "none" if gpus == 0 else f"only {gpus}"
         share = "a GPU each" if each == 1 else f"{each} GPUs each"
@@ -267,10 +243,8 @@ def _resolve_devices(wanted: str, each: int, mixed: bool = False) -> tuple[list[
         )
     if wanted == "cpu" or not enough:
         return ["cpu"] * each, "gloo"
-    first = environment.local_rank() * each
     torch.cuda.set_device(first)
-    mine = [f"cuda:{number}" for number in range(first, min(first + each, gpus))]
-    return mine + ["cpu"] * (each - len(mine)), "nccl"
+    return [f"cuda:{n}" if n < gpus else "cpu" for n in range(first, first + each)], "nccl"
 
 
 def use_cores(device: str, cores_per_rank: int) -> None:
@@ -280,6 +254,5 @@ def use_cores(device: str, cores_per_rank: int) -> None:
     """
     torch.set_num_threads(cores_per_rank)
     os.environ["OMP_NUM_THREADS"] = str(cores_per_rank)  # what Accelerate would set them by
-    if device != "cpu" or not hasattr(os, "sched_setaffinity"):
-        return
-    os.sched_setaffinity(0, environment.own_cores(cores_per_rank))
+    if device == "cpu" and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, environment.own_cores(cores_per_rank))

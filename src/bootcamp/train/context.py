@@ -16,16 +16,14 @@ HOLD_ONE_MODEL = ("pipeline", "tensor", "context")  # axes of a mesh that share 
 class RunContext:
     """What follows from the flags.
 
-    devices: those of this rank, such as ["cuda:1"].
-    backend: of the process group, "gloo" or "nccl".
-    timeout: how long a rank waits in a collective.
-    run_dir: the absolute path of the folder for the record.
+    devices: those of this rank, such as ["cuda:1"]. backend: of the process group.
+    timeout: how long a rank waits in a collective. run_dir: the absolute path of the record.
     axes, mesh: the names of the dimensions that the ranks are laid out on, and their sizes.
     own_flags: names of the flags that only this script has.
     corpus_crc32: checksum of the training text, known on rank 0.
     first_step: the step that training begins with; above 0 after checkpoint.load resumed.
-    heartbeat: tells the launcher that this rank is alive; made by record.Run.
-    write_steps: writes the rows of all steps that have ended into the record; made by record.Run.
+    heartbeat, write_steps: made by record.Run, to show that this rank is alive, and to write the
+        rows of all steps that have ended.
     """
 
     args: argparse.Namespace

@@ -4,37 +4,35 @@ import os
 
 from bootcamp import machine
 
+LOCAL_COUNT = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
 
 def rank() -> int:
-    """The rank that the launcher gave this process (torchrun's, Horovod's, MPI's name for it)."""
-    return _from_environment("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", default=0)
+    return _number("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", default=0)
 
 
 def count() -> int:
-    """The number of processes that the launcher started, on all hosts together."""
-    return _from_environment("WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", default=1)
+    """Return the number of processes that the launcher started, on all hosts together."""
+    return _number("WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", default=1)
 
 
 def local_rank() -> int:
-    """The rank within this host: the number of its GPU or of its cores."""
-    names = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
-    return _from_environment(*names, default=0)
+    """Return the rank within this host: the number of its GPU or of its cores."""
+    return _number("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", default=0)
 
 
 def local_count() -> int:
-    """The number of processes on this host."""
-    names = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    return _from_environment(*names, default=1)
+    """Return the number of processes on this host."""
+    return _number(*LOCAL_COUNT, default=1)
 
 
-def _from_environment(*names: str, default: int) -> int:
+def _number(*names: str, default: int) -> int:
     return next((int(os.environ[name]) for name in names if name in os.environ), default)
 
 
 def knows_its_host() -> bool:
     """Whether the launcher said how many processes are on this host, or there is only one."""
-    names = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    return count() == 1 or any(name in os.environ for name in names)
+    return count() == 1 or any(name in os.environ for name in LOCAL_COUNT)
 
 
 def own_cores(count: int) -> set[int]:
@@ -44,8 +42,7 @@ def own_cores(count: int) -> set[int]:
     Simulated hosts share the machine's cores, so there the global rank counts.
     """
     cores = machine.cores()
-    place = _from_environment("BOOTCAMP_FIRST_CORE", default=0)
-    place += rank() if link() else local_rank()
+    place = _number("BOOTCAMP_FIRST_CORE", default=0) + (rank() if link() else local_rank())
     return {cores[(place * count + i) % len(cores)] for i in range(count)}
 
 
@@ -55,23 +52,23 @@ def shares_gpus() -> bool:
 
 
 def hosts() -> int:
-    """The number of hosts that the processes are spread over."""
+    """Return the number of hosts that the processes are spread over."""
     return max(1, count() // local_count())
 
 
 def link() -> str | None:
-    """The rate of the link between hosts made on one machine, "open" for any; None elsewhere."""
+    """Return the rate of the link between simulated hosts, "open" for any; None elsewhere."""
     return os.environ.get("BOOTCAMP_LINK")
 
 
 def run_folder() -> str | None:
-    """The folder for the record that the launcher of this course chose; None without it."""
+    """Return the folder for the record that the launcher of this course chose."""
     return os.environ.get("BOOTCAMP_RUN")
 
 
 def attempt() -> int:
-    """How often torchrun has restarted the ranks of this run."""
-    return _from_environment("TORCHELASTIC_RESTART_COUNT", default=0)
+    """Return how often torchrun has restarted the ranks of this run."""
+    return _number("TORCHELASTIC_RESTART_COUNT", default=0)
 
 
 def launcher() -> str:

@@ -1,12 +1,10 @@
-"""The rank side of pipelines: what a schedule asks of the flags, and how a model is cut.
+"""The rank side of pipelines: flags, how a model is cut, and what each rank really does when.
 
-Also a recorder of the actions that a rank really executes. bootcamp.costs.pipeline_schedules has
-the schedules themselves.
+bootcamp.costs.pipeline_schedules has the schedules themselves.
 """
 
 import json
 import time
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,26 +12,13 @@ from torch import nn
 
 from bootcamp.costs import layer_cut
 from bootcamp.costs.pipeline_schedules import CHUNKS, Impossible, plan, stages_of_rank
-from bootcamp.train import models, tensor_flags
+from bootcamp.train import flags, models
 from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import refuse
 
-__all__ = ["SCHEDULES", "FLAGS", "check", "cut", "join", "record_actions", "stages_of_rank"]
+__all__ = ["NAMES_IN_TORCH", "FLAGS", "check", "cut", "join", "record_actions", "stages_of_rank"]
 
-
-@dataclass(frozen=True)
-class Schedule:
-    """One way to order forwards and backwards.
-
-    name_in_torch: its class in torch.distributed.pipelining.schedules.
-    chunks: how many stages each rank holds.
-    """
-
-    name_in_torch: str
-    chunks: int
-
-
-NAMES_IN_TORCH = {
+NAMES_IN_TORCH = {  # of the classes in torch.distributed.pipelining.schedules
     "gpipe": "GPipe",
     "1f1b": "1F1B",
     "interleaved": "Interleaved1F1B",
@@ -41,20 +26,18 @@ NAMES_IN_TORCH = {
     "zb-v": "ZBVZeroBubble",
     "dualpipe": "DualPipeV",
 }
-SCHEDULES = {name: Schedule(known, CHUNKS[name]) for name, known in NAMES_IN_TORCH.items()}
 FLAGS = {
-    "--schedule": {"default": "1f1b", "choices": list(SCHEDULES), "help": "order of the work"},
+    "--schedule": {"default": "1f1b", "choices": list(NAMES_IN_TORCH), "help": "order of the work"},
     "--micro-batches": {"type": int, "default": 4, "help": "parts of a batch in the pipeline"},
 }
 
 
 def check(context: RunContext) -> None:
-    """End the process with one sentence, exit code 2, if the flags don't fit schedule or axes."""
+    """Refuse flags that don't fit the schedule or the axes."""
     if "tensor" in context.axes:
-        tensor_flags.check(context)
-    args, ranks = context.args, context.size("pipeline")
-    schedule, m = SCHEDULES[args.schedule], args.micro_batches
-    stages, layers = schedule.chunks * ranks, len(models.stage_names(args))
+        flags.check_heads(context)
+    args, ranks, m = context.args, context.size("pipeline"), context.args.micro_batches
+    stages, layers = CHUNKS[args.schedule] * ranks, len(models.stage_names(args))
     share = args.global_batch // context.data_parallel
     try:
         plan(args.schedule, ranks, m)
@@ -78,12 +61,12 @@ def check(context: RunContext) -> None:
 
 
 def cut(model: nn.Sequential, parts: int) -> list[nn.Sequential]:
-    """The model in consecutive parts of nearly equal numbers of stages; names are kept."""
+    """Cut a model into parts of nearly equal numbers of consecutive stages; names are kept."""
     return [model[begin:end] for begin, end in pairwise(layer_cut.equal(len(model), parts))]
 
 
 def join(parts) -> nn.Sequential:
-    """What a rank holds as one module, to be recorded and optimized; it is never called."""
+    """Join what a rank holds to one module, to be recorded and optimized; it is never called."""
     whole = nn.Sequential()
     for part in parts:
         for name, stage in part.named_children():
@@ -102,25 +85,23 @@ def record_actions(run_dir: Path, rank: int, stages: list) -> None:
     file = open(run_dir / "ranks" / f"{rank}.actions.jsonl", "a", buffering=1)  # noqa: SIM115
     counts: dict[tuple, int] = {}
 
-    def observed(method, stage: int, name):
-        def call(micro_batch, *arguments, **named):
+    def observe(stage, method: str, action: str):
+        call = getattr(stage, method)
+
+        def observed(micro_batch, *arguments, **named):
             began = time.monotonic()
-            result = method(micro_batch, *arguments, **named)
-            action = name(named)
-            key = (stage, action, micro_batch)
-            step = counts[key] = counts.get(key, -1) + 1
-            row = {"step": step, "stage": stage, "action": action, "micro_batch": micro_batch}
-            row |= {"began": began, "ended": time.monotonic()}
-            file.write(json.dumps(row) + "\n")
+            result = call(micro_batch, *arguments, **named)
+            ended = time.monotonic()
+            name = action if named.get("full_backward", True) else "I"
+            key = (stage.stage_index, name, micro_batch)
+            counts[key] = step = counts.get(key, -1) + 1
+            row = {"step": step, "stage": key[0], "action": name, "micro_batch": micro_batch}
+            file.write(json.dumps(row | {"began": began, "ended": ended}) + "\n")
             return result
 
-        return call
+        setattr(stage, method, observed)
 
     for stage in stages:
-        for method, name in (
-            ("forward_one_chunk", lambda named: "F"),
-            ("backward_one_chunk", lambda named: "B" if named.get("full_backward", True) else "I"),
-            ("backward_weight_one_chunk", lambda named: "W"),
-        ):
-            original = getattr(stage, method)
-            setattr(stage, method, observed(original, stage.stage_index, name))
+        observe(stage, "forward_one_chunk", "F")
+        observe(stage, "backward_one_chunk", "B")
+        observe(stage, "backward_weight_one_chunk", "W")

@@ -91,7 +91,7 @@ def _overlap(runs: list[Run]) -> tuple[float, float]:
     pairs = []
     for run in runs:
         step = run.timeline(0)
-        both = trace.overlap_seconds(step["compute"], step["sending"])
+        both = trace.total_seconds(trace.overlaps(step["compute"], step["sending"]))
         pairs.append((trace.total_seconds(step["sending"]), both))
     return tuple(1e3 * median(values) for values in zip(*pairs, strict=True))
 

@@ -11,7 +11,6 @@ from bootcamp.drawing.canvas import arrow, box, diagram, label
 from bootcamp.drawing.charts import bar, handles, log_axis, margin, rows
 from bootcamp.drawing.palette import BLUE, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
-from bootcamp.records import actions
 from bootcamp.records.runs import Run
 
 FIRST, SECOND = LIGHT.blue, LIGHT.orange  # the two devices
@@ -111,13 +110,13 @@ def at_once(spans: list[Span]) -> int:
 
 def most_at_once(run: Run) -> int:
     """The most ranks that compute in one moment, over all steps of a run."""
-    return max(at_once(actions.recorded(run, row["step"])) for row in run.steps)
+    return max(at_once(run.actions(row["step"])) for row in run.steps)
 
 
 @styled
 def who_works(run: Run) -> Figure:
     """The step of median length of a pipeline: each rank's forwards and backwards over time."""
-    spans = actions.recorded(run)
+    spans = run.actions()
     figure, axes = begin(f"Who works when: one step on {run.world} ranks", 1.9 + 0.7 * run.world)
     says = []
     for span in spans:

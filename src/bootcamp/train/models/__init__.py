@@ -79,7 +79,10 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def data_format(args) -> dict:
     """Return the arguments of data.Corpus or, for images, of data.Images."""
-    return FAMILIES[args.model].data_format(**shape(args))
+    own = shape(args)
+    if "image_size" in own:
+        return {name: own[name] for name in ("image_size", "classes")}
+    return {"context": own["context"], "next_byte_only": args.model == "mlp"}
 
 
 def tokens_per_sample(args) -> int:

@@ -30,8 +30,3 @@ def stages(layers: int, width: int, context: int):
     for layer in range(1, layers):
         yield f"hidden{layer}", partial(Hidden, width, width)
     yield "head", partial(nn.Linear, width, VOCABULARY)
-
-
-def data_format(layers: int, width: int, context: int) -> dict:
-    """Windows of `context` bytes, one target: the byte after the window."""
-    return {"context": context, "next_byte_only": True}

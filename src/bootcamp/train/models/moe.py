@@ -124,8 +124,3 @@ def stages(layers: int, width: int, heads: int, context: int, experts: int, chos
     for layer in range(layers):
         yield f"block{layer}", partial(Block, width, heads, layers, experts, chosen)
     yield "head", partial(Head, width)
-
-
-def data_format(context: int, **_) -> dict:
-    """Windows of `context` bytes, a target at every position."""
-    return {"context": context}

@@ -83,8 +83,3 @@ def stages(width: int, image_size: int, classes: int):
     for name, inputs, block_width, stride in bottlenecks(width):
         yield name, partial(Bottleneck, inputs, block_width, stride)
     yield "head", partial(Head, EXPANSION * block_width, classes)
-
-
-def data_format(width: int, image_size: int, classes: int) -> dict:
-    """Square images of `image_size` pixels a side, one class each."""
-    return {"image_size": image_size, "classes": classes}

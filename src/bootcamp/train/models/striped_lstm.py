@@ -103,8 +103,3 @@ def stages(layers: int, width: int, stripes: int, context: int):
     for layer in range(layers):
         yield f"layer{layer}", partial(Layer, width, stripes)
     yield "head", partial(nn.Linear, width, VOCABULARY)
-
-
-def data_format(layers: int, width: int, stripes: int, context: int) -> dict:
-    """Windows of `context` bytes, a target at every position."""
-    return {"context": context}
