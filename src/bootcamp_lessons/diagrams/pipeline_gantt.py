@@ -23,7 +23,7 @@ INCHES = 8.6  # how wide the axes of a chart are, about
 def gantt(charts: dict[str, list], title: str, unit: str = FORWARDS, scale: float = 1.0) -> Figure:
     """When each rank computes which micro-batch: one chart below the other, on the same scale.
 
-    charts: {name: spans}, from schedules.simulate or actions.recorded.
+    charts: {name: spans}, from schedules.simulate or Run.actions.
     unit: what the axis counts. scale: how many of these there are in a second of the spans.
     """
     heights = [0.75 + 0.3 * len(schedules.by_rank(spans)) for spans in charts.values()]
