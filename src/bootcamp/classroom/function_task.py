@@ -137,9 +137,11 @@ def _said_call(function: Callable, case: tuple) -> str:
 
 
 def same(answer, expected, within: float) -> bool:
-    """Numbers by relative error, sequences entry by entry (a tuple may be a list), rest by ==."""
+    """Numbers by relative error, sequences and tensors by entry (a tuple may be a list), or ==."""
     if isinstance(answer, numpy.bool_):
         answer = bool(answer)
+    if hasattr(expected, "tolist"):
+        return same(getattr(answer, "tolist", lambda: answer)(), expected.tolist(), within)
     if isinstance(expected, bool) or isinstance(answer, bool | str):
         return type(answer) is type(expected) and answer == expected
     if isinstance(expected, int | float):

@@ -1,6 +1,5 @@
 """Exercises of lessons 00 to 02c that are a function in a cell."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
@@ -174,39 +173,17 @@ FEWEST_PARTS = FunctionTask(
 
 @dataclass(frozen=True)
 class OneGraphTask(FunctionTask):
-    """A function of a tensor, a list in each case, that torch.compile must record as one graph."""
+    """A function of a tensor that torch.compile must record as one graph."""
 
     def attempt(self, given: Callable | None) -> str:
         """Compare values, then count graphs. Raises Wrong."""
         said = super().attempt(given)
-        made, why = faster_step.graphs_of(given, *map(_as_tensor, self.cases))
+        made, why = faster_step.graphs_of(given, *self.cases)
         if made[-1] != 1:
             count = "no graph" if not made[-1] else f"{made[-1]} graphs"
             why = f'torch says: "{why}".' if why else "An if on a tensor ends a graph."
             raise Wrong("one graph in all calls", count, f"The values are right. {why}")
         return f"{said} And it is one graph."
-
-    def _call(self, given: Callable, case: tuple):
-        return super()._call(_of_lists(given), case)
-
-    def _all(self, function: Callable) -> list:
-        return super()._all(_of_lists(function))
-
-
-def _as_tensor(case: tuple) -> tuple:
-    numbers, *others = case
-    return torch.tensor(numbers), *others
-
-
-def _of_lists(function: Callable) -> Callable:
-    """The function, given a list and giving one."""
-
-    @functools.wraps(function)
-    def on_lists(*case):
-        answer = function(*_as_tensor(case))
-        return answer.tolist() if isinstance(answer, torch.Tensor) else answer
-
-    return on_lists
 
 
 def clipped(gradient, longest):
@@ -220,7 +197,7 @@ ONE_GRAPH = OneGraphTask(
     "factor that is 1 where nothing has to be done.",
     stronger="The factor is longest / gradient.norm(), but never more than 1: .clamp(max=1).",
     solved_by=clipped,
-    cases=(([3.0, 4.0], 1.0), ([0.3, 0.4], 1.0), ([6.0, -8.0], 1.0), ([0.0, 2.0], 1.0)),
+    cases=tuple((torch.tensor(g), 1.0) for g in ((3.0, 4.0), (0.3, 0.4), (6.0, -8.0), (0.0, 2.0))),
     mistakes={
         (".clamp(max=1)", ""): "That scales short gradients too, up to the length. They stay as "
         "they are.",
