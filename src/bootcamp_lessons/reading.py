@@ -1,6 +1,7 @@
 """What a lesson gives to read: pieces of the course's code, and what a run printed or raised."""
 
 import inspect
+import itertools
 import json
 import re
 import textwrap
@@ -71,14 +72,10 @@ def epochs_of(run: Run, steps: int = 4, caption: str = "") -> Table:
 
 def where_ranks_stand(run: Run, script: Path) -> str:
     """The line of the script that each rank was in when the launcher asked a run that hung."""
-    lines, said = script.read_text().splitlines(), []
-    for line in run.summary["error"]["traceback"].splitlines():
-        if re.match(r"rank \d", line):  # and not the head of the table of collectives
-            said.append(line.partition(",")[0])
-        elif f'{script.name}", line ' in line:
-            number = int(line.split("line ")[1].split()[0])
-            said.append(f"    line {number}: {lines[number - 1].strip()}")
-    return "\n".join(said)
+    lines = script.read_text().splitlines()
+    in_script = rf'^(rank \d+)|{re.escape(script.name)}", line (\d+)'
+    found = re.findall(in_script, run.summary["error"]["traceback"], re.MULTILINE)
+    return "\n".join(rank or f"    line {n}: {lines[int(n) - 1].strip()}" for rank, n in found)
 
 
 def first_error(run: Run) -> str:
@@ -91,9 +88,8 @@ def first_error(run: Run) -> str:
 def where_it_failed(run: Run) -> str:
     """The first error of a failed run, and the lines of its script and model that led there."""
     lines = [line.strip() for line in run.summary["error"]["traceback"].splitlines()]
-    shown = [
-        lines[number + 1]
-        for number, line in enumerate(lines)
-        if line.startswith("File") and any(place in line for place in PLACES)
+    pairs = itertools.pairwise(lines)
+    ours = [
+        code for file, code in pairs if file.startswith("File") and any(p in file for p in PLACES)
     ]
-    return "\n       ".join([first_error(run), *shown])
+    return "\n       ".join([first_error(run), *ours])
