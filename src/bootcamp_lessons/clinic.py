@@ -164,15 +164,13 @@ def _find(name: str) -> Case:
     return CASES[name.removeprefix("clinic_")]
 
 
-class Examined(str):
+class Examined(Plain):
     """What a script printed, and how it failed; a notebook shows the script above it."""
 
     script: str = ""
 
     def _repr_markdown_(self) -> str:
         return f"```python\n{self.script}\n```\n```text\n{self}\n```"
-
-    __repr__ = str.__str__
 
 
 @cache

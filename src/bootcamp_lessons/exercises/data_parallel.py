@@ -106,11 +106,7 @@ RING_SECONDS = FunctionTask(
     stronger="There are 2 * (ranks - 1) steps. In each a rank sends one piece, data_bytes / ranks, "
     "which takes alpha_seconds + piece / bytes_per_second.",
     solved_by=ring_seconds,
-    cases=(
-        (25 * 2**20, 8, 20e-6, 10e9),
-        (4, 64, 20e-6, 10e9),
-        (400e6, 4, 50e-6, 1.25e8),
-    ),
+    cases=((25 * 2**20, 8, 20e-6, 10e9), (4, 64, 20e-6, 10e9), (400e6, 4, 50e-6, 1.25e8)),
     unit="s",
     mistakes={
         1 / 2: "That is half of the ring. After N-1 steps each rank has one complete piece; N-1 "

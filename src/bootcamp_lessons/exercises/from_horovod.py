@@ -71,5 +71,5 @@ TASKS = [
         "world from dist; DistributedDataParallel(model) before the optimizer; the lines on "
         'group["lr"] stay, with world in place of hvd.size(); clip between backward() and step(); '
         "divide the loss by world before dist.all_reduce.",
-    ),
+    )
 ]

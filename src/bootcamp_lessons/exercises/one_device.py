@@ -69,11 +69,7 @@ TRAINING_DAYS = FunctionTask(
     stronger="A weight takes 2 operations in the forward and 4 in the backward, so it is 6 * "
     "weights * tokens. Divide by share * peak_flops_per_second, then by the seconds of a day.",
     solved_by=training_days,
-    cases=(
-        (124e6, 10e9, 312e12, 0.4),
-        (7e9, 1e12, 989e12, 0.5),
-        (1e6, 1e9, 1e11, 0.25),
-    ),
+    cases=((124e6, 10e9, 312e12, 0.4), (7e9, 1e12, 989e12, 0.5), (1e6, 1e9, 1e11, 0.25)),
     unit="days",
     mistakes={
         1 / 3: "That is the forward alone, 2 operations for each weight and token. The backward "

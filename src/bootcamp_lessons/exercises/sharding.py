@@ -125,11 +125,7 @@ SAVES = FunctionTask(
     solved_by=steps_between_saves,
     within=0.01,  # so that whole steps pass
     unit="steps",
-    cases=(
-        (7e9, 2e9, 16, 400, 5.0),
-        (70e9, 1e11, 128, 400, 10.0),
-        (405e9, 2e12, 2000, 250, 12.0),
-    ),
+    cases=((7e9, 2e9, 16, 400, 5.0), (70e9, 1e11, 128, 400, 10.0), (405e9, 2e12, 2000, 250, 12.0)),
     mistakes={
         (" / hosts", ""): "That waits for the failure of one host. With many of them one fails so "
         "many times as often, and stops all.",

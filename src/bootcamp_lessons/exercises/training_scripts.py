@@ -158,7 +158,7 @@ TASKS = [
         ),
         errors={
             "'NoneType' and 'Tensor'": "The model's own gradients are None, for only its copies "
-            "have computed. Set parameter.grad, do not add to it.",
+            "have computed. Set parameter.grad, do not add to it."
         },
         hint="Walk through model.parameters() and the replicas' parameters side by side: zip() "
         "does that.\nThe loss is the mean over the whole batch already: are the replicas' "
@@ -314,7 +314,7 @@ TASKS = [
         also=mesh_is_wrong,
         errors={
             "bigger than default world size": "The mesh has more places than there are ranks: "
-            "rows times columns is the world size.",
+            "rows times columns is the world size."
         },
         hint="A mesh of two axes, the first for the copies, the second for the parts of one. How "
         "many rows does it have, how many columns? init_device_mesh fills the rows one after "
