@@ -47,9 +47,9 @@ def own_server(place, tmp_path):
         yield it
 
 
-def asked(place, count=20, length=9, batch=1, seed=0, both=False):
+def asked(place, count=20, length=9, batch=1, both=False):
     right, other = (served_model.scores(place / f"v{number}.onnx") for number in (1, 2))
-    return load.ask(right, count, length, batch, seed, other if both else None)
+    return load.ask(right, count, length, batch, other if both else None)
 
 
 def all_right(place, server, **how):
@@ -64,7 +64,7 @@ def test_each_server_answers_and_refuses(place, script):
         for batch in (1, 3, 8):
             for length in (1, 7, served_model.CONTEXT):
                 all_right(place, server, batch=batch, length=length, count=4)
-        rows = malformed.send(server.url, LIMITS, 4 * len(malformed.KINDS))
+        rows = malformed.send(server.url, LIMITS, times=4)
         assert malformed.badly_answered(rows) == []
         all_right(place, server)
     assert not process_tree.alive(server.pid)
@@ -224,14 +224,9 @@ def test_an_open_loop_counts_from_when_a_request_was_due(place, server):
     found = load.open(server.url, asked(place), per_second=100, seconds=1)
     assert found.failed == 0
     assert len(found.latencies) > 50
-    loader = load._Loader(server.url, asked(place), "gpt", 10.0, {})
-
-    async def send_late():
-        async with loader.session() as session:
-            await loader.send(session, due=time.perf_counter() - 5)
-
-    asyncio.run(send_late())
-    assert loader.found.latencies[0] > 5
+    loader = load._Loader(server.url, asked(place), None)
+    late = asyncio.run(loader.run(lambda loader: loader.send(due=loader.passed - 5)))
+    assert late.latencies[0] > 5
 
 
 def test_a_load_that_never_comes_to_its_fault_says_so(place, server):
@@ -281,13 +276,12 @@ def batched(requests, **how):
     async def run():
         one = Fake()
         made = batcher.Batcher(**{"max_batch": 8, "delay": 0.01, "most_waiting": 64, **how})
-        await made._replace({one})
-        running = asyncio.create_task(made.run())
+        made.serve_with([one])
         arrays = [numpy.full((batch, length), byte) for byte, batch, length in requests]
         tasks = [asyncio.ensure_future(made(array)) for array in arrays]
         one.go.set()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
-        running.cancel()
+        await made.stop()
         return answers, one.batches, made
 
     return asyncio.run(run())

@@ -69,7 +69,7 @@ def setting(tmp_path_factory):
         yield server, asked
 
 
-@pytest.mark.parametrize("name", serving_drills.KEEP_UP)
+@pytest.mark.parametrize("name", serving_drills.DRILLS)
 def test_no_drill_makes_an_answer_wrong(setting, name):
     server, asked = setting
     there = versions.numbers(server.folder)
@@ -111,7 +111,7 @@ def test_tritons_part_is_recorded_and_stands_in_where_there_is_none(monkeypatch,
     triton = serving_lab.Triton(tmp_path, tmp_path / "gpt.onnx", [])
     drills = triton.drills()
     assert "BOOTCAMP_WITHOUT hides it" in capsys.readouterr().out
-    assert [row["drill"] for row in drills] == list(serving_drills.KEEP_UP)
+    assert [row["drill"] for row in drills] == list(serving_drills.DRILLS)
     assert sum(row["wrong"] for row in drills) == 0
     assert "recorded on another machine" in triton.says
     assert len(triton.measure()) == 2

@@ -25,7 +25,7 @@ import served_model
 
 from bootcamp.launcher import process_tree
 from bootcamp.paths import ROOT
-from bootcamp.serving import protocol, triton, triton_holder
+from bootcamp.serving import protocol, service, triton, triton_holder
 
 WHY_NOT = triton.why_not()
 CONTEXT, BATCH, QUEUE = served_model.CONTEXT, 8, 8
@@ -35,7 +35,7 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from bootcamp.serving import triton
-server = triton.start(triton.Repository(Path(sys.argv[1]), "gpt"), log=sys.argv[2])
+server = triton.Server(triton.Repository(Path(sys.argv[1]), context=64))
 print(server.id, server.port, server.metrics_port, flush=True)
 time.sleep(600)
 """
@@ -77,10 +77,9 @@ def direct(path: Path, ids: numpy.ndarray) -> numpy.ndarray:
 @pytest.fixture(scope="module")
 def server(exported, tmp_path_factory):
     folder = tmp_path_factory.mktemp("triton")
-    made = triton.write_repository(
-        folder, exported / "first.onnx", "gpt", CONTEXT, max_batch=BATCH, queue=QUEUE
-    )
-    with triton.start(made) as server:
+    repository = triton.Repository(folder, CONTEXT, max_batch=BATCH, queue=QUEUE)
+    repository.publish(exported / "first.onnx")
+    with triton.Server(repository) as server:
         yield server
     assert_gone(server.id, server.port, server.metrics_port)
 
@@ -103,7 +102,7 @@ def of_server(name: str) -> list[str]:
     return [command for command in commands if name in command] + regions
 
 
-def post(server, body: bytes, path: str = protocol.path("gpt")) -> Answer:
+def post(server, body: bytes, path: str = protocol.path()) -> Answer:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         connection.request("POST", path, body)
@@ -160,10 +159,9 @@ def test_it_answers_what_onnx_runtime_answers_and_counts(server, exported):
         difference = abs(ask(server, ids).scores - direct(exported / "first.onnx", ids)).max()
         assert difference < 1e-6, shape
     counted = {name: value - before[name] for name, value in server.metrics().items()}
-    assert counted["requests"] == len(shapes)
-    assert counted["samples"] == sum(batch for batch, _ in shapes)
-    assert counted["failures"] == 0
-    assert counted["compute_microseconds"] > 0
+    assert counted["nv_inference_request_success"] == len(shapes)
+    assert counted["nv_inference_count"] == sum(batch for batch, _ in shapes)
+    assert counted["nv_inference_request_failure"] == 0
 
 
 def test_requests_of_one_length_share_a_batch_and_others_do_not(server, exported):
@@ -175,8 +173,9 @@ def test_requests_of_one_length_share_a_batch_and_others_do_not(server, exported
         assert status == 200
         assert abs(scores - direct(exported / "first.onnx", ids)).max() < 1e-6
     now = server.metrics()
-    assert now["samples"] - before["samples"] == len(asked)
-    assert 2 <= now["batches"] - before["batches"] < len(asked), "none were joined"
+    assert now["nv_inference_count"] - before["nv_inference_count"] == len(asked)
+    batches = now["nv_inference_exec_count"] - before["nv_inference_exec_count"]
+    assert 2 <= batches < len(asked), "none were joined"
 
 
 @contextlib.contextmanager
@@ -198,7 +197,7 @@ async def ask_at_once(server, asked: list) -> list:
             said = await answer.json(content_type=None)
             return answer.status, protocol.scores_of(said) if answer.status == 200 else said
 
-    address = server.url + protocol.path("gpt")
+    address = server.url + protocol.path()
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         return await asyncio.gather(*(one(session, ids) for ids in asked))
@@ -255,8 +254,8 @@ def test_an_instance_killed_under_load_spoils_no_answer_and_is_replaced(server, 
         load.wait_for(lambda answer: answer.status == 200)
         os.kill(victim, signal.SIGKILL)
         load.wait_for(lambda answer: answer.status == 500)
-        assert server.ready(), "Triton says so with half of its instances"
-        assert server.metrics()["failures"] > 0
+        assert server.answers(protocol.MODEL_READY), "Triton says so with half of its instances"
+        assert server.metrics()["nv_inference_request_failure"] > 0
         server.repair()
     assert {answer.status for answer in load.answers} == {200, 500}
     for answer in load.answers:
@@ -270,7 +269,7 @@ def test_a_new_version_takes_over_under_load_and_gives_back(server, exported):
     models_of = {1: exported / "first.onnx", 2: exported / "second.onnx"}
     expected = {version: direct(path, SAMPLE) for version, path in models_of.items()}
     assert abs(expected[1] - expected[2]).max() > 0.01
-    assert server.repository.publish(models_of[2]) == 2
+    assert server.publish(models_of[2]) == 2
     with Load(server) as load:
         for version in (2, 1):
             server.switch(version)
@@ -286,13 +285,13 @@ def test_a_new_version_takes_over_under_load_and_gives_back(server, exported):
     ("name", "says"), [("truncated", "INVALID_PROTOBUF"), ("infinite", "finite")]
 )
 def test_a_broken_version_leaves_the_old_one_serving(server, exported, name, says):
-    served = server.served()
-    version = server.repository.publish(exported / f"{name}.onnx")
-    with Load(server) as load, pytest.raises(triton.TritonError, match=says):
+    served = ask(server, SAMPLE).version
+    version = server.publish(exported / f"{name}.onnx")
+    with Load(server) as load, pytest.raises(protocol.Refused, match=says):
         server.switch(version)
     assert {answer.status for answer in load.answers} == {200}
-    assert server.served() == served
-    assert [server.repository.version] == served, "the next start must not meet it"
+    assert ask(server, SAMPLE).version == served
+    assert server.repository.version == served, "the next start must not meet it"
 
 
 def test_a_version_that_is_not_there_is_not_chosen(server):
@@ -309,8 +308,8 @@ def test_it_listens_on_this_machine_alone(server):
     assert listening == {("127.0.0.1", server.port), ("127.0.0.1", server.metrics_port)}
 
 
-def test_nothing_is_left_when_its_starter_is_killed(server, tmp_path):
-    command = [sys.executable, "-c", STARTER, server.repository.folder, tmp_path / "log"]
+def test_nothing_is_left_when_its_starter_is_killed(server):
+    command = [sys.executable, "-c", STARTER, server.repository.folder]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         name, *ports = starter.stdout.readline().split()
         assert len(of_server(name)) >= 4, "holder, server, instances and their memory"
@@ -318,8 +317,8 @@ def test_nothing_is_left_when_its_starter_is_killed(server, tmp_path):
     assert_gone(name, *map(int, ports))
 
 
-def test_nothing_is_left_when_its_holder_is_killed(server, tmp_path):
-    second = triton.start(server.repository, log=tmp_path / "log")
+def test_nothing_is_left_when_its_holder_is_killed(server):
+    second = triton.Server(server.repository)
     second.holder.kill()
     second.holder.wait()
     deadline = time.monotonic() + 20
@@ -337,22 +336,21 @@ def test_nothing_is_left_when_its_holder_is_killed(server, tmp_path):
 
 
 def test_a_model_that_does_not_load_ends_the_start_with_the_log(server, exported, tmp_path):
-    broken = triton.write_repository(
-        tmp_path, exported / "truncated.onnx", "gpt", CONTEXT, instances=1
-    )
-    with pytest.raises(triton.TritonError, match="(?s)Triton ended.*INVALID_PROTOBUF"):
-        triton.start(broken)
+    broken = triton.Repository(tmp_path, CONTEXT, instances=1)
+    broken.publish(exported / "truncated.onnx")
+    with pytest.raises(service.ServerFailed, match="(?s)server ended.*INVALID_PROTOBUF"):
+        triton.Server(broken)
 
 
 def test_where_it_is_hidden_or_missing_one_sentence_says_so(monkeypatch, tmp_path):
-    repository = triton.Repository(tmp_path, "gpt")
+    repository = triton.Repository(tmp_path, CONTEXT)
     monkeypatch.delenv("BOOTCAMP_WITHOUT", raising=False)
     monkeypatch.setattr(triton, "READY", tmp_path / "none")
     monkeypatch.setattr(triton, "ENVIRONMENT", tmp_path / ".venv-triton")
     assert triton.why_not() == "there is no .venv-triton: make triton makes it"
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "triton")
-    with pytest.raises(triton.TritonError, match="no Triton here: BOOTCAMP_WITHOUT hides it"):
-        triton.start(repository)
+    with pytest.raises(service.ServerFailed, match="no Triton here: BOOTCAMP_WITHOUT hides it"):
+        triton.Server(repository)
 
 
 def test_make_triton_says_what_it_lacks(monkeypatch, capsys):

@@ -44,7 +44,6 @@ from bootcamp_lessons import (  # noqa: E402
     host_drills,
     host_lab,
     serving_drills,
-    serving_lab,
     stragglers,
 )
 
@@ -166,20 +165,19 @@ def server_drills(times: int) -> list[dict]:
             rows = _of_server("course's server", server, asked, folder, times)
         if triton.why_not():
             return rows
-        repository = triton.write_repository(
-            folder / "triton", folder / "v1.onnx", "gpt", served_model.CONTEXT
-        )
+        repository = triton.Repository(folder / "triton", served_model.CONTEXT)
+        repository.publish(folder / "v1.onnx")
         with (
-            triton.start(repository) as behind,
+            triton.Server(repository) as behind,
             service.start("front", behind.url, context=served_model.CONTEXT) as front,
         ):
-            fronted = serving_lab.Fronted(front, behind)
-            return rows + _of_server("Triton behind its front", fronted, asked, folder, times)
+            behind.url = front.url
+            return rows + _of_server("Triton behind its front", behind, asked, folder, times)
 
 
 def _of_server(whose: str, server, asked, folder: Path, times: int) -> list[dict]:
     limits = protocol.Limits(serving_drills.MAX_BATCH, served_model.CONTEXT)
-    sent = malformed.send(server.url, limits, 1000)
+    sent = malformed.send(server.url, limits, times=40)
     bad = [f"{row['what is wrong']}: {row['status']}" for row in malformed.badly_answered(sent)]
     rows = [_row(f"1,000 malformed requests of {len(sent)} kinds, {whose}", [0.0], bad)]
     killed = serving_drills.run("a worker is killed", server, asked, 10_000)
@@ -203,7 +201,7 @@ def _wrong(row: dict, server) -> list[str]:
     good = not (row["wrong"] or row["other errors"] or row["no answer"])
     well = row["afterwards"].startswith(f"{serving_drills.AFTERWARDS} of ")
     # Triton is well when it has been repaired
-    killed = row["drill"] == "a worker is killed" and isinstance(server, serving_lab.Fronted)
+    killed = row["drill"] == "a worker is killed" and isinstance(server, triton.Server)
     return [] if good and (well or killed) else [f"{row}"]
 
 

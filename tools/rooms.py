@@ -40,7 +40,7 @@ ROOMS = {
     "launcher": Room(("scripts", "records"), ("filelock", "psutil")),
     "hosts": Room(("records", "launcher")),
     "experiments": Room(("scripts", "costs", "records", "launcher", "hosts"), ("numpy",)),
-    "serving": Room(("costs", "records", "train", "launcher"), ("aiohttp", "numpy")),
+    "serving": Room(("costs", "records", "train", "launcher"), ("aiohttp", "numpy", "psutil")),
     "drawing": Room(("scripts", "costs", "records"), None),
     "widgets": Room(("scripts", "costs", "records", "launcher", "drawing"), None),
 }

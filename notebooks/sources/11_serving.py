@@ -447,7 +447,7 @@ for file in (EXPORTED / "gpt.onnx", other):
 both = load.ask(eager, 50, 8, or_else=artifacts.load(other))
 with service.start("batching", PLACE / "two" / "gpt", instances=2) as server:
     server.switch(1)
-    drills = [serving_drills.run(name, server, both) for name in serving_drills.KEEP_UP]
+    drills = [serving_drills.run(name, server, both) for name in serving_drills.DRILLS]
 
 with service.start("batching", PLACE / "two" / "gpt", instances=2) as server:
     killed = serving_drills.server_killed(server, both, 400)

@@ -2,9 +2,8 @@
 
     serving_drills.run("a worker is killed", server, asked)
 
-They work on any server that has `url`, `folder`, `workers()`, `publish(file)`, `switch(version)`,
-`repair()` and `kill()`: the course's own (service.py), and Triton behind its front
-(serving_lab.py). Every answer is compared with that of the eager model.
+They work on any service.Server: the course's own, and Triton behind its front (serving_lab.py).
+Every answer is compared with that of the eager model.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.parse
+from collections.abc import Callable
 
 from bootcamp.serving import artifacts, load, malformed, protocol, versions
 from bootcamp.serving.load import Asked, Load
@@ -30,7 +29,7 @@ versions.publish(*sys.argv[1:])"""
 
 
 def run(name: str, server, asked: list[Asked], requests: int = 400) -> dict:
-    """One of DRILLS; a row of what clients saw, and whether a load behind it was answered."""
+    """Run one of DRILLS; a row of what clients saw, and whether a load behind it was answered."""
     found = DRILLS[name](server, asked, requests)
     afterwards = load.closed(server.url, asked, CLIENTS, requests=AFTERWARDS)
     server.repair()
@@ -38,44 +37,47 @@ def run(name: str, server, asked: list[Asked], requests: int = 400) -> dict:
 
 
 def row(name: str, found: Load, afterwards: Load) -> dict:
-    """What clients saw. refused: with status 503 and a sentence, so that they can ask again."""
-    others = {code: count for code, count in found.statuses.items() if code not in (200, 503)}
-    no_answer = others.pop(load.NO_ANSWER, 0)
+    """Count what clients saw. refused: with status 503 and a sentence, so they can ask again."""
+    others = found.sent - sum(found.statuses[code] for code in (200, 503, load.NO_ANSWER))
     return {
         "drill": name,
         "requests": found.sent,
         "right": len(found.latencies),
         "wrong": found.wrong,
         "refused": found.statuses[503],
-        "other errors": sum(others.values()),
-        "no answer": no_answer,
+        "other errors": others,
+        "no answer": found.statuses[load.NO_ANSWER],
         "afterwards": f"{AFTERWARDS - afterwards.failed} of {AFTERWARDS} right",
     }
 
 
-def worker_killed(server, ones: list[Asked], requests: int) -> Load:
-    """One of the instances' processes is killed."""
+def _while_asked(server, asked: list[Asked], requests: int, act: Callable[[], None]) -> Load:
+    """Load the server, and act when a quarter of the requests has been sent."""
+    return load.closed(server.url, asked, CLIENTS, requests=requests, at={requests // 4: act})
+
+
+def worker_killed(server, asked: list[Asked], requests: int) -> Load:
+    """Kill one of the instances' processes."""
 
     def kill() -> None:
         os.kill(server.workers()[0], signal.SIGKILL)
 
-    return load.closed(server.url, ones, CLIENTS, requests=requests, at={requests // 4: kill})
+    return _while_asked(server, asked, requests, kill)
 
 
-def new_version(server, ones: list[Asked], requests: int) -> Load:
-    """The next version takes over, and the one before comes back. Both of their answers count."""
+def new_version(server, asked: list[Asked], requests: int) -> Load:
+    """Let the next version take over, and the one before come back. Both of their answers count."""
     first, second = versions.numbers(server.folder)[-2:]
 
     def there_and_back() -> None:
         server.switch(second)
         server.switch(first)
 
-    at = {requests // 4: there_and_back}
-    return load.closed(server.url, ones, CLIENTS, requests=requests, at=at)
+    return _while_asked(server, asked, requests, there_and_back)
 
 
-def broken_version(server, ones: list[Asked], requests: int) -> Load:
-    """The first half of an exported file is published as the next version."""
+def broken_version(server, asked: list[Asked], requests: int) -> Load:
+    """Publish the first half of an exported file as the next version, and switch to it."""
     newest = versions.file(server.folder)
     torn = server.folder / f"torn.{newest.name.split('.', 1)[1]}"
     content = newest.read_bytes()
@@ -86,74 +88,66 @@ def broken_version(server, ones: list[Asked], requests: int) -> Load:
     def switch() -> None:
         try:
             server.switch(number)
-        except Exception as refused:  # of either server
+        except protocol.Refused as refused:
             print(f"refused: {str(refused).splitlines()[0][:150]}")
 
     try:
-        return load.closed(server.url, ones, CLIENTS, requests=requests, at={requests // 4: switch})
+        return _while_asked(server, asked, requests, switch)
     finally:
         shutil.rmtree(server.folder / str(number))
 
 
-def disk_full(server, ones: list[Asked], requests: int) -> Load:
-    """A version is published while no file may grow: a stand-in for a full disk."""
-
-    newest = str(versions.file(server.folder))
+def disk_full(server, asked: list[Asked], requests: int) -> Load:
+    """Publish a version while no file may grow: a stand-in for a full disk."""
+    there, newest = versions.numbers(server.folder), versions.file(server.folder)
 
     def publish() -> None:
-        command = [sys.executable, "-c", WITHOUT_ROOM, str(server.folder), newest]
+        command = [sys.executable, "-c", WITHOUT_ROOM, server.folder, newest]
         said = subprocess.run(command, capture_output=True, text=True).stderr
         print(f"not published: {said.strip().splitlines()[-1]}")
 
-    there = versions.numbers(server.folder)
-    found = load.closed(server.url, ones, CLIENTS, requests=requests, at={requests // 4: publish})
+    found = _while_asked(server, asked, requests, publish)
     assert versions.numbers(server.folder) == there
     return found
 
 
-def never_reads(server, ones: list[Asked], requests: int) -> Load:
-    """Ten clients send all they can and read nothing."""
-    body = json.dumps(protocol.request(ones[0].ids)).encode()
-    head = f"POST {protocol.path('gpt')} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    address = urllib.parse.urlsplit(server.url)
+def never_reads(server, asked: list[Asked], requests: int) -> Load:
+    """Let ten clients send all they can and read nothing."""
+    body = json.dumps(protocol.request(asked[0].ids))
+    request = f"POST {protocol.path()} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    address, _, port = server.url.removeprefix("http://").partition(":")
     with contextlib.ExitStack() as connections:
         for _ in range(10):
-            one = connections.enter_context(
-                socket.create_connection((address.hostname, address.port))
-            )
+            one = connections.enter_context(socket.create_connection((address, int(port))))
             one.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    one.sendall(100 * (head.encode() + body))
-        return load.closed(server.url, ones, CLIENTS, requests=requests)
+                    one.sendall(100 * (request + body).encode())
+        return load.closed(server.url, asked, CLIENTS, requests=requests)
 
 
-def malformed_requests(server, ones: list[Asked], requests: int) -> Load:
-    """Requests that nobody should answer, all kinds in turn, while good ones come."""
-    context = artifacts.about(versions.file(server.folder)).context
-    limits = protocol.Limits(MAX_BATCH, context)
+def malformed_requests(server, asked: list[Asked], requests: int) -> Load:
+    """Send requests that nobody should answer, while good ones come."""
+    limits = protocol.Limits(MAX_BATCH, artifacts.about(versions.file(server.folder)).context)
 
     def send() -> None:
-        sent = malformed.send(server.url, limits, 2 * len(malformed.KINDS))
+        sent = malformed.send(server.url, limits, times=2)
         assert not (badly := malformed.badly_answered(sent)), badly
 
-    return load.closed(server.url, ones, CLIENTS, requests=requests, at={1: send})
+    return _while_asked(server, asked, requests, send)
 
 
-def overload(server, ones: list[Asked], requests: int) -> Load:
-    """Two hundred clients ask at the same time."""
-    return load.closed(server.url, ones, 200, requests=requests)
+def overload(server, asked: list[Asked], requests: int) -> Load:
+    """Let two hundred clients ask at the same time."""
+    return load.closed(server.url, asked, clients=200, requests=requests)
 
 
-def server_killed(server, ones: list[Asked], requests: int) -> Load:
-    """The process that listens is killed."""
-    return load.closed(
-        server.url, ones, CLIENTS, requests=requests, at={requests // 4: server.kill}
-    )
+def server_killed(server, asked: list[Asked], requests: int) -> Load:
+    """Kill the process that listens: the only drill that a server does not survive."""
+    return _while_asked(server, asked, requests, server.kill)
 
 
-# what breaks -> a function (server, asked, requests) -> Load
-KEEP_UP = {
+DRILLS = {
     "a worker is killed": worker_killed,
     "another version, and back": new_version,
     "a broken version": broken_version,
@@ -162,4 +156,3 @@ KEEP_UP = {
     "malformed requests": malformed_requests,
     "200 clients at once": overload,
 }
-DRILLS = {**KEEP_UP, "the server is killed": server_killed}  # the last needs a new server

@@ -1,4 +1,4 @@
-"""Lesson 11: loads that compare servers, and one that a server pauses under."""
+"""Lesson 11: loads that compare servers, one that a server pauses under, and Triton's part."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -21,26 +22,25 @@ from bootcamp.serving.protocol import Limits
 from bootcamp_lessons import serving_drills
 
 RECORDS = REFERENCE / "11_serving"
-SCRIPT = "batching"
 PAUSE_SECONDS = 0.5
 CLIENTS = 16  # of a load that a server can't keep up with
-# words -> settings of serve/batching.py
-SERVERS = {
-    "1 instance": {"instances": 1, "max_batch": 1},
+PLAIN, BEST = "1 instance", "2 instances, batches of 8"
+SERVERS = {  # name -> settings of serve/batching.py
+    PLAIN: {"instances": 1, "max_batch": 1},
     "1 instance, batches of 8": {"instances": 1, "max_batch": 8},
     "2 instances": {"instances": 2, "max_batch": 1},
-    "2 instances, batches of 8": {"instances": 2, "max_batch": 8},
+    BEST: {"instances": 2, "max_batch": 8},
     "2 instances, batches of 8, delay 20 ms": {"instances": 2, "max_batch": 8, "delay_ms": 20},
 }
 
 
 def seconds(wanted: float) -> float:
-    """How long a load goes on: what is wanted, or less where claims get less (claims.SECONDS)."""
+    """Return how long a load goes on: less where claims get less (claims.SECONDS)."""
     return min(wanted, float(os.environ.get("BOOTCAMP_CLAIM_SECONDS", wanted)) + 0.3)
 
 
 def measured() -> Measurement:
-    """What a figure of loads says at its foot."""
+    """Describe what a figure of loads says at its foot."""
     found = Measurement()
     found.folder, found.what = LOGS, "Server and client"
     about = {"machine": machine.describe(), "versions": {"torch": version("torch")}}
@@ -49,37 +49,40 @@ def measured() -> Measurement:
 
 
 def ablation(folder: Path, asked: list[Asked], each_seconds: float = 1.5) -> list[dict]:
-    """A row for each of SERVERS under the same load: answers per second, and percentiles."""
+    """Make a row for each of SERVERS under the same load: answers per second, and percentiles."""
     found = []
-    for words, settings in SERVERS.items():
-        with service.start(SCRIPT, folder, **settings) as server:
-            rate = load.closed(server.url, asked, CLIENTS, seconds=seconds(each_seconds))
+    for name, settings in SERVERS.items():
+        with service.start("batching", folder, **settings) as server:
+            row = _at_most(server, asked, each_seconds).row()
             counts = server.counts()
-        row = {"server": words, "batches": settings["max_batch"] > 1, **rate.row()}
-        row["samples in a batch"] = counts["samples"] / max(1, counts["batches"])
-        found.append(row)
+        batches = {"samples in a batch": counts["samples"] / max(1, counts["batches"])}
+        found.append({"server": name, "batches": settings["max_batch"] > 1, **row, **batches})
     return found
+
+
+def _at_most(server, asked: list[Asked], each_seconds: float, clients: int = CLIENTS) -> Load:
+    return load.closed(server.url, asked, clients, seconds=seconds(each_seconds))
 
 
 @contextlib.contextmanager
 def two_servers(folder: Path, asked: list[Asked], requests: int = 200) -> Iterator[tuple]:
-    """The best and the plainest of SERVERS, each as a function: its seconds for so many requests.
+    """Start the best and the plainest of SERVERS, for a claim that loads them in turn.
 
-    For a claim: both are up, and each is loaded in turn.
+    Each is a function that returns its seconds for so many requests.
     """
     with (
-        service.start(SCRIPT, folder, **SERVERS["2 instances, batches of 8"]) as best,
-        service.start(SCRIPT, folder, **SERVERS["1 instance"]) as plain,
+        service.start("batching", folder, **SERVERS[BEST]) as best,
+        service.start("batching", folder, **SERVERS[PLAIN]) as plain,
     ):
 
-        def loaded(server) -> Callable[[], float]:
-            return lambda: load.closed(server.url, asked, CLIENTS, requests=requests).seconds
+        def loaded(server) -> float:
+            return load.closed(server.url, asked, CLIENTS, requests=requests).seconds
 
-        yield loaded(best), loaded(plain)
+        yield partial(loaded, best), partial(loaded, plain)
 
 
 def paused(server, asked: list[Asked], each_seconds: float = 2.0) -> dict[str, Load]:
-    """A closed and an open loop; the server's workers stand still for a while in the middle."""
+    """Load in a closed and an open loop, while the server's workers stand still for a moment."""
 
     def pause() -> None:
         workers = server.workers()
@@ -98,38 +101,37 @@ def paused(server, asked: list[Asked], each_seconds: float = 2.0) -> dict[str, L
     }
 
 
-def by_clients(server, asked: list[Asked], each_seconds: float = 1.0) -> list[dict]:
-    """A row for each number of clients in a closed loop, with what Little's law makes of it."""
-    found = []
-    for clients in (1, 4, 16, 64):
-        under = load.closed(server.url, asked, clients, seconds=seconds(each_seconds))
-        row = {"clients": clients, "answers/s": under.per_second, "mean, ms": 1e3 * under.mean}
-        found.append(row | {"answers/s x mean": under.per_second * under.mean})
-    return found
+def by_clients(server, asked: list[Asked]) -> list[dict]:
+    """Make a row for each number of clients in a closed loop, with Little's law for each."""
+    loads = {clients: _at_most(server, asked, 1.0, clients) for clients in (1, 4, 16, 64)}
+    return [
+        {
+            "clients": clients,
+            "answers/s": found.per_second,
+            "mean, ms": 1e3 * found.mean,
+            "answers/s x mean": found.per_second * found.mean,
+        }
+        for clients, found in loads.items()
+    ]
 
 
-def by_rate(server, asked: list[Asked], each_seconds: float = 2.0) -> dict[float, Load]:
-    """Open loops at rates from a fifth of what the server answers at most to a quarter above it."""
-    most = load.closed(server.url, asked, CLIENTS, seconds=seconds(1.5)).per_second
-    shares = (0.2, 0.4, 0.6, 0.8, 1.0, 1.25)
-    return {
-        round(share * most): load.open(server.url, asked, share * most, seconds(each_seconds))
-        for share in shares
-    }
+def by_rate(server, asked: list[Asked]) -> dict[float, Load]:
+    """Load in open loops, from a fifth of what the server answers at most to a quarter above it."""
+    most = _at_most(server, asked, 1.5).per_second
+    rates = [share * most for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.25)]
+    return {round(rate): load.open(server.url, asked, rate, seconds(2.0)) for rate in rates}
 
 
-def malformed(server, context: int, count: int = 200) -> list[dict]:
-    """What a server says to malformed requests: a row for each kind. Raises AssertionError.
-
-    It does so for a kind that is not refused with a status from 400 to 499 and a sentence.
-    """
-    found = malformed_requests.send(server.url, Limits(serving_drills.MAX_BATCH, context), count)
+def malformed(server, context: int) -> list[dict]:
+    """Send malformed requests; a row for each kind. Raises AssertionError for a bad answer."""
+    limits = Limits(serving_drills.MAX_BATCH, context)
+    found = malformed_requests.send(server.url, limits, times=8)
     assert not (badly := malformed_requests.badly_answered(found)), badly
     return found
 
 
 def other_model(exported: Path, place: Path) -> Path:
-    """An .onnx file with other weights than this one, as after more training; its path."""
+    """Write an .onnx file with other weights than this one, as after more training; its path."""
     import onnx
 
     model = onnx.load(exported)
@@ -141,24 +143,23 @@ def other_model(exported: Path, place: Path) -> Path:
     return place
 
 
-WAYS = {
-    "one process": ("serve_replicas.py", 1, {}),
-    "replicas on two ranks": ("serve_replicas.py", 2, {}),
-    "pipeline over two ranks": ("serve_pipeline.py", 2, {"micro_batches": 4}),
+WAYS = {  # name -> snippet, ranks, flags, requests at a time: one for each rank or one for all
+    "one process": ("serve_replicas.py", 1, {}, 1),
+    "replicas on two ranks": ("serve_replicas.py", 2, {}, 2),
+    "pipeline over two ranks": ("serve_pipeline.py", 2, {"micro_batches": 4}, 1),
 }
 
 
-def several_devices(batch: int = 32, steps: int = 12) -> list[dict]:
-    """A row for each of WAYS: throughput of a batch, time of one request, bytes on a rank."""
+def several_devices() -> list[dict]:
+    """Make a row for each of WAYS: throughput of a batch, time of one request, bytes on a rank."""
     found, losses = [], []
-    for words, (snippet, ranks, flags) in WAYS.items():
-        script, same = SRC / "snippets" / snippet, {"steps": steps, "device": "cpu", "quiet": True}
-        many = launch(script, ranks, global_batch=batch, **flags, **same)
-        # as few requests as the ranks can take: one each, or one for all of them
-        one = {"global_batch": ranks if "replicas" in words else 1}
-        alone = launch(script, ranks, **one, **(flags and {"micro_batches": 1}), **same)
+    for name, (snippet, ranks, flags, fewest) in WAYS.items():
+        script, same = SRC / "snippets" / snippet, {"steps": 12, "device": "cpu", "quiet": True}
+        many = launch(script, ranks, global_batch=32, **flags, **same)
+        one = dict.fromkeys(flags, 1)
+        alone = launch(script, ranks, global_batch=fewest, **one, **same)
         losses.append(many.losses)
-        row = {"way": words, "samples/s": many.samples_per_second}
+        row = {"way": name, "samples/s": many.samples_per_second}
         row["ms for one request"] = 1e3 * median(step["seconds"] for step in alone.steps[2:])
         row["MB of parameters on a rank"] = many.ranks[0]["parameter_bytes"] / 1e6
         found.append(row)
@@ -170,84 +171,65 @@ def several_devices(batch: int = 32, steps: int = 12) -> list[dict]:
 class Triton:
     """Triton's part of the lesson: measured where `make triton` has been run, else recorded.
 
-    A server is started for each measurement, behind a front that checks requests.
+    says: where the last rows come from.
     """
 
     def __init__(self, folder: Path, model: Path, asked: list[Asked]):
         self.folder, self.model, self.asked = folder, model, asked
         self.context = artifacts.about(model).context
-        self.why_not = triton.why_not()
         self.says = ""
 
     def config(self) -> str:
-        """The configuration of a model in the repository."""
-        with tempfile.TemporaryDirectory() as place:
-            return self._repository(place).config.read_text()
-
-    def _repository(self, place: str, **settings) -> triton.Repository:
-        return triton.write_repository(place, self.model, "gpt", self.context, **settings)
-
-    @contextlib.contextmanager
-    def server(self, **settings) -> Iterator["Fronted"]:
-        """A running Triton behind its front."""
-        with (
-            tempfile.TemporaryDirectory(dir=self.folder, prefix="triton-") as place,
-            triton.start(self._repository(place, **settings)) as behind,
-            service.start("front", behind.url, context=self.context) as front,
-        ):
-            yield Fronted(front, behind)
+        """Return the configuration of a model in the repository."""
+        return triton.Repository(self.folder, self.context).config
 
     def measure(self) -> list[dict]:
-        """The plainest and the best of SERVERS as Triton has them, without the front."""
+        """Measure the plainest and the best of SERVERS as Triton has them."""
         return self._replay("triton_measured", self._measure)
 
     def drills(self) -> list[dict]:
-        """serving_drills.KEEP_UP."""
+        """Run serving_drills.DRILLS, behind a front that checks requests."""
         return self._replay("triton_drills", self._drills)
+
+    @contextlib.contextmanager
+    def _server(self, **settings) -> Iterator[triton.Server]:
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix="triton-") as place:
+            repository = triton.Repository(Path(place), self.context, **settings)
+            repository.publish(self.model)
+            with triton.Server(repository) as server:
+                yield server
 
     def _measure(self) -> list[dict]:
         found = []
-        for words in ("1 instance", "2 instances, batches of 8"):
-            settings = SERVERS[words]
-            with self.server(**settings) as server:
-                rate = load.closed(server.behind.url, self.asked, CLIENTS, seconds=seconds(2))
-                counts = server.behind.metrics()
-            row = {"Triton": words, "ready after, s": server.behind.seconds_to_start, **rate.row()}
-            row["samples in a batch"] = counts["samples"] / max(1, counts["batches"])
+        for name in (PLAIN, BEST):
+            with self._server(**SERVERS[name]) as server:
+                row = _at_most(server, self.asked, 2).row()
+                counts = server.metrics()
+            row = {"Triton": name, "ready after, s": server.seconds_to_start, **row}
+            batches = counts["nv_inference_exec_count"]
+            row["samples in a batch"] = counts["nv_inference_count"] / max(1, batches)
             found.append(row)
         return found
 
     def _drills(self) -> list[dict]:
         other = other_model(self.model, self.folder / "other-triton.onnx")
-        predict = artifacts.load(self.model)
-        both = load.ask(predict, 50, 8, or_else=artifacts.load(other))
-        with self.server() as server:
+        both = load.ask(artifacts.load(self.model), 50, 8, or_else=artifacts.load(other))
+        with (
+            self._server() as server,
+            service.start("front", server.url, context=self.context) as front,
+        ):
+            server.url = front.url
             server.publish(other)
-            return [serving_drills.run(name, server, both) for name in serving_drills.KEEP_UP]
+            return [serving_drills.run(name, server, both) for name in serving_drills.DRILLS]
 
     def _replay(self, name: str, measure: Callable[[], list[dict]]) -> list[dict]:
-        def here() -> dict:
-            return {"machine": machine.describe(), "rows": measure()}
-
-        note = f"{self.why_not}: what was recorded elsewhere stands in ({name})."
-        found = replay(RECORDS / f"{name}.json", here, note if self.why_not else None)
+        why_not = triton.why_not()
+        found = replay(
+            RECORDS / f"{name}.json",
+            lambda: {"machine": machine.describe(), "rows": measure()},
+            why_not and f"{why_not}: what was recorded elsewhere stands in ({name}).",
+        )
         about = found["machine"]
-        how = "recorded on another machine" if self.why_not else "measured here"
+        how = "recorded on another machine" if why_not else "measured here"
         self.says = f"Triton on {about['cpu']}, {about['cores']} cores; {how}"
         return found["rows"]
-
-
-class Fronted:
-    """Triton and the front before it, as serving_drills takes a server."""
-
-    def __init__(self, front: service.Service, behind: triton.Server):
-        self.front, self.behind = front, behind
-        self.url, self.folder = front.url, behind.folder
-        self.workers, self.switch = behind.workers, behind.switch
-        self.publish, self.kill = behind.repository.publish, behind.kill
-        self.instances = len(behind.workers())
-
-    def repair(self) -> None:
-        """Replace instances whose process has died: Triton does not."""
-        if len(self.workers()) < self.instances:
-            self.behind.repair()

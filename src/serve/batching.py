@@ -5,7 +5,7 @@ The model is a folder of versions, gpt/1/, gpt/2/, of which it serves the newest
 for another: POST /v2/repository/models/gpt/load?version=1
 """
 
-import asyncio
+from dataclasses import asdict
 
 from aiohttp import web
 
@@ -28,7 +28,7 @@ limits = protocol.Limits(batch=args.max_batch, context=artifacts.about(newest).c
 async def infer(request):
     ids = protocol.ids_of(await app.body(request, args), limits)
     scores = await predict(ids)
-    return web.json_response(protocol.answer(scores, args.name))
+    return web.json_response(protocol.answer(scores))
 
 
 async def ready(request):
@@ -45,21 +45,18 @@ async def load(request):
 
 
 async def metrics(request):
-    return web.json_response(predict.numbers())
+    return web.json_response(asdict(predict.counts))
 
 
 # 3. Server
 async def with_instances(_):
     await predict.load(newest, args.instances)
-    answering = asyncio.create_task(predict.run())
-    answering.add_done_callback(app.end_if_it_failed)
     yield
-    answering.cancel()  # all requests have been answered
-    await predict.stop()
+    await predict.stop()  # all requests have been answered
 
 
-routes = [web.post(protocol.path(args.name), infer), web.get("/v2/health/ready", ready)]
-routes += [web.post(f"/v2/repository/models/{args.name}/load", load), web.get("/metrics", metrics)]
+routes = [web.post(protocol.path(), infer), web.get(protocol.READY, ready)]
+routes += [web.post(protocol.LOAD, load), web.get("/metrics", metrics)]
 application = app.application(routes)
 application.cleanup_ctx.append(with_instances)
 app.run(application, args)

@@ -77,7 +77,7 @@ if "onnx" in chosen and place["safetensors"].stat().st_size > LARGEST_MESSAGE:
     chosen.remove("onnx")
 
 # 2. What is exported: the model for inference, without dropout, that answers for the last byte
-model = consolidate.rebuild(place["safetensors"])
+model = artifacts.rebuild(place["safetensors"])
 fixed_length = about.context if about.model == "striped-lstm" else None  # see NextByte
 served = NextByte(model, pad_to=fixed_length).eval()
 example = torch.zeros(2, about.context // 2, dtype=torch.int64)  # 1 would be taken for a constant

@@ -23,7 +23,7 @@ async def infer(request):
     ids = protocol.ids_of(await app.body(request, args), limits)
     asked = protocol.request(ids)
     try:
-        async with request.app[behind].post(protocol.path(args.name), json=asked) as answer:
+        async with request.app[behind].post(protocol.path(), json=asked) as answer:
             if answer.status == 200:
                 return web.Response(body=await answer.read(), content_type="application/json")
             why = f"status {answer.status}"
@@ -34,7 +34,7 @@ async def infer(request):
 
 async def ready(request):
     try:
-        async with request.app[behind].get(f"/v2/models/{args.name}/ready") as answer:
+        async with request.app[behind].get(protocol.MODEL_READY) as answer:
             return web.Response(status=answer.status)
     except (aiohttp.ClientError, TimeoutError):
         return web.Response(status=503)
@@ -48,7 +48,7 @@ async def with_session(application):
         yield
 
 
-routes = [web.post(protocol.path(args.name), infer), web.get("/v2/health/ready", ready)]
+routes = [web.post(protocol.path(), infer), web.get(protocol.READY, ready)]
 application = app.application(routes)
 application.cleanup_ctx.append(with_session)
 app.run(application, args)

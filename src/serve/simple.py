@@ -18,7 +18,7 @@ limits = protocol.Limits(batch=8, context=artifacts.about(args.model).context)
 async def infer(request):
     ids = protocol.ids_of(await app.body(request, args), limits)
     scores = predict(ids)
-    return web.json_response(protocol.answer(scores, args.name))
+    return web.json_response(protocol.answer(scores))
 
 
 async def ready(request):
@@ -26,5 +26,5 @@ async def ready(request):
 
 
 # 3. Server
-routes = [web.post(protocol.path(args.name), infer), web.get("/v2/health/ready", ready)]
+routes = [web.post(protocol.path(), infer), web.get(protocol.READY, ready)]
 app.run(app.application(routes), args)

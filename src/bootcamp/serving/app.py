@@ -1,15 +1,12 @@
-"""What the course's servers share beside the answering itself: flags, refusals, start and end.
+"""What the course's servers share beside the answering: flags, refusals, start and end.
 
-A server listens on 127.0.0.1 alone. Once it does, it tells so on --ready-fd, where service.py
-waits. On TERM it drains: what has arrived is answered, nothing new is taken, and it ends.
+A server listens on 127.0.0.1 alone. On TERM it drains: what has arrived is answered, nothing new is
+taken, and it ends.
 """
 
 import argparse
 import asyncio
-import json
 import logging
-import os
-import signal
 import socket
 
 from aiohttp import web
@@ -21,18 +18,17 @@ MODEL = "the exported file, or the folder of its versions"
 
 
 def flags(description: str, model: str = MODEL) -> argparse.ArgumentParser:
-    """A parser with the flags of every server. model: what its one argument is."""
+    """Make a parser with the flags of every server; model: what its one argument is."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model", help=model)
-    parser.add_argument("--name", default="gpt", help="the model's name in a request's path")
     parser.add_argument("--port", type=int, default=0, help="0: one that is free")
     parser.add_argument("--body-seconds", type=float, default=5, help="for sending a request")
-    parser.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--listening-fd", type=int, help=argparse.SUPPRESS)  # of service.py
     return parser
 
 
 async def body(request: web.Request, args: argparse.Namespace) -> bytes:
-    """What a client sends. Raises Refused if it takes too long or can't be read."""
+    """Read what a client sends. Raises Refused if it takes too long or can't be read."""
     try:
         async with asyncio.timeout(args.body_seconds):
             return await request.read()
@@ -44,11 +40,12 @@ async def body(request: web.Request, args: argparse.Namespace) -> bytes:
 
 @web.middleware
 async def refusals(request: web.Request, handler) -> web.StreamResponse:
-    """An error as the protocol has it: a status, and a sentence in JSON."""
+    """Answer an error as the protocol has it: a status, and a sentence in JSON."""
+    headers = {}
     try:
         return await handler(request)
     except protocol.Refused as refused:
-        status, sentence, headers = refused.status, refused.sentence, {}
+        status, sentence = refused.status, str(refused)
         if status == 503:
             headers["Retry-After"] = "1"
     except web.HTTPException as refused:  # no such path, another method, too large
@@ -56,43 +53,32 @@ async def refusals(request: web.Request, handler) -> web.StreamResponse:
         headers = {name: text for name, text in refused.headers.items() if name == "Allow"}
     except Exception:  # whatever it is, the client gets an answer in the protocol's words
         logging.exception("%s %s", request.method, request.path)
-        status, sentence, headers = 500, "the server failed at this request", {}
+        status, sentence = 500, "the server failed at this request"
     return web.json_response({"error": sentence}, status=status, headers=headers)
 
 
 def application(routes: list[web.RouteDef]) -> web.Application:
-    """An aiohttp application with these routes, that refuses in the protocol's words."""
+    """Make an aiohttp application with these routes, which refuses in the protocol's words."""
+
+    async def live(_: web.Request) -> web.Response:
+        return web.Response()
+
     app = web.Application(client_max_size=protocol.LARGEST_BODY, middlewares=[refusals])
-    app.add_routes([web.get("/v2/health/live", _live), *routes])
+    app.add_routes([web.get(protocol.LIVE, live), *routes])
     return app
-
-
-async def _live(_: web.Request) -> web.Response:
-    return web.Response()
-
-
-def end_if_it_failed(task: asyncio.Task) -> None:
-    """For a task that the server can't do without: without it, better no server than a deaf one."""
-    if not task.cancelled() and task.exception():
-        logging.error("the server ends", exc_info=task.exception())
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run(app: web.Application, args: argparse.Namespace) -> None:
     """Serve until TERM or INT, then drain."""
-
-    async def tell(_: web.Application) -> None:
-        if args.ready_fd is not None:
-            with os.fdopen(args.ready_fd, "w") as told:
-                json.dump({"port": listening.getsockname()[1], "pid": os.getpid()}, told)
-                told.write("\n")
-
-    listening = socket.create_server(("127.0.0.1", args.port), backlog=1024)
-    app.on_startup.append(tell)  # connections wait in the socket's queue from now on
+    if args.listening_fd is None:
+        listening, said = socket.create_server(("127.0.0.1", args.port)), print
+    else:
+        listening, said = socket.socket(fileno=args.listening_fd), None
     web.run_app(
         app,
         sock=listening,
-        print=None if args.ready_fd is not None else print,
+        backlog=1024,
+        print=said,
         access_log=None,
         shutdown_timeout=SECONDS_TO_DRAIN,
         handler_cancellation=True,  # a client that has gone is not answered

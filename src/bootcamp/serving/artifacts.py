@@ -18,77 +18,49 @@ Each format needs a library of its own, and no other is imported: a process that
 loads torch. In each file stands which model it is, so that a server knows its limits.
 """
 
+import importlib
 import json
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy
 
-from bootcamp.serving.protocol import About
-
 Predict = Callable[[numpy.ndarray], numpy.ndarray]
 SETTINGS = "settings.json"  # in the archives of torch.export and of TorchScript
-
-
-def load(path: Path | str, threads: int = 1) -> Predict:
-    """The function in a file: int64 (batch, length) -> float32 (batch, 256).
-
-    threads: CPU threads for one call; torch's are those of the whole process. Raises ValueError for
-    a file that is none of these formats, ModuleNotFoundError where the format's library is missing.
-    """
-    return _format(path).load(Path(path), threads)
-
-
-def about(path: Path | str) -> About:
-    """Which model a file holds; of torch's formats it is read without torch.
-
-    Raises ValueError for a file in which it doesn't stand.
-    """
-    try:
-        return About.of(_format(path).words(Path(path)))
-    except (KeyError, StopIteration):
-        raise ValueError(f"{path}: does not say which model it holds; export it anew") from None
-
-
-def ending(path: Path | str) -> str:
-    """The ending of a file's name that tells its format. Raises ValueError for another."""
-    for known in FORMATS:  # .aoti.pt2 before .pt2
-        if Path(path).name.endswith(known):
-            return known
-    raise ValueError(f"{path}: expected a file that ends in one of {', '.join(FORMATS)}")
-
-
-def _format(path: Path | str) -> "Format":
-    return FORMATS[ending(path)]
+FORMATS = (".safetensors", ".aoti.pt2", ".pt2", ".onnx", ".ts")
 
 
 @dataclass(frozen=True)
-class Format:
-    """How one format is read. words: what stands in the file about its model."""
+class About:
+    """Which model a file holds. context: the most bytes that it reads at once."""
 
-    load: Callable[[Path, int], Predict]
-    words: Callable[[Path], dict[str, str]]
+    model: str
+    size: str
+    context: int
 
-
-def _missing(path: Path, library: str) -> ModuleNotFoundError:
-    return ModuleNotFoundError(
-        f"{path.name} is read by {library}, which is not installed: pip install {library}",
-        name=library,
-    )
+    def words(self) -> dict[str, str]:
+        """Return it as every format can store it: text by name."""
+        return {name: str(value) for name, value in asdict(self).items()}
 
 
-def _torch(path: Path, threads: int):
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise _missing(path, "torch") from None
-    torch.set_num_threads(threads)
-    return torch
+def load(path: Path | str) -> Predict:
+    """Return the function in a file: int64 (batch, length) -> float32 (batch, 256).
 
+    It computes on one CPU thread; torch's are those of the whole process. Raises ValueError for a
+    file that is none of these formats, ModuleNotFoundError where the format's library is missing.
+    """
+    path = Path(path)
+    if _ending(path) == ".onnx":
+        session = _session(path)
+        name = session.get_inputs()[0].name
+        return lambda ids: session.run(None, {name: ids})[0]
+    torch = _library(path, "torch")
+    torch.set_num_threads(1)
+    module = _module(path, torch)
 
-def _by_torch(torch, module: Callable) -> Predict:
     def predict(ids: numpy.ndarray) -> numpy.ndarray:
         with torch.inference_mode():
             return module(torch.from_numpy(ids)).numpy()
@@ -96,74 +68,79 @@ def _by_torch(torch, module: Callable) -> Predict:
     return predict
 
 
-def _load_parameters(path: Path, threads: int) -> Predict:
-    torch = _torch(path, threads)
-    from bootcamp.serving import consolidate
+def _module(path: Path, torch) -> Callable:
+    match _ending(path):
+        case ".pt2":
+            return torch.export.load(path).module()
+        case ".aoti.pt2":
+            return torch._inductor.aoti_load_package(str(path))
+        case ".ts":
+            return torch.jit.load(path).eval()
     from bootcamp.train.models.next_byte import NextByte
 
-    return _by_torch(torch, NextByte(consolidate.rebuild(path)).eval())
+    return NextByte(rebuild(path)).eval()
 
 
-def _parameters_words(path: Path) -> dict[str, str]:
+def rebuild(path: Path | str):
+    """Build the course's model with a safetensors file's parameters, in float32, for inference.
+
+    Raises RuntimeError if names or shapes are others than the model's.
+    """
+    from safetensors.torch import load_file
+
+    from bootcamp.train import models
+
+    model, size = about(path).model, about(path).size
+    built = models.build(Namespace(model=model, size=size, dtype="float32", seed=0))
+    built.load_state_dict(load_file(path))
+    return built.eval().requires_grad_(False)
+
+
+def about(path: Path | str) -> About:
+    """Return which model a file holds; of torch's formats it is read without torch.
+
+    Raises ValueError for a file in which it doesn't stand.
+    """
+    path = Path(path)
     try:
-        from safetensors import safe_open
-    except ModuleNotFoundError:
-        raise _missing(path, "safetensors") from None
-    with safe_open(path, "numpy") as file:
-        return file.metadata() or {}
+        words = _words(path)
+        return About(words["model"], words["size"], int(words["context"]))
+    except (KeyError, StopIteration):
+        raise ValueError(f"{path}: does not say which model it holds; export it anew") from None
 
 
-def _load_graph(path: Path, threads: int) -> Predict:
-    torch = _torch(path, threads)
-    return _by_torch(torch, torch.export.load(path).module())
-
-
-def _load_machine_code(path: Path, threads: int) -> Predict:
-    torch = _torch(path, threads)
-    from torch._inductor import aoti_load_package
-
-    return _by_torch(torch, aoti_load_package(str(path)))
-
-
-def _load_torchscript(path: Path, threads: int) -> Predict:
-    torch = _torch(path, threads)
-    return _by_torch(torch, torch.jit.load(path).eval())
-
-
-def _archive_words(path: Path, name: str = f"extra/{SETTINGS}") -> dict[str, str]:
+def _words(path: Path) -> dict[str, str]:
+    ending = _ending(path)
+    if ending == ".onnx":
+        return _session(path).get_modelmeta().custom_metadata_map
+    if ending == ".safetensors":
+        with _library(path, "safetensors").safe_open(path, "numpy") as file:
+            return file.metadata() or {}
+    place = "_metadata.json" if ending == ".aoti.pt2" else f"extra/{SETTINGS}"
     with zipfile.ZipFile(path) as archive:
-        entry = next(entry for entry in archive.namelist() if entry.endswith(name))
+        entry = next(entry for entry in archive.namelist() if entry.endswith(place))
         return json.loads(archive.read(entry))
 
 
-def _machine_code_words(path: Path) -> dict[str, str]:
-    return _archive_words(path, "_metadata.json")
-
-
-def _session(path: Path, threads: int):
-    try:
-        import onnxruntime
-    except ModuleNotFoundError:
-        raise _missing(path, "onnxruntime") from None
+def _session(path: Path):
+    onnxruntime = _library(path, "onnxruntime")
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def _load_onnx(path: Path, threads: int) -> Predict:
-    session = _session(path, threads)
-    name = session.get_inputs()[0].name
-    return lambda ids: session.run(None, {name: ids})[0]
+def _ending(path: Path) -> str:
+    """The ending that tells the format: of .aoti.pt2 and .pt2 the longer one."""
+    for known in FORMATS:
+        if path.name.endswith(known):
+            return known
+    raise ValueError(f"{path}: expected a file that ends in one of {', '.join(FORMATS)}")
 
 
-def _onnx_words(path: Path) -> dict[str, str]:
-    return _session(path, threads=1).get_modelmeta().custom_metadata_map
-
-
-FORMATS = {
-    ".safetensors": Format(_load_parameters, _parameters_words),
-    ".aoti.pt2": Format(_load_machine_code, _machine_code_words),
-    ".pt2": Format(_load_graph, _archive_words),
-    ".onnx": Format(_load_onnx, _onnx_words),
-    ".ts": Format(_load_torchscript, _archive_words),
-}
+def _library(path: Path, name: str):
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"{path.name} is read by {name}, which is not installed: pip install {name}", name=name
+        ) from None

@@ -8,7 +8,11 @@ others, and requests beyond a queue of `most_waiting` are refused at once.
 import asyncio
 import collections
 import contextlib
-from dataclasses import asdict, dataclass
+import logging
+import os
+import signal
+from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
@@ -16,7 +20,7 @@ import numpy
 from bootcamp.serving.instance import BadModel, Died, Instance
 from bootcamp.serving.protocol import Refused
 
-PAUSE_SECONDS = 1.0  # between two starts of an instance that keeps dying
+PAUSE_SECONDS = 1.0  # between two looks at an idle instance, and two starts of one that keeps dying
 
 
 @dataclass(eq=False)  # each is itself, whatever it asks
@@ -36,26 +40,29 @@ class Waiting:
 class Counts:
     """What a server has done. samples / batches is the mean size of a batch."""
 
-    answered: int = 0
     batches: int = 0
     samples: int = 0
-    lost: int = 0  # with an instance that died
+    lost: int = 0  # requests, with an instance that died
     too_many: int = 0  # refused, because the queue was full
     restarts: int = 0
 
 
 class Batcher:
-    """Instances of one model behind one queue. `run` hands out batches for as long as it runs."""
+    """Instances of one model behind one queue."""
 
     def __init__(self, max_batch: int, delay: float, most_waiting: int):
         self.max_batch, self.delay, self.most_waiting = max_batch, delay, most_waiting
         self.queue: collections.deque[Waiting] = collections.deque()
         self.arrived = asyncio.Event()
         self.counts = Counts()
-        self.instances: set[Instance] = set()
-        self.idle: asyncio.Queue[Instance] = asyncio.Queue()
-        self.at_work: set[asyncio.Task] = set()
-        self.loading = asyncio.Lock()
+        self.instances: list[Instance] = []
+        self.turn, self.loading = asyncio.Lock(), asyncio.Lock()
+        self.tasks: set[asyncio.Task] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether an instance is there to answer."""
+        return any(one.alive for one in self.instances)
 
     async def load(self, path: Path, instances: int) -> None:
         """Serve this file from now on: start its instances, then let go of those before.
@@ -67,39 +74,30 @@ class Batcher:
 
     async def _load(self, path: Path, instances: int) -> None:
         async with self.loading:
-            started = await asyncio.gather(
-                *(Instance(path).start() for _ in range(instances)), return_exceptions=True
-            )
-            good = {one for one in started if isinstance(one, Instance)}
-            if len(good) < instances:
-                await asyncio.gather(*(one.stop() for one in good))
-                raise next(one for one in started if not isinstance(one, Instance))
-            await self._replace(good)
+            new = [Instance(path) for _ in range(instances)]
+            starts = await asyncio.gather(*(one.start() for one in new), return_exceptions=True)
+            if errors := [error for error in starts if error]:
+                await asyncio.gather(*(one.stop() for one in new))
+                raise errors[0]
+            self.serve_with(new)
+
+    def serve_with(self, instances: list[Instance]) -> None:
+        """Let these instances answer; those before them end when they have answered."""
+        self.instances = instances
+        self.arrived.set()  # wakes one that waits for a request
+        for one in instances:
+            self._begin(self._work(one)).add_done_callback(_end_if_it_failed)
 
     async def stop(self) -> None:
         """End all instances; those at work answer first."""
-        instances = self.instances
-        await self._replace(set())
-        await asyncio.gather(*self.at_work, return_exceptions=True)
-        await asyncio.gather(*(one.stop() for one in instances))
+        self.serve_with([])
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
-    async def _replace(self, instances: set[Instance]) -> None:
-        self.instances, idle = instances, []
-        while not self.idle.empty():
-            idle.append(self.idle.get_nowait())
-        for one in instances:
-            self.idle.put_nowait(one)
-        await asyncio.gather(*(one.stop() for one in idle))
-
-    @property
-    def ready(self) -> bool:
-        """Whether an instance is there to answer."""
-        return any(one.alive for one in self.instances)
-
-    def numbers(self) -> dict:
-        """What has been counted, how many requests wait, and the instances' process ids."""
-        pids = [one.pid for one in self.instances if one.alive]
-        return {**asdict(self.counts), "waiting": len(self.queue), "pids": pids}
+    def _begin(self, work: Coroutine) -> asyncio.Task:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)  # asyncio itself keeps no task alive
+        task.add_done_callback(self.tasks.discard)
+        return task
 
     async def __call__(self, ids: numpy.ndarray) -> numpy.ndarray:
         """The scores of ids, once it is their turn. Raises Refused with status 503 or 500."""
@@ -116,41 +114,30 @@ class Batcher:
             if waiting in self.queue:  # its client has gone
                 self.queue.remove(waiting)
 
-    async def run(self) -> None:
-        """Give each instance that is free the next batch."""
-        while True:
-            await self._work()
-            instance = await self._free()
-            batch = await self._gather()
-            if batch and instance in self.instances and instance.alive:
-                self._begin(self._answer(instance, batch))
-            else:  # nobody waits any more, or the instance died or was replaced meanwhile
+    async def _work(self, instance: Instance) -> None:
+        """Give an instance batch after batch, and start it again if it dies, until it is replaced.
+
+        One instance at a time takes requests out of the queue, so that they meet in its batch.
+        """
+        while instance in self.instances:
+            async with self.turn:
+                await self._wait_for_a_request(instance)
+                batch = await self._gather()
+            if instance in self.instances and instance.alive:
+                await self._answer(instance, batch)
+            else:  # it died or was replaced meanwhile
                 self.queue.extendleft(reversed(batch))
-                self._begin(self._start_again(instance))
+            if instance in self.instances and not instance.alive:
+                await self._start_again(instance)
+        await instance.stop()
 
-    def _begin(self, work) -> asyncio.Task:
-        task = asyncio.create_task(work)
-        self.at_work.add(task)  # asyncio itself keeps no task alive
-        task.add_done_callback(self.at_work.discard)
-        return task
-
-    async def _work(self) -> None:
-        """Wait for a request; start instances again that have died without one."""
-        while not self.queue:
-            self.arrived.clear()
+    async def _wait_for_a_request(self, instance: Instance) -> None:
+        """Return after a while without one too: an instance can die when nobody asks."""
+        self.arrived.clear()
+        if not self.queue and instance in self.instances:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PAUSE_SECONDS):
                     await self.arrived.wait()
-            for one in [self.idle.get_nowait() for _ in range(self.idle.qsize())]:
-                if one.alive:
-                    self.idle.put_nowait(one)
-                else:
-                    self._begin(self._start_again(one))
-
-    async def _free(self) -> Instance:
-        while not (instance := await self.idle.get()).alive:
-            self._begin(self._start_again(instance))
-        return instance
 
     async def _gather(self) -> list[Waiting]:
         """The next batch: the request that has waited longest, and those that fit to it."""
@@ -184,45 +171,38 @@ class Batcher:
         return None
 
     async def _answer(self, instance: Instance, batch: list[Waiting]) -> None:
-        """Answer a batch; an instance that dies over it is started again."""
+        if not batch:
+            return
         try:
             scores = await instance.predict(numpy.concatenate([one.ids for one in batch]))
         except Died:
             self.counts.lost += len(batch)
-            _fail(batch, Refused(503, "the process that had this request died: send it again"))
-            await self._start_again(instance)
-            return
+            died = Refused(503, "the process that had this request died: send it again")
+            answers = [died] * len(batch)
         except Exception as error:  # BadModel, and what nobody expected: the next batch is well
-            _fail(batch, Refused(500, f"the model failed: {error}"))
+            answers = [Refused(500, f"the model failed: {error}")] * len(batch)
         else:
             self.counts.batches += 1
-            for one in batch:
-                own, scores = scores[: len(one.ids)], scores[len(one.ids) :]
-                self.counts.answered += 1
-                self.counts.samples += len(own)
-                if not one.answer.done():
-                    one.answer.set_result(own)
-        await self._release(instance)
-
-    async def _release(self, instance: Instance) -> None:
-        """Let an instance wait for its next batch, or go if it has been replaced."""
-        if instance in self.instances:
-            self.idle.put_nowait(instance)  # _free starts it again if it is dead
-        else:
-            await instance.stop()
+            self.counts.samples += len(scores)
+            answers = numpy.split(scores, numpy.cumsum([len(one.ids) for one in batch])[:-1])
+        for one, answer in zip(batch, answers, strict=True):
+            if one.answer.done():  # its client has gone
+                continue
+            if isinstance(answer, Refused):
+                one.answer.set_exception(answer)
+            else:
+                one.answer.set_result(answer)
 
     async def _start_again(self, instance: Instance) -> None:
-        """Start an instance that has died; one that has been replaced only ends."""
-        while instance in self.instances and not instance.alive:
-            self.counts.restarts += 1
-            try:
-                await instance.start()
-            except (BadModel, OSError):
-                await asyncio.sleep(PAUSE_SECONDS)
-        await self._release(instance)
+        self.counts.restarts += 1
+        try:
+            await instance.start()
+        except (BadModel, OSError):
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
-def _fail(batch: list[Waiting], why: Refused) -> None:
-    for one in batch:
-        if not one.answer.done():
-            one.answer.set_exception(why)
+def _end_if_it_failed(task: asyncio.Task) -> None:
+    """Without its instances, better no server than a deaf one."""
+    if not task.cancelled() and task.exception():
+        logging.error("the server ends", exc_info=task.exception())
+        os.kill(os.getpid(), signal.SIGTERM)

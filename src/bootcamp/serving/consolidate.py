@@ -1,7 +1,6 @@
 """One file of parameters from a checkpoint, however many ranks have written it.
 
     consolidate.write("logs/a/checkpoint", "logs/exported/gpt.safetensors")
-    model = consolidate.rebuild("logs/exported/gpt.safetensors")
 
 A checkpoint is for going on with training: parameters and AdamW's two averages, 12 bytes for each
 float32 parameter, in one file or in a file of each rank. A server needs the parameters alone, 4
@@ -20,13 +19,17 @@ import warnings
 from pathlib import Path
 
 from bootcamp.files import write_whole
-from bootcamp.serving.protocol import About
+from bootcamp.serving import artifacts
+from bootcamp.train import models
+from bootcamp.train.checkpoint import FORMAT
+from bootcamp.train.refusal import ConfigError
+from bootcamp.train.sharded_checkpoint import newest, read_errors
 
 SERVED = ("gpt", "striped-lstm")  # they predict at every position, of a text of any length
 PREFIX = "model."  # of the model's tensors in a checkpoint in parts
 
 
-def write(checkpoint: Path | str, place: Path | str) -> About:
+def write(checkpoint: Path | str, place: Path | str) -> artifacts.About:
     """Write a checkpoint's parameters and buffers into one safetensors file.
 
     checkpoint: a file or a folder that --save has written, or one of the steps in that folder.
@@ -41,18 +44,14 @@ def write(checkpoint: Path | str, place: Path | str) -> About:
     return about
 
 
-def read(checkpoint: Path | str) -> tuple[dict, About]:
-    """A checkpoint's parameters and buffers, whole and by their plain names; which model's."""
-    from bootcamp.train.checkpoint import FORMAT
-    from bootcamp.train.refusal import ConfigError
-    from bootcamp.train.sharded_checkpoint import newest, read_errors
-
+def read(checkpoint: Path | str) -> tuple[dict, artifacts.About]:
+    """Read a checkpoint's parameters and buffers, whole and by their plain names; which model's."""
     path = Path(checkpoint)
     place = path if path.is_file() or (path / "settings.json").exists() else newest(path)
     if place is None:
         raise ConfigError(f"{checkpoint}: no checkpoint is there. Give what --save has written.")
     try:
-        head, state = _of_parts(place) if place.is_dir() else _of_file(place)
+        head, state = _read_parts(place) if place.is_dir() else _read_file(place)
         settings = head["settings"] if head["format"] == FORMAT else None
     except OSError as error:
         raise ConfigError(f"{checkpoint}: {error.strerror or error}.") from None
@@ -63,17 +62,24 @@ def read(checkpoint: Path | str) -> tuple[dict, About]:
         ) from None
     if settings is None:
         raise ConfigError(f"{checkpoint}: of another version of the course. Train it anew.")
-    return state, _about(settings)
+    model, size = settings["model"], settings["size"]
+    if model not in SERVED:
+        raise ConfigError(
+            f"a checkpoint of {model}: the course serves {' and '.join(SERVED)}, which "
+            "read a text of any length."
+        )
+    context = models.data_format(argparse.Namespace(model=model, size=size))["context"]
+    return state, artifacts.About(model, size, context)
 
 
-def _of_file(place: Path) -> tuple[dict, dict]:
+def _read_file(place: Path) -> tuple[dict, dict]:
     import torch
 
     saved = torch.load(place, map_location="cpu", weights_only=True, mmap=True)
     return saved, saved["model"]  # mapped: what is not used, the optimizer, is not read
 
 
-def _of_parts(place: Path) -> tuple[dict, dict]:
+def _read_parts(place: Path) -> tuple[dict, dict]:
     import torch
     from torch.distributed import checkpoint as dcp
 
@@ -88,38 +94,3 @@ def _of_parts(place: Path) -> tuple[dict, dict]:
         dcp.load(state, checkpoint_id=place, no_dist=True)
     own = {key.removeprefix(PREFIX): tensor for key, tensor in state.items()}
     return json.loads((place / "settings.json").read_text()), own
-
-
-def _about(settings: dict) -> About:
-    from bootcamp.train import models
-    from bootcamp.train.refusal import ConfigError
-
-    if settings["model"] not in SERVED:
-        raise ConfigError(
-            f"a checkpoint of {settings['model']}: the course serves {' and '.join(SERVED)}, which "
-            "read a text of any length."
-        )
-    context = models.data_format(_build_settings(settings["model"], settings["size"]))["context"]
-    return About(settings["model"], settings["size"], context)
-
-
-def rebuild(path: Path | str):
-    """The course's model with the parameters of a safetensors file, in float32, for inference.
-
-    Raises RuntimeError if names or shapes are others than the model's.
-    """
-    from safetensors import safe_open
-
-    from bootcamp.train import models
-
-    with safe_open(path, "pt") as file:
-        about = About.of(file.metadata())
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no mapping
-    model = models.build(_build_settings(about.model, about.size))
-    model.load_state_dict(state)
-    return model.eval().requires_grad_(False)
-
-
-def _build_settings(model: str, size: str) -> argparse.Namespace:
-    """The flags of training that decide a model; the seed's parameters will be replaced."""
-    return argparse.Namespace(model=model, size=size, dtype="float32", seed=0)

@@ -3,9 +3,9 @@
     python -P src/bootcamp/serving/instance.py logs/exported/gpt.onnx
 
 The process reads int64 ids from its input; scores in float32 go to its output. A batch and its
-answer begin with their shape, two unsigned 32-bit numbers; the answer to a batch that the model
-refuses has the shape (0, length of a text in UTF-8). The first answer comes unasked: it says that
-the model is loaded. The process ends when its input does, so it outlives no server.
+answer begin with their shape, two unsigned 32-bit numbers. The answer (0, n) is followed by n bytes
+of text: why the model refuses the batch. The first answer comes unasked: with n = 0 the model is
+loaded. The process ends when its input does, so it outlives no server.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ from bootcamp.serving import artifacts
 
 SECONDS_TO_LOAD = 60
 SHAPE = struct.Struct("<II")
-READY = SHAPE.pack(0, 0)
 
 
 class Died(Exception):
@@ -42,61 +41,50 @@ class Instance:
     def __init__(self, path: Path):
         self.path, self.process = path, None
 
-    async def start(self) -> "Instance":
+    async def start(self) -> None:
         """Start the process and wait until its model is loaded. Raises BadModel."""
-        command = [sys.executable, "-P", __file__, str(self.path)]
         pipe = asyncio.subprocess.PIPE
         self.process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe
+            sys.executable, "-P", __file__, str(self.path), stdin=pipe, stdout=pipe
         )
-        self._said = asyncio.create_task(self._listen())
         try:
             async with asyncio.timeout(SECONDS_TO_LOAD):
-                await self.process.stdout.readexactly(len(READY))
-        except (asyncio.IncompleteReadError, TimeoutError):
+                await self._answer()
+        except (BadModel, Died, TimeoutError) as error:
             await self.stop()
-            raise BadModel(f"{self.path} can't be loaded: {await self._said}") from None
+            raise BadModel(f"{self.path} can't be loaded: {error}") from None
         except BaseException:
             self.process.kill()
             raise
-        return self
-
-    async def _listen(self) -> str:
-        """The last line that the process writes to its errors; the others are let through."""
-        last = ""
-        while part := await self.process.stderr.read(1 << 16):
-            text = part.decode(errors="replace")
-            sys.stderr.write(text)
-            last = (text.strip().splitlines() or [last])[-1]
-        return last
 
     @property
     def alive(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     async def predict(self, ids: numpy.ndarray) -> numpy.ndarray:
-        """Scores (batch, 256) of int64 ids (batch, length). One batch at a time.
+        """Score int64 ids (batch, length) as (batch, 256), one batch at a time.
 
         Raises Died, BadModel.
         """
-        try:
+        with contextlib.suppress(ConnectionError):  # then there is no answer either
             self.process.stdin.write(SHAPE.pack(*ids.shape) + ids.tobytes())
             await self.process.stdin.drain()
+        scores = await self._answer()
+        if scores.shape != (len(ids), VOCABULARY):
+            raise BadModel(f"scores of shape {scores.shape} for {len(ids)} samples")
+        return scores
+
+    async def _answer(self) -> numpy.ndarray:
+        try:
             batch, width = SHAPE.unpack(await self.process.stdout.readexactly(SHAPE.size))
-            data = await self.process.stdout.readexactly(4 * batch * width if batch else width)
+            data = await self.process.stdout.readexactly(4 * batch * width or width)
         except (ConnectionError, asyncio.IncompleteReadError):
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()  # until then it counts as alive, and would get another batch
-            raise Died(f"the process {self.pid} has ended") from None
-        if not batch:
+            raise Died(f"the process {self.process.pid} has ended") from None
+        if width and not batch:
             raise BadModel(data.decode(errors="replace"))
-        if (batch, width) != (len(ids), VOCABULARY):
-            raise BadModel(f"scores of shape {(batch, width)} for {len(ids)} samples")
         return numpy.frombuffer(data, numpy.float32).reshape(batch, width)
 
     async def stop(self) -> None:
@@ -111,32 +99,41 @@ class Instance:
                 await self.process.wait()
 
 
+def loaded(path: Path):
+    """Load a model, and try it before it takes over from one that answers."""
+    predict = artifacts.load(path)
+    for batch, length in ((1, 1), (3, artifacts.about(path).context)):
+        scores = predict(numpy.zeros((batch, length), numpy.int64))
+        if scores.shape != (batch, VOCABULARY) or not numpy.isfinite(scores).all():
+            raise ValueError(f"{batch} x {length} bytes: scores {scores.shape}, or not finite")
+    return predict
+
+
 def answer(predict, ids: numpy.ndarray) -> bytes:
-    """The answer to one batch as it is written."""
+    """Answer one batch, in the bytes that are written."""
     try:
         scores = numpy.ascontiguousarray(predict(ids), numpy.float32)
         return SHAPE.pack(*scores.shape) + scores.tobytes()
     except Exception as error:  # of ONNX Runtime or torch: whatever it is, the next batch is well
-        text = f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]
-        return SHAPE.pack(0, len(text)) + text
+        return refusal(error)
 
 
-def check(predict, context: int) -> None:
-    """Try a model before it takes over from one that answers. Raises ValueError."""
-    for batch, length in ((1, 1), (3, context)):
-        scores = predict(numpy.zeros((batch, length), numpy.int64))
-        if scores.shape != (batch, 256) or not numpy.isfinite(scores).all():
-            raise ValueError(f"{batch} x {length} bytes: scores {scores.shape}, or not finite")
+def refusal(error: Exception) -> bytes:
+    text = f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]
+    return SHAPE.pack(0, len(text)) + text
 
 
-def serve(path: str) -> None:
+def serve(path: Path) -> None:
     """Answer until nobody asks."""
     asked = sys.stdin.buffer
     with os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)  # what a library prints must not get between the answers
-        predict = artifacts.load(Path(path))
-        check(predict, artifacts.about(path).context)
-        answers.write(READY)
+        try:
+            predict = loaded(path)
+        except Exception as error:  # of any library
+            answers.write(refusal(error))
+            return
+        answers.write(SHAPE.pack(0, 0))
         answers.flush()
         while head := asked.read(SHAPE.size):
             batch, length = SHAPE.unpack(head)
@@ -146,4 +143,4 @@ def serve(path: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(Path(sys.argv[1]))

@@ -13,7 +13,9 @@ The client has a thread and an event loop of its own, so a notebook's cell can c
 
 import asyncio
 import concurrent.futures
+import functools
 import json
+import math
 import random
 import threading
 import time
@@ -26,9 +28,10 @@ import numpy
 
 from bootcamp.launcher.progress import counter
 from bootcamp.serving import protocol
-from bootcamp.serving.faithful import TOLERANCE
+from bootcamp.serving.faithful import TOLERANCE, apart
 
 MOST_CONNECTIONS = 512
+TIMEOUT = aiohttp.ClientTimeout(total=30)  # of a request
 LOOK_SECONDS = 0.2  # between two looks at how far a load is
 NO_ANSWER = 0  # in place of a status: the connection broke, or nothing came in time
 
@@ -50,21 +53,13 @@ class Asked:
             found = protocol.scores_of(json.loads(text))
         except (ValueError, KeyError, TypeError, IndexError):  # no answer in the protocol's words
             return False
-        return any(apart(found, right) <= TOLERANCE for right in (self.scores, self.or_else))
+        right = [self.scores] if self.or_else is None else [self.scores, self.or_else]
+        return any(apart(found, scores) <= TOLERANCE for scores in right)
 
 
-def apart(found: numpy.ndarray, right: numpy.ndarray | None) -> float:
-    """The largest difference of a score; infinity for another shape."""
-    if right is None or found.shape != right.shape:
-        return float("inf")
-    return float(numpy.abs(found - right).max())
-
-
-def ask(
-    predict, count: int, length: int, batch: int = 1, seed: int = 0, or_else=None
-) -> list[Asked]:
-    """So many different requests of `batch` x `length` random bytes, with predict's scores."""
-    draw = numpy.random.default_rng(seed)
+def ask(predict, count: int, length: int, batch: int = 1, or_else=None) -> list[Asked]:
+    """Make so many different requests of `batch` x `length` random bytes, with predict's scores."""
+    draw = numpy.random.default_rng(seed=0)
     ids = [draw.integers(0, protocol.VOCABULARY, (batch, length)) for _ in range(count)]
     return [Asked(one, predict(one), or_else and or_else(one)) for one in ids]
 
@@ -78,10 +73,10 @@ class Load:
     answers, in seconds; started: when these requests were sent.
     """
 
-    seconds: float
-    statuses: Counter
-    wrong: int
-    latencies: list[float]
+    seconds: float = 0.0
+    statuses: Counter = field(default_factory=Counter)
+    wrong: int = 0
+    latencies: list[float] = field(default_factory=list)
     started: list[float] = field(repr=False, default_factory=list)
 
     @property
@@ -91,11 +86,11 @@ class Load:
 
     def percentile(self, percent: float) -> float:
         """The latency that so many percent of the requests stay below; NaN without an answer."""
-        return float(numpy.percentile(self.latencies, percent)) if self.latencies else float("nan")
+        return float(numpy.percentile(self.latencies, percent)) if self.latencies else math.nan
 
     @property
     def mean(self) -> float:
-        return float(numpy.mean(self.latencies)) if self.latencies else float("nan")
+        return float(numpy.mean(self.latencies)) if self.latencies else math.nan
 
     @property
     def sent(self) -> int:
@@ -116,56 +111,68 @@ class Load:
 
 
 class _Loader:
-    """Sends requests over kept connections, and notes what comes back."""
+    """Sends requests over kept connections, and notes what comes back.
 
-    def __init__(self, url: str, asked: list[Asked], name: str, timeout: float, at: dict):
-        self.url, self.asked = url + protocol.path(name), asked
+    at: number of a request -> what to do when it is sent, in a thread of its own.
+    """
+
+    def __init__(self, url: str, asked: list[Asked], at: dict[int, Callable] | None):
+        self.url, self.asked, self.at = url + protocol.path(), asked, at or {}
         self.bodies = [json.dumps(protocol.request(one.ids)).encode() for one in asked]
-        self.timeout = aiohttp.ClientTimeout(total=timeout)
-        self.found = Load(0.0, Counter(), 0, [])
-        self.number, self.at = 0, at
+        self.found, self.number = Load(), 0
         self.acts: list[asyncio.Future] = []
 
-    async def send(self, session: aiohttp.ClientSession, due: float | None = None) -> None:
-        """Send the next request. due: from when its latency counts; None is from now."""
-        number, self.number = self.number, self.number + 1
-        if act := self.at.get(number):
-            self.acts.append(asyncio.get_running_loop().run_in_executor(None, act))
-        one, body = self.asked[number % len(self.asked)], self.bodies[number % len(self.asked)]
-        began = time.perf_counter()
-        status, text = NO_ANSWER, b""
-        try:
-            async with session.post(self.url, data=body, timeout=self.timeout) as response:
-                text = await response.read()
-                status = response.status
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            pass
-        ended = time.perf_counter()
-        self.found.statuses[status] += 1
-        if status == 200:
-            if one.answered_by(text):
-                self.found.latencies.append(ended - (began if due is None else due))
-                self.found.started.append(began)
-            else:
-                self.found.wrong += 1
+    @property
+    def passed(self) -> float:
+        """Seconds since the load began."""
+        return time.perf_counter() - self.began
 
     @property
     def acting(self) -> bool:
         """Whether something that `at` has begun is still being done."""
         return not all(act.done() for act in self.acts)
 
-    async def all_done(self) -> None:
-        """Wait for what `at` has begun. Raises what it raised, and if there was no such request."""
-        await asyncio.gather(*self.acts)
+    async def send(self, due: float | None = None) -> None:
+        """Send the next request; its latency counts from when it was `due`, by default now."""
+        number, self.number = self.number, self.number + 1
+        if act := self.at.get(number):
+            self.acts.append(asyncio.get_running_loop().run_in_executor(None, act))
+        which = number % len(self.asked)
+        began = self.passed
+        status, text = NO_ANSWER, b""
+        try:
+            async with self.session.post(self.url, data=self.bodies[which]) as response:
+                text = await response.read()
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            pass
+        ended = self.passed
+        self.found.statuses[status] += 1
+        if status == 200 and self.asked[which].answered_by(text):
+            self.found.latencies.append(ended - (began if due is None else due))
+            self.found.started.append(began)
+        elif status == 200:
+            self.found.wrong += 1
+
+    async def run(self, arrivals: Callable[["_Loader"], Coroutine]) -> Load:
+        """Send requests as `arrivals` has them; raises what `at` raised, or that it never came."""
+        connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS)
+        async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as self.session:
+            self.began = time.perf_counter()
+            await arrivals(self)
+            await asyncio.gather(*self.acts)
+            self.found.seconds = self.passed
         if missed := [number for number in self.at if number >= self.number]:
             raise RuntimeError(f"request {missed[0]} was never sent: {self.number} were")
-
-    def session(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS))
-
-    def done(self, began: float) -> Load:
-        self.found.seconds = time.perf_counter() - began
         return self.found
+
+    def run_and_show(self, what: str, arrivals: Callable[["_Loader"], Coroutine]) -> Load:
+        """Run in a thread, and show how many answers there are."""
+        show = counter("load", what)
+        try:
+            return in_a_thread(self.run(arrivals), lambda: show(f"{self.found.sent:,} answers"))
+        finally:
+            show("")
 
 
 def closed(
@@ -174,35 +181,25 @@ def closed(
     clients: int,
     requests: int = 0,
     seconds: float = 0.0,
-    name: str = "gpt",
-    timeout: float = 30.0,
     at: dict[int, Callable] | None = None,
 ) -> Load:
     """Load a server with so many clients, each waiting for its answer before it asks again.
 
-    requests, seconds: when to end; one of the two. timeout: of a request, in seconds.
-    at: number of a request -> what to do when it is sent, in a thread of its own. The load goes on
-    until that has been done; what it raises is raised here.
+    requests, seconds: when to end; one of the two. at: number of a request -> what to do when it is
+    sent, in a thread of its own. The load goes on until that has been done; what it raises is
+    raised here.
     """
     if bool(requests) == bool(seconds):
         raise ValueError(f"requests={requests}, seconds={seconds}: expected one of the two")
-    loader = _Loader(url, asked, name, timeout, at or {})
 
-    async def run() -> Load:
-        began = time.perf_counter()
+    async def client(loader: _Loader) -> None:
+        while loader.number < requests or loader.passed < seconds or loader.acting:
+            await loader.send()
 
-        async def client(session) -> None:
-            while (
-                loader.number < requests or time.perf_counter() - began < seconds or loader.acting
-            ):
-                await loader.send(session)
+    async def arrivals(loader: _Loader) -> None:
+        await asyncio.gather(*(client(loader) for _ in range(clients)))
 
-        async with loader.session() as session:
-            await asyncio.gather(*(client(session) for _ in range(clients)))
-            await loader.all_done()
-            return loader.done(began)
-
-    return _shown(run(), loader, f"{clients} clients")
+    return _Loader(url, asked, at).run_and_show(f"{clients} clients", arrivals)
 
 
 def open(
@@ -210,65 +207,40 @@ def open(
     asked: list[Asked],
     per_second: float,
     seconds: float,
-    name: str = "gpt",
-    timeout: float = 10.0,
-    seed: int = 0,
     at: dict[int, Callable] | None = None,
 ) -> Load:
     """Load a server with requests that are due at random times, so many a second on average.
 
     The times between them are exponential, as of many people who know nothing of each other: a
-    Poisson process, the same for each seed.
+    Poisson process, the same each time. at: as of `closed`.
     """
-    loader = _Loader(url, asked, name, timeout, at or {})
-    draw, due = random.Random(seed), []
-    while not due or due[-1] < seconds:
-        due.append((due[-1] if due else 0.0) + draw.expovariate(per_second))
 
-    async def run() -> Load:
-        async with loader.session() as session, asyncio.TaskGroup() as sent:
-            began = time.perf_counter()
-            for when in due[:-1]:
-                await asyncio.sleep(began + when - time.perf_counter())
-                sent.create_task(loader.send(session, began + when))
-        await loader.all_done()
-        return loader.done(began)
+    async def arrivals(loader: _Loader) -> None:
+        draw, due = random.Random(0), 0.0
+        async with asyncio.TaskGroup() as sent:
+            while (due := due + draw.expovariate(per_second)) < seconds:
+                await asyncio.sleep(due - loader.passed)
+                sent.create_task(loader.send(due))
 
-    return _shown(run(), loader, f"{per_second:,.0f} requests/s")
+    return _Loader(url, asked, at).run_and_show(f"{per_second:,.0f} requests/s", arrivals)
 
 
-def _shown(work, loader: _Loader, what: str) -> Load:
-    """Run the load, and show how many answers there are."""
-    show = counter("load", what)
-    try:
-        return in_a_thread(work, lambda: show(f"{loader.found.sent:,} answers"))
-    finally:
-        show("")
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
 
 
 def in_a_thread(work: Coroutine, meanwhile: Callable[[], None] = lambda: None):
-    """Run a coroutine in a loop and a thread of its own; what it returns or raises.
+    """Run a coroutine in a loop and a thread of its own; returns or raises what it does.
 
     meanwhile: called every now and then, to show how far it is. An interrupt ends the coroutine.
     """
-    result, running = concurrent.futures.Future(), []
-
-    async def keep() -> None:
-        running.append((asyncio.get_running_loop(), asyncio.current_task()))
-        try:
-            result.set_result(await work)
-        except BaseException as error:
-            result.set_exception(error)
-
-    thread = threading.Thread(target=lambda: asyncio.run(keep()), daemon=True)
-    thread.start()
+    running = asyncio.run_coroutine_threadsafe(work, _loop())
     try:
-        while thread.is_alive():
-            thread.join(LOOK_SECONDS)
+        while not concurrent.futures.wait([running], LOOK_SECONDS).done:
             meanwhile()
-    except BaseException:
-        for loop, task in running:
-            loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-        raise
-    return result.result()
+        return running.result()
+    finally:
+        running.cancel()

@@ -1,16 +1,13 @@
 """Requests that no server should answer, and what it says to each.
 
-    rows = malformed.send(server.url, limits, count=1000)
+    rows = malformed.send(server.url, limits, times=10)
 
 Each kind is a mistake that clients make, or that somebody makes on purpose. A good server answers
 with a status from 400 to 499 and a sentence, and goes on.
 """
 
 import json
-import random
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import aiohttp
 import numpy
@@ -19,115 +16,91 @@ from bootcamp.serving import protocol
 from bootcamp.serving.load import in_a_thread
 from bootcamp.serving.protocol import Limits
 
+TENSOR = protocol.request(numpy.array([list(b"import")]))["inputs"][0]  # a good one
+DATA = TENSOR["data"]
 
-@dataclass(frozen=True)
-class Request:
-    """An HTTP request. path: None is where requests for the model go.
 
-    body: as it is sent, or a function of a good request's tensor, which may change it, and of the
-    server's limits; what that returns, if anything, is sent in place of the request.
-    """
+class Request(NamedTuple):
+    """An HTTP request, by default to where the model is asked."""
 
-    body: bytes | Callable = lambda tensor, limits: None
-    path: str | None = None
+    body: bytes
+    path: str = protocol.path()
     method: str = "POST"
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: dict[str, str] = {}
 
-    def content(self, draw: random.Random, limits: Limits) -> bytes:
-        """The body of one such request."""
-        if isinstance(self.body, bytes):
-            return self.body
-        shape = draw.randint(1, limits.batch), draw.randint(1, limits.context)
-        values = [draw.randrange(protocol.VOCABULARY) for _ in range(shape[0] * shape[1])]
-        asked = protocol.request(numpy.array(values).reshape(shape))
-        instead = self.body(asked["inputs"][0], limits)
-        return json.dumps(asked).encode() if instead is None else instead
+
+def _json(content) -> Request:
+    return Request(json.dumps(content).encode())
 
 
 def _changed(**fields) -> Request:
     """A good request whose tensor has other fields."""
-    return Request(lambda tensor, limits: tensor.update(fields))
+    return _json({"inputs": [TENSOR | fields]})
 
 
-def _with_value(value) -> Request:
-    """A good request in which the last number is something else."""
-    return Request(lambda tensor, limits: tensor["data"].__setitem__(-1, value))
+def _of_shape(*shape: int) -> Request:
+    return _json(protocol.request(numpy.zeros(shape, int)))
 
 
-def _of_shape(shape: Callable[[Limits], tuple[int, ...]]) -> Request:
-    def body(tensor: dict, limits: Limits) -> bytes:
-        return json.dumps(protocol.request(numpy.zeros(shape(limits), int))).encode()
-
-    return Request(body)
-
-
-# what is wrong -> the request
-KINDS = {
-    "no body": Request(b""),
-    "JSON that is cut off": Request(lambda tensor, limits: json.dumps(tensor).encode()[:-1]),
-    "not UTF-8": Request(b'{"inputs": "\xff\xfe"}'),
-    "a list in place of an object": Request(b"[1, 2, 3]"),
-    "nested 100,000 deep": Request(b"[" * 100_000),
-    "no inputs": Request(b"{}"),
-    "inputs empty": Request(b'{"inputs": []}'),
-    "another input": _changed(name="tokens"),
-    "another datatype": _changed(datatype="FP32"),
-    "no shape": Request(lambda tensor, limits: tensor.pop("shape") and None),
-    "more data than shape says": Request(lambda tensor, limits: tensor["data"].append(0)),
-    "rows of other lengths": _changed(shape=[2, 3], data=[[1], [2, 3, 4, 5, 6]]),
-    "a negative shape": _changed(shape=[-1, 8]),
-    "three dimensions": _of_shape(lambda limits: (1, 1, 4)),
-    "no sample": _of_shape(lambda limits: (0, 4)),
-    "too many samples": _of_shape(lambda limits: (limits.batch + 1, 4)),
-    "too long": _of_shape(lambda limits: (1, limits.context + 1)),
-    "a byte of 256": _with_value(protocol.VOCABULARY),
-    "a byte of -1": _with_value(-1),
-    "a text as byte": _with_value("72"),
-    "a fraction as byte": _with_value(0.5),
-    "a number of 400 digits": _with_value(10**400),
-    "GET": Request(method="GET"),
-    "a model that is not there": Request(path=protocol.path("gpt-5")),
-    "too large": Request(b" " * (protocol.LARGEST_BODY + 1)),
-    "not compressed, but says so": Request(headers=(("Content-Encoding", "gzip"),)),
-}
+def kinds(limits: Limits) -> dict[str, Request]:
+    """Return what is wrong with a request -> the request."""
+    good = _changed()
+    return {
+        "no body": Request(b""),
+        "JSON that is cut off": Request(good.body[:-1]),
+        "not UTF-8": Request(b'{"inputs": "\xff\xfe"}'),
+        "a list in place of an object": _json([1, 2, 3]),
+        "nested 100,000 deep": Request(b"[" * 100_000),
+        "no inputs": _json({}),
+        "inputs empty": _json({"inputs": []}),
+        "another input": _changed(name="tokens"),
+        "another datatype": _changed(datatype="FP32"),
+        "no shape": _json({"inputs": [{k: v for k, v in TENSOR.items() if k != "shape"}]}),
+        "more data than shape says": _changed(data=[*DATA, 0]),
+        "rows of other lengths": _changed(shape=[2, 3], data=[[1], [2, 3, 4, 5, 6]]),
+        "a negative shape": _changed(shape=[-1, 8]),
+        "three dimensions": _of_shape(1, 1, 4),
+        "no sample": _of_shape(0, 4),
+        "too many samples": _of_shape(limits.batch + 1, 4),
+        "too long": _of_shape(1, limits.context + 1),
+        "a byte of 256": _changed(data=[*DATA[:-1], protocol.VOCABULARY]),
+        "a byte of -1": _changed(data=[*DATA[:-1], -1]),
+        "a text as byte": _changed(data=[*DATA[:-1], "72"]),
+        "a fraction as byte": _changed(data=[*DATA[:-1], 0.5]),
+        "a number of 400 digits": _changed(data=[*DATA[:-1], 10**400]),
+        "GET": good._replace(method="GET"),
+        "a model that is not there": good._replace(path=protocol.path("gpt-5")),
+        "too large": Request(b" " * (protocol.LARGEST_BODY + 1)),
+        "not compressed, but says so": good._replace(headers={"Content-Encoding": "gzip"}),
+    }
 
 
-def send(url: str, limits: Limits, count: int, name: str = "gpt", seed: int = 0) -> list[dict]:
-    """Send so many malformed requests, all kinds in turn; a row for each kind.
+def send(url: str, limits: Limits, times: int) -> list[dict]:
+    """Send each kind so many times; a row has the statuses that came back and the last sentence.
 
-    A row has the kind, how many were sent, the statuses that came back, and the last sentence.
     Status 0 is a connection that the server closed without a word.
     """
-    draw, kinds = random.Random(seed), list(KINDS)
-    statuses, said = {kind: Counter() for kind in kinds}, dict.fromkeys(kinds, "")
 
-    async def run() -> None:
+    async def run() -> list[dict]:
         # a server may close the connection of a request that it can't read: each has its own
-        how = {"connector": aiohttp.TCPConnector(force_close=True)}
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(20), **how) as session:
-            for number in range(count):
-                kind = kinds[number % len(kinds)]
-                content = KINDS[kind].content(draw, limits)
-                place = url + (KINDS[kind].path or protocol.path(name))
-                status, said[kind] = await _answer(session, place, KINDS[kind], content)
-                statuses[kind][status] += 1
+        connector = aiohttp.TCPConnector(force_close=True)
+        timeout = aiohttp.ClientTimeout(20)
+        async with aiohttp.ClientSession(url, timeout=timeout, connector=connector) as session:
+            rows = []
+            for kind, request in kinds(limits).items():
+                answers = [await _answer(session, request) for _ in range(times)]
+                statuses = ", ".join(sorted({str(status) for status, _ in answers}))
+                row = {"what is wrong": kind, "sent": times, "status": statuses}
+                rows.append(row | {"answer": answers[-1][1]})
+            return rows
 
-    in_a_thread(run())
-    return [
-        {
-            "what is wrong": kind,
-            "sent": statuses[kind].total(),
-            "status": ", ".join(map(str, sorted(statuses[kind]))),
-            "answer": said[kind],
-        }
-        for kind in kinds
-    ]
+    return in_a_thread(run())
 
 
-async def _answer(session, place: str, request: Request, content: bytes) -> tuple[int, str]:
-    how = {"data": content, "headers": dict(request.headers)}
+async def _answer(session: aiohttp.ClientSession, request: Request) -> tuple[int, str]:
+    how = {"data": request.body, "headers": request.headers}
     try:
-        async with session.request(request.method, place, **how) as response:
+        async with session.request(request.method, request.path, **how) as response:
             text = await response.text(errors="replace")
             status = response.status
     except (aiohttp.ClientError, TimeoutError) as error:
@@ -139,6 +112,6 @@ async def _answer(session, place: str, request: Request, content: bytes) -> tupl
 
 
 def badly_answered(rows: list[dict]) -> list[dict]:
-    """The rows whose requests were not all answered with one status from 400 to 499."""
+    """Return the rows whose requests were not all answered with one status from 400 to 499."""
     refusals = {str(status) for status in range(400, 500)}
     return [row for row in rows if not (row["answer"] and row["status"] in refusals)]

@@ -4,95 +4,119 @@ It ends with its `with`, by `stop`, and with the process that started it, howeve
 """
 
 import contextlib
+import http.client
 import json
 import os
-import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+
+import psutil
 
 from bootcamp.launcher import process_tree, subreaper
 from bootcamp.paths import SRC
 from bootcamp.serving import protocol, versions
 
-SECONDS_TO_START = 60
-SECONDS_TO_STOP = 15
+SECONDS_TO_START, SECONDS_TO_STOP = 60, 15
 
 
 class ServerFailed(Exception):
-    """A server that did not start. Its text is what the server said last."""
+    """A server that did not start. Its text says why, and ends with the end of the server's log."""
 
 
-@dataclass
-class Service:
-    """A running server. url: without a path. pid: of the process that listens.
+class Server:
+    """A running server on 127.0.0.1, below a holder that ends it when this process has ended.
 
-    folder: what it serves.
+    pid: of the process that listens. folder: the versions of its model. command: the holder's.
+    ready_path: answers with status 200 once the server does. listening: a socket to hand over.
     """
 
-    url: str
-    pid: int
-    seconds_to_start: float
-    folder: Path
-    holder: subprocess.Popen = field(repr=False)
-    out: IO[bytes] = field(repr=False)
+    def __init__(
+        self,
+        command: list,
+        port: int,
+        folder: Path,
+        ready_path: str,
+        listening: socket.socket | None = None,
+    ):
+        began = time.monotonic()
+        self.port, self.folder = port, folder
+        self.url = f"http://127.0.0.1:{port}"
+        self.out = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the server
+        self.holder = subprocess.Popen(
+            [sys.executable, "-P", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=self.out,
+            stderr=self.out,
+            start_new_session=True,  # a notebook's stop button is not meant for it
+            pass_fds=[listening.fileno()] if listening else [],
+        )
+        if listening:
+            listening.close()  # from now on it ends with the server
+        try:
+            self._wait_until(ready_path)
+            self.pid = psutil.Process(self.holder.pid).children()[0].pid
+        except BaseException:
+            self._end()
+            raise
+        self.seconds_to_start = time.monotonic() - began
+
+    def _wait_until(self, ready_path: str) -> None:
+        deadline = time.monotonic() + SECONDS_TO_START
+        while not self.answers(ready_path):
+            ended = self.holder.poll() is not None
+            if ended or time.monotonic() > deadline:
+                what = "ended" if ended else f"was not ready after {SECONDS_TO_START} s"
+                raise ServerFailed(f"the server {what}. The end of its log:\n{self.log()[-2000:]}")
+            time.sleep(0.02)
+
+    def answers(self, path: str) -> bool:
+        """Whether a GET of this path is answered with status 200."""
+        try:
+            self.ask("GET", path)
+        except (OSError, http.client.HTTPException, protocol.Refused):
+            return False
+        return True
+
+    def ask(self, method: str, path: str, port: int | None = None) -> str:
+        """Return the text of an answer. Raises Refused for a status from 400 on."""
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        if answer.status >= 400:
+            raise protocol.Refused(answer.status, json.loads(text)["error"] if text else path)
+        return text
 
     def log(self) -> str:
-        """What the server has said so far."""
+        """Return what the server has said so far."""
         return os.pread(self.out.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def workers(self) -> list[int]:
-        """The process ids of the instances."""
+        """List the process ids of the instances."""
         return sorted(process_tree.below({self.pid}))
 
-    def counts(self) -> dict:
-        """What a server that batches has counted since it started (batcher.Counts)."""
-        return json.loads(self._ask("GET", "/metrics"))
-
-    def repair(self) -> None:
-        """Nothing: a server that batches starts its instances again by itself."""
-
-    def publish(self, exported: Path) -> int:
-        """Put an exported file into the folder as its next version; nothing serves it yet."""
-        return versions.publish(self.folder, exported)
-
-    def switch(self, version: int, name: str = "gpt") -> None:
-        """Serve another version; no request fails meanwhile. Raises Refused if it can't be loaded.
-
-        The version before goes on then.
-        """
-        self._ask("POST", f"/v2/repository/models/{name}/load?version={version}")
-
-    def _ask(self, method: str, path: str) -> bytes:
-        request = urllib.request.Request(self.url + path, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=SECONDS_TO_START) as answer:
-                return answer.read()
-        except urllib.error.HTTPError as error:
-            raise protocol.Refused(error.code, json.load(error)["error"]) from None
-
-    def stop(self) -> float:
-        """End it gracefully, and kill it if it does not end; the seconds that this took."""
-        began = time.monotonic()
+    def stop(self) -> None:
+        """Let it answer what it has begun, and end it; kill it if it does not end."""
         if self.holder.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.holder.wait(SECONDS_TO_STOP)
-            except subprocess.TimeoutExpired:
-                _end(self.holder)
+        self._end()
+
+    def _end(self) -> None:
+        self.holder.terminate()  # it kills everything below it first
+        self.holder.wait()
         self.out.close()
-        return time.monotonic() - began
 
     def kill(self) -> None:
-        """Kill the process that listens; what it started ends with it, even if it is stopped."""
+        """Kill the process that listens; nothing of the server is left when this returns."""
         below = process_tree.below({self.pid})
         process_tree.end({self.pid})
         process_tree.end(below)
@@ -100,48 +124,43 @@ class Service:
         while any(map(process_tree.alive, below)):
             time.sleep(0.01)
 
-    def __enter__(self) -> "Service":
+    def __enter__(self) -> "Server":
         return self
 
     def __exit__(self, *_) -> None:
         self.stop()
 
 
+class Service(Server):
+    """A running script of src/serve/; `start` makes it."""
+
+    def counts(self) -> dict:
+        """Return what a server that batches has counted since it started (batcher.Counts)."""
+        return json.loads(self.ask("GET", "/metrics"))
+
+    def repair(self) -> None:
+        """Do nothing: a server that batches starts its instances again by itself."""
+
+    def publish(self, exported: Path) -> int:
+        """Put an exported file into the folder as its next version; nothing serves it yet."""
+        return versions.publish(self.folder, exported)
+
+    def switch(self, version: int) -> None:
+        """Serve another version; no request fails meanwhile.
+
+        Raises Refused if it can't be loaded; the version before goes on then.
+        """
+        self.ask("POST", f"{protocol.LOAD}?version={version}")
+
+
 def start(script: str, model: Path | str, **settings) -> Service:
-    """Start a script of src/serve/, named without .py; returns once it listens.
+    """Start a script of src/serve/, named without .py; returns once it answers.
 
     settings: the script's flags, max_batch=8 for --max-batch 8. Raises ServerFailed.
     """
     words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    command = [sys.executable, str(SRC / "serve" / f"{script}.py"), str(model), *words]
-    began = time.monotonic()
-    told, tells = os.pipe()
-    out = tempfile.TemporaryFile()  # noqa: SIM115 - it is open as long as the server, nameless
-    with os.fdopen(told) as answer:
-        holder = subprocess.Popen(
-            [sys.executable, "-P", subreaper.__file__, *command, f"--ready-fd={tells}"],
-            pass_fds=[tells],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,  # a notebook's stop button is not meant for it
-        )
-        os.close(tells)
-        try:
-            readable, _, _ = select.select([answer], [], [], SECONDS_TO_START)
-            said = json.loads((answer.readline() if readable else "") or "{}")
-        except BaseException:
-            _end(holder)
-            raise
-    service = Service("", 0, time.monotonic() - began, Path(model), holder, out)
-    if not said:
-        _end(holder)
-        last = service.log().strip().splitlines()[-1:] or ["no word of it"]
-        raise ServerFailed(f"{last[0]} (within {time.monotonic() - began:.0f} s)")
-    service.url, service.pid = f"http://127.0.0.1:{said['port']}", said["pid"]
-    return service
-
-
-def _end(holder: subprocess.Popen) -> None:
-    holder.terminate()  # the subreaper kills everything below it
-    holder.wait()
+    listening = socket.create_server(("127.0.0.1", 0))
+    handed = f"--listening-fd={listening.fileno()}"
+    program = [sys.executable, SRC / "serve" / f"{script}.py", model, *words, handed]
+    port = listening.getsockname()[1]
+    return Service([subreaper.__file__, *program], port, Path(model), protocol.LIVE, listening)

@@ -1,18 +1,15 @@
-"""python -P src/bootcamp/serving/triton_holder.py '{"command": [...], "prefix": "...", ...}'
+"""python -P src/bootcamp/serving/triton_holder.py STARTER PREFIX COMMAND [ARGUMENT ...]
 
-Holds a Triton server: starts it, and sees to it that nothing of it stays. triton.py starts this
-process and speaks with it over its standard input: "stop" lets the server answer what it has begun;
-the end of the input, or of the process that started this one, is the server's end at once.
+Run a Triton server, and see to it that nothing of it stays: it ends with the process STARTER too.
 
 Triton's python backend runs a process for each instance of a model (a stub), and shares regions of
 memory with it, files in /dev/shm. A server or a stub that is killed leaves them there, and even one
-that stops leaves those of a stub that was killed. So all of a server's begin with a prefix of its
+that stops leaves those of a stub that was killed. So all of a server's begin with a PREFIX of its
 own, and whoever survives removes them: this process; `Server.stop`, if this one was killed; the
 next server's start, if both were. Linux only.
 """
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -20,14 +17,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":  # started with -P as a file: the package lies one folder up
+import psutil
+
+if __name__ == "__main__":  # started with -P as a file: the package lies two folders up
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bootcamp import linux
 from bootcamp.launcher import process_tree
 
 REGIONS = Path("/dev/shm")
-PREFIX = "bootcamp-triton-"  # of the regions of every server
+ANY = "bootcamp-triton-"  # begins the prefix of every server
+PREFIX_LENGTH = len(ANY) + 13  # 12 digits and a dash
 
 
 def remove_regions(prefix: str) -> None:
@@ -37,52 +37,28 @@ def remove_regions(prefix: str) -> None:
 
 
 def remove_stale_regions() -> None:
-    """Remove this user's shared memory of servers of which no process is left."""
-    regions = list(REGIONS.glob(f"{PREFIX}*"))  # first: whoever has one runs by now
-    commands = " ".join(map(process_tree.command, _processes()))
+    """Remove the shared memory of servers of which no process is left."""
+    regions = list(REGIONS.glob(f"{ANY}*"))  # first: every owner of one runs by now
+    commands = " ".join(map(process_tree.command, psutil.pids()))
     for region in regions:
-        with contextlib.suppress(FileNotFoundError):
-            own = region.stat().st_uid == os.getuid()
-            server = region.name[len(PREFIX) :].partition("-")[0]
-            if own and f"{PREFIX}{server}-" not in commands:
+        if region.name[:PREFIX_LENGTH] not in commands:
+            with contextlib.suppress(OSError):  # another user's, or just removed
                 region.unlink()
 
 
-def _processes() -> list[int]:
-    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
-
-
-def hold(settings: dict, starter: int) -> None:
-    """Run the server until it ends, or has to."""
-    with open(settings["log"], "wb") as log:
-        server = subprocess.Popen(
-            settings["command"],
-            env=settings["environment"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=linux.die_with_parent,  # its stubs end themselves then
-        )
-    ended = os.pidfd_open(server.pid)
-    ready, _, _ = select.select([0, starter, ended], [], [])
-    if 0 in ready and os.read(0, 16):
-        server.terminate()
-        select.select([starter, ended], [], [], settings["seconds_to_stop"])
-
-
-def main() -> None:
-    settings = json.loads(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's stop button
+def main(starter: int, prefix: str, command: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     linux.adopt_orphans()
     try:
-        starter = os.pidfd_open(settings["starter"])
-        if os.getppid() == settings["starter"]:
-            hold(settings, starter)
+        starter_ends = os.pidfd_open(starter)
+        if os.getppid() == starter:
+            # it is killed with this process; its stubs end themselves then
+            server = subprocess.Popen(command, preexec_fn=linux.die_with_parent)
+            select.select([starter_ends, os.pidfd_open(server.pid)], [], [])
     finally:
         process_tree.end_everything_below()
-        remove_regions(settings["prefix"])
+        remove_regions(prefix)
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -15,14 +15,12 @@ NAME = "model"  # of the file, before its ending
 
 
 def numbers(folder: Path | str) -> list[int]:
-    """The versions that are there, the oldest first."""
-    folder = Path(folder)
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(int(path.name) for path in found if path.name.isdigit())
+    """List the versions that are there, the oldest first."""
+    return sorted(int(path.name) for path in Path(folder).glob("*") if path.name.isdigit())
 
 
 def file(folder: Path | str, version: int | None = None) -> Path:
-    """The exported file of a version, by default the newest. Raises FileNotFoundError."""
+    """Find the exported file of a version, by default the newest. Raises FileNotFoundError."""
     there = numbers(folder)
     number = max(there, default=None) if version is None else version
     if number not in there:
@@ -34,11 +32,11 @@ def file(folder: Path | str, version: int | None = None) -> Path:
     return exported
 
 
-def publish(folder: Path | str, exported: Path | str, others: dict | None = None) -> int:
-    """Copy an exported file into the folder as its next version; the version's number.
+def publish(folder: Path | str, exported: Path | str, program: Path | None = None) -> int:
+    """Copy an exported file into the folder as its next version; returns the version's number.
 
-    others: name -> another file that belongs to the version. Nothing serves it yet. Raises
-    OSError, such as for a full disk; there is no new version then.
+    program: what runs it in Triton. Nothing serves the version yet. Raises OSError, such as for a
+    full disk; there is no new version then.
     """
     folder, exported = Path(folder), Path(exported)
     number = max(numbers(folder), default=0) + 1
@@ -46,9 +44,9 @@ def publish(folder: Path | str, exported: Path | str, others: dict | None = None
     beside = Path(tempfile.mkdtemp(prefix=f".{number}.", suffix=".part", dir=folder))
     try:
         # the first dot ends the name: gpt.aoti.pt2 becomes model.aoti.pt2
-        name = f"{NAME}.{exported.name.split('.', 1)[1]}"
-        for copy, source in {name: exported, **(others or {})}.items():
-            _copy(source, beside / copy)
+        _copy(exported, beside / f"{NAME}.{exported.name.split('.', 1)[1]}")
+        if program:
+            _copy(program, beside / f"{NAME}.py")
         sync_folder(beside)
         beside.rename(folder / str(number))
     except BaseException:
