@@ -82,11 +82,11 @@ def test_device_0_of_data_parallel_holds_the_state_and_all_outputs():
 
 def test_when_computing_takes_longer_than_sending():
     """F/W tokens in 16 bit, 4/3 of it with gradients in 32; for tensor ranks 14/9 of a width."""
-    assert overlap.fewest_tokens(4e14, 5e10) == pytest.approx(8000)
-    assert overlap.fewest_tokens(4e14, 5e10, reduced=4) == pytest.approx(8000 * 4 / 3)
-    assert overlap.fewest_tokens(4e14, 5e10, recompute=True) == pytest.approx(6000)
+    assert 1 / overlap.fsdp(1, 4e14, 5e10) == pytest.approx(8000)
+    assert 1 / overlap.fsdp(1, 4e14, 5e10, reduced=4) == pytest.approx(8000 * 4 / 3)
+    assert 1 / overlap.fsdp(1, 4e14, 5e10, recompute=True) == pytest.approx(6000)
     assert overlap.tensor(14, 8, 1.0, 1.0) == pytest.approx(9)
-    assert overlap.least_width(8, 1.0, 1.0) == pytest.approx(14 / 9)
+    assert 1 / overlap.tensor(1, 8, 1.0, 1.0) == pytest.approx(14 / 9)
     assert (overlap.hidden(0.5), overlap.hidden(3.0), overlap.in_turn(1.0)) == (0.5, 1.0, 0.5)
 
 

@@ -417,10 +417,10 @@ from bootcamp.costs import overlap
 F = 0.4 * 989e12
 rows = []
 for link, W in (("NVLink", 450e9), ("400 Gbit/s for each GPU", 50e9)):
-    row = {"link": link, "FSDP: tokens on a rank": round(overlap.fewest_tokens(F, W))}
-    row["gradients in fp32"] = round(overlap.fewest_tokens(F, W, reduced=4))
-    rows.append(row | {"8 tensor ranks: width": round(overlap.least_width(8, F, W))})
-print(guess_width.score(overlap.least_width(8, F, 450e9), how="By formula"))
+    row = {"link": link, "FSDP: tokens on a rank": round(1 / overlap.fsdp(1, F, W))}
+    row["gradients in fp32"] = round(1 / overlap.fsdp(1, F, W, reduced=4))
+    rows.append(row | {"8 tensor ranks: width": round(1 / overlap.tensor(1, 8, F, W))})
+print(guess_width.score(1 / overlap.tensor(1, 8, F, 450e9), how="By formula"))
 Table(rows, "Where computing begins to take longer than sending")
 
 # %% [markdown]

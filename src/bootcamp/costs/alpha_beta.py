@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bootcamp.costs.sharding import ring_bytes
+
 SMALLEST_BYTES = 256  # below it an array has too few numbers to cut for every rank: other costs
 # A knee must leave at most this share of one line's squared error: about what the Bayesian
 # information criterion asks of two more parameters with 18 rows (Schwarz, Ann. Stat. 6, 1978).
@@ -19,13 +21,12 @@ BESIDE_A_KNEE = 3  # fitted sizes at least on each side of a knee
 def bandwidths(size: int, seconds: float, ranks: int) -> dict:
     """Algorithm and bus bandwidth of an all-reduce of `size` bytes, in bytes per second.
 
-    algorithm = S/t. bus = algorithm * 2(n-1)/n: what each rank's link must carry, comparable to the
-    hardware's figure for any number of ranks (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+    The second is what each rank's link must carry, comparable to the hardware's figure for any
+    number of ranks (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
     """
-    algorithm = size / seconds
     return {
-        "algorithm_bandwidth_bytes_per_second": algorithm,
-        "bus_bandwidth_bytes_per_second": algorithm * 2 * (ranks - 1) / ranks,
+        "algorithm_bandwidth_bytes_per_second": size / seconds,
+        "bus_bandwidth_bytes_per_second": ring_bytes("all-reduce", size, ranks) / seconds,
     }
 
 
@@ -34,7 +35,7 @@ class Fit:
     """seconds = alpha + beta * bytes up to the knee, and beyond * bytes for those above it.
 
     alpha_seconds: of an almost empty call. beta_...: seconds per byte below the knee, beyond_...:
-    above it. knee_bytes: None if one line fits. smallest_bytes, largest_bytes: the fitted sizes.
+    above it. knee_bytes: None if one line fits. smallest_bytes: of the fitted sizes.
     """
 
     alpha_seconds: float
@@ -42,7 +43,6 @@ class Fit:
     beyond_seconds_per_byte: float
     knee_bytes: int | None
     smallest_bytes: int
-    largest_bytes: int
 
     def predict(self, size: float) -> float:
         """Seconds of a call with `size` bytes; outside the fitted sizes a guess along the line."""
@@ -62,54 +62,49 @@ class Fit:
         return {"median": statistics.median(off), "largest": max(off)}
 
 
-def fit(rows: list[dict], of: str = "seconds", smallest_bytes: int = SMALLEST_BYTES) -> Fit:
+def fit(rows: list[dict], of: str = "seconds") -> Fit:
     """The alpha and beta that these rows fit best: least squares of the relative error.
 
     rows: each with "bytes" and the time named by `of`. Every row counts by its error in percent, so
     that microseconds count as much as seconds do. Alpha and betas are never negative. A knee is
     taken, at one of the sizes, if it lowers the squared error of one line to 70 % or less.
 
-    Raises ValueError with fewer than three rows of at least smallest_bytes.
+    Raises ValueError with fewer than three rows of at least SMALLEST_BYTES.
     """
     rows = sorted(
-        (row for row in rows if row["bytes"] >= smallest_bytes), key=lambda row: row["bytes"]
+        (row for row in rows if row["bytes"] >= SMALLEST_BYTES), key=lambda row: row["bytes"]
     )
     if len(rows) < 3:
-        raise ValueError(f"{len(rows)} row(s) of {smallest_bytes} bytes or more: expected three")
+        raise ValueError(f"{len(rows)} row(s) of {SMALLEST_BYTES} bytes or more: expected three")
     sizes = np.array([row["bytes"] for row in rows], dtype=float)
     seconds = np.array([row[of] for row in rows])
-    error, best = _line(sizes, seconds, None)
-    inner = sizes[BESIDE_A_KNEE - 1 : len(sizes) - BESIDE_A_KNEE]
-    bent = min((_line(sizes, seconds, knee) for knee in inner), default=(np.inf, best))
-    noise = 1e-12 * len(rows)  # rows of a perfect line: nothing is left to be gained
-    if bent[0] < KNEE_GAIN * error - noise:
-        best = bent[1]
-    alpha, beta, beyond, knee = best
-    return Fit(alpha, beta, beyond, knee, int(sizes[0]), int(sizes[-1]))
+    error, (alpha, beta) = _least_squares([np.ones_like(sizes), sizes], seconds)
+    best = Fit(alpha, beta, beta, None, int(sizes[0]))
+    limit = KNEE_GAIN * error - 1e-12 * len(rows)  # a perfect line leaves nothing to be gained
+    for knee in sizes[BESIDE_A_KNEE - 1 : len(sizes) - BESIDE_A_KNEE]:
+        below = np.minimum(sizes, knee)
+        bent, (alpha, beta, beyond) = _least_squares(
+            [np.ones_like(sizes), below, sizes - below], seconds
+        )
+        if bent < limit:
+            limit, best = bent, Fit(alpha, beta, beyond, int(knee), int(sizes[0]))
+    return best
 
 
-def _line(sizes, seconds, knee: float | None) -> tuple[float, tuple]:
-    """(sum of squared relative errors, (alpha, beta, beyond, knee)) of the best bent line."""
-    below = sizes if knee is None else np.minimum(sizes, knee)
-    terms = [np.ones_like(sizes), below] + ([] if knee is None else [sizes - below])
-    relative = np.stack(terms, axis=1) / seconds[:, None]
-    error, values = _least_squares(relative)
-    alpha, beta, beyond = (*values, values[-1])[:3]  # one line goes on as it began
-    return error, (alpha, beta, beyond, None if knee is None else int(knee))
+def _least_squares(terms: list[np.ndarray], seconds: np.ndarray) -> tuple[float, list[float]]:
+    """(squared relative error, factors) of the best sum of the terms with no factor below zero.
 
-
-def _least_squares(columns: np.ndarray) -> tuple[float, list[float]]:
-    """(error, factors) of |columns @ factors - 1|^2 at its smallest with no factor below zero.
-
-    columns: (rows, terms). A negative factor is set to zero, the most negative one first.
+    A negative factor is set to zero, the most negative one first.
     """
-    kept = list(range(columns.shape[1]))
+    columns = np.stack(terms, axis=1) / seconds[:, None]
+    positive = list(range(len(terms)))
     while True:
-        scale = np.linalg.norm(columns[:, kept], axis=0)  # bytes and seconds are far apart
-        found = np.linalg.lstsq(columns[:, kept] / scale, np.ones(len(columns)), rcond=None)[0]
+        kept = columns[:, positive]
+        scale = np.linalg.norm(kept, axis=0)  # bytes and seconds are far apart
+        found = np.linalg.lstsq(kept / scale, np.ones(len(kept)), rcond=None)[0]
         if found.min() >= 0:
             break
-        kept.pop(int(found.argmin()))
-    factors = np.zeros(columns.shape[1])
-    factors[kept] = found / scale
+        positive.pop(int(found.argmin()))
+    factors = np.zeros(len(terms))
+    factors[positive] = found / scale
     return float(((columns @ factors - 1) ** 2).sum()), factors.tolist()

@@ -24,7 +24,6 @@ ALGORITHMS = {
     "all-to-all": ("pairwise",),
 }
 RANKS = range(2, 9)
-ADD, COPY = "add up", "pass on"
 
 
 class Send(NamedTuple):
@@ -74,11 +73,9 @@ def start(collective: str, ranks: int, chunks: int) -> list[dict[Hashable, froze
     """What each rank holds before the first step."""
     begin = {
         "broadcast": lambda rank: range(chunks) if rank == 0 else (),
-        "all-reduce": lambda rank: range(chunks),
-        "reduce-scatter": lambda rank: range(chunks),
         "all-gather": lambda rank: (rank,),
         "all-to-all": lambda rank: ((rank, target) for target in range(ranks)),
-    }[collective]
+    }.get(collective, lambda rank: range(chunks))
     return [{chunk: frozenset({rank}) for chunk in begin(rank)} for rank in range(ranks)]
 
 
@@ -114,7 +111,7 @@ def after(held: list[dict], sends: list[Send]) -> list[dict]:
 def plan(collective: str, algorithm: str, ranks: int) -> list[list[Send]]:
     """The sends of each step."""
     make = {
-        ("broadcast", "ring"): lambda n: _along_a_chain(n, chunks=n),
+        ("broadcast", "ring"): _along_a_chain,
         ("broadcast", "tree"): _down_a_tree,
         ("all-reduce", "ring"): lambda n: _collect_round(n) + _copy_round(n),
         ("all-reduce", "tree"): lambda n: _up_a_tree(n) + _down_a_tree(n),
@@ -141,17 +138,17 @@ def _copy_round(n: int) -> list[list[Send]]:
     ]
 
 
-def _along_a_chain(n: int, chunks: int) -> list[list[Send]]:
+def _along_a_chain(n: int) -> list[list[Send]]:
     """A ring that is not closed: every rank passes on what came in the step before."""
     return [
-        [Send(rank, rank + 1, step - rank) for rank in range(n - 1) if 0 <= step - rank < chunks]
-        for step in range(n + chunks - 2)
+        [Send(rank, rank + 1, step - rank) for rank in range(n - 1) if 0 <= step - rank < n]
+        for step in range(2 * (n - 1))
     ]
 
 
 def _down_a_tree(n: int) -> list[list[Send]]:
     """Binomial: in each round every rank that has the tensor gives it to one that lacks it."""
-    distances = [2**power for power in reversed(range(rounds(n)))]
+    distances = [2**power for power in reversed(range(_rounds(n)))]
     return [
         [Send(rank, rank + far, 0) for rank in range(0, n, 2 * far) if rank + far < n]
         for far in distances
@@ -174,8 +171,8 @@ def _pair_by_pair(n: int) -> list[list[Send]]:
     ]
 
 
-def rounds(ranks: int) -> int:
-    """Levels of a binomial tree over the ranks: log2 of them, rounded up."""
+def _rounds(ranks: int) -> int:
+    """Levels of a binomial tree over the ranks."""
     return ceil(log2(ranks))
 
 
@@ -185,22 +182,16 @@ def formula(collective: str, algorithm: str, ranks: int) -> dict:
     most: what the busiest rank sends, total: what all send together, in sizes of the whole tensor.
     words: {"steps", "most"} as the formulas are written.
     """
-    n = ranks
+    both, others = collective == "all-reduce", ranks - 1
     if algorithm == "tree":
-        ways = 2 if collective == "all-reduce" else 1
-        sign = "2 log₂N" if ways == 2 else "log₂N"
-        words = {"steps": f"{sign}, rounded up", "most": "log₂N, rounded up"}
-        return {
-            "steps": ways * rounds(n),
-            "most": rounds(n),
-            "total": ways * (n - 1),
-            "words": words,
-        }
-    if collective == "broadcast":
-        words = {"steps": "2(N-1)", "most": "1"}
-        return {"steps": 2 * (n - 1), "most": 1, "total": n - 1, "words": words}
-    times = {**RING, "all-to-all": 1}[collective]
-    sign = "2(N-1)" if times == 2 else "(N-1)"
-    words = {"steps": sign.strip("()") if times == 1 else sign, "most": f"{sign}/N"}
-    most = times * (n - 1) / n
-    return {"steps": times * (n - 1), "most": most, "total": n * most, "words": words}
+        steps, most, total = (1 + both) * _rounds(ranks), _rounds(ranks), (1 + both) * others
+        words = f"{'2 ' * both}log₂N, rounded up", "log₂N, rounded up"
+    elif collective == "broadcast":
+        steps, most, total = 2 * others, 1, others
+        words = "2(N-1)", "1"
+    else:
+        steps = total = RING[collective] * others
+        most = total / ranks
+        words = ("2(N-1)", "2(N-1)/N") if both else ("N-1", "(N-1)/N")
+    words = dict(zip(("steps", "most"), words, strict=True))
+    return {"steps": steps, "most": most, "total": total, "words": words}

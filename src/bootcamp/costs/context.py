@@ -5,7 +5,7 @@ al., arXiv:2310.01889), or an all-to-all gives each rank some heads of the compl
 Ulysses, Jacobs et al., arXiv:2309.14509).
 """
 
-from bootcamp.costs.sharding import RING
+from bootcamp.costs.sharding import RING, ring_bytes
 
 WAYS = ("all-gather", "ring", "ulysses")
 
@@ -22,24 +22,20 @@ def sent_bytes(
     key_heads: int,
     of_head: int,
     ranks: int,
-    number: int = 4,
     factors: dict[str, int] = RING,
 ) -> dict[str, float]:
-    """{"forward", "backward"}: bytes that a rank sends for the attention of one layer.
+    """{"forward", "backward"}: bytes that a rank sends for the attention of one layer, in float32.
 
     tokens: of the complete texts of a batch. heads, key_heads: of queries, and of keys and values.
-    The gathered keys are kept for the backward pass. Round the ring keys and values go N - 1 times
-    in each pass; their gradients go once more, home.
+    way: of WAYS. The gathered keys are kept for the backward pass. Round the ring keys and values
+    go N - 1 times in each pass; their gradients go once more, home.
     """
-    n, keys = ranks, keys_bytes(tokens, key_heads, of_head, number)
-    others = (n - 1) / n
+    keys = keys_bytes(tokens, key_heads, of_head)
+    gathered = ring_bytes("all-gather", keys, ranks)
     if way == "all-gather":
-        reduced = factors["reduce-scatter"]
-        return {"forward": others * keys, "backward": others * keys * reduced}
+        return {"forward": gathered, "backward": ring_bytes("reduce-scatter", keys, ranks, factors)}
     if way == "ring":
-        return {"forward": others * keys, "backward": others * keys + keys}
-    if way == "ulysses":  # queries and outputs too, but of each a rank has its part alone
-        both = 2 * number * tokens * heads * of_head
-        each = others * (both + keys) / n
-        return {"forward": each, "backward": each}
-    raise ValueError(f"way={way}: expected one of {', '.join(WAYS)}")
+        return {"forward": gathered, "backward": gathered + keys}
+    queries = keys_bytes(tokens, heads, of_head)  # and outputs; of each a rank has its part alone
+    each = ring_bytes("all-to-all", (queries + keys) / ranks, ranks)
+    return {"forward": each, "backward": each}

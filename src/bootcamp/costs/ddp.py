@@ -8,11 +8,12 @@ Computing 20, 1994) says of a ring (Patarasuk and Yuan, JPDC 69, 2009).
 """
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from bootcamp.costs.model_shapes import Layer
 
 MIB = 2**20
-DEFAULT_CAP_MIB, DEFAULT_FIRST_MIB = 25, 1  # of DistributedDataParallel(bucket_cap_mb=None)
 NUMBER = 4  # bytes of a gradient in float32
 BACKWARD = 2  # times the forward: two matrix products for one (arXiv:2204.02311, appendix B)
 
@@ -20,7 +21,7 @@ BACKWARD = 2  # times the forward: two matrix products for one (arXiv:2204.02311
 def caps(bucket_cap_mb: float | None) -> tuple[int, int]:
     """(cap of the first bucket, cap of the others) in bytes. Only the default has a small first."""
     if bucket_cap_mb is None:
-        return DEFAULT_FIRST_MIB * MIB, DEFAULT_CAP_MIB * MIB
+        return MIB, 25 * MIB
     return int(bucket_cap_mb * MIB), int(bucket_cap_mb * MIB)
 
 
@@ -48,17 +49,11 @@ def ring_seconds(size: float, ranks: int, bytes_per_second: float, latency: floa
     return 2 * (ranks - 1) * (latency + size / ranks / bytes_per_second)
 
 
-@dataclass(frozen=True)
-class Span:
-    """Something that takes from `began` to `ended`, in seconds since the step began."""
+class Span(NamedTuple):
+    """When something begins and ends, in seconds since the step began."""
 
-    name: str
     began: float
     ended: float
-
-    @property
-    def seconds(self) -> float:
-        return self.ended - self.began
 
 
 @dataclass(frozen=True)
@@ -84,16 +79,6 @@ class Step:
         """When the optimizer can begin: the last gradient is averaged."""
         return max(self.computed, self.reduces[-1].ended)
 
-    @property
-    def reducing(self) -> float:
-        """Seconds of all all-reduces together."""
-        return sum(span.seconds for span in self.reduces)
-
-    @property
-    def hidden(self) -> float:
-        """Of these, the seconds beside the backward."""
-        return sum(max(0.0, min(s.ended, self.computed) - s.began) for s in self.reduces)
-
 
 def step(
     layers: list[Layer],
@@ -106,40 +91,28 @@ def step(
     """Predict one step. compute_seconds: of forward and backward together.
 
     Layers share the time by their flops; within a layer's backward the parameters' gradients come
-    one after another, after times in proportion to their numbers.
+    one after another, after times in proportion to their numbers. An all-reduce begins when its
+    bucket is full and the one before it has ended.
     """
     unit = compute_seconds / (1 + BACKWARD) / sum(layer.flops for layer in layers)
-    forward, now = [], 0.0
-    for layer in layers:
-        forward.append(Span(layer.name, now, now + unit * layer.flops))
-        now = forward[-1].ended
-    backward, made = [], []
-    for layer in reversed(layers):
-        backward.append(Span(layer.name, now, now + BACKWARD * unit * layer.flops))
-        made = _made(layer, backward[-1]) + made
-        now = backward[-1].ended
+    forward = _one_by_one(0.0, [unit * layer.flops for layer in layers])
+    turned = [BACKWARD * unit * layer.flops for layer in reversed(layers)]
+    backward = _one_by_one(forward[-1].ended, turned)
+    made = []  # when each parameter's gradient is there, in the order of parameters()
+    for layer, (began, ended) in zip(layers, reversed(backward), strict=True):
+        each = (ended - began) / sum(layer.numbers)
+        made += [ended - each * later for later in accumulate(layer.numbers[:-1], initial=0)]
     sizes = [NUMBER * numbers for layer in layers for numbers in layer.numbers]
     filled = buckets(sizes, bucket_cap_mb)
     ready = [max(made[position] for position in bucket) for bucket in filled]
     whole = [sum(sizes[position] for position in bucket) for bucket in filled]
-    seconds = [ring_seconds(size, ranks, bytes_per_second, latency) for size in whole]
-    return Step(forward, backward, _one_by_one(ready, seconds), ready, whole)
+    reduces, free = [], 0.0
+    for full, size in zip(ready, whole, strict=True):
+        began = max(full, free)
+        free = began + ring_seconds(size, ranks, bytes_per_second, latency)
+        reduces.append(Span(began, free))
+    return Step(forward, backward, reduces, ready, whole)
 
 
-def _made(layer: Layer, span: Span) -> list[float]:
-    """When the gradient of each of the layer's parameters is there, the last parameter's first."""
-    left, whole = 0, sum(layer.numbers)
-    times = []
-    for numbers in layer.numbers:  # a parameter comes after all that stand behind it
-        times.append(span.ended - span.seconds * left / whole)
-        left += numbers
-    return times
-
-
-def _one_by_one(ready: list[float], seconds: list[float]) -> list[Span]:
-    """Each all-reduce begins when its bucket is full and the one before it has ended."""
-    spans, free = [], 0.0
-    for number, (full, takes) in enumerate(zip(ready, seconds, strict=True)):
-        spans.append(Span(f"bucket {number}", max(full, free), max(full, free) + takes))
-        free = spans[-1].ended
-    return spans
+def _one_by_one(begin: float, seconds: list[float]) -> list[Span]:
+    return [Span(*edges) for edges in pairwise(accumulate(seconds, initial=begin))]

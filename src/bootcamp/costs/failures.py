@@ -81,7 +81,7 @@ def simulated_share(
     saves: int = 10_000,
     seed: int = 0,
 ) -> float:
-    """`effective_share` of one training with so many saves, failures drawn with a seed."""
+    """Play one training with so many saves, failures drawn with a seed: its `effective_share`."""
     chance = random.Random(seed)
     failure, clock = chance.expovariate(1 / between), 0.0
     for _ in range(saves):

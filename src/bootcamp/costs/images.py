@@ -4,10 +4,9 @@ published/cnns.csv has their parameters and multiply-adds, and those that Winogr
 in convolutions of stride 1: 3 of 4 with 3 x 3, 16 of 25 with 5 x 5 (arXiv:1509.09308). Float32.
 """
 
-import re
-
 from bootcamp.costs import links, published
 from bootcamp.costs.hardware import Cluster
+from bootcamp.costs.model_shapes import plain_name
 from bootcamp.costs.setting import Plan
 from bootcamp.costs.stacks import Constants
 from bootcamp.costs.step import longer
@@ -20,29 +19,27 @@ BETWEEN = {"yes": 14, "no": 6}
 
 def find(name: str) -> str:
     """Return the name of a network of cnns.csv, however it is spelled; "" for any other model."""
-    known = {_plain(row["model"]): row["model"] for row in published.table("cnns")}
-    return known.get(_plain(name), "")
+    known = {plain_name(row["model"]): row["model"] for row in published.table("cnns")}
+    return known.get(plain_name(name), "")
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+def _row(model: str) -> dict[str, str]:
+    return next(row for row in published.table("cnns") if row["model"] == model)
 
 
 def seconds(model: str, cluster: Cluster, plan: Plan, c: Constants) -> dict[str, float]:
     """{"compute", "data"} of a step. A backward takes twice its forward's products."""
-    row = next(row for row in published.table("cnns") if row["model"] == model)
+    row = _row(model)
     products = float(row["gflops"]) - float(row["saved_gflops"])
     fills = plan.micro_batch / (plan.micro_batch + FILLS)
     each = 3 * 2 * products * 1e9 / (cluster.gpu.peak_fp32 * c.images * fills)
     numbers = BETWEEN[row["normed"]] * float(row["million_outputs"]) * 1e6
     compute = plan.micro_batch * (each + 4 * numbers / (cluster.gpu.hbm * c.memory))
-    group = links.groups(plan)["data"]
     size = 4e6 * float(row["millions"])
-    reduce = links.seconds("all-reduce", size, group, cluster, c)
+    reduce = links.seconds("all-reduce", size, links.groups(plan)["data"], cluster, c)
     return {"compute": compute, "data": longer(2 / 3 * compute, reduce) - 2 / 3 * compute}
 
 
 def peak_bytes(model: str) -> float:
     """Of parameters, gradients and the momentum of SGD in float32."""
-    row = next(row for row in published.table("cnns") if row["model"] == model)
-    return 12e6 * float(row["millions"])
+    return 12e6 * float(_row(model)["millions"])

@@ -8,20 +8,18 @@ from itertools import combinations, pairwise
 
 from bootcamp.costs import model_shapes
 
-Edges = tuple[int, ...]
 
-
-def part_costs(costs: list[float], edges: Edges) -> list[float]:
+def part_costs(costs: list[float], edges: tuple[int, ...]) -> list[float]:
     """What each part of the cut costs."""
     return [sum(costs[begin:end]) for begin, end in pairwise(edges)]
 
 
-def equal(stages: int, parts: int) -> Edges:
-    """Nearly equal numbers of stages, whatever they cost; as train/pipeline_stages.py cuts."""
+def equal(stages: int, parts: int) -> tuple[int, ...]:
+    """Nearly equal numbers of stages, whatever they cost."""
     return tuple(stages * part // parts for part in range(parts + 1))
 
 
-def best(costs: list[float], parts: int) -> Edges:
+def best(costs: list[float], parts: int) -> tuple[int, ...]:
     """The cut whose most expensive part is the cheapest: all cuts are tried."""
     inner = combinations(range(1, len(costs)), parts - 1)
     cuts = [(0, *edges, len(costs)) for edges in inner]
@@ -44,16 +42,17 @@ def compare(costs: dict[str, list[float]], parts: int) -> list[dict]:
 
     Each row has the largest part of every kind of cost as a multiple of the mean: 1 is balance.
     """
-    cuts = {"equal numbers of stages": equal(len(next(iter(costs.values()))), parts)}
+    stages = len(next(iter(costs.values())))
+    cuts = {"equal numbers of stages": equal(stages, parts)}
     cuts |= {f"balanced for {kind}": best(values, parts) for kind, values in costs.items()}
-    return [
-        {"cut": name, "stages": " + ".join(str(b - a) for a, b in pairwise(edges))}
-        | {
-            f"{kind}, largest / mean": max(part_costs(values, edges)) / (sum(values) / parts)
-            for kind, values in costs.items()
-        }
-        for name, edges in cuts.items()
-    ]
+    rows = []
+    for name, edges in cuts.items():
+        row = {"cut": name, "stages": " + ".join(str(b - a) for a, b in pairwise(edges))}
+        for kind, values in costs.items():
+            largest = max(part_costs(values, edges))
+            row[f"{kind}, largest / mean"] = largest / (sum(values) / parts)
+        rows.append(row)
+    return rows
 
 
 def traffic(samples: int) -> list[dict]:
@@ -64,9 +63,9 @@ def traffic(samples: int) -> list[dict]:
     """
     rows = []
     for size, shape in model_shapes.GPT.items():
-        parameters = sum(sum(layer.numbers) for layer in model_shapes.layers("gpt", size))
+        gradients = 4 * model_shapes.parameters("gpt", size)
         a_sample = 4 * shape["context"] * shape["width"]
         row = {"size": size, "over the cut, MB": samples * a_sample / 1e6}
-        row |= {"gradients, MB": 4 * parameters / 1e6}
-        rows.append(row | {"equal from samples": round(4 * parameters / a_sample)})
+        row |= {"gradients, MB": gradients / 1e6}
+        rows.append(row | {"equal from samples": round(gradients / a_sample)})
     return rows

@@ -243,7 +243,7 @@ def cache_rows(lengths: tuple[int, ...], gigabytes: float = 80) -> list[dict]:
 # This course's scripts
 
 
-def stages_of(model: Model, plan: Plan, rank: int) -> list[list[Layer]]:
+def stages_of(model: Model, plan: Plan, rank: int) -> list[tuple[Layer, ...]]:
     """Return the layers of each of a rank's stages in the pipeline."""
     edges = layer_cut.equal(len(model.parts), plan.pipeline * plan.virtual)
     places = pipeline_schedules.stages_of_rank(plan.schedule, plan.stage_of(rank), plan.pipeline)
@@ -252,7 +252,7 @@ def stages_of(model: Model, plan: Plan, rank: int) -> list[list[Layer]]:
 
 def layers_of(model: Model, plan: Plan, rank: int) -> list[Layer]:
     """Return the layers of all stages of a rank."""
-    return sum(stages_of(model, plan, rank), [])
+    return [layer for stage in stages_of(model, plan, rank) for layer in stage]
 
 
 def _script_states(model: Model, plan: Plan, rank: int) -> dict[str, float]:

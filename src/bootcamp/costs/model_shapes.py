@@ -102,12 +102,7 @@ def layers(model: str, size: str, **own: int) -> list[Layer]:
         raise ValueError(f"model={model}: expected one of {', '.join(SIZES)}")
     if size not in SIZES[model]:
         raise ValueError(f"size={size}: {model} has no such size")
-    return of_shape(model, SIZES[model][size] | own)
-
-
-def of_shape(model: str, shape: dict) -> list[Layer]:
-    """The same for any sizes, such as those of GPT["tiny"]."""
-    return list(_LAYERS[model](**shape))
+    return list(_LAYERS[model](**SIZES[model][size] | own))
 
 
 def parameters(model: str, size: str) -> int:
@@ -145,13 +140,11 @@ def _moe(layers: int, width: int, heads: int, context: int, experts: int, chosen
     """As gpt; the router's products come on top of a block's."""
     embedding, *_, head = _gpt(layers, width, heads, context)
     w, norm, inner = width, ((width,), (width,)), expert_width(width, chosen)
+    of_experts = 2 * w * inner * experts
     block = (*norm, *((w, w),) * 4, *norm, (experts, w), *((inner, w), (w, inner)) * experts)
     yield embedding
     for number in range(layers):
-        flops, of_experts = (
-            _block_flops(w, context) + 2 * context * w * experts,
-            2 * w * inner * experts,
-        )
+        flops = _block_flops(w, context) + 2 * context * w * experts
         yield Layer(f"block {number}", block, flops, of_experts, of_experts)
     yield head
 
@@ -250,13 +243,12 @@ class Model:
 
     key_heads: heads of keys and values. gated: an MLP of three matrices (SwiGLU), not two.
     tied: the head uses the embedding's matrix. head_width: of one head, where the heads together
-    are not as wide as the model. known: its number of parameters, where that is published. kind:
-    of a model of this course, whose GPT has no biases in attention; own: the layers of those
-    that are no GPT.
+    are not as wide as the model. known: its number of parameters, where that is published. kind,
+    parts: of a model of this course, and its layers from the first to the last.
 
     A GPT's parameters are equation 2 of Narayanan et al. (arXiv:2104.04473), those of other models
     are counted matrix by matrix. FLOPs are theirs too (section 5.1): 6 for each parameter in a
-    matrix and token, and attention in full, as if not causal, or causal: half of it.
+    matrix and token, and attention in full, as if not causal.
     """
 
     layers: int
@@ -273,7 +265,7 @@ class Model:
     head_width: int = 0
     known: float = 0.0
     kind: str = ""
-    own: tuple[Layer, ...] = ()
+    parts: tuple[Layer, ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "key_heads", self.key_heads or self.heads)
@@ -295,11 +287,6 @@ class Model:
         return self.attended + 2 * self.key_heads * self.of_head
 
     @property
-    def attention_parameters(self) -> int:
-        """Of a layer's attention, matrices alone."""
-        return self.hidden * (self.qkv + self.attended)
-
-    @property
     def expert_parameters(self) -> int:
         """Of one MLP, matrices alone."""
         return (3 if self.gated else 2) * self.hidden * self.inner
@@ -309,33 +296,20 @@ class Model:
         """Whether it is a GPT, whose attention has as many heads of keys as of queries."""
         return not self.gated and self.experts == 1 and self.key_heads == self.heads
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of a GPT of this course, as GPT["tiny"] has them."""
-        numbers = self.layers, self.hidden, self.heads, self.sequence
-        return dict(zip(GPT["tiny"], numbers, strict=True))
-
-    @cached_property
-    def parts(self) -> list[Layer]:
-        """The layers of a model of this course, from the first to the last."""
-        return list(self.own) or of_shape("gpt", self.sizes)
-
     @cached_property
     def block(self) -> Layer:
         """One of the layers; its arithmetic is in `computed`."""
         if self.kind:
             return self.parts[1]
-        h, inner, attended = self.hidden, self.inner, self.attended
-        attention, mlp = ((self.qkv, h), (h, attended)), (3 if self.gated else 2) * ((inner, h),)
-        shapes = (*attention, *mlp * self.experts)
-        if self.plain and inner == 4 * h:
-            shapes += ((self.qkv,), (inner,))  # biases that are divided with their matrices
-        divided = sum(map(prod, shapes))
-        shapes += ((2 * h,), (self.experts, h)) if self.experts > 1 else ((2 * h,),)
-        if self.plain and inner == 4 * h:
-            shapes += ((2 * h,), (h,), (h,))
-        of_experts = self.experts * self.expert_parameters if self.experts > 1 else 0
-        return Layer("block", shapes, 0, divided, of_experts)
+        h, inner, several = self.hidden, self.inner, self.experts > 1
+        mlps = self.experts * (3 if self.gated else 2) * ((inner, h),)
+        divided, whole = ((self.qkv, h), (h, self.attended), *mlps), ((2 * h,),)
+        whole += ((self.experts, h),) if several else ()  # the router
+        if self.plain and inner == 4 * h:  # biases, of which two are divided with their matrices
+            divided += ((self.qkv,), (inner,))
+            whole += ((2 * h,), (h,), (h,))
+        of_experts = self.experts * self.expert_parameters if several else 0
+        return Layer("block", (*divided, *whole), 0, sum(map(prod, divided)), of_experts)
 
     def layer_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
         """Count those of a layer on one rank."""
@@ -366,17 +340,17 @@ class Model:
     @property
     def computed(self) -> float:
         """Parameters in matrices that a token passes, the head among them."""
-        layer = self.attention_parameters + self.chosen * self.expert_parameters
+        attention = self.hidden * (self.qkv + self.attended)
+        layer = attention + self.chosen * self.expert_parameters
         return self.layers * layer + self.vocabulary * self.hidden
 
-    def flops_of_token(self, causal: bool = False) -> float:
+    def flops_of_token(self) -> float:
         """Of forward and backward, without recomputation."""
-        attention = 12 * self.layers * self.sequence * self.attended
-        return 6 * self.computed + (attention / 2 if causal else attention)
+        return 6 * self.computed + 12 * self.layers * self.sequence * self.attended
 
-    def recomputed_of_token(self, recompute: str, causal: bool = False) -> float:
+    def recomputed_of_token(self, recompute: str) -> float:
         """What recomputation adds: a forward of all layers, or of attention's products alone."""
-        attention = 4 * self.layers * self.sequence * self.attended / (2 if causal else 1)
+        attention = 4 * self.layers * self.sequence * self.attended
         if recompute == "full":
             return 2 * (self.computed - self.vocabulary * self.hidden) + attention
         return attention if recompute == "selective" else 0.0
@@ -405,12 +379,10 @@ class Model:
         return max(0, int(left // self.cache_bytes(length, number_bytes=number_bytes)))
 
 
-def ours(kind: str = "gpt", size: str = "tiny", shape: dict | None = None) -> Model:
-    """Return a model of this course. shape: its sizes, where they are no size's."""
-    shape = shape or SIZES[kind][size]
-    own = () if kind == "gpt" else tuple(of_shape(kind, shape))
-    sizes = (shape.get(name, 1) for name in GPT["tiny"])
-    return Model(*sizes, VOCABULARY, tied=False, kind=kind, own=own)
+def ours(kind: str = "gpt", size: str = "tiny") -> Model:
+    """Return a model of this course."""
+    sizes, parts = (SIZES[kind][size].get(name, 1) for name in GPT["tiny"]), layers(kind, size)
+    return Model(*sizes, VOCABULARY, tied=False, kind=kind, parts=tuple(parts))
 
 
 def published_gpts() -> dict[str, Model]:
@@ -438,9 +410,9 @@ def served_models() -> dict[str, Model]:
 @cache
 def named(name: str) -> Model | None:
     """A model of published/models.csv by its name, spelled freely; None if unknown."""
-    wanted = _plain(name)
+    wanted = plain_name(name)
     for row in published.table("models"):
-        if wanted in {_plain(row["name"]), *map(_plain, row["spellings"].split(";"))}:
+        if wanted in {plain_name(row["name"]), *map(plain_name, row["spellings"].split(";"))}:
             shared = _shared().get(row["published"], {})
             names = {key: key for key in ("layers", "heads", "vocabulary", "inner", "head_width")}
             names |= {"hidden": "width", "sequence": "context", "key_heads": "key_value_heads"}
@@ -462,5 +434,6 @@ def at(shape: Model, **sizes) -> Model:
     return replace(shape, **given)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Reduce a name to what its spellings have in common."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())

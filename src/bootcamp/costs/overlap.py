@@ -6,6 +6,8 @@ W = bytes_per_second: a GPU's links inside a host, between hosts all network car
 together, since a ring leaves each host once. Backward passes compute twice what forward passes do.
 """
 
+from bootcamp.costs.sharding import ring_bytes
+
 
 def fsdp(
     tokens: float,
@@ -13,7 +15,6 @@ def fsdp(
     bytes_per_second: float,
     gathered: int = 2,
     reduced: int = 2,
-    keep_gathered: bool = False,
     recompute: bool = False,
 ) -> float:
     """Of a step of FSDP over many ranks; tokens: of one micro-batch on a rank.
@@ -22,8 +23,7 @@ def fsdp(
     pass, is gathered in each pass and its gradient is reduced: how many there are drops out.
     """
     operations = (8 if recompute else 6) * tokens
-    sent = gathered * (1 if keep_gathered else 2) + reduced
-    return operations / sent * bytes_per_second / flops_per_second
+    return operations / (2 * gathered + reduced) * bytes_per_second / flops_per_second
 
 
 def tensor(
@@ -31,26 +31,25 @@ def tensor(
     ranks: int,
     flops_per_second: float,
     bytes_per_second: float,
-    number: int = 2,
     recompute: bool = False,
 ) -> float:
-    """Of a block of a transformer whose matrices `ranks` ranks share; number: bytes of one.
+    """Of a block of a transformer whose matrices `ranks` ranks share, in 16 bits.
 
     24 operations for each token and width^2 in the forward pass, and two all-reduces of a row of
     `width` numbers in each pass (arXiv:1909.08053): the tokens drop out.
     """
     passes, sums = (4, 6) if recompute else (3, 4)
     operations = 24 * passes * width / ranks
-    sent = sums * 2 * (1 - 1 / ranks) * number
+    sent = sums * ring_bytes("all-reduce", 2, ranks)
     return operations / sent * bytes_per_second / flops_per_second
 
 
-def pipeline(stages: int, micro_batches: int, chunks: int = 1) -> float:
+def pipeline(stages: int, micro_batches: int) -> float:
     """Micro-batches that a stage computes over those for which it waits while the pipeline fills.
 
-    chunks: stages of one rank (arXiv:2104.04473, section 2.2). What is sent counts for nothing.
+    What is sent counts for nothing (arXiv:2104.04473, section 2.2).
     """
-    return micro_batches * chunks / (stages - 1)
+    return micro_batches / (stages - 1)
 
 
 def hidden(ratio: float) -> float:
@@ -61,13 +60,3 @@ def hidden(ratio: float) -> float:
 def in_turn(ratio: float) -> float:
     """The most that is reached where it computes, then waits: m / (m + p - 1) in a pipeline."""
     return ratio / (1 + ratio)
-
-
-def fewest_tokens(flops_per_second: float, bytes_per_second: float, **how) -> float:
-    """Tokens of a micro-batch on a rank from which FSDP can hide; how: as for `fsdp`."""
-    return 1 / fsdp(1, flops_per_second, bytes_per_second, **how)
-
-
-def least_width(ranks: int, flops_per_second: float, bytes_per_second: float, **how) -> float:
-    """Width from which tensor parallel ranks compute longer than they send; how: as `tensor`."""
-    return 1 / tensor(1, ranks, flops_per_second, bytes_per_second, **how)

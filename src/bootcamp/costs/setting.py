@@ -123,7 +123,7 @@ def of_run(config: dict) -> tuple[Model, Plan]:
         script=strategy,
         optimizer=config.get("optimizer", "adamw"),
     )
-    return ours(kind, config.get("size", "tiny"), config.get("shape")), plan
+    return ours(kind, config.get("size", "tiny")), plan
 
 
 def check(shape: Model, cluster: Cluster, plan: Plan, uneven: bool = False) -> None:
