@@ -24,11 +24,13 @@ def test_eight_ranks_hold_and_send_what_the_formulas_say():
 
 
 def test_the_formulas_of_one_rank_are_the_models():
-    alone = {"pipeline": 1, "data": 1, "tensor": 1}
+    mesh = {"pipeline": 1, "data": 1, "tensor": 1}
+    alone = {"mesh": mesh, "processes": 1, "global_batch": 8}
     whole = equality.baseline(steps=3, global_batch=24, optimizer="sgd").ranks[0]
-    assert three_axes.formulas(alone, 0, 8)[0] == whole["parameter_bytes"]
-    assert set(three_axes.formulas(alone, 0, 8)[1].values()) == {0}
-    halves = [three_axes.formulas({**alone, "pipeline": 2}, stage, 8)[0] for stage in (0, 1)]
+    assert three_axes.formulas(alone, 0)[0] == whole["parameter_bytes"]
+    assert set(three_axes.formulas(alone, 0)[1].values()) == {0}
+    two = {**alone, "mesh": {**mesh, "pipeline": 2}, "processes": 2}
+    halves = [three_axes.formulas(two, rank)[0] for rank in (0, 1)]
     assert sum(halves) == whole["parameter_bytes"]
 
 

@@ -1,53 +1,44 @@
 """The axes along which a training can be divided, as rows of lesson 06's map: `Table(axes.MAP)`."""
 
-MAP = [
-    {
-        "axis": "data: DDP",
-        "divides": "the batch",
-        "a device sends in a step": "its gradients, about twice",
-        "link": "slow, if the backward pass is long enough to hide it",
-        "lesson": "04",
-    },
-    {
-        "axis": "sharded data: ZeRO, FSDP, HSDP",
-        "divides": "the batch and the state",
-        "a device sends in a step": "all parameters twice, all gradients once",
-        "link": "fast, or many tokens on each device",
-        "lesson": "07, 08",
-    },
-    {
-        "axis": "pipeline",
-        "divides": "the layers",
-        "a device sends in a step": "activations and their gradients, to its neighbours",
-        "link": "may be slow: between hosts",
-        "lesson": "06b",
-    },
-    {
-        "axis": "tensor",
-        "divides": "each matrix",
-        "a device sends in a step": "activations, several times in each block",
-        "link": "the fastest: NVLink",
-        "lesson": "06c",
-    },
-    {
-        "axis": "sequence, with tensor",
-        "divides": "the activations between the matrices too",
-        "a device sends in a step": "as many bytes as tensor alone",
-        "link": "the fastest: NVLink",
-        "lesson": "06c",
-    },
-    {
-        "axis": "context",
-        "divides": "the tokens of each sample",
-        "a device sends in a step": "keys and values, in each attention",
-        "link": "fast",
-        "lesson": "06c",
-    },
-    {
-        "axis": "expert",
-        "divides": "the experts of a mixture-of-experts layer",
-        "a device sends in a step": "tokens to their experts and back, in each such layer",
-        "link": "fast",
-        "lesson": "08b",
-    },
+COLUMNS = ("axis", "divides", "a device sends in a step", "link", "lesson")
+NVLINK = "the fastest: NVLink"
+ROWS = [
+    (
+        "data: DDP",
+        "the batch",
+        "its gradients, about twice",
+        "slow, if the backward pass is long enough to hide it",
+        "04",
+    ),
+    (
+        "sharded data: ZeRO, FSDP, HSDP",
+        "the batch and the state",
+        "all parameters twice, all gradients once",
+        "fast, or many tokens on each device",
+        "07, 08",
+    ),
+    (
+        "pipeline",
+        "the layers",
+        "activations and their gradients, to its neighbours",
+        "may be slow: between hosts",
+        "06b",
+    ),
+    ("tensor", "each matrix", "activations, several times in each block", NVLINK, "06c"),
+    (
+        "sequence, with tensor",
+        "the activations between the matrices too",
+        "as many bytes as tensor alone",
+        NVLINK,
+        "06c",
+    ),
+    ("context", "the tokens of each sample", "keys and values, in each attention", "fast", "06c"),
+    (
+        "expert",
+        "the experts of a mixture-of-experts layer",
+        "tokens to their experts and back, in each such layer",
+        "fast",
+        "08b",
+    ),
 ]
+MAP = [dict(zip(COLUMNS, row, strict=True)) for row in ROWS]

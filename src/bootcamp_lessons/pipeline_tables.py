@@ -25,11 +25,10 @@ def slept(runs: dict[str, Run], micro_batches: int) -> list[dict]:
     rows = []
     for name, run in runs.items():
         spans = run.actions()
-        ranks = len(schedules.by_rank(spans))
         row = {
             "schedule": name,
-            "by formula": schedules.bubble_by_formula(name, ranks, micro_batches),
-            "by plan": schedules.bubble(schedules.timetable(name, ranks, micro_batches)),
+            "by formula": schedules.bubble_by_formula(name, run.world, micro_batches),
+            "by plan": _planned(name, run, micro_batches),
             "measured": schedules.bubble(spans),
         }
         rows.append(row | {"handing over, ms": 1e3 * schedules.hand_over_seconds(spans)})
@@ -46,15 +45,14 @@ def trained(runs: dict[str, Run], micro_batches: int) -> list[dict]:
         spans = run.actions()
         plan = schedules.plan(name, run.world, micro_batches)
         with_own = schedules.simulate(plan, **schedules.measured_seconds(spans))
-        row = {
-            "schedule": name,
-            "plan, equal stages": schedules.bubble(
-                schedules.timetable(name, run.world, micro_batches)
-            ),
-            "plan, their own times": schedules.bubble(with_own),
-        }
+        row = {"schedule": name, "plan, equal stages": _planned(name, run, micro_batches)}
+        row["plan, their own times"] = schedules.bubble(with_own)
         rows.append(row | {"measured": schedules.bubble(spans)})
     return rows
+
+
+def _planned(schedule: str, run: Run, micro_batches: int) -> float:
+    return schedules.bubble(schedules.timetable(schedule, run.world, micro_batches))
 
 
 def held_bytes(run: Run, ranks: int) -> list[int]:
@@ -69,30 +67,30 @@ def held_by_formula(schedule: str, rank: int, ranks: int, samples: int, micro_ba
     Two things are held longer than a micro-batch is in flight: except under 1F1B, torch keeps what
     a rank has sent, outputs and gradients, until the step ends.
     """
-    stages = ranks * schedules.CHUNKS[schedule]
+    last = ranks * schedules.CHUNKS[schedule] - 1
     bytes_of_one = FLOAT * samples // micro_batches
     stays = 0 if schedule == "1f1b" else bytes_of_one * TOKENS * WIDTH
-    outputs = dict.fromkeys(range(stages - 1), stays) | {stages - 1: 0}
-    gradients = dict.fromkeys(range(1, stages), stays) | {0: 0}
-    between = _by_stage(FOR_W, stages, bytes_of_one) | {0: 0}  # stage 0 has no half I
+    outputs = {stage: stays * (stage < last) for stage in range(last + 1)}
+    gradients = {stage: stays * (stage > 0) for stage in range(last + 1)}
+    edges = layer_cut.equal(len(KEPT), last + 1)
+    kept, between = (
+        {stage: bytes_of_one * part for stage, part in enumerate(layer_cut.part_costs(own, edges))}
+        for own in (KEPT, FOR_W)
+    )
+    between[0] = 0  # stage 0 has no half I
     order = schedules.plan(schedule, ranks, micro_batches)[rank]
-    kept = _by_stage(KEPT, stages, bytes_of_one)
     return schedules.most_held(order, kept, between, outputs, gradients)
-
-
-def _by_stage(numbers: list[int], stages: int, bytes_of_one: int) -> dict[int, int]:
-    parts = layer_cut.part_costs(numbers, layer_cut.equal(len(numbers), stages))
-    return {stage: bytes_of_one * part for stage, part in enumerate(parts)}
 
 
 def held(found: dict[str, list[int]], samples: int, micro_batches: int) -> list[dict]:
     """Megabytes that each rank holds at its peak, by schedule: {schedule: bytes of each rank}."""
     rows = []
     for name, of_ranks in found.items():
-        spans = schedules.timetable(name, len(of_ranks), micro_batches)
-        flight = [most / schedules.CHUNKS[name] for most in schedules.most_in_flight(spans)]
+        ranks = len(of_ranks)
+        flight = schedules.most_in_flight(schedules.timetable(name, ranks, micro_batches))
         for rank, measured in enumerate(of_ranks):
-            said = held_by_formula(name, rank, len(of_ranks), samples, micro_batches)
-            row = {"schedule": name, "rank": rank, "micro-batches in flight": flight[rank]}
-            rows.append(row | {"formula": said / 1e6, "measured": measured / 1e6})
+            formula = held_by_formula(name, rank, ranks, samples, micro_batches) / 1e6
+            row = {"schedule": name, "rank": rank}
+            row["micro-batches in flight"] = flight[rank] / schedules.CHUNKS[name]
+            rows.append(row | {"formula": formula, "measured": measured / 1e6})
     return rows

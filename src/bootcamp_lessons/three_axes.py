@@ -1,7 +1,4 @@
-"""Lesson 08c: what each rank of three axes holds and sends, by formula and as recorded.
-
-A mesh is {axis: ranks along it}, as a run's record has it, with the tiny GPT on it.
-"""
+"""Lesson 08c: what each rank of three axes holds and sends, by formula and as recorded."""
 
 from bootcamp.costs import memory, setting, traffic
 from bootcamp.records.runs import Run
@@ -10,13 +7,10 @@ from bootcamp.table import Table
 AXES = ("pipeline", "data", "tensor")
 
 
-def formulas(mesh: dict[str, int], stage: int, batch: int) -> tuple[float, dict[str, float]]:
+def formulas(config: dict, rank: int) -> tuple[float, dict[str, float]]:
     """(bytes of a rank's parameters, bytes that it sends in a step along each axis, over gloo)."""
-    inner = mesh["data"] * mesh["tensor"]
-    config = {"strategy": "3d", "processes": inner * mesh["pipeline"], "mesh": mesh}
-    run = setting.of_run({**config, "global_batch": batch, "sequence_parallel": True})
-    held = memory.rank_memory(*run, stage * inner)
-    return held["parameters"], traffic.bytes_sent(*run, stage * inner)
+    run = setting.of_run({**config, "strategy": "3d", "sequence_parallel": True})
+    return memory.rank_memory(*run, rank)["parameters"], traffic.bytes_sent(*run, rank)
 
 
 def along(axis: str) -> str:
@@ -28,36 +22,32 @@ def by_axis(runs: dict[str, Run]) -> Table:
     """A row for each axis: what rank 0 of its run sends in a step, formula and count."""
     rows = []
     for axis, run in runs.items():
-        said = formulas(run.config["mesh"], 0, run.config["global_batch"])[1][axis]
-        counted = run.ranks[0]["sent_bytes_per_step"]
-        row = {"two ranks along": axis, "formula kB": said / 1e3}
+        counted = run.ranks[0].sent_bytes_per_step
+        row = {"two ranks along": axis, "formula kB": formulas(run.config, 0)[1][axis] / 1e3}
         rows.append(row | {"counted kB": counted and counted / 1e3})
     return Table(rows, "Sent by rank 0 in a step, one axis at a time")
 
 
 def kinds(run: Run) -> Table:
     """A row for each rank: its place, its stages' parts, what it holds and what it sends."""
-    mesh, rows = run.config["mesh"], []
-    inner, t = mesh["data"] * mesh["tensor"], mesh["tensor"]
+    rows, (data, tensor) = [], (run.config["mesh"][axis] for axis in ("data", "tensor"))
     for number, rank in enumerate(run.ranks):
-        stage = number // inner
-        parameters, sent = formulas(mesh, stage, run.config["global_batch"])
-        sent = sum(sent.values())
-        place = (stage, number // t % mesh["data"], number % t)
+        parameters, sent = formulas(run.config, number)
+        place = (number // (data * tensor), number // tensor % data, number % tensor)
         row = {"rank": number} | dict(zip(AXES, place, strict=True))
         row["first, last part"] = f"{rank['stages'][0]}, {rank['stages'][-1]}"
-        held = {"formula": parameters, "counted": rank["parameter_bytes"]}
-        row |= {f"parameters kB, {how}": size / 1e3 for how, size in held.items()}
-        counted = rank["sent_bytes_per_step"]
-        row |= {"sent kB, formula": sent / 1e3, "sent kB, counted": counted and counted / 1e3}
-        rows.append(row)
+        row["parameters kB, formula"] = parameters / 1e3
+        row["parameters kB, counted"] = rank.parameter_bytes / 1e3
+        counted = rank.sent_bytes_per_step
+        row["sent kB, formula"] = sum(sent.values()) / 1e3
+        rows.append(row | {"sent kB, counted": counted and counted / 1e3})
     return Table(rows, "The eight ranks")
 
 
 def furthest(table: Table, what: str = "") -> tuple[float | None, float]:
     """(counted, by formula) of the row in which both differ most, in bytes."""
     counted, formula = (
-        next(name for name in table.rows[0] if what in name and how in name)
+        next(name for name in table.columns if what in name and how in name)
         for how in ("counted", "formula")
     )
     known = [row for row in table.rows if row[counted] is not None]
