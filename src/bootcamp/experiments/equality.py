@@ -15,6 +15,7 @@ from bootcamp.experiments.pair import Pair, distance, in_saved_files, loss_dista
 from bootcamp.launcher import launch
 from bootcamp.records.runs import TOLERANCE, Run
 from bootcamp.table import Table
+from bootcamp.units import number
 
 __all__ = ["NotTheSame", "Proof", "baseline", "compare", "distance", "holds", "prove"]
 __all__ += ["same_training", "settings"]
@@ -85,7 +86,8 @@ def holds(proof: Proof) -> Proof:
     """The proof itself. Raises NotTheSame with each row that failed."""
     if proof.failed:
         lines = [
-            f"- {row['compared']}: {row['measured']}, allowed {row['allowed']}. {row['hint']}"
+            f"- {row['compared']}: {number(row['measured'])}, allowed {row['allowed']}. "
+            f"{row['hint']}"
             for row in proof.failed
         ]
         both = f"{proof.run.label} is not the same training as {proof.baseline.label}"
