@@ -9,7 +9,7 @@ from trained import trained
 from bootcamp.files import write_json
 from bootcamp.launcher import simulated_hosts
 from bootcamp.records.runs import Run
-from bootcamp_lessons import host_blame, host_drills, host_lab
+from bootcamp_lessons import host_drills, host_lab
 from bootcamp_lessons.diagrams import host_failures
 
 WITH_HOSTS = pytest.mark.skipif(
@@ -50,33 +50,33 @@ LINE = (
 def test_agents_that_do_not_meet_are_compared_by_their_lines(tmp_path):
     lines = {"host0": LINE.format(2, 7), "host1": LINE.format(2, 8)}
     assert (
-        host_blame.name_culprit(left(tmp_path, RAISED, lines))
+        host_drills.name_culprit(left(tmp_path, RAISED, lines))
         == "--rdzv-id differs: 7 on host0, 8 on host1"
     )
     alike = dict.fromkeys(("host0", "host1"), LINE.format(3, 7))
-    assert "ask for 3 hosts, and torchrun was started on 2" in host_blame.name_culprit(
+    assert "ask for 3 hosts, and torchrun was started on 2" in host_drills.name_culprit(
         left(tmp_path, RAISED, alike)
     )
     said = {"host1": "... while trying to connect to (host0, 29400).\nRendezvousConnectionError: x"}
     found = left(tmp_path, RAISED, alike, said)
-    assert host_blame.name_culprit(found) == "host1 gets no answer from host0:29400"
-    assert host_blame.first_sign(found, 0)[0] == "RendezvousConnectionError: x"
+    assert host_drills.name_culprit(found) == "host1 gets no answer from host0:29400"
+    assert host_drills.first_sign(found, 0)[0] == "RendezvousConnectionError: x"
 
 
 def test_a_pause_is_told_by_the_host_whose_link_was_lost(tmp_path):
     link = {"lost": {"host0": 0, "host1": 2}, "seconds": 3.5}
     (tmp_path / "steps.jsonl").write_text('{"step": 0, "loss": 1.0, "seconds": 0.1}\n')
     found = left(tmp_path, link=link)
-    assert host_blame.first_sign(found, 0) == ("no error, a pause", 3.5)
-    assert host_blame.name_culprit(found) == "the kernel of host1 counts a link that was lost"
+    assert host_drills.first_sign(found, 0) == ("no error, a pause", 3.5)
+    assert host_drills.name_culprit(found) == "the kernel of host1 counts a link that was lost"
 
 
 def test_an_error_about_another_rank_names_nobody_by_itself(tmp_path):
     (tmp_path / "steps.jsonl").write_text('{"step": 0, "loss": 1.0, "seconds": 0.1}\n')
     own = {**RAISED, "rank": 1, "message": "OSError: [Errno 28] No space left on device"}
-    assert host_blame.name_culprit(left(tmp_path, own)).startswith("rank 1 on ")
+    assert host_drills.name_culprit(left(tmp_path, own)).startswith("rank 1 on ")
     late = {**RAISED, "rank": 1, "message": "RuntimeError: Timed out waiting 3000ms for recv"}
-    assert not host_blame.name_culprit(left(tmp_path, late)).startswith("rank 1 on ")
+    assert not host_drills.name_culprit(left(tmp_path, late)).startswith("rank 1 on ")
 
 
 def test_without_hosts_and_slurm_every_answer_is_a_recorded_one_and_no_record_is_weight(

@@ -70,11 +70,9 @@ class Case(ScriptTask):
         return self.broken.read_text()
 
     def solved(self) -> Path:
-        """A script that solves it."""
         return self.derived_solution(changed(self.starting_point(), self.fix))
 
     def tried(self, path: Path) -> str:
-        """Run a script and judge what it did. Raises Wrong."""
         return self.judge(Trial(self, path))
 
     def run(self, path: Path, ranks: int, **flags) -> Run:

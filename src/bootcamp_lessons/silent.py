@@ -48,11 +48,9 @@ class Silent(ScriptTask):
         return path
 
     def starting_point(self) -> str:
-        """The text that the reader starts from."""
         return self.broken().read_text()
 
     def solved(self) -> Path:
-        """A script that solves it."""
         right = f"{self.name}_right"
         return (
             variants.variant(self.solution, right, self.clips) if self.clips else super().solved()

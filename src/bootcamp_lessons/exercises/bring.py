@@ -26,14 +26,12 @@ class PortTask(ScriptTask):
     broken: dict[str, str] = field(default_factory=dict)
 
     def starting_point(self) -> str:
-        """The text that the reader starts from."""
         text = (SRC / self.begins_with).read_text()
         for right, wrong in self.broken.items():
             text = text.replace(right, wrong)
         return with_docstring(text, self.task)
 
     def solved(self) -> Path:
-        """A script that solves it."""
         return SRC / self.solution
 
     def tried(self, path: Path) -> str:

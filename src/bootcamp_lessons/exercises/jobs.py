@@ -31,15 +31,12 @@ class JobTask(ScriptTask):
 
     @property
     def path(self) -> Path:
-        """The reader's job file."""
         return super().path.with_suffix(".sbatch")
 
     def starting_point(self) -> str:
-        """The text that the reader starts from."""
         return self.broken.text
 
     def solved(self) -> Path:
-        """The working job file."""
         return jobs.path(self.broken.of)
 
     def attempt(self, given: Path) -> str:
