@@ -21,7 +21,7 @@
 
 # %%
 from bootcamp import warm_up
-from bootcamp_lessons import hsdp_lab
+from bootcamp_lessons import hsdp_lab, sharded
 
 warm_up()
 lab = hsdp_lab.Lab()
@@ -239,7 +239,7 @@ plots.show(diagrams.ranking(free, slow, hsdp_lab.link_seconds(hsdp_lab.LINK)))
 # keeps of parameters, gradients and AdamW's two averages.
 
 # %%
-kept = {name: hsdp_lab.state_bytes(run) for name, run in slow.items()}
+kept = {name: sharded.state(run) for name, run in slow.items()}
 assert round(kept["DDP"] / kept["FSDP"], 2) == 4, "FSDP does not divide by all ranks"
 claim.equal(
     "hsdp_divides_memory_by_the_host",

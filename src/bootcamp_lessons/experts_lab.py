@@ -72,22 +72,12 @@ def handed_in(run: Run) -> list[int]:
     ]
 
 
-def tokens_of_rank(run: Run) -> int:
-    """Tokens of a rank in a step."""
-    return run.steps[0]["tokens"] // run.world
-
-
-def shape(run: Run) -> dict:
-    """Layers, width, experts and so on of the run's model."""
-    return model_shapes.MOE[run.config["size"]]
-
-
 def bytes_table(run: Run) -> Table:
     """Table what ranks handed to all-to-alls in the counted step, beside the formula."""
-    found = handed_in(run)
+    found, tokens = handed_in(run), run.steps[0]["tokens"] // run.world
     sizes = {f"rank {rank}": size for rank, size in enumerate(found)} | {
         "mean of the ranks": mean(found),
-        "formula": experts.exchanged_bytes(shape(run), tokens_of_rank(run)),
+        "formula": experts.exchanged_bytes(model_shapes.MOE[run.config["size"]], tokens),
     }
     columns = {"handed by": lambda item: item[0], "MB": lambda item: item[1] / 1e6}
     return Table.of(sizes.items(), columns, "Handed to all-to-alls in a step")
@@ -99,7 +89,7 @@ def sent(run: Run) -> tuple[float | None, float]:
     The formula adds rows for other ranks' experts, their numbers, and the all-reduce of the rest,
     as a mean without the first and the last step.
     """
-    ranks, model = run.world, shape(run)
+    ranks, model = run.world, model_shapes.MOE[run.config["size"]]
     between = range(1, len(run.steps) - 1)
     rows = mean(sum(map(sum, map(experts.sent_rows, layers(run, step)))) for step in between)
     sizes = model["layers"] * experts.COUNT * model["experts"] * (ranks - 1)
@@ -128,7 +118,7 @@ def same_compute(size: str) -> Table:
     """Table parameters, and arithmetic of a sample's forward pass, of gpt and moe at one size."""
     columns = {
         "model": lambda name: name,
-        "parameters": lambda name: sum(sum(s.numbers) for s in model_shapes.layers(name, size)),
+        "parameters": lambda name: model_shapes.parameters(name, size),
         "MFLOP of a sample": lambda name: (
             sum(s.flops for s in model_shapes.layers(name, size)) / 1e6
         ),

@@ -129,8 +129,8 @@ def batches(per_rank: int, worlds: list[int]) -> Table:
 
 def by_learning_rate(runs: tuple[Run, ...]) -> Table:
     """What the jobs of an array came to."""
-    rows = [{"lr": run.config["lr"], "final loss": run.losses[-1]} for run in runs]
-    return Table(rows, "One job for each learning rate")
+    columns = {"lr": lambda run: run.config["lr"], "final loss": lambda run: run.losses[-1]}
+    return Table.of(runs, columns, "One job for each learning rate")
 
 
 def elsewhere() -> Table:
@@ -142,11 +142,6 @@ def elsewhere() -> Table:
         status = {"run": "run", "parsed": "read, not run"}[found[file]["status"]]
         rows.append({**row, "on": found[file]["date"], "here": status})
     return Table(rows, "The same training in src/jobs/elsewhere")
-
-
-def lines(output: str, begin: str) -> list[str]:
-    """Those lines of an output that begin so."""
-    return [line for line in output.splitlines() if line.startswith(begin)]
 
 
 def show_file(path: str) -> None:

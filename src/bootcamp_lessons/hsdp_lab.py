@@ -113,9 +113,3 @@ def link_seconds(link: str) -> dict[str, float]:
 def crossed(run: Run) -> float:
     """Bytes that host0's two ranks wrote to connections with the other host, in a step."""
     return sum(rank["sent_to_other_hosts_bytes_per_step"] for rank in run.ranks[:2])
-
-
-def state_bytes(run: Run) -> int:
-    """What rank 0 keeps of parameters, gradients and optimizer state."""
-    kinds = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
-    return sum(run.ranks[0][kind] for kind in kinds)

@@ -14,25 +14,16 @@ from bootcamp.costs import published
 HOUR = 3600.0
 
 
-def runs() -> dict[str, dict]:
-    """{run: {"gpus", "days", "failures", "gpu_hours_between", "what", "source"}} as published."""
-    found = {}
-    for row in published.table("failures"):
-        numbers = {name: float(row[name]) for name in ("gpus", "days", "failures")}
-        hours = 24 * numbers["gpus"] * numbers["days"] / numbers["failures"]
-        found[row["run"]] = {**row, **numbers, "gpu_hours_between": hours}
-    return found
-
-
 def between_failures(gpus: int, run: str = "Llama 3 405B") -> float:
     """Mean seconds between failures of a job on so many GPUs, each as reliable as a run's.
 
     Raises ValueError for a run that is not in published/failures.csv.
     """
-    known = runs()
+    known = {row["run"]: row for row in published.table("failures")}
     if run not in known:
         raise ValueError(f"run={run!r}: expected one of {', '.join(known)}")
-    return known[run]["gpu_hours_between"] * HOUR / gpus
+    days, failed = float(known[run]["days"]), float(known[run]["failures"])
+    return 24 * float(known[run]["gpus"]) * days / failed * HOUR / gpus
 
 
 def lost_share(interval: float, save: float, between: float, restart: float = 0.0) -> float:

@@ -326,7 +326,7 @@ def _in_pipeline(model: Model, plan: Plan, rank: int) -> float:
     of_last = NUMBER * model_shapes.VOCABULARY * scored + _integers(model, scored)
     if p.virtual > 1:
         return _interleaved(p, stage, bytes_of, of_last, border)
-    flight = m if p.schedule == "gpipe" else min(m, p.pipeline - stage)
+    flight = in_flight(p, stage)
     total = flight * (sum(bytes_of) + _integers(model, model.sequence) * first)
     if last:
         total += flight * of_last + NUMBER * (m + flight + 1)  # and the losses

@@ -312,7 +312,7 @@ class Model:
         return Layer("block", (*divided, *whole), 0, sum(map(prod, divided)), of_experts)
 
     def layer_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
-        """Count those of a layer on one rank."""
+        """Of a layer on one rank."""
         return self.block.parameters(tensor, expert_ranks)
 
     def divided_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
@@ -387,11 +387,8 @@ def ours(kind: str = "gpt", size: str = "tiny") -> Model:
 
 def published_gpts() -> dict[str, Model]:
     """The course's tiny GPT, and published shapes by name, the smallest first."""
-    found = {"GPT tiny": Model(*GPT["tiny"].values(), VOCABULARY, known=parameters("gpt", "tiny"))}
-    for row in published.table("gpt_sizes"):
-        numbers = (int(row[key]) for key in list(row)[2:7])
-        found[row["name"]] = Model(*numbers, known=1e9 * float(row["billion_parameters"] or 0))
-    return found
+    tiny = Model(*GPT["tiny"].values(), VOCABULARY, known=parameters("gpt", "tiny"))
+    return {"GPT tiny": tiny} | {row["name"]: _of_row(row) for row in published.table("gpt_sizes")}
 
 
 def served_models() -> dict[str, Model]:
@@ -399,12 +396,7 @@ def served_models() -> dict[str, Model]:
 
     Of the latter only what a server's cache needs: they have no vocabulary.
     """
-    found = dict(list(published_gpts().items())[1:])
-    for row in published.table("served_models"):
-        sizes = (int(row[key]) for key in ("layers", "width", "heads", "context"))
-        groups, known = int(row["key_value_heads"]), 1e9 * float(row["billion_parameters"])
-        found[row["name"]] = Model(*sizes, vocabulary=0, key_heads=groups, known=known)
-    return found
+    return {name: _of_row(row) for name, row in _rows().items()}
 
 
 @cache
@@ -413,19 +405,23 @@ def named(name: str) -> Model | None:
     wanted = plain_name(name)
     for row in published.table("models"):
         if wanted in {plain_name(row["name"]), *map(plain_name, row["spellings"].split(";"))}:
-            shared = _shared().get(row["published"], {})
-            names = {key: key for key in ("layers", "heads", "vocabulary", "inner", "head_width")}
-            names |= {"hidden": "width", "sequence": "context", "key_heads": "key_value_heads"}
-            sizes = {key: int(row[key] or shared.get(name) or 0) for key, name in names.items()}
-            more = {key: int(row[key] or 1) for key in ("experts", "chosen")}
-            return Model(**sizes, gated=row["gated"] == "yes", tied=row["tied"] == "yes", **more)
+            own = {column: value for column, value in row.items() if value}
+            return replace(_of_row(_rows().get(row["published"], {}) | own), known=0.0)
     return None
 
 
-@cache
-def _shared() -> dict[str, dict[str, str]]:
-    """{name: row} of the shapes that the course's other rooms use too."""
+def _rows() -> dict[str, dict[str, str]]:
+    """{name: row} of the shapes that figures and tables show."""
     return {row["name"]: row for t in ("gpt_sizes", "served_models") for row in published.table(t)}
+
+
+def _of_row(row: dict[str, str]) -> Model:
+    names = {"hidden": "width", "sequence": "context", "key_heads": "key_value_heads"}
+    names |= {key: key for key in ("layers", "heads", "vocabulary", "inner", "head_width")}
+    sizes = {key: int(row.get(key) or row.get(name) or 0) for key, name in names.items()}
+    sizes |= {key: int(row.get(key, 1)) for key in ("experts", "chosen")}
+    kinds = {"gated": row.get("gated") == "yes", "tied": row.get("tied", "yes") == "yes"}
+    return Model(**sizes, **kinds, known=1e9 * float(row.get("billion_parameters") or 0))
 
 
 def at(shape: Model, **sizes) -> Model:

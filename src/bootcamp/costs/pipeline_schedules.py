@@ -10,7 +10,7 @@ each action begins and ends, simulated or recorded (bootcamp.records.actions).
 import contextlib
 import statistics
 from collections import Counter
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 # {schedule: stages of a rank}
@@ -82,6 +82,12 @@ def plan(schedule: str, ranks: int, micro_batches: int) -> list[list[Action]]:
     return [_ORDERS[schedule](rank, ranks, micro_batches) for rank in range(ranks)]
 
 
+def _weave(forwards: list, backwards: list, warm_up: int) -> list[Action]:
+    """Some forwards, then forward and backward in turn, then the backwards that remain."""
+    pairs = list(zip(forwards[warm_up:], backwards, strict=False))
+    return [*forwards[:warm_up], *chain(*pairs), *backwards[len(pairs) :]]
+
+
 def _gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """All forwards, then all backwards."""
     return [Action(kind, rank, i) for kind in "FB" for i in range(micro_batches)]
@@ -93,16 +99,27 @@ def _one_forward_one_backward(rank: int, ranks: int, micro_batches: int) -> list
     return _weave(actions[:micro_batches], actions[micro_batches:], warm_up=ranks - 1 - rank)
 
 
-def _interleaved(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """1F1B with two stages a rank: a round of micro-batches passes one stage, then the other."""
-    # two more forwards for each rank below: a forward has to get there, its backward back
-    return _in_rounds(rank, ranks, micro_batches, "B", ahead=2)
+def _interleaved(
+    rank: int, ranks: int, micro_batches: int, backward: str = "B", ahead: int = 2
+) -> list[Action]:
+    """1F1B with two stages a rank: a round of micro-batches passes one stage, then the other.
+
+    ahead: forwards more for each rank below; a forward has to get there, its backward back.
+    """
+    stages = stages_of_rank("interleaved", rank, ranks)
+    size = micro_batches // max(1, micro_batches // ranks)
+    forwards, backwards = [], []
+    for begin in range(0, micro_batches, size):
+        batch = range(begin, begin + size)
+        forwards += [Action("F", stage, i) for stage in stages for i in batch]
+        backwards += [Action(backward, stage, i) for stage in reversed(stages) for i in batch]
+    return _weave(forwards, backwards, size + ahead * (ranks - 1 - rank))
 
 
 def _zero_bubble(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """Interleaved, with backwards in halves: weights' gradients are computed where a rank waits."""
     order, waiting = [], []
-    for action in _in_rounds(rank, ranks, micro_batches, "I", ahead=1):
+    for action in _interleaved(rank, ranks, micro_batches, backward="I", ahead=1):
         order.append(action)
         if action.kind == "I":
             waiting.append(action._replace(kind="W"))
@@ -167,28 +184,6 @@ _ORDERS = {
     "zb-v": _zb_v,
     "dualpipe": _dualpipe,
 }
-
-
-def _in_rounds(
-    rank: int, ranks: int, micro_batches: int, backward: str, ahead: int
-) -> list[Action]:
-    """Weave a rank's two stages: each round passes its first stage, then its second."""
-    stages = stages_of_rank("interleaved", rank, ranks)
-    size = micro_batches // max(1, micro_batches // ranks)
-    forwards, backwards = [], []
-    for begin in range(0, micro_batches, size):
-        batch = range(begin, begin + size)
-        forwards += [Action("F", stage, i) for stage in stages for i in batch]
-        backwards += [Action(backward, stage, i) for stage in reversed(stages) for i in batch]
-    return _weave(forwards, backwards, size + ahead * (ranks - 1 - rank))
-
-
-def _weave(forwards: list, backwards: list, warm_up: int) -> list[Action]:
-    """Some forwards, then forward and backward in turn, then the backwards that remain."""
-    in_turn = [
-        action for pair in zip(forwards[warm_up:], backwards, strict=False) for action in pair
-    ]
-    return forwards[:warm_up] + in_turn + backwards[len(in_turn) // 2 :]
 
 
 # Timetables

@@ -100,17 +100,14 @@ def collectives(
 ) -> list[tuple[str | int, str, float]]:
     """What a strategy sends in a step: (axis, collective, its size as a share of the model).
 
-    An axis is shard, replicate, or a number: so many neighbours.
-
-    strategy: ddp, zero1, zero2, fsdp (ZeRO-3) or hsdp. zero1 and zero2 are the paper's; torch's
-    ZeroRedundancyOptimizer and DeepSpeed's default call an all-reduce in place of the
-    reduce-scatter, 3 in place of 2. shard: the ranks of a row, for hsdp. number: bytes of a
-    gradient's element on the wire as a share of a gathered parameter's: 0.5 for DDP's fp16 hook, 2
-    for parameters gathered in bf16 and gradients reduced in fp32. root: share of the parameters
-    that stays gathered from forward to backward pass, the head in the course's scripts.
-    micro_batches: of a step; FSDP gathers and reduces for each, the all-reduce of DDP and HSDP
-    waits for the last. once: FSDP reduces the last one's alone (set_requires_gradient_sync).
-    reshard: neighbours that keep the parameters between the passes (reshard_after_forward).
+    An axis is shard, replicate, or a number: so many neighbours. strategy: ddp, zero1, zero2, fsdp
+    (ZeRO-3) or hsdp; zero1 and zero2 are the paper's, torch's ZeroRedundancyOptimizer calls an
+    all-reduce in place of the reduce-scatter. shard: the ranks of a row, for hsdp. number: bytes of
+    a gradient's element on the wire as a share of a gathered parameter's, as 0.5 for DDP's fp16
+    hook. root: share of the parameters that stays gathered from forward to backward pass.
+    micro_batches: FSDP gathers and reduces for each, DDP and HSDP's replicas all-reduce once. once:
+    FSDP reduces the last one's alone (set_requires_gradient_sync). reshard: neighbours that keep
+    the parameters between the passes (reshard_after_forward).
     """
     gather, reduce = ("shard", "all-gather", 1.0), ("shard", "reduce-scatter", number)
     again = (reshard or "shard", "all-gather", 1 - root)
