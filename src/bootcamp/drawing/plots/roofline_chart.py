@@ -11,6 +11,8 @@ from bootcamp.drawing.palette import BLACK, INK, ORANGE, PALE, PAPER, SKY
 from bootcamp.drawing.style import SMALL, begin, device_word, finish, styled
 from bootcamp.units import flops, size
 
+GRID = 6  # pixels between the places that are tried for a label
+
 
 @styled
 def roofline(measured) -> Figure:
@@ -72,92 +74,62 @@ def _draw_roof(axes, measured) -> None:
     axes.grid()
 
 
-# Where a label can be, seen from its point, in typographic points, the nearest first.
-GRID = 6  # pixels between the places that are tried where these are taken
-LABEL_PLACES = [(11, 0), (-11, 0), (0, -19), (0, 19)] + [
-    (side * across, above * up)
-    for across, up in ((11, 16), (20, 34), (30, 52), (45, 75), (60, 100))
-    for above in (-1, 1)
-    for side in (1, -1)
-]
-
-
 def _label_points(figure, axes, measured, labels: dict[str, dict]) -> None:
     """Each label beside its point, where it covers no other label, no point and not the roof."""
     figure.draw_without_rendering()  # from here on every position is known
     points = [(row["intensity"], row["achieved_flops_per_second"]) for row in labels.values()]
     taken = [_around(axes, point, 11) for point in points]
-    low, high = (math.log(limit) for limit in axes.get_xlim())
-    along = [math.exp(low + (high - low) * k / 400) for k in range(401)]
-    taken += [_around(axes, (x, measured.roof(x)), 3) for x in along]
-    _name_roof(axes, measured, along, taken)
-    for label, point in zip(labels, points, strict=True):
-        _place_label(axes, label, point, taken)
-
-
-def _name_roof(axes, measured, along: list[float], taken: list[Bbox]) -> None:
-    """Name the two parts of the roof, each above its line where there is no point."""
-    flat = [x for x in along if x > measured.ridge][::-1]
-    slanted = [x for x in along if x < measured.ridge]
-    memory = f"memory:\n{size(measured.bandwidth_bytes_per_second)}/s"
+    roof = [(x, measured.roof(x)) for x in np.geomspace(*axes.get_xlim(), 401)]
+    taken += [_around(axes, point, 3) for point in roof]
+    slanted = [point for point in roof if point[0] < measured.ridge]
     arithmetic = f"arithmetic: {flops(measured.peak_flops_per_second)}"
-    for words, places, offset in ((arithmetic, flat, (-4, 8)), (memory, slanted, (-10, 10))):
-        text = axes.annotate(words, (1, 1), offset, textcoords="offset points", ha="right")
-        text.set(**BOLD, in_layout=False)
-        for x in places:
-            text.xy = (x, measured.roof(x))
-            if _is_free(axes, box := text.get_window_extent(), taken):
-                break
-        else:
-            box = _move(axes, text, taken)
-        taken.append(box)
+    memory = f"memory:\n{size(measured.bandwidth_bytes_per_second)}/s"
+    for words, end in ((arithmetic, roof[-1]), (memory, slanted[len(slanted) // 2])):
+        _place(axes, words, end, taken, lambda x, y, _: np.hypot(x[1] + 8, y[0] - 8), **BOLD)
+    for label, point in zip(labels, points, strict=True):
+        text = _place(axes, label, point, taken, _beside, fontsize=SMALL)
+        right, up = text.get_position()
+        if math.hypot(right, up) > 20:
+            gap = 9 if text.get_ha() == "center" else 0  # such a text is around the line's end
+            line = {"arrowstyle": "-", "color": PALE, "shrinkA": gap, "shrinkB": 5, "linewidth": 1}
+            look = {"textcoords": "offset points", "arrowprops": line, "in_layout": False}
+            axes.annotate("", point, (right, up), **look)
 
 
-def _move(axes, text, taken: list[Bbox]) -> Bbox:
-    """Move a text to the free place of the axes that is nearest to its point; returns its box."""
-    box, frame, point = text.get_window_extent(), axes.bbox, axes.transData.transform(text.xy)
+def _beside(x: tuple, y: tuple, height: float) -> np.ndarray:
+    """How far a box is from its point; best is right of it, at the same height."""
+    gaps = [np.maximum(0, np.maximum(low, -high)) for low, high in (x, y)]
+    return np.hypot(*gaps) + 0.2 * np.abs(y[0] + height / 2) + 8 * (x[0] < 0)
+
+
+def _place(axes, words: str, point: tuple, taken: list[Bbox], cost, **look):
+    """Write words near a point, where they cover nothing that is taken: at the cheapest place.
+
+    cost: of boxes whose sides are (left, right), (bottom, top) pixels from the point, so high.
+    """
+    text = axes.annotate(words, point, (0, 0), textcoords="offset points", zorder=5, **look)
+    text.set(va="center", in_layout=False)
+    box, frame, (home_x, home_y) = text.get_window_extent(), axes.bbox, _pixels(axes, point)
     lefts = np.arange(frame.x0, frame.x1 - box.width, GRID)
-    x, y = np.meshgrid(lefts, np.arange(frame.y0, frame.y1 - box.height, GRID))
-    free = np.full(x.shape, True)
+    left, low = np.meshgrid(lefts, np.arange(frame.y0, frame.y1 - box.height, GRID))
+    right, high, free = left + box.width, low + box.height, np.full(left.shape, True)
     for other in taken:
-        beside = (x + box.width <= other.x0) | (x >= other.x1)
-        free &= beside | (y + box.height <= other.y0) | (y >= other.y1)
-    middle_x, middle_y = x + box.width / 2 - point[0], y + box.height / 2 - point[1]
-    place = np.where(free, np.hypot(middle_x, middle_y), np.inf).argmin()
-    middle, up = middle_x.flat[place], middle_y.flat[place]  # from the point, in pixels
-    side = 0 if abs(middle) < box.width / 2 else math.copysign(1, middle)
-    position = np.array([middle - side * box.width / 2, up]) * 72 / axes.figure.dpi
-    text.set(position=position, ha={0: "center", 1: "left", -1: "right"}[side], va="center")
-    return text.get_window_extent()
+        free &= (right <= other.x0) | (left >= other.x1) | (high <= other.y0) | (low >= other.y1)
+    costs = cost((left - home_x, right - home_x), (low - home_y, high - home_y), box.height)
+    best = np.where(free, costs, np.inf).argmin()
+    left, right = left.flat[best] - home_x, right.flat[best] - home_x
+    side = "left" if left > 0 else "right" if right < 0 else "center"
+    across = {"left": left, "right": right, "center": (left + right) / 2}[side]
+    up = (low.flat[best] + high.flat[best]) / 2 - home_y
+    text.set(position=np.array([across, up]) * 72 / axes.figure.dpi, ha=side)
+    taken.append(text.get_window_extent())
+    return text
 
 
-def _is_free(axes, box: Bbox, taken: list[Bbox]) -> bool:
-    """Whether a box is within the axes and covers nothing else."""
-    frame = axes.bbox
-    inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 <= box.y1 <= frame.y1
-    return inside and not any(box.overlaps(other) for other in taken)
+def _pixels(axes, point: tuple[float, float]) -> np.ndarray:
+    return axes.transData.transform(point)
 
 
 def _around(axes, point: tuple[float, float], pixels: float) -> Bbox:
-    x, y = axes.transData.transform(point)
+    x, y = _pixels(axes, point)
     return Bbox.from_extents(x - pixels, y - pixels, x + pixels, y + pixels)
-
-
-def _place_label(axes, label: str, point: tuple[float, float], taken: list[Bbox]) -> None:
-    """Write a label at the first of its places that is free, with a line to it if that is far."""
-    text = axes.annotate(label, point, (0, 0), textcoords="offset points", va="center", zorder=5)
-    text.set(fontsize=SMALL, in_layout=False)
-    for right, up in LABEL_PLACES:
-        side = "left" if right > 0 else "right" if right < 0 else "center"
-        text.set(position=(right, up), ha=side)
-        if _is_free(axes, box := text.get_window_extent(), taken):
-            break
-    else:
-        box = _move(axes, text, taken)
-    taken.append(box)
-    right, up = text.get_position()
-    if math.hypot(right, up) > 20:
-        gap = 9 if text.get_ha() == "center" else 0  # such a text is around the line's end
-        line = {"arrowstyle": "-", "color": PALE, "shrinkA": gap, "shrinkB": 5, "linewidth": 1}
-        look = {"textcoords": "offset points", "arrowprops": line, "in_layout": False}
-        axes.annotate("", point, (right, up), **look)
