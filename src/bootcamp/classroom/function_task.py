@@ -111,7 +111,6 @@ class FunctionTask(Task):
         return names[self.solved_by.__name__]
 
     def _wrong_type(self, answer, expected) -> str:
-        """Return what to say of an answer that is right but for its type."""
         if isinstance(answer, str):
             return "That is a string."
         kind = type(answer).__name__

@@ -58,7 +58,6 @@ class Prediction:
     __repr__ = __str__
 
     def _ipython_display_(self) -> None:
-        """The question with a field for the answer; its text where there are no widgets."""
         if library := progress.widgets():
             self._show_field(library)
         else:

@@ -78,7 +78,6 @@ def told(error: dict, script: Path) -> str:
 
 
 def _lines_of(script: Path, stack: str) -> list[str]:
-    """The lines of a script that a stack names."""
     numbers = map(int, re.findall(rf"{re.escape(script.name)}\", line (\d+)", stack))
     lines = script.read_text().splitlines()
     return [f"line {number}: {lines[number - 1].strip()}" for number in numbers]

@@ -161,7 +161,6 @@ def _in_pairs(
 
 
 def _ratio(this, that, of, swapped: bool) -> float:
-    """Measure one pair: the seconds of `that` over those of `this`."""
     trials = {"that": that, "this": this} if swapped else {"this": this, "that": that}
     seconds = {name: _seconds(trial(), of) for name, trial in trials.items()}
     return seconds["that"] / seconds["this"]

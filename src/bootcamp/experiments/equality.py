@@ -195,7 +195,6 @@ def _compare_parameters(proof: Proof) -> None:
 
 
 def _compare_notes(proof: Proof) -> None:
-    """What a script of its own has noted, such as a validation loss: the same on every rank."""
     pair = proof.pair
     for name in pair.baseline.ranks[0].get("noted", {}):
         what = f"largest difference of {name}, as noted"

@@ -298,7 +298,6 @@ class GpuPart:
         return f"{gpu}, torch {versions['torch']}, CUDA {versions['cuda']}; recorded run {where}"
 
     def __getitem__(self, name: str):
-        """Return what was found under a name; None where it was not measured."""
         return self.content.get("found", {}).get(name)
 
     def table(self, name: str, rows: list[dict]) -> Table:

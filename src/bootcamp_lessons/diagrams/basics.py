@@ -66,7 +66,6 @@ def family_tree() -> Figure:
 
 
 def _draw_path(axes, top: float) -> None:
-    """The scripts of PATH side by side, large, each with its lesson below it."""
     width, gap = 12.7, 9.0
     lessons = {name: number for number, _, scripts in _lessons() for name in scripts}
     for place, name in enumerate(PATH):
@@ -80,7 +79,6 @@ def _draw_path(axes, top: float) -> None:
 
 
 def _lessons() -> list[tuple[str, str, list[str]]]:
-    """Number, title and scripts of each lesson that has a notebook."""
     rows = tomllib.loads((NOTEBOOKS / "lessons.toml").read_text())["lesson"]
     return [(row["number"], row["title"], row["scripts"]) for row in rows if "file" in row]
 

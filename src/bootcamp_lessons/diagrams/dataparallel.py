@@ -88,7 +88,6 @@ def phases(*runs: Run) -> Figure:
 
 
 def _phases(run: Run) -> dict[str, float]:
-    """Milliseconds of the run's phases and of what is left of the step."""
     parts = trace.phases(run.folder / "ranks" / "0.trace.json")
     parts = {name.replace("Optimizer.", "optimizer "): 1e3 * s for name, s in parts.items()}
     return parts | {"rest": 1e3 * run.timeline()["seconds"] - sum(parts.values())}

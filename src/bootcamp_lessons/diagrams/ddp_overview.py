@@ -49,7 +49,6 @@ def overlap(axes) -> None:
 
 
 def _lanes(axes, y: float, name: str, reduces: list[tuple], optimizer: float) -> None:
-    """What a rank computes, and below it its all-reduces: (x, width, text) each."""
     label(axes, 0, y + 8, name, at="left", bold=True)
     labels(axes, (0, y + 3, "computes"), (0, y - 4, "communicates"), at="left")
     box(axes, 16, y, 13, 6, "forward", colour=LIGHT.blue, size=11)

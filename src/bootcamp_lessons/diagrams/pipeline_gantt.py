@@ -69,7 +69,6 @@ def facts(spans: list) -> str:
 
 
 def _draw_chart(axes, spans: list, longest: float, scale: float) -> None:
-    """One chart: a row for each rank, a box for each action, grey where the rank waits."""
     ranks = schedules.by_rank(spans)
     whole = schedules.makespan(spans) * scale
     for rank, of_rank in enumerate(ranks):

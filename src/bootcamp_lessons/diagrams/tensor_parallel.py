@@ -62,7 +62,6 @@ def between_blocks(axes) -> None:
 
 
 def _sends(axes, x: float, y: float, text: str) -> None:
-    """A collective: an arrow across its name."""
     arrow(axes, (x - 4.3, y + 2), (x + 4.3, y + 2), colour=VERMILLION)
     label(axes, x, y + 6, text, ink=VERMILLION, size=FOOT)
 

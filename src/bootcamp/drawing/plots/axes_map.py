@@ -20,34 +20,30 @@ CUTS = {
     + [(k / 4, 0.33, 0.25, 0.34, k) for k in FOUR],
 }
 # name, what becomes of the batch and of the model, what a GPU sends in a step, when, the link
+HOSTS, FIRST = "slow will do:\nbetween hosts", "fast: in a host,\nthen between"
 AXES = (
     ("data", "DDP", "cut by rows", "copied")
-    + ("gradients, all-reduced:\nabout 2 × the model", "once a step, beside\nthe backward")
-    + ("slow will do:\nbetween hosts",),
+    + ("gradients, all-reduced:\nabout 2 × the model", "once a step, beside\nthe backward", HOSTS),
     ("sharded data", "ZeRO-3, FSDP", "cut by rows", "kept in parts")
     + ("parameters twice, gradients\nonce: 3 × the model", "each layer, beside\nthe one before it")
     + ("fast, or many\ntokens a GPU",),
     ("in groups", "HSDP", "cut by rows", "two copies, each kept in parts")
-    + (
-        "3 × the model in a group,\n2 × its part between them",
-        "each layer; between\ngroups once a step",
-    )
-    + ("fast in a group,\nslow between",),
+    + ("3 × the model in a group,\n2 × its part between them",)
+    + ("each layer; between\ngroups once a step", "fast in a group,\nslow between"),
     ("tensor", "TP + SP", "copied", "cut by columns")
     + ("activations: 2 all-reduces\na layer in each pass", "the layer waits\nfor each")
     + ("the fastest:\nin a host",),
     ("pipeline", "PP", "copied", "cut by rows")
-    + ("activations to the next\nstage, gradients back", "each micro-batch;\nends wait: bubble")
-    + ("slow will do:\nbetween hosts",),
-    ("context", "CP", "cut by columns", "copied")
-    + ("keys and values of its\ntokens, to the others", "each attention,\npartly beside it")
-    + ("fast: in a host,\nthen between",),
-    ("expert", "EP", "cut by rows", "copied but for its experts")
     + (
-        "tokens to experts and back:\n2 all-to-alls in each pass",
-        "the experts' layers\nwait for both",
-    )
-    + ("fast: in a host,\nthen between",),
+        "activations to the next\nstage, gradients back",
+        "each micro-batch;\nends wait: bubble",
+        HOSTS,
+    ),
+    ("context", "CP", "cut by columns", "copied")
+    + ("keys and values of its\ntokens, to the others", "each attention,\npartly beside it", FIRST),
+    ("expert", "EP", "cut by rows", "copied but for its experts")
+    + ("tokens to experts and back:\n2 all-to-alls in each pass",)
+    + ("the experts' layers\nwait for both", FIRST),
 )
 HEADS = ("axis", "batch", "model", "a GPU sends in a step", "when", "link")
 PLACES = (0, 18.3, 27.6, 37, 64.5, 85)
@@ -85,7 +81,6 @@ def _sentence(name, short, batch, model, sends, when, link) -> str:
 
 
 def _cut(axes, x: float, y: float, how: str) -> None:
-    """A rectangle with a part for each GPU, as CUTS says."""
     look = {"edgecolor": INK, "linewidth": 1, "hatch": "///" if "parts" in how else ""}
     for left, bottom, width, height, gpu in CUTS[how]:
         corner, colour = (x + WIDE * left, y + HIGH * bottom), "white" if gpu is None else GPUS[gpu]

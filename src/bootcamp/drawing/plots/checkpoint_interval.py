@@ -40,9 +40,9 @@ def checkpoint_interval(table) -> Figure:
         reached += [lowest, *lost]
         ends += [intervals[0], intervals[-1]]
     axes.set(xlim=(min(ends), max(ends)), ylim=(0.8 * min(reached), 100))
-    log_axis(axes.yaxis, _within(LOST, *axes.get_ylim()))
-    seen = _within(TIMES, *axes.get_xlim())
-    log_axis(axes.xaxis, seen, [TIMES[tick] for tick in seen])
+    log_axis(axes.yaxis, [tick for tick in LOST if tick >= 0.8 * min(reached)])
+    seen = {tick: words for tick, words in TIMES.items() if min(ends) <= tick <= max(ends)}
+    log_axis(axes.xaxis, seen, seen.values())
     axes.set(xlabel="training between two saves", ylabel="% of the time lost")
     axes.grid(True, color=GREY)
     legend(figure, axes.get_lines()[::2])
@@ -59,8 +59,3 @@ def _about(seconds: float) -> str:
         if seconds >= 1.5 * size:
             large, unit = size, name
     return f"{three_digits(float(f'{seconds / large:.2g}'))} {unit}"
-
-
-def _within(ticks, low: float, high: float) -> list[float]:
-    """The ticks between two limits."""
-    return [tick for tick in ticks if low <= tick <= high]

@@ -25,17 +25,11 @@ def loss_curves(*runs: Run) -> Figure:
     check(runs, needs="steps")
     compared = len(runs) > 1
     title = "Loss at each step" + (", and its distance from the first run" if compared else "")
-    ratios = {"height_ratios": [3, 1.5]} if compared else {}
-    notes = (*_broken(runs), *_earlier(runs))
+    notes = _notes(runs)
     lines = max(0, len(runs) - 4) + len(notes) + len(origins(runs)) - 1  # of legend and foot
-    figure, axes = begin(
-        title,
-        (6.5 if compared else 5.0) + 0.3 * lines,
-        nrows=1 + compared,
-        sharex=True,
-        squeeze=False,
-        **ratios,
-    )
+    shape = {"nrows": 2, "height_ratios": [3, 1.5]} if compared else {"nrows": 1}
+    height = (6.5 if compared else 5.0) + 0.3 * lines
+    figure, axes = begin(title, height, sharex=True, squeeze=False, **shape)
     upper, says = axes[0][0], []
     for position, (run, name) in enumerate(zip(runs, names(runs), strict=True)):
         look = _line(position, len(runs), len(run.steps))
@@ -78,32 +72,28 @@ def _differences(runs) -> list[dict[int, float]]:
     """
     first, rows = _losses(runs[0]), []
     for run in runs[1:]:
-        common = {step: loss for step, loss in _losses(run).items() if step in first}
-        if not common:
+        apart = {s: abs(loss - first[s]) for s, loss in _losses(run).items() if s in first}
+        if not apart:
             raise ValueError(
                 f"{run.label} has no step in common with {runs[0].label}: leave it out."
             )
-        apart = {step: abs(loss - first[step]) for step, loss in common.items()}
         rows.append({step: d if math.isfinite(d) else math.nan for step, d in apart.items()})
     return rows
 
 
 def _draw_differences(axes, runs) -> str:
-    """The lower panel of loss_curves; returns what it says."""
     rows = _differences(runs)
     finite = [value for row in rows for value in row.values() if math.isfinite(value)]
     smallest = min([1e-6, *(value for value in finite if value > 0)])
     floor = 10.0 ** (math.floor(math.log10(smallest)) - 2)  # where equal losses are drawn
     top = max([TOLERANCE, *finite])
     for position, row in enumerate(rows, start=1):
-        look = _line(position, len(runs), len(row)) | {
-            "linestyle": "-" if len(row) <= MANY_STEPS else "none",
-            "linewidth": 1.5,
-            "markevery": 1,
-            # equal ones show around each other
-            "markersize": (6 if len(row) <= MANY_STEPS else 3) + 2 * (len(rows) - position),
-        }
-        axes.plot(list(row), [max(value, floor) for value in row.values()], **look)
+        few = len(row) <= MANY_STEPS
+        look = {"linestyle": "-" if few else "none", "linewidth": 1.5, "markevery": 1}
+        # equal ones show around each other
+        look["markersize"] = (6 if few else 3) + 2 * (len(rows) - position)
+        heights = [max(value, floor) for value in row.values()]
+        axes.plot(list(row), heights, **_line(position, len(runs), len(row)) | look)
     axes.axhline(TOLERANCE, color=BLACK, linewidth=2)
     margin(axes, TOLERANCE, "largest\nallowed", x=1.01)
     axes.set_ylabel("difference")
@@ -113,7 +103,6 @@ def _draw_differences(axes, runs) -> str:
 
 
 def _difference_axis(axes, floor: float, top: float) -> None:
-    """A log axis with a handful of decades, 1e-5 among them, and "equal" at its floor."""
     low, high = round(math.log10(floor)), math.ceil(math.log10(top))
     stride = math.ceil((high - low) / 3)
     decades = [d for d in range(low + stride, high + 1) if (d + 5) % stride == 0]
@@ -124,19 +113,17 @@ def _difference_axis(axes, floor: float, top: float) -> None:
     axes.minorticks_off()
 
 
-def _earlier(runs) -> list[str]:
-    """A sentence for recorded runs whose text was another one than that of runs made now."""
-    earlier = any(run.other_corpus for run in runs)
-    return ["Trained on an earlier text: your own runs have other losses."] if earlier else []
+def _notes(runs) -> tuple[str, ...]:
+    """A sentence for each run whose loss stops being a number: a gap in a curve needs a reason.
 
-
-def _broken(runs) -> tuple[str, ...]:
-    """A sentence for each run whose loss stops being a number: a gap in a curve needs a reason."""
+    And one for recorded runs whose text was another one than that of runs made now.
+    """
     notes = []
     for run, name in zip(runs, names(runs), strict=True):
         steps = [step for step, loss in _losses(run).items() if not math.isfinite(loss)]
         if steps:
-            notes.append(
-                f"{name}: the loss is not a number in {len(steps)} steps, from {steps[0]}."
-            )
+            words = f"the loss is not a number in {len(steps)} steps, from {steps[0]}."
+            notes.append(f"{name}: {words}")
+    if any(run.other_corpus for run in runs):
+        notes.append("Trained on an earlier text: your own runs have other losses.")
     return tuple(notes)

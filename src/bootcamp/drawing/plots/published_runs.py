@@ -10,10 +10,6 @@ from bootcamp.drawing.style import SMALL, begin, finish, styled
 
 GOOD = 5  # % of error: what the shaded band shows
 NAMED = 3  # of the worst
-NOTES = (
-    "Seconds of a step, each predicted by constants that were fitted without its run. Shaded: "
-    f"within {GOOD} %. {{}}",
-)
 
 
 @styled
@@ -47,9 +43,11 @@ def predicted_and_published(table) -> Figure:
     rows(axes, order, beside=0.6)
     axes.xaxis.get_major_locator().set_params(nbins=4)
     axes.tick_params(axis="y", labelsize=SMALL)
-    axes.set(
-        xlim=(-most, most), xlabel="error of the prediction (%): left too fast, right too slow"
-    )
+    axes.set_xlim(-most, most)
+    axes.set_xlabel("error of the prediction (%): left too fast, right too slow")
     named = "; ".join(f"{x['run']} {x['error %']:+.0f} %" for x in worst)
-    notes = [note.format(f"Circled, the worst: {named}.") for note in NOTES]
-    return finish(figure, (), f"{len(lines)} published runs. {'; '.join(said)}.", tuple(notes))
+    note = (
+        "Seconds of a step, each predicted by constants that were fitted without its run. Shaded: "
+        f"within {GOOD} %. Circled, the worst: {named}."
+    )
+    return finish(figure, (), f"{len(lines)} published runs. {'; '.join(said)}.", (note,))

@@ -42,33 +42,28 @@ def memory(*runs: Run) -> Figure:
 
 
 def _sizes(rank: dict) -> dict[str, int]:
-    """The bytes of each kind."""
     return {kind: rank[field] for kind, field in zip(KINDS, FIELDS, strict=True)}
 
 
 def _bars(runs) -> list[tuple[str, Run, dict]]:
-    """(label, run, the rank's record) of each bar."""
     bars = []
     for run, name in zip(runs, names(runs), strict=True):
-        of_ranks = f", {run.world} ranks"
-        equal = len({tuple(_sizes(rank).values()) for rank in run.ranks}) == 1
-        if equal and len(run.ranks) > 4:
+        alike = len({tuple(_sizes(rank).values()) for rank in run.ranks}) == 1
+        shown = {f", rank {rank['rank']} of {run.world}": rank for rank in run.ranks}
+        if alike and len(run.ranks) > 4:
             largest = max(run.ranks, key=lambda rank: rank["peak_bytes"])
-            bars.append((name.replace(of_ranks, f", each of {run.world} ranks"), run, largest))
-            continue
-        for rank in run.ranks:
-            one = f", rank {rank['rank']} of {run.world}"
-            bars.append((name.replace(of_ranks, one), run, rank))
+            shown = {f", each of {run.world} ranks": largest}
+        for which, rank in shown.items():
+            bars.append((name.replace(f", {run.world} ranks", which), run, rank))
     return bars
 
 
 def _words(bars) -> str:
     """The bytes of each bar in words; equal bars of one run are named once."""
-    told = {}
+    alike, words = {}, []
     for label, run, rank in bars:
-        told.setdefault((run.folder, *_sizes(rank).values()), []).append(label)
-    words = []
-    for (_, *sizes), labels in told.items():
+        alike.setdefault((run.folder, *_sizes(rank).values()), []).append(label)
+    for (_, *sizes), labels in alike.items():
         parts = ", ".join(f"{kind} {size(each)}" for kind, each in zip(KINDS, sizes, strict=True))
         others = f" and {len(labels) - 1} more like it" if len(labels) > 1 else ""
         words.append(f"{labels[0]}{others} {size(sum(sizes))} ({parts})")

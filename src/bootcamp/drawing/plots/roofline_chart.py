@@ -75,7 +75,6 @@ def _draw_roof(axes, measured) -> None:
 
 
 def _label_points(figure, axes, measured, labels: dict[str, dict]) -> None:
-    """Each label beside its point, where it covers no other label, no point and not the roof."""
     figure.draw_without_rendering()  # from here on every position is known
     points = [(row["intensity"], row["achieved_flops_per_second"]) for row in labels.values()]
     taken = [_around(axes, point, 11) for point in points]

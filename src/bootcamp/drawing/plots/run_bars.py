@@ -47,9 +47,9 @@ def height(bars, each: float = 0.75) -> float:
 
 def value(axes, row: float, x: float, lines: list[str]) -> None:
     """The value right of its bar: the first line bold, the second small below it."""
-    offsets = (0,) if len(lines) == 1 else (9, -10)
-    for line, offset, look in zip(lines, offsets, (BOLD, {"fontsize": SMALL}), strict=False):
-        beside(axes, x, row, line, up=offset, bbox=WHITE, **look)
+    beside(axes, x, row, lines[0], up=9 * (len(lines) > 1), bbox=WHITE, **BOLD)
+    for line in lines[1:]:
+        beside(axes, x, row, line, up=-10, bbox=WHITE, fontsize=SMALL)
 
 
 def run_rows(axes, labels: list[str], largest: float) -> None:

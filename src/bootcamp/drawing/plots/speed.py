@@ -153,7 +153,6 @@ def _work(run: Run, kind: str) -> float:
 
 
 def _check_scaling(runs, kind: str) -> None:
-    """Raise ValueError unless the runs measure this kind of scaling."""
     if kind not in TITLES:
         raise ValueError(f"kind={kind!r}: expected 'strong' or 'weak'")
     if not any(run.world == 1 for run in runs):
@@ -192,7 +191,6 @@ def _curves(runs) -> dict[str, list[Run]]:
 
 
 def _draw_curve(left, right, position: int, strategy: str, curve, alone: bool) -> str:
-    """One strategy in both panels; returns its values as words."""
     base = curve[0].samples_per_second
     worlds = [run.world for run in curve]
     speedups = [run.samples_per_second / base for run in curve]

@@ -9,12 +9,14 @@ from bootcamp.drawing.style import begin, finish, listed, styled
 from bootcamp.records import trace as intervals
 from bootcamp.records.runs import Run
 
-APART = "Hatched: waiting until the last rank has entered the collective. "
-APART += "Black: both at once, computing hides sending."
+APART = (
+    "Hatched: waiting until the last rank has entered the collective. "
+    "Black: both at once, computing hides sending."
+)
 NOT_APART = (
     "Black: both at once. Communicating includes waiting for other ranks, which is told apart "
+    "only where all ranks were traced and took part in the same collectives."
 )
-NOT_APART += "only where all ranks were traced and took part in the same collectives."
 
 
 @styled
@@ -28,8 +30,7 @@ def timeline(run: Run) -> Figure:
     steps = run.timelines() or {0: run.timeline(0)}  # the latter raises, with what to do
     missing = [rank for rank in range(run.world) if rank not in steps]
     apart = all(step["apart"] for step in steps.values())
-    ranks = "1 rank" if run.world == 1 else f"{run.world} ranks"
-    title = f"One step of {run.strategy} on {ranks}"
+    title = f"One step of {run.strategy} on {run.world} rank{'s' * (run.world > 1)}"
     figure, axes = begin(title, max(4.4, 2.4 + 1.0 * len(steps)), grid="x")
     first = min(step["began"] for step in steps.values())
     begins = {rank: step["began"] - first if apart else 0.0 for rank, step in steps.items()}
@@ -41,19 +42,15 @@ def timeline(run: Run) -> Figure:
     ends = [begins[rank] / 1e3 + 1e3 * step["seconds"] for rank, step in steps.items()]
     axes.set_xlim(0, max(ends))
     axes.set_xlabel(f"milliseconds since {'the first' if apart else 'each'} rank began the step")
-    notes = [APART if apart else NOT_APART, _beside_the_median(run, steps)]
+    seconds = max(step["seconds"] for step in steps.values())
+    notes = [
+        APART if apart else NOT_APART,
+        f"This step took {1e3 * seconds:.1f} ms, {seconds / run.seconds_per_step:.2f} times the "
+        "run's median step: being traced costs time, and steps differ.",
+    ]
     if missing:
         notes.append(f"No trace was recorded of rank {listed(missing)}.")
     return finish(figure, (run,), f"One step of {run.label}: {'; '.join(says)}.", tuple(notes))
-
-
-def _beside_the_median(run: Run, steps: dict[int, dict]) -> str:
-    """How long the traced step took, beside the run's other steps."""
-    seconds = max(step["seconds"] for step in steps.values())
-    return (
-        f"This step took {1e3 * seconds:.1f} ms, {seconds / run.seconds_per_step:.2f} times the "
-        "run's median step: being traced costs time, and steps differ."
-    )
 
 
 def _draw_lanes(axes, row: int, rank: int, step: dict, begins: float) -> str:

@@ -87,7 +87,6 @@ def all_reduce_sweep(sweep, fit) -> Figure:
 
 
 def _sweep_panel(axes, sweep, fit, value) -> None:
-    """The points of a sweep and the fitted line as value(bytes, seconds), by size."""
     enough = [row for row in sweep.rows if row["bytes"] >= fit.smallest_bytes]
     held_out = [row for row in enough if row["held_out"]]
     small = [row for row in sweep.rows if row["bytes"] < fit.smallest_bytes]
@@ -113,7 +112,6 @@ def _sizes(rows: list[dict]) -> list[int]:
 
 
 def _fit_words(fit) -> str:
-    """The line as a sentence that a reader can compute with."""
     words = f"{1e6 * fit.alpha_seconds:.0f} µs (alpha) + bytes {_rate(fit.beta_seconds_per_byte)}"
     if fit.knee_bytes is None:
         return f"{words} (1/beta)"
