@@ -10,7 +10,7 @@ from bootcamp.files import write_json
 from bootcamp.launcher import simulated_hosts
 from bootcamp.records.runs import Run
 from bootcamp_lessons import host_drills, host_lab
-from bootcamp_lessons.diagrams import host_failures
+from bootcamp_lessons.diagrams import hosts as pictures
 
 WITH_HOSTS = pytest.mark.skipif(
     simulated_hosts.why_not() is not None, reason="no hosts on this machine"
@@ -122,6 +122,6 @@ def test_the_table_of_drills_has_each_of_them_and_none_named_wrong(monkeypatch, 
     assert asdict(one)["named"] == "rank 0"
 
 
-@pytest.mark.parametrize("draw", [host_failures.what_is_heard, host_failures.told_in_time])
+@pytest.mark.parametrize("draw", [pictures.what_is_heard, pictures.told_in_time])
 def test_the_pictures_can_be_read(draw):
     assert draw().get_axes()

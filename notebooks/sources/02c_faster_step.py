@@ -21,7 +21,7 @@
 
 # %%
 from bootcamp import gpu_count, plots, warm_up
-from bootcamp_lessons.diagrams import faster_step as pictures
+from bootcamp_lessons.diagrams import single_device as pictures
 
 warm_up()
 plots.show(pictures.parts_of_a_step())

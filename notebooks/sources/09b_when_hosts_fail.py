@@ -37,9 +37,9 @@ lab
 
 # %%
 from bootcamp import plots
-from bootcamp_lessons.diagrams import host_failures
+from bootcamp_lessons.diagrams import hosts
 
-plots.show(host_failures.what_is_heard())
+plots.show(hosts.what_is_heard())
 
 # %% [markdown]
 # ### Four lines of defence
@@ -57,7 +57,7 @@ plots.show(host_failures.what_is_heard())
 # would reach torchrun's agents too, and end them.
 
 # %%
-plots.show(host_failures.told_in_time())
+plots.show(hosts.told_in_time())
 
 # %% [markdown]
 # Why a file between shell and ranks? All ranks must stop after the *same* step, or those that go on

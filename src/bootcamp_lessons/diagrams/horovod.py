@@ -13,7 +13,7 @@ from bootcamp.drawing.charts import handles, rows
 from bootcamp.drawing.palette import GREY, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
-from bootcamp_lessons.diagrams.ring_strip import strip
+from bootcamp_lessons.diagrams.ddp_overview import strip
 
 ACTIVITIES = {
     "NEGOTIATE_ALLREDUCE": ("reported ready, waits", GREY),

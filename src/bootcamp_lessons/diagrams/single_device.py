@@ -1,4 +1,4 @@
-"""Lessons 02 and 02b: host and GPU, speeds, batches, number formats, fp16, activations."""
+"""Lessons 02, 02b, 02c: host and GPU, parts of a step, speeds, batches, number formats, memory."""
 
 import math
 
@@ -74,6 +74,26 @@ def queue(axes) -> None:
         label(axes, x, y, text, ink=colour)
     arrow(axes, (12, 4), (97, 4), colour=PALE)
     label(axes, 94, 1.5, "time")
+
+
+@diagram("The parts of a step, and what shortens each (not to scale)", 2.6)
+def parts_of_a_step(axes) -> None:
+    """Five boxes in a row: the step waits for its batch, copies it, calls operators, moves numbers
+    through memory, and computes products. Below each stands what shortens it: workers of the
+    DataLoader; pinned memory and non-blocking copies; fused and foreach operators or CUDA graphs;
+    torch.compile and fused operators; TF32 and 16 bits.
+    """
+    parts = (
+        ("waits for\nits batch", LIGHT.orange, "DataLoader\nworkers"),
+        ("copies it", LIGHT.orange, "pinned memory,\nnon_blocking"),
+        ("calls\noperators", LIGHT.blue, "fused, foreach,\nCUDA graphs"),
+        ("moves numbers\nthrough memory", LIGHT.green, "torch.compile,\nfused"),
+        ("computes\nproducts", LIGHT.green, "TF32,\n16 bits"),
+    )
+    for left, (name, colour, remedy) in zip(range(1, 100, 20), parts, strict=True):
+        box(axes, left, 14, 18, 10, name, colour=colour)
+        arrow(axes, (left + 9, 8), (left + 9, 13.5))
+        label(axes, left + 9, 4.5, remedy)
 
 
 @styled
