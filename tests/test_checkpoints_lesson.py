@@ -8,7 +8,7 @@ import faults
 import pytest
 from torch.distributed import checkpoint as dcp
 
-from bootcamp.classroom import script_task
+from bootcamp.classroom import tasks
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
@@ -123,7 +123,7 @@ def test_the_checker_names_the_mistake(tmp_path, body, helps):
 
 
 def test_starting_point_is_rejected_and_solution_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    monkeypatch.setattr(tasks, "WORK", tmp_path)
     task = exercise.find("save_for_good")
     assert "Not started" in str(exercise.check("save_for_good"))
     assert "Wrote" in exercise.start("save_for_good")

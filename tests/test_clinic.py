@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bootcamp.classroom import errors, script_task, tasks
+from bootcamp.classroom import errors, tasks
 from bootcamp.launcher import arguments
 from bootcamp.records import summary
 from bootcamp_lessons import clinic, clinic_judges, exercise
@@ -372,7 +372,7 @@ def test_every_script_of_the_clinic_is_a_case():
 
 
 def test_a_reader_goes_through_a_case(monkeypatch, tmp_path):
-    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    monkeypatch.setattr(tasks, "WORK", tmp_path)
     name, fix = "clinic_same_order", "    sampler.set_epoch(epoch)\n    seen.append([])"
     clinic._bedside(CASES["same_order"])
     with monkeypatch.context() as only_what_the_round_saw:
@@ -393,7 +393,7 @@ def test_a_reader_goes_through_a_case(monkeypatch, tmp_path):
 
 def test_without_its_framework_a_case_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "deepspeed")
-    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    monkeypatch.setattr(tasks, "WORK", tmp_path)
     case = CASES["deepspeed_copied"]
     assert clinic._bedside(case)["ended"] == "not run here"
     for said in (clinic.examine(case.name), exercise.try_out(case, case.solved())):

@@ -6,9 +6,9 @@ import operator
 
 import pytest
 
-from bootcamp.classroom import journal, script_task
-from bootcamp.classroom.function_task import FunctionTask
+from bootcamp.classroom import journal, tasks
 from bootcamp.classroom.predict import predict
+from bootcamp.classroom.tasks import FunctionTask
 from bootcamp_lessons import exercise, exercises
 
 FUNCTIONS = [t for t in exercises.EXERCISES.values() if isinstance(t, FunctionTask)]
@@ -31,7 +31,7 @@ RING = FunctionTask(
 
 @pytest.fixture
 def work(monkeypatch, tmp_path):
-    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    monkeypatch.setattr(tasks, "WORK", tmp_path)
     monkeypatch.setattr(journal, "WORK", tmp_path)
     return tmp_path
 

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import trained
 
-from bootcamp.classroom import journal, script_task
+from bootcamp.classroom import journal, tasks
 from bootcamp.classroom.predict import predict
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -62,7 +62,7 @@ def test_what_is_no_amount_is_refused_in_one_sentence_and_raises_nothing(answer)
 EXERCISES = [
     task
     for task in exercises.EXERCISES.values()
-    if isinstance(task, script_task.ScriptTask) and task.solution in family.SCRIPTS
+    if isinstance(task, tasks.ScriptTask) and task.solution in family.SCRIPTS
     if not isinstance(task, silent.Silent)  # test_silent.py
 ]
 
@@ -109,19 +109,19 @@ def test_starting_point_is_derived_from_the_scripts(task):
     for line in task.takes_out:
         assert line in solution
         assert line not in text
-    assert text.count(script_task.PLACE) == (1 if task.takes_out else 0)
+    assert text.count(tasks.PLACE) == (1 if task.takes_out else 0)
     assert task.task in text
     compile(text, task.name, "exec")
 
 
 @pytest.mark.usefixtures("quick_proofs")
 def test_a_reader_goes_through_an_exercise(monkeypatch, tmp_path):
-    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    monkeypatch.setattr(tasks, "WORK", tmp_path)
     assert "Not started" in str(exercise.check("first_run"))
     assert "Wrote" in exercise.start("first_run")
     assert "still the starting point" in str(exercise.check("first_run"))
     path = exercise.find("first_run").path
-    path.write_text(path.read_text().replace(script_task.PLACE, "optimizer.step()  # mine"))
+    path.write_text(path.read_text().replace(tasks.PLACE, "optimizer.step()  # mine"))
     assert "Your script is" in exercise.start("first_run"), "it must not overwrite"
     assert "mine" in path.read_text()
     assert exercise.check("first_run").solved
@@ -138,11 +138,11 @@ def test_a_reader_goes_through_an_exercise(monkeypatch, tmp_path):
 
 def begun(monkeypatch, tmp_path, line):
     """The script of first_run with this line at its gap."""
-    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    monkeypatch.setattr(tasks, "WORK", tmp_path)
     monkeypatch.setattr(journal, "WORK", tmp_path)
     exercise.start("first_run")
     path = exercise.find("first_run").path
-    path.write_text(path.read_text().replace(script_task.PLACE, line))
+    path.write_text(path.read_text().replace(tasks.PLACE, line))
     return path
 
 
@@ -166,7 +166,7 @@ def test_a_loop_that_never_steps_ends_soon_and_names_its_line(monkeypatch, tmp_p
         message = "the ranks hang: no rank has finished a step for 60 s. If a step may take so long"
         raise launch.RunHung(summary.failure(None, "hang", message, stack))
 
-    monkeypatch.setattr(script_task.equality, "prove", hangs)
+    monkeypatch.setattr(tasks.equality, "prove", hangs)
     result = str(exercise.check("first_run"))
     assert f"Running {path} on 1 CPU rank(s) ..." in capsys.readouterr().out
     assert "Seen: an error.\nthe ranks hang: no rank has finished a step for 60 s\n" in result
@@ -183,7 +183,7 @@ def test_an_error_that_the_index_knows_is_explained(monkeypatch, tmp_path):
         error = summary.failure(1, "raised", "rank 1 failed", f"{said}doesn't have NCCL built in")
         raise launch.RankFailed(error)
 
-    monkeypatch.setattr(script_task.equality, "prove", fails)
+    monkeypatch.setattr(tasks.equality, "prove", fails)
     result = str(exercise.check("first_run"))
     assert "Seen: an error.\nRuntimeError: Distributed package doesn't have NCCL built in" in result
     assert "This was rank 1, in line 8: " in result

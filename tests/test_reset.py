@@ -6,7 +6,7 @@ import sys
 import nbformat
 import pytest
 
-from bootcamp.classroom import script_task
+from bootcamp.classroom import tasks
 from bootcamp.paths import ROOT
 from bootcamp.scripts import family
 from bootcamp_lessons import exercise
@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
     """A course whose notebooks and readers' scripts lie in a folder of their own."""
     (tmp_path / "work").mkdir()
     monkeypatch.setattr(reset, "NOTEBOOKS", tmp_path)
-    monkeypatch.setattr(script_task, "WORK", tmp_path / "work")
+    monkeypatch.setattr(tasks, "WORK", tmp_path / "work")
     return tmp_path
 
 
@@ -189,7 +189,7 @@ def test_every_solution_is_there_and_is_accepted_as_a_script(here):
             text = path.read_text()
             if path.suffix == ".py":
                 compile(text, name, "exec")
-            assert script_task.PLACE not in text
+            assert tasks.PLACE not in text
     assert not list((here / "work").glob(".*"))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bootcamp.classroom import script_task
+from bootcamp.classroom import tasks
 from bootcamp.experiments import equality
 from bootcamp_lessons import exercise
 from bootcamp_lessons.silent import CASES
@@ -40,7 +40,7 @@ LOOKS_RIGHT = {
 @pytest.fixture
 def written(monkeypatch, tmp_path):
     """The reader's copy of a case, with pieces replaced."""
-    monkeypatch.setattr(script_task, "WORK", tmp_path)
+    monkeypatch.setattr(tasks, "WORK", tmp_path)
 
     def write(name, changes=None):
         exercise.start(name, again=True)

@@ -133,7 +133,7 @@ BUGS = (
     ),
     Bug(
         "a checker accepts every answer",
-        "src/bootcamp/classroom/function_task.py",
+        "src/bootcamp/classroom/tasks.py",
         "if not same(answer, expected, self.within):",
         "if False:",
         ("tests/test_exercises.py",),

@@ -18,7 +18,7 @@ import lessons
 import nbformat
 
 import notebooks
-from bootcamp.classroom import script_task
+from bootcamp.classroom import tasks
 from bootcamp.paths import OWN, shown
 from bootcamp_lessons import exercise
 
@@ -37,7 +37,7 @@ def reset(number: str) -> list[str]:
     for name in scripts(lesson):
         path = exercise.find(name).path
         if path.exists():
-            beside = script_task.set_aside(path, f"{path.suffix[1:]}.before")
+            beside = tasks.set_aside(path, f"{path.suffix[1:]}.before")
             said.append(f"{shown(path)} is now {shown(beside)}.")
     return said
 
@@ -49,7 +49,7 @@ def reset_notebook(lesson: lessons.Lesson) -> str:
     if there and path.read_bytes() == wanted:
         return f"{shown(path)} is in its starting state: it is left as it is."
     if there:
-        kept = f" What was there is now {shown(script_task.set_aside(path, 'before.ipynb'))}."
+        kept = f" What was there is now {shown(tasks.set_aside(path, 'before.ipynb'))}."
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(wanted)
     reload = "If it is open, say File > Reload Notebook from Disk."

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from bootcamp.classroom.script_task import ScriptTask
-from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, Wrong, failed, told
+from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, ScriptTask, Wrong, failed, told
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC, shown
 from bootcamp.records.runs import Run

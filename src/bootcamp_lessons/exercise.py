@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bootcamp.classroom import journal
-from bootcamp.classroom.script_task import ScriptTask, set_aside
-from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
+from bootcamp.classroom.tasks import NotTried, ScriptTask, Shown, Task, Wrong, set_aside
 from bootcamp.paths import shown
 from bootcamp.scripts import diff, family, variants
 from bootcamp_lessons.exercises import EXERCISES

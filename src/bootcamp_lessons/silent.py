@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from bootcamp import machine
-from bootcamp.classroom.script_task import PATIENCE, ScriptTask, with_docstring
+from bootcamp.classroom.tasks import PATIENCE, ScriptTask, with_docstring
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import REFERENCE

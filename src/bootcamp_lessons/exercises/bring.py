@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from bootcamp.classroom.script_task import PATIENCE, ScriptTask, with_docstring, worst_loss
+from bootcamp.classroom.tasks import PATIENCE, ScriptTask, with_docstring, worst_loss
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC

@@ -3,7 +3,7 @@
 import math
 from statistics import fmean
 
-from bootcamp.classroom.function_task import FunctionTask
+from bootcamp.classroom.tasks import FunctionTask
 
 
 def largest_batch(devices, memory, state, activations, outputs):

@@ -1,7 +1,6 @@
 """Exercises of lesson 08b: what travels between ranks, and the way back of the rows."""
 
-from bootcamp.classroom.function_task import FunctionTask
-from bootcamp.classroom.script_task import ScriptTask
+from bootcamp.classroom.tasks import FunctionTask, ScriptTask
 
 
 def rows_between(counts):

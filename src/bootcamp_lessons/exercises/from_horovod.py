@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp.classroom.script_task import PATIENCE
-from bootcamp.classroom.tasks import Wrong
+from bootcamp.classroom.tasks import PATIENCE, Wrong
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.scripts import variants

@@ -2,7 +2,7 @@
 
 import re
 
-from bootcamp.classroom.function_task import FunctionTask
+from bootcamp.classroom.tasks import FunctionTask
 
 
 def place_of_rank(rank, gpus):

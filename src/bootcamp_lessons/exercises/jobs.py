@@ -6,8 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp.classroom.script_task import ScriptTask
-from bootcamp.classroom.tasks import NotTried, Wrong
+from bootcamp.classroom.tasks import NotTried, ScriptTask, Wrong
 from bootcamp.experiments import equality
 from bootcamp.hosts import slurm
 from bootcamp.hosts.slurm import SlurmJob

@@ -1,7 +1,6 @@
 """Exercises of lesson 13b: the dimension that DataParallel cuts, the sum that stripes need."""
 
-from bootcamp.classroom.function_task import FunctionTask
-from bootcamp.classroom.script_task import ScriptTask
+from bootcamp.classroom.tasks import FunctionTask, ScriptTask
 
 
 def batch_dimension(sequences, replicas):

@@ -1,6 +1,6 @@
 """Exercises of lessons 06 to 06c that are a function in a cell."""
 
-from bootcamp.classroom.function_task import FunctionTask
+from bootcamp.classroom.tasks import FunctionTask
 
 
 def where_to_cut(parameters, activation_bytes):

@@ -7,8 +7,7 @@ from statistics import median
 
 import torch
 
-from bootcamp.classroom.function_task import FunctionTask
-from bootcamp.classroom.tasks import Wrong
+from bootcamp.classroom.tasks import FunctionTask, Wrong
 from bootcamp_lessons import faster_step
 
 

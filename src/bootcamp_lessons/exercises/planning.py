@@ -7,8 +7,7 @@ import contextlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bootcamp.classroom.function_task import FunctionTask
-from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
+from bootcamp.classroom.tasks import FunctionTask, NotTried, Shown, Task, Wrong
 from bootcamp.costs.predict import WORDS
 from bootcamp.costs.setting import RECOMPUTE
 from bootcamp.table import Table

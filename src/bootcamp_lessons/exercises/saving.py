@@ -5,8 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp.classroom.script_task import ScriptTask
-from bootcamp.classroom.tasks import Wrong
+from bootcamp.classroom.tasks import ScriptTask, Wrong
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 

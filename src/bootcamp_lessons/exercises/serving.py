@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from bootcamp.classroom.function_task import FunctionTask
+from bootcamp.classroom.tasks import FunctionTask
 
 
 def plain_names(state):

@@ -2,7 +2,7 @@
 
 import math
 
-from bootcamp.classroom.function_task import FunctionTask
+from bootcamp.classroom.tasks import FunctionTask
 
 
 def lowest_stage(parameters, ranks, gigabytes, share):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bootcamp.classroom.script_task import PATIENCE, ScriptTask
+from bootcamp.classroom.tasks import PATIENCE, ScriptTask
 from bootcamp.costs import model_shapes
 from bootcamp.experiments.equality import Proof, baseline, compare
 from bootcamp.launcher import launch, simulated_hosts
