@@ -154,7 +154,7 @@ def test_a_batch_fits_its_model_in_every_dtype(model):
 
 @pytest.mark.parametrize("model", models.NAMES)
 def test_data_has_samples_enough_for_a_global_batch(model):
-    assert data.sample_count(flags(model=model)) == len(data.dataset(flags(model=model))) > 10_000
+    assert len(data.dataset(flags(model=model))) > 10_000
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # torch's, on switching oneDNN off

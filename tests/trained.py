@@ -33,7 +33,7 @@ def shared():
 
 def trained(script, ranks: int | None = None, **flags) -> Run:
     """The run of a script on CPU ranks with these flags; its record is shared, so only read it."""
-    device = {"device": "cpu"} if family.describe(script).takes_device else {}
+    device = {"device": "cpu"} if family.describe(script).takes_course_flags else {}
     flags = {**device, "quiet": True, **flags}
     text = family.find(script).read_text()
     key = (str(script), text, ranks, *sorted((name, str(value)) for name, value in flags.items()))

@@ -188,13 +188,6 @@ BUGS = (
         ("tests/test_lessons.py", "-k", "variant"),
     ),
     Bug(
-        "job files may start torchrun twice on a host",
-        "src/bootcamp/scripts/job_lint.py",
-        "    started_twice,\n    hidden",
-        "    hidden",
-        ("tests/test_jobs.py", "-k", "broken_file"),
-    ),
-    Bug(
         "a bubble by formula has one rank too many",
         "src/bootcamp/costs/pipeline_schedules.py",
         "return (ranks - 1) / (CHUNKS[schedule] * micro_batches)",

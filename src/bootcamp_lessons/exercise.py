@@ -11,7 +11,7 @@ from functools import partial
 from bootcamp.classroom import journal
 from bootcamp.classroom.tasks import NotTried, ScriptTask, Shown, Task, Wrong, set_aside
 from bootcamp.paths import shown
-from bootcamp.scripts import diff, family, variants
+from bootcamp.scripts import diff, family
 from bootcamp_lessons.exercises import EXERCISES
 
 
@@ -48,7 +48,7 @@ def start(name: str, again: bool = False) -> str:
         kept = f" Your earlier script is now {shown(set_aside(path, path.suffix[1:] + '.before'))}."
     path.write_text(exercise.starting_point())
     if exercise.solution in family.SCRIPTS:
-        variants.remember(path, exercise.solution)
+        family.remember(path, exercise.solution)
     return f"Wrote {shown(path)}: {open_it}, edit it, save it.{kept}"
 
 

@@ -17,7 +17,7 @@ from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import REFERENCE
 from bootcamp.records.runs import Run
-from bootcamp.scripts import variants
+from bootcamp.scripts import family, variants
 from bootcamp.table import Table
 from bootcamp_lessons import ddp_practice
 
@@ -62,7 +62,7 @@ class Silent(ScriptTask):
 
     def run(self, path: Path, axis: str = "", **flags) -> Run:
         """The script with two ranks along an axis, its own unless another is given."""
-        variants.remember(path, self.solution)
+        family.remember(path, self.solution)
         names = AXES[self.solution]
         mesh = "x".join("2" if name == (axis or self.axis) else "1" for name in names)
         if self.resumes:

@@ -23,7 +23,7 @@ from bootcamp.classroom import errors
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import LOGS, WORK, shown
-from bootcamp.scripts import diff, family, variants
+from bootcamp.scripts import diff, family
 
 RUNS_TO_ITS_END = "a script that runs to its end"
 LONG_FLOAT = re.compile(r"\d+\.\d{7,}")
@@ -339,7 +339,7 @@ class ScriptTask(Task):
 
     def tried(self, path: Path) -> str:
         """As attempt; may also raise NotTheSame, ValueError or LaunchError."""
-        variants.remember(path, self.solution)
+        family.remember(path, self.solution)
         if self.rehearse:
             _rehearse(path)
         proofs = equality.prove(path, self.ranks, options=PATIENCE, **self.flags)

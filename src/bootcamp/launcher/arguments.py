@@ -114,9 +114,9 @@ def check_types(ranks, args, device, options, flags: dict, script: Script) -> No
         raise ArgumentError(f'args={args!r}: expected a list of texts, such as ["50", "10"]')
     if device not in DEVICES:
         raise ArgumentError(f"device={device!r}: expected one of {', '.join(DEVICES)}")
-    if device == "meta" and not script.takes_device:
+    if device == "meta" and not script.takes_course_flags:
         raise ArgumentError("device='meta' is for scripts that have the course's flag --device")
-    if script.of_course:
+    if script.takes_course_flags:
         _check_numbers(flags)
 
 

@@ -21,7 +21,7 @@ def wishes(script: Script, kind: str | None, ranks: int, cores: int, env: dict) 
     if (locks := device_locks.folder()) is None:
         return {}
     found = {} if kind in ("cpu", "meta") else gpus(env.get(VARIABLE), gpu_count())
-    one_each = not script.own_device if script.of_course else kind == "cuda"
+    one_each = not script.own_device if script.takes_course_flags else kind == "cuda"
     count = ranks if one_each else len(found)
     if env.get(SHARED) == "1":
         count = min(count, len(found))

@@ -125,7 +125,7 @@ class Call:
 
     def __post_init__(self):
         self.path, self.known = family.find(self.script), family.describe(self.script)
-        foreign = self.start == "horovodrun" and not self.known.of_course
+        foreign = self.start == "horovodrun" and not self.known.takes_course_flags
         self.launcher = "horovodrun" if foreign else self.known.launcher
 
     def prepare(self) -> tuple:
@@ -160,7 +160,7 @@ class Call:
         """
         self.env = dict(self.options.env or {})
         self.device = None if device == "auto" else device
-        if not self.known.takes_device:
+        if not self.known.takes_course_flags:
             if device == "cuda" and gpu_count() < self.ranks:
                 raise refusal(
                     f"device='cuda': {self.ranks} rank(s) need a GPU each, and torch finds "
@@ -170,20 +170,20 @@ class Call:
                 self.env["CUDA_VISIBLE_DEVICES"] = ""
         elif device == "auto" and not self.known.own_device and self.known.path == self.path:
             self.device = "cuda" if gpu_count() >= self.ranks else "cpu"
-        if self.known.takes_device and self.device:
+        if self.known.takes_course_flags and self.device:
             self.device_flag = {"device": self.device}
 
     def request(self) -> RunRequest:
         """What the supervisor is asked for, with the run's new folder. Raises RunRefused."""
         options, ranks = self.options, self.ranks
-        text = "" if self.known.of_course else self.path.read_text(errors="replace")
+        text = "" if self.known.takes_course_flags else self.path.read_text(errors="replace")
         given = arguments.to_arguments({**self.device_flag, **self.flags}, text)
         argv = [*(self.args or []), *given]
         self.lines = run_request.terminal_lines(
             self.path, ranks, argv, self.launcher, replace(options, env=self.env), self.hosts
         )
         kind = "cpu" if self.known.cpu_only else self.device
-        cores = int(self.flags.get("cores_per_rank") or 1) if self.known.of_course else 1
+        cores = int(self.flags.get("cores_per_rank") or 1) if self.known.takes_course_flags else 1
         environment = {**os.environ, **self.env}
         wishes = devices.wishes(self.known, kind, ranks, cores, environment)
         folder = run_request.new_folder(self.path.stem.removeprefix("_train_"), options.run_dir)
@@ -197,7 +197,7 @@ class Call:
         return RunRequest(
             str(folder),
             ranks=each,
-            records=self.known.of_course,
+            records=self.known.takes_course_flags,
             framework=self.known.framework,
             port=options.port,
             hosts=self.hosts,
@@ -211,14 +211,14 @@ class Call:
         """How long the ranks may finish no step: idle, and busy."""
         seconds = self.options.hang_seconds
         busy = (seconds or HANG_SECONDS) * (1 if self.device == "cuda" else BUSY_PATIENCE)
-        if seconds is None and not self.known.of_course:
+        if seconds is None and not self.known.takes_course_flags:
             busy = float("inf")
         return {"hang_seconds": seconds or HANG_SECONDS, "busy_seconds": busy}
 
     def display(self):
         """What the reader sees of the run."""
         steps = self.flags.get("steps")
-        if self.known.of_course:
+        if self.known.takes_course_flags:
             steps = int(steps or 20)
         return progress.display(self.lines, steps if is_count(steps) else 0, self._where())
 
@@ -228,7 +228,7 @@ class Call:
         kind = {"cuda": "GPU ", "cpu": "CPU "}.get(self.device, "")
         if self.ranks == 1:
             return f"1 {kind}rank"
-        backend = {"cuda": ", NCCL", "cpu": ", gloo"} if self.known.of_course else {}
+        backend = {"cuda": ", NCCL", "cpu": ", gloo"} if self.known.takes_course_flags else {}
         if self.device == "cuda" and gpu_count() < self.ranks:  # BOOTCAMP_SHARE_GPUS
             backend = {"cuda": f", gloo, on {gpu_count()} GPU(s)"}
         return f"{self._of_the_line()}{self.ranks} {kind}ranks{backend.get(self.device, '')}"

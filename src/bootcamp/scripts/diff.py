@@ -1,6 +1,7 @@
 """What a strategy changes: a script's diff to its parent, derived from the files when shown."""
 
 import ast
+import contextlib
 import difflib
 import html
 import io
@@ -56,27 +57,20 @@ def reasons(path: Path) -> Mapping[str, str]:
 
     A line that a script shares with an ancestor has the nearest ancestor's reason.
     """
-    return ChainMap(*(_own_reasons(each) for each in [Path(path), *family.ancestors(path)]))
-
-
-def _own_reasons(path: Path) -> dict[str, str]:
-    return {line: why for line, why in explained_lines(path) if line and why}
+    scripts = [Path(path), *family.ancestors(path)]
+    own = [{line: why for line, why in explained_lines(each) if line and why} for each in scripts]
+    return ChainMap(*own)
 
 
 def code_lines(path: Path) -> list[str]:
     """List the lines of a script that are code: no comments, docstrings and blank lines."""
     lines = [line for line, _ in explained_lines(path)]
     text = "\n".join(lines)
-    try:
-        statements = list(ast.walk(ast.parse(text)))
-    except SyntaxError:
-        statements = []
-    docstrings = {
-        row
-        for node in statements
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        for row in range(node.lineno, node.end_lineno + 1)
-    }
+    docstrings = set()
+    with contextlib.suppress(SyntaxError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                docstrings |= {*range(node.lineno, node.end_lineno + 1)}
     return [
         line
         for row, line in enumerate(lines, 1)
@@ -128,23 +122,25 @@ class ScriptDiff:
 
         It says why an added line is there, and what a line did that is gone.
         """
-        added, removed = reasons(self.child), reasons(self.parent)
         stay = {line.strip() for line in code_lines(self.child)}  # a line that stays has only moved
-        gone = {line: f"Was: {why}" for line, why in removed.items() if line.strip() not in stay}
-        by_sign = {"+": added, "-": gone}
-        return [by_sign.get(line[:1], {}).get(line[1:], "") for line in self.lines]
+        removed = reasons(self.parent).items()
+        gone = {line: f"Was: {why}" for line, why in removed if line.strip() not in stay}
+        of_sign = {"+": reasons(self.child), "-": gone}
+        return [of_sign.get(line[:1], {}).get(line[1:], "") for line in self.lines]
 
     def _repr_html_(self) -> str:
         rows = list(zip(self.lines, self.whys(), strict=True))[2:]
         explained = any(why and line.startswith("+") for line, why in rows)
-        cells = "".join(
-            f'<tr style="background:transparent">{_code_cell(line)}'
-            f"{_why_cell(why) if explained else ''}</tr>"
-            for line, why in rows
-        )
-        heads = (("line", "62%"), ("why", "38%")) if explained else (("line", "100%"),)
+        cells = ""
+        for line, why in rows:
+            cells += f'<tr style="background:transparent">{_code_cell(line)}'
+            if explained:
+                cells += f'<td style="{CELL};line-height:1.3">{with_code(why)}</td>'
+            cells += "</tr>"
+        widths = {"line": "62%", "why": "38%"} if explained else {"line": "100%"}
         head = "".join(
-            f'<th scope="col" style="width:{width};{CELL}">{name}</th>' for name, width in heads
+            f'<th scope="col" style="width:{width};{CELL}">{name}</th>'
+            for name, width in widths.items()
         )
         title = html.escape(self.title)
         return (
@@ -171,10 +167,6 @@ def _code_cell(line: str) -> str:
         f"padding-left:calc(8px + {inset}ch);text-indent:-{inset}ch"
     )
     return f'<td style="{style}">{html.escape(line) or " "}</td>'
-
-
-def _why_cell(why: str) -> str:
-    return f'<td style="{CELL};line-height:1.3">{with_code(why)}</td>'
 
 
 def script_diff(script: str, parent: str | Path | None = None) -> ScriptDiff:

@@ -1,10 +1,10 @@
-"""The family of training scripts: which derives from which, and how each is started."""
+"""The family of training scripts: which derives from which, how each is started, and its copies."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from bootcamp import files, paths
 from bootcamp.paths import SRC
-from bootcamp.scripts import copies
 
 # Flags that all scripts of the family share and that are numbers, with their types
 NUMBERS = {
@@ -32,8 +32,8 @@ class Script:
     cpu_only: whether it trains on the CPU even where there are GPUs.
     in_parts: whether a rank holds only a part of the model.
     file: its place under src/, if that is not `_train_<name>.py`.
-    of_course: whether it takes the flags that config.parse reads, --device among them, and writes
-        a record. A script that is not of the course is given nothing but its own arguments.
+    takes_course_flags: whether it takes the flags that config.parse reads, --device among them, and
+        writes a record; another script is given nothing but its own arguments.
     """
 
     name: str
@@ -45,16 +45,11 @@ class Script:
     cpu_only: bool = False
     in_parts: bool = False
     file: str | None = None
-    of_course: bool = True
+    takes_course_flags: bool = True
 
     @property
     def path(self) -> Path:
         return SRC / (self.file or f"_train_{self.name}.py")
-
-    @property
-    def takes_device(self) -> bool:
-        """Whether it has a flag --device."""
-        return self.of_course
 
 
 SCRIPTS = {
@@ -99,51 +94,42 @@ SCRIPTS = {
 }
 
 
+def _snippet(name: str, **about) -> Script:
+    return Script(name, file=f"snippets/{name}.py", **about)
+
+
+_HOROVOD = {"launcher": "horovodrun", "framework": "horovod"}
 # Other scripts of the course that are more than plain ones, by their place under src/
 PROGRAMS = {
     script.file: script
     for script in (
-        Script("sweep_all_reduce", file="snippets/sweep_all_reduce.py"),
-        Script("ddp_accumulate", file="snippets/ddp_accumulate.py"),
-        Script("ddp_elastic", file="snippets/ddp_elastic.py"),
-        Script("ddp_with_dataloader", file="snippets/ddp_with_dataloader.py"),
-        Script("ddp_from_horovod", file="snippets/ddp_from_horovod.py"),
-        Script("serve_replicas", file="snippets/serve_replicas.py"),
-        Script("serve_pipeline", file="snippets/serve_pipeline.py", in_parts=True),
-        *(
-            Script(
-                name,
-                file=f"snippets/{name}.py",
-                launcher="horovodrun",
-                framework="horovod",
-                own_device=of_course,
-                of_course=of_course,
-            )
-            for name, of_course in (
-                ("horovod_accumulate", True),
-                ("horovod_scaled", True),
-                ("horovod_names", False),
-                ("horovod_ranks", False),
-            )
-        ),
+        Script("sweep_all_reduce", file="_sweep_all_reduce.py"),
+        _snippet("ddp_accumulate"),
+        _snippet("ddp_elastic"),
+        _snippet("ddp_with_dataloader"),
+        _snippet("ddp_from_horovod"),
+        _snippet("serve_replicas"),
+        _snippet("serve_pipeline", in_parts=True),
+        _snippet("horovod_accumulate", **_HOROVOD, own_device=True),
+        _snippet("horovod_scaled", **_HOROVOD, own_device=True),
+        _snippet("horovod_names", **_HOROVOD, takes_course_flags=False),
+        _snippet("horovod_ranks", **_HOROVOD, takes_course_flags=False),
     )
 }
+_BY_PLACE = {str(script.path.relative_to(SRC)): script for script in SCRIPTS.values()} | PROGRAMS
 
 
 def find(script: str | Path) -> Path:
-    """The file behind a script's name ("ddp", "_train_ddp.py") or path.
+    """Find the file behind a script's name ("ddp", "_train_ddp.py") or path.
 
     Raises FileNotFoundError, naming the scripts that there are.
     """
     name = str(script)
     if name in SCRIPTS:
         return SCRIPTS[name].path
-    path = Path(script)
-    if path.suffix == ".py" and path.exists():
-        return path.resolve()
-    for place in (SRC.parent, SRC):
-        if path.suffix == ".py" and (place / path).exists():
-            return (place / path).resolve()
+    for place in (Path(), SRC.parent, SRC):
+        if name.endswith(".py") and (place / name).exists():
+            return (place / name).resolve()
     known = ", ".join(SCRIPTS)
     raise FileNotFoundError(
         f"there is no script {name!r}: give one of {known}, or the path of a .py file"
@@ -160,18 +146,34 @@ def ancestors(path: Path) -> list[Path]:
 
 
 def describe(script: str | Path) -> Script:
-    """What is known of a script, given by its name or its path.
+    """Say what is known of a script, given by its name or its path.
 
-    A variant or a reader's copy is described by the script that it was made from (copies.py). Any
-    other script is a plain one, which torchrun can start.
+    A variant or a reader's copy is described by the script that it was made from. Any other script
+    is a plain one, which torchrun can start.
     """
     if str(script) in SCRIPTS:
         return SCRIPTS[str(script)]
     path = Path(script).resolve()
-    original = path if path.is_relative_to(SRC) else copies.original(path) or path
-    if original.is_relative_to(SRC):
-        place = str(original.relative_to(SRC))
-        family = {each.path.name: each for each in SCRIPTS.values()}
-        if found := PROGRAMS.get(place) or family.get(place):
-            return found
-    return Script(path.stem, of_course=False)
+    original = path if path.is_relative_to(SRC) else _original(path) or path
+    place = str(original.relative_to(SRC)) if original.is_relative_to(SRC) else ""
+    return _BY_PLACE.get(place) or Script(path.stem, takes_course_flags=False)
+
+
+def variants_folder() -> Path:
+    """Return where variants are written, and an index of all copies with their originals."""
+    return paths.LOGS / "variants"
+
+
+def _original(path: Path) -> Path | None:
+    found = files.read_json(variants_folder() / "index.json").get(str(path))
+    return Path(found) if found else None
+
+
+def remember(path: Path | str, script: str | Path) -> None:
+    """Note that a file is a copy of a script, given by name or path: it is launched as that one.
+
+    A copy of a copy has the same original. A copy's text does not tell: it may be broken Python.
+    """
+    path, source = Path(path).resolve(), find(script)
+    note = {str(path): str(_original(source) or source)}
+    files.update_json(variants_folder() / "index.json", lambda index: index.update(note))

@@ -1,6 +1,6 @@
 """The job files of the course, src/jobs/*.sbatch, and their broken twins, derived from them.
 
-jobs.path("ddp_srun"), jobs.broken("job_space").text
+jobs.path("ddp_srun"), jobs.all_broken()["job_space"].text
 """
 
 import tomllib
@@ -11,27 +11,22 @@ from pathlib import Path
 from bootcamp.paths import SRC
 
 JOBS = SRC / "jobs"
-BROKEN = JOBS / "broken.toml"
 
 
 def path(name: str) -> Path:
-    """A job file of the course."""
+    """Return the path of a job file of the course."""
     return JOBS / f"{name}.sbatch"
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A working job file with one fault; the fields are those of broken.toml, which explains them.
-
-    name: of the broken one.
-    """
+    """A working job file with one fault; broken.toml explains the fields."""
 
     name: str
     of: str
     fault: str
     old: str
     new: str
-    lint: str
     seen: str
     means: str
     cure: str
@@ -47,11 +42,6 @@ class Broken:
 
 @cache
 def all_broken() -> dict[str, Broken]:
-    """All of them by name."""
-    with open(BROKEN, "rb") as file:
-        return {name: Broken(name, **about) for name, about in tomllib.load(file).items()}
-
-
-def broken(name: str) -> Broken:
-    """One of them. Raises KeyError."""
-    return all_broken()[name]
+    """Read all broken job files, by name."""
+    about = tomllib.loads((JOBS / "broken.toml").read_text())
+    return {name: Broken(name, **fields) for name, fields in about.items()}

@@ -6,7 +6,7 @@ is an error.
 
 from pathlib import Path
 
-from bootcamp.scripts import copies, family
+from bootcamp.scripts import family
 
 
 def variant(script: str, name: str, changes: dict[str, str]) -> Path:
@@ -25,13 +25,8 @@ def variant(script: str, name: str, changes: dict[str, str]) -> Path:
             raise ValueError(f"{source.name} has the line {old!r} {len(places)} times, not once")
         indent = lines[places[0]][: len(lines[places[0]]) - len(lines[places[0]].lstrip())]
         lines[places[0] : places[0] + 1] = [indent + line for line in new.splitlines()]
-    path = copies.folder() / f"{name}.py"
+    path = family.variants_folder() / f"{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
-    copies.enter(path, source)
+    family.remember(path, source)
     return path
-
-
-def remember(path: Path | str, script: str | Path) -> None:
-    """Note that a file is a copy of a script, given by name or path: it is launched as that one."""
-    copies.enter(path, family.find(script))

@@ -12,9 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class Activations(TorchDispatchMode):
     """From `start` to `stop`: `bytes`, the most at the beginning of any backward; `devices`.
 
-    model: its parameters and their gradients are not activations. A step that has several forwards
-    and backwards (accumulation, pipelines) counts the largest. Only the thread that starts it is
-    seen: replicas in threads of their own are not.
+    model: its parameters and their gradients are not activations. Of several forwards in a step
+    (accumulation, pipelines) the largest counts. Only the thread that starts it is seen.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -79,11 +78,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def _storages(nested) -> list[torch.UntypedStorage]:
-    """The storages of all tensors among the arguments or results of an operator.
-
-    An operator takes and returns tensors and lists of them. A walk over just these takes a tenth
-    of the time of torch's tree_leaves, which knows every container.
-    """
+    """List the storages of an operator's tensors, in a tenth of the time of torch's tree_leaves."""
     if isinstance(nested, torch.Tensor):
         return [storage_of(nested)]
     if isinstance(nested, (list, tuple)):

@@ -78,7 +78,7 @@ def _agree(args, look, mark):
         seen = look()
         same = mark(seen)
     except ConfigError as error:
-        problem = str(error)
+        problem = f"--resume {args.resume}: {error}"
     answers = from_all_ranks((same, problem))
     for _, each in answers:
         if each:
@@ -104,8 +104,7 @@ def _find(args) -> Path | None:
     if args.save and path.resolve() == Path(args.save).resolve():
         return None
     raise ConfigError(
-        f"--resume {args.resume}: there is no such file. Give one that --save has written, or the "
-        "one that this run's --save writes."
+        "there is no such file. Give one that --save has written, or that this run's --save writes."
     )
 
 
@@ -120,12 +119,11 @@ def _read(args, place: Path, model) -> dict:
         raise
     except OSError as error:
         raise ConfigError(
-            f"--resume {args.resume}: it can't be read: {error.strerror or error}. Give a place "
-            "that every rank may read."
+            f"it can't be read: {error.strerror or error}. Give a place that every rank may read."
         ) from None
     except (Exception, sharded_checkpoint.read_errors()) as error:  # torch raises many kinds
         raise ConfigError(
-            f"--resume {args.resume}: no checkpoint of this course ({type(error).__name__}). "
+            f"no checkpoint of this course ({type(error).__name__}). "
             "Give a file or a folder that --save has written."
         ) from None
     _check_saved(args, saved)
@@ -136,20 +134,20 @@ def _check_saved(args, saved: dict) -> None:
     """Raise ConfigError for what another version, another model or a longer run has saved."""
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ConfigError(
-            f"--resume {args.resume}: no checkpoint of this version of the course. "
+            "no checkpoint of this version of the course. "
             "Give a file or a folder that its --save has written."
         )
     for name in SETTINGS:
         was, now = saved["settings"].get(name), getattr(args, name, None)
         if was != now:
             raise ConfigError(
-                f"--resume {args.resume}: saved with --{name.replace('_', '-')} {was}, this run "
-                f"has {now}. Give the flags that it was saved with."
+                f"saved with --{name.replace('_', '-')} {was}, this run has {now}. "
+                "Give the flags that it was saved with."
             )
     if saved["steps_done"] >= args.steps:
         raise ConfigError(
-            f"--resume {args.resume}: it was saved after {saved['steps_done']} steps, and this run "
-            f"ends after {args.steps}. Give more --steps."
+            f"it was saved after {saved['steps_done']} steps, and this run ends after "
+            f"{args.steps}. Give more --steps."
         )
 
 
@@ -226,14 +224,14 @@ def _begin_parts(context: RunContext, head: dict, model, optimizer, more: dict):
     """Begin to write this rank's state, each tensor with its place in the whole model's."""
     if more:
         raise TypeError(f"a sharded checkpoint has no room for {', '.join(more)}")
-    parameters = named_parameters(model)
-    cut = {name: shards.wrap_like(value.detach(), value) for name, value in parameters.items()}
+    own = named_parameters(model)
+    cut = {name: shards.wrap_like(value.detach(), value) for name, value in own.items()}
     state = {
-        name: {key: shards.wrap_like(value, parameters[name]) for key, value in own.items()}
-        for name, own in _named_state(model, optimizer).items()
+        name: {key: shards.wrap_like(value, own[name]) for key, value in values.items()}
+        for name, values in _named_state(model, optimizer).items()
     }
-    whole = {"model": cut | _buffers(model), "optimizer": state}
-    return sharded_checkpoint.write(context, Path(context.args.save).resolve(), head, whole)
+    cut = {"model": cut | _buffers(model), "optimizer": state}
+    return sharded_checkpoint.write(context, Path(context.args.save).resolve(), head, cut)
 
 
 def _begin_file(context: RunContext, head: dict, model, optimizer, more: dict):

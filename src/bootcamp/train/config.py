@@ -175,7 +175,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _check_batch(args: argparse.Namespace, shares: int) -> None:
     """Raise ConfigError for a global batch that the data or the ranks don't allow."""
-    if args.global_batch > (samples := data.sample_count(args)):
+    if args.global_batch > (samples := len(data.dataset(args))):
         raise ConfigError(
             f"--global-batch {args.global_batch}: the data has {samples} samples for {args.model} "
             f"at size {args.size}. Give at most that many."

@@ -85,11 +85,6 @@ def dataset(args) -> Corpus | Images:
     return Corpus(**form)
 
 
-def sample_count(args) -> int:
-    """How many samples the data has for the model of these flags."""
-    return len(dataset(args))
-
-
 def checksums(batch) -> list[int]:
     """Calculate the CRC-32 of each sample, from at most 64 KiB of each of its tensors.
 

@@ -19,16 +19,17 @@ from bootcamp.train.refusal import ConfigError
 
 
 def find(given: str | None) -> Path:
-    """The folder as given, else the launcher's, else a new name: the same on every rank."""
-    if given or environment.run_folder():
-        return Path(given or environment.run_folder()).resolve()
-    script = Path(sys.argv[0]).stem.removeprefix("_train_")
+    """Find the folder as given, else the launcher's, else a new one: the same on every rank."""
+    if named := given or environment.run_folder():
+        return Path(named).resolve()
     if environment.count() == 1:
-        name = time.strftime(f"%Y%m%d-%H%M%S-{script}-{os.getpid()}")
-    else:
-        run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-        name = f"{script}-{run_id if run_id != 'none' else os.getppid()}"
-    return LOGS / name
+        return LOGS / time.strftime(f"%Y%m%d-%H%M%S-{_strategy()}-{os.getpid()}")
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return LOGS / f"{_strategy()}-{run_id if run_id != 'none' else os.getppid()}"
+
+
+def _strategy() -> str:
+    return Path(sys.argv[0]).stem.removeprefix("_train_")
 
 
 def claim(context: RunContext) -> None:
@@ -73,8 +74,8 @@ def _configuration(context: RunContext) -> dict:
         "data_parallel": context.data_parallel,
         "own_flags": context.own_flags,
         "corpus_crc32": context.corpus_crc32,
-        "strategy": Path(sys.argv[0]).stem.removeprefix("_train_"),
-        "script": _in_project(Path(sys.argv[0]).resolve()),
+        "strategy": _strategy(),
+        "script": _script(),
         "command": os.environ.get("BOOTCAMP_COMMAND", _command_by_hand()),
         "started_unix_seconds": time.time(),
         "processes": environment.count(),
@@ -91,11 +92,12 @@ def _command_by_hand() -> str:
     start = ["python"]
     if environment.count() > 1:
         start = ["torchrun", "--nproc-per-node", str(environment.local_count())]
-    return shlex.join([*start, _in_project(Path(sys.argv[0]).resolve()), *sys.argv[1:]])
+    return shlex.join([*start, _script(), *sys.argv[1:]])
 
 
-def _in_project(path: Path) -> str:
-    """A path without this machine's own folders: from the project's, or the bare name."""
+def _script() -> str:
+    """The script's path without this machine's own folders: from the project's, or the name."""
+    path = Path(sys.argv[0]).resolve()
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 

@@ -4,12 +4,11 @@ import os
 import platform
 import socket
 import struct
-from pathlib import Path
 
 from bootcamp.machine import HOST_INTERFACE
 from bootcamp.train import environment
 
-# offsets in struct tcp_info
+# offsets in struct tcp_info (linux/tcp.h)
 BYTES_ACKED, NOT_SENT, BYTES_SENT, BYTES_RETRANS = 120, 144, 200, 208
 
 
@@ -35,12 +34,15 @@ def sent_bytes() -> dict[str, int]:
         total["all"] += sent
         total["other hosts"] += sent * away
     if environment.link():
-        total["host"] = interface_bytes(HOST_INTERFACE)
+        import psutil
+
+        counters = psutil.net_io_counters(pernic=True, nowrap=False)
+        total["host"] = counters[HOST_INTERFACE].bytes_sent
     return total
 
 
 def _written(info: bytes) -> int:
-    """Bytes written to a connection, from its struct tcp_info (linux/tcp.h).
+    """Bytes written to a connection, from its struct tcp_info.
 
     Not those acknowledged: at the end of a step the last acknowledgement may still be on its way.
     """
@@ -51,14 +53,6 @@ def _written(info: bytes) -> int:
     return sent - again + not_sent
 
 
-def interface_bytes(name: str) -> int:
-    """Bytes that a network interface of this process's host has sent (proc(5), net/dev)."""
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    counters = dict(line.split(":") for line in lines if ":" in line)
-    fields = {interface.strip(): numbers.split() for interface, numbers in counters.items()}
-    return int(fields[name][8])
-
-
 class SentPerStep:
     """Count what steps send, from the end of the first to the end of the last but one.
 
@@ -67,17 +61,17 @@ class SentPerStep:
 
     def __init__(self, last_counted: int):
         self.last_counted = last_counted
-        self._before, self._after, self._steps = {}, {}, 0
+        self._before, self._after = {}, {}
 
     def step_ended(self, steps_done: int) -> None:
         """Count, if this step is one of the two. steps_done: before this one."""
         if steps_done == 0:
             self._before = sent_bytes()
-        if steps_done == self.last_counted:
-            self._after, self._steps = sent_bytes(), steps_done
+        elif steps_done == self.last_counted:
+            self._after = sent_bytes()
 
     def per_step(self, way: str) -> float | None:
         """Bytes of one kind of `sent_bytes` per step; None where nothing was counted."""
-        if not self._steps or way not in self._before:
+        if way not in self._after:
             return None
-        return (self._after[way] - self._before[way]) / self._steps
+        return (self._after[way] - self._before[way]) / self.last_counted

@@ -38,7 +38,6 @@ class CpuClock:
         self._began = time.perf_counter()
 
     def end(self) -> Result:
-        """The seconds since `begin`."""
         seconds = time.perf_counter() - self._began
         return Result(lambda: seconds)
 
@@ -53,7 +52,6 @@ class CudaClock:
         self._began = self._mark()
 
     def end(self) -> Result:
-        """The seconds since `begin`, known when the GPU has come so far."""
         began, ended = self._began, self._mark()
         return Result(lambda: began.elapsed_time(ended) / 1e3, ended)
 
@@ -64,12 +62,11 @@ class CudaClock:
 
 
 def clock_of(device: torch.device) -> CpuClock | CudaClock:
-    """The clock for steps on this device."""
     return CudaClock() if device.type == "cuda" else CpuClock()
 
 
 def read_later(loss: torch.Tensor) -> Result:
-    """A loss of shape (); from a GPU it is copied beside the computation. None on "meta"."""
+    """Read a loss of shape (); from a GPU it is copied beside the computation. None on "meta"."""
     if loss.is_meta:
         return Result(lambda: None)
     if not loss.is_cuda:
@@ -102,12 +99,12 @@ class Entry:
             )
         if self.pending:
             getattr(self.pending, "wait", self.pending)()  # on NCCL only the GPU's stream waits
-        self.result, self.loss, self.pending = read(self.loss), None, None
+        self.result, self.pending = read(self.loss), None
 
     def reduced(self) -> bool:
         """Whether the loss can be read without waiting for another rank."""
         completed = getattr(self.pending, "is_completed", lambda: self.pending is None)
-        return self.result is not None or self.loss is not None and completed()
+        return self.loss is not None and completed()
 
 
 class StepLog:
@@ -134,20 +131,16 @@ class StepLog:
 
         Raises RuntimeError if no step has ended since the last loss.
         """
-        if not self._entries or self._entries[-1].loss is not None or self._entries[-1].result:
+        if not self._entries or self._entries[-1].loss is not None:
             raise RuntimeError("run.loss(...) belongs once behind each `with run.step(step):`")
         self._entries[-1].loss, self._entries[-1].pending = loss, pending
 
     def flush(self) -> None:
         """Wait for all that is on its way, and write it."""
-        for entry in self._entries:
-            entry.fetch(self._read)
         self._write(lambda entry: True)
 
     def salvage(self) -> None:
         """After an exception: write what needs no other rank, which may have failed too."""
-        while self._entries and self._entries[-1].loss is None and not self._entries[-1].result:
-            self._entries.pop()
         self._write(Entry.reduced)
 
     def _write(self, may_be: Callable[[Entry], bool]) -> None:

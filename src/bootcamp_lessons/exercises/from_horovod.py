@@ -6,7 +6,7 @@ from pathlib import Path
 from bootcamp.classroom.tasks import PATIENCE, Wrong
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.scripts import variants
+from bootcamp.scripts import family, variants
 from bootcamp_lessons.exercises.bring import PortTask
 
 IMPORT = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
@@ -40,7 +40,7 @@ class FromHorovod(PortTask):
             raise Wrong("a script that torchrun starts", "it still imports Horovod.")
         if "clip_grad_norm_" not in text:
             raise Wrong("the clipping that the Horovod script had", "it clips no gradients.")
-        variants.remember(path, "ddp")
+        family.remember(path, "ddp")
         flags = {**equality.settings(self.ranks), "optimizer": "sgd", "quiet": True}
         run = launch.launch(path, self.ranks, options=PATIENCE, **flags)
         alone = launch.launch(in_one_process(self.ranks), 1, options=PATIENCE, **flags)

@@ -26,7 +26,7 @@ class JobTask(ScriptTask):
 
     @property
     def broken(self) -> jobs.Broken:
-        return jobs.broken(self.name)
+        return jobs.all_broken()[self.name]
 
     @property
     def path(self) -> Path:
