@@ -36,14 +36,17 @@ class Tally(TorchDispatchMode):
         optimizer.register_step_post_hook(lambda *_: setattr(self, "_in_optimizer", False))
 
     def start(self) -> None:
-        """Begin to count."""
         self.__enter__()
 
     def stop(self, run_dir: Path) -> None:
         """End counting, and leave this rank's rows in the run's folder."""
         self.__exit__(None, None, None)
         path = run_dir / "ranks" / f"{environment.rank()}.collectives.json"
-        summary.write_json(path, {"rows": self.rows()})
+        rows = [
+            {"phase": phase, "kind": kind, "nbytes": nbytes, "count": count}
+            for (phase, kind, nbytes), count in sorted(self.counts.items())
+        ]
+        summary.write_json(path, {"rows": rows})
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if any(hasattr(kind, "full_tensor") for kind in types):
@@ -59,13 +62,6 @@ class Tally(TorchDispatchMode):
             nbytes = max((tensor.nbytes for tensor in tensors), default=0)
             self.counts[self._phase(), kind, nbytes] += 1
         return result
-
-    def rows(self) -> list[dict]:
-        """One dictionary for each phase, kind and size that occurred: and how often."""
-        return [
-            {"phase": phase, "kind": kind, "nbytes": nbytes, "count": count}
-            for (phase, kind, nbytes), count in sorted(self.counts.items())
-        ]
 
     def _phase(self) -> str:
         if torch._C._current_graph_task_id() != -1:  # autograd is at work

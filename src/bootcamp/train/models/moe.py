@@ -1,8 +1,7 @@
 """A GPT whose MLPs are mixtures of experts (GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088).
 
 A router sends each token to a few of a block's MLPs, the experts; the chosen ones together have the
-arithmetic of gpt's MLP. No token is dropped, so ranks that share the experts train what one process
-trains. Experts have no biases.
+arithmetic of gpt's MLP. No token is dropped, so the training is the same on any number of ranks.
 """
 
 from functools import partial

@@ -7,10 +7,6 @@ from torch.nn import functional
 class NextByte(nn.Module):
     """(batch, length) int64 -> (batch, 256): the scores behind the last byte alone.
 
-    In training a model predicts at every position. A client asks for what comes next: the scores of
-    the length - 1 positions before are known to be of no use, and would be most of the arithmetic
-    of the head and nearly all bytes of the answer.
-
     pad_to: compute with this length, whatever the input's. Bytes behind the last one can't change
     its scores, since the model never looks ahead. An LSTM needs it to be exported: torch.export
     unrolls its loop over time, which fixes the length.
