@@ -225,14 +225,9 @@ def evaluate_over_ranks(ranks):
     ranks: for each rank its batches, and for each batch {id of a sample: its loss}. A sampler may
     have dealt a sample to several ranks.
     """
-    once = {
-        sample: loss for batches in ranks for batch in batches for sample, loss in batch.items()
-    }
+    dealt = [sample for batches in ranks for batch in batches for sample in batch.items()]
+    once = dict(dealt)
     return sum(once.values()) / len(once)
-
-
-def _dealt(ranks):
-    return [[loss for batch in batches for loss in batch.values()] for batches in ranks]
 
 
 EVALUATE = FunctionTask(
@@ -247,17 +242,16 @@ EVALUATE = FunctionTask(
     ),
     mistakes={
         (
-            lambda ranks: fmean(
-                fmean(fmean(batch.values()) for batch in batches) for batches in ranks
-            )
-        ): "That is a mean of the batches' means: a short batch weighs as much as a full one. Keep "
-        "sums and counts apart, and divide once.",
-        (lambda ranks: fmean(fmean(losses) for losses in _dealt(ranks))): "That is a mean of the "
-        "ranks' means: ranks with few samples weigh as much as the others. All-reduce the sum and "
-        "the count, then divide.",
-        (lambda ranks: fmean(loss for losses in _dealt(ranks) for loss in losses)): "Sums and "
-        "counts are right, but some samples are in them twice: the sampler has dealt them out "
-        "again so that all ranks have equally many.",
+            lambda ranks: fmean(fmean(fmean(b.values()) for b in own) for own in ranks)
+        ): "That is a mean of the batches' means: a short batch weighs as much as a full one. "
+        "Keep sums and counts apart, and divide once.",
+        (
+            lambda ranks: fmean(fmean(n for b in own for n in b.values()) for own in ranks)
+        ): "That is a mean of the ranks' means: ranks with few samples weigh as much as the "
+        "others. All-reduce the sum and the count, then divide.",
+        ("dict(dealt)", "dict(enumerate(loss for _, loss in dealt))"): "Sums and counts are right, "
+        "but some samples are in them twice: the sampler has dealt them out again so that all "
+        "ranks have equally many.",
     },
 )
 
@@ -288,9 +282,7 @@ CLIP = FunctionTask(
         (
             lambda gradients, most: [
                 fmean(numbers)
-                for numbers in zip(
-                    *(clip_over_ranks([own], most) for own in gradients), strict=True
-                )
+                for numbers in zip(*(clip_over_ranks([g], most) for g in gradients), strict=True)
             ]
         ): "That clips each rank's own gradient and averages what is left: a rank with a long one "
         "counts less than the others. DDP averages within backward(); clip behind it.",
@@ -340,9 +332,10 @@ LATE_RANK = FunctionTask(
     ),
     unit="(rank, part, ms)",
     mistakes={
-        (lambda ranks: (late := _longest("waits", ranks), "waits", ranks[late]["waits"])): "That "
-        "rank waits longest, so it is early. An all-reduce lasts until the last rank has come, and "
-        "every rank but that one sees a slow network.",
+        (
+            lambda ranks: (late := _longest("waits", ranks), "waits", ranks[late]["waits"])
+        ): "That rank waits longest, so it is early. An all-reduce lasts until the last rank has "
+        "come, and every rank but that one sees a slow network.",
         (lambda ranks: (_longest("computes", ranks), *late_rank(ranks)[1:])): "The rank is the one "
         "that computes longest. Reading data, the garbage collector and other programs make a rank "
         'late too: add "neither".',
