@@ -431,16 +431,11 @@ def horovod_rank_is_killed() -> float:
     return rank_is_killed("horovod", start="horovodrun")
 
 
-def warm_horovod_rank_is_killed() -> float:
-    """The process that serves the ranks' rendezvous ends with them."""
-    _needs_horovod()
-    return rank_is_killed("horovod")
-
-
 def horovod_rank_hangs() -> float:
     """Horovod would wait for ever, and busily: it has no time-out and looks as if it computed."""
     _needs_horovod()
-    return rank_hangs("horovod", hang_seconds=1)
+    with warm.workers():
+        return rank_hangs("horovod", hang_seconds=1)
 
 
 def horovod_is_interrupted() -> float:
@@ -624,7 +619,6 @@ FAULTS = {
         hosts_lose_their_holder,
         horovod_rank_raises,
         horovod_rank_is_killed,
-        warm_horovod_rank_is_killed,
         horovod_rank_hangs,
         horovod_is_interrupted,
     )

@@ -1,6 +1,7 @@
 """Every strategy trains what the baseline trains; the proof rejects those that do not."""
 
 import pytest
+import warm
 from trained import PROOF, proved, trained
 
 from bootcamp.experiments import equality
@@ -153,11 +154,13 @@ def test_frameworks_train_what_the_baseline_trains(script, model, optimizer, ran
     own = {} if model == "gpt" else {"model": model}
     settings = LESSON_05 if (script, ranks) == ("horovod", 2) else PROOF
     flags = {**settings, "optimizer": optimizer, **own}
-    run = trained(script, ranks, **flags)
+    with warm.workers():
+        run = trained(script, ranks, **flags)
     equality.same_training(run, equality.baseline(**flags))
     assert run.summary["world_size"] == ranks
     assert [rank["world_size"] for rank in run.ranks] == [ranks] * ranks
-    assert run.summary["launcher"] == "bootcamp.launch"
+    launcher = "horovodrun" if script == "horovod" else "bootcamp.launch"
+    assert run.summary["launcher"] == launcher
     if script == "horovod":
         command = f"horovodrun --gloo -np {ranks} python src/_train_horovod.py"
         assert run.config["command"].startswith(command)

@@ -211,9 +211,9 @@ guess_taken.score(float(replay.printed_lines(fresh)[0]))
 # %% [markdown]
 # ## Run it
 #
-# This run is started by `horovodrun` itself. (To save you the wait for torch, the course forks the
-# ranks of most runs from a process that has it loaded, and tells them what `horovodrun` would:
-# `HOROVOD_RANK`, `HOROVOD_SIZE` and the address where they find each other.)
+# `horovodrun` starts the ranks, and tells them `HOROVOD_RANK`, `HOROVOD_SIZE` and the address where
+# they find each other. (Each of its ranks loads torch anew. Most runs of this course begin sooner:
+# their ranks are forked from a process that has it loaded.)
 
 # %%
 from bootcamp import runs
