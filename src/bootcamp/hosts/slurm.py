@@ -5,10 +5,9 @@
         job.wait()
 
 The daemons of Debian's packages slurm-wlm and munge, one slurmd for each simulated host, are up
-in a second. slurm_holder.py holds them and runs each command in its host; slurm_site.py has the
-slurm.conf. Commands, job files and their output are those of any other cluster, and the machine's
-own folders are the disk that all hosts share. When the cluster stops, when this process ends, or
-is killed, everything in it ends, and nothing of it stays on any disk.
+in a second; slurm_holder.py holds them. Commands, job files and their output are those of any other
+cluster, and the machine's own folders are the disk that all hosts share. When the cluster stops,
+when this process ends, or is killed, everything in it ends, and nothing of it stays on any disk.
 
 BOOTCAMP_WITHOUT=slurm in the environment hides it, to see what a lesson shows without it."""
 
@@ -16,9 +15,9 @@ import contextlib
 import json
 import os
 import re
-import select
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -117,15 +116,15 @@ def start(
         start_new_session=True,  # the notebook's stop button is not meant for it
     )
     theirs.close()
-    made = Cluster(control, holder, [simulated_hosts.name(host) for host in range(hosts)], quiet)
+    made = Cluster(control, holder, {simulated_hosts.name(host): 0 for host in range(hosts)}, quiet)
     try:
-        answer = json.loads(control.recv(slurm_holder.LONGEST_MESSAGE) or "{}")
+        answer = control.recv(10_000)
+        if answer != slurm_holder.READY:
+            raise SlurmError(answer.decode() or "the process that holds the cluster died")
+        made.find_hosts()
     except BaseException:
         made.stop()
         raise
-    if "ready" not in answer:
-        made.stop()
-        raise SlurmError(answer.get("error", "the process that holds the cluster died"))
     return made
 
 
@@ -143,11 +142,11 @@ class Done:
 
 @dataclass
 class Cluster:
-    """A running Slurm; `start` makes it. hosts: their names."""
+    """A running Slurm; `start` makes it. hosts: their names, each with a process on it."""
 
     control: socket.socket
     holder: subprocess.Popen
-    hosts: list[str]
+    hosts: dict[str, int]
     quiet: bool = False
 
     def run(
@@ -174,9 +173,30 @@ class Cluster:
         quiet = self.quiet if quiet is None else quiet
         if not quiet:
             print(f"{on}$ {line}", flush=True)
+        if on not in self.hosts:
+            raise ValueError(f"on={on!r}: the hosts are {', '.join(self.hosts)}")
         with tempfile.TemporaryFile() as out:
-            program = _Program(self, line, on, out, env or {}, as_root)
-            code = self._wait(program, out, seconds, quiet)
+            program = subprocess.Popen(
+                [
+                    *self._enter(on, as_root),
+                    "/bin/sh",
+                    "-c",
+                    f"cd {shlex.quote(str(ROOT))}; {line}",
+                ],
+                env={**environment(), **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+            try:
+                code = self._wait(program, line, out, seconds, quiet)
+            finally:
+                if program.poll() is None:
+                    os.killpg(program.pid, signal.SIGKILL)
+                    program.wait()
+            if self.holder.poll() is not None:
+                raise SlurmError("the cluster has ended")
             out.seek(0)
             done = Done(line, code, out.read().decode(errors="replace"))
         if code and raises:
@@ -209,70 +229,41 @@ class Cluster:
             self.holder.kill()
             self.holder.wait()
 
-    def _wait(self, program: "_Program", out, seconds: float, quiet: bool) -> int:
-        """The exit code; what the program says is shown as it comes."""
-        deadline, seen = time.monotonic() + seconds, 0
-        try:
-            while True:
-                code = program.exit_code(wait=0.1)
-                if not quiet:
-                    text = os.pread(out.fileno(), 1 << 20, seen)
-                    seen += len(text)
-                    print(text.decode(errors="replace"), end="", flush=True)
-                if code is not None:
-                    return code
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{program.line}: no end after {seconds:g} s")
-        finally:
-            program.end()
+    def _wait(self, program: subprocess.Popen, line: str, out, seconds: float, quiet: bool) -> int:
+        """The exit code; what the program says is shown as it comes. Raises TimeoutError."""
+        deadline, seen, code = time.monotonic() + seconds, 0, None
+        while code is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = program.wait(POLL_SECONDS)
+            if not quiet:
+                text = os.pread(out.fileno(), 1 << 20, seen)
+                seen += len(text)
+                print(text.decode(errors="replace"), end="", flush=True)
+            if code is None and time.monotonic() > deadline:
+                raise TimeoutError(f"{line}: no end after {seconds:g} s")
+        return code
+
+    def find_hosts(self) -> None:
+        """Find the processes that sleep in the hosts, by their names in the cluster's namespace."""
+        inside = os.readlink(f"/proc/{self.holder.pid}/ns/pid_for_children")
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+                if os.readlink(f"/proc/{pid}/ns/pid") == inside:
+                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    self.hosts |= {name: int(pid)} if name in self.hosts else {}
+
+    def _enter(self, host: str, as_root: bool) -> list[str]:
+        """What begins a command line to run it on a host, as this user or as root of the host."""
+        own = ["--user", "--preserve-credentials"] if os.getuid() else []
+        kinds = ["--mount", "--net", "--uts", "--ipc", "--pid"]
+        enter = ["nsenter", "--target", str(self.hosts[host]), *own, *kinds]
+        if own and not as_root:
+            enter += ["unshare", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
+        return enter
 
     def __repr__(self) -> str:
         state = "running" if self.holder.poll() is None else "stopped"
         return f"Slurm on {', '.join(self.hosts)}: {state}"
-
-
-class _Program:
-    """A program that the holder runs for us."""
-
-    def __init__(self, cluster: Cluster, line: str, on: str, out, env: dict, as_root: bool):
-        if on not in cluster.hosts:
-            raise ValueError(f"on={on!r}: the hosts are {', '.join(cluster.hosts)}")
-        self.line, self.control = line, cluster.control
-        request = {
-            "argv": ["/bin/sh", "-c", line],
-            "host": cluster.hosts.index(on),
-            "folder": str(ROOT),
-            "env": {**environment(), **env},
-            "as_oneself": not as_root,
-        }
-        read, write = os.pipe()
-        self.answers, self.said = read, b""
-        try:
-            files = [out.fileno(), out.fileno(), write]
-            socket.send_fds(self.control, [json.dumps(request).encode()], files)
-        except OSError as error:
-            raise SlurmError(f"the cluster has ended: {error.strerror}") from None
-        finally:
-            os.close(write)
-
-    def exit_code(self, wait: float) -> int | None:
-        """The exit code; None if there is none after so many seconds. Raises SlurmError."""
-        if not select.select([self.answers], [], [], wait)[0]:
-            return None
-        text = os.read(self.answers, 64)
-        self.said += text
-        if self.said.count(b"\n") == 2:
-            return int(self.said.split()[1])
-        if not text:
-            raise SlurmError("the cluster has ended")
-        return None
-
-    def end(self) -> None:
-        """Kill it if it has not ended."""
-        os.close(self.answers)
-        if self.said.count(b"\n") == 1:
-            with contextlib.suppress(OSError):
-                self.control.send(json.dumps({"kill": int(self.said)}).encode())
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """python -P src/bootcamp/hosts/slurm_holder.py '{"hosts": 2, "cpus": 4, ...}' SOCKET
 
-Holds a Slurm site on simulated hosts. slurm.py starts it and speaks with it over the socket.
+Holds a Slurm site on simulated hosts. slurm.py starts it, hears over the socket whether the site is
+up, and enters the hosts to run commands.
 
 Two processes. The outer one only waits: when the process that started it has gone, or the inner
 one, it ends. The inner one is the first of a process namespace: when it ends, the kernel kills
@@ -10,13 +11,9 @@ in memory that only their mount namespace has. So nothing is left, whatever ende
 Slurm's daemons start jobs as the user who sent them, which only root of a machine can do for
 several users. Who is not root becomes root of a user namespace to make the hosts, and himself again
 in a second one to run the daemons, which then start his own jobs and nobody else's.
-
-A request is one message on the socket: what to run, as JSON, and three open files: for the
-program's output, for its errors, for the answers. These are two lines, its process id as it starts
-and its exit code as it ends.
 """
 
-import contextlib
+import functools
 import json
 import os
 import secrets
@@ -24,6 +21,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -39,136 +37,70 @@ from bootcamp.launcher.simulated_hosts import MS_BIND, MS_PRIVATE, MS_REC, Hosts
 CLONE_NEWPID, CLONE_NEWIPC = 0x20000000, 0x08000000  # <sched.h>
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8  # <sys/mount.h>
 SECONDS_TO_START = 30
-LONGEST_MESSAGE = 1 << 20
+READY = b"ready"
 
 
-class Site:
-    """The inner process's hosts and daemons, and the programs that somebody waits for."""
-
-    def __init__(self, settings: dict):
-        self.settings = settings
-        self.hosts = simulated_hosts.make(settings["hosts"], settings["link"])
-        self.answers: dict[int, int] = {}  # a program's process id -> the file for its exit code
-
-    def start(self) -> None:
-        """Start munge and Slurm. Raises HostsError unless every host is idle soon."""
-        settings = self.settings
-        slurm_site.write(settings["hosts"], settings["cpus"], settings["gpus"], settings["user"])
-        slurm_site.MUNGE_KEY.write_bytes(secrets.token_bytes(128))
-        slurm_site.MUNGE_KEY.chmod(0o600)
-        forkserver.install(slurm_site.PROGRAMS)
-        warm = ("-P", forkserver.__file__, str(slurm_site.PROGRAMS))
-        self._start_daemon(sys.executable, *warm, as_oneself=False)
-        self._start_daemon("munged", "--foreground", "--force")  # of whoever owns "/"
-        self._wait_for(slurm_site.MUNGE_SOCKET.exists)
-        self._start_daemon("slurmctld", "-D", "-c")
-        for host in range(len(self.hosts)):
-            self._start_daemon("slurmd", "-D", host=host)
-        self._wait_for(self._all_idle)
-
-    def _start_daemon(self, name: str, *arguments: str, host: int = 0, **how) -> None:
-        path = shutil.which(name, path=simulated_hosts.SEARCH)
-        with open(slurm_site.LOGS / f"{Path(name).name}-{host}.out", "ab") as out:
-            self.spawn([path, *arguments], host, (out.fileno(), out.fileno()), **how)
-
-    def _all_idle(self) -> bool:
-        ask = ["sinfo", "--noheader", "--states=idle", "--partition=main", "--format=%D"]
-        with open(slurm_site.LOGS / "sinfo.out", "w+b") as out:
-            os.waitpid(self.spawn(ask, 0, (out.fileno(), out.fileno())), 0)
-            out.seek(0)
-            return out.read().strip() == str(len(self.hosts)).encode()
-
-    def _wait_for(self, ready) -> None:
-        deadline = time.monotonic() + SECONDS_TO_START
-        while not ready():
-            if time.monotonic() > deadline:
-                logs = sorted(slurm_site.LOGS.glob("*"))
-                said = "\n".join(f"{log.name}: {log.read_text()[-500:]}" for log in logs)
-                raise HostsError(f"Slurm did not start within {SECONDS_TO_START} s.\n{said}")
-            time.sleep(0.02)
-
-    def spawn(
-        self,
-        argv: list[str],
-        host: int,
-        files: tuple[int, int],
-        folder: str = "/",
-        env=os.environ,
-        as_oneself: bool = True,
-    ) -> int:
-        """Start a program on a host, in a session of its own; its process id.
-
-        files: for its output and its errors. as_oneself: or else as root of the user namespace, if
-        there is one.
-        """
-        if pid := os.fork():
-            return pid
-        try:
-            os.setsid()
-            with open(os.devnull) as nothing:
-                for target, file in enumerate((nothing.fileno(), *files)):
-                    os.dup2(file, target)
-            linux.enter(self.hosts[host]["pid"])
-            if self.settings["user"] != 0 and as_oneself:
-                become_oneself(self.settings["user"], self.settings["group"])
-            for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)
-            os.chdir(folder)
-            os.execvpe(argv[0], argv, env)
-        except OSError as error:
-            os.write(2, f"{error.filename or argv[0]}: {error.strerror}\n".encode())
-        finally:
-            os._exit(127)  # as a shell says it
-
-    def serve(self, control: socket.socket) -> None:
-        """Start what is asked for, and take the exit status of every orphan, until nobody asks."""
-        woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(waker)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        while True:
-            self._take_exits()
-            readable, _, _ = select.select([control, woken], [], [])
-            if woken in readable:
-                os.read(woken, 4096)
-            if control in readable:
-                message, files, _, _ = socket.recv_fds(control, LONGEST_MESSAGE, 3)
-                if not message:
-                    return
-                self._answer(json.loads(message), files)
-
-    def _answer(self, request: dict, files: list[int]) -> None:
-        if "kill" in request:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(request["kill"], signal.SIGKILL)
-            return
-        out, err, answer = files
-        how = {name: request[name] for name in ("argv", "host", "folder", "env", "as_oneself")}
-        pid = self.spawn(files=(out, err), **how)
-        os.close(out)
-        os.close(err)
-        self.answers[pid] = answer
-        tell(answer, pid)
-
-    def _take_exits(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if (answer := self.answers.pop(found[0], None)) is not None:
-                    tell(answer, os.waitstatus_to_exitcode(found[1]))
-                    os.close(answer)
+def start_site(settings: dict) -> None:
+    """Make the hosts, start munge and Slurm. Raises HostsError unless every host is idle soon."""
+    hosts = simulated_hosts.make(settings["hosts"], settings["link"])
+    user = (settings["user"], settings["group"]) if settings["user"] else None
+    slurm_site.write(settings["hosts"], settings["cpus"], settings["gpus"], settings["user"])
+    slurm_site.MUNGE_KEY.write_bytes(secrets.token_bytes(128))
+    slurm_site.MUNGE_KEY.chmod(0o600)
+    forkserver.install(slurm_site.PROGRAMS)
+    warm = ["-P", forkserver.__file__, str(slurm_site.PROGRAMS)]
+    start_daemon(sys.executable, warm, hosts[0])
+    start_daemon("munged", ["--foreground", "--force"], hosts[0], user)  # of whoever owns "/"
+    wait_for(slurm_site.MUNGE_SOCKET.exists)
+    start_daemon("slurmctld", ["-D", "-c"], hosts[0], user)
+    for host in hosts:
+        start_daemon("slurmd", ["-D"], host, user)
+    ask = ["sinfo", "--noheader", "--states=idle", "--partition=main", "--format=%D"]
+    idle = functools.partial(subprocess.run, ask, capture_output=True, **inside(hosts[0], user))
+    wait_for(lambda: idle().stdout.strip() == str(len(hosts)).encode())
 
 
-def tell(answer: int, number: int) -> None:
-    """Write a number as a line, unless the reader has gone."""
-    with contextlib.suppress(OSError):
-        os.write(answer, f"{number}\n".encode())
+def start_daemon(name: str, arguments: list[str], host: dict, user: tuple | None = None) -> None:
+    """Start a program that ends with the process namespace. It writes into a file of its own."""
+    path = shutil.which(name, path=simulated_hosts.SEARCH)
+    log = slurm_site.LOGS / f"{Path(name).name}-{host['name']}.out"
+    with open(log, "ab") as out:
+        how = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+        subprocess.Popen([path, *arguments], start_new_session=True, **how, **inside(host, user))
 
 
-def become_oneself(uid: int, gid: int) -> None:
+def inside(host: dict, user: tuple[int, int] | None) -> dict:
+    """Arguments of Popen for a program on a host.
+
+    user: whom to be, where another user is root of a user namespace here.
+    """
+
+    def enter() -> None:
+        linux.enter(host["pid"])
+        if user:
+            become(*user)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return {"cwd": "/", "preexec_fn": enter}
+
+
+def become(uid: int, gid: int) -> None:
     """From root of a user namespace to the user who made it, in one within it."""
     linux.call("unshare", linux.NAMESPACES["user"])
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} 0 1")
     Path("/proc/self/gid_map").write_text(f"{gid} 0 1")
+
+
+def wait_for(ready) -> None:
+    """Wait until a function says yes. Raises HostsError with the ends of all logs."""
+    deadline = time.monotonic() + SECONDS_TO_START
+    while not ready():
+        if time.monotonic() > deadline:
+            logs = sorted(slurm_site.LOGS.glob("*"))
+            said = "\n".join(f"{log.name}: {log.read_text()[-500:]}" for log in logs)
+            raise HostsError(f"Slurm did not start within {SECONDS_TO_START} s.\n{said}")
+        time.sleep(0.02)
 
 
 def mount(what: str, place: Path | str, kind: str, flags: int, options: str = "") -> None:
@@ -201,13 +133,13 @@ def hold(settings: dict, control: socket.socket) -> None:
             folder.mkdir()
         for gpu in range(settings["gpus"]):
             make_device(slurm_site.GPUS / f"nvidia{gpu}")
-        site = Site(settings)
-        site.start()
+        start_site(settings)
     except (HostsError, OSError) as error:
-        control.send(json.dumps({"error": str(error)}).encode())
+        control.send(str(error).encode())
         return
-    control.send(json.dumps({"ready": True}).encode())
-    site.serve(control)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps daemons and orphans
+    control.send(READY)
+    control.recv(1)
 
 
 def main() -> None:
@@ -222,7 +154,7 @@ def main() -> None:
         linux.call("unshare", CLONE_NEWPID | CLONE_NEWIPC)
         inner = os.fork()
     except (HostsError, OSError) as error:
-        control.send(json.dumps({"error": str(error)}).encode())
+        control.send(str(error).encode())
         return
     if inner == 0:
         try:

@@ -157,6 +157,7 @@ def _add(host: int, rate: str | None) -> int:
     if (pid := os.fork()) == 0:
         try:
             linux.die_with_parent()
+            linux.name_process(name(host))
             _settle(host, rate, switch)
             os.close(writer)
             while True:
