@@ -16,7 +16,7 @@ from bootcamp import machine
 from bootcamp.costs import model_shapes
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
-from bootcamp.serving import artifacts, consolidate, faithful
+from bootcamp.serving import artifacts, consolidate
 from bootcamp.serving.artifacts import About
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
 from bootcamp.train.models.next_byte import NextByte
@@ -28,7 +28,6 @@ SMALLEST = {  # sizes of the tests' own: what is exported costs the same seconds
     "gpt": {"layers": 1, "width": 16, "heads": 2, "context": 16},
     "striped-lstm": {"layers": 1, "width": 16, "stripes": 2, "context": 16},
 }
-NEEDS = {".safetensors": "safetensors", ".onnx": "onnxruntime"}
 pytest.importorskip("safetensors")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
@@ -96,11 +95,11 @@ def eager(model):
 def test_every_file_is_the_model_on_shapes_that_were_not_exported(exported, name, ending):
     folder, model, context = exported[name]
     path = folder / f"{name}{ending}"
-    rows = faithful.compare(artifacts.load(path), model, context)
+    rows = artifacts.compare(artifacts.load(path), model, context)
     assert {(row["batch"], row["length"]) for row in rows} == {
         (batch, length) for batch in (1, 3, 8) for length in (1, 7, context)
     }
-    assert faithful.furthest(rows) <= faithful.TOLERANCE, rows
+    assert artifacts.furthest(rows) <= artifacts.TOLERANCE, rows
     assert artifacts.load(path)(numpy.zeros((2, 3), numpy.int64)).dtype == numpy.float32
     assert artifacts.about(path) == About(name, "smallest", context)
 
@@ -122,8 +121,8 @@ def test_machine_code_is_the_model(tmp_path, capsys, monkeypatch):
     model, context = saved("gpt", tmp_path / "checkpoint.pt"), SMALLEST["gpt"]["context"]
     export(tmp_path / "checkpoint.pt", tmp_path / "out", "--formats", "aoti")
     path = tmp_path / "out" / "gpt.aoti.pt2"
-    rows = faithful.compare(artifacts.load(path), eager(model), context)
-    assert faithful.furthest(rows) <= faithful.TOLERANCE, rows
+    rows = artifacts.compare(artifacts.load(path), eager(model), context)
+    assert artifacts.furthest(rows) <= artifacts.TOLERANCE, rows
     assert artifacts.about(path) == About("gpt", "smallest", context)
     assert "gpt.aoti.pt2" in capsys.readouterr().out
 
@@ -243,9 +242,9 @@ def test_a_broken_export_is_refused(broken):
         return predict
 
     torch.manual_seed(1)
-    rows = faithful.compare(function(wrong), function(model), context=16)
-    assert faithful.furthest(rows) > faithful.TOLERANCE
-    right = {(r["batch"], r["length"]) for r in rows if r["difference"] <= faithful.TOLERANCE}
+    rows = artifacts.compare(function(wrong), function(model), context=16)
+    assert artifacts.furthest(rows) > artifacts.TOLERANCE
+    right = {(r["batch"], r["length"]) for r in rows if r["difference"] <= artifacts.TOLERANCE}
     assert right == BROKEN[broken]
 
 
@@ -257,8 +256,8 @@ def test_no_answer_another_shape_and_no_number_are_infinitely_far():
         raise RuntimeError("got 3\nof 1")
 
     for wrong in (fails, lambda ids: right(ids)[:1], lambda ids: right(ids) * math.nan):
-        assert faithful.furthest(faithful.compare(wrong, right, context=4)) == math.inf
-    assert faithful.furthest(faithful.compare(right, right, context=4)) == 0
+        assert artifacts.furthest(artifacts.compare(wrong, right, context=4)) == math.inf
+    assert artifacts.furthest(artifacts.compare(right, right, context=4)) == 0
 
 
 def test_what_is_no_checkpoint_of_a_served_model_is_refused_in_a_sentence(tmp_path):
@@ -277,14 +276,6 @@ def test_what_is_no_checkpoint_of_a_served_model_is_refused_in_a_sentence(tmp_pa
         with pytest.raises(ConfigError, match=says):
             consolidate.write(tmp_path / name, tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()
-
-
-@pytest.mark.parametrize(("ending", "library"), NEEDS.items())
-def test_a_missing_library_is_named(exported, monkeypatch, ending, library):
-    monkeypatch.setitem(sys.modules, library, None)
-    path = exported["gpt"][0] / f"gpt{ending}"
-    with pytest.raises(ModuleNotFoundError, match=f"is read by {library}, which is not installed"):
-        artifacts.about(path)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):

@@ -25,7 +25,7 @@ import served_model
 
 from bootcamp.launcher import process_tree
 from bootcamp.paths import ROOT
-from bootcamp.serving import protocol, service, triton, triton_holder
+from bootcamp.serving import protocol, service, triton
 
 WHY_NOT = triton.why_not()
 CONTEXT, BATCH, QUEUE = served_model.CONTEXT, 8, 8
@@ -33,9 +33,8 @@ SAMPLE = numpy.array([list(b"import to")])
 Answer = namedtuple("Answer", "status version scores text")
 STARTER = """
 import sys, time
-from pathlib import Path
 from bootcamp.serving import triton
-server = triton.Server(triton.Repository(Path(sys.argv[1]), context=64))
+server = triton.Server(sys.argv[1], sys.argv[2], context=64)
 print(server.id, server.port, server.metrics_port, flush=True)
 time.sleep(600)
 """
@@ -77,9 +76,8 @@ def direct(path: Path, ids: numpy.ndarray) -> numpy.ndarray:
 @pytest.fixture(scope="module")
 def server(exported, tmp_path_factory):
     folder = tmp_path_factory.mktemp("triton")
-    repository = triton.Repository(folder, CONTEXT, max_batch=BATCH, queue=QUEUE)
-    repository.publish(exported / "first.onnx")
-    with triton.Server(repository) as server:
+    settings = {"context": CONTEXT, "max_batch": BATCH, "queue": QUEUE}
+    with triton.Server(folder, exported / "first.onnx", **settings) as server:
         yield server
     assert_gone(server.id, server.port, server.metrics_port)
 
@@ -98,7 +96,7 @@ def assert_gone(name: str, *ports: int) -> None:
 def of_server(name: str) -> list[str]:
     pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
     commands = [process_tree.command(pid) for pid in pids]
-    regions = [str(region) for region in triton_holder.REGIONS.glob(f"{name}*")]
+    regions = [str(region) for region in triton.REGIONS.glob(f"{name}*")]
     return [command for command in commands if name in command] + regions
 
 
@@ -275,7 +273,7 @@ def test_a_new_version_takes_over_under_load_and_gives_back(server, exported):
             server.switch(version)
             load.answers.append(ask(server, SAMPLE))
             assert load.answers[-1].version == version
-            assert server.repository.version == version
+            assert server.version == version
     assert {(answer.status, answer.version) for answer in load.answers} == {(200, 1), (200, 2)}
     for answer in load.answers:
         assert abs(answer.scores - expected[answer.version]).max() < 1e-6
@@ -291,7 +289,7 @@ def test_a_broken_version_leaves_the_old_one_serving(server, exported, name, say
         server.switch(version)
     assert {answer.status for answer in load.answers} == {200}
     assert ask(server, SAMPLE).version == served
-    assert server.repository.version == served, "the next start must not meet it"
+    assert server.version == served, "the next start must not meet it"
 
 
 def test_a_version_that_is_not_there_is_not_chosen(server):
@@ -308,8 +306,8 @@ def test_it_listens_on_this_machine_alone(server):
     assert listening == {("127.0.0.1", server.port), ("127.0.0.1", server.metrics_port)}
 
 
-def test_nothing_is_left_when_its_starter_is_killed(server):
-    command = [sys.executable, "-c", STARTER, server.repository.folder]
+def test_nothing_is_left_when_its_starter_is_killed(exported, tmp_path):
+    command = [sys.executable, "-c", STARTER, tmp_path, exported / "first.onnx"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         name, *ports = starter.stdout.readline().split()
         assert len(of_server(name)) >= 4, "holder, server, instances and their memory"
@@ -317,40 +315,37 @@ def test_nothing_is_left_when_its_starter_is_killed(server):
     assert_gone(name, *map(int, ports))
 
 
-def test_nothing_is_left_when_its_holder_is_killed(server):
-    second = triton.Server(server.repository)
+def test_nothing_is_left_when_its_holder_is_killed(server, exported, tmp_path):
+    second = triton.Server(tmp_path, exported / "first.onnx", context=CONTEXT)
     second.holder.kill()
     second.holder.wait()
     deadline = time.monotonic() + 20
     while any("/dev/shm" not in each for each in of_server(second.id)):
         assert time.monotonic() < deadline, of_server(second.id)
         time.sleep(0.05)
-    stale = triton_holder.REGIONS / f"{second.id}left"
+    stale = triton.REGIONS / f"{second.id}left"
     stale.touch()
-    triton_holder.remove_stale_regions()  # as the next server's start does
+    triton.remove_stale_regions()  # as the next server's start does
     assert not stale.exists()
-    assert list(triton_holder.REGIONS.glob(f"{server.id}*")), "a living server keeps its own"
+    assert list(triton.REGIONS.glob(f"{server.id}*")), "a living server keeps its own"
     second.stop()
     second.stop()  # once more is no error
     assert_gone(second.id, second.port, second.metrics_port)
 
 
 def test_a_model_that_does_not_load_ends_the_start_with_the_log(server, exported, tmp_path):
-    broken = triton.Repository(tmp_path, CONTEXT, instances=1)
-    broken.publish(exported / "truncated.onnx")
     with pytest.raises(service.ServerFailed, match="(?s)server ended.*INVALID_PROTOBUF"):
-        triton.Server(broken)
+        triton.Server(tmp_path, exported / "truncated.onnx", context=CONTEXT, instances=1)
 
 
 def test_where_it_is_hidden_or_missing_one_sentence_says_so(monkeypatch, tmp_path):
-    repository = triton.Repository(tmp_path, CONTEXT)
     monkeypatch.delenv("BOOTCAMP_WITHOUT", raising=False)
     monkeypatch.setattr(triton, "READY", tmp_path / "none")
     monkeypatch.setattr(triton, "ENVIRONMENT", tmp_path / ".venv-triton")
     assert triton.why_not() == "there is no .venv-triton: make triton makes it"
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "triton")
     with pytest.raises(service.ServerFailed, match="no Triton here: BOOTCAMP_WITHOUT hides it"):
-        triton.Server(repository)
+        triton.Server(tmp_path, tmp_path / "gpt.onnx", context=CONTEXT)
 
 
 def test_make_triton_says_what_it_lacks(monkeypatch, capsys):

@@ -165,11 +165,10 @@ def server_drills(times: int) -> list[dict]:
             rows = _of_server("course's server", server, asked, folder, times)
         if triton.why_not():
             return rows
-        repository = triton.Repository(folder / "triton", served_model.CONTEXT)
-        repository.publish(folder / "v1.onnx")
+        context = {"context": served_model.CONTEXT}
         with (
-            triton.Server(repository) as behind,
-            service.start("front", behind.url, context=served_model.CONTEXT) as front,
+            triton.Server(folder / "triton", folder / "v1.onnx", **context) as behind,
+            service.start("front", behind.url, **context) as front,
         ):
             behind.url = front.url
             return rows + _of_server("Triton behind its front", behind, asked, folder, times)

@@ -382,13 +382,11 @@ Table(fit, "A GPU of 80 GB, weights and cache in bfloat16, by formula")
 # them up.
 
 # %%
-from bootcamp.serving import faithful
-
 context = artifacts.about(EXPORTED / "gpt.onnx").context
 rows = []
 for name in ("gpt.pt2", "gpt.onnx", "gpt.ts"):
-    apart = faithful.compare(artifacts.load(EXPORTED / name), eager, context)
-    rows.append({"file": name, "shapes": len(apart), "apart": faithful.furthest(apart)})
+    apart = artifacts.compare(artifacts.load(EXPORTED / name), eager, context)
+    rows.append({"file": name, "shapes": len(apart), "apart": artifacts.furthest(apart)})
 assert max(row["apart"] for row in rows) < 1e-5, "another model"
 Table(rows, "The largest difference of a score")
 

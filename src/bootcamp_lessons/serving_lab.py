@@ -181,7 +181,7 @@ class Triton:
 
     def config(self) -> str:
         """Return the configuration of a model in the repository."""
-        return triton.Repository(self.folder, self.context).config
+        return triton.config(self.context)
 
     def measure(self) -> list[dict]:
         """Measure the plainest and the best of SERVERS as Triton has them."""
@@ -193,11 +193,11 @@ class Triton:
 
     @contextlib.contextmanager
     def _server(self, **settings) -> Iterator[triton.Server]:
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix="triton-") as place:
-            repository = triton.Repository(Path(place), self.context, **settings)
-            repository.publish(self.model)
-            with triton.Server(repository) as server:
-                yield server
+        with (
+            tempfile.TemporaryDirectory(dir=self.folder, prefix="triton-") as place,
+            triton.Server(place, self.model, context=self.context, **settings) as server,
+        ):
+            yield server
 
     def _measure(self) -> list[dict]:
         found = []

@@ -22,7 +22,7 @@ import torch
 
 from bootcamp import machine, units
 from bootcamp.files import write_whole
-from bootcamp.serving import artifacts, consolidate, faithful, protocol
+from bootcamp.serving import artifacts, consolidate, protocol
 from bootcamp.train.models.next_byte import NextByte
 from bootcamp.train.refusal import ConfigError, refuse
 
@@ -142,11 +142,11 @@ def eager(ids):
 
 wrong = []
 for name in [name for name in FORMATS if name in seconds]:
-    apart = faithful.furthest(faithful.compare(artifacts.load(place[name]), eager, about.context))
+    apart = artifacts.furthest(artifacts.compare(artifacts.load(place[name]), eager, about.context))
     size = units.size(place[name].stat().st_size)
     print(f"{place[name].name:<24} {size:>9} {seconds[name]:7.1f} s   {apart:.1e} apart")
-    wrong += [place[name].name] if not apart <= faithful.TOLERANCE else []
+    wrong += [place[name].name] if not apart <= artifacts.TOLERANCE else []
 for name in wrong:
     (args.folder / name).unlink()  # before anybody serves it
 if wrong:
-    sys.exit(f"{', '.join(wrong)}: not the model, beyond {faithful.TOLERANCE:g}")
+    sys.exit(f"{', '.join(wrong)}: not the model, beyond {artifacts.TOLERANCE:g}")

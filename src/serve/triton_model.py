@@ -1,6 +1,6 @@
 """The model of a Triton repository: Triton's python backend runs it, ONNX Runtime does the work.
 
-`bootcamp.serving.triton.Repository.publish` puts a copy beside the exported model, as
+`bootcamp.serving.triton.Server` puts a copy beside the exported model, as
 `gpt/1/model.py` and `gpt/1/model.onnx`. Triton starts a process for each instance, and calls the
 three methods below. `ids` INT64 (batch, length) -> `scores` FP32 (batch, 256), the next byte's.
 

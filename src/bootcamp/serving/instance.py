@@ -2,15 +2,16 @@
 
     python -P src/bootcamp/serving/instance.py logs/exported/gpt.onnx
 
-The process reads int64 ids from its input; scores in float32 go to its output. A batch and its
-answer begin with their shape, two unsigned 32-bit numbers. The answer (0, n) is followed by n bytes
-of text: why the model refuses the batch. The first answer comes unasked: with n = 0 the model is
-loaded. The process ends when its input does, so it outlives no server.
+Arrays of ids come in as pickles; scores go out in the same way, each behind its number of bytes, or
+in their place a text: why the model can't be loaded or refuses a batch. The first answer comes
+unasked: None says that the model is loaded. The process ends when its input does, so it outlives no
+server.
 """
 
 import asyncio
 import contextlib
 import os
+import pickle
 import struct
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.serving import artifacts
 
 SECONDS_TO_LOAD = 60
-SHAPE = struct.Struct("<II")
+SIZE = struct.Struct("<Q")
 
 
 class Died(Exception):
@@ -62,44 +63,44 @@ class Instance:
         return self.process is not None and self.process.returncode is None
 
     async def predict(self, ids: numpy.ndarray) -> numpy.ndarray:
-        """Score int64 ids (batch, length) as (batch, 256), one batch at a time.
+        """Score int64 ids (batch, length) as float32 (batch, 256), one batch at a time.
 
         Raises Died, BadModel.
         """
         with contextlib.suppress(ConnectionError):  # then there is no answer either
-            self.process.stdin.write(SHAPE.pack(*ids.shape) + ids.tobytes())
+            self.process.stdin.write(pickle.dumps(ids))
             await self.process.stdin.drain()
         scores = await self._answer()
         if scores.shape != (len(ids), VOCABULARY):
             raise BadModel(f"scores of shape {scores.shape} for {len(ids)} samples")
         return scores
 
-    async def _answer(self) -> numpy.ndarray:
+    async def _answer(self) -> numpy.ndarray | None:
         try:
-            batch, width = SHAPE.unpack(await self.process.stdout.readexactly(SHAPE.size))
-            data = await self.process.stdout.readexactly(4 * batch * width or width)
+            (size,) = SIZE.unpack(await self.process.stdout.readexactly(SIZE.size))
+            answer = pickle.loads(await self.process.stdout.readexactly(size))
         except (ConnectionError, asyncio.IncompleteReadError):
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()  # until then it counts as alive, and would get another batch
             raise Died(f"the process {self.process.pid} has ended") from None
-        if width and not batch:
-            raise BadModel(data.decode(errors="replace"))
-        return numpy.frombuffer(data, numpy.float32).reshape(batch, width)
+        if isinstance(answer, str):
+            raise BadModel(answer)
+        return answer
 
     async def stop(self) -> None:
         """End the process: its input ends, and so does it."""
         if self.alive:
             self.process.stdin.close()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await self.process.wait()
-            except TimeoutError:
-                self.process.kill()
-                await self.process.wait()
+        if self.alive:
+            self.process.kill()
+            await self.process.wait()
 
 
-def loaded(path: Path):
+def _load(path: Path):
     """Load a model, and try it before it takes over from one that answers."""
     predict = artifacts.load(path)
     for batch, length in ((1, 1), (3, artifacts.about(path).context)):
@@ -109,37 +110,29 @@ def loaded(path: Path):
     return predict
 
 
-def answer(predict, ids: numpy.ndarray) -> bytes:
-    """Answer one batch, in the bytes that are written."""
-    try:
-        scores = numpy.ascontiguousarray(predict(ids), numpy.float32)
-        return SHAPE.pack(*scores.shape) + scores.tobytes()
-    except Exception as error:  # of ONNX Runtime or torch: whatever it is, the next batch is well
-        return refusal(error)
-
-
-def refusal(error: Exception) -> bytes:
-    text = f"{type(error).__name__}: {error}".encode(errors="replace")[:2000]
-    return SHAPE.pack(0, len(text)) + text
-
-
 def serve(path: Path) -> None:
     """Answer until nobody asks."""
-    asked = sys.stdin.buffer
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # what a library prints must not get between the answers
-        try:
-            predict = loaded(path)
-        except Exception as error:  # of any library
-            answers.write(refusal(error))
-            return
-        answers.write(SHAPE.pack(0, 0))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not get between the answers
+
+    def send(answer: numpy.ndarray | str | None) -> None:
+        data = pickle.dumps(answer)
+        answers.write(SIZE.pack(len(data)) + data)
         answers.flush()
-        while head := asked.read(SHAPE.size):
-            batch, length = SHAPE.unpack(head)
-            ids = numpy.frombuffer(asked.read(8 * batch * length), numpy.int64)
-            answers.write(answer(predict, ids.reshape(batch, length)))
-            answers.flush()
+
+    try:
+        predict = _load(path)
+    except Exception as error:  # each library has kinds of its own
+        send(f"{type(error).__name__}: {error}")
+        return
+    send(None)
+    with contextlib.suppress(EOFError):
+        while True:
+            ids = pickle.load(sys.stdin.buffer)
+            try:
+                send(predict(ids))
+            except Exception as error:  # whatever it is, the next batch is well
+                send(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import numpy
 
 from bootcamp.launcher.progress import counter
 from bootcamp.serving import protocol
-from bootcamp.serving.faithful import TOLERANCE, apart
+from bootcamp.serving.artifacts import TOLERANCE, apart
 
 MOST_CONNECTIONS = 512
 TIMEOUT = aiohttp.ClientTimeout(total=30)  # of a request
@@ -189,8 +189,6 @@ def closed(
     sent, in a thread of its own. The load goes on until that has been done; what it raises is
     raised here.
     """
-    if bool(requests) == bool(seconds):
-        raise ValueError(f"requests={requests}, seconds={seconds}: expected one of the two")
 
     async def client(loader: _Loader) -> None:
         while loader.number < requests or loader.passed < seconds or loader.acting:

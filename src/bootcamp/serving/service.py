@@ -35,6 +35,8 @@ class Server:
     ready_path: answers with status 200 once the server does. listening: a socket to hand over.
     """
 
+    program: Path | None = None  # a file that belongs to each version
+
     def __init__(
         self,
         command: list,
@@ -101,6 +103,10 @@ class Server:
         """List the process ids of the instances."""
         return sorted(process_tree.below({self.pid}))
 
+    def publish(self, exported: Path | str) -> int:
+        """Put an exported file into the folder as its next version; nothing serves it yet."""
+        return versions.publish(self.folder, exported, self.program)
+
     def stop(self) -> None:
         """Let it answer what it has begun, and end it; kill it if it does not end."""
         if self.holder.poll() is None:
@@ -139,11 +145,7 @@ class Service(Server):
         return json.loads(self.ask("GET", "/metrics"))
 
     def repair(self) -> None:
-        """Do nothing: a server that batches starts its instances again by itself."""
-
-    def publish(self, exported: Path) -> int:
-        """Put an exported file into the folder as its next version; nothing serves it yet."""
-        return versions.publish(self.folder, exported)
+        """Do nothing: its instances are started again."""
 
     def switch(self, version: int) -> None:
         """Serve another version; no request fails meanwhile.

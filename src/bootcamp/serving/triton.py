@@ -1,43 +1,60 @@
 """A real Triton Inference Server, without a container, for a cell or a test:
 
-    repository = triton.Repository("logs/triton", context=64)
-    repository.publish("logs/exported/gpt.onnx")
-    with triton.Server(repository) as server:
+    with triton.Server("logs/triton", "logs/exported/gpt.onnx", context=64) as server:
         answer = requests.post(server.url + protocol.path(), json=protocol.request(ids))
 
 `make triton` puts the binary of PyPI's nvidia-pytriton into an environment of its own,
 `.venv-triton`. It carries the python backend only: src/serve/triton_model.py runs the model with
-ONNX Runtime. A server listens on 127.0.0.1 alone, and ends with the process that started it
-(triton_holder.py).
+ONNX Runtime. A server listens on 127.0.0.1 alone. It reads a repository:
+
+    gpt/config.pbtxt       the shapes, the batcher, the instances, the version to serve
+    gpt/1/model.onnx       the exported model
+    gpt/1/model.py         what runs it: a copy of src/serve/triton_model.py
+    gpt/2/...              the next version
 
 Triton says that it is ready while the process of an instance is dead: requests that come to that
 instance then fail, each after a second (HTTP 500), until `Server.repair`. A body of a hundred
 thousand brackets ends the server itself. So nothing but this machine may reach it.
 
+The python backend runs a process for each instance (a stub), and shares regions of memory with it,
+files in /dev/shm. A server or a stub that is killed leaves them there, and even one that stops
+leaves those of a stub that was killed. So all of a server's begin with a prefix of its own, and
+whatever survives removes them: the holder, which is this file as a program; `Server.stop`, if that
+was killed; the next server's start, if both were.
+
 BOOTCAMP_WITHOUT=triton in the environment hides it, to see what a lesson shows without it.
 """
 
+import contextlib
 import os
 import re
 import secrets
+import select
+import signal
 import socket
+import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp import machine
+import psutil
+
+if __name__ == "__main__":  # started with -P as a file: the package lies two folders up
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bootcamp import linux, machine
 from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.files import read_json, write_whole
 from bootcamp.launcher import process_tree
 from bootcamp.paths import ROOT, SRC
-from bootcamp.serving import protocol, service, triton_holder, versions
+from bootcamp.serving import protocol, service, versions
 
 ENVIRONMENT = ROOT / ".venv-triton"
 READY = ENVIRONMENT / ".ready"  # written last
 STUB = "triton_python_backend_stub"
-SECONDS_TO_STOP = 5  # for answers that have been begun
-MODEL = SRC / "serve" / "triton_model.py"
+REGIONS = Path("/dev/shm")
+PREFIX = "bootcamp-triton-"  # begins those of every server
+PREFIX_LENGTH = len(PREFIX) + 13  # with a server's own 12 digits and a dash
 
 
 def why_not() -> str | None:
@@ -56,91 +73,66 @@ def _programs() -> Path:
     return Path(read_json(READY).get("triton", ENVIRONMENT / "missing"))
 
 
-@dataclass
-class Repository:
-    """A folder that Triton reads, with one model in it, of which it serves one version.
-
-        gpt/config.pbtxt       the shapes, the batcher, the instances, the version to serve
-        gpt/1/model.onnx       the exported model
-        gpt/1/model.py         what runs it: a copy of src/serve/triton_model.py
-        gpt/2/...              the next version
+def config(
+    context: int,
+    instances: int = 2,
+    max_batch: int = 8,
+    delay_ms: float = 2.0,
+    queue: int = 64,
+    version: int = 1,
+) -> str:
+    """Return the text of config.pbtxt.
 
     context: bytes of the longest sample. instances: processes that run the model, one core each.
     max_batch: samples in a request, and in a batch that Triton makes of several requests. It joins
-    requests of one length only, because the input does not allow ragged batches. 1: its batcher is
-    left out, and the queue with it. delay_ms: how long a request waits for others to join it.
-    queue: requests that wait; those beyond it are refused at once (HTTP 503).
+    requests of one length only, because the input does not allow ragged batches. delay_ms: how long
+    a request waits for others to join it. queue: requests that wait; those beyond it are refused at
+    once (HTTP 503). version: the one to serve.
     """
-
-    folder: Path
-    context: int
-    instances: int = 2
-    max_batch: int = 8
-    delay_ms: float = 2.0
-    queue: int = 64
-    version: int = 1
-
-    @property
-    def place(self) -> Path:
-        """The folder of the model's versions."""
-        return Path(self.folder).resolve() / protocol.NAME
-
-    @property
-    def config(self) -> str:
-        """The text of config.pbtxt."""
-        text = f"""name: "{protocol.NAME}"
+    text = f"""name: "{protocol.NAME}"
 backend: "python"
-max_batch_size: {self.max_batch}
+max_batch_size: {max_batch}
 input [ {{ name: "{protocol.INPUT}" data_type: TYPE_INT64 dims: [ -1 ] }} ]
 output [ {{ name: "{protocol.OUTPUT}" data_type: TYPE_FP32 dims: [ {VOCABULARY} ] }} ]
-instance_group [ {{ kind: KIND_CPU count: {self.instances} }} ]
-version_policy: {{ specific: {{ versions: [ {self.version} ] }} }}
-parameters: {{ key: "context" value: {{ string_value: "{self.context}" }} }}
+instance_group [ {{ kind: KIND_CPU count: {instances} }} ]
+version_policy: {{ specific: {{ versions: [ {version} ] }} }}
+parameters: {{ key: "context" value: {{ string_value: "{context}" }} }}
 """
-        if self.max_batch == 1:  # the batcher's thread would only add waits of up to half a second
-            return text
-        return f"""{text}dynamic_batching {{
-  max_queue_delay_microseconds: {round(1000 * self.delay_ms)}
-  default_queue_policy {{ max_queue_size: {self.queue} }}
+    batching = f"""dynamic_batching {{
+  max_queue_delay_microseconds: {round(1000 * delay_ms)}
+  default_queue_policy {{ max_queue_size: {queue} }}
 }}
 """
-
-    def publish(self, model: Path | str) -> int:
-        """Put an .onnx file here as the next version; nothing serves it yet."""
-        return versions.publish(self.place, model, MODEL)
-
-    def choose(self, version: int) -> None:
-        """Ask for this version; Triton follows when it is told to load the model."""
-        if version not in versions.numbers(self.place):
-            raise ValueError(f"version {version}: there are {versions.numbers(self.place)}")
-        self.version = version
-        write_whole(self.place / "config.pbtxt", lambda file: file.write(self.config.encode()))
-
-    def touch(self) -> None:
-        """Make the served version look changed: Triton does not load what it has loaded already."""
-        os.utime(self.place / str(self.version) / "model.py")
+    # with batches of one, the batcher's thread only adds waits of up to half a second
+    return text + batching if max_batch > 1 else text
 
 
 class Server(service.Server):
-    """A running Triton with the repository's model. Raises ServerFailed where it can't be had."""
+    """A running Triton; what it answers with is the model of a folder, exported to ONNX.
 
-    def __init__(self, repository: Repository):
+    settings: of `config`. Raises ServerFailed.
+    """
+
+    program = SRC / "serve" / "triton_model.py"
+
+    def __init__(self, folder: Path | str, model: Path | str, **settings):
         if why := why_not():
             raise service.ServerFailed(f"no Triton here: {why}")
-        triton_holder.remove_stale_regions()
-        repository.choose(repository.version)
-        self.repository = repository
-        self.id = f"{triton_holder.ANY}{secrets.token_hex(6)}-"
+        remove_stale_regions()
+        self.folder, self.settings = Path(folder).resolve() / protocol.NAME, settings
+        self._choose(self.publish(model))
+        self.id = f"{PREFIX}{secrets.token_hex(6)}-"
         port, self.metrics_port = _free_ports(2)
-        holder = [triton_holder.__file__, str(os.getpid()), self.id]
+        holder = [__file__, str(os.getpid()), self.id]
         command = [*holder, *_environment(), *self._command(port)]
-        super().__init__(command, port, repository.place, protocol.MODEL_READY)
+        super().__init__(command, port, self.folder, protocol.MODEL_READY)
+        self.instances = len(self.workers())
 
     def _command(self, port: int) -> list[str]:
         return [
             str(_programs() / "bin" / "tritonserver"),
             f"--id={self.id}",
-            f"--model-repository={self.repository.place.parent}",
+            f"--model-repository={self.folder.parent}",
             "--model-control-mode=explicit",
             f"--load-model={protocol.NAME}",
             "--disable-auto-complete-config",
@@ -152,7 +144,7 @@ class Server(service.Server):
             f"--metrics-port={self.metrics_port}",
             "--allow-grpc=false",
             "--allow-cpu-metrics=false",
-            f"--exit-timeout-secs={SECONDS_TO_STOP}",
+            "--exit-timeout-secs=5",  # for answers that have been begun
         ]
 
     def workers(self) -> list[int]:
@@ -160,7 +152,7 @@ class Server(service.Server):
         return [pid for pid in super().workers() if STUB in process_tree.command(pid)]
 
     def metrics(self) -> dict[str, float]:
-        """Return Triton's counters since it started, by the names that Prometheus gets.
+        """Return Triton's counters by the names that Prometheus gets.
 
         Summed over the versions that are loaded: those of a version end with it.
         """
@@ -171,9 +163,12 @@ class Server(service.Server):
             found[name] = found.get(name, 0.0) + float(value)
         return found
 
-    def publish(self, model: Path) -> int:
-        """Put an exported model into the repository; nothing serves it yet."""
-        return self.repository.publish(model)
+    def _choose(self, version: int) -> None:
+        """Ask for this version; Triton follows when it is told to load the model."""
+        if version not in versions.numbers(self.folder):
+            raise ValueError(f"version {version}: there are {versions.numbers(self.folder)}")
+        self.version, text = version, config(**self.settings, version=version)
+        write_whole(self.folder / "config.pbtxt", lambda file: file.write(text.encode()))
 
     def switch(self, version: int) -> None:
         """Serve this version of the repository, without refusing a request; also the way back.
@@ -181,26 +176,26 @@ class Server(service.Server):
         If it does not load, or fails its own test (src/serve/triton_model.py), the repository names
         the served one again, which goes on. Raises Refused then.
         """
-        before = self.repository.version
-        self.repository.choose(version)
+        before = self.version
+        self._choose(version)
         try:
             self.ask("POST", protocol.LOAD)
         except BaseException:
-            self.repository.choose(before)
+            self._choose(before)
             raise
 
-    def repair(self, seconds: float = 2) -> None:
+    def repair(self) -> None:
         """Start all instances anew if one has died: Triton does not bring it back.
 
-        The new ones take over before the old ones go. One of the old that is still there after so
-        many seconds is killed: beside a dead one, Triton does not end it.
+        The new ones take over before the old ones go. One of the old that is still there after two
+        seconds is killed: beside a dead one, Triton does not end it.
         """
         old = set(self.workers())
-        if len(old) == self.repository.instances:
+        if len(old) == self.instances:
             return
-        self.repository.touch()
+        os.utime(self.folder / str(self.version) / "model.py")  # else nothing is loaded
         self.ask("POST", protocol.LOAD)
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 2
         while left := old & set(self.workers()):
             if time.monotonic() > deadline:
                 process_tree.end(left)
@@ -209,7 +204,7 @@ class Server(service.Server):
     def stop(self) -> None:
         """Let it answer what it has begun, and end it. Nothing happens if it has ended already."""
         super().stop()
-        triton_holder.remove_regions(self.id)  # of a holder that was killed
+        _remove_regions(self.id)  # of a holder that was killed
 
 
 def _environment() -> list[str]:
@@ -230,8 +225,40 @@ def _environment() -> list[str]:
 
 def _free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody listens on now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    with contextlib.ExitStack() as stack:
+        free = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        return [stack.enter_context(each).getsockname()[1] for each in free]
+
+
+def _remove_regions(prefix: str) -> None:
+    for region in REGIONS.glob(f"{prefix}*"):
+        region.unlink(missing_ok=True)
+
+
+def remove_stale_regions() -> None:
+    """Remove the shared memory of servers of which no process is left."""
+    regions = list(REGIONS.glob(f"{PREFIX}*"))  # first: every owner of one runs by now
+    commands = " ".join(map(process_tree.command, psutil.pids()))
+    for region in regions:
+        if region.name[:PREFIX_LENGTH] not in commands:
+            with contextlib.suppress(OSError):  # another user's, or just removed
+                region.unlink()
+
+
+def hold(starter: int, prefix: str, command: list[str]) -> None:
+    """Run a server until it or the process that started it ends, and see that nothing stays."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    linux.adopt_orphans()
+    try:
+        starter_ends = os.pidfd_open(starter)
+        if os.getppid() == starter:
+            # it is killed with this process; its stubs end themselves then
+            server = subprocess.Popen(command, preexec_fn=linux.die_with_parent)
+            select.select([starter_ends, os.pidfd_open(server.pid)], [], [])
+    finally:
+        process_tree.end_everything_below()
+        _remove_regions(prefix)
+
+
+if __name__ == "__main__":
+    hold(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

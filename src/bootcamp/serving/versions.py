@@ -22,13 +22,11 @@ def numbers(folder: Path | str) -> list[int]:
 def file(folder: Path | str, version: int | None = None) -> Path:
     """Find the exported file of a version, by default the newest. Raises FileNotFoundError."""
     there = numbers(folder)
-    number = max(there, default=None) if version is None else version
-    if number not in there:
-        raise FileNotFoundError(f"{folder} has no version {number or 1}: it has {there}")
+    number = max(there, default=1) if version is None else version
     found = (Path(folder) / str(number)).glob(f"{NAME}.*")
     exported = next((path for path in found if path.suffix != ".py"), None)
     if exported is None:
-        raise FileNotFoundError(f"{folder}/{number} has no {NAME}")
+        raise FileNotFoundError(f"{folder} has no version {number}: it has {there}")
     return exported
 
 
