@@ -11,7 +11,7 @@ from trained import trained
 from bootcamp.costs import memory, model_shapes, published
 from bootcamp.paths import SRC
 from bootcamp.train import data, models
-from bootcamp_lessons import generation, generation_speed
+from bootcamp_lessons import generation
 
 PROMPT, LENGTH = b"def ", 24
 
@@ -125,7 +125,7 @@ def test_seconds_are_measured_at_each_length_and_the_threads_are_given_back():
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        speed = generation_speed.measure(lengths=(8, 80))
+        speed = generation.measure(lengths=(8, 80))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
@@ -137,15 +137,15 @@ def test_seconds_are_measured_at_each_length_and_the_threads_are_given_back():
 def test_the_pictures_say_what_they_show(monkeypatch):
     pytest.importorskip("matplotlib")
     from bootcamp.drawing import style
-    from bootcamp_lessons.diagrams import generation as diagrams
+    from bootcamp_lessons.diagrams import serving as diagrams
 
     figure = diagrams.steps()
     assert style.png(figure)
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert "computed: 4 + 5 + 6 + 7 + 8 = 30 bytes" in texts
     assert "computed: 4 + 1 + 1 + 1 + 1 = 8 bytes" in texts
-    monkeypatch.setattr(generation_speed, "ROUNDS", 1)
-    speed = generation_speed.measure(lengths=(8, 16))
+    monkeypatch.setattr(generation, "ROUNDS", 1)
+    speed = generation.measure(lengths=(8, 16))
     for number, row in enumerate(speed.rows):
         row |= {"again_seconds": 0.01 * (1 + number), "decode_seconds": 0.001}
     figure = diagrams.seconds_by_length(speed)

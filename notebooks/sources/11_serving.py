@@ -339,13 +339,12 @@ Table(ways, "Two CPU ranks, one core each, against one process")
 # the prompt is the **prefill**, each byte after it a **decode** step.
 
 # %%
-from bootcamp_lessons import generation, generation_speed
-from bootcamp_lessons.diagrams import generation as pictures
+from bootcamp_lessons import generation
 
-plots.show(pictures.steps())
+plots.show(diagrams.steps())
 
 # %%
-model = generation.load(EXPORTED / "gpt.safetensors")
+model = artifacts.rebuild(EXPORTED / "gpt.safetensors")
 plain, cached = (generation.greedy(model, b"def ", 48, cached=kept) for kept in (False, True))
 print(f"scores are {generation.prove(cached, plain):.1e} apart, the bytes are the same")
 claim.equal(
@@ -356,7 +355,7 @@ claim.equal(
 )
 
 # %%
-plots.show(pictures.seconds_by_length(generation_speed.measure((64, 256, 1024))))
+plots.show(diagrams.seconds_by_length(generation.measure((64, 256, 1024))))
 
 # %% [markdown]
 # The cache spends memory to save arithmetic, and on a large model memory is what runs out: it

@@ -1,6 +1,6 @@
 """Text from the course's GPT, byte by byte, with and without a cache of keys and values.
 
-    model = generation.load("gpt.safetensors")
+    model = artifacts.rebuild("gpt.safetensors")
     plain = generation.greedy(model, b"def ", 48, cached=False)
     cached = generation.greedy(model, b"def ", 48, cached=True)
     generation.prove(cached, plain)
@@ -12,21 +12,22 @@ of those before it. Both read the same parameters, and their scores are the same
 
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
+from bootcamp import corpus, machine
 from bootcamp.costs.model_shapes import Model
+from bootcamp.paths import LOGS
+from bootcamp.records.measurement import Measurement
 from bootcamp.train import memory_usage, models
 from bootcamp.train.models import gpt
 
 TOLERANCE = 1e-5  # of the largest score, in float32: training lets scores grow, and rounding too
-
-
-# The cache
+ROUNDS, DECODES = 9, 8  # a decode step follows others, as it does in a generation
 
 
 class Cache:
@@ -84,9 +85,6 @@ def attend(attention: gpt.Attention, x, begin: int, keys, values) -> torch.Tenso
         sees = torch.ones(count, end, dtype=torch.bool, device=x.device).tril(diagonal=begin)
         mixed = scaled_dot_product_attention(query, *kept, attn_mask=sees, enable_gqa=grouped)
     return attention.out(mixed.transpose(1, 2).flatten(2))
-
-
-# Greedy generation
 
 
 @dataclass(frozen=True)
@@ -158,11 +156,11 @@ def prove(generated: Generated, expected: Generated, tolerance: float = TOLERANC
     return max(shares)
 
 
-# Models
+# Models, and how long the next byte takes
 
 
 def build(size: str = "tiny", seed: int = 0, context: int | None = None) -> nn.Sequential:
-    """The course's GPT before its first step. context: its positions, if not those of its size."""
+    """Build the course's GPT before its first step; context: its positions, if not its size's."""
     model = models.build(Namespace(model="gpt", size=size, seed=seed, dtype="float32"))
     if context:
         with torch.random.fork_rng(devices=[]):
@@ -171,22 +169,69 @@ def build(size: str = "tiny", seed: int = 0, context: int | None = None) -> nn.S
     return model.eval()
 
 
-def load(path: Path | str, size: str = "tiny") -> nn.Sequential:
-    """The GPT of this size with the parameters of a safetensors file.
-
-    Raises RuntimeError, naming them, for parameters that the model or the file lacks.
-    """
-    from safetensors.torch import load_file
-
-    model = build(size)
-    model.load_state_dict(load_file(path))
-    return model
-
-
 def formula_bytes(model: nn.Sequential, length: int, batch: int = 1) -> int:
-    """What the formula says of a cache of this model, in float32."""
+    """Return what the formula says of a cache of this model, in float32."""
     _, *blocks, _ = model
     attention, width = blocks[0].attention, model.embedding.byte.embedding_dim
     sizes = {"layers": len(blocks), "hidden": width, "heads": attention.heads}
     shape = Model(**sizes, sequence=0, vocabulary=0, key_heads=attention.kv_heads)
     return shape.cache_bytes(length, batch, number_bytes=4)
+
+
+class Speed(Measurement):
+    """Seconds for the next byte by the length of the text before it, on one core of this machine.
+
+    rows: one for each length: `length`, bytes of text that the next byte is chosen by;
+    `again_seconds`, to read all of them; `decode_seconds`, to read the last one, with the others in
+    the cache; `cache_bytes`.
+    """
+
+    def __init__(self, rows: list[dict]):
+        self.folder, self.rows = LOGS, rows
+        about = {"machine": machine.describe(), "versions": {"torch": torch.__version__}}
+        self.config = {"device": "cpu", "processes": 1, "cores_per_rank": 1, **about}
+
+
+@torch.inference_mode()
+def measure(lengths: tuple[int, ...]) -> Speed:
+    """Measure in this process; each time is that of the fastest of some calls.
+
+    The tiny GPT has positions for the longest text. Its parameters are as drawn: no time depends on
+    their values. A round makes each call once, so that a slow moment of the machine meets every
+    length.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model = build(context=max(lengths))
+        caches = [Cache(model, room=length) for length in lengths]
+        rounds = [[_next_byte(model, cache) for cache in caches] for _ in range(1 + ROUNDS)]
+    finally:
+        torch.set_num_threads(threads)
+    rows = []
+    for cache, *seconds in zip(caches, *rounds[1:], strict=True):  # the first round warms up
+        again, decode = map(min, zip(*seconds, strict=True))
+        row = {"length": cache.length, "again_seconds": again, "decode_seconds": decode}
+        rows.append(row | {"cache_bytes": cache.bytes})
+    return Speed(rows)
+
+
+def _next_byte(model: nn.Sequential, cache: Cache) -> tuple[float, float]:
+    """How long each way takes to read a text that fills the cache."""
+    room = cache.keys[0].shape[2]
+    text = torch.tensor([list(corpus.text()[:room])])
+
+    def decode() -> torch.Tensor:
+        cache.length = room - 1
+        return read(model, text[:, -1:], cache)
+
+    return _fastest(lambda: model(text), calls=1), _fastest(decode, DECODES)
+
+
+def _fastest(call: Callable[[], torch.Tensor], calls: int) -> float:
+    seconds = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

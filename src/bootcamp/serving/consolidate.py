@@ -2,15 +2,11 @@
 
     consolidate.write("logs/a/checkpoint", "logs/exported/gpt.safetensors")
 
-A checkpoint is for going on with training: parameters and AdamW's two averages, 12 bytes for each
-float32 parameter, in one file or in a file of each rank. A server needs the parameters alone, 4
-bytes each. Nothing but the parameters (and buffers) is read, and no rank is started: where
-parameters were sharded, torch.distributed.checkpoint (DCP) puts the pieces together in this process
-(https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
-
-safetensors (https://github.com/huggingface/safetensors) is a header in JSON and then the tensors'
-bytes: any language reads it, and unlike a pickle it runs no code when it is read. A checkpoint's
-index is a pickle: consolidate only those of somebody you trust.
+Nothing but parameters and buffers is read, and no rank is started: where they were sharded,
+torch.distributed.checkpoint (DCP) puts the pieces together in this process
+(https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). A safetensors file is a header
+in JSON and then the tensors' bytes: any language reads it, and unlike a pickle it runs no code when
+it is read. A checkpoint's index is a pickle: consolidate only those of somebody you trust.
 """
 
 import argparse

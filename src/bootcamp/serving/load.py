@@ -155,7 +155,7 @@ class _Loader:
             self.found.wrong += 1
 
     async def run(self, arrivals: Callable[["_Loader"], Coroutine]) -> Load:
-        """Send requests as `arrivals` has them; raises what `at` raised, or that it never came."""
+        """Send requests as `arrivals` says. Raises what `at` raises, or if it was never done."""
         connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS)
         async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as self.session:
             self.began = time.perf_counter()
@@ -167,7 +167,6 @@ class _Loader:
         return self.found
 
     def run_and_show(self, what: str, arrivals: Callable[["_Loader"], Coroutine]) -> Load:
-        """Run in a thread, and show how many answers there are."""
         show = counter("load", what)
         try:
             return in_a_thread(self.run(arrivals), lambda: show(f"{self.found.sent:,} answers"))
@@ -186,8 +185,7 @@ def closed(
     """Load a server with so many clients, each waiting for its answer before it asks again.
 
     requests, seconds: when to end; one of the two. at: number of a request -> what to do when it is
-    sent, in a thread of its own. The load goes on until that has been done; what it raises is
-    raised here.
+    sent, in a thread of its own; the load goes on until that has been done.
     """
 
     async def client(loader: _Loader) -> None:

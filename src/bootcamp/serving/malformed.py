@@ -13,7 +13,7 @@ import aiohttp
 import numpy
 
 from bootcamp.serving import protocol
-from bootcamp.serving.load import in_a_thread
+from bootcamp.serving.load import TIMEOUT, in_a_thread
 from bootcamp.serving.protocol import Limits
 
 TENSOR = protocol.request(numpy.array([list(b"import")]))["inputs"][0]  # a good one
@@ -84,8 +84,7 @@ def send(url: str, limits: Limits, times: int) -> list[dict]:
     async def run() -> list[dict]:
         # a server may close the connection of a request that it can't read: each has its own
         connector = aiohttp.TCPConnector(force_close=True)
-        timeout = aiohttp.ClientTimeout(20)
-        async with aiohttp.ClientSession(url, timeout=timeout, connector=connector) as session:
+        async with aiohttp.ClientSession(url, timeout=TIMEOUT, connector=connector) as session:
             rows = []
             for kind, request in kinds(limits).items():
                 answers = [await _answer(session, request) for _ in range(times)]
@@ -101,14 +100,11 @@ async def _answer(session: aiohttp.ClientSession, request: Request) -> tuple[int
     how = {"data": request.body, "headers": request.headers}
     try:
         async with session.request(request.method, request.path, **how) as response:
-            text = await response.text(errors="replace")
-            status = response.status
+            return response.status, (await response.json(content_type=None))["error"]
     except (aiohttp.ClientError, TimeoutError) as error:
         return 0, type(error).__name__
-    try:
-        return status, json.loads(text)["error"]
-    except (ValueError, KeyError, TypeError):
-        return status, text
+    except (ValueError, KeyError, TypeError):  # no answer in the protocol's words
+        return response.status, ""
 
 
 def badly_answered(rows: list[dict]) -> list[dict]:

@@ -60,14 +60,14 @@ class Server:
         if listening:
             listening.close()  # from now on it ends with the server
         try:
-            self._wait_until(ready_path)
+            self._wait_for(ready_path)
             self.pid = psutil.Process(self.holder.pid).children()[0].pid
         except BaseException:
             self._end()
             raise
         self.seconds_to_start = time.monotonic() - began
 
-    def _wait_until(self, ready_path: str) -> None:
+    def _wait_for(self, ready_path: str) -> None:
         deadline = time.monotonic() + SECONDS_TO_START
         while not self.answers(ready_path):
             ended = self.holder.poll() is not None

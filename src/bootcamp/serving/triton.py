@@ -35,6 +35,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -61,8 +62,6 @@ def why_not() -> str | None:
     """Say why this machine can't run Triton, in one sentence; None if it can."""
     if machine.hidden("triton"):
         return "BOOTCAMP_WITHOUT hides it in this environment"
-    if sys.platform != "linux":
-        return "Triton Inference Server needs Linux"
     if not (_programs() / "bin" / "tritonserver").exists():
         return f"there is no {ENVIRONMENT.name}: make triton makes it"
     return None
@@ -122,9 +121,8 @@ class Server(service.Server):
         self.folder, self.settings = Path(folder).resolve() / protocol.NAME, settings
         self._choose(self.publish(model))
         self.id = f"{PREFIX}{secrets.token_hex(6)}-"
-        port, self.metrics_port = _free_ports(2)
-        holder = [__file__, str(os.getpid()), self.id]
-        command = [*holder, *_environment(), *self._command(port)]
+        port, self.metrics_port = _free_port(), _free_port()
+        command = [__file__, str(os.getpid()), self.id, *_environment(), *self._command(port)]
         super().__init__(command, port, self.folder, protocol.MODEL_READY)
         self.instances = len(self.workers())
 
@@ -151,16 +149,13 @@ class Server(service.Server):
         """List the process ids of the instances, of a version that is on its way out too."""
         return [pid for pid in super().workers() if STUB in process_tree.command(pid)]
 
-    def metrics(self) -> dict[str, float]:
-        """Return Triton's counters by the names that Prometheus gets.
-
-        Summed over the versions that are loaded: those of a version end with it.
-        """
-        found: dict[str, float] = {}
+    def metrics(self) -> Counter:
+        """Return Triton's counters, as Prometheus gets them, summed over the loaded versions."""
+        found = Counter()
         text = self.ask("GET", "/metrics", self.metrics_port)
         own = rf'^(\w+)\{{.*?model="{protocol.NAME}".*\}} (\S+)$'
         for name, value in re.findall(own, text, re.MULTILINE):
-            found[name] = found.get(name, 0.0) + float(value)
+            found[name] += float(value)
         return found
 
     def _choose(self, version: int) -> None:
@@ -223,11 +218,9 @@ def _environment() -> list[str]:
     ]
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        free = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        return [stack.enter_context(each).getsockname()[1] for each in free]
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
 
 
 def _remove_regions(prefix: str) -> None:

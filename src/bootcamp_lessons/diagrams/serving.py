@@ -1,16 +1,18 @@
-"""Lesson 11: a model's way to its answers, what a load measures, and what batching gives."""
+"""Lesson 11: a model's way to its answers, loads, what batching gives, and a cache of keys."""
 
 import math
 
 from matplotlib.figure import Figure
 
 from bootcamp import units
-from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, boxes, diagram, label
 from bootcamp.drawing.charts import BOLD, bar, beside, handles, log_axis, rows
-from bootcamp.drawing.palette import BLUE, COLOURS, GREY, LIGHT, SKY, VERMILLION, line_look
+from bootcamp.drawing.palette import BLUE, COLOURS, GREY, INK, LIGHT, SKY, VERMILLION, line_look
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 
 PERCENTILES = (50, 95, 99)
+PROMPT, TEXT = "def ", "def main"  # of a generation
+SIDE, PITCH = 4.3, 4.8  # of a byte's square, and from one to the next
 
 
 @diagram("From four ranks to an answer", 4.2)
@@ -21,46 +23,23 @@ def way(axes) -> None:
     that wait together become one batch, and go to the instance that is free.
     """
     label(axes, 0, 39.5, "once, after training", at="left", bold=True)
-    for number in range(4):
-        box(
-            axes,
-            0,
-            33 - 3.6 * number,
-            15,
-            3,
-            f"part of rank {number}",
-            colour=LIGHT.blue,
-            size=FOOT,
-        )
-    box(axes, 32, 23, 21, 12, "one file\nof parameters\nsafetensors", colour=LIGHT.blue)
-    box(
-        axes,
-        72,
-        23,
-        21,
-        12,
-        "exported model\nmodel code not needed\nONNX, .pt2",
-        colour=LIGHT.green,
-    )
+    for rank in range(4):
+        part = (0, 15, f"part of rank {rank}", LIGHT.blue)
+        boxes(axes, 33 - 3.6 * rank, 3, part, size=FOOT)
+    parameters = (32, 21, "one file\nof parameters\nsafetensors", LIGHT.blue)
+    exported = (72, 21, "exported model\nmodel code not needed\nONNX, .pt2", LIGHT.green)
+    boxes(axes, 23, 12, parameters, exported)
     arrow(axes, (15.7, 29), (31.3, 29), "consolidate")
     arrow(axes, (53.7, 29), (71.3, 29), "export")
     label(axes, 0, 18, "for every request", at="left", bold=True)
-    for number in range(3):
-        box(axes, 0, 11 - 4 * number, 12, 3, "request", colour="white", size=FOOT)
-    arrows(axes, *((12.5, 12.5 - 4 * n, 24.5, 8.5) for n in range(3)), linewidth=1.5)
+    for y in (11, 7, 3):
+        boxes(axes, y, 3, (0, 12, "request", "white"), size=FOOT)
+        arrow(axes, (12.5, y + 1.5), (24.5, 8.5), linewidth=1.5)
     box(axes, 25, 3.5, 19, 10, "queue\nrefuses when\nit is full", colour=LIGHT.orange, size=FOOT)
     arrow(axes, (44.7, 8.5), (59.3, 8.5), "a batch")
-    for number in range(2):
-        box(
-            axes,
-            72,
-            10 - 8 * number,
-            21,
-            6.5,
-            f"instance {number}\none core or one GPU",
-            size=FOOT,
-            colour=LIGHT.green,
-        )
+    for number, y in enumerate((10, 2)):
+        instance = f"instance {number}\none core or one GPU"
+        boxes(axes, y, 6.5, (72, 21, instance, LIGHT.green), size=FOOT)
     box(axes, 60, 4, 4.5, 9, "", colour=LIGHT.orange)
     arrows(axes, (65, 9.5, 71.3, 12.5), (65, 7.5, 71.3, 5.5))
 
@@ -72,19 +51,10 @@ def pause(axes) -> None:
     latency is long and all others are short. Open loop: requests are sent when they are due. All
     that are due during the pause wait, and their latencies are long, each until the pause ends.
     """
-    for y, name, short, long in (
-        (
-            22,
-            "closed loop: the next one is sent after the answer",
-            (*range(12, 42, 5), *range(72, 98, 5)),
-            (42,),
-        ),
-        (
-            3,
-            "open loop: each is sent when it is due",
-            (*range(12, 42, 5), *range(72, 98, 5)),
-            range(42, 72, 5),
-        ),
+    short = (*range(12, 42, 5), *range(72, 98, 5))
+    for y, name, long in (
+        (22, "closed loop: the next one is sent after the answer", (42,)),
+        (3, "open loop: each is sent when it is due", range(42, 72, 5)),
     ):
         label(axes, 0, y + 15, name, at="left", bold=True)
         box(axes, 42, y - 1, 29, 13.5, "", colour=GREY)
@@ -100,57 +70,50 @@ def pause(axes) -> None:
 def met_by(measured, loops: dict) -> Figure:
     """Draw the latency of each request by the time when it was sent; loops: {name: Load}."""
     figure, panels = begin("Latency of each request", 4.6, ncols=len(loops), sharey=True, grid="y")
-    said = []
-    for number, (axes, (name, found)) in enumerate(zip(panels, loops.items(), strict=True)):
-        began = min(found.started)
-        times = [start - began for start in found.started]
-        colour = COLOURS[number]
-        axes.plot(times, [1e3 * s for s in found.latencies], "o", color=colour, markersize=4)
-        p99 = 1e3 * found.percentile(99)
-        axes.axhline(p99, color=colour, linestyle="--", linewidth=2)
-        axes.set(title=f"{name}\np99 {units.time(p99 / 1e3)}", xlabel="sent after, s")
-        said.append(f"{name}: {len(found.latencies)} answers, p99 {units.time(p99 / 1e3)}")
-    low = min(min(found.latencies) for found in loops.values())
-    high = max(max(found.latencies) for found in loops.values())
-    ticks = [10.0**power for power in _powers(1e3 * low, 1e3 * high)]
-    log_axis(panels[0].yaxis, ticks)
-    panels[0].set_ylabel("ms")
+    said, drawn = [], []
+    for axes, colour, (name, found) in zip(panels, COLOURS, loops.items(), strict=False):
+        times = [start - min(found.started) for start in found.started]
+        latencies = [1e3 * latency for latency in found.latencies]
+        p99 = units.time(found.percentile(99))
+        axes.plot(times, latencies, "o", color=colour, markersize=4)
+        axes.axhline(1e3 * found.percentile(99), color=colour, linestyle="--", linewidth=2)
+        axes.set(title=f"{name}\np99 {p99}", xlabel="sent after, s")
+        drawn += latencies
+        said.append(f"{name}: {len(latencies)} answers, p99 {p99}")
+    _log_milliseconds(panels[0], drawn, "ms")
     return finish(figure, [measured], "; ".join(said) + ".", ("Dashed: 99 of 100 are below it.",))
 
 
-def _powers(low: float, high: float) -> range:
-    return range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+def _log_milliseconds(axes, values: list[float], name: str) -> None:
+    """A logarithmic axis from the power of ten below all values to the one above."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    log_axis(axes.yaxis, [10.0**power for power in range(low, high + 1)])
+    axes.set_ylabel(name)
 
 
 @styled
 def knee(measured, loads: dict[float, object]) -> Figure:
     """Draw latencies and answers of an open loop; loads: {requests per second: Load}."""
-    sizes = {"height_ratios": [3, 2]}
-    figure, (upper, lower) = begin(
-        "Latency and answers by what is asked for",
-        6.4,
-        nrows=2,
-        sharex=True,
-        gridspec_kw=sizes,
-        grid="y",
-    )
+    shape = {"nrows": 2, "sharex": True, "gridspec_kw": {"height_ratios": [3, 2]}}
+    title = "Latency and answers by what is asked for"
+    figure, (upper, lower) = begin(title, 6.4, grid="y", **shape)
     rates, said, drawn = list(loads), [], []
     for number, percent in enumerate(PERCENTILES):
-        values = [1e3 * loads[rate].percentile(percent) for rate in rates]
-        drawn += values
+        seconds = [load.percentile(percent) for load in loads.values()]
+        values = [1e3 * value for value in seconds]
         upper.plot(rates, values, label=f"p{percent}", **line_look(number))
-        said.append(f"p{percent} " + ", ".join(f"{units.time(v / 1e3)}" for v in values))
-    answered = [loads[rate].per_second for rate in rates]
+        drawn += values
+        said.append(f"p{percent} " + ", ".join(map(units.time, seconds)))
+    answered = [load.per_second for load in loads.values()]
     lower.plot(rates, rates, color=GREY, linestyle="--", label="asked for")
     lower.plot(rates, answered, label="answered", **line_look(3))
-    log_axis(upper.yaxis, [10.0**power for power in _powers(min(drawn), max(drawn))])
-    upper.set_ylabel("latency, ms")
+    _log_milliseconds(upper, drawn, "latency, ms")
     lower.set(xlabel="requests per second that are asked for", ylabel="answers/s")
     lower.set_ylim(0)
     legend(figure, [*upper.get_lines(), *lower.get_lines()])
     said.append("answered " + ", ".join(f"{value:.0f}" for value in answered))
-    rates_said = ", ".join(f"{rate:.0f}" for rate in rates)
-    return finish(figure, [measured], f"At {rates_said} requests/s: {'; '.join(said)}.")
+    asked = ", ".join(f"{rate:.0f}" for rate in rates)
+    return finish(figure, [measured], f"At {asked} requests/s: {'; '.join(said)}.")
 
 
 @styled
@@ -167,3 +130,59 @@ def ablation(measured, found: list[dict]) -> Figure:
     legend(figure, handles(looks))
     said = "; ".join(f"{row['server']}: {row['answers/s']:,.0f}" for row in found)
     return finish(figure, [measured], f"Answers per second: {said}.")
+
+
+@diagram("What each step computes, without and with a cache", 4.4)
+def steps(axes) -> None:
+    """A row for each step of a generation behind the prompt "def ": steps 1 to 5 read 4 to 8 bytes.
+    Without a cache a step computes all bytes of the text again: 4 + 5 + 6 + 7 + 8 = 30. With a
+    cache the first step, the prefill, computes the 4 bytes of the prompt and keeps their keys and
+    values; each later step, a decode step, computes one byte and reads the kept keys and values of
+    all before it: 4 + 1 + 1 + 1 + 1 = 8.
+    """
+    for x, cached, name in ((9, False, "without a cache"), (62, True, "with a cache")):
+        label(axes, x, 42, name, at="left", bold=True)
+        computed = [_step(axes, x, row, cached) for row in range(len(TEXT) - len(PROMPT) + 1)]
+        words = f"computed: {' + '.join(map(str, computed))} = {sum(computed)} bytes"
+        label(axes, x, 11.5, words, at="left")
+    box(axes, 9, 2.4, SIDE, SIDE, "a", colour=SKY)
+    label(axes, 15, 4.7, "computed in this step", at="left")
+    box(axes, 44, 2.4, SIDE, SIDE, "a", colour=LIGHT.orange, line=":")
+    label(axes, 50, 4.7, "not computed: its keys and values are in the cache", at="left")
+
+
+def _step(axes, x: float, row: int, cached: bool) -> int:
+    """Draw one step of either way; returns how many bytes it computes."""
+    y, read = 34 - 5 * row, len(PROMPT) + row
+    kept = read - 1 if cached and row else 0
+    name = f"step {row + 1}" if not cached else "decode" if row else "prefill"
+    label(axes, x - 1.5, y + SIDE / 2, name, at="right")
+    for place, letter in enumerate(TEXT[:read]):
+        look = {"colour": LIGHT.orange, "line": ":"} if place < kept else {"colour": SKY}
+        box(axes, x + PITCH * place, y, SIDE, SIDE, letter.replace(" ", "␣"), ink=INK, **look)
+    return read - kept
+
+
+@styled
+def seconds_by_length(speed) -> Figure:
+    """Draw the time for the next byte by the length of the text before it; a generation.Speed."""
+    figure, axes = begin("Time for the next byte, by the length of the text before it", grid="y")
+    lengths, says, drawn = [row["length"] for row in speed.rows], [], []
+    ways = {"again_seconds": "without a cache: all of it is read again"}
+    ways["decode_seconds"] = "with a cache"
+    for number, (key, name) in enumerate(ways.items()):
+        seconds = [row[key] for row in speed.rows]
+        values = [1e3 * value for value in seconds]
+        axes.plot(lengths, values, label=name, **line_look(number))
+        beside(axes, lengths[-1], values[-1], units.time(seconds[-1]), **BOLD)
+        drawn += values
+        said = (f"{n}: {units.time(s)}" for n, s in zip(lengths, seconds, strict=True))
+        says.append(f"{name}, by bytes of text: {', '.join(said)}.")
+    log_axis(axes.xaxis, lengths, base=2)
+    _log_milliseconds(axes, drawn, "ms for the next byte")
+    axes.set_xlabel("bytes of text before it")
+    legend(figure, axes.get_lines())
+    times = speed.rows[-1]["again_seconds"] / speed.rows[-1]["decode_seconds"]
+    says.append(f"At {lengths[-1]:,} bytes that is {times:.0f} times as long without.")
+    note = f"GPT tiny with room for {lengths[-1]:,} bytes; fastest of some calls."
+    return finish(figure, [speed], " ".join(says), (note,))
