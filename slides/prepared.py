@@ -21,7 +21,7 @@ from bootcamp.paths import REFERENCE, shown
 from bootcamp.records.runs import names
 from bootcamp.table import Table
 from bootcamp_lessons import communication as communication_runs
-from bootcamp_lessons import experts_lab, hsdp_lab, known_programs, planning, planning_lab
+from bootcamp_lessons import experts_lab, hsdp_lab, planning, planning_lab
 from bootcamp_lessons.diagrams import (
     dataparallel,
     horovod,
@@ -32,6 +32,7 @@ from bootcamp_lessons.diagrams import (
     single_device,
     zero_stages,
 )
+from bootcamp_lessons.labs import known_programs
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 NAMES = {
@@ -50,7 +51,7 @@ def gpu_speeds() -> Figure:
 
 def loader_limits(read: float, train: float) -> Table:
     """Time of a batch at best, by the number of DataLoader workers and of cores."""
-    from bootcamp_lessons.faster_step import pipeline_seconds
+    from bootcamp_lessons.labs.faster_step import pipeline_seconds
 
     rows = [
         {"workers": workers}
@@ -71,7 +72,7 @@ def same_compute() -> Table:
 
 def rounded_products() -> Table:
     """How far a matrix product is off whose inputs were rounded, computed."""
-    from bootcamp_lessons.faster_step import product_errors
+    from bootcamp_lessons.labs.faster_step import product_errors
 
     errors = product_errors().items()
     rows = [{"inputs": name, "product off by": f"{error:.1e}"} for name, error in errors]

@@ -13,8 +13,9 @@ import pytest
 from bootcamp.classroom import errors, tasks
 from bootcamp.launcher import arguments
 from bootcamp.records import summary
-from bootcamp_lessons import clinic, clinic_judges, exercise
-from bootcamp_lessons.clinic_judges import Observed
+from bootcamp_lessons import exercise
+from bootcamp_lessons.labs import clinic, clinic_judges
+from bootcamp_lessons.labs.clinic_judges import Observed
 
 pytestmark = pytest.mark.timeout(600)  # one fixture runs all cases; a loaded machine takes long
 

@@ -22,7 +22,7 @@ from bootcamp.launcher import devices, ghosts
 from bootcamp.paths import REFERENCE, ROOT
 from bootcamp.records import runs
 from bootcamp.scripts import family
-from bootcamp_lessons import one_gpu
+from bootcamp_lessons.labs import one_gpu
 
 TOOL = ROOT / "tools" / "gpu_record.py"
 sys.path.insert(0, str(ROOT / "tools"))

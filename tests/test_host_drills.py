@@ -9,8 +9,8 @@ from trained import trained
 from bootcamp.files import write_json
 from bootcamp.launcher import simulated_hosts
 from bootcamp.records.runs import Run
-from bootcamp_lessons import host_drills, host_lab
 from bootcamp_lessons.diagrams import hosts as pictures
+from bootcamp_lessons.labs import host_drills, host_lab
 
 WITH_HOSTS = pytest.mark.skipif(
     simulated_hosts.why_not() is not None, reason="no hosts on this machine"

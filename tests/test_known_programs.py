@@ -12,7 +12,8 @@ from bootcamp.experiments import equality
 from bootcamp.launcher import launch, process_tree
 from bootcamp.paths import NOTEBOOKS, ROOT
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import known_programs, orphan_lab, reading
+from bootcamp_lessons import reading
+from bootcamp_lessons.labs import known_programs, orphan_lab
 
 LSTM = {"model": "striped-lstm"}
 RESNET = known_programs.RESNET

@@ -20,7 +20,8 @@ from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 from bootcamp.units import number
-from bootcamp_lessons import exercise, exercises, silent
+from bootcamp_lessons import exercise, exercises
+from bootcamp_lessons.labs import silent
 
 sys.path.insert(0, str(ROOT / "tools"))
 import lessons  # noqa: E402

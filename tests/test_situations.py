@@ -148,7 +148,7 @@ def test_preflight_knows_a_small_shared_memory():
 def test_compilers_that_can_not_find_torch_are_not_asked(monkeypatch, capsys):
     import torch
 
-    from bootcamp_lessons import faster_step
+    from bootcamp_lessons.labs import faster_step
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch, "__path__", ["/home/zoë m/torch"])

@@ -5,8 +5,9 @@ from trained import trained
 
 from bootcamp.drawing import style
 from bootcamp.experiments import equality
-from bootcamp_lessons import silent, three_axes
+from bootcamp_lessons import three_axes
 from bootcamp_lessons.diagrams import three_axes as diagrams
+from bootcamp_lessons.labs import silent
 
 FLAGS = {"steps": 3, "global_batch": 24, "micro_batches": 2, "optimizer": "sgd"}
 

@@ -40,12 +40,8 @@ from bootcamp.serving import (  # noqa: E402
     versions,
 )
 from bootcamp.table import Table  # noqa: E402
-from bootcamp_lessons import (  # noqa: E402
-    host_drills,
-    host_lab,
-    serving_drills,
-    stragglers,
-)
+from bootcamp_lessons import serving_drills, stragglers  # noqa: E402
+from bootcamp_lessons.labs import host_drills, host_lab  # noqa: E402
 
 
 def launches(start: str, count: int) -> dict:

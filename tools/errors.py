@@ -33,7 +33,7 @@ from bootcamp.files import write_json  # noqa: E402
 from bootcamp.launcher import launch  # noqa: E402
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.scripts.variants import variant  # noqa: E402
-from bootcamp_lessons import clinic  # noqa: E402
+from bootcamp_lessons.labs import clinic  # noqa: E402
 
 SNIPPETS = SRC / "snippets"
 MANY_LINES = 24  # of a command's end: what started it has the last word

@@ -56,7 +56,7 @@ print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 # `make gpu-record` asks a real GPU such questions. What it has recorded of a step of GPT-2 small:
 
 # %%
-from bootcamp_lessons import one_gpu
+from bootcamp_lessons.labs import one_gpu
 
 one_gpu.waiting()
 

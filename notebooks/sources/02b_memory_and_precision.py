@@ -245,7 +245,7 @@ claim.faster(
 # What `make gpu-record` has recorded of it on one GPU, with GPT-2 small:
 
 # %%
-from bootcamp_lessons import one_gpu
+from bootcamp_lessons.labs import one_gpu
 
 one_gpu.ways()
 

@@ -75,7 +75,7 @@ script_diff("compile")
 # %%
 from bootcamp import launch
 from bootcamp.launcher.launch import Options
-from bootcamp_lessons import faster_step
+from bootcamp_lessons.labs import faster_step
 
 traced = launch("gpu", steps=8, global_batch=12, trace_step=6)
 faster_step.profile_table(traced)

@@ -252,7 +252,7 @@ proof
 # some of the parameters. Here are their loss curves over 50 steps, on top of the right ones.
 
 # %%
-from bootcamp_lessons import silent
+from bootcamp_lessons.labs import silent
 
 curves = silent.recorded()
 plots.show(diagrams.curves(curves))

@@ -18,7 +18,7 @@
 
 # %%
 from bootcamp import warm_up
-from bootcamp_lessons import host_lab
+from bootcamp_lessons.labs import host_lab
 
 warm_up()
 lab = host_lab.Lab()
@@ -210,7 +210,7 @@ assert max(told["apart"], elastic["apart"]) < 1e-5, "another training"
 # On real clusters it is mostly the kernel that kills a process, because memory has run out.
 
 # %%
-from bootcamp_lessons import host_drills
+from bootcamp_lessons.labs import host_drills
 
 killed = lab.drill("rank_killed")
 print(guess_logs.score(killed.complaints))

@@ -24,7 +24,8 @@ from IPython.display import display
 
 from bootcamp import Table, available, check, claim, launch, predict, script_diff, variant, warm_up
 from bootcamp.launcher.launch import HOW_TO_GET
-from bootcamp_lessons import known_programs, orphan_lab, reading, sharded
+from bootcamp_lessons import reading, sharded
+from bootcamp_lessons.labs import known_programs, orphan_lab
 
 warm_up()
 cpu = {"device": "cpu", "quiet": True}

@@ -53,7 +53,7 @@ FRONT_DOOR = {
     "predict": "classroom.predict:predict",
     "predictions": "classroom.predictions",
     "exercise": "bootcamp_lessons.exercise",
-    "clinic": "bootcamp_lessons.clinic",
+    "clinic": "bootcamp_lessons.labs.clinic",
     "errors": "classroom.errors",
     "capstone": "bootcamp_lessons.capstone",
     "planned": "bootcamp_lessons.planned",

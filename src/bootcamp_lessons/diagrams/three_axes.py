@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
 from bootcamp.drawing.palette import BLUE, GREEN, PALE, TINTS, VERMILLION
 from bootcamp.drawing.style import begin, legend, styled
-from bootcamp_lessons import silent
+from bootcamp_lessons.labs import silent
 
 
 @diagram("Eight ranks: pipeline × data × tensor is 2 × 2 × 2", 4.4)

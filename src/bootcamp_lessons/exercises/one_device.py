@@ -8,7 +8,7 @@ from statistics import median
 import torch
 
 from bootcamp.classroom.tasks import FunctionTask, Wrong
-from bootcamp_lessons import faster_step
+from bootcamp_lessons.labs import faster_step
 
 
 def throughput(seconds, samples, warm_up):

@@ -1,6 +1,6 @@
 """Lesson 08c: composed scripts that train something else, and whose loss curve does not say so.
 
-`python -m bootcamp_lessons.silent` records the curves of 50 steps anew.
+`python -m bootcamp_lessons.labs.silent` records the curves of 50 steps anew.
 """
 
 import json

@@ -23,8 +23,8 @@ from bootcamp.records import places
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp_lessons import host_drills
-from bootcamp_lessons.host_drills import SETTING, Outcome
+from bootcamp_lessons.labs import host_drills
+from bootcamp_lessons.labs.host_drills import SETTING, Outcome
 
 RECORDS = REFERENCE / "09b_when_hosts_fail"
 JOB, CHECK = "src/jobs/ddp_requeue.sbatch", "src/jobs/check_nodes.sbatch"

@@ -20,7 +20,7 @@ from bootcamp.launcher import launch
 from bootcamp.paths import SRC, shown
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp_lessons import clinic_judges
+from bootcamp_lessons.labs import clinic_judges
 
 WARD = SRC / "snippets" / "clinic"
 OBSERVE = WARD / "_observe.py"
