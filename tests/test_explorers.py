@@ -4,10 +4,8 @@ import chromium
 import pytest
 
 pytest.importorskip("matplotlib")
-from bootcamp.costs import memory, model_shapes, pipeline_schedules
+from bootcamp.costs import memory, model_shapes
 from bootcamp_lessons import explorers, simulators
-
-RUN = "</script><!-- <script>"  # a name is a text wherever it stands
 
 
 @pytest.fixture
@@ -29,8 +27,9 @@ def test_a_widget_has_a_still_for_pages_without_a_kernel(shown):
 
 
 def test_what_a_call_begins_with_can_be_chosen(shown):
-    first = simulators.pipeline_schedule(schedule="gpipe", ranks=5, micro_batches=7)
-    assert [first[name].value for name in ("schedule", "ranks", "micro_batches")] == ["gpipe", 5, 7]
+    first = simulators.pipeline_schedule(schedule="gpipe", ranks=6, micro_batches=12)
+    found = [first[name].value for name in ("schedule", "ranks", "micro_batches")]
+    assert found == ["gpipe", 6, 12]
     assert simulators.collective("all-to-all", "pairwise", 8)["way"].value == "all-to-all by pairs"
     simulators.pipeline_schedule(micro_batches=3)
     assert "needs at least 4 micro-batches" in shown[-1]["text/html"], "1f1b on 4 ranks"
@@ -40,25 +39,13 @@ def test_what_a_call_begins_with_can_be_chosen(shown):
         first["ranks"].value = 77
 
 
-def test_a_measured_run_brings_its_choices_and_is_let_go(shown):
-    plan = pipeline_schedules.plan("dualpipe", 2, 5)
-    controls = simulators.pipeline_schedule({"mine": pipeline_schedules.simulate(plan)})
-    controls["run"].value = "mine"
-    found = [controls[name].value for name in ("schedule", "ranks", "micro_batches")]
-    assert found == ["dualpipe", 2, 5]
-    controls["micro_batches"].value = 8
-    assert controls["run"].value == explorers.NO_RUN
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """All explorers in one page that is opened from the disk."""
     sync_api = pytest.importorskip("playwright.sync_api")
     if chromium.PATH is None:
         pytest.skip("no Chromium on this machine")
-    plan = pipeline_schedules.plan("1f1b", 2, 4)
-    runs = {"measured": {RUN: pipeline_schedules.simulate(plan)}, "run": RUN}
-    given = {"pipeline_schedule": runs, "collective": {"ranks": 8}}
+    given = {"pipeline_schedule": {"ranks": 2, "micro_batches": 4}, "collective": {"ranks": 8}}
     body = "".join(explorers.page(kind, **given.get(kind, {})) for kind in explorers.KINDS)
     path = tmp_path_factory.mktemp("explorers") / "page.html"
     head = '<meta charset="utf-8"><body style="font: 14px sans-serif">'
@@ -96,27 +83,13 @@ def test_memory_is_the_theorys_for_any_choice(page):
 
 
 def test_a_schedule_has_a_box_for_each_action(page):
-    assert "1f1b, 2 ranks, 4 micro-batches" in says(page, "pipeline_schedule")
-    assert "measured: bubble 0.25" in says(page, "pipeline_schedule")
-    numbers = page.locator("[data-kind=pipeline_schedule] svg[role=img] text").all_text_contents()
-    drawn = [numbers.count(f"{batch}") for batch in range(4)]
-    assert drawn == [8, 9, 9, 9], "on two ranks, planned and measured; the graph has 1 to 3 too"
-
-
-def test_a_page_without_a_kernel_lets_a_measured_run_go_and_takes_it_back(page):
-    """Nor is the kernel asked: it may be busy, and a measured run stands under its own title."""
     shown = page.locator("[data-kind=pipeline_schedule]")
-    run = shown.locator("select[name=run]")
+    assert "in theory: bubble 0.25" in says(page, "pipeline_schedule")
+    numbers = shown.locator("svg[role=img] text").all_text_contents()
+    drawn = [numbers.count(f"{batch}") for batch in range(4)]
+    assert drawn == [4, 5, 5, 5], "forward and backward on two ranks; the graph has 1 to 3 too"
     shown.locator("input[name=micro_batches]").press("ArrowRight")
-    assert "1f1b, 2 ranks, 6 micro-batches" in says(page, "pipeline_schedule")
-    assert "measured: " not in says(page, "pipeline_schedule")
-    assert run.input_value() == "0"
-    shown.locator("select[name=schedule]").select_option(label="gpipe")
-    run.select_option(label=RUN)
-    assert "1f1b, 2 ranks, 4 micro-batches" in says(page, "pipeline_schedule")
-    assert "measured: bubble 0.25" in says(page, "pipeline_schedule")
-    shown.locator("input[name=ranks]").press("Home")
-    assert "1f1b, 1 rank, 4 micro-batches" in says(page, "pipeline_schedule")
+    assert "1f1b, 2 ranks, 6 micro-batches" in shown.locator(".explorer-title").inner_text()
 
 
 def test_a_slider_ends_with_the_last_step_and_ranks_are_kept(page):
@@ -132,7 +105,7 @@ def test_a_slider_ends_with_the_last_step_and_ranks_are_kept(page):
 
 def test_every_control_has_a_name_and_says_its_value(page):
     inputs = page.locator(".explorer input, .explorer select").all()
-    assert len(inputs) == 3 + 6 + 6 + 4
+    assert len(inputs) == 3 + 6 + 6 + 3
     for one in inputs:
         assert one.evaluate("(one) => one.labels.length") == 1
         if one.get_attribute("type") == "range":

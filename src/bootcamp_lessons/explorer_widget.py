@@ -2,7 +2,7 @@
 
 import anywidget
 from IPython.display import display
-from traitlets import Dict, Unicode, observe
+from traitlets import Dict, Unicode
 
 from bootcamp.table import Table
 from bootcamp_lessons import explorers
@@ -13,13 +13,6 @@ class Explorer(anywidget.AnyWidget):
 
     _esm = explorers.SCRIPT.read_text()
     kind, data, choice = (trait.tag(sync=True) for trait in (Unicode(), Dict(), Dict()))
-
-    @observe("choice")
-    def _follow(self, change) -> None:
-        before = change.old or change.new  # nothing was moved when it was made
-        moved = [name for name, value in change.new.items() if before.get(name) != value]
-        if moved:
-            self.choice = explorers.moved(self.data, change.new, moved[0])
 
 
 class Control:

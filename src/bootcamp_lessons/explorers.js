@@ -147,8 +147,8 @@ function reduces(cut, { ranks, bytes_per_second, latency, compute_seconds }) {
 }
 
 /** Ranks as rows, their actions as boxes with the number of the micro-batch, waiting in grey. */
-function schedule({ ranks, long }, longest, left, top, wide) {
-  const scale = (wide - left - 2) / longest, tall = 26, parts = [];
+function schedule({ ranks, long }, left, top, wide) {
+  const scale = (wide - left - 2) / long, tall = 26, parts = [];
   ranks.forEach((actions, rank) => {
     const y = top + tall * rank;
     parts.push(words(0, y + 17, `rank ${rank}`), ...box(left, y + 2, scale * long, tall - 4, { fill: FAINT }, { stroke: "none" }));
@@ -228,29 +228,23 @@ const PICTURES = {
     return { title: `Predicted: ${model} on ${ranks} ranks, a step of ${seconds(ended)}`, height: 222, parts, key: LANES, says, notes: data.notes };
   },
 
-  pipeline_schedule(data, { schedule: name, ranks, micro_batches, run }, wide) {
-    const measured = data.measured[run], title = `${name}, ${counted(ranks, "rank")}, ${counted(micro_batches, "micro-batch", "es")}`;
+  pipeline_schedule(data, { schedule: name, ranks, micro_batches }, wide) {
+    const title = `${name}, ${counted(ranks, "rank")}, ${counted(micro_batches, "micro-batch", "es")}`;
     const chart = data.charts[`${name} ${ranks} ${micro_batches}`];
     if (typeof chart === "string") return { title: `${name}: not possible`, height: 4, parts: [], key: {}, says: chart, notes: [] };
-    const charts = measured ? { "in theory": measured.theory, measured: measured.spans } : { "in theory": chart };
-    const longest = Math.max(...Object.values(charts).map(({ long }) => long)), parts = [], says = [];
-    let top = 0;
-    for (const [what, drawn] of Object.entries(charts)) {
-      parts.push(words(0, top + 14, `${what}: ${drawn.says}`, { "font-weight": 600 }), ...schedule(drawn, longest, 56, top + 22, wide));
-      top += 34 + 26 * ranks;
-      says.push(`${what}: ${drawn.says}`);
-    }
-    const kinds = new Set(Object.values(charts).flatMap((drawn) => drawn.ranks.flat().map(([kind]) => kind)));
+    const parts = [words(0, 14, `in theory: ${chart.says}`, { "font-weight": 600 }), ...schedule(chart, 56, 22, wide)];
+    const top = 34 + 26 * ranks, actions = chart.ranks.flat();
+    const kinds = new Set(actions.map(([kind]) => kind));
     const key = Object.fromEntries(Object.entries(ACTIONS).filter(([kind]) => kinds.has(kind)).map(([, [look, told]]) => [told, look]));
     const many = data.micro_batches, bubbles = many.map((one) => data.charts[`${name} ${ranks} ${one}`]?.bubble ?? null);
-    const shares = charts["in theory"].held.map((held) => (100 * held) / micro_batches);
+    const shares = chart.held.map((held) => (100 * held) / micro_batches);
     const decimal = { chosen: micro_batches, shown: (value) => value.toFixed(2) };
     parts.push(...graph(half(0, top, wide, 120), "bubble (idle / busy) by micro-batches", many, bubbles, decimal));
     const names = shares.map((_, rank) => `rank ${rank}`);
     parts.push(...graph(half(1, top, wide, 120), "peak activations, % of the batch's", names, shares, { shown: (value) => `${Math.round(value)}` }));
-    const notes = [`Numbers are micro-batches; time ${measured ? `in seconds: ${rounded(longest)} are shown` : "by theory, stages that take equally long"}.`];
-    if (Object.values(charts).some((drawn) => drawn.ranks.flat().some(([, other]) => other))) notes.push("Bold on a darker ground: the rank's other stage.");
-    return { title, height: half(1, top, wide, 120)[1] + 122, parts, key: { ...key, waits: { fill: FAINT } }, says: `${says.join("; ")}.`, notes, silent: true };
+    const notes = ["Numbers are micro-batches; time by theory, stages that take equally long."];
+    if (actions.some(([, other]) => other)) notes.push("Bold on a darker ground: the rank's other stage.");
+    return { title, height: half(1, top, wide, 120)[1] + 122, parts, key: { ...key, waits: { fill: FAINT } }, says: `in theory: ${chart.says}.`, notes, silent: true };
   },
 
   memory(data, { model, ranks, precision, samples, kept, shard }, wide) {
@@ -302,10 +296,9 @@ function control(one, moved) {
   };
   input.name = one.name;
   input.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves the keys to it
-  input.addEventListener("input", () => moved(one.name));
+  input.addEventListener("input", () => moved());
   return {
     label: html("label", {}, `${one.label} `, input, ...(one.slides ? [shown] : [])),
-    none: values[0],
     get: () => values[input.value],
     set(value) {
       if (values.includes(value)) input.value = values.indexOf(value);
@@ -367,15 +360,8 @@ function explore(element, kind, data, choice = {}, tell = () => {}) {
     says.textContent = made.silent ? "" : made.says; // silent: the picture has these words
     notes.textContent = made.notes.join(" ");
   };
-  const moved = (name) => {
-    const choice = now();
-    for (const [bringer, brings] of Object.entries(data.brings ?? {})) { // as explorers.moved does
-      const brought = brings[choice[bringer]] ?? {};
-      const kept = Object.entries(brought).every(([other, value]) => choice[other] === value);
-      if (name === bringer) Object.assign(choice, brought);
-      else if (!kept) choice[bringer] = controls[bringer].none;
-    }
-    choose(choice);
+  const moved = () => {
+    choose(now());
     tell(now());
   };
   const controls = Object.fromEntries(data.controls.map((one) => [one.name, control(one, moved)]));

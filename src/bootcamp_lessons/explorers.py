@@ -25,16 +25,14 @@ MILLISECONDS = (2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 MICROSECONDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 RANKS_OF_PIPELINE = (1, 2, 3, 4, 6, 8)
-NO_RUN = "none"
 
 
 def data(kind: str, **first) -> dict:
     """{"controls", and what the picture of this kind is drawn from}, ready for JSON.
 
-    kind: of KINDS. first: where controls begin, by name; a number that a control does not list is
-    added to its list. A control is {"name", "label", "slides", "first", "options"}: options are
-    pairs of words and value, first is the position of the one to begin with.
-    Raises ValueError for what can't be chosen.
+    kind: of KINDS. first: where controls begin, by name. A control is {"name", "label", "slides",
+    "first", "options"}: options are pairs of words and value, first is the position of the one to
+    begin with. Raises ValueError for what can't be chosen.
     """
     return KINDS[kind](**first)
 
@@ -65,12 +63,9 @@ def _control(name: str, label: str, options, first, slides: bool = False) -> dic
     pairs = [list(one) if isinstance(one, tuple) else [f"{one}", one] for one in options]
     known = [value for _, value in pairs]
     if first not in known:
-        if not (slides and isinstance(first, int) and min(known) < first < max(known)):
-            raise ValueError(
-                f"{label}: {first!r} can't be chosen, but {', '.join(map(str, known))}"
-            )
-        pairs = sorted([*pairs, [f"{first}", first]], key=lambda pair: pair[1])
-    place = [value for _, value in pairs].index(first)
+        expected = ", ".join(map(str, known))
+        raise ValueError(f"{label}: {first!r} can't be chosen, but {expected}")
+    place = known.index(first)
     return {"name": name, "label": label, "slides": slides, "first": place, "options": pairs}
 
 
@@ -82,21 +77,6 @@ def values(control: dict) -> list:
 def first_choice(data: dict) -> dict:
     """The values of all controls at the beginning, by name."""
     return {one["name"]: values(one)[one["first"]] for one in data["controls"]}
-
-
-def moved(data: dict, choice: dict, name: str) -> dict:
-    """All choices after the control of this name was moved, and is so in `choice`.
-
-    A measured run brings the values of other controls, and is let go when one of these is moved.
-    """
-    after = dict(choice)
-    for bringer, brings in data.get("brings", {}).items():
-        brought = brings.get(choice[bringer], {})
-        if name == bringer:
-            after |= brought
-        elif any(choice[other] != value for other, value in brought.items()):
-            after[bringer] = NO_RUN
-    return after
 
 
 def doubling(least: int, most: int) -> list[int]:
@@ -156,61 +136,57 @@ def _run(run: Simulation) -> dict:
     number = {chunk: i for i, chunk in enumerate(named)}
     pairs = isinstance(named[0], tuple)
     steps = range(len(run.steps) + 1)
+
+    def bits(held: dict) -> list[int]:
+        return [sum(1 << rank for rank in held.get(chunk, ())) for chunk in named]
+
     return {
         "chunks": ["the tensor"] if run.chunks == 1 else [f"chunk {chunk}" for chunk in named],
         "pairs": [list(chunk) for chunk in named] if pairs else None,
         "adds": run.collective in REDUCING,
         "steps": [[[s.source, s.target, number[s.chunk]] for s in sends] for sends in run.steps],
-        "moments": [[_bits(held, named) for held in moment] for moment in run.moments],
-        "wanted": [_bits(held, named) for held in wanted],
+        "moments": [[bits(held) for held in moment] for moment in run.moments],
+        "wanted": [bits(held) for held in wanted],
         "sent": [run.sent(step) for step in steps],
-        "phases": [phase(run, step) for step in steps],
-        "key": key(run),
-        "totals": list(totals(run)),
+        "phases": [_phase(run, step) for step in steps],
+        "key": KEYS.get(run.collective, KEY.format("from 0: it is rank 0's")),
+        "totals": list(_totals(run)),
     }
 
 
-def _bits(held: dict, chunks: list) -> list[int]:
-    return [sum(1 << rank for rank in held.get(chunk, ())) for chunk in chunks]
+ASKED = {
+    "broadcast": "Only rank 0 has the tensor; every rank is to get it.",
+    "all-reduce": "Each rank has its own tensor; every rank is to get the sum of all.",
+    "reduce-scatter": "Each rank has its own tensor; rank k is to get chunk k of their sum.",
+    "all-gather": "Rank k has chunk k; every rank is to get all chunks.",
+    "all-to-all": "Each rank has a chunk for every rank, itself included.",
+}
+# how boxes are read
+KEY = "{}. Bold on green: as asked for. Thick frame: sent or received in this step."
+KEYS = dict.fromkeys(REDUCING, KEY.format("0+2: the sum of rank 0's and rank 2's"))
+KEYS["all-to-all"] = (
+    "0→2: from rank 0, for rank 2. Left: to be sent. Right, bold on green: received. "
+    "Thick frame: in this step."
+)
 
 
-def phase(run: Simulation, step: int) -> str:
+def _phase(run: Simulation, step: int) -> str:
     """What this step is there for, in words."""
     if step == 0:
-        return {
-            "broadcast": "Only rank 0 has the tensor; every rank is to get it.",
-            "all-reduce": "Each rank has its own tensor; every rank is to get the sum of all.",
-            "reduce-scatter": "Each rank has its own tensor; rank k is to get chunk k of "
-            "their sum.",
-            "all-gather": "Rank k has chunk k; every rank is to get all chunks.",
-            "all-to-all": "Each rank has a chunk for every rank, itself included.",
-        }[run.collective]
+        return ASKED[run.collective]
     done = " All is done." if step == len(run.steps) else ""
     if run.collective == "all-to-all":
         ordinal = {1: "next", 2: "2nd", 3: "3rd"}.get(step, f"{step}th")
         return f"Step {step}: each rank sends to the {ordinal} rank after it.{done}"
     adds, half = run.steps[step - 1][0].adds, ""
     if run.collective == "all-reduce" and run.algorithm == "ring":
-        half = " (this half is a reduce-scatter)" if adds else " (this half is an all-gather)"
+        half = f" (this half is {'a reduce-scatter' if adds else 'an all-gather'})"
     elif run.algorithm == "tree":
-        half = ", towards rank 0" if adds else ", away from rank 0"
+        half = f", {'towards' if adds else 'away from'} rank 0"
     return f"Step {step}: {'add up' if adds else 'pass on'}{half}.{done}"
 
 
-def key(run: Simulation) -> str:
-    """How its boxes are read."""
-    inside = "from 0: it is rank 0's"
-    if run.collective in REDUCING:
-        inside = "0+2: the sum of rank 0's and rank 2's"
-    elif run.collective == "all-to-all":
-        return (
-            "0→2: from rank 0, for rank 2. Left: to be sent. Right, bold on green: received. "
-            "Thick frame: in this step."
-        )
-    return f"{inside}. Bold on green: as asked for. Thick frame: sent or received in this step."
-
-
-def totals(run: Simulation) -> tuple[str, str]:
+def _totals(run: Simulation) -> tuple[str, str]:
     """What is sent until the end and in how many steps: counted, and by formula."""
     formula = collectives.formula(run.collective, run.algorithm, run.ranks)
     most, steps = (
@@ -229,20 +205,22 @@ def totals(run: Simulation) -> tuple[str, str]:
 
 
 def _collective_still(data: dict, way: str, ranks: int, step: int) -> Table:
-    run, rows = data["runs"][f"{way} {ranks}"], []
-    names = run["chunks"]
-    for rank, held in enumerate(run["moments"][step]):
-        sends = [(chunk, to) for source, to, chunk in run["steps"][step - 1] if source == rank]
-        row = {"rank": rank, "sends": [f"{names[c]} to {to}" for c, to in sends if step]}
-        row["holds, and of which ranks"] = [
-            f"{name} ({'+'.join(str(one) for one in range(ranks) if bits >> one & 1)})"
-            for name, bits in zip(names, held, strict=True)
-            if bits
-        ]
-        row = {name: ", ".join(what) if name != "rank" else what for name, what in row.items()}
-        rows.append(row | {"has sent, S": run["sent"][step][rank]})
+    run = data["runs"][f"{way} {ranks}"]
+    names, sends = run["chunks"], run["steps"][step - 1] if step else []
+
+    def holds(rank: int) -> str:
+        held = zip(names, run["moments"][step][rank], strict=True)
+        parts = {name: [f"{one}" for one in range(ranks) if bits >> one & 1] for name, bits in held}
+        return ", ".join(f"{name} ({'+'.join(of)})" for name, of in parts.items() if of)
+
+    columns = {
+        "rank": lambda rank: rank,
+        "sends": lambda rank: ", ".join(f"{names[c]} to {to}" for of, to, c in sends if of == rank),
+        "holds, and of which ranks": holds,
+        "has sent, S": lambda rank: run["sent"][step][rank],
+    }
     when = f"{way}, {ranks} ranks, after step {step} of {len(run['steps'])}."
-    return Table(rows, f"{when} {run['phases'][step]}")
+    return Table.of(range(ranks), columns, f"{when} {run['phases'][step]}")
 
 
 # A step of DDP
@@ -310,86 +288,61 @@ def _short(numbers, digits: int = 7) -> list[float]:
 
 
 def _ddp_still(data: dict, model: str, bucket: str, compute_seconds: float, **costs) -> Table:
-    layers, rows = model_shapes.layers(*MODELS[model]), []
-    for name, cap in CAPS.items():
-        step = ddp.step(layers, cap, compute_seconds=compute_seconds, **costs)
-        waits = time(step.ended - step.computed)
-        row = {"bucket cap, MiB": name, "buckets": len(step.sizes), "waits": waits}
-        rows.append(row | {"step": time(step.ended)})
-    return Table(rows, f"{model} on {costs['ranks']} ranks. {data['notes'][0].split('.')[0]}.")
+    layers = model_shapes.layers(*MODELS[model])
+    steps = {
+        name: ddp.step(layers, cap, compute_seconds=compute_seconds, **costs)
+        for name, cap in CAPS.items()
+    }
+    columns = {
+        "bucket cap, MiB": lambda name: name,
+        "buckets": lambda name: len(steps[name].sizes),
+        "waits": lambda name: time(steps[name].ended - steps[name].computed),
+        "step": lambda name: time(steps[name].ended),
+    }
+    caption = f"{model} on {costs['ranks']} ranks. {data['notes'][0].split('.')[0]}."
+    return Table.of(list(steps), columns, caption)
 
 
 # A pipeline's schedule
 
 
-def pipeline_schedule(
-    measured: dict[str, list] | None = None,
-    run: str = NO_RUN,
-    schedule: str = "1f1b",
-    ranks: int = 4,
-    micro_batches: int = 8,
-) -> dict:
-    brings = {name: choices_of(spans) for name, spans in (measured or {}).items()}
-    first = {"schedule": schedule, "ranks": ranks, "micro_batches": micro_batches}
-    first |= brings.get(run, {})
-    asked = [first, *brings.values()]
+def pipeline_schedule(schedule: str = "1f1b", ranks: int = 4, micro_batches: int = 8) -> dict:
     names = list(pipeline_schedules.SCHEDULES)
-    many = sorted({*MICRO_BATCHES, *(one["micro_batches"] for one in asked)})
-    counts = sorted({*RANKS_OF_PIPELINE, *(one["ranks"] for one in asked)})
-    controls = [
-        _control("schedule", "schedule", names, first["schedule"]),
-        _control("ranks", "ranks", counts, first["ranks"], slides=True),
-        _control("micro_batches", "micro-batches", many, first["micro_batches"], slides=True),
-        _control("run", "measured", [NO_RUN, *brings], run),
-    ]
-    choices = itertools.product(names, counts, many)
+    choices = itertools.product(names, RANKS_OF_PIPELINE, MICRO_BATCHES)
     return {
-        "controls": controls if brings else controls[:-1],
-        "brings": {"run": brings} if brings else {},
-        "measured": {name: _beside_theory(spans) for name, spans in (measured or {}).items()},
-        "micro_batches": many,
-        "charts": {" ".join(map(str, choice)): _planned(*choice) for choice in choices},
+        "controls": [
+            _control("schedule", "schedule", names, schedule),
+            _control("ranks", "ranks", RANKS_OF_PIPELINE, ranks, slides=True),
+            _control("micro_batches", "micro-batches", MICRO_BATCHES, micro_batches, slides=True),
+        ],
+        "micro_batches": list(MICRO_BATCHES),
+        "charts": {" ".join(map(str, choice)): _chart(*choice) for choice in choices},
     }
 
 
-def choices_of(spans: list) -> dict:
-    """The schedule, ranks and micro-batches of a measured run, from its actions.
-
-    Raises ValueError if it followed no schedule's plan.
-    """
-    if (schedule := pipeline_schedules.which(spans)) is None:
-        raise ValueError("these spans follow no schedule's plan: the run did something else")
-    micro_batches = 1 + max(span.action.micro_batch for span in spans)
-    ranks = len(pipeline_schedules.by_rank(spans))
-    return {"schedule": schedule, "ranks": ranks, "micro_batches": micro_batches}
-
-
 @functools.cache
-def _planned(schedule: str, ranks: int, micro_batches: int) -> dict | str:
-    """A schedule's timetable, or why there is none."""
+def _chart(schedule: str, ranks: int, micro_batches: int) -> dict | str:
+    """Of each rank its actions: kind, whether of its second stage, micro-batch, begin, end.
+
+    Where there is no timetable, why.
+    """
     try:
-        return _chart(pipeline_schedules.timetable(schedule, ranks, micro_batches))
+        spans = pipeline_schedules.timetable(schedule, ranks, micro_batches)
     except pipeline_schedules.Impossible as why:
         return str(why)
-
-
-def _beside_theory(spans: list) -> dict:
-    """A measured run, and its schedule with the run's own median durations."""
-    plan = pipeline_schedules.plan(**choices_of(spans))
-    theory = pipeline_schedules.simulate(plan, **pipeline_schedules.measured_seconds(spans))
-    return {"spans": _chart(spans), "theory": _chart(theory)}
-
-
-def _chart(spans: list) -> dict:
-    """Of each rank its actions: kind, whether of its second stage, micro-batch, begin, end."""
     by_rank = pipeline_schedules.by_rank(spans)
     stages = len({span.action.stage for span in by_rank[0]})
-    ranks = []
+    drawn = []
     for mine in by_rank:
         lowest = min(span.action.stage for span in mine)
-        ranks.append([[*_action(span, lowest), *_short((span.began, span.ended))] for span in mine])
+        drawn.append(
+            [
+                [kind, int(stage != lowest), number, *_short((began, ended))]
+                for _, (kind, stage, number), began, ended in mine
+            ]
+        )
     return {
-        "ranks": ranks,
+        "ranks": drawn,
         "long": pipeline_schedules.makespan(spans),
         "bubble": pipeline_schedules.bubble(spans),
         "held": [most / stages for most in pipeline_schedules.most_in_flight(spans)],
@@ -397,23 +350,18 @@ def _chart(spans: list) -> dict:
     }
 
 
-def _action(span, lowest: int) -> tuple[str, int, int]:
-    return span.action.kind, int(span.action.stage != lowest), span.action.micro_batch
-
-
-def _pipeline_still(
-    data: dict, schedule: str, ranks: int, micro_batches: int, run: str = NO_RUN
-) -> Table:
-    measured = data["measured"].get(run)
-    chart = measured["spans"] if measured else data["charts"][f"{schedule} {ranks} {micro_batches}"]
+def _pipeline_still(data: dict, schedule: str, ranks: int, micro_batches: int) -> Table:
+    chart = data["charts"][f"{schedule} {ranks} {micro_batches}"]
     head = f"{schedule}, {ranks} ranks, {micro_batches} micro-batches"
     if isinstance(chart, str):
         return Table([], f"{head}: {chart}.")
-    rows = []
-    for rank, actions in enumerate(chart["ranks"]):
-        words = " ".join(f"{kind}{batch}" for kind, _, batch, *_ in actions)
-        rows.append({"rank": rank, "forward F, backward B, its halves I and W": words})
-    return Table(rows, f"{head}: {chart['says']}.")
+    columns = {
+        "rank": lambda rank: rank,
+        "forward F, backward B, its halves I and W": lambda rank: " ".join(
+            f"{kind}{batch}" for kind, _, batch, *_ in chart["ranks"][rank]
+        ),
+    }
+    return Table.of(range(ranks), columns, f"{head}: {chart['says']}.")
 
 
 # Memory of one rank by kind
@@ -439,16 +387,20 @@ def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
         _control("shard", "HSDP rows of", doubling(2, 64), 8, slides=True),
     ]
     chosen = {control["name"]: values(control) for control in controls}
-    state, rows, activations = {}, {}, {}
+    gpts, state, rows, activations = model_shapes.published_gpts(), {}, {}, {}
     for name, how, many in itertools.product(*(chosen[n] for n in ("model", "precision", "ranks"))):
-        of, shape = f"{name}|{how}|{many}", model_shapes.published_gpts()[name]
+        key, shape = f"{name}|{how}|{many}", gpts[name]
         for kept in chosen["kept"]:
-            held = memory_costs.by_strategy(shape, many, 2, how, 1, kept)
-            activations[f"{of}|{kept}"] = _activations(held)
-        state[of] = [[*_state(pair), _place(pair[0])] for pair in held.items() if not _hsdp(pair)]
+            held = memory_costs.by_strategy(shape, many, chosen["shard"][0], how, 1, kept)
+            activations[f"{key}|{kept}"] = _activations(held)
+        state[key] = [
+            [strategy, _state(kinds), 1 + SPLIT.index(strategy) if strategy in SPLIT else 0]
+            for strategy, kinds in held.items()
+            if not strategy.startswith("HSDP")
+        ]
         for shard in chosen["shard"]:
-            held = memory_costs.by_strategy(shape, many, shard, how, 0, "all")
-            rows[f"{of}|{shard}"] = next(_state(pair)[1] for pair in held.items() if _hsdp(pair))
+            held = memory_costs.by_strategy(shape, many, shard, how, 0, kept)
+            rows[f"{key}|{shard}"] = _state(held[f"HSDP, rows of {shard}"])
     return {
         "controls": controls,
         "gpus": [int(row["gb"]) for row in published.table("gpu_memory")],
@@ -462,19 +414,9 @@ def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
 SPLIT = ("tensor parallel", "pipeline, first stage")  # ranks share the model, not the batch
 
 
-def _hsdp(pair: tuple) -> bool:
-    return pair[0].startswith("HSDP")
-
-
-def _place(name: str) -> int:
-    """Where a strategy's activations are in the list of them."""
-    return 1 + SPLIT.index(name) if name in SPLIT else 0
-
-
-def _state(pair: tuple) -> list:
-    """[strategy, bytes of parameters, gradients and optimizer state], or why it is not possible."""
-    name, held = pair
-    return [name, held if isinstance(held, str) else _short(list(held.values())[:3], 4)]
+def _state(kinds: dict | str) -> list[float] | str:
+    """Bytes of parameters, gradients and optimizer state, or why a strategy is not possible."""
+    return kinds if isinstance(kinds, str) else _short(list(kinds.values())[:3], 4)
 
 
 def _activations(held: dict) -> list[float]:
@@ -498,9 +440,9 @@ def _memory_still(data: dict, model: str, ranks: int, shard: int, **choice) -> T
 
 
 KINDS = {each.__name__: each for each in (collective, ddp_step, memory, pipeline_schedule)}
-STILLS = (_collective_still, _ddp_still, _memory_still, _pipeline_still)
 
 
 def still(kind: str, data: dict) -> Table:
     """The first choice of an explorer as a table."""
-    return dict(zip(KINDS, STILLS, strict=True))[kind](data, **first_choice(data))
+    stills = (_collective_still, _ddp_still, _memory_still, _pipeline_still)
+    return dict(zip(KINDS, stills, strict=True))[kind](data, **first_choice(data))

@@ -6,6 +6,7 @@ launched. The first four begin with what explorers.py's functions of these names
 anywidget; without it their first choice is a table.
 """
 
+import functools
 import os
 
 from bootcamp.launcher import progress
@@ -15,28 +16,9 @@ from bootcamp_lessons import explorers, planning
 VARIABLE = "BOOTCAMP_ANYWIDGET"  # 0: this kernel has anywidget, the page that shows it has not
 
 
-def collective(*given, **first) -> dict:
-    """A collective step by step."""
-    return _explorer("collective", explorers.collective(*given, **first))
-
-
-def ddp_step(*given, **first) -> dict:
-    """A predicted step of DDP."""
-    return _explorer("ddp_step", explorers.ddp_step(*given, **first))
-
-
-def memory(*given, **first) -> dict:
-    """Memory of one rank by kind, for each strategy."""
-    return _explorer("memory", explorers.memory(*given, **first))
-
-
-def pipeline_schedule(measured: dict[str, list] | None = None, *given, **first) -> dict:
-    """A pipeline's schedule, its bubble and its activations; below it a measured run."""
-    return _explorer("pipeline_schedule", explorers.pipeline_schedule(measured, *given, **first))
-
-
-def _explorer(kind: str, data: dict) -> dict:
+def _explorer(kind: str, *given, **first) -> dict:
     """Show an explorer, or its first choice as a table; the controls by name, if there are any."""
+    data = explorers.KINDS[kind](*given, **first)
     still = explorers.still(kind, data)
     if widget := _live():
         return widget.show(kind, data, still)
@@ -45,6 +27,12 @@ def _explorer(kind: str, data: dict) -> dict:
     print(f"Without widgets this is one choice; simulators.{kind}(...) shows another.")
     display(still)
     return {}
+
+
+collective, ddp_step, memory, pipeline_schedule = (
+    functools.partial(_explorer, kind)
+    for kind in ("collective", "ddp_step", "memory", "pipeline_schedule")
+)
 
 
 def _live():
