@@ -17,8 +17,6 @@ from bootcamp.costs import (  # noqa: E402
 from bootcamp.costs.setting import Plan  # noqa: E402
 from bootcamp.drawing import plots, style  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
-from bootcamp.table import Table  # noqa: E402
-from bootcamp.widgets import planner  # noqa: E402
 from bootcamp_lessons import planning, simulators  # noqa: E402
 
 sys.path.append(str(ROOT / "slides"))
@@ -41,7 +39,7 @@ def test_parts_of_memory_are_the_planners_peak():
     for row in table:
         shape, fields = planning.shape_of(row["model"]), planning.ways(128)[row["plan"]]
         held = memory.peak(shape, Plan(compiled=True, **fields), reserved) / 1e9
-        parts = [row[f"{part.split()[0]}_gb"] for part in plots.plan_memory.PARTS]
+        parts = [row[f"{part.split()[0]}_gb"] for part in plots.plans.PARTS]
         assert sum(parts) == pytest.approx(row["peak_gb"]) == pytest.approx(held)
         assert min(parts) >= 0
         assert row["fits"] == (row["peak_gb"] <= 80)
@@ -163,10 +161,8 @@ def fuzzed_plans(seed: int) -> list[dict]:
     scale, gpu = 10 ** chance.uniform(-1, 5), chance.choice((12.0, 80.0, 186.0))
     found = []
     for _ in range(chance.choice((1, 2, 40))):
-        parts = {part: chance.random() ** 3 for part in plots.plan_choice.STEP}
-        gb = {
-            part.split()[0]: gpu * 10 ** chance.uniform(-4, 1.5) for part in plots.plan_memory.PARTS
-        }
+        parts = {part: chance.random() ** 3 for part in plots.plans.STEP}
+        gb = {part.split()[0]: gpu * 10 ** chance.uniform(-4, 1.5) for part in plots.plans.PARTS}
         held, seconds = sum(gb.values()), sum(parts.values())
         found.append(
             {"tensor": 8, "pipeline": 64, "data": 2048, "ZeRO": 1, "micro-batch": 8}
@@ -183,7 +179,7 @@ def fuzzed_growth(seed: int) -> list[dict]:
     chance = random.Random(seed)
     found = []
     for power in range(3, 3 + (12, 4, 1)[seed % 3]):
-        shares = {part: chance.random() ** 4 for part in plots.plan_choice.STEP}
+        shares = {part: chance.random() ** 4 for part in plots.plans.STEP}
         shares = {part: share / sum(shares.values()) for part, share in shares.items()}
         known = power == 3 or chance.random() < 0.7
         marks = chance.sample(["batch", "latency", "links", "bubble", "launches"], 2)
@@ -295,7 +291,7 @@ def test_one_plan_is_told_part_by_part(plans):
     assert "chosen is limited by: memory" in large.alt
     assert "slower than the best by" not in large.alt
     row = {**plans[0], "ZeRO": 1, "tensor": 1, "pipeline": 2, "data": 1024, "recompute": "full"}
-    named = plots.plan_choice.named(row | {"micro-batch": 1})
+    named = plots.plans.named(row | {"micro-batch": 1})
     assert named == "pipeline 2, data 1,024, ZeRO-1, recompute full"
     memory, step, _ = small.axes
     assert memory.patches[-1].get_width() == pytest.approx(plans[0]["peak_gb"])
@@ -338,7 +334,8 @@ def test_the_worst_runs_are_named():
 
 
 def test_the_sliders_move_one_plan_among_all(picture, plans):
-    best = {name: plans[0][column] for name, column in planner.COLUMNS.items()}
+    best = {name: plans[0][words] for name, (words, _) in simulators.PLAN.items()}
+    best["recompute"] = plans[0]["recompute"]
     controls = simulators.planner(**best)
     assert "100 % of the best" in picture.html
     controls["recompute"].value = "full"
@@ -350,12 +347,3 @@ def test_the_sliders_move_one_plan_among_all(picture, plans):
     controls["model"].value = "Llama 2 7B"
     assert "Llama 2 7B on 256" in picture.html
     assert all(control.description for control in controls.values())
-
-
-def test_a_plan_that_the_table_lacks_is_refused(plans):
-    best = {name: plans[0][column] for name, column in planner.COLUMNS.items()}
-    shown = planner.draw(plans, **best)
-    assert "100 % of the best" in shown.alt
-    with pytest.raises(ValueError, match="no plan with tensor 3"):
-        planner.draw(plans, tensor=3)
-    assert isinstance(plans, Table)

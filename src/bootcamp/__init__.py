@@ -47,7 +47,6 @@ FRONT_DOOR = {
     "board": "widgets.board",
     "diff_viewer": "widgets.diff_viewer",
     "monitor": "widgets.monitor",
-    "planner": "widgets.planner",
     "simulators": "bootcamp_lessons.simulators",
     # the classroom
     "predict": "classroom.predict:predict",

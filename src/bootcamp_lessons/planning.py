@@ -179,18 +179,21 @@ def _slower_by(row: dict, best: dict) -> str:
 _plans = cache(plans_of)  # the sliders ask again and again for the same cluster's
 
 
-def with_plan(model: str, kind: str, gpus: int, host_gb_s: float, zero: int, **fields) -> Table:
-    """`plans_of` with one more plan, as the sliders choose it. Raises ValueError if it cannot be.
+def with_plan(
+    model: str, kind: str, gpus: int, host_gb_s: float, zero: int, **fields
+) -> tuple[Table, dict]:
+    """`plans_of` with one more plan, as the sliders choose it; and the row of that plan.
 
-    zero: ZeRO's stage. fields: others of a Plan; data ranks are what is left of the GPUs.
+    zero: ZeRO's stage. fields: others of a Plan; data ranks are what is left of the GPUs. Raises
+    ValueError for a plan that cannot be.
     """
     shape, cluster = shape_of(model), cluster_of(gpus, host_gb_s, kind)
     fields |= {"stage": zero, "batch": samples(shape, BATCH), "compiled": True}
     plan = Plan(**with_data(gpus, fields), sequence=fields["tensor"] > 1)
-    table, row = _plans(model, kind, gpus, BATCH, host_gb_s), plan_row(shape, cluster, plan)
-    columns = described(plan)
-    others = [other for other in table if {name: other[name] for name in columns} != columns]
-    return Table(ranked([*others, row]), table.caption)
+    table, columns = _plans(model, kind, gpus, BATCH, host_gb_s), described(plan)
+    others = [row for row in table if not columns.items() <= row.items()]
+    found = Table(ranked([*others, plan_row(shape, cluster, plan)]), table.caption)
+    return found, next(row for row in found if columns.items() <= row.items())
 
 
 def with_data(gpus: int, fields: dict) -> dict:

@@ -9,8 +9,9 @@ anywidget; without it their first choice is a table.
 import functools
 import os
 
+from bootcamp.drawing import plots
 from bootcamp.launcher import progress
-from bootcamp.widgets import planner as planner_widget
+from bootcamp.widgets import controls
 from bootcamp_lessons import explorers, planning
 
 VARIABLE = "BOOTCAMP_ANYWIDGET"  # 0: this kernel has anywidget, the page that shows it has not
@@ -46,13 +47,35 @@ def _live():
     return explorer_widget
 
 
-def planner(model: str = "Llama 3 70B", gpu: str = "H100 80GB", gpus: int = 256, **plan) -> dict:
+PLAN = {  # controls of a plan: what they are called, and over what they slide
+    "tensor": ("tensor", (1, 2, 4, 8)),
+    "pipeline": ("pipeline", (1, 2, 4, 8, 16, 32, 64)),
+    "zero": ("ZeRO", (0, 1, 2, 3)),
+    "micro_batch": ("micro-batch", (1, 2, 4, 8)),
+}
+
+
+def planner(**plan) -> dict:
     """A plan's memory and speed among all plans of a model on a cluster.
 
-    plan: tensor, pipeline, zero, micro_batch, recompute to begin with.
+    plan: values of the controls to begin with.
     """
-    first = {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none"}
-    first |= {"model": model, "kind": gpu, "gpus": gpus, "host_gb_s": 400}
-    models, kinds = planning.models(), list(planning.GPUS)
-    tables, counts = planning.with_plan, explorers.doubling(8, 16384)
-    return planner_widget.show(tables, models, kinds, counts, planning.LINKS, **first | plan)
+    first = {"model": "Llama 3 70B", "kind": "H100 80GB", "gpus": 256, "host_gb_s": 400}
+    first |= {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none", **plan}
+
+    def drawn(**choices):
+        return plots.chosen_plan(*planning.with_plan(**choices))
+
+    sliders = {"gpus": ("GPUs", explorers.doubling(8, 16384)), **PLAN}
+    recomputed = ["none", "selective op", "full"]
+    return controls.follow(
+        drawn,
+        model=controls.choice("model", planning.models(), first["model"]),
+        kind=controls.choice("GPU", list(planning.GPUS), first["kind"]),
+        **{
+            name: controls.steps(label, first[name], list(sizes))
+            for name, (label, sizes) in sliders.items()
+        },
+        recompute=controls.choice("recompute", recomputed, first["recompute"]),
+        host_gb_s=controls.choice("link", list(planning.LINKS.items()), first["host_gb_s"]),
+    )

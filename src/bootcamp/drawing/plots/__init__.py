@@ -13,9 +13,7 @@ their foot that nothing in them is measured.
 from bootcamp.drawing.plots.axes_map import axes_map
 from bootcamp.drawing.plots.checkpoint_interval import checkpoint_interval
 from bootcamp.drawing.plots.losses import loss_curves
-from bootcamp.drawing.plots.plan_choice import chosen_plan, feasible_plans
-from bootcamp.drawing.plots.plan_growth import what_breaks
-from bootcamp.drawing.plots.plan_memory import memory_by_part
+from bootcamp.drawing.plots.plans import chosen_plan, feasible_plans, memory_by_part, what_breaks
 from bootcamp.drawing.plots.published_runs import predicted_and_published
 from bootcamp.drawing.plots.rank_memory import memory
 from bootcamp.drawing.plots.roofline_chart import roofline
