@@ -36,11 +36,12 @@ def test_two_processes_that_change_one_file_lose_nothing(tmp_path):
 WRITES = """
 import sys
 from bootcamp.classroom import journal
-from bootcamp_lessons import capstone
+from bootcamp.paths import LOGS
+from bootcamp_lessons import boards
 
 for number in range(30):
     journal.note_prediction(f"{sys.argv[1]} {number}", True)
-    capstone._keep({"who": sys.argv[1], "plan": str(number)})
+    boards.keep(LOGS / "capstone.json", {"who": sys.argv[1], "plan": str(number)})
 """
 
 
