@@ -51,10 +51,9 @@ def test_the_all_to_alls_carry_the_formulas_bytes(ranks):
         sum(experts.sent_rows(layer)) for step in between for layer in rows_of_a_step(run, step)
     )
     sizes = TINY["layers"] * experts.COUNT * TINY["experts"] * (ranks - 1)
-    gradients = sharding.collectives("ddp")
     replicated = experts.parameter_bytes("tiny", ranks)[1]
     expected = rows / len(between) * TINY["width"] * experts.NUMBER + sizes
-    expected += ranks * sharding.sent_bytes(gradients, replicated, ranks, factors=sharding.GLOO)
+    expected += ranks * sharding.sent_bytes("ddp", replicated, ranks, sharding.GLOO)
     sent = sum(rank["sent_bytes_per_step"] for rank in run.ranks)
     assert sent == pytest.approx(expected, rel=0.01)
 

@@ -54,13 +54,12 @@ def test_the_bytes_of_each_stage_of_zero(stage, expected):
     [("ddp", 2 * 3 / 4), ("zero1", 2 * 3 / 4), ("zero2", 2 * 3 / 4), ("fsdp", 3 * 3 / 4)],
 )
 def test_what_a_rank_sends_as_multiples_of_the_model(strategy, expected):
-    assert sharding.sent_bytes(sharding.collectives(strategy), 1, ranks=4) == expected
+    assert sharding.sent_bytes(strategy, 1, ranks=4) == expected
 
 
 def test_hsdp_sends_three_quarters_of_its_row_and_its_share_between_rows():
-    calls = sharding.collectives("hsdp", shard=2)
     in_row, between_rows = 3 * (1 / 2), 2 * (1 / 2) * (1 / 2)
-    assert sharding.sent_bytes(calls, 1, ranks=4, shard=2) == in_row + between_rows
+    assert sharding.sent_bytes("hsdp", 1, ranks=4, shard=2) == in_row + between_rows
 
 
 def test_a_ring_takes_two_rounds_over_all_but_one_rank():
@@ -110,6 +109,7 @@ def test_what_context_parallelism_sends(way, forward, backward):
 def test_parameters_that_two_neighbours_keep_are_gathered_by_two():
     """4 ranks: gathered 3/4, again 1/2 between two, reduced 3/4; for each of 3 micro-batches."""
     how = {"micro_batches": 3, "once": True, "reshard": 2}
-    calls = sharding.collectives("fsdp", **how)
-    assert sharding.sent_bytes(calls, 4.0, 4) == 3 * (3 + 2) + 3
-    assert sharding.link_bytes(calls, 4.0, 4, 2) == 3 * 3 + 3, "two neighbours are on one host"
+    assert sharding.sent_bytes("fsdp", 4.0, 4, **how) == 3 * (3 + 2) + 3
+    assert sharding.link_bytes("fsdp", 4.0, 4, 2, **how) == 3 * 3 + 3, (
+        "two neighbours are on one host"
+    )

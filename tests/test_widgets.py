@@ -84,8 +84,7 @@ def test_what_is_drawn_of_it_agrees(name, algorithm, ranks):
     assert max(sent) == pytest.approx(formula["most"])
     assert sum(sent) == pytest.approx(formula["total"])
     if algorithm == "ring" and name in sharding.RING:
-        call = [("shard", name, 1.0)]
-        assert max(sent) == pytest.approx(sharding.sent_bytes(call, 1.0, ranks))
+        assert max(sent) == pytest.approx(sharding.ring_bytes(name, 1.0, ranks))
     for sends in run.steps:
         assert len({send.source for send in sends}) == len(sends), "a rank sends once in a step"
         assert len({send.target for send in sends}) == len(sends), "and gets once"

@@ -150,7 +150,7 @@ numbers = model_shapes.parameters("gpt", "tiny")
 found = {}
 for name, stage in {"ddp": 0, "fsdp": 3}.items():
     states = memory.states(numbers, Plan(data=RANKS, stage=stage, precision="fp32"))
-    sent = sharding.sent_bytes(sharding.collectives(name), 4 * numbers, RANKS)
+    sent = sharding.sent_bytes(name, 4 * numbers, RANKS)
     run = launch(name, RANKS, **SETTINGS)
     found[name] = planning_lab.beside(run, sum(states.values()), sent)
 Table(list(found.values()), "Bytes of rank 0: states, and what it sends in a step")

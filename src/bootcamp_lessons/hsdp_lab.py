@@ -12,7 +12,7 @@ from bootcamp_lessons import reading
 SETTING = {"model": "mlp", "size": "tiny", "global_batch": 16}
 LINK = "20mbit"
 STEPS = 3
-THEORY = {  # arguments of sharding.collectives
+THEORY = {  # arguments of sharding.sent_bytes
     "DDP": {"strategy": "ddp"},
     "DDP fp16": {"strategy": "ddp", "number": 0.5},
     "FSDP": {"strategy": "fsdp"},
@@ -89,10 +89,9 @@ def sends(
 ) -> tuple[float, float]:
     """Bytes that a host sends in a step: over its link, and inside. changes: see THEORY."""
     how = THEORY[name] | {k: v for k, v in changes.items() if k != "shard" or name == "HSDP"}
-    given = (sharding.collectives(**how), model_bytes, ranks)
-    shard, factors = how.get("shard"), factors or sharding.RING
-    link = sharding.link_bytes(*given, hosts, shard, factors)
-    return link, ranks // hosts * sharding.sent_bytes(*given, shard, factors) - link
+    how |= {"model_bytes": model_bytes, "ranks": ranks, "factors": factors or sharding.RING}
+    link = sharding.link_bytes(hosts=hosts, **how)
+    return link, ranks // hosts * sharding.sent_bytes(**how) - link
 
 
 def link_bytes(name: str) -> float:

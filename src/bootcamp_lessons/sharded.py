@@ -53,8 +53,8 @@ def shapes(model: str = "gpt") -> list[tuple[int, ...]]:
 def sends(strategy: str, model: str, size: str, ranks: int, width: int = NUMBER, **how) -> float:
     """Calculate bytes that a rank sends in a step under gloo; width: bytes of a gathered number."""
     numbers = [sum(layer.numbers) for layer in model_shapes.layers(model, size)]
-    calls = sharding.collectives(strategy, root=numbers[-1] / sum(numbers), **how)
-    return sharding.sent_bytes(calls, width * sum(numbers), ranks, factors=sharding.GLOO)
+    how |= {"root": numbers[-1] / sum(numbers), "factors": sharding.GLOO}
+    return sharding.sent_bytes(strategy, width * sum(numbers), ranks, **how)
 
 
 def by_formula(run: Run, psi: int, tensors: int) -> dict[str, float]:

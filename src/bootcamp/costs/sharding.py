@@ -101,8 +101,8 @@ def collectives(
     """What a strategy sends in a step: (axis, collective, its size as a share of the model).
 
     An axis is shard, replicate, or a number: so many neighbours. strategy: ddp, zero1, zero2, fsdp
-    (ZeRO-3) or hsdp; zero1 and zero2 are the paper's, torch's ZeroRedundancyOptimizer calls an
-    all-reduce in place of the reduce-scatter. shard: the ranks of a row, for hsdp. number: bytes of
+    (ZeRO-3) or hsdp; zero1 and zero2 are the paper's, torch's ZeroRedundancyOptimizer is "zero1 of
+    torch". shard: the ranks of a row, for hsdp. number: bytes of
     a gradient's element on the wire as a share of a gathered parameter's, as 0.5 for DDP's fp16
     hook. root: share of the parameters that stays gathered from forward to backward pass.
     micro_batches: FSDP gathers and reduces for each, DDP and HSDP's replicas all-reduce once. once:
@@ -117,6 +117,7 @@ def collectives(
     return {
         "ddp": [("shard", "all-reduce", number)],
         "zero1": [reduce, gather],
+        "zero1 of torch": [("shard", "all-reduce", number), gather],  # in fact broadcasts
         "zero2": [reduce, gather],
         "fsdp": sharded,
         "hsdp": [*sharded, ("replicate", "all-reduce", number / shard)],
@@ -124,37 +125,24 @@ def collectives(
 
 
 def sent_bytes(
-    calls: list[tuple[str | int, str, float]],
-    model_bytes: float,
-    ranks: int,
-    shard: int | None = None,
-    factors: dict[str, int] = RING,
+    strategy: str, model_bytes: float, ranks: int, factors: dict[str, int] = RING, **how
 ) -> float:
-    """Bytes that a rank sends in a step for these collectives.
-
-    shard: the ranks along the axis of that name, None for all.
-    """
+    """Bytes that a rank sends in a step. how: arguments of `collectives`."""
     return sum(
-        ring_bytes(kind, share * model_bytes, _ring(axis, ranks, shard)[0], factors)
-        for axis, kind, share in calls
+        ring_bytes(kind, share * model_bytes, size, factors)
+        for size, _, kind, share in _rings(strategy, ranks, **how)
     )
 
 
 def link_bytes(
-    calls: list[tuple[str | int, str, float]],
-    model_bytes: float,
-    ranks: int,
-    hosts: int,
-    shard: int | None = None,
-    factors: dict[str, int] = RING,
+    strategy: str, model_bytes: float, ranks: int, hosts: int, factors: dict[str, int] = RING, **how
 ) -> float:
     """Bytes that one host sends to others in a step. Rings follow the order of the ranks.
 
     A ring sends the same over each of its edges, and leaves each of its hosts once.
     """
     of_host, total = ranks // hosts, 0.0
-    for axis, kind, share in calls:
-        size, stride = _ring(axis, ranks, shard)
+    for size, stride, kind, share in _rings(strategy, ranks, **how):
         in_host = max(1, min(size, of_host // stride))
         if in_host < size:
             rings = of_host / in_host
@@ -162,7 +150,11 @@ def link_bytes(
     return total
 
 
-def _ring(axis: str | int, ranks: int, shard: int | None) -> tuple[int, int]:
-    """(ranks of each ring along an axis, how many numbers they are apart)."""
-    shard = shard or ranks
-    return {"shard": (shard, 1), "replicate": (ranks // shard, shard)}.get(axis, (axis, 1))
+def _rings(strategy: str, ranks: int, **how) -> list[tuple[int, int, str, float]]:
+    """(ranks of a ring, how many numbers they are apart, collective, share of the model)."""
+    shard = how.get("shard", ranks)
+    axes = {"shard": (shard, 1), "replicate": (ranks // shard, shard)}
+    return [
+        (*axes.get(axis, (axis, 1)), kind, share)
+        for axis, kind, share in collectives(strategy, **how)
+    ]

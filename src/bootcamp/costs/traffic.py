@@ -37,16 +37,14 @@ def _over_data(model: Model, plan: Plan, rank: int, factors: dict[str, int]) -> 
     whole = NUMBER * sum(layer.parameters(p.tensor) for layer in layers)
     if p.script in UNITS:
         whole = sum(gathered_layer(layer, p.sharing) for layer in layers)
-    if p.script == "zero1":  # an all-reduce, and each rank broadcasts its part
-        asked = [("shard", "all-reduce", 1.0), ("shard", "all-gather", 1.0)]
-    else:
-        strategy = "hsdp" if p.script == "hsdp" else ("ddp", "zero1", "zero2", "fsdp")[p.stage]
-        head = gathered_layer(model.parts[-1], p.sharing)
-        root = (memory.gathered(model, p) if p.tensor > 1 else head) / whole
-        # DeepSpeed's stage 3 keeps what it has gathered of small models
-        kept = p.keep_gathered or p.script == "zero"
-        asked = sharding.collectives(strategy, p.sharing, kept, root=root)
-    return sharding.sent_bytes(asked, whole, p.data, p.shard or None, factors)
+    strategy = {"zero1": "zero1 of torch", "hsdp": "hsdp"}.get(
+        p.script, ("ddp", "zero1", "zero2", "fsdp")[p.stage]
+    )
+    head = gathered_layer(model.parts[-1], p.sharing)
+    root = (memory.gathered(model, p) if p.tensor > 1 else head) / whole
+    # DeepSpeed's stage 3 keeps what it has gathered of small models
+    how = {"keep_gathered": p.keep_gathered or p.script == "zero", "root": root}
+    return sharding.sent_bytes(strategy, whole, p.data, factors, shard=p.sharing, **how)
 
 
 def tensor_calls(

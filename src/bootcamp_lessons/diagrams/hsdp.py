@@ -42,8 +42,7 @@ def two_hosts(link: str) -> Figure:
 
 def _link(strategy: str, **how) -> float:
     """Bytes that a host of two sends to the other, in models, for 2 x 2 ranks."""
-    calls = sharding.collectives(strategy, **how)
-    return sharding.link_bytes(calls, 1.0, 4, 2, shard=how.get("shard"))
+    return sharding.link_bytes(strategy, 1.0, ranks=4, hosts=2, **how)
 
 
 @styled
