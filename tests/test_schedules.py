@@ -107,19 +107,26 @@ def test_every_stage_lies_on_one_rank(schedule, ranks):
 
 
 def test_a_simulation_by_hand():
-    spans = timetable("gpipe", 2, 2, forward_seconds=[1, 3], transfer_seconds=0.5)
+    spans = timetable("gpipe", 2, 2, forward_seconds=[1, 3])
     ended = {str(span.action): span.ended for span in spans}
     assert ended == {
         "F0 of stage 0": 1,
         "F1 of stage 0": 2,
-        "F0 of stage 1": 4.5,
-        "F1 of stage 1": 7.5,
-        "B0 of stage 1": 9.5,
-        "B1 of stage 1": 11.5,
-        "B0 of stage 0": 12,
-        "B1 of stage 0": 14,
+        "F0 of stage 1": 4,
+        "F1 of stage 1": 7,
+        "B0 of stage 1": 9,
+        "B1 of stage 1": 11,
+        "B0 of stage 0": 11,
+        "B1 of stage 0": 13,
     }
-    assert pipeline_schedules.hand_over_seconds(spans) == pytest.approx(0.5)
+    assert pipeline_schedules.hand_over_seconds(spans) == 0
+    late = [
+        span._replace(began=span.began + 0.5, ended=span.ended + 0.5)
+        if (span.rank, span.action.kind) == (0, "B")
+        else span
+        for span in spans
+    ]
+    assert pipeline_schedules.hand_over_seconds(late) == pytest.approx(0.5)
 
 
 def test_nobody_waits_for_the_gradient_of_the_first_stages_input():

@@ -194,18 +194,16 @@ def simulate(
     forward_seconds: float | list[float] = 1.0,
     backward_seconds: float | list[float] = 2.0,
     input_share: float = 0.5,
-    transfer_seconds: float = 0.0,
 ) -> list[Span]:
     """When each action begins and ends if every rank follows its order and waits for what it needs.
 
     forward_seconds, backward_seconds: of one micro-batch in one stage; a list has one for each
-    stage. input_share: how much of a backward is its half I. transfer_seconds: from a rank to
-    another. Nobody asks for the gradient of stage 0's input: there I takes no time and W all of it.
+    stage. input_share: how much of a backward is its half I. Nobody asks for the gradient of stage
+    0's input: there I takes no time and W all of it.
 
     Raises Impossible if ranks wait for each other for ever.
     """
     last = max(action.stage for order in orders for action in order)
-    where = {action.stage: rank for rank, order in enumerate(orders) for action in order}
 
     def seconds(kind: str, stage: int) -> float:
         given = forward_seconds if kind == "F" else backward_seconds
@@ -220,8 +218,7 @@ def simulate(
         for rank, order in enumerate(left):
             while order and None not in (needed := _needs(order[0], last, ended)):
                 action = order.pop(0)
-                ready = [end + transfer_seconds * (where[stage] != rank) for stage, end in needed]
-                began = max([free[rank], *ready])
+                began = max([free[rank], *(end for _, end in needed)])
                 free[rank] = began + seconds(action.kind, action.stage)
                 ended[("B" if action.kind == "I" else action.kind, *action[1:])] = free[rank]
                 spans.append(Span(rank, action, began, free[rank]))
