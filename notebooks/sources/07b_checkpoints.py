@@ -101,7 +101,7 @@ predict_bytes
 # %%
 from bootcamp_lessons import checkpoints
 
-spent = checkpoints.save_seconds("in_place")
+spent = checkpoints.save_for_ever("in_place", kills=0)["seconds"]
 predict_torn = predict(
     "checkpoints_torn",
     f"Making a state takes {1e3 * spent['making']:.1f} ms, saving it {1e3 * spent['saving']:.1f} "
@@ -362,7 +362,8 @@ check.same_training(relay["one process"], baseline)
 
 # %%
 KILLS = 20
-in_place, beside = (checkpoints.kill_a_save(way, KILLS) for way in ("in_place", "beside"))
+ways = ("in_place", "beside")
+in_place, beside = (checkpoints.save_for_ever(way, KILLS)["found"] for way in ways)
 print("in place:", {what: in_place.count(what) for what in ("whole", "torn", "missing")})
 print(predict_torn.score(in_place.count("torn")))
 assert "torn" in in_place, "20 kills while saving in place, and nothing was torn?"

@@ -31,9 +31,8 @@ def pieces(folder: Path, key: str) -> list[dict]:
 
     about = dcp.FileSystemReader(folder).read_metadata()
     where = {tuple(i.offset): s for i, s in about.storage_data.items() if i.fqn == key}
-    cut = about.state_dict_metadata[key].chunks
-    rows = [{"offsets": tuple(c.offsets), "sizes": tuple(c.sizes)} for c in cut]
-    return [{"file": where[row["offsets"]].relative_path, **row} for row in rows]
+    cut = [(tuple(c.offsets), tuple(c.sizes)) for c in about.state_dict_metadata[key].chunks]
+    return [{"file": where[at].relative_path, "offsets": at, "sizes": sizes} for at, sizes in cut]
 
 
 def total_seconds(run: Run) -> float:
@@ -41,17 +40,11 @@ def total_seconds(run: Run) -> float:
     return sum(row["seconds"] for row in run.steps[1:])
 
 
-def kill_a_save(way: str, kills: int) -> list[str]:
-    """Kill saves in this `way` (in_place, beside) again and again; whole, torn or missing each."""
-    return _save_for_ever(way, kills)["found"]
+def save_for_ever(way: str, kills: int) -> dict:
+    """Save in this `way` (in_place, beside) again and again, and kill that process.
 
-
-def save_seconds(way: str) -> dict[str, float]:
-    """What that process spends on `making` a state and on `saving` it, where nobody kills it."""
-    return _save_for_ever(way, kills=0)["seconds"]
-
-
-def _save_for_ever(way: str, kills: int) -> dict:
+    found: whole, torn or missing, for each kill. seconds: for `making` a state and `saving` it.
+    """
     program = reading.SNIPPETS / "save_for_ever.py"
     return reading.printed(launch(program, 1, quiet=True, way=way, kills=kills))[-1]
 

@@ -33,51 +33,68 @@ class ByContent(nn.Module):
         return -x
 
 
-def branch_traced_away() -> Table:
-    """torch.jit.trace keeps the branch that its example took, and warns; torch.export won't.
-
-    A branch on a shape becomes a condition on shapes in torch.export: the other side is refused.
-    """
-    module, short, long = LongOrShort().eval(), torch.ones(2, 3), torch.ones(2, 8)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        traced = torch.jit.trace(module, (short,))
-    warned = [str(w.message) for w in caught if issubclass(w.category, torch.jit.TracerWarning)]
-    rows = [
-        _row("torch.jit.trace, a short example", "a long sample", traced, module, long),
-        {"export": "its warning", "asked": "", "itself": "", "exported": _short(warned[0])},
-    ]
-    graph = _exported(ByContent().eval(), torch.ones(2, 3), {})
-    rows.append(_row("torch.export, branch on content", "any", graph, ByContent(), -long))
-    return Table(rows, "Control flow")
-
-
-def batch_fixed() -> Table:
-    """Without dynamic shapes the example's batch is part of the graph; a batch of 1 always is."""
-    module, one, three = nn.Linear(4, 1).eval(), torch.ones(1, 4), torch.ones(3, 4)
-    rows = [
-        _row("no dynamic_shapes", "batch 3", _exported(module, one, None), module, three),
-    ]
-    batch = torch.export.Dim("batch", max=1024)
-    with_name = _exported(module, three, ({0: batch},))
-    rows.append(_row("Dim, an example of 3", "batch 1", with_name, module, one))
-    with torch.no_grad(), _quiet():
-        traced = torch.jit.trace(_KeepsBatch().eval(), (one,), check_trace=False)
-    rows.append(_row("torch.jit.trace, int()", "batch 3", traced, _KeepsBatch(), three))
-    lstm = nn.LSTM(4, 4).eval()
-    length = torch.export.Dim("length", max=16)
-    unrolled = _exported(lstm, torch.ones(8, 2, 4), ({0: length},))
-    rows.append(_row("nn.LSTM, Dim for its length", "length 3", unrolled, lstm, three[:, None]))
-    return Table(rows, "What the example fixes")
-
-
-class _KeepsBatch(nn.Module):
+class KeepsBatch(nn.Module):
     """(batch, width) -> the same: its batch becomes a number of Python on the way."""
 
     def forward(self, x):
         return x[: int(x.shape[0])]
 
 
+@contextlib.contextmanager
+def _quiet():
+    """Without what torch writes about an export beside its error: the graph so far, for one."""
+    logging.disable(logging.WARNING)
+    said = io.StringIO()
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+            torch.no_grad(),
+        ):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@_quiet()
+def branch_traced_away() -> Table:
+    """torch.jit.trace keeps the branch that its example took, and warns; torch.export won't.
+
+    A branch on a shape becomes a condition on shapes in torch.export: the other side is refused.
+    """
+    module, short, long = LongOrShort().eval(), torch.ones(2, 3), torch.ones(2, 8)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        traced = torch.jit.trace(module, (short,))
+    warned = [str(w.message) for w in caught if issubclass(w.category, torch.jit.TracerWarning)]
+    graph = _exported(ByContent().eval(), short, {})
+    rows = [
+        _row("torch.jit.trace, a short example", "a long sample", traced, module, long),
+        {"export": "its warning", "asked": "", "itself": "", "exported": _short(warned[0])},
+        _row("torch.export, branch on content", "any", graph, ByContent(), -long),
+    ]
+    return Table(rows, "Control flow")
+
+
+@_quiet()
+def batch_fixed() -> Table:
+    """Without dynamic shapes the example's batch is part of the graph; a batch of 1 always is."""
+    module, one, three = nn.Linear(4, 1).eval(), torch.ones(1, 4), torch.ones(3, 4)
+    batch, length = torch.export.Dim("batch", max=1024), torch.export.Dim("length", max=16)
+    fixed, free = _exported(module, one, None), _exported(module, three, ({0: batch},))
+    keeps, lstm = KeepsBatch().eval(), nn.LSTM(4, 4).eval()
+    traced = torch.jit.trace(keeps, (one,), check_trace=False)
+    unrolled = _exported(lstm, torch.ones(8, 2, 4), ({0: length},))
+    rows = [
+        _row("no dynamic_shapes", "batch 3", fixed, module, three),
+        _row("Dim, an example of 3", "batch 1", free, module, one),
+        _row("torch.jit.trace, int()", "batch 3", traced, keeps, three),
+        _row("nn.LSTM, Dim for its length", "length 3", unrolled, lstm, three[:, None]),
+    ]
+    return Table(rows, "What the example fixes")
+
+
+@_quiet()
 def eval_forgotten() -> Table:
     """A model exported in training mode drops units for ever: no two answers are the same."""
     torch.manual_seed(0)
@@ -85,10 +102,9 @@ def eval_forgotten() -> Table:
     rows = []
     for mode in ("train", "eval"):
         graph = _exported(getattr(model, mode)(), x, None)
-        answers = [graph(x) for _ in range(8)]
-        apart = max((answer - answers[0]).abs().max().item() for answer in answers)
+        answers = torch.stack([graph(x) for _ in range(8)])
+        apart = (answers - answers[0]).abs().max().item()
         rows.append({"exported in mode": mode, "eight answers to one input are apart by": apart})
-    model.eval()
     return Table(rows, "Dropout")
 
 
@@ -96,9 +112,9 @@ def prefix_left() -> Table:
     """Names of a DDP checkpoint in a model without DDP: refused, or with strict=False ignored."""
     torch.manual_seed(0)
     trained, rows = nn.Linear(2, 2), []
-    state = {f"module.{name}": value for name, value in trained.state_dict().items()}
-    plain = {name.removeprefix("module."): value for name, value in state.items()}
-    for said, names, strict in (
+    plain = trained.state_dict()
+    state = {f"module.{name}": value for name, value in plain.items()}
+    for how, names, strict in (
         ("module. left, strict=True", state, True),
         ("module. left, strict=False", state, False),
         ("module. removed, strict=True", plain, True),
@@ -109,36 +125,31 @@ def prefix_left() -> Table:
         except RuntimeError as error:
             happened = _short(str(error))
         loaded = torch.equal(fresh.weight, trained.weight)
-        rows.append({"load_state_dict": said, "it says": happened, "has the parameters": loaded})
+        rows.append({"load_state_dict": how, "it says": happened, "has the parameters": loaded})
     return Table(rows, "The prefix of DDP")
 
 
 def _exported(module: nn.Module, example: torch.Tensor, dynamic_shapes):
     """The exported program as a function; what torch.export raises is raised when it is called."""
     try:
-        with torch.no_grad(), _quiet():
-            return torch.export.export(module, (example,), dynamic_shapes=dynamic_shapes).module()
+        return torch.export.export(module, (example,), dynamic_shapes=dynamic_shapes).module()
     except Exception as error:  # torch raises many kinds
-        return _Raises(error)
+        raised = error
 
+    def fails(_):
+        raise raised
 
-class _Raises:
-    def __init__(self, error: Exception):
-        self.error = error
-
-    def __call__(self, *given):
-        raise self.error
+    return fails
 
 
 def _row(export: str, asked: str, exported, module: nn.Module, x: torch.Tensor) -> dict:
-    row = {"export": export, "asked": asked, "itself": _said(module, x)}
-    return {**row, "exported": _said(exported, x)}
+    row = {"export": export, "asked": asked, "itself": _answer(module, x)}
+    return row | {"exported": _answer(exported, x)}
 
 
-def _said(function, x: torch.Tensor) -> str:
+def _answer(function, x: torch.Tensor) -> str:
     try:
-        with torch.no_grad():
-            answer = function(x)
+        answer = function(x)
     except Exception as error:  # each is shown
         return f"{type(error).__name__}: {_short(str(error))}"
     answer = answer[0] if isinstance(answer, tuple) else answer
@@ -148,20 +159,3 @@ def _said(function, x: torch.Tensor) -> str:
 def _short(text: str) -> str:
     """Its beginning, in one line."""
     return textwrap.shorten(text, 200, placeholder=" ...")
-
-
-@contextlib.contextmanager
-def _quiet():
-    """Without what torch writes about an export beside its error: the graph so far, for one."""
-    logging.disable(logging.WARNING)
-    try:
-        said = io.StringIO()
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(said),
-            contextlib.redirect_stderr(said),
-        ):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

@@ -7,13 +7,12 @@ from matplotlib.figure import Figure
 
 from bootcamp.costs.failures import lost_share
 from bootcamp.costs.failures import young as best_interval
-from bootcamp.drawing.canvas import box, canvas, diagram, label
+from bootcamp.drawing.canvas import boxes, canvas, diagram, label
 from bootcamp.drawing.charts import handles, log_axis
 from bootcamp.drawing.palette import COLOURS, GREY, LIGHT, PALE, SKY, TINTS, VERMILLION, line_look
 from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
 
 BARS = COLOURS[:3]
-GOOD, TORN, NEW = LIGHT.green, LIGHT.red, LIGHT.blue
 
 
 @diagram("What a kill leaves, moment by moment", 3.9)
@@ -24,22 +23,20 @@ def two_ways_to_save(axes) -> None:
     checkpoint while the new file is written beside it and synced to the disk, then the new one from
     the rename on. There is no moment with a torn file.
     """
-    straight = ((14, 16, "step 41"), (30, 40, "write the new state"), (70, 28, "step 42 ..."))
-    torn = ((14, 16, "old one", GOOD), (30, 40, "TORN", TORN), (70, 28, "new one", NEW))
-    beside = ((14, 16, "step 41"), (30, 33, "write beside it"), (63, 11, "sync"))
-    beside += ((74, 6, "re-\nname"), (80, 18, "step 42 ..."))
-    whole = ((14, 63, "old one", GOOD), (77, 21, "new one", NEW))
+    old, new, torn = ("old one", LIGHT.green), ("new one", LIGHT.blue), ("TORN", LIGHT.red)
+    straight = ((14, 15.5, "step 41"), (30, 39.5, "write the new state"), (70, 27.5, "step 42 ..."))
+    beside = ((14, 15.5, "step 41"), (30, 32.5, "write beside it"), (63, 10.5, "sync"))
+    beside += ((74, 5.5, "re-\nname"), (80, 17.5, "step 42 ..."))
     for y, name, does, leaves in (
-        (21, "straight to its place", straight, torn),
-        (2, "beside, sync, rename", beside, whole),
+        (21, "straight to its place", straight, ((14, 15.5, *old), (70, 27.5, *new))),
+        (2, "beside, sync, rename", beside, ((14, 62.5, *old), (77, 20.5, *new))),
     ):
         label(axes, 0, y + 15.6, name, at="left", bold=True, size=14)
         label(axes, 0, y + 10, "it does", at="left")
         label(axes, 0, y + 3, "a kill\nleaves", at="left")
-        for x, width, text in does:
-            box(axes, x, y + 7.5, width - 0.5, 5, text, colour="white", size=FOOT)
-        for x, width, text, colour in leaves:
-            box(axes, x, y + 0.5, width - 0.5, 5, text, colour=colour, bold=colour == TORN)
+        boxes(axes, y + 7.5, 5, *does, colour="white", size=FOOT)
+        boxes(axes, y + 0.5, 5, *leaves)
+    boxes(axes, 21.5, 5, (30, 39.5, *torn), bold=True)
 
 
 @styled
@@ -50,21 +47,22 @@ def pieces(name: str, shape: tuple[int, int], places: dict[str, list[dict]]) -> 
         for title, found in places.items()
     )
     rows, columns = shape
-    title = f"Who has which piece of {name}"
-    figure, axes = canvas(title, says, 4.1)
+    figure, axes = canvas(f"Who has which piece of {name}", says, 4.1)
     wide = 100 / len(places)
     width, height = min(wide - 6, 30), 30
-    for place, (words, found) in enumerate(places.items()):
+    for place, (title, found) in enumerate(places.items()):
         left = place * wide + (wide - width) / 2
-        label(axes, left + width / 2, 38.5, words, bold=True)
+        label(axes, left + width / 2, 38.5, title, bold=True)
         for number, piece in enumerate(found):
             (row, column), (down, across) = piece["offsets"], piece["sizes"]
-            x, w = left + width * column / columns, width * across / columns
-            h = height * down / rows
-            y = 34 - height * row / rows - h
-            colour = TINTS[number % len(TINTS)]
+            x, w, h = (
+                left + width * column / columns,
+                width * across / columns,
+                height * down / rows,
+            )
             text = piece["file"] if w > width / 3 else piece["file"].replace("_", "_\n", 3)
-            box(axes, x + 0.2, y + 0.2, w - 0.4, h - 0.4, text, colour=colour, size=FOOT)
+            part = (x + 0.2, w - 0.4, text, TINTS[number % len(TINTS)])
+            boxes(axes, 34.2 - height * row / rows - h, h - 0.4, part, size=FOOT)
     shown = f"{rows} rows from top to bottom, {columns} columns from left to right"
     label(axes, 0, 1.5, shown, at="left", size=FOOT)
     return figure
@@ -78,26 +76,24 @@ def _range(piece: dict) -> str:
 @styled
 def one_after_the_other(baseline, attempts: list, names: list[str], title: str) -> Figure:
     """Draw the losses of attempts, each going on from the one before, over the baseline's."""
-    heights = {"height_ratios": [3, 1.5]}
-    figure, (upper, lower) = begin(title, 6.4, nrows=2, sharex=True, gridspec_kw=heights)
+    shape = {"nrows": 2, "sharex": True, "gridspec_kw": {"height_ratios": [3, 1.5]}}
+    figure, (upper, lower) = begin(title, 6.4, **shape)
     wide = {"color": SKY, "linewidth": 9, "alpha": 0.55}
-    never = f"never stopped: {baseline.label}"
-    upper.plot(range(len(baseline.losses)), baseline.losses, label=never, **wide)
-    said = []
+    upper.plot(baseline.losses, label=f"never stopped: {baseline.label}", **wide)
     lower.axhline(1e-5, color=VERMILLION, linewidth=2, linestyle="--")
     lower.text(0, 1.25e-5, "allowed: 1e-5", color=VERMILLION, fontsize=FOOT, va="bottom")
+    said = []
     for number, (run, name) in enumerate(zip(attempts, names, strict=True)):
-        steps = [row["step"] for row in run.steps]
-        if not steps:
+        if not run.steps:
             continue
-        hue = COLOURS[number % 5 + 1]  # neither of the blues: the baseline is sky
-        look = line_look(number) | {"color": hue}
-        upper.plot(steps, run.losses, linewidth=2, markersize=6, label=name, **look)
+        steps = [row["step"] for row in run.steps]
+        # neither of the blues: the baseline is sky
+        look = line_look(number) | {"color": COLOURS[number % 5 + 1], "markersize": 6}
+        upper.plot(steps, run.losses, linewidth=2, label=name, **look)
         apart = [abs(a - baseline.losses[s]) for s, a in zip(steps, run.losses, strict=True)]
-        lower.plot(steps, [max(a, 1e-8) for a in apart], linewidth=0, markersize=6, **look)
-        said.append(
-            f"{name}: steps {steps[0]} to {steps[-1]}, at most {max(apart):.1e} from the baseline"
-        )
+        lower.plot(steps, [max(a, 1e-8) for a in apart], linewidth=0, **look)
+        where = f"steps {steps[0]} to {steps[-1]}, at most {max(apart):.1e} from the baseline"
+        said.append(f"{name}: {where}")
     upper.set_ylabel("mean loss (nats)")
     upper.grid(axis="y")
     lower.set_yscale("log")
@@ -143,22 +139,21 @@ def how_often(
     save_seconds: list[float], between_failures: float, restart_seconds: float = 0
 ) -> Figure:
     """The lost share by the interval between saves, for several times of a save."""
-    hours = between_failures / 3600
-    title = f"Time lost, with a failure every {hours:.1f} hours"
+    title = f"Time lost, with a failure every {between_failures / 3600:.1f} hours"
     figure, axes = begin(title, 4.8)
     said = []
     for number, save in enumerate(save_seconds):
         best = best_interval(save, between_failures)
+
+        def lost(interval: float, save=save) -> float:
+            return 100 * lost_share(interval, save, between_failures, restart_seconds)
+
         intervals = [best * 10 ** (k / 20 - 1) for k in range(41)]
-        given = (save, between_failures, restart_seconds)
-        shares = [100 * lost_share(each, *given) for each in intervals]
-        shares = [share if share < 50 else math.nan for share in shares]
-        lowest = 100 * lost_share(best, *given)
-        look = line_look(number)
-        minutes = [each / 60 for each in intervals]
+        shares = [share if (share := lost(each)) < 50 else math.nan for each in intervals]
+        look, minutes = line_look(number), [each / 60 for each in intervals]
         axes.plot(minutes, shares, color=look["color"], label=f"a save of {save:g} s")
-        axes.plot(best / 60, lowest, **look)
-        said.append(f"a save of {save:g} s: every {best / 60:.1f} minutes, {lowest:.1f} % lost")
+        axes.plot(best / 60, lost(best), **look)
+        said.append(f"a save of {save:g} s: every {best / 60:.1f} minutes, {lost(best):.1f} % lost")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
