@@ -19,7 +19,7 @@ from bootcamp.paths import ROOT, SRC
 from bootcamp.serving import artifacts, consolidate
 from bootcamp.serving.artifacts import About
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
-from bootcamp.train.models.next_byte import NextByte
+from bootcamp.train.models import NextByte
 from bootcamp.train.refusal import ConfigError
 from bootcamp_lessons import export_lab
 

@@ -7,7 +7,7 @@ import torch
 from trained import PROOF, proved, trained
 
 from bootcamp.experiments import equality
-from bootcamp.train import activations, models
+from bootcamp.train import memory_usage, models
 from bootcamp.train.models import gpt
 
 CONTEXT, WIDTH, LAYERS, HEADS = (
@@ -90,7 +90,7 @@ def test_replicas_by_hand_train_what_the_baseline_trains(replicas):
 def counted(forward, *parameters):
     """Bytes that Activations counts for a forward and backward of a function's sum."""
     model = torch.nn.ParameterList(parameters)
-    watch = activations.Activations(model)
+    watch = memory_usage.Activations(model)
     watch.start()
     forward().sum().backward()
     watch.stop()

@@ -23,7 +23,7 @@ import torch
 from bootcamp import machine, units
 from bootcamp.files import write_whole
 from bootcamp.serving import artifacts, consolidate, protocol
-from bootcamp.train.models.next_byte import NextByte
+from bootcamp.train.models import NextByte
 from bootcamp.train.refusal import ConfigError, refuse
 
 FORMATS = ("safetensors", "pt2", "aoti", "onnx", "ts")

@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from bootcamp.train import models, pipeline_stages
-from bootcamp.train.activations import Activations
+from bootcamp.train.memory_usage import Activations
 
 parser = argparse.ArgumentParser()
 for flag, settings in pipeline_stages.FLAGS.items():

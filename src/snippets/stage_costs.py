@@ -10,7 +10,7 @@ from argparse import Namespace
 import torch
 
 from bootcamp.train import data, models
-from bootcamp.train.activations import Activations
+from bootcamp.train.memory_usage import Activations
 
 REPEATS = 15  # the fastest counts: other work on the machine only makes it slower
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.train import memory_usage, models
-from bootcamp.train.activations import Activations
+from bootcamp.train.memory_usage import Activations
 from bootcamp.train.models import gpt
 from gpu_parts.device import Device
 

@@ -5,7 +5,7 @@
     rows = artifacts.compare(predict, artifacts.load("logs/exported/gpt.safetensors"), context=64)
 
 The scores are those behind the last byte alone, 256 and not length * 256 a sample: a client asks
-what comes next (bootcamp/train/models/next_byte.py).
+what comes next (bootcamp/train/models).
 
     .safetensors  the parameters; the model is built by the course's own code and runs eagerly
     .pt2          a graph, by torch.export: torch runs it, the model's code is not needed
@@ -81,7 +81,7 @@ def _module(path: Path, torch) -> Callable:
             return torch._inductor.aoti_load_package(str(path))
         case ".ts":
             return torch.jit.load(path).eval()
-    from bootcamp.train.models.next_byte import NextByte
+    from bootcamp.train.models import NextByte
 
     return NextByte(rebuild(path)).eval()
 

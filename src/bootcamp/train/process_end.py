@@ -47,27 +47,19 @@ def status_of(error: BaseException) -> str:
 def leave_without_freeing() -> None:
     """Leave by os._exit when the script ends: freeing a process group can hang (see the appendix).
 
-    atexit functions don't get the exit code, so every SystemExit is noted as it is raised.
+    atexit functions don't get the exit code, so sys.exit notes it.
     """
-    codes = []
+    codes, plain = [0], sys.exit
 
-    def note_exit(frame, event, raised):
-        frame.f_trace_lines = False
-        if event == "exception" and issubclass(raised[0], SystemExit):
-            code = raised[1].code if isinstance(raised[1], SystemExit) else raised[1]
-            codes.append(code if isinstance(code, int) else int(code is not None))
-        return note_exit
+    def noting_exit(code=None):
+        codes.append(code if isinstance(code, int) else int(code is not None))
+        plain(code)
 
     def leave():
         sys.stdout.flush()
         sys.stderr.flush()
         failed = getattr(sys, "last_value", None) is not None
-        os._exit(1 if failed else codes[-1] if codes else 0)
+        os._exit(1 if failed else codes[-1])
 
-    if sys.gettrace() is None:
-        frame = sys._getframe(1)
-        while frame:
-            frame.f_trace = note_exit
-            frame = frame.f_back
-        sys.settrace(note_exit)
+    sys.exit = noting_exit
     atexit.register(leave)

@@ -14,14 +14,7 @@ from pathlib import Path
 import torch
 
 from bootcamp.records import heartbeat, summary, trace
-from bootcamp.train import (
-    activations,
-    environment,
-    memory_usage,
-    models,
-    process_end,
-    process_group,
-)
+from bootcamp.train import environment, memory_usage, models, process_end, process_group
 from bootcamp.train.context import RunContext
 from bootcamp.train.fingerprint import fingerprint
 from bootcamp.train.sent_bytes import SentPerStep
@@ -54,7 +47,7 @@ class Run:
         self._sent = SentPerStep(last_counted=steps - 2)
         self._memory = memory_usage.watch(model, optimizer)
         self.initial_fingerprint = fingerprint(model, context.heartbeat.beat)
-        self._activations = activations.Activations(model)
+        self._activations = memory_usage.Activations(model)
         self._clock = clock_of(self.device)
         self._log = StepLog(self.folder / "steps.jsonl" if self.rank == 0 else None)
         context.write_steps = self._log.flush

@@ -110,3 +110,22 @@ def flops_per_sample(args, trained: bool = True) -> int | None:
 def own_name(name: str) -> str:
     """Remove a wrapper's prefix from a parameter's name."""
     return name.removeprefix("module.")
+
+
+class NextByte(nn.Module):
+    """A model as it is served, (batch, length) int64 -> (batch, 256): scores of what comes next.
+
+    pad_to: compute with this length, whatever the input's. Bytes behind the last one can't change
+    its scores, since the model never looks ahead. An LSTM needs it to be exported: torch.export
+    unrolls its loop over time, which fixes the length.
+    """
+
+    def __init__(self, model: nn.Sequential, pad_to: int | None = None):
+        super().__init__()
+        self.body, self.head, self.pad_to = model[:-1], model[-1], pad_to
+
+    def forward(self, ids):
+        length = ids.shape[1]
+        if self.pad_to:
+            ids = nn.functional.pad(ids, (0, self.pad_to - length))
+        return self.head(self.body(ids)[:, length - 1])
