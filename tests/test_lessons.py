@@ -126,12 +126,6 @@ def test_a_reader_goes_through_an_exercise(monkeypatch, tmp_path):
     assert "Your script is" in exercise.start("first_run"), "it must not overwrite"
     assert "mine" in path.read_text()
     assert exercise.check("first_run").solved
-    assert "first_run.py.before." in exercise.start("first_run", again=True)
-    assert "mine" in path.with_suffix(".py.before").read_text()
-    path.write_text("# my second try")
-    exercise.start("first_run", again=True)
-    assert "mine" in path.with_suffix(".py.before").read_text(), "the first try is still there"
-    assert path.with_suffix(".py.before-2").read_text() == "# my second try"
     assert "+        optimizer.step()" in str(exercise.solution("first_run"))
     with pytest.raises(KeyError, match="choose one of first_run"):
         exercise.find("nothing")

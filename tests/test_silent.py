@@ -43,8 +43,9 @@ def written(monkeypatch, tmp_path):
     monkeypatch.setattr(tasks, "WORK", tmp_path)
 
     def write(name, changes=None):
-        exercise.start(name, again=True)
         path = CASES[name].path
+        path.unlink(missing_ok=True)
+        exercise.start(name)
         text = path.read_text()
         for old, new in (changes or {}).items():
             assert text.count(old) == 1, old

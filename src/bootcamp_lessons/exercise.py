@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bootcamp.classroom import journal
-from bootcamp.classroom.tasks import NotTried, ScriptTask, Shown, Task, Wrong, set_aside
+from bootcamp.classroom.tasks import NotTried, ScriptTask, Shown, Task, Wrong
 from bootcamp.paths import shown
 from bootcamp.scripts import diff, family
 from bootcamp_lessons.exercises import EXERCISES
@@ -35,21 +35,19 @@ def find(name: str) -> Task:
     return EXERCISES[name]
 
 
-def start(name: str, again: bool = False) -> str:
-    """Write the starting point, unless it is there; again: begin anew, keep the earlier one."""
+def start(name: str) -> str:
+    """Write the starting point, unless the reader has begun."""
     exercise = find(name)
     if not isinstance(exercise, ScriptTask):
         return exercise.task
-    path, kept, open_it = exercise.path, "", "open it from the file browser on the left"
-    if path.exists() and not again:
+    path, open_it = exercise.path, "open it from the file browser on the left"
+    if path.exists():
         return f"Your script is {shown(path)}: {open_it} and edit it."
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        kept = f" Your earlier script is now {shown(set_aside(path, path.suffix[1:] + '.before'))}."
     path.write_text(exercise.starting_point())
     if exercise.solution in family.SCRIPTS:
         family.remember(path, exercise.solution)
-    return f"Wrote {shown(path)}: {open_it}, edit it, save it.{kept}"
+    return f"Wrote {shown(path)}: {open_it}, edit it, save it."
 
 
 def check(name: str, given=None) -> Result:
