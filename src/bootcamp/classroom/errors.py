@@ -1,13 +1,8 @@
 """Which error means what: `errors.explain(text)`, and `errors.index()`, a table to search.
 
-    errors.explain("... Watchdog caught collective operation timeout ...")    a text that you paste
-    errors.explain(error)                                  or an exception that you caught
-    errors.explain()                                       or the last one of this notebook
-
-An entry knows its error by fragments that stay the same from run to run and over versions. What it
-means, where to look and how to fix it is written by hand, in known_errors/, one file for each layer
-that speaks when a run fails. The texts beside it are real: tools/errors.py provokes errors and
-writes down how they end (logs/reference/errors.json).
+An entry knows its error by fragments that stay the same over versions. What it means, where to look
+and how to fix it is written by hand, in known_errors/, one file for each layer that speaks when a
+run fails. The texts beside it are real: tools/errors.py provokes errors and keeps how they end.
 """
 
 import html

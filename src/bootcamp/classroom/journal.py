@@ -1,9 +1,7 @@
 """What a reader has done: `progress()` shows it, lesson by lesson; predictions.py how far off.
 
-Predictions and exercises write here as they are scored and checked; one small file beside the
-reader's own scripts keeps it (BOOTCAMP_WORK moves both). What there is to do is named in the
-notebooks: `predict("name", ...)` and `exercise.check("name")`. A journal that can't be written
-stops nobody.
+One small file beside the reader's own scripts keeps it (BOOTCAMP_WORK moves both). What there is to
+do is named in the notebooks. A journal that can't be written stops nobody.
 """
 
 import contextlib

@@ -1,9 +1,7 @@
 """Guess first, measure then: `guess = predict("ddp_speed", "...?", unit="samples/s")`.
 
-A reader types a number into the field under the question, or gives answer=, and it is scored
-against the measured one. Nothing raises: an empty prediction, or one that is no amount, is shown as
-such, so that Run All always goes through. With BOOTCAMP_PREDICT_FIRST=1 in the environment (make
-lab PREDICT_FIRST=1) no run starts while a question is open.
+Nothing raises: what is no amount is shown as such, so that Run All always goes through. But with
+BOOTCAMP_PREDICT_FIRST=1 (make lab PREDICT_FIRST=1) no run starts while a question is open.
 """
 
 import html

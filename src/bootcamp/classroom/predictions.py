@@ -1,7 +1,6 @@
 """All predictions of a reader, and how far off they were: `predictions.show()`.
 
-Read from the journal, a file of this machine; nothing is sent anywhere. Of several answers to a
-question the first counts. `table()`, `verdict()` and `figure()` are the same one by one.
+Of several answers to a question the first counts.
 """
 
 import math

@@ -1,8 +1,5 @@
-"""The colours of all figures, and the looks that mean the same in each of them.
-
-The strong colours are those of Okabe and Ito, which colour-blind readers tell apart
-(jfly.uni-koeln.de/color); the light ones fill boxes behind words. No colour carries a meaning
-alone: a hatch or a word goes with it.
+"""The colours of all figures: the strong ones are Okabe and Ito's, which colour-blind readers tell
+apart (jfly.uni-koeln.de/color). None carries a meaning alone: a hatch or a word goes with it.
 """
 
 from types import SimpleNamespace

@@ -1,18 +1,8 @@
-"""Test a lesson's sentences where it draws them.
-
-    from bootcamp import claim, trial
-
-    claim.faster(
-        "ddp_beats_one_process",
-        "Two ranks train more samples a second than one process.",
-        trial("ddp", ranks=2, **same),
-        trial("cpu", **same),
-    )
+"""Test a lesson's sentences where it draws them: `claim.faster("name", "Two are faster.", a, b)`.
 
 A claim on time is measured in pairs until the answer is clear or its seconds are spent, and no
-verdict fails a cell: other load is no fault of the reader. A claim on bytes, memory or counts must
-hold on any machine, and fails the cell where it does not. Each is noted, for `claim.table()` and
-`make claims`; logs/reference/claims.json has what the reference machine found.
+verdict fails a cell. One on bytes, memory or counts must hold on any machine, or fails the cell.
+Each is noted, for `claim.table()` and `make claims`.
 """
 
 import contextlib
@@ -40,7 +30,7 @@ FEWEST, MOST = 3, 12  # pairs
 T_99 = {3: 9.925, 4: 5.841, 5: 4.604, 6: 4.032, 7: 3.707, 8: 3.499, 9: 3.355, 10: 3.250}
 T_99 |= {11: 3.169, 12: 3.106}
 # Okabe and Ito's hues, dark enough for text on white
-COLOURS = {SUPPORTED: "#007756", UNCLEAR: "#56606a", CONTRADICTED: "#A84A00"}
+COLOURS = {SUPPORTED: "#007756", CONTRADICTED: "#A84A00"}
 MARKS = {SUPPORTED: "✓", UNCLEAR: "?", CONTRADICTED: "✗", NOT_COUNTED: "–"}
 
 
@@ -52,8 +42,8 @@ class Contradicted(AssertionError):
 class Claim:
     """A sentence and its verdict.
 
-    kind: time, bytes, memory or count. measured: the effect in words. low, effect, high: for time,
-    how many times as fast, and its 99 % interval. text: what the verdict means.
+    measured: the effect in words. low, effect, high: for time, how many times as fast, and its 99 %
+    interval. text: what the verdict means.
     """
 
     name: str
@@ -87,7 +77,7 @@ class Claim:
 
     def _repr_html_(self) -> str:
         sentence, verdict, *rest = map(with_code, self.lines)
-        colour = COLOURS.get(self.verdict, COLOURS[UNCLEAR])
+        colour = COLOURS.get(self.verdict, "#56606a")
         verdict = f'<b style="color: {colour}">{MARKS[self.verdict]} {verdict}</b>'
         body = "<br>".join([f"<b>Claim.</b> {sentence}", verdict, *rest])
         return f'<div style="border-left: 4px solid {colour}; padding-left: 1em">{body}</div>'
@@ -125,9 +115,6 @@ def _in_pairs(
     otherwise: str = "",
 ) -> Claim:
     """Time both in pairs of alternating order until the verdict is clear or `seconds` are spent.
-
-    The interval is Student's t for the mean logarithm of the pairs' ratios, at 99 % since it is
-    looked at after every pair.
 
     claimed: between which limits "how many times as fast" is said to be. of: which seconds of a Run
     are compared. supported, otherwise: what follows if the claim is supported, and if not.
@@ -184,10 +171,10 @@ def equal(
 
     measured: None where this system does not count it. Raises Contradicted.
     """
-    if measured is None:
-        return _counted(name, sentence, kind, None, f"expected {_amount(expected, kind)}", **text)
-    holds = abs(measured - expected) <= within * abs(expected)
-    words = f"{_amount(measured, kind)}, expected {_amount(expected, kind)}"
+    holds, words = None, f"expected {_amount(expected, kind)}"
+    if measured is not None:
+        holds = abs(measured - expected) <= within * abs(expected)
+        words = f"{_amount(measured, kind)}, {words}"
     return _counted(name, sentence, kind, holds, words, **text)
 
 
@@ -214,7 +201,10 @@ def larger(
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Return the ratios' geometric mean and 99 % interval; 0 to infinity for fewer than three."""
+    """Return the ratios' geometric mean and 99 % interval; 0 to infinity for fewer than three.
+
+    It is Student's t for the mean logarithm, at 99 % since it is looked at after every pair.
+    """
     logarithms = [math.log(ratio) for ratio in ratios]
     middle, count = fmean(logarithms), len(ratios)
     if count < FEWEST:

@@ -1,7 +1,4 @@
-"""Explain a difference from the baseline: one hint for each row of a failed proof.
-
-A hint names the cause where the records (a Pair) tell it from others, else the places to look at.
-"""
+"""Explain a difference from the baseline: the hint of each row of a failed proof."""
 
 import math
 

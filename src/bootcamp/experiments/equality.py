@@ -1,9 +1,8 @@
 """Prove that a strategy trains the same model: `check.same_training(run, baseline)`.
 
-A loss curve that looks right proves little. AdamW divides a gradient by its own size, so gradients
-that are summed instead of averaged leave its curve where it was; and ranks that all train the same
-batch follow the baseline exactly. So a proof compares per-step losses, the final parameters'
-fingerprint, the samples of each rank (ids and contents), with both optimizers (`prove`).
+A loss curve proves little. AdamW divides a gradient by its own size, so a sum in place of a mean
+leaves the curve where it was; and ranks that all train the same batch follow the baseline exactly.
+So per-step losses, final parameters and each rank's samples are compared, with both optimizers.
 """
 
 import math

@@ -1,8 +1,5 @@
 """Replay a recording of what this machine can't make, as VCR.py replays web answers.
 
-    horovod = replay.Lab("05_horovod", needs="horovod")
-    run = horovod.launch("two-ranks", "horovod", 2, steps=20)
-
 Recordings are in logs/reference/<lesson>/, without names of their machine's folders. To record a
 lesson again, on an idle machine with what it needs: BOOTCAMP_RECORD=1 python tools/notebooks.py 05.
 """

@@ -1,8 +1,6 @@
 """Measure which of a GPT's operations arithmetic limits, and which memory: `roofline.measure()`.
 
-An operation that does `intensity` floating-point operations for each byte that it moves can do no
-more per second than the smaller of the device's peak and intensity * bandwidth (Williams, Waterman
-and Patterson, CACM 52(4), 2009).
+After Williams, Waterman and Patterson, CACM 52(4), 2009.
 """
 
 import tempfile

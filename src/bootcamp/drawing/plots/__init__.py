@@ -1,13 +1,9 @@
 """Figures of runs: `plots.show(plots.throughput(*runs))`. Each takes Run objects, returns a Figure.
 
-Nothing is launched, written or shown here, but by `show`. Every figure names the machine, the ranks
-and the origin of its numbers at its foot, marks runs with more ranks than cores or on shared cores,
-and carries its values as a sentence in `figure.alt`. A CPU rank's bar is blue, a GPU's orange, and
-the words name the device too. Raises ValueError on a run whose record lacks what is drawn,
-TypeError on anything but runs.
-
-Figures of plans take tables of predictions in place of runs (bootcamp_lessons.planning), and say at
-their foot that nothing in them is measured.
+Every figure names the machine, the ranks and the origin of its numbers at its foot, marks runs with
+more ranks than cores or on shared cores, and carries its values as a sentence in `figure.alt`.
+Raises ValueError on a run whose record lacks what is drawn, TypeError on anything but runs.
+Figures of plans take tables of predictions instead, and say that nothing in them is measured.
 """
 
 from bootcamp.drawing.plots.axes_map import axes_map
