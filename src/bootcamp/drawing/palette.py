@@ -9,8 +9,10 @@ BLUE, VERMILLION, PURPLE, BLACK = "#0072B2", "#D55E00", "#CC79A7", "#000000"
 COLOURS = (BLUE, VERMILLION, GREEN, BLACK, PURPLE, ORANGE, SKY)  # of lines, in this order
 MARKERS = "osD^vPX"
 INK, PALE, GREY, PAPER = "#222222", "#8A8A8A", "#DDDDDD", "#F4F4F4"
-LIGHT = SimpleNamespace(blue="#D6ECFA", green="#D3EFE5", orange="#FBEBCB", red="#FFD9CC")
-MINT, PINK = "#8FD1B8", "#E3B6CE"
+LIGHT = SimpleNamespace(
+    blue="#D6ECFA", green="#D3EFE5", orange="#FBEBCB", red="#FFD9CC", mint="#8FD1B8"
+)
+FOUR = (SKY, ORANGE, "#8FD1B8", "#E3B6CE")  # ranks in one diagram
 TINTS = (LIGHT.blue, LIGHT.orange, LIGHT.green)
 TINTS += ("#F3DCE9", "#FFF7C2", "#E3E3F7", "#FFE1D6", "#DDEEDD")
 

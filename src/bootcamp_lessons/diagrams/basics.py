@@ -7,7 +7,7 @@ import tomllib
 from matplotlib.figure import Figure
 
 from bootcamp.drawing.canvas import arrow, arrows, box, boxes, canvas, diagram, label, labels
-from bootcamp.drawing.palette import LIGHT, MINT, ORANGE, PALE, PAPER, PINK, SKY, VERMILLION
+from bootcamp.drawing.palette import FOUR, LIGHT, PALE, PAPER, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.paths import NOTEBOOKS
 from bootcamp.scripts import diff, family
@@ -147,7 +147,6 @@ def batch_shares(shares: dict[int, list[list[int]]]) -> Figure:
     )
     height = 1.15 * len(shares)
     figure, axes = canvas("One global batch, shared by more and more ranks", says, height)
-    colours = (SKY, ORANGE, MINT, PINK)
     for row, (world, ranks) in enumerate(shares.items()):
         y, x = 10 * height - 10 - 11.5 * row, 16.0
         label(axes, 7, y + 2.5, f"{world} rank{'s' if world > 1 else ''}", bold=True)
@@ -155,6 +154,6 @@ def batch_shares(shares: dict[int, list[list[int]]]) -> Figure:
         for rank, ids in enumerate(ranks):
             label(axes, x + width * len(ids) / 2, y + 7, f"rank {rank}")
             for sample in ids:
-                box(axes, x, y, width - 0.6, 5, f"{sample}", colour=colours[rank % 4], size=11)
+                box(axes, x, y, width - 0.6, 5, f"{sample}", colour=FOUR[rank % 4], size=11)
                 x += width
     return figure

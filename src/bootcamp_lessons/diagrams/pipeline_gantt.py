@@ -6,14 +6,14 @@ from matplotlib.figure import Figure
 
 from bootcamp.costs import pipeline_schedules as schedules
 from bootcamp.drawing.charts import handles, rows
-from bootcamp.drawing.palette import GREEN, GREY, INK, MINT, ORANGE, PALE, SKY, YELLOW
+from bootcamp.drawing.palette import GREEN, GREY, INK, LIGHT, ORANGE, PALE, SKY, YELLOW
 from bootcamp.drawing.style import begin, finish, legend, styled
 
 LOOKS = {  # of an action: colour, hatch, what it is
     "F": (SKY, "", "forward"),
     "B": (ORANGE, "", "backward"),
     "I": (YELLOW, "", "backward, half I: of the input"),
-    "W": (MINT, "//", "half W: of the weights"),
+    "W": (LIGHT.mint, "//", "half W: of the weights"),
 }
 FORWARDS = "one unit: the forward of one micro-batch on a rank"
 INCHES = 8.6  # how wide the axes of a chart are, about

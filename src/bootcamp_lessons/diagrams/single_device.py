@@ -8,19 +8,7 @@ from matplotlib.lines import Line2D
 from bootcamp.costs.hardware import shown_in_lessons
 from bootcamp.drawing.canvas import arrow, box, canvas, diagram, label, labels
 from bootcamp.drawing.charts import BOLD, WHITE, above, bar, beside, handles, log_axis, rows
-from bootcamp.drawing.palette import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    LIGHT,
-    MINT,
-    ORANGE,
-    PALE,
-    SKY,
-    VERMILLION,
-)
+from bootcamp.drawing.palette import BLUE, GREEN, GREY, INK, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.units import scale, size, three_digits
 
@@ -28,8 +16,8 @@ FORMATS = {"float32": (BLUE, "s"), "TF32": (VERMILLION, "D"), "16 bits": (GREEN,
 FATES = {  # of a gradient's elements in fp16: colour and hatch
     "zero": (VERMILLION, "xx"),
     "few digits": (ORANGE, "//"),
-    "all digits": (MINT, ""),
-    "infinite": (BLACK, ""),
+    "all digits": (LIGHT.mint, ""),
+    "infinite": ("black", ""),
 }
 
 

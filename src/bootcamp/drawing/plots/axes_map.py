@@ -4,20 +4,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from bootcamp.drawing.canvas import canvas, label
-from bootcamp.drawing.palette import GREY, INK, MINT, ORANGE, PINK, SKY
+from bootcamp.drawing.palette import FOUR, GREY, INK
 from bootcamp.drawing.style import styled
 
-GPUS = (SKY, ORANGE, MINT, PINK)
-FOUR = range(4)
 # How a rectangle is cut: (left, bottom, width, height, GPU), all of it is 1 x 1; GPU None: copied
 CUTS = {
     "copied": [(0, 0, 1, 1, None)],
-    "cut by rows": [(0, 0.75 - k / 4, 1, 0.25, k) for k in FOUR],
-    "cut by columns": [(k / 4, 0, 0.25, 1, k) for k in FOUR],
-    "kept in parts": [(k / 4, 0, 0.25, 1, k) for k in FOUR],
-    "two copies, each kept in parts": [(k % 2 / 2, 0.56 * (k < 2), 0.5, 0.44, k) for k in FOUR],
+    "cut by rows": [(0, 0.75 - k / 4, 1, 0.25, k) for k in range(4)],
+    "cut by columns": [(k / 4, 0, 0.25, 1, k) for k in range(4)],
+    "kept in parts": [(k / 4, 0, 0.25, 1, k) for k in range(4)],
+    "two copies, each kept in parts": [(k % 2 / 2, 0.56 * (k < 2), 0.5, 0.44, k) for k in range(4)],
     "copied but for its experts": [(0, 0.67, 1, 0.33, None), (0, 0, 1, 0.33, None)]
-    + [(k / 4, 0.33, 0.25, 0.34, k) for k in FOUR],
+    + [(k / 4, 0.33, 0.25, 0.34, k) for k in range(4)],
 }
 # name, what becomes of the batch and of the model, what a GPU sends in a step, when, the link
 HOSTS, FIRST = "slow will do:\nbetween hosts", "fast: in a host,\nthen between"
@@ -83,5 +81,5 @@ def _sentence(name, short, batch, model, sends, when, link) -> str:
 def _cut(axes, x: float, y: float, how: str) -> None:
     look = {"edgecolor": INK, "linewidth": 1, "hatch": "///" if "parts" in how else ""}
     for left, bottom, width, height, gpu in CUTS[how]:
-        corner, colour = (x + WIDE * left, y + HIGH * bottom), "white" if gpu is None else GPUS[gpu]
+        corner, colour = (x + WIDE * left, y + HIGH * bottom), "white" if gpu is None else FOUR[gpu]
         axes.add_patch(Rectangle(corner, WIDE * width, HIGH * height, facecolor=colour, **look))
