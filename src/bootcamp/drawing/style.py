@@ -181,13 +181,9 @@ def alt(figure: Figure) -> str:
 
 def image(figure: Figure) -> str:
     """The figure as an HTML image with its text alternative, for notebooks and widgets."""
-    return _image(png(figure), alt(figure))
-
-
-def _image(content: bytes, says: str) -> str:
-    data = base64.b64encode(content).decode()
+    data = base64.b64encode(png(figure)).decode()
     return (
-        f'<img src="data:image/png;base64,{data}" alt="{html.escape(says)}" '
+        f'<img src="data:image/png;base64,{data}" alt="{html.escape(alt(figure))}" '
         'style="max-width: 100%; height: auto">'
     )
 
@@ -199,10 +195,9 @@ def show(figure: Figure) -> None:
     """
     from IPython.display import HTML, display
 
-    content = png(figure)
     if folder := os.environ.get("BOOTCAMP_FIGURES"):
-        save(content, figure.get_suptitle(), Path(folder))
-    display(HTML(_image(content, alt(figure))))
+        save(png(figure), figure.get_suptitle(), Path(folder))
+    display(HTML(image(figure)))
     if pyplot := sys.modules.get("matplotlib.pyplot"):  # only pyplot keeps figures open
         pyplot.close(figure)
 

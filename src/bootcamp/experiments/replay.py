@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from bootcamp.files import read_json
 from bootcamp.hosts import slurm
@@ -155,8 +156,13 @@ class Cluster(Lab):
             print(f"{host}$ {line}\n{results[host].output}", end="")
         return results
 
-    def sbatch(self, record: str, path: str, *arguments, options: tuple[str, ...] = ()) -> "Job":
-        """Submit a job file and display the line. options: of sbatch."""
+    def sbatch(
+        self, record: str, path: str, *arguments, options: tuple[str, ...] = ()
+    ) -> SimpleNamespace:
+        """Submit a job file and display the line; `wait(seconds)` returns its Result.
+
+        options: of sbatch. Waiting raises TimeoutError.
+        """
         words = [str(word) for word in ("sbatch", *options, path, *arguments)]
         print(f"host0$ {' '.join(words)}")
         job = self.ready and self.start().sbatch(
@@ -171,7 +177,7 @@ class Cluster(Lab):
 
             return self._replay(record, measure)["job"]
 
-        return Job(wait)
+        return SimpleNamespace(wait=wait)
 
     def _env(self) -> dict[str, str]:
         """Let jobs write into a folder of this lab: their numbers begin at 1 in each cluster."""
@@ -204,12 +210,6 @@ class Result:
 
     def __repr__(self) -> str:
         return f"exit code {self.end}" if isinstance(self.end, int) else self.end
-
-
-class Job(NamedTuple):
-    """A submitted job. wait: for its end, 240 seconds if not told; raises TimeoutError."""
-
-    wait: Callable[..., Result]
 
 
 def _load_results(folder: Path) -> dict[str, Result]:
@@ -254,8 +254,7 @@ def keep_run(run: Run, record: Path) -> None:
         target = record / path.relative_to(run.folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         if len(text) > 100_000:
-            with gzip.open(f"{target}.gz", "wt") as file:
-                file.write(text)
+            Path(f"{target}.gz").write_bytes(gzip.compress(text.encode()))
         else:
             target.write_text(text)
 

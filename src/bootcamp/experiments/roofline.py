@@ -51,15 +51,13 @@ class Roofline(Measurement):
         )
 
 
-def measure(
-    device: str = "cpu", size: str = "small", batch: int | None = None, again: bool = False
-) -> Roofline:
+def measure(device: str = "cpu", size: str = "small", batch: int | None = None) -> Roofline:
     """Measure the roofline of one rank, with a GPT's operations, in half a minute the first time.
 
-    batch: samples; None is 8 on the CPU, 32 on a GPU. again: measure although it is known.
+    batch: samples; None is 8 on the CPU, 32 on a GPU.
     """
     top = matmul_flops_per_second(device)
-    content = measured(again, device, size=size, batch=batch or BATCH[device])
+    content = measured(device, size=size, batch=batch or BATCH[device])
     peak = max(top, content["peak_flops_per_second"])
     return Roofline(content | {"peak_flops_per_second": peak})
 
@@ -69,12 +67,10 @@ def matmul_flops_per_second(device: str = "cpu", dtype: str = "float32", cores: 
 
     A multiplication and an addition count as two. Takes a few seconds the first time.
     """
-    return measured(False, device, dtype, cores)["flops_per_second"]
+    return measured(device, dtype, cores)["flops_per_second"]
 
 
-def measured(
-    again: bool, device: str, dtype: str = "float32", cores: int = 1, **work: str | int
-) -> dict:
+def measured(device: str, dtype: str = "float32", cores: int = 1, **work) -> dict:
     """Run train/benchmark.py with these flags once; after that logs/machine.json knows.
 
     Raises LaunchError where it fails.
@@ -83,7 +79,7 @@ def measured(
     name = ", ".join(machine.gpu_names()) if device == "cuda" else machine.cpu_name()
     key = " ".join(map(str, [name, *arguments.values()]))
     kept = read_json(KEPT)
-    if again or key not in kept:
+    if key not in kept:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "measured.json"
             flags = to_arguments(arguments | {"out": out})

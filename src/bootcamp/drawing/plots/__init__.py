@@ -7,10 +7,9 @@ Figures of plans take tables of predictions instead, and say that nothing in the
 """
 
 from bootcamp.drawing.plots.axes_map import axes_map
-from bootcamp.drawing.plots.checkpoint_interval import checkpoint_interval
+from bootcamp.drawing.plots.forecasts import checkpoint_interval, predicted_and_published
 from bootcamp.drawing.plots.losses import loss_curves
 from bootcamp.drawing.plots.plans import chosen_plan, feasible_plans, memory_by_part, what_breaks
-from bootcamp.drawing.plots.published_runs import predicted_and_published
 from bootcamp.drawing.plots.rank_memory import memory
 from bootcamp.drawing.plots.roofline_chart import roofline
 from bootcamp.drawing.plots.speed import achieved, scaling, throughput
