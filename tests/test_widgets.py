@@ -18,10 +18,7 @@ from bootcamp_lessons.diagrams import ddp_overview  # noqa: E402
 
 PUBLISHED = SRC / "bootcamp" / "costs" / "published"
 EVERY = [
-    (name, algorithm, ranks)
-    for name, algorithms in collectives.ALGORITHMS.items()
-    for algorithm in algorithms
-    for ranks in collectives.RANKS
+    (name, algorithm, ranks) for name, algorithm in collectives.PLANS for ranks in collectives.RANKS
 ]
 
 
@@ -43,7 +40,7 @@ def carried_out(name, algorithm, ranks):
     else:
         begin = [dict(chunks) for chunks in start]
     held = [dict(chunks) for chunks in begin]
-    for sends in collectives.plan(name, algorithm, ranks):
+    for sends in collectives.PLANS[name, algorithm](ranks):
         sent = [held[send.source][send.chunk] for send in sends]
         for send, value in zip(sends, sent, strict=True):
             mine = held[send.target].get(send.chunk, 0.0) if send.adds else 0.0

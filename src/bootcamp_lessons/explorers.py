@@ -94,8 +94,7 @@ def links() -> dict[str, float]:
 
 def ways() -> dict[str, tuple[str, str]]:
     """Each collective with each of its algorithms: {words: (collective, algorithm)}."""
-    pairs = ((name, how) for name, hows in collectives.ALGORITHMS.items() for how in hows)
-    return {f"{name} by {NAMES[how]}": (name, how) for name, how in pairs}
+    return {f"{name} by {NAMES[how]}": (name, how) for name, how in collectives.PLANS}
 
 
 # A collective step by step

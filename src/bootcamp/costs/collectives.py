@@ -16,13 +16,6 @@ from typing import NamedTuple
 
 from bootcamp.costs.sharding import RING
 
-ALGORITHMS = {
-    "broadcast": ("ring", "tree"),
-    "all-reduce": ("ring", "tree"),
-    "all-gather": ("ring",),
-    "reduce-scatter": ("ring",),
-    "all-to-all": ("pairwise",),
-}
 RANKS = range(2, 9)
 
 
@@ -57,14 +50,14 @@ class Simulation:
 
 
 def simulate(collective: str, algorithm: str, ranks: int) -> Simulation:
-    """Carry out a collective. Raises ValueError for what is not in ALGORITHMS and RANKS."""
-    if algorithm not in ALGORITHMS.get(collective, ()):
-        known = ", ".join(f"{name} by {' or '.join(how)}" for name, how in ALGORITHMS.items())
+    """Carry out a collective. Raises ValueError for what is not in PLANS and RANKS."""
+    if (collective, algorithm) not in PLANS:
+        known = ", ".join(map(" by ".join, PLANS))
         raise ValueError(f"{collective} by {algorithm} is not simulated here, but {known} are")
     if ranks not in RANKS:
         raise ValueError(f"ranks={ranks}: expected {RANKS[0]} to {RANKS[-1]}")
     chunks = 1 if algorithm == "tree" else ranks
-    steps = plan(collective, algorithm, ranks)
+    steps = PLANS[collective, algorithm](ranks)
     moments = list(accumulate(steps, after, initial=start(collective, ranks, chunks)))
     return Simulation(collective, algorithm, ranks, chunks, steps, moments)
 
@@ -108,20 +101,6 @@ def after(held: list[dict], sends: list[Send]) -> list[dict]:
     return later
 
 
-def plan(collective: str, algorithm: str, ranks: int) -> list[list[Send]]:
-    """The sends of each step."""
-    make = {
-        ("broadcast", "ring"): _along_a_chain,
-        ("broadcast", "tree"): _down_a_tree,
-        ("all-reduce", "ring"): lambda n: _collect_round(n) + _copy_round(n),
-        ("all-reduce", "tree"): lambda n: _up_a_tree(n) + _down_a_tree(n),
-        ("all-gather", "ring"): _copy_round,
-        ("reduce-scatter", "ring"): _collect_round,
-        ("all-to-all", "pairwise"): _pair_by_pair,
-    }
-    return make[collective, algorithm](ranks)
-
-
 def _collect_round(n: int) -> list[list[Send]]:
     """Each chunk goes once round and collects; chunk k starts behind rank k and ends at it."""
     return [
@@ -148,7 +127,7 @@ def _along_a_chain(n: int) -> list[list[Send]]:
 
 def _down_a_tree(n: int) -> list[list[Send]]:
     """Binomial: in each round every rank that has the tensor gives it to one that lacks it."""
-    distances = [2**power for power in reversed(range(_rounds(n)))]
+    distances = [2**power for power in reversed(range(ceil(log2(n))))]
     return [
         [Send(rank, rank + far, 0) for rank in range(0, n, 2 * far) if rank + far < n]
         for far in distances
@@ -171,9 +150,15 @@ def _pair_by_pair(n: int) -> list[list[Send]]:
     ]
 
 
-def _rounds(ranks: int) -> int:
-    """Levels of a binomial tree over the ranks."""
-    return ceil(log2(ranks))
+PLANS = {  # the sends of each step, of so many ranks
+    ("broadcast", "ring"): _along_a_chain,
+    ("broadcast", "tree"): _down_a_tree,
+    ("all-reduce", "ring"): lambda n: _collect_round(n) + _copy_round(n),
+    ("all-reduce", "tree"): lambda n: _up_a_tree(n) + _down_a_tree(n),
+    ("all-gather", "ring"): _copy_round,
+    ("reduce-scatter", "ring"): _collect_round,
+    ("all-to-all", "pairwise"): _pair_by_pair,
+}
 
 
 def formula(collective: str, algorithm: str, ranks: int) -> dict:
@@ -182,9 +167,9 @@ def formula(collective: str, algorithm: str, ranks: int) -> dict:
     most: what the busiest rank sends, total: what all send together, in sizes of the whole tensor.
     words: {"steps", "most"} as the formulas are written.
     """
-    both, others = collective == "all-reduce", ranks - 1
+    both, others, most = collective == "all-reduce", ranks - 1, ceil(log2(ranks))
     if algorithm == "tree":
-        steps, most, total = (1 + both) * _rounds(ranks), _rounds(ranks), (1 + both) * others
+        steps, total = (1 + both) * most, (1 + both) * others
         words = f"{'2 ' * both}log₂N, rounded up", "log₂N, rounded up"
     elif collective == "broadcast":
         steps, most, total = 2 * others, 1, others

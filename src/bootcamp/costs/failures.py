@@ -70,10 +70,9 @@ def simulated_share(
     between: float,
     restart: float = 0.0,
     saves: int = 10_000,
-    seed: int = 0,
 ) -> float:
-    """Play one training with so many saves, failures drawn with a seed: its `effective_share`."""
-    chance = random.Random(seed)
+    """Play one training with so many saves, its failures drawn at random: its `effective_share`."""
+    chance = random.Random(0)
     failure, clock = chance.expovariate(1 / between), 0.0
     for _ in range(saves):
         needed = interval + save
