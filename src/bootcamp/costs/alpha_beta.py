@@ -51,10 +51,7 @@ class Fit:
         return self.alpha_seconds + self.beta_seconds_per_byte * below + slow
 
     def errors(self, rows: list[dict], of: str = "seconds") -> dict:
-        """How far off it is on these rows: {"median", "largest"} of |predicted/measured - 1|.
-
-        Rows below the fitted sizes are left out. Raises ValueError where none is left.
-        """
+        """How far off it is on these rows: {"median", "largest"} of |predicted/measured - 1|."""
         rows = [row for row in rows if row["bytes"] >= self.smallest_bytes]
         if not rows:
             raise ValueError(f"no row has {self.smallest_bytes} bytes or more: expected some")
@@ -63,10 +60,9 @@ class Fit:
 
 
 def fit(rows: list[dict], of: str = "seconds") -> Fit:
-    """The alpha and beta that these rows fit best: least squares of the relative error.
+    """The alpha and beta that fit these rows best: least squares of the relative error.
 
-    rows: each with "bytes" and the time named by `of`. Every row counts by its error in percent, so
-    that microseconds count as much as seconds do. Alpha and betas are never negative. A knee is
+    rows: each with "bytes" and the time named by `of`. Alpha and betas are not negative. A knee is
     taken, at one of the sizes, if it lowers the squared error of one line to 70 % or less.
 
     Raises ValueError with fewer than three rows of at least SMALLEST_BYTES.
@@ -92,10 +88,7 @@ def fit(rows: list[dict], of: str = "seconds") -> Fit:
 
 
 def _least_squares(terms: list[np.ndarray], seconds: np.ndarray) -> tuple[float, list[float]]:
-    """(squared relative error, factors) of the best sum of the terms with no factor below zero.
-
-    A negative factor is set to zero, the most negative one first.
-    """
+    """(squared relative error, factors) of the best sum of the terms, none below zero."""
     columns = np.stack(terms, axis=1) / seconds[:, None]
     positive = list(range(len(terms)))
     while True:

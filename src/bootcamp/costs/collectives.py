@@ -1,11 +1,9 @@
 """Collectives simulated step by step: `simulate("all-reduce", "ring", 4).moments[-1]`.
 
-Every rank's tensor is cut into chunks. A plan says which rank sends which chunk to whom in each
-step; the simulation carries it out, keeps whose contributions each chunk holds, and refuses to send
-what a rank does not have or to add a contribution twice.
-
-Ring: Patarasuk and Yuan, JPDC 69, 2009. Binomial tree, and all-to-all pair by pair: Thakur,
-Rabenseifner and Gropp, Int. J. High Performance Computing Applications 19, 2005.
+A plan says which rank sends which chunk of its tensor to whom in each step; the simulation carries
+it out and keeps whose contributions each chunk holds. Ring: Patarasuk and Yuan, JPDC 69, 2009.
+Binomial tree, and all-to-all pair by pair: Thakur, Rabenseifner and Gropp, Int. J. High Performance
+Computing Applications 19, 2005.
 """
 
 from collections.abc import Hashable

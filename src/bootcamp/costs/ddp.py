@@ -1,10 +1,9 @@
 """A step of DDP by a model: buckets by DDP's rule, overlapped with the backward.
 
-The rule is that of torch.nn.parallel.DistributedDataParallel from its second step on: gradients go
-into buckets in the order in which the backward makes them, which is the reverse order of the
-parameters; a bucket that has reached its cap is full. (Li et al., PyTorch Distributed,
-arXiv:2006.15704, section 3.2.3.) Each all-reduce costs what the alpha-beta model (Hockney, Parallel
-Computing 20, 1994) says of a ring (Patarasuk and Yuan, JPDC 69, 2009).
+Gradients go into buckets in the reverse order of the parameters, as in
+torch.nn.parallel.DistributedDataParallel from its second step on (Li et al., arXiv:2006.15704,
+section 3.2.3). Each all-reduce costs what the alpha-beta model (Hockney, Parallel Computing 20,
+1994) says of a ring (Patarasuk and Yuan, JPDC 69, 2009).
 """
 
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ def caps(bucket_cap_mb: float | None) -> tuple[int, int]:
 def buckets(sizes: list[int], bucket_cap_mb: float | None = None) -> list[list[int]]:
     """Which parameters share a bucket: their positions, in the order in which they are sent.
 
-    sizes: bytes of each parameter's gradient, in the order of parameters(), all of one dtype.
+    sizes: bytes of each parameter's gradient, in the order of parameters().
     """
     cap, later = caps(bucket_cap_mb)
     filled, now, held = [], [], 0
@@ -42,10 +41,7 @@ def buckets(sizes: list[int], bucket_cap_mb: float | None = None) -> list[list[i
 
 
 def ring_seconds(size: float, ranks: int, bytes_per_second: float, latency: float) -> float:
-    """An all-reduce of `size` bytes: 2(N-1) messages one after another, each of size/N bytes.
-
-    bytes_per_second: that a rank sends to the next. latency: seconds of a message with no bytes.
-    """
+    """An all-reduce of `size` bytes: 2(N-1) messages one after another, each of size/N bytes."""
     return 2 * (ranks - 1) * (latency + size / ranks / bytes_per_second)
 
 

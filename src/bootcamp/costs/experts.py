@@ -21,14 +21,14 @@ def rows_bytes(tokens: float, width: int, chosen: int, number: int = NUMBER) -> 
     return tokens * chosen * width * number
 
 
-def exchanged_bytes(shape: dict, tokens: float, sizes: bool = True) -> float:
+def exchanged_bytes(shape: dict, tokens: float) -> float:
     """Bytes that a rank hands to all all-to-alls of a step, in the mean over the ranks.
 
     shape: of bootcamp.costs.model_shapes.MOE. tokens: of this rank. Of N ranks that are sent
-    equally many rows, (N-1)/N of it leaves the rank. sizes: with the numbers of rows.
+    equally many rows, (N-1)/N of it leaves the rank.
     """
     rows = EXCHANGES * rows_bytes(tokens, shape["width"], shape["chosen"])
-    return shape["layers"] * (rows + sizes * COUNT * shape["experts"])
+    return shape["layers"] * (rows + COUNT * shape["experts"])  # and their numbers, ahead
 
 
 def rows_between(counts: list[list[int]]) -> list[list[int]]:
@@ -47,11 +47,7 @@ def rows_of_ranks(counts: list[list[int]]) -> list[int]:
 
 
 def sent_rows(counts: list[list[int]]) -> list[int]:
-    """How many rows each rank sends to others in one layer's step, in both directions and passes.
-
-    Its own rows go there and their gradients too; the results of others' rows and their gradients
-    come back from it.
-    """
+    """How many rows each rank sends to others in a layer's step, both directions and passes."""
     between = rows_between(counts)
     arriving = rows_of_ranks(counts)
     return [2 * (sum(out) + arriving[rank] - 2 * out[rank]) for rank, out in enumerate(between)]

@@ -1,7 +1,6 @@
 """Where to cut a sequence of stages into consecutive parts: `best([0, 1, 1, 4], parts=2)`.
 
-A cut is a tuple of edges: (0, 3, 4) puts stages 0 to 2 on the first device and stage 3 on the
-second.
+A cut is a tuple of edges: (0, 3, 4) puts stages 0 to 2 on the first device and stage 3 on the last.
 """
 
 from itertools import combinations, pairwise
@@ -56,10 +55,9 @@ def compare(costs: dict[str, list[float]], parts: int) -> list[dict]:
 
 
 def traffic(samples: int) -> list[dict]:
-    """What each of two devices sends in a step over a cut of this course's GPTs, and otherwise.
+    """What each of two devices sends in a step over a cut of this course's GPTs, or as data ranks.
 
-    Otherwise: as two data-parallel ranks, all gradients once. Both are equal from so many samples
-    on: when tokens times width is the number of parameters.
+    Both are equal from so many samples on: when tokens times width is the number of parameters.
     """
     rows = []
     for size, shape in model_shapes.GPT.items():

@@ -91,8 +91,8 @@ def states(parameters: float, plan: Plan, of_experts: float = 0.0) -> dict[str, 
 def deepspeed(stage: int, parameters: float, largest: float, ranks: int, option: str) -> float:
     """Bytes that DeepSpeed's estimators give for a GPU (its docs, code-docs/source/memory.rst).
 
-    largest: parameters of the largest layer, which stage 3 gathers in 32 bit. option: as the docs'
-    tables print it, "offload_param=cpu, offload_optimizer=cpu" or "offload none".
+    largest: parameters of the largest layer. option: as the docs' tables print it, such as
+    "offload_param=cpu, offload_optimizer=cpu".
     """
     of_optimizer = "offload_optimizer=cpu" in option
     if stage == 2:
@@ -149,8 +149,7 @@ def by_strategy(
 
     shard: the ranks of a row, for HSDP. samples: of one forward, on each rank where they share the
     batch, on all together where they share the model. kept: of KEPT. A pipeline's rank is its
-    first, which holds most: the embedding, the most layers, and activations of as many
-    micro-batches as there are stages (1F1B).
+    first, with activations of as many micro-batches as there are stages (1F1B).
     """
     activations = activation_bytes(model, samples, precision, kept)
 
@@ -183,10 +182,9 @@ def activation_bytes(
 ) -> float:
     """What the forward of `samples` keeps for the backward, on one of `tensor` ranks.
 
-    For each layer s b h (10 + 24/t + 5 a s/(h t)) bytes in 16 bit: numbers of 2 bytes and dropout
-    masks of 1. Without attention's matrix (recomputed, or never stored: FlashAttention) the last
-    term is gone. With each layer's input alone it is 2 s b h for each layer, and the layer that is
-    being recomputed. Embedding and output: section 4.3, with scores in 32 bit.
+    For each layer s b h (10 + 24/t + 5 a s/(h t)) bytes in 16 bit; without attention's matrix the
+    last term is gone; with each layer's input alone it is 2 s b h, and the layer that is being
+    recomputed. Embedding and output: section 4.3, with scores in 32 bit.
     """
     plan = Plan(tensor=tensor, micro_batch=samples, attention="unfused")
     tokens, number = samples * model.sequence, PRECISIONS[precision]["parameters"]
@@ -202,10 +200,7 @@ def gpu_memory() -> dict[str, float]:
 
 
 def course_gpt_needs() -> dict[str, list[tuple[float, float]]]:
-    """{words: [(parameters, GB)]} of this course's larger GPTs, trained in float32 with AdamW.
-
-    State, and the activations that each sample adds: lesson 01 counts them.
-    """
+    """{words: [(parameters, GB)]} of this course's larger GPTs, trained in float32 with AdamW."""
     needs = {"state alone": [], "state and 1 sample": [], "state and 8 samples": []}
     for size in list(model_shapes.GPT)[1:]:
         layers = model_shapes.layers("gpt", size)
@@ -220,8 +215,7 @@ def course_gpt_needs() -> dict[str, list[tuple[float, float]]]:
 def cache_rows(lengths: tuple[int, ...], gigabytes: float = 80) -> list[dict]:
     """Rows for a Table: each served model's GB of a request, and how many fit on a GPU, bfloat16.
 
-    None at a length beyond the model's context. Models whose weights do not fit are left out; those
-    with groups are there once more without.
+    None at a length beyond the model's context. Models with groups are there once more without.
     """
     models, room = {}, 1e9 * gigabytes
     for name, model in model_shapes.served_models().items():
@@ -294,10 +288,7 @@ def forward_bytes(model: Model, plan: Plan, layers: list[Layer]) -> float:
 
 
 def _kept(model: Model, plan: Plan, rank: int = 0) -> float | None:
-    """Bytes that a rank's forward has made and that live when a backward begins, at their most.
-
-    With the batch itself, and what FSDP has gathered and not freed.
-    """
+    """What the forward has made and what lives when a backward begins, at its most."""
     p = plan
     known = ("gpipe", "1f1b", "interleaved")
     if model.parts[0].kept is None or p.schedule not in known or p.script == "3d":
@@ -313,7 +304,7 @@ def _kept(model: Model, plan: Plan, rank: int = 0) -> float | None:
 
 
 def _in_pipeline(model: Model, plan: Plan, rank: int) -> float:
-    """Of a rank of a pipeline: the micro-batches in flight, and what torch still holds of others.
+    """The micro-batches in flight, and what torch still holds of others.
 
     1F1B holds the gradient that it sent last, and the last output but one that it sent before its
     first backward. The head's scores are held beside their logarithms.
@@ -380,10 +371,10 @@ def _integers(model: Model, count: int) -> int:
 
 
 def data_parallel(rank: dict, devices: int, outputs: float) -> dict[str, dict[str, float]]:
-    """What a step of nn.DataParallel puts on each device, by kind, and DDP: not all at one moment.
+    """What a step of nn.DataParallel puts on each device, and DDP: not all at one moment.
 
     rank: the record of one process that trains the same global batch. outputs: bytes of the model's
-    outputs for it. They count twice, as log-softmax, which the loss keeps, and as gradient.
+    outputs for it; they count twice, as log-softmax, which the loss keeps, and as gradient.
     """
     model = {"parameters": rank["parameter_bytes"], "gradients": rank["gradient_bytes"]}
     state = {"optimizer state": rank["optimizer_bytes"]}

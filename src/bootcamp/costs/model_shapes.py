@@ -1,9 +1,6 @@
 """Models: the layers of this course's by size, and any transformer by its shape.
 
-    layers("gpt", "tiny"), named("Llama 3 405B")
-
-The models in bootcamp.train.models are built from these sizes; a test holds the layers against the
-built models. GPT-2 is as published.
+layers("gpt", "tiny"), named("Llama 3 405B")
 """
 
 import itertools
@@ -94,10 +91,7 @@ class Layer(NamedTuple):
 
 
 def layers(model: str, size: str, **own: int) -> list[Layer]:
-    """The layers from the first to the last; own: numbers other than the size's, as kv_heads=1.
-
-    Raises ValueError for an unknown model or size.
-    """
+    """The layers from the first to the last; own: numbers other than the size's, as kv_heads=1."""
     if model not in SIZES:
         raise ValueError(f"model={model}: expected one of {', '.join(SIZES)}")
     if size not in SIZES[model]:
@@ -113,9 +107,9 @@ def parameters(model: str, size: str) -> int:
 def _gpt(layers: int, width: int, heads: int, context: int, kv_heads: int | None = None):
     """As bootcamp.train.models.gpt, without biases in attention.
 
-    Kept is what Korthikanti et al. count (arXiv:2205.05198), each tensor once, without dropout and
-    attention's matrix: residuals and norms' statistics; norms' outputs; queries to attention's
-    output, the MLP's wide half twice, softmax's sums.
+    Kept is what Korthikanti et al. count (arXiv:2205.05198), no dropout and no attention's matrix:
+    residuals and norms' statistics; norms' outputs; queries to attention's output, the MLP's wide
+    half twice, softmax's sums.
     """
     w, v, norm = width, VOCABULARY, ((width,), (width,))
     kv = w // heads * (kv_heads or heads)
@@ -161,11 +155,7 @@ def _gpt2(layers: int, width: int, heads: int, context: int):
 
 
 def _block_flops(width: int, context: int) -> int:
-    """24 width^2 for each token's products, 4 context width for its attention.
-
-    Attention is counted in full, as if it were not causal, as the PaLM paper counts it
-    (arXiv:2204.02311, appendix B).
-    """
+    """Products and attention in full, as if not causal (PaLM, arXiv:2204.02311, appendix B)."""
     return context * (24 * width**2 + 4 * context * width)
 
 
@@ -246,9 +236,8 @@ class Model:
     are not as wide as the model. known: its number of parameters, where that is published. kind,
     parts: of a model of this course, and its layers from the first to the last.
 
-    A GPT's parameters are equation 2 of Narayanan et al. (arXiv:2104.04473), those of other models
-    are counted matrix by matrix. FLOPs are theirs too (section 5.1): 6 for each parameter in a
-    matrix and token, and attention in full, as if not causal.
+    A GPT's parameters are equation 2 of Narayanan et al. (arXiv:2104.04473), and FLOPs are theirs
+    (section 5.1): 6 for each parameter in a matrix and token, attention in full.
     """
 
     layers: int
@@ -360,8 +349,7 @@ class Model:
     ) -> int:
         """Bytes of keys and values of `batch` requests of `length` tokens, on each tensor rank.
 
-        With more ranks than heads of keys and values each keeps a copy of one: a cache does not
-        get smaller than that.
+        With more ranks than heads of keys and values each keeps a copy of one.
         """
         heads = max(1, self.key_heads // tensor_ranks)
         return 2 * self.layers * heads * self.of_head * number_bytes * length * batch
@@ -371,10 +359,7 @@ class Model:
         return replace(self, key_heads=self.heads)
 
     def requests_that_fit(self, length: int, memory_bytes: float, number_bytes: int = 2) -> int:
-        """Count requests of this length that fit beside the weights; 0 if these do not fit.
-
-        What a server needs beyond both, such as activations, is left out.
-        """
+        """Count requests of this length that fit beside the weights, activations left out."""
         left = memory_bytes - number_bytes * self.parameters
         return max(0, int(left // self.cache_bytes(length, number_bytes=number_bytes)))
 
@@ -392,10 +377,7 @@ def published_gpts() -> dict[str, Model]:
 
 
 def served_models() -> dict[str, Model]:
-    """Published shapes by name: GPTs with keys for every query head, and models with groups.
-
-    Of the latter only what a server's cache needs: they have no vocabulary.
-    """
+    """Published shapes by name: GPTs, and models with groups of query heads, without vocabulary."""
     return {name: _of_row(row) for name, row in _rows().items()}
 
 

@@ -1,9 +1,8 @@
 """Whether ranks compute or wait for a link: seconds of computing over seconds of sending.
 
-A ratio above 1 can hide what is sent behind what is computed, if both go on at once; see `hidden`
-and `in_turn` for what each way reaches at most. A rank does F = flops_per_second, and its ring has
-W = bytes_per_second: a GPU's links inside a host, between hosts all network cards of a host
-together, since a ring leaves each host once. Backward passes compute twice what forward passes do.
+A ratio above 1 can hide what is sent behind what is computed, if both go on at once. Between hosts
+a ring has the bytes per second of all network cards of a host together, since it leaves each host
+once. Backward passes compute twice what forward passes do.
 """
 
 from bootcamp.costs.sharding import ring_bytes

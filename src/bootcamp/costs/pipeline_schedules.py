@@ -231,8 +231,7 @@ def simulate(
 def timetable(schedule: str, ranks: int, micro_batches: int) -> list[Span]:
     """Simulate a schedule for equal stages.
 
-    The unit is a rank's forward of one micro-batch; its backward takes two. A rank with several
-    stages has an equal share of both in each.
+    The unit is a rank's forward of one micro-batch, in all its stages; its backward takes two.
     """
     stages = CHUNKS[schedule]
     return simulate(plan(schedule, ranks, micro_batches), 1 / stages, 2 / stages)
@@ -293,8 +292,7 @@ def bubble(spans: list[Span]) -> float:
 def bubble_by_formula(schedule: str, ranks: int, micro_batches: int) -> float | None:
     """The papers' bubble, for stages that take equally long; None where they give none like it.
 
-    (p-1)/m, and with v stages a rank (p-1)/(v m) if the ranks divide the micro-batches
-    (Narayanan et al., 2021, section 2.2).
+    (p-1)/m, with v stages a rank (p-1)/(v m) if p divides m (arXiv:2104.04473, section 2.2).
     """
     if schedule in ("gpipe", "1f1b") or schedule == "interleaved" and not micro_batches % ranks:
         return (ranks - 1) / (CHUNKS[schedule] * micro_batches)
@@ -351,10 +349,7 @@ def which(spans: list[Span]) -> str | None:
 
 
 def measured_seconds(spans: list[Span]) -> dict:
-    """What `simulate` asks for, as measured: each stage's median forward and backward, the share I.
-
-    With them a simulation predicts from the stages' real durations and no longer from equal ones.
-    """
+    """What `simulate` asks for, as measured: each stage's median forward and backward."""
     seconds: dict[tuple, list[float]] = {}
     for _, (kind, stage, _), began, ended in spans:
         seconds.setdefault((kind, stage), []).append(ended - began)

@@ -142,10 +142,7 @@ def traffic(model: Model, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[
 
 
 def kinds(model: Model, plan: Plan, cluster: Cluster) -> Table:
-    """A line for each kind of rank: how many there are, what they hold by kind, what they send.
-
-    Raises ValueError for a plan that cannot be.
-    """
+    """A line for each kind of rank: how many there are, what they hold by kind, what they send."""
     check(model, cluster, plan)
     lines, each = [], plan.ranks // plan.pipeline
     for stage in range(plan.pipeline):
