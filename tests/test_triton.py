@@ -292,9 +292,11 @@ def test_a_broken_version_leaves_the_old_one_serving(server, exported, name, say
     assert server.version == served, "the next start must not meet it"
 
 
-def test_a_version_that_is_not_there_is_not_chosen(server):
-    with pytest.raises(ValueError, match="version 9: there are"):
+def test_a_version_that_is_not_there_leaves_the_old_one_serving(server):
+    served = ask(server, SAMPLE).version
+    with pytest.raises(protocol.Refused):
         server.switch(9)
+    assert ask(server, SAMPLE).version == server.version == served
 
 
 def test_it_listens_on_this_machine_alone(server):

@@ -18,7 +18,7 @@ MODEL = "the exported file, or the folder of its versions"
 
 
 def flags(description: str, model: str = MODEL) -> argparse.ArgumentParser:
-    """Make a parser with the flags of every server; model: what its one argument is."""
+    """Make a parser with the flags of every server; model: what its argument is."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model", help=model)
     parser.add_argument("--port", type=int, default=0, help="0: one that is free")

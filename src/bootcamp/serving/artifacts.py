@@ -4,8 +4,7 @@
     scores = predict(ids)  # int64 (batch, length) -> float32 (batch, 256): the next byte's scores
     rows = artifacts.compare(predict, artifacts.load("logs/exported/gpt.safetensors"), context=64)
 
-The scores are those behind the last byte alone, 256 and not length * 256 a sample: a client asks
-what comes next (bootcamp/train/models).
+The scores are those behind the last byte alone (NextByte in bootcamp/train/models).
 
     .safetensors  the parameters; the model is built by the course's own code and runs eagerly
     .pt2          a graph, by torch.export: torch runs it, the model's code is not needed

@@ -67,8 +67,8 @@ class Batcher:
     async def load(self, path: Path, instances: int) -> None:
         """Serve this file from now on: start its instances, then let go of those before.
 
-        A file that can't be loaded changes nothing. No request is lost. Whoever asks for it may go:
-        it is done all the same, one file after another. Raises BadModel.
+        A file that can't be loaded changes nothing: raises BadModel. No request is lost. It is
+        done, one file after another, even if the client that asks for it goes.
         """
         await asyncio.shield(self._begin(self._load(path, instances)))
 
@@ -123,12 +123,16 @@ class Batcher:
             async with self.turn:
                 await self._wait_for_a_request(instance)
                 batch = await self._gather()
-            if instance in self.instances and instance.alive:
+            if batch and instance in self.instances and instance.alive:
                 await self._answer(instance, batch)
             else:  # it died or was replaced meanwhile
                 self.queue.extendleft(reversed(batch))
             if instance in self.instances and not instance.alive:
-                await self._start_again(instance)
+                self.counts.restarts += 1
+                try:
+                    await instance.start()
+                except (BadModel, OSError):
+                    await asyncio.sleep(PAUSE_SECONDS)
         await instance.stop()
 
     async def _wait_for_a_request(self, instance: Instance) -> None:
@@ -171,8 +175,6 @@ class Batcher:
         return None
 
     async def _answer(self, instance: Instance, batch: list[Waiting]) -> None:
-        if not batch:
-            return
         try:
             scores = await instance.predict(numpy.concatenate([one.ids for one in batch]))
         except Died:
@@ -192,13 +194,6 @@ class Batcher:
                 one.answer.set_exception(answer)
             else:
                 one.answer.set_result(answer)
-
-    async def _start_again(self, instance: Instance) -> None:
-        self.counts.restarts += 1
-        try:
-            await instance.start()
-        except (BadModel, OSError):
-            await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _end_if_it_failed(task: asyncio.Task) -> None:

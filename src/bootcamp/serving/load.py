@@ -38,10 +38,7 @@ NO_ANSWER = 0  # in place of a status: the connection broke, or nothing came in 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request, and the scores that are right: what the eager model gives.
-
-    or_else: while a version is replaced, what the other version gives.
-    """
+    """A request, and the right scores; or_else: another version's, which may be the one asked."""
 
     ids: numpy.ndarray
     scores: numpy.ndarray
@@ -68,9 +65,8 @@ def ask(predict, count: int, length: int, batch: int = 1, or_else=None) -> list[
 class Load:
     """What came of a load.
 
-    seconds: how long it went on. statuses: HTTP status -> requests; 0 stands for a broken
-    connection. wrong: answers with status 200 that were not the right ones. latencies: of right
-    answers, in seconds; started: when these requests were sent.
+    statuses: HTTP status, or NO_ANSWER -> requests. wrong: answers with status 200 that were not
+    the right ones. latencies: of right answers, in seconds; started: when these requests were sent.
     """
 
     seconds: float = 0.0

@@ -3,9 +3,8 @@
     with triton.Server("logs/triton", "logs/exported/gpt.onnx", context=64) as server:
         answer = requests.post(server.url + protocol.path(), json=protocol.request(ids))
 
-`make triton` puts the binary of PyPI's nvidia-pytriton into an environment of its own,
-`.venv-triton`. It carries the python backend only: src/serve/triton_model.py runs the model with
-ONNX Runtime. A server listens on 127.0.0.1 alone. It reads a repository:
+`make triton` puts the binary of PyPI's nvidia-pytriton into `.venv-triton`. It carries the python
+backend only: src/serve/triton_model.py runs the model with ONNX Runtime. It reads a repository:
 
     gpt/config.pbtxt       the shapes, the batcher, the instances, the version to serve
     gpt/1/model.onnx       the exported model
@@ -16,11 +15,10 @@ Triton says that it is ready while the process of an instance is dead: requests 
 instance then fail, each after a second (HTTP 500), until `Server.repair`. A body of a hundred
 thousand brackets ends the server itself. So nothing but this machine may reach it.
 
-The python backend runs a process for each instance (a stub), and shares regions of memory with it,
-files in /dev/shm. A server or a stub that is killed leaves them there, and even one that stops
-leaves those of a stub that was killed. So all of a server's begin with a prefix of its own, and
-whatever survives removes them: the holder, which is this file as a program; `Server.stop`, if that
-was killed; the next server's start, if both were.
+The python backend shares regions of memory, files in /dev/shm, with a process for each instance
+(a stub). Whichever of them is killed leaves its regions there. So all of a server's begin with a
+prefix of its own, and whatever survives removes them: the holder, which is this file as a program;
+`Server.stop`, if that was killed; the next server's start, if both were.
 
 BOOTCAMP_WITHOUT=triton in the environment hides it, to see what a lesson shows without it.
 """
@@ -48,7 +46,7 @@ from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.files import read_json, write_whole
 from bootcamp.launcher import process_tree
 from bootcamp.paths import ROOT, SRC
-from bootcamp.serving import protocol, service, versions
+from bootcamp.serving import protocol, service
 
 ENVIRONMENT = ROOT / ".venv-triton"
 READY = ENVIRONMENT / ".ready"  # written last
@@ -146,7 +144,6 @@ class Server(service.Server):
         ]
 
     def workers(self) -> list[int]:
-        """List the process ids of the instances, of a version that is on its way out too."""
         return [pid for pid in super().workers() if STUB in process_tree.command(pid)]
 
     def metrics(self) -> Counter:
@@ -160,8 +157,6 @@ class Server(service.Server):
 
     def _choose(self, version: int) -> None:
         """Ask for this version; Triton follows when it is told to load the model."""
-        if version not in versions.numbers(self.folder):
-            raise ValueError(f"version {version}: there are {versions.numbers(self.folder)}")
         self.version, text = version, config(**self.settings, version=version)
         write_whole(self.folder / "config.pbtxt", lambda file: file.write(text.encode()))
 
@@ -182,8 +177,8 @@ class Server(service.Server):
     def repair(self) -> None:
         """Start all instances anew if one has died: Triton does not bring it back.
 
-        The new ones take over before the old ones go. One of the old that is still there after two
-        seconds is killed: beside a dead one, Triton does not end it.
+        The new ones take over before the old ones go. One that still runs after two seconds is
+        killed: beside a dead one, Triton does not end it.
         """
         old = set(self.workers())
         if len(old) == self.instances:
@@ -197,7 +192,6 @@ class Server(service.Server):
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Let it answer what it has begun, and end it. Nothing happens if it has ended already."""
         super().stop()
         _remove_regions(self.id)  # of a holder that was killed
 
