@@ -45,7 +45,7 @@ class Run:
         self._watched = min(int("pipeline" in context.axes), steps - 1)
         self._batch_norms = 0
         self._sent = SentPerStep(last_counted=steps - 2)
-        self._memory = memory_usage.watch(model, optimizer)
+        self._memory = memory_usage.Held(model, optimizer)
         self.initial_fingerprint = fingerprint(model, context.heartbeat.beat)
         self._activations = memory_usage.Activations(model)
         self._clock = clock_of(self.device)
