@@ -86,13 +86,6 @@ def test_the_tool_that_records_refuses_what_it_can_not_keep(wrong, says, monkeyp
     assert says in capsys.readouterr().err
 
 
-def test_no_reference_is_a_run_that_shared_its_cores(run, monkeypatch):
-    monkeypatch.setattr(runs, "REFERENCE", run.parent)
-    assert runs.reference("ddp").folder == run
-    share_cores(run)
-    assert runs.reference("ddp") is None
-
-
 def test_a_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
     alone = runs.Run(RECORD)
     assert not alone.shared_cores

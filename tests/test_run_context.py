@@ -46,7 +46,7 @@ def test_the_launchers_folder_is_taken_and_claimed(command, tmp_path):
     _, context = command()
     assert context.run_dir == tmp_path / "run"
     written = json.loads((context.run_dir / "config.json").read_text())
-    assert written["corpus_crc32"] == context.corpus_crc32 > 0
+    assert written["corpus_crc32"] > 0
     assert summary.read(context.run_dir)["status"] == "running", "claimed, and never finished"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bootcamp.costs.pipeline_schedules import Action, Span, makespan
 from bootcamp.files import read_json
-from bootcamp.paths import LOGS, REFERENCE
+from bootcamp.paths import LOGS
 from bootcamp.records import places, summary, trace
 from bootcamp.records.measurement import SHARED, Measurement
 from bootcamp.records.steps import RankRecord, StepRecord, read_steps
@@ -208,15 +208,6 @@ def all_runs(logs: Path | str = LOGS) -> list[Run]:
     """Every run under a folder, oldest first, the reference runs not among those of logs/."""
     found = [Run(path.parent) for path in Path(logs).glob("*/summary.json")]
     return sorted(found, key=lambda run: run.config.get("started_unix_seconds", 0))
-
-
-def reference(strategy: str, device: str | None = None, world: int | None = None) -> Run | None:
-    """The newest recorded run of this strategy that had its cores alone; None without one."""
-    for run in reversed(all_runs(REFERENCE)):
-        fits = run.strategy == strategy and device in (None, run.device) and not run.shared_cores
-        if fits and world in (None, run.world):
-            return run
-    return None
 
 
 def names(runs) -> list[str]:

@@ -75,10 +75,7 @@ def parse(
 def start(context: RunContext) -> None:
     """Begin the run: claim its folder, keep to this rank's cores, report exceptions."""
     if environment.rank() == 0:
-        try:
-            run_folder.claim(context)
-        except ConfigError as error:
-            refuse(str(error))
+        run_folder.claim(context)
     use_cores(context.device, context.args.cores_per_rank)
     torch.backends.cudnn.allow_tf32 = False  # it is by default: convolutions and LSTMs would round
     process_end.report_exceptions(context.run_dir)

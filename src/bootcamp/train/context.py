@@ -20,7 +20,6 @@ class RunContext:
     timeout: how long a rank waits in a collective. run_dir: the absolute path of the record.
     axes, mesh: the names of the dimensions that the ranks are laid out on, and their sizes.
     own_flags: names of the flags that only this script has.
-    corpus_crc32: checksum of the training text, known on rank 0.
     first_step: the step that training begins with; above 0 after checkpoint.load resumed.
     heartbeat, write_steps: made by record.Run, to show that this rank is alive, and to write the
         rows of all steps that have ended.
@@ -34,7 +33,6 @@ class RunContext:
     axes: tuple[str, ...]
     mesh: tuple[int, ...]
     own_flags: list[str]
-    corpus_crc32: int | None = None
     first_step: int = 0
     heartbeat: Heartbeat | None = None
     write_steps: Callable[[], None] | None = None

@@ -15,7 +15,7 @@ from bootcamp.paths import LOGS, ROOT
 from bootcamp.records import summary
 from bootcamp.train import environment
 from bootcamp.train.context import RunContext
-from bootcamp.train.refusal import ConfigError
+from bootcamp.train.refusal import refuse
 
 
 def find(given: str | None) -> Path:
@@ -35,7 +35,7 @@ def _strategy() -> str:
 def claim(context: RunContext) -> None:
     """Create the run folder and its `config.json`, on rank 0; a restart or `--resume` reuses it.
 
-    Raises ConfigError if the folder holds anything else or can't be written.
+    Refuses a folder that holds anything else or can't be written.
     """
     folder = context.run_dir
     launched = environment.run_folder() == str(folder)  # by our launcher, which made the folder
@@ -44,20 +44,19 @@ def claim(context: RunContext) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not goes_on and not launched and any(folder.iterdir()):
-            raise ConfigError(
+            refuse(
                 f"--run-dir {folder} is not empty, it may hold another run. "
                 "Give a new folder, or delete that one."
             )
         (folder / "ranks").mkdir(exist_ok=True)
         if not (folder / "summary.json").exists() or goes_on:
             summary.reserve(folder)  # a run that goes on begins without its last attempt's verdict
-        context.corpus_crc32 = corpus.crc32()
         summary.write_json(folder / "config.json", _configuration(context))
     except OSError as error:
-        raise ConfigError(
+        refuse(
             f"--run-dir {folder} can't be written: {error.strerror}. "
             "Give a folder that you may write to, on a disk that is not full."
-        ) from None
+        )
 
 
 def _configuration(context: RunContext) -> dict:
@@ -73,7 +72,7 @@ def _configuration(context: RunContext) -> dict:
         "mesh": dict(zip(context.axes, context.mesh, strict=True)),
         "data_parallel": context.data_parallel,
         "own_flags": context.own_flags,
-        "corpus_crc32": context.corpus_crc32,
+        "corpus_crc32": corpus.crc32(),
         "strategy": _strategy(),
         "script": _script(),
         "command": os.environ.get("BOOTCAMP_COMMAND", _command_by_hand()),
