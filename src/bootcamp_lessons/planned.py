@@ -14,11 +14,10 @@ from itertools import permutations
 
 from bootcamp.classroom.predict import wait_for_answers
 from bootcamp.costs import model_shapes, predict
-from bootcamp.costs.candidates import candidates
 from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.predict import Answer
-from bootcamp.costs.setting import RECOMPUTE, Plan, check
+from bootcamp.costs.setting import RECOMPUTE, Plan, candidates, check
 from bootcamp.paths import LOGS
 from bootcamp.table import Table
 from bootcamp_lessons import boards

@@ -10,11 +10,10 @@ from dataclasses import replace
 from functools import cache
 
 from bootcamp.costs import failures, memory, model_shapes, predict, published, rows, stacks
-from bootcamp.costs.candidates import candidates, possible
 from bootcamp.costs.hardware import GB, Cluster, Gpu, gpu
 from bootcamp.costs.model_shapes import Model
 from bootcamp.costs.rows import Workload
-from bootcamp.costs.setting import RECOMPUTE, Plan, check
+from bootcamp.costs.setting import RECOMPUTE, Plan, candidates, check, possible
 from bootcamp.costs.step import Step
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE

@@ -38,7 +38,6 @@ def groups(plan: Plan) -> dict[str, Group]:
         "replicate": Group(d * c // shard, t * shard),
         "expert": Group(plan.expert, t),
         "pipeline": Group(plan.pipeline, t * c * d),
-        "world": Group(plan.ranks, 1),
     }
 
 
@@ -83,11 +82,9 @@ def hand_over(size: float, group: Group, cluster: Cluster, c: Constants) -> tupl
 
 def bytes_sent(kind: str, size: float, group: Group, cluster: Cluster) -> dict[str, float]:
     """{"inside", "between"}: bytes that a rank sends, and its share of what leaves its host."""
-    if group.ranks == 1:
-        return {"inside": 0.0, "between": 0.0}
-    sent = ring_bytes(kind, size, group.ranks)
-    local = group.in_host(cluster)
-    leaving = 0.0 if local == group.ranks else sent / local
-    if kind == "all-to-all":
-        leaving = sent * (group.ranks - local) / (group.ranks - 1)
+    n, local = group.ranks, group.in_host(cluster)
+    sent = {**RING, "all-to-all": 1}[kind] * (n - 1) / n * size
+    leaving = 0.0 if local == n else sent / local
+    if kind == "all-to-all":  # only what is for other hosts leaves, from each of the ranks
+        leaving = (n - local) / n * size
     return {"inside": sent - leaving, "between": leaving}

@@ -71,10 +71,7 @@ COLUMNS: dict[str, tuple[Callable, str]] = {
     "sequence_length": (number, "tokens of a sample; the model's"),
     "experts": (number, "MLPs of a layer; 1"),
     "chosen": (number, "experts that a token passes; 1"),
-    "parameters": (
-        real,
-        "without batch and micro_batch: predict the memory of this many's states alone",
-    ),
+    "parameters": (real, "without batch and micro_batch: the memory of this many's states alone"),
     "largest_layer": (real, "its parameters, for method DeepSpeed and stage 3"),
     "one_layer": (flag, "yes: forward and backward of one layer alone"),
     "tensor": (number, "tensor-parallel ranks; 1"),
@@ -88,7 +85,7 @@ COLUMNS: dict[str, tuple[Callable, str]] = {
     "stage": (count, "of ZeRO: 0 to 3, 3 is FSDP; 0"),
     "recompute": (
         word,
-        "none, selective (attention), selective op (every second product) or full; none",
+        "none, selective (attention), selective op (half of a layer) or full; none",
     ),
     "precision": (word, "bf16 (or fp16), fp8 or fp32; bf16"),
     "compile": (flag, "yes: compiled layers; no"),
@@ -130,13 +127,12 @@ class Workload:
 
 def unknown(columns, passed=()) -> list[str]:
     """Return those of the columns that nobody reads, each with a column of a similar name."""
-    found = []
-    for column in columns:
-        name = str(column).strip().lower()
-        known = {*COLUMNS, *ALIASES, *UNREAD, *passed}
+    known, found = {*COLUMNS, *ALIASES, *UNREAD, *passed}, []
+    for column in map(str, columns):
+        name = column.strip().lower()
         if name not in known and not name.startswith("published_"):
             near = get_close_matches(name, COLUMNS, 1, 0.5)
-            found.append(f"{column} (did you mean {near[0]}?)" if near else str(column))
+            found.append(f"{column} (did you mean {near[0]}?)" if near else column)
     return found
 
 
@@ -241,33 +237,27 @@ def _ranks(given: Given, *axes: str) -> int:
     return math.prod(given.get(axis, 1) for axis in axes)
 
 
-def _plan(given: Given) -> Plan:
-    """The fields of a Plan among the columns."""
+def _plan(given: dict) -> Plan:
     names = {field.name for field in fields(Plan)}
     found = {FIELDS.get(column, column): value for column, value in given.items()}
     return Plan(**{name: value for name, value in found.items() if name in names})
 
 
-def _complete(given: Given) -> Given:
+def _complete(given: Given) -> dict:
     """Add what the row's numbers determine: data ranks, micro-batch and batch."""
-    gpus, others = given["gpus"], _ranks(given, *AXES[1:])
+    gpus, pipeline, others = given["gpus"], given.get("pipeline", 1), _ranks(given, *AXES[1:])
     if "data" not in given and gpus % others:
         raise ValueError(f"{gpus} GPUs do not divide over a mesh of {others} ranks")
-    data, pipeline = given.get("data", gpus // others), given.get("pipeline", 1)
-    virtual = given.get("virtual", 1) or 1 if pipeline > 1 else 1
-    micro, batch = _batch(given, data, pipeline)
-    return given | {"data": data, "virtual": virtual, "micro_batch": micro, "batch": batch}
-
-
-def _batch(given: dict, data: int, pipeline: int) -> tuple[int, int]:
-    """(micro-batch, batch) of a row that gives some of the numbers which determine them."""
-    micro, batch = given.get("micro_batch"), given.get("batch")
+    data = given.get("data", gpus // others)
+    names = ("micro_batch", "batch", "accumulation", "virtual")
+    micro, batch, accumulation, virtual = (given.get(name) for name in names)
     if micro is None and batch is None:
         raise ValueError("the row gives no batch: expected batch or micro_batch")
     if batch is None:
-        batch = micro * data * (given.get("accumulation") or 1)
-        if pipeline > 1 and not given.get("accumulation"):
+        batch = micro * data * (accumulation or 1)
+        if pipeline > 1 and not accumulation:
             micro = 1  # what is given is a replica's batch, which the pipeline cuts
     if micro is None:
         micro = 1 if pipeline > 1 or batch % data else batch // data
-    return micro, batch
+    virtual = virtual or 1 if pipeline > 1 else 1
+    return given | {"data": data, "virtual": virtual, "micro_batch": micro, "batch": batch}

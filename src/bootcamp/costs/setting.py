@@ -5,6 +5,7 @@ tensor group are neighbours.
 """
 
 from dataclasses import dataclass, fields
+from itertools import product
 from math import ceil
 
 from bootcamp.costs.hardware import Cluster
@@ -32,10 +33,10 @@ class Plan:
     FSDP. shard: ranks of a row for HSDP, 0 is all. micro_batch: samples of one forward of a rank.
     batch: samples of a step, all ranks together. virtual: stages of a pipeline rank. sequence: the
     tensor ranks share what lies between their matrices too (SP). reduce_bytes: of a gradient's
-    number on the wire. attention: fused stores no matrix of
-    scores (FlashAttention), softmax fuses scale, mask and softmax, unfused nothing. offload: the
-    optimizer's state lies in the host's memory. script: of this course, whose bytes are counted as
-    it lays them out; its recompute may be inputs or products.
+    number on the wire. attention: fused stores no matrix of scores (FlashAttention), softmax fuses
+    scale, mask and softmax, unfused nothing. offload: the optimizer's state lies in the host's
+    memory. script: of this course, whose bytes are counted as it lays them out; its recompute may
+    be inputs or products.
     """
 
     data: int = 1
@@ -164,3 +165,40 @@ def _conditions(shape: Model, cluster: Cluster, p: Plan, uneven: bool):
     odd = p.virtual > 1 and p.pipeline > 1 and p.micro_batches % p.pipeline
     micro = f"{p.micro_batches} micro-batches"
     yield odd, f"interleaved: {micro} are no multiple of pipeline {p.pipeline}"
+
+
+def candidates(model: Model, cluster: Cluster, batch: int, contexts: bool = False) -> list[Plan]:
+    """Return the possible plans of powers of two along tensor (in a host) and pipeline.
+
+    contexts: along context too.
+    """
+    powers = [2**i for i in range(cluster.gpus.bit_length())]
+    inside = [tensor for tensor in powers if tensor <= cluster.per_host]
+    found = []
+    for tensor, pipeline, context in product(inside, powers, powers if contexts else (1,)):
+        data = cluster.gpus // (tensor * pipeline * context)
+        for micro, recompute in product((1, 2, 4, 8), ("none", "selective op", "full")):
+            plan = Plan(
+                data=data,
+                tensor=tensor,
+                pipeline=pipeline,
+                context=context,
+                stage=3 if pipeline == 1 else 1,
+                micro_batch=micro,
+                batch=batch,
+                sequence=tensor > 1,
+                recompute=recompute,
+                compiled=True,
+            )
+            if possible(model, cluster, plan):
+                found.append(plan)
+    return found
+
+
+def possible(model: Model, cluster: Cluster, plan: Plan) -> bool:
+    """Whether a plan can be, and its micro-batches fill the pipeline."""
+    try:
+        check(model, cluster, plan)
+    except ValueError:
+        return False
+    return plan.micro_batches >= plan.pipeline

@@ -1,11 +1,11 @@
 """Exercises of lesson 14: compose a plan within limits, to be run here or to be predicted."""
 
+import json
 from dataclasses import dataclass
 
 from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
 from bootcamp_lessons import capstone, planned
 
-RECKONED = ("states", "activations")
 WITHIN = 0.1
 
 
@@ -24,45 +24,33 @@ class PlanTask(Task):
         """Run the reader's plan. Raises Wrong."""
         if given is None:
             raise NotTried("your plan as the second argument", "no plan")
-        keys = [f"{kind}_mb" for kind in RECKONED] if self.reckoned else []
-        said = {key: given[key] for key in keys if isinstance(given, dict) and key in given}
-        chosen = capstone.plan(_without(given, keys))
-        if missing := [key for key in keys if not isinstance(said.get(key), int | float)]:
+        reckoned = dict.fromkeys(("states_mb", "activations_mb") if self.reckoned else ())
+        if isinstance(given, dict):
+            reckoned = {key: given.get(key) for key in reckoned}
+            given = {name: value for name, value in given.items() if name not in reckoned}
+        chosen = capstone.plan(given)
+        if missing := [key for key, mb in reckoned.items() if not isinstance(mb, int | float)]:
             raise Wrong(
                 "with the plan what its fullest rank holds, by your own reckoning",
                 f"no number for {' and '.join(missing)}",
             )
         run = capstone.tried(chosen, self.most_bytes)
-        if self.reckoned:
-            _compare(said, capstone.fullest(run))
-        held = capstone.rank_bytes(run) / 1e6
-        return (
-            f"the same training, {held:.1f} MB on the fullest rank of "
-            f"{self.most_bytes / 1e6:.1f}, {run.tokens_per_second:,.0f} tokens/s."
-        )
+        for key, mb in reckoned.items():
+            kind = key.removesuffix("_mb")
+            counted = capstone.fullest(run)[kind] / 1e6
+            if abs(mb - counted) > WITHIN * counted:  # the counted number is not given away
+                raise Wrong(
+                    f"what the fullest rank holds, to {WITHIN:.0%}: the plan fits, the reckoning "
+                    "must say why",
+                    f"{kind}: {mb:g} MB is too {'much' if mb > counted else 'little'}",
+                )
+        held, most = capstone.rank_bytes(run) / 1e6, self.most_bytes / 1e6
+        speed = f"{run.tokens_per_second:,.0f} tokens/s"
+        return f"the same training, {held:.1f} MB on the fullest rank of {most:.1f}, {speed}."
 
     def solution_shown(self) -> Shown:
         """One plan that fits; there are others."""
         return Shown(f'exercise.check("{self.name}", {self.solution})')
-
-
-def _without(given, keys: list[str]):
-    if not isinstance(given, dict):
-        return given
-    return {name: value for name, value in given.items() if name not in keys}
-
-
-def _compare(said: dict[str, float], held: dict[str, int]) -> None:
-    """Raise Wrong if a reckoning is off; the counted number is not given away."""
-    for kind in RECKONED:
-        reckoned, counted = 1e6 * said[f"{kind}_mb"], held[kind]
-        if abs(reckoned - counted) > WITHIN * counted:
-            raise Wrong(
-                f"what the fullest rank holds, to {WITHIN:.0%}: the plan fits, the reckoning "
-                "must say why",
-                f"{kind}: {said[f'{kind}_mb']:g} MB is too "
-                f"{'much' if reckoned > counted else 'little'}",
-            )
 
 
 @dataclass(frozen=True)
@@ -91,7 +79,7 @@ class PlannedTask(Task):
 
     def solution_shown(self) -> Shown:
         """The plan that the search finds; others are as good."""
-        best = repr(planned.turned(planned.best(self.given))).replace("'", '"')
+        best = json.dumps(planned.turned(planned.best(self.given)))
         return Shown(f'exercise.check("{self.name}", {best})')
 
 
