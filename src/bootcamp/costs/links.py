@@ -83,7 +83,7 @@ def hand_over(size: float, group: Group, cluster: Cluster, c: Constants) -> tupl
 def bytes_sent(kind: str, size: float, group: Group, cluster: Cluster) -> dict[str, float]:
     """{"inside", "between"}: bytes that a rank sends, and its share of what leaves its host."""
     n, local = group.ranks, group.in_host(cluster)
-    sent = {**RING, "all-to-all": 1}[kind] * (n - 1) / n * size
+    sent = ring_bytes(kind, size, n)
     leaving = 0.0 if local == n else sent / local
     if kind == "all-to-all":  # only what is for other hosts leaves, from each of the ranks
         leaving = (n - local) / n * size
