@@ -125,7 +125,7 @@ def test_first_notebook_runs_by_run_all(lab, page):
 
 CLASSROOM = {
     "explorer": "from bootcamp import simulators\n\ncontrols = simulators.pipeline_schedule()",
-    "chosen": "print(repr(controls['schedule'].value), controls['ranks'].value)",
+    "chosen": "print(repr(controls.choice['schedule']), controls.choice['ranks'])",
     "planner": "plans = simulators.planner(tensor=4)",
     "prediction": "from bootcamp import predict\n\n"
     'guess = predict("how_many", "How many?", unit="MB")\nguess',

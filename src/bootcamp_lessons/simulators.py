@@ -1,13 +1,16 @@
 """Simulations with controls: `simulators.collective()`, `.ddp_step()`, `.memory()`,
 `.pipeline_schedule()`, `.planner()`.
 
-Each shows controls and a picture that follows them, and returns the controls by name. Nothing is
-launched. The first four begin with what explorers.py's functions of these names take, and need
-anywidget; without it their first choice is a table.
+Each shows controls and a picture that follows them. Nothing is launched. The first four begin with
+what explorers.py's functions of these names take, and need anywidget; without it their first choice
+is a table. They return the explorer, whose `choice` has the values of its controls by name.
 """
 
+import contextlib
 import functools
 import os
+
+from IPython.display import display
 
 from bootcamp.drawing import plots
 from bootcamp.launcher import progress
@@ -17,34 +20,24 @@ from bootcamp_lessons import explorers, planning
 VARIABLE = "BOOTCAMP_ANYWIDGET"  # 0: this kernel has anywidget, the page that shows it has not
 
 
-def _explorer(kind: str, *given, **first) -> dict:
-    """Show an explorer, or its first choice as a table; the controls by name, if there are any."""
+def _explore(kind: str, *given, **first):
+    """Show an explorer and return it; where there is no anywidget, show its first choice."""
     data = explorers.KINDS[kind](*given, **first)
     still = explorers.still(kind, data)
-    if widget := _live():
-        return widget.show(kind, data, still)
-    from IPython.display import display
+    if progress.widgets() and os.environ.get(VARIABLE) != "0":
+        with contextlib.suppress(ImportError):
+            from bootcamp_lessons import explorer_widget
 
+            return explorer_widget.show(kind, data, still)
     print(f"Without widgets this is one choice; simulators.{kind}(...) shows another.")
     display(still)
-    return {}
+    return None
 
 
 collective, ddp_step, memory, pipeline_schedule = (
-    functools.partial(_explorer, kind)
+    functools.partial(_explore, kind)
     for kind in ("collective", "ddp_step", "memory", "pipeline_schedule")
 )
-
-
-def _live():
-    """What shows an explorer as an anywidget; None where that is missing or turned off."""
-    if not progress.widgets() or os.environ.get(VARIABLE) == "0":
-        return None
-    try:
-        from bootcamp_lessons import explorer_widget
-    except ImportError:
-        return None
-    return explorer_widget
 
 
 PLAN = {  # controls of a plan: what they are called, and over what they slide

@@ -5,7 +5,7 @@ import textwrap
 from matplotlib.figure import Figure
 
 from bootcamp.costs.predict import WORDS
-from bootcamp.drawing.charts import BOLD, WHITE, bar, handles, margin, marker_line, rows
+from bootcamp.drawing.charts import BOLD, WHITE, handles, margin, marker_line, rows, stacked
 from bootcamp.drawing.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, YELLOW
 from bootcamp.drawing.style import begin, finish, legend, styled
 from bootcamp_lessons import planned
@@ -53,10 +53,7 @@ def steps(task: str, plans: dict[str, dict] | None = None) -> Figure:
     fastest = entered[0][1].seconds / entered[0][1].slower
     limit = SHOWN * fastest
     for row, (who, verdict) in enumerate(entered):
-        left = 0.0
-        for name, seconds in grouped(verdict.parts).items():
-            bar(axes, row, max(0.0, min(seconds, limit - left)), LOOKS[name], left, height=0.55)
-            left += seconds
+        left = stacked(axes, row, grouped(verdict.parts), 1, limit, LOOKS)
         if left > limit:
             margin(axes, row, "▶", x=0.99, ha="right", zorder=4, bbox=WHITE)
         margin(axes, row, f"{left:.2f} s", x=1.015, **BOLD)

@@ -223,25 +223,7 @@ PUBLISHED = {
 }
 
 
-def _mistaken(state=16, flops=6, sent=6, one_host=True, step=True, sum_of_all=False, bits=1):
-    """cannot_be with other numbers, or without one of its parts."""
-
-    def wrong(claim):
-        parameters, gpus = claim["parameters"], claim["gpus"]
-        if state * parameters / gpus > claim["gpu_bytes"]:
-            return "memory"
-        rate = claim["tokens_per_second_per_gpu"] * (gpus if sum_of_all else 1)
-        if flops * parameters * rate > claim["peak_flops"]:
-            return "compute"
-        seconds = claim["tokens_per_step_per_gpu"] / rate if step else 1.0
-        leaves = gpus > claim["gpus_per_host"] or not one_host
-        if leaves and sent * parameters * bits / claim["host_bytes"] > seconds:
-            return "network"
-        return "none"
-
-    return wrong
-
-
+RATE = 'claim["tokens_per_second_per_gpu"]'
 CANNOT_BE = FunctionTask(
     hint="Bytes of state for each parameter? Operations for each parameter and token, "
     "forward and backward? How often does FSDP send all parameters or gradients in a step?",
@@ -251,21 +233,32 @@ CANNOT_BE = FunctionTask(
     solved_by=cannot_be,
     cases=tuple((claim,) for claim in (*MADE_UP.values(), *PUBLISHED.values())),
     mistakes={
-        _mistaken(state=2): "2 bytes for each parameter are the weights alone. AdamW in mixed "
+        ("16 *", "2 *"): "2 bytes for each parameter are the weights alone. AdamW in mixed "
         "precision keeps 16: weight, gradient, and 12 of float32 copy and averages.",
-        _mistaken(state=4): "4 bytes for each parameter are weight and gradient; the optimizer "
+        ("16 *", "4 *"): "4 bytes for each parameter are weight and gradient; the optimizer "
         "keeps 12 more.",
-        _mistaken(flops=2): "2 operations for each parameter and token are the forward pass. The "
+        (
+            "6 * parameters * claim",
+            "2 * parameters * claim",
+        ): "2 operations for each parameter and token are the forward pass. The "
         "backward pass takes twice as many: 6 together.",
-        _mistaken(sum_of_all=True): "The rate is one GPU's already, and so is the peak.",
-        _mistaken(sent=2): "FSDP sends parameters or gradients three times: gathered for the "
+        (RATE, f"(gpus * {RATE})"): "The rate is one GPU's already, and so is the peak.",
+        (
+            "6 * parameters / claim",
+            "2 * parameters / claim",
+        ): "FSDP sends parameters or gradients three times: gathered for the "
         "forward pass, gathered again for the backward pass, and reduced.",
-        _mistaken(sent=4): "The second gather is missing: FSDP drops a layer after its forward "
-        "pass.",
-        _mistaken(one_host=False): "On one host nothing crosses the network.",
-        _mistaken(step=False): "Compare the seconds on the network with those of a step, "
+        (
+            "6 * parameters / claim",
+            "4 * parameters / claim",
+        ): "The second gather is missing: FSDP drops a layer after its forward pass.",
+        ('gpus > claim["gpus_per_host"] and ', ""): "On one host nothing crosses the network.",
+        ("> step_seconds", "> 1"): "Compare the seconds on the network with those of a step, "
         "tokens_per_step_per_gpu / tokens_per_second_per_gpu.",
-        _mistaken(bits=8): "host_bytes is in bytes per second already; bits need the factor 8.",
+        (
+            "6 * parameters / claim",
+            "8 * 6 * parameters / claim",
+        ): "host_bytes is in bytes per second already; bits need the factor 8.",
     },
 )
 
