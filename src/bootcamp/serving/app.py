@@ -59,12 +59,8 @@ async def refusals(request: web.Request, handler) -> web.StreamResponse:
 
 def application(routes: list[web.RouteDef]) -> web.Application:
     """Make an aiohttp application with these routes, which refuses in the protocol's words."""
-
-    async def live(_: web.Request) -> web.Response:
-        return web.Response()
-
     app = web.Application(client_max_size=protocol.LARGEST_BODY, middlewares=[refusals])
-    app.add_routes([web.get(protocol.LIVE, live), *routes])
+    app.add_routes(routes)
     return app
 
 

@@ -18,7 +18,7 @@ from bootcamp.costs.model_shapes import VOCABULARY
 
 NAME = "gpt"  # under which every server has its model
 INPUT, OUTPUT = "ids", "scores"
-LIVE, READY = "/v2/health/live", "/v2/health/ready"
+READY = "/v2/health/ready"
 MODEL_READY = f"/v2/models/{NAME}/ready"
 LOAD = f"/v2/repository/models/{NAME}/load"  # another version
 LARGEST_BODY = 1 << 20  # bytes of a request

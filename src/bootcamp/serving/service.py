@@ -73,7 +73,8 @@ class Server:
             ended = self.holder.poll() is not None
             if ended or time.monotonic() > deadline:
                 what = "ended" if ended else f"was not ready after {SECONDS_TO_START} s"
-                raise ServerFailed(f"the server {what}. The end of its log:\n{self.log()[-2000:]}")
+                log = os.pread(self.out.fileno(), 1 << 20, 0).decode(errors="replace")
+                raise ServerFailed(f"the server {what}. The end of its log:\n{log[-2000:]}")
             time.sleep(0.02)
 
     def answers(self, path: str) -> bool:
@@ -95,10 +96,6 @@ class Server:
             raise protocol.Refused(answer.status, json.loads(text)["error"] if text else path)
         return text
 
-    def log(self) -> str:
-        """Return what the server has said so far."""
-        return os.pread(self.out.fileno(), 1 << 20, 0).decode(errors="replace")
-
     def workers(self) -> list[int]:
         """List the process ids of the instances."""
         return sorted(process_tree.below({self.pid}))
@@ -106,6 +103,20 @@ class Server:
     def publish(self, exported: Path | str) -> int:
         """Put an exported file into the folder as its next version; nothing serves it yet."""
         return versions.publish(self.folder, exported, self.program)
+
+    def counts(self) -> dict:
+        """Return what a server that batches has counted (batcher.Counts)."""
+        return json.loads(self.ask("GET", "/metrics"))
+
+    def repair(self) -> None:
+        """Do nothing: its instances are started again."""
+
+    def switch(self, version: int) -> None:
+        """Serve another version; no request fails meanwhile.
+
+        Raises Refused if it can't be loaded; the version before goes on then.
+        """
+        self.ask("POST", f"{protocol.LOAD}?version={version}")
 
     def stop(self) -> None:
         """Let it answer what it has begun, and end it; kill it if it does not end."""
@@ -137,25 +148,7 @@ class Server:
         self.stop()
 
 
-class Service(Server):
-    """A running script of src/serve/; `start` makes it."""
-
-    def counts(self) -> dict:
-        """Return what a server that batches has counted since it started (batcher.Counts)."""
-        return json.loads(self.ask("GET", "/metrics"))
-
-    def repair(self) -> None:
-        """Do nothing: its instances are started again."""
-
-    def switch(self, version: int) -> None:
-        """Serve another version; no request fails meanwhile.
-
-        Raises Refused if it can't be loaded; the version before goes on then.
-        """
-        self.ask("POST", f"{protocol.LOAD}?version={version}")
-
-
-def start(script: str, model: Path | str, **settings) -> Service:
+def start(script: str, model: Path | str, **settings) -> Server:
     """Start a script of src/serve/, named without .py; returns once it answers.
 
     settings: the script's flags, max_batch=8 for --max-batch 8. Raises ServerFailed.
@@ -165,4 +158,4 @@ def start(script: str, model: Path | str, **settings) -> Service:
     handed = f"--listening-fd={listening.fileno()}"
     program = [sys.executable, SRC / "serve" / f"{script}.py", model, *words, handed]
     port = listening.getsockname()[1]
-    return Service([subreaper.__file__, *program], port, Path(model), protocol.LIVE, listening)
+    return Server([subreaper.__file__, *program], port, Path(model), protocol.READY, listening)
