@@ -384,8 +384,8 @@ Table(fit, "A GPU of 80 GB, weights and cache in bfloat16, by formula")
 context = artifacts.about(EXPORTED / "gpt.onnx").context
 rows = []
 for name in ("gpt.pt2", "gpt.onnx", "gpt.ts"):
-    apart = artifacts.compare(artifacts.load(EXPORTED / name), eager, context)
-    rows.append({"file": name, "shapes": len(apart), "apart": artifacts.furthest(apart)})
+    compared = artifacts.compare(artifacts.load(EXPORTED / name), eager, context)
+    rows.append({"file": name, "shapes": len(compared), "apart": artifacts.furthest(compared)})
 assert max(row["apart"] for row in rows) < 1e-5, "another model"
 Table(rows, "The largest difference of a score")
 

@@ -44,12 +44,12 @@ class KeepsBatch(nn.Module):
 def _quiet():
     """Without what torch writes about an export beside its error: the graph so far, for one."""
     logging.disable(logging.WARNING)
-    said = io.StringIO()
+    output = io.StringIO()
     try:
         with (
             warnings.catch_warnings(action="ignore"),
-            contextlib.redirect_stdout(said),
-            contextlib.redirect_stderr(said),
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
             torch.no_grad(),
         ):
             yield
@@ -103,8 +103,10 @@ def eval_forgotten() -> Table:
     for mode in ("train", "eval"):
         graph = _exported(getattr(model, mode)(), x, None)
         answers = torch.stack([graph(x) for _ in range(8)])
-        apart = (answers - answers[0]).abs().max().item()
-        rows.append({"exported in mode": mode, "eight answers to one input are apart by": apart})
+        difference = (answers - answers[0]).abs().max().item()
+        rows.append(
+            {"exported in mode": mode, "eight answers to one input are apart by": difference}
+        )
     return Table(rows, "Dropout")
 
 

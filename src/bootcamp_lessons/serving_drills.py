@@ -103,8 +103,8 @@ def disk_full(server, asked: list[Asked], requests: int) -> Load:
 
     def publish() -> None:
         command = [sys.executable, "-c", WITHOUT_ROOM, server.folder, newest]
-        said = subprocess.run(command, capture_output=True, text=True).stderr
-        print(f"not published: {said.strip().splitlines()[-1]}")
+        errors = subprocess.run(command, capture_output=True, text=True).stderr
+        print(f"not published: {errors.strip().splitlines()[-1]}")
 
     found = _while_asked(server, asked, requests, publish)
     assert versions.numbers(server.folder) == there

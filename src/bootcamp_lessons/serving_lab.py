@@ -163,8 +163,8 @@ def several_devices() -> list[dict]:
         row["ms for one request"] = 1e3 * median(step["seconds"] for step in alone.steps[2:])
         row["MB of parameters on a rank"] = many.ranks[0]["parameter_bytes"] / 1e6
         found.append(row)
-    apart = max(abs(a - b) for other in losses for a, b in zip(losses[0], other, strict=True))
-    assert apart < 1e-5, f"the ways answer differently: losses are {apart:.1e} apart"
+    furthest = max(abs(a - b) for other in losses for a, b in zip(losses[0], other, strict=True))
+    assert furthest < 1e-5, f"the ways answer differently: losses are {furthest:.1e} apart"
     return found
 
 

@@ -142,10 +142,12 @@ def eager(ids):
 
 wrong = []
 for name in [name for name in FORMATS if name in seconds]:
-    apart = artifacts.furthest(artifacts.compare(artifacts.load(place[name]), eager, about.context))
+    difference = artifacts.furthest(
+        artifacts.compare(artifacts.load(place[name]), eager, about.context)
+    )
     size = units.size(place[name].stat().st_size)
-    print(f"{place[name].name:<24} {size:>9} {seconds[name]:7.1f} s   {apart:.1e} apart")
-    wrong += [place[name].name] if not apart <= artifacts.TOLERANCE else []
+    print(f"{place[name].name:<24} {size:>9} {seconds[name]:7.1f} s   {difference:.1e} apart")
+    wrong += [place[name].name] if not difference <= artifacts.TOLERANCE else []
 for name in wrong:
     (args.folder / name).unlink()  # before anybody serves it
 if wrong:

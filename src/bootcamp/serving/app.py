@@ -67,14 +67,14 @@ def application(routes: list[web.RouteDef]) -> web.Application:
 def run(app: web.Application, args: argparse.Namespace) -> None:
     """Serve until TERM or INT, then drain."""
     if args.listening_fd is None:
-        listening, said = socket.create_server(("127.0.0.1", args.port)), print
+        listening, announce = socket.create_server(("127.0.0.1", args.port)), print
     else:
-        listening, said = socket.socket(fileno=args.listening_fd), None
+        listening, announce = socket.socket(fileno=args.listening_fd), None
     web.run_app(
         app,
         sock=listening,
         backlog=1024,
-        print=said,
+        print=announce,
         access_log=None,
         shutdown_timeout=SECONDS_TO_DRAIN,
         handler_cancellation=True,  # a client that has gone is not answered

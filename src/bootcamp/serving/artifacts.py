@@ -154,14 +154,14 @@ def compare(exported: Predict, eager: Predict, context: int) -> list[dict]:
         ids = random.integers(VOCABULARY, size=(batch, length))
         expected = eager(ids)
         try:
-            difference = apart(exported(ids), expected)
+            difference = distance(exported(ids), expected)
         except Exception:  # each runtime has kinds of its own
             difference = math.inf
         rows.append({"batch": batch, "length": length, "difference": difference})
     return rows
 
 
-def apart(found: numpy.ndarray, expected: numpy.ndarray) -> float:
+def distance(found: numpy.ndarray, expected: numpy.ndarray) -> float:
     """Return the largest difference of a score; infinite for another shape, or for no number."""
     if found.shape != expected.shape:
         return math.inf

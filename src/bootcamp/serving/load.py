@@ -13,6 +13,7 @@ The client has a thread and an event loop of its own, so a notebook's cell can c
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import json
 import math
@@ -28,7 +29,7 @@ import numpy
 
 from bootcamp.launcher.progress import counter
 from bootcamp.serving import protocol
-from bootcamp.serving.artifacts import TOLERANCE, apart
+from bootcamp.serving.artifacts import TOLERANCE, distance
 
 MOST_CONNECTIONS = 512
 TIMEOUT = aiohttp.ClientTimeout(total=30)  # of a request
@@ -51,7 +52,7 @@ class Asked:
         except (ValueError, KeyError, TypeError, IndexError):  # no answer in the protocol's words
             return False
         right = [self.scores] if self.or_else is None else [self.scores, self.or_else]
-        return any(apart(found, scores) <= TOLERANCE for scores in right)
+        return any(distance(found, scores) <= TOLERANCE for scores in right)
 
 
 def ask(predict, count: int, length: int, batch: int = 1, or_else=None) -> list[Asked]:
@@ -136,12 +137,12 @@ class _Loader:
         which = number % len(self.asked)
         began = self.passed
         status, text = NO_ANSWER, b""
-        try:
+        with contextlib.suppress(
+            aiohttp.ClientError, OSError
+        ):  # a TimeoutError is one of the latter
             async with self.session.post(self.url, data=self.bodies[which]) as response:
                 text = await response.read()
                 status = response.status
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            pass
         ended = self.passed
         self.found.statuses[status] += 1
         if status == 200 and self.asked[which].answered_by(text):

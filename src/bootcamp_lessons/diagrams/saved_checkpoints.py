@@ -82,7 +82,7 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
     upper.plot(baseline.losses, label=f"never stopped: {baseline.label}", **wide)
     lower.axhline(1e-5, color=VERMILLION, linewidth=2, linestyle="--")
     lower.text(0, 1.25e-5, "allowed: 1e-5", color=VERMILLION, fontsize=FOOT, va="bottom")
-    said = []
+    texts = []
     for number, (run, name) in enumerate(zip(attempts, names, strict=True)):
         if not run.steps:
             continue
@@ -90,10 +90,10 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
         # neither of the blues: the baseline is sky
         look = line_look(number) | {"color": COLOURS[number % 5 + 1], "markersize": 6}
         upper.plot(steps, run.losses, linewidth=2, label=name, **look)
-        apart = [abs(a - baseline.losses[s]) for s, a in zip(steps, run.losses, strict=True)]
-        lower.plot(steps, [max(a, 1e-8) for a in apart], linewidth=0, **look)
-        where = f"steps {steps[0]} to {steps[-1]}, at most {max(apart):.1e} from the baseline"
-        said.append(f"{name}: {where}")
+        distances = [abs(a - baseline.losses[s]) for s, a in zip(steps, run.losses, strict=True)]
+        lower.plot(steps, [max(a, 1e-8) for a in distances], linewidth=0, **look)
+        where = f"steps {steps[0]} to {steps[-1]}, at most {max(distances):.1e} from the baseline"
+        texts.append(f"{name}: {where}")
     upper.set_ylabel("mean loss (nats)")
     upper.grid(axis="y")
     lower.set_yscale("log")
@@ -101,21 +101,21 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
     lower.xaxis.get_major_locator().set_params(integer=True)
     legend(figure, upper.get_lines())
     notes = ("Equal losses are drawn at 1e-8.",)
-    return finish(figure, [baseline, *attempts], f"{title}. {'; '.join(said)}.", notes)
+    return finish(figure, [baseline, *attempts], f"{title}. {'; '.join(texts)}.", notes)
 
 
 @styled
 def step_times(runs: dict, every: int) -> Figure:
     """Draw seconds of each step of {name: run}; hatched: steps that bear the save before them."""
     figure, axes = begin("Seconds of each step", 4.6, grid="y")
-    said, width = [], 0.8 / len(runs)
+    texts, width = [], 0.8 / len(runs)
     for number, (name, run) in enumerate(runs.items()):
         shift = (number - (len(runs) - 1) / 2) * width
         for row in run.steps[1:]:
             look = {"color": BARS[number], "hatch": None if row["step"] % every else "//"}
             axes.bar(row["step"] + shift, row["seconds"], width, edgecolor="white", **look)
         bearing, others = bearing_a_save(run, every)
-        said.append(
+        texts.append(
             f"{name}: {listed([f'{s:.3f}' for s in bearing])} s in the steps after a save, "
             f"{median(others):.3f} s in the median of the others"
         )
@@ -124,7 +124,7 @@ def step_times(runs: dict, every: int) -> Figure:
     axes.xaxis.get_major_locator().set_params(integer=True)
     looks = {name: (colour, "") for name, colour in zip(runs, BARS, strict=False)}
     legend(figure, handles({**looks, "a save before it": ("white", "//")}))
-    return finish(figure, list(runs.values()), "; ".join(said) + ".")
+    return finish(figure, list(runs.values()), "; ".join(texts) + ".")
 
 
 def bearing_a_save(run, every: int) -> tuple[list[float], list[float]]:
@@ -141,7 +141,7 @@ def how_often(
     """The lost share by the interval between saves, for several times of a save."""
     title = f"Time lost, with a failure every {between_failures / 3600:.1f} hours"
     figure, axes = begin(title, 4.8)
-    said = []
+    texts = []
     for number, save in enumerate(save_seconds):
         best = best_interval(save, between_failures)
 
@@ -153,7 +153,9 @@ def how_often(
         look, minutes = line_look(number), [each / 60 for each in intervals]
         axes.plot(minutes, shares, color=look["color"], label=f"a save of {save:g} s")
         axes.plot(best / 60, lost(best), **look)
-        said.append(f"a save of {save:g} s: every {best / 60:.1f} minutes, {lost(best):.1f} % lost")
+        texts.append(
+            f"a save of {save:g} s: every {best / 60:.1f} minutes, {lost(best):.1f} % lost"
+        )
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
@@ -165,4 +167,4 @@ def how_often(
     legend(figure, axes.get_lines()[::2])
     restart = f" A restart takes {restart_seconds / 60:g} minutes." if restart_seconds else ""
     notes = (f"By the formula of Young (1974), drawn up to 50 %; not measured.{restart}",)
-    return finish(figure, [], f"{title}. {'; '.join(said)}.", notes)
+    return finish(figure, [], f"{title}. {'; '.join(texts)}.", notes)

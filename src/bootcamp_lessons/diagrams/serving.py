@@ -70,7 +70,7 @@ def pause(axes) -> None:
 def met_by(measured, loops: dict) -> Figure:
     """Draw the latency of each request by the time when it was sent; loops: {name: Load}."""
     figure, panels = begin("Latency of each request", 4.6, ncols=len(loops), sharey=True, grid="y")
-    said, drawn = [], []
+    texts, drawn = [], []
     for axes, colour, (name, found) in zip(panels, COLOURS, loops.items(), strict=False):
         times = [start - min(found.started) for start in found.started]
         latencies = [1e3 * latency for latency in found.latencies]
@@ -79,9 +79,9 @@ def met_by(measured, loops: dict) -> Figure:
         axes.axhline(1e3 * found.percentile(99), color=colour, linestyle="--", linewidth=2)
         axes.set(title=f"{name}\np99 {p99}", xlabel="sent after, s")
         drawn += latencies
-        said.append(f"{name}: {len(latencies)} answers, p99 {p99}")
+        texts.append(f"{name}: {len(latencies)} answers, p99 {p99}")
     _log_milliseconds(panels[0], drawn, "ms")
-    return finish(figure, [measured], "; ".join(said) + ".", ("Dashed: 99 of 100 are below it.",))
+    return finish(figure, [measured], "; ".join(texts) + ".", ("Dashed: 99 of 100 are below it.",))
 
 
 def _log_milliseconds(axes, values: list[float], name: str) -> None:
@@ -97,13 +97,13 @@ def knee(measured, loads: dict[float, object]) -> Figure:
     shape = {"nrows": 2, "sharex": True, "gridspec_kw": {"height_ratios": [3, 2]}}
     title = "Latency and answers by what is asked for"
     figure, (upper, lower) = begin(title, 6.4, grid="y", **shape)
-    rates, said, drawn = list(loads), [], []
+    rates, texts, drawn = list(loads), [], []
     for number, percent in enumerate(PERCENTILES):
         seconds = [load.percentile(percent) for load in loads.values()]
         values = [1e3 * value for value in seconds]
         upper.plot(rates, values, label=f"p{percent}", **line_look(number))
         drawn += values
-        said.append(f"p{percent} " + ", ".join(map(units.time, seconds)))
+        texts.append(f"p{percent} " + ", ".join(map(units.time, seconds)))
     answered = [load.per_second for load in loads.values()]
     lower.plot(rates, rates, color=GREY, linestyle="--", label="asked for")
     lower.plot(rates, answered, label="answered", **line_look(3))
@@ -111,9 +111,9 @@ def knee(measured, loads: dict[float, object]) -> Figure:
     lower.set(xlabel="requests per second that are asked for", ylabel="answers/s")
     lower.set_ylim(0)
     legend(figure, [*upper.get_lines(), *lower.get_lines()])
-    said.append("answered " + ", ".join(f"{value:.0f}" for value in answered))
+    texts.append("answered " + ", ".join(f"{value:.0f}" for value in answered))
     asked = ", ".join(f"{rate:.0f}" for rate in rates)
-    return finish(figure, [measured], f"At {asked} requests/s: {'; '.join(said)}.")
+    return finish(figure, [measured], f"At {asked} requests/s: {'; '.join(texts)}.")
 
 
 @styled
@@ -128,8 +128,8 @@ def ablation(measured, found: list[dict]) -> Figure:
     axes.set_xlim(0, 1.15 * max(row["answers/s"] for row in found))
     axes.set_xlabel("answers per second")
     legend(figure, handles(looks))
-    said = "; ".join(f"{row['server']}: {row['answers/s']:,.0f}" for row in found)
-    return finish(figure, [measured], f"Answers per second: {said}.")
+    texts = "; ".join(f"{row['server']}: {row['answers/s']:,.0f}" for row in found)
+    return finish(figure, [measured], f"Answers per second: {texts}.")
 
 
 @diagram("What each step computes, without and with a cache", 4.4)
@@ -176,8 +176,8 @@ def seconds_by_length(speed) -> Figure:
         axes.plot(lengths, values, label=name, **line_look(number))
         beside(axes, lengths[-1], values[-1], units.time(seconds[-1]), **BOLD)
         drawn += values
-        said = (f"{n}: {units.time(s)}" for n, s in zip(lengths, seconds, strict=True))
-        says.append(f"{name}, by bytes of text: {', '.join(said)}.")
+        texts = (f"{n}: {units.time(s)}" for n, s in zip(lengths, seconds, strict=True))
+        says.append(f"{name}, by bytes of text: {', '.join(texts)}.")
     log_axis(axes.xaxis, lengths, base=2)
     _log_milliseconds(axes, drawn, "ms for the next byte")
     axes.set_xlabel("bytes of text before it")

@@ -42,8 +42,8 @@ class SaveTask(ScriptTask):
         printed = [line for line in run.output(0).splitlines() if line.startswith('{"found"')]
         if not printed:
             raise Wrong("a function that returns", "the script ended by itself")
-        said = json.loads(printed[-1])
-        if wrong := _wrong_with_save(said["found"], said["events"], said["path"]):
+        report = json.loads(printed[-1])
+        if wrong := _wrong_with_save(report["found"], report["events"], report["path"]):
             raise Wrong("a good file whenever save is killed", wrong)
         return (
             f"{self.kills} kills at random moments left {self.kills} whole files. "

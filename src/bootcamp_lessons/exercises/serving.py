@@ -49,11 +49,11 @@ class Model:
     It expects the last byte again; all other scores are at most 0.01, and follow from all bytes.
     """
 
-    said: str
+    name: str
     flaw: str = ""
 
     def __repr__(self) -> str:
-        return f"<{self.said}>"
+        return f"<{self.name}>"
 
     def __call__(self, ids):
         ids = numpy.asarray(ids)
