@@ -30,10 +30,10 @@ def dispatch(experts, inputs):
     # The numbers of rows first: a rank cannot know how many the others' routers send it.
     dist.all_to_all_single(arriving, counts)
     # Rows for each rank: they are sorted by expert, and a rank's experts are neighbours.
-    experts.out = counts.view(world, each).sum(1).tolist()
-    experts.back = arriving.view(world, each).sum(1).tolist()
+    experts.sent = counts.view(world, each).sum(1).tolist()
+    experts.received = arriving.view(world, each).sum(1).tolist()
     # The rows themselves; each rank's part has its own length.
-    rows = all_to_all(rows, experts.back, experts.out, dist.group.WORLD)
+    rows = all_to_all(rows, experts.received, experts.sent, dist.group.WORLD)
     # What the experts are called with in place of this rank's own rows.
     return rows, arriving.view(world, each)
 
@@ -41,7 +41,7 @@ def dispatch(experts, inputs):
 def combine(experts, inputs, results):
     """Send each result to the rank that the row came from."""
     # The same exchange with the two lists swapped, so each result ends where its row began.
-    return all_to_all(results, experts.out, experts.back, dist.group.WORLD)
+    return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)
 
 
 # 2. Model

@@ -33,8 +33,8 @@ BLOCKS = "for part in model[:-1]:"
 SHAPE = "shape = (world // args.shard, args.shard)"
 BUILT = "model = models.build(args)"
 FILLED = "models.initialise(model, args)"
-BACK = "return all_to_all(results, experts.out, experts.back, dist.group.WORLD)"
-THERE = BACK.replace("experts.out, experts.back", "experts.back, experts.out")
+BACK = "return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)"
+THERE = BACK.replace("experts.sent, experts.received", "experts.received, experts.sent")
 MINE = "for parameter in mine.values():"
 SCALE = "parameter.grad /= world"
 

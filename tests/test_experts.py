@@ -71,7 +71,7 @@ def test_every_token_goes_to_two_experts_and_none_is_dropped():
 
 SCALE = "parameter.grad /= world"
 KEEP_OUT = "DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, mine)"
-BACK = "return all_to_all(results, experts.out, experts.back, dist.group.WORLD)"
+BACK = "return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)"
 MOVE = "model = model.to(device)"
 UNWEIGHED = (
     "for block in model[1:-1]:\n"

@@ -26,27 +26,34 @@ class StepRecord(Record):
 
 
 class RankRecord(Record):
-    """What one rank has written at its end; bytes that could not be counted are None."""
+    """What train/record.py has written of a rank at its end; bytes not counted are None."""
 
     rank: int
     world_size: int
+    script_world_size: int
+    data_share: int
+    stages: list[str]
+    batch_norm_layers: int
     first_step: int
-    stages: list
     device: str
+    parameter_device: str
+    activation_devices: list[str]
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     activation_bytes: int | None
+    compiled_graphs: int
     peak_bytes: int
     sent_bytes_per_step: float | None
     sent_to_other_hosts_bytes_per_step: float | None
+    host_sent_bytes_per_step: float | None
     communication_seconds: float | None
-    fingerprint_initial: dict
-    fingerprint_final: dict
+    fingerprint_initial: list[float] | None
+    fingerprint_final: list[float] | None
     sample_ids: list[list[int]]
     sample_checksums: list[list[int]]
-    learning_rates: list
-    expert_counts: list
+    learning_rates: list[float]
+    expert_counts: list[list[list[int]]]
 
 
 class Steps:

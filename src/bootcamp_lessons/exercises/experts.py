@@ -47,7 +47,7 @@ EXPERTS_OVER_RANKS = ScriptTask(
     "gradient is the sum over all ranks' mean losses: divide it by the number of ranks.",
     solution="ep",
     takes_out=(
-        "return all_to_all(results, experts.out, experts.back, dist.group.WORLD)",
+        "return all_to_all(results, experts.sent, experts.received, dist.group.WORLD)",
         "for parameter in mine.values():",
         "parameter.grad /= world",
     ),
