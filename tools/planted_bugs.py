@@ -188,6 +188,13 @@ BUGS = (
         ("tests/test_lessons.py", "-k", "variant"),
     ),
     Bug(
+        "job files may start torchrun twice on a host",
+        "src/bootcamp/scripts/job_lint.py",
+        "if int(own[1] if own else tasks) > 1:",
+        "if False:",
+        ("tests/test_jobs.py", "-k", "broken_file"),
+    ),
+    Bug(
         "a bubble by formula has one rank too many",
         "src/bootcamp/costs/pipeline_schedules.py",
         "return (ranks - 1) / (CHUNKS[schedule] * micro_batches)",

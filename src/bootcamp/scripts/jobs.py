@@ -27,6 +27,7 @@ class Broken:
     fault: str
     old: str
     new: str
+    lint: str
     seen: str
     means: str
     cure: str
