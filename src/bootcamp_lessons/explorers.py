@@ -42,11 +42,12 @@ def page(kind: str, size: tuple[float, float] | None = None, **first) -> str:
 
     size: in pixels, the width where it is hidden at first, and the most that its picture is high.
     """
-    numbers = json.dumps(data(kind, **first), separators=(",", ":")).replace("<", "\\u003c")
-    given = ' data-width="{}" style="--explorer-height: {}px"'.format(*size) if size else ""
+    given = data(kind, **first)
+    numbers = json.dumps(given, separators=(",", ":")).replace("<", "\\u003c")
+    look = ' data-width="{}" style="--explorer-height: {}px"'.format(*size) if size else ""
     return (
-        f'<div class="explorer" data-kind="{html.escape(kind)}"{given}><noscript>'
-        f"{still(kind, data(kind, **first))._repr_html_()}</noscript>"
+        f'<div class="explorer" data-kind="{html.escape(kind)}"{look}><noscript>'
+        f"{still(kind, given)._repr_html_()}</noscript>"
         f'<script type="application/json">{numbers}</script></div>'
     )
 

@@ -173,7 +173,8 @@ def _values(row: dict[str, str]) -> Given:
         if name in COLUMNS and (text.lower() not in BLANK or (COLUMNS[name][0] is word and text)):
             texts[name] = spelled, text
     _, stack = texts.get("stack", ("", ""))
-    usual = {"gpu": "A100 80GB", "gpus_per_host": 8} | stacks.row_defaults(stack)
+    known = stacks.families().get(stacks.family(stack), {"row": {}})
+    usual = {"gpu": "A100 80GB", "gpus_per_host": 8, **known["row"]}
     found = Given()
     for name, (spelled, text) in ({n: (n, f"{v}") for n, v in usual.items()} | texts).items():
         try:

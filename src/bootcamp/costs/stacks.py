@@ -68,11 +68,6 @@ def family(stack: str) -> str:
     raise ValueError(f"stack={stack!r}: expected nothing or one of {', '.join(families())}")
 
 
-def row_defaults(stack: str) -> dict:
-    """{column of rows.COLUMNS: value} for what a stack's rows leave blank."""
-    return families().get(family(stack), {}).get("row", {})
-
-
 def published_constants(stack: str) -> dict[str, float]:
     """Return what publications say of a stack's constants: nothing is fitted."""
     return families().get(stack, {}).get("published", {})

@@ -25,13 +25,14 @@ class Step:
     def __init__(self, model: Model, cluster: Cluster, plan: Plan, c: Constants):
         self.model, self.cluster, self.plan, self.constants = model, cluster, plan, c
         self.kernels, self.groups = Kernels(cluster.gpu, model, plan, c), links.groups(plan)
-        # parameters of a rank in the fullest stage: of the ends, of experts that ranks share, all
+        # parameters of a rank: of a layer, of its experts that ranks share, of the ends, and all
+        # of the fullest stage
+        split = plan.tensor, plan.expert
+        self.layer, self.shared = model.layer_parameters(*split), model.divided_parameters(*split)
         embedding = model.embedding_parameters(plan.tensor)
         self.ends = embedding * (1 if model.tied else 2)
-        deep, _ = layers_of_stage(model.layers, plan.pipeline)
-        self.of_experts = deep * model.divided_parameters(plan.tensor, plan.expert)
-        numbers = deep * model.layer_parameters(plan.tensor, plan.expert)
-        self.numbers = numbers + (self.ends if plan.pipeline == 1 else embedding)
+        self.deep, _ = layers_of_stage(model.layers, plan.pipeline)
+        self.numbers = self.deep * self.layer + (self.ends if plan.pipeline == 1 else embedding)
 
     def parts(self) -> dict[str, float]:
         """What each part adds; together they are the step."""
@@ -41,7 +42,7 @@ class Step:
         forward = longer(busy.forward, launch)
         backward = longer(busy.backward, BACKWARD_LAUNCHES * launch)
         again = kernels.recomputed(forward)
-        gather, reduce = self._sharded_layer()
+        gather, reduce = self._sharded(self.layer, self.shared) if plan.each_time else (0.0, 0.0)
         regather = 0.0 if plan.keep_gathered else gather
         layer = longer(forward, gather) + longer(backward + again, regather + reduce)
         head = longer(kernels.head + self.waits["tensor"].forward, c.ends)
@@ -106,14 +107,6 @@ class Step:
         gather = self._exchange("all-gather", 2 * numbers, 2 * of_experts, "shard")
         return gather, self._exchange("reduce-scatter", wide * numbers, wide * of_experts, "shard")
 
-    def _sharded_layer(self) -> tuple[float, float]:
-        if not self.plan.each_time:
-            return 0.0, 0.0
-        split = self.plan.tensor, self.plan.expert
-        return self._sharded(
-            self.model.layer_parameters(*split), self.model.divided_parameters(*split)
-        )
-
     def _gradients(self, backward: float) -> float:
         """Waiting for gradients, and for parameters that ZeRO has updated.
 
@@ -130,7 +123,7 @@ class Step:
         total = 0.0
         for axis, kind, share in calls:
             # the rows of HSDP hold the same experts
-            of_experts = 2 * self.of_experts * share * (axis == "shard")
+            of_experts = 2 * self.deep * self.shared * share * (axis == "shard")
             total += self._exchange(kind, 2 * self.numbers * share, of_experts, axis)
         if plan.overlap:
             total = longer(backward, total) - backward
@@ -144,7 +137,7 @@ class Step:
         """The parameters that a rank updates."""
         plan, numbers = self.plan, self.numbers
         if plan.stage:
-            numbers = (numbers + self.of_experts * (plan.expert - 1)) / plan.sharing
+            numbers = (numbers + self.deep * self.shared * (plan.expert - 1)) / plan.sharing
         return ADAM * numbers / self.kernels.bandwidth + self.constants.fixed
 
 

@@ -54,17 +54,6 @@ def from_json(text: str) -> list[dict]:
     return plans
 
 
-def from_csv(text: str) -> list[dict]:
-    """Read the rows of a table."""
-    return list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
-
-
-def listed_columns() -> str:
-    """Return each column with its short name and what it means."""
-    short = {name: f"{name}, {alias}" for alias, name in rows.ALIASES.items()}
-    return "\n".join(f"{short.get(name, name)}: {is_}" for name, (_, is_) in rows.COLUMNS.items())
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Read plans from the standard input, write them answered to the standard output."""
     parser = argparse.ArgumentParser(
@@ -77,14 +66,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stacks", action="store_true", help="list the stacks and their tables")
     chosen = parser.parse_args(arguments)
     if chosen.columns:
-        print(listed_columns())
+        short = {name: f"{name}, {alias}" for alias, name in rows.ALIASES.items()}
+        print("\n".join(f"{short.get(n, n)}: {means}" for n, (_, means) in rows.COLUMNS.items()))
         return 0
     if chosen.stacks:
         print("\n".join(f"{n}: {', '.join(a['tables'])}" for n, a in stacks.families().items()))
         return 0
     text = sys.stdin.read().lstrip("\ufeff")
     try:
-        plans = from_json(text) if chosen.json else from_csv(text)
+        table = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+        plans = from_json(text) if chosen.json else list(table)
     except ValueError as problem:
         print(f"the input is no JSON: {problem}", file=sys.stderr)
         return 2

@@ -113,8 +113,7 @@ SPEED = "tokens_per_second_per_gpu"
 LINE = 88  # characters above the axes
 LEAST = 5e-4  # of a step: a smaller part is not drawn
 COLUMNS = {"tensor": "tensor {}", "pipeline": "pipeline {}", "data": "data {:,}", "ZeRO": "ZeRO-{}"}
-COLUMNS |= {"context": "context {}", "expert": "expert {}", "micro-batch": "micro-batch {}"}
-COLUMNS |= {"recompute": "recompute {}"}
+COLUMNS |= {"micro-batch": "micro-batch {}", "recompute": "recompute {}"}
 # what a plan loses most by against the best: colour and marker
 LOSES = {
     "recomputation": (SKY, "o"),
@@ -130,8 +129,8 @@ OTHERS = (BLUE, "X")
 def named(line: dict) -> str:
     """A plan in words, without what it does not do: an axis of one rank, ZeRO-0."""
     left_out = {"ZeRO": 0, "recompute": "none"}
-    given = {name: line[name] for name in COLUMNS if line.get(name, 1) != left_out.get(name, 1)}
-    return ", ".join(COLUMNS[name].format(value) for name, value in given.items())
+    given = [name for name in COLUMNS if line[name] != left_out.get(name, 1)]
+    return ", ".join(COLUMNS[name].format(line[name]) for name in given)
 
 
 @styled
