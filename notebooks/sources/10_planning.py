@@ -116,20 +116,20 @@ display(guess_gpus, guess_slowest, guess_samples, guess_published, guess_failure
 # %% [markdown]
 # ## What changes
 #
-# Nothing runs. A plan is a few numbers, and the planner's functions are short. These two give the
-# number of micro-batches whose activations a pipeline's rank holds, and the seconds of a
-# collective:
+# Nothing runs. A plan is a few numbers, and the planner's functions are short. These give the
+# number of micro-batches whose activations a pipeline's rank holds, what a rank sends in a
+# collective, and the seconds that this takes:
 
 # %%
 from bootcamp.costs import links, memory
 from bootcamp_lessons import reading
 
-reading.source(memory.in_flight, links.seconds)
+reading.source(memory.in_flight, links.bytes_sent, links.seconds)
 
 # %% [markdown]
-# `RING` has the bytes of lesson 08. `sharing` is new: a group that spans several hosts shares each
-# host's network with the groups beside it. With 8 GPUs in a host and tensor ranks in groups of 4,
-# four rings of `data` leave the host side by side, one for each tensor rank.
+# `ring_bytes` has the bytes of lesson 08. `between` and `sharing` are new: a ring leaves a host over
+# one edge, and all ranks of a host share its network. With 8 GPUs in a host and tensor ranks in
+# groups of 4, four rings of `data` leave the host side by side, one for each tensor rank.
 
 # %% [markdown]
 # ## Run it

@@ -264,10 +264,13 @@ def grown(
         cluster = cluster_of(gpus, host_gb_s)
         plans = [p for p in candidates(shape, cluster, size) if keep(p)]
         line = {"GPUs": gpus, "samples_per_gpu": size / gpus}
-        if (plan := fastest(shape, cluster, plans)) is None:
+        answers = {plan: predict.unseen(shape, cluster, plan) for plan in plans}
+        fitting = [p for p in plans if answers[p].peak_bytes <= cluster.gpu.memory]
+        if not fitting:
             why = "no plan fits the memory" if plans else "no plan divides the batch"
             lines.append(line | dict.fromkeys(COLUMNS_OF_PLAN) | {"shares": {}, "marks": [why]})
             continue
+        plan = min(fitting, key=lambda p: answers[p].seconds)
         row = plan_row(shape, cluster, plan)
         seconds = row["seconds"] | {"latency": latency(shape, cluster, plan)}
         shares = {part: each / row["seconds_per_step"] for part, each in seconds.items()}
@@ -277,13 +280,6 @@ def grown(
         before |= limits
     name = f"{model}, {batch / 1e6:.3g} M tokens a step on {cluster.gpu.name}"
     return Table(lines, f"{name}: the fastest plan that fits, predicted")
-
-
-def fastest(shape: Model, cluster: Cluster, plans: list[Plan]) -> Plan | None:
-    """The fastest of the plans that fit; None if none does."""
-    c = stacks.constants("", cluster.gpu.name)
-    fitting = [p for p in plans if memory.peak(shape, p, c.reserved) <= cluster.gpu.memory]
-    return min(fitting, key=lambda p: predict.unseen(shape, cluster, p).seconds, default=None)
 
 
 COLUMNS_OF_PLAN = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute", "peak_gb")

@@ -47,23 +47,28 @@ def replicas(group: Group, plan: Plan) -> Group:
     return Group(group.ranks // shared, group.stride * shared)
 
 
+def bytes_sent(kind: str, size: float, group: Group, cluster: Cluster) -> dict[str, float]:
+    """{"inside", "between"}: bytes that a rank sends, and its share of what leaves its host."""
+    n, local = group.ranks, group.in_host(cluster)
+    sent = ring_bytes(kind, size, n)
+    leaving = 0.0 if local == n else sent / local
+    if kind == "all-to-all" and n > 1:  # what is for other hosts, from each of the ranks
+        leaving = sent * (n - local) / (n - 1)
+    return {"inside": sent - leaving, "between": leaving}
+
+
 def seconds(kind: str, size: float, group: Group, cluster: Cluster, c: Constants) -> float:
-    """Of one collective of `size` bytes. kind: a key of RING or all-to-all.
+    """Of one collective of `size` bytes. kind: a key of RING.
 
     size: the whole tensor's; of an all-to-all what one rank hands in.
     """
-    n, local = group.ranks, group.in_host(cluster)
-    if n == 1 or not size:
+    if group.ranks == 1 or not size:
         return 0.0
-    sent = ring_bytes(kind, size, n)
-    inside = sent / (cluster.gpu.bus * c.bus)
-    if local == n:
-        return IN_HOST + inside
-    sharing = min(cluster.per_host, cluster.gpus) / local  # rings that leave a host side by side
-    if kind == "all-to-all":  # only what is for other hosts leaves, from each of the ranks
-        sharing, sent = min(cluster.per_host, cluster.gpus), sent * (n - local) / (n - 1)
-    outside = sharing * sent / (cluster.host_bytes * c.network)
-    return IN_HOST + BETWEEN_HOSTS * log2(n / local) + max(inside, outside)
+    sent, hosts = bytes_sent(kind, size, group, cluster), group.ranks / group.in_host(cluster)
+    inside = sum(sent.values()) / (cluster.gpu.bus * c.bus)
+    sharing = min(cluster.per_host, cluster.gpus)  # ranks that share their host's network
+    outside = sharing * sent["between"] / (cluster.host_bytes * c.network)
+    return IN_HOST + BETWEEN_HOSTS * log2(hosts) + max(inside, outside)
 
 
 def hand_over(size: float, group: Group, cluster: Cluster, c: Constants) -> tuple[float, float]:
@@ -78,13 +83,3 @@ def hand_over(size: float, group: Group, cluster: Cluster, c: Constants) -> tupl
         return inside, inside
     share = cluster.host_bytes / min(cluster.per_host, cluster.gpus)
     return c.hop + size / (share * c.network), c.hop + size / (share * c.filling)
-
-
-def bytes_sent(kind: str, size: float, group: Group, cluster: Cluster) -> dict[str, float]:
-    """{"inside", "between"}: bytes that a rank sends, and its share of what leaves its host."""
-    n, local = group.ranks, group.in_host(cluster)
-    sent = ring_bytes(kind, size, n)
-    leaving = 0.0 if local == n else sent / local
-    if kind == "all-to-all":  # only what is for other hosts leaves, from each of the ranks
-        leaving = (n - local) / n * size
-    return {"inside": sent - leaving, "between": leaving}
