@@ -127,9 +127,9 @@ from bootcamp_lessons import reading
 reading.source(memory.in_flight, links.bytes_sent, links.seconds)
 
 # %% [markdown]
-# `ring_bytes` has the bytes of lesson 08. `between` and `sharing` are new: a ring leaves a host over
-# one edge, and all ranks of a host share its network. With 8 GPUs in a host and tensor ranks in
-# groups of 4, four rings of `data` leave the host side by side, one for each tensor rank.
+# `ring_bytes` has the bytes of lesson 08. `between` and `sharing` are new: a ring leaves a host
+# over one edge, and all ranks of a host share its network. With 8 GPUs in a host and tensor ranks
+# in groups of 4, four rings of `data` leave the host side by side, one for each tensor rank.
 
 # %% [markdown]
 # ## Run it

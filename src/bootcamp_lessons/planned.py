@@ -72,7 +72,8 @@ class Task:
                 raise ValueError(f"{name}={value!r}: expected a value such as {usual!r}")
         for name in ("shard", "keep_gathered"):
             if knobs.get(name) and knobs.get("stage") != 3:
-                raise ValueError(f"{name}={knobs[name]}: for stage 3 alone, which shards all")
+                why = "for stage 3 alone, which shards parameters"
+                raise ValueError(f"{name}={knobs[name]}: {why}")
         sequence = knobs.get("tensor", 1) > 1
         plan = Plan(batch=self.batch, compiled=True, sequence=sequence, **knobs)
         check(self.shape, self.cluster, plan)
