@@ -325,7 +325,7 @@ guess_bytes.score(table[0]["NCCL, formula MB"], how="By formula")
 # ### Memory
 
 # %%
-reading.source(model_shapes.Layer.parameters, model_shapes.Layer.kept_numbers)
+reading.source(model_shapes.Layer)
 
 # %%
 held = {"one process": alone, "tensor parallel": split, "sequence parallel": sequence}
