@@ -45,8 +45,8 @@ def collected() -> list[dict]:
     order = [*dict.fromkeys(lessons.values()), MINE]
     found = []
     for one in journal.scored_predictions():
-        said, measured = one["answer"], one["measured"]
-        ratio = said / measured if measured > 0 and 0 < said / measured < math.inf else None
+        answer, measured = one["answer"], one["measured"]
+        ratio = answer / measured if measured > 0 and 0 < answer / measured < math.inf else None
         lesson = lessons.get(one["name"], MINE)
         found.append({**one, "lesson": lesson, "kind": kind(one["unit"]), "ratio": ratio})
     return sorted(found, key=lambda one: order.index(one["lesson"]))
@@ -102,21 +102,21 @@ def verdict() -> str:
     if not found:
         return "No predictions yet: type one into the field under a question, then run the cells."
     right = sum(one["right"] for one in found)
-    said = f"{right} of {len(found)} predictions were right."
+    text = f"{right} of {len(found)} predictions were right."
     enough = {name: share for name, share in shares(found).items() if share[1] >= FEWEST}
     if right == len(found):
-        return said
+        return text
     if len(enough) < 2:
-        return f"{said} Too few to compare kinds: {FEWEST} each of two kinds are needed."
+        return f"{text} Too few to compare kinds: {FEWEST} each of two kinds are needed."
     name, (good, count, off) = min(
         enough.items(), key=lambda item: (item[1][0] / item[1][1], -(item[1][2] or 1))
     )
-    said += f" Worst: {name}, {good} of {count} right"
-    said += f", typically off by a factor of {three_digits(off)}." if off else "."
+    text += f" Worst: {name}, {good} of {count} right"
+    text += f", typically off by a factor of {three_digits(off)}." if off else "."
     wrong = [one["ratio"] > 1 for one in found if one["ratio"] and not one["right"]]
     if len(wrong) >= FEWEST:
-        said += f" Of {len(wrong)} wrong ones {sum(wrong)} were too large."
-    return said
+        text += f" Of {len(wrong)} wrong ones {sum(wrong)} were too large."
+    return text
 
 
 @style.styled

@@ -171,12 +171,12 @@ class FunctionTask(Task):
         for case, answer, expected in zip(self.cases, answers, right, strict=True):
             if not same(answer, expected, self.within):
                 meaning = self._known_mistake(answers) or self._wrong_type(answer, expected)
-                call = f"{_said_call(given, case)} to return {self._said(expected)}"
-                raise Wrong(call, self._said(answer), meaning)
+                call = f"{_call_as_text(given, case)} to return {self._as_text(expected)}"
+                raise Wrong(call, self._as_text(answer), meaning)
         return f"all {len(right)} cases come out right."
 
     def _call(self, given: Callable, case: tuple):
-        call, arguments, printed = _said_call(given, case), copy.deepcopy(case), io.StringIO()
+        call, arguments, printed = _call_as_text(given, case), copy.deepcopy(case), io.StringIO()
         try:
             with contextlib.redirect_stdout(printed):
                 answer = given(*arguments)
@@ -242,7 +242,7 @@ class FunctionTask(Task):
             return "That is a generator, not yet a list: list(...) makes one."
         return ""
 
-    def _said(self, value) -> str:
+    def _as_text(self, value) -> str:
         text = f"{value:,.6g}" if isinstance(value, float) else repr(value)
         six_digits = LONG_FLOAT.sub(lambda found: f"{float(found[0]):.6g}", text)
         return f"{six_digits} {self.unit}".strip()
@@ -252,7 +252,7 @@ class FunctionTask(Task):
         return Shown(inspect.getsource(self.solved_by))
 
 
-def _said_call(function: Callable, case: tuple) -> str:
+def _call_as_text(function: Callable, case: tuple) -> str:
     return f"{getattr(function, '__name__', 'your function')}({', '.join(map(repr, case))})"
 
 

@@ -132,5 +132,5 @@ def held_by_schedule(table: list[dict], origin: str) -> Figure:
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("MB")
     legend(figure, axes.get_legend_handles_labels()[0])
-    said = "; ".join(f"{r['schedule']} rank {r['rank']}: {r['measured']:.1f} MB" for r in table)
-    return finish(figure, (), f"Held for the backward at the peak. {said}. {origin}", (origin,))
+    says = "; ".join(f"{r['schedule']} rank {r['rank']}: {r['measured']:.1f} MB" for r in table)
+    return finish(figure, (), f"Held for the backward at the peak. {says}. {origin}", (origin,))

@@ -91,8 +91,8 @@ def accumulated(records: list[dict], world: int, runs) -> Figure:
         name = f"stage {record['stage']}"
         style = {"color": colour, "marker": marker, "markersize": 7, "linewidth": 2.5}
         axes.plot(places, [size / 1e3 for size in sizes], label=name, **style)
-        said = " and ".join(f"{size / 1e3:.0f} kB" for size in ends)
-        says.append(f"{name} holds {said} when the backward passes have ended")
+        kept = " and ".join(f"{size / 1e3:.0f} kB" for size in ends)
+        says.append(f"{name} holds {kept} when the backward passes have ended")
     axes.axvline(half + 0.85, color=PALE, linewidth=1.5)
     named = {whole: "all gradients", whole / world: f"1/{world} of them"}
     for size in named:

@@ -37,14 +37,14 @@ def predicted_and_published(table) -> Figure:
     worst = sorted(lines, key=lambda line: -abs(line["error %"]))[:NAMED]
     axes.axvspan(-GOOD, GOOD, color=LIGHT.green)
     axes.axvline(0, color=BLACK, linewidth=1.5)
-    said = []
+    says = []
     for row, name in enumerate(order):
         errors = [line["error %"] for line in groups[name]]
         axes.plot(errors, [row] * len(errors), "o", color=BLUE, alpha=0.6, markersize=8)
         sizes = [abs(error) for error in errors]
         words = f"{len(errors)} runs: median {median(sizes):.1f} %, worst {max(sizes):.0f} %"
         margin(axes, row, words, x=1.015)
-        said.append(f"{name}: {words}")
+        says.append(f"{name}: {words}")
     for line in worst:
         look = {"markersize": 15, "markeredgewidth": 2, "fillstyle": "none", "color": VERMILLION}
         axes.plot(line["error %"], order.index(line["published by"]), "o", **look)
@@ -59,7 +59,7 @@ def predicted_and_published(table) -> Figure:
         "Seconds of a step, each predicted by constants that were fitted without its run. Shaded: "
         f"within {GOOD} %. Circled, the worst: {named}."
     )
-    return finish(figure, (), f"{len(lines)} published runs. {'; '.join(said)}.", (note,))
+    return finish(figure, (), f"{len(lines)} published runs. {'; '.join(says)}.", (note,))
 
 
 @styled
@@ -69,7 +69,7 @@ def checkpoint_interval(table) -> Figure:
     table: rows of planning.checkpoint_intervals, all with the same seconds of a save and a restart.
     """
     figure, axes = begin("Time lost to saves and failures", 6.0)
-    said, reached, ends = [], [], []
+    says, reached, ends = [], [], []
     for number, line in enumerate(table):
         given = (line["save_seconds"], line["between_failures_seconds"], line["restart_seconds"])
         best = line["best_interval_seconds"]
@@ -81,7 +81,7 @@ def checkpoint_interval(table) -> Figure:
         words += f"save every {_about(best)}, {lowest:.2g} % lost"
         axes.plot(intervals, lost, color=look["color"], label=words)
         axes.plot(best, lowest, **look)
-        said.append(words)
+        says.append(words)
         reached += [lowest, *lost]
         ends += [intervals[0], intervals[-1]]
     axes.set(xlim=(min(ends), max(ends)), ylim=(0.8 * min(reached), 100))
@@ -94,7 +94,7 @@ def checkpoint_interval(table) -> Figure:
     takes = f"A save takes {_about(given[0])}, a restart {_about(given[2])}."
     words = getattr(table, "caption", "")
     notes = (DALY, f"{takes} {words}." if words else takes)
-    return finish(figure, (), f"{'; '.join(said)}. {takes}", notes)
+    return finish(figure, (), f"{'; '.join(says)}. {takes}", notes)
 
 
 def _about(seconds: float) -> str:
