@@ -13,6 +13,7 @@ import warm
 from trained import trained
 
 from bootcamp.experiments import equality
+from bootcamp.experiments.pair import distance
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
 from bootcamp.scripts import family
@@ -66,8 +67,8 @@ def test_each_kind_goes_on_where_it_was_saved(name, tmp_path):
         return
     assert rest.losses == pytest.approx(whole.losses[4:], abs=1e-5)
     first, last = (whole.ranks[0][f"fingerprint_{moment}"] for moment in ("initial", "final"))
-    apart = equality.distance(rest.ranks[0]["fingerprint_final"], last)
-    assert apart < 1e-5 * equality.distance(first, last)
+    apart = distance(rest.ranks[0]["fingerprint_final"], last)
+    assert apart < 1e-5 * distance(first, last)
 
 
 @pytest.mark.parametrize(("saved_by", "taken_up_by"), [("ddp", "gpu"), ("gpu", "ddp")])
@@ -147,8 +148,8 @@ def test_each_strategy_takes_up_what_another_has_saved(chain, optimizer, tmp_pat
         losses += run.losses
     assert losses == pytest.approx(whole.losses, abs=1e-5)
     first, last = (whole.ranks[0][f"fingerprint_{moment}"] for moment in ("initial", "final"))
-    apart = equality.distance(run.ranks[0]["fingerprint_final"], last)
-    assert apart < 1e-5 * equality.distance(first, last)
+    apart = distance(run.ranks[0]["fingerprint_final"], last)
+    assert apart < 1e-5 * distance(first, last)
 
 
 @pytest.mark.parametrize(("script", "ranks"), [("gpu", 1), ("fsdp", 2)])

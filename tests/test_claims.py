@@ -58,13 +58,6 @@ def test_an_effect_that_is_smaller_than_claimed_contradicts_the_claim():
     assert claims.faster("x", "Half as fast again.", fast, slow, by=1.5).verdict == "contradicted"
 
 
-def test_equal_times_are_supported_only_within_the_bound():
-    fast, same, slow = times(1.0, 1.01), times(1.01, 1.0), times(1.3, 1.31)
-    assert claims.as_fast("x", "Equal.", fast, same).supported
-    assert claims.as_fast("x", "Equal.", fast, slow).verdict == claims.CONTRADICTED
-    assert claims.as_fast("x", "Equal.", fast, slow, within=0.5).supported
-
-
 def test_a_budget_that_is_spent_leaves_one_pair_and_no_verdict(monkeypatch):
     monkeypatch.setenv("BOOTCAMP_CLAIM_SECONDS", "0")
     found = claims.faster("x", "This wins.", times(1.0), times(9.0))
@@ -153,7 +146,7 @@ def test_beside_what_this_machine_does_not_support_stands_the_reference(logs):
     assert said not in str(claims.faster("speed", "This wins.", times(1.0), times(2.0)))
 
 
-CLAIM = re.compile(r'\bclaim\.(faster|as_fast|equal|larger)\(\s*"(\w+)",')
+CLAIM = re.compile(r'\bclaim\.(faster|equal|larger)\(\s*"(\w+)",')
 
 
 def test_every_claim_of_the_course_has_a_name_of_its_own():
@@ -163,6 +156,6 @@ def test_every_claim_of_the_course_has_a_name_of_its_own():
             code = "".join(cell["source"])
             if cell["cell_type"] == "code":
                 names.update(name for _, name in CLAIM.findall(code))
-                calls = len(re.findall(r"\bclaim\.(faster|as_fast|equal|larger)\(", code))
+                calls = len(re.findall(r"\bclaim\.(faster|equal|larger)\(", code))
                 assert calls == len(CLAIM.findall(code)), f"{path.stem}: a claim without a name"
     assert [name for name, count in names.items() if count > 1] == []

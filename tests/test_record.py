@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bootcamp.experiments import equality
+from bootcamp.experiments.pair import distance
 from bootcamp.launcher import launch
 from bootcamp.records import runs, summary, trace
 from bootcamp.records.steps import read_steps
@@ -152,7 +153,7 @@ def test_fingerprint_estimates_the_distance_between_parameters():
                 move = 0.01 * torch.randn(parameter.shape, generator=generator)
                 parameter += move
                 squares += move.double().square().sum().item()
-        estimate = equality.distance(fingerprint(model), fingerprint(moved))
+        estimate = distance(fingerprint(model), fingerprint(moved))
         ratios.append(estimate**2 / squares)
     assert 0.6 < sum(ratios) / len(ratios) < 1.4
     assert all(0.1 < ratio < 3.5 for ratio in ratios)

@@ -14,7 +14,6 @@ from bootcamp.costs import ddp as ddp_theory
 from bootcamp.paths import SRC  # noqa: E402
 from bootcamp.units import time
 from bootcamp_lessons import explorers, simulators
-from bootcamp_lessons.diagrams import ddp_overview  # noqa: E402
 
 PUBLISHED = SRC / "bootcamp" / "costs" / "published"
 EVERY = [
@@ -121,15 +120,6 @@ def test_every_collective_has_a_still_before_and_after(name, algorithm, ranks):
     way = {"collective": name, "algorithm": algorithm, "ranks": ranks}
     assert "after step 0 of" in still("collective", **way, step=0)
     assert "All is done" in still("collective", **way, step=99), "beyond the last step is the last"
-
-
-def test_the_strip_of_the_ring_is_the_same_simulation():
-    run = collectives.simulate("all-reduce", "ring", 3)
-    texts = [text.get_text() for text in ddp_overview.ring(3).axes[0].texts]
-    sends = sum(len(step) for step in run.steps)
-    assert texts.count("▶") == sends
-    sums = sum(len(now) == 3 for held in run.moments for rank in held for now in rank.values())
-    assert texts.count("0+1+2") == sums
 
 
 # A step of DDP

@@ -346,7 +346,7 @@ proofs[-1]
 # %%
 from bootcamp_lessons.diagrams import tensor_parallel
 
-plots.show(tensor_parallel.mesh(2, 2))
+plots.show(tensor_parallel.mesh())
 
 # %% [markdown]
 # Along `tensor` the ranks of a host split matrices, and train the *same* samples. Along `data` they

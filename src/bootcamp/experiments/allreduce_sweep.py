@@ -9,7 +9,7 @@ from pathlib import Path
 from bootcamp import machine
 from bootcamp.costs.alpha_beta import Fit, fit
 from bootcamp.files import read_json, write_json
-from bootcamp.launcher.launch import default_ranks, launch
+from bootcamp.launcher.launch import launch
 from bootcamp.paths import LOGS, SRC
 from bootcamp.records.measurement import Measurement
 from bootcamp.records.runs import Run
@@ -31,13 +31,12 @@ class Sweep(Measurement):
         return fit([row for row in self.rows if not row["held_out"]], "seconds")
 
 
-def measure(ranks: int | None = None, device: str = "auto", rounds: int = 30) -> Sweep:
+def measure(ranks: int, device: str = "auto", rounds: int = 30) -> Sweep:
     """Run the sweep, about 10 s, and keep it unless it shared its cores with another run.
 
-    ranks: None is every GPU, else every core, and two at least. rounds: calls of each size.
+    rounds: calls of each size.
     Raises ValueError with fewer than two ranks, LaunchError where the run fails.
     """
-    ranks = ranks or max(2, default_ranks())
     if ranks < 2:
         raise ValueError(f"ranks={ranks}: expected two at least, one has nobody to talk to")
     script = SRC / "snippets/sweep_all_reduce.py"
@@ -55,9 +54,8 @@ def keep(run: Run) -> Sweep:
     return Sweep(path)
 
 
-def load(ranks: int | None = None, device: str = "auto") -> Sweep:
+def load(ranks: int, device: str = "auto") -> Sweep:
     """Read this machine's sweep over so many ranks, or measure it now."""
-    ranks = ranks or max(2, default_ranks())
     on_gpus = device == "cuda" or (device == "auto" and len(machine.gpu_names()) >= ranks)
     path = _path("nccl" if on_gpus else "gloo", ranks)
     return Sweep(path) if path.exists() else measure(ranks, device)

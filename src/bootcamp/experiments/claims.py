@@ -88,36 +88,24 @@ def trial(script, ranks: int | None = None, **flags) -> Callable[[], Run]:
     return partial(launch, script, ranks, **{"quiet": True, **flags})
 
 
-def faster(name: str, sentence: str, this, that, *, by: float = 1.0, **how) -> Claim:
-    """Claim that `this` is more than `by` times as fast as `that`.
-
-    this, that: trials, or functions without arguments that return seconds, or a Run.
-    how: of `_in_pairs`.
-    """
-    return _in_pairs(name, sentence, this, that, (by, math.inf), **how)
-
-
-def as_fast(name: str, sentence: str, this, that, *, within: float = 0.1, **how) -> Claim:
-    """Claim that `this` and `that` are equally fast, up to a share of `within`; see `faster`."""
-    return _in_pairs(name, sentence, this, that, (1 / (1 + within), 1 + within), **how)
-
-
-def _in_pairs(
+def faster(
     name: str,
     sentence: str,
     this: Callable,
     that: Callable,
-    claimed: tuple[float, float],
     *,
+    by: float = 1.0,
     seconds: float = SECONDS,
     of: Callable[[Run], float] = lambda run: 1 / run.samples_per_second,
     supported: str = "",
     otherwise: str = "",
 ) -> Claim:
-    """Time both in pairs of alternating order until the verdict is clear or `seconds` are spent.
+    """Claim that `this` is more than `by` times as fast as `that`.
 
-    claimed: between which limits "how many times as fast" is said to be. of: which seconds of a Run
-    are compared. supported, otherwise: what follows if the claim is supported, and if not.
+    Both are timed in pairs of alternating order until the verdict is clear or `seconds` are spent.
+
+    this, that: trials, or functions without arguments that return seconds, or a Run. of: which
+    seconds of a Run are compared. supported, otherwise: what follows if it is, and if not.
     """
     budget = float(os.environ.get("BOOTCAMP_CLAIM_SECONDS", seconds))
     began, longest, ratios, verdict = time.monotonic(), 0.0, [], UNCLEAR
@@ -130,10 +118,7 @@ def _in_pairs(
         ratios.append(_ratio(this, that, of, swapped=len(ratios) % 2 == 1))
         longest = max(longest, time.monotonic() - pair_began)
         effect, low, high = interval(ratios)
-        if claimed[0] < low and high < claimed[1]:
-            verdict = SUPPORTED
-        elif high < claimed[0] or low > claimed[1]:
-            verdict = CONTRADICTED
+        verdict = SUPPORTED if low > by else CONTRADICTED if high < by else UNCLEAR
     show("")
     pairs, spent = len(ratios), time.monotonic() - began
     measured = f"{effect:.2f} times as fast, " + (

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from functools import partial
 
 from bootcamp.experiments import diagnosis
-from bootcamp.experiments.pair import Pair, distance, in_saved_files, loss_distance
+from bootcamp.experiments.pair import Pair, in_saved_files, loss_distance
 from bootcamp.launcher import launch
 from bootcamp.records.runs import TOLERANCE, Run
 from bootcamp.table import Table
 from bootcamp.units import number
 
-__all__ = ["NotTheSame", "Proof", "baseline", "compare", "distance", "holds", "prove"]
-__all__ += ["same_training", "settings"]
 Hint = str | Callable[[Pair], str]
 SAME_SETTINGS = ("global_batch", "model", "size", "kv_heads", "steps", "optimizer", "lr", "seed")
 SAME_SETTINGS += ("dtype", "corpus_crc32")

@@ -3,17 +3,17 @@
 import gzip
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label
+from bootcamp.drawing.canvas import arrow, arrows, box, canvas, diagram, label
 from bootcamp.drawing.charts import handles, rows
 from bootcamp.drawing.palette import GREY, LIGHT, PALE, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
-from bootcamp_lessons.diagrams.ddp_overview import strip
 
 ACTIVITIES = {
     "NEGOTIATE_ALLREDUCE": ("reported ready, waits", GREY),
@@ -53,15 +53,36 @@ def inside(axes) -> None:
 @styled
 def ring(ranks: list[dict]) -> Figure:
     """Draw a ring all-reduce as src/snippets/horovod_ring.py printed it, rank by rank."""
-    title = f"A ring all-reduce on {len(ranks)} ranks, as they printed it"
-    says = f"{len(ranks)} ranks, each with {len(ranks)} pieces of its numbers. " + "; ".join(
+    world, moments = len(ranks), len(ranks[0]["held"])
+    title = f"A ring all-reduce on {world} ranks, as they printed it"
+    says = "; ".join(
         f"rank {rank} held {record['held'][0]} at first and {record['held'][-1]} at the end"
         for rank, record in enumerate(ranks)
     )
-    moments = range(len(ranks[0]["held"]))
-    held = [[_pieces(record, moment) for record in ranks] for moment in moments]
-    sent = [set(enumerate(pieces)) for pieces in zip(*(r["sent"] for r in ranks), strict=True)]
-    return strip(title, f"{says}.", held, [*sent, set()], "")
+    says = f"{world} ranks, each with {world} pieces of its numbers. {says}."
+    each, wide = 3 * world + 2.6, 91 / moments
+    high = 15 + each * world
+    figure, axes = canvas(title, says, high / 10)
+    for moment in range(moments):
+        x, words = 9 + wide * moment, f"after step {moment}" if moment else "at first"
+        label(axes, x + wide / 2 - 1.2, high - 2, words, bold=True)
+        for rank, record in enumerate(ranks):
+            top = high - 8 - each * rank
+            if moment == 0:
+                label(axes, 3.5, top + 3 - 1.5 * world, f"rank {rank}", bold=True)
+            for piece, (text, colour) in enumerate(_pieces(record, moment)):
+                box(axes, x, top - 3 * piece, wide - 2.5, 2.7, text, colour=colour, size=11)
+            if moment < len(record["sent"]):
+                y = top - 3 * record["sent"][moment] + 1.3
+                label(axes, x + wide - 1.2, y, "▶", ink=VERMILLION, size=11)
+    edges = [9 + wide * moment for moment in (1, world, moments)]
+    halves = ("add up: reduce-scatter", "pass on: all-gather")
+    for (left, end), words in zip(pairwise(edges), halves, strict=True):
+        arrow(axes, (left, 6.8), (end - 2.5, 6.8), style="<->", colour=PALE)
+        label(axes, (left + end - 2.5) / 2, 4.6, words)
+    way = "▶: it is sent to the next rank now, from the last rank to rank 0."
+    label(axes, 0, 1, way, at="left", size=11)
+    return figure
 
 
 def _pieces(record: dict, moment: int) -> list[tuple[str, str]]:

@@ -66,40 +66,24 @@ def _sends(axes, x: float, y: float, text: str) -> None:
     label(axes, x, y + 6, text, ink=VERMILLION, size=FOOT)
 
 
-@styled
-def mesh(rows: int = 2, columns: int = 2) -> Figure:
-    """Draw a mesh: tensor parallelism along a row, which is a host, data along a column."""
-    ranks = [[row * columns + column for column in range(columns)] for row in range(rows)]
-    hosts = "; ".join(
-        f"row {i} has the ranks {', '.join(map(str, r))}" for i, r in enumerate(ranks)
-    )
-    says = (
-        f"A mesh of {rows} x {columns} ranks: {hosts}. The ranks of a row are the GPUs of one host."
-        " They split each matrix, train the same samples, and exchange activations in every block. "
-        "The ranks of a column hold the same part of the matrices, sharded over them. They train "
-        "different samples, and gather parameters and average gradients."
-    )
-    height = 1.55 * rows + 0.7
-    figure, axes = canvas(f"A mesh of {rows} × {columns}: data × tensor", says, height)
-    wide = (62 - 8 * (columns - 1)) / columns
-    for row, line in enumerate(ranks):
-        y = 10 * height - 15 - 15.5 * row
+@diagram("A mesh of 2 × 2: data × tensor", 3.8)
+def mesh(axes) -> None:
+    """A mesh of 2 x 2 ranks: row 0 has the ranks 0, 1; row 1 has the ranks 2, 3. The ranks of a row
+    are the GPUs of one host. They split each matrix, train the same samples, and exchange
+    activations in every block. The ranks of a column hold the same part of the matrices, sharded
+    over them. They train different samples, and gather parameters and average gradients.
+    """
+    for row, y in enumerate((23, 7.5)):
         box(axes, 13, y - 1.5, 66, 12, line="--", colour="white")
         label(axes, 12, y + 4.5, f"host {row}:\nsamples\nof share {row}", at="right")
-        for column, rank in enumerate(line):
-            x = 15 + (wide + 8) * column
-            text = f"rank {rank}\nmatrices: part {column}"
-            box(axes, x, y, wide, 9, text, colour=TINTS[column % len(TINTS)])
-            if column:
-                arrow(axes, (x - 7.7, y + 4.5), (x - 0.3, y + 4.5), style="<->", colour=VERMILLION)
-            if row:
-                middle = x + wide / 2
-                arrow(axes, (middle, y + 9.3), (middle, y + 15.2), style="<->", colour=BLUE)
-    top = 10 * height - 10.5
-    label(axes, 81, top, "tensor:\nactivations,\n4 times in\neach block", at="left", ink=VERMILLION)
-    low = 10 * height - 25 - 7.75 * (rows - 2)
-    label(axes, 81, low, "data:\nparameters,\ngradients", at="left", ink=BLUE)
-    return figure
+        for column, x in enumerate((15, 50)):
+            text = f"rank {2 * row + column}\nmatrices: part {column}"
+            box(axes, x, y, 27, 9, text, colour=TINTS[column])
+    arrows(axes, (42.3, 27.5, 49.7, 27.5), (42.3, 12, 49.7, 12), style="<->", colour=VERMILLION)
+    arrows(axes, (28.5, 16.8, 28.5, 22.7), (63.5, 16.8, 63.5, 22.7), style="<->", colour=BLUE)
+    tensor = "tensor:\nactivations,\n4 times in\neach block"
+    label(axes, 81, 27.5, tensor, at="left", ink=VERMILLION)
+    label(axes, 81, 13, "data:\nparameters,\ngradients", at="left", ink=BLUE)
 
 
 @styled
