@@ -156,18 +156,13 @@ class Cluster(Lab):
             print(f"{host}$ {line}\n{results[host].output}", end="")
         return results
 
-    def sbatch(
-        self, record: str, path: str, *arguments, options: tuple[str, ...] = ()
-    ) -> SimpleNamespace:
+    def sbatch(self, record: str, path: str, *arguments) -> SimpleNamespace:
         """Submit a job file and display the line; `wait(seconds)` returns its Result.
 
-        options: of sbatch. Waiting raises TimeoutError.
+        Waiting raises TimeoutError.
         """
-        words = [str(word) for word in ("sbatch", *options, path, *arguments)]
-        print(f"host0$ {' '.join(words)}")
-        job = self.ready and self.start().sbatch(
-            path, *options, arguments=arguments, env=self._env()
-        )
+        print("host0$", *("sbatch", path, *arguments))
+        job = self.ready and self.start().sbatch(path, arguments=arguments, env=self._env())
 
         def wait(seconds: float = 240) -> Result:
             def measure() -> dict[str, Result]:
