@@ -10,10 +10,9 @@ from bootcamp.drawing.plots.axes_map import axes_map
 from bootcamp.drawing.plots.forecasts import checkpoint_interval, predicted_and_published
 from bootcamp.drawing.plots.losses import loss_curves
 from bootcamp.drawing.plots.plans import chosen_plan, feasible_plans, memory_by_part, what_breaks
-from bootcamp.drawing.plots.rank_memory import memory
+from bootcamp.drawing.plots.ranks import memory, timeline
 from bootcamp.drawing.plots.roofline_chart import roofline
 from bootcamp.drawing.plots.speed import achieved, scaling, throughput
-from bootcamp.drawing.plots.step_lanes import timeline
 from bootcamp.drawing.plots.traffic import all_reduce_sweep, communication_roofline, sent_bytes
 from bootcamp.drawing.style import show
 
