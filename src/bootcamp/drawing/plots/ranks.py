@@ -117,7 +117,7 @@ def _draw_lanes(axes, row: int, rank: int, step: dict, begins: float) -> str:
     """Both lanes of one rank and the overlap between them, each with its milliseconds beside it."""
     hidden = intervals.overlaps(step["compute"], step["sending"])
     words, sends = [], "sends" if step["apart"] else "communicates"
-    for does, busy, offset, height, look in (
+    for does, busy, offset, thick, look in (
         ("computes", step["compute"], -0.25, 0.36, {"facecolors": BLUE}),
         ("both at once", hidden, 0, 0.14, {"facecolors": BLACK}),
         (sends, step["sending"], 0.25, 0.36, {"facecolors": VERMILLION}),
@@ -125,7 +125,7 @@ def _draw_lanes(axes, row: int, rank: int, step: dict, begins: float) -> str:
     ):
         spans = [((begins + start) / 1e3, (end - start) / 1e3) for start, end in busy]
         look = {"linewidth": 0, "edgecolors": INK, **look}
-        axes.broken_barh(spans, (row + offset - height / 2, height), label=does, **look)
+        axes.broken_barh(spans, (row + offset - thick / 2, thick), label=does, **look)
         words.append(f"{does} {1e3 * intervals.total_seconds(busy):.1f} ms")
     beside = [*words[:2], ", ".join(words[2:] if step["apart"] else words[2:3])]
     for text, offset in zip(beside, (-0.25, 0, 0.25), strict=True):
