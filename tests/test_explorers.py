@@ -29,12 +29,12 @@ def test_a_widget_has_a_still_for_pages_without_a_kernel(shown):
 def test_what_a_call_begins_with_can_be_chosen(shown):
     chosen = {"schedule": "gpipe", "ranks": 6, "micro_batches": 12}
     assert simulators.pipeline_schedule(**chosen).choice == chosen
-    found = simulators.collective("all-to-all", "pairwise", 8)
+    found = simulators.collective(way="all-to-all by pairs", ranks=8)
     assert found.choice["way"] == "all-to-all by pairs"
     simulators.pipeline_schedule(micro_batches=3)
     assert "needs at least 4 micro-batches" in shown[-1]["text/html"], "1f1b on 4 ranks"
     with pytest.raises(ValueError, match="model: 'GPT-9' can't be chosen, but GPT tiny"):
-        simulators.memory("GPT-9")
+        simulators.memory(model="GPT-9")
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def test_the_charts_of_the_idea():
 
 
 def still(**first) -> str:
-    return str(explorers.still("pipeline_schedule", explorers.pipeline_schedule(**first)))
+    return str(explorers.still("pipeline_schedule", explorers.data("pipeline_schedule", **first)))
 
 
 def test_any_choice_is_shown_or_refused_with_the_reason():

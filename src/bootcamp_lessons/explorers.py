@@ -34,7 +34,17 @@ def data(kind: str, **first) -> dict:
     "first", "options"}: options are pairs of words and value, first is the position of the one to
     begin with. Raises ValueError for what can't be chosen.
     """
-    return KINDS[kind](**first)
+    made = KINDS[kind]()
+    if unknown := ", ".join(first.keys() - first_choice(made).keys()):
+        raise ValueError(f"{kind} has no control {unknown}")
+    for control in made["controls"]:
+        name, known = control["name"], values(control)
+        chosen = first.get(name, known[control["first"]])
+        if chosen not in known:
+            expected = ", ".join(map(str, known))
+            raise ValueError(f"{name}: {chosen!r} can't be chosen, but {expected}")
+        control["first"] = known.index(chosen)
+    return made
 
 
 def page(kind: str, size: tuple[float, float] | None = None, **first) -> str:
@@ -62,11 +72,7 @@ def script() -> str:
 
 def _control(name: str, label: str, options, first, slides: bool = False) -> dict:
     pairs = [list(one) if isinstance(one, tuple) else [f"{one}", one] for one in options]
-    known = [value for _, value in pairs]
-    if first not in known:
-        expected = ", ".join(map(str, known))
-        raise ValueError(f"{label}: {first!r} can't be chosen, but {expected}")
-    place = known.index(first)
+    place = [value for _, value in pairs].index(first)
     return {"name": name, "label": label, "slides": slides, "first": place, "options": pairs}
 
 
@@ -104,23 +110,18 @@ NAMES = {"ring": "a ring", "tree": "a tree", "pairwise": "pairs"}
 REDUCING = ("all-reduce", "reduce-scatter")
 
 
-def collective(
-    collective: str = "all-reduce", algorithm: str = "ring", ranks: int = 4, step: int = 2
-) -> dict:
-    collectives.simulate(collective, algorithm, ranks)  # raises, with what there is
+def collective() -> dict:
     runs = {
         f"{name} {count}": _run(collectives.simulate(*way, count))
         for name, way in ways().items()
         for count in collectives.RANKS
     }
-    way = next(name for name, pair in ways().items() if pair == (collective, algorithm))
     steps = range(1 + max(len(run["steps"]) for run in runs.values()))
-    step = min(step, len(runs[f"{way} {ranks}"]["steps"]))
     return {
         "controls": [
-            _control("way", "collective", ways(), way),
-            _control("ranks", "ranks", collectives.RANKS, ranks, slides=True),
-            _control("step", "step", steps, step, slides=True),
+            _control("way", "collective", ways(), "all-reduce by a ring"),
+            _control("ranks", "ranks", collectives.RANKS, 4, slides=True),
+            _control("step", "step", steps, 2, slides=True),
         ],
         "runs": runs,
     }
@@ -206,6 +207,7 @@ def _totals(run: Simulation) -> tuple[str, str]:
 
 def _collective_still(data: dict, way: str, ranks: int, step: int) -> Table:
     run = data["runs"][f"{way} {ranks}"]
+    step = min(step, len(run["steps"]))
     names, sends = run["chunks"], run["steps"][step - 1] if step else []
 
     def holds(rank: int) -> str:
@@ -239,7 +241,6 @@ MODELS = {  # name: (model, size)
 ONE = 10_000  # MiB: more than any of these models
 SIZES = (0.05, 0.2, 1, 2, 5, 10, None, 25, 50, 100, 200, ONE)  # MiB; None: DDP's own rule
 CAPS = {{None: "default", ONE: "all"}.get(cap, f"{cap}"): cap for cap in SIZES}
-DEFAULT = "default"
 MODEL_OF_COSTS = (
     "Predicted by a model, nothing here is measured. An all-reduce costs what the alpha-beta model "
     "(Hockney, 1994) says of a ring: 2(N-1) messages of bytes/N; one bucket after another.",
@@ -249,20 +250,20 @@ MODEL_OF_COSTS = (
 )
 
 
-def ddp_step(model: str = "GPT-2, 124 M", bucket: str = DEFAULT, ranks: int = 8) -> dict:
+def ddp_step() -> dict:
     millis = [(f"{count:,} ms", count / 1e3) for count in MILLISECONDS]
     micros = [(f"{count:,} µs", count / 1e6) for count in MICROSECONDS]
-    rates, models = links(), MODELS
+    rates = links()
     return {
         "controls": [
-            _control("bucket", "bucket cap, MiB", CAPS, bucket, slides=True),
-            _control("model", "model", models, model),
-            _control("ranks", "ranks", doubling(2, 1024), ranks, slides=True),
+            _control("bucket", "bucket cap, MiB", CAPS, "default", slides=True),
+            _control("model", "model", MODELS, "GPT-2, 124 M"),
+            _control("ranks", "ranks", doubling(2, 1024), 8, slides=True),
             _control("bytes_per_second", "link", rates.items(), rates["100 Gbit/s"]),
             _control("latency", "latency", micros, 20 / 1e6, slides=True),
             _control("compute_seconds", "forward + backward", millis, 200 / 1e3, slides=True),
         ],
-        "models": {name: _buckets(name) for name in models},
+        "models": {name: _buckets(name) for name in MODELS},
         "notes": list(MODEL_OF_COSTS),
     }
 
@@ -306,14 +307,14 @@ def _ddp_still(data: dict, model: str, bucket: str, compute_seconds: float, **co
 # A pipeline's schedule
 
 
-def pipeline_schedule(schedule: str = "1f1b", ranks: int = 4, micro_batches: int = 8) -> dict:
+def pipeline_schedule() -> dict:
     names = list(pipeline_schedules.SCHEDULES)
     choices = itertools.product(names, RANKS_OF_PIPELINE, MICRO_BATCHES)
     return {
         "controls": [
-            _control("schedule", "schedule", names, schedule),
-            _control("ranks", "ranks", RANKS_OF_PIPELINE, ranks, slides=True),
-            _control("micro_batches", "micro-batches", MICRO_BATCHES, micro_batches, slides=True),
+            _control("schedule", "schedule", names, "1f1b"),
+            _control("ranks", "ranks", RANKS_OF_PIPELINE, 4, slides=True),
+            _control("micro_batches", "micro-batches", MICRO_BATCHES, 8, slides=True),
         ],
         "micro_batches": list(MICRO_BATCHES),
         "charts": {" ".join(map(str, choice)): _chart(*choice) for choice in choices},
@@ -375,14 +376,14 @@ FORMULAS = (
 )
 
 
-def memory(model: str = "7.5 B", ranks: int = 64, samples: int = 1) -> dict:
+def memory() -> dict:
     precisions = [("bf16, state in fp32", "bf16 mixed"), ("fp32", "fp32")]
     batches = [("0 (state alone)", 0), *((f"{size}", size) for size in doubling(1, 32))]
     controls = [
-        _control("model", "model", model_shapes.published_gpts(), model),
-        _control("ranks", "ranks", doubling(1, 1024), ranks, slides=True),
+        _control("model", "model", model_shapes.published_gpts(), "7.5 B"),
+        _control("ranks", "ranks", doubling(1, 1024), 64, slides=True),
         _control("precision", "precision", precisions, "bf16 mixed"),
-        _control("samples", "micro-batch", batches, samples, slides=True),
+        _control("samples", "micro-batch", batches, 1, slides=True),
         _control("kept", "activations", memory_costs.KEPT, list(memory_costs.KEPT)[1]),
         _control("shard", "HSDP rows of", doubling(2, 64), 8, slides=True),
     ]

@@ -2,8 +2,8 @@
 `.pipeline_schedule()`, `.planner()`.
 
 Each shows controls and a picture that follows them. Nothing is launched. The first four begin with
-what explorers.py's functions of these names take, and need anywidget; without it their first choice
-is a table. They return the explorer, whose `choice` has the values of its controls by name.
+the values of controls that they are given by name, and need anywidget; without it their first
+choice is a table. They return the explorer, whose `choice` has the values of its controls.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from bootcamp_lessons import explorers, planning
 VARIABLE = "BOOTCAMP_ANYWIDGET"  # 0: this kernel has anywidget, the page that shows it has not
 
 
-def _explore(kind: str, *given, **first):
+def _explore(kind: str, **first):
     """Show an explorer and return it; where there is no anywidget, show its first choice."""
-    data = explorers.KINDS[kind](*given, **first)
+    data = explorers.data(kind, **first)
     still = explorers.still(kind, data)
     if progress.widgets() and os.environ.get(VARIABLE) != "0":
         with contextlib.suppress(ImportError):
