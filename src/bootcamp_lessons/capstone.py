@@ -64,7 +64,7 @@ def plan(given) -> Plan:
 
 
 def where() -> dict:
-    """What launch is told of hosts and link; where hosts can't be made, CPU ranks of this one."""
+    """Arguments of launch for hosts and link; CPU ranks of this host where none can be made."""
     return {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": HOSTS, "link": LINK}
 
 

@@ -305,7 +305,7 @@ def judge(knobs: dict, task: Task) -> Verdict:
 
 
 def parts(plan: Plan, task: Task) -> dict[str, float]:
-    """{part in words: seconds}; what recomputation adds is apart from the useful compute."""
+    """{part in words: seconds}; what recomputation adds is a part of its own."""
     found = task.predicted(plan).parts
     once = task.predicted(replace(plan, recompute="none")).parts["compute"]
     again = max(0.0, found["compute"] - once)

@@ -81,7 +81,7 @@ def memory_by_part(table) -> Figure:
     height = max(4.0, 2.8 + 0.26 * len(bars))
     figure, axes = begin("Predicted: what one GPU holds, part by part", height)
     rows(axes, [label for label, _ in bars], beside=0.5)
-    told = []
+    says = []
     for row, (tick, (_, line)) in enumerate(zip(axes.get_yticklabels(), bars, strict=True)):
         tick.set_fontsize(SMALL)
         if line is None:
@@ -92,14 +92,14 @@ def memory_by_part(table) -> Figure:
         held = f"{three_digits(line['peak_gb'])} GB: "
         held += "fits" if line["fits"] else "does not fit"
         margin(axes, row, f"{'▶' if beyond else '   '} {held}", x=1.005)
-        told.append(f"{line['model']}, {line['plan']}: {held}, {_listed(sizes)}")
+        says.append(f"{line['model']}, {line['plan']}: {held}, {_listed(sizes)}")
     axes.axvline(gpu, color=BLACK, linewidth=2, linestyle="--", zorder=3)
     words = f"{three_digits(gpu)} GB of a GPU"
     above(axes, gpu, 1, words, xycoords=axes.get_xaxis_transform(), fontsize=SMALL)
     axes.set(xlim=(0, limit), xlabel="GB on one GPU")
     legend(figure, handles(PARTS))
     notes = (f"{table.caption}.", *COUNTED) if getattr(table, "caption", "") else COUNTED
-    return finish(figure, (), f"Predicted memory of one GPU. {'; '.join(told)}.", notes)
+    return finish(figure, (), f"Predicted memory of one GPU. {'; '.join(says)}.", notes)
 
 
 def _listed(sizes: dict[str, float], unit: str = "") -> str:
@@ -199,7 +199,7 @@ def _scatter(axes, table, chosen: dict | None) -> str:
             _points(axes, own, words, color=colour, marker=marker, markeredgecolor="white")
     fitting = [line for own in groups.values() for line in own]
     plain = f"{len(lines)} plans, {len(fitting)} fit {three_digits(gpu)} GB"
-    told = [getattr(table, "caption", "") or plain]
+    says = [getattr(table, "caption", "") or plain]
     marks = {}
     if fitting:
         best = min(fitting, key=lambda line: line["seconds_per_step"])
@@ -209,18 +209,18 @@ def _scatter(axes, table, chosen: dict | None) -> str:
     for words, (line, look) in marks.items():
         _points(axes, [line], words, markeredgecolor=BLACK, zorder=4, **look)
         speed, held = (three_digits(line[name]) for name in (SPEED, "peak_gb"))
-        told.append(f"{words}: {named(line)}: {speed} tokens/s, {held} GB")
+        says.append(f"{words}: {named(line)}: {speed} tokens/s, {held} GB")
     if chosen:
         why = chosen["slower_by"] if chosen["fits"] else ""
         slower = f"; slower than the best by: {why}" if why else ""
-        told.append(f"chosen is limited by: {chosen['limit']}{slower}")
+        says.append(f"chosen is limited by: {chosen['limit']}{slower}")
     axes.set(ylim=(0, 1.08 * max(line[SPEED] for line in lines)), ylabel="tokens/s of a GPU")
-    words = "\n".join(line for text in told for line in wrap(text, LINE))
+    words = "\n".join(line for text in says for line in wrap(text, LINE))
     axes.set_title(words, loc="left", fontsize=SMALL)
     place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "fontsize": SMALL}
     axes.legend(title="slower than\nthe best by", title_fontsize=SMALL, alignment="left", **place)
     counts = ", ".join(f"{words} {len(own)}" for words, own in groups.items() if words)
-    return f"{'. '.join(told)}. What the others that fit lose most by: {counts or 'none'}."
+    return f"{'. '.join(says)}. What the others that fit lose most by: {counts or 'none'}."
 
 
 def _memory_axis(axes, held: list[float], gpu: float) -> None:
@@ -264,7 +264,7 @@ def what_breaks(table) -> Figure:
         raise ValueError("no number of GPUs has a plan that fits")
     figure, axes = begin("Predicted: what breaks as GPUs are added", 6.0)
     parts = [part for part in STEP if any(line["shares"][part] > 0.002 for line in known)]
-    told = [_column(axes, place, line, parts) for place, line in enumerate(lines)]
+    says = [_column(axes, place, line, parts) for place, line in enumerate(lines)]
     axes.set_xticks(range(len(lines)), ["\n".join(_cells(line)) for line in lines], fontsize=FOOT)
     axes.tick_params(axis="x", length=0, pad=9)
     place = {"xycoords": "axes fraction", "textcoords": "offset points", "linespacing": 1.2}
@@ -275,7 +275,7 @@ def what_breaks(table) -> Figure:
     title = getattr(table, "caption", "") or " "
     axes.set_title(title, loc="left", fontsize=SMALL, pad=8 + 16 * tallest)
     legend(figure, handles({STEP[part][0]: STEP[part][1:] for part in parts}))
-    return finish(figure, (), f"Predicted. {'; '.join(told)}.", GROWTH)
+    return finish(figure, (), f"Predicted. {'; '.join(says)}.", GROWTH)
 
 
 def _cells(line: dict) -> list[str]:
@@ -297,14 +297,14 @@ def _column(axes, place: int, line: dict, parts: list[str]) -> str:
         (why,) = line["marks"]
         axes.text(place, 50, NONE.get(why, why), rotation=90, va="center", bbox=WHITE, **look)
         return f"{line['GPUs']:,} GPUs{marks}"
-    below, told = 0.0, []
+    below, says = 0.0, []
     for part in parts:
         words, colour, hatch = STEP[part]
         share = line["shares"][part]
         axes.bar(place, 100 * share, 0.8, bottom=below, color=colour, hatch=hatch, **EDGE)
         below += 100 * share
-        told.append(f"{words} {share:.0%}")
+        says.append(f"{words} {share:.0%}")
     words = "\n".join(line["marks"]).replace("launches", "launch")  # it has one column's room
     axes.text(place, 102, words, va="bottom", color=VERMILLION, **BOLD, **look)
     speed = three_digits(line[SPEED])
-    return f"{line['GPUs']:,} GPUs: {speed} tokens/s each{marks}, {', '.join(told)}"
+    return f"{line['GPUs']:,} GPUs: {speed} tokens/s each{marks}, {', '.join(says)}"
