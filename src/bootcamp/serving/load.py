@@ -137,9 +137,7 @@ class _Loader:
         which = number % len(self.asked)
         began = self.passed
         status, text = NO_ANSWER, b""
-        with contextlib.suppress(
-            aiohttp.ClientError, OSError
-        ):  # a TimeoutError is one of the latter
+        with contextlib.suppress(aiohttp.ClientError, OSError):  # which a TimeoutError is too
             async with self.session.post(self.url, data=self.bodies[which]) as response:
                 text = await response.read()
                 status = response.status
