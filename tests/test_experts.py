@@ -52,7 +52,7 @@ def test_the_all_to_alls_carry_the_formulas_bytes(ranks):
     )
     sizes = TINY["layers"] * experts.COUNT * TINY["experts"] * (ranks - 1)
     replicated = experts.parameter_bytes("tiny", ranks)[1]
-    expected = rows / len(between) * TINY["width"] * experts.NUMBER + sizes
+    expected = rows / len(between) * TINY["width"] * model_shapes.NUMBER + sizes
     expected += ranks * sharding.sent_bytes("ddp", replicated, ranks, sharding.GLOO)
     sent = sum(rank["sent_bytes_per_step"] for rank in run.ranks)
     assert sent == pytest.approx(expected, rel=0.01)

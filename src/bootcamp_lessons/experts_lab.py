@@ -95,7 +95,7 @@ def sent(run: Run) -> tuple[float | None, float]:
     sizes = model["layers"] * experts.COUNT * model["experts"] * (ranks - 1)
     others = experts.parameter_bytes(run.config["size"], ranks)[1]
     gradients = sharding.sent_bytes("ddp", others, ranks, sharding.GLOO)
-    formula = rows * model["width"] * experts.NUMBER + sizes + ranks * gradients
+    formula = rows * model["width"] * model_shapes.NUMBER + sizes + ranks * gradients
     counted = [rank["sent_bytes_per_step"] for rank in run.ranks]
     return None if None in counted else sum(counted), formula
 

@@ -8,10 +8,10 @@ from bootcamp.costs import memory, model_shapes
 from bootcamp.costs.hardware import shown_in_lessons
 from bootcamp.costs.model_shapes import ours
 from bootcamp.costs.setting import Plan
+from bootcamp.costs.sharding import FLOAT32
 from bootcamp.table import Table
 from bootcamp.train import benchmark, data, models, optimizers
 
-ADAMW_BYTES = 16  # of a parameter in float32: itself, its gradient, two moments
 SAMPLES = 16
 
 
@@ -29,7 +29,7 @@ def training_memory() -> Table:
     """State and activations of each size of the GPT by formula, and the GPUs that have as much."""
     rows = []
     for size in model_shapes.GPT:
-        state = ADAMW_BYTES * model_shapes.parameters("gpt", size)
+        state = sum(FLOAT32.values()) * model_shapes.parameters("gpt", size)
         kept = kept_bytes("all", SAMPLES, size)
         row = {"size": size, "state GB": state / 1e9, "activations GB": kept / 1e9}
         needs = (state + kept) / 1e9

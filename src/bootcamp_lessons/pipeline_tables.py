@@ -4,10 +4,9 @@ import json
 
 from bootcamp.costs import layer_cut
 from bootcamp.costs import pipeline_schedules as schedules
-from bootcamp.costs.model_shapes import VOCABULARY, ours
+from bootcamp.costs.model_shapes import NUMBER, VOCABULARY, ours
 from bootcamp.records.runs import Run
 
-FLOAT = 4  # bytes
 TINY = ours()
 WIDTH, TOKENS = TINY.hidden, TINY.sequence
 # numbers of each layer for a sample: from the forward to the backward, and from half I to half W on
@@ -68,7 +67,7 @@ def held_by_formula(schedule: str, rank: int, ranks: int, samples: int, micro_ba
     a rank has sent, outputs and gradients, until the step ends.
     """
     last = ranks * schedules.CHUNKS[schedule] - 1
-    bytes_of_one = FLOAT * samples // micro_batches
+    bytes_of_one = NUMBER * samples // micro_batches
     stays = 0 if schedule == "1f1b" else bytes_of_one * TOKENS * WIDTH
     outputs = {stage: stays * (stage < last) for stage in range(last + 1)}
     gradients = {stage: stays * (stage > 0) for stage in range(last + 1)}

@@ -4,13 +4,13 @@ from pathlib import Path
 from statistics import mean
 
 from bootcamp.costs import memory, model_shapes, setting, sharding, traffic
+from bootcamp.costs.model_shapes import NUMBER
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 STATE = KINDS[:3]
-NUMBER = 4  # bytes in float32
 STEP = 2  # the step whose collectives are counted
 # what torch's own wrappers call in a step, in sizes of the model; a dispatcher does not see DDP's
 BY_TORCH = {

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from bootcamp.costs.model_shapes import Layer
+from bootcamp.costs.model_shapes import NUMBER, Layer
 
 MIB = 2**20
-NUMBER = 4  # bytes of a gradient in float32
 BACKWARD = 2  # times the forward: two matrix products for one (arXiv:2204.02311, appendix B)
 
 

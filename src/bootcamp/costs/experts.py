@@ -6,8 +6,8 @@ arXiv:2006.16668). Each rank has consecutive experts, as many as any other.
 """
 
 from bootcamp.costs import model_shapes
+from bootcamp.costs.model_shapes import NUMBER
 
-NUMBER = 4  # bytes in float32
 COUNT = 8  # bytes of a number of rows, which go ahead of the rows
 EXCHANGES = 4  # of rows, in a layer and step
 

@@ -61,8 +61,8 @@ def traffic(samples: int) -> list[dict]:
     """
     rows = []
     for size, shape in model_shapes.GPT.items():
-        gradients = 4 * model_shapes.parameters("gpt", size)
-        a_sample = 4 * shape["context"] * shape["width"]
+        gradients = model_shapes.NUMBER * model_shapes.parameters("gpt", size)
+        a_sample = model_shapes.NUMBER * shape["context"] * shape["width"]
         row = {"size": size, "over the cut, MB": samples * a_sample / 1e6}
         row |= {"gradients, MB": gradients / 1e6}
         rows.append(row | {"equal from samples": round(gradients / a_sample)})

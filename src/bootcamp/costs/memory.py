@@ -9,12 +9,12 @@ the activations when a backward begins, in float32.
 from math import ceil, prod
 
 from bootcamp.costs import layer_cut, model_shapes, pipeline_schedules, published, sharding
-from bootcamp.costs.model_shapes import Layer, Model
+from bootcamp.costs.model_shapes import NUMBER, VOCABULARY, Layer, Model
 from bootcamp.costs.setting import UNITS, Plan
 from bootcamp.costs.sharding import FLOAT32, MIXED, rank_bytes
 from bootcamp.costs.step import layers_of_stage
 
-NUMBER, INTEGER = 4, 8  # bytes, in this course's scripts
+INTEGER = 8  # bytes, in this course's scripts
 RECOMPUTED = {"inputs": 1, "products": 10}  # numbers a token and width that a block keeps
 # bytes of each score at the peak: in 16 bit and float32; their logarithms or gradients; fused, in
 # place (such as Megatron-LM's); eager, a part of the gradients beside them
@@ -314,7 +314,7 @@ def _in_pipeline(model: Model, plan: Plan, rank: int) -> float:
     first, last = stage == 0, model.parts[-1] in stages[-1]
     bytes_of = [forward_bytes(model, p, layers) for layers in stages]
     border, scored = border_bytes(model, p), _scored(model, p)
-    of_last = NUMBER * model_shapes.VOCABULARY * scored + _integers(model, scored)
+    of_last = NUMBER * VOCABULARY * scored + _integers(model, scored)
     if p.virtual > 1:
         return _interleaved(p, stage, bytes_of, of_last, border)
     flight = in_flight(p, stage)

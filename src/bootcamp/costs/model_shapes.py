@@ -13,6 +13,7 @@ from typing import NamedTuple
 from bootcamp.costs import published
 
 VOCABULARY = 256  # bytes
+NUMBER = 4  # bytes of a number in float32
 GPT = {
     "tiny": {"layers": 6, "width": 64, "heads": 4, "context": 64},
     "small": {"layers": 12, "width": 768, "heads": 12, "context": 1024},
