@@ -58,8 +58,7 @@ def exchanged(runs: dict[str, Run]) -> Table:
     for name, run in runs.items():
         between = layers(run.config["model"], run.config["size"])[1:-1]
         numbers = sum(sum(layer.numbers) for layer in between)
-        tokens = run.steps[0]["tokens"]
-        sent = run.ranks[0]["sent_bytes_per_step"]
+        tokens, sent = run.steps[0].tokens, run.ranks[0].sent_bytes_per_step
         row = {"run": name, "layers' parameters": numbers, "tokens": tokens}
         row |= {"kB by formula": formula_bytes(run) / 1e3, "kB counted": sent and sent / 1e3}
         rows.append(row | {"bytes a million": 1e6 * formula_bytes(run) / numbers / tokens})
@@ -79,15 +78,14 @@ def formula_bytes(run: Run) -> float:
     return sharding.bytes_of_calls(calls, run.world, sharding.GLOO)
 
 
-def along_time(name: str = "dp_along_time") -> Path:
+def along_time() -> Path:
     """DataParallel by hand that cuts dimension 1: in the course's batches that is time."""
+    cut, joined = "shards = inputs.chunk({})", "loss = models.loss(torch.cat({}), targets)"
     changes = {
-        "shards = inputs.chunk(args.replicas)": "shards = inputs.chunk(args.replicas, dim=1)",
-        "loss = models.loss(torch.cat(outputs), targets)": (
-            "loss = models.loss(torch.cat(outputs, dim=1), targets)"
-        ),
+        cut.format("args.replicas"): cut.format("args.replicas, dim=1"),
+        joined.format("outputs"): joined.format("outputs, dim=1"),
     }
-    return variant("dp_by_hand", name, changes)
+    return variant("dp_by_hand", "dp_along_time", changes)
 
 
 # ResNet-50
