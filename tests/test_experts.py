@@ -13,7 +13,7 @@ from bootcamp.launcher import launch
 from bootcamp.scripts.variants import variant
 from bootcamp.train import models
 from bootcamp_lessons import sharded
-from bootcamp_lessons.exercises import experts as solutions
+from bootcamp_lessons.exercises import sharding as solutions
 
 TINY = model_shapes.MOE["tiny"]
 FLAGS = {**PROOF, "model": "moe"}

@@ -6,8 +6,8 @@ from bootcamp.classroom.tasks import Task
 
 IN_ORDER = """
     exercises.training_scripts exercises.one_device exercises.data_parallel exercises.from_horovod
-    exercises.model_parallel exercises.sharding exercises.experts labs.silent exercises.hosts
-    exercises.jobs exercises.planning exercises.serving labs.clinic exercises.bring
+    exercises.model_parallel exercises.sharding labs.silent exercises.hosts exercises.jobs
+    exercises.planning exercises.serving labs.clinic exercises.bring
     exercises.known_programs exercises.compose
 """
 MODULES = [import_module(f"bootcamp_lessons.{name}") for name in IN_ORDER.split()]
