@@ -36,7 +36,7 @@ def host_of(folder: Path, rank: int | None) -> str | None:
 
 
 def errors(folder: Path) -> list[RankErrors]:
-    """What ranks wrote to standard error, by when they last did: who raised first comes first.
+    """What ranks wrote to standard error, by when they last did: the first to raise comes first.
 
     A rank that raises writes its traceback and ends; only then can another one miss it.
     """

@@ -178,7 +178,7 @@ class Run(Measurement):
         return places.host_of(self.folder, rank)
 
     def log(self) -> str:
-        """What all ranks wrote to standard error, who raised first at the top (places.py)."""
+        """What all ranks wrote to standard error, the first to raise at the top (places.py)."""
         return places.log(self.folder)
 
     def output(self, rank: int = 0) -> str:

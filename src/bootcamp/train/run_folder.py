@@ -87,7 +87,7 @@ def _configuration(context: RunContext) -> dict:
 
 
 def _command_by_hand() -> str:
-    """The line that started this script in a terminal, as far as it can be told from here."""
+    """The line that started this script in a terminal, as far as it is known here."""
     start = ["python"]
     if environment.count() > 1:
         start = ["torchrun", "--nproc-per-node", str(environment.local_count())]
