@@ -449,7 +449,10 @@ print(exercise.check("clinic_own_start"))
 # How far apart are the two models in the program as it came in?
 
 # %%
-start, end = clinic.distances("clinic_own_start")
+import math
+
+first, second = clinic.observe("clinic_own_start")  # what was seen of either rank
+start, end = (math.dist(first[when], second[when]) for when in ("at_first", "parameters"))
 print(guess_apart.score(100 * end / start))
 claim.equal(
     "clinic_apart_for_ever",

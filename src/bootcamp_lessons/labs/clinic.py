@@ -6,7 +6,6 @@ The scripts are in src/snippets/clinic/, with cases.toml (what is asked of each)
 
 import ast
 import json
-import math
 import textwrap
 import tomllib
 from collections.abc import Callable
@@ -210,13 +209,6 @@ def observe(name: str) -> list[dict]:
     """What can be seen of each rank of a broken script that ends by itself."""
     case = _find(name)
     return case.observe(case.broken, case.ranks)
-
-
-def distances(name: str) -> tuple[float, float]:
-    """How far apart the models of two ranks are in a broken script: at the start, at the end."""
-    first, second = observe(name)
-    start, end = (math.dist(first[when], second[when]) for when in ("at_first", "parameters"))
-    return start, end
 
 
 def waiting_room() -> Table:
