@@ -13,7 +13,7 @@ import pytest
 import warm
 
 from bootcamp import machine
-from bootcamp.launcher import launch
+from bootcamp.launcher import launch, run_request
 from bootcamp.launcher.arguments import to_arguments
 from bootcamp.launcher.launch import ArgumentError, Options
 from bootcamp.records import summary
@@ -181,7 +181,7 @@ def test_a_busy_script_without_a_record_is_given_time(tmp_path):
     script = tmp_path / "busy.py"
     script.write_text("import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass")
     call = launch.Call(script, 1)
-    assert call._patience() == {"hang_seconds": 60.0, "busy_seconds": float("inf")}
+    assert run_request.patience(call) == {"hang_seconds": 60.0, "busy_seconds": float("inf")}
     assert launch.launch(script, 1, options=Options(hang_seconds=1), quiet=True).status == "ok"
 
 
@@ -211,7 +211,7 @@ def test_a_syntax_error_is_the_ranks_own(tmp_path):
         ({"lr": "fast"}, "lr='fast': expected a number"),
         ({"device": "tpu"}, "device='tpu': expected one of auto, cpu, cuda, meta"),
         ({"hosts": "2"}, "hosts='2': expected at least one"),
-        ({"options": {"port": 1}}, r"options=.*: expected Options\(...\)"),
+        ({"options": {"nodes": 1}}, r"options=.*: expected Options\(...\)"),
         ({"hang_seconds": 5}, r"hang_seconds= is .*: write options=Options\(hang_seconds=5\)\."),
         ({"run_dir": "x"}, r"write options=Options\(run_dir='x'\)"),
     ],
@@ -229,7 +229,7 @@ def test_wrong_types_end_in_one_sentence_before_anything_starts(arguments, sente
     [
         {"hang_seconds": "5"},
         {"max_restarts": 1.5},
-        {"port": "free"},
+        {"nodes": "two"},
         {"run_dir": 3},
         {"env": ["A=1"]},
         {"framework": "keras"},

@@ -209,8 +209,6 @@ def test_an_unknown_script_names_the_known_ones():
         launch.launch("ddp", 2, start="hot")
     with pytest.raises(ValueError, match="ranks=0: expected at least one"):
         launch.launch("ddp", 0)
-    with pytest.raises(ValueError, match="port= is for warm and cold starts"):
-        launch.launch("ddp", 2, options=Options(port=29500), start="torchrun")
 
 
 def test_a_refusal_is_one_sentence_under_torchrun_too():
@@ -371,9 +369,9 @@ def test_gpus_are_chosen_when_there_is_one_for_each_rank(monkeypatch):
     monkeypatch.setattr(launch, "gpu_count", lambda: 2)
 
     def told(script, ranks, device="auto"):
-        call = launch.Call(script, ranks)
-        call.choose_device(device)
-        return call.device_flag, call._where()
+        call = launch.Call(script, ranks, device=device)
+        call.choose_device()
+        return call.flags, call.where_ranks_are()
 
     assert told("ddp", 2) == ({"device": "cuda"}, "2 GPU ranks, NCCL")
     assert told("ddp", 4) == ({"device": "cpu"}, "4 CPU ranks, gloo")

@@ -61,21 +61,19 @@ def after(words: list[str], end: str) -> list[str]:
     return words[places[0] + 1 :] if places else []
 
 
-@pytest.mark.parametrize(
-    ("ranks", "optimizer", "rendezvous"), [(4, "sgd", "c10d"), (2, "adamw", "static")]
-)
+@pytest.mark.parametrize(("ranks", "optimizer", "alike"), [(4, "sgd", True), (2, "adamw", False)])
 def test_the_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
-    ranks, optimizer, rendezvous, capsys
+    ranks, optimizer, alike, capsys
 ):
     flags = {"steps": 6, "global_batch": 12, "optimizer": optimizer}
     script = variant("ddp", "says_its_torchrun", {"run.finish()": f"run.finish(){SAYS}"})
-    options = Options(rendezvous=rendezvous)
+    options = Options(torchrun=None if alike else {1: {"monitor_interval": 0.2}})
     with warm.workers():
         run = launch.launch(script, ranks, **TORCHRUN, options=options, **flags)
     equality.same_training(run, equality.baseline(**flags, model="mlp"))
     printed = [line[2:] for line in capsys.readouterr().out.splitlines() if line[:2] == "$ "]
     lines = [line.partition("    # ")[0] for line in printed]
-    assert len(lines) == (1 if rendezvous == "c10d" else 2)
+    assert len(lines) == (1 if alike else 2)
     assert ("on each host" in printed[0]) == (len(lines) == 1)
     for rank in range(ranks):
         host, local_rank = divmod(rank, ranks // 2)

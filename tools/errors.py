@@ -115,7 +115,6 @@ FAULTS = {
     "killed": ("rank_is_killed", "torchrun_rank_is_killed"),
     "hang": ("rank_hangs",),
     "supervisor_died": ("supervisor_dies",),
-    "port_taken": ("port_is_taken",),
     "folder_not_writable": ("folder_cannot_be_written",),
     "disk_full": ("disk_is_full",),
 }

@@ -1,13 +1,15 @@
-"""What `launch` may be told, checked before anything starts."""
+"""What `launch` accepts, checked before anything starts."""
 
 import importlib.metadata
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bootcamp import machine
 from bootcamp.launcher import simulated_hosts
-from bootcamp.scripts.family import NUMBERS, Script
+from bootcamp.scripts.family import NUMBERS
 
 STARTS = ("warm", "cold", "torchrun", "horovodrun")
 DEVICES = ("auto", "cpu", "cuda", "meta")
@@ -37,11 +39,8 @@ class Options:
         course's record, whose steps nobody sees, is given all the time that it takes.
     max_restarts: how often torchrun may start all ranks anew after one has died.
     run_dir: a new folder for the record; None makes one under logs/.
-    port: of the rendezvous on 127.0.0.1; 0 takes a free one.
     env: environment variables of the ranks, beside those of this process.
     nodes: the fewest and the most hosts that torchrun goes on with, "1:2"; None is all of them.
-    rendezvous: how torchrun's agents on several hosts meet: "c10d", or "static", where each is told
-        its own number.
     torchrun: more flags of torchrun, {"rdzv_conf": "join_timeout=20"}; on host 1 alone, to break
         something, {1: {"rdzv_id": "other"}}.
     framework: what a script that is not of the course needs beyond torch, such as "deepspeed". It
@@ -50,20 +49,29 @@ class Options:
     Raises ArgumentError.
     """
 
-    hang_seconds: float | None = None
+    hang_seconds: float | int | None = None
     max_restarts: int = 0
     run_dir: Path | str | None = None
-    port: int = 0
     env: dict | None = None
     nodes: str | None = None
-    rendezvous: str = "c10d"
     torchrun: dict | None = None
     framework: str | None = None
 
     def __post_init__(self):
-        for name, (fits, expected) in OPTION_TYPES.items():
-            if not fits(getattr(self, name)):
-                raise ArgumentError(f"{name}={getattr(self, name)!r}: expected {expected}")
+        types = {each.name: each.type for each in fields(self)}
+        wrong = {n: kind for n, kind in types.items() if not isinstance(getattr(self, n), kind)}
+        if self.nodes and not re.fullmatch(r"[1-9]\d*:[1-9]\d*", str(self.nodes)):
+            wrong["nodes"] = "the fewest and the most hosts, such as '1:2'"
+        if self.framework and self.framework not in HOW_TO_GET:
+            wrong["framework"] = f"one of {', '.join(HOW_TO_GET)}"
+        for name, expected in wrong.items():
+            expected = getattr(expected, "__name__", expected)
+            raise ArgumentError(f"{name}={getattr(self, name)!r}: expected {expected}")
+
+    def fewest_and_most(self, hosts: int) -> tuple[int, int]:
+        """The numbers of hosts that a run over so many may go on with."""
+        fewest, most = (self.nodes or f"{hosts}:{hosts}").split(":")
+        return int(fewest), int(most)
 
 
 def is_count(value) -> bool:
@@ -71,114 +79,76 @@ def is_count(value) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def check(call) -> None:
+    """Raise ArgumentError for the first argument of a Call (launch.py) that can't be meant."""
+    objections = itertools.chain(_to_values(call), _to_start(call), _to_hosts(call))
+    if sentence := next(objections, None):
+        raise ArgumentError(sentence)
 
 
-OPTION_TYPES = {
-    "hang_seconds": (lambda value: value is None or is_number(value), "a number of seconds"),
-    "max_restarts": (is_count, "a whole number"),
-    "run_dir": (lambda value: isinstance(value, str | Path | None), "the path of a new folder"),
-    "port": (is_count, "the number of a port, or 0 for a free one"),
-    "env": (lambda value: isinstance(value, dict | None), "a dictionary of environment variables"),
-    "nodes": (
-        lambda value: value is None or re.fullmatch(r"[1-9]\d*:[1-9]\d*", str(value)),
-        "the fewest and the most hosts, such as '1:2'",
-    ),
-    "rendezvous": (lambda value: value in ("c10d", "static"), "'c10d' or 'static'"),
-    "torchrun": (lambda value: isinstance(value, dict | None), "a dictionary of torchrun's flags"),
-    "framework": (
-        lambda value: value is None or value in HOW_TO_GET,
-        "one of " + ", ".join(HOW_TO_GET),
-    ),
-}
-
-
-def check_types(ranks, args, device, options, flags: dict, script: Script) -> None:
-    """Raise ArgumentError for the first argument of a wrong type."""
-    if not isinstance(options, Options):
-        raise ArgumentError(f"options={options!r}: expected Options(...)")
-    for name in (field.name for field in fields(Options)):
-        if name in flags:
-            raise ArgumentError(
-                f"{name}= is one of the launch's options: write "
-                f"options=Options({name}={flags[name]!r}). A flag of the script that has this "
-                f"name goes into args=."
-            )
+def _to_values(call) -> Iterator[str]:
+    ranks, args, flags = call.ranks, call.args, call.flags
+    if not isinstance(call.options, Options):
+        yield f"options={call.options!r}: expected Options(...)"
+    for name in (each.name for each in fields(Options) if each.name in flags):
+        yield (
+            f"{name}= is one of the launch's options: write options=Options({name}="
+            f"{flags[name]!r}). A flag of the script that has this name goes into args=."
+        )
     if ranks is not None and not is_count(ranks):
-        raise ArgumentError(f"ranks={ranks!r}: expected a whole number, such as ranks=2")
+        yield f"ranks={ranks!r}: expected a whole number, such as ranks=2"
     if ranks is not None and ranks < 1:
-        raise ArgumentError(f"ranks={ranks}: expected at least one, or None for every device")
-    strings = isinstance(args, list | tuple) and all(isinstance(each, str) for each in args)
-    if args is not None and not strings:
-        raise ArgumentError(f'args={args!r}: expected a list of texts, such as ["50", "10"]')
-    if device not in DEVICES:
-        raise ArgumentError(f"device={device!r}: expected one of {', '.join(DEVICES)}")
-    if device == "meta" and not script.takes_course_flags:
-        raise ArgumentError("device='meta' is for scripts that have the course's flag --device")
-    if script.takes_course_flags:
-        _check_numbers(flags)
-
-
-def _check_numbers(flags: dict) -> None:
-    for name, kind in NUMBERS.items():
-        if flags.get(name) is None:
-            continue
-        try:
-            kind(str(flags[name]))
-        except ValueError:
+        yield f"ranks={ranks}: expected at least one, or None for every device"
+    texts = isinstance(args, list | tuple) and all(isinstance(each, str) for each in args)
+    if args is not None and not texts:
+        yield f'args={args!r}: expected a list of texts, such as ["50", "10"]'
+    if call.device not in DEVICES:
+        yield f"device={call.device!r}: expected one of {', '.join(DEVICES)}"
+    if call.device == "meta" and not call.known.takes_course_flags:
+        yield "device='meta' is for scripts that have the course's flag --device"
+    for name, kind in NUMBERS.items() if call.known.takes_course_flags else ():
+        if flags.get(name) is not None and not _reads_as(kind, flags[name]):
             expected = "a whole number" if kind is int else "a number"
-            raise ArgumentError(f"{name}={flags[name]!r}: expected {expected}") from None
+            yield f"{name}={flags[name]!r}: expected {expected}"
 
 
-def check_start(start: str, launcher: str, options: Options) -> None:
-    """Raise ArgumentError for a start that does not fit the script or the options."""
+def _reads_as(kind: type, value) -> bool:
+    try:
+        kind(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+def _to_start(call) -> Iterator[str]:
+    start = call.start
     if start not in STARTS:
-        raise ArgumentError(f"start={start!r}: expected one of {', '.join(STARTS)}")
-    fits = STARTS[-1:] if launcher == "horovodrun" else STARTS[:-1]
-    if start not in fits:
-        raise ArgumentError(
-            f"start={start!r}: this script is started by {launcher}. Leave start= out"
-        )
-    if options.port and start not in ("warm", "cold"):
-        raise ArgumentError(f"port= is for warm and cold starts: {start} takes a free one")
+        yield f"start={start!r}: expected one of {', '.join(STARTS)}"
+    if (start == "horovodrun") != (call.launcher == "horovodrun"):
+        yield f"start={start!r}: this script is started by {call.launcher}. Leave start= out"
     for name in ("max_restarts", "nodes", "torchrun"):
-        if getattr(options, name) and start != "torchrun":
-            raise ArgumentError(f'{name}= is torchrun\'s: give start="torchrun" with it')
+        if getattr(call.options, name) and start != "torchrun":
+            yield f'{name}= is torchrun\'s: give start="torchrun" with it'
 
 
-def check_hosts(
-    count: int, link: str | None, launcher: str, ranks: int | None, device: str, options: Options
-) -> None:
-    """Raise ArgumentError for hosts that can't be made or would mean nothing."""
-    if not is_count(count) or count < 1:
-        raise ArgumentError(f"hosts={count!r}: expected at least one")
+def _to_hosts(call) -> Iterator[str]:
+    hosts, link, ranks = call.hosts, call.link, call.ranks
+    if not is_count(hosts) or hosts < 1:
+        yield f"hosts={hosts!r}: expected at least one"
     rate = isinstance(link, str) and simulated_hosts.RATE.fullmatch(link)
-    if link is not None and (count == 1 or not rate):
-        raise ArgumentError(
-            f"link={link!r}: expected a rate between hosts=2 or more, such as '200mbit'"
-        )
-    if count > 1 and launcher == "horovodrun":
-        raise ArgumentError("hosts= is for ranks of torch: Horovod's are started on this host")
-    if count > 1 and ranks is None:
-        raise ArgumentError("hosts= needs ranks=: how many there are on all hosts together")
-    if count > 1 and device == "cuda":
-        raise ArgumentError(
-            "hosts= are for CPU ranks: GPUs of one machine would not use their link"
-        )
-    if ranks is not None and ranks % count:
-        raise ArgumentError(f"ranks={ranks} do not spread evenly over hosts={count}")
-    fewest, most = fewest_and_most(count, options)
-    if not fewest <= most <= count:
-        raise ArgumentError(f"nodes={options.nodes!r}: expected at most hosts={count} of them")
-
-
-def fewest_and_most(hosts: int, options: Options) -> tuple[int, int]:
-    """The numbers of hosts that a run may go on with."""
-    if options.nodes is None:
-        return hosts, hosts
-    fewest, most = options.nodes.split(":")
-    return int(fewest), int(most)
+    if link is not None and (hosts == 1 or not rate):
+        yield f"link={link!r}: expected a rate between hosts=2 or more, such as '200mbit'"
+    if hosts > 1 and call.launcher == "horovodrun":
+        yield "hosts= is for ranks of torch: Horovod's are started on this host"
+    if hosts > 1 and ranks is None:
+        yield "hosts= needs ranks=: how many there are on all hosts together"
+    if hosts > 1 and call.device == "cuda":
+        yield "hosts= are for CPU ranks: GPUs of one machine would not use their link"
+    if ranks is not None and ranks % hosts:
+        yield f"ranks={ranks} do not spread evenly over hosts={hosts}"
+    fewest, most = call.options.fewest_and_most(hosts)
+    if not fewest <= most <= hosts:
+        yield f"nodes={call.options.nodes!r}: expected at most hosts={hosts} of them"
 
 
 def to_arguments(named: dict, script: str = "") -> list[str]:
@@ -197,11 +167,10 @@ def to_arguments(named: dict, script: str = "") -> list[str]:
         elif other and re.search(rf"^({name} *=[^=]|[ \t]+{name} *:)", script, re.M):
             arguments += [] if value is None else [f"--{name}={value}"]
             continue
-        if value is None or value is False:
-            continue
-        arguments.append(flag)
-        if value is not True:
-            arguments.append(str(value))
+        if value is True:
+            arguments += [flag]
+        elif value is not None and value is not False:
+            arguments += [flag, str(value)]
     return arguments
 
 

@@ -103,10 +103,10 @@ class Job:
 
     async def _start_ranks(self) -> None:
         """Start all ranks at once; on hosts, rank 0 makes the socket of the store itself."""
-        ranks, port, store = self.request.ranks, self.request.port or STORE_PORT, None
+        ranks, port, store = self.request.ranks, STORE_PORT, None
         with contextlib.ExitStack() as stack:
             if not self.hosts.made:
-                store = stack.enter_context(processes.listen(self.request.port))
+                store = stack.enter_context(processes.listen())
                 port = store.getsockname()[1]
             for rank in ranks:
                 rank.env |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}

@@ -5,15 +5,14 @@ The kernel asks a supervisor process of its own (supervisor.py), which asks a wa
 a machine without Jupyter launches too.
 """
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.launcher import arguments, devices, progress, run_request
+from bootcamp.launcher import arguments, progress, run_request
 from bootcamp.launcher.arguments import (
     HOW_TO_GET,
     ArgumentError,
@@ -54,8 +53,6 @@ __all__ = [
     "shut_down",
     "warm_up",
 ]
-HANG_SECONDS = 60.0
-BUSY_PATIENCE = 10  # CPU ranks that compute may be slow rather than stuck
 before: list[Callable[[], None]] = []  # called before each run; what one raises prevents it
 
 
@@ -107,122 +104,87 @@ def launch(
 
 @dataclass
 class Call:
-    """One call of launch: its arguments, and what they are found out to mean."""
+    """One call of launch: its arguments, and what they are found out to mean.
+
+    device: in the end None, if the script chooses. flags: in the end with the one for the device.
+    """
 
     script: str | Path
     ranks: int | None = None
     args: list[str] | None = None
-    device: str | None = "auto"  # in the end None, if the script chooses
+    device: str | None = "auto"
     start: str | None = None
     hosts: int = 1
     link: str | None = None
     quiet: bool = False
     options: Options = Options()  # noqa: RUF009 (frozen)
     flags: dict = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list, init=False)  # for a terminal
-    env: dict = field(default_factory=dict, init=False)
-    device_flag: dict = field(default_factory=dict, init=False)
 
     def __post_init__(self):
         self.path, self.known = family.find(self.script), family.describe(self.script)
         foreign = self.start == "horovodrun" and not self.known.takes_course_flags
         self.launcher = "horovodrun" if foreign else self.known.launcher
+        if self.start is None:
+            self.start = "horovodrun" if self.launcher == "horovodrun" else "warm"
 
     def prepare(self) -> tuple:
         """Check all; the request and its display, for follow. Raises as launch does."""
         for allow in before:
             allow()
-        options = self.options
-        if self.start is None:
-            self.start = "horovodrun" if self.launcher == "horovodrun" else "warm"
-        arguments.check_types(self.ranks, self.args, self.device, options, self.flags, self.known)
-        self.known = replace(self.known, framework=options.framework or self.known.framework)
-        arguments.check_start(self.start, self.launcher, options)
-        arguments.check_hosts(
-            self.hosts, self.link, self.launcher, self.ranks, self.device, options
-        )
-        if missing := arguments.missing(self.known.framework):
+        arguments.check(self)
+        self.framework = self.options.framework or self.known.framework
+        if missing := arguments.missing(self.framework):
             raise refusal(missing)
-        with _interrupts_in_one_sentence():
+        try:
             if not self.quiet:
                 connect().wait_until_ready(print)
             if self.ranks is None:
                 self.ranks = 1 if self.launcher == "python" else default_ranks()
-            self.choose_device("cpu" if self.hosts > 1 else self.device)
-            request = self.request()
-        return request, progress.Silent() if self.quiet else self.display()
+            self.choose_device()
+            text = "" if self.known.takes_course_flags else self.path.read_text(errors="replace")
+            argv = [*(self.args or []), *arguments.to_arguments(self.flags, text)]
+            lines = run_request.terminal_lines(self, argv)
+            request = run_request.make(self, [str(self.path), *argv], lines)
+        except KeyboardInterrupt:  # the reader sees none of the launcher's frames
+            raise Interrupted from None
+        return request, progress.Silent() if self.quiet else self._display(lines)
 
-    def choose_device(self, device: str) -> None:
+    def choose_device(self) -> None:
         """Settle the kind of device, and how the script hears of it.
 
         A script of the course is told by --device, spelt out: which it is must not depend on where
         the command is pasted. A reader's copy may not know every device: it chooses itself.
         """
         self.env = dict(self.options.env or {})
-        self.device = None if device == "auto" else device
+        asked = "cpu" if self.hosts > 1 else self.device
+        self.device = None if asked == "auto" else asked
         if not self.known.takes_course_flags:
-            if device == "cuda" and gpu_count() < self.ranks:
+            if asked == "cuda" and gpu_count() < self.ranks:
                 raise refusal(
                     f"device='cuda': {self.ranks} rank(s) need a GPU each, and torch finds "
                     f"{gpu_count() or 'none'}. Use device='cpu', or start fewer ranks."
                 )
-            if device == "cpu" and machine.gpu_names():
+            if asked == "cpu" and machine.gpu_names():
                 self.env["CUDA_VISIBLE_DEVICES"] = ""
-        elif device == "auto" and not self.known.own_device and self.known.path == self.path:
+        elif asked == "auto" and not self.known.own_device and self.known.path == self.path:
             self.device = "cuda" if gpu_count() >= self.ranks else "cpu"
         if self.known.takes_course_flags and self.device:
-            self.device_flag = {"device": self.device}
+            self.flags = {"device": self.device, **self.flags}
 
-    def request(self) -> RunRequest:
-        """What the supervisor is asked for, with the run's new folder. Raises RunRefused."""
-        options, ranks = self.options, self.ranks
-        text = "" if self.known.takes_course_flags else self.path.read_text(errors="replace")
-        given = arguments.to_arguments({**self.device_flag, **self.flags}, text)
-        argv = [*(self.args or []), *given]
-        self.lines = run_request.terminal_lines(
-            self.path, ranks, argv, self.launcher, replace(options, env=self.env), self.hosts
-        )
-        kind = "cpu" if self.known.cpu_only else self.device
-        cores = int(self.flags.get("cores_per_rank") or 1) if self.known.takes_course_flags else 1
-        environment = {**os.environ, **self.env}
-        wishes = devices.wishes(self.known, kind, ranks, cores, environment)
-        folder = run_request.new_folder(self.path.stem.removeprefix("_train_"), options.run_dir)
-        each = run_request.rank_requests(
-            folder, [str(self.path), *argv], ranks, self.lines[0], self.env
-        )
-        if self.hosts > 1:
-            run_request.spread_over_hosts(each, self.hosts, self.link, self.env)
-        if options.port and (taken := run_request.taken(options.port)):
-            raise refusal(taken, folder)
-        return RunRequest(
-            str(folder),
-            ranks=each,
-            records=self.known.takes_course_flags,
-            framework=self.known.framework,
-            port=options.port,
-            hosts=self.hosts,
-            link=self.link,
-            **self._patience(),
-            **wishes,
-            **run_request.how_to_start(self.start, each, self.hosts, options, self.lines),
-        )
-
-    def _patience(self) -> dict:
-        """How long the ranks may finish no step: idle, and busy."""
-        seconds = self.options.hang_seconds
-        busy = (seconds or HANG_SECONDS) * (1 if self.device == "cuda" else BUSY_PATIENCE)
-        if seconds is None and not self.known.takes_course_flags:
-            busy = float("inf")
-        return {"hang_seconds": seconds or HANG_SECONDS, "busy_seconds": busy}
-
-    def display(self):
-        """What the reader sees of the run."""
+    def _display(self, lines: list[str]):
         steps = self.flags.get("steps")
         if self.known.takes_course_flags:
             steps = int(steps or 20)
-        return progress.display(self.lines, steps if is_count(steps) else 0, self._where())
+        where = self.where_ranks_are()
+        if self.hosts > 1 and self.start != "torchrun":
+            where = f"on each host this would do the same; started {self.start}: {where}"
+        elif self.hosts > 1:
+            each = "on each host" if len(lines) == 1 else "one line for each host"
+            where = f"{each}: {where}"
+        return progress.display(lines, steps if is_count(steps) else 0, where)
 
-    def _where(self) -> str:
+    def where_ranks_are(self) -> str:
+        """How many ranks, of which kind, and how they talk: "2 CPU ranks, gloo"."""
         if self.device == "meta":
             return "no device: a rehearsal"
         kind = {"cuda": "GPU ", "cpu": "CPU "}.get(self.device, "")
@@ -231,24 +193,7 @@ class Call:
         backend = {"cuda": ", NCCL", "cpu": ", gloo"} if self.known.takes_course_flags else {}
         if self.device == "cuda" and gpu_count() < self.ranks:  # BOOTCAMP_SHARE_GPUS
             backend = {"cuda": f", gloo, on {gpu_count()} GPU(s)"}
-        return f"{self._of_the_line()}{self.ranks} {kind}ranks{backend.get(self.device, '')}"
-
-    def _of_the_line(self) -> str:
-        """What the line is where there are several hosts: what runs on each, or only its like."""
-        if self.hosts == 1:
-            return ""
-        if self.start != "torchrun":
-            return f"on each host this would do the same; started {self.start}: "
-        return "on each host: " if len(self.lines) == 1 else "one line for each host: "
-
-
-@contextlib.contextmanager
-def _interrupts_in_one_sentence():
-    """An interrupt before the run has begun shows the reader none of the launcher's frames."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted from None
+        return f"{self.ranks} {kind}ranks{backend.get(self.device, '')}"
 
 
 def run_command(command: list[str], seconds: float = 120.0, env: dict | None = None) -> str:

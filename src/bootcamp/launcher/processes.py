@@ -52,11 +52,11 @@ async def start_cold(rank: Command, output: Path, store: socket.socket | None, e
     return await start([*enter, *command], rank.env, output, keep)
 
 
-def listen(port: int = 0) -> socket.socket:
+def listen() -> socket.socket:
     """A listening socket for a run's store: bound now, so that no other run can take its port."""
     store = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    store.bind(("127.0.0.1", port))
+    store.bind(("127.0.0.1", 0))
     store.listen(128)
     return store
 

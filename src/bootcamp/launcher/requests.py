@@ -21,9 +21,8 @@ class RunRequest:
     hosts one for each. fewest_hosts: with how many it can go on. absent: hosts on which nothing is
     started at first. hang_seconds, busy_seconds: how long no rank may finish a step, idle or busy.
     records: whether the script has to leave a record. framework: what the ranks need beyond torch.
-    port: of the rendezvous, 0 for any. hosts: how many to make on this machine, `link` the rate of
-    their links. lease: devices to lease before the start, and the variable that names them to the
-    ranks. cores: the folder of their locks, and how many each CPU rank computes with.
+    hosts: how many to make on this machine, `link` the rate of their links. lease, cores: what
+    device_locks.py locks before the start.
     """
 
     run: str
@@ -36,7 +35,6 @@ class RunRequest:
     busy_seconds: float = float("inf")
     records: bool = False
     framework: str | None = None
-    port: int = 0
     hosts: int = 1
     link: str | None = None
     lease: dict | None = None
