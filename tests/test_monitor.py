@@ -13,7 +13,7 @@ import pytest
 from bootcamp.launcher.launch import Options, launch
 from bootcamp.paths import REFERENCE
 from bootcamp.records import summary
-from bootcamp.widgets import monitor, run_state
+from bootcamp.widgets import monitor
 
 NOW = 1_800_000_000.0
 CONFIG = json.loads((REFERENCE / "xeon-2core-ddp-2" / "config.json").read_text()) | {"steps": 20}
@@ -55,7 +55,7 @@ def run(tmp_path):
 
 
 def look(folder, now=NOW + 2):
-    return run_state.Reader(folder).look(now)
+    return monitor.Reader(folder).look(now)
 
 
 # What the files say
@@ -74,7 +74,7 @@ def test_a_running_run_is_read_from_its_files(run):
 
 
 def test_half_a_line_is_no_error_and_is_read_when_it_is_whole(run):
-    reader = run_state.Reader(run)
+    reader = monitor.Reader(run)
     with open(run / "steps.jsonl", "a") as file:
         file.write(row(3)[:20])
         file.flush()
@@ -104,7 +104,7 @@ def test_torn_files_are_no_error(run, torn):
 
 
 def test_the_last_row_of_a_step_counts_and_a_new_file_begins_anew(run):
-    reader = run_state.Reader(run)
+    reader = monitor.Reader(run)
     reader.look(NOW)
     with open(run / "steps.jsonl", "a") as file:
         file.write(row(1, loss=9.0) + "\n")
@@ -131,8 +131,8 @@ def test_a_run_without_signs_and_processes_is_given_up(run):
     state = look(run, NOW + 61)
     assert state.status == "lost"
     assert "probably killed" in state.notes[0]
-    assert not run_state.is_going(run, NOW + 61)
-    assert run_state.is_going(run, NOW + 59)
+    assert not monitor.is_going(run, NOW + 61)
+    assert monitor.is_going(run, NOW + 59)
     for beat in (run / "ranks").glob("*.beat"):
         beat.unlink()
     assert look(run, NOW + 61).status == "running", "it may still load, or wait for its devices"
@@ -140,9 +140,9 @@ def test_a_run_without_signs_and_processes_is_given_up(run):
 
 
 def test_a_silent_rank_and_numbers_that_are_none_are_remarked_on(run, monkeypatch):
-    monkeypatch.setattr(run_state, "process_of", lambda *_: (True, 5_000_000))
+    monkeypatch.setattr(monitor, "process_of", lambda *_: (True, 5_000_000))
     assert "Rank 1 has finished no step for 20 s." in look(run, NOW + 20).notes
-    monkeypatch.setattr(run_state, "process_of", lambda *_: (False, None))
+    monkeypatch.setattr(monitor, "process_of", lambda *_: (False, None))
     assert "The process of rank 0" in look(run).notes[0]
     with open(run / "steps.jsonl", "a") as file:
         file.write(row(3, loss=float("nan")) + "\n" + row(4, loss=None) + "\n")
@@ -152,8 +152,8 @@ def test_a_silent_rank_and_numbers_that_are_none_are_remarked_on(run, monkeypatc
 
 
 def test_long_curves_are_thinned_to_means():
-    points = run_state._thinned([(step, float(step)) for step in range(1000)])
-    assert len(points) == run_state.POINTS
+    points = monitor._thinned([(step, float(step)) for step in range(1000)])
+    assert len(points) == monitor.POINTS
     assert points[0] == (4, 2.0)
 
 

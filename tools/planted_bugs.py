@@ -287,7 +287,7 @@ BUGS = (
     ),
     Bug(
         "a run without a process is still going",
-        "src/bootcamp/widgets/run_state.py",
+        "src/bootcamp/widgets/monitor.py",
         "return now - _last_sign(folder) > patience",
         "return False",
         ("tests/test_board.py", "-k", "lost"),

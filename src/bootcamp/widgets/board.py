@@ -13,7 +13,7 @@ from bootcamp.drawing import plots
 from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.records.runs import SETTINGS, Run, names
 from bootcamp.table import Table
-from bootcamp.widgets import controls, run_state
+from bootcamp.widgets import controls, monitor
 
 ANY = "any"
 SHOWN = 12  # rows of the list
@@ -49,7 +49,7 @@ def _row(folder: Path) -> dict | None:
         run = Run(folder)
         config, summary = run.config, run.summary
         rate, peak = summary.get("samples_per_second"), summary.get("peak_bytes")
-        lost = run.status == "running" and not run_state.is_going(folder)
+        lost = run.status == "running" and not monitor.is_going(folder)
         return {
             "run": run.label,
             "strategy": run.strategy,
