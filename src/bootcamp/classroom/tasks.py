@@ -308,16 +308,15 @@ class ScriptTask(Task):
         solution = family.SCRIPTS[self.solution]
         if not self.takes_out:
             return with_docstring(family.SCRIPTS[solution.parent].path.read_text(), self.task)
-        lines, place_left = [], True
+        lines = []
         for line in solution.path.read_text().splitlines():
-            if line.strip() in self.takes_out:
-                while diff.is_reason(lines[-1]) and not lines[-1].endswith(PLACE):
-                    lines.pop()
-                if place_left:
-                    lines.append(line[: len(line) - len(line.lstrip())] + PLACE)
-                    place_left = False
+            if line.strip() not in self.takes_out:
+                lines.append(line)
                 continue
-            lines.append(line)
+            while diff.is_reason(lines[-1]) and not lines[-1].endswith(PLACE):
+                lines.pop()
+            if not any(before.endswith(PLACE) for before in lines):
+                lines.append(line[: len(line) - len(line.lstrip())] + PLACE)
         return with_docstring("\n".join(lines) + "\n", self.task)
 
     def solved(self) -> Path:

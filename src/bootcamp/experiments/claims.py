@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import fmean, stdev
 
@@ -57,7 +57,7 @@ class Claim:
     pairs: int = 0
     seconds: float = 0.0
     text: str = ""
-    reference: str = field(default="", repr=False)
+    reference: str = ""
 
     @property
     def supported(self) -> bool:
@@ -147,9 +147,8 @@ def equal(
     sentence: str,
     measured: float | None,
     expected: float,
-    *,
-    within: float = 0.0,
-    kind: str = "bytes",
+    within=0.0,
+    kind="bytes",
     **text,
 ) -> Claim:
     """Claim that a counted number is the expected one, up to a share of `within`.
@@ -164,14 +163,7 @@ def equal(
 
 
 def larger(
-    name: str,
-    sentence: str,
-    large: float | None,
-    small: float | None,
-    *,
-    by: float = 1.0,
-    kind: str = "bytes",
-    **text,
+    name: str, sentence: str, large: float | None, small: float | None, by=1.0, kind="bytes", **text
 ) -> Claim:
     """Claim that a counted number is more than `by` times another one.
 
