@@ -79,7 +79,7 @@ class Host:
 
     def join(self) -> None:
         """Start torchrun here: on a host that was absent, or that comes back after a kill."""
-        connect().join(str(self._running.folder), self.number)
+        connect().send("join", str(self._running.folder), host=self.number)
 
     def freeze(self, seconds: float) -> None:
         """Stop all of its processes for so long, as a host that swaps or a slow disk does."""
@@ -166,7 +166,7 @@ class Running:
 
     def stop(self) -> None:
         """End it now."""
-        connect().stop_soon(str(self.folder), "interrupted")
+        connect().send("stop", str(self.folder), why="interrupted")
         self._thread.join()
 
 

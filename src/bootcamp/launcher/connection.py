@@ -16,18 +16,12 @@ from bootcamp.launcher.requests import RunRequest
 from bootcamp.records import summary
 
 POLL_SECONDS = 0.01
-SUPERVISOR_DIED = {
-    "event": "ended",
-    "error": summary.failure(
-        None,
-        "start",
-        "the launcher's supervisor process died, and the run with it; launch again",
-    ),
-}
+DIED = "the launcher's supervisor process died, and the run with it; launch again"
+SUPERVISOR_DIED = {"event": "ended", "error": summary.failure(None, "start", DIED)}
 
 
 class Connection:
-    """Requests out, events in, one queue for each run.
+    """Requests out, events in, one queue for each run; see supervisor.py for both.
 
     An interrupt may come at any moment in the thread that waits. So it waits in calls that hold no
     lock when they are cut short: SimpleQueue.get and sleep, not Queue.get or Event.wait, whose
@@ -37,45 +31,39 @@ class Connection:
     """
 
     def __init__(self, command: list[str] | None = None):
-        environment = {**os.environ, "BOOTCAMP_KERNEL": str(os.getpid())}
         command = command or [sys.executable, "-P", supervisor.__file__]
         self.process = subprocess.Popen(
             [*command, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**os.environ, "BOOTCAMP_KERNEL": str(os.getpid())},
             start_new_session=True,  # an interrupt of the cell is the kernel's to pass on
             text=True,
         )
         self.owner = os.getpid()
         self.ready = threading.Event()
-        self.warm, self.gpus = True, None
+        self.gpus: int | None = None
         self._ended = False  # its pipe is closed, which shows before it can be waited for
         self._queues: dict[str, queue.SimpleQueue] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        try:
-            for line in self.process.stdout:
-                self._hear(line)
-        finally:
-            self._ended = True
-            self.ready.set()
-            for waiting in list(self._queues.values()):
-                waiting.put(SUPERVISOR_DIED)
-            self.process.wait()  # it has closed its pipe as it ended
-
-    def _hear(self, line: str) -> None:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            return  # printed by something that Python loads at its start
-        if "ready" in event:
-            self.warm, self.gpus = event["ready"], event.get("gpus")
-            self.ready.set()
-        elif waiting := self._queues.get(event["run"]):
-            waiting.put(event)
+        for line in self.process.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # printed by something that Python loads at its start
+            if "ready" in event:
+                self.gpus = event["gpus"]
+                self.ready.set()
+            elif waiting := self._queues.get(event["run"]):
+                waiting.put(event)
+        self._ended = True
+        self.ready.set()
+        for waiting in list(self._queues.values()):
+            waiting.put(SUPERVISOR_DIED)
+        self.process.wait()  # it has closed its pipe as it ended
 
     def wait_until_ready(self, say) -> None:
         """Wait until torch is loaded; `say` tells the reader why, if there is a wait."""
@@ -88,36 +76,27 @@ class Connection:
     def alive(self) -> bool:
         return self.owner == os.getpid() and not self._ended and self.process.poll() is None
 
-    def _send(self, message: dict) -> None:
+    def send(self, do: str, run: str, **more) -> None:
+        """Ask for something with a run: "stop" with `why`, or "join" with `host`."""
         with self._lock, contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.write(json.dumps({"do": do, "run": run, **more}) + "\n")
             self.process.stdin.flush()
 
     def request(self, run: RunRequest) -> queue.SimpleQueue:
-        """Ask for a run (supervisor.py); its events arrive in the queue that is returned."""
+        """Ask for a run; its events arrive in the queue that is returned."""
         events = self._queues[run.run] = queue.SimpleQueue()
-        self._send({"do": "run", "run": run.run, "request": run.to_json()})
+        self.send("run", run.run, request=run.to_json())
         if not self.alive:
             events.put(SUPERVISOR_DIED)
         return events
 
     def stop(self, run: str, why: str) -> None:
         """End a run that was asked for, if it was, and wait until the supervisor has ended it."""
-        events = self._queues.get(run)
-        if events is None:
-            return
-        self._send({"do": "stop", "run": run, "why": why})
-        with contextlib.suppress(queue.Empty):
-            while events.get(timeout=30)["event"] != "ended":
-                pass  # what it said before it heard of this
-
-    def stop_soon(self, run: str, why: str) -> None:
-        """End a run that another thread follows, and hears of its end."""
-        self._send({"do": "stop", "run": run, "why": why})
-
-    def join(self, run: str, host: int) -> None:
-        """Start torchrun on a host of this run on which there is none."""
-        self._send({"do": "join", "run": run, "host": host})
+        if events := self._queues.get(run):
+            self.send("stop", run, why=why)
+            with contextlib.suppress(queue.Empty):
+                while events.get(timeout=30)["event"] != "ended":
+                    pass  # what it said before it heard of this
 
     def forget(self, run: str) -> None:
         self._queues.pop(run, None)

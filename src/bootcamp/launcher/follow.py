@@ -25,7 +25,6 @@ def follow(request: RunRequest, show, raises: bool) -> Run:
     try:
         if request.start == "warm":
             connection.wait_until_ready(show.say)
-            request.start = "warm" if connection.warm else "cold"
         event = _wait(connection.request(request), folder, show)
     except BaseException as error:  # an interrupt, or a display that fails: no rank may be left
         interrupted = isinstance(error, KeyboardInterrupt)

@@ -37,7 +37,7 @@ class Job:
     def __init__(self, request: RunRequest, server: ForkServer, tell=lambda event: None):
         self.request, self.server, self.tell = request, server, tell
         self.folder = Path(request.run)
-        self.processes = {}  # rank, or host of a torchrun -> what was started last
+        self.processes = {}  # rank, or name of a launcher -> what was started last
         self.pids: list[int] = []  # of all that were started, in order of rank
         self.sessions: set[int] = set()
         self.codes: dict[int | str, int] = {}  # as processes: exit codes, the first end first
@@ -49,8 +49,13 @@ class Job:
         self._exits: set[asyncio.Task] = set()
         self._seen: set[int] = set()  # every process of this run, to take their exit status
 
-    async def run(self) -> dict:
-        """Start, watch, end; the last event for the kernel."""
+    def stop(self, why: str) -> None:
+        """Let it end, unless that was said already."""
+        if not self.stopped.done():
+            self.stopped.set_result(why)
+
+    async def run(self) -> dict | None:
+        """Start, watch, end; what went wrong."""
         try:
             await self.devices.take()
             await self._start_unless_stopped()
@@ -116,26 +121,22 @@ class Job:
         self.hosts.note_ranks(self.pids)
 
     async def _start_rank(self, number: int, rank: Command, store) -> None:
-        output, host = self.folder / "ranks" / str(number), self.hosts.of_rank(rank)
+        how = rank, self.folder / "ranks" / str(number), store, self.hosts.of_rank(rank)
         if self.request.start == "warm":
-            pid, framework = host and host["pid"], self.request.framework
-            started = await self.server.fork(rank, output, store, framework, pid)
+            self.processes[number] = await self.server.fork(*how, self.request.framework)
         else:
-            enter = simulated_hosts.enter_command(host, []) if host else []
-            started = await processes.start_cold(rank, output, store, enter)
-        self.processes[number] = started
+            self.processes[number] = await processes.start_cold(*how)
 
     async def _start_agent(self, host: int) -> None:
-        """Start the one launcher of a run, or that of a host, by whose name it then is known."""
-        name, output, enter = 0, "launcher", []
-        if self.hosts.made:
-            name = output = self.hosts.made[host]["name"]
-            enter = simulated_hosts.enter_command(self.hosts.made[host], [])
-        agent, output = self.request.agents[host], self.folder / "ranks" / output
-        started = await processes.start_launcher(agent, output, self.request.run, enter)
-        self.processes[name] = started
+        """Start the launcher of a run, or that of a host, by whose name it is known."""
+        place = self.hosts.made[host] if self.hosts.made else None
+        name = place["name"] if place else "launcher"
+        self.processes[name] = started = await processes.start_launcher(
+            self.request.agents[host], self.folder / "ranks" / name, self.request.run, place
+        )
         self.pids.append(started.pid)
-        self.hosts.note_agent(name, started.pid)
+        if place:
+            self.hosts.note_agent(name, started.pid)
 
     async def _make_hosts(self) -> None:
         try:
@@ -197,9 +198,8 @@ class Job:
         not_ended = self.processes.keys() - self.codes.keys()
         process_tree.end({self.processes[name].pid for name in not_ended})
         roots = {*self.pids, *(beat[0] for beat in beats(self.folder).values() if self.pids)}
-        awaited = {self.hosts.holder.pid} if self.hosts.holder else set()
-        if self.request.start != "warm":
-            awaited |= set(self.pids)  # asyncio takes their exit status
+        started = [*self.processes.values(), self.hosts.holder]  # asyncio takes their exit status
+        awaited = {each.pid for each in started if isinstance(each, asyncio.subprocess.Process)}
         while time.monotonic() < deadline:
             below = roots & process_tree.below({os.getpid()})
             members = process_tree.of_run(self.request.run, below, self.sessions)
@@ -212,8 +212,8 @@ class Job:
             await asyncio.sleep(0.01)
         await self.hosts.end(END_SECONDS)
 
-    def _conclude(self) -> dict:
-        """Write the summary if the ranks have not, and make the event that ends the run."""
+    def _conclude(self) -> dict | None:
+        """Write the summary if the ranks have not; what went wrong."""
         with contextlib.suppress(OSError):  # a full disk
             self.hosts.collect()
         written = summary.read(self.folder)
@@ -234,7 +234,7 @@ class Job:
             self._write("ok", steps=0)
         if self.devices.shared:
             self._write(**summary.read(self.folder), shared_cores=True)
-        return {"run": self.request.run, "event": "ended", "error": self.failure}
+        return self.failure
 
     def _said_by_rank(self, written: dict) -> bool:
         """Whether the rank that failed first has itself written what happened."""

@@ -63,9 +63,8 @@ class JobHosts:
 
     def note_agent(self, host: str, pid: int) -> None:
         """Note the torchrun of a host."""
-        if self.made:
-            self.agents[host] = pid
-            self._write()
+        self.agents[host] = pid
+        self._write()
 
     def look(self) -> None:
         """Find the ranks that torchrun has started: their environment says which they are."""

@@ -338,8 +338,7 @@ class LiveRanks:
         self.connection.wait_until_ready(lambda _: None)
         argv, env = [str(SCRIPT), str(private)], {"IPYTHONDIR": private}
         ranks = run_request.rank_requests(self.folder, argv, self.count, "%%ranks", env)
-        start = "warm" if self.connection.warm else "cold"
-        self._order(RunRequest(str(self.folder), start, ranks))
+        self._order(RunRequest(str(self.folder), "warm", ranks))
 
     def _order(self, order: RunRequest) -> None:
         """Have the supervisor start something without hang detection: idle ranks are no hang."""

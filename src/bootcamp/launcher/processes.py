@@ -10,19 +10,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bootcamp.launcher import forkserver, subreaper
+from bootcamp.launcher import forkserver, simulated_hosts, subreaper
 from bootcamp.launcher.requests import Command
 
-FAILURES = 3  # of a fork server, one after the other, until ranks can't be warm
+FAILURES = 3  # of the fork server, one after the other: then ranks start cold
 
 
 async def start(
-    command: list[str], env: dict[str, str], output: Path, keep: list[int] = ()
+    command: list[str],
+    env: dict[str, str],
+    output: Path,
+    host: dict | None,
+    keep: list[int] = (),
 ) -> asyncio.subprocess.Process:
     """Start a program in a session of its own. It writes into output.out and output.err.
 
-    keep: open files that it inherits.
+    host: where, see simulated_hosts.make; None is this machine. keep: open files that it inherits.
     """
+    if host:
+        command = simulated_hosts.enter_command(host, command)
     with open(f"{output}.out", "ab") as out, open(f"{output}.err", "ab") as err:
         return await asyncio.create_subprocess_exec(
             *command,
@@ -35,21 +41,21 @@ async def start(
         )
 
 
-async def start_launcher(agent: Command, output: Path, run: str, enter: list[str]):
+async def start_launcher(agent: Command, output: Path, run: str, host: dict | None):
     """Start a launcher such as torchrun, or any command, under a subreaper.
 
-    enter: begins its command line, to start it on a simulated host; empty elsewhere.
+    host: the simulated one to start it on, if there are any.
     """
-    command = [*enter, sys.executable, "-P", subreaper.__file__, *agent.argv]
-    return await start(command, {**os.environ, **agent.env, "BOOTCAMP_RUN": run}, output)
+    command = [sys.executable, "-P", subreaper.__file__, *agent.argv]
+    return await start(command, {**os.environ, **agent.env, "BOOTCAMP_RUN": run}, output, host)
 
 
-async def start_cold(rank: Command, output: Path, store: socket.socket | None, enter: list[str]):
-    """Start a Python for a rank; see forkserver.run_rank, and start_launcher."""
+async def start_cold(rank: Command, output: Path, store: socket.socket | None, host: dict | None):
+    """Start a Python for a rank; see ForkServer.fork."""
     keep = [store.fileno()] if store else []
     given = "".join(map(str, keep))
     command = [sys.executable, "-P", forkserver.__file__, "rank", given, *rank.argv]
-    return await start([*enter, *command], rank.env, output, keep)
+    return await start(command, rank.env, output, host, keep)
 
 
 def listen() -> socket.socket:
@@ -97,7 +103,7 @@ class ForkServer:
 
     async def keep_alive(self, tell) -> None:
         """Start the server and start it anew each time it ends, as long as this process lives."""
-        failures = 0
+        failures = 0 if sys.platform == "linux" else FAILURES
         while failures < FAILURES:
             failures += 1
             self._control, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -112,22 +118,22 @@ class ForkServer:
             await process.wait()
             self.ready.clear()
         self.gave_up = True
-        self.ready.set()  # wake all waiters
-        tell({"ready": False})
+        self.ready.set()
+        tell({"ready": True, "gpus": None})
 
     async def fork(
         self,
         rank: Command,
         output: Path,
         store: socket.socket | None,
-        framework: str | None = None,
-        host: int | None = None,
-    ) -> WarmRank:
-        """Fork a rank; tries anew if the server dies meanwhile.
+        host: dict | None,
+        framework: str | None,
+    ) -> "WarmRank | asyncio.subprocess.Process":
+        """Fork a rank; tries anew if the server dies meanwhile. Where there is none, it is cold.
 
-        store: for rank 0, see forkserver.run_rank. host: a process on its simulated host.
+        store: for rank 0, see forkserver.run_rank. host: see start.
         """
-        message = {"argv": rank.argv, "env": rank.env, "rank": True, "host": host}
+        message = {"argv": rank.argv, "env": rank.env, "rank": True, "host": host and host["pid"]}
         message |= {"folder": os.getcwd(), "cores": sorted(os.sched_getaffinity(0))}
         with contextlib.ExitStack() as stack:
             paths = os.devnull, f"{output}.out", f"{output}.err"
@@ -136,7 +142,7 @@ class ForkServer:
             while True:
                 await self.ready.wait()
                 if self.gave_up:
-                    raise RuntimeError('the fork server does not start: launch with start="cold"')
+                    return await start_cold(rank, output, store, host)
                 connection = self._connect(json.dumps(message).encode(), files, framework or "-")
                 try:
                     answer = await asyncio.get_running_loop().sock_recv(connection, 4096)

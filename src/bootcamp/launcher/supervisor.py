@@ -53,21 +53,16 @@ class Supervisor:
             os.write(self.events, json.dumps(event).encode() + b"\n")
 
     async def main(self) -> None:
-        kept_alive = None
-        if sys.platform == "linux":
-            linux.adopt_orphans()
-            kept_alive = asyncio.create_task(self.server.keep_alive(self.tell))
-        else:
-            self.tell({"ready": True, "gpus": None})
+        linux.adopt_orphans()
+        kept_alive = asyncio.create_task(self.server.keep_alive(self.tell))
         requests = asyncio.create_task(self._take_requests())
         gone = asyncio.create_task(self._kernel_gone())
         await asyncio.wait({requests, gone}, return_when="FIRST_COMPLETED")
         for job in self.jobs.values():
-            stop(job, "kernel died")
+            job.stop("kernel died")
         if self.runs:
             await asyncio.wait(self.runs, timeout=END_SECONDS)
-        if kept_alive:
-            kept_alive.cancel()
+        kept_alive.cancel()
         process_tree.end(process_tree.below({os.getpid()}))
 
     async def _take_requests(self) -> None:
@@ -79,38 +74,30 @@ class Supervisor:
             if request["do"] == "run":  # known at once: the next line may be its stop
                 wanted = RunRequest.from_json(request["request"])
                 job = self.jobs[wanted.run] = Job(wanted, self.server, self.tell)
-                self._keep(self._run(job))
+                self._begin(self._run(job))
             elif job := self.jobs.get(request["run"]):
                 if request["do"] == "join":
-                    self._keep(job.join(request["host"]))
+                    self._begin(job.join(request["host"]))
                 else:
-                    stop(job, request["why"])
+                    job.stop(request["why"])
 
-    def _keep(self, coroutine) -> None:
+    def _begin(self, coroutine) -> None:
         self.runs.add(task := asyncio.create_task(coroutine))
         task.add_done_callback(self.runs.discard)
 
     async def _run(self, job: Job) -> None:
         run = job.request.run
         try:
-            event = await job.run()
+            failure = await job.run()
         except Exception as error:
             failure = summary.failure(None, "start", f"{type(error).__name__}: {error}")
-            event = {"run": run, "event": "ended", "error": failure}
-        finally:
-            del self.jobs[run]
-        self.tell(event)
+        del self.jobs[run]
+        self.tell({"run": run, "event": "ended", "error": failure})
 
     async def _kernel_gone(self) -> None:
         """The kernel's death, also when a child of it still holds the other end of the pipe."""
         while process_tree.alive(self.kernel):
             await asyncio.sleep(POLL_SECONDS)
-
-
-def stop(job: Job, why: str) -> None:
-    """Tell a run to end, unless it was told already."""
-    if not job.stopped.done():
-        job.stopped.set_result(why)
 
 
 def serve(kernel: int, start_server=processes.start_server) -> None:
