@@ -163,7 +163,7 @@ def test_an_ordinary_user_has_jobs_of_his_own(request):
 def test_where_it_is_hidden_or_missing_one_sentence_says_so(monkeypatch):
     monkeypatch.setattr(slurm.shutil, "which", lambda name, path: name != "munged" or None)
     assert "there is no munged: make cluster installs" in slurm.why_not()
-    with pytest.raises(slurm.SlurmError, match="no munged: run make cluster"):
+    with pytest.raises(slurm.SlurmError, match="no munged: make cluster installs"):
         slurm.start()
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
     assert "BOOTCAMP_WITHOUT hides" in slurm.why_not()

@@ -72,9 +72,7 @@ class Host:
         """
         while found := self.processes():
             for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody reports another's end
-                for pid in found:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
+                self._signal(found, number)
             time.sleep(POLL_SECONDS)
 
     def join(self) -> None:

@@ -34,7 +34,7 @@ from bootcamp.paths import LOGS, ROOT
 from bootcamp.records import runs
 from bootcamp.records.steps import read_steps
 
-DAEMONS = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "munged": "munge"}
+DAEMONS = ("slurmctld", "slurmd", "munged")
 NOT_INHERITED = ("SLURM", "SBATCH", "SRUN", "SALLOC")  # of a job that this process may be in
 ENDED = {  # of squeue(1)'s states, those after which nothing more happens
     "BOOT_FAIL",
@@ -57,23 +57,11 @@ class SlurmError(Exception):
 
 def why_not() -> str | None:
     """Why this machine can't have a cluster, None if it can: starts one and stops it."""
-    if machine.hidden("slurm"):
-        return "BOOTCAMP_WITHOUT hides it in this environment"
-    if lacks := missing():
-        return (
-            f"there is no {' and no '.join(lacks)}: make cluster installs what is missing, as root "
-            f"on Debian or Ubuntu (apt install --no-install-recommends slurm-wlm munge)"
-        )
     try:
         start(hosts=1).stop()
     except SlurmError as error:
         return str(error)
     return None
-
-
-def missing() -> list[str]:
-    """Those of the daemons that are not installed."""
-    return [name for name in DAEMONS if not shutil.which(name, path=simulated_hosts.SEARCH)]
 
 
 @contextlib.contextmanager
@@ -100,9 +88,12 @@ def start(
     Raises SlurmError with one sentence if this machine can't have one.
     """
     if machine.hidden("slurm"):
-        raise SlurmError("BOOTCAMP_WITHOUT hides Slurm in this environment")
-    if lacks := missing():
-        raise SlurmError(f"there is no {' and no '.join(lacks)}: run make cluster first")
+        raise SlurmError("BOOTCAMP_WITHOUT hides it in this environment")
+    if missing := [name for name in DAEMONS if not shutil.which(name, path=simulated_hosts.SEARCH)]:
+        raise SlurmError(
+            f"there is no {' and no '.join(missing)}: make cluster installs what is missing, as "
+            "root on Debian or Ubuntu (apt install --no-install-recommends slurm-wlm munge)"
+        )
     if hosts < 1 or cpus < 1 or gpus < 0:
         raise ValueError(f"hosts={hosts}, cpus={cpus}, gpus={gpus}: expected at least 1, 1 and 0")
     LOGS.mkdir(parents=True, exist_ok=True)  # jobs print there

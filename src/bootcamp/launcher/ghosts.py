@@ -44,27 +44,28 @@ def _ghosts() -> list[dict]:
         if about["pid"] == os.getpid() or not process_tree.alive(about["pid"]):
             continue
         command = " ".join(about["cmdline"] or [])
-        if reason := _reason(command, about["environ"] or {}, about["ppid"]):
-            memory = about["memory_info"].rss / 1e6 if about["memory_info"] else None
-            row = {"process": about["pid"], "command": _shown(command), "why": reason}
-            rows.append({**row, "memory MB": memory})
+        if why := _reason(command, about["environ"] or {}, about["ppid"]):
+            memory = about["memory_info"] and about["memory_info"].rss
+            rows.append(_row(about["pid"], command, why, memory))
     return rows
+
+
+def _row(pid: int, command: str, why: str, memory: int | None) -> dict:
+    name = SCRIPT.search(command) or re.search(r"(forkserver|supervisor)\.py", command)
+    command = name.group(0) if name else command[:60]
+    return {"process": pid, "command": command, "why": why, "memory MB": memory and memory / 1e6}
 
 
 def _reason(command: str, environment: dict, parent: int) -> str | None:
     """Why a process is a ghost, None if it is none."""
     kernel = environment.get("BOOTCAMP_KERNEL", "")
-    supervisor = environment.get("BOOTCAMP_SUPERVISOR", "")
-    of_course = kernel.isdigit() or (SCRIPT.search(command) and "python" in command)
-    if not of_course:
+    if not kernel.isdigit() and not (SCRIPT.search(command) and "python" in command):
         return None
-    if kernel.isdigit() and not psutil.pid_exists(int(kernel)):
-        return f"its kernel, process {kernel}, is gone"
-    if supervisor.isdigit() and not psutil.pid_exists(int(supervisor)):
-        return f"its supervisor, process {supervisor}, is gone"
-    if not kernel and _is_init(parent):
-        return "its terminal is gone"
-    return None
+    for name in ("kernel", "supervisor"):
+        owner = environment.get(f"BOOTCAMP_{name.upper()}", "")
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            return f"its {name}, process {owner}, is gone"
+    return "its terminal is gone" if not kernel and _is_init(parent) else None
 
 
 def _is_init(pid: int) -> bool:
@@ -72,22 +73,13 @@ def _is_init(pid: int) -> bool:
     return pid == 1 or "systemd" in process_tree.command(pid).split(" ")[0]
 
 
-def _shown(command: str) -> str:
-    name = SCRIPT.search(command) or re.search(r"(forkserver|supervisor)\.py", command)
-    return name.group(0) if name else command[:60]
-
-
 def _gpu_rows(ghosts_found: set[int]) -> list[dict]:
     """Processes that hold GPU memory. Empty without a GPU, where nobody is asked at all."""
-    return [
-        {
-            "process": pid,
-            "command": _shown(process_tree.command(pid)),
-            "why": "a ghost that holds GPU memory" if pid in ghosts_found else "holds GPU memory",
-            "memory MB": held / 1e6,
-        }
-        for pid, held in (gpu_holders() if machine.gpu_names() else ())
-    ]
+    rows = []
+    for pid, held in gpu_holders() if machine.gpu_names() else ():
+        why = "a ghost that holds GPU memory" if pid in ghosts_found else "holds GPU memory"
+        rows.append(_row(pid, process_tree.command(pid), why, held))
+    return rows
 
 
 def gpu_holders() -> list[tuple[int, int]]:

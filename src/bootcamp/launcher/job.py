@@ -61,7 +61,7 @@ class Job:
             await self._start_unless_stopped()
             if not self.failure:
                 await self._watch()
-        except device_locks.LeaseError as error:
+        except (device_locks.LeaseError, simulated_hosts.HostsError) as error:
             self.failure = summary.failure(None, "refused", str(error))
         except Exception as error:  # could not start: the kernel is told, so that it does not wait
             self.failure = summary.failure(None, "start", f"{type(error).__name__}: {error}")
@@ -93,9 +93,7 @@ class Job:
             self.failure = summary.failure(None, "start", message)
 
     async def _start(self) -> None:
-        await self._make_hosts()
-        if self.failure:
-            return
+        await self.hosts.make()
         if self.request.start == COMMAND:
             for host in range(len(self.request.agents)):
                 if host not in self.request.absent:
@@ -137,16 +135,6 @@ class Job:
         self.pids.append(started.pid)
         if place:
             self.hosts.note_agent(name, started.pid)
-
-    async def _make_hosts(self) -> None:
-        try:
-            await self.hosts.make()
-        except simulated_hosts.HostsError as error:
-            message = f"hosts={self.request.hosts}: {error}"
-            self.failure = summary.failure(None, "refused", message)
-        finally:
-            if self.hosts.holder:
-                self.sessions.add(self.hosts.holder.pid)
 
     async def join(self, host: int) -> None:
         """Start torchrun on a host on which there is none: it was absent, or has been lost."""
@@ -195,6 +183,8 @@ class Job:
     async def _end_all(self) -> None:
         """Kill whatever is left of the run and wait until nothing is."""
         deadline = time.monotonic() + END_SECONDS
+        if self.hosts.holder:
+            self.sessions.add(self.hosts.holder.pid)
         not_ended = self.processes.keys() - self.codes.keys()
         process_tree.end({self.processes[name].pid for name in not_ended})
         roots = {*self.pids, *(beat[0] for beat in beats(self.folder).values() if self.pids)}

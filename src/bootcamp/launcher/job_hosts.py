@@ -18,7 +18,7 @@ from pathlib import Path
 from bootcamp import files
 from bootcamp.launcher import process_tree, simulated_hosts
 from bootcamp.launcher.requests import Command, RunRequest
-from bootcamp.launcher.simulated_hosts import KINDS
+from bootcamp.launcher.simulated_hosts import KINDS, HostsError
 from bootcamp.records import places
 
 
@@ -44,7 +44,11 @@ class JobHosts:
             env={**os.environ, "BOOTCAMP_RUN": self.request.run},
             start_new_session=True,
         )
-        self.made = simulated_hosts.hosts_in((await self.holder.stdout.readline()).decode())
+        said = (await self.holder.stdout.readline()).decode()
+        try:
+            self.made = simulated_hosts.hosts_in(said)
+        except HostsError as error:
+            raise HostsError(f"hosts={self.request.hosts}: {error}") from None
         own = [f"/proc/{host['pid']}/ns/{kind}" for host in self.made for kind in KINDS]
         self._namespaces = [os.readlink(path) for path in own]
 
