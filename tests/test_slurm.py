@@ -54,6 +54,13 @@ def assert_gone(own: list[str]) -> None:
     assert [path.exists() for path in ON_DISK] == WERE_ON_DISK
 
 
+def until_printed(job: slurm.SlurmJob, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while text not in job.output:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def job_file(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "job.sbatch"
     path.write_text(f"#!/bin/bash\n{text}")
@@ -62,9 +69,8 @@ def job_file(tmp_path: Path, text: str) -> Path:
 
 def test_every_host_is_idle_and_has_its_name(cluster, capsys):
     assert cluster.run("hostname", on="host1").output == "host1\n"
-    said = cluster.srun(
-        "-N2", "--gres=gpu:2", "bash", "-c", "echo $(hostname) $CUDA_VISIBLE_DEVICES"
-    )
+    says = "echo $(hostname) $CUDA_VISIBLE_DEVICES"
+    said = cluster.run(["srun", "-N2", "--gres=gpu:2", "bash", "-c", says])
     assert sorted(said.output.split("\n")) == ["", "host0 0,1", "host1 0,1"]
     printed = capsys.readouterr().out
     assert printed.startswith("host1$ hostname\nhost1\nhost0$ srun -N2 --gres=gpu:2 bash -c 'echo ")
@@ -79,13 +85,13 @@ def test_a_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
     assert job.output == "task 3\ntask 11\n"
     assert {log.parent for log in job.logs} == {LOGS}
     failing = cluster.sbatch(job_file(tmp_path, "echo begun\nsleep 60 && exit 3"))
-    failing.wait(30, until="begun")
+    until_printed(failing, "begun")
     with pytest.raises(TimeoutError, match=r"not yet after 0.2 s\nbegun"):
         failing.wait(0.2)
     failing.signal("TERM", "--full")
     assert failing.wait(30) in ("FAILED", "CANCELLED")
-    with pytest.raises(RuntimeError, match="ended without 'never'"):
-        failing.wait(5, until="never")
+    with pytest.raises(RuntimeError, match=r"ended without 1 step"):
+        failing.wait(5, steps=1)
 
 
 def test_a_command_that_fails_or_does_not_end_says_so(cluster):

@@ -1,6 +1,7 @@
 """The job files on a cluster: the same training, queued again without a loss, broken as said."""
 
 import re
+import time
 
 import pytest
 from trained import PROOF
@@ -77,8 +78,11 @@ def test_a_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):
     )
     path.write_text(f"{text}\n[ -e {marker} ] && exit\necho begun\ntouch {marker}\nsleep 600\n")
     job = cluster.sbatch(path)
-    job.wait(60, until="begun")
-    cluster.srun("--partition=urgent", "--nodes=2", "true")
+    deadline = time.monotonic() + 60
+    while "begun" not in job.output:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    cluster.run("srun --partition=urgent --nodes=2 true")
     assert job.wait(60) == "COMPLETED"
     assert job.restarts == 1
 
@@ -106,7 +110,7 @@ def test_a_bad_host_is_found_and_left_out(cluster):
     bad = cluster.sbatch(jobs.path("check_nodes"), arguments=("--disk=/mnt", "--least-free-gb=0.1"))
     assert bad.wait(60) == "FAILED"
     assert "host1 stands out: 0.0 GB free in /mnt\n--exclude=host1\n" in bad.output
-    left_out = cluster.srun("--nodes=1", "--exclude=host1", "hostname").output
+    left_out = cluster.run("srun --nodes=1 --exclude=host1 hostname").output
     cluster.run("scontrol update nodename=host1 state=drain reason=disk")
-    assert [left_out, cluster.srun("--nodes=1", "hostname").output] == ["host0\n", "host0\n"]
+    assert [left_out, cluster.run("srun --nodes=1 hostname").output] == ["host0\n", "host0\n"]
     cluster.run("scontrol update nodename=host1 state=resume")

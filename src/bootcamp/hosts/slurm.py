@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,10 +193,6 @@ class Cluster:
             raise SlurmError(f"{line}: exit code {code}\n{done.output.strip()[-2000:]}")
         return done
 
-    def srun(self, *arguments: str, **how) -> Done:
-        """srun with these arguments; see `run`."""
-        return self.run(["srun", *arguments], **how)
-
     def sbatch(self, path: Path | str, *options: str, arguments: tuple = (), **how) -> "SlurmJob":
         """Hand in a job file, and return the job without waiting for it.
 
@@ -311,27 +306,18 @@ class SlurmJob:
         where = f"{config.get('processes')} ranks on {hosts} host{'s' * (hosts != 1)}"
         return f"{self.state}, {where if config else 'no record'}\n{self.output}"
 
-    def wait(self, seconds: float = 120, until: str | None = None) -> str:
-        """Wait for its end, or until it has printed a text; returns its state.
+    def wait(self, seconds: float = 120, steps: int | None = None) -> str:
+        """Wait for its end, or until its record has so many training steps; returns its state.
 
-        Raises TimeoutError with the end of its output; RuntimeError if it ended without the text.
+        Raises TimeoutError with the end of its output; RuntimeError if it ended without the steps.
         """
-        self._wait(seconds, until and (lambda: until in self.output), f"{until!r}")
-        return self.state
-
-    def wait_for_steps(self, count: int, seconds: float = 120) -> None:
-        """Wait until its record has so many training steps. Raises as `wait`."""
-        folder = self.folder
-        self._wait(seconds, lambda: len(read_steps(folder)) >= count, f"{count} step(s)")
-
-    def _wait(self, seconds: float, enough: Callable[[], bool] | None, what: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not (enough and enough()):
+        deadline, folder = time.monotonic() + seconds, self.folder
+        while True:
             ended = all(map(_has_ended, self.rows()))
-            if ended and enough and not enough():
-                raise RuntimeError(f"{self} ended without {what}:\n{self.output[-2000:]}")
+            if ended if steps is None else len(read_steps(folder)) >= steps:
+                return self.state
             if ended:
-                return
+                raise RuntimeError(f"{self} ended without {steps} step(s):\n{self.output[-2000:]}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self}: not yet after {seconds:g} s\n{self.output[-2000:]}")
             time.sleep(POLL_SECONDS)

@@ -68,7 +68,7 @@ class JobTask(ScriptTask):
         job = cluster.sbatch(given, arguments=(*arguments, "--timeout=5", "--save-every=1000"))
         if self.stopped:
             with contextlib.suppress(TimeoutError, RuntimeError):  # `judged` says what is wrong
-                job.wait_for_steps(1, SECONDS)
+                job.wait(SECONDS, steps=1)
                 job.signal("USR1", "--batch")
         return job
 

@@ -64,7 +64,7 @@ class Lab(replay.Cluster):
 
         def train() -> dict:
             job = self._job(save_every=10 * STEPS)
-            job.wait_for_steps(1)
+            job.wait(steps=1)
             job.signal("USR1", "--batch")
             job.wait()
             return _of_job(job)
@@ -79,7 +79,7 @@ class Lab(replay.Cluster):
         It saves after every step, so at most the steps since the last whole save come again.
         """
         job = self._job(save_every=1)
-        job.wait_for_steps(5)
+        job.wait(steps=5)
         deadline = time.monotonic() + 60
         while not list(LOGS.glob(f".{job.folder.name}.pt.*.part")):  # until a save is renamed
             if time.monotonic() > deadline:
