@@ -345,6 +345,6 @@ def test_a_page_without_widgets_shows_one_choice_of_each(monkeypatch, capsys):
     shown = []
     monkeypatch.setattr(ipython, "display", shown.append)
     for kind in explorers.KINDS:
-        assert getattr(simulators, kind)() == {}
+        assert getattr(simulators, kind)() is None
         assert f"simulators.{kind}(...) shows another" in capsys.readouterr().out
         assert str(shown.pop()) == still(kind)
