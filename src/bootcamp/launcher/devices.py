@@ -4,7 +4,7 @@ from bootcamp import machine
 from bootcamp.launcher import device_locks
 from bootcamp.launcher.connection import gpu_count
 from bootcamp.launcher.device_locks import VARIABLE
-from bootcamp.launcher.run_errors import refusal
+from bootcamp.launcher.follow import refusal
 from bootcamp.scripts.family import Script
 
 SHARED = "BOOTCAMP_SHARE_GPUS"  # "1": ranks beyond the GPUs share them and talk over gloo

@@ -1,4 +1,4 @@
-"""Follow a run in the cell that launched it, until none of its ranks is left."""
+"""A run as the cell sees it that launched it: followed to its end, and its error raised."""
 
 import contextlib
 import queue
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bootcamp.launcher.connection import SUPERVISOR_DIED, connect
 from bootcamp.launcher.requests import RunRequest
-from bootcamp.launcher.run_errors import Interrupted, from_record
+from bootcamp.paths import shown
 from bootcamp.records import summary
 from bootcamp.records.runs import Run
 from bootcamp.records.steps import Steps
@@ -16,10 +16,61 @@ from bootcamp.records.steps import Steps
 POLL_SECONDS = 0.1
 
 
+class LaunchError(Exception):
+    """A run that did not end well. `run` is its record, `error` what the supervisor saw."""
+
+    def __init__(self, error: dict, run: Run | None = None):
+        self.error, self.run = error, run
+        parts = [] if error["rank"] is None else [f"rank {error['rank']}"]
+        where = " on ".join(parts + ([error["host"]] if error.get("host") else []))
+        sentence = f"{where} {error['message']}" if error["kind"] == "killed" else error["message"]
+        details = error.get("traceback") or ""
+        if details and error["kind"] in ("raised", "hang", "killed"):
+            header = f"{where} said:" if where and error["kind"] != "hang" else ""
+            sentence = f"{sentence}\n\n{header}\n{details}".replace("\n\n\n", "\n\n")
+        super().__init__(sentence.strip())
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the rank's own traceback, not the launcher's frames."""
+        folder = f"\nThe record is in {shown(self.run.folder)}." if self.run else ""
+        hint = "\nWhat it may mean: from bootcamp import errors; errors.explain()"
+        return [f"{type(self).__name__}: {self}{folder}{hint}"]
+
+
+class RunRefused(LaunchError):
+    """The script refused its flags, or the launcher the request: one sentence says why."""
+
+
+class RankFailed(LaunchError):
+    """A rank raised, or was killed. The others were ended."""
+
+
+class RunHung(LaunchError):
+    """No rank finished a step for `hang_seconds`. Every rank's stack is in the message."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The reader stopped the cell, and its run has ended. `run` is its record, None before it."""
+
+    def __init__(self, run: Run | None = None):
+        self.run = run
+        ended = f"its ranks have ended, and the record is in {shown(run.folder)}" if run else ""
+        super().__init__(f"the run was interrupted: {ended or 'it had not begun'}.")
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the sentence, not the place where the launcher waited."""
+        return [f"KeyboardInterrupt: {self}"]
+
+
+def refusal(message: str) -> RunRefused:
+    """The exception for a run that the launcher does not begin."""
+    return RunRefused(summary.failure(None, "refused", message))
+
+
 def follow(request: RunRequest, show, raises: bool) -> Run:
     """Send a request to the supervisor and show the run's progress; its record once it has ended.
 
-    Raises what run_errors makes of a run that did not end well, if `raises`; Interrupted always.
+    Raises a LaunchError for a run that did not end well, if `raises`; Interrupted always.
     """
     connection, folder = connect(), Path(request.run)
     try:
@@ -28,7 +79,7 @@ def follow(request: RunRequest, show, raises: bool) -> Run:
         event = _wait(connection.request(request), folder, show)
     except BaseException as error:  # an interrupt, or a display that fails: no rank may be left
         interrupted = isinstance(error, KeyboardInterrupt)
-        with interrupts_wait():
+        with _interrupts_ignored():
             why = "interrupted" if interrupted else "launcher failed"
             connection.stop(request.run, why)
             _conclude(folder, why, f"{type(error).__name__} in the process that launched")
@@ -41,22 +92,14 @@ def follow(request: RunRequest, show, raises: bool) -> Run:
         connection.forget(request.run)
     if event is SUPERVISOR_DIED:
         _conclude(folder, "start", event["error"]["message"])
-    run = Run(folder)
+    run, error = Run(folder), event["error"]
     show.end(run.summary)
-    if event["error"] and raises:
-        raise from_record(event["error"], run)
+    if error and raises:
+        if error["kind"] in ("interrupted", "kernel died"):
+            raise Interrupted(run)
+        kinds = {"hang": RunHung, "raised": RankFailed, "killed": RankFailed}
+        raise kinds.get(error["kind"], RunRefused)(error, run)
     return run
-
-
-def _conclude(folder: Path, kind: str, message: str) -> None:
-    """Write the summary of a run if nobody else has: neither its ranks nor the supervisor."""
-    if summary.read(folder)["status"] != "running":
-        return
-    status = "interrupted" if kind == "interrupted" else "failed"
-    error = summary.failure(None, kind, message)
-    steps = summary.measures_of(folder)
-    with contextlib.suppress(OSError):
-        summary.write(folder, status, **steps, error=error)
 
 
 def _wait(events: queue.SimpleQueue, folder: Path, show) -> dict:
@@ -75,8 +118,19 @@ def _wait(events: queue.SimpleQueue, folder: Path, show) -> dict:
             return event
 
 
+def _conclude(folder: Path, kind: str, message: str) -> None:
+    """Write the summary of a run if nobody else has: neither its ranks nor the supervisor."""
+    if summary.read(folder)["status"] != "running":
+        return
+    status = "interrupted" if kind == "interrupted" else "failed"
+    error = summary.failure(None, kind, message)
+    steps = summary.measures_of(folder)
+    with contextlib.suppress(OSError):
+        summary.write(folder, status, **steps, error=error)
+
+
 @contextlib.contextmanager
-def interrupts_wait():
+def _interrupts_ignored():
     """Ending ranks takes a moment; a second impatient interrupt must not leave one behind."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -21,16 +21,16 @@ from bootcamp.launcher.arguments import (
     is_count,
 )
 from bootcamp.launcher.connection import connect, default_ranks, gpu_count, shut_down, warm_up
-from bootcamp.launcher.follow import follow
-from bootcamp.launcher.requests import COMMAND, Command, RunRequest
-from bootcamp.launcher.run_errors import (
+from bootcamp.launcher.follow import (
     Interrupted,
     LaunchError,
     RankFailed,
     RunHung,
     RunRefused,
+    follow,
     refusal,
 )
+from bootcamp.launcher.requests import COMMAND, Command, RunRequest
 from bootcamp.records.runs import Run
 from bootcamp.scripts import family
 

@@ -29,14 +29,15 @@ def answer(run_dir: Path, rank: int) -> None:
     of its main thread, so that no signal handler of Python's would ever begin: faulthandler writes
     the stack in C, and Python's part of the signal only wakes a thread, which does the rest.
     """
-    if _rank.get("run_dir") == Path(run_dir):
+    run_dir = Path(run_dir)
+    if _rank.get("run_dir") == run_dir:
         return
     listens = "run_dir" in _rank or _listen()
-    place = Path(run_dir) / "ranks"
-    place.mkdir(parents=True, exist_ok=True)
-    stack = open(place / f"{rank}.stack", "w")  # noqa: SIM115 (open as long as the rank)
+    path = run_dir / "ranks" / f"{rank}.stack"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stack = open(path, "w")  # noqa: SIM115 (open as long as the rank)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True, chain=listens)
-    _rank.update(run_dir=Path(run_dir), rank=rank, stack=stack)
+    _rank.update(run_dir=run_dir, rank=rank, stack=stack)
 
 
 def _listen() -> bool:
@@ -50,24 +51,23 @@ def _listen() -> bool:
     os.set_blocking(writer, False)
     signal.signal(signal.SIGUSR1, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_write_when_asked, args=(reader,), daemon=True).start()
     show = sys.excepthook
+
+    def write_when_asked():
+        while True:
+            if signal.SIGUSR1 in os.read(reader, 4096):  # a byte for each signal
+                _write()
 
     def show_and_write(kind, error, trace):
         show(kind, error, trace)
-        write(raised=f"{kind.__name__}: {error}")
+        _write(raised=f"{kind.__name__}: {error}")
 
+    threading.Thread(target=write_when_asked, daemon=True).start()
     sys.excepthook = show_and_write
     return True
 
 
-def _write_when_asked(reader: int) -> None:
-    while True:
-        if signal.SIGUSR1 in os.read(reader, 4096):  # a byte for each signal
-            write()
-
-
-def write(raised: str | None = None) -> None:
+def _write(raised: str | None = None) -> None:
     """Write this rank's collectives. raised: the exception that is about to end it.
 
     A rank that has been asked before and has met no collective since keeps that answer: it raised
@@ -99,18 +99,14 @@ def _dump() -> dict:
             found = pickle.loads(getattr(c10d, recorder)())
             entries = [*dump["entries"], *found.get("entries", [])]
             dump |= {**found, "entries": sorted(entries, key=lambda e: e["time_created_ns"])}
-    return {**dump, "pg_config": _groups()}
-
-
-def _groups() -> dict[str, dict]:
-    """The process groups that this rank is in, as torch's format has them: by name."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
     groups = dict(module._world.pg_group_ranks) if module else {}
-    described = {}
-    for group, ranks in groups.items():
-        if name := getattr(group, "group_name", None):  # other ranks' groups have none here
-            described[name] = {"name": name, "desc": group.group_desc, "ranks": str(sorted(ranks))}
-    return described
+    dump["pg_config"] = {
+        name: {"name": name, "desc": group.group_desc, "ranks": str(sorted(ranks))}
+        for group, ranks in groups.items()
+        if (name := getattr(group, "group_name", None))  # other ranks' groups have none here
+    }
+    return dump
 
 
 class _PlainData(pickle.Unpickler):
@@ -121,14 +117,14 @@ class _PlainData(pickle.Unpickler):
 
 
 def read(run_dir: Path | str) -> dict[int, dict]:
-    """Of each rank that has written one, its dump; torch's own files of NCCL ranks are such too."""
+    """The dump of each rank that has written one; torch's own files of NCCL ranks are such too."""
     found = {}
     for path in (Path(run_dir) / FOLDER).glob("*_[0-9]*"):
         number = path.name.rpartition("_")[2]
-        if path.name.startswith(".") or not number.isdigit():
-            continue
-        with contextlib.suppress(OSError, pickle.UnpicklingError, EOFError), open(path, "rb") as f:
-            found[int(number)] = _PlainData(f).load()
+        bad = (OSError, pickle.UnpicklingError, EOFError)
+        if number.isdigit() and not path.name.startswith("."):
+            with contextlib.suppress(*bad), open(path, "rb") as file:
+                found[int(number)] = _PlainData(file).load()
     return found
 
 
