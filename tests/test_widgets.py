@@ -340,10 +340,9 @@ def test_a_still_has_bytes_and_says_what_fits():
 
 
 def test_a_page_without_widgets_shows_one_choice_of_each(monkeypatch, capsys):
-    ipython = pytest.importorskip("IPython.display")
     monkeypatch.setenv(simulators.VARIABLE, "0")
     shown = []
-    monkeypatch.setattr(ipython, "display", shown.append)
+    monkeypatch.setattr(simulators, "display", shown.append)
     for kind in explorers.KINDS:
         assert getattr(simulators, kind)() is None
         assert f"simulators.{kind}(...) shows another" in capsys.readouterr().out
