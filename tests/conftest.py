@@ -85,7 +85,7 @@ def pytest_configure(config):
         Connection.__init__ = _no_connection
 
 
-def _no_connection(connection):
+def _no_connection(*_):
     pytest.skip("starts ranks: make test runs it")
 
 

@@ -134,7 +134,9 @@ def run(code: str, show=print) -> dict[int, str]:
 
 
 def _run_magic(line: str, cell: str) -> None:
-    """Run a cell that begins with %%ranks."""
+    """Run a cell that begins with %%ranks, on all of them."""
+    if line.strip():
+        raise ValueError(f"%%ranks {line}: the cell runs on all ranks; say `if rank == ...` in it")
     run(cell)
 
 
