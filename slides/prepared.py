@@ -21,7 +21,7 @@ from bootcamp.paths import REFERENCE, shown
 from bootcamp.records.runs import names
 from bootcamp.table import Table
 from bootcamp_lessons import communication as communication_runs
-from bootcamp_lessons import experts_lab, hsdp_lab, planning, planning_lab
+from bootcamp_lessons import planning
 from bootcamp_lessons.diagrams import (
     dataparallel,
     horovod,
@@ -32,7 +32,7 @@ from bootcamp_lessons.diagrams import (
     single_device,
     zero_stages,
 )
-from bootcamp_lessons.labs import known_programs
+from bootcamp_lessons.labs import experts_lab, hsdp_lab, known_programs, planning_lab
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 NAMES = {

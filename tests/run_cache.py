@@ -25,7 +25,7 @@ from filelock import FileLock
 from bootcamp import files, paths
 from bootcamp.experiments import claims
 from bootcamp.launcher import connection
-from bootcamp.launcher.requests import RunRequest
+from bootcamp.launcher.messages import RunRequest
 from bootcamp.records import summary
 
 VARIABLE = "BOOTCAMP_RUN_CACHE"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from trained import PROOF, trained
 
-from bootcamp.costs import experts, memory, model_shapes, setting, sharding, traffic
+from bootcamp.costs import experts, memory, model_shapes, plans, sharding, traffic
 from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
@@ -151,7 +151,7 @@ def test_refuses_experts_that_do_not_divide_and_models_without(ranks, flags, sen
 
 def test_the_planner_sends_the_formulas_rows():
     """Mixtral, its experts over the eight GPUs of a host, each with one text of 4,096 tokens."""
-    shape, plan = model_shapes.named("Mixtral 8x7B"), setting.Plan(data=8, expert=8, batch=8)
+    shape, plan = model_shapes.named("Mixtral 8x7B"), plans.Plan(data=8, expert=8, batch=8)
     assert shape.parameters == pytest.approx(46.7e9, rel=0.01)  # arXiv:2401.04088: 47B, 13B
     assert shape.computed == pytest.approx(13e9, rel=0.03)
     sent = traffic.traffic(shape, Cluster(gpu("H100"), 8), plan)["expert"]
@@ -172,7 +172,7 @@ def test_planned_ranks_hold_each_expert_as_often_as_it_has_replicas(stage):
     held = {
         ways: sum(memory.states(numbers, plan, own / ways if ways > 1 else 0.0).values())
         for ways in (1, 8)
-        for plan in [setting.Plan(data=16, expert=ways, stage=stage, batch=16)]
+        for plan in [plans.Plan(data=16, expert=ways, stage=stage, batch=16)]
         for numbers in [shape.parameters - own + own / ways]
     }
     saved = {0: 16 * own * 7 / 8, 1: 4 * own * 7 / 8, 3: 0}[stage]
@@ -181,7 +181,7 @@ def test_planned_ranks_hold_each_expert_as_often_as_it_has_replicas(stage):
 
 def test_planned_gradients_of_experts_go_to_their_replicas_alone():
     shape, cluster = model_shapes.named("Mixtral 8x7B"), Cluster(gpu("H100"), 8)
-    sent = traffic.traffic(shape, cluster, setting.Plan(data=8, expert=8, batch=8))
+    sent = traffic.traffic(shape, cluster, plans.Plan(data=8, expert=8, batch=8))
     own = shape.layers * shape.experts * shape.expert_parameters
     assert sent["data"]["inside"] == pytest.approx(2 * 7 / 8 * 2 * (shape.parameters - own))
     assert sent["data of experts"] == {"inside": 0, "between": 0}

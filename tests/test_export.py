@@ -21,7 +21,7 @@ from bootcamp.serving.artifacts import About
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
 from bootcamp.train.models import NextByte
 from bootcamp.train.refusal import ConfigError
-from bootcamp_lessons import export_lab
+from bootcamp_lessons.labs import export_lab
 
 ENDINGS = (".safetensors", ".pt2", ".onnx", ".ts")
 SMALLEST = {  # sizes of the tests' own: what is exported costs the same seconds for each layer

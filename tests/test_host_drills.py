@@ -10,7 +10,7 @@ from bootcamp.files import write_json
 from bootcamp.launcher import simulated_hosts
 from bootcamp.records.runs import Run
 from bootcamp_lessons.diagrams import hosts as pictures
-from bootcamp_lessons.labs import host_drills, host_lab
+from bootcamp_lessons.labs import host_drills, when_hosts_fail
 
 WITH_HOSTS = pytest.mark.skipif(
     simulated_hosts.why_not() is not None, reason="no hosts on this machine"
@@ -84,7 +84,7 @@ def test_without_hosts_and_slurm_every_answer_is_a_recorded_one_and_no_record_is
 ):
     names = ["nodes", "requeued", "elastic", "drills"]
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts,slurm")
-    lab = host_lab.Lab()
+    lab = when_hosts_fail.Lab()
     assert str(lab).count("recorded runs stand in") == 2
     lab.nodes()
     assert "\n--exclude=host1\n" in capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_without_hosts_and_slurm_every_answer_is_a_recorded_one_and_no_record_is
         assert lab.drill(name).right
         names.append(f"drill_{name}")
     lab.stop()
-    assert {path.stem for path in host_lab.RECORDS.iterdir()} == set(names)
+    assert {path.stem for path in when_hosts_fail.RECORDS.iterdir()} == set(names)
     assert capsys.readouterr().out.count("what was recorded elsewhere stands in") == 6
 
 
@@ -106,19 +106,19 @@ def test_a_jobs_output_is_shown_without_the_stacks_of_agents():
         "W1122 21:05:56.604000 590 dynamic_rendezvous.py:1298] The node has failed to shutdown\n"
         "rank 0: told to end, 6 steps done\n"
     )
-    assert host_lab._without_stacks(said) == (
+    assert when_hosts_fail._without_stacks(said) == (
         "USR1: save, then queue again\nrank 0: told to end, 6 steps done\n"
     )
 
 
 def test_the_table_of_drills_has_each_of_them_and_none_named_wrong(monkeypatch, tmp_path):
-    monkeypatch.setattr(host_lab, "LOGS", tmp_path)
-    elsewhere = json.loads((host_lab.RECORDS / "drills.json").read_text())["drills"]
+    monkeypatch.setattr(when_hosts_fail, "LOGS", tmp_path)
+    elsewhere = json.loads((when_hosts_fail.RECORDS / "drills.json").read_text())["drills"]
     assert {row["drill"] for row in elsewhere} == set(host_drills.DRILLS)
     assert all(row["right"] for row in elsewhere)
     one = host_drills.Outcome("hang", "no rank ...", 3.0, 0, "rank 0", False, 5, 0.0)
-    host_lab.keep_drills([one], tmp_path / "host_drills.json")
-    assert str(host_lab.all_drills()).startswith("0 of 1 named right")
+    when_hosts_fail.keep_drills([one], tmp_path / "host_drills.json")
+    assert str(when_hosts_fail.all_drills()).startswith("0 of 1 named right")
     assert asdict(one)["named"] == "rank 0"
 
 

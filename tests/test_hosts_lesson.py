@@ -10,8 +10,8 @@ from bootcamp.experiments import equality, replay  # noqa: E402
 from bootcamp.hosts import slurm  # noqa: E402
 from bootcamp.paths import REFERENCE  # noqa: E402
 from bootcamp.records.runs import Run  # noqa: E402
-from bootcamp_lessons import hosts_lab  # noqa: E402
 from bootcamp_lessons.diagrams import hosts as diagrams  # noqa: E402
+from bootcamp_lessons.labs import hosts_lab  # noqa: E402
 
 WHO = "python src/snippets/who_am_i.py"
 

@@ -6,7 +6,8 @@ from trained import trained
 from bootcamp.experiments import claims, replay
 from bootcamp.launcher import simulated_hosts
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import exercise, hsdp_lab, reading
+from bootcamp_lessons import exercise, reading
+from bootcamp_lessons.labs import hsdp_lab
 
 SNIPPET = {"device": "cpu", "quiet": True}
 WITH_HOSTS = pytest.mark.skipif(

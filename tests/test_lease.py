@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from bootcamp import machine
 from bootcamp.launcher import device_locks, devices, follow, launch, process_tree
 from bootcamp.launcher.launch import Options, RunRefused
-from bootcamp.launcher.requests import Command, RunRequest
+from bootcamp.launcher.messages import Command, RunRequest
 from bootcamp.records import heartbeat, summary
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant
@@ -328,7 +328,7 @@ import json
 import sys
 from pathlib import Path
 from bootcamp.launcher import connection, follow, progress
-from bootcamp.launcher.requests import COMMAND, Command, RunRequest
+from bootcamp.launcher.messages import COMMAND, Command, RunRequest
 from bootcamp.records import summary
 folder, wish, code = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 (folder / "ranks").mkdir(parents=True)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bootcamp.paths import ROOT
-from bootcamp_lessons import hosts_lab
+from bootcamp_lessons.labs import hosts_lab
 
 PLACE = ROOT / "src" / "jobs" / "elsewhere"
 FILES = sorted(path for path in PLACE.iterdir() if path.suffix in (".py", ".yaml"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bootcamp.costs import memory, model_shapes, setting, sharding, traffic
+from bootcamp.costs import memory, model_shapes, plans, sharding, traffic
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 
@@ -17,7 +17,7 @@ def test_two_ranks_train_the_baselines_model():
     """Two launches: importing Megatron-core takes seconds."""
     proofs = equality.prove("megatron", 2, steps=4, **FLAGS)
     run = next(proof.run for proof in proofs if proof.run.config["optimizer"] == "adamw")
-    held = memory.rank_memory(*setting.of_run(run.config))
+    held = memory.rank_memory(*plans.of_run(run.config))
     for rank in run.ranks:
         assert rank["parameter_bytes"] == held["parameters"]
         assert rank["gradient_bytes"] == held["gradients"]

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from bootcamp.costs import (
+    fitted_constants,
     kernels,
     links,
     memory,
     model_shapes,
     pipeline_schedules,
-    predict,
+    plan_table,
+    planner,
+    plans,
     published,
-    rows,
-    setting,
     sharding,
-    stacks,
     step,
     traffic,
 )
 from bootcamp.costs.hardware import Cluster, gpu
-from bootcamp.costs.setting import Plan
+from bootcamp.costs.plans import Plan
 from bootcamp.plan import __main__
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,7 +96,7 @@ def test_parameters_are_those_of_the_theory_and_of_the_published_models():
     for name, billions in (("Llama3.1-8B", 8.03), ("LLAMA3_70B", 70.55), ("Mixtral-8x7B", 46.7)):
         assert model_shapes.named(name).parameters / 1e9 == pytest.approx(billions, abs=0.01)
     for row in published.table("mosaicml_mpt"):
-        shape = rows.read(row).shape
+        shape = plan_table.read(row).shape
         assert shape.parameters == pytest.approx(float(row["published_parameters"]), rel=0.001)
 
 
@@ -146,29 +146,29 @@ def test_a_nearly_empty_wave_costs_a_full_one():
 def test_the_parts_are_the_step_and_none_is_negative():
     for table in ("vtrain_multi", "mosaicml_mpt", "torchtitan", "megascale"):
         for row in published.table(table):
-            answer = predict.answer(rows.read(row))
+            answer = planner.answer(plan_table.read(row))
             assert sum(answer.parts.values()) == pytest.approx(answer.seconds)
             assert min(answer.parts.values()) >= -1e-9, (row["row_id"], answer.parts)
 
 
 def test_ten_thousand_rows_take_no_minute():
     """In CPU seconds; 500 rows stand for them."""
-    plans = [
+    rows = [
         {**row, "sequence_length": str(512 + 64 * i)}
         for i in range(21)
         for row in published.table("vtrain_single")
     ]
     began = time.process_time()
-    assert all(__main__.answered(plan)["error"] == "" for plan in plans)
-    assert (time.process_time() - began) * 10_000 / len(plans) < 60
+    assert all(__main__.answered(plan)["error"] == "" for plan in rows)
+    assert (time.process_time() - began) * 10_000 / len(rows) < 60
 
 
 def test_every_constant_is_in_its_range_and_has_four_rows():
     numbers, measured = 0, 0
-    for stack, found in stacks.fitted().items():
+    for stack, found in fitted_constants.fitted().items():
         measured += len(found["rows"])
         for name, value in found["constants"].items():
-            known = stacks.explained()
+            known = fitted_constants.explained()
             about = known.get(name) or known[name.partition(" ")[0]]
             assert about["low"] <= value <= about["high"], (stack, name)
             assert about["is"]
@@ -183,7 +183,7 @@ def test_published_rows_are_predicted_by_the_constants_that_are_stored():
     off = {}
     for table in ("vtrain_single", "vtrain_multi"):
         for row in published.table(table):
-            answer = predict.answer(rows.read(row))
+            answer = planner.answer(plan_table.read(row))
             measured = 1e-3 * float(row["published_milliseconds"])
             off.setdefault(table, []).append(abs(answer.seconds / measured - 1))
     assert sum(off["vtrain_single"]) / 24 < 0.055
@@ -193,7 +193,7 @@ def test_published_rows_are_predicted_by_the_constants_that_are_stored():
 def test_the_record_of_accuracy_is_of_the_stored_fit():
     recorded = json.loads((ROOT / "logs" / "reference" / "accuracy.json").read_text())
     fitted = {(row["stack"], row["constant"]): row["value"] for row in recorded["constants"]}
-    for stack, found in stacks.fitted().items():
+    for stack, found in fitted_constants.fitted().items():
         for name, value in found["constants"].items():
             assert not stack or fitted[stack, name] == float(f"{value:.4g}")
     rows_of = [row for table in published_fit.TABLES for row in published.table(table)]
@@ -203,9 +203,9 @@ def test_the_record_of_accuracy_is_of_the_stored_fit():
 def test_a_fit_without_a_row_finds_what_it_was_made_with():
     """Rows made up by the planner itself give its constants back, and a left-out row no error."""
     data = published_fit.measured(["mosaicml_mpt"])
-    known = stacks.fitted()["mosaicml_mpt"]["constants"]
+    known = fitted_constants.fitted()["mosaicml_mpt"]["constants"]
     for row in data:
-        row.seconds = predict.answer(row.case).seconds
+        row.seconds = planner.answer(row.case).seconds
     found = published_fit.fit("mosaicml_mpt", data[1:])
     assert found == pytest.approx(known, rel=0.02)
     assert abs(published_fit.error(data[0], found)) < 0.01
@@ -215,13 +215,13 @@ def test_another_stack_another_answer_and_a_stack_never_seen_borrows():
     row = published.table("ptdp_table1")[1]
     found = [__main__.answered({**row, "stack": name}) for name in ("", "vtrain", "mtnlg_530b")]
     assert len({answer["seconds_per_step"] for answer in found}) == 3
-    borrowed = stacks.fitted()[""]["constants"]
-    assert stacks.constants("", "A100 80GB").matmul == borrowed["matmul A100"]
+    borrowed = fitted_constants.fitted()[""]["constants"]
+    assert fitted_constants.constants("", "A100 80GB").matmul == borrowed["matmul A100"]
 
 
 def test_any_strategy_of_16384_ranks_at_once():
     shape, cluster = model_shapes.named("Llama 3 405B"), Cluster(gpu("H100"), 16384)
-    plans = {
+    given = {
         "tensor, pipeline, data": Plan(data=128, tensor=8, pipeline=16, stage=1, batch=2048),
         "FSDP": Plan(data=16384, stage=3, batch=16384, recompute="full"),
         "HSDP": Plan(data=16384, stage=3, shard=64, batch=16384),
@@ -229,7 +229,7 @@ def test_any_strategy_of_16384_ranks_at_once():
         "context": Plan(data=8, tensor=8, context=16, pipeline=16, stage=2, batch=128),
     }
     began = time.process_time()
-    found = {name: traffic.kinds(shape, plan, cluster) for name, plan in plans.items()}
+    found = {name: traffic.kinds(shape, plan, cluster) for name, plan in given.items()}
     assert time.process_time() - began < 10
     assert all(sum(table.column("ranks")) == 16384 for table in found.values())
     held = found["tensor, pipeline, data"].column("activations_bytes")
@@ -253,5 +253,5 @@ def test_states_of_all_ranks_together_are_the_models():
 def test_a_plan_that_cannot_be_is_refused_with_a_sentence():
     shape = model_shapes.Model(8, 256, 4, 128, 1000)
     with pytest.raises(ValueError, match="recompute='some'"):
-        setting.check(shape, Cluster(gpu("A100"), 1), Plan(recompute="some"))
-    assert math.isfinite(predict.unseen(shape, Cluster(gpu("A100"), 1), Plan()).seconds)
+        plans.check(shape, Cluster(gpu("A100"), 1), Plan(recompute="some"))
+    assert math.isfinite(planner.unseen(shape, Cluster(gpu("A100"), 1), Plan()).seconds)

@@ -9,12 +9,8 @@ pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook 
 
 import legible  # noqa: E402
 
-from bootcamp.costs import (  # noqa: E402
-    failures,
-    memory,
-    stacks,
-)
-from bootcamp.costs.setting import Plan  # noqa: E402
+from bootcamp.costs import failures, fitted_constants, memory  # noqa: E402
+from bootcamp.costs.plans import Plan  # noqa: E402
 from bootcamp.drawing import plots, style  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
 from bootcamp_lessons import planning, simulators  # noqa: E402
@@ -35,7 +31,7 @@ def plans():
 def test_parts_of_memory_are_the_planners_peak():
     table = planning.memory_by_part(gpus=128)
     assert {row["model"] for row in table} == set(planning.MODELS)
-    reserved = stacks.constants("", "H100 80GB").reserved
+    reserved = fitted_constants.constants("", "H100 80GB").reserved
     for row in table:
         shape, fields = planning.shape_of(row["model"]), planning.ways(128)[row["plan"]]
         held = memory.peak(shape, Plan(compiled=True, **fields), reserved) / 1e9

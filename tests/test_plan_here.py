@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from trained import PROOF, trained
 
-from bootcamp.costs import memory, model_shapes, setting, sharding, traffic
+from bootcamp.costs import memory, model_shapes, plans, sharding, traffic
 from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.costs.model_shapes import Model
-from bootcamp.costs.setting import Plan
+from bootcamp.costs.plans import Plan
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.scripts.variants import variant
@@ -59,7 +59,7 @@ ACTIVATIONS, SENT, SMALL_MESSAGES = 0.014, 0.014, 0.03
 
 def held_at_most(kept: int, model: Model, plan: Plan) -> tuple[int, ...]:
     """What FSDP has gathered last is alive when the backward begins, now and then twice."""
-    twice = plan.script in setting.UNITS
+    twice = plan.script in plans.UNITS
     return (kept, kept + memory.gathered(model, plan)) if twice else (kept,)
 
 
@@ -93,14 +93,14 @@ def test_bytes_of_every_rank_are_those_of_the_formulas(name):
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
     assert len(run.ranks) == count
-    assert differences(run.ranks, *setting.of_run(run.config)) == []
+    assert differences(run.ranks, *plans.of_run(run.config)) == []
 
 
 @pytest.mark.parametrize("name", ["fsdp", "pp, 1f1b", "tp", "hsdp", "accumulate"])
 def test_activations_are_to_the_byte(name):
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
-    model, plan = setting.of_run(run.config)
+    model, plan = plans.of_run(run.config)
     for rank, record in enumerate(run.ranks):
         kept = memory.rank_memory(model, plan, rank)["activations"]
         assert record["activation_bytes"] in held_at_most(kept, model, plan)
@@ -110,7 +110,7 @@ def test_activations_are_to_the_byte(name):
 def test_the_baseline_of_every_model(model):
     own = {} if model == "gpt" else {"model": model}
     run = equality.baseline(optimizer="adamw", **PROOF, **own)
-    assert differences(run.ranks, *setting.of_run(run.config)) == []
+    assert differences(run.ranks, *plans.of_run(run.config)) == []
 
 
 PLANTED = {
@@ -127,7 +127,7 @@ def test_a_wrong_plan_is_told_from_the_run(kind):
     name, wrong = PLANTED[kind]
     script, count, flags = RUNS[name]
     run = trained(script, count, **flags)
-    model, plan = setting.of_run(run.config)
+    model, plan = plans.of_run(run.config)
     found = differences(run.ranks, model, replace(plan, **wrong))
     assert any(kind in line for line in found), found
 
@@ -135,7 +135,7 @@ def test_a_wrong_plan_is_told_from_the_run(kind):
 def test_one_kind_of_a_byte_more_is_told():
     script, count, flags = RUNS["fsdp"]
     run = trained(script, count, **flags)
-    model, plan = setting.of_run(run.config)
+    model, plan = plans.of_run(run.config)
     for name in RECORDED.values():
         off = [{**rank, f"{name}_bytes": rank[f"{name}_bytes"] + 1} for rank in run.ranks]
         assert len(differences(off, model, plan)) == count
@@ -146,7 +146,7 @@ def test_collectives_by_kind_and_size_are_those_of_the_formulas(keep_gathered):
     """The runs of lesson 07 that count what FSDP2 calls: each unit gathered and reduced."""
     own = {"keep_gathered": True} if keep_gathered else {}
     run = trained(sharded.counted("fsdp"), 4, **ADAMW, **own)
-    model, plan = setting.of_run({**run.config, "strategy": "fsdp"})
+    model, plan = plans.of_run({**run.config, "strategy": "fsdp"})
     assert run.collective_counts() == traffic.fsdp_calls(model, plan)
     other = replace(plan, keep_gathered=not keep_gathered)
     assert run.collective_counts() != traffic.fsdp_calls(model, other)
@@ -171,7 +171,7 @@ def test_meshes_larger_than_this_machine(script, count, flags):
     (record,) = run.ranks
     assert record["world_size"] == count
     config = {**run.config, "strategy": script, "processes": count}
-    assert differences([{**record, "sent_bytes_per_step": None}], *setting.of_run(config)) == []
+    assert differences([{**record, "sent_bytes_per_step": None}], *plans.of_run(config)) == []
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_planner_of_any_model_says_the_same_of_ours(name, plan):
     assert line["optimizer_bytes"] + counts == run.ranks[0]["optimizer_bytes"]
     if "tensor" in plan or "shard" in plan:  # it leaves out the loss; and gathers the head twice
         return
-    said = traffic.bytes_sent(*setting.of_run(run.config), factors=sharding.RING)
+    said = traffic.bytes_sent(*plans.of_run(run.config), factors=sharding.RING)
     said = sum(said.values())
     sent = line["sent_inside_bytes"] + line["sent_between_bytes"]
     assert sent == pytest.approx(said)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bootcamp.costs import hardware, published, rows, stacks
+from bootcamp.costs import fitted_constants, hardware, plan_table, published
 from bootcamp.costs.hardware import GIB, gpu
 from bootcamp.plan import __main__
 
@@ -116,7 +116,7 @@ def test_a_column_that_nobody_reads_is_named_in_the_answer_and_once_on_stderr(ca
 def test_every_column_is_listed_with_what_it_means(capsys):
     assert __main__.main(["--columns"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(rows.COLUMNS)
+    assert len(lines) == len(plan_table.COLUMNS)
     assert "tensor, tp: tensor-parallel ranks; 1" in lines
 
 
@@ -184,8 +184,8 @@ def test_a_gpu_is_known_by_the_words_of_its_name():
     }
     assert {name: gpu(name).name for name in spelled} == spelled
     assert gpu("H200").kind == "H100"  # whose fitted constants hold for it too
-    fitted = stacks.constants("mosaicml_mpt", "H200")
-    assert fitted.matmul == stacks.constants("mosaicml_mpt", "H100 80GB").matmul
+    fitted = fitted_constants.constants("mosaicml_mpt", "H200")
+    assert fitted.matmul == fitted_constants.constants("mosaicml_mpt", "H100 80GB").matmul
 
 
 def test_json_in_and_out(capsys, monkeypatch):

@@ -13,7 +13,7 @@ from bootcamp.classroom import predict as predictions
 from bootcamp.classroom.predict import PredictFirst, predict
 from bootcamp.costs.hardware import Cluster, gpu
 from bootcamp.costs.model_shapes import named
-from bootcamp.costs.setting import Plan, candidates
+from bootcamp.costs.plans import Plan, candidates
 from bootcamp_lessons import exercise, planned
 from bootcamp_lessons.diagrams import planned_steps
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from bootcamp_lessons import exercise, planning, planning_lab
+from bootcamp_lessons import exercise, planning
 from bootcamp_lessons.exercises import planning as tasks
+from bootcamp_lessons.labs import planning_lab
 
 PLAN, KNOB = tasks.PLAN, tasks.KNOB
 

@@ -9,7 +9,7 @@ from trained import trained
 
 from bootcamp.experiments import claims
 from bootcamp.launcher import launch
-from bootcamp.launcher.requests import Command, RunRequest
+from bootcamp.launcher.messages import Command, RunRequest
 from bootcamp.records.runs import Run
 from bootcamp.scripts import family
 from bootcamp.scripts.variants import variant

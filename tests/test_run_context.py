@@ -7,8 +7,8 @@ import pytest
 
 from bootcamp.records import summary
 from bootcamp.train import config, external, run_folder
-from bootcamp.train.context import RunContext, shares
 from bootcamp.train.refusal import ConfigError
+from bootcamp.train.run_context import RunContext, shares
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from bootcamp.drawing.style import png
 from bootcamp.paths import REFERENCE
 from bootcamp.serving import load, service, versions
 from bootcamp.serving.load import Load
-from bootcamp_lessons import serving_drills, serving_lab
 from bootcamp_lessons.diagrams import serving as diagrams
+from bootcamp_lessons.labs import serving_drills, serving_lab
 
 RECORDS = REFERENCE / "11_serving"
 

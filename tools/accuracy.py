@@ -19,7 +19,7 @@ import published_fit
 import rivals
 from published_fit import Measured
 
-from bootcamp.costs import published, stacks
+from bootcamp.costs import fitted_constants, published
 from bootcamp.plan import __main__
 from bootcamp.table import Table
 
@@ -76,7 +76,7 @@ def mesh_of(row: Measured) -> str:
 
 def constants_table(fitted: dict[str, dict]) -> Table:
     """Each constant and anchor with its stack, number of rows, range and meaning."""
-    known, lines = stacks.explained(), []
+    known, lines = fitted_constants.explained(), []
     for stack, found in fitted.items():
         if not stack:  # medians of the others
             continue
@@ -106,7 +106,9 @@ def rows_table(data: list[Measured]) -> tuple[Table, Table]:
     lines, known = [], [name for name, version in rivals.versions().items() if version]
     for stack in dict.fromkeys(row.stack for row in data):
         own = [row for row in data if row.stack == stack]
-        alone = stacks.families()[stack]["constants"] and len(own) > 1  # else nothing is left
+        alone = (
+            fitted_constants.families()[stack]["constants"] and len(own) > 1
+        )  # else nothing is left
         off = published_fit.left_out(stack, own) if alone else [math.nan] * len(own)
         for row, mine, plain in zip(own, off, by_flops(own), strict=True):
             line = {"table": row.table, "row": row.name, "seconds": row.seconds}
@@ -193,12 +195,12 @@ def main() -> int:
     if chosen.fit:
         found = published_fit.fit_all(data)
         lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()]
-        (stacks.HERE / "fitted.json").write_text("{" + ",\n".join(lines) + "}\n")
-        stacks.fitted.cache_clear()
+        (fitted_constants.HERE / "fitted.json").write_text("{" + ",\n".join(lines) + "}\n")
+        fitted_constants.fitted.cache_clear()
     every, each_table = rows_table(data)
     shown = {
         "rows": every,
-        "constants": constants_table(stacks.fitted()),
+        "constants": constants_table(fitted_constants.fitted()),
         "harder": harder(data, chosen.times),
         "peaks": peaks(),
         "tables": each_table,

@@ -40,8 +40,12 @@ from bootcamp.serving import (  # noqa: E402
     versions,
 )
 from bootcamp.table import Table  # noqa: E402
-from bootcamp_lessons import serving_drills, stragglers  # noqa: E402
-from bootcamp_lessons.labs import host_drills, host_lab  # noqa: E402
+from bootcamp_lessons import stragglers  # noqa: E402
+from bootcamp_lessons.labs import (  # noqa: E402
+    host_drills,
+    serving_drills,  # noqa: E402
+    when_hosts_fail,
+)
 
 
 def launches(start: str, count: int) -> dict:
@@ -98,13 +102,13 @@ def host_drill(name: str, count: int, kept: dict) -> dict:
 
 def slurm_jobs(count: int) -> list[dict]:
     """Jobs that are told of their end, and jobs killed in the middle of a save: nothing is lost."""
-    lab = host_lab.Lab()
+    lab = when_hosts_fail.Lab()
 
     def once(run, most_again: int) -> tuple[float, object]:
         began = time.monotonic()
         with contextlib.redirect_stdout(io.StringIO()):
             job = run()
-        resumed = job["first_step"] > 0 and job["steps"] == host_lab.STEPS
+        resumed = job["first_step"] > 0 and job["steps"] == when_hosts_fail.STEPS
         whole = resumed and job["again"] <= most_again and job["apart"] < 1e-5
         right = job["state"] == "COMPLETED" and whole
         return time.monotonic() - began, None if right else job
@@ -221,7 +225,7 @@ def main() -> int:
     if args.hosts and not simulated_hosts.why_not():
         kept: dict = {}
         rows += [host_drill(name, args.hosts, kept) for name in host_drills.DRILLS]
-        host_lab.keep_drills(list(kept.values()), ROOT / "logs" / "host_drills.json")
+        when_hosts_fail.keep_drills(list(kept.values()), ROOT / "logs" / "host_drills.json")
     if args.slurm and not slurm.why_not():
         rows += slurm_jobs(args.slurm)
     rows += server_drills(args.serving) if args.serving else []

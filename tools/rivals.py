@@ -11,7 +11,7 @@ import logging
 import math
 from functools import cache
 
-from bootcamp.costs.rows import Workload
+from bootcamp.costs.plan_table import Workload
 
 
 @cache

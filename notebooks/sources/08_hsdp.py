@@ -21,7 +21,8 @@
 
 # %%
 from bootcamp import warm_up
-from bootcamp_lessons import hsdp_lab, sharded
+from bootcamp_lessons import sharded
+from bootcamp_lessons.labs import hsdp_lab
 
 warm_up()
 lab = hsdp_lab.Lab()

@@ -18,8 +18,9 @@
 # %%
 from bootcamp import check, claim, default_ranks, gpu_count, launch, plots, warm_up
 from bootcamp.paths import SRC
-from bootcamp_lessons import experts_lab, reading, sharded
+from bootcamp_lessons import reading, sharded
 from bootcamp_lessons.diagrams import experts as pictures
+from bootcamp_lessons.labs import experts_lab
 
 warm_up()
 RANKS = 4 if default_ranks() >= 4 else 2  # a layer has eight experts

@@ -17,7 +17,7 @@
 
 # %%
 from bootcamp import warm_up
-from bootcamp_lessons import hosts_lab
+from bootcamp_lessons.labs import hosts_lab
 
 warm_up()
 lab = hosts_lab.Lab()

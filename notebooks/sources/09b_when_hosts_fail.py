@@ -18,10 +18,10 @@
 
 # %%
 from bootcamp import warm_up
-from bootcamp_lessons.labs import host_lab
+from bootcamp_lessons.labs import when_hosts_fail
 
 warm_up()
-lab = host_lab.Lab()
+lab = when_hosts_fail.Lab()
 lab
 
 # %% [markdown]
@@ -275,7 +275,7 @@ host_drills.table([hung])
 # named* is what the tools found, without being told what was broken.
 
 # %%
-host_lab.all_drills()
+when_hosts_fail.all_drills()
 
 # %% [markdown]
 # Read a set of logs in this order:

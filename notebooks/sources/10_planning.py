@@ -63,7 +63,7 @@ plots.show(plots.axes_map())
 # others. These are the constants of one stack:
 
 # %%
-from bootcamp_lessons import planning_lab
+from bootcamp_lessons.labs import planning_lab
 
 planning_lab.constants("vtrain")
 
@@ -142,7 +142,7 @@ reading.source(memory.in_flight, links.bytes_sent, links.seconds)
 # %%
 from bootcamp import Table, check, claim, launch
 from bootcamp.costs import model_shapes, sharding
-from bootcamp.costs.setting import Plan
+from bootcamp.costs.plans import Plan
 
 RANKS = 4
 SETTINGS = {"optimizer": "adamw", "device": "cpu", "quiet": True, **check.settings(RANKS)}

@@ -223,7 +223,7 @@ claim.larger(
 # ### The pause
 
 # %%
-from bootcamp_lessons import serving_lab
+from bootcamp_lessons.labs import serving_lab
 
 eager = artifacts.load(EXPORTED / "gpt.safetensors")
 asked = load.ask(eager, count=50, length=8)
@@ -412,7 +412,7 @@ print(f"{served.sent} answers, all within 1e-5 of the eager model's")
 # on a size, one with an `if` on its input's values:
 
 # %%
-from bootcamp_lessons import export_lab
+from bootcamp_lessons.labs import export_lab
 
 reading.source(export_lab.LongOrShort, export_lab.ByContent)
 
@@ -435,7 +435,7 @@ export_lab.prefix_left()
 # all of them. A client may send a request again that was refused (503).
 
 # %%
-from bootcamp_lessons import serving_drills
+from bootcamp_lessons.labs import serving_drills
 
 other = serving_lab.other_model(EXPORTED / "gpt.onnx", PLACE / "other.onnx")
 for file in (EXPORTED / "gpt.onnx", other):

@@ -7,7 +7,7 @@ import torch
 from bootcamp.costs import memory, model_shapes
 from bootcamp.costs.hardware import shown_in_lessons
 from bootcamp.costs.model_shapes import ours
-from bootcamp.costs.setting import Plan
+from bootcamp.costs.plans import Plan
 from bootcamp.costs.sharding import FLOAT32
 from bootcamp.table import Table
 from bootcamp.train import benchmark, data, models, optimizers

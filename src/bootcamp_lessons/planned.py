@@ -13,11 +13,11 @@ from functools import cache
 from itertools import permutations
 
 from bootcamp.classroom.predict import wait_for_answers
-from bootcamp.costs import model_shapes, predict
+from bootcamp.costs import model_shapes, planner
 from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.model_shapes import Model
-from bootcamp.costs.predict import Answer
-from bootcamp.costs.setting import RECOMPUTE, Plan, candidates, check
+from bootcamp.costs.planner import Answer
+from bootcamp.costs.plans import RECOMPUTE, Plan, candidates, check
 from bootcamp.paths import LOGS
 from bootcamp.table import Table
 from bootcamp_lessons import boards
@@ -81,7 +81,7 @@ class Task:
 
     def predicted(self, plan: Plan) -> Answer:
         """The planner's answer to a plan that can be."""
-        return predict.unseen(self.shape, self.cluster, plan)
+        return planner.unseen(self.shape, self.cluster, plan)
 
     def held(self, plan: Plan) -> float:
         """Bytes at the peak; infinite for an impossible plan."""
@@ -309,7 +309,7 @@ def parts(plan: Plan, task: Task) -> dict[str, float]:
     found = task.predicted(plan).parts
     once = task.predicted(replace(plan, recompute="none")).parts["compute"]
     again = max(0.0, found["compute"] - once)
-    named = {words: found[part] for part, words in predict.WORDS.items()}
+    named = {words: found[part] for part, words in planner.WORDS.items()}
     return {"compute": found["compute"] - again, AGAIN: again, **named}
 
 

@@ -9,11 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
-from bootcamp.costs import failures, memory, model_shapes, predict, published, rows, stacks
+from bootcamp.costs import (
+    failures,
+    fitted_constants,
+    memory,
+    model_shapes,
+    plan_table,
+    planner,
+    published,
+)
 from bootcamp.costs.hardware import GB, Cluster, Gpu, gpu
 from bootcamp.costs.model_shapes import Model
-from bootcamp.costs.rows import Workload
-from bootcamp.costs.setting import RECOMPUTE, Plan, candidates, check, possible
+from bootcamp.costs.plan_table import Workload
+from bootcamp.costs.plans import RECOMPUTE, Plan, candidates, check, possible
 from bootcamp.costs.step import Step
 from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE
@@ -98,7 +106,7 @@ def held_gb(shape: Model, plan: Plan, device: Gpu) -> dict[str, float]:
     held = memory.fullest(shape, plan)
     parts = {name: held[name] / GB for name in ("parameters", "gradients", "optimizer")}
     parts["activations"] = (held["activations"] + held.get("recomputed", 0.0)) / GB
-    reserved = stacks.constants("", device.name).reserved
+    reserved = fitted_constants.constants("", device.name).reserved
     return parts | {"buffers": reserved * sum(held.values()) / GB - sum(parts.values())}
 
 
@@ -120,7 +128,7 @@ def described(plan: Plan) -> dict:
 def plan_row(shape: Model, cluster: Cluster, plan: Plan) -> dict:
     """One plan as a row of `plans_of`. Raises ValueError for a plan that cannot be."""
     check(shape, cluster, plan)
-    answer = predict.unseen(shape, cluster, plan)
+    answer = planner.unseen(shape, cluster, plan)
     return described(plan) | {
         "fits": answer.peak_bytes <= cluster.gpu.memory,
         "peak_gb": answer.peak_bytes / GB,
@@ -209,7 +217,7 @@ def vary_closest(model: str, gpus: int, batch: int, kind: str = "H100 80GB") -> 
     """
     shape, cluster = shape_of(model), cluster_of(gpus, kind=kind)
     plans = candidates(shape, cluster, batch)
-    reserved = stacks.constants("", cluster.gpu.name).reserved
+    reserved = fitted_constants.constants("", cluster.gpu.name).reserved
 
     def gb(plan: Plan, shape: Model = shape) -> float:
         return memory.peak(shape, plan, reserved) / GB
@@ -232,14 +240,14 @@ def vary_closest(model: str, gpus: int, batch: int, kind: str = "H100 80GB") -> 
             found[name] = where.gpus, gb(changed)
     for length in (shape.sequence // 2, shape.sequence // 4):
         found[f"sequences of {length}"] = gpus, gb(plan, replace(shape, sequence=length))
-    rows = [
+    plan_table = [
         {"change": name, "GPUs": count, "peak_gb": held, "fits": held <= limit}
         for name, (count, held) in found.items()
     ]
     device = f"{limit:.0f} GB of {cluster.gpu.name}"
     caption = f"of {len(plans)} plans that do not fit {device}, the closest"
     closest = Table([described(plan) | {"peak_gb": gb(plan)}], caption)
-    return closest, Table(rows, f"what would make it fit {device}, one change at a time")
+    return closest, Table(plan_table, f"what would make it fit {device}, one change at a time")
 
 
 # Growing
@@ -264,7 +272,7 @@ def grown(
         cluster = cluster_of(gpus, host_gb_s)
         plans = [p for p in candidates(shape, cluster, size) if keep(p)]
         line = {"GPUs": gpus, "samples_per_gpu": size / gpus}
-        answers = {plan: predict.unseen(shape, cluster, plan) for plan in plans}
+        answers = {plan: planner.unseen(shape, cluster, plan) for plan in plans}
         fitting = [p for p in plans if answers[p].peak_bytes <= cluster.gpu.memory]
         if not fitting:
             why = "no plan fits the memory" if plans else "no plan divides the batch"
@@ -290,7 +298,7 @@ def latency(shape: Model, cluster: Cluster, plan: Plan) -> float:
     """Seconds of a step that its collectives would take on links of any bandwidth."""
     wide = replace(cluster.gpu, bus=math.inf)
     free = replace(cluster, gpu=wide, host_bytes=math.inf)
-    parts = Step(shape, free, plan, stacks.constants("", cluster.gpu.name)).parts()
+    parts = Step(shape, free, plan, fitted_constants.constants("", cluster.gpu.name)).parts()
     return sum(parts[part] for part in CONNECTED)
 
 
@@ -347,7 +355,7 @@ def published_beside_predicted() -> Table:
 
 def published_row(table: str, row_id: str) -> Workload:
     """A published row as the planner reads it. Raises StopIteration for one that is not there."""
-    return rows.read(next(row for row in published.table(table) if row["row_id"] == row_id))
+    return plan_table.read(next(row for row in published.table(table) if row["row_id"] == row_id))
 
 
 def _run_name(case: Workload) -> str:

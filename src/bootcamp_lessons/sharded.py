@@ -3,7 +3,7 @@
 from pathlib import Path
 from statistics import mean
 
-from bootcamp.costs import memory, model_shapes, setting, sharding, traffic
+from bootcamp.costs import memory, model_shapes, plans, sharding, traffic
 from bootcamp.costs.model_shapes import NUMBER
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
@@ -162,7 +162,7 @@ def tensor_memory_table(runs: dict[str, Run]) -> Table:
     """Megabytes of one rank, measured and by formula."""
     rows = []
     for name, run in runs.items():
-        formula = memory.rank_memory(*setting.of_run(run.config))
+        formula = memory.rank_memory(*plans.of_run(run.config))
         for what, values in (("measured", held(run)), ("formula", formula)):
             rows.append({"run": name, "MB": what} | {k: v / 1e6 for k, v in values.items()})
     return Table(rows, "Memory of one rank")

@@ -1,6 +1,6 @@
 """Lesson 08c: what each rank of three axes holds and sends, by formula and as recorded."""
 
-from bootcamp.costs import memory, setting, traffic
+from bootcamp.costs import memory, plans, traffic
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
 
@@ -9,7 +9,7 @@ AXES = ("pipeline", "data", "tensor")
 
 def formulas(config: dict, rank: int) -> tuple[float, dict[str, float]]:
     """(bytes of a rank's parameters, bytes that it sends in a step along each axis, over gloo)."""
-    run = setting.of_run({**config, "strategy": "3d", "sequence_parallel": True})
+    run = plans.of_run({**config, "strategy": "3d", "sequence_parallel": True})
     return memory.rank_memory(*run, rank)["parameters"], traffic.bytes_sent(*run, rank)
 
 

@@ -1,4 +1,4 @@
-"""What a reader has done: `progress()` shows it, lesson by lesson; predictions.py how far off.
+"""Keep what a reader has done; `progress()` shows it, lesson by lesson.
 
 One small file beside the reader's own scripts keeps it (BOOTCAMP_WORK moves both). What there is to
 do is named in the notebooks. A journal that can't be written stops nobody.
@@ -40,7 +40,7 @@ def note_prediction(name: str, right: bool, **about) -> None:
     """Write down a prediction that was scored; for progress() the last answer counts.
 
     about: the question, its unit, what was answered and what was measured. Of these the first on
-    each machine is kept for predictions.py: whoever answers again has seen the measurement.
+    each machine is kept for prediction_scores.py: whoever answers again has seen the measurement.
     """
     here = f"{machine.cpu_name()}, {machine.memory_bytes() / 1e9:.0f} GB"
     scored = {"name": name, "machine": ", ".join([here, *machine.gpu_names()]), "right": right}

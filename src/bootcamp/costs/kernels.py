@@ -9,10 +9,10 @@ from functools import cached_property, lru_cache
 from math import ceil
 from typing import NamedTuple
 
+from bootcamp.costs.fitted_constants import Constants
 from bootcamp.costs.hardware import Gpu
 from bootcamp.costs.model_shapes import Model
-from bootcamp.costs.setting import Plan
-from bootcamp.costs.stacks import Constants
+from bootcamp.costs.plans import Plan
 
 # rows and columns of a tile, and what share of the best tile's speed it has: smaller tiles read
 # more for each product (the same guide, figure on tile sizes; rounded)

@@ -7,10 +7,10 @@ GPUs' own links, between hosts over the host's network, which the rings of a hos
 from math import log2
 from typing import NamedTuple
 
+from bootcamp.costs.fitted_constants import Constants
 from bootcamp.costs.hardware import Cluster
-from bootcamp.costs.setting import Plan
+from bootcamp.costs.plans import Plan
 from bootcamp.costs.sharding import ring_bytes
-from bootcamp.costs.stacks import Constants
 
 IN_HOST, BETWEEN_HOSTS = 30e-6, 15e-6  # seconds: of a call, and of each doubling of the hosts
 

@@ -10,7 +10,7 @@ from math import ceil, prod
 
 from bootcamp.costs import layer_cut, model_shapes, pipeline_schedules, published, sharding
 from bootcamp.costs.model_shapes import NUMBER, VOCABULARY, Layer, Model
-from bootcamp.costs.setting import UNITS, Plan
+from bootcamp.costs.plans import UNITS, Plan
 from bootcamp.costs.sharding import FLOAT32, MIXED, rank_bytes
 from bootcamp.costs.step import layers_of_stage
 

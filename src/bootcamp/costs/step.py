@@ -9,11 +9,11 @@ from functools import cached_property
 from math import ceil
 
 from bootcamp.costs import context, experts, links, sharding
+from bootcamp.costs.fitted_constants import Constants
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.kernels import Kernels, Passes
 from bootcamp.costs.model_shapes import Model
-from bootcamp.costs.setting import Plan
-from bootcamp.costs.stacks import Constants
+from bootcamp.costs.plans import Plan
 
 BACKWARD_LAUNCHES = 1.8  # times as long as the forward's: autograd launches about twice the kernels
 ADAM = 30  # bytes for each parameter: four float32 read, three written, the 16 bit copy written

@@ -10,7 +10,7 @@ from bootcamp.costs import context, experts, links, memory, pipeline_schedules, 
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.memory import gathered_layer
 from bootcamp.costs.model_shapes import NUMBER, VOCABULARY, Model
-from bootcamp.costs.setting import UNITS, Plan, check
+from bootcamp.costs.plans import UNITS, Plan, check
 from bootcamp.costs.sharding import GLOO
 from bootcamp.table import Table
 

@@ -22,7 +22,7 @@ from bootcamp.files import read_json
 from bootcamp.launcher import launch, process_tree, simulated_hosts
 from bootcamp.launcher.connection import connect
 from bootcamp.launcher.follow import follow
-from bootcamp.launcher.requests import RunRequest
+from bootcamp.launcher.messages import RunRequest
 from bootcamp.records import places
 from bootcamp.records.runs import Run
 from bootcamp.records.steps import read_steps

@@ -5,9 +5,9 @@
         job.wait()
 
 The daemons of Debian's packages slurm-wlm and munge, one slurmd for each simulated host, are up
-in a second; slurm_holder.py holds them. Commands, job files and their output are those of any other
-cluster, and the machine's own folders are the disk that all hosts share. When the cluster stops,
-when this process ends, or is killed, everything in it ends, and nothing of it stays on any disk.
+in a second; slurm_daemons.py holds them. Commands, job files and their output are those of any
+other cluster, and the machine's own folders are the disk that all hosts share. When the cluster
+stops, or this process ends or is killed, everything in it ends, and nothing stays on any disk.
 
 BOOTCAMP_WITHOUT=slurm in the environment hides it, to see what a lesson shows without it."""
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.hosts import slurm_holder, slurm_site
+from bootcamp.hosts import slurm_conf, slurm_daemons
 from bootcamp.launcher import simulated_hosts
 from bootcamp.paths import LOGS, ROOT
 from bootcamp.records import runs
@@ -98,7 +98,7 @@ def start(
     LOGS.mkdir(parents=True, exist_ok=True)  # jobs print there
     settings = {"hosts": hosts, "gpus": gpus, "cpus": cpus, "link": link}
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-P", slurm_holder.__file__, json.dumps(settings)]
+    command = [sys.executable, "-P", slurm_daemons.__file__, json.dumps(settings)]
     holder = subprocess.Popen(
         [*command, str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
@@ -109,7 +109,7 @@ def start(
     made = Cluster(control, holder, {simulated_hosts.name(host): 0 for host in range(hosts)}, quiet)
     try:
         answer = control.recv(10_000)
-        if answer != slurm_holder.READY:
+        if answer != slurm_daemons.READY:
             raise SlurmError(answer.decode() or "the process that holds the cluster died")
         made.find_hosts()
     except BaseException:
@@ -349,6 +349,6 @@ def environment() -> dict[str, str]:
     instead where it is set, and so this course's output comes to its records.
     """
     own = {name: text for name, text in os.environ.items() if not name.startswith(NOT_INHERITED)}
-    programs = [str(slurm_site.PROGRAMS), os.path.dirname(sys.executable), simulated_hosts.SEARCH]
+    programs = [str(slurm_conf.PROGRAMS), os.path.dirname(sys.executable), simulated_hosts.SEARCH]
     path = os.pathsep.join(programs)
     return {**own, "PATH": path, "SBATCH_OUTPUT": str(LOGS / "%x-%j.out")}

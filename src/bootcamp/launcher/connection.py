@@ -12,7 +12,7 @@ import time
 
 from bootcamp import machine, quiet
 from bootcamp.launcher import supervisor
-from bootcamp.launcher.requests import RunRequest
+from bootcamp.launcher.messages import RunRequest
 from bootcamp.records import summary
 
 POLL_SECONDS = 0.01

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from bootcamp import machine
-from bootcamp.launcher.requests import RunRequest
+from bootcamp.launcher.messages import RunRequest
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.1

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from bootcamp.launcher.connection import SUPERVISOR_DIED, connect
-from bootcamp.launcher.requests import RunRequest
+from bootcamp.launcher.messages import RunRequest
 from bootcamp.paths import shown
 from bootcamp.records import summary
 from bootcamp.records.runs import Run

@@ -23,7 +23,7 @@ import psutil
 
 from bootcamp.files import read_json
 from bootcamp.launcher import process_tree
-from bootcamp.launcher.requests import COMMAND, RunRequest
+from bootcamp.launcher.messages import COMMAND, RunRequest
 from bootcamp.records import flight_recorder, heartbeat, stalled, summary
 from bootcamp.records.runs import Run
 from bootcamp.records.stalled import Standstill

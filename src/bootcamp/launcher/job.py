@@ -6,17 +6,11 @@ import os
 import time
 from pathlib import Path
 
-from bootcamp.launcher import (
-    device_locks,
-    diagnose,
-    process_tree,
-    processes,
-    simulated_hosts,
-)
+from bootcamp.launcher import device_locks, first_failure, process_tree, simulated_hosts, spawn
 from bootcamp.launcher.hang import Watchdog, beats
 from bootcamp.launcher.job_hosts import JobHosts
-from bootcamp.launcher.processes import ForkServer
-from bootcamp.launcher.requests import COMMAND, Command, RunRequest
+from bootcamp.launcher.messages import COMMAND, Command, RunRequest
+from bootcamp.launcher.spawn import ForkServer
 from bootcamp.records import places, summary
 from bootcamp.records.steps import read_steps
 
@@ -109,7 +103,7 @@ class Job:
         ranks, port, store = self.request.ranks, STORE_PORT, None
         with contextlib.ExitStack() as stack:
             if not self.hosts.made:
-                store = stack.enter_context(processes.listen())
+                store = stack.enter_context(spawn.listen())
                 port = store.getsockname()[1]
             for rank in ranks:
                 rank.env |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -123,13 +117,13 @@ class Job:
         if self.request.start == "warm":
             self.processes[number] = await self.server.fork(*how, self.request.framework)
         else:
-            self.processes[number] = await processes.start_cold(*how)
+            self.processes[number] = await spawn.start_cold(*how)
 
     async def _start_agent(self, host: int) -> None:
         """Start the launcher of a run, or that of a host, by whose name it is known."""
         place = self.hosts.made[host] if self.hosts.made else None
         name = place["name"] if place else "launcher"
-        self.processes[name] = started = await processes.start_launcher(
+        self.processes[name] = started = await spawn.start_launcher(
             self.request.agents[host], self.folder / "ranks" / name, self.request.run, place
         )
         self.pids.append(started.pid)
@@ -162,7 +156,7 @@ class Job:
                 if self._exits:
                     patience = AGENTS_GRACE_SECONDS if self.hosts.agents else GRACE_SECONDS
                     await asyncio.wait(self._exits, timeout=patience)
-                self.failure = diagnose.failed_process(self.folder, self.request, self.codes)
+                self.failure = first_failure.failed_process(self.folder, self.request, self.codes)
         for task in self._exits:
             task.cancel()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bootcamp import files
 from bootcamp.launcher import process_tree, simulated_hosts
-from bootcamp.launcher.requests import Command, RunRequest
+from bootcamp.launcher.messages import Command, RunRequest
 from bootcamp.launcher.simulated_hosts import KINDS, HostsError
 from bootcamp.records import places
 

@@ -30,7 +30,7 @@ from bootcamp.launcher.follow import (
     follow,
     refusal,
 )
-from bootcamp.launcher.requests import COMMAND, Command, RunRequest
+from bootcamp.launcher.messages import COMMAND, Command, RunRequest
 from bootcamp.records.runs import Run
 from bootcamp.scripts import family
 

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from bootcamp.launcher import connection, run_request
-from bootcamp.launcher.requests import COMMAND, Command, RunRequest
+from bootcamp.launcher.messages import COMMAND, Command, RunRequest
 from bootcamp.paths import SRC
 
 SCRIPT = SRC / "_live_rank.py"

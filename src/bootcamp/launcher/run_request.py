@@ -14,7 +14,7 @@ from bootcamp.launcher import simulated_hosts as simulated
 from bootcamp.launcher.arguments import to_arguments
 from bootcamp.launcher.connection import connect
 from bootcamp.launcher.follow import refusal
-from bootcamp.launcher.requests import COMMAND, Command, RunRequest
+from bootcamp.launcher.messages import COMMAND, Command, RunRequest
 from bootcamp.paths import shown
 from bootcamp.records import summary
 

@@ -28,9 +28,9 @@ if __name__ == "__main__":  # started with -P as a file: the package lies one fo
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bootcamp import linux
-from bootcamp.launcher import process_tree, processes
+from bootcamp.launcher import process_tree, spawn
 from bootcamp.launcher.job import Job
-from bootcamp.launcher.requests import RunRequest
+from bootcamp.launcher.messages import RunRequest
 from bootcamp.records import summary
 
 POLL_SECONDS = 0.5
@@ -40,11 +40,11 @@ END_SECONDS = 15  # for the runs to end when the kernel is gone
 class Supervisor:
     """Takes the kernel's requests until the kernel is gone."""
 
-    def __init__(self, kernel: int, start_server=processes.start_server):
+    def __init__(self, kernel: int, start_server=spawn.start_server):
         self.kernel = kernel
         self.events = os.dup(1)
         os.dup2(2, 1)  # what anybody prints must not end up among the events
-        self.server = processes.ForkServer(start_server)
+        self.server = spawn.ForkServer(start_server)
         self.jobs: dict[str, Job] = {}
         self.runs: set[asyncio.Task] = set()
 
@@ -100,7 +100,7 @@ class Supervisor:
             await asyncio.sleep(POLL_SECONDS)
 
 
-def serve(kernel: int, start_server=processes.start_server) -> None:
+def serve(kernel: int, start_server=spawn.start_server) -> None:
     """Supervise the runs of this kernel until it is gone. Never returns.
 
     start_server: starts the fork server, see processes.ForkServer.

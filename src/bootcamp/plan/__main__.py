@@ -15,7 +15,7 @@ import io
 import json
 import sys
 
-from bootcamp.costs import predict, rows, stacks
+from bootcamp.costs import fitted_constants, plan_table, planner
 from bootcamp.costs.hardware import GB, GIB
 
 NUMBERS = ("seconds_per_step", "tokens_per_second_per_gpu", "mfu", "hfu", "peak_gb", "peak_gib")
@@ -28,7 +28,7 @@ def answered(row: dict) -> dict:
     try:
         if None in row:  # csv puts there what is beyond the header
             raise ValueError("the row has more values than the header has columns")
-        answer = predict.answer(rows.read(row))
+        answer = planner.answer(plan_table.read(row))
         held = answer.peak_bytes
         numbers = answer.seconds, answer.tokens, answer.mfu, answer.hfu, held / GB, held / GIB
         found |= dict(zip(NUMBERS, numbers, strict=True)) | {"limit": answer.limit}
@@ -42,7 +42,7 @@ def answered(row: dict) -> dict:
 
 def warning(columns) -> str:
     """Return a sentence that names the columns that nobody reads; "" for none."""
-    names = ", ".join(rows.unknown(filter(None, columns), ADDED))
+    names = ", ".join(plan_table.unknown(filter(None, columns), ADDED))
     return f"ignored, since not in --columns: {names}" if names else ""
 
 
@@ -66,11 +66,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stacks", action="store_true", help="list the stacks and their tables")
     chosen = parser.parse_args(arguments)
     if chosen.columns:
-        short = {name: f"{name}, {alias}" for alias, name in rows.ALIASES.items()}
-        print("\n".join(f"{short.get(n, n)}: {means}" for n, (_, means) in rows.COLUMNS.items()))
+        short = {name: f"{name}, {alias}" for alias, name in plan_table.ALIASES.items()}
+        print(
+            "\n".join(f"{short.get(n, n)}: {means}" for n, (_, means) in plan_table.COLUMNS.items())
+        )
         return 0
     if chosen.stacks:
-        print("\n".join(f"{n}: {', '.join(a['tables'])}" for n, a in stacks.families().items()))
+        print(
+            "\n".join(
+                f"{n}: {', '.join(a['tables'])}" for n, a in fitted_constants.families().items()
+            )
+        )
         return 0
     text = sys.stdin.read().lstrip("\ufeff")
     try:

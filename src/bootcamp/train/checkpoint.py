@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_map_only
 
 from bootcamp.files import write_whole
 from bootcamp.train import environment, models, sharded_checkpoint, shards
-from bootcamp.train.context import HOLD_ONE_MODEL, RunContext
 from bootcamp.train.process_group import from_all_ranks
 from bootcamp.train.refusal import ConfigError, refuse
+from bootcamp.train.run_context import HOLD_ONE_MODEL, RunContext
 
 FORMAT = 2  # of what is saved; a file of another is refused
 SETTINGS = ("model", "size", "kv_heads", "dtype", "optimizer")

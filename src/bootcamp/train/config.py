@@ -13,8 +13,8 @@ import torch
 
 from bootcamp import machine
 from bootcamp.train import data, environment, models, process_end, run_folder
-from bootcamp.train.context import RunContext, shares
 from bootcamp.train.refusal import ConfigError, refuse
+from bootcamp.train.run_context import RunContext, shares
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 DEFAULT_TIMEOUT = 120.0  # seconds

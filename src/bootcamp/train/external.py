@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
 from bootcamp.train import config, data, process_group, record, run_folder
-from bootcamp.train.context import RunContext
+from bootcamp.train.run_context import RunContext
 
 DEALS = "sampler=DistributedSampler(dataset, world, rank, drop_last=True)"
 

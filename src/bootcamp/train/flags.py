@@ -3,8 +3,8 @@
 import argparse
 
 from bootcamp.train import environment, models
-from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import refuse
+from bootcamp.train.run_context import RunContext
 
 
 def _unequal(ranks_of_a_group: int) -> str:

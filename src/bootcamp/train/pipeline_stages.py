@@ -13,8 +13,8 @@ from torch import nn
 from bootcamp.costs import layer_cut
 from bootcamp.costs.pipeline_schedules import CHUNKS, Impossible, plan, stages_of_rank
 from bootcamp.train import flags, models
-from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import refuse
+from bootcamp.train.run_context import RunContext
 
 __all__ = ["NAMES_IN_TORCH", "FLAGS", "check", "cut", "join", "record_actions", "stages_of_rank"]
 

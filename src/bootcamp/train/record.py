@@ -15,8 +15,8 @@ import torch
 
 from bootcamp.records import heartbeat, summary, trace
 from bootcamp.train import environment, memory_usage, models, process_end, process_group
-from bootcamp.train.context import RunContext
 from bootcamp.train.fingerprint import fingerprint
+from bootcamp.train.run_context import RunContext
 from bootcamp.train.sent_bytes import SentPerStep
 from bootcamp.train.step_clock import StepLog, clock_of
 

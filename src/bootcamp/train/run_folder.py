@@ -14,8 +14,8 @@ from bootcamp import corpus, machine
 from bootcamp.paths import LOGS, ROOT
 from bootcamp.records import summary
 from bootcamp.train import environment
-from bootcamp.train.context import RunContext
 from bootcamp.train.refusal import refuse
+from bootcamp.train.run_context import RunContext
 
 
 def find(given: str | None) -> Path:

@@ -20,8 +20,8 @@ import torch
 
 from bootcamp.files import abandoned, sync_folder, write_whole
 from bootcamp.train import environment, shards
-from bootcamp.train.context import RunContext
 from bootcamp.train.process_group import from_all_ranks
+from bootcamp.train.run_context import RunContext
 
 KEEP = 2  # the newest, and the one before it: a reader may just be in it
 

@@ -4,7 +4,7 @@ import textwrap
 
 from matplotlib.figure import Figure
 
-from bootcamp.costs.predict import WORDS
+from bootcamp.costs.planner import WORDS
 from bootcamp.drawing.charts import BOLD, WHITE, handles, margin, marker_line, rows, stacked
 from bootcamp.drawing.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, YELLOW
 from bootcamp.drawing.style import begin, finish, legend, styled

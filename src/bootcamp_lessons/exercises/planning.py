@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from bootcamp.classroom.tasks import FunctionTask, NotTried, Shown, Task, Wrong
-from bootcamp.costs.predict import WORDS
-from bootcamp.costs.setting import RECOMPUTE
+from bootcamp.costs.planner import WORDS
+from bootcamp.costs.plans import RECOMPUTE
 from bootcamp.table import Table
 from bootcamp_lessons import planned, planning
 

@@ -1,4 +1,4 @@
-"""python -P src/bootcamp/hosts/slurm_holder.py '{"hosts": 2, "cpus": 4, ...}' SOCKET
+"""python -P src/bootcamp/hosts/slurm_daemons.py '{"hosts": 2, "cpus": 4, ...}' SOCKET
 
 Holds a Slurm site on simulated hosts. slurm.py starts it, hears over the socket whether the site is
 up, and enters the hosts to run commands.
@@ -30,7 +30,7 @@ if __name__ == "__main__":  # started with -P as a file: the package lies one fo
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bootcamp import linux
-from bootcamp.hosts import slurm_site
+from bootcamp.hosts import slurm_conf
 from bootcamp.launcher import forkserver, simulated_hosts
 from bootcamp.launcher.simulated_hosts import MS_BIND, MS_PRIVATE, MS_REC, HostsError
 
@@ -44,14 +44,14 @@ def start_site(settings: dict) -> None:
     """Make the hosts, start munge and Slurm. Raises HostsError unless every host is idle soon."""
     hosts = simulated_hosts.make(settings["hosts"], settings["link"])
     user = (settings["user"], settings["group"]) if settings["user"] else None
-    slurm_site.write(settings["hosts"], settings["cpus"], settings["gpus"], settings["user"])
-    slurm_site.MUNGE_KEY.write_bytes(secrets.token_bytes(128))
-    slurm_site.MUNGE_KEY.chmod(0o600)
-    forkserver.install(slurm_site.PROGRAMS)
-    warm = ["-P", forkserver.__file__, str(slurm_site.PROGRAMS)]
+    slurm_conf.write(settings["hosts"], settings["cpus"], settings["gpus"], settings["user"])
+    slurm_conf.MUNGE_KEY.write_bytes(secrets.token_bytes(128))
+    slurm_conf.MUNGE_KEY.chmod(0o600)
+    forkserver.install(slurm_conf.PROGRAMS)
+    warm = ["-P", forkserver.__file__, str(slurm_conf.PROGRAMS)]
     start_daemon(sys.executable, warm, hosts[0])
     start_daemon("munged", ["--foreground", "--force"], hosts[0], user)  # of whoever owns "/"
-    wait_for(slurm_site.MUNGE_SOCKET.exists)
+    wait_for(slurm_conf.MUNGE_SOCKET.exists)
     start_daemon("slurmctld", ["-D", "-c"], hosts[0], user)
     for host in hosts:
         start_daemon("slurmd", ["-D"], host, user)
@@ -63,7 +63,7 @@ def start_site(settings: dict) -> None:
 def start_daemon(name: str, arguments: list[str], host: dict, user: tuple | None = None) -> None:
     """Start a program that ends with the process namespace. It writes into a file of its own."""
     path = shutil.which(name, path=simulated_hosts.SEARCH)
-    log = slurm_site.LOGS / f"{Path(name).name}-{host['name']}.out"
+    log = slurm_conf.LOGS / f"{Path(name).name}-{host['name']}.out"
     with open(log, "ab") as out:
         how = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
         subprocess.Popen([path, *arguments], start_new_session=True, **how, **inside(host, user))
@@ -97,7 +97,7 @@ def wait_for(ready) -> None:
     deadline = time.monotonic() + SECONDS_TO_START
     while not ready():
         if time.monotonic() > deadline:
-            logs = sorted(slurm_site.LOGS.glob("*"))
+            logs = sorted(slurm_conf.LOGS.glob("*"))
             said = "\n".join(f"{log.name}: {log.read_text()[-500:]}" for log in logs)
             raise HostsError(f"Slurm did not start within {SECONDS_TO_START} s.\n{said}")
         time.sleep(0.02)
@@ -127,12 +127,12 @@ def hold(settings: dict, control: socket.socket) -> None:
         linux.die_with_parent()
         mount("none", "/", "none", MS_REC | MS_PRIVATE)  # nothing gets out
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-        for folder in slurm_site.FOLDERS:
+        for folder in slurm_conf.FOLDERS:
             mount("tmpfs", folder, "tmpfs", MS_NOSUID, "mode=755")
-        for folder in (slurm_site.LOGS, slurm_site.MUNGE_SOCKET.parent):
+        for folder in (slurm_conf.LOGS, slurm_conf.MUNGE_SOCKET.parent):
             folder.mkdir()
         for gpu in range(settings["gpus"]):
-            make_device(slurm_site.GPUS / f"nvidia{gpu}")
+            make_device(slurm_conf.GPUS / f"nvidia{gpu}")
         start_site(settings)
     except (HostsError, OSError) as error:
         control.send(str(error).encode())

@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 
-from bootcamp.costs import images, memory, model_shapes, stacks
+from bootcamp.costs import convolutional, fitted_constants, memory, model_shapes
 from bootcamp.costs.hardware import GB, Cluster, gpu
 from bootcamp.costs.model_shapes import Model
-from bootcamp.costs.setting import Plan, check
+from bootcamp.costs.plans import Plan, check
 
 LARGEST = 10**9  # of a whole number
 PCIE_3 = 6e9  # bytes/s of an all-reduce through the host's memory, about half of a slot's 12
@@ -140,7 +140,7 @@ def read(row: dict[str, str]) -> Workload:
     """Return what a row asks. Raises ValueError with a sentence for one that has no answer."""
     given = _values(row)
     stack, model = given.get("stack", ""), given.get("model", "")
-    if image_model := images.find(model):
+    if image_model := convolutional.find(model):
         cluster = _cluster(given)
         each = given["micro_batch"]
         plan = Plan(data=cluster.gpus, micro_batch=each, batch=cluster.gpus * each)
@@ -173,7 +173,7 @@ def _values(row: dict[str, str]) -> Given:
         if name in COLUMNS and (text.lower() not in BLANK or (COLUMNS[name][0] is word and text)):
             texts[name] = spelled, text
     _, stack = texts.get("stack", ("", ""))
-    known = stacks.families().get(stacks.family(stack), {"row": {}})
+    known = fitted_constants.families().get(fitted_constants.family(stack), {"row": {}})
     usual = {"gpu": "A100 80GB", "gpus_per_host": 8, **known["row"]}
     found = Given()
     for name, (spelled, text) in ({n: (n, f"{v}") for n, v in usual.items()} | texts).items():

@@ -7,12 +7,12 @@ MFU counts the model's FLOPs with attention in full, as if not causal, over the 
 from dataclasses import dataclass, field
 from functools import cache
 
-from bootcamp.costs import images, memory, stacks
+from bootcamp.costs import convolutional, fitted_constants, memory
+from bootcamp.costs.fitted_constants import Constants
 from bootcamp.costs.hardware import GB, Cluster
 from bootcamp.costs.model_shapes import Model
-from bootcamp.costs.rows import Workload
-from bootcamp.costs.setting import Plan
-from bootcamp.costs.stacks import Constants
+from bootcamp.costs.plan_table import Workload
+from bootcamp.costs.plans import Plan
 from bootcamp.costs.step import Step
 
 ENOUGH = 0.7  # a step that computes for this share of its time is limited by compute
@@ -45,11 +45,11 @@ class Answer:
 def answer(case: Workload, constants: Constants | None = None) -> Answer:
     """Answer a row of a table. constants: those of its table by default."""
     gpu, plan = case.cluster.gpu, case.plan
-    c = constants or stacks.constants(case.stack, gpu.name, case.method)
+    c = constants or fitted_constants.constants(case.stack, gpu.name, case.method)
     if case.image_model:
-        parts = images.seconds(case.image_model, case.cluster, plan, c)
+        parts = convolutional.seconds(case.image_model, case.cluster, plan, c)
         parts = {part: c.anchor * seconds for part, seconds in parts.items()}
-        seconds, held = sum(parts.values()), images.peak_bytes(case.image_model)
+        seconds, held = sum(parts.values()), convolutional.peak_bytes(case.image_model)
         limit = limits(parts, held, gpu.memory)
         return Answer(held, limit, seconds, plan.micro_batch / seconds, parts=parts)
     if case.shape is None:
@@ -77,7 +77,7 @@ def of_plan(model: Model, cluster: Cluster, plan: Plan, c: Constants) -> Answer:
 @cache
 def unseen(model: Model, cluster: Cluster, plan: Plan) -> Answer:
     """Answer a plan by the constants of a stack never seen."""
-    return of_plan(model, cluster, plan, stacks.constants("", cluster.gpu.name))
+    return of_plan(model, cluster, plan, fitted_constants.constants("", cluster.gpu.name))
 
 
 def limits(parts: dict[str, float], held: float, memory: float) -> str:

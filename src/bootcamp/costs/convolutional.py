@@ -5,10 +5,10 @@ in convolutions of stride 1: 3 of 4 with 3 x 3, 16 of 25 with 5 x 5 (arXiv:1509.
 """
 
 from bootcamp.costs import links, published
+from bootcamp.costs.fitted_constants import Constants
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.model_shapes import plain_name
-from bootcamp.costs.setting import Plan
-from bootcamp.costs.stacks import Constants
+from bootcamp.costs.plans import Plan
 from bootcamp.costs.step import longer
 
 FILLS = 8  # samples at which half of a GPU's speed is reached

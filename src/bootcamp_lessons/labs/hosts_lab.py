@@ -10,8 +10,8 @@ from bootcamp.files import read_json
 from bootcamp.paths import REFERENCE, ROOT, SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp_lessons import hsdp_lab
 from bootcamp_lessons.diagrams import hosts
+from bootcamp_lessons.labs import hsdp_lab
 
 LESSON = "09_several_hosts"
 LINK = "200mbit"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from bootcamp.launcher import forkserver, simulated_hosts, subreaper
-from bootcamp.launcher.requests import Command
+from bootcamp.launcher.messages import Command
 
 FAILURES = 3  # of the fork server, one after the other: then ranks start cold
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
-from bootcamp.costs import failures, model_shapes, predict, published, rows, stacks
+from bootcamp.costs import failures, fitted_constants, model_shapes, plan_table, planner, published
 from bootcamp.costs.hardware import GB, GIB
 from bootcamp.files import read_json
 from bootcamp.launcher.launch import run_command
@@ -54,9 +54,9 @@ def why(plans: list[dict]) -> Table:
     """Rows of planning.plans_of: what they hold, how long they take, and on what they wait most."""
 
     def waits(plan: dict) -> str | None:
-        most = max(predict.WORDS, key=plan["seconds"].get)
+        most = max(planner.WORDS, key=plan["seconds"].get)
         share = 100 * plan["seconds"][most] / plan["seconds_per_step"]
-        return f"{predict.WORDS[most]}, {share:.0f} %" if share >= 0.5 else None
+        return f"{planner.WORDS[most]}, {share:.0f} %" if share >= 0.5 else None
 
     columns = {name: name for name in planning.COLUMNS_OF_PLAN[:6]}
     columns |= {"GB": "peak_gb", "s": "seconds_per_step"}
@@ -227,10 +227,10 @@ def peaks() -> Table:
         if row["published_peak_gib"]:
             run = f"{row['model']}, {row['published_techniques']}, {row['sequence_length']} tokens"
             measured = float(row["published_peak_gib"])
-            found = predict.answer(rows.read(row)).peak_bytes / GIB
+            found = planner.answer(plan_table.read(row)).peak_bytes / GIB
             line = {"run": run, "published GiB": measured, "predicted GiB": found}
             shown.append(line | {"error %": 100 * (found / measured - 1)})
-    reserve = stacks.explained()["reserved"]["default"] - 1
+    reserve = fitted_constants.explained()["reserved"]["default"] - 1
     return Table(shown, f"Peak memory of a GPU: by formula, and {reserve:.0%} for the allocator")
 
 
@@ -239,7 +239,7 @@ def llama_peaks() -> Table:
     (row,) = published.table("llama3_table4")
     shown = []
     for virtual in (1, 2, 4):
-        found = predict.answer(rows.read({**row, "virtual": str(virtual)}))
+        found = planner.answer(plan_table.read({**row, "virtual": str(virtual)}))
         line = {"stages on a rank": virtual, "peak, GB": found.peak_bytes / GB}
         shown.append(line | {"seconds": found.seconds, "bubble, s": found.parts["bubble"]})
     return Table(shown, "Llama 3 405B on 8,192 H100s of 80 GB, predicted")
@@ -247,9 +247,9 @@ def llama_peaks() -> Table:
 
 def constants(stack: str) -> Table:
     """What was fitted for a stack, and what each constant means."""
-    rows = [row for row in recorded()["constants"] if row["stack"] == stack]
-    tables = stacks.families()[stack]["tables"]
+    plan_table = [row for row in recorded()["constants"] if row["stack"] == stack]
+    tables = fitted_constants.families()[stack]["tables"]
     names = "; ".join(planning.PUBLISHED[name] for name in tables if name in planning.PUBLISHED)
     columns = {name: name for name in ("constant", "value", "range", "is")}
-    caption = f"Fitted to {rows[0]['rows of the stack']} published runs: {names}"
-    return Table.of(rows, columns, caption)
+    caption = f"Fitted to {plan_table[0]['rows of the stack']} published runs: {names}"
+    return Table.of(plan_table, columns, caption)

@@ -4,7 +4,7 @@ import re
 import signal
 from pathlib import Path
 
-from bootcamp.launcher.requests import COMMAND, RunRequest
+from bootcamp.launcher.messages import COMMAND, RunRequest
 from bootcamp.records import places, summary
 
 HOROVOD_EXIT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)

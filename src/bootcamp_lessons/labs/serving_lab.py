@@ -19,7 +19,7 @@ from bootcamp.serving import artifacts, load, service, triton
 from bootcamp.serving import malformed as malformed_requests
 from bootcamp.serving.load import Asked, Load
 from bootcamp.serving.protocol import Limits
-from bootcamp_lessons import serving_drills
+from bootcamp_lessons.labs import serving_drills
 
 RECORDS = REFERENCE / "11_serving"
 PAUSE_SECONDS = 0.5
