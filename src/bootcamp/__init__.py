@@ -50,7 +50,7 @@ FRONT_DOOR = {
     "simulators": "bootcamp_lessons.simulators",
     # the classroom
     "predict": "classroom.predict:predict",
-    "predictions": "classroom.predictions",
+    "predictions": "classroom.prediction_scores",
     "exercise": "bootcamp_lessons.exercise",
     "clinic": "bootcamp_lessons.labs.clinic",
     "errors": "classroom.errors",
