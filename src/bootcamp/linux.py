@@ -40,13 +40,13 @@ def _prctl(option: int, argument: int | bytes) -> None:
 
 def enter(pid: int) -> None:
     """Join the namespaces of another process. The calling process must have one thread."""
-    kinds = 0
-    for kind, flag in NAMESPACES.items():  # a user namespace can't be joined twice
-        if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
-            kinds |= flag
-    if kinds:
-        folder, process = os.getcwd(), os.pidfd_open(pid)
-        call("setns", process, kinds)
-        os.close(process)
+    folder, entered = os.getcwd(), False
+    for kind in NAMESPACES:  # the user namespace first: it gives the right to the others
+        path = f"/proc/{pid}/ns/{kind}"
+        if os.readlink(path) != os.readlink(f"/proc/self/ns/{kind}"):
+            with open(path) as namespace:
+                call("setns", namespace.fileno(), 0)
+            entered = True
+    if entered:
         os.chdir(folder)  # with the mount namespace a process gets the root as its folder
         _prctl(PR_SET_DUMPABLE, 1)  # the kernel takes this back when a process gets other rights

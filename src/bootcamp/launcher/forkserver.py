@@ -168,7 +168,6 @@ def _fork_for(connection: socket.socket, server: socket.socket) -> None:
         _refuse(connection, error)
     if child == 0:
         server.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _stay_between(connection)
     connection.close()
 
@@ -185,6 +184,9 @@ def _stay_between(connection: socket.socket) -> None:
         os._exit(0)
     request = json.loads(message)
     os.setsid()  # a session of its own: its members can be found whatever they start
+    woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker)
     try:
         linux.enter(request.get("host") or _peer(connection))
         inner = os.fork()
@@ -192,21 +194,26 @@ def _stay_between(connection: socket.socket) -> None:
         _refuse(connection, error)
         os._exit(1)
     if inner == 0:
-        connection.close()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (connection.detach(), woken, waker):
+            os.close(end)
         linux.die_with_parent()
         _become(request, files)
     for file in files:
         os.close(file)
-    ended = os.pidfd_open(inner)
     with contextlib.suppress(OSError):  # whoever asked may be gone
         connection.send(str(inner).encode())
-        while ended not in select.select([connection, ended], [], [])[0]:
-            number = connection.recv(1)
-            os.kill(inner, number[0] if number else signal.SIGKILL)
-            if not number:
-                break
-        code = os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1])
-        connection.send(str(code).encode())
+        while not (ended := os.waitpid(inner, os.WNOHANG))[0]:
+            ready = select.select([connection, woken], [], [])[0]
+            if woken in ready:  # it has ended, or was stopped or continued
+                os.read(woken, 100)
+            if connection in ready:
+                number = connection.recv(1)
+                os.kill(inner, number[0] if number else signal.SIGKILL)
+                if not number:
+                    os._exit(0)
+        connection.send(str(os.waitstatus_to_exitcode(ended[1])).encode())
     os._exit(0)
 
 

@@ -72,7 +72,7 @@ def attempt() -> int:
 
 
 def launcher() -> str:
-    """Name what started this process; BOOTCAMP_WARM marks the course's own Horovod ranks."""
+    """Name what started this process."""
     marks = {
         "TORCHELASTIC_RUN_ID": "torchrun",
         "HOROVOD_RANK": "horovodrun",
