@@ -149,7 +149,7 @@ for line in family.SCRIPTS["fsdp"].path.read_text().splitlines():
 from bootcamp.train import sharded_checkpoint
 from bootcamp_lessons import reading
 
-reading.source(sharded_checkpoint.write, sharded_checkpoint._give_place)
+reading.source(sharded_checkpoint.write, sharded_checkpoint._publish)
 
 # %% [markdown]
 # DCP syncs each rank's file and writes the index, `.metadata`, last, after all ranks have written.

@@ -81,7 +81,10 @@ def held_table(runs: dict[str, Run], formulas: dict[str, dict], caption: str) ->
 
 
 def asked(run: Run, psi: int) -> dict[str, float]:
-    """{kind: sizes of the float32 model} that the ranks of a run asked for in a step."""
+    """Return {kind: sizes of the float32 model} that collectives move in a step of a run.
+
+    Of DDP and ZeRO-1, whose calls no dispatcher sees, as torch's wrappers make them.
+    """
     if run.config["strategy"] in BY_TORCH:
         return BY_TORCH[run.config["strategy"]]
     sizes = {}
@@ -116,7 +119,7 @@ def traffic_table(runs: dict[str, Run], psi: int) -> Table:
 
 
 def proof_table(proofs: list[tuple[str, object]]) -> Table:
-    """Table (name, proof) against the baseline."""
+    """Show each proof's largest differences from one process."""
     columns = {
         "run": lambda case: case[0],
         "optimizer": lambda case: case[1].run.config["optimizer"],
@@ -127,7 +130,7 @@ def proof_table(proofs: list[tuple[str, object]]) -> Table:
 
 
 def against_theory(cases: dict[str, tuple[Run, dict]], batch: int) -> Table:
-    """Count a step's collectives; cases: {name: (run, arguments of traffic.tensor_calls)}."""
+    """Compare a step's collectives with theory; cases: {name: (run, arguments of tensor_calls)}."""
     rows = []
     for name, (run, how) in cases.items():
         theory = traffic.tensor_calls(model_shapes.ours(), batch, **how)

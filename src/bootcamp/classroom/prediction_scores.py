@@ -1,6 +1,6 @@
 """All predictions of a reader, and how far off they were: `predictions.show()`.
 
-Of several answers to a question the first counts.
+Each machine's first answer to a question counts.
 """
 
 import math
@@ -37,7 +37,7 @@ def kind(unit: str) -> str:
 
 
 def collected() -> list[dict]:
-    """Each first answer, lesson by lesson: what the journal has, its lesson, kind and ratio.
+    """List the journal's scored predictions by lesson, each with its lesson, kind and ratio.
 
     ratio: answer over measurement; None where one of them is no positive number.
     """
@@ -62,12 +62,12 @@ def _lessons() -> dict[str, str]:
 
 
 def factor(one: dict) -> float | None:
-    """How far off, 1 or more: 2.0 for half and for double; None where there is no ratio."""
+    """Return by what factor a prediction is off: 2.0 for half and for double, None for no ratio."""
     return one["ratio"] and max(one["ratio"], 1 / one["ratio"])
 
 
 def table() -> Table:
-    """A row for each prediction; the machine too where there are several."""
+    """List all predictions; with columns `how` and `machine` only where they differ."""
     found = collected()
     columns = {
         "lesson": "lesson",
@@ -97,7 +97,7 @@ def _share(group: list[dict]) -> tuple[int, int, float | None]:
 
 
 def verdict() -> str:
-    """In a few sentences, the kind of question with most errors, and their direction."""
+    """Name the kind with the smallest share of right answers, and the direction of the errors."""
     found = collected()
     if not found:
         return "No predictions yet: type one into the field under a question, then run the cells."
@@ -121,7 +121,7 @@ def verdict() -> str:
 
 @style.styled
 def figure() -> Figure:
-    """Left the ratio of prediction and measurement by lesson, right the share right by kind."""
+    """Draw predicted / measured by lesson, and beside it how many were right by kind."""
     found = collected()
     if not found:
         raise ValueError(verdict())
@@ -134,9 +134,9 @@ def figure() -> Figure:
     _draw_ratios(panels["ratios"], drawn, lessons)
     _draw_kinds(panels["kinds"], kinds)
     style.legend(drawing, panels["ratios"].get_legend_handles_labels()[0])
-    notes = ["Of several answers to a question the first counts. Right: as close as its cell asks."]
+    notes = ["Each machine's first answer to a question counts. Right: as close as its cell asks."]
     if left := len(found) - len(drawn):
-        notes.append(f"Without a ratio, as one of the two numbers is 0: {left}.")
+        notes.append(f"Without a ratio, as one of the two numbers is not above 0: {left}.")
     if any(factor(one) > FARTHEST for one in drawn):
         notes.append(f"At the edge: off by more than a factor of {FARTHEST:g}.")
     if planned := sum(one["how"] != MEASURED for one in found):

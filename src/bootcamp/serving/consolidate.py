@@ -19,7 +19,7 @@ from bootcamp.serving import artifacts
 from bootcamp.train import models
 from bootcamp.train.checkpoint import FORMAT
 from bootcamp.train.refusal import ConfigError
-from bootcamp.train.sharded_checkpoint import newest, read_errors
+from bootcamp.train.sharded_checkpoint import newest, read_error
 
 SERVED = ("gpt", "striped-lstm")  # they predict at every position, of a text of any length
 PREFIX = "model."  # of the model's tensors in a checkpoint in parts
@@ -51,7 +51,7 @@ def read(checkpoint: Path | str) -> tuple[dict, artifacts.About]:
         settings = head["settings"] if head["format"] == FORMAT else None
     except OSError as error:
         raise ConfigError(f"{checkpoint}: {error.strerror or error}.") from None
-    except (Exception, read_errors()) as error:  # torch raises many kinds
+    except (Exception, read_error()) as error:  # torch raises many kinds
         raise ConfigError(
             f"{checkpoint}: no checkpoint of this course ({type(error).__name__}). "
             "Give what --save has written."

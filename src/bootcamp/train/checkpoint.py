@@ -23,7 +23,7 @@ from bootcamp.files import write_whole
 from bootcamp.train import environment, models, sharded_checkpoint, shards
 from bootcamp.train.process_group import from_all_ranks
 from bootcamp.train.refusal import ConfigError, refuse
-from bootcamp.train.run_context import HOLD_ONE_MODEL, RunContext
+from bootcamp.train.run_context import MODEL_PARALLEL_AXES, RunContext
 
 FORMAT = 2  # of what is saved; a file of another is refused
 SETTINGS = ("model", "size", "kv_heads", "dtype", "optimizer")
@@ -121,7 +121,7 @@ def _read(args, place: Path, model) -> dict:
         raise ConfigError(
             f"it can't be read: {error.strerror or error}. Give a place that every rank may read."
         ) from None
-    except (Exception, sharded_checkpoint.read_errors()) as error:  # torch raises many kinds
+    except (Exception, sharded_checkpoint.read_error()) as error:  # torch raises many kinds
         raise ConfigError(
             f"no checkpoint of this course ({type(error).__name__}). "
             "Give a file or a folder that --save has written."
@@ -271,7 +271,7 @@ def _finish_writing() -> None:
 
 def in_parts(context: RunContext, model) -> bool:
     """Whether a checkpoint has a part from each rank: of DTensors, of stages or of experts."""
-    if set(context.axes) & {*HOLD_ONE_MODEL, "expert"}:
+    if set(context.axes) & {*MODEL_PARALLEL_AXES, "expert"}:
         return True
     return any(shards.layout(parameter) is not None for parameter in model.parameters())
 

@@ -1,4 +1,4 @@
-"""What a rank knows of its run beyond the flags: devices, process group, folder, mesh."""
+"""The context of a rank: its flags, and its devices, backend, folder and mesh."""
 
 import argparse
 import datetime
@@ -9,20 +9,24 @@ from pathlib import Path
 
 from bootcamp.records.heartbeat import Heartbeat
 
-HOLD_ONE_MODEL = ("pipeline", "tensor", "context")  # axes of a mesh that share a batch
+MODEL_PARALLEL_AXES = (
+    "pipeline",
+    "tensor",
+    "context",
+)  # ranks along these train on the same samples
 
 
 @dataclass
 class RunContext:
-    """What follows from the flags.
+    """A rank's flags and what was derived from them.
 
     devices: those of this rank, such as ["cuda:1"]. backend: of the process group.
-    timeout: how long a rank waits in a collective. run_dir: the absolute path of the record.
-    axes, mesh: the names of the dimensions that the ranks are laid out on, and their sizes.
+    timeout: how long a rank waits in a collective. run_dir: the absolute path of the run's folder.
+    axes, mesh: the names and sizes of the mesh's dimensions, as of a DeviceMesh.
     own_flags: names of the flags that only this script has.
-    first_step: the step that training begins with; above 0 after checkpoint.load resumed.
-    heartbeat, write_steps: made by record.Run, to show that this rank is alive, and to write the
-        rows of all steps that have ended.
+    first_step: 0, or the step after the one from which checkpoint.load resumed.
+    heartbeat, write_steps: made by record.Run: the rank's sign of life, and a function that writes
+        the rows of all finished steps.
     """
 
     args: argparse.Namespace
@@ -44,7 +48,7 @@ class RunContext:
 
     @property
     def data_parallel(self) -> int:
-        """Number of shares that a global batch is divided into."""
+        """Number of parts that a global batch is divided into."""
         return shares(self.axes, self.mesh)
 
     def size(self, axis: str) -> int:
@@ -53,6 +57,6 @@ class RunContext:
 
 
 def shares(axes: tuple[str, ...], mesh: tuple[int, ...]) -> int:
-    """Number of shares of a batch: ranks along an axis of HOLD_ONE_MODEL train the same samples."""
+    """Return the number of parts of a global batch."""
     sizes = zip(axes, mesh, strict=True)
-    return math.prod(size for axis, size in sizes if axis not in HOLD_ONE_MODEL)
+    return math.prod(size for axis, size in sizes if axis not in MODEL_PARALLEL_AXES)

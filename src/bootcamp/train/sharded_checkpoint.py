@@ -1,11 +1,12 @@
 """Save a checkpoint in parts: each rank writes what it holds, with DCP.
 
-    PATH/step-40/         the newest good one: each rank's file, an index, the settings
+    PATH/step-40/         a complete one: each rank's file, an index, the settings
+    PATH/step-40-again-2/ another of the same step, by a later run
     PATH/.step-50.4711.part/   being written by the run whose rank 0 is process 4711
 
 DCP (torch.distributed.checkpoint) stores each tensor's place in the whole model, so any number of
-ranks can read it. A folder gets its name when all files are synced, and an older one loses its name
-before it is removed: a kill at any moment leaves a good one.
+ranks can read it. A folder gets its name when all files are synced, and an old one is renamed
+before it is deleted, so a kill at any moment leaves a complete checkpoint.
 """
 
 import datetime
@@ -50,22 +51,22 @@ def clear_unfinished(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def read_errors() -> type[BaseException]:
-    """What DCP raises for a folder that is not whole."""
+def read_error() -> type[BaseException]:
+    """Return the exception that DCP raises for an incomplete folder."""
     from torch.distributed.checkpoint import CheckpointException
 
     return CheckpointException
 
 
 def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callable[[], None]:
-    """Begin to write a state; the returned function waits, and rank 0 gives it its place.
+    """Begin to save a state; return a function that waits for it and publishes the folder.
 
     head: `format`, `steps_done` and `settings`. state: nested dictionaries of tensors and DTensors.
-    All ranks must call both.
+    All ranks must call `write` and the function that it returns.
     """
     from torch.distributed import checkpoint as dcp
 
-    part = folder / f".step-{head['steps_done']}.{_first_process_id()}.part"
+    part = folder / f".step-{head['steps_done']}.{_rank_0_pid()}.part"
     written = None
     if context.args.save_async:
         group = _own_group(context.timeout)
@@ -77,27 +78,27 @@ def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callabl
         if written:
             written.result()
         if environment.rank() == 0:
-            _give_place(part, head)
+            _publish(part, head)
 
     return finish
 
 
 @cache
-def _first_process_id() -> int:
-    """The process id of rank 0, by which a later run tells whether this one still lives."""
+def _rank_0_pid() -> int:
+    """Return the process id of rank 0, so that a later run can tell whether this one is alive."""
     return from_all_ranks(os.getpid())[0]
 
 
 @cache
 def _own_group(timeout: datetime.timedelta):
-    """A process group over gloo beside the training's, whose collectives run in another thread."""
+    """Make a gloo group for DCP's thread, separate from the training's."""
     import torch.distributed as dist
 
     return dist.new_group(backend="gloo", timeout=timeout)
 
 
-def _give_place(part: Path, head: dict) -> None:
-    """Make what all ranks have written a checkpoint; only then remove older ones."""
+def _publish(part: Path, head: dict) -> None:
+    """Rename the finished folder to a checkpoint; only then remove older ones."""
     folder = part.parent
     sequence = 1 + max(map(_sequence, _good(folder)), default=0)
     content = json.dumps({**head, "sequence": sequence}).encode()
@@ -108,16 +109,16 @@ def _give_place(part: Path, head: dict) -> None:
     os.rename(part, place)
     sync_folder(folder)
     for old in sorted(_good(folder), key=_sequence)[:-KEEP]:
-        nameless = folder / f".{old.name}.{os.getpid()}.part"
-        os.rename(old, nameless)  # a kill from here on leaves nothing that looks like a checkpoint
-        shutil.rmtree(nameless, ignore_errors=True)
+        hidden = folder / f".{old.name}.{os.getpid()}.part"
+        os.rename(old, hidden)  # a kill from here on leaves nothing that looks like a checkpoint
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def read(place: Path, wanted: dict[str, torch.Tensor]) -> dict:
     """Read this rank's pieces of a checkpoint, cut as its tensors are.
 
-    wanted: this rank's parameters and buffers by name. Returns `steps_done`, `settings`, and by
-    these names `model` and `optimizer`.
+    wanted: this rank's parameters and buffers by name. Returns `steps_done`, `settings`, `sequence`,
+    and by these names `model` (tensors) and `optimizer` (dictionaries).
     """
     from torch.distributed import checkpoint as dcp
 
@@ -125,17 +126,17 @@ def read(place: Path, wanted: dict[str, torch.Tensor]) -> dict:
     for key, about in dcp.FileSystemReader(place).read_metadata().state_dict_metadata.items():
         kind, _, name = key.partition(".")
         if kind == "model" and name in wanted:
-            state["model"][name] = _room(about, wanted[name])
+            state["model"][name] = _empty_like_saved(about, wanted[name])
             continue
         name, _, entry = name.rpartition(".")
         if kind == "optimizer" and name in wanted:
-            state["optimizer"].setdefault(name, {})[entry] = _room(about, wanted[name])
+            state["optimizer"].setdefault(name, {})[entry] = _empty_like_saved(about, wanted[name])
     dcp.load(state, checkpoint_id=place)
     return json.loads((place / "settings.json").read_text()) | state
 
 
-def _room(about, owner: torch.Tensor) -> torch.Tensor:
-    """Room for one tensor of a checkpoint, cut as its owner if it has that one's shape."""
+def _empty_like_saved(about, owner: torch.Tensor) -> torch.Tensor:
+    """Allocate a tensor to read into, sharded as the parameter if their shapes are equal."""
     size, dtype, cut = about.size, about.properties.dtype, shards.layout(owner)
     if cut is not None and size == cut.shape:
         return shards.wrap_like(torch.empty_like(shards.local(owner), dtype=dtype), owner)

@@ -8,11 +8,8 @@ from bootcamp.classroom.tasks import FunctionTask
 
 
 def plain_names(state):
-    """A DDP state dict under the names that the model itself has."""
+    """Return a DDP state dict with the model's own parameter names."""
     return {name.removeprefix("module."): value for name, value in state.items()}
-
-
-# noqa: B005
 
 
 NAMES = FunctionTask(
@@ -84,16 +81,16 @@ UNFAITHFUL = (
 
 
 def same_model(exported, eager, context):
-    """Whether two functions give the same scores on shapes of several kinds, in float32."""
-    random = numpy.random.default_rng(0)
+    """Check that two models give the same float32 scores for several batch sizes and lengths."""
+    rng = numpy.random.default_rng(0)
     for batch in (1, 3, 8):
         for length in (1, context // 2, context):
-            ids = random.integers(256, size=(batch, length))
+            ids = rng.integers(256, size=(batch, length))
             expected = eager(ids)
             try:
                 scores = exported(ids)
-            except Exception:  # a runtime's own kinds: a model that can't answer is not the model
-                return False
+            except Exception:  # each runtime has its own types
+                scores = numpy.empty(0)
             if scores.shape != expected.shape or not (abs(scores - expected) < 1e-5).all():
                 return False
     return True
@@ -101,7 +98,7 @@ def same_model(exported, eager, context):
 
 SAME = FunctionTask(
     hint="What is fixed at export shows only on other shapes. Which numbers do you compare, and "
-    "what is an answer that never comes?",
+    "how do you count an exception?",
     stronger="For each of several batches and of several lengths, 1 and context among them, draw "
     "random bytes; compare all 256 scores, shapes first, with a tolerance. An exception of "
     "exported is a difference: return False.",
@@ -117,7 +114,7 @@ SAME = FunctionTask(
             "scores.argmax(axis=1) == expected.argmax(axis=1)",
         ): "You compare the best byte only. With dropout on, or bytes left unread, all scores are "
         "wrong long before the best byte is another: compare all numbers.",
-        ("the model\n                return False", "the model\n                continue"): "An "
+        ("scores = numpy.empty(0)", "continue"): "An "
         "exception counts as right in your check. A model that can't answer is not the model.",
         ("< 1e-5", "== 0"): "A faithful export adds up in another order, and its last bits differ: "
         "allow 1e-5.",

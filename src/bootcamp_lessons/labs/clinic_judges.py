@@ -1,6 +1,7 @@
 """Judges of lesson 12: each says why what a script did is right, or raises Wrong."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from bootcamp.classroom.tasks import Wrong
@@ -77,8 +78,13 @@ def _writer(seen: Observed, meaning: str) -> int:
     return writers[0]
 
 
-def _shared_out(read: list, samples: set, verb: str, too_many: str, overlap: str) -> None:
-    """Raise Wrong unless the ranks' shares of each epoch, read[rank][epoch], are the samples."""
+def _check_shares(
+    read: list, samples: Collection[int], verb: str, too_many: str, overlap: str
+) -> None:
+    """Raise Wrong unless the ranks together read every sample once in each epoch.
+
+    read: [rank][epoch] -> numbers of samples.
+    """
     for epoch, parts in enumerate(zip(*read, strict=False)):
         numbers = [number for part in parts for number in part]
         if len(numbers) > len(samples):
@@ -155,7 +161,7 @@ def trains_on_gpus_of_its_own(seen: Observed) -> str:
 def reads_well(seen: Observed) -> str:
     """Every epoch has all samples once, shared out, in an order of its own."""
     read = seen.all_have("seen")
-    _shared_out(
+    _check_shares(
         read,
         SAMPLES,
         verb="reads",
@@ -184,7 +190,7 @@ def splits_alike(seen: Observed) -> str:
             "What one rank holds out, another one trains: the ranks have drawn different "
             "splits. Who must agree, and on what?",
         )
-    _shared_out(
+    _check_shares(
         read,
         set(SAMPLES) - held,
         verb="reads",
@@ -272,7 +278,7 @@ def trains_with_deepspeed(seen: Observed) -> str:
                 "With stage 1 no rank has all of it. All ranks call save_checkpoint.",
             )
     _ranks_agree(seen, "Each rank trains alone: model.backward and model.step must stay.")
-    _shared_out(
+    _check_shares(
         read,
         SAMPLES,
         verb="trains",

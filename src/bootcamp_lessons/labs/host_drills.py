@@ -58,10 +58,10 @@ ON_HOST1 = "if socket.gethostname() == 'host1':\n    "
 class Drill:
     """Something that breaks. what: in words. do: what helps.
 
-    culprit: a regular expression that the right answer to "who was it?" matches. One of these
-    breaks the run: act, while it goes on; changes of the script, as `variant` takes them; torchrun,
-    the flags of the agents on the hosts, which then do not meet. absent: hosts that come later.
-    fails: whether the run ends. flags: of the script, beside SETTING.
+    culprit: a regular expression that the right answer to "who was it?" matches. The run is broken
+    by act, while it goes on; by changes of the script, as `variant` takes them; by flags of torchrun
+    with which the hosts do not meet; or by several of these. absent: hosts that come later. fails:
+    whether the run ends. flags: of the script, beside SETTING. hang_seconds: of the launch.
     """
 
     what: str
@@ -80,7 +80,8 @@ class Drill:
 class Outcome:
     """What came of a drill.
 
-    sees: what the first error says, or what the steps show. seconds: from the break to it.
+    sees: what the first error says, or what the steps show. seconds: from the break to the error,
+    as `first_sign` counts them.
     complaints: how many ranks' logs have an error. named: who is to blame, as the tools say.
     right: whether it was that one. resumed: the step at which the next run began. lost: how far its
     losses are from those of an undisturbed run, at most; None where nothing had begun.
@@ -349,10 +350,10 @@ def _flags(line: str) -> dict[str, str]:
 
 
 def first_sign(run: Run, broken: float) -> tuple[str, float]:
-    """The end of a run's first error, and how many seconds after it was broken.
+    """Return the last line of a run's first error, and how many seconds after the break it came.
 
-    Without an error: how long the run stood still, or how long its steps are. broken: when, in
-    seconds since 1970.
+    Of a hang, the seconds since the last heartbeat. Without an error, how long the run stood still,
+    or how long a step takes. broken: seconds since 1970.
     """
     error = run.summary.get("error")
     if not error:
@@ -378,7 +379,7 @@ def _error_lines(text: str) -> list[str]:
 
 
 def _idle(run: Run) -> float:
-    """Seconds from the last step that all ranks have done to the end."""
+    """Return the seconds from the last heartbeat of any rank to the end of the run."""
     beats = [path.stat().st_mtime for path in (run.folder / "ranks").glob("*.beat")]
     return (run.folder / "summary.json").stat().st_mtime - max(beats)
 
@@ -394,9 +395,9 @@ def _shorten(line: str) -> str:
 
 
 def apart(run: Run, again: Run | None = None) -> float:
-    """How far the losses of a run, and of one that went on from it, are from undisturbed ones.
+    """Return how far the losses of a run, and of one resumed from it, are from undisturbed ones.
 
-    A run that goes on has the rows from the step at which it began; those count, not the first's.
+    The resumed run's steps replace those of the first.
     """
     losses = {row.step: row.loss for each in (run, again) if each for row in each.steps}
     expected = equality.baseline(**{**SETTING, "steps": (again or run).config["steps"]}).losses
