@@ -9,11 +9,7 @@ from pathlib import Path
 
 from bootcamp.records.heartbeat import Heartbeat
 
-MODEL_PARALLEL_AXES = (
-    "pipeline",
-    "tensor",
-    "context",
-)  # ranks along these train on the same samples
+MODEL_PARALLEL_AXES = ("pipeline", "tensor", "context")  # their ranks train on the same samples
 
 
 @dataclass

@@ -117,8 +117,8 @@ def _publish(part: Path, head: dict) -> None:
 def read(place: Path, wanted: dict[str, torch.Tensor]) -> dict:
     """Read this rank's pieces of a checkpoint, cut as its tensors are.
 
-    wanted: this rank's parameters and buffers by name. Returns `steps_done`, `settings`, `sequence`,
-    and by these names `model` (tensors) and `optimizer` (dictionaries).
+    wanted: this rank's parameters and buffers by name. Returns `steps_done`, `settings` and
+    `sequence`, and by these names `model` (tensors) and `optimizer` (dictionaries).
     """
     from torch.distributed import checkpoint as dcp
 

@@ -59,7 +59,7 @@ class Drill:
     """Something that breaks. what: in words. do: what helps.
 
     culprit: a regular expression that the right answer to "who was it?" matches. The run is broken
-    by act, while it goes on; by changes of the script, as `variant` takes them; by flags of torchrun
+    by act, while it goes on; by changes of the script, as `variant` takes them; by torchrun's flags
     with which the hosts do not meet; or by several of these. absent: hosts that come later. fails:
     whether the run ends. flags: of the script, beside SETTING. hang_seconds: of the launch.
     """
