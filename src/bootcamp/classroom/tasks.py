@@ -97,7 +97,7 @@ def told(error: dict, script: Path) -> str:
 
 def _lines_of(script: Path, stack: str) -> list[str]:
     numbers = map(int, re.findall(rf"{re.escape(script.name)}\", line (\d+)", stack))
-    lines = script.read_text().splitlines()
+    lines = family.find(script).read_text().splitlines()
     return [f"line {number}: {lines[number - 1].strip()}" for number in numbers]
 
 
