@@ -18,7 +18,7 @@ from bootcamp.drawing import style as figures
 from bootcamp.paths import REFERENCE, ROOT, shown
 from bootcamp.records import runs, summary
 from bootcamp.scripts import diff as compare
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.table import Table
 from bootcamp.units import number
 from bootcamp_lessons import explorers
@@ -39,7 +39,7 @@ def diff(parent: str, child: str, *headings: int) -> str:
     headings: numbers of those wanted; none for all, and for what is above the first.
     """
     parent, child = _script(parent), _script(child)
-    code = {"+": set(compare.code_lines(child)), "-": set(compare.code_lines(parent))}
+    code = {"+": set(compare.list_code_lines(child)), "-": set(compare.list_code_lines(parent))}
     whole_file = len(child.read_text()) + len(parent.read_text())
     rows, heading, wanted = [], None, not headings
     for line in compare.ScriptDiff(child, parent, context=whole_file).lines[3:]:
@@ -77,12 +77,12 @@ def _bare(line: str) -> str:
 
 def added(parent: str, child: str) -> int:
     """How many code lines a script adds to its parent; a changed one counts."""
-    return compare.changed_lines(_script(child), _script(parent))[0]
+    return compare.count_changed_lines(_script(child), _script(parent))[0]
 
 
 def removed(parent: str, child: str) -> int:
     """How many code lines a script takes from its parent; a changed one counts."""
-    return compare.changed_lines(_script(child), _script(parent))[1]
+    return compare.count_changed_lines(_script(child), _script(parent))[1]
 
 
 def lines(script: str, first: str, to: str | None = None) -> str:
@@ -92,8 +92,8 @@ def lines(script: str, first: str, to: str | None = None) -> str:
     """
     path = _script(script)
     text = path.read_text().splitlines()
-    if script in family.SCRIPTS:
-        text = [line for line, _ in compare.explained_lines(path)]
+    if script in strategies.SCRIPTS:
+        text = [line for line, _ in compare.pair_lines_with_reasons(path)]
     begin = _find(text, first, path)
     end = _find(text, to, path) if to else begin
     if end < begin:
@@ -115,7 +115,7 @@ def _find(text: list[str], start: str, path: Path) -> int:
 def _script(name: str) -> Path:
     """A script of the family, or a file of the project such as src/snippets/teardown.py."""
     try:
-        return family.find(ROOT / name if name.endswith(".py") else name)
+        return strategies.find(ROOT / name if name.endswith(".py") else name)
     except FileNotFoundError as error:
         raise SlideError(str(error)) from None
 
@@ -138,9 +138,9 @@ def table(name: str, *given, **named) -> str:
     return _raw(Table(found.rows)._repr_html_() + foot)
 
 
-def explorer(kind: str, height: float = EXPLORER_HEIGHT, **first) -> str:
-    """An explorer that moves in the HTML and is a picture in the PDF. first: where it begins."""
-    return _raw(explorers.page(kind, (embed.WIDTH, height), **first))
+def explorer(kind: str, height: float = EXPLORER_HEIGHT, **initial) -> str:
+    """An explorer that moves in the HTML and is a picture in the PDF. initial: where it begins."""
+    return _raw(explorers.render_div(kind, (embed.WIDTH, height), **initial))
 
 
 def _drawing(name: str):
@@ -191,7 +191,7 @@ def megabytes(run: str, key: str, times: float = 1) -> str:
 
 def origin(*names: str) -> str:
     """Machine, torch and names of recorded runs."""
-    return " ".join(figures.origins([_run(name) for name in names]))
+    return " ".join(figures.describe_origins([_run(name) for name in names]))
 
 
 def lesson(number: str) -> str:

@@ -16,23 +16,22 @@ from bootcamp.costs import (
     sharding,
 )
 from bootcamp.drawing import plots
-from bootcamp.drawing.style import origins
+from bootcamp.drawing.style import describe_origins
 from bootcamp.paths import REFERENCE, shown
-from bootcamp.records.runs import names
+from bootcamp.records.runs import name_runs
 from bootcamp.table import Table
 from bootcamp_lessons import communication as communication_runs
-from bootcamp_lessons import planning
+from bootcamp_lessons import forecasts
 from bootcamp_lessons.diagrams import (
     dataparallel,
     horovod,
     hsdp,
-    model_parallel,
-    pipeline_gantt,
+    pipelines,
     saved_checkpoints,
     single_device,
     zero_stages,
 )
-from bootcamp_lessons.labs import experts_lab, hsdp_lab, known_programs, planning_lab
+from bootcamp_lessons.labs import experts_lab, hsdp_lab, known_programs
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 NAMES = {
@@ -51,12 +50,12 @@ def gpu_speeds() -> Figure:
 
 def loader_limits(read: float, train: float) -> Table:
     """Time of a batch at best, by the number of DataLoader workers and of cores."""
-    from bootcamp_lessons.labs.faster_step import pipeline_seconds
+    from bootcamp_lessons.labs.faster_step import predict_batch_seconds
 
     rows = [
         {"workers": workers}
         | {
-            f"{n} core{'s' * (n > 1)}": pipeline_seconds(read, train, workers, n)
+            f"{n} core{'s' * (n > 1)}": predict_batch_seconds(read, train, workers, n)
             for n in (1, 2, 4, 8)
         }
         for workers in (0, 1, 2, 4)
@@ -67,14 +66,14 @@ def loader_limits(read: float, train: float) -> Table:
 
 def same_compute() -> Table:
     """Parameters and arithmetic of gpt and moe at one size, by formula."""
-    return experts_lab.same_compute("small")
+    return experts_lab.compute_table("small")
 
 
 def rounded_products() -> Table:
     """How far a matrix product is off whose inputs were rounded, computed."""
-    from bootcamp_lessons.labs.faster_step import product_errors
+    from bootcamp_lessons.labs.faster_step import measure_product_errors
 
-    errors = product_errors().items()
+    errors = measure_product_errors().items()
     rows = [{"inputs": name, "product off by": f"{error:.1e}"} for name, error in errors]
     return Table(rows, "Two 256 x 256 matrices of random numbers, relative to the exact product")
 
@@ -85,7 +84,9 @@ def kept_activations(samples: int = 32) -> Figure:
 
     count, width, heads, context = gpt.SIZES["tiny"].values()
     number = 4 * samples * context
-    return single_device.held_over_a_step(count, number * (16 * width + heads + 4), number * width)
+    return single_device.activations_in_step(
+        count, number * (16 * width + heads + 4), number * width
+    )
 
 
 def devices_of_data_parallel(run) -> Figure:
@@ -109,7 +110,7 @@ def horovod_timeline(run) -> Figure:
 
 def what_fits() -> Figure:
     """Gigabytes that training needs by the number of parameters, beside the memory of GPUs."""
-    return model_parallel.what_fits(memory.course_gpt_needs(), memory.gpu_memory())
+    return pipelines.memory_needs(memory.course_gpt_needs(), memory.gpu_memory())
 
 
 def planned_and_measured(run) -> Figure:
@@ -117,12 +118,12 @@ def planned_and_measured(run) -> Figure:
     spans = run.actions()
     flags = run.config
     plan = pipeline_schedules.plan(flags["schedule"], run.world, flags["micro_batches"])
-    planned = pipeline_schedules.simulate(plan, **pipeline_schedules.measured_seconds(spans))
+    planned = pipeline_schedules.simulate(plan, **pipeline_schedules.median_seconds(spans))
     charts = {"planned, with these stages' times": planned, "measured": spans}
     title = (
         f"{flags['schedule'].upper()} on {run.world} ranks, {flags['micro_batches']} micro-batches"
     )
-    return _with_origin(pipeline_gantt.gantt(charts, title, "milliseconds", scale=1e3), [run])
+    return _with_origin(pipelines.gantt(charts, title, "milliseconds", scale=1e3), [run])
 
 
 def sharded(*runs) -> Figure:
@@ -139,7 +140,7 @@ def sharded(*runs) -> Figure:
             each = sharding.FLOAT32
             parts = sharding.rank_bytes(numbers, row, stages[run.strategy], each)
             formula[name] = sum(parts.values())
-    return zero_stages.held(rows, formula, runs)
+    return zero_stages.rank_memory(rows, formula, runs)
 
 
 def communication() -> Figure:
@@ -149,15 +150,15 @@ def communication() -> Figure:
 
 def resumed(baseline, *attempts) -> Figure:
     """Runs that go on where the one before ended, over one that never stopped."""
-    return saved_checkpoints.one_after_the_other(
-        baseline, list(attempts), names(attempts), "Three runs, one training"
+    return saved_checkpoints.resumed_losses(
+        baseline, list(attempts), name_runs(attempts), "Three runs, one training"
     )
 
 
 def how_often(failures: int, days: int, restart_seconds: int) -> Figure:
     """Time lost by the interval between saves, when so many failures come in so many days."""
     between = days * 86400 / failures
-    return saved_checkpoints.how_often([1, 10, 60, 600], between, restart_seconds)
+    return saved_checkpoints.lost_time([1, 10, 60, 600], between, restart_seconds)
 
 
 def link_ranking(*runs) -> Figure:
@@ -168,8 +169,8 @@ def link_ranking(*runs) -> Figure:
     pairs = list(zip(runs[::2], runs[1::2], strict=True))
     free = {run.strategy.upper(): run for run, _ in pairs}
     slow = {run.strategy.upper(): run for _, run in pairs}
-    formula = hsdp_lab.link_seconds(pairs[0][1].config["link"])
-    return hsdp.ranking(free, slow, formula)
+    formula = hsdp_lab.predict_link_seconds(pairs[0][1].config["link"])
+    return hsdp.step_seconds(free, slow, formula)
 
 
 def requests_that_fit(gigabytes: float, *lengths: int) -> Table:
@@ -220,24 +221,24 @@ def strategies() -> Table:
 
 def plans(model: str, gpus: int, host_gb_s: float = 400) -> Figure:
     """All plans of a model on H100s, by memory and predicted speed."""
-    return plots.feasible_plans(planning.plans_of(model, gpus=gpus, host_gb_s=host_gb_s))
+    return plots.feasible_plans(forecasts.list_plans(model, gpus=gpus, host_gb_s=host_gb_s))
 
 
 def what_breaks(model: str) -> Figure:
     """The fastest plan from 8 GPUs to 16,384, what its step waits for and what sets in."""
-    return plots.what_breaks(planning.grown(model))
+    return plots.what_breaks(forecasts.grow(model))
 
 
 def predicted_and_published() -> Figure:
     """Predicted beside published seconds, each row predicted without it."""
-    return plots.predicted_and_published(planning.published_beside_predicted())
+    return plots.predicted_and_published(forecasts.published_beside_predicted())
 
 
 def wrong_network(model: str, gpus: int, planned: float, real: float) -> Table:
     """On `real` GB/s for a host: the best plan, and the one that is best on `planned` GB/s."""
     names = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute")
     (chosen, *_), there = (
-        planning.plans_of(model, gpus=gpus, host_gb_s=rate).rows for rate in (planned, real)
+        forecasts.list_plans(model, gpus=gpus, host_gb_s=rate).rows for rate in (planned, real)
     )
     taken = next(row for row in there if all(row[name] == chosen[name] for name in names))
     rows = [
@@ -249,12 +250,12 @@ def wrong_network(model: str, gpus: int, planned: float, real: float) -> Table:
 
 def time_that_counts() -> Table:
     """Share of the time that counts, by how long saves and restarts take."""
-    return planning_lab.what_counts()
+    return forecasts.tabulate_effective_time()
 
 
 def _with_origin(figure: Figure, runs) -> Figure:
     """Add where the numbers come from to the foot, for a drawing that does not say so itself."""
-    foot = " ".join([figure.get_supxlabel().strip(), *origins(runs)]).strip()
+    foot = " ".join([figure.get_supxlabel().strip(), *describe_origins(runs)]).strip()
     figure.supxlabel(foot, x=0.012, ha="left")
-    figure.alt = f"{figure.alt} {' '.join(origins(runs))}"
+    figure.alt = f"{figure.alt} {' '.join(describe_origins(runs))}"
     return figure

@@ -15,7 +15,7 @@ from bootcamp.train import checkpoint, config, data, flags, models, optimizers, 
 # Names the axis on which the ranks stand; each of them still trains its own share of the batch.
 args, context = config.parse(mesh=("expert",))
 # How many experts of a layer a rank gets; refuses a number of ranks that does not divide them.
-each = flags.parts_of_each(context, "moe", "experts")
+each = flags.count_parts_of_rank(context, "moe", "experts")
 device = torch.device(context.device)
 
 # 1. Processes

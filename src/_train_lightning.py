@@ -17,7 +17,7 @@ device = torch.device(context.device)
 # 1. Processes
 trainer = lightning.Trainer(
     accelerator=device.type,
-    devices=environment.local_count(),
+    devices=environment.local_world_size(),
     strategy=args.strategy,
     # Torchrun has started the ranks.
     plugins=TorchElasticEnvironment(),

@@ -13,7 +13,7 @@ from bootcamp.train import checkpoint, config, data, flags, models, optimizers, 
 # The ranks hold one model together, so they share each batch.
 args, context = config.parse(mesh=("tensor",))
 # How many stripes a rank gets; refuses a number of ranks that does not divide them.
-stripes = flags.parts_of_each(context, "striped-lstm", "stripes")
+stripes = flags.count_parts_of_rank(context, "striped-lstm", "stripes")
 device = torch.device(context.device)
 
 # 1. Processes

@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 
+import host_traces
 import warm
 
 from bootcamp.experiments import equality
@@ -34,19 +35,20 @@ SHORT = {"steps": 5, "model": "mlp", "device": "cpu", "quiet": True}
 def leftovers(kernel: int, allow_launcher: bool = False) -> dict[int, str]:
     """Living processes that a kernel's launches have started: process id -> command."""
     allowed = set()
-    if allow_launcher and (current := connection.current()):
+    if allow_launcher and (current := connection._connection):
         allowed = {current.process.pid, *_fork_servers(current.process.pid)}
-    found = process_tree.marked("BOOTCAMP_KERNEL", str(kernel)) - {kernel, *allowed}
-    return {pid: process_tree.command(pid) for pid in found}
+    found = process_tree.find_marked("BOOTCAMP_KERNEL", str(kernel)) - {kernel, *allowed}
+    return {pid: process_tree.read_command(pid) for pid in found}
 
 
 def _fork_servers(supervisor: int) -> list[int]:
     """The fork server: the supervisor's only child whose command says so and is in its session."""
-    session = process_tree.session(supervisor)
+    session = process_tree.read_session(supervisor)
     return [
         pid
-        for pid in process_tree.below({supervisor})
-        if process_tree.session(pid) == session and "forkserver.py" in process_tree.command(pid)
+        for pid in process_tree.find_below({supervisor})
+        if process_tree.read_session(pid) == session
+        and "forkserver.py" in process_tree.read_command(pid)
     ]
 
 
@@ -58,7 +60,7 @@ def _broken(name: str, fault: str, script: str = "ddp") -> Path:
 
 
 def _ends_with(expected: type, script, **flags) -> tuple[LaunchError, float]:
-    launch.connect().wait_until_ready(lambda _: None)  # loading torch is no part of the fault
+    launch.connect().wait_until_ready()  # loading torch is no part of the fault
     began = time.monotonic()
     try:
         launch.launch(script, 2, **{**SHORT, **flags})
@@ -210,7 +212,7 @@ def _gone(kernel: int, seconds: float = 15.0) -> None:
 def _network_as(before: dict, seconds: float = 10.0) -> None:
     """Wait until nothing of a run's hosts is left."""
     deadline = time.monotonic() + seconds
-    while left := _not_in(before, simulated_hosts.traces()):
+    while left := _not_in(before, host_traces.traces()):
         assert time.monotonic() < deadline, f"left of the hosts: {left}"
         time.sleep(0.05)
 
@@ -227,7 +229,7 @@ def _needs_hosts() -> None:
 def hosts_and_their_kernel_is_killed() -> float:
     """kill -9 of the process that launched ranks on two hosts: no host is left either."""
     _needs_hosts()
-    before = simulated_hosts.traces()
+    before = host_traces.traces()
     seconds = kernel_is_killed(ranks=4, hosts=2, link="1gbit")
     _network_as(before)
     return seconds
@@ -236,7 +238,7 @@ def hosts_and_their_kernel_is_killed() -> float:
 def hosts_and_their_supervisor_is_killed() -> float:
     """kill -9 of the process that watches over them: holder and torchruns go with it."""
     _needs_hosts()
-    before = simulated_hosts.traces()
+    before = host_traces.traces()
     seconds = supervisor_dies(("torchrun",), hosts=2)
     _network_as(before)
     return seconds
@@ -245,11 +247,11 @@ def hosts_and_their_supervisor_is_killed() -> float:
 def hosts_lose_their_holder() -> float:
     """kill -9 of the process that holds them: the ranks' link is gone, and the run ends."""
     _needs_hosts()
-    before, folder, killed = simulated_hosts.traces(), _fresh_folder(), []
+    before, folder, killed = host_traces.traces(), _fresh_folder(), []
 
     def kill():
-        for pid in process_tree.marked("BOOTCAMP_RUN", str(folder)):
-            if "hosts.py" in process_tree.command(pid):
+        for pid in process_tree.find_marked("BOOTCAMP_RUN", str(folder)):
+            if "hosts.py" in process_tree.read_command(pid):
                 killed.append(time.monotonic())
                 os.kill(pid, signal.SIGKILL)
 

@@ -25,7 +25,7 @@ from filelock import FileLock
 from bootcamp import files, paths
 from bootcamp.experiments import claims
 from bootcamp.launcher import connection
-from bootcamp.launcher.messages import RunRequest
+from bootcamp.launcher.run_request import RunRequest
 from bootcamp.records import summary
 
 VARIABLE = "BOOTCAMP_RUN_CACHE"
@@ -69,14 +69,14 @@ def install(counted_in: Path | str) -> None:
     """
     CachedRuns.counted_in = counted_in
     connection.Connection = CachedRuns
-    measured = claims._ratio
+    measured = claims._measure
 
-    def ratio(*args, **kwargs):
+    def measure(*args):
         without = os.environ.get("BOOTCAMP_CLAIM_SECONDS") == "0"  # its verdict is none in any case
         with repeated() if without else contextlib.nullcontext():
-            return measured(*args, **kwargs)
+            return measured(*args)
 
-    claims._ratio = ratio
+    claims._measure = measure
 
 
 class CachedRuns(connection.Connection):
@@ -88,10 +88,9 @@ class CachedRuns(connection.Connection):
 
     counted_in: Path | str
     requests = 0  # of this process, live ranks and commands among them
-    supervisor: list[str] | None = None
 
     def __init__(self):
-        super().__init__(self.supervisor)
+        super().__init__()
         self._to_keep: dict[str, contextlib.ExitStack] = {}
 
     def request(self, run: RunRequest) -> queue.SimpleQueue:

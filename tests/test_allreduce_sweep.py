@@ -1,12 +1,11 @@
 """What a collective costs: the fit finds what was put in, the sweep runs, the figure tells it."""
 
-import json
-
 import pytest
 
-from bootcamp import machine
+from bootcamp import machine, paths
 from bootcamp.costs import alpha_beta
 from bootcamp.experiments import allreduce_sweep
+from bootcamp.files import write_json
 
 POWERS = [4 * 2**k for k in range(24)]
 BETWEEN = [12 * 4**k for k in range(11)]
@@ -36,24 +35,23 @@ def bent(size):
 
 @pytest.fixture
 def make(tmp_path):
-    """make(straight, ranks=2) -> Sweep, from a file written here."""
+    """make(straight, ranks=2) -> Sweep, from a run's folder written here."""
 
-    def write(cost=straight, ranks=2, backend="gloo", cpu=None):
+    def write(cost=straight, ranks=2, backend="gloo", cpu=None, shared=False, rounds=30):
         host = {"cpu": cpu or machine.cpu_name(), "cores": 2, "gpus": ["NVIDIA H100"] * ranks}
-        content = {
+        config = {
             "device": "cuda:0" if backend == "nccl" else "cpu",
             "processes": ranks,
             "cores_per_rank": 1,
-            "machine": host,
             "versions": {"torch": "2.99.0"},
-            "backend": backend,
-            "world_size": ranks,
-            "rounds": 30,
-            "rows": made_up(cost, ranks),
         }
-        path = tmp_path / f"{backend}-{ranks}.json"
-        path.write_text(json.dumps(content))
-        return allreduce_sweep.Sweep(path)
+        swept = {"backend": backend, "world_size": ranks, "machine": host, "rounds": rounds}
+        folder = tmp_path / f"{backend}-{ranks}-{cpu}-{shared}-{rounds}"
+        folder.mkdir(exist_ok=True)
+        write_json(folder / "config.json", config)
+        write_json(folder / "summary.json", {"status": "ok", "shared_cores": shared})
+        write_json(folder / "sweep.json", {**swept, "rows": made_up(cost, ranks)})
+        return allreduce_sweep.Sweep(folder)
 
     return write
 
@@ -148,9 +146,10 @@ def test_the_held_out_sizes_are_not_fitted(make):
 
 
 def test_a_sweep_says_where_it_was_measured(make):
-    assert make().origin.endswith("2 cores, torch 2.99.0; measured here")
+    here = make()
+    assert here.origin.endswith("2 cores, torch 2.99.0; measured here")
     assert make(cpu="Other Processor").origin.endswith("recorded on another machine")
-    assert not make(ranks=2).oversubscribed
+    assert not here.oversubscribed
     assert make(ranks=4).oversubscribed
     assert make(ranks=4, backend="nccl").device == "cuda"
 
@@ -160,12 +159,11 @@ def test_one_rank_has_nobody_to_talk_to():
         allreduce_sweep.measure(1)
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return allreduce_sweep.measure(2, device="cpu", rounds=2)
-
-
-def test_the_sweep_runs_and_is_kept(measured):
+def test_a_measured_sweep_is_loaded_not_measured_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(allreduce_sweep, "ROUNDS", 2)
+    monkeypatch.setattr(paths, "LOGS", tmp_path)
+    monkeypatch.setattr(allreduce_sweep, "LOGS", tmp_path)
+    measured = allreduce_sweep.measure(2, device="cpu")
     assert [row["bytes"] for row in measured.rows] == sorted(POWERS + BETWEEN)
     assert measured.backend == "gloo"
     assert measured.world == measured.config["world_size"] == 2
@@ -175,11 +173,9 @@ def test_the_sweep_runs_and_is_kept(measured):
         assert 0 < row["seconds"] <= row["median_seconds"]
         assert row["bus_bandwidth_bytes_per_second"] == pytest.approx(row["bytes"] / row["seconds"])
     assert measured.fit().predict(2**25) > measured.fit().predict(1024) > 0
-
-
-def test_a_measured_sweep_is_loaded_not_measured_again(measured, monkeypatch):
-    monkeypatch.setattr(allreduce_sweep, "measure", None)
-    assert allreduce_sweep.load(2, device="cpu").rows == measured.rows
+    if not measured.shared_cores:
+        monkeypatch.setattr(allreduce_sweep, "measure", None)
+        assert allreduce_sweep.load(2, device="cpu").folder == measured.folder
 
 
 def test_what_was_not_measured_is_measured(make, monkeypatch):
@@ -191,17 +187,20 @@ def test_what_was_not_measured_is_measured(make, monkeypatch):
     assert asked == [(7, "cpu"), (8, "auto")]
 
 
-def test_back_ends_ranks_and_machines_have_files_of_their_own(monkeypatch):
-    monkeypatch.setattr(machine, "gpu_names", lambda: ("NVIDIA H100",))
-    paths = {
-        allreduce_sweep._path("gloo", 2),
-        allreduce_sweep._path("gloo", 4),
-        allreduce_sweep._path("nccl", 2),
-    }
-    monkeypatch.setattr(machine, "cpu_name", lambda: "Other Processor")
-    paths.add(allreduce_sweep._path("gloo", 2))
-    assert len(paths) == 4
-    assert {path.parent for path in paths} == {allreduce_sweep.KEPT}
+def test_only_a_sweep_like_the_wanted_one_is_loaded(make, monkeypatch, tmp_path):
+    here = {"cpu": machine.cpu_name(), "cores": 2, "gpus": ["NVIDIA H100"] * 2}
+    monkeypatch.setattr(machine, "describe", lambda: here)
+    monkeypatch.setattr(machine, "gpu_names", lambda: here["gpus"])
+    monkeypatch.setattr(allreduce_sweep, "LOGS", tmp_path)
+    monkeypatch.setattr(allreduce_sweep, "measure", lambda *order: None)
+    on_gpus = make(backend="nccl")
+    for how in ({"cpu": "Other"}, {"shared": True}, {"rounds": 10}):
+        make(**how)
+        assert allreduce_sweep.load(2, "cpu") is None
+    mine = make()
+    assert allreduce_sweep.load(2, "cpu").folder == mine.folder
+    assert allreduce_sweep.load(2).folder == on_gpus.folder
+    assert allreduce_sweep.load(3, "cpu") is None
 
 
 # the figure

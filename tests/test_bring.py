@@ -8,7 +8,7 @@ import torch
 from bootcamp.classroom import errors
 from bootcamp.experiments import equality
 from bootcamp.launcher.launch import Options, launch, run_command
-from bootcamp.train import data, external
+from bootcamp.train import data, own_script
 from bootcamp_lessons import exercise
 from bootcamp_lessons.exercises import bring
 
@@ -29,11 +29,13 @@ PROOF = bring.PROOF
 @pytest.mark.parametrize("script", ["with_ddp", "with_fsdp"])
 def test_the_ports_train_the_same_on_four_ranks(script):
     run = launch(FOLDER / f"{script}.py", 4, **PROOF)
-    proof = equality.same_training(run, bring.one_process())
+    proof = equality.same_training(run, bring.run_one_process())
     assert run.config["dropout"] == 0.0
     assert run.config["global_batch"] == 16
     assert len(proof.rows) == 12
-    best, expected = (torch.load(each.folder / "best.pt") for each in (run, bring.one_process()))
+    best, expected = (
+        torch.load(each.folder / "best.pt") for each in (run, bring.run_one_process())
+    )
     assert best.keys() == expected.keys()
     assert all(torch.allclose(best[name], expected[name], atol=1e-5) for name in best)
 
@@ -44,7 +46,7 @@ def test_dropout_draws_other_numbers_on_every_rank():
     failed = [row["compared"] for row in equality.compare(*runs).failed]
     assert any("loss" in what for what in failed)
     with pytest.raises(ValueError, match=r"dropout is 0.1 here and 0.0"):
-        equality.compare(runs[0], bring.one_process())
+        equality.compare(runs[0], bring.run_one_process())
 
 
 def test_batchnorm_that_is_not_frozen_is_named():
@@ -103,7 +105,7 @@ SLIPS = {  # of with_ddp.py -> what is said
     ),
     "the sampler knows one rank": (
         {"DistributedSampler(train, world, rank,": "DistributedSampler(train, 1, 0,"},
-        "deals out to 1 rank(s), and external.Run was told world=2",
+        "deals out to 1 rank(s), and own_script.Run was told world=2",
     ),
 }
 
@@ -125,7 +127,9 @@ def test_a_slip_of_a_port_is_told(slip, tmp_path):
     run = launch(path, 2, raises=False, **PROOF)
     if run.status == "ok":
         try:
-            told = str([row["hint"] for row in equality.compare(run, bring.one_process()).failed])
+            told = str(
+                [row["hint"] for row in equality.compare(run, bring.run_one_process()).failed]
+            )
         except ValueError as refused:
             told = str(refused)
     else:
@@ -149,8 +153,8 @@ def test_a_validation_through_the_wrapper_on_rank_0_hangs_and_names_its_line(tmp
 
 def test_a_run_without_the_seam_says_what_it_lacks(tmp_path):
     run = launch(FOLDER / "as_it_came.py", 1, quiet=True, best=tmp_path / "best.pt")
-    with pytest.raises(ValueError, match=r"left no record .* external.Run"):
-        equality.compare(run, bring.one_process())
+    with pytest.raises(ValueError, match=r"left no record .* own_script.Run"):
+        equality.compare(run, bring.run_one_process())
 
 
 MISTAKES = [
@@ -196,12 +200,12 @@ def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path):
     attempt.write_text(task.starting_point())
     assert all(wrong in attempt.read_text() for wrong in task.broken.values())
     assert not exercise.try_out(task, attempt).solved
-    assert exercise.try_out(task, task.solved()).solved
+    assert exercise.try_out(task, task.solution_path()).solved
 
 
 def test_a_noted_sampler_gives_the_ids_batch_by_batch():
     loader = torch.utils.data.DataLoader(torch.arange(7), 3, drop_last=True)
-    sampler = external.noted(loader, 1)
+    sampler = own_script.watch_loader(loader, 1)
     for _ in range(2):  # epochs
         assert [(batch.tolist(), sampler.sample_ids) for batch in loader] == [
             ([0, 1, 2], [0, 1, 2]),
@@ -213,7 +217,7 @@ def test_a_noted_sampler_gives_the_ids_batch_by_batch():
 def test_a_noted_sampler_knows_what_is_in_the_samples_that_it_sees(workers):
     pairs = [(torch.arange(3.0) + number, {"kind": number}) for number in range(4)]
     loader = torch.utils.data.DataLoader(pairs, 2, drop_last=True, num_workers=workers)
-    sampler = external.noted(loader, 1)
+    sampler = own_script.watch_loader(loader, 1)
     numbers = torch.arange(4)
     expected = data.checksums((torch.arange(3.0) + numbers[:, None], numbers))
     found = [sampler.sample_checksums for _ in loader]
@@ -222,7 +226,7 @@ def test_a_noted_sampler_knows_what_is_in_the_samples_that_it_sees(workers):
 
 def test_a_step_that_accumulates_has_the_ids_of_its_batches():
     loader = torch.utils.data.DataLoader(torch.arange(9), 2, drop_last=True)
-    sampler = external.noted(loader, 1, batches=2)
+    sampler = own_script.watch_loader(loader, 1, batches=2)
     batches = iter(loader)
     for expected in ([0, 1, 2, 3], [4, 5, 6, 7]):
         assert [*next(batches), *next(batches)] == expected
@@ -231,7 +235,7 @@ def test_a_step_that_accumulates_has_the_ids_of_its_batches():
 
 def test_the_scripts_own_parser_does_not_see_the_run_folder(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["mine.py", "--lr", "1", "--run-dir", str(tmp_path), "--x"])
-    assert external.begin() == tmp_path
+    assert own_script.begin() == tmp_path
     parser = argparse.ArgumentParser()
     parser.add_argument("--lr")
     parser.add_argument("--x", action="store_true")

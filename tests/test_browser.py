@@ -51,8 +51,8 @@ def lab(tmp_path_factory):
         environment = dict(os.environ)
     with lab_tool.serving(folder, TOKEN, environment) as (address, server):
         yield address, TOKEN, folder
-        family = {server.pid} | process_tree.below({server.pid})
-        told = [pid for pid in family if TOKEN in process_tree.command(pid)]
+        family = {server.pid} | process_tree.find_below({server.pid})
+        told = [pid for pid in family if TOKEN in process_tree.read_command(pid)]
         assert not told, "the token is among a process's arguments, which every user can read"
 
 
@@ -240,16 +240,16 @@ def alternative(notebook, name: str) -> str:
 
 
 def answers_a_prediction(notebook) -> None:
-    """By typing into the field: what is no amount is named, a number is taken."""
+    """By typing into the field: what is not an amount is named, a number is taken."""
     notebook.run("prediction")
     cell = notebook.cell("prediction")
     field = cell.locator(".jp-OutputArea-output input[type=text]")
-    for typed, said in (("many", "'many' is no amount such as 120."), ("120 MB", "Noted.")):
+    for typed, said in (("many", "'many' is not an amount such as 120 MB."), ("120 MB", "Noted.")):
         field.fill(typed)
         field.press("Enter")
         notebook.until(lambda said=said: said in notebook.output("prediction"), said)
     assert "How many?" in notebook.output("prediction")
-    assert "You said 120.0 MB: within 25%, well predicted." in notebook.run("scored")
+    assert "You said 120 MB: within 25%, well predicted." in notebook.run("scored")
 
 
 def interrupts_a_run(notebook) -> None:

@@ -21,8 +21,10 @@ def open_link(monkeypatch, tmp_path):
 
 def test_a_plan_within_both_limits_solves_both_exercises(monkeypatch):
     tried = []
-    real = capstone.tried
-    monkeypatch.setattr(capstone, "tried", lambda *given: tried.append(real(*given)) or tried[-1])
+    real = capstone.try_plan
+    monkeypatch.setattr(
+        capstone, "try_plan", lambda *given: tried.append(real(*given)) or tried[-1]
+    )
     result = exercise.try_out(exercise.find("capstone_small"), {"script": "pp", "micro_batches": 8})
     assert result.solved, result
     assert "MB on the fullest rank of 10.0" in str(result)
@@ -67,7 +69,7 @@ def test_a_plan_that_fits_without_the_reason_is_no_answer(reckoned, says):
         ({"script": "hsdp", "steps": 3}, "steps: given by the task, the same for everybody"),
         ({"script": "nothing"}, "there is no script 'nothing'"),
         ({"script": "ddp"}, "optimizer 2.68"),
-        ({"script": "hsdp", "shard": 3}, "--shard 3"),
+        ({"script": "hsdp", "shard": 3}, "--shard: 4 ranks do not"),
     ],
 )
 def test_what_does_not_fit_is_told_why(name, given, says):
@@ -82,7 +84,9 @@ def test_what_does_not_fit_is_told_why(name, given, says):
 def test_another_training_is_not_valid_however_fast():
     whole = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
     with pytest.raises(exercise.Wrong, match="samples that two ranks trained on"):
-        capstone.tried(capstone.plan(variant("ddp", "capstone_whole", whole)), most_bytes=10**9)
+        capstone.try_plan(
+            capstone.parse_plan(variant("ddp", "capstone_whole", whole)), max_bytes=10**9
+        )
 
 
 def test_the_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
@@ -93,12 +97,12 @@ def test_the_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
         def __init__(self, tokens):
             self.tokens_per_second = tokens
 
-    def tried(plan, most_bytes=0):
+    def tried(plan, max_bytes=0):
         if plan.script == "bad":
             raise exercise.Wrong("at most 1 MB on each rank", "2 MB")
         return Measured(plan.flags["speed"])
 
-    monkeypatch.setattr(capstone, "tried", tried)
+    monkeypatch.setattr(capstone, "try_plan", tried)
     assert "Valid: 100 tokens/s, 4.0 MB" in str(capstone.enter("Ada", "slow", speed=100))
     for _ in range(2):  # the same plan again is no second row
         assert "Not valid" in str(capstone.enter("Bo", "bad"))
@@ -114,7 +118,7 @@ def test_the_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
 
 def test_without_hosts_the_ranks_are_this_machines(monkeypatch):
     monkeypatch.setattr(simulated_hosts, "why_not", lambda: "no namespaces here")
-    assert capstone.where() == {"device": "cpu"}
-    run = launch.launch("fsdp", 4, steps=3, quiet=True, **capstone.MODEL, **capstone.where())
-    assert capstone.link_sizes(run) is None
-    assert capstone.rank_bytes(run) < capstone.MOST_BYTES
+    assert capstone.choose_hosts() == {"device": "cpu"}
+    run = launch.launch("fsdp", 4, steps=3, quiet=True, **capstone.MODEL, **capstone.choose_hosts())
+    assert capstone.count_models_sent(run) is None
+    assert capstone.count_fullest_rank_bytes(run) < capstone.MAX_BYTES

@@ -13,10 +13,10 @@ import warm
 from trained import trained
 
 from bootcamp.experiments import equality
-from bootcamp.experiments.pair import distance
+from bootcamp.experiments.run_and_baseline import distance
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 from bootcamp.train import checkpoint, sharded_checkpoint
 
@@ -24,7 +24,7 @@ GPT = {"global_batch": 12, "device": "cpu", "quiet": True}
 MLP = {"model": "mlp", "global_batch": 12}
 FLAGS = {**GPT, **MLP}  # where the model does not matter, the quickest
 RANKS = {"python": 1, "torchrun": 2, "horovodrun": 2}
-WHOLE = [script for script in family.SCRIPTS.values() if not script.in_parts]
+WHOLE = [script for script in strategies.SCRIPTS.values() if not script.in_parts]
 NOT_THE_BASELINE = ("amp", "local_sgd")
 NOBODY = 99_999_999  # more than any process id
 OWN = {"dp_by_hand": {"cores_per_rank": min(2, len(os.sched_getaffinity(0)))}}
@@ -35,7 +35,7 @@ KINDS = ["gpu", "amp", "dp_by_hand", "ddp", "ddp_mp", "local_sgd"]
 KINDS += ["accelerate", "lightning", "horovod"]
 
 
-@pytest.mark.parametrize("script", family.SCRIPTS.values(), ids=lambda s: s.name)
+@pytest.mark.parametrize("script", strategies.SCRIPTS.values(), ids=lambda s: s.name)
 def test_every_script_saves_and_begins_where_it_was_saved(script):
     text = script.path.read_text()
     assert text.count("first = checkpoint.load(context, model, optimizer") == 1
@@ -45,13 +45,13 @@ def test_every_script_saves_and_begins_where_it_was_saved(script):
 
 def test_every_way_of_wrapping_is_tried():
     assert {script.framework for script in WHOLE} <= {
-        family.SCRIPTS[name].framework for name in KINDS
+        strategies.SCRIPTS[name].framework for name in KINDS
     }
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_goes_on_where_it_was_saved(name, tmp_path):
-    script = family.SCRIPTS[name]
+    script = strategies.SCRIPTS[name]
     if script.framework and not launch.available(script.framework):
         pytest.skip(f"{script.framework} is not installed")
     ranks, own = RANKS[script.launcher], OWN.get(script.name, {})

@@ -20,7 +20,7 @@ FLAGS = {"model": "mlp", "global_batch": 24, "device": "cpu", "quiet": True}
 
 def test_on_disk_are_three_numbers_for_each_parameter(tmp_path):
     run = launch.launch("fsdp", 2, steps=2, save=tmp_path / "a", **FLAGS)
-    place = sharded_checkpoint.newest(tmp_path / "a")
+    place = sharded_checkpoint.find_newest(tmp_path / "a")
     note = dcp.FileSystemReader(place).read_metadata()
     entries = note.state_dict_metadata
     parameters = sum(math.prod(a.size) for k, a in entries.items() if k.startswith("model."))
@@ -36,10 +36,10 @@ def test_on_disk_are_three_numbers_for_each_parameter(tmp_path):
 
 def test_loader_and_generators_go_on_where_they_were(tmp_path):
     """With dropout, and a second epoch: bit for bit. Its parameters leave as safetensors."""
-    (whole,) = checkpoints.legs([(2, {})], tmp_path / "whole")
+    (whole,) = checkpoints.run_legs([(2, {})], tmp_path / "whole")
     export = {"export": tmp_path / "parameters.safetensors"}
-    parts = checkpoints.legs([(2, {"steps": 3}), (2, export)], tmp_path / "parts")
-    assert checkpoints.losses(parts) == whole["losses"]
+    parts = checkpoints.run_legs([(2, {"steps": 3}), (2, export)], tmp_path / "parts")
+    assert checkpoints.join_losses(parts) == whole["losses"]
     assert parts[1]["samples"] == whole["samples"][3:]
     assert parts[1]["sum"] == whole["sum"]
     exported = pytest.importorskip("safetensors.torch").load_file(export["export"])
@@ -48,18 +48,18 @@ def test_loader_and_generators_go_on_where_they_were(tmp_path):
 
 @pytest.mark.parametrize("forgotten", checkpoints.FORGET)
 def test_rejects_what_goes_on_without(forgotten, tmp_path):
-    (whole,) = checkpoints.legs([(2, {})], tmp_path / "whole")
+    (whole,) = checkpoints.run_legs([(2, {})], tmp_path / "whole")
     both = [(2, {"steps": 3}), (2, {})]
-    parts = checkpoints.legs(both, tmp_path / "parts", forgotten)
-    assert checkpoints.losses(parts) != pytest.approx(whole["losses"], abs=1e-3)
+    parts = checkpoints.run_legs(both, tmp_path / "parts", forgotten)
+    assert checkpoints.join_losses(parts) != pytest.approx(whole["losses"], abs=1e-3)
 
 
 def test_get_state_dict_is_bound_to_no_strategy_and_no_number_of_ranks(tmp_path):
     same = {"dropout": 0.0}
-    (whole,) = checkpoints.legs([(2, {})], tmp_path / "whole", **same)
+    (whole,) = checkpoints.run_legs([(2, {})], tmp_path / "whole", **same)
     relay = [(4, {"steps": 3}), (2, {"steps": 5, "wrap": "ddp"}), (3, {})]
-    parts = checkpoints.legs(relay, tmp_path / "parts", **same)
-    assert checkpoints.losses(parts) == pytest.approx(whole["losses"], abs=1e-5)
+    parts = checkpoints.run_legs(relay, tmp_path / "parts", **same)
+    assert checkpoints.join_losses(parts) == pytest.approx(whole["losses"], abs=1e-5)
     assert parts[-1]["sum"] == pytest.approx(whole["sum"], abs=1e-5)
 
 
@@ -82,12 +82,11 @@ def test_without_the_optimizers_state_it_is_another_training(tmp_path):
     assert abs(run.losses[1] - whole.losses[5]) > 1e-4
 
 
-def tried(tmp_path, body, kills=2):
-    task = exercise.find("save_for_good")
+def tried(tmp_path, body):
     path = tmp_path / "mine.py"
     head = "import os, shutil, tempfile\nfrom pathlib import Path\n\nimport torch\n\n\n"
     path.write_text(f"{head}def save(state, path):\n    {body}\n")
-    return exercise.try_out(task.__class__(**{**vars(task), "kills": kills}), path)
+    return exercise.try_out(exercise.find("save_for_good"), path)
 
 
 SYNCED = "with open(beside, 'wb') as f: torch.save(state, f); f.flush(); os.fsync(f.fileno())"
@@ -130,7 +129,7 @@ def test_starting_point_is_rejected_and_solution_accepted(tmp_path, monkeypatch)
     assert "torch.save(state, path)" in task.path.read_text()
     assert "still the starting point" in str(exercise.check("save_for_good"))
     assert "+    os.replace(beside, path)" in str(exercise.solution("save_for_good"))
-    task.path.write_text(task.solved().read_text())
+    task.path.write_text(task.solution_path().read_text())
     result = exercise.check("save_for_good")
     assert result.solved, result
     assert "20 whole files" in str(result)

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 
+import course
 import pytest
 
 from bootcamp.experiments import claims
@@ -118,7 +119,7 @@ def test_a_wrong_formula_fails_its_cell(logs):
         claims.equal("x", "The formula holds.", 150e6, 100e6, within=0.02)
     with pytest.raises(claims.Contradicted, match="2 and 6"):
         claims.larger("y", "More.", 2, 6, kind="count")
-    assert claims.noted()["y"]["verdict"] == claims.CONTRADICTED
+    assert claims.read_notes()["y"]["verdict"] == claims.CONTRADICTED
 
 
 def test_what_a_system_does_not_count_fails_nothing():
@@ -130,10 +131,13 @@ def test_a_claim_is_noted_with_the_last_verdict_and_counted():
     claims.faster("speed", "This wins.", times(1.0), times(2.0))
     claims.equal("bytes", "Sent.", 1, 1)
     claims.faster("speed", "This wins.", times(2.0), times(1.0))
-    assert [claim["verdict"] for claim in claims.noted().values()] == ["contradicted", "supported"]
-    assert claims.table().column("claim") == ["speed", "bytes"]
-    assert claims.counts(claims.noted()).column("contradicted") == [1, 0]
-    assert claims.noted(since=math.inf) == {}
+    assert [claim["verdict"] for claim in claims.read_notes().values()] == [
+        "contradicted",
+        "supported",
+    ]
+    assert course.list_claims(claims.read_notes()).column("claim") == ["speed", "bytes"]
+    assert course.count_verdicts(claims.read_notes()).column("contradicted") == [1, 0]
+    assert claims.read_notes(since=math.inf) == {}
 
 
 def test_beside_what_this_machine_does_not_support_stands_the_reference(logs):

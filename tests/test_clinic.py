@@ -89,7 +89,7 @@ def trials():
     """{case: what was observed of the fixed script}: the judges' verdicts on it are looked at."""
 
     def run(case):
-        trial = clinic.Trial(case, case.solved())
+        trial = clinic.Trial(case, case.solution_path())
         assert case.judge(trial)
         return Observed(
             trial.ranks,
@@ -116,7 +116,7 @@ def test_broken_is_rejected_and_fixed_accepted(case, trials):
 )
 def test_another_right_way_is_accepted(file, changes, tmp_path):
     case, path = CASES[file], tmp_path / f"{file}.py"
-    path.write_text(clinic.changed(case.solved().read_text(), changes))
+    path.write_text(clinic.replace_once(case.solution_path().read_text(), changes))
     result = exercise.try_out(case, path)
     assert result.solved, result
 
@@ -124,7 +124,7 @@ def test_another_right_way_is_accepted(file, changes, tmp_path):
 @pytest.mark.parametrize(("file", "changes", "says"), LOOK_RIGHT)
 def test_what_only_looks_like_a_fix_is_rejected(file, changes, says, tmp_path):
     case, path = CASES[file], tmp_path / f"{file}.py"
-    text = clinic.changed(case.starting_point(), changes)
+    text = clinic.replace_once(case.starting_point(), changes)
     if "WHOLE" in text:  # the right call, under the condition
         importing = "from torch.distributed.checkpoint.state_dict import StateDictOptions"
         options = "WHOLE = StateDictOptions(full_state_dict=True)"
@@ -322,7 +322,7 @@ def test_ranks_may_stop_by_the_largest_the_smallest_or_one_of_their_losses(both_
         first, second = first[:3], second[:3]
     seen = copy.deepcopy(trials["own_loss"])
     stopping(len(first) - 1, losses=[first, second])(seen)
-    assert "by a loss that is small enough" in clinic_judges.stops_together(seen)
+    assert "by a loss that is small enough" in clinic_judges.judge_common_stop(seen)
 
 
 def test_an_error_of_a_wrong_fix_comes_with_what_the_index_knows(tmp_path):
@@ -330,12 +330,12 @@ def test_an_error_of_a_wrong_fix_comes_with_what_the_index_knows(tmp_path):
     path.write_text("first = 1\nmodel = Net()\n")
     said = f'  File "{path}", line 2, in <module>\nAttributeError: cannot assign module before '
     said += "Module.__init__() call"
-    wrong = tasks.failed(summary.failure(0, "raised", "rank 0 failed", said), path)
+    wrong = tasks.make_wrong(summary.failure(0, "raised", "rank 0 failed", said), path)
     assert "This was rank 0, in line 2: model = Net()" in wrong.seen
     assert "parent class was not initialised" in wrong.meaning
     stack = f'rank 0, 1 steps done:\n  File "{path}", line 2\nrank 1, 1 steps done:\n  File "x"'
-    hung = tasks.failed(summary.failure(None, "hang", "the ranks hang: no rank has finished a step "
-                                        "for 6 s. More", stack), path)  # fmt: skip
+    said = "the ranks hang: no rank has finished a step for 6 s. More"
+    hung = tasks.make_wrong(summary.failure(None, "hang", said, stack), path)
     assert "rank 0 is in line 2: model = Net()" in hung.seen
     assert "rank 1 is in no line of the script" in hung.seen
     assert "one was called on some ranks only" in hung.meaning
@@ -349,25 +349,27 @@ def test_a_case_says_what_it_is_and_asks_one_question(case):
     assert f"src/snippets/clinic/{case.file}.py" in first
     assert case.task in case.broken.read_text()
     assert len(case.options) == 4
-    assert sum(option.right for option in case.options) == 1
-    assert len({option.reply for option in case.options}) == 4
+    assert sum(option.get("right", False) for option in case.options) == 1
+    assert len({option["reply"] for option in case.options}) == 4
     asked = str(clinic.diagnose(case.name))
     assert case.question in asked
     assert "none yet" in asked
     for letter, option in zip("abcd", case.options, strict=True):
         answer = str(clinic.diagnose(case.name, letter))
-        assert option.reply in answer
-        assert ("\nYes. " in answer) == option.right
+        assert option["reply"] in answer
+        assert ("\nYes. " in answer) == option.get("right", False)
     assert 'give one of "a", "b", "c", "d"' in clinic.diagnose(case.name, "x")
 
 
 def test_right_answers_are_spread_over_the_letters():
-    right = [[option.right for option in case.options].index(True) for case in CASES.values()]
+    right = [
+        [option.get("right") for option in case.options].index(True) for case in CASES.values()
+    ]
     assert all(right.count(place) >= 2 for place in range(4))
 
 
 def test_every_script_of_the_clinic_is_a_case():
-    assert {p.stem for p in clinic.WARD.glob("[a-z]*.py")} == set(CASES) == set(WRONG)
+    assert {p.stem for p in clinic.FOLDER.glob("[a-z]*.py")} == set(CASES) == set(WRONG)
     answered = Counter(file for file, *_ in [*LOOK_RIGHT, *ERRORS])
     assert all(len(WRONG[file]) + answered[file] >= 3 for file in CASES)
 
@@ -375,7 +377,7 @@ def test_every_script_of_the_clinic_is_a_case():
 def test_a_reader_goes_through_a_case(monkeypatch, tmp_path):
     monkeypatch.setattr(tasks, "WORK", tmp_path)
     name, fix = "clinic_same_order", "    sampler.set_epoch(epoch)\n    seen.append([])"
-    clinic._bedside(CASES["same_order"])
+    clinic._run_case(CASES["same_order"])
     with monkeypatch.context() as only_what_the_round_saw:
         only_what_the_round_saw.setattr(clinic.Case, "run", None)
         seen = clinic.examine(name)
@@ -396,17 +398,17 @@ def test_without_its_framework_a_case_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "deepspeed")
     monkeypatch.setattr(tasks, "WORK", tmp_path)
     case = CASES["deepspeed_copied"]
-    assert clinic._bedside(case)["ended"] == "not run here"
-    for said in (clinic.examine(case.name), exercise.try_out(case, case.solved())):
+    assert clinic._run_case(case)["ended"] == "not run here"
+    for said in (clinic.examine(case.name), exercise.try_out(case, case.solution_path())):
         assert "Deepspeed is not installed here" in str(said)
 
 
 def test_a_change_that_fits_nowhere_is_an_error():
     with pytest.raises(ValueError, match="'gone' is there 0 times"):
-        clinic.changed("text", {"gone": ""})
+        clinic.replace_once("text", {"gone": ""})
 
 
-@pytest.mark.parametrize("record", errors.recorded(), ids=lambda r: r["provoked_by"])
+@pytest.mark.parametrize("record", errors.read_recorded(), ids=lambda r: r["provoked_by"])
 def test_a_recorded_error_is_found_by_its_own_entry(record):
     assert errors.find(record["text"]).name == record["entry"]
     told = str(errors.explain(f"noise before\n{record['text']}\n"))
@@ -416,9 +418,9 @@ def test_a_recorded_error_is_found_by_its_own_entry(record):
 
 
 def test_the_index_was_recorded_and_names_no_machine():
-    assert len(errors.recorded()) >= 90
+    assert len(errors.read_recorded()) >= 90
     known = {entry.name for entry in errors.ENTRIES}
-    assert {record["entry"] for record in errors.recorded()} <= known
+    assert {record["entry"] for record in errors.read_recorded()} <= known
     text = errors.RECORDED.read_text()
     assert not [place for place in ("/work/", "/home/", "/tmp/", "/root/") if place in text]
 
@@ -445,8 +447,8 @@ def test_what_gpu_users_type_on_a_cpu_is_explained(text, name, helps):
 def test_an_unknown_error_gets_three_things_to_look_at():
     told = str(errors.explain("KeyError: 'cheese'"))
     assert "does not know" in told
-    assert all(thing in told for thing in errors.FIRST_THINGS)
-    assert len(errors.FIRST_THINGS) == 3
+    assert all(thing in told for thing in errors.UNKNOWN.values())
+    assert len(errors.UNKNOWN) == 4, "the answer, and three things"
     assert "<dl>" in errors.explain("KeyError: 'cheese'")._repr_html_()
 
 

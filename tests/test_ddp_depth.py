@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from bootcamp.records.runs import Run
-from bootcamp_lessons import ddp_depth, exercise, reading
+from bootcamp_lessons import ddp_depth, excerpts, exercise
 from bootcamp_lessons.exercises.data_parallel import late_rank
 
 SCRIPT = "train.py"
@@ -39,7 +39,7 @@ def run(tmp_path):
 
 
 def test_the_parts_of_a_step_add_up_and_tell_who_is_late(run):
-    table = ddp_depth.step_parts(run)
+    table = ddp_depth.split_step(run)
     assert table.column("computes") == pytest.approx([40, 40])
     assert table.column("waits") == pytest.approx([40, 0])
     assert table.column("sends") == pytest.approx([20, 10])
@@ -56,7 +56,7 @@ def test_the_exercise_takes_the_table_of_the_lesson():
 def test_where_a_rank_stands_is_a_line_of_the_script(run, tmp_path):
     script = tmp_path / SCRIPT
     script.write_text("import torch\nloss.backward()\n")
-    assert reading.where_ranks_stand(run, script) == "rank 0\n    line 2: loss.backward()"
+    assert excerpts.find_waiting_lines(run, script) == "rank 0\n    line 2: loss.backward()"
 
 
 def test_the_flight_recorder_names_the_rank_that_parted(tmp_path):

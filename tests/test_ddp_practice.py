@@ -10,8 +10,8 @@ from bootcamp.launcher import hang
 from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import ddp_practice, stragglers
-from bootcamp_lessons.reading import printed
+from bootcamp_lessons import ddp_practice
+from bootcamp_lessons.excerpts import parse_printed
 
 SNIPPETS = SRC / "snippets"
 OPTIMIZERS = pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -22,13 +22,13 @@ AVERAGE = "for p in model.parameters():\n    dist.all_reduce(p.grad)\n    p.grad
 
 
 def clipped_baseline(**flags):
-    return ddp_practice.baseline(trained, **flags)
+    return ddp_practice.launch_baseline(trained, **flags)
 
 
 @OPTIMIZERS
 def test_clipped_compiled_and_with_a_tuple_it_trains_the_baselines_model(optimizer):
     flags = {**FLAGS, "optimizer": optimizer, "model": "mlp"}
-    run = trained(ddp_practice.compiled(), 2, backend="aot_eager", **flags)
+    run = trained(ddp_practice.make_compiled_script(), 2, backend="aot_eager", **flags)
     proof = equality.same_training(run, clipped_baseline(**flags))
     assert any("contents" in row["compared"] for row in proof.rows)
     assert "graphs: 1" in run.output(0)
@@ -43,7 +43,9 @@ def test_the_baseline_is_clipped():
 
 @OPTIMIZERS
 def test_accumulated_and_clipped_it_trains_the_baselines_model(optimizer):
-    run = trained(ddp_practice.accumulated(), 2, micro_batches=3, optimizer=optimizer, **FLAGS)
+    run = trained(
+        ddp_practice.make_accumulating_script(), 2, micro_batches=3, optimizer=optimizer, **FLAGS
+    )
     equality.same_training(run, clipped_baseline(optimizer=optimizer))
 
 
@@ -103,9 +105,9 @@ def test_rejects_what_people_get_wrong(name):
 
 def test_only_sums_in_one_order_evaluate_as_one_process_does():
     runs = [trained(SNIPPETS / "ddp_evaluate.py", ranks) for ranks in (1, 2, 3)]
-    alone = {row["way"]: row for row in printed(runs[0])}["sums"]
+    alone = {row["way"]: row for row in parse_printed(runs[0])}["sums"]
     for run in runs:
-        for row in printed(run):
+        for row in parse_printed(run):
             same = (row["loss"], row["accuracy"]) == (alone["loss"], alone["accuracy"])
             assert same == (row["way"] == "sums" or row["way"][:6] + str(row["ranks"]) == "padded1")
 
@@ -130,9 +132,9 @@ def said(tmp_path, own):
     ],
 )
 def test_the_late_rank_is_the_one_with_the_longest_own_work(tmp_path, own, late):
-    assert stragglers.late(said(tmp_path, own)) == late
+    assert ddp_practice.find_straggler(said(tmp_path, own)) == late
 
 
 def test_a_rank_that_never_came_is_named_by_the_others_collectives():
-    found = hang.read(stragglers.stuck(1, ranks=2))
+    found = hang.read(ddp_practice.launch_stuck(1, ranks=2))
     assert (found.kind, found.ranks) == ("missing", (1,))

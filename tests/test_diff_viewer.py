@@ -6,16 +6,18 @@ import re
 import pytest
 
 from bootcamp.scripts import diff as compare
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.widgets import diff_viewer
 
-SCRIPTS = list(family.SCRIPTS.values())
+SCRIPTS = list(strategies.SCRIPTS.values())
 
 
-def added_blocks(script: family.Script) -> list[list[str]]:
+def added_blocks(script: strategies.Script) -> list[list[str]]:
     """The blocks of code lines that a script adds to its parent; the baseline is one block."""
-    after = compare.code_lines(script.path)
-    before = compare.code_lines(family.SCRIPTS[script.parent].path) if script.parent else []
+    after = compare.list_code_lines(script.path)
+    before = (
+        compare.list_code_lines(strategies.SCRIPTS[script.parent].path) if script.parent else []
+    )
     changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     return [after[j1:j2] for kind, *_, j1, j2 in changes if kind != "equal"]
 
@@ -26,9 +28,9 @@ def says_something(block: list[str]) -> bool:
     return not all(re.match(r"import |from |\w+,$", line) for line in words)
 
 
-def own_reasons(script: family.Script) -> dict[str, str]:
+def own_reasons(script: strategies.Script) -> dict[str, str]:
     """The lines of a script with a comment above them, and these comments."""
-    return {line: why for line, why in compare.explained_lines(script.path) if why}
+    return {line: why for line, why in compare.pair_lines_with_reasons(script.path) if why}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
@@ -41,16 +43,16 @@ def test_every_changed_block_has_a_comment_and_only_its_news_have_one(script):
 
 
 def test_every_step_of_the_baseline_has_a_reason():
-    (lines,) = added_blocks(family.SCRIPTS["cpu"])
-    assert set(lines) == set(own_reasons(family.SCRIPTS["cpu"]))
+    (lines,) = added_blocks(strategies.SCRIPTS["cpu"])
+    assert set(lines) == set(own_reasons(strategies.SCRIPTS["cpu"]))
 
 
 def test_a_line_has_the_reason_of_the_nearest_ancestor():
-    hsdp, model = family.SCRIPTS["hsdp"], "    model = models.build(args)"
+    hsdp, model = strategies.SCRIPTS["hsdp"], "    model = models.build(args)"
     assert model not in own_reasons(hsdp)
-    assert compare.reasons(hsdp.path)[model] == own_reasons(family.SCRIPTS["fsdp"])[model]
-    assert "on the CPU" not in compare.reasons(hsdp.path)[model]
-    assert "on the CPU" in compare.reasons(hsdp.path)[model.strip()], "the baseline's line"
+    assert compare.read_reasons(hsdp.path)[model] == own_reasons(strategies.SCRIPTS["fsdp"])[model]
+    assert "on the CPU" not in compare.read_reasons(hsdp.path)[model]
+    assert "on the CPU" in compare.read_reasons(hsdp.path)[model.strip()], "the baseline's line"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
@@ -65,7 +67,7 @@ def test_a_reason_is_one_plain_sentence(script):
 
 def test_the_diff_shows_the_reason_beside_the_line():
     diff = compare.script_diff("ddp")
-    why = dict(zip(diff.lines, diff.whys(), strict=True))
+    why = dict(zip(diff.lines, diff.reasons(), strict=True))
     assert "averages the gradients" in why["+model = DistributedDataParallel(model)"]
     assert why["-rank, world = 0, 1"] == "Was: One process: it is rank 0 of a world of 1."
     assert "averages the gradients" in diff._repr_html_()
@@ -75,7 +77,7 @@ def test_the_diff_shows_the_reason_beside_the_line():
 
 def test_a_line_that_only_moved_is_not_called_gone():
     diff = compare.script_diff("accumulate")
-    why = dict(zip(diff.lines, diff.whys(), strict=True))
+    why = dict(zip(diff.lines, diff.reasons(), strict=True))
     assert why["-        loss.backward()"] == ""
     assert "parts before it" in why["+            loss.backward()"]
 
@@ -87,18 +89,18 @@ def test_comments_are_reasons_and_no_lines_of_the_diff(tmp_path):
     parent.write_text("")
     diff = compare.ScriptDiff(mine, parent)
     assert diff.lines[3:] == ["+# 1. Processes", "+x = '# no comment'"]
-    assert diff.whys()[3:] == ["", "Why it is there."]
+    assert diff.reasons()[3:] == ["", "Why it is there."]
 
 
 def test_a_script_of_the_reader_is_shown_without_reasons(tmp_path):
     mine = tmp_path / "mine.py"
-    mine.write_text(family.find("cpu").read_text() + "print('mine')\n")
-    shown = compare.ScriptDiff(mine, family.find("cpu"))._repr_html_()
+    mine.write_text(strategies.find("cpu").read_text() + "print('mine')\n")
+    shown = compare.ScriptDiff(mine, strategies.find("cpu"))._repr_html_()
     assert "print(&#x27;mine&#x27;)" in shown
     assert ">why<" not in shown
 
 
-@pytest.mark.parametrize("script", family.SCRIPTS)
+@pytest.mark.parametrize("script", strategies.SCRIPTS)
 def test_the_viewer_compares_any_two(script):
     for against in {diff_viewer.PARENT, "ddp", "cpu"} - {
         script,

@@ -6,7 +6,7 @@ from trained import PROOF, proved, trained
 
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 
 
@@ -98,7 +98,7 @@ def test_rejects_contents_of_each_ranks_own():
     contents, loss, _ = proof.failed
     assert contents["compared"] == "samples with the baseline's ids and other contents"
     assert contents["measured"] == PROOF["steps"] * PROOF["global_batch"]
-    assert contents["hint"].startswith("Ranks 0, 1 drew other data under the same ids")
+    assert contents["hint"].startswith("Ranks 0 and 1 drew other data under the same ids")
     assert "the samples are not the baseline's" in loss["hint"]
 
 
@@ -116,7 +116,7 @@ def test_rejects_a_layer_that_is_not_synchronised(optimizer):
 
 def test_rejects_ranks_that_never_met():
     """Two processes that each believe to be alone: what a forgotten process group looks like."""
-    assert "ranks in the process group" in rejected(family.SCRIPTS["gpu"].path)
+    assert "ranks in the process group" in rejected(strategies.SCRIPTS["gpu"].path)
 
 
 def test_refuses_to_compare_what_differs():

@@ -53,9 +53,9 @@ def test_every_text_names_an_entry_and_a_wording():
 
 def test_every_line_of_a_pattern_is_needed():
     """Each of an entry's regular expressions finds some text, pasted or recorded."""
-    said = {name: list(map(errors.plain, found)) for name, found in BY_ENTRY.items()}
-    for record in errors.recorded():
-        said[record["entry"]].append(errors.plain(record["text"]))
+    said = {name: list(map(errors.strip_prefixes, found)) for name, found in BY_ENTRY.items()}
+    for record in errors.read_recorded():
+        said[record["entry"]].append(errors.strip_prefixes(record["text"]))
     lines = [(e.name, line) for e in errors.ENTRIES for line in e.pattern.splitlines()]
     assert [(n, line) for n, line in lines if not any(re.search(line, t) for t in said[n])] == []
 
@@ -69,7 +69,7 @@ def test_without_its_entry_no_other_cause_claims_a_text():
     """So an entry that is taken out is missed: its texts are unknown, or told by lesser ones."""
     level = {entry.name: errors.TELLS.index(entry.tells) for entry in errors.ENTRIES}
     for name, _, text in KNOWN:
-        said = errors.plain(text)
+        said = errors.strip_prefixes(text)
         others = {each.name for each in errors.ENTRIES if each.found_by.search(said)} - {name}
         assert all(level[other] <= level[name] for other in others), (name, others)
     left = tuple(entry for entry in errors.ENTRIES if entry.name != "group_twice")
@@ -122,6 +122,6 @@ def test_entries_are_complete_and_their_lessons_exist():
 def test_the_index_counts_by_layer():
     table = errors.layers()
     assert sum(table.column("errors")) == len(errors.ENTRIES) == len(errors.table())
-    assert sum(table.column("recorded")) == len({r["entry"] for r in errors.recorded()})
+    assert sum(table.column("recorded")) == len({r["entry"] for r in errors.read_recorded()})
     assert {"NCCL", "Horovod and MPI", "Checkpoints"} <= set(table.column("layer"))
     assert all("\\" not in row["the error says"] for row in errors.table().rows)

@@ -135,7 +135,7 @@ def test_a_port_from_horovod_is_checked_without_horovod(tmp_path, monkeypatch):
     task, attempt = exercise.find("from_horovod"), tmp_path / "from_horovod.py"
     attempt.write_text(task.starting_point())
     assert "it still imports Horovod" in str(exercise.try_out(task, attempt))
-    assert exercise.try_out(task, task.solved()).solved
+    assert exercise.try_out(task, task.solution_path()).solved
 
 
 @pytest.mark.parametrize(("samples", "world"), [(8, 2), (9, 2), (9, 4), (3, 3)])
@@ -158,7 +158,7 @@ def test_a_loss_that_is_no_number_is_explained_too():
 def test_throughput_is_that_of_the_record():
     seconds = [0.9, 0.4, 0.3, 0.1, 0.12, 0.2, 0.11, 0.13]
     rows = [{"seconds": s, "samples": 32, "tokens": 1, "loss": 1.0} for s in seconds]
-    by_record = summary.measures(rows)["samples_per_second"]["median"]
+    by_record = summary.summarize_steps(rows)["samples_per_second"]["median"]
     assert one_device.throughput(seconds, 32, summary.WARMUP_STEPS) == by_record
 
 

@@ -124,7 +124,7 @@ def test_the_order_of_a_rank_is_that_of_the_plan(ranks, micro_batches):
 def test_the_part_of_a_rank_is_what_it_saves(tmp_path):
     flags = {"global_batch": 4, "device": "cpu", "quiet": True}
     launch.launch("tp", 2, steps=1, save=tmp_path / "tp", **flags)
-    reader = dcp.FileSystemReader(sharded_checkpoint.newest(tmp_path / "tp"))
+    reader = dcp.FileSystemReader(sharded_checkpoint.find_newest(tmp_path / "tp"))
     note = reader.read_metadata()
     where = {(i.fqn, tuple(i.offset or ())): s.relative_path for i, s in note.storage_data.items()}
     weights = ["attention.query", "attention.out", "up", "down"]
@@ -138,7 +138,7 @@ def test_the_part_of_a_rank_is_what_it_saves(tmp_path):
         ] == [said]
 
 
-@pytest.mark.parametrize("case", sharding.STAGE.cases)
+@pytest.mark.parametrize("case", sharding.lowest_stage.exercise.cases)
 def test_the_lowest_stage_fits_and_the_one_below_does_not(case):
     parameters, ranks, gigabytes, share = case
     sums = [sum(sharding_theory.rank_bytes(parameters, ranks, k).values()) for k in range(4)]
@@ -146,7 +146,7 @@ def test_the_lowest_stage_fits_and_the_one_below_does_not(case):
     assert sharding.lowest_stage(*case) == fits.index(True)
 
 
-@pytest.mark.parametrize("case", sharding.SAVES.cases)
+@pytest.mark.parametrize("case", sharding.steps_between_saves.exercise.cases)
 def test_steps_between_saves_are_the_best_interval(case):
     pytest.importorskip("matplotlib")
     from bootcamp_lessons.diagrams import saved_checkpoints
@@ -172,4 +172,4 @@ def test_what_is_resumed_is_what_the_course_resumes(tmp_path):
     (tmp_path / "step-2").rename(tmp_path / ".step-2.4711.part")
     folders = {place.name: [f.name for f in place.iterdir()] for place in tmp_path.iterdir()}
     assert sorted(folders) == [".step-2.4711.part", "step-1"]
-    assert sharding.resume_from(folders, 2) == sharded_checkpoint.newest(tmp_path).name
+    assert sharding.resume_from(folders, 2) == sharded_checkpoint.find_newest(tmp_path).name

@@ -19,11 +19,17 @@ def ring(megabytes, ranks):
     return 2 * (ranks - 1) / ranks * megabytes
 
 
-RING = FunctionTask(
+def make_task(solution, *cases, **fields):
+    fields = {"hint": "h", "stronger": "s", "cases": cases} | fields
+    return FunctionTask.from_solution(**fields)(solution).exercise
+
+
+RING = make_task(
+    ring,
+    (100, 2),
+    (100, 4),
     hint="Two rounds.",
     stronger="2(N-1)/N",
-    solved_by=ring,
-    cases=((100, 2), (100, 4)),
     unit="MB",
     mistakes={operator.mul: "That is everything to everybody."},
 )
@@ -48,7 +54,7 @@ def test_the_solution_is_accepted_and_the_stub_is_not(task):
 def test_three_typical_mistakes_are_each_named(task):
     assert len(task.mistakes) >= 3
     for mistake, says in task.mistakes.items():
-        result = exercise.try_out(task, task.mistaken(mistake))
+        result = exercise.try_out(task, task.make_mistake(mistake))
         assert not result.solved
         assert says in str(result)
         assert "Expected: " in str(result)
@@ -82,7 +88,7 @@ def test_a_wrong_function_is_told_what_was_expected_and_seen(given, says):
 
 
 def test_numbers_in_messages_have_six_digits():
-    halved = FunctionTask("h", "s", solved_by=lambda numbers: [1 / 3, *numbers], cases=(([],),))
+    halved = make_task(lambda numbers: [1 / 3, *numbers], ([],))
     assert "to return [0.333333]." in str(exercise.try_out(halved, lambda numbers: [2 / 3]))
 
 
@@ -91,7 +97,7 @@ def test_a_function_that_changes_its_callers_list_is_wrong():
         numbers.sort()
         return 3
 
-    first = FunctionTask("h", "s", solved_by=lambda numbers: numbers[0], cases=(([3, 1, 2],),))
+    first = make_task(lambda numbers: numbers[0], ([3, 1, 2],))
     for _ in range(2):  # the next reader gets the cases as they were
         result = exercise.try_out(first, spoilt)
         assert not result.solved
@@ -120,7 +126,7 @@ def test_printing_in_place_of_returning_is_an_attempt_with_its_own_hint(work, mo
 
 
 def test_sequences_are_compared_entry_by_entry():
-    order = FunctionTask("h", "s", solved_by=lambda: ["a", 1.0], cases=((),))
+    order = make_task(lambda: ["a", 1.0], ())
     assert exercise.try_out(order, lambda: ("a", 1.0001)).solved
     assert not exercise.try_out(order, lambda: ["a"]).solved
     assert not exercise.try_out(order, lambda: [1.0, "a"]).solved

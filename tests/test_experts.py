@@ -12,7 +12,7 @@ from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.scripts.variants import variant
 from bootcamp.train import models
-from bootcamp_lessons import sharded
+from bootcamp_lessons import sharding_tables
 from bootcamp_lessons.exercises import sharding as solutions
 
 TINY = model_shapes.MOE["tiny"]
@@ -21,7 +21,7 @@ FLAGS = {**PROOF, "model": "moe"}
 
 def counted(ranks, optimizer="adamw"):
     """A run of lesson 08b: of the script that counts the collectives of one step."""
-    return trained(sharded.counted("ep"), ranks, **FLAGS, optimizer=optimizer)
+    return trained(sharding_tables.make_counting_script("ep"), ranks, **FLAGS, optimizer=optimizer)
 
 
 @pytest.mark.parametrize("optimizer", equality.PROVEN_WITH)
@@ -50,9 +50,9 @@ def test_the_all_to_alls_carry_the_formulas_bytes(ranks):
     rows = sum(
         sum(experts.sent_rows(layer)) for step in between for layer in rows_of_a_step(run, step)
     )
-    sizes = TINY["layers"] * experts.COUNT * TINY["experts"] * (ranks - 1)
+    sizes = TINY["layers"] * experts.COUNT_BYTES * TINY["experts"] * (ranks - 1)
     replicated = experts.parameter_bytes("tiny", ranks)[1]
-    expected = rows / len(between) * TINY["width"] * model_shapes.NUMBER + sizes
+    expected = rows / len(between) * TINY["width"] * model_shapes.FLOAT32_BYTES + sizes
     expected += ranks * sharding.sent_bytes("ddp", replicated, ranks, sharding.GLOO)
     sent = sum(rank["sent_bytes_per_step"] for rank in run.ranks)
     assert sent == pytest.approx(expected, rel=0.01)
@@ -151,23 +151,23 @@ def test_refuses_experts_that_do_not_divide_and_models_without(ranks, flags, sen
 
 def test_the_planner_sends_the_formulas_rows():
     """Mixtral, its experts over the eight GPUs of a host, each with one text of 4,096 tokens."""
-    shape, plan = model_shapes.named("Mixtral 8x7B"), plans.Plan(data=8, expert=8, batch=8)
+    shape, plan = model_shapes.find_model("Mixtral 8x7B"), plans.Plan(data=8, expert=8, batch=8)
     assert shape.parameters == pytest.approx(46.7e9, rel=0.01)  # arXiv:2401.04088: 47B, 13B
-    assert shape.computed == pytest.approx(13e9, rel=0.03)
+    assert shape.matrix_parameters == pytest.approx(13e9, rel=0.03)
     sent = traffic.traffic(shape, Cluster(gpu("H100"), 8), plan)["expert"]
     rows = experts.EXCHANGES * shape.layers * experts.rows_bytes(4096, shape.hidden, 2, number=2)
     assert sent == {"inside": pytest.approx(7 / 8 * rows), "between": 0}
 
 
 def test_the_exercises_rows_are_the_formulas():
-    for (counts,) in solutions.ROWS_BETWEEN.cases:
+    for (counts,) in solutions.rows_between.exercise.cases:
         assert solutions.rows_between(counts) == experts.rows_between(counts)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_planned_ranks_hold_each_expert_as_often_as_it_has_replicas(stage):
     """16 ranks, 8 of them share the experts: two replicas, over which ZeRO shards."""
-    shape = model_shapes.named("Mixtral 8x7B")
+    shape = model_shapes.find_model("Mixtral 8x7B")
     own = shape.layers * shape.experts * shape.expert_parameters
     held = {
         ways: sum(memory.states(numbers, plan, own / ways if ways > 1 else 0.0).values())
@@ -180,8 +180,8 @@ def test_planned_ranks_hold_each_expert_as_often_as_it_has_replicas(stage):
 
 
 def test_planned_gradients_of_experts_go_to_their_replicas_alone():
-    shape, cluster = model_shapes.named("Mixtral 8x7B"), Cluster(gpu("H100"), 8)
+    shape, cluster = model_shapes.find_model("Mixtral 8x7B"), Cluster(gpu("H100"), 8)
     sent = traffic.traffic(shape, cluster, plans.Plan(data=8, expert=8, batch=8))
     own = shape.layers * shape.experts * shape.expert_parameters
-    assert sent["data"]["inside"] == pytest.approx(2 * 7 / 8 * 2 * (shape.parameters - own))
-    assert sent["data of experts"] == {"inside": 0, "between": 0}
+    assert sent["shard"]["inside"] == pytest.approx(2 * 7 / 8 * 2 * (shape.parameters - own))
+    assert sent["shard of experts"] == {"inside": 0, "between": 0}

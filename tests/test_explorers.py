@@ -44,7 +44,7 @@ def page(tmp_path_factory):
     if chromium.PATH is None:
         pytest.skip("no Chromium on this machine")
     given = {"pipeline_schedule": {"ranks": 2, "micro_batches": 4}, "collective": {"ranks": 8}}
-    body = "".join(explorers.page(kind, **given.get(kind, {})) for kind in explorers.KINDS)
+    body = "".join(explorers.render_div(kind, **given.get(kind, {})) for kind in explorers.KINDS)
     path = tmp_path_factory.mktemp("explorers") / "page.html"
     head = '<meta charset="utf-8"><body style="font: 14px sans-serif">'
     path.write_text(f"{head}{body}<script>{explorers.script()}</script>")

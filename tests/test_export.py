@@ -17,10 +17,10 @@ from bootcamp.costs import model_shapes
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
 from bootcamp.serving import artifacts, consolidate
-from bootcamp.serving.artifacts import About
+from bootcamp.serving.artifacts import ModelInfo
 from bootcamp.train import checkpoint, models, optimizers, sharded_checkpoint
 from bootcamp.train.models import NextByte
-from bootcamp.train.refusal import ConfigError
+from bootcamp.train.process_end import ConfigError
 from bootcamp_lessons.labs import export_lab
 
 ENDINGS = (".safetensors", ".pt2", ".onnx", ".ts")
@@ -43,7 +43,7 @@ def smallest():
     with pytest.MonkeyPatch.context() as patch:
         for name, size in SMALLEST.items():
             patch.setitem(models.FAMILIES[name].SIZES, "smallest", size)
-            assert "smallest" in model_shapes.SIZES[name]
+            assert "smallest" in model_shapes.KINDS[name][0]
         yield
 
 
@@ -56,7 +56,7 @@ def saved(name, place):
     optimizer.step()
     settings = {name: getattr(args, name) for name in checkpoint.SETTINGS}
     head = {"format": checkpoint.FORMAT, "steps_done": 1, "settings": settings}
-    torch.save(head | checkpoint._whole(model, optimizer), place)
+    torch.save(head | checkpoint.collect_state(model, optimizer), place)
     return model.eval()
 
 
@@ -101,7 +101,7 @@ def test_every_file_is_the_model_on_shapes_that_were_not_exported(exported, name
     }
     assert artifacts.furthest(rows) <= artifacts.TOLERANCE, rows
     assert artifacts.load(path)(numpy.zeros((2, 3), numpy.int64)).dtype == numpy.float32
-    assert artifacts.about(path) == About(name, "smallest", context)
+    assert artifacts.read_info(path) == ModelInfo(name, "smallest", context)
 
 
 @pytest.mark.parametrize("name", SMALLEST)
@@ -112,7 +112,8 @@ def test_nothing_is_left_beside_the_files(exported, name):
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    machine.lacks_for_inductor(torch.__path__[0]) is not None, reason="no C++ for inductor here"
+    machine.find_missing_for_inductor(torch.__path__[0]) is not None,
+    reason="no C++ for inductor here",
 )
 def test_machine_code_is_the_model(tmp_path, capsys, monkeypatch):
     from torch._inductor import config
@@ -123,7 +124,7 @@ def test_machine_code_is_the_model(tmp_path, capsys, monkeypatch):
     path = tmp_path / "out" / "gpt.aoti.pt2"
     rows = artifacts.compare(artifacts.load(path), eager(model), context)
     assert artifacts.furthest(rows) <= artifacts.TOLERANCE, rows
-    assert artifacts.about(path) == About("gpt", "smallest", context)
+    assert artifacts.read_info(path) == ModelInfo("gpt", "smallest", context)
     assert "gpt.aoti.pt2" in capsys.readouterr().out
 
 
@@ -143,10 +144,10 @@ def test_four_sharded_ranks_and_ddp_become_one_file_each(tmp_path):
     launch.launch("ddp", 2, model="striped-lstm", save=tmp_path / "whole", **common)
     for name, checkpointed in (("gpt", tmp_path / "parts"), ("striped-lstm", tmp_path / "whole")):
         file = tmp_path / f"{name}.safetensors"
-        assert consolidate.write(checkpointed, file) == artifacts.about(file)
+        assert consolidate.write(checkpointed, file) == artifacts.read_info(file)
         again = dict(artifacts.rebuild(file).named_parameters())
         if checkpointed.is_dir():
-            place = sharded_checkpoint.newest(checkpointed)
+            place = sharded_checkpoint.find_newest(checkpointed)
             wanted = sharded_checkpoint.read(place, again)["model"]
             assert len(list(place.glob("*.distcp"))) == 4
             size = sum(part.stat().st_size for part in place.glob("*.distcp"))
@@ -166,8 +167,8 @@ def test_a_process_that_serves_onnx_never_loads_torch(exported):
     ids = numpy.arange(6).reshape(2, 3)
     code = (
         "import sys, numpy\nfrom bootcamp.serving import artifacts\n"
-        f"path = {str(folder / 'gpt.onnx')!r}\nprint(artifacts.about(path).context)\n"
-        f"others = [artifacts.about(path.replace('onnx', e)) for e in ('pt2', 'ts')]\n"
+        f"path = {str(folder / 'gpt.onnx')!r}\nprint(artifacts.read_info(path).context)\n"
+        f"others = [artifacts.read_info(path.replace('onnx', e)) for e in ('pt2', 'ts')]\n"
         "scores = artifacts.load(path)(numpy.arange(6).reshape(2, 3))\n"
         "print(scores.sum())\nprint('torch' in sys.modules)"
     )
@@ -283,23 +284,23 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         artifacts.load("model.h5")
     torch.jit.save(torch.jit.trace(nn.ReLU(), (torch.ones(1),)), tmp_path / "a.ts")
     with pytest.raises(ValueError, match="does not say which model it holds"):
-        artifacts.about(tmp_path / "a.ts")
+        artifacts.read_info(tmp_path / "a.ts")
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_lesson_shows_what_each_broken_export_does():
-    branch, warning, content = list(export_lab.branch_traced_away())
+    branch, warning, content = list(export_lab.trace_one_branch())
     assert (branch["itself"], branch["exported"]) == ("1 of (2,)", "8 of (2,)")
     assert "might cause the trace to be incorrect" in warning["exported"]
     assert "data-dependent" in content["exported"]
-    fixed, free, traced, unrolled = list(export_lab.batch_fixed())
+    fixed, free, traced, unrolled = list(export_lab.freeze_sizes())
     assert "size()[0] == 1" in fixed["exported"]
     assert free["exported"] == free["itself"]
     assert (traced["itself"], traced["exported"]) == ("1 of (3, 4)", "1 of (1, 4)")
     assert "Constraints violated (length)" in unrolled["exported"]
-    train, after_eval = (row.popitem()[1] for row in export_lab.eval_forgotten())
+    train, after_eval = (row.popitem()[1] for row in export_lab.forget_eval())
     assert train > after_eval == 0
-    strict, silent, removed = list(export_lab.prefix_left())
+    strict, silent, removed = list(export_lab.keep_ddp_prefix())
     assert 'Missing key(s) in state_dict: "weight"' in strict["it says"]
     assert (silent["it says"], silent["has the parameters"]) == ("no error", False)
     assert removed["has the parameters"]

@@ -9,12 +9,12 @@ HOUR = failures.HOUR
 
 def test_published_rates_are_per_gpu():
     """419 in 54 days on 16,384 GPUs are one in 3.1 hours; RSC-1's paper says 1.8 hours for them."""
-    assert failures.between_failures(16384) / HOUR == pytest.approx(54 * 24 / 419)
-    assert failures.between_failures(16384, "RSC-1") / HOUR == pytest.approx(1.8, abs=0.05)
-    assert failures.between_failures(8) == 2048 * failures.between_failures(16384)
+    assert failures.mtbf_seconds(16384) / HOUR == pytest.approx(54 * 24 / 419)
+    assert failures.mtbf_seconds(16384, "RSC-1") / HOUR == pytest.approx(1.8, abs=0.05)
+    assert failures.mtbf_seconds(8) == 2048 * failures.mtbf_seconds(16384)
     assert all("arXiv" in row["source"] for row in published.table("failures"))
     with pytest.raises(ValueError, match="expected one of Llama 3 405B, OPT-175B"):
-        failures.between_failures(8, "a run")
+        failures.mtbf_seconds(8, "a run")
 
 
 CASES = {
@@ -27,10 +27,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_formula_is_what_a_simulated_training_does(case):
-    found = failures.simulated_share(*CASES[case], saves=1000)
+    found = failures.simulate_share(*CASES[case], saves=1000)
     share = failures.effective_share(*CASES[case])
     assert found == pytest.approx(share, rel=0.05)
-    assert failures.simulated_share(*CASES[case], saves=50) == failures.simulated_share(
+    assert failures.simulate_share(*CASES[case], saves=50) == failures.simulate_share(
         *CASES[case], saves=50
     ), "the same seed, the same failures"
 
@@ -40,10 +40,10 @@ def test_the_simulation_tells_a_wrong_formula():
     for case, near in (("rare", True), ("frequent, slow to save", False)):
         interval, *rest = CASES[case]
         first_order = 1 - failures.lost_share(interval + rest[0], *rest)
-        simulated = failures.simulated_share(interval, *rest, saves=1000)
+        simulated = failures.simulate_share(interval, *rest, saves=1000)
         assert (simulated == pytest.approx(first_order, rel=0.02)) == near
     without_restart = failures.effective_share(*CASES["never saved before it fails"][:3])
-    simulated = failures.simulated_share(*CASES["never saved before it fails"], saves=1000)
+    simulated = failures.simulate_share(*CASES["never saved before it fails"], saves=1000)
     assert simulated != pytest.approx(without_restart, rel=0.3)
 
 
@@ -51,21 +51,23 @@ def test_the_simulation_tells_a_wrong_formula():
 @pytest.mark.parametrize("restart", [0, 1200])
 def test_dalys_interval_is_the_best_one(save, between, restart):
     given = (save, between, restart)
-    best = failures.effective_share(failures.daly(save, between), *given)
+    best = failures.effective_share(failures.daly_interval(save, between), *given)
     others = [between * 10 ** (k / 50 - 3) for k in range(201)]
     assert best >= 0.998 * max(failures.effective_share(each, *given) for each in others)
-    half, twice = (failures.daly(save, between) * factor for factor in (0.5, 2))
+    half, twice = (failures.daly_interval(save, between) * factor for factor in (0.5, 2))
     assert failures.effective_share(half, *given) < best > failures.effective_share(twice, *given)
 
 
 def test_youngs_interval_is_dalys_where_failures_are_rare():
-    rare = failures.young(10, 1000 * HOUR)
-    assert failures.daly(10, 1000 * HOUR) == pytest.approx(rare, rel=0.01)
-    assert failures.daly(900, HOUR) < 0.8 * failures.young(900, HOUR)
-    assert failures.daly(3 * HOUR, HOUR) == HOUR, "a save takes longer than it takes to fail"
+    rare = failures.young_interval(10, 1000 * HOUR)
+    assert failures.daly_interval(10, 1000 * HOUR) == pytest.approx(rare, rel=0.01)
+    assert failures.daly_interval(900, HOUR) < 0.8 * failures.young_interval(900, HOUR)
+    assert failures.daly_interval(3 * HOUR, HOUR) == HOUR, "a save takes longer"
 
 
 def test_a_share_is_a_share_at_any_scale():
     for gpus in (1, 1024, 10**6, 10**9):
-        between = failures.between_failures(gpus)
-        assert 0 <= failures.effective_share(failures.daly(60, between), 60, between, 600) < 1
+        between = failures.mtbf_seconds(gpus)
+        assert (
+            0 <= failures.effective_share(failures.daly_interval(60, between), 60, between, 600) < 1
+        )

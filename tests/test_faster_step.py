@@ -21,7 +21,8 @@ MLP = {"model": "mlp", "steps": 20, "global_batch": 12}
 
 
 @pytest.mark.skipif(
-    machine.lacks_for_inductor(torch.__path__[0]) is not None, reason="no C++ for inductor here"
+    machine.find_missing_for_inductor(torch.__path__[0]) is not None,
+    reason="no C++ for inductor here",
 )
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_compiled_model_trains_what_the_baseline_trains(optimizer):
@@ -59,20 +60,20 @@ def test_an_operators_own_time_is_without_what_it_calls(tmp_path):
     others = [event("mm", 145, 10), event("mm", 20, 50), event("mm", 150, 30, thread=2)]
     path = tmp_path / "0.trace.json"
     path.write_text(json.dumps({"traceEvents": [step, *calls, *others]}))
-    found = trace.operators(path)
+    found = trace.time_operators(path)
     assert found["linear"] == (1, pytest.approx(20e-6))
     assert found["mm"] == (3, pytest.approx(55e-6)), "the one before the step does not count"
     assert next(iter(found)) == "mm", "the longest comes first"
     path.write_text(json.dumps({"traceEvents": calls}))
     with pytest.raises(ValueError, match="holds no whole step"):
-        trace.operators(path)
+        trace.time_operators(path)
 
 
 def test_the_operators_own_times_add_up_to_the_time_in_operators():
     run = trained("gpu", 1, steps=8, global_batch=12, trace_step=6)
     path = run.folder / "ranks" / "0.trace.json"
-    own = sum(seconds for _, seconds in trace.operators(path).values())
-    assert own == pytest.approx(trace.total_seconds(trace.read(path)["compute"]), rel=1e-3)
+    own = sum(seconds for _, seconds in trace.time_operators(path).values())
+    assert own == pytest.approx(trace.total_seconds(trace.read_timeline(path)["compute"]), rel=1e-3)
     table = str(faster_step.profile_table(run))
     assert "outside of operators" in table
     assert 0 < int(table.split("Matrix products: ")[1].split("%")[0]) < 100
@@ -81,11 +82,11 @@ def test_the_operators_own_times_add_up_to_the_time_in_operators():
 def test_rounding_is_to_the_nearest_and_ties_go_to_the_even_one():
     one, unit = 1.0, 2.0**-10  # the distance of TF32's numbers after 1
     given = torch.tensor([one + 0.4 * unit, one + 0.6 * unit, one + 0.5 * unit, one + 1.5 * unit])
-    rounded = faster_step.rounded(torch.cat([given, -given]), fraction=10)
+    rounded = faster_step.round_bits(torch.cat([given, -given]), fraction=10)
     expected = torch.tensor([one, one + unit, one, one + 2 * unit])
     assert torch.equal(rounded, torch.cat([expected, -expected]))
     several = torch.randn(10_000, generator=torch.Generator().manual_seed(1)) * 1e3
-    assert torch.equal(faster_step.rounded(several, fraction=7), several.bfloat16().float())
+    assert torch.equal(faster_step.round_bits(several, fraction=7), several.bfloat16().float())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_rounding_is_to_the_nearest_and_ties_go_to_the_even_one():
     ],
 )
 def test_a_batch_takes_the_longest_of_three(read, train, workers, cores, expected):
-    assert faster_step.pipeline_seconds(read, train, workers, cores) == expected
+    assert faster_step.predict_batch_seconds(read, train, workers, cores) == expected
 
 
 def with_item(gradient, longest):
@@ -130,11 +131,11 @@ def test_right_values_from_a_broken_graph_are_no_solution(given, says):
 
 
 def test_a_process_that_waits_for_its_compiler_is_busy():
-    before = process_tree.cpu_seconds(os.getpid())
+    before = process_tree.read_cpu_seconds(os.getpid())
     child = os.fork()
     if not child:
         while sum(os.times()[:2]) < 0.3:
             pass
         os._exit(0)
     os.waitpid(child, 0)
-    assert process_tree.cpu_seconds(os.getpid()) - before > 0.25
+    assert process_tree.read_cpu_seconds(os.getpid()) - before > 0.25

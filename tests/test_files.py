@@ -37,11 +37,11 @@ WRITES = """
 import sys
 from bootcamp.classroom import journal
 from bootcamp.paths import LOGS
-from bootcamp_lessons import boards
+from bootcamp_lessons import contest_entries
 
 for number in range(30):
     journal.note_prediction(f"{sys.argv[1]} {number}", True)
-    boards.keep(LOGS / "capstone.json", {"who": sys.argv[1], "plan": str(number)})
+    contest_entries.add_entry(LOGS / "capstone.json", {"who": sys.argv[1], "plan": str(number)})
 """
 
 
@@ -83,18 +83,18 @@ def test_a_json_file_is_never_there_in_part(tmp_path):
 
 def test_steps_are_read_as_they_come(tmp_path):
     steps = Steps(tmp_path)
-    assert steps.new() == steps.rows == []
+    assert steps.read_new() == steps.rows == []
     with open(tmp_path / "steps.jsonl", "a") as file:
         file.write('{"step": 0}\n{"step": 1')
         file.flush()
-        assert [row["step"] for row in steps.new()] == [0]
+        assert [row["step"] for row in steps.read_new()] == [0]
         file.write('1}\nnull\n{"loss": 2}\n{"step": 0, "attempt": 1}\n')
         file.flush()
-        assert [row["step"] for row in steps.new()] == [11, 0]
-        assert steps.new() == []
+        assert [row["step"] for row in steps.read_new()] == [11, 0]
+        assert steps.read_new() == []
     assert steps.rows == [{"step": 0, "attempt": 1}, {"step": 11}]
     (tmp_path / "steps.jsonl").write_text('{"step": 7}\n')  # another run in the same place
-    assert steps.new() == steps.rows == [{"step": 7}]
+    assert steps.read_new() == steps.rows == [{"step": 7}]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import warm
 
 from bootcamp import machine
-from bootcamp.launcher import launch, run_request
+from bootcamp.launcher import launch
 from bootcamp.launcher.arguments import to_arguments
 from bootcamp.launcher.launch import ArgumentError, Options
 from bootcamp.records import summary
@@ -84,6 +84,28 @@ def test_no_flags_at_all():
 def test_its_own_refusal_is_its_own_words(tmp_path):
     with pytest.raises(launch.RunRefused, match="^own_flags.py: error: .* required: --out"):
         launch.launch(FOREIGN / "own_flags.py", 2, ["train"], quiet=True)
+
+
+RAISES = """
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+print("[1]: looks like the mark of a launcher")
+if dist.get_rank() == 1:
+    raise ValueError("boom")
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("start", ["warm", "torchrun"])
+def test_the_error_of_a_rank_within_a_process_group_is_its_own(start, tmp_path):
+    """Torch's excepthook marks its lines then; a line that a rank prints may look marked too."""
+    script = tmp_path / "raises.py"
+    script.write_text(RAISES)
+    with warm.workers(), pytest.raises(launch.RankFailed, match="^ValueError: boom") as seen:
+        launch.launch(script, 2, device="cpu", start=start, quiet=True)
+    assert "[rank1]" not in str(seen.value)
+    assert 'raise ValueError("boom")' in str(seen.value)
 
 
 def _while_it_trains(folder: Path, then) -> threading.Thread:
@@ -181,7 +203,7 @@ def test_a_busy_script_without_a_record_is_given_time(tmp_path):
     script = tmp_path / "busy.py"
     script.write_text("import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass")
     call = launch.Call(script, 1)
-    assert run_request.patience(call) == {"hang_seconds": 60.0, "busy_seconds": float("inf")}
+    assert call.choose_patience() == (60.0, float("inf"))
     assert launch.launch(script, 1, options=Options(hang_seconds=1), quiet=True).status == "ok"
 
 
@@ -200,18 +222,14 @@ def test_a_syntax_error_is_the_ranks_own(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"ranks": "2"}, "ranks='2': expected a whole number, such as ranks=2"),
+        ({"ranks": "2"}, "ranks='2': expected a whole number from 1 on"),
         ({"ranks": 2.0}, "ranks=2.0: expected a whole number"),
         ({"ranks": True}, "ranks=True: expected a whole number"),
         ({"args": "50 10"}, "args='50 10': expected a list of texts"),
         ({"args": [50]}, r"args=\[50\]: expected a list of texts"),
-        ({"steps": "many"}, "steps='many': expected a whole number"),
-        ({"steps": 2.5}, "steps=2.5: expected a whole number"),
-        ({"steps": True}, "steps=True: expected a whole number"),
-        ({"lr": "fast"}, "lr='fast': expected a number"),
         ({"device": "tpu"}, "device='tpu': expected one of auto, cpu, cuda, meta"),
         ({"hosts": "2"}, "hosts='2': expected at least one"),
-        ({"options": {"nodes": 1}}, r"options=.*: expected Options\(...\)"),
+        ({"options": {"env": 1}}, r"options=.*: expected Options\(...\)"),
         ({"hang_seconds": 5}, r"hang_seconds= is .*: write options=Options\(hang_seconds=5\)\."),
         ({"run_dir": "x"}, r"write options=Options\(run_dir='x'\)"),
     ],
@@ -229,7 +247,7 @@ def test_wrong_types_end_in_one_sentence_before_anything_starts(arguments, sente
     [
         {"hang_seconds": "5"},
         {"max_restarts": 1.5},
-        {"nodes": "two"},
+        {"fewest_hosts": "two"},
         {"run_dir": 3},
         {"env": ["A=1"]},
         {"framework": "keras"},

@@ -3,12 +3,11 @@
 import pytest
 
 from bootcamp.costs import (
-    context,
-    ddp,
     memory,
     overlap,
     pipeline_schedules,
     sharding,
+    traffic,
 )
 
 
@@ -64,7 +63,7 @@ def test_hsdp_sends_three_quarters_of_its_row_and_its_share_between_rows():
 
 def test_a_ring_takes_two_rounds_over_all_but_one_rank():
     # 4 ranks, 400 bytes at 100 bytes/s: 6 messages of 100 bytes, 1 s and 0.5 s of latency each
-    assert ddp.ring_seconds(400, 4, 100, 0.5) == 6 * 1.5
+    assert overlap.ring_seconds(400, 4, 100, 0.5) == 6 * 1.5
 
 
 def test_what_a_rank_sends_for_tensor_parallelism():
@@ -81,18 +80,20 @@ def test_device_0_of_data_parallel_holds_the_state_and_all_outputs():
 
 def test_when_computing_takes_longer_than_sending():
     """F/W tokens in 16 bit, 4/3 of it with gradients in 32; for tensor ranks 14/9 of a width."""
-    assert 1 / overlap.fsdp(1, 4e14, 5e10) == pytest.approx(8000)
-    assert 1 / overlap.fsdp(1, 4e14, 5e10, reduced=4) == pytest.approx(8000 * 4 / 3)
-    assert 1 / overlap.fsdp(1, 4e14, 5e10, recompute=True) == pytest.approx(6000)
-    assert overlap.tensor(14, 8, 1.0, 1.0) == pytest.approx(9)
-    assert 1 / overlap.tensor(1, 8, 1.0, 1.0) == pytest.approx(14 / 9)
-    assert (overlap.hidden(0.5), overlap.hidden(3.0), overlap.in_turn(1.0)) == (0.5, 1.0, 0.5)
+    assert 1 / overlap.fsdp_ratio(1, 4e14, 5e10) == pytest.approx(8000)
+    assert 1 / overlap.fsdp_ratio(1, 4e14, 5e10, reduced=4) == pytest.approx(8000 * 4 / 3)
+    assert 1 / overlap.fsdp_ratio(1, 4e14, 5e10, recompute=True) == pytest.approx(6000)
+    assert overlap.tensor_ratio(14, 8, 1.0, 1.0) == pytest.approx(9)
+    assert 1 / overlap.tensor_ratio(1, 8, 1.0, 1.0) == pytest.approx(14 / 9)
+    assert (overlap.share_if_at_once(0.5), overlap.share_if_at_once(3.0)) == (0.5, 1.0)
+    assert overlap.share_if_in_turn(1.0) == 0.5
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4, 12])
 def test_a_pipelines_roof_is_its_bubble(micro_batches):
     spans = pipeline_schedules.timetable("gpipe", 4, micro_batches)
-    roof = overlap.in_turn(overlap.pipeline(4, micro_batches))
+    bubble = pipeline_schedules.bubble_by_formula("gpipe", 4, micro_batches)
+    roof = overlap.share_if_in_turn(1 / bubble)
     assert roof == pytest.approx(1 / (1 + pipeline_schedules.bubble(spans)))
 
 
@@ -102,7 +103,7 @@ def test_a_pipelines_roof_is_its_bubble(micro_batches):
 )
 def test_what_context_parallelism_sends(way, forward, backward):
     """4 ranks, 64 tokens, 4 heads of queries on 2 of keys, 8 wide: keys and values are 8 KiB."""
-    sent = context.sent_bytes(way, 64, 4, 2, 8, 4)
+    sent = traffic.context_bytes(way, 64, 4, 2, 8, 4)
     assert sent == {"forward": forward, "backward": backward}
 
 

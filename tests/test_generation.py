@@ -139,7 +139,7 @@ def test_the_pictures_say_what_they_show(monkeypatch):
     from bootcamp.drawing import style
     from bootcamp_lessons.diagrams import serving as diagrams
 
-    figure = diagrams.steps()
+    figure = diagrams.cached_steps()
     assert style.png(figure)
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert "computed: 4 + 5 + 6 + 7 + 8 = 30 bytes" in texts
@@ -159,10 +159,11 @@ def test_the_pictures_say_what_they_show(monkeypatch):
 
 def test_a_token_of_llama_3_70b_takes_320_kibibytes():
     model = model_shapes.served_models()["Llama 3 70B"]
-    assert model.of_head == 128
+    assert model.width_of_head == 128
     assert model.cache_bytes(length=1) == 2 * 80 * 8 * 128 * 2 == 320 << 10
     assert model.cache_bytes(length=10, batch=3, number_bytes=4) == 60 * model.cache_bytes(1)
-    assert model.without_groups().cache_bytes(1) == 8 * model.cache_bytes(1)
+    ungrouped = dataclasses.replace(model, key_heads=model.heads)
+    assert ungrouped.cache_bytes(1) == 8 * model.cache_bytes(1)
     assert model.requests_that_fit(8192, memory_bytes=80e9) == 0  # its weights have 140 GB
     assert model.requests_that_fit(8192, memory_bytes=160e9) == 7
     shares = [model.cache_bytes(1, tensor_ranks=ranks) for ranks in (1, 2, 8, 16)]

@@ -18,11 +18,10 @@ from bootcamp.costs import model_shapes
 from bootcamp.drawing import style
 from bootcamp.experiments import replay
 from bootcamp.files import read_json, write_json
-from bootcamp.launcher import devices, ghosts
+from bootcamp.launcher import device_locks, launch, orphans
 from bootcamp.paths import REFERENCE, ROOT
 from bootcamp.records import runs
-from bootcamp.scripts import family
-from bootcamp_lessons.labs import one_gpu
+from bootcamp_lessons import one_device
 
 TOOL = ROOT / "tools" / "gpu_record.py"
 sys.path.insert(0, str(ROOT / "tools"))
@@ -198,7 +197,7 @@ def test_dying_ranks_leases_and_memory_are_recorded(rehearsed):
     assert found["leases"]["said"].startswith("Waiting for 1 device")
     assert found["leases"]["device"]["CUDA_VISIBLE_DEVICES"] == "fake-0"
     assert {"check", "verdict"} <= set(found["preflight"][0])
-    assert "nv" in found["ghosts"]["asked"]
+    assert {"process", "is named"} <= set(found["orphans"])
 
 
 def test_constants_of_a_planner_are_numbers(rehearsed):
@@ -294,28 +293,31 @@ def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys, tmp_path):
 
 
 def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_path):
-    nothing = replay.gpu_part("speed_small", tmp_path)
-    assert not nothing
-    for table in (one_gpu.batches, one_gpu.waiting, one_gpu.ways):
-        assert table(tmp_path)._repr_html_() == f"<p>{html.escape(nothing.label)}</p>"
-    assert nothing.label.startswith("No GPU has been recorded yet")
+    _, nothing = replay.find_gpu_result("speed_small", "ways", tmp_path)
+    for table in (one_device.batch_table, one_device.timing_table, one_device.variant_table):
+        assert table(tmp_path)._repr_html_() == f"<p>{html.escape(nothing)}</p>"
+    assert nothing.startswith("No GPU has been recorded yet")
     folder = tmp_path / "h100-gpu_record"
     folder.mkdir()
     content = rehearsed[1]["speed_small"]
     write_json(folder / "speed_small.json", content)
-    assert not replay.gpu_part("speed_small", tmp_path), "a rehearsal"
+    assert not replay.list_gpu_parts("speed_small", tmp_path), "a rehearsal"
     assert readme_sentence(tmp_path).startswith("Nothing here has been run on a GPU")
     about = {**content["about"], "gpu": {"name": "NVIDIA H100 80GB HBM3"}}
     write_json(folder / "speed_small.json", {**content, "rehearsal": False, "about": about})
-    part = replay.gpu_part("speed_small", tmp_path)
-    ways, batches, waiting = (f(tmp_path) for f in (one_gpu.ways, one_gpu.batches, one_gpu.waiting))
-    assert ways.column("way") == [row["way"] for row in part["ways"]]
+    found, _ = replay.find_gpu_result("speed_small", "ways", tmp_path)
+    ways, batches, waiting = (
+        f(tmp_path)
+        for f in (one_device.variant_table, one_device.batch_table, one_device.timing_table)
+    )
+    assert ways.column("way") == [row["way"] for row in found]
     assert ways.caption.startswith("NVIDIA H100 80GB HBM3, torch ")
     assert ways.caption.endswith("recorded run h100-gpu_record")
     assert [row["ended"] for row in batches[-2:]] == ["trained", "out of memory"]
     assert batches[-1]["batch"] == 2 * batches[-2]["batch"]
     assert all(ms > 0 for row in waiting for name, ms in row.items() if name.startswith("ms by"))
-    assert "gone: not measured" in part.table("gone", part["gone"] or []).caption
+    _, caption = replay.find_gpu_result("speed_small", "gone", tmp_path)
+    assert caption.startswith("gone: not measured. NVIDIA H100")
     sentence = readme_sentence(tmp_path)
     assert sentence.startswith("One NVIDIA H100 80GB HBM3 has run speed_small of `make gpu-record`")
     assert sentence.endswith("Several GPUs over NCCL have not been measured.")
@@ -324,9 +326,9 @@ def test_a_record_is_shown_with_its_gpu_and_a_rehearsal_is_none(rehearsed, tmp_p
 def readme_sentence(reference=REFERENCE):
     """What README.md says of GPUs: which has run what, and that several have not."""
     gpus = {}
-    for part in replay.gpu_parts(reference):
-        where = part.content["about"]["gpu"]["name"], part.path.parent.name
-        gpus.setdefault(where, []).append(part.path.stem)
+    for part in replay.list_gpu_parts(reference=reference):
+        where = part["about"]["gpu"]["name"], part["path"].parent.name
+        gpus.setdefault(where, []).append(part["path"].stem)
     if not gpus:
         return (
             "Nothing here has been run on a GPU so far. The code for CUDA and NCCL is written, and "
@@ -350,13 +352,13 @@ def test_the_readme_says_what_has_run_on_a_gpu():
 
 def test_ranks_that_share_gpus_lease_those_that_there_are(monkeypatch):
     one = {"GPU 0": "GPU-1"}
-    monkeypatch.setattr(devices, "gpus", lambda *_: one)
-    monkeypatch.setattr(devices, "gpu_count", lambda: 1)
+    monkeypatch.setattr(device_locks, "list_gpus", lambda *_: one)
+    monkeypatch.setattr(launch, "gpu_count", lambda: 1)
+    call = launch.Call("ddp", 3, device="cuda")
     with pytest.raises(Exception, match="lease as many devices, and here are 1"):
-        devices.wishes(family.SCRIPTS["ddp"], "cuda", 3, 1, {})
-    shared = {"BOOTCAMP_SHARE_GPUS": "1"}
-    wish = devices.wishes(family.SCRIPTS["ddp"], "cuda", 3, 1, shared)
-    assert wish["lease"]["count"] == 1
+        call.choose_leases()
+    call.env = {"BOOTCAMP_SHARE_GPUS": "1"}
+    assert call.choose_leases()["lease"]["count"] == 1
 
 
 @pytest.mark.parametrize(("world", "hosts", "shared"), [(1, 1, False), (2, 1, True), (2, 2, False)])
@@ -367,15 +369,15 @@ def test_ranks_that_share_a_gpu_measure_no_scaling(world, hosts, shared):
     run.summary = {"status": "ok"}
     assert run.oversubscribed == shared
     assert ("more ranks than GPUs" in run.label) == shared
-    assert ("more ranks than GPUs" in style._ranks([run], "GPU")) == shared
+    assert ("more ranks than GPUs" in style._describe_ranks([run], "GPU")) == shared
 
 
-def test_without_nvitop_nvidia_smi_says_who_holds_memory(monkeypatch):
+def test_orphans_lists_who_holds_gpu_memory(monkeypatch):
     said = f"{os.getpid()}, 512 MiB\n4711, [N/A]\n"
-    monkeypatch.setitem(sys.modules, "nvitop", None)
     answer = types.SimpleNamespace(stdout=said)
-    monkeypatch.setattr(ghosts.subprocess, "run", lambda *_, **__: answer)
-    assert ghosts.gpu_holders() == [(os.getpid(), 512 << 20)]
+    monkeypatch.setattr(orphans.subprocess, "run", lambda *_, **__: answer)
     monkeypatch.setattr(machine, "gpu_names", lambda: ("NVIDIA H100",))
-    (row,) = ghosts._gpu_rows(set())
+    assert orphans.list_gpu_holders() == [(os.getpid(), 512 << 20), (4711, None)]
+    monkeypatch.setattr(orphans, "_find_orphans", list)
+    row, _ = orphans.orphans().rows
     assert (row["process"], row["why"]) == (os.getpid(), "holds GPU memory")

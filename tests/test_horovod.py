@@ -51,7 +51,7 @@ def test_it_is_not_started_by_torchrun():
 def test_its_ranks_are_started_by_horovodrun():
     run = launch.launch("horovod", 2, **FLAGS)
     assert (run.summary["launcher"], run.world, run.summary["world_size"]) == ("horovodrun", 2, 2)
-    said = replay.printed_lines(launch.launch(RANKS, 2, quiet=True))
+    said = replay.read_printed_lines(launch.launch(RANKS, 2, quiet=True))
     assert said[0] == "rank 0 of 2, on this machine 0 of 2"
     assert "    the ranks' numbers: mean 0.5, sum 1.0, rank 0's 0.0" in said
 

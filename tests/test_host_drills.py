@@ -21,7 +21,7 @@ WITH_HOSTS = pytest.mark.skipif(
 @pytest.mark.parametrize("name", ["host_gone", "interface", "versions"])
 def test_a_drill_names_the_culprit_and_goes_on_with_nothing_lost(name, monkeypatch):
     monkeypatch.setattr(host_drills, "launch", trained)
-    outcome = host_drills.drill(name)
+    outcome = host_drills.run_drill(name)
     assert outcome.right, outcome
     assert outcome.lost < 1e-5
     began = name == "host_gone"
@@ -122,6 +122,6 @@ def test_the_table_of_drills_has_each_of_them_and_none_named_wrong(monkeypatch, 
     assert asdict(one)["named"] == "rank 0"
 
 
-@pytest.mark.parametrize("draw", [pictures.what_is_heard, pictures.told_in_time])
+@pytest.mark.parametrize("draw", [pictures.signs_of_failure, pictures.requeued_job])
 def test_the_pictures_can_be_read(draw):
     assert draw().get_axes()

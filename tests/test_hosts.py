@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import host_traces
 import pytest
 
 from bootcamp.costs import model_shapes, sharding
@@ -74,16 +75,12 @@ LOOK = (
 
 @needs_hosts
 def test_a_host_has_its_name_its_link_and_its_mounts_and_the_machine_keeps_nothing():
-    before = simulated_hosts.traces()
+    before = host_traces.traces()
     poor = {**os.environ, "PATH": "/usr/bin:/bin"}  # as an ordinary user has it on Debian
-    with simulated_hosts.held(2, "200mbit") as hosts:
-        own = {
-            os.readlink(f"/proc/{host['pid']}/ns/{kind}")
-            for host in hosts
-            for kind in simulated_hosts.KINDS
-        }
+    with simulated_hosts.hold_hosts(2, "200mbit") as hosts:
+        own = {namespace for host in hosts for namespace in host["namespaces"].values()}
         assert len(own) == 6
-        assert own <= set(simulated_hosts.traces()["namespaces"])
+        assert own <= set(host_traces.traces()["namespaces"])
         for host in hosts:
             look = simulated_hosts.enter_command(host, ["sh", "-c", LOOK])
             said = subprocess.check_output(look, text=True, cwd="/usr", env=poor).splitlines()
@@ -94,33 +91,29 @@ def test_a_host_has_its_name_its_link_and_its_mounts_and_the_machine_keeps_nothi
             assert "tbf" in said[4]
             assert "rate 200Mbit" in said[4]
             assert said[5:] == ["/usr", "here"]
-        outside = simulated_hosts.traces()
+        outside = host_traces.traces()
         assert [outside[kind] for kind in ("mounts", "interfaces")] == [
             before[kind] for kind in ("mounts", "interfaces")
         ]
-    assert not own & set(simulated_hosts.traces()["namespaces"])
+    assert not own & set(host_traces.traces()["namespaces"])
 
 
 @needs_hosts
 def test_hosts_go_with_the_process_that_asked_for_them():
     ask = "import json, time; from bootcamp.launcher import simulated_hosts as made\n"
-    ask += "with made.held(2) as hosts: print(json.dumps(hosts), flush=True); time.sleep(60)"
+    ask += "with made.hold_hosts(2) as hosts: print(json.dumps(hosts), flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE) as asking:
         hosts = json.loads(asking.stdout.readline())
         command = simulated_hosts.enter_command(hosts[1], ["sh", "-c", "echo in; exec sleep 60"])
-        own = {
-            os.readlink(f"/proc/{host['pid']}/ns/{kind}")
-            for host in hosts
-            for kind in simulated_hosts.KINDS
-        }
+        own = {namespace for host in hosts for namespace in host["namespaces"].values()}
         with subprocess.Popen(command, stdout=subprocess.PIPE) as inside:
             inside.stdout.readline()
             asking.kill()
             asking.wait()
-            assert own & set(simulated_hosts.traces()["namespaces"])  # a process is in one of them
+            assert own & set(host_traces.traces()["namespaces"])  # a process is in one of them
             inside.kill()
     deadline = time.monotonic() + 10
-    while own & set(simulated_hosts.traces()["namespaces"]):
+    while own & set(host_traces.traces()["namespaces"]):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -132,7 +125,7 @@ from bootcamp import linux
 from bootcamp.launcher import simulated_hosts
 call = "import socket; c = socket.create_connection(('host0', 5000)); c.sendall(b'from '"
 call += "+ socket.gethostname().encode())"
-with simulated_hosts.held(2, "1gbit") as (host0, host1):
+with simulated_hosts.hold_hosts(2, "1gbit") as (host0, host1):
     before = os.readlink("/proc/self/ns/user")
     linux.enter(host0["pid"])
     listening = socket.create_server(("host0", 5000))
@@ -175,9 +168,12 @@ def test_without_root_two_hosts_meet_too(request):
         ({"ranks": 2, "hosts": 0}, "expected at least one"),
         ({"ranks": 2, "link": "200mbit"}, "between hosts=2 or more"),
         ({"ranks": 2, "hosts": 2, "link": "fast"}, "such as '200mbit'"),
-        ({"ranks": 2, "hosts": 2, "options": Options(nodes="1:2")}, "nodes= is torchrun's"),
-        ({**AGENTS, "options": Options(nodes="1:3")}, "at most hosts=2"),
-        ({**AGENTS, "options": Options(nodes="2:1")}, "nodes='2:1'"),
+        (
+            {"ranks": 2, "hosts": 2, "options": Options(fewest_hosts=1)},
+            "fewest_hosts= is torchrun's",
+        ),
+        ({**AGENTS, "options": Options(fewest_hosts=3)}, "1 to hosts=2"),
+        ({**AGENTS, "options": Options(fewest_hosts=0)}, "fewest_hosts=0"),
         ({"hosts": 2}, "needs ranks="),
         ({"ranks": 2, "hosts": 2, "device": "cuda"}, "CPU ranks"),
     ],

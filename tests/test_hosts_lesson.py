@@ -25,12 +25,12 @@ def records(monkeypatch, tmp_path):
 
 
 def test_torchrun_numbers_hosts_by_their_names_as_text():
-    assert hosts_lab.order_of_hosts(["host2", "host10", "host1"]) == ["host1", "host10", "host2"]
+    assert hosts_lab.sort_hosts(["host2", "host10", "host1"]) == ["host1", "host10", "host2"]
 
 
 def test_a_rule_for_gpus_is_right_or_puts_two_ranks_on_one():
     def taken(gpus, rule, **how):
-        return [(row["host"], row[rule]) for row in hosts_lab.devices(gpus, **how)]
+        return [(row["host"], row[rule]) for row in hosts_lab.device_table(gpus, **how)]
 
     for gpus, cyclic in (([2, 2], True), ([2, 4], False), ([3, 2], False)):
         places = taken(gpus, "LOCAL_RANK", cyclic=cyclic)
@@ -43,7 +43,7 @@ def test_a_rule_for_gpus_is_right_or_puts_two_ranks_on_one():
 
 
 def test_the_batch_grows_with_the_ranks_unless_it_is_kept_in_parts():
-    rows = hosts_lab.batches(8, [16, 4, 12]).rows
+    rows = hosts_lab.batch_table(8, [16, 4, 12]).rows
     assert [row["global batch"] for row in rows] == [128, 32, 96]
     assert [row["micro-batches for 128"] for row in rows] == [1, 4, "-"]
 
@@ -66,7 +66,7 @@ def test_commands_and_jobs_are_run_and_a_record_says_the_same(records, monkeypat
         found = {**lab.on_each("both", both), "job": lab.sbatch("job", job_file, "word").wait()}
         return found, capsys.readouterr().out
 
-    lab = replay.Cluster("a_lesson", hosts=2)
+    lab = replay.RecordedCluster("a_lesson", hosts=2)
     assert "every command and job of this lesson is a real one" in repr(lab)
     try:
         live, printed = say(lab)
@@ -81,7 +81,7 @@ def test_commands_and_jobs_are_run_and_a_record_says_the_same(records, monkeypat
 
     monkeypatch.delenv("BOOTCAMP_RECORD")
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
-    lab = replay.Cluster("a_lesson", hosts=2)
+    lab = replay.RecordedCluster("a_lesson", hosts=2)
     assert "recorded runs stand in. (The reason: BOOTCAMP_WITHOUT hides it" in repr(lab)
     told, printed = say(lab)
     assert told["host1"] == live["host1"]
@@ -92,20 +92,20 @@ def test_commands_and_jobs_are_run_and_a_record_says_the_same(records, monkeypat
 
 def test_a_record_that_is_missing_is_named(records, monkeypatch):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
-    lab = replay.Cluster("a_lesson", hosts=2)
+    lab = replay.RecordedCluster("a_lesson", hosts=2)
     with pytest.raises(FileNotFoundError, match="gone: there is no such record. Record the lesson"):
         lab.run("gone", "sinfo")
 
 
 def test_the_pictures_say_what_they_show_and_can_be_read():
-    figure = diagrams.who_starts_whom()
+    figure = diagrams.rank_starters()
     assert "Each task is a torchrun, an agent" in figure.alt
     style.png(figure)  # raises for what can't be read
     runs = {
         "inside a host": Run(REFERENCE / "09_several_hosts" / "sweep-inside"),
         "over the link": Run(REFERENCE / "09_several_hosts" / "sweep-over"),
     }
-    swept = {where: (run, hosts_lab.rows_of(run)) for where, run in runs.items()}
+    swept = {where: (run, hosts_lab.read_sweep(run)) for where, run in runs.items()}
     figure = diagrams.link_sweep(swept, 25e6)
     longest = 1e3 * swept["over the link"][1][-1]["seconds"]
     assert f"1.05 MB: {longest:.3g} ms" in figure.alt
@@ -129,5 +129,5 @@ def test_the_pictures_say_what_they_show_and_can_be_read():
 )  # fmt: skip
 def test_what_goes_wrong_between_hosts_is_explained(text, name):
     assert [
-        entry.name for entry in errors.ENTRIES if entry.found_by.search(errors.plain(text))
+        entry.name for entry in errors.ENTRIES if entry.found_by.search(errors.strip_prefixes(text))
     ] == [name]

@@ -6,7 +6,7 @@ from trained import trained
 from bootcamp.experiments import claims, replay
 from bootcamp.launcher import simulated_hosts
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import exercise, reading
+from bootcamp_lessons import excerpts, exercise
 from bootcamp_lessons.labs import hsdp_lab
 
 SNIPPET = {"device": "cpu", "quiet": True}
@@ -18,7 +18,9 @@ MESH = 'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate",
 
 
 def printed(snippet, ranks, **flags):
-    return reading.printed(trained(reading.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET, **flags))
+    return excerpts.parse_printed(
+        trained(excerpts.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET, **flags)
+    )
 
 
 def test_hybrid_sharding_used_right():
@@ -100,7 +102,7 @@ MESH_OF_ONE_AXIS = "mesh = init_device_mesh(device.type, (world,))"
 
 def test_without_hosts_the_runs_are_recorded(monkeypatch, capsys):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts")
-    lab = replay.Lab("08_hsdp", needs="hosts")
+    lab = replay.RecordedRuns("08_hsdp", needs="hosts")
     assert not lab.ready
     assert "Hosts can't be made on this machine: recorded runs stand in." in repr(lab)
     run = lab.launch("hsdp-slow", "hsdp", 4, hosts=2, link=hsdp_lab.LINK, shard=2)
@@ -122,4 +124,4 @@ def test_without_hosts_a_claim_on_time_has_no_verdict(monkeypatch, tmp_path):
 
 def test_hosts_that_can_be_made_need_no_record(monkeypatch):
     monkeypatch.setattr(simulated_hosts, "why_not", lambda: None)
-    assert replay.Lab("08_hsdp", needs="hosts").ready
+    assert replay.RecordedRuns("08_hsdp", needs="hosts").ready

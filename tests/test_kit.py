@@ -3,10 +3,12 @@
 import re
 import sys
 import tomllib
+from pathlib import Path
 
 import nbformat
 import pytest
 
+from bootcamp.drawing import style
 from bootcamp.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -207,6 +209,22 @@ def test_expected_outputs_are_text_without_this_machines_paths():
     ]
     assert "wrote ./logs/x\nred\n[figure: Speed: 3 < 4]" in text
     assert "... and 76 lines" in text
+
+
+def test_figures_are_saved_by_number_and_title(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    figure.suptitle("Training speed, all ranks together")
+    cell = nbformat.v4.new_code_cell()
+    data = {"text/html": style.image(figure)}
+    cell.outputs = [nbformat.v4.new_output("display_data", data=data)] * 2
+    lesson = course.Lesson.__new__(course.Lesson)
+    lesson.path, lesson.folder = Path("04_ddp.ipynb"), tmp_path
+    lesson.notebook = nbformat.v4.new_notebook(cells=[cell])
+    lesson.save_figures()
+    saved = sorted((tmp_path / "figures" / "04_ddp").iterdir())
+    title = "training-speed-all-ranks-together"
+    assert [path.name for path in saved] == [f"001-{title}.png", f"002-{title}.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in saved)
 
 
 def shows(*outputs, source="run"):

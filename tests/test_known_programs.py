@@ -12,7 +12,7 @@ from bootcamp.experiments import equality
 from bootcamp.launcher import launch, process_tree
 from bootcamp.paths import NOTEBOOKS, ROOT
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import reading
+from bootcamp_lessons import excerpts
 from bootcamp_lessons.labs import known_programs, orphan_lab
 
 LSTM = {"model": "striped-lstm"}
@@ -26,7 +26,7 @@ def test_stripes_over_ranks_train_what_the_baseline_trains(ranks):
     for proof in proved("striped", ranks, **LSTM):
         run = proof.run
         sent = run.ranks[0]["sent_bytes_per_step"]
-        assert sent == pytest.approx(known_programs.formula_bytes(run), rel=0.02)
+        assert sent == pytest.approx(known_programs.predict_sent_bytes(run), rel=0.02)
         whole = proof.baseline.ranks[0]["parameter_bytes"]
         ends = 4 * (2 * 256 * 64 + 256)  # embedding and head are on every rank
         assert {rank["parameter_bytes"] for rank in run.ranks} == {ends + (whole - ends) // ranks}
@@ -59,7 +59,7 @@ def test_rejects_stripes_of_which_one_belongs_to_nobody():
 
 
 def test_a_batch_cut_along_time_is_another_training():
-    script = known_programs.along_time()
+    script = known_programs.cut_along_time()
     run = trained(script, 1, **LSTM, **SGD)
     assert run.losses[-1] < run.losses[0], "it trains something"
     assert "step's loss" in rejected(script, **LSTM, **SGD)
@@ -95,15 +95,15 @@ def test_rejects_resnet_50_whose_second_half_is_not_trained():
 
 @OPTIMIZERS
 def test_resnet_50_in_shards_with_synchronised_statistics(optimizer):
-    run = trained(known_programs.synchronised("fsdp"), 2, optimizer=optimizer, **RESNET)
+    run = trained(known_programs.add_sync_batch_norm("fsdp"), 2, optimizer=optimizer, **RESNET)
     equality.same_training(run, baseline(optimizer=optimizer, **RESNET))
 
 
 @OPTIMIZERS
 def test_resnet_50_in_replicas_with_frozen_statistics(optimizer):
     flags = {"optimizer": optimizer, **RESNET}
-    run = trained(known_programs.frozen("dp_by_hand"), 1, **flags)
-    alone = trained(known_programs.frozen("cpu"), 1, **flags)
+    run = trained(known_programs.freeze_batch_norm("dp_by_hand"), 1, **flags)
+    alone = trained(known_programs.freeze_batch_norm("cpu"), 1, **flags)
     equality.same_training(run, alone)
     assert equality.compare(run, baseline(**flags)).failed, "frozen is another training"
 
@@ -116,12 +116,12 @@ def test_rejects_resnet_50_with_statistics_of_a_share():
 @pytest.mark.skipif(not launch.available("deepspeed"), reason="DeepSpeed is not installed")
 def test_a_checkpoint_of_deepspeed_becomes_one_state_dict():
     flags = {"model": "mlp", **equality.settings(2), "stage": 3}
-    (told,) = reading.printed(trained(known_programs.saving(), 2, **flags))
+    (told,) = excerpts.parse_printed(trained(known_programs.save_as_deepspeed(), 2, **flags))
     assert told == {"apart": 0.0, "other names": 0}
     line = "with deepspeed.zero.GatheredParameters(list(model.parameters())):"
     later = {line: f"next(model.parameters()).ds_tensor.add_(1)\n{line}"}
-    changed = variant(known_programs.saving(), "zero_saves_changed", later)
-    (told,) = reading.printed(trained(changed, 2, **flags))
+    changed = variant(known_programs.save_as_deepspeed(), "zero_saves_changed", later)
+    (told,) = excerpts.parse_printed(trained(changed, 2, **flags))
     assert told["apart"] == pytest.approx(1.0), "what changes after saving is seen"
 
 
@@ -129,15 +129,15 @@ def test_lightnings_strategies_train_what_the_bare_script_trains():
     """As recorded with the version at hand: what ran, and what was refused in whose words."""
     found = json.loads(known_programs.LIGHTNING.read_text())
     if launch.available("lightning"):
-        assert found["lightning"] == version("lightning"), "run python tools/strategies.py"
+        assert found["lightning"] == version("lightning"), "record them anew"
     rows = {row["name"]: row for row in found["rows"]}
-    assert list(rows) == list(known_programs.IDEAS)
+    assert list(rows) == list(known_programs.STRATEGIES)
     ran = {name for name, row in rows.items() if "refusal" not in row}
     assert ran == {"ddp", "ddp_spawn", "ddp_fork", "ddp_notebook"}
     assert all(rows[name]["processes"] == 2 and rows[name]["loss_apart"] < 1e-5 for name in ran)
     refused = {name: row["refusal"] for name, row in rows.items() if name not in ran}
     assert all(re.match(r"(Value|Runtime)Error: \w", text) for text in refused.values())
-    for _, script in known_programs.IDEAS.values():
+    for _, script in known_programs.STRATEGIES.values():
         assert (ROOT / "src" / script).exists(), script
     assert len(known_programs.strategies()) == len(rows)
 
@@ -148,9 +148,11 @@ def test_two_orphans_are_found_and_ended():
 
     def cell():
         with orphans:
-            assert orphans.found_by().column("found") == [2, 2, 0], "they still have a parent"
+            assert orphans.find_with_tools().column("found") == [2, 2, 0], (
+                "they still have a parent"
+            )
             orphans.lose_their_parent()
-            assert orphans.found_by().column("found")[:2] == [2, 2]
+            assert orphans.find_with_tools().column("found")[:2] == [2, 2]
             orphans.end(signal.SIGTERM)
             raise KeyboardInterrupt(orphans.look("after TERM"))
 
@@ -159,11 +161,11 @@ def test_two_orphans_are_found_and_ended():
     polite, stubborn = error.value.args[0]
     assert (polite["process"], polite["port"], polite["file"]) == ("gone", "free", "gone")
     assert (stubborn["process"], stubborn["port"], stubborn["file"]) == ("alive", "taken", "there")
-    assert not any(process_tree.alive(each.pid) for each in orphans.processes.values())
+    assert not any(process_tree.is_alive(each.pid) for each in orphans.processes.values())
     assert not any(file.exists() for file in orphans.files.values())
 
 
-@pytest.mark.parametrize("row", known_programs.known(), ids=lambda row: row["program"])
+@pytest.mark.parametrize("row", known_programs.read_programs(), ids=lambda row: row["program"])
 def test_what_ran_where_is_true(row):
     """Its lesson, file and proof exist, and the lesson names the file, its script or the helper."""
     assert (ROOT / row["file"]).exists()
@@ -179,7 +181,7 @@ def test_what_ran_where_is_true(row):
 
 
 def test_a_row_that_names_what_is_not_there_is_found(monkeypatch):
-    row = {**known_programs.known()[0], "proof": "test_one_device.py::test_of_nothing"}
+    row = {**known_programs.read_programs()[0], "proof": "test_one_device.py::test_of_nothing"}
     with pytest.raises(AssertionError):
         test_what_ran_where_is_true(row)
-    assert len(known_programs.programs()) == len(known_programs.known())
+    assert len(known_programs.programs()) == len(known_programs.read_programs())

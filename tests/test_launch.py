@@ -13,11 +13,11 @@ import warm
 
 from bootcamp import machine
 from bootcamp.experiments import equality
-from bootcamp.launcher import arguments, ghosts, launch, process_tree
+from bootcamp.launcher import arguments, launch, orphans, process_tree
 from bootcamp.launcher.launch import Options, RunRefused
 from bootcamp.paths import ROOT
 from bootcamp.records import runs, summary
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 
 QUICK = {"steps": 3, "model": "mlp", "quiet": True}
@@ -29,12 +29,23 @@ QUICK = {"steps": 3, "model": "mlp", "quiet": True}
         ({"global_batch": 33}, "--global-batch 33 does not divide over 2 ranks.* 32 or 34"),
         ({"global_batch": 1}, "Give a multiple of 2, such as 2"),
         ({"size": "huge"}, "--size huge: mlp has no such size. Choose one of tiny, small"),
-        ({"model": "llama"}, "--model llama: no such model. Choose one of gpt, moe, mlp"),
+        (
+            {"model": "llama"},
+            "Argument --model: invalid choice: 'llama' .choose from '?gpt'?, '?moe",
+        ),
         ({"global_batch": 10_000_000}, "--global-batch 10000000: the data has .* samples for mlp"),
-        ({"timeout": "inf"}, "--timeout inf: expected seconds, a week at most"),
-        ({"steps": 0}, "--steps 0: expected more than zero"),
-        ({"lr": -1}, "--lr -1.0: expected a positive number"),
-        ({"cores_per_rank": 4096}, "--cores-per-rank 4096: this machine grants"),
+        ({"timeout": "inf"}, "--timeout inf: expected a number above 0, here at most 604800"),
+        ({"steps": 0}, "--steps 0: expected a number above 0"),
+        ({"lr": -1}, "--lr -1.0: expected a number above 0"),
+        (
+            {"cores_per_rank": 4096},
+            "--cores-per-rank 4096: expected a number above 0, here at most",
+        ),
+        ({"steps": "many"}, "Argument --steps: invalid int value: 'many'"),
+        ({"steps": 2.5}, "Argument --steps: invalid int value: '2.5'"),
+        ({"steps": True}, "Argument --steps: expected one argument"),
+        ({"lr": "fast"}, "Argument --lr: invalid float value: 'fast'"),
+        ({"cores_per_rank": "all"}, "Argument --cores-per-rank: invalid int value: 'all'"),
         ({"optimizer": "lion"}, "choose from 'adamw', 'sgd'"),
         ({"colour": "red"}, "Unrecognized arguments: --colour red"),
     ],
@@ -207,7 +218,7 @@ def test_an_unknown_script_names_the_known_ones():
         launch.launch("dpp")
     with pytest.raises(ValueError, match="start='hot': expected one of warm, cold, torchrun"):
         launch.launch("ddp", 2, start="hot")
-    with pytest.raises(ValueError, match="ranks=0: expected at least one"):
+    with pytest.raises(ValueError, match="ranks=0: expected a whole number from 1 on"):
         launch.launch("ddp", 0)
 
 
@@ -282,13 +293,38 @@ def test_children_of_a_rank_end_with_it():
     )
     script = variant("cpu", "with_child", {"run.finish()": line})
     launch.launch(script, 1, **QUICK)
-    left = [p for p in psutil.pids() if process_tree.command(p) == "sleep 600"]
+    left = [p for p in psutil.pids() if process_tree.read_command(p) == "sleep 600"]
     assert not left
+
+
+LATE_RANK = """
+import os, time
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if dist.get_rank() == 0:
+    store.set("first", str(os.getpid()))
+else:
+    first = store.get("first").decode()
+    while os.path.exists(f"/proc/{first}"):
+        time.sleep(0.01)
+    store.set("second", "is here")
+    print(store.get("second").decode())
+"""
+
+
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_the_rendezvous_outlives_rank_0(start, tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(LATE_RANK)
+    run = launch.launch(script, 2, start=start, device="cpu", quiet=True)
+    assert run.output(1) == "is here\n"
 
 
 def test_the_fork_server_has_one_thread_and_nothing_of_ours():
     launch.launch("cpu", **QUICK)
-    for script in family.SCRIPTS.values():  # a framework is loaded before its first ranks start
+    for script in strategies.SCRIPTS.values():  # a framework is loaded before its first ranks start
         if script.framework and launch.available(script.framework):
             launch.launch(script.name, 2, steps=1, global_batch=2, device="cpu", quiet=True)
     (server,) = faults._fork_servers(launch.connect().process.pid)
@@ -303,26 +339,26 @@ def test_ranks_find_their_framework_loaded():
     assert said.startswith("not loaded" if launch.gpu_count() else "loaded")
 
 
-def test_ghosts_lists_and_ends_orphans_only():
-    """A process whose kernel is gone is a ghost; this one here is not."""
+def test_orphans_lists_and_ends_orphans_only():
+    """A process whose kernel is gone is an orphan; this one here is not."""
     code = "import os, time; os.fork() and os._exit(0); time.sleep(600)"
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     dead.wait()
     environment = {**os.environ, "BOOTCAMP_KERNEL": str(dead.pid)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    rows = {row["process"]: row for row in ghosts.ghosts().rows}
+    rows = {row["process"]: row for row in orphans.orphans().rows}
     mine = [pid for pid, row in rows.items() if str(dead.pid) in row["why"]]
     assert len(mine) == 1
     assert rows[mine[0]]["memory MB"] > 0
-    with pytest.raises(ValueError, match="no ghosts of this course"):
-        ghosts.ghosts(end=[os.getpid()])
-    after = ghosts.ghosts(end=mine)
+    with pytest.raises(ValueError, match="no orphans of this course"):
+        orphans.orphans(end=[os.getpid()])
+    after = orphans.orphans(end=mine)
     assert mine[0] not in [row.get("process") for row in after.rows]
 
 
-def test_a_running_launch_is_no_ghost():
+def test_a_running_launch_is_no_orphan():
     launch.launch("cpu", **QUICK)
-    kernels = {row["process"] for row in ghosts.ghosts().rows}
+    kernels = {row["process"] for row in orphans.orphans().rows}
     assert launch.connect().process.pid not in kernels
 
 
@@ -333,12 +369,14 @@ def test_cpu_quota_is_read_and_limits_the_cores(monkeypatch):
 
 def test_quota_of_cgroup_v2(monkeypatch):
     files = {"/proc/self/cgroup": ["0::/box"], "/sys/fs/cgroup/box/cpu.max": ["150000 100000"]}
-    monkeypatch.setattr(machine, "_lines", lambda path: files.get(path, []))
+    monkeypatch.setattr(machine, "_read_lines", lambda path: files.get(path, []))
     assert machine.cpu_quota() == 1.5
 
 
 def test_hyperthreads_are_one_core(monkeypatch):
-    monkeypatch.setattr(machine, "_siblings", lambda cpu: str(cpu // 2))
+    cpus = {f"/sys/devices/system/cpu/cpu{k}": [f"{k // 2 * 2}-{k // 2 * 2 + 1}"] for k in range(4)}
+    path = "/topology/thread_siblings_list"
+    monkeypatch.setattr(machine, "_read_lines", lambda name: cpus[name.removesuffix(path)])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(machine, "cpu_quota", lambda: float("inf"))
     assert machine.cores() == [0, 2]

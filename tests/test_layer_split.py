@@ -15,8 +15,8 @@ from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.train import models
 from bootcamp.train.models import gpt
-from bootcamp_lessons import reading
-from bootcamp_lessons.diagrams import model_parallel
+from bootcamp_lessons import excerpts
+from bootcamp_lessons.diagrams import pipelines
 
 BATCH, RANKS = 24, 2
 SIZE = gpt.SIZES["tiny"]
@@ -67,10 +67,10 @@ def test_activations_and_their_gradient_cross_the_cut(split):
 
 
 def test_one_rank_works_at_a_time(split):
-    assert model_parallel.most_at_once(split) == 1
+    assert pipelines.most_active_ranks(split) == 1
     busy = [1 - share for share in pipeline_schedules.idle_share(split.actions())]
     assert 0 < sum(busy) <= 1
-    assert "rank 1 backward" in model_parallel.who_works(split).alt
+    assert "rank 1 backward" in pipelines.one_step(split).alt
 
 
 def test_ddp_takes_a_model_on_several_devices_without_ids():
@@ -115,6 +115,6 @@ def test_a_forward_over_two_kinds_of_devices_shows_what_was_not_moved(name, chan
     assert run.status == status
     if status == "failed":
         assert "expected device" in run.summary["error"]["message"]
-        error, *lines = reading.where_it_failed(run).splitlines()
+        error, *lines = excerpts.trace_error(run).splitlines()
         assert "expected device" in error
         assert "models.loss" in lines[0]

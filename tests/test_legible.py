@@ -99,5 +99,5 @@ def test_the_family_can_be_read_and_has_every_script():
     figure = basics.family_tree()
     assert legible.faults(figure, style.FOOT) == []
     said = " ".join(text.get_text() for text in legible.texts(figure))
-    for name in basics.family.SCRIPTS:
+    for name in basics.strategies.SCRIPTS:
         assert name in said, name

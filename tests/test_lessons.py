@@ -16,12 +16,12 @@ from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import NOTEBOOKS, ROOT
 from bootcamp.records import summary
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 from bootcamp.units import number
 from bootcamp_lessons import exercise, exercises
-from bootcamp_lessons.labs import silent
+from bootcamp_lessons.labs import silent_bugs
 
 sys.path.insert(0, str(ROOT / "tools"))
 import lessons  # noqa: E402
@@ -55,7 +55,9 @@ def test_a_prediction_may_be_a_text_with_its_unit(answer):
 )
 def test_what_is_no_amount_is_refused_in_one_sentence_and_raises_nothing(answer):
     guess = predict("speed", "How long?", unit="ms", answer=answer)
-    assert str(guess) == (f"How long?\nYour prediction: {answer!r} is no amount such as 120 ms.")
+    assert str(guess) == (
+        f"How long?\nYour prediction: {answer!r} is not an amount such as 120 ms."
+    )
     assert guess.score(100).right is None
 
 
@@ -63,8 +65,8 @@ def test_what_is_no_amount_is_refused_in_one_sentence_and_raises_nothing(answer)
 EXERCISES = [
     task
     for task in exercises.EXERCISES.values()
-    if isinstance(task, tasks.ScriptTask) and task.solution in family.SCRIPTS
-    if not isinstance(task, silent.Silent)  # test_silent.py
+    if isinstance(task, tasks.ScriptTask) and task.solution in strategies.SCRIPTS
+    if not isinstance(task, silent_bugs.Silent)  # test_silent.py
 ]
 
 
@@ -90,14 +92,14 @@ def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path, monkey
     assert task.hint in str(result)
 
     def prove(path, ranks, **_):
-        assert path == family.SCRIPTS[task.solution].path
+        assert path == strategies.SCRIPTS[task.solution].path
         return trained.proved(
             task.solution, **{"ranks": ranks, **PROVED_ELSEWHERE.get(task.solution, {})}
         )
 
     monkeypatch.setattr(equality, "prove", prove)
     with trained.shared():
-        result = exercise.try_out(task, task.solved())
+        result = exercise.try_out(task, task.solution_path())
     assert result.solved, result
     assert "Solved" in str(result)
 
@@ -105,8 +107,8 @@ def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path, monkey
 @pytest.mark.parametrize("task", EXERCISES, ids=lambda e: e.name)
 def test_starting_point_is_derived_from_the_scripts(task):
     text = task.starting_point()
-    solution = task.solved().read_text()
-    assert solution == family.SCRIPTS[task.solution].path.read_text()
+    solution = task.solution_path().read_text()
+    assert solution == strategies.SCRIPTS[task.solution].path.read_text()
     for line in task.takes_out:
         assert line in solution
         assert line not in text
@@ -226,7 +228,7 @@ OF_STRATEGIES = ["What changes", "Run it", "Read the measurement", "Prove it", "
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_has_its_parts(lesson):
     """Three predictions and two exercises at least, and the headings in their order."""
-    questions, checked = journal.things_to_do(lesson)
+    questions, checked = journal.list_things_to_do(lesson)
     assert len(questions) >= 3
     assert len(checked) >= 2
     assert set(checked) <= set(exercises.EXERCISES)
@@ -242,12 +244,12 @@ def test_a_lesson_has_its_parts(lesson):
 
 def test_the_appendix_asks_for_nothing_and_comes_last():
     assert sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))[-1:] == APPENDIX
-    assert journal.things_to_do(APPENDIX[0]) == ([], [])
+    assert journal.list_things_to_do(APPENDIX[0]) == ([], [])
     assert APPENDIX[0].stem not in journal.progress().column("lesson")
 
 
 def test_every_exercise_is_in_a_lesson():
-    named = {name for lesson in LESSONS for name in journal.things_to_do(lesson)[1]}
+    named = {name for lesson in LESSONS for name in journal.list_things_to_do(lesson)[1]}
     assert set(exercises.EXERCISES) - named == set()
 
 
@@ -257,7 +259,7 @@ def test_every_exercise_says_how_to_see_its_solution(lesson):
     cells = json.loads(lesson.read_text())["cells"]
     words = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     shown = re.findall(r'exercise\.solution\("(\w+)(\.{3})?"\)', words)
-    _, checked = journal.things_to_do(lesson)
+    _, checked = journal.list_things_to_do(lesson)
     assert [
         name
         for name in checked

@@ -13,7 +13,7 @@ import faults
 import psutil
 import pytest
 
-from bootcamp.launcher import launch, live_ranks, process_tree
+from bootcamp.launcher import launch, live_ranks
 
 WHY_NOT = live_ranks.why_not()
 pytestmark = [
@@ -101,7 +101,7 @@ def test_an_error_in_one_rank_frees_those_that_wait_for_it():
     assert "rank 1 raised ValueError: enough" in text
     assert "line 2" in text
     assert "ranks 0, 2 and 3 waited in all_reduce" in text
-    assert "_live_rank.py" not in text, "the inside is not the reader's concern"
+    assert "live_rank.py" not in text, "the inside is not the reader's concern"
     assert said(ADD_ONES) == ["4.0"] * COUNT
     assert said("rank + mine.numel()") == ["1", "2", "3", "4"], "variables are kept"
 
@@ -112,6 +112,12 @@ def test_an_error_of_all_ranks_is_told_once_and_keeps_the_group():
         said("nonsense")
     assert str(failed.value).count("NameError") == 2  # in the sentence and in the traceback
     assert said("group is dist.group.WORLD") == ["True"] * COUNT
+
+
+def test_an_error_without_a_text_and_exit_leave_the_ranks_alive():
+    with pytest.raises(live_ranks.RankRaised, match="raised Mute: <unprintable Mute>"):
+        said("class Mute(Exception):\n    def __str__(self):\n        return 5\nraise Mute")
+    assert said("exit()\n'alive'") == ["'alive'"] * COUNT
 
 
 def test_a_collective_that_only_one_rank_calls():
@@ -154,52 +160,47 @@ def test_an_interrupt_brings_all_ranks_back(code):
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
-SLOW_TO_TAKE = """
-import live_rank, time
-handlers = live_rank.engine.kernel.shell_handlers
-take = handlers["apply_request"]
+SLOW_TO_BEGIN = """
+import time
 
-def slow(*message):
-    handlers["apply_request"] = take
+def slow():
+    shell.events.unregister("pre_execute", slow)
     time.sleep(1.5)
-    return take(*message)
 
-handlers["apply_request"] = slow
+shell = get_ipython()
+shell.events.register("pre_execute", slow)
 """
 
 
 def test_an_interrupt_while_a_cell_is_sent_does_not_leave_it_running(monkeypatch):
     """It is held back until the cell is sent to all; then it must reach them.
 
-    Also where it comes while a rank still takes the message, which has to be answered.
+    Also where it comes before a rank has begun the cell, when nothing of the cell hears of it.
     """
-    said(SLOW_TO_TAKE)
+    said(SLOW_TO_BEGIN)
+    order = live_ranks.LiveRanks._order
 
-    class Interrupted(live_ranks.Cell):
-        def __init__(self, *given):
-            super().__init__(*given)
+    def interrupted(self, *given):
+        order(self, *given)
+        if given[0] == "run_cell":
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(live_ranks, "Cell", Interrupted)
+        patched.setattr(live_ranks.LiveRanks, "_order", interrupted)
         with pytest.raises(KeyboardInterrupt):
             said("import time\ntime.sleep(60)\nslept = True")
     assert said("'slept' in globals()") == ["False"] * COUNT
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
-def test_nothing_listens_beyond_this_machine_and_no_key_is_left():
-    pids = {*live_ranks._live.pids.values()}
-    mine = process_tree.marked("BOOTCAMP_KERNEL", str(os.getpid()))
-    pids |= {pid for pid in mine if "ipyparallel.controller" in process_tree.command(pid)}
+def test_nothing_listens_beyond_this_machine_and_no_socket_is_left():
+    pids = live_ranks._live.pids.values()
     ends = [end for pid in pids for end in psutil.Process(pid).net_connections("inet")]
     listening = [end.laddr.ip for end in ends if end.status == psutil.CONN_LISTEN]
     assert len(listening) > COUNT
     assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
-    keys = live_ranks._live._client.session.key.decode()
-    assert all(keys not in process_tree.command(pid) for pid in pids)
     folders = f"{live_ranks.PREFIX}{os.getpid()}-*"
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(folders)), "the key's folder"
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(folders)), "the socket's folder"
 
 
 def test_a_killed_rank_is_told_in_one_sentence_and_new_ones_can_be_started():
@@ -211,6 +212,19 @@ def test_a_killed_rank_is_told_in_one_sentence_and_new_ones_can_be_started():
     assert not faults.leftovers(os.getpid(), allow_launcher=True)
     live_ranks.start()
     assert said(ADD_ONES) == ["4.0"] * COUNT
+
+
+@pytest.mark.parametrize("folder", ["short", "long" * 20])
+def test_a_rank_that_ends_well_is_told_wherever_temporary_files_are(folder, tmp_path, monkeypatch):
+    """A path of a Unix socket has at most 107 bytes."""
+    monkeypatch.setattr(live_ranks, "RETURN_SECONDS", 0.5)
+    monkeypatch.setattr(live_ranks.tempfile, "tempdir", str(tmp_path / folder))
+    (tmp_path / folder).mkdir()
+    live_ranks.stop()
+    live_ranks.start(COUNT)
+    with pytest.raises(live_ranks.RanksGone, match="rank 1 has ended"):
+        said("import os\nif rank == 1:\n    os._exit(0)\ndist.barrier()")
+    live_ranks.start(COUNT)
 
 
 def test_a_rank_that_ends_itself_is_told_with_its_exit_code():
@@ -226,7 +240,7 @@ KERNEL = """
 from bootcamp import live
 live.start(ranks=2)
 live.run("rank", show=print)
-print(live._live.connection.process.pid, flush=True)
+print(live._live.supervisor.process.pid, flush=True)
 try:
     live.run("import time; time.sleep(600)")
 except live.RanksGone as gone:
@@ -284,9 +298,9 @@ def test_a_live_rank_imports_nothing_of_the_launcher():
     assert said(ask) == ["[]"] * COUNT
 
 
-def test_importing_it_loads_neither_torch_nor_ipyparallel():
+def test_importing_it_loads_neither_torch_nor_ipython():
     code = "import sys, bootcamp.launcher.live_ranks\n"
-    code += "print({'torch', 'ipyparallel', 'zmq'} & set(sys.modules))"
+    code += "print({'torch', 'IPython', 'zmq'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

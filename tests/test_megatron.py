@@ -24,7 +24,7 @@ def test_two_ranks_train_the_baselines_model():
         assert rank["optimizer_bytes"] == held["optimizer"]
         assert rank["activation_bytes"] == pytest.approx(held["activations"], rel=0.05)
     sent = run.ranks[0]["sent_bytes_per_step"]
-    theory = traffic.tensor_calls(model_shapes.ours(), FLAGS["global_batch"])
+    theory = traffic.tensor_calls(model_shapes.course_model(), FLAGS["global_batch"])
     ring = sharding.bytes_of_calls(theory, 2)
     assert sent is None or sent == pytest.approx(ring, rel=0.05)
 

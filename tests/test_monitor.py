@@ -13,6 +13,7 @@ import pytest
 from bootcamp.launcher.launch import Options, launch
 from bootcamp.paths import REFERENCE
 from bootcamp.records import summary
+from bootcamp.records.steps import Steps
 from bootcamp.widgets import monitor
 
 NOW = 1_800_000_000.0
@@ -55,7 +56,7 @@ def run(tmp_path):
 
 
 def look(folder, now=NOW + 2):
-    return monitor.Reader(folder).look(now)
+    return monitor.State(folder, Steps(folder), now)
 
 
 # What the files say
@@ -74,13 +75,13 @@ def test_a_running_run_is_read_from_its_files(run):
 
 
 def test_half_a_line_is_no_error_and_is_read_when_it_is_whole(run):
-    reader = monitor.Reader(run)
+    steps = Steps(run)
     with open(run / "steps.jsonl", "a") as file:
         file.write(row(3)[:20])
         file.flush()
-        assert reader.look(NOW).steps_done == 3
+        assert monitor.State(run, steps, NOW).steps_done == 3
         file.write(row(3)[20:] + "\n")
-    assert reader.look(NOW).steps_done == 4
+    assert monitor.State(run, steps, NOW).steps_done == 4
 
 
 @pytest.mark.parametrize(
@@ -104,13 +105,13 @@ def test_torn_files_are_no_error(run, torn):
 
 
 def test_the_last_row_of_a_step_counts_and_a_new_file_begins_anew(run):
-    reader = monitor.Reader(run)
-    reader.look(NOW)
+    steps = Steps(run)
+    monitor.State(run, steps, NOW)
     with open(run / "steps.jsonl", "a") as file:
         file.write(row(1, loss=9.0) + "\n")
-    assert reader.look(NOW).losses[1] == (1, 9.0)
+    assert monitor.State(run, steps, NOW).losses[1] == (1, 9.0)
     write(run / "steps.jsonl", row(0, loss=1.0) + "\n")
-    assert reader.look(NOW).losses == [(0, 1.0)]
+    assert monitor.State(run, steps, NOW).losses == [(0, 1.0)]
 
 
 def test_a_process_is_known_by_the_file_that_it_holds_open(run):
@@ -131,8 +132,8 @@ def test_a_run_without_signs_and_processes_is_given_up(run):
     state = look(run, NOW + 61)
     assert state.status == "lost"
     assert "probably killed" in state.notes[0]
-    assert not monitor.is_going(run, NOW + 61)
-    assert monitor.is_going(run, NOW + 59)
+    assert monitor.read_status(run, NOW + 61) == "lost"
+    assert monitor.read_status(run, NOW + 59) == "running"
     for beat in (run / "ranks").glob("*.beat"):
         beat.unlink()
     assert look(run, NOW + 61).status == "running", "it may still load, or wait for its devices"
@@ -140,21 +141,22 @@ def test_a_run_without_signs_and_processes_is_given_up(run):
 
 
 def test_a_silent_rank_and_numbers_that_are_none_are_remarked_on(run, monkeypatch):
-    monkeypatch.setattr(monitor, "process_of", lambda *_: (True, 5_000_000))
+    monkeypatch.setattr(monitor, "inspect_process", lambda *_: (True, 5_000_000))
     assert "Rank 1 has finished no step for 20 s." in look(run, NOW + 20).notes
-    monkeypatch.setattr(monitor, "process_of", lambda *_: (False, None))
+    monkeypatch.setattr(monitor, "inspect_process", lambda *_: (False, None))
     assert "The process of rank 0" in look(run).notes[0]
     with open(run / "steps.jsonl", "a") as file:
         file.write(row(3, loss=float("nan")) + "\n" + row(4, loss=None) + "\n")
     state = look(run)
     assert "The loss is not a number from step 3 on." in state.notes
-    assert state.losses[-2:] == [(3, None), (4, None)]
+    pen_lifted = [(0, 1.0), (1, 2.0), (2, float("nan")), (3, None), (4, 1.0)]
+    assert monitor._curve("loss", "", pen_lifted).count("M") == 2
 
 
-def test_long_curves_are_thinned_to_means():
-    points = monitor._thinned([(step, float(step)) for step in range(1000)])
-    assert len(points) == monitor.POINTS
-    assert points[0] == (4, 2.0)
+def test_long_curves_are_thinned_and_told_in_full():
+    drawn = monitor._curve("loss", "", [(step, float(step)) for step in range(1000)])
+    assert monitor.POINTS / 2 < drawn.count("L") < monitor.POINTS
+    assert "loss at the last step: 999; from 0 to 999 so far" in drawn
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_an_ended_run_says_how_it_ended(run, status, words):
 
 
 def test_the_picture_says_everything_in_words(run):
-    frame = monitor.draw(look(run), "The machine is busy.", "12:00:00")
+    frame = monitor.draw(look(run), ["The machine is busy."], "12:00:00")
     for words in (
         "ddp, 2 ranks (CPU): running, 3 of 20 steps in 12 s, about 1.7 s left",
         'aria-label="loss at the last step: 3; from 3 to 5 so far"',
@@ -210,7 +212,7 @@ def test_a_run_that_has_not_begun_is_drawn(tmp_path):
 
 
 def test_a_machine_without_a_gpu_hears_nothing_fatal(capfd):
-    sentence = monitor.machine_use()
+    sentence = monitor.describe_load()
     said = capfd.readouterr()
     assert said.out + said.err == ""
     assert sentence.startswith("All of this machine: CPU")
@@ -227,9 +229,9 @@ def test_gpus_are_named_where_there_are_some_and_nvitop(monkeypatch):
 
     monkeypatch.setattr(monitor.machine, "gpu_names", lambda: ("A GPU",))
     monkeypatch.setitem(sys.modules, "nvitop", types.SimpleNamespace(Device=Device))
-    assert "GPU 0: 7000000000.0 %, memory 7 GB of 7 GB." in monitor.machine_use()
+    assert "GPU 0: 7000000000.0 %, memory 7 GB of 7 GB." in monitor.describe_load()
     monkeypatch.setitem(sys.modules, "nvitop", None)
-    assert "GPU" not in monitor.machine_use()
+    assert "GPU" not in monitor.describe_load()
 
 
 # The thread
@@ -262,6 +264,12 @@ def pictures(monkeypatch):
     return shown
 
 
+def ended(watching, seconds):
+    """Wait until a monitor has ended; whether it has."""
+    watching.join(seconds)
+    return not watching.is_alive()
+
+
 def until(true, seconds=60):
     """Wait until something is so."""
     end = time.monotonic() + seconds
@@ -288,27 +296,27 @@ def test_follows_a_run_and_ends_with_it(run, pictures):
         file.write(row(3) + "\n")
     until(lambda: "4 of 20 steps" in str(pictures[0]))
     summary.write(run, "interrupted")
-    assert watching.wait(10)
+    assert ended(watching, 10)
     assert "interrupted, 4 of 20 steps" in str(pictures[0])
 
 
-def test_a_run_that_has_ended_is_shown_without_a_thread(run, pictures):
+def test_a_run_that_has_ended_is_shown_once_and_for_all(run, pictures):
     summary.write(run, "ok")
     watching = monitor.watch(run)
+    assert ended(watching, 10)
     assert not threads()
-    assert watching.wait(0)
     assert "ended well" in str(pictures[0])
 
 
 def test_opened_again_the_last_picture_is_the_one_that_follows(run, pictures):
     first = monitor.watch(going(run))
     second = monitor.watch(run)
-    assert not first.going
+    assert ended(first, 0)
     assert "This monitor was stopped" in str(pictures[0])
     assert len(threads()) == 1
     second.stop()
     third = monitor.watch(str(run))
-    assert third.going
+    assert not ended(third, 0)
     assert "3 of 20 steps" in str(pictures[2])
 
 
@@ -342,20 +350,20 @@ def test_a_run_that_was_over_before_the_next_look_is_found(run, pictures, monkey
     watching = monitor.watch()
     summary.write(going(run), "ok")
     run.rename(logs / "quick")
-    assert watching.wait(10)
+    assert ended(watching, 10)
     assert "ended well" in str(pictures[0])
 
 
 def test_waits_no_longer_than_it_says(pictures, tmp_path):
     watching = monitor.watch(tmp_path / "never", wait_seconds=0.3)
-    assert watching.wait(10)
+    assert ended(watching, 10)
     assert "No run has begun" in str(pictures[0])
 
 
 def test_a_new_call_replaces_one_that_waits(pictures, tmp_path):
     first = monitor.watch(tmp_path / "never")
     monitor.watch(tmp_path / "never either")
-    assert not first.going
+    assert ended(first, 0)
     assert len(threads()) == 1
 
 
@@ -368,14 +376,14 @@ def test_a_file_is_no_run_folder(tmp_path, pictures):
 def test_a_folder_that_goes_away_ends_the_monitor(run, pictures):
     watching = monitor.watch(going(run))
     run.rename(run.with_name("gone"))
-    assert watching.wait(10)
+    assert ended(watching, 10)
     assert "lost" in str(pictures[0])
 
 
 def test_an_error_in_the_thread_is_shown_and_ends_it(run, pictures, monkeypatch):
     watching = monitor.watch(going(run))
     monkeypatch.setattr(monitor, "draw", lambda *_: 1 / 0)
-    assert watching.wait(10)
+    assert ended(watching, 10)
     assert "The monitor failed: ZeroDivisionError" in str(pictures[0])
 
 
@@ -402,5 +410,5 @@ def test_an_interrupted_launch_ends_its_run_and_its_monitor(pictures, logs):
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         launch("cpu", steps=100_000, options=Options(run_dir=folder), quiet=True)
-    assert watching.wait(10)
+    assert ended(watching, 10)
     assert "interrupted, " in str(pictures[0])

@@ -19,7 +19,7 @@ import page_links  # noqa: E402
 import page_notes  # noqa: E402
 import pages  # noqa: E402
 
-from bootcamp.costs import ddp, model_shapes  # noqa: E402
+from bootcamp.costs import model_shapes, overlap  # noqa: E402
 from bootcamp_lessons import explorers  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*MystReferenceResolver")
@@ -232,15 +232,15 @@ def test_the_pages_load_nothing_from_elsewhere_and_lead_somewhere(site):
 
 
 def test_what_the_explorers_show_is_the_theory():
-    runs = explorers.data("collective")["runs"]
+    runs = explorers.make_data("collective")["runs"]
     ring = runs["all-reduce by a ring 4"]
     assert ring["moments"][-1] == ring["wanted"] == [[15] * 4] * 4
     assert ring["moments"][0] == [[1 << rank] * 4 for rank in range(4)]
     for kind in explorers.KINDS:
-        data = json.loads(json.dumps(explorers.data(kind)))
+        data = json.loads(json.dumps(explorers.make_data(kind)))
         for control in data["controls"]:
-            assert 0 <= control["first"] < len(control["options"])
-    charts = explorers.data("pipeline_schedule")["charts"]
+            assert 0 <= control["initial"] < len(control["options"])
+    charts = explorers.make_data("pipeline_schedule")["charts"]
     assert charts["1f1b 2 1"] == "1f1b over 2 ranks needs at least 2 micro-batches, not 1"
 
 
@@ -251,14 +251,14 @@ def test_an_explorer_begins_on_the_site_as_in_its_lesson():
     numbers = output.data["text/html"].split('application/json">')[1].split("</script>")[0]
     controls = {control["name"]: control for control in json.loads(numbers)["controls"]}
     ranks = controls["ranks"]
-    assert ranks["options"][ranks["first"]][1] == 8
+    assert ranks["options"][ranks["initial"]][1] == 8
 
 
 def explore_ddp(shown) -> None:
     """By keys: twice the ranks. The step's end is the theory's."""
     layers = model_shapes.layers(*explorers.MODELS["GPT-2, 124 M"])
     for ranks in (8, 16):
-        step = ddp.step(layers, None, ranks, 12.5e9, 20e-6, 0.2)
+        step = overlap.predict_step(layers, None, ranks, 12.5e9, 20e-6, 0.2)
         title = shown.locator(".explorer-title").inner_text()
         milliseconds = float(title.split("a step of ")[1].removesuffix(" ms"))
         assert f"on {ranks} ranks" in title

@@ -15,7 +15,7 @@ class MadeUp:
     """A run's record, as far as the pictures read it."""
 
     origin = "some CPU, 2 cores, torch 2; measured here"
-    device, world, oversubscribed, shared_cores = "cpu", 2, False, False
+    what, device, world, oversubscribed, shared_cores = "", "cpu", 2, False, False
 
     def __init__(self, losses, first=0, seconds=None, label="fsdp, 2 ranks (CPU)"):
         seconds = seconds or [0.1] * len(losses)
@@ -48,7 +48,7 @@ def test_pieces_are_drawn_where_the_metadata_has_them():
 def test_runs_one_after_the_other_name_their_distance():
     whole = MadeUp([3.0, 2.0, 1.5, 1.2])
     runs = [MadeUp([3.0, 2.0]), MadeUp([1.5, 1.3], first=2), MadeUp([])]
-    figure = diagrams.one_after_the_other(whole, runs, ["a", "b", "c"], "A title")
+    figure = diagrams.resumed_losses(whole, runs, ["a", "b", "c"], "A title")
     assert "a: steps 0 to 1, at most 0.0e+00 from the baseline" in figure.alt
     assert "b: steps 2 to 3, at most 1.0e-01" in figure.alt
     assert "c:" not in figure.alt, "a run without a step has nothing to draw"
@@ -56,7 +56,7 @@ def test_runs_one_after_the_other_name_their_distance():
 
 def test_a_save_is_borne_by_the_step_after_it():
     run = MadeUp([1.0] * 6, seconds=[9.0, 0.1, 0.5, 0.1, 0.7, 0.2])
-    bearing, others = diagrams.bearing_a_save(run, 2)
+    bearing, others = diagrams.split_by_save(run, 2)
     assert bearing == [0.5, 0.7]
     assert median(others) == 0.1
     assert median(bearing) == pytest.approx(0.6)
@@ -71,13 +71,13 @@ def test_the_best_interval_is_the_best(save):
     lowest = diagrams.lost_share(best, save, failures)
     assert lowest == pytest.approx(math.sqrt(2 * save / failures))
     assert all(diagrams.lost_share(best * f, save, failures) > lowest for f in (0.9, 1.1))
-    assert f"every {best / 60:.1f} minutes" in diagrams.how_often([save], failures).alt
+    assert f"every {best / 60:.1f} minutes" in diagrams.lost_time([save], failures).alt
 
 
 def test_a_restart_is_lost_with_each_failure_and_changes_no_interval():
     plain = diagrams.lost_share(600, 60, 3600)
     assert diagrams.lost_share(600, 60, 3600, 360) == pytest.approx(plain + 0.1)
-    without, figure = diagrams.how_often([60], 3600), diagrams.how_often([60], 3600, 360)
+    without, figure = diagrams.lost_time([60], 3600), diagrams.lost_time([60], 3600, 360)
     assert "A restart takes 6 minutes" in said(figure) + str(figure.get_supxlabel())
     best = re.compile(r"every [\d.]+ minutes")
     assert best.search(figure.alt)[0] == best.search(without.alt)[0]

@@ -52,7 +52,7 @@ def _write(folder, name="dp_by_hand"):
 
 def test_phases_are_read_from_the_trace_in_their_order(tmp_path):
     run = _write(tmp_path / "run")
-    found = trace.phases(run.folder / "ranks" / "0.trace.json")
+    found = trace.time_phases(run.folder / "ranks" / "0.trace.json")
     names = [name.partition("#")[0] for name, _, _ in PHASES]
     assert list(found) == names
     assert list(found.values()) == pytest.approx([length / 1e6 for _, _, length in PHASES])
@@ -63,14 +63,14 @@ def test_phases_of_one_name_are_added_up_and_a_packed_trace_is_read(tmp_path):
     path = tmp_path / "0.trace.json.gz"
     with gzip.open(path, "wt") as file:
         json.dump({"traceEvents": events}, file)
-    assert trace.phases(path) == pytest.approx({"reduce": 15e-6})
+    assert trace.time_phases(path) == pytest.approx({"reduce": 15e-6})
 
 
 def test_a_trace_without_a_step_is_an_error(tmp_path):
     path = tmp_path / "0.trace.json"
     path.write_text(json.dumps({"traceEvents": [_event("scatter", 0, 10)]}))
     with pytest.raises(ValueError, match="0.trace.json holds no whole step"):
-        trace.phases(path)
+        trace.time_phases(path)
 
 
 def test_the_drawn_phases_fill_the_step(tmp_path):

@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch  # noqa: E402
 from bootcamp import machine  # noqa: E402
 from bootcamp.drawing import style  # noqa: E402
 from bootcamp.records.runs import Run  # noqa: E402
-from bootcamp_lessons.diagrams import ddp_options  # noqa: E402
+from bootcamp_lessons.diagrams import ddp  # noqa: E402
 
 STEPS = [(0, step) for step in range(8)] + [(1, step) for step in range(5, 12)]
 
@@ -52,12 +52,12 @@ def _write(folder, buckets: int) -> Run:
 
 def test_every_picture_is_drawn_and_says_what_it_shows(make):
     drawn = (
-        ddp_options.way_of_a_bucket(),
-        ddp_options.averages(),
-        ddp_options.two_hosts(),
-        ddp_options.ring_and_tree(),
-        ddp_options.bucket_sweep([make("a", 1), make("b", 1), make("c", 6)]),
-        ddp_options.attempts(make("d"), saved_every=5),
+        ddp.way_of_a_bucket(),
+        ddp.averages(),
+        ddp.two_hosts(),
+        ddp.ring_and_tree(),
+        ddp.bucket_sweep([make("a", 1), make("b", 1), make("c", 6)]),
+        ddp.attempts(make("d"), saved_every=5),
     )
     for picture in drawn:
         assert len(picture.alt) > 80
@@ -66,25 +66,25 @@ def test_every_picture_is_drawn_and_says_what_it_shows(make):
 
 def test_the_sweep_counts_buckets_and_what_overlaps(make):
     run = make("run", buckets=6)
-    assert ddp_options.buckets_of(run) == 6
-    assert ddp_options._overlap([run]) == pytest.approx((3.0, 1.0))
-    assert "6 buckets 100 to 100 ms" in ddp_options.bucket_sweep([run]).alt
+    assert ddp.count_buckets(run) == 6
+    assert ddp._measure_overlap([run]) == pytest.approx((3.0, 1.0))
+    assert "6 buckets 100 to 100 ms" in ddp.bucket_sweep([run]).alt
 
 
 def test_ticks_of_the_sweep_keep_apart(make):
-    figure = ddp_options.bucket_sweep([make("a", 17), make("b", 20), make("c", 1)])
+    figure = ddp.bucket_sweep([make("a", 17), make("b", 20), make("c", 1)])
     assert list(figure.axes[0].get_xticks()) == [1, 17]
 
 
 def test_the_attempts_tell_which_steps_were_trained_twice(make):
-    says = ddp_options.attempts(make("run"), saved_every=5).alt
+    says = ddp.attempts(make("run"), saved_every=5).alt
     assert "attempt 0 steps 0 to 7, 0 of them again" in says
     assert "attempt 1 steps 5 to 11, 3 of them again" in says
 
 
 def test_the_tree_that_is_drawn_is_one():
     """One arrow from each rank but the first to its parent; the ring has one more, to its begin."""
-    (axes,) = ddp_options.ring_and_tree().axes
+    (axes,) = ddp.ring_and_tree().axes
     arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
     assert len(arrows) == (7 - 1) + 1 + (7 - 1)
     assert "2 levels up, 2 down" in [text.get_text() for text in axes.texts]

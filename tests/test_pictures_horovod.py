@@ -114,7 +114,7 @@ def test_published_numbers_name_their_source():
     figure = diagrams.published_scaling(rows)
     assert "VGG-16 68 %" in figure.alt
     assert rows[0]["source"] in figure.alt
-    assert "coordinator" in diagrams.inside().alt
+    assert "coordinator" in diagrams.one_cycle().alt
 
 
 def experiments():
@@ -143,7 +143,7 @@ def test_records_hold_no_place_of_a_machine():
 
 def test_without_the_framework_a_run_is_its_record(monkeypatch, capsys):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod")
-    horovod = replay.Lab("05_horovod", needs="horovod")
+    horovod = replay.RecordedRuns("05_horovod", needs="horovod")
     assert "make horovod" in repr(horovod)
     run = horovod.launch("horovod", "horovod", 2, steps=3)
     assert "make horovod" in capsys.readouterr().out
@@ -168,17 +168,21 @@ def test_what_is_kept_of_a_run(tmp_path, monkeypatch):
         str(path.relative_to(tmp_path / "record")) for path in (tmp_path / "record").rglob("*.*")
     }
     assert kept == {"ranks/launcher.out", "timeline.json.gz"}
-    assert replay.printed_lines(runs.Run(tmp_path / "record")) == ["first ./x", "  more", "second"]
+    assert replay.read_printed_lines(runs.Run(tmp_path / "record")) == [
+        "first ./x",
+        "  more",
+        "second",
+    ]
 
 
 def test_a_timeline_is_counted():
     unfused, default = (replay.Run(LESSON / name) for name in ("no-fusion", "timeline"))
-    assert diagrams.all_reduces_a_step(unfused) == diagrams.tensors_a_step(default) == 78
-    assert diagrams.all_reduces_a_step(default) < 78
+    assert diagrams.count_all_reduces(unfused) == diagrams.count_tensors(default) == 78
+    assert diagrams.count_all_reduces(default) < 78
 
 
 def test_the_line_that_a_rank_stood_in_is_found(tmp_path):
     script = tmp_path / "hangs.py"
     script.write_text("first\n    second\n")
     stacks = f'[1]<stderr>:  File "{script}", line 2 in <module>\nTraceback\n'
-    assert diagrams.last_lines(stacks, script) == ["rank 1 stands in line 2: second"]
+    assert diagrams.find_last_lines(stacks, script) == ["rank 1 stands in line 2: second"]

@@ -7,7 +7,7 @@ pytest.importorskip("matplotlib")
 from bootcamp.costs import pipeline_schedules
 from bootcamp.drawing import style
 from bootcamp_lessons import explorers  # noqa: E402
-from bootcamp_lessons.diagrams import pipeline_gantt as diagrams  # noqa: E402
+from bootcamp_lessons.diagrams import pipelines as diagrams  # noqa: E402
 
 
 def spans_of(schedule, ranks=2, micro_batches=4):
@@ -38,8 +38,8 @@ def test_theory_and_measurement_share_an_axis():
 
 
 def test_what_is_in_flight_counts_whole_micro_batches():
-    assert "in flight at most 4, 4" in diagrams.facts(spans_of("gpipe"))
-    assert "in flight at most 2.5, 1.5" in diagrams.facts(spans_of("interleaved"))
+    assert "in flight at most 4, 4" in diagrams.describe(spans_of("gpipe"))
+    assert "in flight at most 2.5, 1.5" in diagrams.describe(spans_of("interleaved"))
 
 
 def test_what_ranks_hold_is_drawn():
@@ -48,7 +48,7 @@ def test_what_ranks_hold_is_drawn():
         for name in ("gpipe", "1f1b")
         for rank in range(2)
     ]
-    drawn = diagrams.held_by_schedule(rows, "made up")
+    drawn = diagrams.peak_memory(rows, "made up")
     assert "1f1b rank 1: 3.0 MB" in drawn.alt
     assert "made up" in drawn.alt
     assert len(drawn.axes[0].patches) == 4
@@ -56,19 +56,22 @@ def test_what_ranks_hold_is_drawn():
 
 def test_the_charts_of_the_idea():
     assert "in one piece: bubble 3.00" in diagrams.whole_and_cut().alt
-    assert "interleaved: bubble 0.19" in diagrams.in_theory("1f1b", "interleaved").alt
+    assert "interleaved: bubble 0.19" in diagrams.planned("1f1b", "interleaved").alt
 
 
-def still(**first) -> str:
-    return str(explorers.still("pipeline_schedule", explorers.data("pipeline_schedule", **first)))
+def fallback_table(**initial) -> str:
+    data = explorers.make_data("pipeline_schedule", **initial)
+    return str(explorers.make_fallback_table("pipeline_schedule", data))
 
 
 def test_any_choice_is_shown_or_refused_with_the_reason():
     for schedule in pipeline_schedules.SCHEDULES:
         for ranks, m in ((1, 1), (3, 6)):
-            shown = still(schedule=schedule, ranks=ranks, micro_batches=m)
+            shown = fallback_table(schedule=schedule, ranks=ranks, micro_batches=m)
             assert f"{schedule}, {ranks} ranks, {m} micro-batches: " in shown
-    assert "needs at least 4 micro-batches" in still(schedule="1f1b", ranks=4, micro_batches=3)
-    charts = explorers.data("pipeline_schedule")["charts"]
+    assert "needs at least 4 micro-batches" in fallback_table(
+        schedule="1f1b", ranks=4, micro_batches=3
+    )
+    charts = explorers.make_data("pipeline_schedule")["charts"]
     assert charts["gpipe 2 8"]["held"] == [8, 8]
     assert charts["1f1b 2 8"]["held"] == [2, 1]

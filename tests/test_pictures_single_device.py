@@ -20,7 +20,7 @@ def drawings():
         "fates": single_device.fp16_fates({"weights": shares}, [0, 16], "Measured here."),
         "curve": single_device.batch_curve([Run(REFERENCE / "xeon-2core-gpu-1")]),
         "speeds": single_device.speeds(),
-        "held": single_device.held_over_a_step(6, 10e6, 1e6),
+        "held": single_device.activations_in_step(6, 10e6, 1e6),
     }
 
 
@@ -45,7 +45,10 @@ def test_a_picture_is_drawn_and_its_alternative_says_what_it_shows(name, says):
 
 
 def test_the_staircase_ends_empty_and_recomputing_costs_a_forward():
-    plain, again = single_device.held(6, 10, 10), single_device.held(6, 10, 1)
+    plain, again = (
+        single_device.trace_activations(6, 10, 10),
+        single_device.trace_activations(6, 10, 1),
+    )
     assert plain[-1] == (6 + 12, 0)
     assert again[-1] == (6 + 6 + 12, 0)
     assert max(size for _, size in again) == 6 * 1 + 10 - 1  # all inputs and one block's rest

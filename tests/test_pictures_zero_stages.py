@@ -13,6 +13,7 @@ from bootcamp.paths import SRC  # noqa: E402
 from bootcamp_lessons.diagrams import zero_stages as diagrams  # noqa: E402
 
 RUN = SimpleNamespace(
+    what="",
     origin="a made-up machine; recorded",
     device="cpu",
     world=4,
@@ -38,7 +39,7 @@ def test_each_stage_shards_one_kind_more(world):
 
 def test_the_bars_are_the_counted_bytes():
     kinds = {"parameters": 4e6, "gradients": 4e6, "optimizer": 2e6, "activations": 1e6}
-    figure = diagrams.held({"stage 1": kinds}, {"stage 1": 10e6}, [RUN])
+    figure = diagrams.rank_memory({"stage 1": kinds}, {"stage 1": 10e6}, [RUN])
     (axes,) = figure.axes
     assert [bar.get_width() for bar in axes.patches] == [4, 4, 2, 1]
     assert list(axes.lines[0].get_xdata()) == [10, 10], "the formula's mark"
@@ -50,7 +51,7 @@ def test_accumulation_shows_both_ends_of_each_stage():
         {"stage": 1, "whole": 8000, "looks": [4000, 8000, 8000, 8000], "ends": [8000, 2000]},
         {"stage": 2, "whole": 8000, "looks": [4000, 4000, 4000, 4000], "ends": [2000, 2000]},
     ]
-    figure = diagrams.accumulated(records, 4, [RUN])
+    figure = diagrams.gradients_by_stage(records, 4, [RUN])
     first, second = figure.axes[0].lines[:2]
     assert list(first.get_ydata()) == [4, 8, 8, 8, 8, 2]
     assert list(second.get_ydata()) == [4, 4, 2, 4, 4, 2]
@@ -66,7 +67,7 @@ def test_the_published_row_stands_beside_the_formula():
         size, ranks, stage = (int(row[key]) for key in ("parameters", "data", "stage"))
         computed[stage] = sharding.rank_bytes(size, ranks, stage)
         assert abs(sum(computed[stage].values()) / 1e9 - float(row["published_peak_gb"])) < 0.05
-    figure = diagrams.published(computed, rows)
+    figure = diagrams.published_memory(computed, rows)
     assert "published 31.4 GB" in said(figure)
     assert "stage 3: 1.9 by formula, 1.9 published" in figure.alt
     assert "arXiv:1910.02054" in figure.alt

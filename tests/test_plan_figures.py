@@ -13,7 +13,8 @@ from bootcamp.costs import failures, fitted_constants, memory  # noqa: E402
 from bootcamp.costs.plans import Plan  # noqa: E402
 from bootcamp.drawing import plots, style  # noqa: E402
 from bootcamp.paths import ROOT  # noqa: E402
-from bootcamp_lessons import planning, simulators  # noqa: E402
+from bootcamp_lessons import forecasts, simulators  # noqa: E402
+from bootcamp_lessons.diagrams import three_axes  # noqa: E402
 
 sys.path.append(str(ROOT / "slides"))
 import embed  # noqa: E402
@@ -22,26 +23,30 @@ import embed  # noqa: E402
 @pytest.fixture(scope="module")
 def plans():
     """All plans of a 70 B model on 256 GPUs."""
-    return planning.plans_of("Llama 3 70B")
+    return forecasts.list_plans("Llama 3 70B")
 
 
 # The tables
 
 
 def test_parts_of_memory_are_the_planners_peak():
-    table = planning.memory_by_part(gpus=128)
-    assert {row["model"] for row in table} == set(planning.MODELS)
-    reserved = fitted_constants.constants("", "H100 80GB").reserved
+    table = forecasts.memory_by_part(gpus=128)
+    assert {row["model"] for row in table} == set(forecasts.MODELS)
+    reserved = fitted_constants.find_constants("", "H100 80GB").reserved
     for row in table:
-        shape, fields = planning.shape_of(row["model"]), planning.ways(128)[row["plan"]]
-        held = memory.peak(shape, Plan(compiled=True, **fields), reserved) / 1e9
+        shape, fields = forecasts.find_model(row["model"]), forecasts.make_ways(128)[row["plan"]]
+        held = (
+            reserved
+            * sum(memory.find_fullest_rank(shape, Plan(compile=True, **fields)).values())
+            / 1e9
+        )
         parts = [row[f"{part.split()[0]}_gb"] for part in plots.plans.PARTS]
         assert sum(parts) == pytest.approx(row["peak_gb"]) == pytest.approx(held)
         assert min(parts) >= 0
         assert row["fits"] == (row["peak_gb"] <= 80)
     alone = table[0]
     assert alone["plan"] == "1 GPU"
-    parameters = planning.shape_of("Llama 2 7B").parameters / 1e9
+    parameters = forecasts.find_model("Llama 2 7B").parameters / 1e9
     states = [alone[f"{part}_gb"] for part in ("parameters", "gradients", "optimizer")]
     assert states == pytest.approx([2 * parameters, 2 * parameters, 12 * parameters])
 
@@ -69,15 +74,15 @@ def test_each_plan_says_what_it_loses_by(plans):
             again = row["recompute"] != best["recompute"]
             assert row["slower_by"].startswith("recomputation" if again else "smaller products")
         else:
-            assert row["slower_by"] == planning.SLOWER_BY[most]
+            assert row["slower_by"] == forecasts.SLOWER_BY[most]
     turned = [dict(row) for row in plans]
     turned[3]["seconds"] = turned[3]["seconds"] | {"host": 1e3}
-    assert planning.ranked(turned)[3]["slower_by"] == "launches"
+    assert forecasts.rank_plans(turned)[3]["slower_by"] == "launches"
 
 
 def test_what_grows_names_its_limits():
     """By construction: data ranks alone, then matrices in eight over links that are slow."""
-    alone = planning.grown("Llama 3 8B", counts=(8, 512, 1024), batch=2**22, keep=only_data)
+    alone = forecasts.grow("Llama 3 8B", counts=(8, 512, 1024), batch=2**22, keep=only_data)
     small, full, none = alone
     assert small["shares"]["compute"] > 0.9
     assert (full["samples_per_gpu"], full["data"], full["marks"]) == (1, 512, [])
@@ -88,13 +93,13 @@ def test_what_grows_names_its_limits():
         return plan.tensor == 8
 
     given = {"counts": (64, 512, 4096), "batch": 2**22, "host_gb_s": 20, "keep": in_eight}
-    less = planning.grown("Llama 3 8B", **given)
+    less = forecasts.grow("Llama 3 8B", **given)
     assert ["batch" in row["marks"] for row in less] == [False, False, True]
     assert sum("links" in row["marks"] for row in less) == 1, "where it sets in, and there alone"
     parts = [share for part, share in less[2]["shares"].items() if part != "latency"]
     assert sum(parts) == pytest.approx(1)
     assert 0 < less[2]["shares"]["latency"] < 0.5 * less[2]["shares"]["data"]
-    (large,) = planning.grown("Llama 3 405B", counts=(8,))
+    (large,) = forecasts.grow("Llama 3 405B", counts=(8,))
     assert large["marks"] == ["no plan fits the memory"]
 
 
@@ -103,15 +108,15 @@ def only_data(plan):
 
 
 def test_the_best_of_some_plans_only():
-    alone = planning.grown("Llama 3 8B", counts=(64, 4096), keep=lambda plan: plan.tensor == 8)
+    alone = forecasts.grow("Llama 3 8B", counts=(64, 4096), keep=lambda plan: plan.tensor == 8)
     assert [row["tensor"] for row in alone] == [8, 8]
-    (row,) = planning.grown("Llama 3 70B", counts=(256,), batch=planning.BATCH)
-    best = planning.plans_of("Llama 3 70B")[0]
+    (row,) = forecasts.grow("Llama 3 70B", counts=(256,), batch=forecasts.BATCH)
+    best = forecasts.list_plans("Llama 3 70B")[0]
     assert row["tokens_per_second_per_gpu"] == best["tokens_per_second_per_gpu"]
 
 
 def test_published_runs_stand_beside_their_predictions():
-    table = planning.published_beside_predicted()
+    table = forecasts.published_beside_predicted()
     assert len(table) > 90
     errors = [abs(row["error %"]) for row in table]
     assert errors == sorted(errors, reverse=True)
@@ -122,26 +127,28 @@ def test_published_runs_stand_beside_their_predictions():
 
 
 def test_clusters_fail_as_the_theory_says():
-    for row in planning.checkpoint_intervals((1024, 16384)):
-        assert row["between_failures_seconds"] == failures.between_failures(row["GPUs"])
-        assert row["best_interval_seconds"] == failures.daly(60, row["between_failures_seconds"])
+    for row in forecasts.checkpoint_intervals((1024, 16384)):
+        assert row["between_failures_seconds"] == failures.mtbf_seconds(row["GPUs"])
+        assert row["best_interval_seconds"] == failures.daly_interval(
+            60, row["between_failures_seconds"]
+        )
     assert row["effective_share"] < 0.9
 
 
 def test_unknown_models_and_impossible_plans_say_why():
     with pytest.raises(ValueError, match="expected one of GPT-2 124M"):
-        planning.shape_of("Llama 9")
+        forecasts.find_model("Llama 9")
     with pytest.raises(ValueError, match="divide over no mesh of 16,384 GPUs"):
-        planning.plans_of("Llama 3 70B", gpus=16384)
+        forecasts.list_plans("Llama 3 70B", gpus=16384)
     given = ("Llama 3 70B", "H100 80GB", 256, 400)
     with pytest.raises(ValueError, match="pipeline 64 is 512 ranks, and there are 256 GPUs"):
-        planning.with_plan(*given, zero=1, tensor=8, pipeline=64)
+        forecasts.add_plan(*given, zero=1, tensor=8, pipeline=64)
     with pytest.raises(ValueError, match="80 layers do not divide over 32 stages"):
-        planning.with_plan(*given, zero=1, tensor=1, pipeline=32)
+        forecasts.add_plan(*given, zero=1, tensor=1, pipeline=32)
 
 
 def test_what_does_not_fit_is_changed_one_thing_at_a_time():
-    closest, changes = planning.vary_closest("Llama 3 70B", gpus=8, batch=64)
+    closest, changes = forecasts.vary_closest("Llama 3 70B", gpus=8, batch=64)
     assert closest[0]["peak_gb"] > 80
     fits = {row["change"]: row["fits"] for row in changes}
     assert fits["offload the optimizer"]
@@ -151,8 +158,8 @@ def test_what_does_not_fit_is_changed_one_thing_at_a_time():
 # The figures
 
 
-def fuzzed_plans(seed: int) -> list[dict]:
-    """Rows as plans_of has them, with sizes and speeds over many powers of ten."""
+def fuzzed_plans(seed: int) -> forecasts.Table:
+    """Rows as list_plans has them, with sizes and speeds over many powers of ten."""
     chance = random.Random(seed)
     scale, gpu = 10 ** chance.uniform(-1, 5), chance.choice((12.0, 80.0, 186.0))
     found = []
@@ -167,11 +174,11 @@ def fuzzed_plans(seed: int) -> list[dict]:
             | {"mfu": chance.random(), "limit": "gradients and parameters on the links"}
             | {"gb": gb, "seconds": parts}
         )
-    return planning.ranked(found)
+    return forecasts.Table(forecasts.rank_plans(found), "plans by chance")
 
 
-def fuzzed_growth(seed: int) -> list[dict]:
-    """Rows as grown has them: any shares, any marks, gaps anywhere but at the first number."""
+def fuzzed_growth(seed: int) -> forecasts.Table:
+    """Rows as grow has them: any shares, any marks, gaps anywhere but at the first number."""
     chance = random.Random(seed)
     found = []
     for power in range(3, 3 + (12, 4, 1)[seed % 3]):
@@ -183,39 +190,42 @@ def fuzzed_growth(seed: int) -> list[dict]:
         line |= {"tokens_per_second_per_gpu": 10 ** chance.uniform(0, 5) if known else None}
         line |= {"shares": shares if known else {}}
         found.append(line | {"marks": marks if known else ["no plan divides the batch"]})
-    return found
+    return forecasts.Table(found, "GPUs by chance")
 
 
 def fuzzed_failures(seed: int):
     chance = random.Random(seed)
     counts = sorted(round(10 ** chance.uniform(0, 6)) for _ in range(chance.choice((1, 5))))
-    return planning.checkpoint_intervals(counts, 10 ** chance.uniform(-1, 4), chance.random() * 3e3)
+    return forecasts.checkpoint_intervals(
+        counts, 10 ** chance.uniform(-1, 4), chance.random() * 3e3
+    )
 
 
-def fuzzed_errors(seed: int) -> list[dict]:
+def fuzzed_errors(seed: int) -> forecasts.Table:
     chance = random.Random(seed)
-    names = chance.sample(list(planning.PUBLISHED.values()), chance.choice((1, 4, 16)))
+    names = chance.sample(list(forecasts.PUBLISHED.values()), chance.choice((1, 4, 16)))
     size = 10 ** chance.uniform(-2, 3)
-    return [
+    found = [
         {"run": "530 B, TP8 PP35 DP8 A100", "published by": name, "error %": chance.gauss(0, size)}
         for name in names
         for _ in range(chance.choice((1, 30)))
     ]
+    return forecasts.Table(sorted(found, key=lambda row: -abs(row["error %"])))
 
 
 DRAWN = {
-    "memory": lambda: plots.memory_by_part(planning.memory_by_part()),
-    "memory of one": lambda: plots.memory_by_part(planning.memory_by_part(["GPT 1T"], 4096)[-1:]),
-    "plans": lambda: plots.feasible_plans(planning.plans_of("Mixtral 8x7B", gpus=128)),
-    "plans, none fits": lambda: plots.feasible_plans(planning.plans_of("Llama 3 405B", gpus=16)),
-    "growing": lambda: plots.what_breaks(planning.grown("Llama 3 405B")),
-    "published": lambda: plots.predicted_and_published(planning.published_beside_predicted()),
-    "failures": lambda: plots.checkpoint_interval(planning.checkpoint_intervals()),
-    "axes": plots.axes_map,
+    "memory": lambda: plots.memory_by_part(forecasts.memory_by_part()),
+    "memory of one": lambda: plots.memory_by_part(forecasts.memory_by_part(["GPT 1T"], 4096)),
+    "plans": lambda: plots.feasible_plans(forecasts.list_plans("Mixtral 8x7B", gpus=128)),
+    "plans, none fits": lambda: plots.feasible_plans(forecasts.list_plans("Llama 3 405B", gpus=16)),
+    "growing": lambda: plots.what_breaks(forecasts.grow("Llama 3 405B")),
+    "published": lambda: plots.predicted_and_published(forecasts.published_beside_predicted()),
+    "failures": lambda: plots.checkpoint_interval(forecasts.checkpoint_intervals()),
+    "axes": three_axes.axes_map,
 }
 FUZZED = {
     "a plan": lambda seed: plots.chosen_plan(t := fuzzed_plans(seed), t[-1]),
-    "plans": lambda seed: plots.feasible_plans(t := fuzzed_plans(seed), t[0]),
+    "plans": lambda seed: plots.feasible_plans(fuzzed_plans(seed)),
     "growing": lambda seed: plots.what_breaks(fuzzed_growth(seed)),
     "published": lambda seed: plots.predicted_and_published(fuzzed_errors(seed)),
     "failures": lambda seed: plots.checkpoint_interval(fuzzed_failures(seed)),
@@ -236,7 +246,7 @@ def test_the_lessons_figures_can_be_read(name):
 @pytest.mark.parametrize(("name", "height"), [("growing", 465), ("memory", 465), ("axes", 540)])
 def test_dense_ones_can_be_read_on_a_slide(name, height):
     legible.watch_slides(embed)
-    two = planning.memory_by_part(planning.MODELS[:2])
+    two = forecasts.memory_by_part(forecasts.MODELS[:2])
     figure = plots.memory_by_part(two) if name == "memory" else DRAWN[name]()
     assert "<img" in embed.to_html(figure, height, title=True)
 
@@ -248,7 +258,7 @@ def test_any_values_can_be_read(name, seed):
 
 
 def test_bars_are_what_the_table_says_and_end_at_the_axis():
-    table = planning.memory_by_part(["Llama 2 7B", "Llama 3 70B"])
+    table = forecasts.memory_by_part(["Llama 2 7B", "Llama 3 70B"])
     figure = plots.memory_by_part(table)
     (axes,) = figure.axes
     widths = [bar.get_width() for bar in axes.patches]
@@ -264,16 +274,26 @@ def test_bars_are_what_the_table_says_and_end_at_the_axis():
     assert "Llama 3 70B, ZeRO-3 over 64, recomputed: " in figure.alt
 
 
+def test_a_single_bar_can_be_read():
+    whole = forecasts.memory_by_part(["Llama 2 7B"])
+    figure = plots.memory_by_part(forecasts.Table(whole.rows[1:2], whole.caption))
+    assert legible.faults(figure, style.FOOT) == []
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Llama 2 7B", "ZeRO-3 over 64"]
+    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(whole[1]["peak_gb"])
+
+
 def test_all_plans_are_drawn_and_the_best_is_marked(plans):
-    figure = plots.feasible_plans(plans, plans[5])
-    lines = {line.get_label().replace("\n", " "): line for line in figure.axes[0].lines}
+    figure = plots.chosen_plan(plans, plans[5])
+    axes = figure.axes[-1]
+    lines = {line.get_label().replace("\n", " "): line for line in axes.lines}
     points = [line for name, line in lines.items() if name not in ("best", "chosen")]
     drawn = sum(len(line.get_xdata()) for line in points if not line.get_label().startswith("_"))
     assert drawn == len(plans) - 1, "all but the best, which is a star"
     best = max((row for row in plans if row["fits"]), key=lambda r: r["tokens_per_second_per_gpu"])
     assert lines["best"].get_xdata() == [best["peak_gb"]]
     assert lines["chosen"].get_ydata() == [plans[5]["tokens_per_second_per_gpu"]]
-    assert max(x for line in points for x in line.get_xdata()) < figure.axes[0].get_xlim()[1]
+    assert max(x for line in points for x in line.get_xdata()) < axes.get_xlim()[1]
     assert f"{len(plans)} plans, {sum(row['fits'] for row in plans)} fit" in figure.alt
     assert "too large" in lines
     with pytest.raises(ValueError, match="no plans"):
@@ -287,7 +307,7 @@ def test_one_plan_is_told_part_by_part(plans):
     assert "chosen is limited by: memory" in large.alt
     assert "slower than the best by" not in large.alt
     row = {**plans[0], "ZeRO": 1, "tensor": 1, "pipeline": 2, "data": 1024, "recompute": "full"}
-    named = plots.plans.named(row | {"micro-batch": 1})
+    named = plots.plans.describe_plan(row | {"micro-batch": 1})
     assert named == "pipeline 2, data 1,024, ZeRO-1, recompute full"
     memory, step, _ = small.axes
     assert memory.patches[-1].get_width() == pytest.approx(plans[0]["peak_gb"])
@@ -296,9 +316,9 @@ def test_one_plan_is_told_part_by_part(plans):
 
 
 def test_limits_stand_where_they_set_in():
-    growth = planning.grown("Llama 3 8B", counts=(512, 1024), batch=2**22)
-    last = planning.grown("Llama 3 8B", counts=(16384,), batch=2**22, keep=only_data)
-    figure = plots.what_breaks([*growth, *last])
+    growth = forecasts.grow("Llama 3 8B", counts=(512, 1024), batch=2**22)
+    last = forecasts.grow("Llama 3 8B", counts=(16384,), batch=2**22, keep=only_data)
+    figure = plots.what_breaks(forecasts.Table([*growth, *last]))
     (axes,) = figure.axes
     words = {text.get_text(): text.get_position()[0] for text in axes.texts if text.get_text()}
     assert words["batch"] == 1
@@ -310,19 +330,19 @@ def test_limits_stand_where_they_set_in():
     first = [bar for bar in axes.patches if round(bar.get_x() + 0.4) == 0]
     assert sum(bar.get_height() for bar in first) == pytest.approx(100, abs=0.5)
     with pytest.raises(ValueError, match="no number of GPUs has a plan"):
-        plots.what_breaks(planning.grown("Llama 3 405B", counts=(8,)))
+        plots.what_breaks(forecasts.grow("Llama 3 405B", counts=(8,)))
 
 
 def test_curves_are_the_models_and_marks_are_lowest():
-    table = planning.checkpoint_intervals((1024, 16384))
+    table = forecasts.checkpoint_intervals((1024, 16384))
     curve, mark, *_ = plots.checkpoint_interval(table).axes[0].lines
     assert min(curve.get_ydata()) == pytest.approx(100 * (1 - table[0]["effective_share"]))
     assert mark.get_xdata() == [table[0]["best_interval_seconds"]]
 
 
 def test_the_worst_runs_are_named():
-    figure = plots.predicted_and_published(planning.published_beside_predicted())
-    worst = planning.published_beside_predicted()[0]
+    figure = plots.predicted_and_published(forecasts.published_beside_predicted())
+    worst = forecasts.published_beside_predicted()[0]
     assert f"{worst['run']} {worst['error %']:+.0f} %" in " ".join(figure.get_supxlabel().split())
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bootcamp.costs import fitted_constants, hardware, plan_table, published
+from bootcamp.costs import fitted_constants, hardware, planner, published
 from bootcamp.costs.hardware import GIB, gpu
 from bootcamp.plan import __main__
 
@@ -95,28 +95,29 @@ SAME = {
 
 @pytest.mark.parametrize("row", SAME.values(), ids=SAME)
 def test_the_same_plan_in_other_words_has_the_same_answer(row):
-    good, found = __main__.answered(GOOD), __main__.answered(row)
+    good, found = __main__.answer_row(GOOD), __main__.answer_row(row)
     assert found["error"] == found["warning"] == ""
     assert found["seconds_per_step"] == good["seconds_per_step"]
 
 
 def test_a_column_that_nobody_reads_is_named_in_the_answer_and_once_on_stderr(capsys, monkeypatch):
     row = {**GOOD, "row_id": "7", "published_seconds": "3", "per_host": "4", "colour": "red"}
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([row, row])))
-    assert __main__.main(["--json"]) == 0
+    lines = ",".join(row), *[",".join(row.values())] * 2
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+    assert __main__.main([]) == 0
     out, err = capsys.readouterr()
     text = "ignored, since not in --columns: per_host (did you mean gpus_per_host?), colour"
-    assert [answer["warning"] for answer in json.loads(out)] == [text, text]
+    assert [answer["warning"] for answer in csv.DictReader(io.StringIO(out))] == [text, text]
     assert err == f"{text}\n"
-    again = __main__.answered(__main__.answered(GOOD))
+    again = __main__.answer_row(__main__.answer_row(GOOD))
     assert again["warning"] == "", "an answer is a row that may be asked again"
-    assert __main__.answered({**GOOD, "gpus_per_host": "4"}) != __main__.answered(GOOD)
+    assert __main__.answer_row({**GOOD, "gpus_per_host": "4"}) != __main__.answer_row(GOOD)
 
 
 def test_every_column_is_listed_with_what_it_means(capsys):
     assert __main__.main(["--columns"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(plan_table.COLUMNS)
+    assert len(lines) == len(planner.COLUMNS)
     assert "tensor, tp: tensor-parallel ranks; 1" in lines
 
 
@@ -147,10 +148,10 @@ LIKE = {  # rows that a table may have beside those that are carried, as changes
 def test_rows_beside_those_that_are_carried_are_answered(table):
     row = {**published.table(table)[0], **LIKE[table]}
     for stack in (table, ""):
-        answer = __main__.answered({**row, "stack": stack})
+        answer = __main__.answer_row({**row, "stack": stack})
         assert answer["error"] == "", stack
     if table == "zero_table1":
-        assert __main__.answered({**row, "stack": table})["peak_gb"] == 15.625
+        assert __main__.answer_row({**row, "stack": table})["peak_gb"] == 15.625
 
 
 def test_more_work_takes_longer_and_more_gpus_no_less_than_their_share():
@@ -163,7 +164,7 @@ def test_more_work_takes_longer_and_more_gpus_no_less_than_their_share():
             ranks_of = data * tensor * pipeline
             row = dict(zip(names, map(str, (ranks_of, data, tensor, pipeline)), strict=True))
             row |= {"micro_batch": str(micro), "batch": str(batch), "layers": str(layers)}
-            answer = __main__.answered({**first, **row})
+            answer = __main__.answer_row({**first, **row})
             seconds[data, batch, layers] = answer["seconds_per_step"]
         for data, layers in itertools.product((1, 2), (12, 24)):
             assert seconds[data, 32, layers] < seconds[data, 64, layers]
@@ -184,8 +185,8 @@ def test_a_gpu_is_known_by_the_words_of_its_name():
     }
     assert {name: gpu(name).name for name in spelled} == spelled
     assert gpu("H200").kind == "H100"  # whose fitted constants hold for it too
-    fitted = fitted_constants.constants("mosaicml_mpt", "H200")
-    assert fitted.matmul == fitted_constants.constants("mosaicml_mpt", "H100 80GB").matmul
+    fitted = fitted_constants.find_constants("mosaicml_mpt", "H200")
+    assert fitted.matmul == fitted_constants.find_constants("mosaicml_mpt", "H100 80GB").matmul
 
 
 def test_json_in_and_out(capsys, monkeypatch):
@@ -204,7 +205,7 @@ def test_json_in_and_out(capsys, monkeypatch):
 def test_every_row_of_a_published_table_is_answered_as_it_is(path):
     for row in published.table(path.stem):
         if "stack" in row:
-            answer = __main__.answered(row)
+            answer = __main__.answer_row(row)
             assert answer["error"] == answer["warning"] == "", row
             assert row["stack"] == path.stem
             assert answer["peak_gb"] > 0

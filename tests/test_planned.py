@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 
 from bootcamp.classroom import predict as predictions
-from bootcamp.classroom.predict import PredictFirst, predict
+from bootcamp.classroom.predict import PredictionMissing, predict
 from bootcamp.costs.hardware import Cluster, gpu
-from bootcamp.costs.model_shapes import named
-from bootcamp.costs.plans import Plan, candidates
-from bootcamp_lessons import exercise, planned
+from bootcamp.costs.model_shapes import find_model
+from bootcamp.costs.plans import Plan, list_candidates
+from bootcamp_lessons import exercise, plan_contest
 from bootcamp_lessons.diagrams import planned_steps
 
-TASKS = planned.TASKS
-SMALL = planned.Task("small", "8B", named("Llama 3 8B"), Cluster(gpu("H100"), 16), 64)
+TASKS = plan_contest.TASKS
+SMALL = plan_contest.Task("small", "8B", find_model("Llama 3 8B"), Cluster(gpu("H100"), 16), 64)
 # what people propose; each is far from the fastest in one task at least
 RECIPES = {
     "all data, ZeRO-3": {"data": 256, "stage": 3},
@@ -31,28 +31,28 @@ RECIPES = {
 
 @pytest.fixture(autouse=True)
 def logs(monkeypatch, tmp_path):
-    monkeypatch.setattr(planned, "LOGS", tmp_path)
+    monkeypatch.setattr(plan_contest, "LOGS", tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.name)
 def test_the_fastest_is_no_slower_than_the_candidates_and_its_neighbours(task):
-    best = planned.best(task)
-    seconds = task.predicted(best).seconds
-    plans = filter(task.fits, candidates(task.shape, task.cluster, task.batch))
-    assert seconds <= min(task.predicted(plan).seconds for plan in plans)
+    best = plan_contest.find_best(task)
+    seconds = task.predict(best).seconds
+    plans = filter(task.fits, list_candidates(task.shape, task.cluster, task.batch))
+    assert seconds <= min(task.predict(plan).seconds for plan in plans)
     assert task.fits(best)
-    near = [task.predicted(one).seconds for _, one in planned.near(best, task)]
+    near = [task.predict(one).seconds for _, one in plan_contest.fitting_changes(best, task)]
     assert len(near) > 3
     assert seconds <= min(near)
-    assert planned.judge(planned.turned(best), task).accepted
+    assert plan_contest.judge(plan_contest.changed_knobs(best), task).accepted
 
 
 def test_no_plan_wins_in_two_tasks():
     """Neither what wins in one of them, nor what people propose."""
-    plans = [planned.turned(planned.best(task)) for task in TASKS.values()]
+    plans = [plan_contest.changed_knobs(plan_contest.find_best(task)) for task in TASKS.values()]
     for plan in [*plans, *RECIPES.values()]:
-        assert sum(planned.judge(plan, task).accepted for task in TASKS.values()) <= 1, plan
+        assert sum(plan_contest.judge(plan, task).accepted for task in TASKS.values()) <= 1, plan
 
 
 @pytest.mark.parametrize(
@@ -65,49 +65,49 @@ def test_no_plan_wins_in_two_tasks():
         ),
         ("slow", {"tensor": 8, "data": 32, "stage": 3}, "gradients and parameters on the links"),
         ("slow", {"tensor": 8, "data": 2, "pipeline": 16}, "the pipeline's bubble"),
-        ("long", {"tensor": 8, "data": 32, "stage": 3, "recompute": "full"}, planned.AGAIN),
+        ("long", {"tensor": 8, "data": 32, "stage": 3, "recompute": "full"}, plan_contest.AGAIN),
         ("long", {"tensor": 8, "data": 32, "stage": 3}, "memory"),
         ("fast", {"tensor": 2, "data": 32, "pipeline": 4, "stage": 1}, "compute, "),
     ],
 )
 def test_the_limit_is_named_with_a_change_that_keeps_its_promise(name, plan, limit):
-    verdict = planned.judge(plan, TASKS[name])
+    verdict = plan_contest.judge(plan, TASKS[name])
     assert not verdict.accepted
     assert verdict.limit.startswith(limit)
     said, seconds = re.fullmatch(r"One change: (.+), then ([\d.]+) s\.", verdict.knob).groups()
     changed = dict(plan)
     for knob, _, now in re.findall(r"([\w-]+) (\S+) to (selective op|\S+)", said):
         changed[knob.replace("-", "_")] = int(now) if now.isdecimal() else now
-    after = planned.judge(changed, TASKS[name])
+    after = plan_contest.judge(changed, TASKS[name])
     assert after.fits
     assert f"{after.seconds:.2f}" == seconds
     assert not verdict.fits or after.seconds < verdict.seconds
 
 
 def test_two_changes_are_named_where_no_single_one_helps():
-    verdict = planned.judge({"data": 256, "stage": 3}, TASKS["slow"])
+    verdict = plan_contest.judge({"data": 256, "stage": 3}, TASKS["slow"])
     assert verdict.knob.startswith("Two changes: ")
     assert ", and " in verdict.knob
 
 
 def test_a_plan_that_no_change_makes_fit_is_told_the_nearest_one():
-    task = replace(SMALL, shape=named("GPT 1T"))
-    verdict = planned.judge({"data": 16, "stage": 3}, replace(task, batch=16))
+    task = replace(SMALL, shape=find_model("GPT 1T"))
+    verdict = plan_contest.judge({"data": 16, "stage": 3}, replace(task, batch=16))
     assert re.search(r"No two changes make it fit\. Nearest: .+, then [\d.]+ GB\.", str(verdict))
     with pytest.raises(ValueError, match="small: no plan fits H100"):
-        planned.best(task)
+        plan_contest.find_best(task)
 
 
 def test_no_change_is_promised_where_none_helps(monkeypatch):
-    monkeypatch.setattr(planned, "changes", lambda plan: iter([("nothing", plan)]))
+    monkeypatch.setattr(plan_contest, "changes", lambda plan: iter([("nothing", plan)]))
     task = TASKS["slow"]
     plan = task.plan({"tensor": 8, "data": 32, "stage": 3})
-    said = planned.change.__wrapped__(plan, task)  # not kept for other tests
+    said = plan_contest.suggest_change.__wrapped__(plan, task)  # not kept for other tests
     assert said.startswith("No two changes make it faster")
 
 
 def test_accepted_is_what_fits_within_the_share_of_the_task():
-    verdict = planned.judge({"data": 16, "stage": 3}, SMALL)
+    verdict = plan_contest.judge({"data": 16, "stage": 3}, SMALL)
     assert sum(verdict.parts.values()) == pytest.approx(verdict.seconds)
     for slower, accepted in ((0.97, True), (1.0, True), (1.049, True), (1.051, False), (7, False)):
         assert replace(verdict, slower=slower).accepted is accepted
@@ -141,7 +141,7 @@ def test_accepted_is_what_fits_within_the_share_of_the_task():
     ids=str,
 )
 def test_an_impossible_plan_is_told_why_everywhere(given, says):
-    verdict = planned.judge(given, TASKS["fast"])
+    verdict = plan_contest.judge(given, TASKS["fast"])
     assert says in verdict.error
     assert not verdict.accepted
     assert str(verdict).startswith("Impossible: ")
@@ -168,14 +168,14 @@ def test_the_solution_is_accepted_and_wrong_plans_hear_what_limits_them(name):
 
 
 def test_the_board_ranks_what_fits_and_keeps_the_rest(logs):
-    assert len(planned.board("slow")) == 0
-    planned.enter("Ada", "slow", data=256, stage=3)
-    planned.enter("Bo", "slow", tensor=3, data=85)
-    planned.enter("Cy", "slow", data=256)
+    assert len(plan_contest.board("slow")) == 0
+    plan_contest.enter("Ada", "slow", data=256, stage=3)
+    plan_contest.enter("Bo", "slow", tensor=3, data=85)
+    plan_contest.enter("Cy", "slow", data=256)
     for _ in range(2):  # once more the same is no second row
-        planned.enter("Di", "slow", tensor=4, data=16, pipeline=4, stage=1)
-    planned.enter("Di", "fast", data=256, stage=3)
-    board = planned.board("slow")
+        plan_contest.enter("Di", "slow", tensor=4, data=16, pipeline=4, stage=1)
+    plan_contest.enter("Di", "fast", data=256, stage=3)
+    board = plan_contest.board("slow")
     assert board.column("who") == ["Di", "Ada", "Bo", "Cy"]
     assert board.column("place") == [1, 2, None, None]
     assert board[0]["times the fastest"] < 1.1 < 2 < board[1]["times the fastest"]
@@ -184,33 +184,35 @@ def test_the_board_ranks_what_fits_and_keeps_the_rest(logs):
     assert board[3]["seconds a step"] is None
     assert "predicted" in board.caption
     with pytest.raises(KeyError):
-        planned.enter("Ada", "medium", data=256)
-    (logs / planned.FILE).write_text('{"entries": 7}')
-    assert len(planned.board("slow")) == 0
+        plan_contest.enter("Ada", "medium", data=256)
+    (logs / plan_contest.FILE).write_text('{"entries": 7}')
+    assert len(plan_contest.board("slow")) == 0
 
 
 def test_the_figure_says_where_the_seconds_go():
     with pytest.raises(ValueError, match="no plan that fits the task slow"):
         planned_steps.steps("slow")
     slow, less = {"data": 256, "stage": 3}, {"tensor": 8, "data": 8, "pipeline": 4, "stage": 1}
-    planned.enter("Ada", "slow", **slow)
-    planned.enter("Bo", "slow", **less, recompute="full")
-    planned.enter("Cy", "slow", data=256)
+    plan_contest.enter("Ada", "slow", **slow)
+    plan_contest.enter("Bo", "slow", **less, recompute="full")
+    plan_contest.enter("Cy", "slow", data=256)
     figure = planned_steps.steps("slow")
     assert "Ada, data 256, stage 3: " in figure.alt
     assert "limited by gradients and parameters on the links" in figure.alt
     other = planned_steps.steps("slow", {"Ada": slow, "Bo": less})
     assert "Bo, tensor 8, data 8, pipeline 4, stage 1: " in other.alt
     assert "too many: 1." in figure._supxlabel.get_text()
-    for _, verdict in planned.entered("slow")[:2]:
-        assert sum(planned_steps.grouped(verdict.parts).values()) == pytest.approx(verdict.seconds)
+    for _, verdict in plan_contest.list_entries("slow")[:2]:
+        assert sum(planned_steps.group_parts(verdict.parts).values()) == pytest.approx(
+            verdict.seconds
+        )
 
 
 def test_nothing_is_entered_while_a_prediction_is_open(monkeypatch):
-    monkeypatch.setattr(predictions, "asked", {})
+    monkeypatch.setattr(predictions, "predictions", {})
     monkeypatch.setenv("BOOTCAMP_PREDICT_FIRST", "1")
     guess = predict("slower", "How many times as long?")
-    with pytest.raises(PredictFirst, match="How many times as long"):
-        planned.enter("Ada", "slow", data=256, stage=3)
-    guess.set(30)
-    assert planned.enter("Ada", "slow", data=256, stage=3).fits
+    with pytest.raises(PredictionMissing, match="How many times as long"):
+        plan_contest.enter("Ada", "slow", data=256, stage=3)
+    guess.given = 30
+    assert plan_contest.enter("Ada", "slow", data=256, stage=3).fits

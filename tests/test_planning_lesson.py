@@ -2,9 +2,8 @@
 
 import pytest
 
-from bootcamp_lessons import exercise, planning
+from bootcamp_lessons import exercise, forecasts
 from bootcamp_lessons.exercises import planning as tasks
-from bootcamp_lessons.labs import planning_lab
 
 PLAN, KNOB = tasks.PLAN, tasks.KNOB
 
@@ -97,7 +96,7 @@ def _why(task, given) -> str:
 def test_a_plan_faster_than_any_that_was_tried_is_accepted(monkeypatch):
     slow = dict(PLAN.tried[0])
     slow["seconds_per_step"] *= 1.5
-    monkeypatch.setitem(PLAN.__dict__, "tried", planning.Table([slow], ""))
+    monkeypatch.setitem(PLAN.__dict__, "tried", forecasts.Table([slow], ""))
     assert "faster than the fastest" in str(exercise.try_out(PLAN, PLAN.solution))
 
 
@@ -111,7 +110,7 @@ def test_made_up_claims_break_each_limit_and_published_ones_none():
 def test_a_shell_answers_all_rows_and_names_the_malformed_one():
     text = "gpu,gpus,model,tp,dp,batch,micro_batch\n"
     text += "H100,8,Llama 3 8B,8,1,8,1\nH100,8,Llama 3 8B,3,2,8,1\nH100,8,Llama 3 8B,8,1,8,1\n"
-    first, wrong, last = planning_lab.from_shell(text, ["gpus", "mfu", "error"])
+    first, wrong, last = forecasts.ask_in_shell(text, ["gpus", "mfu", "error"])
     assert first == last
     assert 0 < first["mfu"] < 1
     assert first["error"] is None
@@ -120,20 +119,20 @@ def test_a_shell_answers_all_rows_and_names_the_malformed_one():
 
 
 def test_recorded_errors_are_shown_as_recorded():
-    recorded = planning_lab.recorded()
-    assert len(planning_lab.by_table()) == len(recorded["tables"])
-    worst = planning_lab.worst().column("error %")
+    recorded = forecasts.read_accuracy()
+    assert len(forecasts.errors_by_table()) == len(recorded["tables"])
+    worst = forecasts.worst_errors().column("error %")
     assert [abs(error) for error in worst] == sorted(map(abs, worst), reverse=True)
-    assert len(planning_lab.left_out()) == 3
-    assert len(planning_lab.unseen()) == 20
-    right, pairs = planning_lab.ranked()
+    assert len(forecasts.errors_left_out()) == 3
+    assert len(forecasts.errors_unseen()) == 20
+    right, pairs = forecasts.count_ranked_pairs()
     assert 0 < right <= pairs
-    assert planning_lab.mean_errors()["planner"] > 0
+    assert forecasts.mean_errors()["planner"] > 0
 
 
 def test_limits_are_named_with_the_gpus_at_which_they_set_in():
-    growth = planning.grown("Llama 3 405B", counts=(64, 128, 16384))
-    line = planning_lab.sets_in({"Llama 3 405B": growth})[0]
+    growth = forecasts.grow("Llama 3 405B", counts=(64, 128, 16384))
+    line = forecasts.find_limits({"Llama 3 405B": growth})[0]
     assert line["fits from"] == 128
     assert line["links"] == 16384
     assert line["million tokens a step"] == pytest.approx(2**24 / 1e6)

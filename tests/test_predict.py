@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bootcamp.classroom import predict as predictions
-from bootcamp.classroom.predict import PredictFirst, predict, wait_for_answers
+from bootcamp.classroom.predict import PredictionMissing, check_answered, predict
 from bootcamp.launcher import launch, progress
 from bootcamp.paths import ROOT
 
@@ -18,7 +18,7 @@ VARIABLE = "BOOTCAMP_PREDICT_FIRST"
 
 @pytest.fixture(autouse=True)
 def no_earlier_question(monkeypatch):
-    monkeypatch.setattr(predictions, "asked", {})
+    monkeypatch.setattr(predictions, "predictions", {})
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
@@ -51,7 +51,7 @@ def test_what_is_typed_is_taken(shown, typed):
     guess = predict("speed", "How long?", unit="ms")
     _, field, note = shown(guess)
     field.value = typed
-    assert (guess.answer, note.value, guess.open) == (120.0, "Noted.", False)
+    assert (guess.answer, note.value, guess.is_open) == (120.0, "Noted.", False)
     assert guess.score(100.0).right
 
 
@@ -60,12 +60,12 @@ def test_what_is_no_amount_is_named_and_can_be_typed_again(shown, typed):
     guess = predict("speed", "How long?", unit="ms")
     _, field, note = shown(guess)
     field.value = typed
-    assert (guess.answer, guess.open) == (None, True)
-    assert note.value == f"{typed!r} is no amount such as 120."
+    assert (guess.answer, guess.is_open) == (None, True)
+    assert note.value == f"{typed!r} is not an amount such as 120 ms."
     field.value = "80"
     assert (guess.answer, note.value) == (80.0, "Noted.")
     field.value = ""
-    assert (guess.answer, note.value, guess.open) == (None, "", True)
+    assert (guess.answer, note.value, guess.is_open) == (None, "", True)
 
 
 def test_an_answer_of_the_cell_stands_in_the_field(shown):
@@ -79,7 +79,7 @@ def test_a_cell_that_is_run_again_keeps_what_was_typed(shown):
     again = predict("speed", "How long?", unit="ms")
     assert again.answer == 120
     assert shown(again)[1].value == "120"
-    assert predict("speed", "Another question?", unit="ms").open
+    assert predict("speed", "Another question?", unit="ms").is_open
     assert predict("speed", "Another question?", unit="ms", answer=7).answer == 7
 
 
@@ -108,7 +108,7 @@ def test_without_widgets_the_question_is_a_text(why, monkeypatch, capsys):
 def test_once_a_question_is_asked_the_launcher_waits_for_its_answer(monkeypatch):
     monkeypatch.setattr(launch, "before", [])
     predict("speed", "How long?")
-    assert launch.before == [wait_for_answers]
+    assert launch.before == [check_answered]
 
 
 @pytest.mark.parametrize("value", [None, "0"])
@@ -116,7 +116,7 @@ def test_nobody_is_held_to_a_question_unless_asked_to(monkeypatch, value):
     if value is not None:
         monkeypatch.setenv(VARIABLE, value)
     predict("speed", "How long?")
-    wait_for_answers()
+    check_answered()
 
 
 def test_a_launch_is_refused_while_a_question_is_open(monkeypatch, shown):
@@ -126,17 +126,19 @@ def test_a_launch_is_refused_while_a_question_is_open(monkeypatch, shown):
     def begin(*given, **named):
         raise Begun
 
-    monkeypatch.setattr(launch, "before", [wait_for_answers, begin])
+    monkeypatch.setattr(launch, "before", [check_answered, begin])
     monkeypatch.setenv(VARIABLE, "1")
     first, second = predict("speed", "How long?"), predict("memory", "How much?", unit="MB")
     _, field, _ = shown(first)
-    with pytest.raises(PredictFirst, match=r"Predict first: How long\? Type a number into the"):
+    with pytest.raises(
+        PredictionMissing, match=r"Predict first: How long\? Type a number into the"
+    ):
         launch.launch("cpu", 1, steps=1)
     field.value = "long"
-    with pytest.raises(PredictFirst, match="How long"):
+    with pytest.raises(PredictionMissing, match="How long"):
         launch.launch("cpu", 1, steps=1)
     field.value = "120"
-    with pytest.raises(PredictFirst, match=r"How much\?"):
+    with pytest.raises(PredictionMissing, match=r"How much\?"):
         launch.launch("cpu", 1, steps=1)
     second.score(3.0)  # its measurement is known: there is nothing left to predict
     with pytest.raises(Begun):

@@ -19,7 +19,6 @@ def work(monkeypatch, tmp_path):
     """A course of two lessons and an empty journal, on a machine with a name."""
     monkeypatch.setattr(journal, "WORK", tmp_path)
     monkeypatch.setattr(journal, "NOTEBOOKS", tmp_path)
-    monkeypatch.setattr(prediction_scores, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(machine, "cpu_name", lambda: LAPTOP)
     for lesson, names in (("04_ddp", "abcd"), ("02b_memory", "efghij")):
         cells = [{"cell_type": "code", "source": [f'predict("{name}", "?")']} for name in names]
@@ -65,7 +64,7 @@ def test_of_several_answers_the_first_counts_for_each_machine(monkeypatch):
     answer("a", 300, 100)
     answer("a", 100, 100)  # after the measurement was seen
     assert journal.progress()[1]["right"] == 1, "progress counts the last"
-    (only,) = prediction_scores.collected()
+    (only,) = prediction_scores.list_predictions()
     assert (only["answer"], only["right"]) == (300, False)
     assert "machine" not in prediction_scores.table().columns
     monkeypatch.setattr(machine, "cpu_name", lambda: SERVER)
@@ -105,12 +104,20 @@ def test_the_worst_kind_is_named():
     assert "Of 3 wrong ones 2 were too large." in prediction_scores.verdict()
 
 
+def test_a_kind_without_a_ratio_is_off_by_no_factor():
+    for name in "abc":
+        answer(name, 0, 5)
+    for name in "efg":
+        answer(name, 100, 100, unit="MB")
+    assert prediction_scores.verdict().endswith("Worst: times and speeds, 0 of 3 right.")
+
+
 @pytest.mark.parametrize(
     ("unit", "kind"),
     [("samples/s", "times and speeds"), ("MB", "sizes"), ("%", "ratios"), ("steps", "counts")],
 )
 def test_the_kind_follows_from_the_unit(unit, kind):
-    assert prediction_scores.kind(unit).startswith(kind)
+    assert prediction_scores.find_kind(unit).startswith(kind)
 
 
 @pytest.mark.parametrize("count", [1, 10])
@@ -126,12 +133,12 @@ def test_the_figure_can_be_read(count):
 def test_an_older_or_broken_journal_is_read_as_far_as_it_goes(work):
     path = work / journal.FILE
     path.write_text(json.dumps({"predictions": {"a": True}, "exercises": {}}))
-    assert prediction_scores.collected() == []
+    assert prediction_scores.list_predictions() == []
     assert journal.progress()[1]["predictions made"] == "1 of 4"
     answer("b", 5, 10)
-    assert len(prediction_scores.collected()) == 1
+    assert len(prediction_scores.list_predictions()) == 1
     for broken in ("{half", '{"scored": 7}', '{"scored": [1, {}, {"name": "a"}]}'):
         path.write_text(broken)
-        assert prediction_scores.collected() == []
+        assert prediction_scores.list_predictions() == []
         answer("c", 5, 10)
-        assert len(prediction_scores.collected()) == 1
+        assert len(prediction_scores.list_predictions()) == 1

@@ -6,7 +6,7 @@ import re
 import faults
 
 from bootcamp.paths import ROOT
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp_lessons.exercises import EXERCISES
 
 TESTS = ROOT / "tests"
@@ -38,7 +38,7 @@ def test_what_the_page_names_exists():
 
 def test_every_script_rejection_fault_and_exercise_is_named():
     words = {
-        "Scripts": family.SCRIPTS,
+        "Scripts": strategies.SCRIPTS,
         "Faults": faults.FAULTS,
         "Notebooks and exercises": EXERCISES,
         "What the proof rejects": [name for name in every_test() if "::test_rejects_" in name],

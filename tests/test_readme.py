@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageChops, ImageStat
 
 import bootcamp
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -42,7 +42,6 @@ MADE_IN_LOGS = (
     "logs/course/",
     "logs/site/",
     "logs/claims/",
-    "logs/machine/",
     "logs/variants/",
     "logs/gpu_record/",
 )
@@ -282,7 +281,7 @@ def test_the_lessons_data_is_true_of_the_lessons():
         for other in re.findall(r"\d\d[a-z]?", sentence_of_needs(source)):
             assert other in lessons.path_to(number), f"{number} says that it is after {other}"
     scripts = [name for lesson in known.values() for name in lesson.scripts]
-    assert sorted(scripts) == sorted(family.SCRIPTS), "each script belongs to one lesson"
+    assert sorted(scripts) == sorted(strategies.SCRIPTS), "each script belongs to one lesson"
 
 
 def exercises_in(source: str) -> set[str]:

@@ -1,6 +1,7 @@
 """What a rank writes down, and what is read back of it."""
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -10,13 +11,13 @@ import pytest
 import torch
 
 from bootcamp.experiments import equality
-from bootcamp.experiments.pair import distance
+from bootcamp.experiments.run_and_baseline import distance
 from bootcamp.launcher import launch
 from bootcamp.records import runs, summary, trace
 from bootcamp.records.steps import read_steps
 from bootcamp.train import memory_usage, models, process_end, record
 from bootcamp.train.fingerprint import fingerprint
-from bootcamp.train.sent_bytes import sent_bytes
+from bootcamp.train.sent_bytes import count_sent_bytes
 
 
 def gpt(**changes):
@@ -63,13 +64,15 @@ def test_sent_bytes_counts_this_processes_connections():
         server.listen()
         with socket.create_connection(server.getsockname()) as client:
             peer, _ = server.accept()
-            before = sent_bytes()["all"]
+            before = count_sent_bytes()["all"]
             client.sendall(bytes(100_000))
-            assert sent_bytes()["all"] - before == 100_000, "counted before anybody has read it"
+            assert count_sent_bytes()["all"] - before == 100_000, (
+                "counted before anybody has read it"
+            )
             received = 0
             while received < 100_000:
                 received += len(peer.recv(1 << 16))
-            assert sent_bytes()["all"] - before == 100_000
+            assert count_sent_bytes()["all"] - before == 100_000
             peer.close()
 
 
@@ -84,7 +87,7 @@ def test_trace_of_one_step(ddp):
         )
         names = [name for name, _, _ in step["calls"]]
         assert names == ["gloo:all_reduce"] * 2, "a tiny GPT has two buckets; the loss comes behind"
-        assert step["apart"], "both ranks were traced, and all-reduced the same buckets"
+        assert step["separated"], "both ranks were traced, and all-reduced the same buckets"
         parts = trace.total_seconds(step["waiting"]) + trace.total_seconds(step["sending"])
         assert parts == pytest.approx(trace.total_seconds(step["communicate"]))
     with pytest.raises(FileNotFoundError, match="trace_step"):
@@ -96,18 +99,18 @@ def test_the_profiler_starts_a_step_early_and_records_one(tmp_path, steps_left):
     """What its start takes is another time on each rank: the others would wait in their step."""
     rank = record.Run.__new__(record.Run)
     rank.folder, rank.rank, rank.device = tmp_path, 0, torch.device("cpu")
-    rank._profiler = rank._traced = None
+    rank._trace_path = tmp_path / "ranks" / "0.trace.json"
+    rank._trace, rank._profiler = contextlib.ExitStack(), None
     flushed = []
     rank._log = SimpleNamespace(flush=lambda: flushed.append(True))
     (tmp_path / "ranks").mkdir()
     for left in steps_left:
         rank._prepare_trace(left)
         assert (rank._profiler is None) == (left == 2)
-        assert bool(rank._traced) == (left == 0)
         torch.ones(3).cos() if left else torch.ones(3).sin()
-    rank._end_trace()
+    rank._trace.close()
     rank._prepare_trace(-1)
-    assert (rank._profiler, rank._traced, flushed) == (None, None, [True])
+    assert flushed == [True]
     events = json.loads((tmp_path / "ranks" / "0.trace.json").read_text())["traceEvents"]
     names = [event["name"] for event in events]
     assert names.count("training_step") == 1
@@ -116,10 +119,10 @@ def test_the_profiler_starts_a_step_early_and_records_one(tmp_path, steps_left):
 
 
 def test_intervals():
-    merged = trace.merge([(20, 21), (0, 5), (2, 12), (7, 7), (15, 15)])
+    merged = trace.merge_intervals([(20, 21), (0, 5), (2, 12), (7, 7), (15, 15)])
     assert merged == [(0, 12), (20, 21)]
     assert trace.total_seconds(merged) == pytest.approx(13e-6)
-    assert trace.total_seconds(trace.overlaps(merged, [(5, 25)])) == pytest.approx(8e-6)
+    assert trace.total_seconds(trace.intersect_intervals(merged, [(5, 25)])) == pytest.approx(8e-6)
 
 
 def test_config_says_what_was_run(ddp):
@@ -176,14 +179,14 @@ def test_only_batch_norms_that_use_a_ranks_own_samples_are_counted():
     model = torch.nn.Sequential(
         torch.nn.BatchNorm1d(2), torch.nn.BatchNorm2d(2).eval(), torch.nn.SyncBatchNorm(2)
     )
-    assert record.batch_norm_layers(model) == 1
+    assert record.count_batch_norms(model) == 1
     model.eval()
-    assert record.batch_norm_layers(model) == 0
+    assert record.count_batch_norms(model) == 0
 
 
 def test_storages_are_counted_once():
     base = torch.zeros(100)
-    assert memory_usage.storage_bytes([base, base.view(10, 10), base[:5], None]) == 400
+    assert memory_usage.count_storage_bytes([base, base.view(10, 10), base[:5], None]) == 400
 
 
 def test_half_a_line_is_no_error(tmp_path):
@@ -203,14 +206,18 @@ def test_the_last_row_of_a_step_counts(tmp_path):
 def test_measures_leave_out_the_warm_up():
     row = {"loss": 1.0, "samples": 10, "tokens": 20}
     steps = [{**row, "step": s, "seconds": 5.0 if s < 3 else 0.5} for s in range(6)]
-    measured = summary.measures(steps)
+    measured = summary.summarize_steps(steps)
     assert measured["samples_per_second"] == {"median": 20.0, "q25": 20.0, "q75": 20.0}
     assert measured["tokens_per_second"]["median"] == 40.0
-    assert summary.measures([]) == {"steps": 0}
+    assert summary.summarize_steps([]) == {"steps": 0}
 
 
 def test_quartiles_show_the_spread():
-    assert summary.quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == {"q25": 2.0, "median": 3.0, "q75": 4.0}
+    assert summary.compute_quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == {
+        "q25": 2.0,
+        "median": 3.0,
+        "q75": 4.0,
+    }
 
 
 def test_a_summary_fits_into_its_reserved_room(tmp_path, monkeypatch):
@@ -224,10 +231,12 @@ def test_a_summary_fits_into_its_reserved_room(tmp_path, monkeypatch):
 
 
 def test_status_of_an_exception():
-    assert process_end.status_of(torch.OutOfMemoryError()) == "oom"
-    assert process_end.status_of(RuntimeError("DefaultCPUAllocator: can't allocate")) == "oom"
-    assert process_end.status_of(KeyboardInterrupt()) == "interrupted"
-    assert process_end.status_of(ValueError()) == "failed"
+    assert process_end.classify_exception(torch.OutOfMemoryError()) == "oom"
+    assert (
+        process_end.classify_exception(RuntimeError("DefaultCPUAllocator: can't allocate")) == "oom"
+    )
+    assert process_end.classify_exception(KeyboardInterrupt()) == "interrupted"
+    assert process_end.classify_exception(ValueError()) == "failed"
 
 
 def test_runs_are_found_and_tabled(ddp):

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from bootcamp import corpus
 from bootcamp.drawing import plots
-from bootcamp.experiments import allreduce_sweep, replay
+from bootcamp.experiments import replay
 from bootcamp.files import write_json
 from bootcamp.paths import REFERENCE, ROOT
 from bootcamp.records import runs
@@ -97,20 +97,6 @@ def test_a_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
     table = runs.table(alone, shared)
     assert "shared cores" not in table[0]["run"]
     assert "shared cores" in table[1]["run"]
-
-
-def test_a_sweep_on_shared_cores_is_not_kept_for_later(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(allreduce_sweep, "KEPT", tmp_path / "machine")
-    rows = [{"bytes": 4, "held_out": False}]
-    write_json(run / "sweep.json", {"backend": "gloo", "world_size": 2, "rows": rows})
-    assert not allreduce_sweep.keep(runs.Run(run)).shared_cores
-    assert len(list((tmp_path / "machine").iterdir())) == 1
-    shutil.rmtree(tmp_path / "machine")
-    share_cores(run)
-    swept = allreduce_sweep.keep(runs.Run(run))
-    assert swept.shared_cores
-    assert swept.rows == rows
-    assert not (tmp_path / "machine").exists()
 
 
 def test_every_recorded_run_is_read_by_somebody():

@@ -8,7 +8,7 @@ import pytest
 
 from bootcamp.classroom import tasks
 from bootcamp.paths import ROOT
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp_lessons import exercise
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -23,6 +23,7 @@ def here(tmp_path, monkeypatch):
     """A course whose notebooks and readers' scripts lie in a folder of their own."""
     (tmp_path / "work").mkdir()
     monkeypatch.setattr(reset, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(reset, "WORK", tmp_path / "work")
     monkeypatch.setattr(tasks, "WORK", tmp_path / "work")
     return tmp_path
 
@@ -148,9 +149,9 @@ def test_catching_up_fills_in_solutions_where_nothing_is(here):
     (work / "training_loop.py").write_text(exercise.find("training_loop").starting_point())
     said = "\n".join(reset.catch_up("04"))
     assert (work / "first_run.py").read_text() == "mine"
-    solution = family.SCRIPTS["cpu"].path.read_text()
+    solution = strategies.SCRIPTS["cpu"].path.read_text()
     assert (work / "training_loop.py").read_text() == solution, "a mere start is nobody's work"
-    assert (work / "to_the_gpu.py").read_text() == family.SCRIPTS["gpu"].path.read_text()
+    assert (work / "to_the_gpu.py").read_text() == strategies.SCRIPTS["gpu"].path.read_text()
     assert not (work / "data_parallel.py").exists(), "this lesson's own exercise is to be done"
     assert "first_run.pyisyours" in "".join(said.split()), "lines break where the path is long"
     names = {path.name for path in work.iterdir()}

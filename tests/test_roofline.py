@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bootcamp import machine
 from bootcamp.experiments import roofline
-from bootcamp.train import benchmark, models
+from bootcamp.train import benchmark, config, models
 from bootcamp.train.models import gpt
 
 BATCH = 2
@@ -21,7 +21,7 @@ TOKENS = BATCH * CONTEXT
 @pytest.fixture(scope="module")
 def operations():
     with torch.no_grad():
-        yield {op.name: op for op in benchmark.operations("tiny", BATCH, torch.float32, "cpu")}
+        yield {op.name: op for op in benchmark.make_operations("tiny", BATCH, torch.float32, "cpu")}
 
 
 def content(**changed):
@@ -108,7 +108,9 @@ def test_the_products_are_those_of_the_models_formula(operations):
 
 def test_half_as_wide_numbers_are_half_the_bytes(operations):
     with torch.no_grad():
-        half = {op.name: op for op in benchmark.operations("tiny", BATCH, torch.bfloat16, "cpu")}
+        half = {
+            op.name: op for op in benchmark.make_operations("tiny", BATCH, torch.bfloat16, "cpu")
+        }
     assert half["residual add"].bytes == operations["residual add"].bytes / 2
     assert half["residual add"].flops == operations["residual add"].flops
 
@@ -132,10 +134,10 @@ def test_fastest_seconds_calls_often_enough_and_not_for_ever(monkeypatch):
         return run, done
 
     run, done = taking(0.001, 0.03, 0.02, *[0.05] * 20)
-    assert benchmark.fastest_seconds(run, "cpu") == pytest.approx(0.02)
+    assert benchmark.time_fastest_call(run, "cpu") == pytest.approx(0.02)
     assert len(done) == 1 + benchmark.CALLS
     run, done = taking(5.0, 9.0, 7.0, 8.0, *[1.0] * 20)
-    assert benchmark.fastest_seconds(run, "cpu") == pytest.approx(7.0)
+    assert benchmark.time_fastest_call(run, "cpu") == pytest.approx(7.0)
     assert len(done) == 1 + benchmark.FEWEST_CALLS
 
 
@@ -143,17 +145,18 @@ def test_fastest_seconds_calls_often_enough_and_not_for_ever(monkeypatch):
 def small_and_quick(monkeypatch):
     """Stand-ins for what takes seconds: tiny arrays, two calls, and no keeping to one core."""
     monkeypatch.setitem(benchmark.STREAMED_BYTES, "cpu", 2**16)
-    monkeypatch.setitem(benchmark.SIZE, "cpu", 16)
+    monkeypatch.setitem(benchmark.MATRIX_SIZE, "cpu", 16)
     monkeypatch.setattr(benchmark, "CALLS", 1)
     monkeypatch.setattr(benchmark, "FEWEST_CALLS", 1)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    monkeypatch.setattr("os.sched_setaffinity", lambda pid, cores: None, raising=False)
+    monkeypatch.setattr(config, "use_cores", lambda device, count: None)
 
 
-def test_a_measurement_holds_what_the_figure_needs(small_and_quick):
-    args = argparse.Namespace(device="cpu", dtype="float32", cores=1)
-    about = benchmark.begin(args) | benchmark.measure("cpu", "float32", "tiny", 1)
-    measured = roofline.Roofline(about)
+def test_a_measurement_holds_what_the_figure_needs(small_and_quick, monkeypatch, tmp_path):
+    out = tmp_path / "measured.json"
+    flags = ["--size", "tiny", "--batch", "1", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["benchmark", *flags])
+    benchmark.main()
+    measured = roofline.Roofline(json.loads(out.read_text()))
     assert measured.measured_here
     assert not measured.oversubscribed
     assert measured.peak_flops_per_second > 0
@@ -163,7 +166,6 @@ def test_a_measurement_holds_what_the_figure_needs(small_and_quick):
         assert row["achieved_flops_per_second"] == pytest.approx(row["flops"] / row["seconds"])
     if measured.cache_bytes:
         assert {row["name"] for row in measured.operations if row["fits_in_cache"]}
-    json.dumps(measured.config)
 
 
 def test_what_was_measured_is_kept(small_and_quick, monkeypatch, tmp_path):
@@ -193,7 +195,7 @@ def test_what_was_measured_is_kept(small_and_quick, monkeypatch, tmp_path):
 
 def test_a_roof_is_never_below_the_known_peak(monkeypatch):
     monkeypatch.setattr(roofline, "matmul_flops_per_second", lambda *which: 1e15)
-    monkeypatch.setattr(roofline, "measured", lambda *which, **flags: content())
+    monkeypatch.setattr(roofline, "measure_once", lambda *which, **flags: content())
     assert roofline.measure().peak_flops_per_second == 1e15
 
 
@@ -271,7 +273,7 @@ def test_the_figure_can_be_read(changed):
 
 
 def test_no_label_lies_on_a_point_or_on_the_roof():
-    roofline_chart = pytest.importorskip("bootcamp.drawing.plots.roofline_chart")
+    rooflines = pytest.importorskip("bootcamp.drawing.plots.rooflines")
     figure = draw()
     axes = figure.axes[0]
     labels = [text for text in axes.texts if text.get_text()]
@@ -280,7 +282,7 @@ def test_no_label_lies_on_a_point_or_on_the_roof():
     for label in labels:
         for point in points:
             where = (point.get_xdata()[0], point.get_ydata()[0])
-            assert not label.get_window_extent().overlaps(roofline_chart._around(axes, where, 7))
+            assert not label.get_window_extent().overlaps(rooflines._box_around(axes, where, 7))
 
 
 def test_the_figure_shows_roof_points_and_shares():

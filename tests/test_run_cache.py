@@ -9,9 +9,9 @@ from trained import trained
 
 from bootcamp.experiments import claims
 from bootcamp.launcher import launch
-from bootcamp.launcher.messages import Command, RunRequest
+from bootcamp.launcher.run_request import Command, RunRequest
 from bootcamp.records.runs import Run
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 from bootcamp.train import config
 
@@ -79,7 +79,7 @@ def test_another_text_flag_or_environment_is_another_launch(cache):
 
 @pytest.mark.parametrize("start", ["cold", "command"])
 def test_a_start_that_is_shown_is_made_each_time(start, tmp_path):
-    rank = Command([str(family.SCRIPTS["cpu"].path)], {})
+    rank = Command([str(strategies.SCRIPTS["cpu"].path)], {})
     warm = RunRequest(str(tmp_path), "warm", [rank])
     assert run_cache._key(warm, tmp_path)
     torchrun = Command(["python", "-m", "torch.distributed.run"], {})
@@ -109,7 +109,7 @@ def test_a_default_that_is_spelt_out_is_no_other_launch(tmp_path):
     parser = config._parser(("cpu",))
     for flag, value in run_cache.DEFAULTS:
         assert parser.get_default(flag.removeprefix("--")) == value
-    rank = Command([str(family.SCRIPTS["cpu"].path)], {})
+    rank = Command([str(strategies.SCRIPTS["cpu"].path)], {})
     plain = RunRequest(str(tmp_path), "warm", [rank])
     longer = replace(rank, argv=[*rank.argv, *run_cache.DEFAULTS[0]])
     spelt = replace(plain, ranks=[longer])

@@ -25,11 +25,11 @@ SWEEP = [
 
 
 def test_the_best_rates_are_those_without_warm_up_and_diverged_ones_are_never_best():
-    best = scaling.best_rates(SWEEP)
+    best = scaling.find_best_rates(SWEEP)
     assert (best.rate_of_base, best.rate_of_large) == (0.05, 0.4)
     assert best.share_closed == pytest.approx(25)  # 3.0 -> 2.75 of 3.0 -> 2.0
     spoilt = [*SWEEP, training(256, 0.4, math.nan, seed=1)]
-    assert scaling.best_rates(spoilt).rate_of_large == 0.1, "one seed has diverged"
+    assert scaling.find_best_rates(spoilt).rate_of_large == 0.1, "one seed has diverged"
 
 
 def test_the_sweep_draws_a_line_for_each_setting_and_what_diverged_at_the_edge(make):  # noqa: F811

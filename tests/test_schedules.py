@@ -7,7 +7,7 @@ import pytest
 from trained import trained
 
 from bootcamp.costs import pipeline_schedules
-from bootcamp.costs.pipeline_schedules import Action, Impossible, Span
+from bootcamp.costs.pipeline_schedules import Action, Impossible, Kept, Span
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records import runs
@@ -63,7 +63,9 @@ def test_in_zb_v_no_rank_waits_between_its_first_and_its_last_action():
             continue  # too few to fill the V
         spans = timetable("zb-v", ranks, m, forward_seconds=1 / 2, backward_seconds=1)
         for of_rank, busy in zip(
-            pipeline_schedules.by_rank(spans), pipeline_schedules.busy(spans), strict=True
+            pipeline_schedules.group_by_rank(spans),
+            pipeline_schedules.busy_seconds(spans),
+            strict=True,
         ):
             assert of_rank[-1].ended - of_rank[0].began == pytest.approx(busy)
         assert pipeline_schedules.bubble(spans) == pytest.approx((ranks - 1) / (6 * m))
@@ -140,7 +142,7 @@ def test_nobody_waits_for_the_gradient_of_the_first_stages_input():
 def test_measured_seconds_give_back_what_was_simulated(schedule):
     given = {"forward_seconds": 2.0, "backward_seconds": 6.0, "input_share": 0.25}
     spans = timetable(schedule, 2, 4, **given)
-    found = pipeline_schedules.measured_seconds(spans)
+    found = pipeline_schedules.median_seconds(spans)
     assert set(found["forward_seconds"]) == {2.0}
     assert found["backward_seconds"] == pytest.approx([6.0] * len(found["backward_seconds"]))
     if schedule in ("zero-bubble", "zb-v", "dualpipe"):
@@ -151,12 +153,12 @@ def test_measured_seconds_give_back_what_was_simulated(schedule):
 
 def test_what_is_held_by_hand():
     order = [Action(kind, 0, i) for kind, i in (("F", 0), ("F", 1), ("I", 0), ("W", 0), ("B", 1))]
-    one, none = {0: 10.0}, {0: 0.0}
-    assert pipeline_schedules.most_held(order, one, none, none, none) == 20
-    assert pipeline_schedules.most_held(order, one, {0: 3.0}, none, none) == 23
-    assert pipeline_schedules.most_held(order, one, {0: 3.0}, none, {0: 1.0}) == 24
+    held = pipeline_schedules.most_held_bytes
+    assert held(order, {0: Kept(10)}) == 20
+    assert held(order, {0: Kept(10, between=3)}) == 23
+    assert held(order, {0: Kept(10, between=3, gradient=1)}) == 24
     one_by_one = [Action(kind, 0, i) for i in range(3) for kind in "FB"]
-    assert pipeline_schedules.most_held(one_by_one, one, none, {0: 2.0}, none) == 14
+    assert held(one_by_one, {0: Kept(10, output=2)}) == 14
 
 
 @pytest.mark.parametrize(
@@ -186,8 +188,7 @@ def test_two_ranks_train_in_the_order_of_the_plan(schedule):
     """The runs that lesson 06b draws, and that prove each schedule equal to the baseline."""
     flags = {"global_batch": 32, "steps": 4, "micro_batches": 8, "optimizer": "sgd"}
     spans = trained("pp", 2, schedule=schedule, **flags).actions()
-    assert pipeline_schedules.orders(spans) == pipeline_schedules.plan(schedule, 2, 8)
-    assert pipeline_schedules.which(spans) == schedule
+    assert pipeline_schedules.list_orders(spans) == pipeline_schedules.plan(schedule, 2, 8)
     assert min(span.began for span in spans) == 0
 
 
@@ -197,25 +198,24 @@ def test_four_sleeping_ranks_follow_the_plan_and_wait(schedule):
     flags = {"schedule": schedule, "micro_batches": 8, "milliseconds": 4.0}
     run = launch.launch(snippet, 4, device="cpu", quiet=True, **flags)
     spans = run.actions()
-    assert pipeline_schedules.which(spans) == schedule
+    assert pipeline_schedules.list_orders(spans) == pipeline_schedules.plan(schedule, 4, 8)
     slept = {(s.action.kind, s.action.stage): s.ended - s.began for s in spans}
     one = 4e-3 / pipeline_schedules.CHUNKS[schedule]
     assert slept["F", 1] >= one
     assert slept.get(("B", 1), 2 * one) >= 2 * one
     assert slept.get(("I", 1), one) >= one
-    assert pipeline_schedules.makespan(spans) >= max(pipeline_schedules.busy(spans))
+    assert pipeline_schedules.makespan(spans) >= max(pipeline_schedules.busy_seconds(spans))
 
 
 def test_another_order_is_noticed():
     """A rank that does two forwards before its first backward, where 1F1B wants one."""
     spans = timetable("1f1b", 2, 4)
-    assert pipeline_schedules.which(spans) == "1f1b"
+    assert pipeline_schedules.list_orders(spans) == pipeline_schedules.plan("1f1b", 2, 4)
     last = [span for span in spans if span.rank == 1]
     first, second = last[1], last[2]
     spans[spans.index(first)] = first._replace(action=second.action)
     spans[spans.index(second)] = second._replace(action=first.action)
-    assert pipeline_schedules.which(spans) is None
-    assert pipeline_schedules.orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
+    assert pipeline_schedules.list_orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
 
 
 def test_a_run_of_another_schedule_is_noticed():
@@ -224,8 +224,8 @@ def test_a_run_of_another_schedule_is_noticed():
     other = variant("pp", "pp_other", {line: 'schedule_class = get_schedule_class("GPipe")'})
     flags = {"device": "cpu", "global_batch": 8, "steps": 2, "quiet": True}
     spans = launch.launch(other, 2, schedule="1f1b", **flags).actions()
-    assert pipeline_schedules.orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
-    assert pipeline_schedules.which(spans) == "gpipe"
+    assert pipeline_schedules.list_orders(spans) != pipeline_schedules.plan("1f1b", 2, 4)
+    assert pipeline_schedules.list_orders(spans) == pipeline_schedules.plan("gpipe", 2, 4)
 
 
 @pytest.mark.parametrize("schedule", pipeline_schedules.SCHEDULES)
@@ -234,19 +234,23 @@ def test_what_two_ranks_hold_is_the_formulas(schedule):
     flags = {"schedule": schedule, "micro_batches": 8, "global_batch": 32}
     snippet = SRC / "snippets" / "pipeline_memory.py"
     run = trained(snippet, 2, device="cpu", quiet=True, **flags)
-    rows = pipeline_tables.held({schedule: pipeline_tables.held_bytes(run, ranks=2)}, 32, 8)
+    rows = pipeline_tables.compare_peaks(
+        {schedule: pipeline_tables.read_peak_bytes(run, ranks=2)}, 32, 8
+    )
     assert [row["rank"] for row in rows] == [0, 1]
     for row in rows:
         assert row["measured"] == pytest.approx(row["formula"], rel=0.05)
 
 
 def test_borders_between_ranks():
-    found = {name: pipeline_schedules.borders(name, 0, 2) for name in pipeline_schedules.SCHEDULES}
+    found = {
+        name: pipeline_schedules.count_borders(name, 0, 2) for name in pipeline_schedules.SCHEDULES
+    }
     assert found == {"gpipe": 1, "1f1b": 1, "interleaved": 3, "zero-bubble": 3} | {
         "zb-v": 2,
         "dualpipe": 2,
     }
-    assert [pipeline_schedules.borders("1f1b", rank, 4) for rank in range(4)] == [1, 2, 2, 1]
+    assert [pipeline_schedules.count_borders("1f1b", rank, 4) for rank in range(4)] == [1, 2, 2, 1]
 
 
 def test_the_median_step_after_the_first_is_read(tmp_path):

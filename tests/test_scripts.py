@@ -9,9 +9,9 @@ import pytest
 
 from bootcamp.paths import ROOT, SRC
 from bootcamp.scripts import diff as compare
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 
-SCRIPTS = list(family.SCRIPTS.values())
+SCRIPTS = list(strategies.SCRIPTS.values())
 HEADINGS = ["1. Processes", "2. Model", "3. Data", "4. Optimizer", "5. Training loop"]
 STARTS = {
     "python": "python",
@@ -30,32 +30,28 @@ HIDDEN_BY_NAME = {
         "torch.distributed.elastic.agent.server.local_elastic_agent",
         "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
     },
-    # parameters that one rank alone holds are added up over the ranks, and tables name programs
-    "fingerprint.py": {"process_group"},
+    # tables name programs
     "known_programs.py": {"horovod", "_train_horovod.py"},
     # what the flight recorder has written, by its own names
-    "stalled.py": {"all_to_all", "process_group"},
+    "standstill.py": {"all_to_all", "process_group"},
     "flight_recorder.py": {"torch._C._distributed_c10d", "torch.distributed.distributed_c10d"},
-    "family.py": {
+    "strategies.py": {
         *("horovodrun", "horovod"),
-        *(name for place, script in family.PROGRAMS.items() for name in (place, script.name)),
+        *(name for place, script in strategies.PROGRAMS.items() for name in (place, script.name)),
     },
-    "environment.py": {"horovodrun"},
-    # asks the group that the script has made
-    "process_group.py": {"torch.distributed", "all_gather_object", "horovodrun"},
-    "record.py": {"process_group"},
-    "external.py": {"process_group"},
-    "checkpoint.py": {"bootcamp.train.process_group"},
+    # names what starts ranks, and asks the group that the script has made
+    "environment.py": {"horovodrun", "torch.distributed", "all_gather_object"},
+    # the group in which a reader's cells call collectives, and where a rank waits in one
+    "live_rank.py": {
+        *("torch.distributed", "init_process_group", "destroy_process_group"),
+        *("distributed_c10d", "torch/distributed/distributed_c10d.py"),
+    },
     # gather what is sharded, for fingerprints and for checkpoints
-    "shards.py": {"torch.distributed.tensor", "distributed"},
+    "sharded_tensors.py": {"torch.distributed.tensor", "distributed"},
     "sharded_checkpoint.py": {
         "torch.distributed",
         "torch.distributed.checkpoint",
-        "process_group",
-        "_process_group",
-        "bootcamp.train.process_group",
     },
-    "consolidate.py": {"torch.distributed"},
     "allreduce_sweep.py": {"snippets/sweep_all_reduce.py"},
     "hosts_lab.py": {"snippets/sweep_all_reduce.py", "torch.distributed.elastic.rendezvous"},
     # lessons read what checkpoints and torch's flight recorder left, and start torchrun
@@ -64,7 +60,7 @@ HIDDEN_BY_NAME = {
         "torch.distributed.flight_recorder",
         "torch.distributed.flight_recorder.components.fr_logger",
     },
-    "reading.py": {"torch.distributed.run"},
+    "excerpts.py": {"torch.distributed.run"},
 }
 
 
@@ -126,7 +122,7 @@ def test_every_script_of_the_folder_is_in_the_family():
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
 def test_is_short_linear_and_says_how_to_run_it(script):
     text = script.path.read_text()
-    assert len(compare.code_lines(script.path)) <= 80
+    assert len(compare.list_code_lines(script.path)) <= 80
     assert re.findall(r"^# (\d\. .*)$", text, re.M) == HEADINGS
     first = ast.get_docstring(ast.parse(text)).splitlines()[0]
     first = first.replace("--nproc-per-node 8", "--nproc-per-node 4")  # three axes need eight
@@ -142,7 +138,9 @@ def test_is_short_linear_and_says_how_to_run_it(script):
 
 @pytest.mark.parametrize("script", [s for s in SCRIPTS if s.parent], ids=lambda s: s.name)
 def test_differs_from_its_parent_by_a_few_lines(script):
-    added, removed = compare.changed_lines(script.path, family.SCRIPTS[script.parent].path)
+    added, removed = compare.count_changed_lines(
+        script.path, strategies.SCRIPTS[script.parent].path
+    )
     assert max(added, removed) <= MOST_LINES.get(script.name, 15)
     assert added > 0
 
@@ -155,14 +153,14 @@ def test_budgets_are_those_of_the_course():
 def test_code_lines_leave_out_comments_and_docstrings(tmp_path):
     path = tmp_path / "script.py"
     path.write_text('"""Doc\nstring."""\n\n# comment\nx = 1  # why\ntext = """two\nlines"""\n')
-    assert compare.code_lines(path) == ["x = 1", 'text = """two', 'lines"""']
+    assert compare.list_code_lines(path) == ["x = 1", 'text = """two', 'lines"""']
 
 
 def test_changed_lines_count_each_side(tmp_path):
     parent, child = tmp_path / "a.py", tmp_path / "b.py"
     parent.write_text("a = 1\nb = 2\nc = 3\n")
     child.write_text("a = 1\nb = 20\nc = 3\nd = 4\n")
-    assert compare.changed_lines(child, parent) == (2, 1)
+    assert compare.count_changed_lines(child, parent) == (2, 1)
 
 
 def test_diff_shows_signs_without_colour():
@@ -202,13 +200,13 @@ def imports_distributed(path):
 
 
 IMPORTS_BY_NAME = {
-    "process_group.py": {"torch.distributed"},
+    "environment.py": {"torch.distributed"},
+    "live_rank.py": {"torch.distributed"},
     "forkserver.py": {
         "torch.distributed.TCPStore",
         "torch.distributed.run.main",  # it becomes torchrun
     },
-    "shards.py": {"torch.distributed.tensor.distribute_tensor"},
-    "consolidate.py": {"torch.distributed.checkpoint"},
+    "sharded_tensors.py": {"torch.distributed.tensor.distribute_tensor"},
     "checkpoints.py": {"torch.distributed.checkpoint"},
     "hosts_lab.py": {"torch.distributed.elastic.rendezvous.dynamic_rendezvous"},
     "ddp_depth.py": {

@@ -16,11 +16,11 @@ import pytest
 import served_model
 
 from bootcamp.launcher import process_tree
-from bootcamp.serving import batcher, load, malformed, protocol, service, versions
-from bootcamp.serving.instance import BadModel, Died
+from bootcamp.serving import batcher, load_test, malformed, protocol, server_process, versions
+from bootcamp.serving.instance import BadModel, Died, Instance
 
 LIMITS = protocol.Limits(batch=8, context=served_model.CONTEXT)
-SCRIPTS = ("simple", "batching")
+SCRIPTS = ("simple_server", "batching_server")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(place):
     """One server for all tests that leave it as they found it."""
-    with service.start("batching", place / "gpt", instances=2, body_seconds=1) as it:
+    with server_process.start("batching_server", place / "gpt", instances=2, body_seconds=1) as it:
         yield it
 
 
@@ -43,36 +43,36 @@ def server(place):
 def own_server(place, tmp_path):
     """A server that a test may break, of a folder of versions of its own."""
     versions.publish(tmp_path / "gpt", place / "v1.onnx")
-    with service.start("batching", tmp_path / "gpt", instances=2, queue=4) as it:
+    with server_process.start("batching_server", tmp_path / "gpt", instances=2, queue=4) as it:
         yield it
 
 
 def asked(place, count=20, length=9, batch=1, both=False):
     right, other = (served_model.scores(place / f"v{number}.onnx") for number in (1, 2))
-    return load.ask(right, count, length, batch, other if both else None)
+    return load_test.make_requests(right, count, length, batch, other if both else None)
 
 
 def all_right(place, server, **how):
-    found = load.closed(server.url, asked(place, **how), clients=4, requests=20)
+    found = load_test.run_closed_loop(server.url, asked(place, **how), clients=4, count=20)
     assert (found.wrong, found.failed, len(found.latencies)) == (0, 0, 20)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_each_server_answers_and_refuses(place, script):
-    model = place / ("v1.onnx" if script == "simple" else "gpt")
-    with service.start(script, model) as server:
+    model = place / ("v1.onnx" if script == "simple_server" else "gpt")
+    with server_process.start(script, model) as server:
         for batch in (1, 3, 8):
             for length in (1, 7, served_model.CONTEXT):
                 all_right(place, server, batch=batch, length=length, count=4)
         rows = malformed.send(server.url, LIMITS, times=4)
-        assert malformed.badly_answered(rows) == []
+        assert malformed.list_bad_answers(rows) == []
         all_right(place, server)
-    assert not process_tree.alive(server.pid)
+    assert not process_tree.is_alive(server.pid)
 
 
 def test_a_wrong_answer_is_found(place, server):
-    other = load.ask(served_model.scores(place / "v2.onnx"), 5, 9)
-    found = load.closed(server.url, other, clients=1, requests=5)
+    other = load_test.make_requests(served_model.scores(place / "v2.onnx"), 5, 9)
+    found = load_test.run_closed_loop(server.url, other, clients=1, count=5)
     assert found.wrong == 5
     assert found.failed == 5
 
@@ -83,13 +83,13 @@ def test_malformed_requests_that_are_answered_are_found():
         for status in ("400", "200, 400", "400, 500")
     ]
     rows = [row | {"answer": "no"} for row in rows]
-    assert malformed.badly_answered(rows) == rows[1:]
+    assert malformed.list_bad_answers(rows) == rows[1:]
 
 
 def test_a_worker_killed_under_load_loses_only_what_it_had(place, server):
     before = server.counts()
     kill = {100: lambda: os.kill(server.workers()[0], signal.SIGKILL)}
-    found = load.closed(server.url, asked(place), clients=16, requests=600, at=kill)
+    found = load_test.run_closed_loop(server.url, asked(place), clients=16, count=600, at=kill)
     after = server.counts()
     assert found.wrong == 0
     assert set(found.statuses) <= {200, 503}
@@ -99,27 +99,27 @@ def test_a_worker_killed_under_load_loses_only_what_it_had(place, server):
 
 
 def test_a_server_killed_under_load_answers_nothing_wrong(place):
-    with service.start("batching", place / "gpt") as server:
-        below = process_tree.below({server.holder.pid})
-        found = load.closed(
-            server.url, asked(place), clients=8, requests=300, at={100: server.kill}
+    with server_process.start("batching_server", place / "gpt") as server:
+        below = process_tree.find_below({server.holder.pid})
+        found = load_test.run_closed_loop(
+            server.url, asked(place), clients=8, count=300, at={100: server.kill}
         )
     assert found.wrong == 0
-    assert found.statuses[load.NO_ANSWER] > 0
-    assert set(found.statuses) == {200, load.NO_ANSWER}
-    assert not any(map(process_tree.alive, below))
+    assert found.statuses[load_test.NO_ANSWER] > 0
+    assert set(found.statuses) == {200, load_test.NO_ANSWER}
+    assert not any(map(process_tree.is_alive, below))
 
 
 def test_versions_come_and_go_under_load(place, own_server, tmp_path):
     both = asked(place, both=True)
     assert versions.publish(tmp_path / "gpt", place / "v2.onnx") == 2
     for now in (2, 1):  # there, and back again
-        found = load.closed(
-            own_server.url, both, 2, requests=400, at={100: lambda to=now: own_server.switch(to)}
+        found = load_test.run_closed_loop(
+            own_server.url, both, 2, count=400, at={100: lambda to=now: own_server.switch(to)}
         )
         assert (found.wrong, found.failed) == (0, 0)
-        one = load.ask(served_model.scores(place / f"v{now}.onnx"), 5, 9)
-        assert load.closed(own_server.url, one, clients=1, requests=5).failed == 0
+        one = load_test.make_requests(served_model.scores(place / f"v{now}.onnx"), 5, 9)
+        assert load_test.run_closed_loop(own_server.url, one, clients=1, count=5).failed == 0
 
 
 def test_a_broken_version_changes_nothing(place, own_server, tmp_path):
@@ -133,7 +133,9 @@ def test_a_broken_version_changes_nothing(place, own_server, tmp_path):
                 own_server.switch(version)
             refused.append(str(why.value))
 
-    found = load.closed(own_server.url, asked(place), clients=2, requests=300, at={50: switch})
+    found = load_test.run_closed_loop(
+        own_server.url, asked(place), clients=2, count=300, at={50: switch}
+    )
     assert (found.wrong, found.failed) == (0, 0)
     assert "2/model.onnx can't be loaded" in refused[0]
     assert "has no version 9" in refused[1]
@@ -145,9 +147,9 @@ def test_overload_is_refused_at_once_and_drains(place, own_server):
     ones = asked(place, count=40)
 
     async def flood():
-        async with load.aiohttp.ClientSession() as session:
-            how = [{"json": protocol.request(one.ids)} for one in ones]
-            sent = [session.post(own_server.url + protocol.path("gpt"), **one) for one in how]
+        async with load_test.aiohttp.ClientSession() as session:
+            how = [{"json": protocol.make_request(one.ids)} for one in ones]
+            sent = [session.post(own_server.url + protocol.INFER, **one) for one in how]
             tasks = [asyncio.ensure_future(one) for one in sent]
             while sum(task.done() for task in tasks) < 40 - 4 - 2 * LIMITS.batch:
                 await asyncio.sleep(0.01)
@@ -182,8 +184,9 @@ def send_until_nothing_is_taken(connection, text: bytes) -> None:
 
 
 def test_clients_that_never_read_or_never_finish_hold_up_nobody(place, server):
-    body = json.dumps(protocol.request(asked(place)[0].ids)).encode()
-    head = f"POST {protocol.path('gpt')} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    body = json.dumps(protocol.make_request(asked(place)[0].ids)).encode()
+    path = protocol.INFER
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     with connection(server) as never_reads, connection(server) as stops_half_way:
         with pytest.raises(BlockingIOError):  # its own buffer and the server's are full
             send_until_nothing_is_taken(never_reads, head.encode() + body)
@@ -196,46 +199,48 @@ def test_clients_that_never_read_or_never_finish_hold_up_nobody(place, server):
 
 def test_nothing_outlives_the_process_that_started_a_server(place):
     code = (
-        "from bootcamp.serving import service\n"
-        f"server = service.start('batching', {str(place / 'gpt')!r})\n"
+        "from bootcamp.serving import server_process\n"
+        f"server = server_process.start('batching_server', {str(place / 'gpt')!r})\n"
         "print(server.holder.pid, flush=True)\n"
         "input()"
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as starter:
         holder = int(starter.stdout.readline())
-        members = {holder} | process_tree.below({holder})
+        members = {holder} | process_tree.find_below({holder})
         assert len(members) == 3  # holder, server, worker
         starter.kill()
     deadline = time.monotonic() + 10
-    while any(map(process_tree.alive, members)) and time.monotonic() < deadline:
+    while any(map(process_tree.is_alive, members)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(map(process_tree.alive, members))
+    assert not any(map(process_tree.is_alive, members))
 
 
 def test_a_server_that_cannot_start_says_why(place, tmp_path):
     (tmp_path / "gpt" / "1").mkdir(parents=True)
     (tmp_path / "gpt" / "1" / "model.onnx").write_bytes(b"no model")
-    with pytest.raises(service.ServerFailed, match=r"gpt/1/model\.onnx failed"):
-        service.start("batching", tmp_path / "gpt")
+    with pytest.raises(server_process.ServerFailed, match=r"gpt/1/model\.onnx failed"):
+        server_process.start("batching_server", tmp_path / "gpt")
 
 
 def test_an_open_loop_counts_from_when_a_request_was_due(place, server):
-    found = load.open(server.url, asked(place), per_second=100, seconds=1)
+    found = load_test.run_open_loop(server.url, asked(place), per_second=100, seconds=1)
     assert found.failed == 0
     assert len(found.latencies) > 50
-    loader = load._Loader(server.url, asked(place), None)
-    late = asyncio.run(loader.run(lambda loader: loader.send(due=loader.passed - 5)))
+    loader = load_test._Loader(server.url, asked(place), None)
+    late = asyncio.run(loader.run(loader.send(due=-5)))
     assert late.latencies[0] > 5
 
 
 def test_a_load_that_never_comes_to_its_fault_says_so(place, server):
     with pytest.raises(RuntimeError, match="request 50 was never sent"):
-        load.closed(server.url, asked(place), clients=1, requests=5, at={50: lambda: None})
+        load_test.run_closed_loop(
+            server.url, asked(place), clients=1, count=5, at={50: lambda: None}
+        )
 
 
 def test_servers_listen_on_this_machine_alone(server):
-    pids = {server.pid} | process_tree.below({server.pid})
+    pids = {server.pid} | process_tree.find_below({server.pid})
     listening = {
         tuple(each.laddr)[0]
         for pid in pids
@@ -303,7 +308,7 @@ def test_without_batching_each_request_goes_by_itself():
 def test_what_dies_or_fails_takes_its_own_batch_only():
     answers, _, made = batched([(13, 1, 5), (14, 1, 6), (15, 1, 8), (1, 1, 7)])
     assert [getattr(answer, "status", 200) for answer in answers] == [503, 500, 500, 200]
-    assert (made.counts.lost, made.counts.restarts) == (1, 1)
+    assert (made.counts["lost"], made.counts["restarts"]) == (1, 1)
 
 
 def test_a_request_whose_client_has_gone_leaves_the_queue():
@@ -322,23 +327,37 @@ def test_a_request_whose_client_has_gone_leaves_the_queue():
 def test_a_full_queue_refuses():
     answers, _, made = batched([(1, 1, 5)] * 5, most_waiting=3)
     assert [getattr(answer, "status", 200) for answer in answers] == [200] * 3 + [503] * 2
-    assert made.counts.too_many == 2
+    assert made.counts["too_many"] == 2
 
 
 def test_versions_are_whole_or_not_there(tmp_path, monkeypatch):
     (tmp_path / "a.onnx").write_bytes(b"1")
     with pytest.raises(FileNotFoundError, match="no version"):
-        versions.file(tmp_path / "gpt")
+        versions.find_file(tmp_path / "gpt")
     assert versions.publish(tmp_path / "gpt", tmp_path / "a.onnx") == 1
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(versions.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         versions.publish(tmp_path / "gpt", tmp_path / "a.onnx")
     monkeypatch.undo()
     assert [path.name for path in (tmp_path / "gpt").iterdir()] == ["1"]
     assert versions.publish(tmp_path / "gpt", tmp_path / "a.onnx") == 2
-    assert versions.file(tmp_path / "gpt") == tmp_path / "gpt" / "2" / "model.onnx"
-    assert versions.file(tmp_path / "gpt", 1) == tmp_path / "gpt" / "1" / "model.onnx"
+    assert versions.find_file(tmp_path / "gpt") == tmp_path / "gpt" / "2" / "model.onnx"
+    assert versions.find_file(tmp_path / "gpt", 1) == tmp_path / "gpt" / "1" / "model.onnx"
+
+
+def test_an_instance_that_is_stopped_while_it_loads_ends(tmp_path):
+    model = tmp_path / "endless.onnx"
+    os.mkfifo(model)  # reading it waits for ever
+
+    async def stop_it() -> Instance:
+        one = Instance(model)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await one.start()
+        return one
+
+    assert asyncio.run(stop_it()).process.wait(10) == -signal.SIGKILL

@@ -8,8 +8,8 @@ import served_model
 
 from bootcamp.drawing.style import png
 from bootcamp.paths import REFERENCE
-from bootcamp.serving import load, service, versions
-from bootcamp.serving.load import Load
+from bootcamp.serving import load_test, server_process, versions
+from bootcamp.serving.load_test import Load
 from bootcamp_lessons.diagrams import serving as diagrams
 from bootcamp_lessons.labs import serving_drills, serving_lab
 
@@ -23,7 +23,7 @@ def a_load(latency: float, count: int = 100, slow: int = 0) -> Load:
 
 
 def test_drawings_say_what_they_show():
-    assert "one file with the parameters" in diagrams.way().alt
+    assert "one file with the parameters" in diagrams.path_to_answer().alt
     assert "one latency is long and all others are short" in diagrams.pause().alt
 
 
@@ -38,9 +38,9 @@ def test_a_load_says_its_percentiles():
 
 @pytest.mark.parametrize("latency", [0.0004, 0.011, 0.9])
 def test_measured_pictures_are_legible_and_say_their_values(latency):
-    measured = serving_lab.measured()
+    measured = serving_lab.describe_measurement()
     loops = {"closed loop, 1 client": a_load(latency), "open loop, 100 requests/s": a_load(0.5)}
-    figure = diagrams.met_by(measured, loops)
+    figure = diagrams.latencies(measured, loops)
     assert "open loop, 100 requests/s: 100 answers, p99 500 ms" in figure.alt
     assert "Server and client on" in figure.alt
     png(figure)
@@ -64,17 +64,17 @@ def setting(tmp_path_factory):
     right, other = served_model.two_versions(folder)
     for name in ("v1.onnx", "v2.onnx"):
         versions.publish(folder / "gpt", folder / name)
-    asked = load.ask(right, 20, 9, or_else=other)
-    with service.start("batching", folder / "gpt", instances=2) as server:
+    asked = load_test.make_requests(right, 20, 9, or_else=other)
+    with server_process.start("batching_server", folder / "gpt", instances=2) as server:
         yield server, asked
 
 
 @pytest.mark.parametrize("name", serving_drills.DRILLS)
 def test_no_drill_makes_an_answer_wrong(setting, name):
     server, asked = setting
-    there = versions.numbers(server.folder)
+    there = versions.list_versions(server.folder)
     row = serving_drills.run(name, server, asked, requests=400)
-    assert versions.numbers(server.folder) == there
+    assert versions.list_versions(server.folder) == there
     assert (row["wrong"], row["other errors"], row["no answer"]) == (0, 0, 0)
     assert row["right"] + row["refused"] == row["requests"] >= 400
     assert row["afterwards"] == "50 of 50 right"
@@ -83,8 +83,8 @@ def test_no_drill_makes_an_answer_wrong(setting, name):
 
 
 def test_a_drill_counts_what_clients_see():
-    found = Load(1.0, Counter({200: 5, 503: 2, 500: 1, load.NO_ANSWER: 3}), 1, [0.1] * 4)
-    row = serving_drills.row("x", found, Load(1.0, Counter({200: 50}), 0, [0.1] * 49))
+    found = Load(1.0, Counter({200: 5, 503: 2, 500: 1, load_test.NO_ANSWER: 3}), 1, [0.1] * 4)
+    row = serving_drills.make_row("x", found, Load(1.0, Counter({200: 50}), 0, [0.1] * 49))
     counts = [row[key] for key in ("requests", "right", "wrong", "refused", "other errors")]
     assert counts == [11, 4, 1, 2, 1]
     assert (row["no answer"], row["afterwards"]) == (3, "49 of 50 right")
@@ -100,7 +100,7 @@ def test_an_ablation_changes_batches_and_instances(setting, monkeypatch):
             for words in ("1 instance", "2 instances, batches of 8")
         },
     )
-    plain, best = serving_lab.ablation(server.folder, asked, 0.3)
+    plain, best = serving_lab.compare_servers(server.folder, asked, 0.3)
     assert plain["samples in a batch"] == 1 < best["samples in a batch"]
     assert plain["other"] == best["other"] == 0
 

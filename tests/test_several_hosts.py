@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 
+import host_traces
 import pytest
 import warm
 
@@ -14,7 +15,8 @@ from bootcamp.hosts import drills
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher.launch import Options
 from bootcamp.paths import SRC, shown
-from bootcamp.records import places
+from bootcamp.records import rank_errors
+from bootcamp.records.steps import read_steps
 from bootcamp.scripts.variants import variant
 
 WHY_NOT = simulated_hosts.why_not()
@@ -39,18 +41,23 @@ print(json.dumps({"host": socket.gethostname(), "lines": lines, **said}))
 @pytest.fixture(autouse=True)
 def nothing_of_the_hosts_is_left(monkeypatch):
     """Notes every run's folder, and looks for the namespaces of its hosts at the end."""
-    folders, new_folder = [], launch.run_request.new_folder
+    folders, new_folder = [], launch.new_folder
 
     def noted(*arguments):
         folders.append(new_folder(*arguments))
         return folders[-1]
 
-    monkeypatch.setattr(launch.run_request, "new_folder", noted)
+    monkeypatch.setattr(launch, "new_folder", noted)
     yield
-    made = [json.loads(path.read_text()) for each in folders for path in each.glob(places.FILE)]
-    own = {name for content in made for name in content["namespaces"]}
+    made = [
+        json.loads(path.read_text())
+        for each in folders
+        for path in each.glob(rank_errors.HOSTS_FILE)
+    ]
+    hosts = [host for content in made for host in content["hosts"]]
+    own = {namespace for host in hosts for namespace in host["namespaces"].values()}
     deadline = time.monotonic() + 10
-    while left := own & set(simulated_hosts.traces()["namespaces"]):
+    while left := own & set(host_traces.traces()["namespaces"]):
         assert time.monotonic() < deadline, f"left: {left}"
         time.sleep(0.01)
 
@@ -82,7 +89,7 @@ def test_the_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
         assert said["BOOTCAMP_COMMAND"] == line
         variable, *words = shlex.split(line)
         assert variable == "GLOO_SOCKET_IFNAME=eth0"
-        typed = [[*map(shown, after(line, "/torchrun"))] for line in said["lines"]]
+        typed = [[*map(shown, after(line, "torchrun"))] for line in said["lines"]]
         assert words in [["torchrun", *arguments] for arguments in typed]
         assert all(arguments in ([], words[1:]) for arguments in typed)
         assert said["host"] == run.host(rank) == f"host{host}"
@@ -97,8 +104,9 @@ def test_three_hosts_with_two_ranks_each_train_what_the_baseline_trains(optimize
     flags = {"steps": 4, "global_batch": 30, "optimizer": optimizer, "model": "mlp"}
     run = launch.launch("ddp", 6, hosts=3, quiet=True, **flags)
     equality.same_training(run, equality.baseline(**flags))
-    made = json.loads((run.folder / places.FILE).read_text())
-    assert len(set(made["namespaces"])) == 9, "three of a host's own"
+    hosts = json.loads((run.folder / rank_errors.HOSTS_FILE).read_text())["hosts"]
+    namespaces = {each for host in hosts for each in host["namespaces"].values()}
+    assert len(namespaces) == 9, "three of a host's own"
     assert [run.host(rank) for rank in range(6)] == [f"host{rank // 2}" for rank in range(6)]
 
 
@@ -153,50 +161,48 @@ def elastic(waits: str, ranks: int, tmp_path, absent=(), **flags):
     flags = {"steps": 6, "global_batch": 12, "model": "mlp", **flags}
     saved = tmp_path / "run.pt"
     kept = {"micro_batch": 3, "save": saved, "resume": saved, "save_every": 1, "quiet": True}
-    options = Options(max_restarts=2, nodes="1:2", torchrun=QUICK)
+    options = Options(max_restarts=2, fewest_hosts=1, torchrun=QUICK)
     how = {"hosts": 2, "absent": absent, "options": options}
-    with warm.workers(), drills.running(script, ranks, **how, **kept, **flags) as run:
+    with warm.workers(), drills.BackgroundRun(script, ranks, **how, **kept, **flags) as run:
         yield run
-    equality.same_training(run.ended, equality.baseline(**flags))
+    equality.same_training(run.record, equality.baseline(**flags))
 
 
 def test_a_host_that_is_lost_and_one_that_returns_change_no_loss(tmp_path):
     """With AdamW a host is lost in lesson 09b, whose cells are tests too."""
     waits = ranks_wait(4, 2) + ranks_wait(2, 4)
     with elastic(waits, 4, tmp_path, optimizer="sgd") as run:
-        run.wait_for_step(1, world=4)
-        assert sorted(run.hosts[1].ranks()) == [2, 3]
+        run.wait_for_step(1, ranks=4)
+        assert sorted(run.hosts[1].find_ranks()) == [2, 3]
         run.hosts[1].kill()
-        run.wait_for_step(3, world=2)
+        run.wait_for_step(3, ranks=2)
         run.hosts[1].join()
-    was = [row["host"] for row in places.ranks(run.folder)]
+    was = [row["host"] for row in rank_errors.read_processes(run.folder)]
     assert [sorted(was[:4]), was[4:6]] == [["host0", "host0", "host1", "host1"], ["host0", "host0"]]
     assert sorted(was[6:]) == ["host0", "host0", "host1", "host1"]
-    assert [rank["first_step"] for rank in run.ended.ranks] == [4] * 4
+    assert [rank["first_step"] for rank in run.record.ranks] == [4] * 4
 
 
 LONG = {"model": "mlp", "steps": 100_000, "start": "warm", "quiet": True}
 
 
-def test_a_host_is_cut_off_frozen_slowed_and_gets_a_small_disk_and_then_a_rank_is_killed(tmp_path):
-    with drills.running("ddp", 4, hosts=2, **LONG) as run:
-        run.wait_for_step(1, world=4)
+def test_a_host_is_cut_off_frozen_and_gets_a_small_disk_and_then_a_rank_is_killed(tmp_path):
+    with drills.BackgroundRun("ddp", 4, hosts=2, **LONG) as run:
+        run.wait_for_step(1, ranks=4)
         host = run.hosts[1]
-        assert host.ranks().keys() == {2, 3}
-        assert set(host.ranks().values()) <= host.processes()
-        assert not host.processes() & run.hosts[0].processes()
-        host.slow("20mbit")
-        assert "rate 20Mbit" in host.run(["tc", "qdisc", "show", "dev", "eth0"])
-        host.small_disk(tmp_path, "64k")
+        assert host.find_ranks().keys() == {2, 3}
+        assert set(host.find_ranks().values()) <= host.find_processes()
+        assert not host.find_processes() & run.hosts[0].find_processes()
+        host.mount_small_disk(tmp_path, "64k")
         fill = "dd if=/dev/zero of=big bs=100k count=1; df -k . | tail -1"
         assert "100%" in host.run(["sh", "-c", f"cd {tmp_path}; {fill}"])
         assert not list(tmp_path.iterdir()), "only the host has that disk"
         for pause in (host.cut, host.freeze):
-            before = run.steps()
+            before = len(read_steps(run.folder))
             pause(0.3)
-            run.wait_for(lambda before=before: run.steps() > before + 1)
+            run.wait_for(lambda before=before: len(read_steps(run.folder)) > before + 1)
         run.kill_rank(3)
-    error = run.ended.summary["error"]
+    error = run.record.summary["error"]
     assert (error["rank"], error["host"], error["kind"]) == (3, "host1", "killed")
 
 
@@ -204,11 +210,11 @@ def test_an_exception_in_the_block_ends_the_run():
     seen = []
 
     def break_off():
-        with drills.running("ddp", 4, hosts=2, **LONG) as run:
+        with drills.BackgroundRun("ddp", 4, hosts=2, **LONG) as run:
             seen.append(run)
-            run.wait_for_step(1, world=4)
+            run.wait_for_step(1, ranks=4)
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
         break_off()
-    assert seen[0].ended.status == "interrupted"
+    assert seen[0].record.status == "interrupted"

@@ -15,7 +15,7 @@ from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
 from bootcamp.train import sent_bytes
-from bootcamp_lessons import ddp_practice, reading, sharded
+from bootcamp_lessons import ddp_practice, excerpts, sharding_tables
 
 DEEPSPEED = launch.available("deepspeed")
 needs_deepspeed = pytest.mark.skipif(not DEEPSPEED, reason="DeepSpeed is not installed")
@@ -61,7 +61,7 @@ def test_fsdp(ranks, optimizer, flags):
 
 def collectives_of_a_step(script: str, name: str = "", changes=None, **flags) -> dict[str, int]:
     """How often rank 0 of two calls each kind of collective in one step."""
-    script = sharded.counted(script, changes, name)
+    script = sharding_tables.make_counting_script(script, changes, name)
     run = launch.launch(script, 2, device="cpu", steps=4, global_batch=8, quiet=True, **flags)
     counts = collections.Counter()
     for (kind, _), count in run.collective_counts().items():
@@ -96,7 +96,7 @@ def test_fsdp_in_practice(optimizer, flags):
     """Clipped: as a baseline that is. Most of its gradients are longer than the clip."""
     same = {**PROOF, "optimizer": optimizer}
     run = trained("fsdp_in_practice", 4, **same, **flags)
-    equality.same_training(run, ddp_practice.baseline(trained, **same))
+    equality.same_training(run, ddp_practice.launch_baseline(trained, **same))
 
 
 NORM = """shards = [p.grad.to_local() for p in model.parameters()]
@@ -123,7 +123,7 @@ def test_rejects_what_people_get_wrong_in_fsdp(name):
     script = variant("fsdp_in_practice", f"fsdp_wrong_{len(name)}", dict([WRONG[name]]))
     same = {**PROOF, "optimizer": "sgd", "model": "mlp"}
     failed = equality.compare(
-        trained(script, 2, **same), ddp_practice.baseline(trained, **same)
+        trained(script, 2, **same), ddp_practice.launch_baseline(trained, **same)
     ).failed
     assert any("final parameters" in row["compared"] for row in failed)
 
@@ -140,14 +140,14 @@ SENDS = {  # flags, bytes of a gathered number, arguments of sharding.collective
 }
 
 
-@pytest.mark.skipif(not sent_bytes.sent_bytes(), reason="Linux counts what connections send")
+@pytest.mark.skipif(not sent_bytes.count_sent_bytes(), reason="Linux counts what connections send")
 @pytest.mark.parametrize("name", SENDS)
 def test_fsdp_sends_the_bytes_of_the_formula(name):
     """Within 1 %; the formulas of the other two are further off."""
     large = {"model": "mlp", "size": "small", "steps": 4, "global_batch": 12}
     run = trained("fsdp_in_practice", 4, **large, **SENDS[name][0])
     for other, (_, width, how) in SENDS.items():
-        formula = sharded.sends("fsdp", "mlp", "small", 4, width, **how)
+        formula = sharding_tables.calculate_sent_bytes("fsdp", "mlp", "small", 4, width, **how)
         for rank in run.ranks:
             near = rank["sent_bytes_per_step"] == pytest.approx(formula, rel=0.01)
             assert near == (other == name)
@@ -181,8 +181,8 @@ def test_rejects_ranks_that_draw_their_own_parts(script, ranks):
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="Linux bounds the memory")
 @pytest.mark.parametrize("way", ["meta", "complete"])
 def test_a_model_that_no_rank_could_hold_is_initialised_in_shards(way):
-    run = trained(reading.SNIPPETS / "initialise_sharded.py", 4, way=way, device="cpu")
-    for rank in reading.printed(run):
+    run = trained(excerpts.SNIPPETS / "initialise_sharded.py", 4, way=way, device="cpu")
+    for rank in excerpts.parse_printed(run):
         assert rank["room"] < 0.7 * rank["model"]
         if way == "complete":
             assert "can't allocate memory" in rank["error"]
@@ -197,7 +197,7 @@ def test_a_model_that_no_rank_could_hold_is_initialised_in_shards(way):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_deepspeed(stage, ranks, optimizer, model):
     run = proved("zero", ranks, optimizer, model, stage=stage)
-    shapes = sharded.shapes(model)
+    shapes = sharding_tables.parameter_shapes(model)
     numbers = sum(map(math.prod, shapes))
     flat = 4 * sharding.flat_part(numbers, ranks)
     one_by_one = 4 * sharding.parts_one_by_one(shapes, ranks)
@@ -243,7 +243,7 @@ def test_the_ranks_of_a_host_are_not_guessed():
     command = [sys.executable, str(SRC / "_train_hsdp.py"), "--device", "cpu"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "--shard is missing" in done.stderr
+    assert "--shard: this launcher does not say how many ranks are on a host" in done.stderr
 
 
 def test_the_papers_figure_is_reproduced():

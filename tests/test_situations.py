@@ -103,7 +103,7 @@ def test_a_warm_python_starts_where_its_path_has_blanks_and_quotes(tmp_path, mon
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     monkeypatch.setattr(forkserver.sys, "executable", str(python))
-    forkserver.install(tmp_path / "bin")
+    forkserver.install_shims(tmp_path / "bin")
     command = [tmp_path / "bin" / "python", "-c", "import sys; print(*sys.argv[1:])", "a b"]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "a b\n"
 
@@ -153,7 +153,7 @@ def test_compilers_that_can_not_find_torch_are_not_asked(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch, "__path__", ["/home/zoë m/torch"])
     monkeypatch.setattr(shutil, "which", lambda name: name)
-    assert faster_step.backend() == "aot_eager"
+    assert faster_step.choose_backend() == "aot_eager"
     assert "blank" in capsys.readouterr().out
     monkeypatch.setattr(torch, "__path__", ["/opt/torch"])
-    assert faster_step.backend() == "inductor"
+    assert faster_step.choose_backend() == "inductor"

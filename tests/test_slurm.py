@@ -29,8 +29,8 @@ SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 def cluster():
     if WHY_NOT:
         pytest.skip(f"no Slurm here: {WHY_NOT}")
-    with slurm.cluster(hosts=2, gpus=2, cpus=8) as made:
-        own = [made.run(f"readlink {SPACES}", on=host, quiet=True).output for host in made.hosts]
+    with slurm.Cluster(hosts=2, gpus=2, cpus=8) as made:
+        own = [made.run(f"readlink {SPACES}", on=host).stdout for host in made.hosts]
         assert set("".join(own).split()) <= namespaces()
         yield made
     assert_gone("".join(own).split())
@@ -67,23 +67,20 @@ def job_file(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_every_host_is_idle_and_has_its_name(cluster, capsys):
-    assert cluster.run("hostname", on="host1").output == "host1\n"
+def test_every_host_is_idle_and_has_its_name(cluster):
+    assert cluster.run("hostname", on="host1").stdout == "host1\n"
     says = "echo $(hostname) $CUDA_VISIBLE_DEVICES"
     said = cluster.run(["srun", "-N2", "--gres=gpu:2", "bash", "-c", says])
-    assert sorted(said.output.split("\n")) == ["", "host0 0,1", "host1 0,1"]
-    printed = capsys.readouterr().out
-    assert printed.startswith("host1$ hostname\nhost1\nhost0$ srun -N2 --gres=gpu:2 bash -c 'echo ")
-    states = cluster.run("sinfo --Node --noheader --partition=main --format='%N %T'", quiet=True)
-    assert [line.split()[0] for line in states.output.splitlines()] == ["host0", "host1"]
-    assert capsys.readouterr().out == ""
+    assert sorted(said.stdout.split("\n")) == ["", "host0 0,1", "host1 0,1"]
+    states = cluster.run("sinfo --Node --noheader --partition=main --format='%N %T'")
+    assert [line.split()[0] for line in states.stdout.splitlines()] == ["host0", "host1"]
 
 
 def test_a_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
     job = cluster.sbatch(job_file(tmp_path, "#SBATCH --array=3,11\necho task $SLURM_ARRAY_TASK_ID"))
     assert job.wait(30) == "COMPLETED"
     assert job.output == "task 3\ntask 11\n"
-    assert {log.parent for log in job.logs} == {LOGS}
+    assert {Path(row["StdOut"]).parent for row in job.read_rows()} == {LOGS}
     failing = cluster.sbatch(job_file(tmp_path, "echo begun\nsleep 60 && exit 3"))
     until_printed(failing, "begun")
     with pytest.raises(TimeoutError, match=r"not yet after 0.2 s\nbegun"):
@@ -97,11 +94,11 @@ def test_a_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
 def test_a_command_that_fails_or_does_not_end_says_so(cluster):
     with pytest.raises(slurm.SlurmError, match=r"sinfo --nonsense: exit code 1\n.*nonsense"):
         cluster.run("sinfo --nonsense")
-    assert cluster.run("exit 3", raises=False).code == 3
+    assert cluster.run("exit 3", raises=False).returncode == 3
     with pytest.raises(TimeoutError, match="no end after 0.2 s"):
         cluster.run("sleep 98765", seconds=0.2)
     deadline = time.monotonic() + 10
-    while "sleep 98765" in cluster.run("ps -eo args | grep -v grep", quiet=True).output:
+    while "sleep 98765" in cluster.run("ps -eo args | grep -v grep").stdout:
         assert time.monotonic() < deadline
     with pytest.raises(ValueError, match="the hosts are host0, host1"):
         cluster.run("true", on="host2")
@@ -109,26 +106,31 @@ def test_a_command_that_fails_or_does_not_end_says_so(cluster):
 
 def test_a_job_of_another_slurm_around_this_one_is_not_seen(cluster, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "77")
-    assert cluster.run("echo job ${SLURM_JOB_ID:-none}").output == "job none\n"
+    assert cluster.run("echo job ${SLURM_JOB_ID:-none}").stdout == "job none\n"
 
 
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from bootcamp.hosts import slurm
-cluster = slurm.start(hosts=2)
-cluster.run(sys.argv[2])
+cluster = slurm.Cluster(hosts=2)
+print(cluster.run(sys.argv[2]).stdout, flush=True)
+cluster.run(sys.argv[3])
 """
 
 
 @needs_slurm
-def test_nothing_stays_when_its_python_is_killed_during_a_job():
-    waits = f"srun -N2 bash -c 'readlink {SPACES}; sleep 600'"
-    command = [sys.executable, "-u", "-c", PROGRAM, str(Path(slurm.__file__).parents[2]), waits]
+def test_nothing_stays_when_its_python_is_killed_during_a_job(tmp_path):
+    links = f"srun -N2 readlink {SPACES}"
+    waits = f"srun -N2 bash -c 'touch {tmp_path}/$(hostname); sleep 600'"
+    command = [sys.executable, "-c", PROGRAM, str(Path(slurm.__file__).parents[2]), links, waits]
     begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert begun.stdout.readline().startswith("host0$ srun")
     own = [begun.stdout.readline().strip() for _ in range(2 * len(SPACES.split()))]
     assert set(own) <= namespaces()
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     begun.send_signal(signal.SIGKILL)
     begun.wait()
     assert_gone(own)
@@ -150,7 +152,7 @@ def test_an_ordinary_user_has_jobs_of_his_own(request):
     os.chown(his, 65534, 65534)
     says = "srun -N2 bash -c 'echo $(id -u) on $(hostname)'"
     done = subprocess.run(
-        [SYSTEM_PYTHON, "-c", PROGRAM, folder, says],
+        [SYSTEM_PYTHON, "-c", PROGRAM, folder, says, "true"],
         capture_output=True,
         text=True,
         user=65534,
@@ -162,7 +164,7 @@ def test_an_ordinary_user_has_jobs_of_his_own(request):
     )
     if "user namespaces (for everybody)" in done.stderr + done.stdout:
         pytest.skip("this system gives user namespaces to root only")
-    said = sorted(done.stdout.splitlines()[1:])
+    said = sorted(filter(None, done.stdout.splitlines()))
     assert said == ["65534 on host0", "65534 on host1"], done.stderr
 
 
@@ -170,8 +172,8 @@ def test_where_it_is_hidden_or_missing_one_sentence_says_so(monkeypatch):
     monkeypatch.setattr(slurm.shutil, "which", lambda name, path: name != "munged" or None)
     assert "there is no munged: make cluster installs" in slurm.why_not()
     with pytest.raises(slurm.SlurmError, match="no munged: make cluster installs"):
-        slurm.start()
+        slurm.Cluster()
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
     assert "BOOTCAMP_WITHOUT hides" in slurm.why_not()
     with pytest.raises(slurm.SlurmError, match="BOOTCAMP_WITHOUT hides"):
-        slurm.start()
+        slurm.Cluster()

@@ -16,7 +16,7 @@ WHY_NOT = slurm.why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no Slurm here: {WHY_NOT}")
 QUICK = {"steps": 3, "global_batch": 12, "model": "mlp", "timeout": 3}
 TASK = {task.name: task for task in TASKS}
-AT_ONCE = [broken for broken in jobs.all_broken().values() if broken.of != "ddp_requeue"]
+AT_ONCE = [broken for broken in jobs.read_broken_jobs().values() if broken.of != "ddp_requeue"]
 
 NEED_ALL_RANKS = ("job_space", "job_twice")
 
@@ -27,7 +27,7 @@ def arguments(flags: dict) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def cluster():
-    with slurm.cluster(hosts=2, cpus=64, quiet=True) as made:
+    with slurm.Cluster(hosts=2, cpus=64) as made:
         yield made
 
 
@@ -49,24 +49,24 @@ def test_ranks_on_two_hosts_train_as_the_baseline(name, cluster):
     optimizers = {"sgd": None, "adamw": None}
     for optimizer in optimizers:
         flags = arguments({**PROOF, "optimizer": optimizer})
-        optimizers[optimizer] = cluster.sbatch(jobs.path(name), arguments=flags)
+        optimizers[optimizer] = cluster.sbatch(jobs.find(name), arguments=flags)
     for optimizer, job in optimizers.items():
         assert job.wait(120) == "COMPLETED", job.output
         run = job.record
-        assert job.seen.startswith("COMPLETED, 4 ranks on 2 hosts")
+        assert job.summary.startswith("COMPLETED, 4 ranks on 2 hosts")
         assert equality.same_training(run, equality.baseline(**PROOF, optimizer=optimizer))
 
 
 def test_told_of_its_end_a_job_is_queued_again_and_goes_on_where_it_was(cluster, tmp_path):
     task, given = TASK["job_agents"], tmp_path / "given.sbatch"
     given.write_text(task.starting_point())
-    working = task.handed_in(cluster, task.solved())
-    broken = task.handed_in(cluster, given)
-    assert "told to end on the way, queued again, with the losses" in task.judged(working)
+    working = task.submit(cluster, task.solution_path())
+    broken = task.submit(cluster, given)
+    assert "told to end on the way, queued again, with the losses" in task.judge(working)
     told = re.findall(r"rank \d: told to end, (\d+) steps done", working.output)
     assert [rank["first_step"] for rank in working.record.ranks] == [int(steps) for steps in told]
     with pytest.raises(Wrong) as wrong:
-        task.judged(broken)
+        task.judge(broken)
     assert wrong.value.meaning == task.broken.means, wrong.value.seen
 
 
@@ -91,26 +91,28 @@ def test_a_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):
 def test_a_broken_job_file_fails_as_its_exercise_says(broken, broken_jobs):
     job = broken_jobs[broken.name]
     job.wait(120)
-    assert re.search(broken.seen, job.seen, re.S), job.seen
+    assert re.search(broken.seen, job.summary, re.S), job.summary
 
 
 def test_the_exercises_checker_tells_a_broken_job_file_from_a_repaired_one(cluster, tmp_path):
     task, given = TASK["job_space"], tmp_path / "given.sbatch"
     given.write_text(task.starting_point())
     with pytest.raises(Wrong, match="COMPLETED, 4 ranks on 2 hosts, seen COMPLETED, 2 ranks on 1"):
-        task.tried_on(cluster, given)
-    assert "with the losses of the baseline" in task.tried_on(cluster, task.solved())
+        task.judge(task.submit(cluster, given))
+    assert "with the losses of the baseline" in task.judge(
+        task.submit(cluster, task.solution_path())
+    )
 
 
 def test_a_bad_host_is_found_and_left_out(cluster):
-    good = cluster.sbatch(jobs.path("check_nodes"))
+    good = cluster.sbatch(jobs.find("check_nodes"))
     assert good.wait(60) == "COMPLETED", good.output
     assert good.output.splitlines()[-1] == "no host stands out"
     cluster.run("mount -t tmpfs -o size=1m tmpfs /mnt", on="host1", as_root=True)
-    bad = cluster.sbatch(jobs.path("check_nodes"), arguments=("--disk=/mnt", "--least-free-gb=0.1"))
+    bad = cluster.sbatch(jobs.find("check_nodes"), arguments=("--disk=/mnt", "--least-free-gb=0.1"))
     assert bad.wait(60) == "FAILED"
     assert "host1 stands out: 0.0 GB free in /mnt\n--exclude=host1\n" in bad.output
-    left_out = cluster.run("srun --nodes=1 --exclude=host1 hostname").output
+    left_out = cluster.run("srun --nodes=1 --exclude=host1 hostname").stdout
     cluster.run("scontrol update nodename=host1 state=drain reason=disk")
-    assert [left_out, cluster.run("srun --nodes=1 hostname").output] == ["host0\n", "host0\n"]
+    assert [left_out, cluster.run("srun --nodes=1 hostname").stdout] == ["host0\n", "host0\n"]
     cluster.run("scontrol update nodename=host1 state=resume")

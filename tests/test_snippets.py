@@ -9,7 +9,7 @@ from trained import trained
 
 from bootcamp.launcher import launch
 from bootcamp.paths import ROOT, SRC
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 
 SNIPPETS = sorted((SRC / "snippets").glob("*.py"))
 STARTS = r"\b(launch|train|run_command|variant)\("
@@ -54,7 +54,7 @@ def test_it_runs(path):
     if "if __name__" in path.read_text():  # a program that starts its own processes
         assert launch.run_command(["python", str(path)]).strip()
         return
-    trains = family.describe(path).takes_course_flags
+    trains = strategies.describe(path).takes_course_flags
     flags = {"steps": 2, "global_batch": 16} if trains else {}
     run = trained(path, 2, **flags)
     assert run.status == "ok"

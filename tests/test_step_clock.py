@@ -11,7 +11,7 @@ import torch
 from bootcamp.paths import SRC
 from bootcamp.records import summary
 from bootcamp.train import step_clock
-from bootcamp.train.step_clock import CpuClock, CudaClock, Result, StepLog
+from bootcamp.train.step_clock import Clock, Result, StepLog
 
 HALF_A_SECOND = Result(lambda: 0.5)
 
@@ -50,7 +50,7 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_gpus_step_is_timed_by_events_and_nobody_waits_before_the_end(tmp_path):
+def test_a_gpus_step_is_timed_by_events_and_nobody_waits_before_the_end(tmp_path, monkeypatch):
     stream = Stream()
 
     def read(loss):
@@ -58,7 +58,9 @@ def test_a_gpus_step_is_timed_by_events_and_nobody_waits_before_the_end(tmp_path
         event.record()
         return Result(loss.item, event)
 
-    clock, log = CudaClock(stream.event), StepLog(tmp_path / "steps.jsonl", read)
+    monkeypatch.setattr(torch.cuda, "Event", stream.event)
+    monkeypatch.setattr(step_clock, "read_later", read)
+    clock, log = Clock(torch.device("cuda")), StepLog(tmp_path / "steps.jsonl")
     for step in range(4):
         clock.begin()
         log.step_ended({"step": step}, clock.end())
@@ -141,7 +143,7 @@ def test_a_forgotten_or_doubled_loss_gets_a_sentence(tmp_path):
 
 
 def test_the_cpus_clock_measures_the_block_alone():
-    clock = CpuClock()
+    clock = Clock(torch.device("cpu"))
     clock.begin()
     time.sleep(0.02)
     result = clock.end()

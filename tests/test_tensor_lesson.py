@@ -3,18 +3,20 @@
 import pytest
 from trained import PROOF, trained
 
-from bootcamp.costs import context, sharding, traffic
-from bootcamp.costs.model_shapes import ours
+from bootcamp.costs import sharding, traffic
+from bootcamp.costs.model_shapes import course_model
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import exercise, reading, sharded
+from bootcamp_lessons import excerpts, exercise, sharding_tables
 
-TINY = ours()
+TINY = course_model()
 SNIPPET = {"device": "cpu", "quiet": True}
 FLAGS = {**PROOF, "optimizer": "adamw"}  # of proofs in lessons 06c and 08, and in other tests
 
 
 def printed(snippet, ranks, **flags):
-    return reading.printed(trained(reading.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET, **flags))
+    return excerpts.parse_printed(
+        trained(excerpts.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET, **flags)
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -39,7 +41,7 @@ def test_ring_attention_is_plain_attention(order, ranks):
 
 
 @pytest.mark.parametrize(("ranks", "key_heads"), [(2, 8), (4, 4)])
-@pytest.mark.parametrize("way", context.WAYS)
+@pytest.mark.parametrize("way", traffic.CONTEXT_WAYS)
 def test_three_ways_of_context_parallelism(way, ranks, key_heads):
     """Plain attention, and bytes within 1 %; the other ways' formulas are further off."""
     order = "zigzag" if ranks == 4 else "straight"
@@ -47,9 +49,9 @@ def test_three_ways_of_context_parallelism(way, ranks, key_heads):
     records = printed("context_parallel", ranks, way=way, order=order, **sizes)
     for record in records:
         assert max(record["output_apart"], record["gradients_apart"]) < 1e-5
-    for other in context.WAYS if records[0]["forward_bytes"] else ():  # Linux counts them
+    for other in traffic.CONTEXT_WAYS if records[0]["forward_bytes"] else ():  # Linux counts them
         how = (1024, 8, key_heads, 64, ranks)
-        formula = context.sent_bytes(other, *how, factors=sharding.GLOO)
+        formula = traffic.context_bytes(other, *how, factors=sharding.GLOO)
         sent = [record[f"{each}_bytes"] for record in records for each in formula]
         near = sent == pytest.approx(list(formula.values()) * ranks, rel=0.01)
         assert near == (other == way)
@@ -58,9 +60,11 @@ def test_three_ways_of_context_parallelism(way, ranks, key_heads):
 def test_rejects_keys_without_the_gradients_of_other_ranks():
     """The forward pass is right; a rank's keys have the gradient of its own queries alone."""
     line = "dist.reduce_scatter(own, list(d_parts.contiguous()))"
-    path = reading.SNIPPETS / "context_parallel.py"
+    path = excerpts.SNIPPETS / "context_parallel.py"
     script = variant(path, "context_not_reduced", {line: "own.copy_(d_parts[rank])"})
-    for record in reading.printed(trained(script, 2, way="all-gather", order="zigzag", **SNIPPET)):
+    for record in excerpts.parse_printed(
+        trained(script, 2, way="all-gather", order="zigzag", **SNIPPET)
+    ):
         assert record["output_apart"] < 1e-5 < 1e-3 < record["gradients_apart"]
 
 
@@ -80,7 +84,9 @@ ONE_F = (
     ids=["plain", "sequence parallel", "query, key and value apart"],
 )
 def test_collectives_are_those_of_the_theory(changes, flags, how):
-    script = sharded.counted("tp", changes, "tp_test_counted" if changes else "")
+    script = sharding_tables.make_counting_script(
+        "tp", changes, "tp_test_counted" if changes else ""
+    )
     run = trained(script, 2, **flags, **FLAGS)
     theory = traffic.tensor_calls(TINY, FLAGS["global_batch"], **how)
     assert run.collective_counts() == theory
@@ -121,10 +127,10 @@ def test_the_pictures_say_what_they_show():
         name: [made_up(rank, row) for rank, row in enumerate(rows)]
         for name, rows in (("straight", straight), ("zigzag", zigzag))
     }
-    assert tensor_parallel.slowest(orders["straight"]) == 8
-    assert tensor_parallel.slowest(orders["zigzag"]) == 5
+    assert tensor_parallel.sum_slowest(orders["straight"]) == 8
+    assert tensor_parallel.sum_slowest(orders["zigzag"]) == 5
     assert "rank 0 computed 1.00, 0.00" in tensor_parallel.ring(orders).alt
     assert "add up to 1.25" in tensor_parallel.ring(orders).alt
     assert "row 1 has the ranks 2, 3" in tensor_parallel.mesh().alt
     assert "An all-reduce adds the parts" in tensor_parallel.column_then_row().alt
-    assert "a reduce-scatter adds up" in tensor_parallel.between_blocks().alt
+    assert "a reduce-scatter adds up" in tensor_parallel.sequence_parallel_block().alt

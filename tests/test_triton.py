@@ -25,7 +25,7 @@ import served_model
 
 from bootcamp.launcher import process_tree
 from bootcamp.paths import ROOT
-from bootcamp.serving import protocol, service, triton
+from bootcamp.serving import protocol, server_process, triton
 
 WHY_NOT = triton.why_not()
 CONTEXT, BATCH, QUEUE = served_model.CONTEXT, 8, 8
@@ -95,12 +95,12 @@ def assert_gone(name: str, *ports: int) -> None:
 
 def of_server(name: str) -> list[str]:
     pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
-    commands = [process_tree.command(pid) for pid in pids]
+    commands = [process_tree.read_command(pid) for pid in pids]
     regions = [str(region) for region in triton.REGIONS.glob(f"{name}*")]
     return [command for command in commands if name in command] + regions
 
 
-def post(server, body: bytes, path: str = protocol.path()) -> Answer:
+def post(server, body: bytes, path: str = protocol.INFER) -> Answer:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         connection.request("POST", path, body)
@@ -111,11 +111,11 @@ def post(server, body: bytes, path: str = protocol.path()) -> Answer:
     if answer.status != 200:
         return Answer(answer.status, None, None, text)
     said = json.loads(text)
-    return Answer(200, int(said["model_version"]), protocol.scores_of(said), text)
+    return Answer(200, int(said["model_version"]), protocol.read_scores(said), text)
 
 
 def ask(server, ids: numpy.ndarray) -> Answer:
-    return post(server, json.dumps(protocol.request(ids)).encode())
+    return post(server, json.dumps(protocol.make_request(ids)).encode())
 
 
 class Load:
@@ -191,11 +191,11 @@ def stopped(server):
 
 async def ask_at_once(server, asked: list) -> list:
     async def one(session, ids):
-        async with session.post(address, json=protocol.request(ids)) as answer:
+        async with session.post(address, json=protocol.make_request(ids)) as answer:
             said = await answer.json(content_type=None)
-            return answer.status, protocol.scores_of(said) if answer.status == 200 else said
+            return answer.status, protocol.read_scores(said) if answer.status == 200 else said
 
-    address = server.url + protocol.path()
+    address = server.url + protocol.INFER
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         return await asyncio.gather(*(one(session, ids) for ids in asked))
@@ -301,7 +301,7 @@ def test_a_version_that_is_not_there_leaves_the_old_one_serving(server):
 
 def test_it_listens_on_this_machine_alone(server):
     listening = set()
-    for pid in process_tree.below({server.holder.pid}):
+    for pid in process_tree.find_below({server.holder.pid}):
         for each in psutil.Process(pid).net_connections():
             if each.status == psutil.CONN_LISTEN:
                 listening.add(tuple(each.laddr))
@@ -327,16 +327,15 @@ def test_nothing_is_left_when_its_holder_is_killed(server, exported, tmp_path):
         time.sleep(0.05)
     stale = triton.REGIONS / f"{second.id}left"
     stale.touch()
-    triton.remove_stale_regions()  # as the next server's start does
+    second.stop()
     assert not stale.exists()
     assert list(triton.REGIONS.glob(f"{server.id}*")), "a living server keeps its own"
-    second.stop()
     second.stop()  # once more is no error
     assert_gone(second.id, second.port, second.metrics_port)
 
 
 def test_a_model_that_does_not_load_ends_the_start_with_the_log(server, exported, tmp_path):
-    with pytest.raises(service.ServerFailed, match="(?s)server ended.*INVALID_PROTOBUF"):
+    with pytest.raises(server_process.ServerFailed, match="(?s)server ended.*INVALID_PROTOBUF"):
         triton.Server(tmp_path, exported / "truncated.onnx", context=CONTEXT, instances=1)
 
 
@@ -346,7 +345,9 @@ def test_where_it_is_hidden_or_missing_one_sentence_says_so(monkeypatch, tmp_pat
     monkeypatch.setattr(triton, "ENVIRONMENT", tmp_path / ".venv-triton")
     assert triton.why_not() == "there is no .venv-triton: make triton makes it"
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "triton")
-    with pytest.raises(service.ServerFailed, match="no Triton here: BOOTCAMP_WITHOUT hides it"):
+    with pytest.raises(
+        server_process.ServerFailed, match="no Triton here: BOOTCAMP_WITHOUT hides it"
+    ):
         triton.Server(tmp_path, tmp_path / "gpt.onnx", context=CONTEXT)
 
 

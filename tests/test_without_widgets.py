@@ -18,7 +18,7 @@ from bootcamp.widgets import controls, diff_viewer
 
 BEFORE = "import sys\nsys.modules['ipywidgets'] = None\nfrom bootcamp import launch"
 # the cells of 00 that show a widget where there are some, and those that they need
-NEEDED = ("first = launch", "predict(", "guess_", "diff_viewer", "board.show")
+NEEDED = ("first = launch", "predict(", "guess_", "diff_viewer", "dashboard.show")
 CLAIMS = ("trial(", "check.")
 
 
@@ -56,7 +56,8 @@ def test_every_kind_of_control_shows_what_it_is_called_with(plain_page, capsys):
     assert "this is one choice: script 'ddp', against 'gpu'." in capsys.readouterr().out
     errors.index("address already in use")
     assert "<table" in plain_page.html
-    runs = controls.several("runs", [("first", "a"), ("second", "b")])
+    options = [("first", "a"), ("second", "b")]
+    runs = controls.control("SelectMultiple", "runs", (), options=options)
     size = controls.steps("bucket", 25, [1, 25, 100])
     controls.follow(lambda **chosen: f"{chosen}", runs=runs, size=size)
     assert plain_page.html == "{'runs': (), 'size': 25}"
@@ -66,4 +67,4 @@ def test_every_kind_of_control_shows_what_it_is_called_with(plain_page, capsys):
 def test_a_setting_turns_widgets_off(setting, monkeypatch):
     pytest.importorskip("ipywidgets")
     monkeypatch.setenv(progress.VARIABLE, setting)
-    assert (progress.widgets() is None) == (setting == "0")
+    assert (progress.load_widgets() is None) == (setting == "0")

@@ -6,13 +6,13 @@ from trained import trained
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.scripts.variants import variant
-from bootcamp_lessons import exercise, reading
+from bootcamp_lessons import excerpts, exercise
 
 SNIPPET = {"device": "cpu", "quiet": True}
 
 
 def printed(snippet, ranks):
-    return reading.printed(trained(reading.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET))
+    return excerpts.parse_printed(trained(excerpts.SNIPPETS / f"{snippet}.py", ranks, **SNIPPET))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -13,7 +13,7 @@ import run_cache
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.records.runs import Run
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 
 PROOF = equality.settings(ranks=4)  # and for 1, 2 and 3: lessons prove with the same
 CACHE: str | None = None  # the folder of this run of the suite; conftest.py sets it
@@ -33,9 +33,9 @@ def shared():
 
 def trained(script, ranks: int | None = None, **flags) -> Run:
     """The run of a script on CPU ranks with these flags; its record is shared, so only read it."""
-    device = {"device": "cpu"} if family.describe(script).takes_course_flags else {}
+    device = {"device": "cpu"} if strategies.describe(script).takes_course_flags else {}
     flags = {**device, "quiet": True, **flags}
-    text = family.find(script).read_text()
+    text = strategies.find(script).read_text()
     key = (str(script), text, ranks, *sorted((name, str(value)) for name, value in flags.items()))
     if key not in _folders:
         with shared():

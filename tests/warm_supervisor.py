@@ -13,10 +13,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def ask(folder: str, kernel: str) -> None:
     """Be the shim of the supervisor: it does not end with the thread that started it."""
     sys.path.insert(0, os.path.join(os.path.dirname(HERE), "src", "bootcamp", "launcher"))
-    import warm_shim
+    import python_shim
 
     sys.argv = [os.path.join(folder, "python"), os.path.abspath(__file__), kernel]
-    warm_shim.main(ends_with_parent=False)
+    python_shim.main(ends_with_parent=False)
 
 
 def supervise(kernel: int) -> None:
@@ -24,7 +24,7 @@ def supervise(kernel: int) -> None:
     import asyncio
     import socket
 
-    from bootcamp.launcher import forkserver, supervisor
+    from bootcamp.launcher import forkserver, spawn, supervisor
 
     sys.path.remove(HERE)
 
@@ -54,7 +54,8 @@ def supervise(kernel: int) -> None:
         finally:
             os._exit(1)
 
-    supervisor.serve(kernel, start)
+    spawn.start_server = start
+    supervisor.serve(kernel)
 
 
 if __name__ == "__main__":

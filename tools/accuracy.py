@@ -65,7 +65,7 @@ def summary(off: list[float]) -> dict:
 def size_of(row: Measured) -> str:
     """The model of a row."""
     shape = row.case.shape
-    return f"{shape.hidden} x {shape.layers}" if shape else row.case.image_model
+    return f"{shape.hidden} x {shape.layers}" if shape else row.case.network["model"]
 
 
 def mesh_of(row: Measured) -> str:
@@ -76,7 +76,7 @@ def mesh_of(row: Measured) -> str:
 
 def constants_table(fitted: dict[str, dict]) -> Table:
     """Each constant and anchor with its stack, number of rows, range and meaning."""
-    known, lines = fitted_constants.explained(), []
+    known, lines = fitted_constants.EXPLAINED, []
     for stack, found in fitted.items():
         if not stack:  # medians of the others
             continue
@@ -106,9 +106,7 @@ def rows_table(data: list[Measured]) -> tuple[Table, Table]:
     lines, known = [], [name for name, version in rivals.versions().items() if version]
     for stack in dict.fromkeys(row.stack for row in data):
         own = [row for row in data if row.stack == stack]
-        alone = (
-            fitted_constants.families()[stack]["constants"] and len(own) > 1
-        )  # else nothing is left
+        alone = fitted_constants.STACKS[stack]["constants"] and len(own) > 1  # else nothing is left
         off = published_fit.left_out(stack, own) if alone else [math.nan] * len(own)
         for row, mine, plain in zip(own, off, by_flops(own), strict=True):
             line = {"table": row.table, "row": row.name, "seconds": row.seconds}
@@ -173,12 +171,21 @@ def peaks() -> Table:
             if column is None:
                 continue
             measured = float(row[column]) / (1e9 if "bytes" in column else 1)
-            found = __main__.answered(row)[PEAKS[column]]
+            found = __main__.answer_row(row)[PEAKS[column]]
             line = {"table": table, "row": row["row_id"]}
             line |= {"published": measured, "predicted": found}
             lines.append(line | {"error %": 100 * (found / measured - 1)})
     lines.sort(key=lambda line: -abs(line["error %"]))
     return Table(lines, "memory of a GPU in GB, torchtitan's and DeepSpeed's in GiB, worst first")
+
+
+def write_fit(data: list[Measured]) -> None:
+    """Fit the constants again, write fitted.json, and go on with what was found."""
+    found = published_fit.fit_all(data)
+    lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()]
+    (fitted_constants.HERE / "fitted.json").write_text("{" + ",\n".join(lines) + "}\n")
+    fitted_constants.FITTED.clear()
+    fitted_constants.FITTED.update(found)
 
 
 def main() -> int:
@@ -193,14 +200,11 @@ def main() -> int:
         parser.error("--times is 1 or more")
     data = published_fit.measured()
     if chosen.fit:
-        found = published_fit.fit_all(data)
-        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()]
-        (fitted_constants.HERE / "fitted.json").write_text("{" + ",\n".join(lines) + "}\n")
-        fitted_constants.fitted.cache_clear()
+        write_fit(data)
     every, each_table = rows_table(data)
     shown = {
         "rows": every,
-        "constants": constants_table(fitted_constants.fitted()),
+        "constants": constants_table(fitted_constants.FITTED),
         "harder": harder(data, chosen.times),
         "peaks": peaks(),
         "tables": each_table,

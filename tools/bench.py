@@ -25,7 +25,7 @@ from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher import live_ranks as live
 from bootcamp.paths import LOGS, SRC
 from bootcamp.records import summary
-from bootcamp.scripts import diff, family
+from bootcamp.scripts import diff, strategies
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 
@@ -43,7 +43,7 @@ REPORTED = (
     "began.append(time.perf_counter())\n"
     "import json\n"
     "from bootcamp.train import memory_usage\n"
-    'peak = memory_usage.peak_bytes(__import__("torch").device("cpu"))\n'
+    'peak = memory_usage.read_peak_bytes(__import__("torch").device("cpu"))\n'
     'print(json.dumps({"began": began, "peak_bytes": peak}))\n'
     "run.finish()"
 )
@@ -159,7 +159,7 @@ def frameworks(ranks: int, rounds: int, steps: int) -> list[dict]:
             {
                 "script": f"_train_{name}.py, {ranks} ranks",
                 "rounds": rounds,
-                "code lines": len(diff.code_lines(family.SCRIPTS[name].path)),
+                "code lines": len(diff.list_code_lines(strategies.SCRIPTS[name].path)),
                 "samples/s": statistics.median(run.samples_per_second for run in runs[name]),
                 "ratio to ddp (median)": statistics.median(ratios),
                 "lowest": min(ratios),

@@ -16,9 +16,10 @@ from pathlib import Path
 import course
 import interrupts
 
-from bootcamp import files, machine, quiet
+from bootcamp import files, machine, quietness
 from bootcamp.experiments import claims
 from bootcamp.paths import LOGS, REFERENCE
+from bootcamp.table import Table
 
 
 def test_all(lessons: list[course.Lesson]) -> dict[str, dict]:
@@ -26,7 +27,7 @@ def test_all(lessons: list[course.Lesson]) -> dict[str, dict]:
     began = time.time()
     for _ in course.executed(lessons):
         pass
-    return claims.noted(since=began)
+    return claims.read_notes(since=began)
 
 
 def why_no_reference(lessons: list[course.Lesson], found: dict[str, dict], names) -> str:
@@ -41,11 +42,12 @@ def why_no_reference(lessons: list[course.Lesson], found: dict[str, dict], names
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def write(found: dict[str, dict], folder: Path) -> None:
-    """The claims as data, and as a page to read."""
+def write(found: dict[str, dict], folder: Path) -> tuple[Table, Table]:
+    """Write the claims as data, and as a page to read; return the page's tables."""
     files.write_json(folder / "claims.json", {"machine": machine.describe(), "claims": found})
-    tables = (claims.table(found), claims.counts(found))
+    tables = (course.list_claims(found), course.count_verdicts(found))
     (folder / "claims.txt").write_text("\n\n".join(map(str, tables)) + "\n")
+    return tables
 
 
 def record(found: dict[str, dict]) -> None:
@@ -74,13 +76,13 @@ def main() -> int:
     except course.LessonError as error:
         print(error)
         return 2
-    print(quiet.measure())
+    print(quietness.measure())
     found = test_all(lessons)
     for lesson in lessons:
         if lesson.error:
             print(f"{lesson.path.stem} failed:\n{lesson.error}")
-    write(found, folder)
-    print(claims.table(found), claims.counts(found), f"Written to {folder}", sep="\n\n")
+    tables = write(found, folder)
+    print(*tables, f"Written to {folder}", sep="\n\n")
     if args.reference:
         why_not = why_no_reference(lessons, found, args.names)
         print(f"Not recorded: {why_not}." if why_not else "Recorded as the reference.")

@@ -7,13 +7,15 @@ writes there what each cell printed and drew, as text: the instructor's expected
 """
 
 import argparse
+import base64
 import html
-import os
+import io
 import re
 import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,11 +25,13 @@ from lessons import LessonError, named
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbconvert import HTMLExporter
+from PIL import Image
 
 from bootcamp import machine, units
 from bootcamp.experiments import claims, replay
 from bootcamp.paths import LOGS, NOTEBOOKS
 from bootcamp.records import runs
+from bootcamp.table import Table
 
 CELL_SECONDS = 600
 HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
@@ -39,6 +43,7 @@ UNSEEN = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
 LINE_ENDS = re.compile(r"<br ?/?>|</(?:p|div|li|tr|h\d|pre|caption|summary)>")
 FIGURE = re.compile(r'<img[^>]+src="data:image/png[^>]+>')
 FIGURE_SAYS = re.compile(r'<img[^>]+src="data:image/png[^>]+alt="([^"]*)"')
+PNG = re.compile(r'src="data:image/png;base64,([^"]+)"')
 STYLE = """
 body { font: 17px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 img { max-width: 100%; border: 1px solid #ddd; margin: .5rem 0; }
@@ -67,7 +72,6 @@ class Lesson:
 
     def run(self) -> None:
         """Execute every cell; the error of a cell is kept, not raised."""
-        os.environ["BOOTCAMP_FIGURES"] = str(self.folder / "figures" / self.path.stem)
         client = NotebookClient(
             self.notebook,
             timeout=CELL_SECONDS,
@@ -90,7 +94,7 @@ class Lesson:
         print(f"\r{text}", end="", flush=True) if sys.stdout.isatty() else None
 
     def save(self) -> None:
-        """The executed copy as a notebook, which says where it ran, and as a page of its own."""
+        """The executed copy as a notebook that says where it ran, as a page, and its figures."""
         self.notebook.metadata["ran"] = where_and_when()
         nbformat.write(self.notebook, self.folder / self.path.name)
         exporter = HTMLExporter(
@@ -99,6 +103,17 @@ class Lesson:
         page, _ = exporter.from_notebook_node(without_widgets(self.notebook))
         page = page.replace("</head>", f"<style>{CODE_IN_OUTPUTS}</style></head>", 1)
         (self.folder / f"{self.path.stem}.html").write_text(page)
+        self.save_figures()
+
+    def save_figures(self) -> None:
+        """Write each figure as a PNG with its number and title: `007-training-speed.png`."""
+        folder = self.folder / "figures" / self.path.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, encoded in enumerate(PNG.findall("".join(self.figures())), start=1):
+            content = base64.b64decode(encoded)
+            title = Image.open(io.BytesIO(content)).text.get("Title", "")
+            words = re.findall(r"[a-z0-9]+", title.lower())[:10]
+            (folder / f"{number:03d}-{'-'.join(words)}.png").write_bytes(content)
 
     def expected(self) -> str:
         """What each code cell showed, as Markdown without this machine's paths.
@@ -176,7 +191,7 @@ def _words_of(page: str) -> str:
 def without_paths(text: str) -> str:
     """Without this machine's folders and the escapes that colour a terminal."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    text = replay.without_own_folders(text).replace(tempfile.gettempdir(), "(temporary folder)")
+    text = replay.hide_own_folders(text).replace(tempfile.gettempdir(), "(temporary folder)")
     text = text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
     return re.sub(r"(?:/[\w.+-]+){2,}/(?=(?:lib/)?python3)", ".../", text)
 
@@ -206,13 +221,31 @@ def _values(model: str, states: dict) -> list[str]:
     return found
 
 
+def list_claims(found: dict[str, dict]) -> Table:
+    """List claims of claims.read_notes, in the order of their first test."""
+    columns = {"claim": "name", "kind": "kind", "verdict here": "verdict"}
+    columns |= {"measured": "measured", "sentence": "sentence"}
+    return Table.of(found.values(), columns, f"{len(found)} claims tested on this machine")
+
+
+def count_verdicts(found: dict[str, dict]) -> Table:
+    """Count the claims of each kind and verdict."""
+    kinds = Counter(claim["kind"] for claim in found.values())
+    both = Counter((claim["kind"], claim["verdict"]) for claim in found.values())
+    rows = [
+        {"kind": kind, "claims": count, **{mark: both[kind, mark] for mark in claims.MARKS}}
+        for kind, count in kinds.items()
+    ]
+    return Table(rows, "Claims by kind and verdict")
+
+
 def report(lessons: list[Lesson], made: list[runs.Run], found: dict, folder: Path) -> Path:
     """One page: the machine, claims tested, how each lesson went, its figures, every run."""
     parts = [f"<h1>The bootcamp on this machine</h1><p>{time.strftime('%d %B %Y, %H:%M')}</p>"]
     parts.append(machine.table()._repr_html_())
     if found:
         parts.append("<h2>What the lessons claim</h2>")
-        parts += [claims.counts(found)._repr_html_(), claims.table(found)._repr_html_()]
+        parts += [table._repr_html_() for table in (count_verdicts(found), list_claims(found))]
     parts.append("<h2>Lessons</h2>")
     for lesson in lessons:
         name = html.escape(lesson.title)
@@ -295,7 +328,7 @@ def main() -> int:
         if args.expected:
             (args.expected / f"{lesson.path.stem}.md").write_text(lesson.expected())
     made = [run for run in runs.all_runs() if run.config.get("started_unix_seconds", 0) >= began]
-    page = report(lessons, made, claims.noted(since=began), folder)
+    page = report(lessons, made, claims.read_notes(since=began), folder)
     print(f"The report is {page}", flush=True)
     return 1 if any(lesson.error for lesson in lessons) else 0
 

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -25,25 +26,19 @@ os.environ["BOOTCAMP_LOGS"] = SCRATCH.name
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import faults  # noqa: E402
+import interrupts  # noqa: E402
 import served_model  # noqa: E402
 
 from bootcamp.hosts import slurm  # noqa: E402
-from bootcamp.launcher import launch, simulated_hosts  # noqa: E402
-from bootcamp.paths import ROOT  # noqa: E402
+from bootcamp.launcher import hang, launch, simulated_hosts  # noqa: E402
+from bootcamp.paths import LOGS, ROOT  # noqa: E402
 from bootcamp.records import summary  # noqa: E402
-from bootcamp.serving import (  # noqa: E402
-    load,
-    malformed,
-    protocol,
-    service,
-    triton,
-    versions,
-)
+from bootcamp.serving import load_test, malformed, protocol, server_process, triton, versions  # noqa: E402
 from bootcamp.table import Table  # noqa: E402
-from bootcamp_lessons import stragglers  # noqa: E402
+from bootcamp_lessons import ddp_practice  # noqa: E402
 from bootcamp_lessons.labs import (  # noqa: E402
     host_drills,
-    serving_drills,  # noqa: E402
+    serving_drills,
     when_hosts_fail,
 )
 
@@ -94,7 +89,7 @@ def host_drill(name: str, count: int, kept: dict) -> dict:
     """One drill of lesson 09b, several times: the right one named, and no loss changed."""
 
     def once() -> tuple[float, object]:
-        kept[name] = one = host_drills.drill(name)
+        kept[name] = one = host_drills.run_drill(name)
         return one.seconds, None if one.right and (one.lost or 0) <= 1e-5 else one
 
     return again_and_again(f"hosts: {name}", count, once)
@@ -115,11 +110,43 @@ def slurm_jobs(count: int) -> list[dict]:
 
     ways = {  # one step may end before it is saved
         "told": partial(once, lab.requeued, 0),
-        "killed": partial(once, lab.killed_while_it_saves, 1),
+        "killed": partial(once, partial(kill_while_it_saves, lab), 1),
     }
     rows = [again_and_again(f"Slurm: {w}, queued again", count, way) for w, way in ways.items()]
     lab.stop()
     return rows
+
+
+def kill_while_it_saves(lab: when_hosts_fail.Lab) -> dict:
+    """Kill a job in the middle of a save, and queue it again; see `describe_job`."""
+    job = lab.submit(save_every=1)
+    job.wait(steps=5)
+    deadline = time.monotonic() + 60
+    while not list(LOGS.glob(f".{job.folder.name}.pt.*.part")):  # until a save is renamed
+        if time.monotonic() > deadline:
+            raise TimeoutError("no save has begun")
+    job.signal("KILL", "--full")
+    job.wait()
+    lab.start().run(f"scontrol requeue {job.id}")
+    job.wait()
+    return when_hosts_fail.describe_job(job)
+
+
+def drill_late(by: float = 0.3) -> tuple[float, object]:
+    """Make a random rank late and look for it; the seconds, and what went wrong or None."""
+    began, who = time.monotonic(), random.randrange(2)
+    run = launch.launch(ddp_practice.STRAGGLERS, 2, late=who, by=by, quiet=True)
+    right = ddp_practice.find_straggler(run) == who
+    wrong = None if right else f"rank {who} was late:\n{ddp_practice.table_paces(run)}"
+    return time.monotonic() - began, wrong
+
+
+def drill_stuck(ranks: int = 3) -> tuple[float, object]:
+    """Keep a random rank from a collective and look for its number in what the others tell."""
+    began, who = time.monotonic(), random.randrange(ranks)
+    found = hang.read(ddp_practice.launch_stuck(who, ranks))
+    right = (found.kind, found.ranks) == ("missing", (who,))
+    return time.monotonic() - began, None if right else f"rank {who} was stuck: {found}"
 
 
 def again_and_again(what: str, count: int, once) -> dict:
@@ -159,16 +186,16 @@ def server_drills(times: int) -> list[dict]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         right, other = served_model.two_versions(folder)
-        asked = load.ask(right, 100, 9, or_else=other)
+        asked = load_test.make_requests(right, 100, 9, or_else=other)
         versions.publish(folder / "gpt", folder / "v1.onnx")
-        with service.start("batching", folder / "gpt", instances=2) as server:
+        with server_process.start("batching_server", folder / "gpt", instances=2) as server:
             rows = _of_server("course's server", server, asked, folder, times)
         if triton.why_not():
             return rows
         context = {"context": served_model.CONTEXT}
         with (
             triton.Server(folder / "triton", folder / "v1.onnx", **context) as behind,
-            service.start("front", behind.url, **context) as front,
+            server_process.start("checking_front", behind.url, **context) as front,
         ):
             behind.url = front.url
             return rows + _of_server("Triton behind its front", behind, asked, folder, times)
@@ -177,7 +204,7 @@ def server_drills(times: int) -> list[dict]:
 def _of_server(whose: str, server, asked, folder: Path, times: int) -> list[dict]:
     limits = protocol.Limits(serving_drills.MAX_BATCH, served_model.CONTEXT)
     sent = malformed.send(server.url, limits, times=40)
-    bad = [f"{row['what is wrong']}: {row['status']}" for row in malformed.badly_answered(sent)]
+    bad = [f"{row['what is wrong']}: {row['status']}" for row in malformed.list_bad_answers(sent)]
     rows = [_row(f"1,000 malformed requests of {len(sent)} kinds, {whose}", [0.0], bad)]
     killed = serving_drills.run("a worker is killed", server, asked, 10_000)
     lost = f"{killed['refused']} refused"
@@ -205,6 +232,7 @@ def _wrong(row: dict, server) -> list[str]:
 
 
 def main() -> int:
+    interrupts.accept()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--warm", type=int, default=300)
     parser.add_argument("--torchrun", type=int, default=30)
@@ -230,8 +258,8 @@ def main() -> int:
         rows += slurm_jobs(args.slurm)
     rows += server_drills(args.serving) if args.serving else []
     for what, count, once in (
-        ("a rank is late by 30 %: it is named", args.stragglers, stragglers.drill_late),
-        ("a rank never comes: it is named", args.hangs, stragglers.drill_stuck),
+        ("a rank is late by 30 %: it is named", args.stragglers, drill_late),
+        ("a rank never comes: it is named", args.hangs, drill_stuck),
     ):
         rows += [again_and_again(what, count, once)] if count else []
     launch.shut_down()

@@ -174,7 +174,7 @@ def of_case(file: str, changes: dict[str, str] | None = None) -> str:
     case, path = clinic.CASES[file], clinic.CASES[file].broken
     if changes:
         path = Path(SCRATCH.name) / f"{file}_changed.py"
-        path.write_text(clinic.changed(case.broken.read_text(), changes))
+        path.write_text(clinic.replace_once(case.broken.read_text(), changes))
     return end_of(case.run(path, case.ranks).summary["error"])
 
 
@@ -255,7 +255,7 @@ def all_ways() -> list[tuple[str, str, Callable[[], str]]]:
 
 def without_own_folders(text: str) -> str:
     """A text without this machine's folders and name."""
-    text = replay.without_own_folders(text.replace(SCRATCH.name, "..."))
+    text = replay.hide_own_folders(text.replace(SCRATCH.name, "..."))
     return text.replace(str(Path.home()), "~").replace(socket.gethostname(), "this-host")
 
 
@@ -282,7 +282,7 @@ def main() -> int:
     known = dict.fromkeys(way[0] for way in ways)
     if unknown := [name for name in wanted if name not in known]:
         parser.error(f"no entry {unknown[0]!r} is provoked: there are {', '.join(known)}")
-    kept = {(each["entry"], each["provoked_by"]): each for each in errors.recorded()}
+    kept = {(each["entry"], each["provoked_by"]): each for each in errors.read_recorded()}
     new = [provoke(*way) for way in ways if not wanted or way[0] in wanted]
     launch.shut_down()
     for record in filter(None, new):

@@ -65,7 +65,7 @@ PARTS = {
     "roofline": Part("speed.roofline", 40, "matrix products, memory, a GPT's operations, copies"),
     "mfu": Part("mfu.small", 270, "GPT-2 124M beside a plain loop in turn, and why"),
     "mfu_medium": Part("mfu.medium", 320, "GPT-2 350M beside a plain loop in turn, and why"),
-    "faults": Part("faults.run", 120, "preflight, ghosts, leases, killed ranks, out of memory"),
+    "faults": Part("faults.run", 120, "preflight, orphans, leases, killed ranks, out of memory"),
     "constants": Part("constants.run", 60, "constants for a planner, and generation with a cache"),
 }
 # where a command may take ten minutes: what to ask in each, and how long all of it may take
@@ -267,12 +267,12 @@ def clear() -> list[str]:
 
     deadline = time.monotonic() + GRACE_SECONDS
     while True:
-        pids = process_tree.marked(MARK, os.environ[MARK]) - {os.getpid()}
+        pids = process_tree.find_marked(MARK, os.environ[MARK]) - {os.getpid()}
         if not pids:
             return []
         if time.monotonic() > deadline:
-            commands = [process_tree.command(pid)[:100] for pid in pids]
-            process_tree.end(pids)
+            commands = [process_tree.read_command(pid)[:100] for pid in pids]
+            process_tree.kill(pids)
             return commands
         time.sleep(0.1)
 

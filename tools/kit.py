@@ -82,8 +82,8 @@ def answers(lesson: lessons.Lesson) -> str:
 def _answer(task) -> str:
     """A function's source; of a script the lines that differ from its starting point."""
     if not hasattr(task, "starting_point"):
-        return str(task.solution_shown()).rstrip()
-    texts = task.starting_point(), task.solved().read_text()
+        return str(task.solution_text()).rstrip()
+    texts = task.starting_point(), task.solution_path().read_text()
     if task.path.suffix == ".py":
         texts = [text.split('"""', 2)[2] for text in texts]  # without docstrings
     begins, solved = ([line for line in text.splitlines() if not is_reason(line)] for text in texts)

@@ -6,7 +6,7 @@ An executed notebook says in its metadata where it ran (tools/course.py writes i
 import lessons
 import nbformat
 
-from bootcamp.drawing.style import listed
+from bootcamp.drawing.style import join_words
 
 NEVER, STOPPED, ENDED = "not run here", "stopped early", "ran"
 
@@ -32,7 +32,7 @@ def note(lesson: lessons.Lesson, notebook: nbformat.NotebookNode) -> str:
     run = f"`make lab LESSON={lesson.number}` opens this lesson in JupyterLab."
     run += f" What it needs: {lesson.needs}."
     if lesson.after:
-        run += f" It builds on {listed(lesson.after)}."
+        run += f" It builds on {join_words(lesson.after)}."
     return f"```{{admonition}} Run it yourself\n:class: tip\n\n{run}\n\n{_outputs(notebook)}\n```"
 
 

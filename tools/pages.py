@@ -27,7 +27,7 @@ import page_notes
 from page_links import wrong_links
 
 from bootcamp.classroom import errors
-from bootcamp.drawing.style import listed
+from bootcamp.drawing.style import join_words
 from bootcamp.paths import LOGS
 from bootcamp_lessons import explorers
 
@@ -163,8 +163,10 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def explorer(kind: str, arguments: str = "") -> nbformat.NotebookNode:
     """An output in which explorers.js draws, beginning with the arguments of a cell's call."""
     call = ast.parse(f"call({arguments})", mode="eval").body
-    first = {given.arg: ast.literal_eval(given.value) for given in call.keywords}
-    return nbformat.v4.new_output("display_data", {"text/html": explorers.page(kind, **first)})
+    initial = {given.arg: ast.literal_eval(given.value) for given in call.keywords}
+    return nbformat.v4.new_output(
+        "display_data", {"text/html": explorers.render_div(kind, **initial)}
+    )
 
 
 def _question_alone(output: nbformat.NotebookNode) -> None:
@@ -269,7 +271,7 @@ def error_pages() -> str:
     """The index of errors, by the layer that speaks."""
     known, parts = lessons.notebooks(), ["# Errors: what they mean\n"]
     layers = list(dict.fromkeys(entry.layer for entry in errors.ENTRIES))
-    texts = {one["entry"]: one["text"] for one in errors.recorded()}
+    texts = {one["entry"]: one["text"] for one in errors.read_recorded()}
     for layer in layers:
         parts.append(f"## {layer}\n")
         for entry in (each for each in errors.ENTRIES if each.layer == layer):
@@ -313,7 +315,7 @@ def index(executed: dict[str, nbformat.NotebookNode]) -> str:
     return text.format(
         map="\n".join(rows),
         files=files,
-        live=listed(live),
+        live=join_words(live),
         ran=section("What has run where", behind("README.md")),
         behind="\n".join(BEHIND.values()),
     )

@@ -77,9 +77,9 @@ def quietness(_) -> list[dict]:
     """Whether two processes get two cores, and how far repeats of the same work differ."""
     if not all(map(version, wanted()["core"])):
         return []
-    from bootcamp import quiet
+    from bootcamp.quietness import measure
 
-    found, needed = quiet.measure(), "each process a core to itself, repeats within 10 %"
+    found, needed = measure(), "each process a core to itself, repeats within 10 %"
     fix = "Speeds measured now may mislead: close other programs, or ask for cores of your own "
     fix += "(virtual machines share them)."
     verdict, to_do = (READY, "") if found.is_quiet else (LIMITS, fix)
@@ -147,10 +147,10 @@ def packages(_) -> list[dict]:
 
 def version(package: str) -> str | None:
     """The installed version without a build's suffix such as +cpu; None if it is not there."""
-    from bootcamp.machine import hidden
+    from bootcamp.machine import is_hidden
 
     try:
-        if hidden(package):
+        if is_hidden(package):
             return None
         return importlib.metadata.version(package).split("+")[0]
     except importlib.metadata.PackageNotFoundError:
@@ -346,10 +346,10 @@ def extras(_) -> list[dict]:
     """What single lessons, slides and shared machines need: nothing of it stops the course."""
     import horovod as build  # tools/horovod.py
 
-    from bootcamp.machine import hidden
+    from bootcamp.machine import is_hidden
 
     built = version("horovod") or "not built yet: make horovod does it, once (minutes)"
-    no_compiler = "Horovod is hidden." if hidden("horovod") else build.obstacle()
+    no_compiler = "Horovod is hidden." if is_hidden("horovod") else build.obstacle()
     if version("torch") and not version("horovod") and build.failed_log().exists():
         no_compiler = f"Horovod did not build: see {build.failed_log()}"
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -357,7 +357,7 @@ def extras(_) -> list[dict]:
     given = [  # what it is, what is in the way, what else is found, what needs it, what to do
         ("C++ compiler", no_compiler, f"found, Horovod {built}", "lesson 05, to build Horovod")
         + ("Without it lesson 05 shows a recorded run.",),
-        ("Chromium", None if chromium and not hidden("chromium") else "none", "found")
+        ("Chromium", None if chromium and not is_hidden("chromium") else "none", "found")
         + ("to test pages and print slides", "For instructors: on Debian, apt install chromium."),
         ("pandoc", None if pandoc else "none", "found", "to make slides")
         + (f"For instructors: {INSTALL} It brings a pandoc of its own.",),
@@ -365,7 +365,7 @@ def extras(_) -> list[dict]:
     if all(map(version, wanted()["core"])):
         from bootcamp.launcher import device_locks, simulated_hosts
 
-        locks = device_locks.folder()
+        locks = device_locks.choose_folder()
         no_locks = "off" if locks is None else device_locks.why_not(locks)
         given += [
             ("simulated hosts", simulated_hosts.why_not(), "two were made", "lesson 08, to measure")

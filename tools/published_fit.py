@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from bootcamp.costs import fitted_constants, plan_table, planner, published  # noqa: E402
+from bootcamp.costs import fitted_constants, planner, published  # noqa: E402
 
 TOLERANCE = 0.02  # an error up to it counts squared, a larger one as it is (Huber's loss)
 # what a stack never seen borrows from the others; True: for each kind of GPU apart
@@ -47,7 +47,7 @@ class Measured:
 
     table: str
     row: dict
-    case: plan_table.Workload
+    case: planner.Workload
     seconds: float
 
     @property
@@ -56,7 +56,7 @@ class Measured:
 
     @property
     def stack(self) -> str:
-        return fitted_constants.family(self.table)
+        return fitted_constants.find_stack(self.table)
 
 
 def measured(names: list[str] = TABLES) -> list[Measured]:
@@ -64,13 +64,13 @@ def measured(names: list[str] = TABLES) -> list[Measured]:
     found = []
     for table in names:
         for row in published.table(table):
-            case = plan_table.read(row)
+            case = planner.read(row)
             if seconds := seconds_of_step(row, case):
                 found.append(Measured(table, row, case, seconds))
     return found
 
 
-def seconds_of_step(row: dict, case: plan_table.Workload) -> float | None:
+def seconds_of_step(row: dict, case: planner.Workload) -> float | None:
     """Return the seconds of a step as published, worked out from what the row has."""
     found = {name: float(row.get(f"published_{name}") or 0) for name in RATES}
     if (
@@ -96,9 +96,8 @@ def seconds_of_step(row: dict, case: plan_table.Workload) -> float | None:
 
 def constants_of(data: Measured, values: dict, anchors: dict):
     """Return the planner's constants for a row from values at hand, and those published."""
-    return fitted_constants.select(
-        {**fitted_constants.published_constants(data.stack), **values}, anchors, *_who(data)
-    )
+    values = fitted_constants.STACKS[data.stack]["published"] | values
+    return fitted_constants.select_constants(values, anchors, *_who(data))
 
 
 def error(data: Measured, values: dict, anchors: dict | None = None) -> float:
@@ -114,11 +113,11 @@ def fit(stack: str, data: list[Measured]) -> dict[str, float]:
     """
     from scipy.optimize import least_squares
 
-    names = fitted_constants.families()[stack]["constants"]
+    names = fitted_constants.STACKS[stack]["constants"]
     data = [row for row in data if not anchored(row)]
     if not names or not data:
         return {}
-    known = fitted_constants.explained()
+    known = fitted_constants.EXPLAINED
     about = [known.get(name) or known[name.partition(" ")[0]] for name in names]
     start = np.log([entry["default"] for entry in about])
     low, high = (np.log([entry[end] for entry in about]) for end in ("low", "high"))
@@ -136,14 +135,14 @@ def fit(stack: str, data: list[Measured]) -> dict[str, float]:
 
 def anchored(row: Measured) -> bool:
     """An anchor absorbs how fast a table is, so that its rows say nothing of the constants."""
-    known = fitted_constants.families()[row.stack].get("anchors", ())
+    known = fitted_constants.STACKS[row.stack]["anchors"]
     return any(key in known for key in fitted_constants.anchor_keys(*_who(row)))
 
 
 def anchors(stack: str, data: list[Measured], values: dict) -> dict[str, float]:
     """{key of constants.toml's anchors: measured over predicted, the median of its rows}."""
     found = {}
-    for key in fitted_constants.families()[stack].get("anchors", ()):
+    for key in fitted_constants.STACKS[stack]["anchors"]:
         off = [
             -error(row, values) for row in data if key in fitted_constants.anchor_keys(*_who(row))
         ]
@@ -209,10 +208,8 @@ def groups_left_out(stack: str, data: list[Measured], of) -> list[tuple[Measured
 def never_seen(stack: str, data: list[Measured]) -> list[tuple[Measured, float]]:
     """Errors of a stack by what the other stacks' fits lend and one row's anchor, each in turn."""
     others = [row for row in data if row.stack != stack]
-    values, found = (
-        borrowed(fit_stacks(others), others) | fitted_constants.published_constants(stack),
-        [],
-    )
+    published_values = fitted_constants.STACKS[stack]["published"]
+    values, found = borrowed(fit_stacks(others), others) | published_values, []
     for table in {row.table for row in data if row.stack == stack}:
         own = [row for row in data if row.table == table]
         off = [error(row, values) for row in own]
@@ -249,7 +246,7 @@ def _kind(row: Measured) -> str:
 def fit_stacks(data: list[Measured]) -> dict[str, dict]:
     """{stack: constants, and the rows that they come from} of those that have constants."""
     found = {}
-    for stack, about in fitted_constants.families().items():
+    for stack, about in fitted_constants.STACKS.items():
         own = [row for row in data if row.stack == stack]
         if own and about["constants"]:
             values = {name: round(value, 9) for name, value in fit(stack, own).items()}
@@ -261,11 +258,11 @@ def fit_all(data: list[Measured]) -> dict[str, dict]:
     """The same with anchors, stacks of too few rows, and under "" what one never seen borrows."""
     found = fit_stacks(data)
     lent = borrowed(found, data)
-    for stack in fitted_constants.families():
+    for stack in fitted_constants.STACKS:
         own = [row for row in data if row.stack == stack]
         if own:
             about = found.setdefault(stack, {"constants": {}, "rows": [row.name for row in own]})
-            known = about["constants"] or {**lent, **fitted_constants.published_constants(stack)}
+            known = about["constants"] or lent | fitted_constants.STACKS[stack]["published"]
             near = anchors(stack, own, known)
             about["anchors"] = {name: round(value, 6) for name, value in near.items()}
     return {**found, "": {"constants": lent, "anchors": {}, "rows": []}}

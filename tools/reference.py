@@ -20,7 +20,7 @@ from bootcamp import machine
 from bootcamp.experiments import replay
 from bootcamp.launcher import launch
 from bootcamp.paths import LOGS, REFERENCE, ROOT
-from bootcamp.scripts.family import SCRIPTS
+from bootcamp.scripts.strategies import SCRIPTS
 from bootcamp.scripts.variants import variant
 
 CPU = {"device": "cpu"}

@@ -9,6 +9,8 @@ needs.
 """
 
 import argparse
+import itertools
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,8 +20,7 @@ import lessons
 import nbformat
 
 import notebooks
-from bootcamp.classroom import tasks
-from bootcamp.paths import OWN, shown
+from bootcamp.paths import OWN, WORK, shown
 from bootcamp_lessons import exercise
 
 NOTEBOOKS = OWN / "notebooks"
@@ -37,9 +38,17 @@ def reset(number: str) -> list[str]:
     for name in scripts(lesson):
         path = exercise.find(name).path
         if path.exists():
-            beside = tasks.set_aside(path, f"{path.suffix[1:]}.before")
+            beside = set_aside(path, f"{path.suffix[1:]}.before")
             said.append(f"{shown(path)} is now {shown(beside)}.")
     return said
+
+
+def set_aside(path: Path, suffix: str) -> Path:
+    """Move a file to the reader's scripts as NAME.suffix, with a number where that is taken."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    marks = itertools.chain(["before"], (f"before-{number}" for number in itertools.count(2)))
+    places = (WORK / f"{path.stem}.{suffix.replace('before', mark)}" for mark in marks)
+    return Path(shutil.move(path, next(place for place in places if not place.exists())))
 
 
 def reset_notebook(lesson: lessons.Lesson) -> str:
@@ -49,7 +58,7 @@ def reset_notebook(lesson: lessons.Lesson) -> str:
     if there and path.read_bytes() == wanted:
         return f"{shown(path)} is in its starting state: it is left as it is."
     if there:
-        kept = f" What was there is now {shown(tasks.set_aside(path, 'before.ipynb'))}."
+        kept = f" What was there is now {shown(set_aside(path, 'before.ipynb'))}."
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(wanted)
     reload = "If it is open, say File > Reload Notebook from Disk."
@@ -106,7 +115,7 @@ def catch_up(number: str) -> list[str]:
 def fill_in(name: str) -> str:
     """Write an exercise's solution where the reader has none; what was done, in a sentence."""
     task = exercise.find(name)
-    path, solution = task.path, task.solved().read_text()
+    path, solution = task.path, task.solution_path().read_text()
     if path.exists() and path.read_text() == solution:
         return f"{shown(path)} is the solution already."
     if path.exists() and path.read_text() != task.starting_point():

@@ -11,7 +11,7 @@ import logging
 import math
 from functools import cache
 
-from bootcamp.costs.plan_table import Workload
+from bootcamp.costs.planner import Workload
 
 
 @cache
@@ -44,7 +44,8 @@ def mlsysim_seconds(case: Workload) -> float:
     )
     sizes = {"layers": shape.layers, "hidden_dim": shape.hidden, "heads": shape.heads}
     sizes |= {"vocab_size": shape.vocabulary, "training_ops": None}
-    sizes["inference_flops"] = 2 * shape.computed * Models.Language.GPT3.inference_flops.units
+    flop = Models.Language.GPT3.inference_flops.units
+    sizes["inference_flops"] = 2 * shape.matrix_parameters * flop
     sizes["parameters"] = shape.parameters * parameter
     model = Models.Language.GPT3.model_copy(update=sizes)
     try:

@@ -49,10 +49,9 @@ for _room in ("classroom", LESSONS):  # these two may import every lower room
 # module -> libraries that its functions may load beyond its room's, only when they are called
 LAZILY = {
     "launcher.forkserver": ("torch",),  # in a process that has become a rank or torchrun
-    "launcher.ghosts": ("nvitop",),
-    "launcher.live_ranks": ("ipyparallel",),
     "launcher.progress": ("IPython", "ipywidgets"),
-    "train.shards": ("deepspeed",),
+    "train.live_rank": ("IPython", "traitlets"),
+    "train.sharded_tensors": ("deepspeed",),
     "serving.artifacts": ("torch", "onnxruntime", "safetensors"),  # the one whose file it is
     "serving.consolidate": ("torch", "safetensors"),
 }

@@ -25,9 +25,10 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import host_traces  # noqa: E402
 import run_cache  # noqa: E402
 
-from bootcamp.launcher import forkserver, simulated_hosts  # noqa: E402
+from bootcamp.launcher import forkserver  # noqa: E402
 
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
@@ -98,7 +99,7 @@ def marked(mark: str):
 
 def traces() -> dict[str, list[str]]:
     """What may stay behind beside processes: of simulated hosts, and semaphores nobody has open."""
-    return {**simulated_hosts.traces(), "semaphores": abandoned()}
+    return {**host_traces.traces(), "semaphores": abandoned()}
 
 
 def abandoned() -> list[str]:
@@ -172,7 +173,7 @@ def warm_python_for(commands: dict[str, list[str]], folder: Path):
     if sys.platform != "linux" or TOGETHER not in commands:
         yield
         return
-    forkserver.install(folder)
+    forkserver.install_shims(folder)
     os.environ["BOOTCAMP_TEST_PYTHON"] = str(folder / "python")
     serve = [sys.executable, "-P", forkserver.__file__, str(folder), *OF_KERNELS]
     with subprocess.Popen(serve, start_new_session=True) as server:

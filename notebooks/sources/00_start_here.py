@@ -170,7 +170,7 @@ claim.faster(
 # %%
 from bootcamp import runs
 
-runs.contents(first)
+runs.list_files(first)
 
 # %% [markdown]
 # The files are plain text; open one from the file browser. This is the first line of `steps.jsonl`:
@@ -195,13 +195,13 @@ runs.table(first, alone)
 plots.show(plots.loss_curves(alone, first))
 
 # %% [markdown]
-# All runs of this machine, and recorded runs of the course, are on a board. Choose two (with Ctrl
-# or Shift), then what to compare.
+# The dashboard has all runs of this machine, and recorded runs of the course. Choose two (with
+# Ctrl or Shift), then what to compare.
 
 # %%
-from bootcamp import board
+from bootcamp import dashboard
 
-chooser = board.show()
+chooser = dashboard.show()
 
 # %% [markdown]
 # ## Prove it
@@ -249,20 +249,20 @@ except LaunchError as error:
 # by itself, the next run is interrupted after three seconds.
 
 # %%
-from bootcamp import ghosts
-from bootcamp_lessons.rehearsals import interrupt_after
+from bootcamp import orphans
+from bootcamp_lessons.interruption import interrupt_after
 
 try:
     with interrupt_after(seconds=3):
         launch("ddp", ranks=2, steps=100_000)
 except KeyboardInterrupt as interruption:
     print(interruption)
-ghosts()
+orphans()
 
 # %% [markdown]
 # The record keeps the steps until then. A rank that trains on with nobody watching would keep its
-# core or its GPU memory: `ghosts()` lists such processes. The launcher leaves none. If you start
-# `torchrun` by hand and lose the terminal, one can stay behind; `ghosts(end=[its number])` ends it.
+# core or its GPU memory: `orphans()` lists such processes. The launcher leaves none. If you start
+# `torchrun` by hand and lose the terminal, one can be left; `orphans(end=[its number])` ends it.
 
 # %% [markdown]
 # ## Exercise

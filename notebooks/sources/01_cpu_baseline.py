@@ -97,9 +97,9 @@ display(guess_loss, guess_state)
 # Nothing yet: this is the script that all others start from.
 
 # %%
-from bootcamp import family
+from bootcamp import strategies
 
-print(family.find("cpu").read_text())
+print(strategies.find("cpu").read_text())
 
 # %% [markdown]
 # Five headings, the same in every script of the course:

@@ -48,7 +48,7 @@ plots.show(single_device.queue())
 # there.
 
 # %%
-from bootcamp_lessons.reading import SNIPPETS, printed
+from bootcamp_lessons.excerpts import SNIPPETS, parse_printed
 
 print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 
@@ -56,9 +56,9 @@ print(run_command(["python", str(SNIPPETS / "time_on_device.py")]))
 # `make gpu-record` asks a real GPU such questions. What it has recorded of a step of GPT-2 small:
 
 # %%
-from bootcamp_lessons.labs import one_gpu
+from bootcamp_lessons import one_device
 
-one_gpu.waiting()
+one_device.timing_table()
 
 # %% [markdown]
 # The records of this course are not misled: on a GPU `with run.step(step):` puts a CUDA event, a
@@ -171,7 +171,7 @@ claim.faster(
 # to the end of its memory:
 
 # %%
-one_gpu.batches()
+one_device.batch_table()
 
 # %% [markdown]
 # ### What limits an operation
@@ -216,8 +216,6 @@ guess_adamw.score(100 * roof.roof(14 / 28) / roof.peak_flops_per_second, how="Fr
 # Two versions of AdamW that compute the same, one of them in a single pass:
 
 # %%
-from bootcamp_lessons import one_device
-
 claim.faster(
     "single_gpu_fused_adamw",
     "`AdamW(fused=True)` takes a step in less time than `AdamW(fused=False)`.",
@@ -255,7 +253,7 @@ claim.faster(
     two_workers,
     loader,
     by=2,
-    of=lambda run: printed(run)[0]["seconds_per_batch"],
+    of=lambda run: parse_printed(run)[0]["seconds_per_batch"],
     otherwise="Workers that get no core of their own read late.",
 )
 
@@ -324,8 +322,8 @@ from bootcamp import exercise
 print(exercise.start("to_the_gpu"))
 
 # %% [markdown]
-# Edit the file, save it, and check it. The checker rehearses your script on `meta`, then compares
-# it with the baseline. `exercise.solution("to_the_gpu")` shows the solution as a diff.
+# Edit the file, save it, and check it. The checker compares your script with the baseline, then
+# rehearses it on `meta`. `exercise.solution("to_the_gpu")` shows the solution as a diff.
 
 # %%
 print(exercise.check("to_the_gpu"))

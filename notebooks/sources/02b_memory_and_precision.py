@@ -47,7 +47,7 @@ warm_up()
 SAMPLES, LAYERS = 12, GPT["tiny"]["layers"]
 tokens, width = SAMPLES * GPT["tiny"]["context"], GPT["tiny"]["width"]
 plots.show(
-    single_device.held_over_a_step(LAYERS, 4 * tokens * (16 * width + 8), 4 * tokens * width)
+    single_device.activations_in_step(LAYERS, 4 * tokens * (16 * width + 8), 4 * tokens * width)
 )
 
 # %% [markdown]
@@ -245,9 +245,7 @@ claim.faster(
 # What `make gpu-record` has recorded of it on one GPU, with GPT-2 small:
 
 # %%
-from bootcamp_lessons.labs import one_gpu
-
-one_gpu.ways()
+one_device.variant_table()
 
 # %% [markdown]
 # ## Prove it
@@ -298,7 +296,7 @@ claim.larger(
 # %%
 exponents = list(range(0, 32, 4))
 fates = {
-    name: [one_device.in_fp16(gradient, 2.0**exponent) for exponent in exponents]
+    name: [one_device.convert_to_fp16(gradient, 2.0**exponent) for exponent in exponents]
     for name, gradient in one_device.gradients().items()
 }
 origin = "GPT tiny after 60 steps, a batch of 128 samples; cast to fp16 and counted here."

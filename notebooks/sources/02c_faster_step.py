@@ -83,7 +83,7 @@ faster_step.profile_table(traced)
 # %%
 same = {"model": "gpt" if gpu_count() else "mlp", "steps": 20, "global_batch": 12, "quiet": True}
 patient = Options(hang_seconds=600)  # while a compiler works, no step is finished
-how = {"backend": faster_step.backend(), "options": patient}
+how = {"backend": faster_step.choose_backend(), "options": patient}
 compiled, plain = launch("compile", **same, **how), launch("gpu", **same)
 faster_step.compile_table(compiled, plain)
 
@@ -106,8 +106,8 @@ faster_step.compile_table(compiled, plain)
 from bootcamp import claim, trial
 
 ways = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
-adamw = {name: faster_step.optimizer_step("adamw", **how) for name, how in ways.items()}
-calls = {name: faster_step.calls(step) for name, step in adamw.items()}
+adamw = {name: faster_step.prepare_optimizer_step("adamw", **how) for name, how in ways.items()}
+calls = {name: faster_step.count_calls(step) for name, step in adamw.items()}
 print(calls)
 print(guess_calls.score(calls["for-loop"], within=0.1))
 print(
@@ -123,8 +123,8 @@ print(
 claim.faster(
     "faster_step_fused_small",
     "For 77 small tensors the fused AdamW takes less time than the for-loop.",
-    lambda: faster_step.seconds(adamw["fused"]),
-    lambda: faster_step.seconds(adamw["for-loop"]),
+    lambda: faster_step.measure_seconds(adamw["fused"]),
+    lambda: faster_step.measure_seconds(adamw["for-loop"]),
     otherwise="A call costs a CPU core little beside its arithmetic; on a GPU each is a launch.",
 )
 
@@ -156,11 +156,11 @@ claim.faster(
 
 # %%
 from bootcamp import machine
-from bootcamp_lessons.reading import SNIPPETS, printed
+from bootcamp_lessons.excerpts import SNIPPETS, parse_printed
 
 loader, cores = SNIPPETS / "loader_workers.py", len(machine.cores())
 work = {"ranks": 1, "device": "cpu", "work": "decode", "quiet": True}
-alone = printed(launch(loader, workers=0, **work))[0]
+alone = parse_printed(launch(loader, workers=0, **work))[0]
 read, train = (1e3 * alone[name] for name in ("waited_seconds_per_batch", "train_seconds"))
 guess_loader = predict(
     "faster_step_loader",
@@ -171,9 +171,9 @@ guess_loader = predict(
 guess_loader
 
 # %%
-two = printed(launch(loader, workers=2, epochs=2, **work))[0]
+two = parse_printed(launch(loader, workers=2, epochs=2, **work))[0]
 more = {"workers": 2, "epochs": 2, "prefetch": 4, "persistent": True}
-persistent = printed(launch(loader, **more, **work))[0]
+persistent = parse_printed(launch(loader, **more, **work))[0]
 print(guess_loader.score(1e3 * two["seconds_per_batch"], within=0.25))
 faster_step.loader_table([alone, two, persistent], read, train, cores)
 
@@ -216,10 +216,10 @@ claim.equal(
 import torch
 
 numbers = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))
-assert (faster_step.rounded(numbers, 7) == numbers.bfloat16().float()).all(), "rounded otherwise"
-off = ((faster_step.rounded(numbers, 10) - numbers) / numbers).abs().max().item()
+assert (faster_step.round_bits(numbers, 7) == numbers.bfloat16().float()).all(), "rounded otherwise"
+off = ((faster_step.round_bits(numbers, 10) - numbers) / numbers).abs().max().item()
 print(guess_tf32.score(1 / off, within=0.1))
-errors = faster_step.product_errors()
+errors = faster_step.measure_product_errors()
 print({name: f"{error:.1e}" for name, error in errors.items()})
 claim.equal(
     "faster_step_tf32_error",
@@ -263,13 +263,13 @@ print(run_command(["python", str(SNIPPETS / "on_a_gpu.py")]))
 # belongs in the checkpoint.
 
 # %%
-from bootcamp_lessons.reading import piece
+from bootcamp_lessons.excerpts import piece
 
 loop = SNIPPETS / "real_loop.py"
 piece(loop, "loss.backward()", 'found["losses"]')
 
 # %%
-at_once, resumed, forgotten = printed(launch(loop, ranks=1, device="cpu", quiet=True))
+at_once, resumed, forgotten = parse_printed(launch(loop, ranks=1, device="cpu", quiet=True))
 faster_step.loop_table(at_once, resumed, forgotten)
 
 # %% [markdown]
@@ -351,8 +351,8 @@ def without_if(x):
 
 long, short = torch.ones(8), torch.full((8,), 0.1)
 sizes = [(torch.ones(size),) for size in (8, 8, 7, 6, 5)]
-print("with if:   ", faster_step.graphs_of(with_if, (long,), (long,), (short,)))
-print("five sizes:", faster_step.graphs_of(without_if, *sizes))
+print("with if:   ", faster_step.count_graphs(with_if, (long,), (long,), (short,)))
+print("five sizes:", faster_step.count_graphs(without_if, *sizes))
 
 # %% [markdown]
 # Why more than one, and why does the second stop at 2? Then open the answer.

@@ -37,9 +37,9 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, 32 sampl
 
 # %%
 from bootcamp import plots
-from bootcamp_lessons.diagrams import ddp_overview
+from bootcamp_lessons.diagrams import ddp as diagrams
 
-plots.show(ddp_overview.who_holds_what())
+plots.show(diagrams.one_step())
 
 # %% [markdown]
 # The terms:
@@ -112,7 +112,7 @@ live.stop()
 # is, and `init_process_group` reads them.
 
 # %%
-from bootcamp_lessons.reading import run_with_torchrun, show_snippet
+from bootcamp_lessons.excerpts import run_with_torchrun, show_snippet
 
 show_snippet("start_with_torchrun.py")
 print(run_with_torchrun("start_with_torchrun.py", ranks=2))
@@ -198,7 +198,7 @@ script_diff("ddp", parent="ddp_by_hand")
 # from the last layer to the first, and so do the buckets.
 
 # %%
-plots.show(ddp_overview.overlap())
+plots.show(diagrams.overlap())
 
 # %% [markdown]
 # On GPUs people add three more settings, which `config.parse()` and `launch` take care of here:
@@ -402,12 +402,12 @@ script_diff(loading, parent="ddp")
 # `set_epoch`. What harm does that do?
 
 # %% tags=["nbval-check-output"]
-from bootcamp_lessons.reading import epochs_of
+from bootcamp_lessons.excerpts import list_epochs
 
 two = {"ranks": 2, "device": "cpu", "steps": 12, "global_batch": 32, "quiet": True}
 forgot = variant(loading, "ddp_forgot_set_epoch", {"sampler.set_epoch(epoch)": "pass"})
-print(epochs_of(launch(loading, samples=127, **two), caption="with set_epoch"), "\n")
-print(epochs_of(launch(forgot, samples=127, **two), caption="without set_epoch"))
+print(list_epochs(launch(loading, samples=127, **two), caption="with set_epoch"), "\n")
+print(list_epochs(launch(forgot, samples=127, **two), caption="without set_epoch"))
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -461,14 +461,14 @@ claim.equal(
 
 # %%
 from bootcamp import Options
-from bootcamp_lessons.reading import where_ranks_stand
+from bootcamp_lessons.excerpts import find_waiting_lines
 
 average = "run.loss(mean_loss, dist.all_reduce(mean_loss, async_op=True))"
 broken = "if rank == 0:\n    dist.all_reduce(mean_loss)\nrun.loss(mean_loss)"
 only_0 = variant("ddp", "ddp_only_rank_0", {average: broken})
 six = {"device": "cpu", "steps": 6, "global_batch": 32, "quiet": True}
 hung = launch(only_0, 2, options=Options(hang_seconds=5), timeout=100, raises=False, **six)
-print(where_ranks_stand(hung, only_0))
+print(find_waiting_lines(hung, only_0))
 
 # %% [markdown]
 # <details><summary>Answer</summary>

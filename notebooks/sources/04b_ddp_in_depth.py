@@ -36,8 +36,8 @@ from bootcamp import (
     warm_up,
 )
 from bootcamp_lessons import ddp_depth
-from bootcamp_lessons.diagrams import ddp_options
-from bootcamp_lessons.reading import SNIPPETS, printed, show_snippet, where_ranks_stand
+from bootcamp_lessons.diagrams import ddp as diagrams
+from bootcamp_lessons.excerpts import SNIPPETS, find_waiting_lines, parse_printed, show_snippet
 
 warm_up()  # loads PyTorch in the background
 RANKS = max(2, min(8, default_ranks()))
@@ -54,7 +54,7 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}, {BATCH} 
 # The usual hook is one all-reduce. Look at where each option takes effect.
 
 # %%
-plots.show(ddp_options.way_of_a_bucket())
+plots.show(diagrams.way_of_a_bucket())
 
 # %% [markdown]
 # ## Predict
@@ -129,7 +129,7 @@ claim.faster(
 traced = {"device": DEVICE, "steps": 8, "global_batch": BATCH, "trace_step": 6, "quiet": True}
 sizes = (25, 0.25, 0.05) * 2
 bucket_runs = [launch("ddp_options", RANKS, bucket_mb=size, **traced) for size in sizes]
-plots.show(ddp_options.bucket_sweep(bucket_runs))
+plots.show(diagrams.bucket_sweep(bucket_runs))
 
 # %% [markdown]
 # Left: compare the distance between circles of one setting with that between settings. Right: with
@@ -150,7 +150,7 @@ plots.show(ddp_options.bucket_sweep(bucket_runs))
 small = {"ranks": 2, "device": "cpu", "quiet": True}
 memory_script = SNIPPETS / "ddp_bucket_memory.py"
 copied, viewed = (
-    printed(launch(memory_script, bucket_view=view, **small))[0] for view in (False, True)
+    parse_printed(launch(memory_script, bucket_view=view, **small))[0] for view in (False, True)
 )
 claim.equal(
     "ddp_bucket_view_saves_a_copy",
@@ -212,7 +212,7 @@ hooks = {
     for hook in ("none", "fp16", "bf16", "powersgd")
 }
 exact = check.baseline(**mlp)
-compared = ddp_depth.against_baseline(hooks, exact)
+compared = ddp_depth.compare_with_baseline(hooks, exact)
 assert compared.column("same training") == ["yes", "no", "no", "no"]
 compared
 
@@ -301,7 +301,7 @@ show_snippet("ddp_join.py")
 patience = Options(hang_seconds=3)
 alone = launch(join_script, without_join=True, options=patience, raises=False, **small)
 assert alone.status == "failed", "ranks with unequally many batches did not hang"
-print(where_ranks_stand(alone, join_script))
+print(find_waiting_lines(alone, join_script))
 
 # %% [markdown]
 # Rank 0 waits in the backward pass of its last batch, for rank 1's gradients. Rank 1 has none left:
@@ -335,7 +335,7 @@ guess_join.score(float(last.split()[-1]))
 # the ranks average their parameters.
 
 # %%
-plots.show(ddp_options.averages())
+plots.show(diagrams.averages())
 script_diff("local_sgd")
 
 # %% [markdown]
@@ -350,7 +350,7 @@ for optimizer, every in (("sgd", 1), ("sgd", 8), ("adamw", 1)):
     how = {"optimizer": optimizer, "average_every": every, "quiet": True}
     runs[name] = launch("local_sgd", RANKS, device="cpu", **how, **toy)
     bases[name] = check.baseline(optimizer=optimizer, **toy)
-compared = ddp_depth.against_baseline(runs, bases)
+compared = ddp_depth.compare_with_baseline(runs, bases)
 assert compared.column("same training") == ["yes", "no", "no"]
 compared
 
@@ -397,7 +397,7 @@ statistics = {
     "BatchNorm per rank": launch("ddp", 2, device="cpu", quiet=True, **double),
     "BatchNorm synchronised": launch("ddp_sync_batchnorm", 2, device="cpu", quiet=True, **double),
 }
-compared = ddp_depth.against_baseline(statistics, one_process, tolerance=1e-6)
+compared = ddp_depth.compare_with_baseline(statistics, one_process, tolerance=1e-6)
 assert compared.column("same training") == ["no", "yes"]
 compared
 
@@ -481,7 +481,7 @@ assert restarted.summary["restarts"] == 1, "there was no restart"
 assert restarted.losses == undisturbed.losses, "the restart has changed a loss"
 ends = [run.ranks[0]["fingerprint_final"] for run in (restarted, undisturbed)]
 assert ends[0] == ends[1], "the restart has changed the parameters"
-plots.show(ddp_options.attempts(restarted, saved_every=5))
+plots.show(diagrams.attempts(restarted, saved_every=5))
 guess_again.score(8 - restarted.ranks[0]["first_step"])  # of the last attempt
 
 # %% [markdown]
@@ -513,7 +513,7 @@ guess_again.score(8 - restarted.ranks[0]["first_step"])  # of the last attempt
 #   protocol by size.
 
 # %%
-plots.show(ddp_options.two_hosts())
+plots.show(diagrams.two_hosts())
 
 # %% [markdown]
 # A ring over two hosts crosses the slow link once in each direction, however many GPUs a host has.
@@ -528,7 +528,7 @@ plots.show(ddp_options.two_hosts())
 # busiest rank sends more, and the number of steps grows with the logarithm of *N*.
 
 # %%
-plots.show(ddp_options.ring_and_tree())
+plots.show(diagrams.ring_and_tree())
 
 # %% [markdown]
 # For a small message the number of steps decides: with 1,024 ranks 2,046 in a ring, 20 in a tree.

@@ -176,14 +176,14 @@ runs.table(polite, threads, caption="The same cores: a rank for each, one proces
 
 # %%
 from bootcamp.paths import SRC
-from bootcamp_lessons.reading import printed
+from bootcamp_lessons.excerpts import parse_printed
 
 sweep = launch(SRC / "snippets" / "learning_rates.py", ranks=2, device="cpu", quiet=True)
-trainings = printed(sweep)
+trainings = parse_printed(sweep)
 plots.show(scaling.rate_sweep(trainings, alone))
 
 # %%
-best = scaling.best_rates(trainings)
+best = scaling.find_best_rates(trainings)
 print(guess_rate.score(best.rate_of_large, within=0))
 print(guess_gap.score(best.share_closed))
 claim.larger(
@@ -278,7 +278,7 @@ exercise.check("ranks_for_speed_up", ranks_for_speed_up)
 # **Do not** when a rank computes for a shorter time than the averaging takes: a small model, a
 # small share of the batch, a slow network. Accumulate gradients, or stay with fewer devices.
 #
-# **To compare runs of your own,** use the board: `from bootcamp import board`, then `board.show()`.
+# **To compare runs of your own:** `from bootcamp import dashboard`, then `dashboard.show()`.
 # *More ranks, same batch* draws the speed-up of the runs that you choose.
 #
 # ## Sources

@@ -31,8 +31,8 @@ from bootcamp import (
     variant,
     warm_up,
 )
-from bootcamp_lessons import ddp_depth, ddp_practice, stragglers
-from bootcamp_lessons.reading import SNIPPETS, piece, printed, show_snippet
+from bootcamp_lessons import ddp_depth, ddp_practice
+from bootcamp_lessons.excerpts import SNIPPETS, parse_printed, piece, show_snippet
 
 warm_up()  # loads PyTorch in the background
 RANKS = max(2, min(8, default_ranks()))
@@ -127,7 +127,7 @@ script_diff("ddp_in_practice")
 # The boilerplate on two CPU ranks.
 
 # %%
-boilerplate = printed(launch(SNIPPETS / "ddp_boilerplate.py", **two))
+boilerplate = parse_printed(launch(SNIPPETS / "ddp_boilerplate.py", **two))
 assert all(row["loads rank 0's parameters"] and row["prefix removed"] for row in boilerplate)
 for name, value in boilerplate[1].items():
     print(f"{name}: {value}")
@@ -151,7 +151,7 @@ for name, value in boilerplate[1].items():
 
 # %%
 evaluated = [launch(SNIPPETS / "ddp_evaluate.py", n, quiet=True) for n in (1, 2, 3)]
-table = ddp_practice.evaluations(evaluated)
+table = ddp_practice.compare_evaluations(evaluated)
 table
 
 # %%
@@ -191,7 +191,7 @@ claim.larger(
 # ### What a module may return
 
 # %%
-outputs = printed(launch(SNIPPETS / "ddp_outputs.py", **two))
+outputs = parse_printed(launch(SNIPPETS / "ddp_outputs.py", **two))
 print(guess_outputs.score(sum(row["gradients"] == "averaged" for row in outputs), within=0))
 Table(outputs, "The gradients of two ranks after three steps")
 
@@ -218,7 +218,7 @@ claim.equal(
 # gradients of *its* rank. In step 1 one gradient of rank 1 is infinite:
 
 # %%
-scaled = printed(launch(SNIPPETS / "ddp_scaler.py", **two))
+scaled = parse_printed(launch(SNIPPETS / "ddp_scaler.py", **two))
 display(Table(scaled, "Two ranks after two steps"))
 apart = {
     way: len({row["weight"] for row in scaled if row["averaged"] == way})
@@ -248,7 +248,7 @@ claim.equal(
 # MiB:
 
 # %%
-orders = printed(launch(SNIPPETS / "ddp_compile.py", **two))
+orders = parse_printed(launch(SNIPPETS / "ddp_compile.py", **two))
 own = [row["graphs"] for row in orders if row["forward"] == "own"]
 assert orders[-1]["graphs"] == 0, "the compiler has found something in torch's own forward"
 display(Table(orders, "torch.compile and DDP"))
@@ -280,15 +280,15 @@ claim.larger(
 # %%
 settings = {name: value for name, value in ddp_practice.FLAGS.items() if name != "quiet"}
 practice = (
-    (ddp_practice.compiled(), {"backend": "aot_eager", "model": "mlp"}),
-    (ddp_practice.accumulated(), {"micro_batches": 3, "model": "gpt"}),
+    (ddp_practice.make_compiled_script(), {"backend": "aot_eager", "model": "mlp"}),
+    (ddp_practice.make_accumulating_script(), {"micro_batches": 3, "model": "gpt"}),
 )
 for script, own in practice:
     for optimizer in ("sgd", "adamw"):
         flags = {**settings, "optimizer": optimizer}
         run = launch(script, 2, device="cpu", quiet=True, **own, **flags)
         print(run.output(0).strip())
-        alone = ddp_practice.baseline(model=own["model"], optimizer=optimizer)
+        alone = ddp_practice.launch_baseline(model=own["model"], optimizer=optimizer)
         display(check.same_training(run, alone))
 
 # %% [markdown]
@@ -330,7 +330,7 @@ claim.faster(
 
 # %%
 even, slow = launch("ddp", RANKS, **short), launch(late, RANKS, **short)
-display(ddp_depth.step_parts(even), ddp_depth.step_parts(slow))
+display(ddp_depth.split_step(even), ddp_depth.split_step(slow))
 plots.show(plots.timeline(slow))
 in_collectives = [run.ranks[0]["communication_seconds"] for run in (even, slow)]
 guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
@@ -349,10 +349,10 @@ guess_late.score(1e3 * (in_collectives[1] - in_collectives[0]))
 # of different hosts are compared.
 
 # %%
-display(piece(stragglers.SCRIPT, "def noting", "print(json"))
-paced = launch(stragglers.SCRIPT, 2, late=1, by=0.3, quiet=True)
-print(f"the late rank: {stragglers.late(paced)}")
-stragglers.paces(paced)
+display(piece(ddp_practice.STRAGGLERS, "def all_reduce_and_note", "print(json"))
+paced = launch(ddp_practice.STRAGGLERS, 2, late=1, by=0.3, quiet=True)
+print(f"the late rank: {ddp_practice.find_straggler(paced)}")
+ddp_practice.table_paces(paced)
 
 # %% [markdown]
 # The tool names a rank whose own work takes at least 1.15 times as long as that of the next
@@ -369,7 +369,7 @@ stragglers.paces(paced)
 # %%
 from bootcamp.launcher import hang
 
-hung = hang.read(stragglers.stuck(1))
+hung = hang.read(ddp_practice.launch_stuck(1))
 assert (hung.kind, hung.ranks) == ("missing", (1,)), hung.sentence
 hung
 
@@ -436,7 +436,7 @@ def late_rank(ranks):
 print(exercise.check("late_rank", late_rank))
 
 # %% [markdown]
-# Then give it the measured table: `late_rank(ddp_depth.step_parts(slow).rows)`.
+# Then give it the measured table: `late_rank(ddp_depth.split_step(slow).rows)`.
 
 # %% [markdown]
 # ## When to use it and when not

@@ -18,7 +18,7 @@
 from bootcamp import launch, machine, replay, warm_up
 
 warm_up()
-horovod = replay.Lab("05_horovod", needs="horovod")
+horovod = replay.RecordedRuns("05_horovod", needs="horovod")
 horovod
 
 # %% [markdown]
@@ -59,12 +59,12 @@ import re
 
 from IPython.display import display
 
-from bootcamp_lessons.reading import SNIPPETS, printed, show_snippet
+from bootcamp_lessons.excerpts import SNIPPETS, parse_printed, show_snippet
 
 show_snippet("horovod_ranks.py")
 quietly = {"device": "cpu", "quiet": True}
 ranks = horovod.launch("ranks", SNIPPETS / "horovod_ranks.py", 2, **quietly)
-lines = "\n".join(replay.printed_lines(ranks))
+lines = "\n".join(replay.read_printed_lines(ranks))
 print(lines)
 guess_rate.score(float(re.search(r"wrapped ([\d.]+)", lines)[1]))
 
@@ -94,7 +94,7 @@ from bootcamp import plots
 from bootcamp_lessons.diagrams import horovod as diagrams
 
 circle = launch(SNIPPETS / "horovod_ring.py", 3, **quietly)
-each = printed(circle)
+each = parse_printed(circle)
 assert all(sum(rank["held"][-1], []) == rank["total"] for rank in each), "not the sum"
 plots.show(diagrams.ring(each))
 guess_steps.score(len(each[0]["sent"]))
@@ -121,7 +121,7 @@ guess_steps.score(len(each[0]["sent"]))
 # %%
 show_snippet("horovod_names.py")
 names = horovod.launch("names", SNIPPETS / "horovod_names.py", 2, **quietly)
-answers = replay.printed_lines(names)
+answers = replay.read_printed_lines(names)
 assert sum("{'loss': 2.0, 'tokens': 2000.0}" in line for line in answers) == 2
 print("\n".join(answers))
 
@@ -132,7 +132,7 @@ print("\n".join(answers))
 # **coordinator**. One **cycle** of them:
 
 # %%
-plots.show(diagrams.inside())
+plots.show(diagrams.one_cycle())
 
 # %% [markdown]
 # The script hands over a gradient as soon as the backward pass has it, and goes on. The background
@@ -188,7 +188,7 @@ fresh = horovod.launch("fresh-state", always, RANKS, **same)
 trap = check.compare(fresh, base)
 assert trap.failed, "the trap is gone from this version of Horovod"
 display(trap)
-guess_taken.score(float(replay.printed_lines(fresh)[0]))
+guess_taken.score(float(replay.read_printed_lines(fresh)[0]))
 
 # %% [markdown]
 # A new AdamW has no state, nothing to send. So Horovod sets all gradients to zero and takes a step,
@@ -303,17 +303,17 @@ knobs = {
     "no-fusion": {"HOROVOD_FUSION_THRESHOLD": 0},
     "cycle-of-50-ms": {"HOROVOD_CYCLE_TIME": 50},
 }
-counts = {"default": diagrams.all_reduces_a_step(traced)}
+counts = {"default": diagrams.count_all_reduces(traced)}
 for name, setting in knobs.items():
     tried = horovod.launch(name, "horovod", RANKS, env={**noted, **setting}, **same)
-    counts[name] = diagrams.all_reduces_a_step(tried)
+    counts[name] = diagrams.count_all_reduces(tried)
 print("all-reduces a step:", counts)
 assert counts["cycle-of-50-ms"] < counts["no-fusion"] / 2, "long cycles should fuse many tensors"
 claim.equal(
     "horovod_unfused",
     "Without fusion every gradient, and the loss, is an all-reduce of its own.",
     counts["no-fusion"],
-    diagrams.tensors_a_step(traced),
+    diagrams.count_tensors(traced),
     kind="count",
 )
 
@@ -409,7 +409,7 @@ script_diff(SNIPPETS / "horovod_scaled.py", parent="horovod")
 from bootcamp_lessons.exercises import from_horovod
 
 scaled = horovod.launch("scaled", SNIPPETS / "horovod_scaled.py", RANKS, optimizer="sgd", **same)
-counterpart = from_horovod.in_one_process(RANKS)
+counterpart = from_horovod.write_one_process_script(RANKS)
 alone = horovod.launch("scaled-alone", counterpart, 1, optimizer="sgd", **same)
 assert check.compare(scaled, base_sgd).failed, "the factor at the rate was not noticed"
 display(script_diff(counterpart, parent="cpu"))
@@ -477,7 +477,7 @@ stall["start"] = "horovodrun"
 hung = horovod.launch("only-rank-0", only_0, 2, **stall)
 assert hung.status == "failed", "ranks that disagree should not train on"
 alarms = (hung.folder / "ranks" / "launcher.err").read_text()
-print("\n".join(diagrams.last_lines(alarms, only_0)))
+print("\n".join(diagrams.find_last_lines(alarms, only_0)))
 print("The stall check named the missing ranks:", "Missing ranks" in alarms)
 
 # %% [markdown]

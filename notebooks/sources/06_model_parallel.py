@@ -48,9 +48,9 @@ Table(rows, "Bytes for one parameter")
 # %%
 from bootcamp import plots
 from bootcamp.costs import memory
-from bootcamp_lessons.diagrams import model_parallel as diagrams
+from bootcamp_lessons.diagrams import pipelines as diagrams
 
-plots.show(diagrams.what_fits(memory.course_gpt_needs(), memory.gpu_memory()))
+plots.show(diagrams.memory_needs(memory.course_gpt_needs(), memory.gpu_memory()))
 
 # %% [markdown]
 # You may hear that a model must be cut from about 500 million parameters on (the dotted line). That
@@ -88,9 +88,9 @@ plots.show(diagrams.three_cuts())
 # last column names the lesson that explains them.
 
 # %% tags=["nbval-check-output"]
-from bootcamp_lessons import axes
+from bootcamp_lessons import axes_table
 
-Table(axes.MAP, "Ways to divide a training")
+Table(axes_table.MAP, "Ways to divide a training")
 
 # %% [markdown]
 # ## Predict
@@ -178,7 +178,7 @@ split = launch("pp", 2, **one_piece)
 # clock shows when work was queued, not when it was done; CPU ranks are exact.)
 
 # %%
-plots.show(diagrams.who_works(split))
+plots.show(diagrams.one_step(split))
 
 # %% [markdown]
 # Rank 1 cannot begin without rank 0's activations, and rank 0 cannot begin its backward pass
@@ -191,7 +191,7 @@ from bootcamp import claim, trial
 claim.equal(
     "model_parallel_one_works",
     "In a layer split at most one rank is in a forward or backward pass at any moment.",
-    diagrams.most_at_once(split),
+    diagrams.most_active_ranks(split),
     1,
     kind="count",
 )
@@ -295,9 +295,11 @@ Table(layer_cut.traffic(samples=8), "What each of two devices sends in a step of
 # "Half of the layers" is not half of everything.
 
 # %%
-from bootcamp_lessons import reading
+from bootcamp_lessons import excerpts
 
-stages = reading.printed(launch(reading.SNIPPETS / "stage_costs.py", 1, device="cpu", quiet=True))
+stages = excerpts.parse_printed(
+    launch(excerpts.SNIPPETS / "stage_costs.py", 1, device="cpu", quiet=True)
+)
 plots.show(diagrams.stage_costs(stages, len(stages) // 2))
 
 # %% [markdown]
@@ -404,7 +406,7 @@ broken = {
     "C": {hook: hook.replace("[half]", "[half - 1]")},
 }
 for name, change in broken.items():
-    print(f"{name}:", reading.where_it_failed(rehearse(f"mp_broken_{name}", **change)))
+    print(f"{name}:", excerpts.trace_error(rehearse(f"mp_broken_{name}", **change)))
 
 # %% [markdown]
 # <details><summary>Answer</summary>

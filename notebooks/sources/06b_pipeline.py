@@ -36,7 +36,7 @@ warm_up()
 
 # %%
 from bootcamp import plots
-from bootcamp_lessons.diagrams import pipeline_gantt as diagrams
+from bootcamp_lessons.diagrams import pipelines as diagrams
 
 plots.show(diagrams.whole_and_cut())
 
@@ -61,7 +61,7 @@ plots.show(diagrams.whole_and_cut())
 # %%
 from bootcamp.costs.pipeline_schedules import SCHEDULES
 
-plots.show(diagrams.in_theory(*SCHEDULES))
+plots.show(diagrams.planned(*SCHEDULES))
 
 # %% [markdown]
 # - **1F1B**, one forward, one backward: a rank begins with backward passes as soon as it can. The
@@ -168,7 +168,7 @@ BATCH, M = 32, 8
 same = {"device": "cpu", "global_batch": BATCH, "steps": 4, "optimizer": "sgd", "quiet": True}
 real = {name: launch("pp", 2, schedule=name, micro_batches=M, **same) for name in SCHEDULES}
 for name, run in real.items():
-    done = schedules.orders(run.actions())
+    done = schedules.list_orders(run.actions())
     assert done == schedules.plan(name, 2, M), f"{name} was not executed as planned"
     print(f"{name:>11}, rank 0:", *(f"{a.kind}{a.micro_batch}" for a in done[0][:12]), "...")
 
@@ -208,14 +208,15 @@ sleeping = {"device": "cpu", "micro_batches": M, "milliseconds": 15, "steps": 2,
 slept = {name: launch(program, 4, schedule=name, **sleeping) for name in SCHEDULES}
 waited = schedules.idle_share(slept["gpipe"].actions())
 print(guess_idle.score(100 * sum(waited) / len(waited)))
-Table(pipeline_tables.slept(slept, M), "Bubble (idle / busy), 4 ranks, stages that sleep")
+Table(pipeline_tables.compare_bubbles(slept, M), "Bubble (idle / busy), 4 ranks, stages that sleep")
 
 # %% [markdown]
 # "By formula" is the papers' bubble, where they give a formula for equal stages; "by plan"
-# simulates the schedule. The plan leaves out handing over: from the end of one rank's action to the
-# start of the action that waits for it on another; and Python between the actions of one rank. Both
-# weigh more where actions are shorter: with two stages a rank, and with halves. Real schedules have
-# the same limit: a stage must have much more to compute than a message takes.
+# simulates the schedule, with equal stages and with the time that each took. The plan leaves out
+# handing over: from the end of one rank's action to the start of the action that waits for it on
+# another; and Python between the actions of one rank. Both weigh more where actions are shorter:
+# with two stages a rank, and with halves. Real schedules have the same limit: a stage must have
+# much more to compute than a message takes.
 
 # %%
 planned = schedules.simulate(schedules.plan("1f1b", 4, M), 15e-3, 30e-3)
@@ -242,11 +243,12 @@ claim.faster(
 # ### The bubble, with stages that compute
 #
 # The stages of a real model are not equally long: the last one also has the head, while the first
-# one has only the embedding in addition. So there are two predictions: for equal stages, and with
-# the time that each took.
+# one has only the embedding in addition. So the two predictions by plan differ.
 
 # %%
-Table(pipeline_tables.trained(real, M), f"Bubble (idle / busy), tiny GPT, {M} micro-batches")
+Table(
+    pipeline_tables.compare_bubbles(real, M), f"Bubble (idle / busy), tiny GPT, {M} micro-batches"
+)
 
 # %% [markdown]
 # **Only the sleeping stages can confirm the theory.** Stages of different length have a bubble of
@@ -264,15 +266,15 @@ Table(pipeline_tables.trained(real, M), f"Bubble (idle / busy), tiny GPT, {M} mi
 # A small program counts what a rank holds for its backward passes, from the memory behind the
 # tensors that are alive. The formula follows each rank's plan: what a layer keeps (lesson 02b) from
 # F to B, the gradients that wait from I to W, and what torch keeps of sent tensors until the step
-# ends (`src/bootcamp_lessons/pipeline_tables.py`).
+# ends (`src/bootcamp/costs/memory.py`).
 
 # %%
 program = paths.SRC / "snippets" / "pipeline_memory.py"
 counted = {"device": "cpu", "micro_batches": M, "global_batch": BATCH, "quiet": True}
 runs = {name: launch(program, 2, schedule=name, **counted) for name in SCHEDULES}
-held = {name: pipeline_tables.held_bytes(run, ranks=2) for name, run in runs.items()}
-rows = pipeline_tables.held(held, BATCH, M)
-plots.show(diagrams.held_by_schedule(rows, "2 CPU ranks, tiny GPT, 8 micro-batches, counted here."))
+held = {name: pipeline_tables.read_peak_bytes(run, ranks=2) for name, run in runs.items()}
+rows = pipeline_tables.compare_peaks(held, BATCH, M)
+plots.show(diagrams.peak_memory(rows, "2 CPU ranks, tiny GPT, 8 micro-batches, counted here."))
 
 # %%
 print(guess_held.score(100 * held["1f1b"][0] / held["gpipe"][0]))
@@ -303,7 +305,7 @@ claim.larger(
 from bootcamp.costs.model_shapes import GPT
 
 border = 4 * BATCH * GPT["tiny"]["context"] * GPT["tiny"]["width"]
-borders = schedules.borders("interleaved", 0, 2)
+borders = schedules.count_borders("interleaved", 0, 2)
 sent = real["interleaved"].ranks[0]["sent_bytes_per_step"]
 print(guess_sent.score((sent or borders * border) / border))
 claim.equal(
@@ -389,7 +391,7 @@ claim.equal(
 # (lesson 07), and the script averages nothing.
 
 # %%
-from bootcamp_lessons import reading
+from bootcamp_lessons import excerpts
 
 pipelining = "from torch.distributed.pipelining import PipelineStage"
 stage = "PipelineStage(parts[i].to(device), i, count, device, group=pipe.get_group()) for i in mine"
@@ -413,7 +415,7 @@ for name, (wrap, group) in ways.items():
         share = tried.ranks[0]["parameter_bytes"] / proof.run.ranks[0]["parameter_bytes"]
         print(f"{name}: the same training, and a rank holds {share:.0%} of its stage")
     else:
-        print(f"{name}: {reading.first_error(tried)}")
+        print(f"{name}: {excerpts.first_error(tried)}")
 
 # %% [markdown]
 # <details><summary>What happened?</summary>

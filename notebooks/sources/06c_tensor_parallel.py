@@ -17,7 +17,7 @@
 # %%
 from bootcamp import check, claim, default_ranks, gpu_count, launch, warm_up
 from bootcamp.paths import SRC
-from bootcamp_lessons import reading, sharded
+from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.diagrams import tensor_parallel
 
 warm_up()
@@ -81,7 +81,7 @@ plots.show(tensor_parallel.column_then_row())
 
 # %%
 by_hand = SRC / "snippets" / "tensor_by_hand.py"
-reading.piece(by_hand, "class Enter", "def columns")
+excerpts.piece(by_hand, "class Enter", "def columns")
 
 # %% [markdown]
 # On real ranks, each compares the output, the input's gradient and its own weights' gradients with
@@ -90,7 +90,7 @@ reading.piece(by_hand, "class Enter", "def columns")
 # %%
 from bootcamp import Table
 
-rows = reading.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
+rows = excerpts.parse_printed(launch(by_hand, RANKS, device="cpu", quiet=True))
 for row in rows:
     assert max(v for k, v in row.items() if "apart" in k) < 1e-10, "the split is another function"
 Table(rows, f"{RANKS} ranks against one, in float64: largest differences")
@@ -189,7 +189,7 @@ assert torch.allclose(loss, cross_entropy(scores, targets))
 
 # %%
 PROVEN = {"device": DEVICE, **check.settings(RANKS)}
-counting = sharded.counted("tp")
+counting = sharding_tables.make_counting_script("tp")
 script_diff(counting, parent="tp")
 
 # %%
@@ -257,7 +257,7 @@ guess_without
 # %%
 one_f = 'plan["attention"] = PrepareModuleInput(input_layouts=layout, '
 one_f += "desired_input_layouts=Replicate())"
-script = sharded.counted("tp", {one_f: ""}, "tp_without_one_f")
+script = sharding_tables.make_counting_script("tp", {one_f: ""}, "tp_without_one_f")
 without = launch(script, RANKS, optimizer="adamw", quiet=True, **PROVEN)
 check.same_training(without, alone)  # no proof of equality sees it
 guess_without.score(without.collective_counts()["all-reduce", sbh], within=0)
@@ -285,7 +285,7 @@ guess_without.score(without.collective_counts()["all-reduce", sbh], within=0)
 # two, on a *part of the text*. Compare the heights.
 
 # %%
-plots.show(tensor_parallel.between_blocks())
+plots.show(tensor_parallel.sequence_parallel_block())
 
 # %% [markdown]
 # In the script `layout` becomes `Shard(1)`, the dimension of the text, and the norms work on such
@@ -299,9 +299,11 @@ from bootcamp.costs import model_shapes, traffic
 cases = {"script": (split, {}), "without that line": (without, {"separate": True})}
 cases["sequence parallel"] = (sequence, {"sequence_parallel": True})
 for run, how in cases.values():
-    assert run.collective_counts() == traffic.tensor_calls(model_shapes.ours(), BATCH, **how)
-display(reading.source(traffic.tensor_calls))
-sharded.against_theory(cases, BATCH)
+    assert run.collective_counts() == traffic.tensor_calls(
+        model_shapes.course_model(), BATCH, **how
+    )
+display(excerpts.source(traffic.tensor_calls))
+sharding_tables.compare_calls(cases, BATCH)
 
 # %% [markdown]
 # - With sequence parallelism no large all-reduce is left. Each block has four reduce-scatters and
@@ -317,7 +319,7 @@ sharded.against_theory(cases, BATCH)
 # twice as much for it. NCCL does not: there sequence parallelism sends as much as the all-reduces.
 
 # %%
-table = sharded.sent_table(cases, BATCH)
+table = sharding_tables.compare_sent_bytes(cases, BATCH)
 display(table)
 guess_bytes.score(table[0]["NCCL, formula MB"], how="By formula")
 
@@ -325,11 +327,11 @@ guess_bytes.score(table[0]["NCCL, formula MB"], how="By formula")
 # ### Memory
 
 # %%
-reading.source(model_shapes.Layer)
+excerpts.source(model_shapes.Layer)
 
 # %%
 held = {"one process": alone, "tensor parallel": split, "sequence parallel": sequence}
-display(sharded.tensor_memory_table(held))
+display(sharding_tables.compare_tensor_memory(held))
 plots.show(plots.memory(*held.values()))
 
 # %% [markdown]
@@ -358,7 +360,7 @@ claim.larger(
 # that of ranks that hold one model together.
 
 # %%
-display(sharded.proof_table([(name, one) for name, both in proofs.items() for one in both]))
+display(sharding_tables.list_proofs([(name, one) for name, both in proofs.items() for one in both]))
 adamw_too
 
 # %% [markdown]
@@ -393,7 +395,7 @@ assert torch.allclose(out, (keys @ query).softmax(0) @ values), "not the softmax
 
 # %%
 by_context = SRC / "snippets" / "context_parallel.py"
-reading.piece(by_context, "class RingAttention", "        ctx.save_for_backward")
+excerpts.piece(by_context, "class RingAttention", "        ctx.save_for_backward")
 
 # %% [markdown]
 # `pairs` leaves out blocks that the causal mask hides entirely. The text can have two orders. In
@@ -406,7 +408,7 @@ reading.piece(by_context, "class RingAttention", "        ctx.save_for_backward"
 orders = {}
 for order in ("straight", "zigzag"):
     run = launch(by_context, 4, order=order, device="cpu", quiet=True)
-    orders[order] = reading.printed(run)
+    orders[order] = excerpts.parse_printed(run)
     for rank in orders[order]:
         assert max(rank["output_apart"], rank["gradients_apart"]) < 1e-5
 plots.show(tensor_parallel.ring(orders))
@@ -441,7 +443,7 @@ claim.larger(
 # the number of ranks.
 
 # %%
-reading.piece(by_context, "def gathering", "WAYS =")
+excerpts.piece(by_context, "def attend_to_gathered", "WAYS =")
 
 # %% [markdown]
 # All three are proved equal to plain attention, forward and backward. What do they send? Of keys
@@ -459,25 +461,25 @@ guess_ulysses = predict(
 guess_ulysses
 
 # %%
-from bootcamp.costs import context, sharding
+from bootcamp.costs import sharding, traffic
 
 sizes = {"text": 1024, "width": 64, "heads": 8}
 rows = []
-for way in context.WAYS:
+for way in traffic.CONTEXT_WAYS:
     for key_heads in (8, 4):
         flags = {"way": way, "key_heads": key_heads, "order": "zigzag", **sizes}
-        said = reading.printed(launch(by_context, 4, device="cpu", quiet=True, **flags))
+        said = excerpts.parse_printed(launch(by_context, 4, device="cpu", quiet=True, **flags))
         assert max(max(r["output_apart"], r["gradients_apart"]) for r in said) < 1e-5
         how = (way, 1024, 8, key_heads, 64, 4)
-        gloo = sum(context.sent_bytes(*how, factors=sharding.GLOO).values())
+        gloo = sum(traffic.context_bytes(*how, factors=sharding.GLOO).values())
         counted = said[0]["forward_bytes"] + said[0]["backward_bytes"]
         row = {"way": way, "key-value heads": key_heads, "gloo, counted MB": counted / 1e6}
         row |= {"gloo, formula MB": gloo / 1e6}
-        rows.append(row | {"NCCL, formula MB": sum(context.sent_bytes(*how).values()) / 1e6})
-display(reading.source(context.sent_bytes))
+        rows.append(row | {"NCCL, formula MB": sum(traffic.context_bytes(*how).values()) / 1e6})
+display(excerpts.source(traffic.context_bytes))
 display(Table(rows, "Sent by a rank of four for one layer's attention, forward and backward"))
-K = context.keys_bytes(1024, 8, 64)
-sends = sum(context.sent_bytes("ulysses", 1024, 8, 8, 64, 4).values())
+K = traffic.keys_bytes(1024, 8, 64)
+sends = sum(traffic.context_bytes("ulysses", 1024, 8, 8, 64, 4).values())
 display(guess_ulysses.score(sends / K, how="By formula"))
 claim.equal(
     "context_parallel_bytes",
@@ -546,7 +548,7 @@ check.compare(no_sum, alone)
 # %%
 entering = "split = Leave.apply(function(Enter.apply(again), *mine))"
 no_f = variant(by_hand, "without_f", {entering: "split = Leave.apply(function(again, *mine))"})
-rows = reading.printed(launch(no_f, 2, device="cpu", quiet=True))
+rows = excerpts.parse_printed(launch(no_f, 2, device="cpu", quiet=True))
 assert all(row["output apart"] < 1e-10 < 1e-3 < row["input's gradient apart"] for row in rows)
 Table(rows, "Without f")
 

@@ -21,7 +21,7 @@ from IPython.display import display
 from bootcamp import Table, available, check, claim, launch, plots, predict, variant, warm_up
 from bootcamp.launcher.launch import HOW_TO_GET
 from bootcamp.paths import SRC
-from bootcamp_lessons import reading, sharded
+from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.diagrams import zero_stages as diagrams
 
 warm_up()
@@ -33,7 +33,7 @@ print("DeepSpeed is installed." if DEEPSPEED else missing)
 RANKS = 4  # they may be more than the cores: for counting bytes that does not matter
 PROVEN = {"device": "cpu", **check.settings(RANKS)}
 ddp = launch("ddp", RANKS, optimizer="adamw", quiet=True, **PROVEN)
-rows = [{"rank": rank, **sharded.held(ddp, rank)} for rank in range(RANKS)]
+rows = [{"rank": rank, **sharding_tables.read_memory(ddp, rank)} for rank in range(RANKS)]
 Table(rows, "DDP, bytes of each rank, counted from live tensors")
 
 # %% [markdown]
@@ -61,7 +61,7 @@ plots.show(diagrams.stages(RANKS))
 
 # %%
 by_hand = SRC / "snippets" / "zero_by_hand.py"
-reading.piece(by_hand, "def part(", "class Held")
+excerpts.piece(by_hand, "def part(", "class Held")
 
 # %% [markdown]
 # **ZeRO-1: the optimizer's state.** Each rank builds its optimizer over its parts alone:
@@ -78,7 +78,7 @@ reading.piece(by_hand, "def part(", "class Held")
 # backward pass?
 
 # %%
-reading.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches():\n        car")
+excerpts.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches():\n        car")
 
 # %% [markdown]
 # (It is freed in ZeRO-2's hook, `shard_gradient`.) The training loop adds what DDP and ZeRO-1 do
@@ -86,7 +86,7 @@ reading.piece(by_hand, "def shard_gradient", "    for inputs, targets in batches
 
 # %%
 loop = "for inputs, targets in batches():\n        carried"
-reading.piece(by_hand, loop, "    look()\n    held.look(opt")
+excerpts.piece(by_hand, loop, "    look()\n    held.look(opt")
 
 # %% [markdown]
 # That is all of ZeRO. The program trains each of them with AdamW and with SGD, in float64, and
@@ -94,7 +94,7 @@ reading.piece(by_hand, loop, "    look()\n    held.look(opt")
 # moment of a step.
 
 # %%
-hand = reading.printed(launch(by_hand, RANKS, device="cpu", quiet=True))
+hand = excerpts.parse_printed(launch(by_hand, RANKS, device="cpu", quiet=True))
 numbers = hand[0]["numbers"]
 layer = numbers // 8
 for stage in hand:
@@ -215,7 +215,7 @@ guess_peak
 too_large = SRC / "snippets" / "initialise_sharded.py"
 rows, grown, formula = [], None, 0.0
 for way in ("complete", "meta"):
-    for rank in reading.printed(launch(too_large, RANKS, way=way, device="cpu", quiet=True)):
+    for rank in excerpts.parse_printed(launch(too_large, RANKS, way=way, device="cpu", quiet=True)):
         grown, formula = rank["grown"], rank["model"] / RANKS + rank["largest"]
         row = {"built": way, "rank": rank["rank"], "may grow by MB": rank["room"] / 1e6}
         rows.append(row | {"grew by MB": grown / 1e6, "error": rank["error"]})
@@ -258,7 +258,7 @@ proofs = {
 runs = {"DDP": ddp} | {name: adamw.run for name, (_, adamw) in proofs.items()}
 same = {**PROVEN, "optimizer": "adamw", "quiet": True}
 for stage in (1, 2, 3) if DEEPSPEED else ():
-    script = sharded.counted("zero")
+    script = sharding_tables.make_counting_script("zero")
     runs[f"ZeRO-{stage}, DeepSpeed"] = launch(script, RANKS, stage=stage, **same)
 print("; ".join(runs) if DEEPSPEED else missing)
 
@@ -270,11 +270,15 @@ print("; ".join(runs) if DEEPSPEED else missing)
 # %%
 from bootcamp.costs import sharding as theory
 
-display(reading.source(theory.rank_bytes))
-shapes = sharded.shapes()
+display(excerpts.source(theory.rank_bytes))
+shapes = sharding_tables.parameter_shapes()
 psi = sum(torch.Size(shape).numel() for shape in shapes)
-formulas = {name: sharded.by_formula(run, psi, len(shapes)) for name, run in runs.items()}
-sharded.held_table(runs, formulas, f"Bytes on rank 0 of {RANKS}; in brackets: by formula")
+formulas = {
+    name: sharding_tables.calculate_state(run, psi, len(shapes)) for name, run in runs.items()
+}
+sharding_tables.compare_state(
+    runs, formulas, f"Bytes on rank 0 of {RANKS}; in brackets: by formula"
+)
 
 # %% [markdown]
 # `each` is the number of bytes per parameter. AdamW's step counters add 4 bytes for each tensor.
@@ -287,12 +291,12 @@ sharded.held_table(runs, formulas, f"Bytes on rank 0 of {RANKS}; in brackets: by
 # before.
 
 # %%
-display(guess_one.score(sharded.state(runs["ZeRO-1, PyTorch"]) / psi))
+display(guess_one.score(sharding_tables.state_bytes(runs["ZeRO-1, PyTorch"]) / psi))
 claim.equal(
     "zero_fsdp_holds_a_quarter",
     f"FSDP2's state on each of {RANKS} ranks is a quarter of DDP's.",
-    sharded.state(runs["FSDP2"]),
-    sharded.state(ddp) / RANKS,
+    sharding_tables.state_bytes(runs["FSDP2"]),
+    sharding_tables.state_bytes(ddp) / RANKS,
     within=0.001,
     kind="memory",
 )
@@ -302,9 +306,9 @@ claim.equal(
 # part.
 
 # %%
-counted = {name: sharded.held(run) for name, run in runs.items()}
+counted = {name: sharding_tables.read_memory(run) for name, run in runs.items()}
 sums = {name: sum(kinds.values()) for name, kinds in formulas.items()}
-plots.show(diagrams.held(counted, sums, list(runs.values())))
+plots.show(diagrams.rank_memory(counted, sums, list(runs.values())))
 
 # %% [markdown]
 # **ZeRO does not shard activations.** They belong to a rank's own samples, so nothing is stored
@@ -323,7 +327,7 @@ from bootcamp.costs.published import table as published_table
 published = published_table("zero_figure1")
 size, ranks = (int(published[0][key]) for key in ("parameters", "data"))
 computed = {stage: theory.rank_bytes(size, ranks, stage, theory.MIXED) for stage in range(4)}
-plots.show(diagrams.published(computed, published))
+plots.show(diagrams.published_memory(computed, published))
 
 # %% [markdown]
 # ZeRO-2 leaves all parameters on every rank, 2 bytes each: large models need ZeRO-3. Now with
@@ -351,10 +355,10 @@ guess_traffic.score(sent[3] / sent[0])
 # does not (lesson 06c). So there are two formulas, and Linux's count can be compared with gloo's.
 
 # %%
-fsdp = sharded.counted("fsdp")
+fsdp = sharding_tables.make_counting_script("fsdp")
 runs["FSDP2"] = launch(fsdp, RANKS, **same)
 runs["FSDP2, kept gathered"] = launch(fsdp, RANKS, keep_gathered=True, **same)
-sharded.traffic_table(runs, psi)
+sharding_tables.compare_volumes(runs, psi)
 
 # %% [markdown]
 # - **FSDP2** is the paper's ZeRO-3, nearly: the head is gathered once. Kept gathered it sends 2ψ.
@@ -392,14 +396,14 @@ claim.equal(
 # significant bits of bfloat16.
 
 # %%
-practice = sharded.counted("fsdp_in_practice")
+practice = sharding_tables.make_counting_script("fsdp_in_practice")
 mixed = launch(practice, RANKS, gather_dtype="bfloat16", micro_batches=1, **same)
-display(guess_bytes.score(sharded.ring_bytes(mixed, psi)))
+display(guess_bytes.score(sharding_tables.sent_bytes_per_parameter(mixed, psi)))
 claim.equal(
     "zero_mixed_fsdp_sends_ddps_bytes",
     "FSDP that gathers in bfloat16 and reduces in float32 sends the bytes of DDP in float32.",
-    sharded.ring_bytes(mixed, psi) * psi,
-    sharded.ring_bytes(ddp, psi) * psi,
+    sharding_tables.sent_bytes_per_parameter(mixed, psi) * psi,
+    sharding_tables.sent_bytes_per_parameter(ddp, psi) * psi,
     within=0.03,
     supported="2 + 2 + 4 = 2 · 4. (A little less, because the head is gathered once.)",
 )
@@ -414,8 +418,8 @@ narrow = launch(practice, RANKS, **narrow, **same)
 claim.equal(
     "zero_reduce_dtype_halves_the_gradients",
     "Gradients that are reduced in bfloat16 save 2 bytes for each parameter.",
-    sharded.ring_bytes(narrow, psi) * psi,
-    (sharded.ring_bytes(mixed, psi) - 2) * psi,
+    sharding_tables.sent_bytes_per_parameter(narrow, psi) * psi,
+    (sharding_tables.sent_bytes_per_parameter(mixed, psi) - 2) * psi,
     within=0.01,
 )
 
@@ -450,7 +454,7 @@ guess_reduces
 from bootcamp_lessons import ddp_practice
 
 by_two = launch(practice, RANKS, reshard=2, micro_batches=3, **same)
-check.same_training(by_two, ddp_practice.baseline(**{**same, "device": "cpu"}))
+check.same_training(by_two, ddp_practice.launch_baseline(**{**same, "device": "cpu"}))
 calls = by_two.collective_counts()
 reduces = sum(count for (kind, _), count in calls.items() if kind == "reduce-scatter")
 display(guess_reduces.score(reduces, within=0))
@@ -459,7 +463,9 @@ claim.equal(
     "Bytes of that step are the formula's: three gathers over all ranks, three among two, "
     "one reduce.",
     by_two.ranks[0]["sent_bytes_per_step"],
-    sharded.sends("fsdp", "gpt", "tiny", RANKS, micro_batches=3, once=True, reshard=2),
+    sharding_tables.calculate_sent_bytes(
+        "fsdp", "gpt", "tiny", RANKS, micro_batches=3, once=True, reshard=2
+    ),
     within=0.02,
     supported="gloo adds a few bytes to each message; in a larger model they are less than 1 %.",
 )
@@ -537,8 +543,8 @@ claim.faster(
 # %%
 if DEEPSPEED:
     accumulate = SRC / "snippets" / "zero_accumulate.py"
-    seen = reading.printed(launch(accumulate, 2, device="cpu", quiet=True))
-    plots.show(diagrams.accumulated(seen, 2, [traced]))
+    seen = excerpts.parse_printed(launch(accumulate, 2, device="cpu", quiet=True))
+    plots.show(diagrams.gradients_by_stage(seen, 2, [traced]))
 else:
     print(missing)
 
@@ -570,7 +576,7 @@ else:
 base = check.baseline(optimizer="adamw", **check.settings(RANKS))
 found = [(name, proof) for name, both in proofs.items() for proof in both]
 found += [(name, check.same_training(runs[name], base)) for name in runs if "DeepSpeed" in name]
-display(sharded.proof_table(found))
+display(sharding_tables.list_proofs(found))
 proofs["FSDP2"][0]
 
 # %% [markdown]

@@ -130,9 +130,9 @@ predict_lost
 # Every script of the course can save and resume, with these lines:
 
 # %%
-from bootcamp import family
+from bootcamp import strategies
 
-for line in family.SCRIPTS["fsdp"].path.read_text().splitlines():
+for line in strategies.SCRIPTS["fsdp"].path.read_text().splitlines():
     if "checkpoint." in line or "for step in" in line:
         print(line)
 
@@ -147,9 +147,9 @@ for line in family.SCRIPTS["fsdp"].path.read_text().splitlines():
 
 # %%
 from bootcamp.train import sharded_checkpoint
-from bootcamp_lessons import reading
+from bootcamp_lessons import excerpts
 
-reading.source(sharded_checkpoint.write, sharded_checkpoint._publish)
+excerpts.source(sharded_checkpoint.write, sharded_checkpoint._publish)
 
 # %% [markdown]
 # DCP syncs each rank's file and writes the index, `.metadata`, last, after all ranks have written.
@@ -164,7 +164,7 @@ reading.source(sharded_checkpoint.write, sharded_checkpoint._publish)
 # and `load_state_dict` (it calls that `Stateful`). So one class holds everything:
 
 # %%
-reading.piece(checkpoints.STATEFUL, "class Training", "torch.manual_seed(0)\nlayers")
+excerpts.piece(checkpoints.STATEFUL, "class Training", "torch.manual_seed(0)\nlayers")
 
 # %% [markdown]
 # The loader's state is the state of its generator at the beginning of the epoch, and its position
@@ -190,7 +190,7 @@ for number, (name, (script, ranks, flags)) in enumerate(RUNNERS.items(), start=1
     relay[name] = launch(script, ranks, steps=5 * number, **save, **resume, **flags, **QUIET)
     resume = {"resume": save["save"]}
 title = "Four runs, one training"
-plots.show(diagrams.one_after_the_other(baseline, [*relay.values()], [*relay], title))
+plots.show(diagrams.resumed_losses(baseline, [*relay.values()], [*relay], title))
 
 # %% [markdown]
 # The distance from the run that never stopped does not jump where the relay changes hands. It is
@@ -201,11 +201,11 @@ plots.show(diagrams.one_after_the_other(baseline, [*relay.values()], [*relay], t
 # up to rounding, or bit for bit?
 
 # %%
-(whole,) = checkpoints.legs([(2, {})], PLACE / "eight")
+(whole,) = checkpoints.run_legs([(2, {})], PLACE / "eight")
 export = {"export": PLACE / "parameters.safetensors"}
-again = checkpoints.legs([(2, {"steps": 3}), (2, export)], PLACE / "three_and_five")
+again = checkpoints.run_legs([(2, {"steps": 3}), (2, export)], PLACE / "three_and_five")
 assert again[1]["samples"] == whole["samples"][3:], "the loader stands elsewhere"
-losses = checkpoints.losses(again)
+losses = checkpoints.join_losses(again)
 print("bit for bit:", losses == whole["losses"])
 
 # %% [markdown]
@@ -214,10 +214,10 @@ print("bit for bit:", losses == whole["losses"])
 # again, from 4 ranks with FSDP to 2 with DDP to 3 with FSDP.
 
 # %%
-(plain,) = checkpoints.legs([(2, {})], PLACE / "plain", dropout=0.0)
+(plain,) = checkpoints.run_legs([(2, {})], PLACE / "plain", dropout=0.0)
 relay_of_three = [(4, {"steps": 3}), (2, {"steps": 5, "wrap": "ddp"}), (3, {})]
-parts = checkpoints.legs(relay_of_three, PLACE / "relay", dropout=0.0)
-apart = [abs(a - b) for a, b in zip(checkpoints.losses(parts), plain["losses"], strict=True)]
+parts = checkpoints.run_legs(relay_of_three, PLACE / "relay", dropout=0.0)
+apart = [abs(a - b) for a, b in zip(checkpoints.join_losses(parts), plain["losses"], strict=True)]
 assert max(apart) < 1e-5, "the relay trains something else"
 print(f"at most {max(apart):.1e} apart")
 
@@ -227,8 +227,8 @@ print(f"at most {max(apart):.1e} apart")
 # ### What is on the disk
 
 # %%
-saved = sharded_checkpoint.newest(PLACE / "leg1")
-checkpoints.listing(saved)
+saved = sharded_checkpoint.find_newest(PLACE / "leg1")
+checkpoints.list_files(saved)
 
 # %% [markdown]
 # One file for each rank: `__2_0.distcp` is the first file of rank 2. `settings.json` is ours: how
@@ -266,7 +266,7 @@ NAME = "model.block0.attention.out.weight"
 folders = {name: PLACE / f"leg{number}" for number, name in enumerate(RUNNERS, start=1)}
 del folders["one process"]
 found = {
-    name: checkpoints.pieces(sharded_checkpoint.newest(folder), NAME)
+    name: checkpoints.pieces(sharded_checkpoint.find_newest(folder), NAME)
     for name, folder in folders.items()
 }
 plots.show(diagrams.pieces(NAME.removeprefix("model."), tuple(index[NAME].size), found))
@@ -337,7 +337,7 @@ best = diagrams.best_interval(SAVE, FAILURES)
 share = diagrams.lost_share(best, SAVE, FAILURES, RESTART)
 print(f"A save every {best / 60:.0f} minutes; of the loss, {RESTART / FAILURES:.1%} is restarting.")
 print(predict_lost.score(100 * share, how="By formula"))
-plots.show(diagrams.how_often([1, 10, 60, 600], FAILURES, RESTART))
+plots.show(diagrams.lost_time([1, 10, 60, 600], FAILURES, RESTART))
 
 # %% [markdown]
 # The curves are flat near their lowest point. A faster save pays twice: it costs less, *and* it may
@@ -394,7 +394,7 @@ flags = {**forty, "save": kept, "resume": kept, "save_every": 1, "quiet": True}
 killed = checkpoints.launch_and_kill(PLACE / "run", "fsdp", 2, 6, random.uniform(0, 0.06), **flags)
 print(killed.summary["error"]["message"])
 print("left:", *sorted(path.name for path in kept.glob("*step-*")))
-good = sharded_checkpoint.newest(kept).name
+good = sharded_checkpoint.find_newest(kept).name
 
 again = launch("fsdp", 2, **{**flags, "save_every": 20})
 assert f"step-{again.steps[0]['step']}" == good, "it did not begin at the newest good checkpoint"
@@ -419,7 +419,7 @@ state = torch.load(PLACE / "good.pt", weights_only=True)
 torch.save({**state, "optimizer": {}}, PLACE / "model_only.pt")
 forgot = launch("gpu", 1, steps=20, resume=PLACE / "model_only.pt", **QUIET)
 plots.show(
-    diagrams.one_after_the_other(
+    diagrams.resumed_losses(
         baseline, [forgot], ["model only"], "Resumed without the optimizer's state"
     )
 )
@@ -442,7 +442,7 @@ claim.larger(
 # %%
 rows = []
 for forgotten in checkpoints.FORGET:
-    legs = checkpoints.legs([(2, {"steps": 3}), (2, {})], PLACE / forgotten, forgotten)
+    legs = checkpoints.run_legs([(2, {"steps": 3}), (2, {})], PLACE / forgotten, forgotten)
     row = {"forgotten": forgotten, "same samples": legs[1]["samples"] == whole["samples"][3:]}
     row["first loss apart"] = abs(legs[1]["losses"][0] - whole["losses"][3])
     rows.append(row | {"last loss apart": abs(legs[1]["losses"][-1] - whole["losses"][-1])})
@@ -461,7 +461,7 @@ import shutil
 
 shutil.copytree(saved, PLACE / "missing" / saved.name)
 (PLACE / "missing" / saved.name / "__2_0.distcp").unlink()
-print(checkpoints.refusal(PLACE, "cpu", 1, steps=20, resume=PLACE / "missing", **QUIET))
+print(checkpoints.read_refusal(PLACE, "cpu", 1, steps=20, resume=PLACE / "missing", **QUIET))
 
 # %% [markdown]
 # It stops before any training, and that is right: a model with a quarter missing is no model. All

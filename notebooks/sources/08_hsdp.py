@@ -21,7 +21,7 @@
 
 # %%
 from bootcamp import warm_up
-from bootcamp_lessons import sharded
+from bootcamp_lessons import sharding_tables
 from bootcamp_lessons.labs import hsdp_lab
 
 warm_up()
@@ -93,7 +93,7 @@ from bootcamp.costs import sharding as theory
 rows = []
 for name in hsdp_lab.THEORY:
     (nccl, nccl_inside), (gloo, inside) = (
-        hsdp_lab.sends(name, factors=factors) for factors in (theory.RING, theory.GLOO)
+        hsdp_lab.sent_bytes(name, factors=factors) for factors in (theory.RING, theory.GLOO)
     )
     row = {"strategy": name, "link (NCCL)": nccl, "link (gloo)": gloo}
     rows.append(row | {"inside (NCCL)": nccl_inside, "inside (gloo)": inside})
@@ -224,7 +224,7 @@ claim.equal(
 # %%
 free, slow = lab.by_name(None), lab.by_name(hsdp_lab.LINK)
 print(guess_factor.score(slow["FSDP"].seconds_per_step / slow["HSDP"].seconds_per_step))
-plots.show(diagrams.ranking(free, slow, hsdp_lab.link_seconds(hsdp_lab.LINK)))
+plots.show(diagrams.step_seconds(free, slow, hsdp_lab.predict_link_seconds(hsdp_lab.LINK)))
 
 # %% [markdown]
 # - FSDP's mark is about three times HSDP's, since it gathers every block across the link. What an
@@ -240,7 +240,7 @@ plots.show(diagrams.ranking(free, slow, hsdp_lab.link_seconds(hsdp_lab.LINK)))
 # keeps of parameters, gradients and AdamW's two averages.
 
 # %%
-kept = {name: sharded.state(run) for name, run in slow.items()}
+kept = {name: sharding_tables.state_bytes(run) for name, run in slow.items()}
 assert round(kept["DDP"] / kept["FSDP"], 2) == 4, "FSDP does not divide by all ranks"
 claim.equal(
     "hsdp_divides_memory_by_the_host",
@@ -274,7 +274,7 @@ assert abs(once.losses[-1] - slow["HSDP"].losses[-1]) < 1e-5, "another training"
 claim.equal(
     "hsdp_accumulates_inside_the_host",
     "Four micro-batches send as much over the link as one.",
-    hsdp_lab.crossed(once),
+    hsdp_lab.crossing_bytes(once),
     hsdp_lab.MODEL_BYTES,
     within=0.02,
 )
@@ -297,7 +297,7 @@ CASES = {
 }
 rows = []
 for name in hsdp_lab.SCRIPTS:
-    sent = {case: hsdp_lab.sends(name, **CLUSTER, **how)[0] for case, how in CASES.items()}
+    sent = {case: hsdp_lab.sent_bytes(name, **CLUSTER, **how)[0] for case, how in CASES.items()}
     rows.append({"": name} | {case: nbytes / 1e9 for case, nbytes in sent.items()})
 _, fsdp, hsdp = (row["gradients in fp32"] for row in rows)
 print(guess_wide.score(fsdp / hsdp, within=0.1, how="By formula"))
@@ -418,10 +418,10 @@ from bootcamp.costs import overlap
 F = 0.4 * 989e12
 rows = []
 for link, W in (("NVLink", 450e9), ("400 Gbit/s for each GPU", 50e9)):
-    row = {"link": link, "FSDP: tokens on a rank": round(1 / overlap.fsdp(1, F, W))}
-    row["gradients in fp32"] = round(1 / overlap.fsdp(1, F, W, reduced=4))
-    rows.append(row | {"8 tensor ranks: width": round(1 / overlap.tensor(1, 8, F, W))})
-print(guess_width.score(1 / overlap.tensor(1, 8, F, 450e9), how="By formula"))
+    row = {"link": link, "FSDP: tokens on a rank": round(1 / overlap.fsdp_ratio(1, F, W))}
+    row["gradients in fp32"] = round(1 / overlap.fsdp_ratio(1, F, W, reduced=4))
+    rows.append(row | {"8 tensor ranks: width": round(1 / overlap.tensor_ratio(1, 8, F, W))})
+print(guess_width.score(1 / overlap.tensor_ratio(1, 8, F, 450e9), how="By formula"))
 Table(rows, "Where computing begins to take longer than sending")
 
 # %% [markdown]
@@ -496,8 +496,8 @@ across = lab.train("rows-across", variant("hsdp", "hsdp_rows_across", changes), 
 right = free["HSDP"]
 assert abs(across.losses[-1] - right.losses[-1]) < 1e-5, "another training"
 assert across.ranks[0]["parameter_bytes"] == right.ranks[0]["parameter_bytes"], "other shares"
-assert hsdp_lab.crossed(across) > hsdp_lab.crossed(free["FSDP"]), "less than FSDP"
-guess_across.score(hsdp_lab.crossed(across) / hsdp_lab.crossed(right))
+assert hsdp_lab.crossing_bytes(across) > hsdp_lab.crossing_bytes(free["FSDP"]), "less than FSDP"
+guess_across.score(hsdp_lab.crossing_bytes(across) / hsdp_lab.crossing_bytes(right))
 
 # %% [markdown]
 # <details><summary>Answer</summary>
@@ -588,7 +588,7 @@ rows = []
 for shard in (1, 2, 4, 8, 16, 32, 64, 128):
     gigabytes = sum(theory.rank_bytes(13e9, shard, stage=3).values()) / 1e9
     row = {"ranks in a row": shard, "GB on a rank": gigabytes, "fits": gigabytes <= 40}
-    crosses = hsdp_lab.sends("HSDP", **large, shard=shard)[0] / 1e9
+    crosses = hsdp_lab.sent_bytes("HSDP", **large, shard=shard)[0] / 1e9
     rows.append(row | {"GB on a host's link": crosses})
 shortest = next(row["ranks in a row"] for row in rows if row["fits"])
 print(guess_row.score(shortest, how="By formula"))

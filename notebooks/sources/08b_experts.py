@@ -18,7 +18,7 @@
 # %%
 from bootcamp import check, claim, default_ranks, gpu_count, launch, plots, warm_up
 from bootcamp.paths import SRC
-from bootcamp_lessons import reading, sharded
+from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.diagrams import experts as pictures
 from bootcamp_lessons.labs import experts_lab
 
@@ -42,8 +42,8 @@ print(f"{RANKS} ranks on {'GPUs' if DEVICE == 'cuda' else 'CPU cores'}.")
 # %%
 from IPython.display import display
 
-display(experts_lab.same_compute("tiny"))
-gpt, mixture = table = experts_lab.same_compute("small")
+display(experts_lab.compute_table("tiny"))
+gpt, mixture = table = experts_lab.compute_table("small")
 display(table)
 claim.equal(
     "experts_same_arithmetic",
@@ -59,7 +59,7 @@ import torch
 
 from bootcamp.train.models import moe
 
-display(reading.source(moe.Router.forward, moe.Block.mixture))
+display(excerpts.source(moe.Router.forward, moe.Block.mixture))
 torch.manual_seed(0)
 weights, chosen = moe.Router(width=64, experts=8, chosen=2)(torch.randn(3, 64))
 print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach().round(decimals=2))
@@ -95,8 +95,8 @@ plots.show(pictures.exchange())
 
 # %%
 by_hand = SRC / "snippets" / "experts_by_hand.py"
-display(reading.piece(by_hand, "class AllToAll", "def mixture"))
-reading.piece(by_hand, "def travel", "torch.manual_seed")
+display(excerpts.piece(by_hand, "class AllToAll", "def mixture"))
+excerpts.piece(by_hand, "def travel", "torch.manual_seed")
 
 # %% [markdown]
 # No rank knows beforehand how many rows will arrive, so the *numbers* of rows travel first. On real
@@ -105,7 +105,7 @@ reading.piece(by_hand, "def travel", "torch.manual_seed")
 # %%
 from bootcamp import Table
 
-rows = reading.printed(launch(by_hand, 2, device="cpu", quiet=True))
+rows = excerpts.parse_printed(launch(by_hand, 2, device="cpu", quiet=True))
 for row in rows:
     assert max(v for k, v in row.items() if "apart" in k) < 1e-10, "the split is another layer"
 Table(rows, "Two ranks against one, in float64: largest differences")
@@ -184,7 +184,7 @@ script_diff("ep")
 from bootcamp import runs
 
 MOE = {"model": "moe", "device": DEVICE}
-proofs = check.prove(sharded.counted("ep"), RANKS, **MOE, **SETTINGS)
+proofs = check.prove(sharding_tables.make_counting_script("ep"), RANKS, **MOE, **SETTINGS)
 split, alone = proofs[1].run, proofs[1].baseline
 replicated = launch("ddp", RANKS, optimizer="adamw", quiet=True, **MOE, **SETTINGS)
 runs.table(alone, replicated, split)
@@ -199,9 +199,9 @@ runs.table(alone, replicated, split)
 # average. The backward pass repeats both. The theory as code, and what PyTorch counted:
 
 # %%
-display(reading.source(experts.rows_bytes, experts.exchanged_bytes))
+display(excerpts.source(experts.rows_bytes, experts.exchanged_bytes))
 display(experts_lab.bytes_table(split))
-handed_in = sum(experts_lab.handed_in(split)) / RANKS
+handed_in = sum(experts_lab.count_handed_bytes(split)) / RANKS
 display(guess_bytes.score(handed_in / 1e6))
 claim.equal(
     "experts_all_to_all_bytes",
@@ -216,7 +216,7 @@ claim.equal(
 # each rank has recorded, and Linux counts it on the connections, together with DDP's all-reduce.
 
 # %%
-counted, formula = experts_lab.sent(split)
+counted, formula = experts_lab.count_sent_bytes(split)
 claim.equal(
     "experts_sent_bytes",
     "Ranks send the rows for other ranks' experts, their numbers, and DDP's gradients.",
@@ -232,11 +232,12 @@ claim.equal(
 # %%
 from bootcamp.costs import model_shapes
 
-mixtral = model_shapes.named("Mixtral 8x7B")
+mixtral = model_shapes.find_model("Mixtral 8x7B")
 once = experts.rows_bytes(4096, mixtral.hidden, mixtral.chosen, number=2)
 step = experts.EXCHANGES * mixtral.layers * once
 print(
-    f"{mixtral.parameters / 1e9:.1f} billion parameters, {mixtral.computed / 1e9:.1f} for a token"
+    f"{mixtral.parameters / 1e9:.1f} billion parameters, "
+    f"{mixtral.matrix_parameters / 1e9:.1f} for a token"
 )
 print(f"one all-to-all {once / 1e6:.0f} MB, a step {step / 1e9:.1f} GB")
 
@@ -291,13 +292,13 @@ experts_lab.rows_table(left_alone, step=29)
 # experts with too few rows, and shrinks for those with too many.
 
 # %%
-script = experts_lab.balanced("ep")
+script = experts_lab.write_balanced_script("ep")
 script_diff(script, parent="ep")
 
 # %%
 balanced = launch(script, RANKS, **LONG)
 both = {"left alone": left_alone, "balanced": balanced}
-crowds = {name: experts_lab.of_experts(run) for name, run in both.items()}
+crowds = {name: experts_lab.imbalance(run) for name, run in both.items()}
 plots.show(pictures.imbalance(both, crowds, most=TINY["experts"] / TINY["chosen"]))
 
 # %%
@@ -320,10 +321,10 @@ claim.larger(
 # %%
 from bootcamp import trial
 
-shared = experts_lab.wanted(0, 4)
-crowded = experts_lab.wanted(0, 1)
+shared = experts_lab.write_crowded_script(0, 4)
+crowded = experts_lab.write_crowded_script(0, 1)
 shared, crowded = (trial(each, 2, **MOE, steps=6, global_batch=32) for each in (shared, crowded))
-busy = [experts_lab.of_ranks(run())[0] for run in (shared, crowded)]
+busy = [experts_lab.imbalance(run(), experts.rows_of_ranks)[0] for run in (shared, crowded)]
 claim.equal(
     "experts_on_one_rank_are_all_its_work",
     "With both on rank 0 of two, the busiest rank computes twice the mean number of rows.",
@@ -346,7 +347,7 @@ claim.faster(
 # ## Prove it
 
 # %%
-display(sharded.proof_table([("ep", proof) for proof in proofs]))
+display(sharding_tables.list_proofs([("ep", proof) for proof in proofs]))
 proofs[1]
 
 # %% [markdown]
@@ -357,7 +358,7 @@ proofs[1]
 
 # %%
 FEW = {**LONG, "steps": 6}
-alone_balanced = launch(experts_lab.balanced("cpu"), 1, **{**FEW, "device": "cpu"})
+alone_balanced = launch(experts_lab.write_balanced_script("cpu"), 1, **{**FEW, "device": "cpu"})
 check.same_training(launch(script, RANKS, **FEW), alone_balanced)
 
 # %% [markdown]
@@ -411,7 +412,7 @@ plots.show(plots.loss_curves(proofs[0].baseline, sgd))
 # The all-reduce of the counts is gone. What do you expect?
 
 # %%
-apart = experts_lab.balanced("ep", together=False)
+apart = experts_lab.write_balanced_script("ep", together=False)
 proof = check.compare(launch(apart, RANKS, **FEW), alone_balanced)
 assert proof.failed, "the proof should see it"
 proof

@@ -29,8 +29,9 @@ warm_up()
 
 # %%
 from bootcamp import plots
+from bootcamp_lessons.diagrams import three_axes as diagrams
 
-plots.show(plots.axes_map())
+plots.show(diagrams.axes_map())
 
 # %% [markdown]
 # On a mesh of three axes, each rank is in three groups. Which axis gets which link follows from the
@@ -39,8 +40,6 @@ plots.show(plots.axes_map())
 # it outside. Gradients can wait longest: Llama 3 had `data` on it.
 
 # %%
-from bootcamp_lessons.diagrams import three_axes as diagrams
-
 plots.show(diagrams.mesh())
 
 # %% [markdown]
@@ -131,7 +130,7 @@ print(run.config["mesh"], [f"{loss:.3f}" for loss in run.losses])
 from bootcamp import check, claim
 from bootcamp_lessons import three_axes
 
-table = three_axes.kinds(run)
+table = three_axes.compare_ranks(run)
 one_process = check.baseline(steps=3, global_batch=24, optimizer="sgd")
 whole = one_process.ranks[0]["parameter_bytes"]
 print(guess_held.score(100 * run.ranks[0]["parameter_bytes"] / whole))
@@ -139,7 +138,7 @@ display(table)
 claim.equal(
     "axes_parameters",
     "Each rank holds the parameters that the formula gives.",
-    *three_axes.furthest(table, "parameters"),
+    *three_axes.find_largest_difference(table, "parameters"),
     within=0.01,
     kind="memory",
 )
@@ -153,10 +152,10 @@ claim.equal(
 
 # %%
 alone = {
-    axis: launch("3d", 2, mesh=three_axes.along(axis), optimizer="sgd", **same)
+    axis: launch("3d", 2, mesh=three_axes.mesh_along(axis), optimizer="sgd", **same)
     for axis in three_axes.AXES
 }
-sent = three_axes.by_axis(alone)
+sent = three_axes.compare_axes(alone)
 tensor, data = (alone[axis].ranks[0]["sent_bytes_per_step"] for axis in ("tensor", "data"))
 if tensor and data:
     print(guess_sent.score(tensor / data))
@@ -164,7 +163,7 @@ display(sent)
 claim.equal(
     "axes_sent_alone",
     "Along each axis alone a rank sends what the formula says.",
-    *three_axes.furthest(sent),
+    *three_axes.find_largest_difference(sent),
     within=0.05,
 )
 
@@ -179,7 +178,7 @@ claim.equal(
 claim.equal(
     "axes_sent_together",
     "On eight ranks a rank sends the sum of the three formulas.",
-    *three_axes.furthest(table, "sent"),
+    *three_axes.find_largest_difference(table, "sent"),
     within=0.05,
 )
 
@@ -211,6 +210,8 @@ claim.equal(
 # stops shrinking. In training the gradients of such copies would have to be added up (rule 1).
 
 # %% tags=["nbval-check-output"]
+from dataclasses import replace
+
 from bootcamp import LaunchError, Table
 from bootcamp.costs import model_shapes
 
@@ -221,12 +222,13 @@ except LaunchError as error:
 else:
     raise AssertionError("two ranks split one head")
 llama = model_shapes.served_models()["Llama 3 70B"]
+ungrouped = replace(llama, key_heads=llama.heads)
 rows = []
 for ranks in (1, 2, 4, 8, 16):
     row = {"tensor ranks": ranks, "query heads of a rank": llama.heads // ranks}
     row["key-value heads of a rank"] = max(1, llama.key_heads // ranks)
     row["GB of a rank's cache"] = llama.cache_bytes(8192, tensor_ranks=ranks) / 1e9
-    without = llama.without_groups().cache_bytes(8192, tensor_ranks=ranks) / 1e9
+    without = ungrouped.cache_bytes(8192, tensor_ranks=ranks) / 1e9
     rows.append(row | {"GB with keys for each query head": without})
 Table(rows, "Llama 3 70B, a request of 8,192 tokens in bf16, by formula")
 
@@ -252,10 +254,10 @@ proof
 # some of the parameters. Here are their loss curves over 50 steps, on top of the right ones.
 
 # %%
-from bootcamp_lessons.labs import silent
+from bootcamp_lessons.labs import silent_bugs
 
-curves = silent.recorded()
-plots.show(diagrams.curves(curves))
+curves = silent_bugs.read_curves()
+plots.show(diagrams.loss_curves(curves))
 
 # %% [markdown]
 # "Apart" is the largest distance of the two curves in any step. "A step moves" is the median change
@@ -263,7 +265,7 @@ plots.show(diagrams.curves(curves))
 # difference.
 
 # %%
-gaps = {name: silent.apart(both) for name, both in curves["curves"].items()}
+gaps = {name: silent_bugs.compare_curves(both) for name, both in curves["curves"].items()}
 print(guess_shown.score(sum(gap["apart"] > gap["moves"] for gap in gaps.values()), within=0))
 worst = max(gaps.values(), key=lambda gap: gap["apart"] / gap["moves"])
 claim.larger(
@@ -285,7 +287,7 @@ claim.larger(
 
 # %%
 rows = []
-for name, case in silent.CASES.items():
+for name, case in silent_bugs.CASES.items():
     proof = case.proof(case.broken())
     assert proof.failed, f"the proof did not notice {name}"
     last = proof.failed[-1]
@@ -301,7 +303,7 @@ Table(rows, "Six of six: SGD, two ranks, two steps (four from a checkpoint)")
 # apart again.
 
 # %%
-silent.one_axis_at_a_time("silent_norms", silent.CASES["silent_norms"].broken())
+silent_bugs.check_each_axis("silent_norms", silent_bugs.CASES["silent_norms"].broken())
 
 # %% [markdown]
 # ## Exercises
@@ -309,7 +311,7 @@ silent.one_axis_at_a_time("silent_norms", silent.CASES["silent_norms"].broken())
 # Find the six bugs and fix them. Each is a copy of `_train_3d.py` or `_train_fsdp_pp.py`; its first
 # lines quote the colleague. Take two or three in class. For each:
 #
-# 1. `silent.one_axis_at_a_time("silent_summed")`: along which axis is it?
+# 1. `silent.check_each_axis("silent_summed")`: along which axis is it?
 # 2. Read what the script does along that axis. Which of the three rules is broken?
 # 3. Fix it. The check proves your script on two ranks with both optimizers.
 #

@@ -42,7 +42,7 @@ lab.run("idle", "sinfo")
 from bootcamp import plots
 from bootcamp_lessons.diagrams import hosts as diagrams
 
-plots.show(diagrams.who_starts_whom())
+plots.show(diagrams.rank_starters())
 
 # %% [markdown]
 # - **A task is a rank.** srun starts all ranks. Slurm numbers them, and your job file translates:
@@ -139,7 +139,7 @@ lab.on_each("c10d", {"host0": C10D.format(2, "blue", 1), "host1": f"{green}; {bl
 
 # %%
 names = [f"host{number}" for number in range(1, 13)]
-order = hosts_lab.order_of_hosts(names)
+order = hosts_lab.sort_hosts(names)
 print(guess_order.score(8 * order.index("host10"), within=0))
 print(" ".join(order))
 
@@ -185,7 +185,7 @@ ended
 
 # %%
 array = lab.sbatch("array", "src/jobs/array.sbatch", "--steps", 6).wait()
-hosts_lab.by_learning_rate(array.runs)
+hosts_lab.learning_rate_table(array.runs)
 
 # %% [markdown]
 # The output of a job goes to the file that `#SBATCH --output` names; `%x` is the job's name and
@@ -261,7 +261,7 @@ display(*proofs)
 
 # %%
 lab.run("cyclic", f"srun --nodes=2 --ntasks-per-node=2 --distribution=cyclic {WHO}")
-table = hosts_lab.devices([2, 2], cyclic=True)
+table = hosts_lab.device_table([2, 2], cyclic=True)
 used = {(row["host"], row["rank % device_count"]) for row in table}
 print(guess_cyclic.score(len(used), within=0))
 table
@@ -272,7 +272,7 @@ table
 # numbered host by host. Here host 1 has GPUs 0 and 1, and its ranks ask for 2 and 3:
 
 # %% tags=["nbval-check-output"]
-hosts_lab.devices([2, 2])
+hosts_lab.device_table([2, 2])
 
 # %% [markdown]
 # **Take `LOCAL_RANK`.** One exception: with `--gpus-per-task=1` each task sees one GPU only, and
@@ -294,7 +294,7 @@ lab.run("one-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-task=1 {S
 # `--global-batch` and divide. What if fewer hosts are free today?
 
 # %% tags=["nbval-check-output"]
-hosts_lab.batches(8, [16, 8, 4, 12])
+hosts_lab.batch_table(8, [16, 8, 4, 12])
 
 # %% [markdown]
 # Gradient accumulation (lesson 02b) keeps the batch if it can be cut into equal micro-batches,
@@ -444,7 +444,7 @@ print(exercise.check("job_agents"))
 # takes a cluster of that kind.
 
 # %% tags=["nbval-check-output"]
-hosts_lab.elsewhere()
+hosts_lab.scheduler_table()
 
 # %%
 lab.stop()

@@ -39,7 +39,7 @@ lab
 from bootcamp import plots
 from bootcamp_lessons.diagrams import hosts
 
-plots.show(hosts.what_is_heard())
+plots.show(hosts.signs_of_failure())
 
 # %% [markdown]
 # ### Four lines of defence
@@ -57,7 +57,7 @@ plots.show(hosts.what_is_heard())
 # would reach torchrun's agents too, and end them.
 
 # %%
-plots.show(hosts.told_in_time())
+plots.show(hosts.requeued_job())
 
 # %% [markdown]
 # Why a file between shell and ranks? All ranks must stop after the *same* step, or those that go on

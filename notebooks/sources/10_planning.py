@@ -18,10 +18,10 @@
 
 # %%
 from bootcamp import warm_up
-from bootcamp_lessons import planning
+from bootcamp_lessons import forecasts
 
 warm_up()
-plans = planning.plans_of("Llama 3 70B", gpus=256)
+plans = forecasts.list_plans("Llama 3 70B", gpus=256)
 print(plans.caption)
 
 # %% [markdown]
@@ -38,8 +38,9 @@ print(plans.caption)
 
 # %%
 from bootcamp import plots
+from bootcamp_lessons.diagrams import three_axes
 
-plots.show(plots.axes_map())
+plots.show(three_axes.axes_map())
 
 # %% [markdown]
 # The last axis is lesson 08b's: each rank has some of a layer's experts, and an all-to-all takes
@@ -63,9 +64,7 @@ plots.show(plots.axes_map())
 # others. These are the constants of one stack:
 
 # %%
-from bootcamp_lessons.labs import planning_lab
-
-planning_lab.constants("vtrain")
+forecasts.tabulate_constants("vtrain")
 
 # %% [markdown]
 # **MFU**, model FLOPs utilization, is the share of a GPU's peak that goes into operations that the
@@ -121,10 +120,10 @@ display(guess_gpus, guess_slowest, guess_samples, guess_published, guess_failure
 # collective, and the seconds that this takes:
 
 # %%
-from bootcamp.costs import links, memory
-from bootcamp_lessons import reading
+from bootcamp.costs import memory, sharding, step
+from bootcamp_lessons import excerpts
 
-reading.source(memory.in_flight, links.bytes_sent, links.seconds)
+excerpts.source(memory.in_flight, sharding.split_by_link, step.collective_seconds)
 
 # %% [markdown]
 # `ring_bytes` has the bytes of lesson 08. `between` and `sharing` are new: a ring leaves a host
@@ -141,7 +140,7 @@ reading.source(memory.in_flight, links.bytes_sent, links.seconds)
 
 # %%
 from bootcamp import Table, check, claim, launch
-from bootcamp.costs import model_shapes, sharding
+from bootcamp.costs import model_shapes
 from bootcamp.costs.plans import Plan
 
 RANKS = 4
@@ -152,7 +151,7 @@ for name, stage in {"ddp": 0, "fsdp": 3}.items():
     states = memory.states(numbers, Plan(data=RANKS, stage=stage, precision="fp32"))
     sent = sharding.sent_bytes(name, 4 * numbers, RANKS)
     run = launch(name, RANKS, **SETTINGS)
-    found[name] = planning_lab.beside(run, sum(states.values()), sent)
+    found[name] = forecasts.compare_counted(run, sum(states.values()), sent)
 Table(list(found.values()), "Bytes of rank 0: states, and what it sends in a step")
 
 # %%
@@ -195,19 +194,19 @@ claim.larger(
 # allocator's reserve.
 
 # %%
-plots.show(plots.memory_by_part(planning.memory_by_part()))
+plots.show(plots.memory_by_part(forecasts.memory_by_part()))
 
 # %%
 import math
 
-sizes = planning_lab.sizes(planning.MODELS)
+sizes = forecasts.tabulate_sizes(forecasts.MODELS)
 by_name = {row["model"]: row for row in sizes}
 needed = math.ceil(by_name["Llama 3 405B"]["states, TB"] * 1e12 / 80e9)
 print(guess_gpus.score(needed, within=0.05))
 sizes
 
 # %%
-held = {(row["model"], row["plan"]): row for row in planning.memory_by_part()}
+held = {(row["model"], row["plan"]): row for row in forecasts.memory_by_part()}
 sharded = held["Llama 3 405B", "ZeRO-3 over 64"]
 claim.larger(
     "planning_activations_exceed_shards",
@@ -254,7 +253,7 @@ H100,128,Mixtral 8x7B,1,1,128,3,256,2,none,no,yes,400
 H100,16384,Llama 3 405B,8,16,128,1,2048,1,none,yes,yes,400
 """
 columns = ["gpus", "model", "tokens_per_second_per_gpu", "mfu", "peak_gb", "limit", "error"]
-planning_lab.from_shell(PLANS, columns)
+forecasts.ask_in_shell(PLANS, columns)
 
 # %% [markdown]
 # ## Read the measurement
@@ -270,7 +269,7 @@ fastest, slowest = fitting[0], fitting[-1]
 ratio = slowest["seconds_per_step"] / fastest["seconds_per_step"]
 print(guess_slowest.score(ratio))
 too_large = min(plans, key=lambda plan: plan["seconds_per_step"])
-planning_lab.why([too_large, *fitting[:6], slowest])
+forecasts.explain_plans([too_large, *fitting[:6], slowest])
 
 # %% [markdown]
 # The first row is the fastest of all plans, the last one the slowest that fits. (*selective op*
@@ -316,7 +315,7 @@ controls = simulators.planner(tensor=4)
 # thing at a time.
 
 # %%
-closest, changes = planning.vary_closest("Llama 3 70B", gpus=8, batch=64)
+closest, changes = forecasts.vary_closest("Llama 3 70B", gpus=8, batch=64)
 assert closest[0]["peak_gb"] > 80, "a plan fits"
 assert not any(row["fits"] for row in changes if "sequences" in row["change"])
 display(closest)
@@ -334,18 +333,18 @@ changes
 # fastest plan that fits. What breaks first?
 
 # %%
-growth = planning.grown("Llama 3 405B")
+growth = forecasts.grow("Llama 3 405B")
 plots.show(plots.what_breaks(growth))
 
 # %%
 cases = {"Llama 3 405B": growth}
 for model, batch in (("Llama 3 8B", 2**22), ("GPT-2 124M", 2**19)):
-    cases[model] = planning.grown(model, batch=batch)
-fsdp = planning.grown("Llama 3 8B", keep=lambda plan: plan.tensor == plan.pipeline == 1)
+    cases[model] = forecasts.grow(model, batch=batch)
+fsdp = forecasts.grow("Llama 3 8B", keep=lambda plan: plan.tensor == plan.pipeline == 1)
 print(guess_samples.score(max(row["GPUs"] for row in fsdp if row["mfu"]), within=0.01))
 assert growth[0]["mfu"] is None, "405 billion parameters fit 8 GPUs"
 assert not any("bubble" in row["marks"] for rows in cases.values() for row in rows), "a bubble"
-planning_lab.sets_in(cases)
+forecasts.find_limits(cases)
 
 # %% [markdown]
 # - **Memory**: on few GPUs nothing fits.
@@ -380,9 +379,10 @@ claim.larger(
 # %%
 from bootcamp.costs import traffic
 
-shape, cluster = planning.shape_of("Llama 3 405B"), planning.cluster_of(16384)
-plan = Plan(tensor=8, pipeline=16, data=128, stage=1, batch=2048, sequence=True, compiled=True)
-planning_lab.stages(traffic.kinds(shape, plan, cluster), (0, 1, 2, 7, 8, 14, 15))
+shape, cluster = forecasts.find_model("Llama 3 405B"), forecasts.make_cluster(16384)
+mesh = {"tensor": 8, "pipeline": 16, "data": 128}
+plan = Plan(**mesh, stage=1, batch=2048, sequence_parallel=True, compile=True)
+forecasts.tabulate_stages(traffic.kinds(shape, plan, cluster), (0, 1, 2, 7, 8, 14, 15))
 
 # %% [markdown]
 # Why do the first stages hold most? And why does the very first hold less than the second?
@@ -403,8 +403,8 @@ planning_lab.stages(traffic.kinds(shape, plan, cluster), (0, 1, 2, 7, 8, 14, 15)
 # prediction with constants that were fitted *without this run*.
 
 # %%
-run = planning_lab.held_out("mosaic_002")
-case = planning.published_row("mosaicml_mpt", "mosaic_002")
+run = forecasts.find_published("mosaic_002")
+case = forecasts.read_published_row("mosaicml_mpt", "mosaic_002")
 tokens = case.plan.batch * case.shape.sequence / case.cluster.gpus
 print(guess_published.score(tokens / run["seconds"]))
 Table(
@@ -429,10 +429,10 @@ Table(
 # Each published run was left out of the fit once, and then predicted.
 
 # %%
-plots.show(plots.predicted_and_published(planning.published_beside_predicted()))
+plots.show(plots.predicted_and_published(forecasts.published_beside_predicted()))
 
 # %%
-planning_lab.by_table()
+forecasts.errors_by_table()
 
 # %% [markdown]
 # *Pairs ranked rightly*: of two runs in a table, how often the planner names the faster one. The
@@ -440,7 +440,7 @@ planning_lab.by_table()
 # share of the peak. *mlsysim* is a simulator from PyPI.
 
 # %%
-errors = planning_lab.mean_errors()
+errors = forecasts.mean_errors()
 claim.larger(
     "planning_beats_one_constant",
     "One fitted constant is more than twice as wrong as the planner, over the rows that all three "
@@ -468,7 +468,7 @@ claim.larger(
 # ### Where it is wrong
 
 # %%
-planning_lab.worst()
+forecasts.worst_errors()
 
 # %% [markdown]
 # With a minus, the real step took longer than predicted. (The names are those of the rows in
@@ -484,7 +484,7 @@ planning_lab.worst()
 # model's size or of one mesh? Or all rows of a stack but one?
 
 # %%
-planning_lab.left_out()
+forecasts.errors_left_out()
 
 # %% [markdown]
 # The last column is closest to your case: a stack that the planner does not know, and one run of
@@ -492,7 +492,7 @@ planning_lab.left_out()
 # the seconds:
 
 # %%
-right, pairs = planning_lab.ranked()
+right, pairs = forecasts.count_ranked_pairs()
 claim.larger(
     "planning_ranks_pairs",
     "Of two published runs in a table, the planner names the faster one in more than 95 of 100 "
@@ -512,7 +512,7 @@ claim.larger(
 # %%
 from statistics import median
 
-trial = planning_lab.unseen()
+trial = forecasts.errors_unseen()
 off = [abs(row["error %"]) for row in trial]
 print(f"Half of the errors are below {median(off):.0f} %, the largest is {max(off):.0f} %.")
 trial
@@ -524,14 +524,14 @@ trial
 # ### Memory
 
 # %%
-planning_lab.peaks()
+forecasts.compare_peaks()
 
 # %% [markdown]
 # And a failure. Llama 3 405B was trained on GPUs of 80 GB, with tensor 8 and pipeline 16. What does
 # the planner say? The paper leaves open how many stages a rank of its interleaved pipeline has.
 
 # %%
-planning_lab.llama_peaks()
+forecasts.llama_peaks()
 
 # %% [markdown]
 # Several stages on a rank shorten the bubble, and keep more activations than one: most with two,
@@ -550,7 +550,7 @@ planning_lab.llama_peaks()
 
 # %%
 SAME = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute")
-slow = planning.plans_of("Llama 3 70B", gpus=256, host_gb_s=50)
+slow = forecasts.list_plans("Llama 3 70B", gpus=256, host_gb_s=50)
 taken = next(plan for plan in slow if all(plan[key] == fastest[key] for key in SAME))
 claim.larger(
     "planning_wrong_network",
@@ -565,7 +565,7 @@ claim.larger(
 )
 
 # %%
-planning_lab.why([slow[0], taken])
+forecasts.explain_plans([slow[0], taken])
 
 # %% [markdown]
 # ### GPUs fail
@@ -576,8 +576,8 @@ planning_lab.why([slow[0], taken])
 # %%
 from bootcamp.costs import failures
 
-print(guess_failures.score(failures.between_failures(65536) / 60))
-plots.show(plots.checkpoint_interval(planning.checkpoint_intervals()))
+print(guess_failures.score(failures.mtbf_seconds(65536) / 60))
+plots.show(plots.checkpoint_interval(forecasts.checkpoint_intervals()))
 
 # %% [markdown]
 # Lesson 07b chose the interval between saves by Young's formula, √(2 *d M*), with *d* the seconds
@@ -589,9 +589,9 @@ plots.show(plots.checkpoint_interval(planning.checkpoint_intervals()))
 
 # %%
 SAVE, RESTART = 60, 600
-between = failures.between_failures(65536)
-interval = failures.daly(SAVE, between)
-played = failures.simulated_share(interval, SAVE, between, RESTART, saves=20_000)
+between = failures.mtbf_seconds(65536)
+interval = failures.daly_interval(SAVE, between)
+played = failures.simulate_share(interval, SAVE, between, RESTART, saves=20_000)
 claim.equal(
     "planning_share_is_played",
     "The share of the time that counts is as Daly's model predicts.",
@@ -602,7 +602,7 @@ claim.equal(
 )
 
 # %%
-planning_lab.what_counts()
+forecasts.tabulate_effective_time()
 
 # %% [markdown]
 # The last column is what Young's formula predicts: too little, most of all where a failure costs

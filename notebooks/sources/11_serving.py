@@ -38,7 +38,7 @@ trained = launch("fsdp", 4, steps=5, global_batch=16, device="cpu", save=PLACE /
 from bootcamp import plots
 from bootcamp_lessons.diagrams import serving as diagrams
 
-plots.show(diagrams.way())
+plots.show(diagrams.path_to_answer())
 
 # %% [markdown]
 # ### Once: consolidate and export
@@ -85,7 +85,7 @@ plots.show(diagrams.pause())
 from bootcamp import predict
 from bootcamp.train import sharded_checkpoint
 
-saved = sharded_checkpoint.newest(PLACE / "checkpoint")
+saved = sharded_checkpoint.find_newest(PLACE / "checkpoint")
 parts = sum(path.stat().st_size for path in saved.glob("*.distcp"))
 guess_bytes = predict(
     "serving_bytes",
@@ -127,9 +127,9 @@ guess_batching
 
 # %%
 from bootcamp.paths import SRC
-from bootcamp_lessons import reading
+from bootcamp_lessons import excerpts
 
-reading.piece(SRC / "serve/export.py", "# 3. torch.export", 'if "pt2"')
+excerpts.piece(SRC / "serve/export.py", "# 3. torch.export", 'if "pt2"')
 
 # %% [markdown]
 # `Dim` makes batch and length symbols. Without it, the graph holds for the example's shape alone.
@@ -145,7 +145,7 @@ reading.piece(SRC / "serve/export.py", "# 3. torch.export", 'if "pt2"')
 # read.
 
 # %%
-reading.code((SRC / "serve/simple.py").read_text().split('"""', 2)[2])
+excerpts.code((SRC / "serve/simple_server.py").read_text().split('"""', 2)[2])
 
 # %% [markdown]
 # In the second one a request awaits its turn, and others are read meanwhile. Requests and arguments
@@ -154,7 +154,7 @@ reading.code((SRC / "serve/simple.py").read_text().split('"""', 2)[2])
 # %%
 from bootcamp.scripts.diff import ScriptDiff
 
-ScriptDiff(SRC / "serve/batching.py", SRC / "serve/simple.py")
+ScriptDiff(SRC / "serve/batching_server.py", SRC / "serve/simple_server.py")
 
 # %% [markdown]
 # This function puts the batch together. Requests of another length wait for the next batch: one
@@ -163,7 +163,7 @@ ScriptDiff(SRC / "serve/batching.py", SRC / "serve/simple.py")
 # %%
 from bootcamp.serving.batcher import Batcher
 
-reading.source(Batcher._gather)
+excerpts.source(Batcher._gather)
 
 # %% [markdown]
 # ## Run it
@@ -189,13 +189,13 @@ import urllib.request
 
 import numpy
 
-from bootcamp.serving import artifacts, load, protocol, service, versions
+from bootcamp.serving import artifacts, load_test, protocol, server_process, versions
 
 ids = numpy.array([list(b"import ")])
-body = json.dumps(protocol.request(ids)).encode()
-with service.start("simple", EXPORTED / "gpt.onnx") as server:
-    answer = urllib.request.urlopen(server.url + protocol.path("gpt"), body).read()
-scores = protocol.scores_of(json.loads(answer))
+body = json.dumps(protocol.make_request(ids)).encode()
+with server_process.start("simple_server", EXPORTED / "gpt.onnx") as server:
+    answer = urllib.request.urlopen(server.url + protocol.INFER, body).read()
+scores = protocol.read_scores(json.loads(answer))
 print(f"{body.decode()[:75]} ...")
 print(f"ready after {server.seconds_to_start:.1f} s; the likeliest byte: {chr(scores.argmax())!r}")
 
@@ -226,11 +226,11 @@ claim.larger(
 from bootcamp_lessons.labs import serving_lab
 
 eager = artifacts.load(EXPORTED / "gpt.safetensors")
-asked = load.ask(eager, count=50, length=8)
+asked = load_test.make_requests(eager, count=50, length=8)
 versions.publish(PLACE / "gpt", EXPORTED / "gpt.onnx")
-with service.start("batching", PLACE / "gpt") as server:
-    loops = serving_lab.paused(server, asked)
-plots.show(diagrams.met_by(serving_lab.measured(), loops))
+with server_process.start("batching_server", PLACE / "gpt") as server:
+    loops = serving_lab.load_with_pause(server, asked)
+plots.show(diagrams.latencies(serving_lab.describe_measurement(), loops))
 
 # %%
 closed, opened = loops.values()
@@ -247,8 +247,8 @@ for name, loop in loops.items():
 # ### Each part of the server by itself
 
 # %%
-found = serving_lab.ablation(PLACE / "gpt", asked)
-plots.show(diagrams.ablation(serving_lab.measured(), found))
+found = serving_lab.compare_servers(PLACE / "gpt", asked)
+plots.show(diagrams.ablation(serving_lab.describe_measurement(), found))
 
 # %%
 from bootcamp import Table
@@ -257,7 +257,7 @@ columns = ("server", "answers/s", "p50, ms", "p99, ms", "samples in a batch")
 Table([{name: row[name] for name in columns} for row in found], "16 clients in a closed loop")
 
 # %%
-with serving_lab.two_servers(PLACE / "gpt", asked) as (best, plain):
+with serving_lab.start_two_servers(PLACE / "gpt", asked) as (best, plain):
     faster = claim.faster(
         "serving_batches_and_instances",
         "Two instances with batches of 8 answer more requests than one without.",
@@ -280,8 +280,8 @@ faster
 # latency.
 
 # %%
-with service.start("batching", PLACE / "gpt", instances=2) as server:
-    by_clients = serving_lab.by_clients(server, asked)
+with server_process.start("batching_server", PLACE / "gpt", instances=2) as server:
+    by_clients = serving_lab.load_by_clients(server, asked)
 Table(by_clients, "The best server under more and more clients")
 
 # %% [markdown]
@@ -294,9 +294,9 @@ Table(by_clients, "The best server under more and more clients")
 # knee in the lower one is what was refused.
 
 # %%
-with service.start("batching", PLACE / "gpt", instances=2) as server:
-    by_rate = serving_lab.by_rate(server, asked)
-plots.show(diagrams.knee(serving_lab.measured(), by_rate))
+with server_process.start("batching_server", PLACE / "gpt", instances=2) as server:
+    by_rate = serving_lab.load_by_rate(server, asked)
+plots.show(diagrams.knee(serving_lab.describe_measurement(), by_rate))
 
 # %% [markdown]
 # Plan for a load below the knee, with headroom for the peak hour.
@@ -321,7 +321,7 @@ Table(triton.measure(), triton.says)
 # pipeline of lesson 06b without its backward passes.
 
 # %%
-ways = serving_lab.several_devices()
+ways = serving_lab.compare_devices()
 Table(ways, "Two CPU ranks, one core each, against one process")
 
 # %% [markdown]
@@ -341,7 +341,7 @@ Table(ways, "Two CPU ranks, one core each, against one process")
 # %%
 from bootcamp_lessons import generation
 
-plots.show(diagrams.steps())
+plots.show(diagrams.cached_steps())
 
 # %%
 model = artifacts.rebuild(EXPORTED / "gpt.safetensors")
@@ -381,7 +381,7 @@ Table(fit, "A GPU of 80 GB, weights and cache in bfloat16, by formula")
 # them up.
 
 # %%
-context = artifacts.about(EXPORTED / "gpt.onnx").context
+context = artifacts.read_info(EXPORTED / "gpt.onnx").context
 rows = []
 for name in ("gpt.pt2", "gpt.onnx", "gpt.ts"):
     compared = artifacts.compare(artifacts.load(EXPORTED / name), eager, context)
@@ -394,10 +394,10 @@ mixed = [
     one
     for batch in (1, 3, 8)
     for length in (1, 7, context)
-    for one in load.ask(eager, 20, length, batch)
+    for one in load_test.make_requests(eager, 20, length, batch)
 ]
-with service.start("batching", PLACE / "gpt", instances=2) as server:
-    served = load.closed(server.url, mixed, clients=16, requests=len(mixed))
+with server_process.start("batching_server", PLACE / "gpt", instances=2) as server:
+    served = load_test.run_closed_loop(server.url, mixed, clients=16, count=len(mixed))
 assert (served.wrong, served.failed) == (0, 0)
 print(f"{served.sent} answers, all within 1e-5 of the eager model's")
 
@@ -414,19 +414,19 @@ print(f"{served.sent} answers, all within 1e-5 of the eager model's")
 # %%
 from bootcamp_lessons.labs import export_lab
 
-reading.source(export_lab.LongOrShort, export_lab.ByContent)
+excerpts.source(export_lab.LengthBranch, export_lab.ContentBranch)
 
 # %%
-export_lab.branch_traced_away()
+export_lab.trace_one_branch()
 
 # %%
-export_lab.batch_fixed()
+export_lab.freeze_sizes()
 
 # %%
-export_lab.eval_forgotten()
+export_lab.forget_eval()
 
 # %%
-export_lab.prefix_left()
+export_lab.keep_ddp_prefix()
 
 # %% [markdown]
 # ### A server under load, and one thing that fails
@@ -437,20 +437,20 @@ export_lab.prefix_left()
 # %%
 from bootcamp_lessons.labs import serving_drills
 
-other = serving_lab.other_model(EXPORTED / "gpt.onnx", PLACE / "other.onnx")
+other = serving_lab.write_other_model(EXPORTED / "gpt.onnx", PLACE / "other.onnx")
 for file in (EXPORTED / "gpt.onnx", other):
     versions.publish(PLACE / "two" / "gpt", file)
 
-both = load.ask(eager, 50, 8, or_else=artifacts.load(other))
-with service.start("batching", PLACE / "two" / "gpt", instances=2) as server:
+both = load_test.make_requests(eager, 50, 8, or_else=artifacts.load(other))
+with server_process.start("batching_server", PLACE / "two" / "gpt", instances=2) as server:
     server.switch(1)
     drills = [serving_drills.run(name, server, both) for name in serving_drills.DRILLS]
 
-with service.start("batching", PLACE / "two" / "gpt", instances=2) as server:
-    killed = serving_drills.server_killed(server, both, 400)
-with service.start("batching", PLACE / "two" / "gpt", instances=2) as server:
-    anew = load.closed(server.url, both, clients=8, requests=serving_drills.AFTERWARDS)
-drills.append(serving_drills.row("the server is killed, a new one started", killed, anew))
+with server_process.start("batching_server", PLACE / "two" / "gpt", instances=2) as server:
+    killed = serving_drills.kill_server(server, both, 400)
+with server_process.start("batching_server", PLACE / "two" / "gpt", instances=2) as server:
+    anew = load_test.run_closed_loop(server.url, both, clients=8, count=serving_drills.AFTERWARDS)
+drills.append(serving_drills.make_row("the server is killed, a new one started", killed, anew))
 assert not any(row["wrong"] for row in drills), "a wrong answer"
 Table(drills, "What clients see, of the course's server")
 
@@ -472,16 +472,16 @@ Table(triton.drills(), triton.says)
 # have answered fail, while the health check reports that all is well. So watch what is *answered*.
 # And it trusts its clients: its JSON parser answers several mistakes of a client with 500, as if
 # the server had failed, and one body of a hundred thousand brackets crashes the server. So here a
-# **front** checks each request before Triton sees it: `src/serve/front.py`. It answers 503 in
-# place of Triton's 500, so the table counts these requests as refused.
+# **front** checks each request before Triton sees it: `src/serve/checking_front.py`. It answers 503
+# in place of Triton's 500, so the table counts these requests as refused.
 # </details>
 #
 # ### Requests that nobody should answer
 
 # %%
-with service.start("batching", PLACE / "two" / "gpt") as server:
-    refused = serving_lab.malformed(server, context)
-    good = load.closed(server.url, both, clients=1, requests=10)
+with server_process.start("batching_server", PLACE / "two" / "gpt") as server:
+    refused = serving_drills.check_malformed(server, context)
+    good = load_test.run_closed_loop(server.url, both, clients=1, count=10)
 assert not good.failed
 Table(refused, "Malformed requests: the status, and what the client is told")
 
@@ -524,13 +524,13 @@ print(exercise.check("same_model", same_model))
 # %% [markdown]
 # ### Third: how many requests fit?
 #
-# `requests_that_fit(gpu_gb, billions, layers, heads, kv_heads, head_width, length)` returns how
-# many requests of `length` tokens fit on a GPU beside the weights, all in bfloat16.
+# `requests_that_fit(gpu_gb, billions, layers, query_heads, kv_heads, head_width, length)` returns
+# how many requests of `length` tokens fit on a GPU beside the weights, all in bfloat16.
 
 # %%
 
 
-def requests_that_fit(gpu_gb, billions, layers, heads, kv_heads, head_width, length):
+def requests_that_fit(gpu_gb, billions, layers, query_heads, kv_heads, head_width, length):
     # your turn: return a whole number
     ...
 
@@ -545,9 +545,9 @@ print(exercise.check("requests_that_fit", requests_that_fit))
 # ## When to use it and when not
 
 # %%
-from bootcamp_lessons import servers
+from bootcamp_lessons import server_comparison
 
-Table(servers.ROWS, f"Which server for what, as of {servers.AS_OF}")
+Table(server_comparison.ROWS, f"Which server for what, as of {server_comparison.AS_OF}")
 
 # %% [markdown]
 # - **Export** when the server must not depend on your code, or (ONNX) not on torch. Otherwise the

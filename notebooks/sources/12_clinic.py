@@ -22,7 +22,7 @@ from IPython.display import display
 from bootcamp import Table, claim, clinic, errors, exercise, journal, predict, warm_up
 
 warm_up()
-clinic.waiting_room()
+clinic.list_cases()
 
 # %% [markdown]
 # ## The idea
@@ -80,7 +80,7 @@ for guess in (guess_silent, guess_met, guess_apart):
 # launcher ends it.) Which of the last column's lines tell you the cause?
 
 # %%
-found = clinic.ward_round()
+found = clinic.run_all_cases()
 print(guess_silent.score(found.column("ended").count("by itself"), within=0))
 found
 

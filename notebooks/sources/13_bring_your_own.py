@@ -97,7 +97,7 @@ ScriptDiff(BRING / "recorded.py", BRING / "as_it_came.py")
 #   parallelism, keep the same seed.)
 # - **BatchNorm** is frozen for the proof, in each epoch, since `model.train()` undoes it.
 # - **The validation** takes every `world`-th sample and divides by the number of all.
-# - `external` writes the course's record for other people's scripts. `Run` notes which samples the
+# - `own_script` writes the course's record for a script of your own. `Run` notes which samples the
 #   DataLoader deals out, and refuses a DataLoader whose batches can't be cut into equal shares;
 #   `loss` and `note` take what must be equal on any number of ranks. If you accumulate gradients,
 #   `batches=4` says that a step takes four batches. A loop without a DataLoader gives the number of
@@ -230,7 +230,7 @@ print(exercise.check("bring_fsdp"))
 # ### Yours
 #
 # Copy your script to `notebooks/work/`, add the seam and the lines that
-# `bootcamp/train/external.py` lists at its top, and save the port as another file. Name both here,
+# `bootcamp/train/own_script.py` lists at its top, and save the port as another file. Name both,
 # with the flags that switch randomness off; each is passed in the spelling that your script uses.
 # Left empty, the cell takes the course's example.
 

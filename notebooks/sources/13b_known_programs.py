@@ -24,7 +24,7 @@ from IPython.display import display
 
 from bootcamp import Table, available, check, claim, launch, predict, script_diff, variant, warm_up
 from bootcamp.launcher.launch import HOW_TO_GET
-from bootcamp_lessons import reading, sharded
+from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.labs import known_programs, orphan_lab
 
 warm_up()
@@ -56,7 +56,7 @@ if not DEEPSPEED:
 # %%
 from bootcamp.train.models.striped_lstm import StripedLSTM
 
-reading.source(StripedLSTM.forward)
+excerpts.source(StripedLSTM.forward)
 
 # %% [markdown]
 # ## Predict
@@ -111,7 +111,7 @@ script_diff("striped")
 
 # %%
 striped = launch("striped", 2, **LSTM)
-calls = launch(sharded.counted("striped"), 2, **LSTM).collectives()
+calls = launch(sharding_tables.make_counting_script("striped"), 2, **LSTM).collectives()
 display(Table(calls, "Collectives of one step on rank 0"))
 guess_exchanges.score(sum(c["count"] for c in calls if c["phase"] == "forward"), within=0)
 
@@ -160,12 +160,12 @@ claim.equal(
 
 # %%
 gpt, ddp = launch("tp", 2, **small), launch("ddp", 2, **LSTM)
-display(known_programs.exchanged({"stripes": striped, "GPT, tensors": gpt, "stripes, DDP": ddp}))
+display(known_programs.sent_table({"stripes": striped, "GPT, tensors": gpt, "stripes, DDP": ddp}))
 claim.equal(
     "known_stripes_send_three_activations",
     "Stripes send 3 (N - 1) / N times a layer's activations for each layer.",
     striped.ranks[0]["sent_bytes_per_step"],
-    known_programs.formula_bytes(striped),
+    known_programs.predict_sent_bytes(striped),
     within=0.02,
 )
 
@@ -201,15 +201,15 @@ stripes[0]
 proofs = []
 for optimizer in ("sgd", "adamw"):
     base = check.baseline(**known_programs.RESNET, optimizer=optimizer)
-    still = launch(known_programs.frozen("cpu"), 1, **RESNET, optimizer=optimizer)
+    still = launch(known_programs.freeze_batch_norm("cpu"), 1, **RESNET, optimizer=optimizer)
     for name, script, ranks, alone in (
         ("layers", "mp", 1, base),
-        ("replicas, frozen", known_programs.frozen("dp_by_hand"), 1, still),
-        ("shards, synchronised", known_programs.synchronised("fsdp"), 2, base),
+        ("replicas, frozen", known_programs.freeze_batch_norm("dp_by_hand"), 1, still),
+        ("shards, synchronised", known_programs.add_sync_batch_norm("fsdp"), 2, base),
     ):
         run = launch(script, ranks, **RESNET, optimizer=optimizer)
         proofs.append((f"ResNet-50, {name}", check.same_training(run, alone)))
-sharded.proof_table(proofs)
+sharding_tables.list_proofs(proofs)
 
 # %% [markdown]
 # ## DeepSpeed as people use it
@@ -219,12 +219,12 @@ sharded.proof_table(proofs)
 # too, `zero_to_fp32.py`.) The script with these lines at its end:
 
 # %%
-display(reading.code(known_programs.SAVING["run.finish()"]))
+display(excerpts.code(known_programs.SAVING["run.finish()"]))
 if DEEPSPEED:
-    saved = launch(known_programs.saving(), 2, stage=3, **MLP)
+    saved = launch(known_programs.save_as_deepspeed(), 2, stage=3, **MLP)
     files = sorted((saved.folder / "deepspeed").rglob("*.pt"))
     display(Table([{"file": path.name, "bytes": path.stat().st_size} for path in files]))
-    (converted,) = reading.printed(saved)
+    (converted,) = excerpts.parse_printed(saved)
     found = claim.equal(
         "known_converted_checkpoint",
         "The state dict that the converter makes of two ranks' parts is the model, bit for bit.",
@@ -241,13 +241,13 @@ if DEEPSPEED:
 
 # %%
 if DEEPSPEED:
-    reduced = {size: known_programs.reductions(size, **MLP) for size in (2**13, 2**16, 2**20)}
+    reduced = {size: known_programs.list_reductions(size, **MLP) for size in (2**13, 2**16, 2**20)}
     display(known_programs.bucket_table(reduced))
     found = claim.equal(
         "known_bucket_cuts_no_tensor",
         "With buckets smaller than its matrices, each tensor is an all-reduce of its own.",
         len(reduced[2**13]),
-        len(sharded.shapes("mlp")),
+        len(sharding_tables.parameter_shapes("mlp")),
         kind="count",
     )
     display(found)
@@ -258,9 +258,9 @@ if DEEPSPEED:
 
 # %%
 if DEEPSPEED:
-    scripts = {"float32": "zero", "bf16": known_programs.in_bfloat16()}
+    scripts = {"float32": "zero", "bf16": known_programs.enable_bfloat16()}
     runs = {name: launch(script, 2, stage=3, **MLP) for name, script in scripts.items()}
-    each = known_programs.each_parameter(runs)
+    each = known_programs.state_table(runs)
     display(each, guess_bf16.score(each[1]["state"]))
     found = claim.equal(
         "known_bf16_is_2_2_12",
@@ -280,8 +280,9 @@ if DEEPSPEED:
 # ## Lightning's strategies
 #
 # Behind most names is a script of this course. This table is a record, since each start imports
-# Lightning, which takes 10 to 20 s (`python tools/strategies.py` makes it again). The last column
-# has how far the losses were from those of `_train_ddp.py`, or the error of what did not run.
+# Lightning, which takes 10 to 20 s (`python tools/lightning_strategies.py` makes it again). The
+# last column has how far the losses were from those of `_train_ddp.py`, or the error of what did
+# not run.
 
 # %%
 known_programs.strategies()
@@ -305,7 +306,7 @@ known_programs.strategies()
 # %%
 with orphan_lab.Orphans() as orphans:
     orphans.lose_their_parent()
-    found, rows = orphans.found_by(), orphans.look("parent killed")
+    found, rows = orphans.find_with_tools(), orphans.look("parent killed")
     orphans.end(signal.SIGTERM)
     rows += orphans.look("after TERM")
     orphans.end(signal.SIGKILL)
@@ -322,7 +323,7 @@ claim.equal(
 # %% [markdown]
 # - **Find.** In `ps -ww -eo pid,ppid,args` (`-ww`: long commands in full) look for your script with
 #   the parent 1. `nvitop` names owner and command of all processes that hold GPU memory; without a
-#   GPU it still lists the host's processes. `ghosts()` finds scripts of this course.
+#   GPU it still lists the host's processes. `orphans()` finds scripts of this course.
 # - **End.** `TERM` is a request: the program can remove its files. Wait some seconds, then `KILL`,
 #   which a process cannot catch. The kernel takes memory and ports, the driver GPU memory (not seen
 #   here). A file in `/dev/shm` belongs to nobody, and takes memory until it is deleted.
@@ -337,7 +338,7 @@ partial = "return same.to_local(grad_placements=[Partial()])"
 unsummed = variant("striped", "striped_unsummed", {partial: "return same.to_local()"})
 sgd, (lstm_alone, images_alone) = {"optimizer": "sgd"}, (stripes[0].baseline, proofs[0][1].baseline)
 broken = {
-    "time cut in two": (launch(known_programs.along_time(), 1, **LSTM, **sgd), lstm_alone),
+    "time cut in two": (launch(known_programs.cut_along_time(), 1, **LSTM, **sgd), lstm_alone),
     "no sum of gradients": (launch(unsummed, 2, **LSTM, **sgd), lstm_alone),
     "each rank's own statistics": (launch("fsdp", 2, **RESNET, **sgd), images_alone),
 }

@@ -80,12 +80,12 @@ display(states, cut, link)
 from bootcamp import claim
 
 PLANS = {"ddp": {}, "pp": {"schedule": "gpipe", "micro_batches": 4}, "tp": {}}
-where = {**capstone.where(), "quiet": True} | ({} if missing else {"link": None})
+where = {**capstone.choose_hosts(), "quiet": True} | ({} if missing else {"link": None})
 runs = {
     name: launch(name, capstone.RANKS, steps=3, **capstone.MODEL, **flags, **where)
     for name, flags in PLANS.items()
 }
-held = {name: capstone.fullest(run) for name, run in runs.items()}
+held = {name: capstone.count_states_and_activations(run) for name, run in runs.items()}
 print(states.score(held["ddp"]["activations"] / held["ddp"]["states"]))
 print(cut.score(100 * held["pp"]["activations"] / held["ddp"]["activations"]))
 claim.larger(
@@ -102,7 +102,7 @@ claim.larger(
 # batch through a share of them. To save memory, have few micro-batches in flight.
 
 # %%
-crossed = {name: capstone.link_sizes(run) for name, run in runs.items()}
+crossed = {name: capstone.count_models_sent(run) for name, run in runs.items()}
 print("No link here." if crossed["tp"] is None else link.score(crossed["tp"]))
 claim.larger(
     "capstone_tensor_crosses_more",
@@ -165,9 +165,9 @@ caught
 # Three tasks with the same model, the same GPUs and the same number of tokens in a step:
 
 # %%
-from bootcamp import planned
+from bootcamp import plan_contest
 
-Table([task.words for task in planned.TASKS.values()], "Three tasks")
+Table([task.description for task in plan_contest.TASKS.values()], "Three tasks")
 
 # %% [markdown]
 # A plan has these knobs. Each has a default: 1, 0 or `"none"`.
@@ -194,7 +194,8 @@ PLANS_OF_OTHERS = {
     "B": {"tensor": 8, "pipeline": 4, "data": 8, "stage": 1},
 }
 fast = {
-    name: planned.judge(knobs, planned.TASKS["fast"]) for name, knobs in PLANS_OF_OTHERS.items()
+    name: plan_contest.judge(knobs, plan_contest.TASKS["fast"])
+    for name, knobs in PLANS_OF_OTHERS.items()
 }
 slower_a = predict(
     "capstone_slow_a",
@@ -216,9 +217,9 @@ display(slower_a, slower_b, longer)
 
 # %%
 said = {
-    (name, task): planned.enter(f"plan {name}", task, **knobs)
+    (name, task): plan_contest.enter(f"plan {name}", task, **knobs)
     for name, knobs in PLANS_OF_OTHERS.items()
-    for task in planned.TASKS
+    for task in plan_contest.TASKS
 }
 times = {name: said[name, "slow"].seconds / fast[name].seconds for name in PLANS_OF_OTHERS}
 print("A:", slower_a.score(times["A"], how="The planner says"))
@@ -263,8 +264,8 @@ MY_PLANS = {  # such as "fast": {"tensor": 8, "data": 32, "stage": 3}
 
 for task, knobs in MY_PLANS.items():
     if knobs:
-        print(f"{task}: {planned.enter('me', task, **knobs)}")
-    display(planned.board(task))
+        print(f"{task}: {plan_contest.enter('me', task, **knobs)}")
+    display(plan_contest.board(task))
 
 # %% [markdown]
 # ## Exercise

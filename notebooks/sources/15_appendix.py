@@ -13,8 +13,8 @@ import textwrap
 from IPython.display import display
 
 from bootcamp import Options, Table, available, check, launch, run_command, script_diff, variant
-from bootcamp_lessons import reading
-from bootcamp_lessons.reading import SNIPPETS
+from bootcamp_lessons import excerpts
+from bootcamp_lessons.excerpts import SNIPPETS
 
 # %% [markdown]
 # ## One program spawns its ranks
@@ -24,7 +24,7 @@ from bootcamp_lessons.reading import SNIPPETS
 
 # %%
 spawning = SNIPPETS / "start_with_spawn.py"
-reading.show_snippet(spawning.name)
+excerpts.show_snippet(spawning.name)
 print(run_command(["python", str(spawning), "--ranks", "2"]))
 
 # %% [markdown]
@@ -62,7 +62,7 @@ except Exception as error:
 
 # %%
 teardown = SNIPPETS / "teardown.py"
-reading.show_snippet(teardown.name)
+excerpts.show_snippet(teardown.name)
 
 # %% [markdown]
 # The launcher looks for ranks that hang and asks them where they are.
@@ -74,7 +74,7 @@ print(stuck.output(0).count("destroyed"), "process groups were made and destroye
 if stuck.status == "ok":
     print("No rank was unlucky this time. Run the cell again.")
 else:
-    print(reading.where_ranks_stand(stuck, teardown))
+    print(excerpts.find_waiting_lines(stuck, teardown))
 
 destroy = "dist.destroy_process_group(group)"
 in_order = variant(teardown, "teardown_in_order", {destroy: f"model = loss = None\n{destroy}"})
@@ -147,7 +147,7 @@ else:
 
 # %%
 hybrid = SNIPPETS / "hybrid_shard.py"
-reading.piece(hybrid, "how = {", 'found["warnings"]')
+excerpts.piece(hybrid, "how = {", 'found["warnings"]')
 
 # %% [markdown]
 # ### Wrapped in DDP as well
@@ -160,7 +160,7 @@ reading.piece(hybrid, "how = {", 'found["warnings"]')
 # %%
 def tell(**flags):
     """What each of four ranks of the program printed."""
-    return reading.printed(launch(hybrid, 4, device="cpu", quiet=True, **flags))
+    return excerpts.parse_printed(launch(hybrid, 4, device="cpu", quiet=True, **flags))
 
 
 def columns(ranks, *names):

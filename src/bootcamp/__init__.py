@@ -1,10 +1,8 @@
-"""The package under the scripts and notebooks of the multi-GPU bootcamp.
+"""The package under the scripts and notebooks of the course, by names that are loaded when used.
 
-What a notebook calls, it imports from here: `from bootcamp import launch, runs, check, plots`. Each
-name is loaded when it is first asked for, so that a rank, or a machine without Jupyter, imports
-nothing that it does not use. Each room (sub-package) says in its docstring what it is about;
-`make rooms` prints which room imports which. What belongs to single lessons, their diagrams and
-exercises, is in bootcamp_lessons, which imports this package; this one names it here alone.
+Notebooks import from here: `from bootcamp import launch, runs, check, plots`. A rank, or a machine
+without Jupyter, loads only what it uses. bootcamp_lessons, the content of single lessons, imports
+this package, which names it here alone.
 """
 
 import difflib
@@ -25,7 +23,7 @@ FRONT_DOOR = {
     "RankFailed": "launcher.launch:RankFailed",
     "RunHung": "launcher.launch:RunHung",
     "live": "launcher.live_ranks",
-    "ghosts": "launcher.ghosts:ghosts",
+    "orphans": "launcher.orphans:orphans",
     "drills": "hosts.drills",
     "hang": "launcher.hang",
     # records
@@ -39,12 +37,12 @@ FRONT_DOOR = {
     "replay": "experiments.replay",
     "roofline": "experiments.roofline",
     # scripts as texts
-    "family": "scripts.family",
+    "strategies": "scripts.strategies",
     "variant": "scripts.variants:variant",
     "script_diff": "scripts.diff:script_diff",
     # figures and widgets
     "plots": "drawing.plots",
-    "board": "widgets.board",
+    "dashboard": "widgets.dashboard",
     "diff_viewer": "widgets.diff_viewer",
     "monitor": "widgets.monitor",
     "simulators": "bootcamp_lessons.simulators",
@@ -55,7 +53,7 @@ FRONT_DOOR = {
     "clinic": "bootcamp_lessons.labs.clinic",
     "errors": "classroom.errors",
     "capstone": "bootcamp_lessons.capstone",
-    "planned": "bootcamp_lessons.planned",
+    "plan_contest": "bootcamp_lessons.plan_contest",
     "journal": "classroom.journal",
 }
 

@@ -1,4 +1,4 @@
-"""What a process asks of the Linux kernel, where Python's os module has no function for it."""
+"""Calls of the Linux kernel for which Python's os module has no function."""
 
 import ctypes
 import os

@@ -1,9 +1,9 @@
-"""The folders of the course.
+"""The folders of the course, of runs and of readers' scripts.
 
-One installed package may serve many people. So the course's folder is the clone that a notebook or
-a command runs in: the nearest parent of the working directory that is one. Elsewhere it is the
-package's own. A reader who may not write there gets ~/bootcamp for runs, scripts and copies of
-notebooks. BOOTCAMP_LOGS and BOOTCAMP_WORK name other folders for runs and for readers' scripts.
+Several people may share one installed package, so the course's folder is the clone in which a
+notebook or a command runs; elsewhere it is the package's own. A reader without the right to write
+there gets ~/bootcamp for runs, scripts and copies of notebooks. BOOTCAMP_LOGS and BOOTCAMP_WORK
+name other folders for runs and for readers' scripts.
 """
 
 import os
@@ -13,21 +13,17 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def course_folder(start: Path) -> Path:
-    """The nearest folder from `start` upwards that is a clone, else the one of this package."""
+    """Find the nearest folder from `start` upwards that is a clone, else the package's own."""
     for folder in (start, *start.parents):
         if (folder / "notebooks").is_dir() and (folder / "src" / "_train_cpu.py").is_file():
             return folder
     return PACKAGE.parents[1]
 
 
-def _working_directory() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:  # it has been deleted
-        return PACKAGE
-
-
-ROOT = course_folder(_working_directory())
+try:
+    ROOT = course_folder(Path.cwd())
+except FileNotFoundError:  # the working directory has been deleted
+    ROOT = PACKAGE.parents[1]
 SRC = ROOT / "src"
 NOTEBOOKS = ROOT / "notebooks"
 REFERENCE = ROOT / "logs" / "reference"
@@ -39,6 +35,6 @@ WORK = Path(os.environ.get("BOOTCAMP_WORK", OWN / "notebooks" / "work")).resolve
 
 
 def shown(path: Path | str) -> str:
-    """A path as a reader sees it: relative to the course's folder if it is inside."""
+    """Return a path as text for a reader: relative to the course's folder if it is inside."""
     path = Path(path)
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -1,7 +1,4 @@
-"""A small table that reads well in a notebook and in a terminal.
-
-Not pandas: its import takes longer than most cells, and a lesson only shows rows, never joins them.
-"""
+"""Table: rows that read well in a notebook and in a terminal; pandas takes seconds to import."""
 
 import html
 import re
@@ -9,19 +6,16 @@ from collections.abc import Callable, Iterable
 
 from bootcamp.units import number
 
-CAPTION_STYLE = "text-align:left;white-space:nowrap"  # a narrow table would wrap it word by word
+STYLE = "text-align:left;white-space:nowrap"  # of a caption, which a narrow table would wrap
 
 
 def with_code(text: str) -> str:
-    """Text as HTML; what stands in backticks is set as code."""
+    """Return text as HTML, with the words in backticks set as code."""
     return re.sub("`(.+?)`", r"<code>\1</code>", html.escape(text))
 
 
 class Table:
-    """Rows of the same columns: a list of dictionaries, shown in the order of the first one's keys.
-
-    caption: what the table shows and where its numbers come from.
-    """
+    """Dictionaries as rows, the first one's keys as columns; a caption says what and from where."""
 
     def __init__(self, rows: list[dict], caption: str = ""):
         self.rows, self.caption = rows, caption
@@ -29,9 +23,10 @@ class Table:
 
     @classmethod
     def of(cls, things: Iterable, columns: dict[str, str | Callable], caption: str = "") -> "Table":
-        """Make a row of each thing; a column is a function of it, or one of its keys or attributes.
+        """Make a row of each thing.
 
         things: a list, or {name: thing}, whose names become the first column, "run".
+        columns: {heading: a function of a thing, or the name of its key or attribute}.
         """
         named = isinstance(things, dict)
         rows = []
@@ -47,7 +42,7 @@ class Table:
         return len(self.rows)
 
     def column(self, name: str) -> list:
-        """The values of one column, from top to bottom."""
+        """List the values of a column."""
         return [row[name] for row in self.rows]
 
     def _cells(self) -> list[list[str]]:
@@ -74,17 +69,14 @@ class Table:
         sides = ["right" if self._is_numeric(name) else "left" for name in self.columns]
 
         def row(tag: str, cells: list[str]) -> str:
-            end = tag.split()[0]
-            marked = [
-                f'<{tag} style="text-align:{side}">{html.escape(cell)}</{end}>'
-                for cell, side in zip(cells, sides, strict=True)
-            ]
-            return f"<tr>{''.join(marked)}</tr>"
+            marked, end = "", tag.split()[0]
+            for cell, side in zip(cells, sides, strict=True):
+                marked += f'<{tag} style="text-align:{side}">{html.escape(cell)}</{end}>'
+            return f"<tr>{marked}</tr>"
 
         head = row('th scope="col"', self.columns)
         body = "".join(row("td", cells) for cells in self._cells())
-        caption = f'<caption style="{CAPTION_STYLE}">{html.escape(self.caption)}</caption>'
-        caption = caption if self.caption else ""
+        caption = self.caption and f'<caption style="{STYLE}">{html.escape(self.caption)}</caption>'
         return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
 

@@ -1,11 +1,8 @@
-"""Numbers as text, with their units: `units.size(25_000_000)` is "25 MB".
-
-Sizes are in powers of 1000 (kB, MB, GB) unless the name of a function says otherwise (MiB).
-"""
+"""Numbers as text, with units in powers of 1000: `units.size(25_000_000)` is "25 MB"."""
 
 
 def number(value) -> str:
-    """A value with three or four significant digits, thousands apart; "-" for None."""
+    """Format a float with 3 to 0 decimals by its size, an int in full; "-" for None."""
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -20,12 +17,12 @@ def number(value) -> str:
 
 
 def three_digits(value: float) -> str:
-    """A value with three significant digits, never in powers of ten: 1.5, 25, 1,234."""
+    """Format with three significant digits, from 1,000 on as an integer: 1.5, 25, 1,234."""
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def scale(largest: float) -> tuple[float, str]:
-    """(bytes in one unit, its name) that suits sizes up to `largest` bytes."""
+    """Choose a unit for sizes up to `largest` bytes: (bytes in the unit, its name)."""
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if largest >= factor:
             return factor, unit
@@ -33,11 +30,22 @@ def scale(largest: float) -> tuple[float, str]:
 
 
 def size(count: float | None) -> str:
-    """Bytes: "1.5 kB", "25 MB"; "-" for None."""
+    """Format bytes: "1.5 kB", "25 MB"; "-" for None."""
     if count is None:
         return "-"
     factor, unit = scale(count)
     return f"{three_digits(count / factor)} {unit}"
+
+
+def join(things) -> str:
+    """Join things as a sentence does: "0, 1 and 3"."""
+    *first, last = map(str, things)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def ranks(numbers) -> str:
+    """Name ranks: "rank 2", "ranks 0, 1 and 3"."""
+    return f"rank{'s' * (len(numbers) > 1)} {join(sorted(numbers))}"
 
 
 def cores(count: int) -> str:
@@ -45,7 +53,7 @@ def cores(count: int) -> str:
 
 
 def time(seconds: float) -> str:
-    """A short time: "40 µs", "1.5 ms", "12.3 s"."""
+    """Format a short time: "40 µs", "1.5 ms", "12.3 s"."""
     if seconds >= 10:
         return f"{three_digits(seconds)} s"
     if 0 < seconds < 0.9995e-3:
@@ -54,7 +62,7 @@ def time(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long something goes on: "3.2 s", "45 s", "2 min 5 s", "1 h 10 min"."""
+    """Format a long time: "3.2 s", "45 s", "2 min 5 s", "1 h 10 min"."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
@@ -64,7 +72,7 @@ def duration(seconds: float) -> str:
 
 
 def flops(per_second: float) -> str:
-    """Floating-point operations per second: "71.2 GFLOP/s"."""
+    """Format floating-point operations per second: "71.2 GFLOP/s"."""
     for factor, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
         if per_second >= factor:
             return f"{number(per_second / factor)} {unit}"

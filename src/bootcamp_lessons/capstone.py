@@ -1,37 +1,30 @@
-"""The capstone of lesson 14: a model, four ranks on two hosts, a slow link, a limit of memory.
+"""Lesson 14's contest of plans that are really run: `capstone.enter("me", "hsdp", shard=2)`.
 
-`capstone.enter("me", "hsdp", shard=2)` runs a plan, proves it equal, looks at the memory of every
-rank, and puts it on the local board: `capstone.board()` ranks what is valid by measured tokens per
-second. A plan is a script of the family, or the reader's own, with its flags. Imports no torch.
+A plan is a script, one of the course's or the reader's own, and its flags. It trains a fixed model
+on four ranks of two hosts, over a slow link and within a memory limit. Each plan is run and must
+train what the baseline trains; `capstone.board()` ranks the valid ones by measured tokens/s.
 """
 
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootcamp.classroom.tasks import Wrong, check_syntax, failures_explained
+from bootcamp.classroom.tasks import Wrong, explain_failures
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.paths import LOGS
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp_lessons import boards
+from bootcamp_lessons import contest_entries
 
 MODEL = {"model": "gpt", "size": "tiny", "global_batch": 32}
 RANKS, HOSTS, LINK = 4, 2, "20mbit"
 STEPS = 8
-MOST_BYTES = 16_500_000  # on any rank: parameters, gradients, optimizer state and activations
-FIXED = {  # for everybody: what is trained, and how it is launched
-    *(*MODEL, "steps", "optimizer", "seed", "dtype", "lr", "cores_per_rank"),
-    *("ranks", "args", "device", "start", "hosts", "link", "quiet", "raises", "options"),
-}
-TASK = {
-    **MODEL,
-    "ranks": RANKS,
-    "hosts": HOSTS,
-    "link between the hosts": LINK,
-    "most MB on a rank": MOST_BYTES / 1e6,
-}
+MAX_BYTES = 16_500_000  # on any rank: parameters, gradients, optimizer state and activations
+FIXED = {*MODEL, "steps", "optimizer", "seed", "dtype", "lr", "cores_per_rank", "ranks", "args"}
+FIXED |= {"device", "start", "hosts", "link", "quiet", "raises", "options"}  # for everybody
+TASK = {**MODEL, "ranks": RANKS, "hosts": HOSTS, "link between the hosts": LINK}
+TASK |= {"most MB on a rank": MAX_BYTES / 1e6}
 KINDS = ("parameter", "gradient", "optimizer", "activation")
 FILE = "capstone.json"
 
@@ -48,61 +41,56 @@ class Plan:
         return " ".join([Path(str(self.script)).stem, *words])
 
 
-def plan(given) -> Plan:
-    """A plan from a name ("fsdp") or from {"script": "hsdp", "shard": 2}. Raises Wrong."""
+def parse_plan(given) -> Plan:
+    """Make a plan of a name ("fsdp") or of {"script": "hsdp", "shard": 2}. Raises Wrong."""
     if isinstance(given, str | Path):
         given = {"script": given}
     if not isinstance(given, dict) or "script" not in given:
         raise Wrong('a plan such as {"script": "hsdp", "shard": 2}', f"{given!r}")
     flags = {name: value for name, value in given.items() if name != "script"}
     if fixed := sorted(set(flags) & FIXED):
-        raise Wrong(
-            "flags that are yours to choose",
-            f"{', '.join(fixed)}: given by the task, the same for everybody",
-        )
+        given_by_task = f"{', '.join(fixed)}: given by the task, the same for everybody"
+        raise Wrong("flags that are yours to choose", given_by_task)
     return Plan(given["script"], flags)
 
 
-def where() -> dict:
-    """Arguments of launch for hosts and link; CPU ranks of this host where none can be made."""
+def choose_hosts() -> dict:
+    """Return launch's arguments for two hosts and a link, or for CPU ranks without hosts."""
     return {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": HOSTS, "link": LINK}
 
 
-def held_bytes(run: Run) -> dict[str, int]:
-    """Bytes of the fullest rank by kind: parameters, gradients, optimizer state, activations."""
-    each = ({kind: rank[f"{kind}_bytes"] or 0 for kind in KINDS} for rank in run.ranks)
-    return max(each, key=lambda kinds: sum(kinds.values()))
+def count_bytes_by_kind(run: Run) -> dict[str, int]:
+    """Count the bytes of the fullest rank for each of KINDS."""
+    by_rank = ({kind: rank[f"{kind}_bytes"] or 0 for kind in KINDS} for rank in run.ranks)
+    return max(by_rank, key=lambda kinds: sum(kinds.values()))
 
 
-def rank_bytes(run: Run) -> int:
-    """What the fullest rank holds."""
-    return sum(held_bytes(run).values())
+def count_fullest_rank_bytes(run: Run) -> int:
+    """Count all bytes of the fullest rank."""
+    return sum(count_bytes_by_kind(run).values())
 
 
-def fullest(run: Run) -> dict[str, int]:
-    """Bytes of states (parameters, gradients, optimizer) and activations of the fullest rank."""
-    held = held_bytes(run)
+def count_states_and_activations(run: Run) -> dict[str, int]:
+    """Count the bytes of states and of activations of the fullest rank."""
+    held = count_bytes_by_kind(run)
     activations = held.pop("activation")
     return {"states": sum(held.values()), "activations": activations}
 
 
-def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
-    """Run a plan on the link and prove it with both optimizers; returns the measured run.
+def try_plan(plan: Plan, max_bytes: int = MAX_BYTES) -> Run:
+    """Run a plan; prove with AdamW and with SGD that it trains as the baseline does.
 
-    Raises Wrong: it does not run, it trains something else, or a rank holds too much.
+    Returns the first run, the measured one. Raises Wrong.
     """
-    shared = {**MODEL, **where(), "quiet": True}
-    script = Path(plan.script)
-    if script.is_file():
-        check_syntax(script)
-    with failures_explained(script):
+    shared = {**MODEL, **choose_hosts(), "quiet": True}
+    with explain_failures(Path(plan.script)):
         run = launch.launch(plan.script, RANKS, steps=STEPS, **shared, **plan.flags)
         equality.same_training(run, equality.baseline(**MODEL, steps=STEPS))
-        if rank_bytes(run) > most_bytes:
-            kinds = sorted(held_bytes(run).items(), key=lambda pair: -pair[1])
+        if (fullest := count_fullest_rank_bytes(run)) > max_bytes:
+            kinds = sorted(count_bytes_by_kind(run).items(), key=lambda pair: -pair[1])
             parts = ", ".join(f"{kind} {size / 1e6:.2f}" for kind, size in kinds)
-            most = f"at most {most_bytes / 1e6:.1f} MB on each rank"
-            raise Wrong(most, f"{rank_bytes(run) / 1e6:.1f} MB: {parts}")
+            most = f"at most {max_bytes / 1e6:.1f} MB on each rank"
+            raise Wrong(most, f"{fullest / 1e6:.1f} MB: {parts}")
         proved = {**shared, "link": None} if "link" in shared else shared
         sgd = {"steps": 5, "optimizer": "sgd"}
         other = launch.launch(plan.script, RANKS, **sgd, **proved, **plan.flags)
@@ -110,19 +98,20 @@ def tried(plan: Plan, most_bytes: int = MOST_BYTES) -> Run:
     return run
 
 
-def link_sizes(run: Run) -> float | None:
-    """What a host sends to the other in a step, in sizes of the model; None if nobody counted."""
-    if run.config.get("hosts", 1) < 2:
-        return None
-    sent = [rank["sent_to_other_hosts_bytes_per_step"] for rank in run.ranks[: RANKS // HOSTS]]
-    if None in sent:
+def count_models_sent(run: Run) -> float | None:
+    """Return what one host sends the other per step, in multiples of the model's bytes.
+
+    None if unknown, or if the run had one host.
+    """
+    sent = [rank.get("sent_to_other_hosts_bytes_per_step") for rank in run.ranks[: RANKS // HOSTS]]
+    if run.config.get("hosts", 1) < 2 or None in sent:
         return None
     return sum(sent) / equality.baseline(**MODEL, steps=STEPS).ranks[0]["parameter_bytes"]
 
 
 @dataclass
 class Entry:
-    """What became of a plan on the board: valid with its figures, or why it is not."""
+    """A plan on the board: valid with its figures, or why it is not."""
 
     row: dict
     wrong: Wrong | None = None
@@ -137,23 +126,25 @@ class Entry:
 
 
 def enter(who: str, script: str | Path, **flags) -> Entry:
-    """Try a plan and put it on the board under this name. Raises nothing: see what it returns."""
+    """Try a plan and put it on the board under this name, valid or not."""
     row = {"who": who, "plan": str(Plan(script, flags)), "when_unix_seconds": time.time()}
     wrong = None
     try:
-        run = tried(plan({"script": script, **flags}))
-        row |= {"tokens_per_second": run.tokens_per_second, "rank_bytes": rank_bytes(run)}
-        row |= {"link_sizes": link_sizes(run), "link": run.config.get("link") or "none"}
+        run = try_plan(parse_plan({"script": script, **flags}))
+        row |= {"tokens_per_second": run.tokens_per_second}
+        row |= {"rank_bytes": count_fullest_rank_bytes(run)}
+        row |= {"link_sizes": count_models_sent(run), "link": run.config.get("link") or "none"}
     except Wrong as error:
         wrong = error
         row["why_not"] = wrong.expected
-    boards.keep(LOGS / FILE, row)
+    contest_entries.add_entry(LOGS / FILE, row)
     return Entry(row, wrong)
 
 
 def board() -> Table:
-    """All entries of this machine, valid ones first, by tokens per second."""
-    rows = sorted(boards.entries(LOGS / FILE), key=lambda row: -(row.get("tokens_per_second") or 0))
+    """Return all entries of this machine as a table: valid ones first, by tokens per second."""
+    entries = contest_entries.read_entries(LOGS / FILE)
+    rows = sorted(entries, key=lambda row: -(row.get("tokens_per_second") or 0))
     columns = {
         "place": lambda row: 1 + rows.index(row) if "rank_bytes" in row else None,
         "who": "who",

@@ -1,4 +1,4 @@
-"""Lesson 07b: what a checkpoint's folder holds, how far a resumed run is off, and kills."""
+"""Lesson 07b: the files of a checkpoint, kills while it is saved, and runs that resume."""
 
 import contextlib
 import os
@@ -11,22 +11,22 @@ from bootcamp.records import heartbeat
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp_lessons import reading
+from bootcamp_lessons import excerpts
 
 
-def furthest(run: Run, never_stopped: Run) -> float:
-    """The largest distance of any step's loss from the same step of a run that never stopped."""
-    return max(abs(row["loss"] - never_stopped.losses[row["step"]]) for row in run.steps)
+def furthest(run: Run, baseline: Run) -> float:
+    """Return the largest difference of any step's loss from that of a run that never stopped."""
+    return max(abs(row["loss"] - baseline.losses[row["step"]]) for row in run.steps)
 
 
-def listing(folder: Path) -> Table:
+def list_files(folder: Path) -> Table:
     """Table the files of one checkpoint and their bytes."""
     columns = {"file": "name", "bytes": lambda file: file.stat().st_size}
     return Table.of(sorted(folder.iterdir()), columns, f"{folder.parent.name}/{folder.name}")
 
 
 def pieces(folder: Path, key: str) -> list[dict]:
-    """The pieces of one tensor of a checkpoint: file, first row and column, rows and columns."""
+    """List the pieces of one tensor of a checkpoint: file, first row and column, and shape."""
     from torch.distributed import checkpoint as dcp
 
     about = dcp.FileSystemReader(folder).read_metadata()
@@ -36,17 +36,18 @@ def pieces(folder: Path, key: str) -> list[dict]:
 
 
 def total_seconds(run: Run) -> float:
-    """Seconds of all steps but the first, in which everything is set up."""
+    """Add up the seconds of all steps but the first, in which everything is set up."""
     return sum(row["seconds"] for row in run.steps[1:])
 
 
 def save_for_ever(way: str, kills: int) -> dict:
     """Save in this `way` (in_place, beside) again and again, and kill that process.
 
-    found: whole, torn or missing, for each kill. seconds: for `making` a state and `saving` it.
+    Returns what was found (whole, torn or missing) after each kill, and seconds of `making` a state
+    and `saving` it.
     """
-    program = reading.SNIPPETS / "save_for_ever.py"
-    return reading.printed(launch(program, 1, quiet=True, way=way, kills=kills))[-1]
+    program = excerpts.SNIPPETS / "save_for_ever.py"
+    return excerpts.parse_printed(launch(program, 1, quiet=True, way=way, kills=kills))[-1]
 
 
 def launch_and_kill(
@@ -54,8 +55,7 @@ def launch_and_kill(
 ) -> Run:
     """Launch, and kill -9 all ranks some seconds after they have done so many steps."""
     over = threading.Event()
-    given = (folder, ranks, after_steps, after_seconds, over)
-    thread = threading.Thread(target=_kill, args=given)
+    thread = threading.Thread(target=_kill, args=(folder, ranks, after_steps, after_seconds, over))
     thread.start()
     try:
         return launch(script, ranks, options=Options(run_dir=folder), raises=False, **flags)
@@ -75,8 +75,8 @@ def _kill(folder: Path, ranks: int, steps: int, seconds: float, over: threading.
             os.kill(heartbeat.read(path)[0], signal.SIGKILL)
 
 
-def refusal(folder: Path, *given, **flags) -> str:
-    """The last line of what a launch that must fail says, without the folder's own path."""
+def read_refusal(folder: Path, *given, **flags) -> str:
+    """Return the last line of the error of a launch that must fail, without the folder's path."""
     try:
         launch(*given, **flags)
     except LaunchError as error:
@@ -84,24 +84,22 @@ def refusal(folder: Path, *given, **flags) -> str:
     raise AssertionError("this should not have been resumed")
 
 
-# A program that saves its state without the course's help: src/snippets/stateful_checkpoint.py
-
-STATEFUL = reading.SNIPPETS / "stateful_checkpoint.py"
+STATEFUL = excerpts.SNIPPETS / "stateful_checkpoint.py"
 FORGET = {  # what is left out -> the line that takes it up
     "the generators": 'torch.set_rng_state(state[f"generator{rank}"])',
     "the loader's position": 'loader.load_state_dict(state["loader"])',
 }
 
 
-def legs(legs: list[tuple[int, dict]], place: Path, forget: str = "", **flags) -> list[dict]:
-    """Return what rank 0 of each leg, (ranks, flags), printed; forget: a key of FORGET, if any."""
+def run_legs(legs: list[tuple[int, dict]], place: Path, forget: str = "", **flags) -> list[dict]:
+    """Run each leg, (ranks, flags), and return what its rank 0 printed. forget: a key of FORGET."""
     script = STATEFUL
     if forget:
         script = variant(STATEFUL, f"forgets_{len(forget)}", {FORGET[forget]: "pass"})
     how = {"device": "cpu", "quiet": True, "place": place, **flags}
-    return [reading.printed(launch(script, ranks, **how, **own))[0] for ranks, own in legs]
+    return [excerpts.parse_printed(launch(script, ranks, **how, **own))[0] for ranks, own in legs]
 
 
-def losses(legs: list[dict]) -> list[float]:
-    """Of all steps of these legs."""
+def join_losses(legs: list[dict]) -> list[float]:
+    """Return the losses of all steps of these legs."""
     return [loss for leg in legs for loss in leg["losses"]]

@@ -1,4 +1,4 @@
-"""Lesson 04b: runs beside their baseline, what a rank did in a traced step."""
+"""Lesson 04b's tables: runs beside their baseline, the parts of a traced step."""
 
 import contextlib
 import io
@@ -12,7 +12,7 @@ from bootcamp.records.runs import TOLERANCE, Run
 from bootcamp.table import Table
 
 
-def against_baseline(
+def compare_with_baseline(
     runs: dict[str, Run], baseline: dict[str, Run] | Run, tolerance: float = TOLERANCE
 ) -> Table:
     """Compare named runs with a baseline, one for all or one for each name."""
@@ -28,18 +28,18 @@ def against_baseline(
     return Table(rows, f"{run.world} ranks, {len(run.steps)} steps, against one process")
 
 
-def step_parts(run: Run) -> Table:
+def split_step(run: Run) -> Table:
     """Split the traced step of each rank into parts that add up to it, in ms.
 
     waits, sends: before and after the last rank has entered a collective, while nothing is computed
     (sends is both where that can't be told). neither: no operator and no collective ran.
     """
     rows = []
-    steps = run.timelines() or {0: run.timeline(0)}  # the latter raises, with what to do
+    steps = run.timelines()
     for rank, step in steps.items():
         parts = {"computes": trace.total_seconds(step["compute"])}
         for name, spans in (("waits", step["waiting"]), ("sends", step["sending"])):
-            parts[name] = trace.total_seconds(trace.without(spans, step["compute"]))
+            parts[name] = trace.total_seconds(trace.subtract_intervals(spans, step["compute"]))
         parts["neither"] = max(0.0, step["seconds"] - sum(parts.values()))
         rows.append({"rank": rank} | {name: 1e3 * value for name, value in parts.items()})
     return Table(rows, f"Milliseconds of one step, {run.strategy}, {run.origin}")

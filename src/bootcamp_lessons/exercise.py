@@ -1,7 +1,7 @@
 """Exercises: `exercise.start(name)`, edit, `exercise.check(name)`, `exercise.solution(name)`.
 
-Most are scripts: starting points are made from the course's own. Others are a function in a cell:
-`exercise.check(name, function)`. A checker raises nothing: it says what was expected and seen.
+Most are scripts that begin as one of the course's. Others are a function in a cell:
+`exercise.check(name, function)`. A check raises nothing: it says what was expected and seen.
 """
 
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from bootcamp.classroom import journal
-from bootcamp.classroom.tasks import NotTried, ScriptTask, Shown, Task, Wrong
+from bootcamp.classroom.tasks import NotTried, PythonSource, ScriptTask, Task, Wrong
 from bootcamp.paths import shown
-from bootcamp.scripts import diff, family
+from bootcamp.scripts import diff, strategies
 from bootcamp_lessons.exercises import EXERCISES
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a checker found: `solved`, and a text that helps."""
+    """Whether an attempt solves an exercise, and a text that helps."""
 
     solved: bool
     text: str
@@ -29,14 +29,14 @@ class Result:
 
 
 def find(name: str) -> Task:
-    """The exercise of this name. Raises KeyError with the names that there are."""
+    """Return the exercise of this name. Raises KeyError with all names."""
     if name not in EXERCISES:
         raise KeyError(f"no exercise {name!r}: choose one of {', '.join(EXERCISES)}")
     return EXERCISES[name]
 
 
 def start(name: str) -> str:
-    """Write the starting point, unless the reader has begun."""
+    """Write the starting point of a script, unless the reader has begun, and say where it is."""
     exercise = find(name)
     if not isinstance(exercise, ScriptTask):
         return exercise.task
@@ -45,8 +45,8 @@ def start(name: str) -> str:
         return f"Your script is {shown(path)}: {open_it} and edit it."
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(exercise.starting_point())
-    if exercise.solution in family.SCRIPTS:
-        family.remember(path, exercise.solution)
+    if exercise.solution in strategies.SCRIPTS:
+        strategies.record_copy(path, exercise.solution)
     return f"Wrote {shown(path)}: {open_it}, edit it, save it."
 
 
@@ -65,7 +65,7 @@ def check(name: str, given=None) -> Result:
 
 
 def try_out(exercise: Task, given, note: Callable[[bool], int] = lambda solved: 1) -> Result:
-    """As check, for any script or function. note: writes an attempt down, returns how many."""
+    """Check any script or function. note: records whether it is solved, returns the attempts."""
     try:
         why = exercise.attempt(given)
     except Wrong as wrong:
@@ -77,11 +77,11 @@ def try_out(exercise: Task, given, note: Callable[[bool], int] = lambda solved: 
     return Result(True, f"Solved: {why}")
 
 
-def solution(name: str) -> diff.ScriptDiff | Shown:
-    """As a diff to the reader's script (or the starting point), or as a function's text."""
+def solution(name: str) -> diff.ScriptDiff | PythonSource:
+    """Show the solution: as a diff to the reader's script, or as a function's text."""
     exercise = find(name)
     if not isinstance(exercise, ScriptTask):
-        return exercise.solution_shown()
+        return exercise.solution_text()
     if not exercise.path.exists():
         start(name)
-    return diff.ScriptDiff(exercise.solved(), exercise.path)
+    return diff.ScriptDiff(exercise.solution_path(), exercise.path)

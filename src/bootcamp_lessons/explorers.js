@@ -287,18 +287,18 @@ const PICTURES = {
 function control(one, moved) {
   const values = one.options.map(([, value]) => value), last = values.length - 1;
   const shown = html("output", { ariaHidden: "true" }); // aria-valuetext says it
-  const input = one.slides
+  const input = one.is_slider
     ? html("input", { type: "range", min: 0, max: last, step: 1 })
     : html("select", {}, ...one.options.map(([text], i) => new Option(text, i)));
   const tell = () => {
-    shown.textContent = one.slides ? one.options[input.value][0] : "";
-    if (one.slides) input.setAttribute("aria-valuetext", shown.textContent);
+    shown.textContent = one.is_slider ? one.options[input.value][0] : "";
+    if (one.is_slider) input.setAttribute("aria-valuetext", shown.textContent);
   };
   input.name = one.name;
   input.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves the keys to it
   input.addEventListener("input", () => moved());
   return {
-    label: html("label", {}, `${one.label} `, input, ...(one.slides ? [shown] : [])),
+    label: html("label", {}, `${one.label} `, input, ...(one.is_slider ? [shown] : [])),
     get: () => values[input.value],
     set(value) {
       if (values.includes(value)) input.value = values.indexOf(value);
@@ -372,7 +372,7 @@ function explore(element, kind, data, choice = {}, tell = () => {}) {
   };
   const bar = html("div", { className: "explorer-controls" }, ...Object.values(controls).map((one) => one.label));
   element.replaceChildren(html("style", { textContent: STYLE }), bar, title, says, key, picture, notes);
-  choose({ ...Object.fromEntries(data.controls.map((one) => [one.name, one.options[one.first][1]])), ...choice });
+  choose({ ...Object.fromEntries(data.controls.map((one) => [one.name, one.options[one.initial][1]])), ...choice });
   const watch = new ResizeObserver(() => element.clientWidth && element.clientWidth !== width && draw());
   watch.observe(element);
   return { choose, stop: () => watch.disconnect() };

@@ -1,8 +1,8 @@
-"""Four of the lessons' simulators as explorers: `explorers.data("collective", ranks=5)`.
+"""Data of four explorers, pictures with controls: `explorers.make_data("collective", ranks=5)`.
 
-explorers.js draws them, in the lab (simulators.py), on the static pages and in the slides (`page`,
-`script`). It gets its controls from here and, for every choice, what bootcamp.costs says. Where
-there is no JavaScript, `still` shows the first choice as a table.
+explorers.js draws them in notebooks (simulators.py), on static pages and in slides (`render_div`,
+`script`), from the numbers that bootcamp.costs has for every choice. Where there is no JavaScript,
+a table shows the initial choice.
 """
 
 import functools
@@ -11,12 +11,12 @@ import itertools
 import json
 from pathlib import Path
 
-from bootcamp.costs import collectives, ddp, model_shapes, pipeline_schedules, published
+from bootcamp.costs import collectives, model_shapes, overlap, pipeline_schedules, published
 from bootcamp.costs import memory as memory_costs
 from bootcamp.costs.collectives import Simulation
 from bootcamp.table import Table
 from bootcamp.units import size, time
-from bootcamp_lessons.diagrams import pipeline_gantt
+from bootcamp_lessons.diagrams import pipelines
 
 SCRIPT = Path(__file__).with_suffix(".js")
 EXPORTS = "export default { render };"
@@ -27,71 +27,72 @@ MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 RANKS_OF_PIPELINE = (1, 2, 3, 4, 6, 8)
 
 
-def data(kind: str, **first) -> dict:
-    """{"controls", and what the picture of this kind is drawn from}, ready for JSON.
+def make_data(kind: str, **initial) -> dict:
+    """Return {"controls": [...], ...}: an explorer's controls and the numbers it draws, for JSON.
 
-    kind: of KINDS. first: where controls begin, by name. A control is {"name", "label", "slides",
-    "first", "options"}: options are pairs of words and value, first is the position of the one to
-    begin with. Raises ValueError for what can't be chosen.
+    kind: a key of KINDS. initial: {control's name: initial value}. A control is {"name", "label",
+    "is_slider", "initial", "options"}: options are (label, value) pairs, "initial" an index into
+    them. Raises ValueError for an unknown control or value.
     """
-    made = KINDS[kind]()
-    if unknown := ", ".join(first.keys() - first_choice(made).keys()):
+    build, _ = KINDS[kind]
+    data = build()
+    if unknown := ", ".join(initial.keys() - initial_values(data).keys()):
         raise ValueError(f"{kind} has no control {unknown}")
-    for control in made["controls"]:
+    for control in data["controls"]:
         name, known = control["name"], values(control)
-        chosen = first.get(name, known[control["first"]])
+        chosen = initial.get(name, known[control["initial"]])
         if chosen not in known:
             expected = ", ".join(map(str, known))
             raise ValueError(f"{name}: {chosen!r} can't be chosen, but {expected}")
-        control["first"] = known.index(chosen)
-    return made
+        control["initial"] = known.index(chosen)
+    return data
 
 
-def page(kind: str, size: tuple[float, float] | None = None, **first) -> str:
-    """A div with the numbers of an explorer, which `script` starts.
+def render_div(kind: str, pixels: tuple[float, float] | None = None, **initial) -> str:
+    """Return an explorer's <div>, which script() fills.
 
-    size: in pixels, the width where it is hidden at first, and the most that its picture is high.
+    pixels: (width while it is hidden, largest height).
     """
-    given = data(kind, **first)
-    numbers = json.dumps(given, separators=(",", ":")).replace("<", "\\u003c")
-    look = ' data-width="{}" style="--explorer-height: {}px"'.format(*size) if size else ""
+    data = make_data(kind, **initial)
+    numbers = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    look = ' data-width="{}" style="--explorer-height: {}px"'.format(*pixels) if pixels else ""
     return (
         f'<div class="explorer" data-kind="{html.escape(kind)}"{look}><noscript>'
-        f"{still(kind, given)._repr_html_()}</noscript>"
+        f"{make_fallback_table(kind, data)._repr_html_()}</noscript>"
         f'<script type="application/json">{numbers}</script></div>'
     )
 
 
 def script() -> str:
-    """explorers.js for pages opened from a disk, which load no modules: it starts every `page`."""
+    """Return explorers.js for pages that can't load modules; it draws every explorer's <div>."""
     text = SCRIPT.read_text().replace(EXPORTS, "")
-    return (
-        f'(() => {{\n{text}\ndocument.addEventListener("DOMContentLoaded", exploreAll);\n}})();\n'
-    )
+    start = 'document.addEventListener("DOMContentLoaded", exploreAll);'
+    return f"(() => {{\n{text}\n{start}\n}})();\n"
 
 
-def _control(name: str, label: str, options, first, slides: bool = False) -> dict:
-    pairs = [list(one) if isinstance(one, tuple) else [f"{one}", one] for one in options]
-    place = [value for _, value in pairs].index(first)
-    return {"name": name, "label": label, "slides": slides, "first": place, "options": pairs}
+def _make_control(name: str, label: str, options, initial, is_slider: bool = False) -> dict:
+    pairs = [list(each) if isinstance(each, tuple) else [f"{each}", each] for each in options]
+    control = {"name": name, "label": label, "is_slider": is_slider, "options": pairs}
+    return control | {"initial": values(control).index(initial)}
 
 
 def values(control: dict) -> list:
-    """What can be chosen."""
+    """Return the values of a control's options."""
     return [value for _, value in control["options"]]
 
 
-def first_choice(data: dict) -> dict:
-    """The values of all controls at the beginning, by name."""
-    return {one["name"]: values(one)[one["first"]] for one in data["controls"]}
+def initial_values(data: dict) -> dict:
+    """Return {name of a control: its initial value}."""
+    return {each["name"]: values(each)[each["initial"]] for each in data["controls"]}
 
 
 def doubling(least: int, most: int) -> list[int]:
+    """Return least, 2 * least, 4 * least and so on, up to most."""
     return [least * 2**power for power in range((most // least).bit_length())]
 
 
 def links() -> dict[str, float]:
-    """Bytes per second that a rank sends over some links, by name."""
+    """Return {name of a link: bytes per second that a rank sends}."""
     rates = {f"{gigabits} Gbit/s": gigabits * 1e9 / 8 for gigabits in GIGABITS}
     for row in published.table("network"):
         if row["link"].startswith("NVLink"):
@@ -99,41 +100,40 @@ def links() -> dict[str, float]:
     return rates
 
 
-def ways() -> dict[str, tuple[str, str]]:
-    """Each collective with each of its algorithms: {words: (collective, algorithm)}."""
-    return {f"{name} by {NAMES[how]}": (name, how) for name, how in collectives.PLANS}
+def list_algorithms() -> dict[str, tuple[str, str]]:
+    """Return {name: (collective, algorithm)}."""
+    return {f"{name} by {ALGORITHM_NAMES[how]}": (name, how) for name, how in collectives.PLANS}
 
 
-# A collective step by step
-
-NAMES = {"ring": "a ring", "tree": "a tree", "pairwise": "pairs"}
+ALGORITHM_NAMES = {"ring": "a ring", "tree": "a tree", "pairwise": "pairs"}
 REDUCING = ("all-reduce", "reduce-scatter")
 
 
-def collective() -> dict:
+def _build_collective() -> dict:
     runs = {
-        f"{name} {count}": _run(collectives.simulate(*way, count))
-        for name, way in ways().items()
+        f"{name} {count}": _encode_simulation(collectives.simulate(*way, count))
+        for name, way in list_algorithms().items()
         for count in collectives.RANKS
     }
     steps = range(1 + max(len(run["steps"]) for run in runs.values()))
     return {
         "controls": [
-            _control("way", "collective", ways(), "all-reduce by a ring"),
-            _control("ranks", "ranks", collectives.RANKS, 4, slides=True),
-            _control("step", "step", steps, 2, slides=True),
+            _make_control("way", "collective", list_algorithms(), "all-reduce by a ring"),
+            _make_control("ranks", "ranks", collectives.RANKS, 4, is_slider=True),
+            _make_control("step", "step", steps, 2, is_slider=True),
         ],
         "runs": runs,
     }
 
 
-def _run(run: Simulation) -> dict:
-    """A simulation as numbers: contributions are bits, bit k is rank k's; chunks are positions.
+def _encode_simulation(run: Simulation) -> dict:
+    """Encode a simulation: chunks as indices, and what a rank holds as a bitmask for each chunk.
 
-    pairs: of an all-to-all, the rank that each chunk is from and the one it is for.
+    Bit k of the mask: the chunk includes rank k's contribution. pairs: the (source, target) ranks
+    of each chunk of an all-to-all.
     """
     named = sorted({chunk for held in run.moments[-1] for chunk in held}, key=str)
-    wanted = collectives.result(run.collective, run.ranks, run.chunks)
+    wanted = collectives.make_result(run.collective, run.ranks, run.chunks)
     number = {chunk: i for i, chunk in enumerate(named)}
     pairs = isinstance(named[0], tuple)
     steps = range(len(run.steps) + 1)
@@ -149,32 +149,32 @@ def _run(run: Simulation) -> dict:
         "moments": [[bits(held) for held in moment] for moment in run.moments],
         "wanted": [bits(held) for held in wanted],
         "sent": [run.sent(step) for step in steps],
-        "phases": [_phase(run, step) for step in steps],
-        "key": KEYS.get(run.collective, KEY.format("from 0: it is rank 0's")),
-        "totals": list(_totals(run)),
+        "phases": [_describe_step(run, step) for step in steps],
+        "key": LEGENDS.get(run.collective, LEGEND.format("from 0: it is rank 0's")),
+        "totals": list(_describe_totals(run)),
     }
 
 
-ASKED = {
+PURPOSES = {
     "broadcast": "Only rank 0 has the tensor; every rank is to get it.",
     "all-reduce": "Each rank has its own tensor; every rank is to get the sum of all.",
     "reduce-scatter": "Each rank has its own tensor; rank k is to get chunk k of their sum.",
     "all-gather": "Rank k has chunk k; every rank is to get all chunks.",
     "all-to-all": "Each rank has a chunk for every rank, itself included.",
 }
-# how boxes are read
-KEY = "{}. Bold on green: as asked for. Thick frame: sent or received in this step."
-KEYS = dict.fromkeys(REDUCING, KEY.format("0+2: the sum of rank 0's and rank 2's"))
-KEYS["all-to-all"] = (
+# how the boxes of a picture are read
+LEGEND = "{}. Bold on green: as asked for. Thick frame: sent or received in this step."
+LEGENDS = dict.fromkeys(REDUCING, LEGEND.format("0+2: the sum of rank 0's and rank 2's"))
+LEGENDS["all-to-all"] = (
     "0→2: from rank 0, for rank 2. Left: to be sent. Right, bold on green: received. "
     "Thick frame: in this step."
 )
 
 
-def _phase(run: Simulation, step: int) -> str:
-    """What this step is there for, in words."""
+def _describe_step(run: Simulation, step: int) -> str:
+    """Say in words what a step does."""
     if step == 0:
-        return ASKED[run.collective]
+        return PURPOSES[run.collective]
     done = " All is done." if step == len(run.steps) else ""
     if run.collective == "all-to-all":
         ordinal = {1: "next", 2: "2nd", 3: "3rd"}.get(step, f"{step}th")
@@ -187,12 +187,12 @@ def _phase(run: Simulation, step: int) -> str:
     return f"Step {step}: {'add up' if adds else 'pass on'}{half}.{done}"
 
 
-def _totals(run: Simulation) -> tuple[str, str]:
-    """What is sent until the end and in how many steps: counted, and by formula."""
+def _describe_totals(run: Simulation) -> tuple[str, str]:
+    """Say how much is sent in how many steps: counted, and by formula."""
     formula = collectives.formula(run.collective, run.algorithm, run.ranks)
     most, steps = (
-        words if words == f"{formula[what]:.3g}" else f"{words} = {formula[what]:.3g}"
-        for what, words in ((what, formula["words"][what]) for what in ("most", "steps"))
+        words if words == f"{value:.3g}" else f"{words} = {value:.3g}"
+        for words, value in (formula["most"], formula["steps"])
     )
     sent = run.sent(len(run.steps))
     busiest = "each rank" if len(set(sent)) == 1 else "the busiest rank"
@@ -205,27 +205,27 @@ def _totals(run: Simulation) -> tuple[str, str]:
     )
 
 
-def _collective_still(data: dict, way: str, ranks: int, step: int) -> Table:
+def _tabulate_collective(data: dict, way: str, ranks: int, step: int) -> Table:
     run = data["runs"][f"{way} {ranks}"]
     step = min(step, len(run["steps"]))
     names, sends = run["chunks"], run["steps"][step - 1] if step else []
 
     def holds(rank: int) -> str:
         held = zip(names, run["moments"][step][rank], strict=True)
-        parts = {name: [f"{one}" for one in range(ranks) if bits >> one & 1] for name, bits in held}
-        return ", ".join(f"{name} ({'+'.join(of)})" for name, of in parts.items() if of)
+        parts = {name: [f"{k}" for k in range(ranks) if bits >> k & 1] for name, bits in held}
+        return ", ".join(f"{name} ({'+'.join(its)})" for name, its in parts.items() if its)
 
     columns = {
         "rank": lambda rank: rank,
-        "sends": lambda rank: ", ".join(f"{names[c]} to {to}" for of, to, c in sends if of == rank),
+        "sends": lambda rank: ", ".join(
+            f"{names[chunk]} to {target}" for source, target, chunk in sends if source == rank
+        ),
         "holds, and of which ranks": holds,
         "has sent, S": lambda rank: run["sent"][step][rank],
     }
     when = f"{way}, {ranks} ranks, after step {step} of {len(run['steps'])}."
     return Table.of(range(ranks), columns, f"{when} {run['phases'][step]}")
 
-
-# A step of DDP
 
 MODELS = {  # name: (model, size)
     "GPT-2, 124 M": (model_shapes.GPT2, "small"),
@@ -238,10 +238,11 @@ MODELS = {  # name: (model, size)
     "StripedLSTM small": ("striped-lstm", "small"),
     "ResNet-50": ("resnet50", "medium"),
 }
-ONE = 10_000  # MiB: more than any of these models
-SIZES = (0.05, 0.2, 1, 2, 5, 10, None, 25, 50, 100, 200, ONE)  # MiB; None: DDP's own rule
-CAPS = {{None: "default", ONE: "all"}.get(cap, f"{cap}"): cap for cap in SIZES}
-MODEL_OF_COSTS = (
+ONE_BUCKET = 10_000  # MiB: more than any of these models
+BUCKET_CAPS_MIB = (0.05, 0.2, 1, 2, 5, 10, None, 25, 50, 100, 200, ONE_BUCKET)  # None: DDP's rule
+BUCKET_CAP_NAMES = {None: "default", ONE_BUCKET: "all"}
+BUCKET_CAPS = {BUCKET_CAP_NAMES.get(cap, f"{cap}"): cap for cap in BUCKET_CAPS_MIB}
+DDP_NOTES = (
     "Predicted by a model, nothing here is measured. An all-reduce costs what the alpha-beta model "
     "(Hockney, 1994) says of a ring: 2(N-1) messages of bytes/N; one bucket after another.",
     "The backward takes twice the forward, layers share the time by their operations. "
@@ -250,108 +251,107 @@ MODEL_OF_COSTS = (
 )
 
 
-def ddp_step() -> dict:
+def _build_ddp_step() -> dict:
     millis = [(f"{count:,} ms", count / 1e3) for count in MILLISECONDS]
     micros = [(f"{count:,} µs", count / 1e6) for count in MICROSECONDS]
     rates = links()
     return {
         "controls": [
-            _control("bucket", "bucket cap, MiB", CAPS, "default", slides=True),
-            _control("model", "model", MODELS, "GPT-2, 124 M"),
-            _control("ranks", "ranks", doubling(2, 1024), 8, slides=True),
-            _control("bytes_per_second", "link", rates.items(), rates["100 Gbit/s"]),
-            _control("latency", "latency", micros, 20 / 1e6, slides=True),
-            _control("compute_seconds", "forward + backward", millis, 200 / 1e3, slides=True),
+            _make_control("bucket", "bucket cap, MiB", BUCKET_CAPS, "default", is_slider=True),
+            _make_control("model", "model", MODELS, "GPT-2, 124 M"),
+            _make_control("ranks", "ranks", doubling(2, 1024), 8, is_slider=True),
+            _make_control("bytes_per_second", "link", rates.items(), rates["100 Gbit/s"]),
+            _make_control("latency", "latency", micros, 20 / 1e6, is_slider=True),
+            _make_control("compute_seconds", "forward + backward", millis, 0.2, is_slider=True),
         ],
-        "models": {name: _buckets(name) for name in MODELS},
-        "notes": list(MODEL_OF_COSTS),
+        "models": {name: _list_buckets(name) for name in MODELS},
+        "notes": list(DDP_NOTES),
     }
 
 
 @functools.cache
-def _buckets(model: str) -> dict:
-    """Forward and backward as shares of both; each bucket's bytes and when it is full."""
+def _list_buckets(model: str) -> dict:
+    """List when layers are computed and buckets become full, in units of forward plus backward."""
     layers = model_shapes.layers(*MODELS[model])
-    found = {"buckets": {}}
-    for name, cap in CAPS.items():
-        step = ddp.step(
-            layers, cap, ranks=2, bytes_per_second=1.0, latency=0.0, compute_seconds=1.0
-        )
-        found["buckets"][name] = {"sizes": step.sizes, "ready": _short(step.ready)}
-    for way in ("forward", "backward"):
-        found[way] = [_short((span.began, span.ended)) for span in getattr(step, way)]
-    return found
+    costs = {"ranks": 2, "bytes_per_second": 1.0, "latency": 0.0, "compute_seconds": 1.0}
+    steps = {name: overlap.predict_step(layers, cap, **costs) for name, cap in BUCKET_CAPS.items()}
+    buckets = {
+        name: {"sizes": step.sizes, "ready": _round_numbers(step.ready)}
+        for name, step in steps.items()
+    }
+    passes = {"forward": steps["default"].forward, "backward": steps["default"].backward}
+    spans = {
+        name: [_round_numbers((span.began, span.ended)) for span in layers]
+        for name, layers in passes.items()
+    }
+    return {"buckets": buckets, **spans}
 
 
-def _short(numbers, digits: int = 7) -> list[float]:
+def _round_numbers(numbers, digits: int = 7) -> list[float]:
     rounded = (float(f"{number:.{digits}g}") for number in numbers)
     return [int(number) if number.is_integer() else number for number in rounded]
 
 
-def _ddp_still(data: dict, model: str, bucket: str, compute_seconds: float, **costs) -> Table:
+def _tabulate_buckets(
+    data: dict, model: str, bucket: str, compute_seconds: float, **costs
+) -> Table:
     layers = model_shapes.layers(*MODELS[model])
     steps = {
-        name: ddp.step(layers, cap, compute_seconds=compute_seconds, **costs)
-        for name, cap in CAPS.items()
+        name: overlap.predict_step(layers, cap, compute_seconds=compute_seconds, **costs)
+        for name, cap in BUCKET_CAPS.items()
     }
     columns = {
         "bucket cap, MiB": lambda name: name,
         "buckets": lambda name: len(steps[name].sizes),
-        "waits": lambda name: time(steps[name].ended - steps[name].computed),
+        "waits": lambda name: time(steps[name].ended - steps[name].backward_end),
         "step": lambda name: time(steps[name].ended),
     }
     caption = f"{model} on {costs['ranks']} ranks. {data['notes'][0].split('.')[0]}."
     return Table.of(list(steps), columns, caption)
 
 
-# A pipeline's schedule
-
-
-def pipeline_schedule() -> dict:
+def _build_pipeline_schedule() -> dict:
     names = list(pipeline_schedules.SCHEDULES)
     choices = itertools.product(names, RANKS_OF_PIPELINE, MICRO_BATCHES)
     return {
         "controls": [
-            _control("schedule", "schedule", names, "1f1b"),
-            _control("ranks", "ranks", RANKS_OF_PIPELINE, 4, slides=True),
-            _control("micro_batches", "micro-batches", MICRO_BATCHES, 8, slides=True),
+            _make_control("schedule", "schedule", names, "1f1b"),
+            _make_control("ranks", "ranks", RANKS_OF_PIPELINE, 4, is_slider=True),
+            _make_control("micro_batches", "micro-batches", MICRO_BATCHES, 8, is_slider=True),
         ],
         "micro_batches": list(MICRO_BATCHES),
-        "charts": {" ".join(map(str, choice)): _chart(*choice) for choice in choices},
+        "charts": {" ".join(map(str, choice)): _lay_out_schedule(*choice) for choice in choices},
     }
 
 
 @functools.cache
-def _chart(schedule: str, ranks: int, micro_batches: int) -> dict | str:
-    """Of each rank its actions: kind, whether of its second stage, micro-batch, begin, end.
+def _lay_out_schedule(schedule: str, ranks: int, micro_batches: int) -> dict | str:
+    """Return a schedule's chart, or the sentence that says why it is not possible.
 
-    Where there is no timetable, why.
+    ranks: each rank's [kind, whether in its second stage, micro-batch, begin, end].
     """
     try:
         spans = pipeline_schedules.timetable(schedule, ranks, micro_batches)
     except pipeline_schedules.Impossible as why:
         return str(why)
-    by_rank = pipeline_schedules.by_rank(spans)
-    stages = len({span.action.stage for span in by_rank[0]})
-    drawn = []
-    for mine in by_rank:
-        lowest = min(span.action.stage for span in mine)
-        drawn.append(
+    by_rank = pipeline_schedules.group_by_rank(spans)
+    stages = [sorted({span.action.stage for span in mine}) for mine in by_rank]
+    return {
+        "ranks": [
             [
-                [kind, int(stage != lowest), number, *_short((began, ended))]
+                [kind, int(stage != lowest), number, *_round_numbers((began, ended))]
                 for _, (kind, stage, number), began, ended in mine
             ]
-        )
-    return {
-        "ranks": drawn,
+            for mine, (lowest, *_) in zip(by_rank, stages, strict=True)
+        ],
         "long": pipeline_schedules.makespan(spans),
         "bubble": pipeline_schedules.bubble(spans),
-        "held": [most / stages for most in pipeline_schedules.most_in_flight(spans)],
-        "says": pipeline_gantt.facts(spans),
+        "held": [most / len(stages[0]) for most in pipeline_schedules.most_in_flight(spans)],
+        "says": pipelines.describe(spans),
     }
 
 
-def _pipeline_still(data: dict, schedule: str, ranks: int, micro_batches: int) -> Table:
+def _tabulate_schedule(data: dict, schedule: str, ranks: int, micro_batches: int) -> Table:
     chart = data["charts"][f"{schedule} {ranks} {micro_batches}"]
     head = f"{schedule}, {ranks} ranks, {micro_batches} micro-batches"
     if isinstance(chart, str):
@@ -365,9 +365,7 @@ def _pipeline_still(data: dict, schedule: str, ranks: int, micro_batches: int) -
     return Table.of(range(ranks), columns, f"{head}: {chart['says']}.")
 
 
-# Memory of one rank by kind
-
-FORMULAS = (
+MEMORY_NOTES = (
     "By formula, nothing here is measured. State: arXiv:1910.02054, section 5. Activations of a "
     "forward pass: arXiv:2205.05198.",
     "Left out: what is gathered for a moment (a unit of ZeRO-3, two with prefetch), DDP's buckets, "
@@ -376,74 +374,85 @@ FORMULAS = (
 )
 
 
-def memory() -> dict:
+def _build_memory() -> dict:
     precisions = [("bf16, state in fp32", "bf16 mixed"), ("fp32", "fp32")]
-    batches = [("0 (state alone)", 0), *((f"{size}", size) for size in doubling(1, 32))]
+    batches = [("0 (state alone)", 0), *((f"{count}", count) for count in doubling(1, 32))]
     controls = [
-        _control("model", "model", model_shapes.published_gpts(), "7.5 B"),
-        _control("ranks", "ranks", doubling(1, 1024), 64, slides=True),
-        _control("precision", "precision", precisions, "bf16 mixed"),
-        _control("samples", "micro-batch", batches, 1, slides=True),
-        _control("kept", "activations", memory_costs.KEPT, list(memory_costs.KEPT)[1]),
-        _control("shard", "HSDP rows of", doubling(2, 64), 8, slides=True),
+        _make_control("model", "model", model_shapes.published_gpts(), "7.5 B"),
+        _make_control("ranks", "ranks", doubling(1, 1024), 64, is_slider=True),
+        _make_control("precision", "precision", precisions, "bf16 mixed"),
+        _make_control("samples", "micro-batch", batches, 1, is_slider=True),
+        _make_control("kept", "activations", memory_costs.KEPT, list(memory_costs.KEPT)[1]),
+        _make_control("shard", "HSDP rows of", doubling(2, 64), 8, is_slider=True),
     ]
     chosen = {control["name"]: values(control) for control in controls}
-    gpts, state, rows, activations = model_shapes.published_gpts(), {}, {}, {}
-    for name, how, many in itertools.product(*(chosen[n] for n in ("model", "precision", "ranks"))):
-        key, shape = f"{name}|{how}|{many}", gpts[name]
+    gpts, state, hsdp_states, activations = model_shapes.published_gpts(), {}, {}, {}
+    model_precision_ranks = (chosen[name] for name in ("model", "precision", "ranks"))
+    for model, precision, ranks in itertools.product(*model_precision_ranks):
+        key, shape = f"{model}|{precision}|{ranks}", gpts[model]
         for kept in chosen["kept"]:
-            held = memory_costs.by_strategy(shape, many, chosen["shard"][0], how, 1, kept)
-            activations[f"{key}|{kept}"] = _activations(held)
+            shard = chosen["shard"][0]
+            by_strategy = memory_costs.by_strategy(shape, ranks, shard, precision, 1, kept)
+            activations[f"{key}|{kept}"] = _activation_bytes(by_strategy)
         state[key] = [
-            [strategy, _state(kinds), 1 + SPLIT.index(strategy) if strategy in SPLIT else 0]
-            for strategy, kinds in held.items()
+            [
+                strategy,
+                _state_bytes(kinds),
+                1 + SPLIT_MODEL.index(strategy) if strategy in SPLIT_MODEL else 0,
+            ]
+            for strategy, kinds in by_strategy.items()
             if not strategy.startswith("HSDP")
         ]
         for shard in chosen["shard"]:
-            held = memory_costs.by_strategy(shape, many, shard, how, 0, kept)
-            rows[f"{key}|{shard}"] = _state(held[f"HSDP, rows of {shard}"])
+            by_strategy = memory_costs.by_strategy(shape, ranks, shard, precision, 0, kept)
+            hsdp_states[f"{key}|{shard}"] = _state_bytes(by_strategy[f"HSDP, rows of {shard}"])
     return {
         "controls": controls,
         "gpus": [int(row["gb"]) for row in published.table("gpu_memory")],
         "state": state,
-        "rows": rows,
+        "rows": hsdp_states,
         "activations": activations,
-        "notes": list(FORMULAS),
+        "notes": list(MEMORY_NOTES),
     }
 
 
-SPLIT = ("tensor parallel", "pipeline, first stage")  # ranks share the model, not the batch
+SPLIT_MODEL = ("tensor parallel", "pipeline, first stage")  # they split the model, not the batch
 
 
-def _state(kinds: dict | str) -> list[float] | str:
-    """Bytes of parameters, gradients and optimizer state, or why a strategy is not possible."""
-    return kinds if isinstance(kinds, str) else _short(list(kinds.values())[:3], 4)
+def _state_bytes(kinds: dict | str) -> list[float] | str:
+    """Return bytes of parameters, gradients and optimizer, or why a strategy is not possible."""
+    return kinds if isinstance(kinds, str) else _round_numbers(list(kinds.values())[:3], 4)
 
 
-def _activations(held: dict) -> list[float]:
-    """Of one sample: of every strategy that has the model in one piece, and of SPLIT's."""
-    found = [held[name] for name in ("one device", *SPLIT)]
-    return _short([0 if isinstance(one, str) else one["activations"] for one in found], 6)
+def _activation_bytes(by_strategy: dict) -> list[float]:
+    """Return activation bytes of one sample: on one device, and with each of SPLIT_MODEL."""
+    found = [by_strategy[name] for name in ("one device", *SPLIT_MODEL)]
+    counted = [0 if isinstance(kinds, str) else kinds["activations"] for kinds in found]
+    return _round_numbers(counted, 6)
 
 
-def _memory_still(data: dict, model: str, ranks: int, shard: int, **choice) -> Table:
-    held = memory_costs.by_strategy(model_shapes.published_gpts()[model], ranks, shard, **choice)
-    rows = []
-    for name, kinds in held.items():
+def _tabulate_memory(data: dict, model: str, ranks: int, shard: int, **choice) -> Table:
+    shape, rows = model_shapes.published_gpts()[model], []
+    for name, kinds in memory_costs.by_strategy(shape, ranks, shard, **choice).items():
         if isinstance(kinds, str):
             rows.append({"strategy": name, "fits": kinds})
             continue
         total = sum(kinds.values())
         fits = next((f"{gpu} GB" for gpu in data["gpus"] if total <= gpu * 1e9), "none")
-        row = {"strategy": name, **{kind: size(held) for kind, held in kinds.items()}}
+        row = {"strategy": name, **{kind: size(count) for kind, count in kinds.items()}}
         rows.append(row | {"all": size(total), "fits": fits})
     return Table(rows, f"One of {ranks} ranks, {model}. {data['notes'][0].split('.')[0]}.")
 
 
-KINDS = {each.__name__: each for each in (collective, ddp_step, memory, pipeline_schedule)}
+KINDS = {  # how its data are built, how a choice is tabulated
+    "collective": (_build_collective, _tabulate_collective),
+    "ddp_step": (_build_ddp_step, _tabulate_buckets),
+    "memory": (_build_memory, _tabulate_memory),
+    "pipeline_schedule": (_build_pipeline_schedule, _tabulate_schedule),
+}
 
 
-def still(kind: str, data: dict) -> Table:
-    """The first choice of an explorer as a table."""
-    stills = (_collective_still, _ddp_still, _memory_still, _pipeline_still)
-    return dict(zip(KINDS, stills, strict=True))[kind](data, **first_choice(data))
+def make_fallback_table(kind: str, data: dict) -> Table:
+    """Return an explorer's initial state as a table, shown where there is no JavaScript."""
+    _, tabulate = KINDS[kind]
+    return tabulate(data, **initial_values(data))

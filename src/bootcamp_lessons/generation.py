@@ -1,18 +1,13 @@
 """Text from the course's GPT, byte by byte, with and without a cache of keys and values.
 
-    model = artifacts.rebuild("gpt.safetensors")
-    plain = generation.greedy(model, b"def ", 48, cached=False)
-    cached = generation.greedy(model, b"def ", 48, cached=True)
-    generation.prove(cached, plain)
-
 Without the cache the model reads the whole text again for every byte. With it the prompt is read
 once (the prefill), and then each byte alone (a decode step): it attends to the kept keys and values
-of those before it. Both read the same parameters, and their scores are the same.
+of those before it. `prove(greedy(..., cached=True), greedy(..., cached=False))` compares them.
 """
 
 import time
+import timeit
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +16,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from bootcamp import corpus, machine
 from bootcamp.costs.model_shapes import Model
+from bootcamp.experiments.equality import NotTheSame
 from bootcamp.paths import LOGS
 from bootcamp.records.measurement import Measurement
 from bootcamp.train import memory_usage, models
@@ -31,9 +27,9 @@ ROUNDS, DECODES = 9, 8  # a decode step follows others, as it does in a generati
 
 
 class Cache:
-    """Keys and values of the bytes that the model has read, for every block.
+    """Keys and values of the bytes that the model has read.
 
-    keys, values: of each block (batch, heads, room, width of a head), read up to `length`.
+    keys, values: a tensor (batch, heads, room, width of a head) for each block, filled to `length`.
     """
 
     def __init__(self, model: nn.Sequential, room: int, batch: int = 1):
@@ -47,15 +43,12 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """Of the tensors that are there, each storage once."""
-        return memory_usage.storage_bytes([*self.keys, *self.values])
+        """The bytes of all tensors."""
+        return memory_usage.count_storage_bytes([*self.keys, *self.values])
 
 
 def read(model: nn.Sequential, new: torch.Tensor, cache: Cache) -> torch.Tensor:
-    """Read the new bytes behind those that the cache has, and add their keys and values to it.
-
-    new: int64 (batch, count). Returns the scores behind each of them, (batch, count, 256).
-    """
+    """Read new bytes (batch, count) into the cache; return the scores behind each of them."""
     embedding, *blocks, head = model
     begin, end = cache.length, cache.length + new.shape[1]
     x = embedding.byte(new) + embedding.position.weight[begin:end]
@@ -67,9 +60,9 @@ def read(model: nn.Sequential, new: torch.Tensor, cache: Cache) -> torch.Tensor:
 
 
 def attend(attention: gpt.Attention, x, begin: int, keys, values) -> torch.Tensor:
-    """Attention of new bytes, x (batch, count, width), to the kept ones and to each other.
+    """Attend from new bytes, x (batch, count, width), to the kept ones and to each other.
 
-    keys, values: a block's in the cache; those of the new bytes are written from `begin` on.
+    keys, values: a block's part of the cache; those of the new bytes are written from `begin` on.
     """
     query, key, value = (
         projection(x).unflatten(-1, (-1, x.shape[-1] // attention.heads)).transpose(1, 2)
@@ -89,10 +82,10 @@ def attend(attention: gpt.Attention, x, begin: int, keys, values) -> torch.Tenso
 
 @dataclass(frozen=True)
 class Generated:
-    """What was generated, and what it took.
+    """A generated text.
 
-    scores: float32 (bytes of text, 256), those that each byte was chosen by. seconds: of the
-    forward that gave each byte; with a cache the first is the prefill. cache_bytes: 0 without one.
+    scores: float32 (bytes of text, 256), by which each byte was chosen. seconds: of the forward
+    pass of each byte; with a cache the first is the prefill. cache_bytes: 0 without one.
     """
 
     prompt: bytes
@@ -104,10 +97,7 @@ class Generated:
 
 @torch.inference_mode()
 def greedy(model: nn.Sequential, prompt: bytes, length: int, cached: bool) -> Generated:
-    """The likeliest byte behind the prompt, the likeliest behind that, and so on: `length` of them.
-
-    Raises ValueError for an empty prompt, and for more bytes than the model has positions for.
-    """
+    """Generate the likeliest bytes. Raises ValueError for no prompt, or too few positions."""
     total, context = len(prompt) + length, model.embedding.position.num_embeddings
     if not prompt or length < 1 or total > context:
         raise ValueError(
@@ -120,10 +110,8 @@ def greedy(model: nn.Sequential, prompt: bytes, length: int, cached: bool) -> Ge
     scores, seconds = [], []
     for _ in range(length):
         began = time.perf_counter()
-        if cached:
-            last = read(model, ids[:, cache.length :], cache)[0, -1]
-        else:
-            last = model(ids)[0, -1]
+        scored = read(model, ids[:, cache.length :], cache) if cached else model(ids)
+        last = scored[0, -1]
         following = last.argmax().item()  # waits for the device
         seconds.append(time.perf_counter() - began)
         scores.append(last)
@@ -132,15 +120,11 @@ def greedy(model: nn.Sequential, prompt: bytes, length: int, cached: bool) -> Ge
     return Generated(prompt, text, torch.stack(scores), seconds, cache.bytes if cached else 0)
 
 
-class NotTheSame(AssertionError):
-    """Two generations that differ; the text says where first, and by how much."""
-
-
 def prove(generated: Generated, expected: Generated, tolerance: float = TOLERANCE) -> float:
-    """The largest difference between two generations' scores, as a share of the largest score.
+    """Return the largest difference of two generations' scores, as a share of the largest score.
 
-    Raises NotTheSame if it exceeds the tolerance at any byte, or if a byte differs; ValueError if
-    they have other prompts or lengths.
+    Raises NotTheSame if it exceeds the tolerance at any byte, or if a byte differs; ValueError for
+    other prompts or lengths.
     """
     if (generated.prompt, len(generated.text)) != (expected.prompt, len(expected.text)):
         raise ValueError("expected as many bytes behind the same prompt")
@@ -156,11 +140,8 @@ def prove(generated: Generated, expected: Generated, tolerance: float = TOLERANC
     return max(shares)
 
 
-# Models, and how long the next byte takes
-
-
 def build(size: str = "tiny", seed: int = 0, context: int | None = None) -> nn.Sequential:
-    """Build the course's GPT before its first step; context: its positions, if not its size's."""
+    """Build the course's GPT before its first step. context: positions, if not its size's."""
     model = models.build(Namespace(model="gpt", size=size, seed=seed, dtype="float32"))
     if context:
         with torch.random.fork_rng(devices=[]):
@@ -170,7 +151,7 @@ def build(size: str = "tiny", seed: int = 0, context: int | None = None) -> nn.S
 
 
 def formula_bytes(model: nn.Sequential, length: int, batch: int = 1) -> int:
-    """Return what the formula says of a cache of this model, in float32."""
+    """Calculate the bytes of this model's cache, in float32."""
     _, *blocks, _ = model
     attention, width = blocks[0].attention, model.embedding.byte.embedding_dim
     sizes = {"layers": len(blocks), "hidden": width, "heads": attention.heads}
@@ -181,9 +162,8 @@ def formula_bytes(model: nn.Sequential, length: int, batch: int = 1) -> int:
 class Speed(Measurement):
     """Seconds for the next byte by the length of the text before it, on one core of this machine.
 
-    rows: one for each length: `length`, bytes of text that the next byte is chosen by;
-    `again_seconds`, to read all of them; `decode_seconds`, to read the last one, with the others in
-    the cache; `cache_bytes`.
+    rows: one for each length, in bytes: `length`; `again_seconds`, to read all of the text;
+    `decode_seconds`, to read its last byte, with the others in the cache; `cache_bytes`.
     """
 
     def __init__(self, rows: list[dict]):
@@ -194,18 +174,13 @@ class Speed(Measurement):
 
 @torch.inference_mode()
 def measure(lengths: tuple[int, ...]) -> Speed:
-    """Measure in this process; each time is that of the fastest of some calls.
-
-    The tiny GPT has positions for the longest text. Its parameters are as drawn: no time depends on
-    their values. A round makes each call once, so that a slow moment of the machine meets every
-    length.
-    """
+    """Time the tiny GPT; in rounds, so that a slow moment of the machine meets every length."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         model = build(context=max(lengths))
         caches = [Cache(model, room=length) for length in lengths]
-        rounds = [[_next_byte(model, cache) for cache in caches] for _ in range(1 + ROUNDS)]
+        rounds = [[_time_next_byte(model, cache) for cache in caches] for _ in range(1 + ROUNDS)]
     finally:
         torch.set_num_threads(threads)
     rows = []
@@ -216,8 +191,7 @@ def measure(lengths: tuple[int, ...]) -> Speed:
     return Speed(rows)
 
 
-def _next_byte(model: nn.Sequential, cache: Cache) -> tuple[float, float]:
-    """How long each way takes to read a text that fills the cache."""
+def _time_next_byte(model: nn.Sequential, cache: Cache) -> tuple[float, float]:
     room = cache.keys[0].shape[2]
     text = torch.tensor([list(corpus.text()[:room])])
 
@@ -225,13 +199,5 @@ def _next_byte(model: nn.Sequential, cache: Cache) -> tuple[float, float]:
         cache.length = room - 1
         return read(model, text[:, -1:], cache)
 
-    return _fastest(lambda: model(text), calls=1), _fastest(decode, DECODES)
-
-
-def _fastest(call: Callable[[], torch.Tensor], calls: int) -> float:
-    seconds = []
-    for _ in range(calls):
-        began = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    again_seconds = timeit.timeit(lambda: model(text), number=1)
+    return again_seconds, min(timeit.repeat(decode, number=1, repeat=DECODES))

@@ -1,32 +1,41 @@
-"""What lessons 02 and 02b compute beside their runs: kept activations, fp16, AdamW's time."""
+"""Lessons 02 and 02b: kept activations, fp16, AdamW's time; and what one real GPU recorded.
+
+tools/gpu_record.py records it.
+"""
 
 from argparse import Namespace
+from pathlib import Path
 
 import torch
 
+from bootcamp import units
 from bootcamp.costs import memory, model_shapes
 from bootcamp.costs.hardware import shown_in_lessons
-from bootcamp.costs.model_shapes import ours
+from bootcamp.costs.model_shapes import course_model
 from bootcamp.costs.plans import Plan
 from bootcamp.costs.sharding import FLOAT32
+from bootcamp.experiments import replay
+from bootcamp.paths import REFERENCE
 from bootcamp.table import Table
 from bootcamp.train import benchmark, data, models, optimizers
+from bootcamp_lessons.checkpoints import furthest
 
 SAMPLES = 16
+SPEED = {
+    "batch": "batch",
+    "tokens per second": lambda row: round(row["tokens_per_second"]),
+    "MFU": lambda row: "-" if row["mfu"] is None else f"{row['mfu']:.0%}",
+}
 
 
 def kept_bytes(keep: str, samples: int, size: str = "tiny") -> float:
-    """What a GPT keeps for its backward pass, float32, by formula.
-
-    keep: "all", "products" or "inputs" of each block. Outside of the blocks it keeps the
-    embedding's sum, the head's norm and the loss's 256 probabilities.
-    """
-    model, plan = ours("gpt", size), Plan(micro_batch=samples, recompute=keep)
+    """Return the bytes kept in float32; keep: "all", "products" or "inputs" of each block."""
+    model, plan = course_model("gpt", size), Plan(micro_batch=samples, recompute=keep)
     return memory.forward_bytes(model, plan, model.parts)
 
 
 def training_memory() -> Table:
-    """State and activations of each size of the GPT by formula, and the GPUs that have as much."""
+    """Table state and activations of each size of the GPT, and the GPUs that have as much."""
     rows = []
     for size in model_shapes.GPT:
         state = sum(FLOAT32.values()) * model_shapes.parameters("gpt", size)
@@ -39,13 +48,8 @@ def training_memory() -> Table:
     return Table(rows, caption)
 
 
-def furthest(run, other) -> float:
-    """The largest difference of the losses of a step."""
-    return max(abs(one - two) for one, two in zip(run.losses, other.losses, strict=True))
-
-
 def memory_row(name: str, run, plain) -> dict:
-    """A run's memory beside how far its losses are from those of a plain run."""
+    """Return a run's memory and the distance of its losses from those of a plain run."""
     megabytes = {
         f"{kind} MB": run.ranks[0][f"{kind.rstrip('s').split()[0]}_bytes"] / 1e6
         for kind in ("activations", "parameters", "optimizer state")
@@ -54,20 +58,20 @@ def memory_row(name: str, run, plain) -> dict:
 
 
 def adamw_seconds(fused: bool) -> float:
-    """An AdamW step over 4 million parameters on one core, or on the GPU if there is one."""
+    """Time an AdamW step over 4 million parameters on one core, or on the GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(1)
     parameter = torch.nn.Parameter(torch.zeros(2048, 2048, device=device))
     parameter.grad = torch.ones_like(parameter)
     optimizer = torch.optim.AdamW([parameter], fused=fused)
-    return benchmark.fastest_seconds(optimizer.step, device)
+    return benchmark.time_fastest_call(optimizer.step, device)
 
 
 def gradients(steps: int = 60, samples: int = 128) -> dict[str, torch.Tensor]:
-    """Gradients of the tiny GPT after some training in float32: of its scores and parameters."""
+    """Train the tiny GPT in float32; return the gradients of its scores and parameters."""
     torch.set_num_threads(1)
-    flags = {"model": "gpt", "size": "tiny", "seed": 0, "dtype": "float32"}
-    flags = Namespace(**flags, global_batch=16, optimizer="adamw", lr=1e-3)
+    flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=16)
+    flags.optimizer, flags.lr = "adamw", 1e-3
     model, batches = models.build(flags), data.Batches(flags, rank=0, world=1)
     optimizer = optimizers.build(flags, model.parameters())
     for step in range(steps):
@@ -85,8 +89,8 @@ def gradients(steps: int = 60, samples: int = 128) -> dict[str, torch.Tensor]:
     return {"gradient of the scores": scores.grad, "gradient of the parameters": of_parameters}
 
 
-def in_fp16(gradient: torch.Tensor, scale: float) -> dict[str, float]:
-    """The shares of a gradient's elements that, times the scale, meet each fate in fp16."""
+def convert_to_fp16(gradient: torch.Tensor, scale: float) -> dict[str, float]:
+    """Return the shares of a gradient's elements that, times the scale, meet each fate in fp16."""
     half = (gradient[gradient != 0] * scale).half().abs()
     zero, infinite = half == 0, half.isinf()
     few_digits = (half < torch.finfo(torch.float16).tiny) & ~zero
@@ -96,10 +100,48 @@ def in_fp16(gradient: torch.Tensor, scale: float) -> dict[str, float]:
 
 
 def scale_table(run, first_scale: float) -> Table:
-    """The loss scale before each step of a run that prints it, and whether the step was skipped."""
+    """Table the loss scale before each step of a run that prints it, and the skipped steps."""
     after = [float(line) for line in run.output(0).splitlines() if line[:1].isdigit()]
     rows = []
     for step, (scale, new) in enumerate(zip([first_scale, *after], after, strict=False)):
         did = "skipped" if new < scale else "made; scale doubled" if new > scale else "made"
         rows.append({"step": step, "scale": scale, "loss": run.losses[step], "update": did})
     return Table(rows, "fp16 with a loss scale that begins too high, measured here")
+
+
+def batch_table(reference: Path = REFERENCE) -> Table:
+    """Table GPT-2 small in bf16, the batch doubled until it did not fit."""
+    found, caption = replay.find_gpu_result("speed_small", "batches", reference)
+    fits = {
+        **SPEED,
+        "peak": lambda row: units.size(row["peak_bytes"]),
+        "ended": lambda row: "trained",
+    }
+    rows = Table.of(found["rows"], fits).rows if found else []
+    if rows:
+        rows.append({"batch": found["out of memory"]["batch"], "ended": "out of memory"})
+    return Table(rows, caption)
+
+
+def timing_table(reference: Path = REFERENCE) -> Table:
+    """Table the time of a step by the CPU's clock and by CUDA events, without and with waiting."""
+    found, caption = replay.find_gpu_result("speed_small", "asynchronous", reference)
+    read = {"when the calls returned": "returned", "after synchronize()": "synchronised"}
+    rows = [
+        {
+            "clock read": when,
+            "ms by the CPU's clock": 1e3 * found[f"{name}_seconds"],
+            "ms by CUDA events": 1e3 * found[f"event_seconds, {name}"],
+        }
+        for when, name in read.items()
+        if found
+    ]
+    return Table(rows, caption)
+
+
+def variant_table(reference: Path = REFERENCE) -> Table:
+    """Table GPT-2 small by number format, recomputing and compiling: speed and memory."""
+    found, caption = replay.find_gpu_result("speed_small", "ways", reference)
+    kept = ("optimizer", "activation", "peak")
+    sizes = {kind: lambda row, kind=kind: units.size(row[f"{kind}_bytes"]) for kind in kept}
+    return Table.of(found or [], {"way": "way", **SPEED, **sizes}, caption)

@@ -1,9 +1,9 @@
 """Simulations with controls: `simulators.collective()`, `.ddp_step()`, `.memory()`,
 `.pipeline_schedule()`, `.planner()`.
 
-Each shows controls and a picture that follows them. Nothing is launched. The first four begin with
-the values of controls that they are given by name, and need anywidget; without it their first
-choice is a table. They return the explorer, whose `choice` has the values of its controls.
+Each shows controls and a picture that follows them. Nothing is launched. The first four take the
+initial values of controls by name, and need anywidget; without it they show their initial choice as
+a table. They return the explorer, whose `choice` has the values of its controls.
 """
 
 import contextlib
@@ -15,22 +15,22 @@ from IPython.display import display
 from bootcamp.drawing import plots
 from bootcamp.launcher import progress
 from bootcamp.widgets import controls
-from bootcamp_lessons import explorers, planning
+from bootcamp_lessons import explorers, forecasts
 
 VARIABLE = "BOOTCAMP_ANYWIDGET"  # 0: this kernel has anywidget, the page that shows it has not
 
 
-def _explore(kind: str, **first):
-    """Show an explorer and return it; where there is no anywidget, show its first choice."""
-    data = explorers.data(kind, **first)
-    still = explorers.still(kind, data)
-    if progress.widgets() and os.environ.get(VARIABLE) != "0":
+def _explore(kind: str, **initial):
+    """Show an explorer and return it; where there is no anywidget, show a table."""
+    data = explorers.make_data(kind, **initial)
+    fallback = explorers.make_fallback_table(kind, data)
+    if progress.load_widgets() and os.environ.get(VARIABLE) != "0":
         with contextlib.suppress(ImportError):
             from bootcamp_lessons import explorer_widget
 
-            return explorer_widget.show(kind, data, still)
+            return explorer_widget.show(kind, data, fallback)
     print(f"Without widgets this is one choice; simulators.{kind}(...) shows another.")
-    display(still)
+    display(fallback)
     return None
 
 
@@ -49,26 +49,20 @@ PLAN = {  # controls of a plan: what they are called, and over what they slide
 
 
 def planner(**plan) -> dict:
-    """A plan's memory and speed among all plans of a model on a cluster.
-
-    plan: values of the controls to begin with.
-    """
-    first = {"model": "Llama 3 70B", "kind": "H100 80GB", "gpus": 256, "host_gb_s": 400}
-    first |= {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none", **plan}
-
-    def drawn(**choices):
-        return plots.chosen_plan(*planning.with_plan(**choices))
-
+    """Show a plan among all plans of a model on a cluster; plan: the controls' initial values."""
+    initial = {"model": "Llama 3 70B", "kind": "H100 80GB", "gpus": 256, "host_gb_s": 400}
+    initial |= {"tensor": 1, "pipeline": 1, "zero": 3, "micro_batch": 1, "recompute": "none"}
+    initial |= plan
     sliders = {"gpus": ("GPUs", explorers.doubling(8, 16384)), **PLAN}
     recomputed = ["none", "selective op", "full"]
     return controls.follow(
-        drawn,
-        model=controls.choice("model", planning.models(), first["model"]),
-        kind=controls.choice("GPU", list(planning.GPUS), first["kind"]),
+        lambda **choices: plots.chosen_plan(*forecasts.add_plan(**choices)),
+        model=controls.choice("model", forecasts.list_models(), initial["model"]),
+        kind=controls.choice("GPU", list(forecasts.GPUS), initial["kind"]),
         **{
-            name: controls.steps(label, first[name], list(sizes))
+            name: controls.steps(label, initial[name], list(sizes))
             for name, (label, sizes) in sliders.items()
         },
-        recompute=controls.choice("recompute", recomputed, first["recompute"]),
-        host_gb_s=controls.choice("link", list(planning.LINKS.items()), first["host_gb_s"]),
+        recompute=controls.choice("recompute", recomputed, initial["recompute"]),
+        host_gb_s=controls.choice("link", list(forecasts.LINKS.items()), initial["host_gb_s"]),
     )

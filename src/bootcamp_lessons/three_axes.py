@@ -1,4 +1,4 @@
-"""Lesson 08c: what each rank of three axes holds and sends, by formula and as recorded."""
+"""Tables of lesson 08c: what each rank of three axes holds and sends, by formula and counted."""
 
 from bootcamp.costs import memory, plans, traffic
 from bootcamp.records.runs import Run
@@ -7,32 +7,32 @@ from bootcamp.table import Table
 AXES = ("pipeline", "data", "tensor")
 
 
-def formulas(config: dict, rank: int) -> tuple[float, dict[str, float]]:
-    """(bytes of a rank's parameters, bytes that it sends in a step along each axis, over gloo)."""
+def calculate_bytes(config: dict, rank: int) -> tuple[float, dict[str, float]]:
+    """Return (bytes of a rank's parameters, bytes that it sends along each axis, over gloo)."""
     run = plans.of_run({**config, "strategy": "3d", "sequence_parallel": True})
     return memory.rank_memory(*run, rank)["parameters"], traffic.bytes_sent(*run, rank)
 
 
-def along(axis: str) -> str:
-    """The mesh of two ranks along one axis, as --mesh takes it."""
+def mesh_along(axis: str) -> str:
+    """Return the mesh of two ranks along one axis, as --mesh takes it."""
     return "x".join("2" if name == axis else "1" for name in AXES)
 
 
-def by_axis(runs: dict[str, Run]) -> Table:
-    """A row for each axis: what rank 0 of its run sends in a step, formula and count."""
+def compare_axes(runs: dict[str, Run]) -> Table:
+    """Compare what rank 0 sends in a step, one axis at a time, with the formula."""
     rows = []
     for axis, run in runs.items():
         counted = run.ranks[0].sent_bytes_per_step
-        row = {"two ranks along": axis, "formula kB": formulas(run.config, 0)[1][axis] / 1e3}
+        row = {"two ranks along": axis, "formula kB": calculate_bytes(run.config, 0)[1][axis] / 1e3}
         rows.append(row | {"counted kB": counted and counted / 1e3})
     return Table(rows, "Sent by rank 0 in a step, one axis at a time")
 
 
-def kinds(run: Run) -> Table:
-    """A row for each rank: its place, its stages' parts, what it holds and what it sends."""
+def compare_ranks(run: Run) -> Table:
+    """Table each rank's place, its stages' parts, what it holds and what it sends."""
     rows, (data, tensor) = [], (run.config["mesh"][axis] for axis in ("data", "tensor"))
     for number, rank in enumerate(run.ranks):
-        parameters, sent = formulas(run.config, number)
+        parameters, sent = calculate_bytes(run.config, number)
         place = (number // (data * tensor), number // tensor % data, number % tensor)
         row = {"rank": number} | dict(zip(AXES, place, strict=True))
         row["first, last part"] = f"{rank['stages'][0]}, {rank['stages'][-1]}"
@@ -44,8 +44,8 @@ def kinds(run: Run) -> Table:
     return Table(rows, "The eight ranks")
 
 
-def furthest(table: Table, what: str = "") -> tuple[float | None, float]:
-    """(counted, by formula) of the row in which both differ most, in bytes."""
+def find_largest_difference(table: Table, what: str = "") -> tuple[float | None, float]:
+    """Return (counted, by formula) of the row in which both differ most, in bytes."""
     counted, formula = (
         next(name for name in table.columns if what in name and how in name)
         for how in ("counted", "formula")

@@ -24,7 +24,7 @@ from bootcamp import machine, units
 from bootcamp.files import write_whole
 from bootcamp.serving import artifacts, consolidate, protocol
 from bootcamp.train.models import NextByte
-from bootcamp.train.refusal import ConfigError, refuse
+from bootcamp.train.process_end import ConfigError, refuse
 
 FORMATS = ("safetensors", "pt2", "aoti", "onnx", "ts")
 ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -44,7 +44,7 @@ if unknown := sorted(set(chosen) - set(FORMATS)):
 
 has = importlib.util.find_spec
 lacking = {
-    "aoti": machine.lacks_for_inductor(torch.__path__[0]),
+    "aoti": machine.find_missing_for_inductor(torch.__path__[0]),
     "onnx": None if all(map(has, ONNX)) else f"one of the packages {', '.join(ONNX)}",
 }
 for wanted in [name for name in chosen if lacking.get(name)]:
@@ -65,11 +65,11 @@ warnings.filterwarnings("ignore", **of_lstm)
 started = time.perf_counter()
 parameters = args.folder / "parameters.safetensors"
 try:
-    about = consolidate.write(args.checkpoint, parameters)
+    info = consolidate.write(args.checkpoint, parameters)
 except ConfigError as error:
     refuse(str(error))
-place = {name: args.folder / f"{about.model}.{name}" for name in FORMATS}
-place["aoti"] = args.folder / f"{about.model}.aoti.pt2"
+place = {name: args.folder / f"{info.model}.{name}" for name in FORMATS}
+place["aoti"] = args.folder / f"{info.model}.aoti.pt2"
 os.replace(parameters, place["safetensors"])
 seconds = {"safetensors": time.perf_counter() - started}
 if "onnx" in chosen and place["safetensors"].stat().st_size > LARGEST_MESSAGE:
@@ -78,15 +78,15 @@ if "onnx" in chosen and place["safetensors"].stat().st_size > LARGEST_MESSAGE:
 
 # 2. What is exported: the model for inference, without dropout, that answers for the last byte
 model = artifacts.rebuild(place["safetensors"])
-fixed_length = about.context if about.model == "striped-lstm" else None  # see NextByte
+fixed_length = info.context if info.model == "striped-lstm" else None  # see NextByte
 served = NextByte(model, pad_to=fixed_length).eval()
-example = torch.zeros(2, about.context // 2, dtype=torch.int64)  # 1 would be taken for a constant
-settings = {artifacts.SETTINGS: json.dumps(about.words())}
+example = torch.zeros(2, info.context // 2, dtype=torch.int64)  # 1 would be taken for a constant
+settings = {artifacts.SETTINGS: json.dumps(info.as_texts())}
 
 # 3. torch.export: a graph in which batch and length are symbols
 started = time.perf_counter()
 batch = torch.export.Dim("batch", max=LARGEST_BATCH)
-length = torch.export.Dim("length", max=about.context)
+length = torch.export.Dim("length", max=info.context)
 with torch.no_grad():
     graph = torch.export.export(served, (example,), dynamic_shapes=({0: batch, 1: length},))
 graph_seconds = time.perf_counter() - started
@@ -99,7 +99,7 @@ if "pt2" in chosen:
 if "aoti" in chosen:
     started = time.perf_counter()
     options = {
-        "aot_inductor.metadata": about.words(),
+        "aot_inductor.metadata": info.as_texts(),
         "aot_inductor.precompile_headers": False,  # they would stay in a folder of the machine
     }
     with tempfile.TemporaryDirectory() as cache:
@@ -118,7 +118,7 @@ if "onnx" in chosen:
     started = time.perf_counter()
     names = {"input_names": [protocol.INPUT], "output_names": [protocol.OUTPUT]}
     program = torch.onnx.export(graph, dynamo=True, verbose=False, **names)
-    program.model.metadata_props.update(about.words())
+    program.model.metadata_props.update(info.as_texts())
     content = program.model_proto.SerializeToString()
     write_whole(place["onnx"], lambda file: file.write(content))
     seconds["onnx"] = graph_seconds + time.perf_counter() - started
@@ -143,7 +143,7 @@ def eager(ids):
 wrong = []
 for name in [name for name in FORMATS if name in seconds]:
     difference = artifacts.furthest(
-        artifacts.compare(artifacts.load(place[name]), eager, about.context)
+        artifacts.compare(artifacts.load(place[name]), eager, info.context)
     )
     size = units.size(place[name].stat().st_size)
     print(f"{place[name].name:<24} {size:>9} {seconds[name]:7.1f} s   {difference:.1e} apart")

@@ -1,4 +1,4 @@
-"""The model of a Triton repository: Triton's python backend runs it, ONNX Runtime does the work.
+"""The model of a Triton repository: Triton's python backend runs it, with ONNX Runtime.
 
 `bootcamp.serving.triton.Server` puts a copy beside the exported model, as
 `gpt/1/model.py` and `gpt/1/model.onnx`. Triton starts a process for each instance, and calls the
@@ -17,7 +17,7 @@ import triton_python_backend_utils as triton
 
 class TritonPythonModel:
     def initialize(self, args):
-        """Once in each instance's process. What is raised here is why the model does not load."""
+        """Load the model in an instance's process. An error here refuses the version."""
         config = json.loads(args["model_config"])
         self.context = int(config["parameters"]["context"]["string_value"])
         options = onnxruntime.SessionOptions()
@@ -32,25 +32,22 @@ class TritonPythonModel:
                 raise ValueError(f"{length} bytes: scores {scores.shape}, or not finite")
 
     def execute(self, requests):
-        """Answers in the order of the requests, which dynamic batching has collected.
-
-        Triton collects requests of one length only, so that their samples fit into one array.
-        """
+        """Answer the requests of a batch, in order; all of them have one length."""
         asked = [triton.get_input_tensor_by_name(each, "ids").as_numpy() for each in requests]
-        errors = [self.error(ids) for ids in asked]
+        errors = [self.find_error(ids) for ids in asked]
         good = [ids for ids, error in zip(asked, errors, strict=True) if error is None]
         scores = iter(())
         if good:
             ends = numpy.cumsum([len(ids) for ids in good])
             scores = iter(numpy.split(self.predict(numpy.concatenate(good)), ends[:-1]))
-        return [refusal(error) if error else answer(next(scores)) for error in errors]
+        return [make_refusal(error) if error else make_answer(next(scores)) for error in errors]
 
     def predict(self, ids):
-        """int64 (batch, length) -> float32 (batch, 256)."""
+        """Score int64 ids (batch, length) as float32 (batch, 256)."""
         return self.session.run(["scores"], {"ids": ids})[0]
 
-    def error(self, ids):
-        """What is wrong with a request: one sentence, or None. Triton has checked the rest."""
+    def find_error(self, ids):
+        """Say what is wrong with a request, or None. Triton has checked the rest."""
         batch, length = ids.shape
         if not batch or not 1 <= length <= self.context:
             return f"shape {list(ids.shape)}: samples of 1 to {self.context} bytes are taken"
@@ -59,12 +56,12 @@ class TritonPythonModel:
         return None
 
 
-def answer(scores):
-    """The response with a request's scores, (batch, 256)."""
+def make_answer(scores):
+    """Make the response with a request's scores, (batch, 256)."""
     return triton.InferenceResponse([triton.Tensor("scores", scores)])
 
 
-def refusal(sentence):
-    """The response that Triton's HTTP service sends with status 400."""
+def make_refusal(sentence):
+    """Make the response that Triton's HTTP service sends with status 400."""
     error = triton.TritonError(sentence, triton.TritonError.INVALID_ARG)
     return triton.InferenceResponse(error=error)

@@ -17,7 +17,7 @@ SIZE = 400 * MB
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def resident_bytes() -> int:
+def read_resident_bytes() -> int:
     """Main memory that this process holds now."""
     statm = Path("/proc/self/statm")
     if statm.exists():
@@ -26,19 +26,19 @@ def resident_bytes() -> int:
 
 
 def note(what: str) -> None:
-    row = {"what has happened": what, "resident MB": resident_bytes() // MB}
+    row = {"what has happened": what, "resident MB": read_resident_bytes() // MB}
     if DEVICE == "cuda":
         row["GPU: allocated MB"] = torch.cuda.memory_allocated() // MB
         row["GPU: reserved MB"] = torch.cuda.memory_reserved() // MB
     print(json.dumps(row))
 
 
-def a_tensor(nbytes: int) -> torch.Tensor:
+def make_tensor(nbytes: int) -> torch.Tensor:
     return torch.ones(nbytes // 4, device=DEVICE)
 
 
-def fails():
-    activations = a_tensor(SIZE)
+def fail():
+    activations = make_tensor(SIZE)
     raise RuntimeError(f"no step for {len(activations)} numbers")
 
 
@@ -46,7 +46,7 @@ class Trainer:
     """Refers to itself, as objects with callbacks and hooks easily do."""
 
     def __init__(self):
-        self.activations = a_tensor(SIZE)
+        self.activations = make_tensor(SIZE)
         self.callback = self.step
 
     def step(self):
@@ -55,7 +55,7 @@ class Trainer:
 
 def main():
     note("torch is loaded")
-    tensor = a_tensor(SIZE)
+    tensor = make_tensor(SIZE)
     note(f"a tensor of {SIZE // MB} MB is made")
     del tensor
     note("del tensor")
@@ -63,7 +63,7 @@ def main():
     note("torch.cuda.empty_cache()")
 
     try:
-        fails()
+        fail()
     except RuntimeError as error:
         kept = error
     gc.collect()
@@ -77,7 +77,7 @@ def main():
     gc.collect()
     note("gc.collect()")
 
-    small = [a_tensor(2000) for _ in range(SIZE // 2000)]
+    small = [make_tensor(2000) for _ in range(SIZE // 2000)]
     note(f"{len(small):,} small tensors are made")
     del small[::2]
     torch.cuda.empty_cache()

@@ -13,7 +13,7 @@ import json
 import torch
 import torch.distributed as dist
 
-from bootcamp.train.sent_bytes import sent_bytes
+from bootcamp.train.sent_bytes import count_sent_bytes
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--way", choices=("ring", "all-gather", "ulysses"), default="ring")
@@ -32,7 +32,7 @@ if args.way == "ulysses" and args.key_heads % world:
 log = {}
 
 
-def places(of_rank):
+def list_places(of_rank):
     """The tokens that a rank has, in pieces that are whole or not at all seen by another piece."""
     pieces = torch.arange(args.text).chunk(2 * world)
     if args.order == "straight":
@@ -61,13 +61,13 @@ def pass_on(*tensors):
     return incoming.unbind()
 
 
-def pairs(step):
+def list_pairs(step):
     """(rows of my queries, rows of the keys held now, which may be seen) of each pair of pieces."""
     owner = (rank - step) % world
     q_start = 0
-    for mine in places(rank):
+    for mine in list_places(rank):
         k_start = 0
-        for held in places(owner):
+        for held in list_places(owner):
             if mine[-1] >= held[0]:  # else every key lies after every query: skip the pair
                 q_rows = slice(q_start, q_start + len(mine))
                 k_rows = slice(k_start, k_start + len(held))
@@ -87,7 +87,7 @@ class RingAttention(torch.autograd.Function):
         log_sum = torch.full_like(q[..., :1], float("-inf"))  # log of the softmax's sum so far
         for step in range(world):
             computed = 0
-            for qs, ks, seen in pairs(step):
+            for qs, ks, seen in list_pairs(step):
                 s = scores(q[qs], k[ks], seen)
                 new = torch.logaddexp(log_sum[qs], s.logsumexp(-1, keepdim=True))
                 out[qs] = out[qs] * (log_sum[qs] - new).exp() + (s - new).exp() @ v[ks]
@@ -106,7 +106,7 @@ class RingAttention(torch.autograd.Function):
         dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
         drawn = (d_out * out).sum(-1, keepdim=True)
         for step in range(world):
-            for qs, ks, seen in pairs(step):
+            for qs, ks, seen in list_pairs(step):
                 p = (scores(q[qs], k[ks], seen) - log_sum[qs]).exp()  # the softmax, once more
                 ds = p * (d_out[qs] @ v[ks].mT - drawn[qs]) / q.shape[-1] ** 0.5
                 dq[qs] += ds @ k[ks]
@@ -146,25 +146,25 @@ class AllToAll(torch.autograd.Function):
     backward = forward
 
 
-def joined(parts):
+def join_ranks(parts):
     """(ranks, ..., tokens of a rank, width) -> (..., all tokens, width)."""
     return torch.cat(parts.unbind(), dim=-2)
 
 
-def gathering(q, k, v):
-    k, v = (joined(AllGather.apply(t)) for t in (k, v))
+def attend_to_gathered(q, k, v):
+    k, v = (join_ranks(AllGather.apply(t)) for t in (k, v))
     return attention(q, k, v, mine, everything)
 
 
 def ulysses(q, k, v):
-    q, k, v = (joined(AllToAll.apply(t.unflatten(0, (world, -1)))) for t in (q, k, v))
+    q, k, v = (join_ranks(AllToAll.apply(t.unflatten(0, (world, -1)))) for t in (q, k, v))
     out = attention(q, k, v, everything, everything)  # of this rank's heads
     return AllToAll.apply(torch.stack(out.chunk(world, dim=-2))).flatten(0, 1)
 
 
-WAYS = {"ring": RingAttention.apply, "all-gather": gathering, "ulysses": ulysses}
-mine = torch.cat(places(rank))
-everything = torch.cat([place for other in range(world) for place in places(other)])
+WAYS = {"ring": RingAttention.apply, "all-gather": attend_to_gathered, "ulysses": ulysses}
+mine = torch.cat(list_places(rank))
+everything = torch.cat([place for other in range(world) for place in list_places(other)])
 
 torch.manual_seed(0)  # every rank draws the whole text, and keeps its part
 groups = args.heads // args.key_heads  # heads of queries that share keys and values
@@ -176,11 +176,11 @@ weights = torch.randn(shape)
 for _ in range(2):  # the first time connections are made
     log |= {"held": [], "computed": [], "largest_scores": 0}
     part = [tensor.detach()[..., mine, :].requires_grad_() for tensor in whole]
-    counts = [sent_bytes().get("all", 0)]
+    counts = [count_sent_bytes().get("all", 0)]
     result = WAYS[args.way](*part)
-    counts.append(sent_bytes().get("all", 0))
+    counts.append(count_sent_bytes().get("all", 0))
     (result * weights[..., mine, :]).sum().backward()
-    counts.append(sent_bytes().get("all", 0))
+    counts.append(count_sent_bytes().get("all", 0))
     dist.barrier()
 
 log |= {"forward_bytes": counts[1] - counts[0], "backward_bytes": counts[2] - counts[1]}
@@ -190,12 +190,12 @@ plain = attention(*whole, everywhere, everywhere)
 (plain * weights).sum().backward()
 
 
-def apart(a, b):
+def largest_difference(a, b):
     return (a - b).abs().max().item()
 
 
-log |= {"largest_scores": largest, "output_apart": apart(result, plain[..., mine, :])}
-grads = [apart(a.grad, b.grad[..., mine, :]) for a, b in zip(part, whole, strict=True)]
+log |= {"largest_scores": largest, "output_apart": largest_difference(result, plain[..., mine, :])}
+grads = [largest_difference(a.grad, b.grad[..., mine, :]) for a, b in zip(part, whole, strict=True)]
 log["gradients_apart"] = max(grads)
 print(json.dumps({"rank": rank, "tokens": mine.tolist(), **log}))
 dist.destroy_process_group()

@@ -19,19 +19,19 @@ class Layers(nn.Sequential):
         return super().forward(inputs)
 
 
-def compiled_in_place(model, **how):
+def compile_in_place(model, **how):
     model.compile(**how)
     return DistributedDataParallel(model, bucket_cap_mb=2)
 
 
-def wrapped(model):
+def wrap(model):
     return DistributedDataParallel(model, bucket_cap_mb=2)
 
 
 ORDERS = {
-    "torch.compile(DDP(model))": lambda model, **how: torch.compile(wrapped(model), **how),
-    "DDP(torch.compile(model))": lambda model, **how: wrapped(torch.compile(model, **how)),
-    "model.compile(), then DDP(model)": compiled_in_place,
+    "torch.compile(DDP(model))": lambda model, **how: torch.compile(wrap(model), **how),
+    "DDP(torch.compile(model))": lambda model, **how: wrap(torch.compile(model, **how)),
+    "model.compile(), then DDP(model)": compile_in_place,
 }
 torch.set_num_threads(1)
 logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
@@ -42,12 +42,12 @@ for kind, order in TRIED:
     torch._dynamo.reset()
     graphs = []
 
-    def counting(graph, inputs, graphs=graphs):
+    def count_graph(graph, inputs, graphs=graphs):
         graphs.append(graph)
         return lookup_backend("aot_eager")(graph, inputs)
 
     layers = kind(*(nn.Linear(512, 512) for _ in range(4)))  # 1 MiB each: a bucket takes two
-    model = ORDERS[order](layers, backend=counting)
+    model = ORDERS[order](layers, backend=count_graph)
     model(torch.ones(2, 512)).sum().backward()
     name = next(iter(model.state_dict()))
     if dist.get_rank() == 0:

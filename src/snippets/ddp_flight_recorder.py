@@ -1,6 +1,6 @@
 """torchrun --standalone --nproc-per-node 2 src/snippets/ddp_flight_recorder.py
 
-The ranks part: only rank 0 averages the loss. Each dumps what its flight recorder has kept.
+The ranks diverge: only rank 0 averages the loss. Each dumps what its flight recorder has kept.
 """
 
 import os

@@ -29,13 +29,13 @@ model = DistributedDataParallel(nn.Sequential(*(nn.Linear(512, 512) for _ in ran
 ready = [0.0]
 
 
-def noting(group, bucket):
+def all_reduce_and_note(group, bucket):
     """DDP's own all-reduce; notes when this rank had a bucket full, the last one last."""
     ready[0] = time.perf_counter()
     return allreduce_hook(group, bucket)
 
 
-model.register_comm_hook(None, noting)
+model.register_comm_hook(None, all_reduce_and_note)
 own, rest = [], []
 for step in range(args.steps):
     began = time.perf_counter()

@@ -74,13 +74,14 @@ split = mixture(own, chosen[rank], mine.unbind(), travel)
 split.square().sum().backward()
 
 
-def apart(a, b):
+def largest_difference(a, b):
     return (a - b).abs().max().item()
 
 
 row = {"rank": rank, "rows here": len(chosen[chosen // each == rank])}
-row["output apart"] = apart(whole.view(world, TOKENS, WIDTH)[rank], split)
-row["tokens' gradients apart"] = apart(tokens.grad[rank], own.grad)
-row["experts' gradients apart"] = apart(weights.grad[rank * each : (rank + 1) * each], mine.grad)
+row["output apart"] = largest_difference(whole.view(world, TOKENS, WIDTH)[rank], split)
+row["tokens' gradients apart"] = largest_difference(tokens.grad[rank], own.grad)
+expected = weights.grad[rank * each : (rank + 1) * each]
+row["experts' gradients apart"] = largest_difference(expected, mine.grad)
 print(json.dumps(row))
 dist.destroy_process_group()

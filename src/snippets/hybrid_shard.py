@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bootcamp.train import data, models
 from bootcamp.train.models.mlp import Hidden
-from bootcamp.train.sent_bytes import sent_bytes
+from bootcamp.train.sent_bytes import count_sent_bytes
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--without-mesh", action="store_true")
@@ -49,7 +49,7 @@ def part():
     return torch.cat([p.detach().flatten().clone() for p in sharded.parameters()])
 
 
-def rank_0s(tensor):
+def copy_from_rank_0(tensor):
     """The tensor as rank 0 has it."""
     tensor = tensor.clone()
     dist.broadcast(tensor, 0)
@@ -60,13 +60,13 @@ model, mine = sharded, part()
 if args.in_ddp:
     model = DistributedDataParallel(sharded)
 found |= {"numbers": len(mine), "changed": int((part() != mine).sum())}
-found["equals_rank_0s"] = torch.equal(part(), rank_0s(part()))
+found["equals_rank_0s"] = torch.equal(part(), copy_from_rank_0(part()))
 
 batches = data.Batches(args, rank, world)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 dist.barrier()
 time.sleep(0.2)  # until all that was sent so far is confirmed: only then does the kernel count it
-before = sent_bytes().get("all")
+before = count_sent_bytes().get("all")
 for step in range(10):
     inputs, targets = batches(step)
     optimizer.zero_grad()
@@ -79,11 +79,11 @@ for step in range(10):
     optimizer.step()
     found["losses"].append(loss.item())
 if before is not None:
-    found["sent_bytes"] = sent_bytes()["all"] - before
+    found["sent_bytes"] = count_sent_bytes()["all"] - before
 if not found["error"]:
     with FullyShardedDataParallel.summon_full_params(sharded):
         whole = part()
-    found["apart_from_rank_0"] = (whole - rank_0s(whole)).abs().max().item()
+    found["apart_from_rank_0"] = (whole - copy_from_rank_0(whole)).abs().max().item()
 print(json.dumps(found))
 dist.barrier()
 dist.destroy_process_group()

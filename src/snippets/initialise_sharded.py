@@ -40,7 +40,7 @@ rank, world = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("cpu", (world,))
 
 
-def sharded(args):
+def build_sharded(args):
     """The model in shards over all ranks, with the parameters that one process would draw."""
     with torch.device("meta" if args.way == "meta" else "cpu"):
         model = models.build(args)
@@ -53,20 +53,22 @@ def sharded(args):
     return model
 
 
-def in_use(field):
+def read_process_bytes(field):
     """Bytes of this process: VmRSS in memory now, VmData that it has asked for."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
     return 1024 * int(line.split()[1])
 
 
-sharded(argparse.Namespace(**{**vars(args), "size": "tiny"}))  # what torch loads at its first use
+# what torch loads at its first use
+build_sharded(argparse.Namespace(**{**vars(args), "size": "tiny"}))
 with torch.device("meta"):
     stages = [sum(p.nbytes for p in stage.parameters()) for stage in models.build(args)]
-before, room = in_use("VmRSS"), int(args.room * sum(stages))
-resource.setrlimit(resource.RLIMIT_DATA, (in_use("VmData") + room, resource.RLIM_INFINITY))
+before, room = read_process_bytes("VmRSS"), int(args.room * sum(stages))
+limit = read_process_bytes("VmData") + room
+resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
 said = {"rank": rank, "model": sum(stages), "largest": max(stages), "room": room, "error": None}
 try:
-    model = sharded(args)
+    model = build_sharded(args)
     said["held"] = sum(p.to_local().nbytes for p in model.parameters())
 except RuntimeError as error:
     said["error"] = str(error).partition("] ")[2][:60]

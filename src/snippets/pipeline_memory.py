@@ -41,10 +41,10 @@ def note(method, stage, kinds):
     """The method, which leaves a line for every call."""
 
     def call(micro_batch, *arguments, **named):
-        before = watch._alive()
+        before = watch._count_living()
         result = method(micro_batch, *arguments, **named)
         kind = kinds[0] if named.get("full_backward", True) else kinds[1]
-        seen.append([kind, stage, micro_batch, before, watch._alive()])
+        seen.append([kind, stage, micro_batch, before, watch._count_living()])
         return result
 
     return call

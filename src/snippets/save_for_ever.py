@@ -38,7 +38,7 @@ def save(state, path):
     os.replace(beside, path)
 
 
-def state_after(step):
+def make_state(step):
     """A state that shows whether all of it is of one step."""
     return {"step": step, "model": torch.full((NUMBERS,), float(step))}
 
@@ -47,13 +47,13 @@ def save_for_ever(way, path):
     """Save one state after the other. Ends by being killed."""
     step, end = 1, time.monotonic() + LONGEST
     while time.monotonic() < end:
-        way(state_after(step), path)
+        way(make_state(step), path)
         step += 1
 
 
 def kill_once(way, path, seconds):
     """Let a process save, kill it after some seconds, and say what the file is."""
-    way(state_after(0), path)
+    way(make_state(0), path)
     child = os.fork()
     if child == 0:
         try:
@@ -65,15 +65,15 @@ def kill_once(way, path, seconds):
     finally:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-    return what_it_is(path) if os.WIFSIGNALED(status) else "save ended"
+    return describe_file(path) if os.WIFSIGNALED(status) else "save ended"
 
 
-def seconds_of_a_save(way, path, times=9):
+def time_saves(way, path, times=9):
     """What the process spends on making a state, and on saving it: the medians."""
     spent = {"making": [], "saving": []}
     for step in range(times):
         began = time.perf_counter()
-        state = state_after(step)
+        state = make_state(step)
         made = time.perf_counter()
         way(state, path)
         spent["making"].append(made - began)
@@ -81,7 +81,7 @@ def seconds_of_a_save(way, path, times=9):
     return {part: statistics.median(each) for part, each in spent.items()}
 
 
-def what_it_is(path):
+def describe_file(path):
     if not path.exists():
         return "missing"
     try:
@@ -92,12 +92,12 @@ def what_it_is(path):
     return "whole" if whole else "torn"
 
 
-def order_of_events(way, path):
+def list_events(way, path):
     """What one save does to files, in order: the audit events of Python, and fsync."""
     events, sync = [], os.fsync
     listening = True
 
-    def hear(event, given):
+    def note_event(event, given):
         if not listening:
             return
         if event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR):
@@ -107,10 +107,10 @@ def order_of_events(way, path):
         elif event == "os.remove":
             events.append(["remove", str(given[0])])
 
-    way(state_after(0), path)
-    sys.addaudithook(hear)
+    way(make_state(0), path)
+    sys.addaudithook(note_event)
     os.fsync = lambda file: (events.append(["sync"]), sync(file))[1]
-    way(state_after(1), path)
+    way(make_state(1), path)
     os.fsync, listening = sync, False
     return events
 
@@ -133,8 +133,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint.pt"
         found = [kill_once(way, path, moments.uniform(0.02, 0.1)) for _ in range(args.kills)]
-        spent = seconds_of_a_save(way, path)
-        events = order_of_events(way, path)
+        spent = time_saves(way, path)
+        events = list_events(way, path)
     print(json.dumps({"found": found, "path": str(path), "seconds": spent, "events": events}))
 
 

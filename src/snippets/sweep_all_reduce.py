@@ -70,6 +70,6 @@ if rank == 0:
     summary.write_json(
         context.run_dir / "sweep.json", {**about, "rounds": args.rounds, "rows": rows}
     )
-    summary.write(context.run_dir, "ok", steps=0)
+    summary.write(context.run_dir, "ok")
 dist.barrier()
 dist.destroy_process_group()

@@ -17,7 +17,7 @@ rank, world = dist.get_rank(), dist.get_world_size()
 calls = {"forward": 0, "backward": 0}
 
 
-def summed(tensor, when):
+def sum_over_ranks(tensor, when):
     """The sum over the ranks, the same on all of them."""
     calls[when] += 1
     total = tensor.clone()
@@ -34,7 +34,7 @@ class Enter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        return summed(gradient, "backward")
+        return sum_over_ranks(gradient, "backward")
 
 
 class Leave(torch.autograd.Function):
@@ -42,7 +42,7 @@ class Leave(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, partial_sum):
-        return summed(partial_sum, "forward")
+        return sum_over_ranks(partial_sum, "forward")
 
     @staticmethod
     def backward(ctx, gradient):
@@ -72,7 +72,7 @@ def rows(weight):
     return weight.chunk(world, dim=0)[rank].clone().requires_grad_()
 
 
-def apart(a, b):
+def largest_difference(a, b):
     return (a - b).abs().max().item()
 
 
@@ -94,9 +94,10 @@ for name, function, shapes in (
     split.square().mean().backward()
 
     cut = [columns(w.grad) for w in weights[:-1]] + [rows(weights[-1].grad)]
-    row = {"part": name, "output apart": apart(whole, split)}
-    row["input's gradient apart"] = apart(x.grad, again.grad)
-    row["weights' gradients apart"] = max(apart(a, w.grad) for a, w in zip(cut, mine, strict=True))
+    row = {"part": name, "output apart": largest_difference(whole, split)}
+    row["input's gradient apart"] = largest_difference(x.grad, again.grad)
+    differences = [largest_difference(a, w.grad) for a, w in zip(cut, mine, strict=True)]
+    row["weights' gradients apart"] = max(differences)
     if rank == 0:
         print(json.dumps({**row, **{f"all-reduces, {when}": n for when, n in calls.items()}}))
 dist.destroy_process_group()

@@ -21,7 +21,7 @@ dist.all_gather_object(names, socket.gethostname())
 block, answer = torch.zeros(1_250_000), torch.zeros(1)  # 4 bytes each
 
 
-def sent():
+def read_sent_bytes():
     """{interface: bytes that it has sent}, from the kernel's table."""
     lines = COUNTERS.read_text().splitlines()[2:] if COUNTERS.exists() else []
     counters = dict(line.split(":") for line in lines)
@@ -30,11 +30,11 @@ def sent():
 
 for other in range(1, world):
     dist.barrier()
-    before, began = sent(), time.perf_counter()
+    before, began = read_sent_bytes(), time.perf_counter()
     if rank == 0:
         dist.send(block, other)
         dist.recv(answer, other)
-        seconds, after = time.perf_counter() - began, sent()
+        seconds, after = time.perf_counter() - began, read_sent_bytes()
         line = {"to rank": other, "from host": names[0], "to host": names[other]}
         line |= {"seconds": seconds, "bytes": 4 * len(block)}
         print(json.dumps(line | {"sent": {name: after[name] - before[name] for name in after}}))

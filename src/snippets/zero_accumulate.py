@@ -14,7 +14,7 @@ import torch
 
 from bootcamp import machine
 
-if machine.hidden("deepspeed") or importlib.util.find_spec("deepspeed") is None:
+if machine.is_hidden("deepspeed") or importlib.util.find_spec("deepspeed") is None:
     sys.exit()
 os.environ["DS_ACCELERATOR"] = "cpu"
 import deepspeed  # noqa: E402
@@ -27,18 +27,18 @@ deepspeed.init_distributed("gloo")
 rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
-def tensors(nested):
+def find_tensors(nested):
     """All tensors in dictionaries and lists of them."""
     if torch.is_tensor(nested):
         return [nested]
     inside = nested.values() if isinstance(nested, dict) else nested or ()
-    return [tensor for item in inside for tensor in tensors(item)]
+    return [tensor for item in inside for tensor in find_tensors(item)]
 
 
 def gradient_bytes(model, optimizer):
     """Of the gradients that parameters have, and of what the optimizer has made of them."""
     held = [p.grad for p in model.parameters() if p.grad is not None]
-    held += tensors([optimizer.all_grad_tensors, optimizer.averaged_gradients])
+    held += find_tensors([optimizer.all_grad_tensors, optimizer.averaged_gradients])
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}
     return sum(storages.values())
 

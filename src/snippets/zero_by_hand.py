@@ -149,7 +149,7 @@ def train(stage, kind):
     return weights, held, calls
 
 
-def alone(kind):
+def train_alone(kind):
     """The same training in one process, on all samples, nothing sharded."""
     model = build()
     optimizer = OPTIMIZERS[kind](model.parameters(), lr=0.01)
@@ -160,17 +160,17 @@ def alone(kind):
     return list(model.parameters())
 
 
-def apart(these, those):
+def largest_difference(these, those):
     return max((a - b).abs().max().item() for a, b in zip(these, those, strict=True))
 
 
-expected = {kind: alone(kind) for kind in OPTIMIZERS}
+expected = {kind: train_alone(kind) for kind in OPTIMIZERS}
 for stage in range(4):
     runs = {kind: train(stage, kind) for kind in OPTIMIZERS}
     weights, held, calls = runs["adamw"]
     row = {"stage": stage, "numbers": sum(w.numel() for w in weights)}
     row |= {"kept": held.now, "most": held.most, "carried": calls}
-    row["apart"] = {kind: apart(runs[kind][0], expected[kind]) for kind in OPTIMIZERS}
+    row["apart"] = {kind: largest_difference(runs[kind][0], expected[kind]) for kind in OPTIMIZERS}
     if rank == 0:
         print(json.dumps(row))
 dist.destroy_process_group()

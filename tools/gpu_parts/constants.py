@@ -33,7 +33,7 @@ def run(session: Session) -> None:
 def _products(session: Session) -> list[dict]:
     """(rows, width) x (width, 4 width) and back, as a block's two layers: FLOP/s in bfloat16."""
     device, rows = session.device, []
-    best = benchmark.flops_per_second(device.kind, "bfloat16")
+    best = benchmark.measure_flops_per_second(device.kind, "bfloat16")
     for width in device.choose(WIDTHS, (32,)):
         for count in device.choose(ROWS, (16,)):
             for inputs, outputs in ((width, width), (width, 4 * width), (4 * width, width)):

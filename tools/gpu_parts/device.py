@@ -41,7 +41,7 @@ class Device:
         self.rehearsal, self.kind = rehearsal, "cpu" if rehearsal else "cuda"
         if rehearsal:  # the package's own measurements, as small as they can be
             torch.set_num_threads(1)
-            benchmark.SIZE["cpu"], benchmark.CALLS, benchmark.ENOUGH_SECONDS = 64, 3, 0.01
+            benchmark.MATRIX_SIZE["cpu"], benchmark.CALLS, benchmark.ENOUGH_SECONDS = 64, 3, 0.01
             benchmark.STREAMED_BYTES["cpu"] = 1 << 20
         elif not torch.cuda.is_available():
             raise RuntimeError(f"torch {torch.__version__} finds no GPU")
@@ -70,7 +70,7 @@ class Device:
             "memory_bytes": properties.total_memory,
             "multiprocessors": properties.multi_processor_count,
             "capability": f"{properties.major}.{properties.minor}",
-            "cache_bytes": benchmark.cache_bytes("cuda"),
+            "cache_bytes": benchmark.read_cache_bytes("cuda"),
             "driver": _smi("driver_version"),
         }
         return {"gpu": gpu, "versions": versions}
@@ -123,7 +123,7 @@ class Device:
 
     def peak_bytes(self) -> int:
         """The most since reset_peak; on the CPU the most resident memory of this process."""
-        return memory_usage.peak_bytes(torch.device(self.kind))
+        return memory_usage.read_peak_bytes(torch.device(self.kind))
 
     def forget(self) -> None:
         """Free what nobody refers to, and give it back to the device."""
@@ -153,7 +153,7 @@ class Device:
 
     @staticmethod
     def is_out_of_memory(error: BaseException) -> bool:
-        return process_end.status_of(error) == "oom"
+        return process_end.classify_exception(error) == "oom"
 
     # how it computes
 

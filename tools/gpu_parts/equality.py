@@ -17,7 +17,7 @@ from bootcamp.experiments import equality
 from bootcamp.launcher import arguments, launch
 from bootcamp.launcher.launch import Options
 from bootcamp.paths import ROOT
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 from gpu_parts.session import Session
 
@@ -62,7 +62,9 @@ FAULTS = (
     "torchrun_rank_is_killed",
     "elastic_rank_is_killed",
 )
-TESTS = "test_data_and_models test_step_clock test_record test_formulas test_lease test_traces"
+TESTS = (
+    "test_data_and_models test_step_clock test_record test_formulas test_device_locks test_traces"
+)
 REHEARSED_TEST = "tests/test_files.py"
 NOTEBOOK_LIBRARIES = {"IPython", "ipykernel", "ipywidgets", "matplotlib", "nvitop", "jupyterlab"}
 
@@ -92,7 +94,7 @@ def _scripts() -> list[str]:
     """Those of the family that can train on a GPU here, but Horovod, untested there."""
     return [
         name
-        for name, script in family.SCRIPTS.items()
+        for name, script in strategies.SCRIPTS.items()
         if not script.cpu_only
         and name != "horovod"
         and not (script.framework and arguments.missing(script.framework))
@@ -113,7 +115,7 @@ def _measure(session: Session, table: str, script: str, ranks: int, flags, chang
 
 def _compared(session, script, ranks, flags, changes, env, loose: bool) -> dict:
     """The proof's figures. loose: whether it need not hold. Raises NotTheSame."""
-    known = family.describe(script)
+    known = strategies.describe(script)
     path = variant(script, f"{script}_tf32", changes) if changes else script
     device = "auto" if known.own_device else session.device.kind
     settings = {**SETTINGS, **session.device.choose({}, {"steps": 2}), **flags}

@@ -11,7 +11,7 @@ import threading
 import time
 from functools import partial
 
-from bootcamp.launcher import device_locks, devices, ghosts, launch, process_tree
+from bootcamp.launcher import device_locks, launch, orphans, process_tree
 from bootcamp.launcher.launch import LaunchError, Options
 from bootcamp.paths import LOGS, ROOT
 from bootcamp.records import steps
@@ -57,7 +57,7 @@ RUNS = {"model": "mlp", "quiet": True}
 def run(session: Session) -> None:
     """From the harmless to the harmful."""
     session.measure("preflight", partial(_preflight, session), 60)
-    session.measure("ghosts", partial(_ghosts, session), 40)
+    session.measure("orphans", partial(_orphans, session), 40)
     session.measure("leases", partial(_leases, session), 90)
     session.measure("rank killed", partial(_ends, session, "killed", KILLS, HELD_BYTES), 60)
     too_much = session.device.choose(1 << 40, 1 << 50)
@@ -75,7 +75,7 @@ def _preflight(session: Session) -> list[dict]:
     return json.loads(said.stdout)["checks"]
 
 
-def _ghosts(session: Session) -> dict:
+def _orphans(session: Session) -> dict:
     """A process without the course holds memory: who names it; nothing is left after it."""
     device = session.device
     code = HOLDER.format(numbers=device.choose(HELD_BYTES // 4, 4), kind=device.kind)
@@ -89,19 +89,14 @@ def _ghosts(session: Session) -> dict:
     try:
         holder.stdout.readline()
         during = device.used_bytes_from_outside()
-        rows = ghosts.ghosts().rows
-        holders = device.choose(ghosts.gpu_holders, list)()
+        rows = orphans.orphans().rows
+        holders = orphans.list_gpu_holders()
     finally:
         holder.kill()
         holder.communicate()
-    try:
-        from nvitop import __version__ as nvitop
-    except ImportError:
-        nvitop = None
     return {
-        "asked": f"nvitop {nvitop}" if nvitop else "nvidia-smi: nvitop is not installed",
         "process": holder.pid,
-        "ghosts": rows,
+        "orphans": rows,
         "holders": holders,
         "is named": any(row["process"] == holder.pid for row in rows),  # not across containers
         **_freed(session, before, during),
@@ -110,8 +105,12 @@ def _ghosts(session: Session) -> dict:
 
 def play_gpu() -> None:
     """Let every launch of this process lease one GPU that is nothing but its lock."""
-    lease = {"folder": str(device_locks.folder()), "devices": {"fake-0": "fake-0"}, "count": 1}
-    devices.wishes = lambda *_: {"lease": lease}
+    lease = {
+        "folder": str(device_locks.choose_folder()),
+        "devices": {"fake-0": "fake-0"},
+        "count": 1,
+    }
+    launch.Call.choose_leases = lambda _: {"lease": lease}
 
 
 def _leases(session: Session) -> dict:
@@ -122,7 +121,7 @@ def _leases(session: Session) -> dict:
     device, said = session.device, []
     folder, asks, goes_on = (LOGS / f"{name}-{os.getpid()}" for name in ("leased", "asks", "heard"))
     asks.with_suffix(".py").write_text(ASKS)
-    real = devices.wishes
+    real = launch.Call.choose_leases
     device.choose(lambda: None, play_gpu)()
     given = [str(asks.with_suffix(".py")), device.choose("cuda", "auto"), str(ROOT / "tools")]
 
@@ -144,7 +143,7 @@ def _leases(session: Session) -> dict:
         launch.launch(slow, 1, device=device.kind, steps=5, options=options, **RUNS)
         second.join(timeout=60)
     finally:
-        devices.wishes = real
+        launch.Call.choose_leases = real
     ended = (folder / "steps.jsonl").stat().st_mtime  # the last step's row
     found = json.loads(next(line for line in said if line.startswith("{")))
     if found["began"] < ended or not goes_on.exists():
@@ -172,7 +171,7 @@ def _ends(session: Session, status: str, line: str, size: int, ranks: int = 1) -
     if error is None:
         raise AssertionError("the run ended well")
     seconds = time.monotonic() - began
-    left = process_tree.marked("BOOTCAMP_RUN", str(error.run.folder))
+    left = process_tree.find_marked("BOOTCAMP_RUN", str(error.run.folder))
     if left:
         raise AssertionError(f"processes {left} are left of the run")
     if status == "oom" and error.run.status != "oom":

@@ -146,11 +146,8 @@ class Trainer:
             counted = watched.bytes
         else:
             self.step()
-        held = memory_usage.Held(self.model, self.optimizer)
         return {
-            "parameter_bytes": held.parameter_bytes,
-            "gradient_bytes": held.gradient_bytes,
-            "optimizer_bytes": held.optimizer_bytes,
+            **memory_usage.ModelMemory(self.model, self.optimizer).count(),
             "activation_bytes": counted,
             "peak_bytes": self.device.peak_bytes(),
         }

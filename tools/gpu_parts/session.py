@@ -44,7 +44,7 @@ class Session:
 
     def write(self) -> None:
         self.content["seconds"] = round(time.monotonic() - self._began, 2)
-        text = replay.without_own_folders(json.dumps(self.content))
+        text = replay.hide_own_folders(json.dumps(self.content))
         write_json(self.path, json.loads(text))
 
     @property

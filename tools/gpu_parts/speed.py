@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from bootcamp.train import benchmark
-from bootcamp.train.step_clock import clock_of
+from bootcamp.train.step_clock import Clock
 from gpu_parts.loops import Trainer, Way
 from gpu_parts.session import Session
 
@@ -114,7 +114,7 @@ def _asynchronous(session: Session, size: str) -> dict:
     batch = device.choose(BATCH[size], 2)
     trainer = Trainer(device, Way(autocast="bfloat16", fused=True), batch, device.shape(size))
     trainer.speed(1, 2)
-    clock, wall = clock_of(torch.device(device.kind)), clock_of(torch.device("cpu"))
+    clock, wall = Clock(torch.device(device.kind)), Clock(torch.device("cpu"))
     found = {}
     for name, waits in (("returned_seconds", False), ("synchronised_seconds", True)):
         device.wait()
@@ -146,7 +146,7 @@ def _matrix_products(session: Session) -> list[dict]:
     for dtype in ("float32", "tf32", "bfloat16", "float16"):
         with device.tf32(dtype == "tf32"):
             kind = "float32" if dtype == "tf32" else dtype
-            reached = benchmark.flops_per_second(device.kind, kind)
+            reached = benchmark.measure_flops_per_second(device.kind, kind)
         peak = device.published_peak(dtype)
         row = {"format": dtype, "flops_per_second": reached, "published": peak}
         rows.append(row | {"share": reached / peak if peak else None})

@@ -1,8 +1,7 @@
-"""Which error means what: `errors.explain(text)`, and `errors.index()`, a table to search.
+"""The index of errors: `errors.explain(text)`, and `errors.index()`, a table to search.
 
-An entry knows its error by fragments that stay the same over versions. What it means, where to look
-and how to fix it is written by hand, in known_errors/, one file for each layer that speaks when a
-run fails. The texts beside it are real: tools/errors.py provokes errors and keeps how they end.
+Its entries are in known_errors/, a file for each layer that speaks when a run fails. The texts
+beside them are real: tools/errors.py provokes errors and keeps how they end.
 """
 
 import html
@@ -10,7 +9,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -20,36 +19,34 @@ from bootcamp.table import Table
 
 KNOWN = Path(__file__).parent / "known_errors"
 RECORDED = REFERENCE / "errors.json"
-LINES = 8  # of an error's end that are worth keeping
-# What an entry's fragment tells, the least first. A text may have several: a notice that follows
-# most failures, one process that reports another's end, what came of the error, and the error.
+# What a fragment tells, the least first: a notice that follows most failures, one process that
+# reports another's end, what came of the error, and the error itself.
 TELLS = ("notice", "echo", "symptom", "cause")
-# What launchers put before a line: [rank1]: and [default1]: (torchrun), [1,0]<stderr>: (mpirun and
-# horovodrun), 1: (srun --label); a frame of rich; colours.
-PUT_BEFORE = re.compile(
+EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Refused)\b")
+# [rank1]: and [default1]: (torchrun), [1,0]<stderr>: (mpirun and horovodrun), 1: (srun --label); a
+# frame of rich; colours
+PREFIXES = re.compile(
     r"^\s*(?:\[(?:rank|default)\d+\]:|\[\d+,\d+\](?:<\w+>)?:|\d+: )|[│╭╰╮╯]|\x1b\[[\d;]*m",
     re.MULTILINE,
 )
-FIRST_THINGS = (
-    "the first error of all ranks, by time: the others often only report that one is gone",
-    "the last line of the traceback that is in your own script",
-    "whether all ranks were about to call the same collective, in the same order",
-)
+UNKNOWN = {
+    "It means": "the index does not know this error.",
+    "Look first at": "the first error of all ranks, by time: the others often only report that one "
+    "is gone.",
+    "Then at": "the last line of the traceback that is in your own script.",
+    "And at": "whether all ranks were about to call the same collective, in the same order.",
+}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One kind of error.
-
-    pattern: regular expressions, one a line, that find it in a text as `plain` gives it.
-    tells: one of TELLS. layer: the title of the file that it is in.
-    """
+    """One kind of error."""
 
     name: str
     lesson: str
-    layer: str
-    tells: str
-    pattern: str
+    layer: str  # the title of the file that it is in
+    tells: str  # one of TELLS
+    pattern: str  # regular expressions, one a line, that find it in a text without prefixes
     means: str
     look_at: str
     fix: str
@@ -59,23 +56,20 @@ class Entry:
         return re.compile("|".join(self.pattern.splitlines()))
 
     @property
-    def texts(self) -> list[str]:
-        """Recorded texts of this error."""
-        return [record["text"] for record in recorded() if record["entry"] == self.name]
+    def records(self) -> list[dict]:
+        """The recorded errors of this kind."""
+        return [record for record in read_recorded() if record["entry"] == self.name]
 
 
-def plain(text: str) -> str:
-    """A text without what launchers put before its lines, and with single spaces."""
-    return " ".join(PUT_BEFORE.sub("", text).split())
+def strip_prefixes(text: str) -> str:
+    """Return a text without the prefixes of launchers, and with single spaces."""
+    return " ".join(PREFIXES.sub("", text).split())
 
 
-def read(folder: Path) -> tuple[Entry, ...]:
-    """The entries of a folder's files: `layer`, then a table ["lesson".name] for each cause.
-
-    What tells less than a cause says so first: [echo."lesson".name].
-    """
+def _read_entries() -> tuple[Entry, ...]:
+    """Read `layer`, tables ["lesson".name] of causes, and [echo."lesson".name] of less."""
     entries = []
-    for path in sorted(folder.glob("*.toml")):
+    for path in sorted(KNOWN.glob("*.toml")):
         content = tomllib.loads(path.read_text())
         layer = content.pop("layer")
         lesser = {tells: content.pop(tells, {}) for tells in TELLS[:-1]}
@@ -85,30 +79,30 @@ def read(folder: Path) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-ENTRIES = read(KNOWN)
+ENTRIES = _read_entries()
 
 
 @cache
-def recorded() -> tuple[dict, ...]:
-    """The recorded errors: entry, provoked_by, text, torch, machine; empty without a record."""
+def read_recorded() -> tuple[dict, ...]:
+    """Read the recorded errors: entry, provoked_by, text, torch, machine."""
     return tuple(read_json(RECORDED).get("errors", ()))
 
 
-def last_lines(text: str, lines: int = LINES) -> str:
-    """The end of an error's text: from the last line that names an exception, at most so many."""
-    rows = text.rstrip().splitlines()
-    named = [i for i, row in enumerate(rows) if re.match(r"[\w.]+(Error|Exception|Refused)\b", row)]
-    begin = named[-1] if named else max(0, len(rows) - lines)
-    return "\n".join(row.rstrip() for row in rows[begin:][:lines]).strip()
+def last_lines(text: str) -> str:
+    """Return the end of an error: at most eight lines from the last that names an exception."""
+    lines = text.rstrip().splitlines()
+    named = [i for i, line in enumerate(lines) if EXCEPTION.match(line)]
+    begin = named[-1] if named else -8
+    return "\n".join(line.rstrip() for line in lines[begin:][:8]).strip()
 
 
 def find(text: str, entries: tuple[Entry, ...] = ENTRIES) -> Entry | None:
-    """The entry of an error's text, None for an unknown one.
+    """Return the entry of an error's text, None for an unknown one.
 
     Of several that fit: a cause before its symptoms, these before echoes, notices last; among
     equals the one whose fragment comes last, as a traceback ends with what was raised.
     """
-    text = plain(text)
+    text = strip_prefixes(text)
     found = [
         (TELLS.index(entry.tells), at.start(), len(at[0]), i)
         for i, entry in enumerate(entries)
@@ -118,33 +112,27 @@ def find(text: str, entries: tuple[Entry, ...] = ENTRIES) -> Entry | None:
 
 
 class Explanation:
-    """What an error means, as text and as HTML; `entry` is None if the index does not know it."""
+    """The meaning of an error, as text and as HTML; `entry` is None for an unknown one."""
 
     def __init__(self, entry: Entry | None):
-        self.entry = entry
-        if entry is None:
-            self.rows = [("It means", "the index does not know this error.")]
-            places = ("Look first at", "Then at", "And at")
-            pairs = zip(places, FIRST_THINGS, strict=True)
-            self.rows += [(place, f"{what}.") for place, what in pairs]
-            return
-        self.rows = [("It means", entry.means), ("Look at", f"{entry.look_at}.")]
-        self.rows += [("Fix it", entry.fix), ("Lesson", entry.lesson)]
-        record = next((each for each in recorded() if each["entry"] == entry.name), None)
-        self.rows += [(f"Recorded by {record['provoked_by']}", record["text"])] if record else []
+        self.entry, self.rows = entry, UNKNOWN
+        if entry:
+            self.rows = {"It means": entry.means, "Look at": f"{entry.look_at}."}
+            self.rows |= {"Fix it": entry.fix, "Lesson": entry.lesson}
+            self.rows |= {f"Recorded by {r['provoked_by']}": r["text"] for r in entry.records[:1]}
 
     def __str__(self) -> str:
-        return "\n".join(f"{title}: {text}" for title, text in self.rows)
+        return "\n".join(f"{title}: {text}" for title, text in self.rows.items())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = (f"<dt><b>{t}</b></dt><dd>{html.escape(text)}</dd>" for t, text in self.rows)
+        rows = (f"<dt><b>{t}</b></dt><dd>{html.escape(text)}</dd>" for t, text in self.rows.items())
         return f"<dl>{''.join(rows)}</dl>"
 
 
 def explain(error: str | BaseException | None = None) -> Explanation:
-    """What an error means: a pasted text, an exception, or the last one that a cell raised."""
+    """Explain a pasted text, an exception, or the last exception that a cell raised."""
     error = getattr(sys, "last_value", None) if error is None else error
     if error is None:
         raise ValueError("no cell has failed so far: paste a text, errors.explain('...')")
@@ -154,62 +142,55 @@ def explain(error: str | BaseException | None = None) -> Explanation:
 
 
 def table(words: str = "") -> Table:
-    """The index as a table: all of it, what has all of these words, or a pasted error's entry."""
+    """Table the index: all of it, the entries that have all words, or that of a pasted error."""
     if words and (known := find(words)):
         entries = [known]
     else:
         wanted = words.lower().split()
         entries = [entry for entry in ENTRIES if all(word in _all_words(entry) for word in wanted)]
-    columns = {
-        "lesson": "lesson",
-        "the error says": _gist,
-        "it means": "means",
-        "look at": "look_at",
-        "fix it": "fix",
-    }
-    caption = f"{len(entries)} of {len(ENTRIES)} errors. Texts recorded with {_with_what()}."
+    columns = {"lesson": "lesson", "the error says": _excerpt, "it means": "means"}
+    columns |= {"look at": "look_at", "fix it": "fix"}
+    caption = f"{len(entries)} of {len(ENTRIES)} errors. Texts recorded with {_recorded_with()}."
     return Table.of(entries, columns, caption)
 
 
-def _gist(entry: Entry) -> str:
-    """The words around the fragment in a recorded text; the fragment where none was recorded."""
-    if not entry.texts:
-        return f"(not recorded) {_fragment(entry.pattern)}"
-    text = plain(entry.texts[0])
+def _excerpt(entry: Entry) -> str:
+    """Return the words around the fragment in a recorded text; without one roughly the fragment."""
+    if not entry.records:
+        first = re.split(r"[|\n]", re.sub(r"\(\?<?[!=].*?\)", "", entry.pattern))[0]
+        gaps = re.sub(r"(\\[dwS]|\.(?=[*{]))([*+]\??|\{.*?\})?", "...", first)
+        return "(not recorded) " + re.sub(r"\[(\w)\w\]|\\b|[\\()?]", r"\1", gaps).strip()
+    text = strip_prefixes(entry.records[0]["text"])
     found = entry.found_by.search(text)
     before, after = text[: found.start()].split(" "), text[found.end() :].split(" ")
     cut = "... " if len(before) > 8 else ""
     return cut + " ".join(before[-8:]) + found[0] + " ".join(after[:8])
 
 
-def _fragment(pattern: str) -> str:
-    """The first of a pattern's alternatives, as words: roughly, for the eye alone."""
-    first = re.split(r"[|\n]", re.sub(r"\(\?<?[!=].*?\)", "", pattern))[0]
-    gaps = re.sub(r"(\\[dwS]|\.(?=[*{]))([*+]\??|\{.*?\})?", "...", first)
-    return re.sub(r"\[(\w)\w\]|\\b|[\\()?]", r"\1", gaps).strip()
-
-
 def _all_words(entry: Entry) -> str:
-    about = (entry.layer, entry.means, entry.look_at, entry.fix, f"lesson {entry.lesson}")
-    return " ".join((entry.name, *about, entry.pattern.replace("\\", ""), *entry.texts)).lower()
+    texts = [record["text"] for record in entry.records]
+    return " ".join([*astuple(entry), "lesson", *texts]).replace("\\", "").lower()
 
 
-def _with_what() -> str:
-    kinds = sorted({f"torch {r['torch']} on {r['machine']}" for r in recorded()})
+def _recorded_with() -> str:
+    kinds = sorted({f"torch {r['torch']} on {r['machine']}" for r in read_recorded()})
     return "; ".join(kinds) or "nothing: run python tools/errors.py"
 
 
 def layers() -> Table:
-    """How many errors the index knows of each layer, and how many of them were recorded."""
-    known, provoked = Counter(e.layer for e in ENTRIES), {r["entry"] for r in recorded()}
-    seen = Counter(e.layer for e in ENTRIES if e.name in provoked)
-    rows = [{"layer": name, "errors": n, "recorded": seen[name]} for name, n in known.items()]
-    return Table(rows, f"{len(ENTRIES)} errors, {len(provoked)} recorded with {_with_what()}.")
+    """Count the errors of each layer, and those that were recorded."""
+    known = Counter(entry.layer for entry in ENTRIES)
+    seen = Counter(entry.layer for entry in ENTRIES if entry.records)
+    columns = {"layer": lambda name: name, "errors": known.get, "recorded": seen.__getitem__}
+    caption = f"{len(ENTRIES)} errors, {seen.total()} recorded with {_recorded_with()}."
+    return Table.of(list(known), columns, caption)
 
 
 def index(words: str = "") -> dict:
-    """Show the index by layer, with a box to search it: words, or an error. Returns the control."""
+    """Show the index by layer, with a box to search it; return the control."""
     from bootcamp.widgets import controls
 
-    box = controls.words("search", "words, or an error that you paste", words)
+    look = {"continuous_update": False, "layout": {"width": "40em"}}
+    look["placeholder"] = "words, or an error that you paste"
+    box = controls.control("Text", "search", words, **look)
     return controls.follow(lambda words: table(words) if words else layers(), words=box)

@@ -1,7 +1,7 @@
-"""Keep what a reader has done; `progress()` shows it, lesson by lesson.
+"""The journal of what a reader has done; `progress()` shows it, lesson by lesson.
 
-One small file beside the reader's own scripts keeps it (BOOTCAMP_WORK moves both). What there is to
-do is named in the notebooks. A journal that can't be written stops nobody.
+It is a file beside the reader's own scripts (BOOTCAMP_WORK moves both). A journal that can't be
+written stops nobody.
 """
 
 import contextlib
@@ -19,17 +19,16 @@ from bootcamp.table import Table
 ASKED = re.compile(r'\bpredict\(\s*"(\w+)",')
 CHECKED = re.compile(r'\bexercise\.check\(\s*"(\w+)"')
 FILE = "progress.json"
-SCORED = {"name", "machine", "right", "question", "unit", "answer", "measured", "how"}
 
 
 def note_exercise(name: str, solved: bool) -> int:
-    """Write down an attempt; returns how many there have been since it was last solved."""
+    """Note an attempt; return how many there have been since it was last solved."""
     entry = {"attempts": int(not solved), "solved": solved}
 
     def change(kept: dict) -> None:
-        if before := kept["exercises"].get(name):
-            entry["attempts"] = 0 if solved else before["attempts"] + 1
-            entry["solved"] = solved or before["solved"]
+        before = kept["exercises"].get(name, {"attempts": 0, "solved": False})
+        entry["attempts"] += 0 if solved else before["attempts"]
+        entry["solved"] |= before["solved"]
         kept["exercises"][name] = entry
 
     _update(change)
@@ -37,63 +36,71 @@ def note_exercise(name: str, solved: bool) -> int:
 
 
 def note_prediction(name: str, right: bool, **about) -> None:
-    """Write down a prediction that was scored; for progress() the last answer counts.
+    """Note a prediction that was scored; for progress() the last answer counts.
 
-    about: the question, its unit, what was answered and what was measured. Of these the first on
-    each machine is kept for prediction_scores.py: whoever answers again has seen the measurement.
+    about: question, unit, answer, measured, how. Of these the first on each machine is kept for
+    prediction_scores.py: a later answer is given after the measurement.
     """
-    here = f"{machine.cpu_name()}, {machine.memory_bytes() / 1e9:.0f} GB"
-    scored = {"name": name, "machine": ", ".join([here, *machine.gpu_names()]), "right": right}
+    memory = f"{machine.memory_bytes() / 1e9:.0f} GB"
+    here = {"name": name, "machine": ", ".join([machine.cpu_name(), memory, *machine.gpu_names()])}
 
     def change(kept: dict) -> None:
         kept["predictions"][name] = right
-        known = {(old["name"], old["machine"]) for old in kept["scored"]}
-        if about and (name, scored["machine"]) not in known:
-            kept["scored"].append(scored | about | {"when_unix_seconds": time.time()})
+        if not any(here.items() <= old.items() for old in kept["scored"]):
+            scored = here | {"right": right} | about | {"when_unix_seconds": time.time()}
+            kept["scored"].append(scored)
 
     _update(change)
 
 
-def scored_predictions() -> list[dict]:
-    """Each machine's first answer to each question, with what was measured, in their order."""
-    return _complete(read_json(WORK / FILE))["scored"]
+def list_scored_predictions() -> list[dict]:
+    """List each machine's first answer to each question, with what was measured."""
+    return _read()["scored"]
 
 
 def progress() -> Table:
-    """A row for each lesson: predictions made and right, exercises solved, and what is left."""
-    kept, rows = _complete(read_json(WORK / FILE)), []
-    for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
-        questions, exercises = things_to_do(path)
+    """Table the lessons: predictions made and right, exercises solved, and what is left."""
+    kept, rows = _read(), []
+    for lesson, (questions, exercises) in list_lessons().items():
         if not questions and not exercises:  # the appendix
             continue
         made = [kept["predictions"][name] for name in questions if name in kept["predictions"]]
-        open_ones = [x for x in exercises if not kept["exercises"].get(x, {}).get("solved")]
+        solved = [x for x in exercises if x in kept["exercises"] and kept["exercises"][x]["solved"]]
         rows.append(
             {
-                "lesson": path.stem,
+                "lesson": lesson,
                 "predictions made": f"{len(made)} of {len(questions)}",
                 "right": sum(made),
-                "exercises solved": f"{len(exercises) - len(open_ones)} of {len(exercises)}",
-                "still to solve": ", ".join(open_ones),
+                "exercises solved": f"{len(solved)} of {len(exercises)}",
+                "still to solve": ", ".join(x for x in exercises if x not in solved),
             }
         )
     return Table(rows, "What you have done so far")
 
 
-def things_to_do(notebook: Path) -> tuple[list[str], list[str]]:
-    """The names of the predictions that a notebook asks for, and of its exercises."""
+def list_lessons() -> dict[str, tuple[list[str], list[str]]]:
+    """List the names of each lesson's predictions, and of its exercises."""
+    paths = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+    return {path.stem: list_things_to_do(path) for path in paths}
+
+
+def list_things_to_do(notebook: Path) -> tuple[list[str], list[str]]:
+    """List the names of the predictions that a notebook asks for, and of its exercises."""
     cells = json.loads(notebook.read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     return list(dict.fromkeys(ASKED.findall(code))), list(dict.fromkeys(CHECKED.findall(code)))
 
 
+def _read() -> dict:
+    return _complete(read_json(WORK / FILE))
+
+
 def _complete(kept: dict) -> dict:
-    """A journal with a place for each kind of entry, whatever the file had."""
-    for kind in ("exercises", "predictions"):
-        if not isinstance(kept.get(kind), dict):
-            kept[kind] = {}
-    scored = kept.get("scored") if isinstance(kept.get("scored"), list) else []
-    kept["scored"] = [one for one in scored if isinstance(one, dict) and one.keys() >= SCORED]
+    """Give a journal a place for each kind of entry, whatever the file had."""
+    for kind, empty in (("exercises", {}), ("predictions", {}), ("scored", [])):
+        if not isinstance(kept.get(kind), type(empty)):
+            kept[kind] = empty
+    kept["scored"] = [one for one in kept["scored"] if isinstance(one, dict) and "answer" in one]
     return kept
 
 

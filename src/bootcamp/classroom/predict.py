@@ -1,100 +1,104 @@
-"""Guess first, measure then: `guess = predict("ddp_speed", "...?", unit="samples/s")`.
+"""Questions to answer before a run: `guess = predict("ddp_speed", "...?", unit="samples/s")`.
 
-Nothing raises: what is no amount is shown as such, so that Run All always goes through. But with
+No prediction raises an exception, missing or malformed: Run All always runs to the end. But with
 BOOTCAMP_PREDICT_FIRST=1 (make lab PREDICT_FIRST=1) no run starts while a question is open.
 """
 
 import html
-import math
 import os
 import re
-from dataclasses import dataclass
 
 from bootcamp.classroom import journal
 from bootcamp.launcher import launch, progress
 from bootcamp.units import number
 
 MEASURED = "Measured"
-AMOUNT = re.compile(r"(\d+|\d{1,3}(?:,\d{3})+)?(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
+AMOUNT = re.compile(r"(\d{1,3}(,\d{3})+|\d+)(\.\d*)?(e[+-]?\d\d?)?|\.\d+")  # 1,500.5, 2e9, .5
 
 
-class PredictFirst(Exception):
-    """A run that waits for the reader's prediction. Its text says which."""
+class PredictionMissing(Exception):
+    """No run was started because a question has no answer; the message repeats the question."""
+
+
+class Score(str):
+    """The verdict on a prediction, as a sentence; `right` is None if no prediction was made."""
+
+    def __new__(cls, right: bool | None, text: str):
+        score = super().__new__(cls, text)
+        score.right = right
+        return score
+
+    __repr__ = str.__str__
 
 
 class Prediction:
-    """A question with the reader's answer, if there is one. `refused`: an answer that is none.
+    """A question, and what is given as its answer: a number or a text, None if nothing is."""
 
-    scored: whether it has been held against a measurement. typed: what the field holds.
-    """
-
-    def __init__(self, name: str, question: str, unit: str, answer):
-        self.name, self.question, self.unit = name, question, unit
-        self.scored, self.typed = False, ""
-        self.set(answer)
-
-    def set(self, answer) -> None:
-        """Take a number, or what was typed, as the answer; None is none."""
-        self.answer = amount(answer, self.unit)
-        self.refused = repr(answer) if answer is not None and self.answer is None else ""
+    def __init__(self, name: str, question: str, unit: str, given):
+        self.name, self.question, self.unit, self.given = name, question, unit, given
+        self.scored = False  # whether a measurement has been compared with the answer
 
     @property
-    def open(self) -> bool:
+    def answer(self) -> float | None:
+        return parse_amount(self.given, self.unit)
+
+    @property
+    def note(self) -> str:
+        """What to say of the answer: that it is noted, or what is wrong with it."""
+        if self.given is None:
+            return ""
+        wrong = f"{self.given!r} is not an amount such as {self._with_unit(120)}."
+        return wrong if self.answer is None else "Noted."
+
+    @property
+    def is_open(self) -> bool:
         return self.answer is None and not self.scored
 
-    def in_unit(self, value: float) -> str:
+    def _with_unit(self, value) -> str:
         return f"{number(value)} {self.unit}".strip()
 
     def __str__(self) -> str:
-        said = "none yet. Give it as answer=."
-        if self.refused:
-            said = f"{self.refused} is no amount such as {f'120 {self.unit}'.strip()}."
-        elif self.answer is not None:
-            said = self.in_unit(self.answer)
-        return f"{self.question}\nYour prediction: {said}"
+        answer = self.note or "none yet. Give it as answer=."
+        if self.answer is not None:
+            answer = self._with_unit(self.answer)
+        return f"{self.question}\nYour prediction: {answer}"
 
     __repr__ = __str__
 
     def _ipython_display_(self) -> None:
-        if library := progress.widgets():
+        if library := progress.load_widgets():
             self._show_field(library)
         else:
             print(self)
 
     def _show_field(self, ipywidgets) -> None:
-        typed = self.typed or ("" if self.answer is None else f"{self.answer:g}")
-        field = ipywidgets.Text(typed, placeholder="your prediction", continuous_update=False)
-        note = ipywidgets.Label(self._note())
+        text = "" if self.given is None else str(self.given)
+        field = ipywidgets.Text(text, placeholder="your prediction", continuous_update=False)
+        note = ipywidgets.Label(self.note)
 
         def take(change: dict) -> None:
-            self.typed = change["new"].strip()
-            self.set(self.typed or None)
-            note.value = self._note()
+            self.given = change["new"].strip() or None
+            note.value = self.note
 
         field.observe(take, names="value")
         question = ipywidgets.HTML(f"<b>Predict.</b> {html.escape(self.question)}")
         row = ipywidgets.HBox([field, ipywidgets.Label(self.unit), note])
         progress.show(ipywidgets.VBox([question, row]), str(self))
 
-    def _note(self) -> str:
-        if self.refused:
-            return f"{self.refused} is no amount such as 120."
-        return "" if self.answer is None else "Noted."
-
-    def score(self, measured: float, within: float = 0.25, how: str = MEASURED) -> "Score":
+    def score(self, measured: float, within: float = 0.25, how: str = MEASURED) -> Score:
         """Compare the answer with what was measured, and note it in the journal.
 
-        within: the relative error up to which a prediction counts as right. how: where the number
-        is from, if nothing was measured: "The planner says".
+        within: the largest relative error of a right prediction. how: the words that introduce a
+        number that was not measured, such as "The planner says".
         """
-        self.scored, found = True, f"{how}: {self.in_unit(measured)}"
+        self.scored, found = True, f"{how}: {self._with_unit(measured)}"
         if self.answer is None:
             return Score(None, f"{found}. You made no prediction; try the next one.")
         right = bool(abs(self.answer - measured) <= within * abs(measured))
         about = {"question": self.question, "unit": self.unit, "answer": self.answer}
         about |= {"measured": float(measured), "how": how}
         journal.note_prediction(self.name, right, **about)
-        text = f"{found}. You said {self.in_unit(self.answer)}"
+        text = f"{found}. You said {self._with_unit(self.answer)}"
         if right:
             return Score(right, f"{text}: within {within:.0%}, well predicted.")
         if measured:
@@ -102,57 +106,38 @@ class Prediction:
         return Score(right, f"{text}. What did you expect to be different?")
 
 
-@dataclass(frozen=True, repr=False)
-class Score:
-    """How far a prediction was from the measurement. `right` is None without a prediction."""
-
-    right: bool | None
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
-
-
-def amount(answer, unit: str = "") -> float | None:
-    """The number in an answer such as 150, "150" or "150 ms"; None for what is no amount.
-
-    All questions ask for amounts: what is negative, infinite or not a number is none.
-    """
-    if isinstance(answer, str):
-        text = answer.strip().removesuffix(unit).strip()
-        found = text and AMOUNT.fullmatch(text)
-        answer = float(text.replace(",", "")) if found and any(map(str.isdigit, text)) else None
-    if isinstance(answer, bool) or not isinstance(answer, int | float):
+def parse_amount(answer, unit: str) -> float | None:
+    """Return the number, 0 or more, in an answer such as 150, "1,500" or "150 ms"; else None."""
+    text = str(answer).strip().removesuffix(unit).strip().lower()
+    if not AMOUNT.fullmatch(text):
         return None
-    return answer if math.isfinite(answer) and answer >= 0 else None
+    text = text.replace(",", "")
+    return int(text) if text.isdecimal() else float(text)
 
 
 def predict(name: str, question: str, unit: str = "", answer=None) -> Prediction:
-    """A question to answer before the run. name: what the reader's progress calls it.
+    """Ask a question before the run. name: the key of the prediction in the reader's journal.
 
-    A cell that is run again keeps what was typed into its field. From the first question on, a
-    launch asks wait_for_answers.
+    A cell that is run again keeps the text in its field. The first call makes every later launch
+    run check_answered.
     """
-    if wait_for_answers not in launch.before:
-        launch.before.append(wait_for_answers)
-    before = asked.get(name)
-    asked[name] = prediction = Prediction(name, question, unit, answer)
-    if answer is None and before and before.typed and before.question == question:
-        prediction.typed = before.typed
-        prediction.set(before.typed)
-    return prediction
+    if check_answered not in launch.before:
+        launch.before.append(check_answered)
+    previous = predictions.get(name)
+    if answer is None and previous and previous.question == question:
+        answer = previous.given
+    predictions[name] = Prediction(name, question, unit, answer)
+    return predictions[name]
 
 
-def wait_for_answers() -> None:
-    """Raise PredictFirst if a question is open and the reader wishes to be held to it."""
-    waiting = next((each for each in asked.values() if each.open), None)
-    if waiting and os.environ.get("BOOTCAMP_PREDICT_FIRST", "0") != "0":
-        raise PredictFirst(
-            f"Predict first: {waiting.question} Type a number into the field under the "
+def check_answered() -> None:
+    """Raise PredictionMissing if a question is open and BOOTCAMP_PREDICT_FIRST is set."""
+    unanswered = next((each for each in predictions.values() if each.is_open), None)
+    if unanswered and os.environ.get("BOOTCAMP_PREDICT_FIRST", "0") != "0":
+        raise PredictionMissing(
+            f"Predict first: {unanswered.question} Type a number into the field under the "
             "question, or into its cell as answer=, then run this cell again."
         )
 
 
-asked: dict[str, Prediction] = {}  # the last of each name
+predictions: dict[str, Prediction] = {}  # by name, the newest of each

@@ -1,7 +1,4 @@
-"""All predictions of a reader, and how far off they were: `predictions.show()`.
-
-Each machine's first answer to a question counts.
-"""
+"""A reader's predictions, and how far off they were: `predictions.show()`."""
 
 import math
 import textwrap
@@ -14,107 +11,93 @@ from bootcamp.classroom.predict import MEASURED
 from bootcamp.drawing import style
 from bootcamp.drawing.charts import BOLD, beside, log_axis, rows
 from bootcamp.drawing.palette import BLUE, GREEN, PALE, VERMILLION
-from bootcamp.paths import NOTEBOOKS
 from bootcamp.table import Table
 from bootcamp.units import number, three_digits
 
-KINDS = {  # of questions, by the unit of their answers; other units count something
+KINDS = {  # kinds of questions by the units of their answers; other units are counts
     "times and speeds": ("s", "ms", "samples/s", "tokens/s"),
     "sizes in memory and files": ("bytes", "kB", "MB", "GB"),
     "ratios and shares": ("times", "%", "models"),
     "plain numbers": ("",),
 }
-COUNTS = "counts"
-FEWEST = 3  # predictions of a kind before anything is said of it
-FARTHEST = 100.0  # a factor beyond this is drawn at the figure's edge
-LOOKS = {True: (BLUE, "o", "right"), False: (VERMILLION, "X", "wrong")}
-MINE = "your own"  # lesson of a question that no lesson asks
+MIN_ANSWERS = 3  # below this, no verdict on a kind or on a direction
+MAX_DRAWN_FACTOR = 100.0  # a factor beyond this is drawn at the figure's edge
+OWN_QUESTIONS = "your own"  # in place of a lesson, for a reader's own question
 
 
-def kind(unit: str) -> str:
-    """The kind of question that has answers in a unit."""
-    return next((name for name, units in KINDS.items() if unit in units), COUNTS)
+def find_kind(unit: str) -> str:
+    """Return the kind of question that has answers in a unit."""
+    return next((name for name, units in KINDS.items() if unit in units), "counts")
 
 
-def collected() -> list[dict]:
-    """List the journal's scored predictions by lesson, each with its lesson, kind and ratio.
+def list_predictions() -> list[dict]:
+    """List the journal's scored predictions by lesson, each with lesson, kind, ratio and factor.
 
-    ratio: answer over measurement; None where one of them is no positive number.
+    ratio: answer over measurement; factor: 2.0 for half and for double. Both are None where one of
+    the two numbers is not positive.
     """
-    lessons = _lessons()
-    order = [*dict.fromkeys(lessons.values()), MINE]
+    lessons = _find_lessons()
+    order = [*dict.fromkeys(lessons.values()), OWN_QUESTIONS]
     found = []
-    for one in journal.scored_predictions():
+    for one in journal.list_scored_predictions():
         answer, measured = one["answer"], one["measured"]
         ratio = answer / measured if measured > 0 and 0 < answer / measured < math.inf else None
-        lesson = lessons.get(one["name"], MINE)
-        found.append({**one, "lesson": lesson, "kind": kind(one["unit"]), "ratio": ratio})
+        about = {"lesson": lessons.get(one["name"], OWN_QUESTIONS), "kind": find_kind(one["unit"])}
+        found.append(one | about | {"ratio": ratio, "factor": ratio and max(ratio, 1 / ratio)})
     return sorted(found, key=lambda one: order.index(one["lesson"]))
 
 
-def _lessons() -> dict[str, str]:
-    """{name of a question: the number of the lesson that asks it}."""
-    return {
-        name: path.stem.partition("_")[0]
-        for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
-        for name in journal.things_to_do(path)[0]
-    }
-
-
-def factor(one: dict) -> float | None:
-    """Return by what factor a prediction is off: 2.0 for half and for double, None for no ratio."""
-    return one["ratio"] and max(one["ratio"], 1 / one["ratio"])
+def _find_lessons() -> dict[str, str]:
+    """Find the lesson that asks each question."""
+    lessons = journal.list_lessons().items()
+    return {name: lesson.partition("_")[0] for lesson, (names, _) in lessons for name in names}
 
 
 def table() -> Table:
-    """List all predictions; with columns `how` and `machine` only where they differ."""
-    found = collected()
+    """Return a table of all predictions; columns `how` and `machine` only if values differ."""
+    found = list_predictions()
     columns = {
         "lesson": "lesson",
         "question": lambda one: textwrap.shorten(one["question"], 80, placeholder=" ..."),
         "you said": lambda one: f"{number(one['answer'])} {one['unit']}".strip(),
         "it was": lambda one: f"{number(one['measured'])} {one['unit']}".strip(),
-        "off by a factor of": factor,
+        "off by a factor of": "factor",
         "result": lambda one: "right" if one["right"] else "wrong",
     }
     columns |= {key: key for key in ("how", "machine") if len({one[key] for one in found}) > 1}
-    open_ones = len(_lessons().keys() - {one["name"] for one in found})
-    caption = f"Your predictions: {len(found)}. Questions of the course without one: {open_ones}."
+    unanswered = len(_find_lessons().keys() - {one["name"] for one in found})
+    caption = f"Your predictions: {len(found)}. Questions of the course without one: {unanswered}."
     return Table.of(found, columns, caption)
 
 
-def shares(found: list[dict]) -> dict[str, tuple[int, int, float | None]]:
-    """{kind: (right, all, median factor)} of the kinds that there are."""
-    kinds = {}
-    for one in found:
-        kinds.setdefault(one["kind"], []).append(one)
-    return {name: _share(group) for name, group in kinds.items()}
-
-
-def _share(group: list[dict]) -> tuple[int, int, float | None]:
-    factors = [factor(one) for one in group if one["ratio"]]
-    return sum(one["right"] for one in group), len(group), median(factors) if factors else None
+def score_kinds(found: list[dict]) -> list[tuple[str, int, int, float | None]]:
+    """List (kind, right, all, median factor if known) of the kinds predicted, worst first."""
+    scores = []
+    for kind in dict.fromkeys(one["kind"] for one in found):
+        group = [one for one in found if one["kind"] == kind]
+        factors = [one["factor"] for one in group if one["factor"]]
+        off = median(factors) if factors else None
+        scores.append((kind, sum(one["right"] for one in group), len(group), off))
+    return sorted(scores, key=lambda score: (score[1] / score[2], -(score[3] or 1)))
 
 
 def verdict() -> str:
     """Name the kind with the smallest share of right answers, and the direction of the errors."""
-    found = collected()
+    found = list_predictions()
     if not found:
         return "No predictions yet: type one into the field under a question, then run the cells."
     right = sum(one["right"] for one in found)
     text = f"{right} of {len(found)} predictions were right."
-    enough = {name: share for name, share in shares(found).items() if share[1] >= FEWEST}
+    enough = [score for score in score_kinds(found) if score[2] >= MIN_ANSWERS]
     if right == len(found):
         return text
     if len(enough) < 2:
-        return f"{text} Too few to compare kinds: {FEWEST} each of two kinds are needed."
-    name, (good, count, off) = min(
-        enough.items(), key=lambda item: (item[1][0] / item[1][1], -(item[1][2] or 1))
-    )
-    text += f" Worst: {name}, {good} of {count} right"
+        return f"{text} Too few to compare kinds: {MIN_ANSWERS} each of two kinds are needed."
+    kind, good, count, off = enough[0]
+    text += f" Worst: {kind}, {good} of {count} right"
     text += f", typically off by a factor of {three_digits(off)}." if off else "."
     wrong = [one["ratio"] > 1 for one in found if one["ratio"] and not one["right"]]
-    if len(wrong) >= FEWEST:
+    if len(wrong) >= MIN_ANSWERS:
         text += f" Of {len(wrong)} wrong ones {sum(wrong)} were too large."
     return text
 
@@ -122,23 +105,27 @@ def verdict() -> str:
 @style.styled
 def figure() -> Figure:
     """Draw predicted / measured by lesson, and beside it how many were right by kind."""
-    found = collected()
+    found = list_predictions()
     if not found:
         raise ValueError(verdict())
     drawn = [one for one in found if one["ratio"]]
     lessons = list(dict.fromkeys(one["lesson"] for one in found))
-    kinds = dict(sorted(shares(found).items(), key=lambda item: item[1][0] / item[1][1]))
+    kinds = score_kinds(found)
     height = 3.4 + 0.27 * max(len(lessons), 2 * len(kinds))
     title = "Your predictions: how far off, by lesson and by kind"
     drawing, panels = style.begin(title, height, [["ratios", "ratios", "kinds"]])
     _draw_ratios(panels["ratios"], drawn, lessons)
-    _draw_kinds(panels["kinds"], kinds)
+    rows(panels["kinds"], [textwrap.fill(kind, 14) for kind, *_ in kinds])
+    for row, (_, good, count, _) in enumerate(kinds):
+        panels["kinds"].barh(row, 100 * good / count, color=GREEN, height=0.5)
+        beside(panels["kinds"], 100 * good / count, row, f"{good} of {count}", right=6, **BOLD)
+    panels["kinds"].set(xlim=(0, 150), xticks=[0, 50, 100], xlabel="right, %")
     style.legend(drawing, panels["ratios"].get_legend_handles_labels()[0])
     notes = ["Each machine's first answer to a question counts. Right: as close as its cell asks."]
     if left := len(found) - len(drawn):
         notes.append(f"Without a ratio, as one of the two numbers is not above 0: {left}.")
-    if any(factor(one) > FARTHEST for one in drawn):
-        notes.append(f"At the edge: off by more than a factor of {FARTHEST:g}.")
+    if any(one["factor"] > MAX_DRAWN_FACTOR for one in drawn):
+        notes.append(f"At the edge: off by more than a factor of {MAX_DRAWN_FACTOR:g}.")
     if planned := sum(one["how"] != MEASURED for one in found):
         notes.append(f"Not measured, but by formula or what the planner says: {planned}.")
     machines = dict.fromkeys(one["machine"] for one in found)
@@ -147,40 +134,27 @@ def figure() -> Figure:
 
 
 def _draw_ratios(axes, drawn: list[dict], lessons: list[str]) -> None:
-    """A mark for each prediction in its lesson's row; the line is where the two are equal."""
     rows(axes, lessons)
-    for right, (colour, marker, label) in LOOKS.items():
-        mine = [one for one in drawn if one["right"] == right]
-        ratios = [min(FARTHEST, max(1 / FARTHEST, one["ratio"])) for one in mine]
+    for label, colour, marker in (("right", BLUE, "o"), ("wrong", VERMILLION, "X")):
+        mine = [one for one in drawn if one["right"] == (label == "right")]
+        ratios = [min(MAX_DRAWN_FACTOR, max(1 / MAX_DRAWN_FACTOR, one["ratio"])) for one in mine]
         places = [lessons.index(one["lesson"]) for one in mine]
         axes.plot(ratios, places, marker, color=colour, label=label)
-    most = max((factor(one) for one in drawn), default=1.0)
-    ticks = [tick for tick in (2, 10, FARTHEST) if tick <= max(2, 3 * most)]
-    below = [1 / tick for tick in reversed(ticks)]
-    words = [*(f"1/{tick:g}" for tick in reversed(ticks)), "1", *(f"{tick:g}" for tick in ticks)]
-    log_axis(axes.xaxis, [*below, 1, *ticks], words)
-    axes.set_xlim(below[0] / 1.3, ticks[-1] * 1.3)
+    most = max((one["factor"] for one in drawn), default=1.0)
+    above = {f"{tick:g}": tick for tick in (2, 10, MAX_DRAWN_FACTOR) if tick <= max(2, 3 * most)}
+    ticks = {"1": 1} | above | {f"1/{word}": 1 / tick for word, tick in above.items()}
+    log_axis(axes.xaxis, ticks.values(), list(ticks))
     axes.axvline(1, color=PALE, linewidth=1.5, zorder=0)
     axes.grid(axis="y")
-    axes.set_ylabel("lesson")
-    axes.set_xlabel("predicted / measured")
-
-
-def _draw_kinds(axes, kinds: dict[str, tuple[int, int, float | None]]) -> None:
-    rows(axes, [textwrap.fill(name, 14) for name in kinds])
-    for row, (good, all_, _) in enumerate(kinds.values()):
-        axes.barh(row, 100 * good / all_, color=GREEN, height=0.5)
-        beside(axes, 100 * good / all_, row, f"{good} of {all_}", right=6, **BOLD)
-    axes.set_xlim(0, 150)
-    axes.set_xticks([0, 50, 100])
-    axes.set_xlabel("right, %")
+    axes.set(xlim=(min(ticks.values()) / 1.3, max(ticks.values()) * 1.3))
+    axes.set(xlabel="predicted / measured", ylabel="lesson")
 
 
 def show() -> None:
-    """The figure, the table and the verdict; one sentence where there are no predictions."""
+    """Show the figure, the table and the verdict; a sentence where there are no predictions."""
     from IPython.display import display
 
-    if collected():
+    if list_predictions():
         style.show(figure())
         display(table())
     print(verdict())

@@ -1,9 +1,7 @@
 """Collectives simulated step by step: `simulate("all-reduce", "ring", 4).moments[-1]`.
 
-A plan says which rank sends which chunk of its tensor to whom in each step; the simulation carries
-it out and keeps whose contributions each chunk holds. Ring: Patarasuk and Yuan, JPDC 69, 2009.
-Binomial tree, and all-to-all pair by pair: Thakur, Rabenseifner and Gropp, Int. J. High Performance
-Computing Applications 19, 2005.
+Ring: Patarasuk and Yuan, JPDC 69, 2009. Binomial tree, and all-to-all pair by pair: Thakur,
+Rabenseifner and Gropp, Int. J. High Performance Computing Applications 19, 2005.
 """
 
 from collections.abc import Hashable
@@ -15,6 +13,7 @@ from typing import NamedTuple
 from bootcamp.costs.sharding import RING
 
 RANKS = range(2, 9)
+State = list[dict[Hashable, frozenset[int]]]  # of each rank {chunk: ranks that contributed to it}
 
 
 class Send(NamedTuple):
@@ -28,21 +27,17 @@ class Send(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """What happened: moments[k] is the state after k steps, steps[k] leads from it to the next.
-
-    A moment has for each rank {chunk: ranks whose contributions are in it}. chunks: how many of
-    them make the whole tensor. Chunks of an all-to-all are named (rank it is from, rank it is for).
-    """
+    """A simulated collective: moments[k] is the state after k steps, steps[k] leads to the next."""
 
     collective: str
     algorithm: str
     ranks: int
-    chunks: int
+    chunks: int  # that make the tensor; an all-to-all's are named (rank from, rank for)
     steps: list[list[Send]]
-    moments: list[list[dict[Hashable, frozenset[int]]]]
+    moments: list[State]
 
     def sent(self, step: int) -> list[float]:
-        """How much each rank has sent in the first `step` steps, in sizes of the whole tensor."""
+        """Count what each rank has sent in the first `step` steps, in sizes of the whole tensor."""
         sources = [send.source for sends in self.steps[:step] for send in sends]
         return [sources.count(rank) / self.chunks for rank in range(self.ranks)]
 
@@ -56,92 +51,83 @@ def simulate(collective: str, algorithm: str, ranks: int) -> Simulation:
         raise ValueError(f"ranks={ranks}: expected {RANKS[0]} to {RANKS[-1]}")
     chunks = 1 if algorithm == "tree" else ranks
     steps = PLANS[collective, algorithm](ranks)
-    moments = list(accumulate(steps, after, initial=start(collective, ranks, chunks)))
-    return Simulation(collective, algorithm, ranks, chunks, steps, moments)
+    moments = accumulate(steps, apply_sends, initial=make_start(collective, ranks, chunks))
+    return Simulation(collective, algorithm, ranks, chunks, steps, list(moments))
 
 
-def start(collective: str, ranks: int, chunks: int) -> list[dict[Hashable, frozenset[int]]]:
-    """What each rank holds before the first step."""
+def make_start(collective: str, ranks: int, chunks: int) -> State:
+    """Return what each rank holds before the first step: its own contributions."""
     begin = {
         "broadcast": lambda rank: range(chunks) if rank == 0 else (),
         "all-gather": lambda rank: (rank,),
         "all-to-all": lambda rank: ((rank, target) for target in range(ranks)),
     }.get(collective, lambda rank: range(chunks))
-    return [{chunk: frozenset({rank}) for chunk in begin(rank)} for rank in range(ranks)]
+    return [dict.fromkeys(begin(rank), frozenset({rank})) for rank in range(ranks)]
 
 
-def result(collective: str, ranks: int, chunks: int) -> list[dict[Hashable, frozenset[int]]]:
-    """What each rank has asked for: the definition of the collective."""
+def make_result(collective: str, ranks: int, chunks: int) -> State:
+    """Return what each rank has to hold at the end: the definition of the collective."""
     everyone = frozenset(range(ranks))
-    asked = {
+    result = {
         "broadcast": lambda rank: {chunk: frozenset({0}) for chunk in range(chunks)},
         "all-reduce": lambda rank: dict.fromkeys(range(chunks), everyone),
         "reduce-scatter": lambda rank: {rank: everyone},
         "all-gather": lambda rank: {chunk: frozenset({chunk}) for chunk in range(chunks)},
         "all-to-all": lambda rank: {(source, rank): frozenset({source}) for source in everyone},
     }[collective]
-    return [asked(rank) for rank in range(ranks)]
+    return [result(rank) for rank in range(ranks)]
 
 
-def after(held: list[dict], sends: list[Send]) -> list[dict]:
-    """The state after one step: all send at once what they had before it.
+def apply_sends(state: State, sends: list[Send]) -> State:
+    """Return the state after one step, in which all send at once what they had before it.
 
     Raises ValueError where a rank sends a chunk that it lacks, or adds a contribution again.
     """
-    later = [dict(chunks) for chunks in held]
+    later = [dict(chunks) for chunks in state]
     for source, target, chunk, adds in sends:
-        if chunk not in held[source]:
+        if chunk not in state[source]:
             raise ValueError(f"rank {source} sends chunk {chunk}, which it does not have")
-        carried = held[source][chunk]
+        carried = state[source][chunk]
         if adds and carried & later[target][chunk]:
             raise ValueError(f"rank {target} would add {set(carried)} to chunk {chunk} again")
         later[target][chunk] = carried | later[target][chunk] if adds else carried
     return later
 
 
-def _collect_round(n: int) -> list[list[Send]]:
-    """Each chunk goes once round and collects; chunk k starts behind rank k and ends at it."""
+def _send_round(n: int, adds: bool = False) -> list[list[Send]]:
+    """Send each chunk k once round, from rank k; what adds begins behind rank k and ends at it."""
     return [
-        [Send(rank, (rank + 1) % n, (rank - 1 - step) % n, adds=True) for rank in range(n)]
+        [Send(rank, (rank + 1) % n, (rank - step - adds) % n, adds) for rank in range(n)]
         for step in range(n - 1)
     ]
 
 
-def _copy_round(n: int) -> list[list[Send]]:
-    """Each chunk k starts at rank k and goes once round."""
-    return [
-        [Send(rank, (rank + 1) % n, (rank - step) % n) for rank in range(n)]
-        for step in range(n - 1)
-    ]
-
-
-def _along_a_chain(n: int) -> list[list[Send]]:
-    """A ring that is not closed: every rank passes on what came in the step before."""
+def _pass_along_chain(n: int) -> list[list[Send]]:
+    """Pass chunks along a ring that is not closed: each rank sends what came a step before."""
     return [
         [Send(rank, rank + 1, step - rank) for rank in range(n - 1) if 0 <= step - rank < n]
         for step in range(2 * (n - 1))
     ]
 
 
-def _down_a_tree(n: int) -> list[list[Send]]:
-    """Binomial: in each round every rank that has the tensor gives it to one that lacks it."""
-    distances = [2**power for power in reversed(range(ceil(log2(n))))]
+def _copy_down_tree(n: int) -> list[list[Send]]:
+    """Copy in a binomial tree: in each round all that have the tensor give it to one more rank."""
     return [
         [Send(rank, rank + far, 0) for rank in range(0, n, 2 * far) if rank + far < n]
-        for far in distances
+        for far in (2**power for power in reversed(range(ceil(log2(n)))))
     ]
 
 
-def _up_a_tree(n: int) -> list[list[Send]]:
-    """The same rounds backwards, added up on the way."""
+def _add_up_tree(n: int) -> list[list[Send]]:
+    """Run the same rounds backwards, and add on the way."""
     return [
         [Send(target, source, 0, adds=True) for source, target, *_ in sends]
-        for sends in reversed(_down_a_tree(n))
+        for sends in reversed(_copy_down_tree(n))
     ]
 
 
-def _pair_by_pair(n: int) -> list[list[Send]]:
-    """In step s each rank sends to the one s further on, and so gets from the one s before it."""
+def _exchange_in_pairs(n: int) -> list[list[Send]]:
+    """In step s, send to the rank s further on."""
     return [
         [Send(rank, (rank + step) % n, (rank, (rank + step) % n)) for rank in range(n)]
         for step in range(1, n)
@@ -149,32 +135,24 @@ def _pair_by_pair(n: int) -> list[list[Send]]:
 
 
 PLANS = {  # the sends of each step, of so many ranks
-    ("broadcast", "ring"): _along_a_chain,
-    ("broadcast", "tree"): _down_a_tree,
-    ("all-reduce", "ring"): lambda n: _collect_round(n) + _copy_round(n),
-    ("all-reduce", "tree"): lambda n: _up_a_tree(n) + _down_a_tree(n),
-    ("all-gather", "ring"): _copy_round,
-    ("reduce-scatter", "ring"): _collect_round,
-    ("all-to-all", "pairwise"): _pair_by_pair,
+    ("broadcast", "ring"): _pass_along_chain,
+    ("broadcast", "tree"): _copy_down_tree,
+    ("all-reduce", "ring"): lambda n: _send_round(n, adds=True) + _send_round(n),
+    ("all-reduce", "tree"): lambda n: _add_up_tree(n) + _copy_down_tree(n),
+    ("all-gather", "ring"): _send_round,
+    ("reduce-scatter", "ring"): lambda n: _send_round(n, adds=True),
+    ("all-to-all", "pairwise"): _exchange_in_pairs,
 }
 
 
-def formula(collective: str, algorithm: str, ranks: int) -> dict:
-    """By formula: {"steps", "most", "total", "words"}.
-
-    most: what the busiest rank sends, total: what all send together, in sizes of the whole tensor.
-    words: {"steps", "most"} as the formulas are written.
-    """
-    both, others, most = collective == "all-reduce", ranks - 1, ceil(log2(ranks))
+def formula(collective: str, algorithm: str, ranks: int) -> dict[str, tuple[str, float]]:
+    """Return {"steps", "most" that a rank sends}: each formula as it is written, and its value."""
+    both, others = collective == "all-reduce", ranks - 1
     if algorithm == "tree":
-        steps, total = (1 + both) * most, (1 + both) * others
-        words = f"{'2 ' * both}log₂N, rounded up", "log₂N, rounded up"
-    elif collective == "broadcast":
-        steps, most, total = 2 * others, 1, others
-        words = "2(N-1)", "1"
-    else:
-        steps = total = RING[collective] * others
-        most = total / ranks
-        words = ("2(N-1)", "2(N-1)/N") if both else ("N-1", "(N-1)/N")
-    words = dict(zip(("steps", "most"), words, strict=True))
-    return {"steps": steps, "most": most, "total": total, "words": words}
+        rounds, words = ceil(log2(ranks)), "log₂N, rounded up"
+        return {"steps": (f"{'2 ' * both}{words}", (1 + both) * rounds), "most": (words, rounds)}
+    if collective == "broadcast":
+        return {"steps": ("2(N-1)", 2 * others), "most": ("1", 1)}
+    steps = RING[collective] * others
+    most = "2(N-1)/N" if both else "(N-1)/N"
+    return {"steps": ("2(N-1)" if both else "N-1", steps), "most": (most, steps / ranks)}

@@ -1,9 +1,7 @@
-"""Failures of a training on many GPUs: how often, and how often to save because of them.
+"""Failures of a training on many GPUs: how often they come, and how often to save because of them.
 
-Any GPU's failure stops all of them, so N GPUs fail N times as often as one. All times are in
-seconds, failures are independent of each other and of age. `lost_share` and `young` are Young's
-first order (1974), `effective_share` and `daly` are Daly's model (Future Generation Computer
-Systems 22, 2006), and `simulated_share` plays it. published/failures.csv has rates of real runs.
+Any GPU's failure stops all, so N GPUs fail N times as often as one. Times are in seconds, failures
+are independent of each other and of age. mtbf: the mean time between failures of the whole job.
 """
 
 import math
@@ -14,11 +12,8 @@ from bootcamp.costs import published
 HOUR = 3600.0
 
 
-def between_failures(gpus: int, run: str = "Llama 3 405B") -> float:
-    """Mean seconds between failures of a job on so many GPUs, each as reliable as a run's.
-
-    Raises ValueError for a run that is not in published/failures.csv.
-    """
+def mtbf_seconds(gpus: int, run: str = "Llama 3 405B") -> float:
+    """Return the seconds between failures of a job on GPUs as reliable as a published run's."""
     known = {row["run"]: row for row in published.table("failures")}
     if run not in known:
         raise ValueError(f"run={run!r}: expected one of {', '.join(known)}")
@@ -26,58 +21,56 @@ def between_failures(gpus: int, run: str = "Llama 3 405B") -> float:
     return 24 * float(known[run]["gpus"]) * days / failed * HOUR / gpus
 
 
-def lost_share(interval: float, save: float, between: float, restart: float = 0.0) -> float:
-    """Share of the time that is lost: in saving, in restarting, and in training again.
-
-    To first order: a save in each interval; with each failure a restart, and on average half of an
-    interval.
-    """
-    return save / interval + (interval / 2 + restart) / between
-
-
-def young(save: float, between: float) -> float:
-    """The interval with the smallest `lost_share`. How long a restart takes does not change it."""
-    return math.sqrt(2 * save * between)
-
-
-def daly(save: float, between: float) -> float:
-    """Seconds to train between two saves so that `effective_share` is close to its largest.
-
-    Daly's equation 37; his sum of a series is within 0.2 % of the best share.
-    """
-    if save >= 2 * between:
-        return between
-    x = math.sqrt(save / (2 * between))
-    return math.sqrt(2 * save * between) * (1 + x / 3 + x * x / 9) - save
-
-
-def effective_share(interval: float, save: float, between: float, restart: float = 0.0) -> float:
-    """Share of the time that is training which counts, at any rate of failures.
-
-    interval: seconds of training between the end of a save and the next save. A failure may come
-    in training, in a save or in a restart, and what was not saved is trained again.
-    """
-    exponent = (interval + save) / between + restart / between
-    if exponent > 700:  # more than floats hold: nothing is ever saved
-        return 0.0
-    wall = between * math.exp(restart / between) * math.expm1((interval + save) / between)
-    return interval / wall
-
-
-def simulated_share(
-    interval: float,
-    save: float,
-    between: float,
-    restart: float = 0.0,
-    saves: int = 10_000,
+def lost_share(
+    interval_seconds: float, save_seconds: float, mtbf: float, restart_seconds: float = 0.0
 ) -> float:
-    """Play one training with so many saves, its failures drawn at random: its `effective_share`."""
+    """Return the share of the time for saves, restarts and half an interval lost with each failure.
+
+    To first order (Young, Communications of the ACM 17, 1974).
+    """
+    return save_seconds / interval_seconds + (interval_seconds / 2 + restart_seconds) / mtbf
+
+
+def young_interval(save_seconds: float, mtbf: float) -> float:
+    """Return the interval with the smallest `lost_share`, which no restart's length changes."""
+    return math.sqrt(2 * save_seconds * mtbf)
+
+
+def daly_interval(save_seconds: float, mtbf: float) -> float:
+    """Return the interval whose `effective_share` is within 0.2 % of the best.
+
+    Equation 37 of Daly, Future Generation Computer Systems 22, 2006.
+    """
+    if save_seconds >= 2 * mtbf:
+        return mtbf
+    x = math.sqrt(save_seconds / (2 * mtbf))
+    return young_interval(save_seconds, mtbf) * (1 + x / 3 + x * x / 9) - save_seconds
+
+
+def effective_share(
+    interval_seconds: float, save_seconds: float, mtbf: float, restart_seconds: float = 0.0
+) -> float:
+    """Return the share of the time that is training which counts, at any rate of failures (Daly).
+
+    interval_seconds: of training, from the end of a save to the next. A failure may come in
+    training, in a save or in a restart, and what was not saved is trained again.
+    """
+    done, restart = (interval_seconds + save_seconds) / mtbf, restart_seconds / mtbf
+    if done + restart > 700:  # more than floats hold: nothing is ever saved
+        return 0.0
+    return interval_seconds / (mtbf * math.exp(restart) * math.expm1(done))
+
+
+def simulate_share(
+    interval_seconds: float, save_seconds: float, mtbf: float, restart_seconds: float, saves: int
+) -> float:
+    """Play one training with so many saves and random failures: its `effective_share`."""
     chance = random.Random(0)
-    failure, clock = chance.expovariate(1 / between), 0.0
+    failure, clock = chance.expovariate(1 / mtbf), 0.0
     for _ in range(saves):
-        needed = interval + save
+        needed = interval_seconds + save_seconds
         while clock + needed > failure:  # it fails on the way, and begins at the last save again
-            clock, needed = failure, restart + interval + save
-            failure += chance.expovariate(1 / between)
+            clock, needed = failure, restart_seconds + interval_seconds + save_seconds
+            failure += chance.expovariate(1 / mtbf)
         clock += needed
-    return saves * interval / clock
+    return saves * interval_seconds / clock

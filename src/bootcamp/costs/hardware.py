@@ -15,24 +15,18 @@ REACHED = 0.85  # of the peak, where nobody has measured it: between A100's shar
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU.
-
-    peak: FLOP/s in 16 bit, dense; peak_fp8 and peak_fp32 likewise. reached: what share of `peak`
-    the best product was measured to reach. memory: bytes. hbm: bytes/s of its memory. bus: bytes/s
-    of an all-reduce's bus in one host. multiprocessors: parts that take tiles of a product. kind:
-    the GPU whose fitted constants hold for it too, by default itself.
-    """
+    """One GPU, in bytes and seconds."""
 
     name: str
-    peak: float
-    reached: float
+    peak: float  # FLOP/s in 16 bit, dense
+    reached: float  # share of it that the best product was measured to reach
     peak_fp8: float
     peak_fp32: float
     memory: float
-    hbm: float
-    bus: float
-    multiprocessors: int
-    kind: str
+    hbm: float  # bandwidth of its memory
+    bus: float  # bandwidth of an all-reduce's bus in one host
+    multiprocessors: int  # parts that take tiles of a product
+    kind: str  # the GPU whose fitted constants hold for it too, by default itself
 
     def peak_of(self, precision: str) -> float:
         """FLOP/s that the best product reaches in a precision; in 16 bit without units for it."""
@@ -57,15 +51,11 @@ def shown_in_lessons() -> list[dict[str, str]]:
 
 @cache
 def gpu(name: str) -> Gpu:
-    """A GPU by its name, spelled freely ("a100_80gb"), or by a text that has its name in it.
-
-    Raises ValueError for one that the table lacks.
-    """
+    """Find a GPU by a text with its name in it, spelled freely ("a100_80gb"), else ValueError."""
     words, found = _words(name), {}
     for row in published.table("gpus"):
-        for spelling in (row["gpu"], row["lessons"], *row["spellings"].split(";")):
-            if spelling and _words(spelling) <= words:
-                found[_words(spelling)] = row
+        spellings = (row["gpu"], row["lessons"], *row["spellings"].split(";"))
+        found |= {_words(each): row for each in spellings if each and _words(each) <= words}
     if not found:
         names = ", ".join(row["gpu"] for row in published.table("gpus"))
         raise ValueError(f"gpu={name!r} is not known: expected one of {names}")
@@ -90,6 +80,6 @@ def gpu(name: str) -> Gpu:
 
 
 def _words(name: str) -> frozenset[str]:
-    """Words of a name: "A100-SXM4-80GB" and "a100 80 GB" have the same, but for the module's."""
+    """Split a name; "A100-SXM4-80GB" and "a100 80 GB" differ in the module's word alone."""
     plain = re.sub(r"[^a-z0-9]+", " ", name.lower())
     return frozenset(re.sub(r"\b(\d+) ?gi?b\b", r"\1gb", plain).split())

@@ -1,11 +1,8 @@
-"""Models: the layers of this course's by size, and any transformer by its shape.
+"""Sizes of models: this course's layer by layer, `layers("gpt", "tiny")`, and any transformer by
+its shape, `find_model("Llama 3 405B")`."""
 
-layers("gpt", "tiny"), named("Llama 3 405B")
-"""
-
-import itertools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from math import prod
 from typing import NamedTuple
@@ -13,7 +10,7 @@ from typing import NamedTuple
 from bootcamp.costs import published
 
 VOCABULARY = 256  # bytes
-NUMBER = 4  # bytes of a number in float32
+FLOAT32_BYTES = 4  # bytes of a number in float32
 GPT = {
     "tiny": {"layers": 6, "width": 64, "heads": 4, "context": 64},
     "small": {"layers": 12, "width": 768, "heads": 12, "context": 1024},
@@ -49,30 +46,20 @@ BLOCKS_OF_GROUP = (3, 4, 6, 3)
 EXPANSION = 4  # a bottleneck block puts out four times the channels of its 3x3 convolution
 GPT2 = "gpt-2"
 GPT2_VOCABULARY = 50257  # Radford et al., Language Models are Unsupervised Multitask Learners, 2019
-SIZES = {
-    "gpt": GPT,
-    "moe": MOE,
-    "mlp": MLP,
-    "striped-lstm": STRIPED_LSTM,
-    "resnet50": RESNET50,
-    # GPT-2 has the same numbers of layers and widths, and reads tokens instead of bytes
-    GPT2: {size: shape for size, shape in GPT.items() if size != "tiny"},
-}
 
 
 class Layer(NamedTuple):
     """A layer's parameters, and what a sample's forward computes and keeps.
 
-    shapes: of the parameters, in the order of parameters(). divided: how many numbers of them
-    tensor ranks divide; of_experts: how many of those are experts'. kept: numbers that stay for the
-    backward: what sequence-parallel ranks divide, what every rank has, what tensor ranks divide.
+    kept: numbers that stay for the backward: what sequence-parallel ranks divide, what every rank
+    has, what tensor ranks divide.
     """
 
     name: str
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int, ...], ...]  # in the order of parameters()
     flops: int
-    divided: int = 0
-    of_experts: int = 0
+    divided: int = 0  # numbers of the parameters that tensor ranks divide
+    of_experts: int = 0  # how many of those are experts'
     kept: tuple[int, int, int] | None = None
 
     @property
@@ -92,12 +79,13 @@ class Layer(NamedTuple):
 
 
 def layers(model: str, size: str, **own: int) -> list[Layer]:
-    """The layers from the first to the last; own: numbers other than the size's, as kv_heads=1."""
-    if model not in SIZES:
-        raise ValueError(f"model={model}: expected one of {', '.join(SIZES)}")
-    if size not in SIZES[model]:
+    """List the layers in order; own: numbers other than the size's, as kv_heads=1."""
+    if model not in KINDS:
+        raise ValueError(f"model={model}: expected one of {', '.join(KINDS)}")
+    sizes, make = KINDS[model]
+    if size not in sizes:
         raise ValueError(f"size={size}: {model} has no such size")
-    return list(_LAYERS[model](**SIZES[model][size] | own))
+    return list(make(**sizes[size] | own))
 
 
 def parameters(model: str, size: str) -> int:
@@ -106,19 +94,18 @@ def parameters(model: str, size: str) -> int:
 
 
 def _gpt(layers: int, width: int, heads: int, context: int, kv_heads: int | None = None):
-    """As bootcamp.train.models.gpt, without biases in attention.
+    """Yield the layers of bootcamp.train.models.gpt, without biases in attention.
 
     Kept is what Korthikanti et al. count (arXiv:2205.05198), no dropout and no attention's matrix:
     residuals and norms' statistics; norms' outputs; queries to attention's output, the MLP's wide
     half twice, softmax's sums.
     """
-    w, v, norm = width, VOCABULARY, ((width,), (width,))
-    kv = w // heads * (kv_heads or heads)
-    matrices = (w, w), (kv, w), (kv, w), (w, w)
-    shapes = (*norm, *matrices, *norm, (4 * w, w), (4 * w,), (w, 4 * w), (w,))
-    flops = _block_flops(w, context) - 4 * context * w * (w - kv)
+    w, v, norm, kv = width, VOCABULARY, ((width,), (width,)), width // heads * (kv_heads or heads)
+    mlp = (4 * w, w), (4 * w,), (w, 4 * w), (w,)
+    shapes = (*norm, (w, w), (kv, w), (kv, w), (w, w), *norm, *mlp)
     divided = 2 * w * (w + kv) + 8 * w * w + 4 * w
     kept = context * 2 * (w + 2), context * 2 * w, context * (12 * w + heads)
+    flops = _block_flops(shapes, w, context)
     yield Layer("embedding", ((v, w), (context, w)), 0, kept=(context * w, 0, 0))
     for number in range(layers):
         yield Layer(f"block {number}", shapes, flops, divided, kept=kept)
@@ -127,75 +114,84 @@ def _gpt(layers: int, width: int, heads: int, context: int, kv_heads: int | None
 
 
 def expert_width(width: int, chosen: int) -> int:
-    """Inner width of an expert: the chosen ones together have that of gpt's MLP."""
+    """Return the inner width of an expert: the chosen ones together have that of gpt's MLP."""
     return 4 * width // chosen
 
 
 def _moe(layers: int, width: int, heads: int, context: int, experts: int, chosen: int):
-    """As gpt; the router's products come on top of a block's."""
-    embedding, *_, head = _gpt(layers, width, heads, context)
+    """Yield gpt's, with the router's products on top of a block's."""
+    embedding, *blocks, head = _gpt(layers, width, heads, context)
     w, norm, inner = width, ((width,), (width,)), expert_width(width, chosen)
-    of_experts = 2 * w * inner * experts
-    block = (*norm, *((w, w),) * 4, *norm, (experts, w), *((inner, w), (w, inner)) * experts)
+    mlps = ((inner, w), (w, inner)) * experts
+    shapes = (*norm, *((w, w),) * 4, *norm, (experts, w), *mlps)
     yield embedding
-    for number in range(layers):
-        flops = _block_flops(w, context) + 2 * context * w * experts
-        yield Layer(f"block {number}", block, flops, of_experts, of_experts)
+    for block in blocks:
+        flops, of_experts = block.flops + 2 * context * w * experts, sum(map(prod, mlps))
+        yield Layer(block.name, shapes, flops, of_experts, of_experts)
     yield head
 
 
 def _gpt2(layers: int, width: int, heads: int, context: int):
-    """Biases everywhere, and a head that uses the embedding's matrix again."""
+    """Yield GPT-2's: biases everywhere, and a head that uses the embedding's matrix again."""
     w, norm = width, ((width,), (width,))
-    attention = ((w, 3 * w), (3 * w,), (w, w), (w,))
-    block = (*norm, *attention, *norm, (w, 4 * w), (4 * w,), (4 * w, w), (w,))
+    attention, mlp = ((w, 3 * w), (3 * w,), (w, w), (w,)), ((w, 4 * w), (4 * w,), (4 * w, w), (w,))
+    shapes = (*norm, *attention, *norm, *mlp)
     yield Layer("embedding", ((GPT2_VOCABULARY, w), (context, w)), 0)
     for number in range(layers):
-        yield Layer(f"block {number}", block, _block_flops(width, context))
+        yield Layer(f"block {number}", shapes, _block_flops(shapes, w, context))
     yield Layer("head", norm, 2 * w * GPT2_VOCABULARY * context)
 
 
-def _block_flops(width: int, context: int) -> int:
-    """Products and attention in full, as if not causal (PaLM, arXiv:2204.02311, appendix B)."""
-    return context * (24 * width**2 + 4 * context * width)
+def _product_flops(shapes: tuple[tuple[int, ...], ...], rows: int) -> int:
+    """Count the operations of products with all of these matrices."""
+    return 2 * rows * sum(prod(shape) for shape in shapes if len(shape) == 2)
+
+
+def _block_flops(shapes: tuple[tuple[int, ...], ...], width: int, context: int) -> int:
+    """Count these products, and attention in full, as if not causal (arXiv:2204.02311, app. B)."""
+    return _product_flops(shapes, context) + 4 * context * context * width
 
 
 def _mlp(layers: int, width: int, context: int):
     inputs = context * EMBEDDING_WIDTH
     yield Layer("embedding", ((VOCABULARY, EMBEDDING_WIDTH),), 0, kept=(0, inputs, 0))
-    for number in range(layers):
-        shapes, flops = ((width, inputs), (width,)), 2 * inputs * width
-        yield Layer(f"hidden {number}", shapes, flops, kept=(0, width, 0))
-        inputs = width
-    shapes, flops = ((VOCABULARY, width), (VOCABULARY,)), 2 * width * VOCABULARY
-    yield Layer("head", shapes, flops, kept=(0, VOCABULARY, 0))
+    for name, outputs in [(f"hidden {i}", width) for i in range(layers)] + [("head", VOCABULARY)]:
+        shapes = ((outputs, inputs), (outputs,))
+        yield Layer(name, shapes, _product_flops(shapes, 1), kept=(0, outputs, 0))
+        inputs = outputs
 
 
 def _striped_lstm(layers: int, width: int, stripes: int, context: int):
     units = width // stripes  # four gates of each read the input and their own stripe's state
-    stripe = ((4 * units, width), (4 * units, units), (4 * units,), (4 * units,))
+    shapes = ((4 * units, width), (4 * units, units), (4 * units,), (4 * units,)) * stripes
+    head = ((VOCABULARY, width), (VOCABULARY,))
     yield Layer("embedding", ((VOCABULARY, width),), 0)
     for number in range(layers):
-        flops = 2 * context * 4 * width * (width + units)
-        yield Layer(f"layer {number}", stripe * stripes, flops)
-    head = ((VOCABULARY, width), (VOCABULARY,))
-    yield Layer("head", head, 2 * context * width * VOCABULARY)
+        yield Layer(f"layer {number}", shapes, _product_flops(shapes, context))
+    yield Layer("head", head, _product_flops(head, context))
 
 
 def _resnet50(width: int, image_size: int, classes: int):
-    stem = ((width, 3, 7, 7), (width,), (width,))
+    stem, size = ((width, 3, 7, 7), (width,), (width,)), image_size // 4
     yield Layer("stem", stem, 2 * prod(stem[0]) * (image_size // 2) ** 2)
-    size, numbers = image_size // 4, itertools.count()
-    for _, inputs, block_width, stride in bottlenecks(width):
-        shapes, products = _bottleneck(inputs, block_width, size, stride)
-        yield Layer(f"block {next(numbers)}", shapes, 2 * products)
-        size //= stride
-    outputs = EXPANSION * block_width
-    yield Layer("head", ((classes, outputs), (classes,)), 2 * outputs * classes)
+    for number, (_, inputs, block_width, stride) in enumerate(bottlenecks(width)):
+        after, outputs = size // stride, EXPANSION * block_width
+        first, *others = (
+            (block_width, inputs, 1, 1),
+            (block_width, block_width, 3, 3),
+            (outputs, block_width, 1, 1),
+            *([(outputs, inputs, 1, 1)] if inputs != outputs or stride != 1 else []),
+        )
+        products = prod(first) * size**2 + sum(map(prod, others)) * after**2
+        shapes = [s for shape in (first, *others) for s in (shape, shape[:1], shape[:1])]
+        yield Layer(f"block {number}", tuple(shapes), 2 * products)
+        size = after
+    head = ((classes, outputs), (classes,))
+    yield Layer("head", head, _product_flops(head, 1))
 
 
 def bottlenecks(width: int):
-    """(name, inputs, width, stride) of each block in order; `width` here is the network's."""
+    """Yield (name, inputs, width, stride) of each block; the argument is the network's width."""
     inputs = width
     for group, count in enumerate(BLOCKS_OF_GROUP):
         for block in range(count):
@@ -204,38 +200,20 @@ def bottlenecks(width: int):
             inputs = EXPANSION * width * 2**group
 
 
-def _bottleneck(inputs: int, width: int, size: int, stride: int):
-    """(shapes, multiplications) of one block on images of size x size."""
-    outputs, after = EXPANSION * width, (size // stride) ** 2
-    convolutions = [
-        ((width, inputs, 1, 1), size**2),
-        ((width, width, 3, 3), after),
-        ((outputs, width, 1, 1), after),
-    ]
-    if inputs != outputs or stride != 1:
-        convolutions.append(((outputs, inputs, 1, 1), after))
-    shapes = [s for shape, _ in convolutions for s in (shape, shape[:1], shape[:1])]
-    return tuple(shapes), sum(prod(shape) * positions for shape, positions in convolutions)
-
-
-_LAYERS = {
-    "gpt": _gpt,
-    "moe": _moe,
-    "mlp": _mlp,
-    "striped-lstm": _striped_lstm,
-    "resnet50": _resnet50,
-    GPT2: _gpt2,
+KINDS = {  # {kind: (its sizes, what makes its layers)}
+    "gpt": (GPT, _gpt),
+    "moe": (MOE, _moe),
+    "mlp": (MLP, _mlp),
+    "striped-lstm": (STRIPED_LSTM, _striped_lstm),
+    "resnet50": (RESNET50, _resnet50),
+    # the same numbers of layers and widths, with tokens instead of bytes
+    GPT2: ({size: shape for size, shape in GPT.items() if size != "tiny"}, _gpt2),
 }
 
 
 @dataclass(frozen=True)
 class Model:
     """A transformer with `experts` MLPs in each layer, of which a token passes `chosen`.
-
-    key_heads: heads of keys and values. gated: an MLP of three matrices (SwiGLU), not two.
-    tied: the head uses the embedding's matrix. head_width: of one head, where the heads together
-    are not as wide as the model. known: its number of parameters, where that is published. kind,
-    parts: of a model of this course, and its layers from the first to the last.
 
     A GPT's parameters are equation 2 of Narayanan et al. (arXiv:2104.04473), and FLOPs are theirs
     (section 5.1): 6 for each parameter in a matrix and token, attention in full.
@@ -245,172 +223,172 @@ class Model:
     hidden: int
     heads: int
     sequence: int
-    vocabulary: int
-    key_heads: int = 0
-    inner: int = 0
-    gated: bool = False
-    tied: bool = True
+    vocabulary: int = 0
+    key_heads: int = 0  # of keys and values
+    inner: int = 0  # width of an MLP
+    gated: bool = False  # an MLP of three matrices (SwiGLU), not two
+    tied: bool = True  # the head uses the embedding's matrix
     experts: int = 1
     chosen: int = 1
-    head_width: int = 0
-    known: float = 0.0
-    kind: str = ""
-    parts: tuple[Layer, ...] = ()
+    head_width: int = 0  # where the heads together are not as wide as the model
+    known: float = 0.0  # parameters, where that is published
+    kind: str = ""  # of a model of this course
+    parts: tuple[Layer, ...] = ()  # its layers from the first to the last
 
     def __post_init__(self):
         object.__setattr__(self, "key_heads", self.key_heads or self.heads)
         object.__setattr__(self, "inner", self.inner or 4 * self.hidden)
 
     @property
-    def of_head(self) -> int:
-        """Width of one head."""
+    def width_of_head(self) -> int:
+        """Return the width of one head."""
         return self.head_width or self.hidden // self.heads
 
     @property
-    def attended(self) -> int:
-        """Width of all heads together: what attention computes."""
-        return self.heads * self.of_head
+    def attention_width(self) -> int:
+        """Return the width of all heads together: what attention computes."""
+        return self.heads * self.width_of_head
 
     @property
-    def qkv(self) -> int:
-        """Outputs of the projections to queries, keys and values."""
-        return self.attended + 2 * self.key_heads * self.of_head
+    def qkv_width(self) -> int:
+        """Count the outputs of the projections to queries, keys and values."""
+        return self.attention_width + 2 * self.key_heads * self.width_of_head
 
     @property
     def expert_parameters(self) -> int:
-        """Of one MLP, matrices alone."""
+        """Count the parameters of one MLP, matrices alone."""
         return (3 if self.gated else 2) * self.hidden * self.inner
 
     @property
-    def plain(self) -> bool:
-        """Whether it is a GPT, whose attention has as many heads of keys as of queries."""
+    def is_gpt(self) -> bool:
+        """Tell if it is a GPT, whose attention has as many heads of keys as of queries."""
         return not self.gated and self.experts == 1 and self.key_heads == self.heads
 
     @cached_property
     def block(self) -> Layer:
-        """One of the layers; its arithmetic is in `computed`."""
+        """Return one of the layers; its arithmetic is in `matrix_parameters`."""
         if self.kind:
             return self.parts[1]
         h, inner, several = self.hidden, self.inner, self.experts > 1
         mlps = self.experts * (3 if self.gated else 2) * ((inner, h),)
-        divided, whole = ((self.qkv, h), (h, self.attended), *mlps), ((2 * h,),)
+        divided, whole = ((self.qkv_width, h), (h, self.attention_width), *mlps), ((2 * h,),)
         whole += ((self.experts, h),) if several else ()  # the router
-        if self.plain and inner == 4 * h:  # biases, of which two are divided with their matrices
-            divided += ((self.qkv,), (inner,))
+        if self.is_gpt and inner == 4 * h:  # biases, of which two are divided with their matrices
+            divided += ((self.qkv_width,), (inner,))
             whole += ((2 * h,), (h,), (h,))
         of_experts = self.experts * self.expert_parameters if several else 0
         return Layer("block", (*divided, *whole), 0, sum(map(prod, divided)), of_experts)
 
-    def layer_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
-        """Of a layer on one rank."""
-        return self.block.parameters(tensor, expert_ranks)
-
-    def divided_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
-        """Count those of a layer's experts on one rank where data ranks share them, else 0."""
+    def shared_expert_parameters(self, tensor: int = 1, expert_ranks: int = 1) -> float:
+        """Count a rank's in a layer's experts where data ranks share them, else 0."""
         return self.block.of_experts / expert_ranks / tensor if expert_ranks > 1 else 0.0
 
     def embedding_parameters(self, tensor: int = 1) -> float:
-        """Count those of the embedding and a GPT's positions; of this course's half both ends."""
+        """Count a rank's in the embedding and a GPT's positions; half both ends of the course's."""
         if self.kind:
             return (self.parts[0].parameters(tensor) + self.parts[-1].parameters(tensor)) / 2
-        positions = self.sequence * self.hidden if self.plain and self.tied else 0
+        positions = self.sequence * self.hidden if self.is_gpt and self.tied else 0
         return self.vocabulary * self.hidden / tensor + positions
 
-    def counted(self, tensor: int = 1, layers: int | None = None) -> float:
-        """Count a rank's: all layers or so many of them, and the ends."""
+    def end_parameters(self, tensor: int = 1) -> float:
+        """Count a rank's in both ends, a tied matrix once."""
+        return self.embedding_parameters(tensor) * (1 if self.tied else 2)
+
+    def count_parameters(self, tensor: int = 1, layers: int | None = None) -> float:
+        """Count a rank's in all layers, or in so many of them, and in the ends."""
         deep = self.layers if layers is None else layers
-        ends = self.embedding_parameters(tensor) * (1 if self.tied else 2)
-        return deep * self.layer_parameters(tensor) + ends
+        return deep * self.block.parameters(tensor) + self.end_parameters(tensor)
 
     @property
     def parameters(self) -> float:
-        """Of the whole model, as known, else as counted."""
-        return self.known or self.counted()
+        """Return the number of the whole model's, as known, else as counted."""
+        return self.known or self.count_parameters()
 
     @property
-    def computed(self) -> float:
-        """Parameters in matrices that a token passes, the head among them."""
-        attention = self.hidden * (self.qkv + self.attended)
+    def matrix_parameters(self) -> float:
+        """Count the parameters in matrices that a token passes, the head among them."""
+        attention = self.hidden * (self.qkv_width + self.attention_width)
         layer = attention + self.chosen * self.expert_parameters
         return self.layers * layer + self.vocabulary * self.hidden
 
     def flops_of_token(self) -> float:
-        """Of forward and backward, without recomputation."""
-        return 6 * self.computed + 12 * self.layers * self.sequence * self.attended
+        """Count the FLOPs of forward and backward, without recomputation."""
+        return 6 * self.matrix_parameters + 12 * self.layers * self.sequence * self.attention_width
 
     def recomputed_of_token(self, recompute: str) -> float:
-        """What recomputation adds: a forward of all layers, or of attention's products alone."""
-        attention = 4 * self.layers * self.sequence * self.attended
+        """Count what recomputation adds: a forward of all layers, or of attention's products."""
+        attention = 4 * self.layers * self.sequence * self.attention_width
         if recompute == "full":
-            return 2 * (self.computed - self.vocabulary * self.hidden) + attention
+            return 2 * (self.matrix_parameters - self.vocabulary * self.hidden) + attention
         return attention if recompute == "selective" else 0.0
 
     def cache_bytes(
         self, length: int, batch: int = 1, number_bytes: int = 2, tensor_ranks: int = 1
     ) -> int:
-        """Bytes of keys and values of `batch` requests of `length` tokens, on each tensor rank.
+        """Count the bytes of keys and values of `batch` requests of `length` tokens, on each rank.
 
         With more ranks than heads of keys and values each keeps a copy of one.
         """
         heads = max(1, self.key_heads // tensor_ranks)
-        return 2 * self.layers * heads * self.of_head * number_bytes * length * batch
+        return 2 * self.layers * heads * self.width_of_head * number_bytes * length * batch
 
-    def without_groups(self) -> "Model":
-        """The same model with keys and values for every query head: multi-head attention."""
-        return replace(self, key_heads=self.heads)
-
-    def requests_that_fit(self, length: int, memory_bytes: float, number_bytes: int = 2) -> int:
-        """Count requests of this length that fit beside the weights, activations left out."""
-        left = memory_bytes - number_bytes * self.parameters
-        return max(0, int(left // self.cache_bytes(length, number_bytes=number_bytes)))
+    def requests_that_fit(self, length: int, memory_bytes: float) -> int:
+        """Count requests of this length that fit beside weights in 16 bit, without activations."""
+        left = memory_bytes - 2 * self.parameters
+        return max(0, int(left // self.cache_bytes(length)))
 
 
-def ours(kind: str = "gpt", size: str = "tiny") -> Model:
+def course_model(kind: str = "gpt", size: str = "tiny") -> Model:
     """Return a model of this course."""
-    sizes, parts = (SIZES[kind][size].get(name, 1) for name in GPT["tiny"]), layers(kind, size)
-    return Model(*sizes, VOCABULARY, tied=False, kind=kind, parts=tuple(parts))
+    parts, (sizes, _) = layers(kind, size), KINDS[kind]
+    shape = (sizes[size].get(name, 1) for name in GPT["tiny"])
+    return Model(*shape, VOCABULARY, tied=False, kind=kind, parts=tuple(parts))
 
 
 def published_gpts() -> dict[str, Model]:
-    """The course's tiny GPT, and published shapes by name, the smallest first."""
+    """Return the course's tiny GPT, and published shapes by name, the smallest first."""
     tiny = Model(*GPT["tiny"].values(), VOCABULARY, known=parameters("gpt", "tiny"))
-    return {"GPT tiny": tiny} | {row["name"]: _of_row(row) for row in published.table("gpt_sizes")}
+    return {"GPT tiny": tiny} | _read_models("gpt_sizes")
 
 
 def served_models() -> dict[str, Model]:
-    """Published shapes by name: GPTs, and models with groups of query heads, without vocabulary."""
-    return {name: _of_row(row) for name, row in _rows().items()}
+    """Return published GPTs, and models with groups of query heads, without vocabulary."""
+    return _read_models("gpt_sizes") | _read_models("served_models")
 
 
 @cache
-def named(name: str) -> Model | None:
-    """A model of published/models.csv by its name, spelled freely; None if unknown."""
+def find_model(name: str) -> Model | None:
+    """Find a model of published/models.csv by its name, spelled freely; None if unknown."""
     wanted = plain_name(name)
     for row in published.table("models"):
-        if wanted in {plain_name(row["name"]), *map(plain_name, row["spellings"].split(";"))}:
-            own = {column: value for column, value in row.items() if value}
-            return replace(_of_row(_rows().get(row["published"], {}) | own), known=0.0)
+        if wanted in map(plain_name, (row["name"], *row["spellings"].split(";"))):
+            base = served_models().get(row["published"])
+            given = _read_fields(row)
+            return replace(base, known=0.0, **given) if base else Model(**given)
     return None
 
 
-def _rows() -> dict[str, dict[str, str]]:
-    """{name: row} of the shapes that figures and tables show."""
-    return {row["name"]: row for t in ("gpt_sizes", "served_models") for row in published.table(t)}
+def find_network(name: str) -> dict[str, str] | None:
+    """Find a convolutional network's row of published/cnns.csv by its name, spelled freely.
+
+    It has the parameters, multiply-adds, and how many of them Winograd's algorithm saves in
+    convolutions of stride 1: 3/4 for 3 x 3 kernels, 16/25 for 5 x 5 (arXiv:1509.09308).
+    """
+    rows = published.table("cnns")
+    return next((row for row in rows if plain_name(row["model"]) == plain_name(name)), None)
 
 
-def _of_row(row: dict[str, str]) -> Model:
-    names = {"hidden": "width", "sequence": "context", "key_heads": "key_value_heads"}
-    names |= {key: key for key in ("layers", "heads", "vocabulary", "inner", "head_width")}
-    sizes = {key: int(row.get(key) or row.get(name) or 0) for key, name in names.items()}
-    sizes |= {key: int(row.get(key, 1)) for key in ("experts", "chosen")}
-    kinds = {"gated": row.get("gated") == "yes", "tied": row.get("tied", "yes") == "yes"}
-    return Model(**sizes, **kinds, known=1e9 * float(row.get("billion_parameters") or 0))
+def _read_models(table: str) -> dict[str, Model]:
+    return {row["name"]: Model(**_read_fields(row)) for row in published.table(table)}
 
 
-def at(shape: Model, **sizes) -> Model:
-    """Change the sizes that are given (not None)."""
-    given = {key: value for key, value in sizes.items() if value is not None}
-    return replace(shape, **given)
+def _read_fields(row: dict[str, str]) -> dict:
+    """Return the fields of a Model that a row gives, by name."""
+    read = {int: int, bool: lambda text: text == "yes"}
+    own = {field.name: read[field.type] for field in fields(Model) if field.type in read}
+    given = {name: own[name](text) for name, text in row.items() if name in own and text}
+    billions = row.get("billion_parameters")
+    return given | {"known": 1e9 * float(billions)} if billions else given
 
 
 def plain_name(name: str) -> str:

@@ -1,16 +1,17 @@
-"""A plan: how the GPUs share the model and the batch, `Plan(data=4, tensor=8)`, and its checks.
+"""Plans: how the GPUs share the model and the batch, `Plan(data=4, tensor=8)`; their checks.
 
 Ranks are numbered tensor first, then context, data, pipeline, as Megatron-LM does: the ranks of a
 tensor group are neighbours.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import ceil
 
 from bootcamp.costs.hardware import Cluster
-from bootcamp.costs.model_shapes import Model, ours
+from bootcamp.costs.model_shapes import Model, course_model
 from bootcamp.costs.pipeline_schedules import CHUNKS, SCHEDULES
+from bootcamp.costs.sharding import Group
 
 RECOMPUTE = ("none", "selective", "selective op", "full")
 KNOWN = {
@@ -26,17 +27,10 @@ UNITS = ("fsdp", "hsdp")  # each layer of the model is a unit of FSDP2, and the 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is trained on a cluster.
+    """How a model is trained on a cluster; planner.COLUMNS explains the fields that tables have.
 
-    tensor, context, data, pipeline: ranks along each axis; their product is the GPUs. expert: ranks
-    among the data ranks that share the experts. stage: of ZeRO over data and context ranks, 3 is
-    FSDP. shard: ranks of a row for HSDP, 0 is all. micro_batch: samples of one forward of a rank.
-    batch: samples of a step, all ranks together. virtual: stages of a pipeline rank. sequence: the
-    tensor ranks share what lies between their matrices too (SP). reduce_bytes: of a gradient's
-    number on the wire. attention: fused stores no matrix of scores (FlashAttention), softmax fuses
-    scale, mask and softmax, unfused nothing. offload: the optimizer's state lies in the host's
-    memory. script: of this course, whose bytes are counted as it lays them out; its recompute may
-    be inputs or products.
+    script: one of this course's, such as "fsdp". Bytes are then counted as it lays them out, in
+    float32; recompute may be "inputs" or "products" (its flag --keep); optimizer is its own.
     """
 
     data: int = 1
@@ -50,14 +44,14 @@ class Plan:
     batch: int = 1
     virtual: int = 1
     schedule: str = "1f1b"
-    sequence: bool = False
+    sequence_parallel: bool = False
     recompute: str = "none"
     precision: str = "bf16"
     reduce_bytes: int = 2
-    compiled: bool = False
+    compile: bool = False
     attention: str = "fused"
     offload: bool = False
-    asynchronous: bool = False
+    async_tensor: bool = False
     keep_gathered: bool = False
     overlap: bool = True
     fused_loss: bool = False
@@ -67,42 +61,53 @@ class Plan:
 
     @property
     def ranks(self) -> int:
-        """GPUs that the axes need."""
+        """Number of GPUs that the axes need."""
         return self.tensor * self.context * self.data * self.pipeline
 
     @property
     def micro_batches(self) -> int:
-        """Forwards of a rank in a step."""
+        """Number of a rank's forwards in a step."""
         return self.batch // (self.data * self.micro_batch)
 
     @property
     def each_time(self) -> bool:
-        """FSDP gathers and reduces for each micro-batch; in a pipeline once a step, as torch's."""
+        """Whether FSDP gathers and reduces for each micro-batch; in a pipeline once, as torch's."""
         return self.stage == 3 and self.pipeline == 1
 
     @property
     def sharing(self) -> int:
-        """Ranks that share the model states: a row of them for HSDP."""
+        """Number of ranks that share the model states: a row of them for HSDP."""
         return self.shard or self.data * self.context
 
+    @property
+    def groups(self) -> dict[str, Group]:
+        """Return {axis: a rank's group}. shard of experts: the data ranks with the same experts."""
+        t, c, shared = self.tensor, self.context, self.data * self.context
+        row = self.shard * c if self.shard else shared
+        holders = min(self.expert, row)
+        return {
+            "tensor": Group(t, 1),
+            "context": Group(c, t),
+            "shard": Group(row, t),
+            "shard of experts": Group(row // holders, t * holders),
+            "replicate": Group(shared // row, t * row),
+            "expert": Group(self.expert, t),
+            "pipeline": Group(self.pipeline, t * shared),
+        }
+
     def stage_of(self, rank: int) -> int:
-        """Which of a pipeline's ranks it is; they are neighbours where a script cuts two axes."""
-        if self.script and self.script != "3d":
-            return rank % self.pipeline
-        return rank // (self.ranks // self.pipeline)
+        """Return a rank's place in its pipeline: neighbours make one in scripts of two axes."""
+        neighbours = self.script and self.script != "3d"
+        return rank % self.pipeline if neighbours else rank // (self.ranks // self.pipeline)
 
     def place_of(self, rank: int) -> int:
-        """Which part a script's rank has of what the data ranks share."""
+        """Return the number of its part among the data ranks of a script."""
         return rank // (self.tensor * self.pipeline) % self.sharing
 
 
 def of_run(config: dict) -> tuple[Model, Plan]:
-    """Return what a script trained, from a run's configuration.
-
-    config: strategy, processes, global_batch, and flags if given.
-    """
-    kind, strategy = config.get("model", "gpt"), config["strategy"]
-    mesh, batch = config.get("mesh") or {}, config["global_batch"]
+    """Return the model and the plan of a run: strategy, processes, global_batch, given flags."""
+    strategy, mesh, batch = config["strategy"], config.get("mesh") or {}, config["global_batch"]
     tensor, pipeline = mesh.get("tensor", 1), mesh.get("pipeline", 1)
     data = config["processes"] // (tensor * pipeline)
     schedule = config.get("schedule", "1f1b") if pipeline > 1 else "1f1b"
@@ -116,7 +121,7 @@ def of_run(config: dict) -> tuple[Model, Plan]:
         batch=batch,
         virtual=CHUNKS[schedule],
         schedule=schedule,
-        sequence=config.get("sequence_parallel", False),
+        sequence_parallel=config.get("sequence_parallel", False),
         recompute=config.get("keep") or "none",
         precision="fp32",
         reduce_bytes=4,
@@ -124,10 +129,10 @@ def of_run(config: dict) -> tuple[Model, Plan]:
         script=strategy,
         optimizer=config.get("optimizer", "adamw"),
     )
-    return ours(kind, config.get("size", "tiny")), plan
+    return course_model(config.get("model", "gpt"), config.get("size", "tiny")), plan
 
 
-def check(shape: Model, cluster: Cluster, plan: Plan, uneven: bool = False) -> None:
+def check(model: Model, cluster: Cluster, plan: Plan, uneven: bool = False) -> None:
     """Raise ValueError with a sentence for the first thing that cannot be.
 
     uneven: stages may have different numbers of layers, as published layouts have.
@@ -138,64 +143,51 @@ def check(shape: Model, cluster: Cluster, plan: Plan, uneven: bool = False) -> N
             raise ValueError(f"{field.name}={value}: expected {least} or more")
         if value not in KNOWN.get(field.name, (value,)):
             raise ValueError(f"{field.name}={value!r}: expected one of {KNOWN[field.name]}")
-    for wrong, sentence in _conditions(shape, cluster, plan, uneven):
+    for wrong, sentence in _conditions(model, cluster, plan, uneven):
         if wrong:
             raise ValueError(sentence)
 
 
-def _conditions(shape: Model, cluster: Cluster, p: Plan, uneven: bool):
-    """(is it so, the sentence that says what is wrong) for each thing that must divide."""
+def _conditions(model: Model, cluster: Cluster, p: Plan, uneven: bool):
+    """Yield (whether it is wrong, a sentence that says so) for each number that must divide."""
     mesh = f"tensor {p.tensor} x context {p.context} x data {p.data} x pipeline {p.pipeline}"
     stages, each = p.pipeline * p.virtual, p.data * p.micro_batch
+    data, micro = f"data {p.data} x micro-batch {p.micro_batch}", f"{p.micro_batches} micro-batches"
     yield p.ranks != cluster.gpus, f"{mesh} is {p.ranks} ranks, and there are {cluster.gpus} GPUs"
-    wide = 0 if shape.head_width else shape.hidden % shape.heads
-    yield wide, f"hidden {shape.hidden} is no multiple of {shape.heads} heads"
-    yield shape.heads % p.tensor, f"{shape.heads} heads do not divide over tensor {p.tensor}"
-    yield shape.hidden % p.tensor, f"hidden {shape.hidden} does not divide over tensor {p.tensor}"
+    wide = 0 if model.head_width else model.hidden % model.heads
+    yield wide, f"hidden {model.hidden} is no multiple of {model.heads} heads"
+    yield model.heads % p.tensor, f"{model.heads} heads do not divide over tensor {p.tensor}"
+    yield model.hidden % p.tensor, f"hidden {model.hidden} does not divide over tensor {p.tensor}"
     # embedding and head may count as a layer each, as in Llama 3's pipeline (arXiv:2407.21783)
-    odd = not uneven and shape.layers % stages and (shape.layers + 2) % stages
-    few = shape.layers < stages or (p.pipeline > 1 and odd)
-    yield few, f"{shape.layers} layers do not divide over {stages} stages"
-    data = f"data {p.data} x micro-batch {p.micro_batch}"
+    odd = not uneven and model.layers % stages and (model.layers + 2) % stages
+    few = model.layers < stages or (p.pipeline > 1 and odd)
+    yield few, f"{model.layers} layers do not divide over {stages} stages"
     yield p.batch % each, f"a batch of {p.batch} is no multiple of {data}"
-    yield shape.sequence % p.context, f"sequence {shape.sequence} % context {p.context} is not 0"
-    yield shape.experts % p.expert, f"{shape.experts} experts do not divide over {p.expert} ranks"
+    yield model.sequence % p.context, f"sequence {model.sequence} % context {p.context} is not 0"
+    yield model.experts % p.expert, f"{model.experts} experts do not divide over {p.expert} ranks"
     yield (p.data * p.context) % p.expert, f"expert {p.expert} does not divide data {p.data}"
     yield p.shard and p.data % p.shard, f"data {p.data} makes no rows of {p.shard}"
     odd = p.virtual > 1 and p.pipeline > 1 and p.micro_batches % p.pipeline
-    micro = f"{p.micro_batches} micro-batches"
     yield odd, f"interleaved: {micro} are no multiple of pipeline {p.pipeline}"
 
 
-def candidates(model: Model, cluster: Cluster, batch: int, contexts: bool = False) -> list[Plan]:
-    """Return the possible plans of powers of two along tensor (in a host) and pipeline.
-
-    contexts: along context too.
-    """
+def list_candidates(
+    model: Model, cluster: Cluster, batch: int, contexts: bool = False
+) -> list[Plan]:
+    """Return the possible plans of powers of two along tensor (in a host), pipeline, context."""
     powers = [2**i for i in range(cluster.gpus.bit_length())]
     inside = [tensor for tensor in powers if tensor <= cluster.per_host]
     found = []
     for tensor, pipeline, context in product(inside, powers, powers if contexts else (1,)):
-        data = cluster.gpus // (tensor * pipeline * context)
+        data, stage = cluster.gpus // (tensor * pipeline * context), 3 if pipeline == 1 else 1
+        how = {"stage": stage, "batch": batch, "compile": True, "sequence_parallel": tensor > 1}
+        mesh = Plan(data, tensor, pipeline, context, **how)
         for micro, recompute in product((1, 2, 4, 8), ("none", "selective op", "full")):
-            plan = Plan(
-                data=data,
-                tensor=tensor,
-                pipeline=pipeline,
-                context=context,
-                stage=3 if pipeline == 1 else 1,
-                micro_batch=micro,
-                batch=batch,
-                sequence=tensor > 1,
-                recompute=recompute,
-                compiled=True,
-            )
-            if possible(model, cluster, plan):
-                found.append(plan)
-    return found
+            found.append(replace(mesh, micro_batch=micro, recompute=recompute))
+    return [plan for plan in found if is_possible(model, cluster, plan)]
 
 
-def possible(model: Model, cluster: Cluster, plan: Plan) -> bool:
+def is_possible(model: Model, cluster: Cluster, plan: Plan) -> bool:
     """Whether a plan can be, and its micro-batches fill the pipeline."""
     try:
         check(model, cluster, plan)

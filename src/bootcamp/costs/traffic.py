@@ -1,60 +1,61 @@
-"""What a rank sends in a step: `bytes_sent(model, plan, rank)`, and each kind of rank: `kinds`.
+"""Bytes that a rank sends in a step: `bytes_sent(model, plan, rank)` of this course's scripts, over
+gloo, and `traffic` of any model, whose ranks of one pipeline stage hold and send the same.
 
-Ranks of one pipeline stage of a published model hold and send the same; nothing is looped over
-ranks. Of this course's scripts (Plan.script) all is counted over gloo.
+Attention over a text in parts sends in one of three ways: keys and values are gathered (Llama 3,
+arXiv:2407.21783, section 3.3.2), go round a ring (Liu et al., arXiv:2310.01889), or an all-to-all
+gives each rank some heads of the complete text (DeepSpeed Ulysses, arXiv:2309.14509).
 """
 
 from collections import Counter
 
-from bootcamp.costs import context, experts, links, memory, pipeline_schedules, sharding
+from bootcamp.costs import experts, memory, pipeline_schedules, sharding
 from bootcamp.costs.hardware import Cluster
 from bootcamp.costs.memory import gathered_layer
-from bootcamp.costs.model_shapes import NUMBER, VOCABULARY, Model
+from bootcamp.costs.model_shapes import FLOAT32_BYTES, VOCABULARY, Model
 from bootcamp.costs.plans import UNITS, Plan, check
 from bootcamp.costs.sharding import GLOO
 from bootcamp.table import Table
 
+CONTEXT_WAYS = ("all-gather", "ring", "ulysses")
 
-def bytes_sent(
-    model: Model, plan: Plan, rank: int = 0, factors: dict[str, int] = GLOO
-) -> dict[str, float]:
+
+def bytes_sent(model: Model, plan: Plan, rank: int = 0) -> dict[str, float]:
     """Count {axis: bytes} of a script's rank; the mean over the ranks for ZeRO-1 of torch."""
     p = plan
-    borders = pipeline_schedules.borders(p.schedule, p.stage_of(rank), p.pipeline)
+    borders = pipeline_schedules.count_borders(p.schedule, p.stage_of(rank), p.pipeline)
     if p.script == "3d":
         calls = _calls_of_stage(model, p, rank)
     else:
-        calls = tensor_calls(model, p.batch // p.data, p.sequence) if p.tensor > 1 else {}
+        calls = tensor_calls(model, p.batch // p.data, p.sequence_parallel) if p.tensor > 1 else {}
     return {
         "pipeline": borders * p.micro_batches * memory.border_bytes(model, p) / p.tensor,
-        "data": _over_data(model, p, rank, factors),
-        "tensor": sharding.bytes_of_calls(calls, p.tensor, factors),
+        "data": _over_data(model, p, rank),
+        "tensor": sharding.bytes_of_calls(calls, p.tensor, GLOO),
     }
 
 
-def _over_data(model: Model, plan: Plan, rank: int, factors: dict[str, int]) -> float:
+def _over_data(model: Model, plan: Plan, rank: int) -> float:
     p, layers = plan, memory.layers_of(model, plan, rank)
-    whole = NUMBER * sum(layer.parameters(p.tensor) for layer in layers)
-    if p.script in UNITS:
-        whole = sum(gathered_layer(layer, p.sharing) for layer in layers)
-    strategy = {"zero1": "zero1 of torch", "hsdp": "hsdp"}.get(
-        p.script, ("ddp", "zero1", "zero2", "fsdp")[p.stage]
-    )
-    head = gathered_layer(model.parts[-1], p.sharing)
-    root = (memory.gathered(model, p) if p.tensor > 1 else head) / whole
+    if p.script in UNITS:  # and the replicas of HSDP reduce what a row has reduced
+        replicas, part = p.data // p.sharing, sum(gathered_layer(x, p.sharing) for x in layers)
+        between = sharding.ring_bytes("all-reduce", part / p.sharing, replicas, GLOO)
+        return between + sharding.bytes_of_calls(fsdp_calls(model, p), p.sharing, GLOO)
+    whole = FLOAT32_BYTES * sum(layer.parameters(p.tensor) for layer in layers)
+    strategy = "zero1 of torch" if p.script == "zero1" else sharding.OF_STAGE[p.stage]
     # DeepSpeed's stage 3 keeps what it has gathered of small models
-    how = {"keep_gathered": p.keep_gathered or p.script == "zero", "root": root}
-    return sharding.sent_bytes(strategy, whole, p.data, factors, shard=p.sharing, **how)
+    how = {"keep_gathered": p.keep_gathered or p.script == "zero", "shard": p.sharing}
+    how["root"] = memory.gathered(model, p) / whole
+    return sharding.sent_bytes(strategy, whole, p.data, GLOO, **how)
 
 
 def tensor_calls(
     model: Model, samples: int, sequence_parallel: bool = False, separate: bool = False
 ) -> dict[tuple[str, int], int]:
-    """{(kind, bytes): how often in a step with AdamW}, bytes of the whole tensor on one rank.
+    """Count {(kind, bytes): calls in a step with AdamW}, bytes of the whole tensor on one rank.
 
     separate: query, key and value each send the gradient of their common input.
     """
-    layers, column = model.layers, NUMBER * samples * model.sequence  # s b
+    layers, column = model.layers, FLOAT32_BYTES * samples * model.sequence  # s b
     whole = column * model.hidden  # s b h
     counts = {("all-reduce", column): 3}  # the loss: maxima, sums, the targets' scores
     if not sequence_parallel:
@@ -64,18 +65,18 @@ def tensor_calls(
     counts["all-gather", whole] = 4 * layers + 2  # before the head; backward of the embedding
     counts["reduce-scatter", whole] = 4 * layers + 1  # backward of the head
     norms = 2 * (2 * layers + 1)  # weights and biases: AdamW asks for each gradient three times
-    counts["all-reduce", NUMBER * model.hidden] = 3 * norms
+    counts["all-reduce", FLOAT32_BYTES * model.hidden] = 3 * norms
     return counts
 
 
 def _calls_of_stage(model: Model, plan: Plan, rank: int) -> dict[tuple[str, int], int]:
-    """The same of a rank of three axes.
+    """Count the same of a rank of three axes.
 
     A block gathers twice in each pass, and reduces as often. The embedding gathers in its backward
     pass; the head gathers its input and the scores, and reduces in its backward pass.
     """
     names = [layer.name.split()[0] for layer in memory.layers_of(model, plan, rank)]
-    column = NUMBER * (plan.batch // plan.data) * model.sequence
+    column = FLOAT32_BYTES * (plan.batch // plan.data) * model.sequence
     blocks, head = names.count("block"), names.count("head")
     return {
         ("all-gather", column * model.hidden): 3 * blocks + len(names),
@@ -85,7 +86,7 @@ def _calls_of_stage(model: Model, plan: Plan, rank: int) -> dict[tuple[str, int]
 
 
 def fsdp_calls(model: Model, plan: Plan) -> dict[tuple[str, int], int]:
-    """{(kind, bytes of the whole unit): how often a rank of FSDP2 calls it in a step}."""
+    """Count {(kind, bytes of the whole unit): calls of a rank of FSDP2 in a step}."""
     found = Counter()
     for layer in model.parts:
         whole = gathered_layer(layer, plan.sharing)
@@ -95,54 +96,87 @@ def fsdp_calls(model: Model, plan: Plan) -> dict[tuple[str, int], int]:
     return found
 
 
-def traffic(model: Model, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[str, dict]:
-    """{axis: {"inside", "between"}}: bytes that a rank of a stage sends in a step.
+def keys_bytes(tokens: float, key_heads: float, of_head: int, number: int = 4) -> float:
+    """Return the bytes of a layer's keys and values. of_head: a head's width."""
+    return 2 * number * tokens * key_heads * of_head
 
-    inside: over its host's own links. between: its share of what its host sends to others.
+
+def context_bytes(
+    way: str,
+    tokens: int,  # of the complete texts of a batch
+    heads: int,  # of queries
+    key_heads: int,  # of keys and values
+    of_head: int,
+    ranks: int,
+    factors: dict[str, int] = sharding.RING,
+) -> dict[str, float]:
+    """Return {"forward", "backward"}: bytes a rank sends for one layer's attention, in float32.
+
+    The gathered keys are kept for the backward pass. Round the ring keys and values go N - 1 times
+    in each pass; their gradients go once more, home.
     """
-    groups, m = links.groups(plan), plan.micro_batches
-    layers, numbers = memory.on_rank(model, plan, stage)
+    keys = keys_bytes(tokens, key_heads, of_head)
+    gathered = sharding.ring_bytes("all-gather", keys, ranks)
+    if way == "all-gather":
+        return {
+            "forward": gathered,
+            "backward": sharding.ring_bytes("reduce-scatter", keys, ranks, factors),
+        }
+    if way == "ring":
+        return {"forward": gathered, "backward": gathered + keys}
+    queries = keys_bytes(tokens, heads, of_head)  # and outputs; of each a rank has its part alone
+    each = sharding.ring_bytes("all-to-all", (queries + keys) / ranks, ranks)
+    return {"forward": each, "backward": each}
+
+
+def list_layer_collectives(model: Model, plan: Plan, number_bytes: int = 2) -> list[tuple]:
+    """List (axis, collective, bytes, calls in a forward, calls in a backward) of a layer.
+
+    For one micro-batch. Of the keys and values that context ranks gather none are kept.
+    """
     tokens = plan.micro_batch * model.sequence / plan.context
-    number = 4 if plan.precision == "fp32" else 2
-    size = number * tokens * model.hidden
-    forwards = 3 if plan.recompute == "full" else 2  # passes with two all-reduces: and the backward
-    heads = model.key_heads / plan.tensor
-    keys = context.keys_bytes(tokens * plan.context, heads, model.of_head, number=number)
-    routed = experts.rows_bytes(tokens, model.hidden, model.chosen, number=number)
-    own = layers * model.divided_parameters(plan.tensor, plan.expert)
-    groups["data"] = groups["shard"]
-    groups["data of experts"] = links.replicas(groups["shard"], plan)
-    asked = [
-        ("tensor", "all-reduce", size, 2 * forwards * layers * m),
-        ("context", "all-gather", keys, layers * m),
-        ("context", "reduce-scatter", keys, layers * m),
-        ("expert", "all-to-all", routed, experts.EXCHANGES * layers * m),
+    own = tokens * plan.context, model.key_heads / plan.tensor, model.width_of_head
+    keys = keys_bytes(*own, number=number_bytes)
+    rows = experts.rows_bytes(tokens, model.hidden, model.chosen, number=number_bytes)
+    return [
+        ("tensor", "all-reduce", number_bytes * tokens * model.hidden, 2, 2),
+        ("context", "all-gather", keys, 1, 1),
+        ("context", "reduce-scatter", keys, 0, 1),
+        ("expert", "all-to-all", rows, experts.EXCHANGES // 2, experts.EXCHANGES // 2),
     ]
-    for axis, kind, share in sharding.collectives(
-        ("ddp", "zero1", "zero2", "hsdp")[plan.stage],
-        plan.sharing,
-        plan.keep_gathered or plan.pipeline > 1,
-        plan.reduce_bytes / number,
-        micro_batches=m if plan.each_time else 1,
-    ):
-        if axis == "replicate":
-            asked.append((axis, kind, number * numbers * share, 1))
-        else:
-            asked.append(("data", kind, number * (numbers - own) * share, 1))
-            asked.append(("data of experts", kind, number * own * share, 1))
+
+
+def traffic(model: Model, cluster: Cluster, plan: Plan, stage: int = 0) -> dict[str, dict]:
+    """Count {axis: {"inside", "between" hosts}}: bytes that a rank of a stage sends in a step."""
+    groups, m = plan.groups, plan.micro_batches
+    layers, numbers = memory.count_on_rank(model, plan, stage)
+    number = 4 if plan.precision == "fp32" else 2
+    forwards = 2 if plan.recompute == "full" else 1
+    own = layers * model.shared_expert_parameters(plan.tensor, plan.expert)
+    calls = [
+        (axis, kind, size, (forwards * forward + backward) * layers * m)
+        for axis, kind, size, forward, backward in list_layer_collectives(model, plan, number)
+    ]
+    strategy, keep = sharding.OF_STAGE[plan.stage], plan.keep_gathered or plan.pipeline > 1
+    how = {"number": plan.reduce_bytes / number, "micro_batches": m if plan.each_time else 1}
+    for axis, kind, share in sharding.collectives(strategy, plan.sharing, keep, **how):
+        of_experts = own if axis == "shard" else 0.0
+        calls.append((axis, kind, number * (numbers - of_experts) * share, 1))
+        calls.append(("shard of experts", kind, number * of_experts * share, 1))
     neighbours = (stage > 0) + (stage < plan.pipeline - 1)
-    handed = (1 + (neighbours > 1)) * m * size / plan.tensor if neighbours else 0.0
+    size = number * plan.micro_batch * model.sequence / plan.context * model.hidden
+    handed = neighbours * m * size / plan.tensor
     far = groups["pipeline"].stride >= cluster.per_host
     found = {"pipeline": Counter(inside=handed * (not far), between=handed * far)}
-    for axis, kind, whole, times in asked:
+    for axis, kind, whole, times in calls:
         sent = found.setdefault(axis, Counter())
-        for where, size in links.bytes_sent(kind, whole, groups[axis], cluster).items():
-            sent[where] += times * size
+        split = sharding.split_by_link(kind, whole, groups[axis], cluster.per_host)
+        sent.update({where: times * size for where, size in split.items()})
     return found
 
 
 def kinds(model: Model, plan: Plan, cluster: Cluster) -> Table:
-    """A line for each kind of rank: how many there are, what they hold by kind, what they send."""
+    """Table each kind of rank: how many there are, the bytes that they hold and send."""
     check(model, cluster, plan)
     lines, each = [], plan.ranks // plan.pipeline
     for stage in range(plan.pipeline):

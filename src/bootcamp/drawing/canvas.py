@@ -1,4 +1,4 @@
-"""What diagrams are drawn with: an empty canvas, boxes, labels and arrows."""
+"""An empty canvas for diagrams, and boxes, labels and arrows to draw on it."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from bootcamp.drawing.style import SMALL, begin, styled
 
 
 def canvas(title: str, says: str, height: float = 4.0) -> tuple[Figure, object]:
-    """An empty diagram and its axes, without ticks: 100 units wide, 10 high for each inch.
+    """Return an empty diagram and its axes, 100 units wide and 10 high for each inch.
 
     says: what the diagram shows, in sentences, for a reader who cannot see it.
     """
@@ -23,7 +23,7 @@ def canvas(title: str, says: str, height: float = 4.0) -> tuple[Figure, object]:
 
 
 def diagram(title: str, height: float) -> Callable:
-    """Decorator: a function that draws on a canvas becomes one that returns the Figure.
+    """Decorator: make a function that draws on axes one that returns the Figure.
 
     Its docstring is the diagram's text alternative.
     """
@@ -42,7 +42,7 @@ def diagram(title: str, height: float) -> Callable:
 
 
 def box(axes, x: float, y: float, width: float, height: float, text: str = "", **look) -> None:
-    """A rounded box with its lower left corner at (x, y) and text in its middle.
+    """Draw a rounded box with its lower left corner at (x, y) and text in its middle.
 
     look: `colour` of the filling, `ink` of the text, `size` of the text, `bold`, `line` style.
     """
@@ -53,13 +53,13 @@ def box(axes, x: float, y: float, width: float, height: float, text: str = "", *
 
 
 def boxes(axes, y: float, height: float, *parts: tuple, **look) -> None:
-    """Several boxes side by side: each part is (x, width, text), or with its colour."""
+    """Draw boxes side by side: each part is (x, width, text), or with its colour."""
     for x, width, text, *colour in parts:
         box(axes, x, y, width, height, text, **look | ({"colour": colour[0]} if colour else {}))
 
 
 def label(axes, x: float, y: float, text: str, at="center", **look) -> None:
-    """Text around a point (at="left": right of it); look as for box, and matplotlib's own words."""
+    """Write text around a point (at="left": right of it); look: as for box, and matplotlib's."""
     look = {"linespacing": 1.35, **look}
     shape = {"color": look.pop("ink", INK), "fontsize": look.pop("size", SMALL)}
     shape["fontweight"] = "bold" if look.pop("bold", False) else "normal"
@@ -67,13 +67,13 @@ def label(axes, x: float, y: float, text: str, at="center", **look) -> None:
 
 
 def labels(axes, *places: tuple, **look) -> None:
-    """Several labels of one look: each place is (x, y, text)."""
+    """Write labels of one look: each place is (x, y, text)."""
     for x, y, text in places:
         label(axes, x, y, text, **look)
 
 
 def arrow(axes, start: tuple, end: tuple, text="", above=1.8, colour="", **look) -> None:
-    """An arrow from point to point, its text `above` its middle.
+    """Draw an arrow from point to point, its text `above` its middle.
 
     look: `bend` (0 is straight), `style` ("<->" for both ways), and matplotlib's own words.
     """
@@ -86,6 +86,6 @@ def arrow(axes, start: tuple, end: tuple, text="", above=1.8, colour="", **look)
 
 
 def arrows(axes, *pairs: tuple, **look) -> None:
-    """Several arrows of one look: each pair is (x, y, x, y), from and to."""
+    """Draw arrows of one look: each pair is (x, y, x, y), from and to."""
     for x, y, to_x, to_y in pairs:
         arrow(axes, (x, y), (to_x, to_y), **look)

@@ -15,43 +15,48 @@ WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # behind words th
 
 
 def rows(axes, labels, beside: float = 0.6) -> None:
-    """One row for each label, the first on top; beside: room above the first and below the last."""
+    """Name the rows, the first on top; beside: room above the first and below the last."""
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 1 + beside, -beside)
 
 
 def bar(axes, row: float, length: float, look: tuple[str, str], left: float = 0.0, **more):
-    """A horizontal bar; look: its colour and its hatch."""
+    """Draw a horizontal bar; look: its colour and its hatch."""
     colour, hatch = look
     return axes.barh(row, length, left=left, color=colour, hatch=hatch, **EDGE | more)
 
 
+def device_colour(run) -> str:
+    """Return the colour of what was measured on CPU ranks, or on GPUs."""
+    return SKY if device_word(run) == "CPU" else ORANGE
+
+
 def run_bar(axes, row: float, length: float, run, **more):
-    """A bar of a run: blue for CPU ranks, orange for GPUs.
+    """Draw a bar of a run: blue for CPU ranks, orange for GPUs.
 
     Hatched: more ranks than cores; crossed: cores that were shared with another run.
     """
-    more.setdefault("color", ORANGE if device_word(run) == "GPU" else SKY)
+    more.setdefault("color", device_colour(run))
     if run.oversubscribed or run.shared_cores:
         more |= {"hatch": SHARED_HATCH if run.shared_cores else CROWDED_HATCH, **EDGE}
     return axes.barh(row, length, **more)
 
 
 def cross(*panels) -> None:
-    """Cross the ground of axes, as `run_bar` does a bar: all that they show is of shared cores."""
+    """Cross the ground of axes that show runs on shared cores alone, as `run_bar` does a bar."""
     for axes in panels:
         look = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0, "hatch": SHARED_HATCH}
         axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, **look))
 
 
 def shared_note(runs) -> tuple[str, ...]:
-    """What the foot says of runs that shared their cores, if there are any."""
+    """Return the foot's sentence on runs that shared their cores, if there are any."""
     return (SHARED_NOTE,) if any(run.shared_cores for run in runs) else ()
 
 
-def stacked(axes, row: float, sizes: dict, scale: float, limit=math.inf, looks=KINDS) -> float:
-    """The bytes of each kind of memory side by side, cut off at `limit`; returns the bar's end.
+def stack_bars(axes, row: float, sizes: dict, scale: float, limit=math.inf, looks=KINDS) -> float:
+    """Stack the bytes of each kind of memory, cut off at `limit`; return the bar's end.
 
     sizes: {kind of looks: bytes}, "optimizer" for short. scale: bytes in a unit of the axis, in
     which limit and end are.
@@ -65,7 +70,7 @@ def stacked(axes, row: float, sizes: dict, scale: float, limit=math.inf, looks=K
 
 
 def handles(looks: dict) -> list[Patch]:
-    """What a legend names, from {words: (colour, hatch)}."""
+    """Make a legend's patches from {words: (colour, hatch)}."""
     return [
         Patch(facecolor=colour, hatch=hatch, label=words, **EDGE)
         for words, (colour, hatch) in looks.items()
@@ -73,30 +78,29 @@ def handles(looks: dict) -> list[Patch]:
 
 
 def beside(axes, x: float, y: float, words: str, right: float = 12, up: float = 0, **look):
-    """Words right of a point, so many typographic points away."""
-    look = {"va": "center", **look}
-    return axes.annotate(words, (x, y), (right, up), textcoords="offset points", **look)
+    """Write words so many typographic points right of a point."""
+    look = {"va": "center", "textcoords": "offset points", **look}
+    return axes.annotate(words, (x, y), (right, up), **look)
 
 
 def above(axes, x: float, y: float, words: str, up: float = 4, **look):
-    """Words above a point, or below it; xycoords= for a place in other coordinates."""
-    look = {"ha": "center", **look}
-    return axes.annotate(words, (x, y), (0, up), textcoords="offset points", **look)
+    """Write words above a point, or below it; xycoords= for a place in other coordinates."""
+    return beside(axes, x, y, words, right=0, up=up, **{"ha": "center", "va": "baseline", **look})
 
 
 def margin(axes, y: float, words: str, x: float = 1.02, **look) -> None:
-    """Small words on the right of the axes, at a height of the data."""
+    """Write small words on the right of the axes, at a height of the data."""
     look = {"va": "center", "fontsize": SMALL, "transform": axes.get_yaxis_transform(), **look}
     axes.text(x, y, words, **look)
 
 
 def log_axis(axis, ticks, words=None, base: float = 10) -> None:
-    """A logarithmic axis with these ticks alone; words: what they are called."""
+    """Make an axis logarithmic with these ticks alone; words: their labels."""
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
     axis.set_ticks(list(ticks), words or [f"{tick:g}" for tick in ticks])
     axis.set_ticks([], minor=True)
 
 
 def marker_line(axes, row: float, x: float, half: float = 0.4, **look) -> None:
-    """An upright line across a row: a value by formula on a bar of measured ones."""
+    """Draw an upright line across a row: a value by formula on a bar of measured ones."""
     axes.plot([x, x], [row - half, row + half], **{"color": BLACK, "linewidth": 2.5, **look})

@@ -2,7 +2,6 @@
 
 A claim on time is measured in pairs until the answer is clear or its seconds are spent, and no
 verdict fails a cell. One on bytes, memory or counts must hold on any machine, or fails the cell.
-Each is noted, for `claim.table()` and `make claims`.
 """
 
 import contextlib
@@ -14,12 +13,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import fmean, stdev
 
-from bootcamp import files, machine, quiet, units
+from bootcamp import files, machine, quietness, units
 from bootcamp.launcher.launch import launch
-from bootcamp.launcher.progress import counter
+from bootcamp.launcher.progress import make_counter
 from bootcamp.paths import LOGS, REFERENCE
 from bootcamp.records.runs import Run
-from bootcamp.table import Table, with_code
+from bootcamp.table import with_code
 
 FILE = "claims.json"
 SUPPORTED, UNCLEAR, CONTRADICTED = "supported", "not distinguishable", "contradicted"
@@ -29,8 +28,7 @@ FEWEST, MOST = 3, 12  # pairs
 # Student's t, two-sided 99 %, for that many pairs: quantiles 0.995 with one degree of freedom less
 T_99 = {3: 9.925, 4: 5.841, 5: 4.604, 6: 4.032, 7: 3.707, 8: 3.499, 9: 3.355, 10: 3.250}
 T_99 |= {11: 3.169, 12: 3.106}
-# Okabe and Ito's hues, dark enough for text on white
-COLOURS = {SUPPORTED: "#007756", CONTRADICTED: "#A84A00"}
+COLOURS = {SUPPORTED: "#007756", CONTRADICTED: "#A84A00"}  # Okabe and Ito's hues, but darker
 MARKS = {SUPPORTED: "✓", UNCLEAR: "?", CONTRADICTED: "✗", NOT_COUNTED: "–"}
 
 
@@ -40,23 +38,18 @@ class Contradicted(AssertionError):
 
 @dataclass
 class Claim:
-    """A sentence and its verdict.
-
-    measured: the effect in words. low, effect, high: for time, how many times as fast, and its 99 %
-    interval. text: what the verdict means.
-    """
+    """A sentence and its verdict."""
 
     name: str
     sentence: str
     kind: str
     verdict: str
-    measured: str
-    effect: float | None = None
-    low: float | None = None
+    measured: str  # the effect in words
+    effect: float | None = None  # of time: how many times as fast
+    low: float | None = None  # its 99 % interval
     high: float | None = None
     pairs: int = 0
-    seconds: float = 0.0
-    text: str = ""
+    text: str = ""  # what the verdict means
     reference: str = ""
 
     @property
@@ -69,17 +62,14 @@ class Claim:
         verdict = f"{self.verdict.capitalize()} here: {self.measured}."
         return [line for line in (self.sentence, verdict, self.text, self.reference) if line]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         sentence, verdict, *rest = self.lines
         return "\n".join([f"Claim: {sentence}", f"{MARKS[self.verdict]} {verdict}", *rest])
 
-    __repr__ = __str__
-
     def _repr_html_(self) -> str:
-        sentence, verdict, *rest = map(with_code, self.lines)
+        sentence, verdict, *rest = map(with_code, repr(self).splitlines())
         colour = COLOURS.get(self.verdict, "#56606a")
-        verdict = f'<b style="color: {colour}">{MARKS[self.verdict]} {verdict}</b>'
-        body = "<br>".join([f"<b>Claim.</b> {sentence}", verdict, *rest])
+        body = "<br>".join([sentence, f'<b style="color: {colour}">{verdict}</b>', *rest])
         return f'<div style="border-left: 4px solid {colour}; padding-left: 1em">{body}</div>'
 
 
@@ -103,42 +93,37 @@ def faster(
     """Claim that `this` is more than `by` times as fast as `that`.
 
     Both are timed in pairs of alternating order until the verdict is clear or `seconds` are spent.
-
     this, that: trials, or functions without arguments that return seconds, or a Run. of: which
     seconds of a Run are compared. supported, otherwise: what follows if it is, and if not.
     """
     budget = float(os.environ.get("BOOTCAMP_CLAIM_SECONDS", seconds))
     began, longest, ratios, verdict = time.monotonic(), 0.0, [], UNCLEAR
-    show = counter("measuring in pairs", f"at most {budget:.0f} s")
+    show = make_counter("measuring in pairs", f"at most {budget:.0f} s")
     while verdict == UNCLEAR and len(ratios) < MOST:
         pair_began = time.monotonic()
         if ratios and pair_began - began + longest > budget:
             break
         show(f"pair {len(ratios) + 1}")
-        ratios.append(_ratio(this, that, of, swapped=len(ratios) % 2 == 1))
+        if len(ratios) % 2 == 0:
+            fast, slow = _measure(this, of), _measure(that, of)
+        else:
+            slow, fast = _measure(that, of), _measure(this, of)
+        ratios.append(slow / fast)
         longest = max(longest, time.monotonic() - pair_began)
         effect, low, high = interval(ratios)
         verdict = SUPPORTED if low > by else CONTRADICTED if high < by else UNCLEAR
     show("")
-    pairs, spent = len(ratios), time.monotonic() - began
-    measured = f"{effect:.2f} times as fast, " + (
-        f"between {low:.2f} and {high:.2f} at 99 % ({pairs} pairs)"
-        if math.isfinite(high)
-        else f"{pairs} of {FEWEST} pairs that an interval needs"
-    )
+    pairs = len(ratios)
+    known = f"between {low:.2f} and {high:.2f} at 99 % ({pairs} pairs)"
+    if pairs < FEWEST:
+        known = f"{pairs} of {FEWEST} pairs that an interval needs"
+    measured = f"{effect:.2f} times as fast, {known}"
     text = supported if verdict == SUPPORTED else otherwise
-    return _note(
-        Claim(name, sentence, "time", verdict, measured, effect, low, high, pairs, spent, text)
-    )
+    return _note(Claim(name, sentence, "time", verdict, measured, effect, low, high, pairs, text))
 
 
-def _ratio(this, that, of, swapped: bool) -> float:
-    trials = {"that": that, "this": this} if swapped else {"this": this, "that": that}
-    seconds = {name: _seconds(trial(), of) for name, trial in trials.items()}
-    return seconds["that"] / seconds["this"]
-
-
-def _seconds(result, of: Callable[[Run], float]) -> float:
+def _measure(trial: Callable, of: Callable[[Run], float]) -> float:
+    result = trial()
     return of(result) if isinstance(result, Run) else float(result)
 
 
@@ -147,19 +132,19 @@ def equal(
     sentence: str,
     measured: float | None,
     expected: float,
-    within=0.0,
-    kind="bytes",
+    within: float = 0.0,
+    kind: str = "bytes",
     **text,
 ) -> Claim:
     """Claim that a counted number is the expected one, up to a share of `within`.
 
     measured: None where this system does not count it. Raises Contradicted.
     """
-    holds, words = None, f"expected {_amount(expected, kind)}"
+    words, holds = f"expected {_amount(expected, kind)}", None
     if measured is not None:
-        holds = abs(measured - expected) <= within * abs(expected)
         words = f"{_amount(measured, kind)}, {words}"
-    return _counted(name, sentence, kind, holds, words, **text)
+        holds = abs(measured - expected) <= within * abs(expected)
+    return _note_counted(name, sentence, kind, holds, words, **text)
 
 
 def larger(
@@ -169,12 +154,11 @@ def larger(
 
     large, small: None where this system does not count it. Raises Contradicted.
     """
-    if large is None or small is None:
-        return _counted(name, sentence, kind, None, "no count on this system", **text)
-    words = f"{_amount(large, kind)} and {_amount(small, kind)}"
-    if small:
-        words += f", {units.number(large / small)} times as much"
-    return _counted(name, sentence, kind, large > by * small, words, **text)
+    words, holds = "no count on this system", None
+    if large is not None and small is not None:
+        words, holds = f"{_amount(large, kind)} and {_amount(small, kind)}", large > by * small
+        words += f", {units.number(large / small)} times as much" if small else ""
+    return _note_counted(name, sentence, kind, holds, words, **text)
 
 
 def interval(ratios: list[float]) -> tuple[float, float, float]:
@@ -195,55 +179,17 @@ def untested(name: str, sentence: str, why: str) -> Claim:
     return _note(Claim(name, sentence, "time", NOT_COUNTED, why))
 
 
-def noted(since: float = 0.0) -> dict[str, dict]:
+def read_notes(since: float = 0.0) -> dict[str, dict]:
     """Read the last test of each claim on this machine, by name. since: Unix seconds."""
     kept = files.read_json(LOGS / FILE).get("claims", {})
     return {name: claim for name, claim in kept.items() if claim["unix_seconds"] >= since}
-
-
-def recorded() -> dict:
-    """Read what the reference machine found: {"machine": ..., "claims": {name: ...}}."""
-    return files.read_json(REFERENCE / FILE)
-
-
-def table(found: dict[str, dict] | None = None) -> Table:
-    """List the claims that were tested here, in the order of their first test."""
-    found = noted() if found is None else found
-    columns = {
-        "claim": "name",
-        "kind": "kind",
-        "verdict here": "verdict",
-        "measured": "measured",
-        "sentence": "sentence",
-    }
-    return Table.of(found.values(), columns, f"{len(found)} claims tested on this machine")
-
-
-def counts(found: dict[str, dict]) -> Table:
-    """Count the claims of each kind and verdict."""
-    kinds = {}
-    for claim in found.values():
-        kinds.setdefault(claim["kind"], []).append(claim["verdict"])
-    rows = [
-        {"kind": kind, "claims": len(verdicts)} | {mark: verdicts.count(mark) for mark in MARKS}
-        for kind, verdicts in kinds.items()
-    ]
-    return Table(rows, "Claims by kind and verdict")
 
 
 def _amount(value: float, kind: str) -> str:
     return units.size(value) if kind in ("bytes", "memory") else units.number(value)
 
 
-def _counted(
-    name: str,
-    sentence: str,
-    kind: str,
-    holds: bool | None,
-    measured: str,
-    supported="",
-    otherwise="",
-) -> Claim:
+def _note_counted(name, sentence, kind, holds, measured, supported="", otherwise="") -> Claim:
     verdict = NOT_COUNTED if holds is None else SUPPORTED if holds else CONTRADICTED
     text = supported if holds else otherwise
     found = _note(Claim(name, sentence, kind, verdict, measured, text=text))
@@ -259,7 +205,7 @@ def _note(claim: Claim) -> Claim:
         where = f"{known['machine']['cpu']}, {known['machine']['cores']} cores"
         found = f"{its['verdict']}, {its['measured']}"
         claim.reference = f"Recorded on the reference machine ({where}): {found}."
-    last = quiet.last()
+    last = quietness.read_last()
     entry = asdict(claim) | {"quiet": last and last.is_quiet, "unix_seconds": time.time()}
     del entry["text"], entry["reference"]
 

@@ -6,17 +6,18 @@ So per-step losses, final parameters and each rank's samples are compared, with 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import zip_longest
+from typing import Any
 
 from bootcamp.experiments import diagnosis
-from bootcamp.experiments.pair import Pair, in_saved_files, loss_distance
+from bootcamp.experiments.run_and_baseline import Pair, loss_distance
 from bootcamp.launcher import launch
 from bootcamp.records.runs import TOLERANCE, Run
 from bootcamp.table import Table
 from bootcamp.units import number
 
-Hint = str | Callable[[Pair], str]
 SAME_SETTINGS = ("global_batch", "model", "size", "kv_heads", "steps", "optimizer", "lr", "seed")
 SAME_SETTINGS += ("dtype", "corpus_crc32")
 # SGD first: its steps are as long as the gradients say, so it says more about what is wrong
@@ -24,10 +25,7 @@ PROVEN_WITH = ("sgd", "adamw")
 
 
 def settings(ranks: int) -> dict[str, int]:
-    """Steps and global batch of a proof: few, and samples that divide over the ranks.
-
-    12 samples do for 1, 2, 3 and 4 ranks.
-    """
+    """Return steps and global batch of a proof: few, and samples that divide over the ranks."""
     return {"steps": 4, "global_batch": ranks * math.ceil(12 / ranks)}
 
 
@@ -35,190 +33,181 @@ class NotTheSame(AssertionError):
     """A run that is not the baseline's training; the text has what differs and a likely cause."""
 
 
-class Proof:
-    """What was compared: measured, allowed, whether it is the same, and what a failure means."""
+class Proof(Table):
+    """A comparison of a run with its baseline; rows that differ are in `failed` and have hints."""
 
-    def __init__(self, pair: Pair):
-        self.pair, self.run, self.baseline, self.rows = pair, pair.run, pair.baseline, []
-
-    def add(self, what: str, measured, allowed, why: Hint, same: bool | None = None) -> None:
-        """why: the hint if it is not the same. same: None is whether `measured` is within."""
-        same = measured <= allowed if same is None else same
-        hint = None if same else why if isinstance(why, str) else why(self.pair)
-        row = {"compared": what, "measured": measured, "allowed": allowed}
-        self.rows.append({**row, "same": same, "hint": hint})
-
-    @property
-    def failed(self) -> list[dict]:
-        return [row for row in self.rows if not row["same"]]
-
-    def _table(self) -> Table:
-        optimizer = self.run.config.get("optimizer")
+    def __init__(self, pair: Pair, rows: list[dict]):
+        self.pair, self.run, self.baseline = pair, pair.run, pair.baseline
+        self.failed = [row for row in rows if row["same"] == "NO"]
         verdict = "NOT the same training" if self.failed else "the same training"
-        caption = f"{self.run.label} against {self.baseline.label}, {optimizer}: {verdict}"
-        rows = [{**row, "same": "yes" if row["same"] else "NO"} for row in self.rows]
-        for row in () if self.failed else rows:
-            del row["hint"]
-        return Table(rows, caption)
+        how = f"{self.run.config.get('optimizer')}: {verdict}"
+        super().__init__(rows, f"{self.run.label} against {self.baseline.label}, {how}")
+        if not self.failed:
+            self.columns.remove("hint")
 
-    def __str__(self) -> str:
-        return str(self._table())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return self._table()._repr_html_()
+    def check(self) -> "Proof":
+        """Return the proof itself. Raises NotTheSame with each row that failed."""
+        if not self.failed:
+            return self
+        text = f"{self.run.label} is not the same training as {self.baseline.label}:"
+        for row in self.failed:
+            text += f"\n- {row['compared']}: {number(row['measured'])}, allowed {row['allowed']}. "
+            text += row["hint"]
+        raise NotTheSame(text)
 
 
 def same_training(run: Run, baseline: Run, tolerance: float = TOLERANCE) -> Proof:
-    """Prove that a run trained what the baseline trained; the proof, which displays as a table.
+    """Prove that a run trained what the baseline trained; the proof displays as a table.
 
     tolerance: see runs.TOLERANCE. Raises NotTheSame if anything differs, ValueError if the two
     can't be compared.
     """
-    return holds(compare(run, baseline, tolerance))
-
-
-def holds(proof: Proof) -> Proof:
-    """The proof itself. Raises NotTheSame with each row that failed."""
-    if proof.failed:
-        lines = [
-            f"- {row['compared']}: {number(row['measured'])}, allowed {row['allowed']}. "
-            f"{row['hint']}"
-            for row in proof.failed
-        ]
-        both = f"{proof.run.label} is not the same training as {proof.baseline.label}"
-        raise NotTheSame(f"{both}:\n" + "\n".join(lines))
-    return proof
+    return compare(run, baseline, tolerance).check()
 
 
 def compare(run: Run, baseline: Run, tolerance: float = TOLERANCE) -> Proof:
-    """As same_training, but a proof with failed rows instead of an exception."""
-    _comparable(run, baseline)
-    proof = Proof(Pair(run, baseline, tolerance))
-    _compare_steps(proof)
-    if proof.failed:
-        return proof  # nothing else can be compared with the baseline
-    _compare_processes(proof)
-    _compare_samples(proof)
-    _compare_losses(proof)
-    _compare_parameters(proof)
-    _compare_notes(proof)
-    _compare_files(proof)
-    return proof
+    """Do as same_training, but return a proof with failed rows instead of an exception."""
+    _check_comparable(run, baseline)
+    pair = Pair(run, baseline, float(tolerance))
+    rows = [_make_row(pair, *_compare_steps(pair))]
+    if rows[0]["same"] == "yes":  # else nothing more can be compared
+        found = [_compare_processes(pair), *_compare_samples(pair), _compare_losses(pair)]
+        found += [*_compare_parameters(pair), *_compare_notes(pair), *_compare_files(pair)]
+        rows += [_make_row(pair, *each) for each in found]
+    return Proof(pair, rows)
 
 
-def _comparable(run: Run, baseline: Run) -> None:
+def _check_comparable(run: Run, baseline: Run) -> None:
     for which in (run, baseline):
         if which.status != "ok":
             raise ValueError(f"{which.folder.name} ended with status {which.status}, not ok")
         if not which.config:
             raise ValueError(
                 f"{which.folder.name} left no record to compare: its script needs the seam of "
-                "lesson 13, external.begin() and external.Run"
+                "lesson 13, own_script.begin() and own_script.Run"
             )
     both = set(run.config.get("own_flags", ())) & set(baseline.config.get("own_flags", ()))
     for name in [*SAME_SETTINGS, *sorted(both)]:
         if run.config.get(name) != baseline.config.get(name):
-            raise ValueError(diagnosis.settings(name, run, baseline))
+            raise ValueError(diagnosis.explain_settings(name, run, baseline))
 
 
-def _compare_steps(proof: Proof) -> None:
-    """Every rank must have recorded each of the baseline's steps.
+# what is compared, what was measured and what is allowed: at most that where it is a float, else
+# equal to it; why they may differ
+Comparison = tuple[str, Any, Any, str | Callable[[Pair], str]]
 
-    Ranks that resumed have recorded those since; the losses before are in the folder they went on
-    in, or in another run's.
-    """
-    first = proof.pair.first_step
-    expected = len(proof.baseline.losses) - first
-    found = {len(proof.run.losses)}
-    found |= {rank["first_step"] - first + len(rank["sample_ids"]) for rank in proof.run.ranks}
-    measured = ", ".join(map(str, sorted(found)))
+
+def _make_row(pair: Pair, what: str, measured, allowed, hint: str | Callable) -> dict:
+    same = measured <= allowed if isinstance(allowed, float) else measured == allowed
+    row = {"compared": what, "measured": measured, "allowed": allowed}
+    if same:
+        return row | {"same": "yes", "hint": None}
+    return row | {"same": "NO", "hint": hint if isinstance(hint, str) else hint(pair)}
+
+
+def _list(values: Iterable) -> str:
+    return ", ".join(map(str, sorted(values)))
+
+
+def _compare_steps(pair: Pair) -> Comparison:
+    """Every rank must have recorded each of the baseline's steps, or those since it resumed."""
+    first = pair.first_step
+    expected = len(pair.baseline.losses) - first
+    found = {rank["first_step"] - first + len(rank["sample_ids"]) for rank in pair.run.ranks}
     hint = "Give every step its `with run.step(step):` block, on every rank."
-    proof.add("steps recorded", measured, str(expected), hint, found == {expected})
+    found.add(len(pair.run.losses))
+    return "steps recorded", _list(found), str(expected), hint
 
 
-def _compare_processes(proof: Proof) -> None:
-    worlds, world = proof.pair.world_sizes, proof.run.world
-    joined = len(proof.run.ranks) == world and worlds == [world]
-    measured = ", ".join(map(str, worlds))
-    proof.add("ranks in the process group", measured, str(world), diagnosis.processes, joined)
+def _compare_processes(pair: Pair) -> Comparison:
+    """The process group, and the size that the script goes by, must be what was started."""
+    ranks, sizes = pair.run.ranks, ("world_size", "script_world_size")
+    found = {rank[size] for rank in ranks for size in sizes if size in rank} | {len(ranks)}
+    hint = diagnosis.explain_processes
+    return "ranks in the process group", _list(found), str(pair.run.world), hint
 
 
-def _compare_samples(proof: Proof) -> None:
+def _compare_samples(pair: Pair) -> Iterator[Comparison]:
     """The ranks' samples must be disjoint and together the baseline's batch, in every step.
 
     Equal ids do not say that the contents are: data may be drawn anew on each rank.
     Ranks that hold one model together must have the same samples: they share them.
     """
-    pair, models = proof.pair, len(proof.pair.models)
-    if models < len(proof.run.ranks):
-        expected = proof.run.config["data_parallel"]
+    models = len(pair.models)
+    if models < len(pair.run.ranks):
         hint = "Give data.Batches a rank's index along the data axis, and the size of that axis."
-        proof.add("shares of the batch", models, expected, hint, models == expected)
+        yield "shares of the batch", models, pair.run.config["data_parallel"], hint
         what = "batches that differ among the ranks of one model"
         hint = "Ranks that hold one model together must draw the same share of the batch."
-        proof.add(what, pair.unshared, 0, hint)
-    twice, other = pair.samples_twice, pair.other_samples
-    proof.add("samples that two ranks trained on", twice, 0, diagnosis.twice)
-    what = "samples that differ from the baseline's batches"
-    proof.add(what, other, 0, diagnosis.other_samples)
+        yield what, pair.unshared_batches, 0, hint
+    hint = diagnosis.explain_repeated_samples
+    yield "samples that two ranks trained on", pair.repeated_samples, 0, hint
+    hint = diagnosis.explain_other_samples
+    yield "samples that differ from the baseline's batches", pair.other_samples, 0, hint
     if pair.other_contents is not None:
         what = "samples with the baseline's ids and other contents"
-        proof.add(what, sum(pair.other_contents.values()), 0, diagnosis.other_contents)
+        yield what, pair.other_contents.total(), 0, diagnosis.explain_other_contents
 
 
-def _compare_losses(proof: Proof) -> None:
-    pair = proof.pair
-    apart = [loss_distance(*losses) for losses in pair.losses]
-    worst = max(range(len(apart)), key=apart.__getitem__)
-    what = f"largest difference of a step's loss (step {pair.first_step + worst})"
-    proof.add(what, apart[worst], pair.tolerance, diagnosis.losses)
+def _compare_losses(pair: Pair) -> Comparison:
+    distances = [loss_distance(*losses) for losses in pair.losses]
+    worst = max(distances)
+    what = f"largest difference of a step's loss (step {pair.first_step + distances.index(worst)})"
+    return what, worst, pair.tolerance, diagnosis.explain_losses
 
 
-def _compare_parameters(proof: Proof) -> None:
-    pair, expected = proof.pair, proof.baseline.ranks[0]["stages"]
-    held = [sorted({stage for rank in model for stage in rank["stages"]}) for model in pair.models]
-    if incomplete := [model for model in held if model != expected]:
-        found, wanted = ", ".join(incomplete[0]), ", ".join(expected)
+def _compare_parameters(pair: Pair) -> Iterator[Comparison]:
+    expected = _list(pair.baseline.ranks[0]["stages"])
+    held = [_list({stage for rank in model for stage in rank["stages"]}) for model in pair.models]
+    if incomplete := [stages for stages in held if stages != expected]:
         hint = "The ranks of one model must hold each of its stages."
-        proof.add("stages that a model has", found, wanted, hint, same=False)
+        yield "stages that a model has", incomplete[0], expected, hint
         return
-    for moment, why in (("initial", diagnosis.initial), ("final", diagnosis.final)):
-        if moment == "initial" and pair.resumed:
-            continue  # it begins where the baseline has left no fingerprint
+    hints = {"final": diagnosis.explain_final_parameters}
+    if not pair.resumed:  # else it begins where the baseline has left no fingerprint
+        hints = {"initial": diagnosis.explain_initial_parameters, **hints}
+    for moment, hint in hints.items():
         what = f"{moment} parameters apart, relative to how far the baseline's moved"
-        proof.add(what, pair.apart(moment), pair.tolerance, why)
+        yield what, pair.parameter_distance(moment), pair.tolerance, hint
 
 
-def _compare_notes(proof: Proof) -> None:
-    pair = proof.pair
-    for name in pair.baseline.ranks[0].get("noted", {}):
+def _compare_notes(pair: Pair) -> Iterator[Comparison]:
+    """Each rank must have noted what the baseline noted, as often."""
+    for name, expected in pair.baseline.ranks[0].get("noted", {}).items():
+        distances = [
+            loss_distance(*both)
+            for mine in pair.noted(name)
+            for both in zip_longest(mine, expected, fillvalue=math.nan)
+        ]
+        hint = partial(diagnosis.explain_noted, name=name)
         what = f"largest difference of {name}, as noted"
-        why = partial(diagnosis.noted, name=name)
-        proof.add(what, pair.noted_apart(name), pair.tolerance, why)
+        yield what, max(distances, default=0.0), pair.tolerance, hint
 
 
-def _compare_files(proof: Proof) -> None:
-    """What a script of its own has saved: by one rank, complete, under the baseline's names."""
-    saved_by = proof.pair.saved_by
-    if not saved_by:
+def _compare_files(pair: Pair) -> Iterator[Comparison]:
+    """What a script saves must be written by one rank, complete, under the baseline's names."""
+    if not pair.saved_by:
         return
-    several = sum(len(ranks) > 1 for ranks in saved_by.values())
-    proof.add("files that several ranks wrote", several, 0, diagnosis.files)
+    several = sum(len(ranks) > 1 for ranks in pair.saved_by.values())
+    yield "files that several ranks wrote", several, 0, diagnosis.explain_files
     for kind, what, hint in (
         ("module_names", "names in saved files that begin with `module.`", diagnosis.MODULE_NAMES),
         ("shards", "saved tensors that are one rank's shard", diagnosis.SAVED_SHARDS),
     ):
-        found, expected = (in_saved_files(run, kind) for run in (proof.run, proof.baseline))
-        proof.add(what, found, expected, hint, found == expected)
+        found, expected = (_most_in_saved_files(run, kind) for run in (pair.run, pair.baseline))
+        yield what, found, expected, hint
+
+
+def _most_in_saved_files(run: Run, kind: str) -> int:
+    files = (file for rank in run.ranks for file in rank.get("saved", {}).values())
+    return max((file[kind] for file in files), default=0)
 
 
 _baselines: dict[tuple, Run] = {}
 
 
 def baseline(**flags) -> Run:
-    """A run of the CPU baseline with these flags; run once for each set of flags in a kernel."""
+    """Run the CPU baseline with these flags, once for each set of flags in a kernel."""
     key = tuple(sorted(flags.items()))
     if key not in _baselines or not _baselines[key].folder.exists():
         _baselines[key] = launch.launch("cpu", quiet=True, **flags)

@@ -1,17 +1,17 @@
-"""Replay a recording of what this machine can't make, as VCR.py replays web answers.
+"""Replay recordings of runs that this machine can't make, as VCR.py replays web answers.
 
 Recordings are in logs/reference/<lesson>/, without names of their machine's folders. To record a
 lesson again, on an idle machine with what it needs: BOOTCAMP_RECORD=1 python tools/notebooks.py 05.
 """
 
 import gzip
-import itertools
 import json
 import os
 import re
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,18 +26,16 @@ from bootcamp.launcher import simulated_hosts
 from bootcamp.launcher.launch import HOW_TO_GET, Options, available, launch
 from bootcamp.paths import LOGS, REFERENCE, ROOT, shown
 from bootcamp.records.runs import Run
-from bootcamp.table import Table
 
 KEPT_SUFFIXES = (".json", ".jsonl", ".out", ".err")
 OWN_FOLDERS = {str(LOGS): "logs", sys.prefix: ".venv", sys.base_prefix: "python", str(ROOT): "."}
-OUTPUTS = "said.json"  # of a cluster's commands and jobs
+OUTPUTS = "said.json"  # the file of a cluster's commands and jobs
 # torchrun warns of the first if it is not set, torch's sockets of hosts without a DNS
 CALM = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 HOSTS = {
     "hosts": (simulated_hosts, "Hosts can't be made on this machine"),
     "slurm": (slurm, "Slurm can't be started here"),
 }
-_numbers = itertools.count(1)
 
 
 class NotRecorded(Exception):
@@ -53,8 +51,7 @@ def replay(
 ) -> Any:
     """Measure, or where something is `missing` here load the recording.
 
-    load, keep: read and write a recording; by default JSON in `record`. Raises FileNotFoundError
-    without a recording.
+    load, keep: read and write a recording, by default JSON. Raises FileNotFoundError without one.
     """
     if not missing:
         measured = measure()
@@ -70,24 +67,22 @@ def replay(
     return (load or read_json)(record)
 
 
-class Lab:
+class RecordedRuns:
     """Make one lesson's runs, or replay them. `ready`: whether this machine can make them.
 
-    needs: "hosts", "slurm", or a framework such as "horovod".
-    missing: what this machine lacks; advice: what to do about it.
+    needs: "hosts", "slurm", or a framework such as "horovod". missing: what this machine lacks.
     """
 
     def __init__(self, lesson: str, needs: str):
         self.records, self.needs = REFERENCE / lesson, needs
         if needs in HOSTS:
-            module, lacks = HOSTS[needs]
-            why = module.why_not()
-            self.missing, self.advice = why and lacks, f"(The reason: {why}.)"
+            module, missing = HOSTS[needs]
+            why_not = module.why_not()
+            self.ready, self.advice = not why_not, f"(The reason: {why_not}.)"
         else:
-            found = available(needs)
-            self.missing = None if found else f"{needs.capitalize()} is not installed here"
-            self.advice = HOW_TO_GET[needs]
-        self.ready = self.missing is None
+            missing = f"{needs.capitalize()} is not installed here"
+            self.ready, self.advice = available(needs), HOW_TO_GET[needs]
+        self.missing = None if self.ready else missing
 
     def __repr__(self) -> str:
         if not self.ready:
@@ -98,13 +93,13 @@ class Lab:
         return f"{self.needs.capitalize()} {has}: the runs of this lesson are made on this machine."
 
     def launch(self, name: str, script, ranks: int, env: dict | None = None, **how) -> Run:
-        """Launch a run, or return its recording; arguments as launch() has them.
+        """Launch a run, or return its recording. how: other arguments of launch().
 
         name: of the recording's folder. env: may hold "{run}", which becomes the run's folder.
         """
 
         def measure() -> Run:
-            folder = _new_folder(f"{name}-{os.getpid()}-{next(_numbers)}")
+            folder = _new_folder(name)
             filled = {k: str(v).replace("{run}", str(folder)) for k, v in (env or {}).items()}
             return launch(script, ranks, options=Options(run_dir=folder, env=filled), **how)
 
@@ -112,20 +107,19 @@ class Lab:
         return replay(self.records / name, measure, self.missing and note, Run, keep_run)
 
 
-class Cluster(Lab):
-    """A lesson's Slurm cluster; the first command or job starts it. settings: of slurm.start."""
+class RecordedCluster(RecordedRuns):
+    """A lesson's Slurm cluster; the first command or job starts it. settings: of slurm.Cluster."""
 
     def __init__(self, lesson: str, **settings):
         super().__init__(lesson, "slurm")
-        self.settings = settings
-        self.folder = _new_folder(f"{lesson}-{os.getpid()}")
+        self.settings, self.folder = settings, _new_folder(lesson)
         self.cluster: slurm.Cluster | None = None
 
     def start(self) -> slurm.Cluster:
         """Start the cluster if it is not running. Raises SlurmError."""
         if self.cluster is None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.cluster = slurm.start(**self.settings, quiet=True)
+            self.cluster = slurm.Cluster(**self.settings)
         return self.cluster
 
     def stop(self) -> None:
@@ -134,22 +128,19 @@ class Cluster(Lab):
             self.cluster.stop()
             self.cluster = None
 
-    def run(self, record: str, line: str, on: str = "host0", **how) -> "Result":
-        """Run a command on a host; display its line and output. See `on_each`."""
-        return self.on_each(record, {on: line}, **how)[on]
+    def run(self, record: str, line: str) -> "Result":
+        """Run a command on the first host; display its line and output. See `on_each`."""
+        return self.on_each(record, {"host0": line})["host0"]
 
-    def on_each(self, record: str, lines: dict[str, str], **how) -> dict[str, "Result"]:
-        """Run a command on each of several hosts at once, and display one after another.
-
-        An exit code that is not 0 is no error. how: of slurm.Cluster.run.
-        """
+    def on_each(self, record: str, lines: dict[str, str]) -> dict[str, "Result"]:
+        """Run commands on several hosts at once, and display all; no exit code is an error."""
 
         def measure() -> dict[str, Result]:
-            run = partial(self.start().run, **{"env": self._env(), "raises": False, **how})
+            run = partial(self.start().run, env=self._env(), raises=False)
             with ThreadPoolExecutor() as pool:
-                begun = {host: pool.submit(run, line, on=host) for host, line in lines.items()}
-            done = {host: future.result() for host, future in begun.items()}
-            return {host: Result(each.code, each.output) for host, each in done.items()}
+                done = pool.map(lambda host: run(lines[host], on=host), lines)
+            pairs = zip(lines, done, strict=True)
+            return {host: Result(ended.returncode, ended.stdout) for host, ended in pairs}
 
         results = self._replay(record, measure)
         for host, line in lines.items():
@@ -157,10 +148,7 @@ class Cluster(Lab):
         return results
 
     def sbatch(self, record: str, path: str, *arguments) -> SimpleNamespace:
-        """Submit a job file and display the line; `wait(seconds)` returns its Result.
-
-        Waiting raises TimeoutError.
-        """
+        """Submit a job file; `.wait(seconds)` returns its Result, or raises TimeoutError."""
         print("host0$", *("sbatch", path, *arguments))
         job = self.ready and self.start().sbatch(path, arguments=arguments, env=self._env())
 
@@ -175,7 +163,7 @@ class Cluster(Lab):
         return SimpleNamespace(wait=wait)
 
     def _env(self) -> dict[str, str]:
-        """Let jobs write into a folder of this lab: their numbers begin at 1 in each cluster."""
+        """Let jobs write into a folder of their own: their numbers begin at 1 in each cluster."""
         output = str(self.folder / "%x-%j.out")
         return {**CALM, "BOOTCAMP_LOGS": str(self.folder), "SBATCH_OUTPUT": output}
 
@@ -197,7 +185,7 @@ class Cluster(Lab):
 
 @dataclass(frozen=True)
 class Result:
-    """What a command or job ended with: exit code or state, output, its trainings' runs."""
+    """The end of a command or job: exit code or state, output, the runs of its trainings."""
 
     end: int | str
     output: str
@@ -214,10 +202,10 @@ def _load_results(folder: Path) -> dict[str, Result]:
 
 
 def _new_folder(name: str) -> Path:
-    return LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    return LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{uuid.uuid4().hex[:8]}"
 
 
-def printed_lines(run: Run) -> list[str]:
+def read_printed_lines(run: Run) -> list[str]:
     """List what the ranks printed, in order of rank.
 
     Warm ranks have a file each; horovodrun marks each line with its rank, "[1]<stdout>:".
@@ -245,7 +233,7 @@ def keep_run(run: Run, record: Path) -> None:
         warnings = path.suffix == ".err" and path.stem.isdigit()
         if path.suffix not in KEPT_SUFFIXES or warnings or path.stat().st_size == 0:
             continue
-        text = without_own_folders(path.read_text(errors="replace"))
+        text = hide_own_folders(path.read_text(errors="replace"))
         target = record / path.relative_to(run.folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         if len(text) > 100_000:
@@ -256,54 +244,33 @@ def keep_run(run: Run, record: Path) -> None:
 
 def _keep_json(value, record: Path) -> None:
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(without_own_folders(json.dumps(value, indent=1)) + "\n")
+    record.write_text(hide_own_folders(json.dumps(value, indent=1)) + "\n")
 
 
-def without_own_folders(text: str) -> str:
-    """Replace the folders of this project and its Python in a text."""
+def hide_own_folders(text: str) -> str:
+    """Return a text with the folders of this project and its Python replaced."""
     for folder, name in OWN_FOLDERS.items():
         text = text.replace(folder, name)
     return text
 
 
-class GpuPart:
-    """One part of a GPU's record by tools/gpu_record.py: logs/reference/<machine>-gpu_record/.
-
-    content: as the tool wrote it; empty, and the part false, without a record.
-    """
-
-    def __init__(self, path: Path | None):
-        self.path, self.content = path, read_json(path) if path else {}
-
-    def __bool__(self) -> bool:
-        return bool(self.content)
-
-    @property
-    def label(self) -> str:
-        """Name the GPU, the versions and the record's place; or say that there is none."""
-        if not self:
-            return "No GPU has been recorded yet: make gpu-record does it, on a machine with one."
-        about, ended = self.content["about"], self.content["status"]
-        gpu, versions = about["gpu"]["name"], about["versions"]
-        where = self.path.parent.name + ("" if ended == "ok" else f" ({ended})")
-        return f"{gpu}, torch {versions['torch']}, CUDA {versions['cuda']}; recorded run {where}"
-
-    def __getitem__(self, name: str):
-        return self.content.get("found", {}).get(name)
-
-    def table(self, name: str, rows: list[dict]) -> Table:
-        """Label the rows made from what was found under a name."""
-        missing = self and not rows
-        return Table(rows, f"{name}: not measured. {self.label}" if missing else self.label)
+def list_gpu_parts(name: str = "*", reference: Path = REFERENCE) -> list[dict]:
+    """Read what make gpu-record has found on GPUs, the newest last; no rehearsals on a CPU."""
+    paths = reference.glob(f"*-gpu_record/{name}.json")
+    parts = [read_json(path) | {"path": path} for path in paths]
+    parts = [part for part in parts if not part.get("rehearsal", True)]
+    return sorted(parts, key=lambda part: part["about"]["unix_seconds"])
 
 
-def gpu_parts(reference: Path = REFERENCE) -> list[GpuPart]:
-    """Read every recorded part; a CPU's rehearsal is none."""
-    parts = map(GpuPart, sorted(reference.glob("*-gpu_record/*.json")))
-    return [part for part in parts if part and not part.content["rehearsal"]]
-
-
-def gpu_part(name: str, reference: Path = REFERENCE) -> GpuPart:
-    """Read the newest record of a part, such as speed_small."""
-    found = [part for part in gpu_parts(reference) if part.path.stem == name]
-    return max(found, key=lambda part: part.content["about"]["unix_seconds"], default=GpuPart(None))
+def find_gpu_result(name: str, result: str, reference: Path = REFERENCE) -> tuple[Any, str]:
+    """Return a result of a part's newest record, None without, and a caption: which GPU it was."""
+    parts = list_gpu_parts(name, reference)
+    if not parts:
+        return None, "No GPU has been recorded yet: make gpu-record does it, on a machine with one."
+    part = parts[-1]
+    gpu, versions = part["about"]["gpu"]["name"], part["about"]["versions"]
+    ended = "" if part["status"] == "ok" else f" ({part['status']})"
+    caption = f"{gpu}, torch {versions['torch']}, CUDA {versions['cuda']}; "
+    caption += f"recorded run {part['path'].parent.name}{ended}"
+    found = part.get("found", {}).get(result)
+    return found, caption if found else f"{result}: not measured. {caption}"

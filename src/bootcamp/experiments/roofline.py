@@ -57,7 +57,7 @@ def measure(device: str = "cpu", size: str = "small", batch: int | None = None) 
     batch: samples; None is 8 on the CPU, 32 on a GPU.
     """
     top = matmul_flops_per_second(device)
-    content = measured(device, size=size, batch=batch or BATCH[device])
+    content = measure_once(device, size=size, batch=batch or BATCH[device])
     peak = max(top, content["peak_flops_per_second"])
     return Roofline(content | {"peak_flops_per_second": peak})
 
@@ -67,14 +67,11 @@ def matmul_flops_per_second(device: str = "cpu", dtype: str = "float32", cores: 
 
     A multiplication and an addition count as two. Takes a few seconds the first time.
     """
-    return measured(device, dtype, cores)["flops_per_second"]
+    return measure_once(device, dtype, cores)["flops_per_second"]
 
 
-def measured(device: str, dtype: str = "float32", cores: int = 1, **work) -> dict:
-    """Run train/benchmark.py with these flags once; after that logs/machine.json knows.
-
-    Raises LaunchError where it fails.
-    """
+def measure_once(device: str, dtype: str = "float32", cores: int = 1, **work) -> dict:
+    """Run train/benchmark.py with these flags once, and keep its result. Raises LaunchError."""
     arguments = {"device": device, "dtype": dtype, "cores": cores, **work}
     name = ", ".join(machine.gpu_names()) if device == "cuda" else machine.cpu_name()
     key = " ".join(map(str, [name, *arguments.values()]))

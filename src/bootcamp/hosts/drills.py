@@ -1,198 +1,152 @@
 """Break something while a run over simulated hosts goes on.
 
-    with drills.running("ddp", 4, hosts=2, start="torchrun", steps=200) as run:
-        run.wait_for_step(10)
+    with drills.BackgroundRun("ddp", 4, hosts=2, start="torchrun", steps=200) as run:
+        run.wait_for_step(10, ranks=4)
         run.hosts[1].cut(seconds=5)
-    run.ended                       # its record
+    run.record
 
-What breaks is real: signals to real processes, an interface that is down, a filter, a full disk.
-One thing can't be broken here: a host's clock. All hosts have the kernel's, and Linux has a time
-namespace for the clocks that count from the boot, not for the time of day. Compare clocks instead.
+What breaks is real: processes get signals, an interface goes down, packets are dropped, a disk is
+full. Only a host's clock can't be broken here: all hosts share the kernel's.
 """
 
-import contextlib
 import os
 import signal
 import subprocess
-import threading
 import time
+from concurrent import futures
 from pathlib import Path
 
 from bootcamp.files import read_json
 from bootcamp.launcher import launch, process_tree, simulated_hosts
-from bootcamp.launcher.connection import connect
-from bootcamp.launcher.follow import follow
-from bootcamp.launcher.messages import RunRequest
-from bootcamp.records import places
+from bootcamp.launcher.connection import connect, follow
+from bootcamp.records.rank_errors import HOSTS_FILE
 from bootcamp.records.runs import Run
 from bootcamp.records.steps import read_steps
 
 POLL_SECONDS = 0.02
-
-
-class TooLate(Exception):
-    """The run ended, or the time did, before what was waited for had come."""
+WAIT_SECONDS = 120
 
 
 class Host:
-    """One host of a run that goes on. Its methods act at once."""
+    """A simulated host of a live run. Methods act at once; freeze and cut return at the end."""
 
-    def __init__(self, running: "Running", number: int):
+    def __init__(self, running: "BackgroundRun", number: int):
         self._running, self.number, self.name = running, number, simulated_hosts.name(number)
 
     @property
-    def _place(self) -> dict:
-        return self._running.places()["hosts"][self.number]
+    def _entry(self) -> dict:
+        return self._running.read_hosts_file()["hosts"][self.number]
 
     def run(self, command: list[str]) -> str:
-        """Run any command on this host; what it printed. Raises subprocess.CalledProcessError."""
-        inside = simulated_hosts.enter_command(self._place, command)
+        """Run a command on this host and return its output. Raises CalledProcessError."""
+        inside = simulated_hosts.enter_command(self._entry, command)
         return subprocess.run(inside, check=True, capture_output=True, text=True).stdout
 
-    def processes(self) -> set[int]:
-        """All processes on this host: in its network namespace, but for the one that keeps it."""
-        keeps, found = self._place["pid"], set()
-        namespace = os.readlink(f"/proc/{keeps}/ns/net")
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/ns/net") == namespace:
-                    found.add(int(pid))
-        return found - {keeps}
+    def find_processes(self) -> set[int]:
+        """Find all processes in its network namespace, except the one that keeps it alive."""
+        found = simulated_hosts.find_processes(self._entry["namespaces"]["net"])
+        return found.keys() - {self._entry["pid"]}
 
-    def ranks(self) -> dict[int, int]:
-        """The ranks that live on this host; {rank: process id}."""
-        rows = [row for row in self._running.places()["ranks"] if row["host"] == self.name]
-        return {row["rank"]: row["pid"] for row in rows if process_tree.alive(row["pid"])}
+    def find_ranks(self) -> dict[int, int]:
+        """Return {rank: process id} of the ranks that live on this host."""
+        rows = [row for row in self._running.read_hosts_file()["ranks"] if row["host"] == self.name]
+        return {row["rank"]: row["pid"] for row in rows if process_tree.is_alive(row["pid"])}
 
     def kill(self) -> None:
         """End the host as a power cut does: all of its processes at once, torchrun's too.
 
-        The kernel closes their connections, so that the other hosts hear of it. After a real power
-        cut nobody does that, and they wait for their time-out: cut the link first to see it.
+        The kernel closes their connections, so the other hosts notice. After a real power cut they
+        wait for their time-out: to see that, take the interface down first, as cut does.
         """
-        while found := self.processes():
-            for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody reports another's end
-                self._signal(found, number)
+        while found := self.find_processes():
+            # stop all of them first, so that none reports another's death
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                process_tree.send_signal(found, number)
             time.sleep(POLL_SECONDS)
 
     def join(self) -> None:
-        """Start torchrun here: on a host that was absent, or that comes back after a kill."""
+        """Start torchrun on this host: it was absent, or comes back after a kill."""
         connect().send("join", str(self._running.folder), host=self.number)
 
     def freeze(self, seconds: float) -> None:
-        """Stop all of its processes for so long, as a host that swaps or a slow disk does."""
-        found = self.processes()
-        self._signal(found, signal.SIGSTOP)
+        """Stop all of its processes for some seconds, as swapping or a slow disk does."""
+        found = self.find_processes()
+        process_tree.send_signal(found, signal.SIGSTOP)
         time.sleep(seconds)
-        self._signal(found, signal.SIGCONT)
+        process_tree.send_signal(found, signal.SIGCONT)
 
     def cut(self, seconds: float) -> None:
-        """Take its link down for so long: what is sent meanwhile is lost, and sent again by TCP."""
+        """Take the host's link down for some seconds; TCP resends what was lost meanwhile."""
         self.run(["ip", "link", "set", simulated_hosts.INTERFACE, "down"])
         time.sleep(seconds)
         self.run(["ip", "link", "set", simulated_hosts.INTERFACE, "up"])
 
-    def slow(self, rate: str) -> None:
-        """From now on it sends no faster than this, such as "20mbit"."""
-        self.run(simulated_hosts.link_command(rate))
-
-    def small_disk(self, folder: Path | str, size: str) -> None:
-        """Lay an empty disk of this size ("64k") over a folder, as this host sees it."""
+    def mount_small_disk(self, folder: Path | str, size: str) -> None:
+        """Mount an empty disk of this size ("64k") over a folder, which only this host sees."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         self.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "small", str(folder)])
 
-    @staticmethod
-    def _signal(pids: set[int], number: int) -> None:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
+class BackgroundRun:
+    """A run over simulated hosts, in the background while a `with` block goes on.
 
-class Running:
-    """A run that goes on in the background. `ended` is its record, None as long as it goes on."""
+    Leaving the block waits for the run, whose record is then `record`; an exception or an interrupt
+    in the block ends the run. absent: numbers of hosts that start without torchrun (Host.join). The
+    other arguments are launch's, and the script's flags.
+    """
 
-    def __init__(self, request: RunRequest, show):
-        self.folder, self.ended, self._raised = Path(request.run), None, None
-        self.hosts = [Host(self, number) for number in range(request.hosts)]
-        self._thread = threading.Thread(target=self._follow, args=(request, show))
-        self._thread.start()
+    def __init__(
+        self,
+        script: str | Path,
+        ranks: int,
+        *,
+        hosts: int,
+        start: str = "torchrun",
+        absent: tuple[int, ...] = (),
+        quiet: bool = False,
+        options: launch.Options = launch.Options(),  # noqa: B008 (frozen)
+        **flags,
+    ):
+        how = {"start": start, "hosts": hosts, "quiet": quiet, "options": options, "flags": flags}
+        request, show = launch.Call(script, ranks, **how).prepare()
+        request.absent = list(absent)
+        self.folder, self.record = Path(request.run), None
+        self.hosts = [Host(self, number) for number in range(hosts)]
+        self._followed = futures.ThreadPoolExecutor(1).submit(follow, request, show, raises=False)
 
-    def _follow(self, request: RunRequest, show) -> None:
+    def __enter__(self) -> "BackgroundRun":
+        return self
+
+    def __exit__(self, kind, *_) -> None:
         try:
-            self.ended = follow(request, show, raises=False)
-        except BaseException as error:
-            self._raised = error
+            if kind is None:
+                futures.wait([self._followed])
+        finally:
+            if not self._followed.done():
+                connect().send("stop", str(self.folder), why="interrupted")
+            self.record = self._followed.result()
 
-    def places(self) -> dict:
-        """Hosts, agents and ranks by now: see job_hosts.py."""
-        return {"hosts": [], "agents": {}, "ranks": [], **read_json(self.folder / places.FILE)}
+    def read_hosts_file(self) -> dict:
+        """Read hosts.json: the hosts, torchruns ("agents") and ranks so far; see supervisor.py."""
+        return {"hosts": [], "agents": {}, "ranks": [], **read_json(self.folder / HOSTS_FILE)}
 
-    def wait_for(self, what, seconds: float = 120.0):
-        """Wait until `what()` is true; its value. Raises TooLate."""
-        deadline = time.monotonic() + seconds
-        while not (found := what()):
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise TooLate(f"{Run(self.folder)!r}\n{Run(self.folder).log()[-3000:]}")
+    def wait_for(self, condition) -> None:
+        """Wait until `condition()` is true.
+
+        Raises TimeoutError with the end of the log after two minutes, or if the run ends before.
+        """
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            if self._followed.done() or time.monotonic() > deadline:
+                raise TimeoutError(f"{Run(self.folder)!r}\n{Run(self.folder).log()[-3000:]}")
             time.sleep(POLL_SECONDS)
-        return found
 
-    def wait_for_step(self, step: int, world: int | None = None, seconds: float = 120.0) -> None:
-        """Wait until this step is done, by so many ranks if that is said."""
-
-        def done() -> bool:
-            ranks = sum(len(host.ranks()) for host in self.hosts) if world else None
-            return self.steps() > step and ranks == world
-
-        self.wait_for(done, seconds)
-
-    def steps(self) -> int:
-        """The steps that are done and recorded."""
-        return len(read_steps(self.folder))
+    def wait_for_step(self, step: int, ranks: int) -> None:
+        """Wait until this step, counted from 0, is recorded and exactly `ranks` ranks are alive."""
+        self.wait_for(lambda: len(read_steps(self.folder)) > step)
+        self.wait_for(lambda: sum(len(host.find_ranks()) for host in self.hosts) == ranks)
 
     def kill_rank(self, rank: int) -> None:
-        """kill -9 of one rank, wherever it is."""
-        for host in self.hosts:
-            if pid := host.ranks().get(rank):
-                os.kill(pid, signal.SIGKILL)
-
-    def wait(self) -> Run:
-        """Wait for the end; the record, whatever it says."""
-        self._thread.join()
-        if self._raised:
-            raise self._raised
-        return self.ended
-
-    def stop(self) -> None:
-        """End it now."""
-        connect().send("stop", str(self.folder), why="interrupted")
-        self._thread.join()
-
-
-@contextlib.contextmanager
-def running(
-    script: str | Path,
-    ranks: int,
-    *,
-    hosts: int,
-    start: str = "torchrun",
-    link: str | None = None,
-    absent: tuple[int, ...] = (),
-    quiet: bool = False,
-    options: launch.Options = launch.Options(),  # noqa: B008 (frozen)
-    **flags,
-):
-    """Launch in the background, over hosts; a Running. At the end of the block the run is awaited.
-
-    absent: hosts without a torchrun at first, which join later. The others are launch's. An
-    exception or an interrupt within the block ends the run.
-    """
-    call = launch.Call(script, ranks, None, "cpu", start, hosts, link, quiet, options, flags)
-    request, show = call.prepare()
-    request.absent = list(absent)
-    run = Running(request, show)
-    try:
-        yield run
-        run.wait()
-    except BaseException:
-        run.stop()
-        raise
+        """Kill one rank with SIGKILL, wherever it is."""
+        pids = {row["rank"]: row["pid"] for row in self.read_hosts_file()["ranks"]}
+        os.kill(pids[rank], signal.SIGKILL)

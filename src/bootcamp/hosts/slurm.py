@@ -1,24 +1,22 @@
-"""A real Slurm on hosts made on this machine, for a cell or a test:
+"""Run a real Slurm on hosts that this machine simulates, and submit jobs to it:
 
-    with slurm.cluster(hosts=2) as cluster:
+    with slurm.Cluster(hosts=2) as cluster:
         job = cluster.sbatch("src/jobs/ddp_torchrun.sbatch")
         job.wait()
 
-The daemons of Debian's packages slurm-wlm and munge, one slurmd for each simulated host, are up
-in a second; slurm_daemons.py holds them. Commands, job files and their output are those of any
-other cluster, and the machine's own folders are the disk that all hosts share. When the cluster
-stops, or this process ends or is killed, everything in it ends, and nothing stays on any disk.
+slurm_daemons.py runs the daemons, of Debian's packages slurm-wlm and munge. Commands, job files and
+output are as on any other cluster, and all hosts share this machine's folders. When the cluster
+stops, or this process ends or is killed, all daemons and jobs end; only what jobs wrote into those
+folders stays.
 
-BOOTCAMP_WITHOUT=slurm in the environment hides it, to see what a lesson shows without it."""
+BOOTCAMP_WITHOUT=slurm in the environment hides it, to see what a lesson shows without it.
+"""
 
-import contextlib
-import json
 import os
 import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,117 +25,60 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bootcamp import machine
-from bootcamp.hosts import slurm_conf, slurm_daemons
+from bootcamp.hosts import slurm_daemons
 from bootcamp.launcher import simulated_hosts
-from bootcamp.paths import LOGS, ROOT
+from bootcamp.paths import LOGS, ROOT, shown
 from bootcamp.records import runs
 from bootcamp.records.steps import read_steps
 
 DAEMONS = ("slurmctld", "slurmd", "munged")
-NOT_INHERITED = ("SLURM", "SBATCH", "SRUN", "SALLOC")  # of a job that this process may be in
-ENDED = {  # of squeue(1)'s states, those after which nothing more happens
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "TIMEOUT",
-}
-QUEUED_AGAIN = {"NODE_FAIL", "PREEMPTED"}  # as soon as its processes have gone, if it may be
+# prefixes of the variables that an outer Slurm job sets
+OUTER_JOB_PREFIXES = ("SLURM", "SBATCH", "SRUN", "SALLOC")
+# states of squeue(1) that a job does not leave; the second, only if it is not to be requeued
+FINAL_STATES = re.compile("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|OUT_OF_MEMORY|TIMEOUT")
+REQUEUED_STATES = ("NODE_FAIL", "PREEMPTED")
 POLL_SECONDS = 0.1
+SECONDS_TO_END = 10
 
 
 class SlurmError(Exception):
-    """A cluster that can't be had, or a command of it that failed. Its text says why."""
+    """The cluster could not start, or a command in it failed; the text says why."""
 
 
-def why_not() -> str | None:
-    """Why this machine can't have a cluster, None if it can: starts one and stops it."""
-    try:
-        start(hosts=1).stop()
-    except SlurmError as error:
-        return str(error)
-    return None
-
-
-@contextlib.contextmanager
-def cluster(hosts: int = 2, **settings):
-    """A cluster for the length of a `with`; see `start`."""
-    started = start(hosts, **settings)
-    try:
-        yield started
-    finally:
-        started.stop()
-
-
-def start(
-    hosts: int = 2, gpus: int = 0, cpus: int = 4, link: str | None = None, quiet: bool = False
-) -> "Cluster":
-    """Start a cluster; returns when every host is idle. It lives until `stop`.
-
-    hosts: how many, named host0, host1, ...; the controller runs on the first, and so do commands.
-    gpus, cpus: of each host, as Slurm hands them out. They need not exist: all hosts share this
-    machine's cores, and no rank finds a GPU behind the ones that are made up.
-    link: the rate of each host's link, such as "200mbit"; None is unlimited.
-    quiet: print neither the commands nor what they say.
-
-    Raises SlurmError with one sentence if this machine can't have one.
-    """
-    if machine.hidden("slurm"):
-        raise SlurmError("BOOTCAMP_WITHOUT hides it in this environment")
-    if missing := [name for name in DAEMONS if not shutil.which(name, path=simulated_hosts.SEARCH)]:
-        raise SlurmError(
-            f"there is no {' and no '.join(missing)}: make cluster installs what is missing, as "
-            "root on Debian or Ubuntu (apt install --no-install-recommends slurm-wlm munge)"
-        )
-    if hosts < 1 or cpus < 1 or gpus < 0:
-        raise ValueError(f"hosts={hosts}, cpus={cpus}, gpus={gpus}: expected at least 1, 1 and 0")
-    LOGS.mkdir(parents=True, exist_ok=True)  # jobs print there
-    settings = {"hosts": hosts, "gpus": gpus, "cpus": cpus, "link": link}
-    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-P", slurm_daemons.__file__, json.dumps(settings)]
-    holder = subprocess.Popen(
-        [*command, str(theirs.fileno())],
-        pass_fds=[theirs.fileno()],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # the notebook's stop button is not meant for it
-    )
-    theirs.close()
-    made = Cluster(control, holder, {simulated_hosts.name(host): 0 for host in range(hosts)}, quiet)
-    try:
-        answer = control.recv(10_000)
-        if answer != slurm_daemons.READY:
-            raise SlurmError(answer.decode() or "the process that holds the cluster died")
-        made.find_hosts()
-    except BaseException:
-        made.stop()
-        raise
-    return made
-
-
-@dataclass(frozen=True)
-class Done:
-    """A command that has ended: its line in a terminal, its exit code, what it printed."""
-
-    line: str
-    code: int
-    output: str
-
-    def __repr__(self) -> str:
-        return f"exit code {self.code}"
-
-
-@dataclass
 class Cluster:
-    """A running Slurm; `start` makes it. hosts: their names, each with a process on it."""
+    """A running Slurm cluster of host0, host1, ...; the controller runs on host0.
 
-    control: socket.socket
-    holder: subprocess.Popen
-    hosts: dict[str, int]
-    quiet: bool = False
+    gpus, cpus: of each host, as Slurm counts them. They need not exist: all hosts share this
+    machine's cores, and no rank can use a GPU that only Slurm counts. Raises SlurmError unless
+    every host is idle soon.
+    """
+
+    def __init__(self, hosts: int = 2, gpus: int = 0, cpus: int = 4):
+        if machine.is_hidden("slurm"):
+            raise SlurmError("BOOTCAMP_WITHOUT hides it in this environment")
+        where = simulated_hosts.SEARCH
+        if missing := [name for name in DAEMONS if not shutil.which(name, path=where)]:
+            raise SlurmError(
+                f"there is no {' and no '.join(missing)}: make cluster installs what is missing, "
+                "as root on Debian or Ubuntu (apt install --no-install-recommends slurm-wlm munge)"
+            )
+        LOGS.mkdir(parents=True, exist_ok=True)  # jobs print there
+        command = [sys.executable, "-P", slurm_daemons.__file__, *map(str, (hosts, cpus, gpus))]
+        how = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        # the notebook's stop button is not meant for the new session
+        self.holder = subprocess.Popen(command, text=True, start_new_session=True, **how)
+        try:
+            if not any(line == slurm_daemons.READY for line in self.holder.stdout):
+                error = self.holder.stderr.read().strip()
+                raise SlurmError(error or "the process that holds the cluster died")
+            inside = os.readlink(f"/proc/{self.holder.pid}/ns/pid_for_children")
+            found = {name: pid for pid, name in simulated_hosts.find_processes(inside).items()}
+            names = map(simulated_hosts.name, range(hosts))
+            # the process that keeps a host's namespaces alive, by the number that it has here
+            self.hosts = {name: found[name] for name in names}
+        except BaseException:
+            self.stop()
+            raise
 
     def run(
         self,
@@ -145,101 +86,44 @@ class Cluster:
         *,
         on: str = "host0",
         seconds: float = 120,
-        quiet: bool | None = None,
         env: dict[str, str] | None = None,
         raises: bool = True,
         as_root: bool = False,
-    ) -> Done:
-        """Run a command on a host, print its line and what it says, and wait for its end.
+    ) -> subprocess.CompletedProcess:
+        """Run a command on a host and wait until it ends; `stdout` of the result has errors too.
 
-        command: as typed into a terminal; a list of words is quoted as a terminal needs it.
-        on: the host. seconds: how long it may take. env: variables besides this process's own.
-        raises: whether an exit code other than 0 is an error. as_root: of the host, for who is not
-        root of this machine: such as to mount something there.
+        command: as typed into a terminal; a list of words is quoted for it. env: variables added to
+        this process's own. raises: whether an exit code other than 0 does. as_root: run as the
+        host's root, such as to mount; any user may.
 
-        Raises SlurmError, TimeoutError.
+        Raises SlurmError, TimeoutError; ValueError for an unknown host.
         """
         line = command if isinstance(command, str) else shlex.join(command)
-        quiet = self.quiet if quiet is None else quiet
-        if not quiet:
-            print(f"{on}$ {line}", flush=True)
         if on not in self.hosts:
             raise ValueError(f"on={on!r}: the hosts are {', '.join(self.hosts)}")
+        shell = ["/bin/sh", "-c", f"cd {shlex.quote(str(ROOT))}; {line}"]
         with tempfile.TemporaryFile() as out:
-            program = subprocess.Popen(
-                [
-                    *self._enter(on, as_root),
-                    "/bin/sh",
-                    "-c",
-                    f"cd {shlex.quote(str(ROOT))}; {line}",
-                ],
-                env={**environment(), **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+            how = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+            how |= {"env": make_environment() | (env or {}), "start_new_session": True}
+            program = subprocess.Popen(self._make_host_prefix(on, as_root) + shell, **how)
             try:
-                code = self._wait(program, line, out, seconds, quiet)
+                code = program.wait(seconds)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"{line}: no end after {seconds:g} s") from None
             finally:
                 if program.poll() is None:
                     os.killpg(program.pid, signal.SIGKILL)
                     program.wait()
-            if self.holder.poll() is not None:
-                raise SlurmError("the cluster has ended")
             out.seek(0)
-            done = Done(line, code, out.read().decode(errors="replace"))
+            output = out.read().decode(errors="replace")
+        if self.holder.poll() is not None:
+            raise SlurmError("the cluster has ended")
         if code and raises:
-            raise SlurmError(f"{line}: exit code {code}\n{done.output.strip()[-2000:]}")
-        return done
+            raise SlurmError(f"{line}: exit code {code}\n{output.strip()[-2000:]}")
+        return subprocess.CompletedProcess(line, code, output)
 
-    def sbatch(self, path: Path | str, *options: str, arguments: tuple = (), **how) -> "SlurmJob":
-        """Hand in a job file, and return the job without waiting for it.
-
-        options: of sbatch, such as "--partition=spare". arguments: the job file's own. Output that
-        the file gives a relative name is in this process's folder for records.
-        """
-        path = Path(path)
-        path = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-        done = self.run(["sbatch", *options, str(path), *map(str, arguments)], **how)
-        return SlurmJob(
-            self, int(re.search(r"Submitted batch job (\d+)", done.output)[1]), str(path)
-        )
-
-    def stop(self) -> None:
-        """End the cluster and everything in it. Nothing happens if it has ended already."""
-        self.control.close()
-        try:
-            self.holder.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.holder.kill()
-            self.holder.wait()
-
-    def _wait(self, program: subprocess.Popen, line: str, out, seconds: float, quiet: bool) -> int:
-        """The exit code; what the program says is shown as it comes. Raises TimeoutError."""
-        deadline, seen, code = time.monotonic() + seconds, 0, None
-        while code is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = program.wait(POLL_SECONDS)
-            if not quiet:
-                text = os.pread(out.fileno(), 1 << 20, seen)
-                seen += len(text)
-                print(text.decode(errors="replace"), end="", flush=True)
-            if code is None and time.monotonic() > deadline:
-                raise TimeoutError(f"{line}: no end after {seconds:g} s")
-        return code
-
-    def find_hosts(self) -> None:
-        """Find the processes that sleep in the hosts, by their names in the cluster's namespace."""
-        inside = os.readlink(f"/proc/{self.holder.pid}/ns/pid_for_children")
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):  # gone meanwhile, or another user's
-                if os.readlink(f"/proc/{pid}/ns/pid") == inside:
-                    name = Path(f"/proc/{pid}/comm").read_text().strip()
-                    self.hosts |= {name: int(pid)} if name in self.hosts else {}
-
-    def _enter(self, host: str, as_root: bool) -> list[str]:
-        """What begins a command line to run it on a host, as this user or as root of the host."""
+    def _make_host_prefix(self, host: str, as_root: bool) -> list[str]:
+        """Return the words before a command that run it on a host, as this user or as its root."""
         own = ["--user", "--preserve-credentials"] if os.getuid() else []
         kinds = ["--mount", "--net", "--uts", "--ipc", "--pid"]
         enter = ["nsenter", "--target", str(self.hosts[host]), *own, *kinds]
@@ -247,9 +131,33 @@ class Cluster:
             enter += ["unshare", f"--map-user={os.getuid()}", f"--map-group={os.getgid()}"]
         return enter
 
-    def __repr__(self) -> str:
-        state = "running" if self.holder.poll() is None else "stopped"
-        return f"Slurm on {', '.join(self.hosts)}: {state}"
+    def sbatch(
+        self, path: Path | str, *options: str, arguments: tuple = (), env: dict | None = None
+    ) -> "SlurmJob":
+        """Submit a job file and return its job at once.
+
+        options: of sbatch, such as "--partition=spare". arguments: of the job file. env: see `run`.
+        """
+        script = shown(path)
+        done = self.run(["sbatch", *options, script, *map(str, arguments)], env=env)
+        number = re.search(r"Submitted batch job (\d+)", done.stdout)[1]
+        return SlurmJob(self, int(number), script)
+
+    def stop(self) -> None:
+        """End the cluster and everything in it. Nothing happens if it has ended already."""
+        if self.holder.stdin.closed:
+            return
+        try:
+            self.holder.communicate("end", timeout=SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self.holder.kill()
+            self.holder.communicate()
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
 
 
 @dataclass(frozen=True)
@@ -260,60 +168,56 @@ class SlurmJob:
     id: int
     script: str
 
-    def rows(self) -> list[dict[str, str]]:
-        """What Slurm knows of it, as `scontrol show job` names it; an array has several."""
-        said = self.cluster.run(f"scontrol --oneliner show job {self.id}", quiet=True).output
-        rows = [_fields(line) for line in said.splitlines() if line.startswith("JobId=")]
-        return sorted(rows, key=lambda row: row.get("ArrayTaskId", "").zfill(9))
+    def read_rows(self) -> list[dict[str, str]]:
+        """Return the job's fields, named as by `scontrol show job`; an array has several rows."""
+        lines = self.cluster.run(f"scontrol --oneliner show job {self.id}").stdout.splitlines()
+        fields = re.compile(r"(\S+?)=(.*?)(?= \S+?=|$)")  # a value may have blanks, as in a path
+        pairs = [fields.findall(line) for line in lines if line.startswith("JobId=")]
+        return sorted(map(dict, pairs), key=lambda row: row.get("ArrayTaskId", "").zfill(9))
 
     @property
     def state(self) -> str:
-        """PENDING, RUNNING, COMPLETED, FAILED, ...; of an array all that there are."""
-        return "+".join(sorted({row["JobState"] for row in self.rows()}))
+        """The state, such as RUNNING; for an array all its jobs' states, joined by "+"."""
+        return "+".join(sorted({row["JobState"] for row in self.read_rows()}))
 
     @property
     def restarts(self) -> int:
         """How often it was requeued."""
-        return max(int(row["Restarts"]) for row in self.rows())
-
-    @property
-    def logs(self) -> list[Path]:
-        """The files that it prints into."""
-        return list(dict.fromkeys(Path(row["StdOut"]) for row in self.rows()))
+        return max(int(row["Restarts"]) for row in self.read_rows())
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
-        return "".join(log.read_text(errors="replace") for log in self.logs if log.exists())
+        """The text that it has printed so far."""
+        logs = dict.fromkeys(Path(row["StdOut"]) for row in self.read_rows())
+        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
 
     @property
     def folder(self) -> Path:
-        """Where its ranks leave their record: job files of the course name it so."""
-        return LOGS / f"{self.rows()[0]['JobName']}-{self.id}"
+        """The folder of its ranks' record, as the course's job files name it."""
+        return LOGS / f"{self.read_rows()[0]['JobName']}-{self.id}"
 
     @property
     def record(self) -> runs.Run | None:
-        """The record that its ranks have left, None if they left none."""
-        folder = self.folder
-        return runs.load(folder) if (folder / "summary.json").exists() else None
+        """The record of its ranks, None if they left none."""
+        return runs.load(self.folder) if (self.folder / "summary.json").exists() else None
 
     @property
-    def seen(self) -> str:
+    def summary(self) -> str:
         """Its state, the ranks and hosts of its record, and its output, in this order."""
-        run = self.record
-        config = run.config if run else {}
-        hosts = config.get("hosts")
-        where = f"{config.get('processes')} ranks on {hosts} host{'s' * (hosts != 1)}"
-        return f"{self.state}, {where if config else 'no record'}\n{self.output}"
+        where = "no record"
+        if run := self.record:
+            hosts = run.config.get("hosts")
+            where = f"{run.config.get('processes')} ranks on {hosts} host{'s' * (hosts != 1)}"
+        return f"{self.state}, {where}\n{self.output}"
 
     def wait(self, seconds: float = 120, steps: int | None = None) -> str:
-        """Wait for its end, or until its record has so many training steps; returns its state.
+        """Wait until the job ends, or has recorded `steps` training steps; return its state.
 
-        Raises TimeoutError with the end of its output; RuntimeError if it ended without the steps.
+        Raises TimeoutError after `seconds`, RuntimeError if it ended with fewer steps.
         """
         deadline, folder = time.monotonic() + seconds, self.folder
         while True:
-            ended = all(map(_has_ended, self.rows()))
+            ended = all(map(_has_ended, self.read_rows()))
             if ended if steps is None else len(read_steps(folder)) >= steps:
                 return self.state
             if ended:
@@ -324,31 +228,34 @@ class SlurmJob:
 
     def signal(self, name: str, *options: str) -> None:
         """Send it a signal. "--batch" means the job file's shell alone, "--full" all of it."""
-        self.cluster.run(shlex.join(["scancel", f"--signal={name}", *options, str(self.id)]))
+        self.cluster.run(["scancel", f"--signal={name}", *options, str(self.id)])
 
     def __repr__(self) -> str:
         return f"job {self.id} ({self.script}): {self.state}"
 
 
-def _has_ended(row: dict[str, str]) -> bool:
-    state = row["JobState"]
-    return state in ENDED and not (state in QUEUED_AGAIN and row["Requeue"] == "1")
+def why_not() -> str | None:
+    """Say why this machine can't have a cluster, None if it can: starts one and stops it."""
+    try:
+        Cluster(hosts=1).stop()
+    except SlurmError as error:
+        return str(error)
+    return None
 
 
-def _fields(line: str) -> dict[str, str]:
-    """The fields of one line of scontrol; their values have no spaces where we read them."""
-    pairs = (word.partition("=") for word in line.split())
-    return {name: value for name, mark, value in pairs if mark}
+def make_environment() -> dict[str, str]:
+    """Return the environment of commands and jobs: this process's, with its Python in PATH.
 
-
-def environment() -> dict[str, str]:
-    """What commands and jobs get of this process's environment, and where this Python is.
-
-    If this process is in a job of another Slurm, that one's variables stay outside. Job files say
-    where their output goes as on any cluster, by #SBATCH --output; Slurm takes SBATCH_OUTPUT
-    instead where it is set, and so this course's output comes to its records.
+    Variables of an outer Slurm job are left out. SBATCH_OUTPUT overrides the job files' #SBATCH
+    --output, so that all output goes to this course's records.
     """
-    own = {name: text for name, text in os.environ.items() if not name.startswith(NOT_INHERITED)}
-    programs = [str(slurm_conf.PROGRAMS), os.path.dirname(sys.executable), simulated_hosts.SEARCH]
-    path = os.pathsep.join(programs)
-    return {**own, "PATH": path, "SBATCH_OUTPUT": str(LOGS / "%x-%j.out")}
+    programs = (slurm_daemons.PROGRAMS, Path(sys.executable).parent, simulated_hosts.SEARCH)
+    env = {**os.environ, "PATH": os.pathsep.join(map(str, programs))}
+    own = {name: text for name, text in env.items() if not name.startswith(OUTER_JOB_PREFIXES)}
+    return {**own, "SBATCH_OUTPUT": str(LOGS / "%x-%j.out")}
+
+
+def _has_ended(row: dict[str, str]) -> bool:
+    if row["JobState"] in REQUEUED_STATES:
+        return row["Requeue"] == "0"
+    return FINAL_STATES.fullmatch(row["JobState"]) is not None

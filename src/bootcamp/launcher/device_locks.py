@@ -1,24 +1,25 @@
 """Locks on GPUs and cores: launches wait for each other's GPUs, and avoid each other's cores.
 
-Each device has a lock file in one folder that serves all users of a machine. The supervisor of a
-run holds the locks, and the system releases them when that process ends, however it ends.
-
-The folder is `bootcamp-leases` among the system's temporary files. BOOTCAMP_LEASES names another
-(where users have temporary folders of their own), or is `off`.
+Each device has a lock file in one folder for all users of a machine: `bootcamp-leases` among the
+temporary files, or where BOOTCAMP_LEASES says. The supervisor of a run holds the locks, and the
+system releases them when that process ends, however it ends.
 """
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import os
 import re
 import stat
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
 from filelock import FileLock, Timeout
 
 from bootcamp import machine
-from bootcamp.launcher.messages import RunRequest
+from bootcamp.launcher.run_request import RunRequest
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.1
@@ -28,100 +29,101 @@ SETTLE_SECONDS = 0.5  # in which the ranks of a supervisor that was killed end, 
 class LeaseError(Exception):
     """The folder of the locks can't be used."""
 
-    def __init__(self, what: Path | str, why: str):
+    def __init__(self, folder: Path | str, error: OSError):
         super().__init__(
-            f"the folder of the device locks can't be used: {what}: {why}. Let an administrator "
-            "look at it, name another folder in BOOTCAMP_LEASES, or say BOOTCAMP_LEASES=off."
+            "the folder of the device locks can't be used: "
+            f"{error.filename or folder}: {error.strerror}. "
+            "Let an administrator look at it, name another folder in BOOTCAMP_LEASES, or say "
+            "BOOTCAMP_LEASES=off."
         )
 
 
-def folder() -> Path | None:
-    """The folder of the locks, None where leases are off."""
-    given = os.environ.get("BOOTCAMP_LEASES")
-    if given == "off":
-        return None
-    return Path(given) if given else Path(tempfile.gettempdir()) / "bootcamp-leases"
+def choose_folder() -> Path | None:
+    """Return the folder of the locks, None where leases are off."""
+    given = os.environ.get("BOOTCAMP_LEASES") or Path(tempfile.gettempdir()) / "bootcamp-leases"
+    return None if given == "off" else Path(given)
+
+
+def list_gpus(visible: str | None, count: int) -> dict[str, str]:
+    """Return {label: name} of the GPUs that CUDA_VISIBLE_DEVICES leaves, None for all.
+
+    The name is the UUID, which means the same GPU to every process, whatever is visible to it.
+    Where nvidia-smi does not tell it, it is the entry of the variable, or the index.
+
+    count: how many of them torch sees.
+    """
+    found = machine.visible_gpus(visible)
+    entries = visible.replace(" ", "").split(",") if visible else list(map(str, range(count)))
+    if found and len(found) == min(len(entries), count):
+        return {f"GPU {gpu.index}": gpu.uuid for gpu in found}
+    return {f"GPU {entry}": entry for entry in entries[:count]}
 
 
 def why_not(path: Path) -> str | None:
-    """Why leases can't be kept in this folder, None if they can."""
+    """Say why leases can't be kept in this folder, None if they can."""
     try:
-        (lock,) = _locks(path, ["preflight"])
-        _acquire(lock)
+        (lock,) = _make_locks(path, ["preflight"])
+        _try_to_acquire(lock)
         lock.release()
-        return None
-    except LeaseError as error:
-        return str(error)
+    except OSError as error:
+        return str(LeaseError(path, error))
+    return None
 
 
-def _locks(path: Path, names: list[str]) -> list[FileLock]:
-    """The locks of these devices; the folder is made if it is missing. Raises LeaseError.
+def _make_locks(path: Path, devices: list[str]) -> list[FileLock]:
+    """Return a lock for each device; the folder is made if it is missing. Raises OSError.
 
     Everybody may write into it, and nobody may remove another's files (the sticky bit). A link in
-    its place is refused: another user could have put it there. A process has one object for each
-    lock, so that it never waits for itself.
+    its place is refused: another user could have put it there. A process never waits for itself.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            path.chmod(0o1777)
-        mode = path.lstat().st_mode
-    except OSError as error:
-        raise LeaseError(path, error.strerror) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir()
+        path.chmod(0o1777)
+    mode = path.lstat().st_mode
     if not stat.S_ISDIR(mode):
-        raise LeaseError(path, "it is no folder")
+        raise OSError(errno.ENOTDIR, "it is no folder", path)
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise LeaseError(path, "others may remove files in it (its sticky bit is not set)")
-    files = [re.sub(r"[^\w-]", "_", name) + ".lock" for name in names]
+        why = "others may remove files in it (its sticky bit is not set)"
+        raise OSError(errno.EPERM, why, path)
+    files = [re.sub(r"[^\w-]", "_", device) + ".lock" for device in devices]
     return [FileLock(path / file, timeout=0, mode=0o666, is_singleton=True) for file in files]
 
 
-def _acquire(lock: FileLock) -> bool:
-    """Whether this process holds the lock now. Raises LeaseError."""
+def _try_to_acquire(lock: FileLock) -> bool:
+    """Acquire a lock unless another process holds it; return whether. Raises OSError."""
     try:
         lock.acquire()
     except Timeout:
         return False
-    except OSError as error:
-        raise LeaseError(lock.lock_file, error.strerror) from None
     return True
-
-
-def _acquire_some(locks: list[FileLock], count: int) -> tuple[list[FileLock], list[FileLock]]:
-    """(the first so many locks that are free, none if there are fewer; those that others hold)."""
-    held, busy = [], []
-    for lock in locks:
-        if len(held) < count:
-            (held if _acquire(lock) else busy).append(lock)
-    if len(held) < count:
-        for lock in held:
-            lock.release()
-        held = []
-    return held, busy
 
 
 class DeviceLocks:
     """The GPUs and cores of one run: waited for before its start, released after its end.
 
-    request: of the run; the ranks find their devices in its environment. stopped: a
-    future, done when the run has to end. tell: tells the kernel.
+    A GPU's lock is exclusive. A core's is exclusive for a moment, to see whether another run
+    computes there, and then shared. tell: tells the kernel.
     """
 
-    def __init__(self, request: RunRequest, stopped: asyncio.Future, tell):
-        self.request, self.stopped, self.tell = request, stopped, tell
+    def __init__(self, request: RunRequest, tell):
+        self.request, self.tell = request, tell
         self.shared = False  # whether another run computed on the same cores at any time
-        self._held: list[FileLock] = []
-        self._lacking: list[FileLock] = []  # of cores that another run had first
-        self._marks: dict[FileLock, int] = {}
+        self._cores: list[TextIO] = []
+        self._held = contextlib.ExitStack()
 
     async def take(self) -> None:
-        """Wait for GPUs unless the run is stopped; take cores that are free. Raises LeaseError."""
-        if self.request.lease:
-            await self._take_gpus(**self.request.lease)
-        if self.request.cores and not self.stopped.done():
-            with contextlib.suppress(LeaseError):
+        """Wait for GPUs; take cores that are free. Raises LeaseError."""
+        if lease := self.request.lease:
+            try:
+                await self._take_gpus(**lease)
+            except OSError as error:
+                raise LeaseError(lease["folder"], error) from None
+        if self.request.cores:
+            try:
                 self._take_cores(**self.request.cores)
+            except OSError:  # ranks share cores then, unmarked
+                self._cores = []
 
     async def _take_gpus(self, folder: str, devices: dict[str, str], count: int) -> None:
         """Take all at once or none, until that succeeds; tell the reader which are busy.
@@ -129,60 +131,62 @@ class DeviceLocks:
         devices: {label: value of VARIABLE}. A device of another run of this kernel is taken last:
         ranks that stay alive between cells and a launch beside them share.
         """
-        labels = dict(zip(_locks(Path(folder), list(devices.values())), devices, strict=True))
-        before = told = ""
+        labels = dict(zip(_make_locks(Path(folder), list(devices.values())), devices, strict=True))
+        before = announced = ""
         while True:
-            held, busy = _acquire_some(sorted(labels, key=lambda lock: lock.is_locked), count)
-            if held or not count:
+            held, busy = [], []
+            for lock in sorted(labels, key=lambda lock: lock.is_locked):
+                if len(held) < count:
+                    (held if _try_to_acquire(lock) else busy).append(lock)
+            if len(held) == count:
                 break
+            for lock in held:
+                lock.release()
             now = ", ".join(label for lock, label in labels.items() if lock in busy)
-            if now == before != told:  # not what is true for a moment, between two runs
-                told = now
-                wish = "1 device" if count == 1 else f"{count} devices"
-                message = f"Waiting for {wish}. Other launches have {now}. "
-                message += "Interrupt the cell to stop waiting."
+            if now == before != announced:  # not what is true for a moment, between two runs
+                announced = now
+                message = f"Waiting for {count} device{'s' * (count > 1)}. Other launches have "
+                message += f"{now}. Interrupt the cell to stop waiting."
                 self.tell({"run": self.request.run, "event": "waiting", "message": message})
             before = now
-            if (await asyncio.wait({self.stopped}, timeout=POLL_SECONDS))[0]:
-                return
-        self._held += held
-        if told:
-            await asyncio.wait({self.stopped}, timeout=SETTLE_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
+        for lock in held:
+            self._held.callback(lock.release)
+        if announced:
+            await asyncio.sleep(SETTLE_SECONDS)
         self._set(VARIABLE, ",".join(devices[labels[lock]] for lock in held))
 
     def _take_cores(self, folder: str, each: int) -> None:
-        """Take the first cores side by side that no other run has; share where there are none.
+        """Take the first cores side by side that no other run has; the first where there are none.
 
-        each: how many a rank computes with. On a machine where nothing else runs, the first.
+        each: how many a rank computes with.
         """
-        cores, ranks = machine.cores(), len(self.request.ranks)
-        locks = _locks(Path(folder), [f"core-{core}" for core in cores])
-        last = max(0, len(cores) // each - ranks)  # more ranks than cores begin at the first
+        cores, ranks, files = machine.cores(), len(self.request.ranks), []
+        locks = _make_locks(Path(folder), [f"core-{core}" for core in cores])
+        last = max(0, len(cores) // each - ranks)  # more ranks than cores: 0
         for place in range(last + 1):
-            part = locks[place * each : (place + ranks) * each]
-            if not any(lock.is_locked for lock in part) and _acquire_some(part, len(part))[0]:
-                self._held += part
-                self._marks = {lock: _mark(lock) for lock in part}
-                if place:
-                    self._set("BOOTCAMP_FIRST_CORE", str(place))
-                return
-        self.shared = True
-        self._lacking = locks[: ranks * each]
-        self.look_for_sharing()
+            for lock in locks[len(files) : (place + ranks) * each]:
+                if _try_to_acquire(lock):  # so there is a file
+                    lock.release()
+                # NFS locks only files that are open for writing
+                files.append(self._held.enter_context(open(lock.lock_file, "r+")))  # noqa: SIM115
+            self._cores = files[place * each :]
+            if all(_try_to_lock(file, fcntl.LOCK_EX) for file in self._cores):
+                break
+            for file in self._cores:
+                _try_to_lock(file, fcntl.LOCK_UN)
+        else:
+            place, self.shared, self._cores = 0, True, files[: ranks * each]
+        for file in self._cores:
+            _try_to_lock(file, fcntl.LOCK_SH)
+        if place:
+            self._set("BOOTCAMP_FIRST_CORE", str(place))
 
     def look_for_sharing(self) -> None:
-        """Tell the holders of shared cores so, by the time at which their lock files were read.
-
-        A core that its holder has left is taken, so that a later run sees it.
-        """
-        for lock in [*self._lacking]:
-            with contextlib.suppress(LeaseError, OSError):
-                if not lock.is_locked and _acquire(lock):
-                    self._lacking.remove(lock)
-                    self._held.append(lock)
-                else:
-                    os.utime(lock.lock_file, follow_symlinks=False)
-        self.shared |= any(_mark(lock) != mark for lock, mark in self._marks.items())
+        """Note whether another run computes on the same cores by now."""
+        for file in self._cores:
+            self.shared |= not _try_to_lock(file, fcntl.LOCK_EX)
+            _try_to_lock(file, fcntl.LOCK_SH)
 
     def _set(self, variable: str, value: str) -> None:
         """Set a variable in the environment of all ranks, and of the launcher that starts them."""
@@ -192,13 +196,14 @@ class DeviceLocks:
     def release(self) -> None:
         """Let others have the devices."""
         self.look_for_sharing()
-        for lock in self._held:
-            lock.release()
-        self._held.clear()
+        self._cores.clear()
+        self._held.close()
 
 
-def _mark(lock: FileLock) -> int:
-    """When a lock file was last marked as shared."""
-    with contextlib.suppress(OSError):
-        return os.stat(lock.lock_file, follow_symlinks=False).st_atime_ns
-    return 0
+def _try_to_lock(file: TextIO, kind: int) -> bool:
+    """Change the lock that this process has on an open file, and return whether it has it now."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

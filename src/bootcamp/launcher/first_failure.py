@@ -4,139 +4,116 @@ import re
 import signal
 from pathlib import Path
 
-from bootcamp.launcher.messages import COMMAND, RunRequest
-from bootcamp.records import places, summary
+from bootcamp.launcher.run_request import RunRequest
+from bootcamp.records import rank_errors, summary
 
-HOROVOD_EXIT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)
-HOROVOD_PREFIX = re.compile(r"^\[(\d+)\]<(?:stdout|stderr)>:", re.M)
-TORCH_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.M)
-ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.S)
-MOST_TEXT = 20_000  # characters of an output that are read
-REPORTED = re.compile(r"^ *rank +: (\d+) \(local_rank.*\n *exitcode +: (-?\d+)", re.M)
+MOST_CHARACTERS = 20_000  # of an output that are read
+IN_TORCHRUNS_REPORT = re.compile(r"^ *rank +: (\d+) \(local_rank.*\n *exitcode +: (-?\d+)", re.M)
+IN_HOROVODRUNS_REPORT = re.compile(r"^Process (\d+) exit with status code (\d+)\.", re.M)
+# how launchers mark a line that a rank has printed; torchrun does so only where it is asked to,
+# over several hosts, and says "[0]:" alone of a host without a rank's error
+MARKED_BY_HOROVODRUN = re.compile(r"\[(\d+)\]<(?:stdout|stderr)>:")
+MARKED_BY_TORCHRUN = re.compile(r"\[(\d+)\]:(?=.)")
+# lines of torchrun itself after the error of a rank
+TORCHRUNS_LINE = re.compile(r"[IWE]\d{4} |Traceback |Failures:|Root Cause |\S+ChildFailedError: ")
 
 
-def failed_process(folder: Path, request: RunRequest, codes: dict) -> dict:
+def describe_failure(folder: Path, request: RunRequest, codes: dict) -> dict:
     """Describe the failure of the process that failed first: a rank, or its launcher.
 
-    A rank that a signal killed goes before those that raised: its connections close before its end
-    is seen, and the others raise because of that. codes: exit codes in the order of the ends, of
-    each host's torchrun where there are several.
+    What a signal killed goes before what raised: its connections close before its end is seen, and
+    the others raise because of that. codes: exit codes of ranks or launchers, the first end first.
     """
-    failed = [(index, code) for index, code in codes.items() if code]
-    rank, code = next((each for each in failed if each[1] < 0), failed[0])
-    host = None
-    if request.agents and request.hosts > 1:
-        rank, host, code, text = _first_on_hosts(folder, codes)
-        if rank is None and code > 0:
-            return summary.failure(None, "raised", _last_words_of_hosts(folder, codes), text, host)
-    elif request.start == COMMAND:
-        text = _end_of(folder, "launcher.out") + _end_of(folder, "launcher.err")
-        rank, code = _first_in_report(text) or (None, code)
-        text = _passed_on(text, rank)
+    failed = {name: code for name, code in codes.items() if code}
+    first = next((name for name, code in failed.items() if code < 0), next(iter(failed)))
+    rank, code = first, failed[first]
+    if request.agents:
+        outputs = {name: _read_outputs(folder, name) for name in failed}
+        rank, first, code = _find_first_rank(folder, outputs, code) or (None, first, code)
+        text = _select_output(outputs[first], rank, request.hosts)
     else:
-        text = _end_of(folder, f"{rank}.err")
-    if rank is not None:
-        host = places.host_of(folder, rank)
+        texts = {each.rank: each.text for each in rank_errors.read_errors(folder)}
+        text = texts.get(rank, "")
+    text = text[-MOST_CHARACTERS:]
+    host = rank_errors.find_host(folder, rank) or (first if request.hosts > 1 else None)
     if code < 0:
-        return summary.failure(rank, "killed", _signal_sentence(-code), text, host)
+        name = {each.value: each.name for each in signal.Signals}.get(-code, "a real-time signal")
+        why = ", by somebody or by the system for lack of memory" if name == "SIGKILL" else ""
+        sentence = f"was killed by signal {-code} ({name}){why}"
+        return summary.failure(rank, "killed", sentence, text, host)
     script = Path(request.ranks[0].argv[0]).name if request.ranks else None
     refusals = [line for line in text.splitlines() if line.startswith(f"{script}: ")]
     if code == 2 and refusals:
         return summary.failure(rank, "refused", refusals[0], host=host)
-    return summary.failure(rank, "raised", _last_words(text, rank, code), text, host)
+    message = _find_error(text, rank, code)
+    if rank is None and host:
+        errors: dict[str, list[str]] = {}  # error of a host's torchrun -> these hosts
+        for name, output in outputs.items():
+            own = _select_output(output, None, request.hosts)
+            errors.setdefault(_find_error(own, None, failed[name]), []).append(name)
+        each = (f"{' and '.join(sorted(names))}: {error}" for error, names in errors.items())
+        message = "; ".join(each)
+    return summary.failure(rank, "raised", message, text, host)
 
 
-def _first_on_hosts(folder: Path, codes: dict[str, int]) -> tuple:
-    """(rank or None, host, exit code, its output) of what failed first on any host.
+def _find_first_rank(folder: Path, outputs: dict[str, str], code: int) -> tuple | None:
+    """Find (rank, its launcher, its exit code) in the reports; None if a launcher failed itself.
 
-    codes: of each host's torchrun, in the order of their ends. One that was killed could report
-    nothing. Ranks are in the reports of the others; a rank that was killed comes first, for it only
-    makes others raise, then the one that wrote its error first. Without either, torchrun itself
-    raised, such as at the rendezvous.
+    A rank that was killed comes before those that raised, and these in the order of their errors.
+    code: of the launcher that failed first.
     """
-    for host, code in codes.items():
-        if code < 0:
-            return None, host, code, ""
-    reports = {host: _agent_output(folder, host) for host in codes}
-    failed = {
-        int(rank): int(code)
-        for report in reports.values()
-        for rank, code in REPORTED.findall(report)
-        if int(code) != -signal.SIGTERM  # by its torchrun, for another's sake
-    }
-    errors = [each for each in places.errors(folder) if each.rank in failed]
-    killed = [rank for rank, code in failed.items() if code < 0]
-    if killed or errors:
-        rank = killed[0] if killed else errors[0].rank
-        text = next((each.text for each in reversed(errors) if each.rank == rank), "")
-        return rank, None, failed[rank], text[-MOST_TEXT:]
-    host, code = next((host, code) for host, code in codes.items() if code)
-    return None, host, code, reports[host]
+    reported = {}
+    for launcher, text in outputs.items():
+        reported |= {rank: (rank, launcher, end) for rank, end in _read_report(text)}
+    killed = [rank for rank, (_, _, end) in reported.items() if end < 0]
+    wrote = [each.rank for each in rank_errors.read_errors(folder) if each.rank in reported]
+    suspects = [*killed, *wrote, *reported]
+    return reported[suspects[0]] if suspects and code > 0 else None
 
 
-def _last_words_of_hosts(folder: Path, codes: dict[str, int]) -> str:
-    """The last words of each host's torchrun that failed: "host0 and host1: ...Error"."""
-    hosts: dict[str, list[str]] = {}
-    for host, code in codes.items():
-        if code:
-            words = _last_words(_agent_output(folder, host), None, code)
-            hosts.setdefault(words, []).append(host)
-    return "; ".join(f"{' and '.join(sorted(each))}: {words}" for words, each in hosts.items())
+def _read_report(text: str) -> list[tuple[int, int]]:
+    """Read (rank, exit code) of failed ranks from a report, the likely first one first.
+
+    torchrun's ends with the first. horovodrun reports in the order in which the ranks ended, and
+    the survivors of a dead rank raise at once: of several that raised none is the first.
+    """
+    ends = [(int(rank), int(code)) for rank, code in IN_TORCHRUNS_REPORT.findall(text)][::-1]
+    for rank, code in IN_HOROVODRUNS_REPORT.findall(text):
+        if int(code) == 2 or int(code) > 128:  # refused, or 128 and the signal that killed it
+            ends.append((int(rank), 2 if int(code) == 2 else 128 - int(code)))
+    return [(rank, code) for rank, code in ends if code != -signal.SIGTERM]  # for another's sake
 
 
-def _agent_output(folder: Path, host: str) -> str:
-    """What torchrun itself wrote on this host, without what it passed on from its ranks."""
-    lines = _end_of(folder, f"{host}.err").splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("["))
+def _select_output(text: str, rank: int | None, hosts: int) -> str:
+    """Select what a launcher passed on from a rank, without its marks; all where it marks nothing.
+
+    rank: None is any of horovodrun's ranks, and none of torchrun's: its own lines.
+    """
+    pattern = MARKED_BY_TORCHRUN if hosts > 1 else MARKED_BY_HOROVODRUN
+    lines = [(pattern.match(line), line) for line in text.splitlines(keepends=True)]
+    if rank is None and hosts > 1:
+        selected = [line for mark, line in lines if not mark]
+    elif any(mark for mark, _ in lines):
+        selected = [
+            line[mark.end() :] for mark, line in lines if mark and rank in (None, int(mark[1]))
+        ]
+    else:  # torch marks the traceback of a rank that raises within a process group
+        selected = re.findall(rf"^\[rank{rank}\]: ?(.*\n?)", text, re.M) or [text]
+    return rank_errors.MARK.sub("", "".join(selected))
 
 
-def _last_words(text: str, rank: int | None, code: int) -> str:
-    """The error that a process ended with; its exit code where that was chosen or nothing written.
+def _find_error(text: str, rank: int | None, code: int) -> str:
+    """Return the error that a process ended with, or its exit code if that tells more.
 
     Python ends with 1 after an exception, and with 2 after arguments that it can't use.
     """
-    lines = [line for line in text.strip().splitlines() if re.match(r"\w", line)]
+    lines = [line for line in text.splitlines() if re.match(r"\w", line)]
+    lines = [line for line in lines if not TORCHRUNS_LINE.match(line)]
     if lines and (rank is None or code in (1, 2)):
         return lines[-1]
     return f"{'the command' if rank is None else f'rank {rank}'} ended with exit code {code}"
 
 
-def _end_of(folder: Path, name: str) -> str:
-    path = folder / "ranks" / name
-    text = path.read_text(errors="replace")[-MOST_TEXT:] if path.exists() else ""
-    return TORCH_PREFIX.sub("", text)
-
-
-def _first_in_report(text: str) -> tuple[int | None, int] | None:
-    """(rank, exit code) of the rank that failed first, by torchrun's or horovodrun's own report.
-
-    horovodrun reports in the order in which the ranks ended, and the survivors of a dead rank raise
-    at once: so a rank that a signal killed is the first, and of several that raised none is.
-    """
-    if found := ROOT_CAUSE.search(text):
-        return int(found[1]), int(found[2])
-    ends = [(int(rank), int(code)) for rank, code in HOROVOD_EXIT.findall(text) if code != "0"]
-    killed = [(rank, 128 - code) for rank, code in ends if 128 < code != 128 + signal.SIGTERM]
-    refused = [(rank, code) for rank, code in ends if code == 2]
-    first = [*killed, *refused, *((None, code) for _, code in ends)]
-    return first[0] if first else None
-
-
-def _passed_on(text: str, rank: int | None) -> str:
-    """What horovodrun passed on from a rank, without its prefixes; the text of others as it is."""
-    marked = [(HOROVOD_PREFIX.match(line), line) for line in text.splitlines(keepends=True)]
-    if not any(mark for mark, _ in marked):
-        return text
-    wanted = [(mark, line) for mark, line in marked if mark and rank in (None, int(mark[1]))]
-    return "".join(line[mark.end() :] for mark, line in wanted)
-
-
-def _signal_sentence(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = "a real-time signal"
-    sentence = f"was killed by signal {number} ({name})"
-    if number == signal.SIGKILL:
-        sentence += ", by somebody or by the system for lack of memory"
-    return sentence
+def _read_outputs(folder: Path, launcher: str) -> str:
+    paths = [folder / "ranks" / f"{launcher}.{suffix}" for suffix in ("out", "err")]
+    return "".join(path.read_text(errors="replace") for path in paths if path.exists())

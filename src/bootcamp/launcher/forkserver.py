@@ -1,15 +1,12 @@
 """python -P src/bootcamp/launcher/forkserver.py PLACE [LIBRARY ...]
 
-Python that starts warm: a process that has torch loaded and forks itself for each that is asked.
+Start Python processes warm: importing torch takes seconds, forking a process that has it does not.
 
-A cold rank spends seconds importing torch and, at the first DistributedDataParallel, torch._dynamo.
-A fork of a process that has both starts in milliseconds. The rules that make forking safe: this
-process has one thread and has touched no tensor and no GPU. A fork imports the project's modules
-anew, for a rank must see the reader's latest edit.
+Forking is safe because this process has one thread and has touched no tensor and no GPU. A fork
+imports the project's modules anew, for a rank must see the reader's latest edit.
 
-PLACE is a folder for a Unix socket to listen at (warm_shim.py, installed there, connects), or the
-number of an inherited socket, over which the supervisor sends its connections as files. A
-connection is for one process:
+PLACE is a folder, for a Unix socket to listen at, or the number of an inherited socket over which
+the supervisor sends its connections as files. A connection is for one process:
 
     <- {"argv": [...], "env": {...}, "folder": path, ...}, and its input, output and errors as files
     -> its process id, or why it was not started
@@ -17,10 +14,11 @@ connection is for one process:
     -> its exit code, or minus the signal that killed it
 
 Between this server and a fork stays a process that passes these on. It outlives the server, and
-kills the fork when the connection is closed. Linux only: elsewhere ranks start cold, by `run`.
+kills the fork when the connection is closed. Linux only: elsewhere ranks start cold.
 """
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -28,8 +26,8 @@ import select
 import shlex
 import signal
 import socket
-import struct
 import sys
+import time
 import traceback
 import types
 from pathlib import Path
@@ -38,18 +36,15 @@ if __name__ == "__main__":  # started with -P as a file: the package lies one fo
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bootcamp import linux
-from bootcamp.launcher.warm_shim import SOCKET
+from bootcamp.launcher.python_shim import SOCKET
 
 PRELOADED = (
     "numpy",
     "filelock",
     "torch",
-    "torch.distributed",
     "torch.nn.parallel",
     "torch._dynamo",
-)
-OF_TORCHRUN = (
-    "torch.distributed.run",
+    "torch.distributed.run",  # torchrun, and what it loads as it starts
     "torch.distributed.elastic.agent.server.local_elastic_agent",
     "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
 )
@@ -62,15 +57,12 @@ FRAMEWORKS = {
 }
 
 
-def install(folder: Path) -> None:
-    """Write warm_shim.py under its names into a new folder, such as the first in the PATH of jobs.
-
-    A shell starts it, as it starts pip's own programs where Python's path has a blank: `#!` ends at
-    one. What the shell reads is a text to Python.
-    """
+def install_shims(folder: Path) -> None:
+    """Write python_shim.py under its names into a new folder: the first in the PATH of jobs."""
     folder.mkdir()
+    # a shell starts it, for `#!` ends at a blank in Python's path; its line is a text to Python
     start = f"""#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} -IS "$0" "$@"\n' '''\n"""
-    text = os.fsencode(start) + Path(__file__).with_name("warm_shim.py").read_bytes()
+    text = os.fsencode(start) + Path(__file__).with_name("python_shim.py").read_bytes()
     for name in ("python", "python3", "torchrun"):
         (folder / name).write_bytes(text)
         (folder / name).chmod(0o755)
@@ -80,66 +72,57 @@ def main() -> None:
     """Load the libraries, then fork for each connection until the supervisor has gone."""
     linux.die_with_parent()
     place, *libraries = sys.argv[1:]
-    server = socket.socket(fileno=int(place)) if place.isdigit() else _listen_in(place)
+    if place.isdigit():
+        server = socket.socket(fileno=int(place))
+    else:
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        server.bind(os.path.join(place, SOCKET))
+        server.listen(128)  # from now on shims wait
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     for library in (*PRELOADED, *libraries):
         __import__(library)
     gc.freeze()  # else a fork's collections walk over all that, and copy its pages
-    signal.signal(signal.SIGCHLD, _take_exits)
-    for connection in _sent_over(server) if place.isdigit() else _accepted_at(server):
+    signal.signal(signal.SIGCHLD, _reap_children)
+    take_connections = _receive_connections if place.isdigit() else _accept_connections
+    for connection in take_connections(server):
         _fork_for(connection, server)
 
 
-def _listen_in(folder: str) -> socket.socket:
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server.bind(os.path.join(folder, SOCKET))
-    server.listen(128)  # from now on shims wait
-    return server
-
-
-def _accepted_at(server: socket.socket):
-    for library in OF_TORCHRUN:
-        __import__(library)
+def _accept_connections(server: socket.socket):
     while True:
         yield server.accept()[0]
 
 
-def _sent_over(server: socket.socket):
+def _receive_connections(server: socket.socket):
     """Say how many GPUs there are; then yield connections, each sent with the ranks' framework."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for end in (1, 2):  # frameworks print as they are imported
         os.dup2(nowhere, end)
-    gpus = _in_a_fork(lambda: sys.modules["torch"].cuda.device_count())
+    gpus = _call_in_fork(lambda: sys.modules["torch"].cuda.device_count())
     server.send(str(gpus).encode())
-    while files := (received := socket.recv_fds(server, 100, 1))[1]:
-        if not gpus:  # some frameworks look for GPUs as they are imported
-            _preload(received[0].decode())
+    while True:
+        framework, files, *_ = socket.recv_fds(server, 100, 1)
+        if not files:
+            return
+        if framework.decode() in FRAMEWORKS and not gpus:  # some look for GPUs when imported
+            _preload_framework(framework.decode())
         yield socket.socket(fileno=files[0])
 
 
-_tried = set()
-
-
-def _preload(framework: str) -> None:
-    """Load a framework for these ranks and all later ones, if forking stays safe then.
-
-    A fork tries that first. Where the framework starts a thread or can't be imported, the ranks
-    import it themselves.
-    """
-    if framework in _tried or framework not in FRAMEWORKS:
-        return
-    _tried.add(framework)
+@functools.cache
+def _preload_framework(framework: str) -> None:
+    """Load a framework for all later ranks, unless it starts a thread, which a fork tries first."""
 
     def load() -> int:
         __import__(FRAMEWORKS[framework])
         return len(os.listdir("/proc/self/task"))
 
-    if _in_a_fork(load) == 1:
+    if _call_in_fork(load) == 1:
         load()
         gc.freeze()
 
 
-def _in_a_fork(function) -> int:
+def _call_in_fork(function) -> int:
     """Return the result of a function that may start CUDA or threads, 0 if it raises."""
     reader, writer = os.pipe()
     if os.fork() == 0:
@@ -151,8 +134,7 @@ def _in_a_fork(function) -> int:
         return int(pipe.read() or 0)
 
 
-def _take_exits(*_) -> None:
-    """Reap what has ended; its processor time becomes this process's."""
+def _reap_children(*_) -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -168,7 +150,7 @@ def _fork_for(connection: socket.socket, server: socket.socket) -> None:
         _refuse(connection, error)
     if child == 0:
         server.close()
-        _stay_between(connection)
+        _relay(connection)
     connection.close()
 
 
@@ -177,7 +159,7 @@ def _refuse(connection: socket.socket, error: Exception) -> None:
         connection.send(f"{type(error).__name__}: {error}".encode())
 
 
-def _stay_between(connection: socket.socket) -> None:
+def _relay(connection: socket.socket) -> None:
     """Fork what is asked for, pass signals on to it, report its end. Never returns."""
     message, files, _, _ = socket.recv_fds(connection, 1 << 20, 4)
     if not message:
@@ -188,7 +170,8 @@ def _stay_between(connection: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
     try:
-        linux.enter(request.get("host") or _peer(connection))
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # pid, uid, gid
+        linux.enter(request.get("host") or int.from_bytes(peer[:4], sys.byteorder))
         inner = os.fork()
     except OSError as error:
         _refuse(connection, error)
@@ -217,57 +200,43 @@ def _stay_between(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _peer(connection: socket.socket) -> int:
-    """Return the process id of whoever made the connection."""
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return struct.unpack("3i", credentials)[0]
-
-
 def _become(request: dict, files: list[int]) -> None:
     """Turn this process into what is asked for, and run it to its end. Never returns.
 
-    files: its input, output and errors; for the rank that keeps the store, also a socket.
+    files: its input, output and errors; for a store also the socket at which it listens.
     """
     for target, file in enumerate(files[:3]):
         os.dup2(file, target)
         os.close(file)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    sys.stdout, sys.stderr = (os.fdopen(k, "w", buffering=1, closefd=False) for k in (1, 2))
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["folder"])
     os.sched_setaffinity(0, request["cores"])
-    first = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [*first, *(path for path in sys.path if path not in first)]
+    first = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    sys.path[:] = dict.fromkeys([*first, *sys.path])
     for name in {"torch", "numpy.random"} & sys.modules.keys():
         sys.modules[name].seed()  # as in a fresh process: forks would draw the same numbers
-    argv = request["argv"]
-    if request.get("rank"):
-        run_rank(argv, *files[3:])
-    sys.exit(run_torchrun(argv) if argv[0] == "torchrun" else run_script(argv))
-
-
-def run_torchrun(argv: list[str]) -> int:
-    """Run torchrun's own main function; its exit code. Its workers start warm."""
+    argv, kind = request["argv"], request.get("kind")
+    if kind == "store":
+        serve_store(*files[3:])
+    if kind == "rank":
+        run_rank(argv)
+    if argv[0] != "torchrun":
+        sys.exit(run_script(argv))
     from torch.distributed.run import main as torchrun
 
     linux.name_process("torchrun")
-    os.environ["PYTHON_EXEC"] = "python"  # the shim's name
+    os.environ["PYTHON_EXEC"] = "python"  # the shim's name: its workers start warm
     sys.argv = argv
-    return torchrun() or 0
+    sys.exit(torchrun())
 
 
-def run_rank(argv: list[str], store: int | None = None) -> None:
-    """Run a script as one rank of a launch. Never returns.
-
-    store: a listening socket at MASTER_PORT for rank 0, which serves the store of the rendezvous;
-    without one it makes its own. All ranks are clients, as under torchrun's agent.
-    """
+def run_rank(argv: list[str]) -> None:
+    """Run a script as one rank of a launch. Never returns."""
     code = 1
     try:
         linux.name_process(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}")
-        _kept = _serve_store(store) if os.environ["RANK"] == "0" else None
         code = run_script(argv, answers=True)
     except BaseException:
         traceback.print_exc()
@@ -278,16 +247,26 @@ def run_rank(argv: list[str], store: int | None = None) -> None:
         os._exit(code)  # nothing is freed: tearing down a process group can hang
 
 
-def _serve_store(listening: int | None):
+def serve_store(listening: int | None = None) -> None:
+    """Serve the store of a run's rendezvous as long as the process that started this one lives.
+
+    All ranks are its clients, as under torchrun's agent: rank 0 may end before the others have met.
+    listening: a socket at MASTER_PORT; without one the store makes its own.
+    """
     from torch.distributed import TCPStore
 
+    linux.name_process("store of the ranks")
+    parent = os.getppid()
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     how = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listening}
-    return TCPStore(*place, **how)
+    _served = TCPStore(*place, **how)
+    while os.getppid() == parent:  # macOS does not end a child with its parent
+        time.sleep(1)
+    os._exit(0)
 
 
 def run_script(argv: list[str], answers: bool = False) -> int:
-    """Run a script as `python script.py ...` would; its exit code.
+    """Run a script as `python script.py ...` would, and return its exit code.
 
     answers: whether it says where it stands at SIGUSR1, as the ranks of a launch do.
     """
@@ -296,16 +275,13 @@ def run_script(argv: list[str], answers: bool = False) -> int:
     if answers:
         from bootcamp.records import flight_recorder  # that which the script would import
 
-        flight_recorder.answer(Path(os.environ["BOOTCAMP_RUN"]), int(os.environ["RANK"]))
-    main_module = types.ModuleType("__main__")
+        flight_recorder.start_answering(Path(os.environ["BOOTCAMP_RUN"]), int(os.environ["RANK"]))
+    sys.modules["__main__"] = main_module = types.ModuleType("__main__")
     main_module.__file__ = argv[0]
-    sys.modules["__main__"] = main_module
     try:
-        with open(argv[0], "rb") as file:
-            source = file.read()
-        exec(compile(source, argv[0], "exec"), main_module.__dict__)
+        exec(compile(Path(argv[0]).read_bytes(), argv[0], "exec"), main_module.__dict__)
     except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
+        if isinstance(end.code, int | None):
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
@@ -323,7 +299,8 @@ if __name__ == "__main__":
     del sys.path[0]  # a fork finds the package where its script does
     for name in [name for name in sys.modules if name.partition(".")[0] == "bootcamp"]:
         del sys.modules[name]
-    if sys.argv[1] == "rank":  # cold: `forkserver.py rank STORE SCRIPT ...`
+    kind, *words = sys.argv[1:]
+    if kind in ("rank", "store"):  # cold
         linux.die_with_parent()
-        run_rank(sys.argv[3:], int(sys.argv[2]) if sys.argv[2] else None)
+        run_rank(words) if kind == "rank" else serve_store(*map(int, words))
     main()

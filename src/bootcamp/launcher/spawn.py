@@ -1,4 +1,4 @@
-"""The processes of a run, as its supervisor starts them. Each has `pid`, and `wait` for its end."""
+"""Start the processes of a run, for its supervisor. Each has `pid`, and `wait` for its end."""
 
 import asyncio
 import contextlib
@@ -8,70 +8,44 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp.launcher import forkserver, simulated_hosts, subreaper
-from bootcamp.launcher.messages import Command
+from bootcamp.launcher import forkserver, simulated_hosts
+from bootcamp.launcher.run_request import Command
 
 FAILURES = 3  # of the fork server, one after the other: then ranks start cold
 
 
-async def start(
-    command: list[str],
-    env: dict[str, str],
-    output: Path,
-    host: dict | None,
-    keep: list[int] = (),
+async def start_program(
+    program: list[str], env: dict[str, str], output: Path, host: dict | None, keep: list[int] = ()
 ) -> asyncio.subprocess.Process:
-    """Start a program in a session of its own. It writes into output.out and output.err.
+    """Start a Python program in a session of its own. It writes into output.out and output.err.
 
     host: where, see simulated_hosts.make; None is this machine. keep: open files that it inherits.
     """
+    command = [sys.executable, "-P", *program]
     if host:
         command = simulated_hosts.enter_command(host, command)
     with open(f"{output}.out", "ab") as out, open(f"{output}.err", "ab") as err:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            pass_fds=keep,
-        )
+        files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err, "pass_fds": keep}
+        how = {"env": env, "start_new_session": True, **files}
+        return await asyncio.create_subprocess_exec(*command, **how)
 
 
-async def start_launcher(agent: Command, output: Path, run: str, host: dict | None):
-    """Start a launcher such as torchrun, or any command, under a subreaper.
-
-    host: the simulated one to start it on, if there are any.
-    """
-    command = [sys.executable, "-P", subreaper.__file__, *agent.argv]
-    return await start(command, {**os.environ, **agent.env, "BOOTCAMP_RUN": run}, output, host)
+async def start_cold(kind: str, command: Command, output: Path, host: dict | None, listening=None):
+    """Start a Python for a rank or a store; see ForkServer.fork."""
+    keep = [listening.fileno()] if listening else []
+    program = [forkserver.__file__, kind, *map(str, keep), *command.argv]
+    return await start_program(program, command.env, output, host, keep)
 
 
-async def start_cold(rank: Command, output: Path, store: socket.socket | None, host: dict | None):
-    """Start a Python for a rank; see ForkServer.fork."""
-    keep = [store.fileno()] if store else []
-    given = "".join(map(str, keep))
-    command = [sys.executable, "-P", forkserver.__file__, "rank", given, *rank.argv]
-    return await start(command, rank.env, output, host, keep)
+@dataclass
+class WarmProcess:
+    """A process that the fork server forks. It ends when its connection is closed."""
 
-
-def listen() -> socket.socket:
-    """A listening socket for a run's store: bound now, so that no other run can take its port."""
-    store = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    store.bind(("127.0.0.1", 0))
-    store.listen(128)
-    return store
-
-
-class WarmRank:
-    """A rank that the fork server forks. It ends when its connection is closed."""
-
-    def __init__(self, pid: int, connection: socket.socket):
-        self.pid, self.connection = pid, connection
+    pid: int
+    connection: socket.socket
 
     async def wait(self) -> int:
         """Return its exit code, or minus the signal that killed it."""
@@ -89,27 +63,23 @@ async def start_server(end: socket.socket) -> asyncio.subprocess.Process:
 
 
 class ForkServer:
-    """The warm fork server: started at once, started again when it dies, asked for ranks.
+    """The warm fork server: started at once, started again when it dies, asked for ranks."""
 
-    start: a coroutine function that starts one, see start_server: `pid` and `wait` of its process.
-    """
-
-    def __init__(self, start=start_server):
-        self.start = start
+    def __init__(self):
         self.pid: int | None = None
         self.ready = asyncio.Event()
         self.gave_up = False
         self._control: socket.socket | None = None
 
     async def keep_alive(self, tell) -> None:
-        """Start the server and start it anew each time it ends, as long as this process lives."""
+        """Start the server, and start it anew each time it ends."""
         failures = 0 if sys.platform == "linux" else FAILURES
         while failures < FAILURES:
             failures += 1
             self._control, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._control.setblocking(False)
             with end:
-                process = await self.start(end)
+                process = await start_server(end)
             self.pid = process.pid
             if gpus := await asyncio.get_running_loop().sock_recv(self._control, 16):
                 failures = 0
@@ -123,46 +93,39 @@ class ForkServer:
 
     async def fork(
         self,
-        rank: Command,
+        kind: str,
+        command: Command,
         output: Path,
-        store: socket.socket | None,
         host: dict | None,
-        framework: str | None,
-    ) -> "WarmRank | asyncio.subprocess.Process":
-        """Fork a rank; tries anew if the server dies meanwhile. Where there is none, it is cold.
+        listening: socket.socket | None = None,
+        framework: str | None = None,
+    ) -> "WarmProcess | asyncio.subprocess.Process":
+        """Fork a process; tries anew if the server dies meanwhile. Where there is none, it is cold.
 
-        store: for rank 0, see forkserver.run_rank. host: see start.
+        kind: "rank", or "store" for that of the ranks' rendezvous, which may be given a listening
+        socket (forkserver.serve_store). host: see start_program.
         """
-        message = {"argv": rank.argv, "env": rank.env, "rank": True, "host": host and host["pid"]}
-        message |= {"folder": os.getcwd(), "cores": sorted(os.sched_getaffinity(0))}
+        request = {"kind": kind, "argv": command.argv, "env": command.env}
+        request |= {"folder": os.getcwd(), "host": host and host["pid"]}
         with contextlib.ExitStack() as stack:
             paths = os.devnull, f"{output}.out", f"{output}.err"
             files = [stack.enter_context(open(path, "ab")) for path in paths]
-            files = [file.fileno() for file in (*files, store) if file]
+            files = [file.fileno() for file in (*files, listening) if file]
             while True:
                 await self.ready.wait()
                 if self.gave_up:
-                    return await start_cold(rank, output, store, host)
-                connection = self._connect(json.dumps(message).encode(), files, framework or "-")
-                try:
+                    return await start_cold(kind, command, output, host, listening)
+                request["cores"] = sorted(os.sched_getaffinity(0))
+                connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                connection.setblocking(False)
+                with connection, contextlib.suppress(ConnectionError):  # the server may die
+                    with theirs:
+                        socket.send_fds(connection, [json.dumps(request).encode()], files)
+                        name = (framework or "-").encode()
+                        socket.send_fds(self._control, [name], [theirs.fileno()])
                     answer = await asyncio.get_running_loop().sock_recv(connection, 4096)
-                except ConnectionError:
-                    answer = b""
-                except BaseException:
-                    connection.close()
-                    raise
-                if answer.isdigit():
-                    return WarmRank(int(answer), connection)
-                connection.close()
-                if answer:
-                    raise RuntimeError(answer.decode())
+                    if answer.isdigit():
+                        return WarmProcess(int(answer), connection.dup())
+                    if answer:
+                        raise RuntimeError(answer.decode())
                 await asyncio.sleep(0.01)
-
-    def _connect(self, message: bytes, files: list[int], framework: str) -> socket.socket:
-        """Send the server a connection with a request; one that is closed if the server died."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        with theirs, contextlib.suppress(ConnectionError):
-            socket.send_fds(ours, [message], files)
-            socket.send_fds(self._control, [framework.encode()], [theirs.fileno()])
-        return ours

@@ -1,8 +1,7 @@
 """python -P src/bootcamp/launcher/subreaper.py COMMAND [ARGUMENT ...]
 
 Run a launcher such as torchrun so that nothing of it can outlive the process that started it: this
-one adopts every orphan below it, and when its parent dies it kills them all and itself. It ends as
-the command ends. The supervisor starts every foreign launcher through it.
+one adopts every orphan below it, and when its parent dies it kills them all and itself.
 """
 
 import os
@@ -18,14 +17,13 @@ from bootcamp import linux
 from bootcamp.launcher import process_tree
 
 
-def end_everything(*_) -> None:
-    """Kill every process below this one until none is left, then leave."""
-    process_tree.end_everything_below()
-    os._exit(1)
-
-
 def main(command: list[str]) -> int:
-    """Run the command; its exit code. A command that a signal killed kills this process so too."""
+    """Run the command and return its exit code, or die of the signal that killed it."""
+
+    def end_everything(*_) -> None:
+        process_tree.kill_everything_below()
+        os._exit(1)
+
     if sys.platform == "linux":
         signal.signal(signal.SIGTERM, end_everything)
         linux.adopt_orphans()

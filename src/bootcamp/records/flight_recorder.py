@@ -1,28 +1,30 @@
-"""Where a rank stands, written when somebody asks: its stack, and its last collectives.
+"""A rank writes its stack and its last collectives when somebody asks it where it stands.
 
 torch's flight recorder keeps the last 2000 collectives of a process (TORCH_FR_BUFFER_SIZE), gloo's
 and NCCL's. NCCL's watchdog writes them when a collective times out; gloo has no watchdog. So here a
 rank does it itself. The files are in torch's format: `torchfrtrace <run_dir>/flight_recorder -p
-rank_` reads them too.
+rank_` reads them too; standstill.py explains them.
 """
 
 import contextlib
 import faulthandler
+import io
 import os
 import pickle
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 
+from bootcamp.files import replacing
+
 FOLDER = "flight_recorder"
-_rank: dict = {}  # what this process answers as, once it does
+_rank: dict = {}  # what this process writes about itself, once it answers
 
 
-def answer(run_dir: Path, rank: int) -> None:
-    """From now on this process says where it stands: to SIGUSR1, and when an exception ends it.
+def start_answering(run_dir: Path, rank: int) -> None:
+    """Make this process write where it stands: on SIGUSR1, and when an exception ends it.
 
     The stack goes to `<run_dir>/ranks/<rank>.stack`, the collectives to
     `<run_dir>/flight_recorder/rank_<rank>`. A rank that waits inside a collective runs no Python
@@ -73,25 +75,21 @@ def _write(raised: str | None = None) -> None:
     A rank that has been asked before and has met no collective since keeps that answer: it raised
     because the others were ended. Fails in silence: the run's own error must be the first.
     """
-    dump = {"rank": _rank["rank"], "host": socket.gethostname(), "raised": raised}
-    path = path_of(_rank["run_dir"], _rank["rank"])
-    part = path.with_name(f".{path.name}.{threading.get_ident()}")  # nobody reads half a file
     with contextlib.suppress(Exception):
-        dump |= _dump()
+        about = {"rank": _rank["rank"], "host": socket.gethostname(), "raised": raised}
+        dump = about | _dump()
         newest = max((entry["record_id"] for entry in dump["entries"]), default=None)
         if raised and newest == _rank.get("newest"):
             return
         _rank["newest"] = newest
-        try:
-            path.parent.mkdir(exist_ok=True)
-            part.write_bytes(pickle.dumps(dump))
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        path = path_of(_rank["run_dir"], _rank["rank"])
+        path.parent.mkdir(exist_ok=True)
+        with replacing(path) as beside:
+            beside.write_bytes(pickle.dumps(dump))
 
 
 def _dump() -> dict:
-    """What torch's recorders hold; the groups as they are, for gloo's does not know their ranks."""
+    """Return what torch's recorders hold, with the ranks of each group, unknown to gloo's."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump = {"version": "", "entries": [], "pg_config": {}}
     for recorder in ("_dump_fr_trace", "_dump_nccl_trace"):  # the second is there on GPUs only
@@ -117,14 +115,13 @@ class _PlainData(pickle.Unpickler):
 
 
 def read(run_dir: Path | str) -> dict[int, dict]:
-    """The dump of each rank that has written one; torch's own files of NCCL ranks are such too."""
+    """Read the dump of each rank that has written one, also those that NCCL's watchdog wrote."""
     found = {}
     for path in (Path(run_dir) / FOLDER).glob("*_[0-9]*"):
         number = path.name.rpartition("_")[2]
-        bad = (OSError, pickle.UnpicklingError, EOFError)
-        if number.isdigit() and not path.name.startswith("."):
-            with contextlib.suppress(*bad), open(path, "rb") as file:
-                found[int(number)] = _PlainData(file).load()
+        if number.isdigit():  # else it is being written
+            with contextlib.suppress(OSError, pickle.UnpicklingError, EOFError):
+                found[int(number)] = _PlainData(io.BytesIO(path.read_bytes())).load()
     return found
 
 
@@ -132,17 +129,9 @@ def path_of(run_dir: Path, rank: int) -> Path:
     return run_dir / FOLDER / f"rank_{rank}"
 
 
-def forget(run_dir: Path, ranks: Iterable[int]) -> None:
-    """Delete what these ranks have written, so that the next answers are new ones."""
-    for rank in ranks:
-        path_of(run_dir, rank).unlink(missing_ok=True)
-
-
-def stack(run_dir: Path, rank: int) -> str:
-    """The newest stack that a rank has written, its main thread's: a line for each frame, the
-    innermost first. Empty where there is none: it was not asked, or had not started.
-    """
+def read_stack(run_dir: Path, rank: int) -> str:
+    """Read the frames of a rank's main thread when it was last asked, the innermost first."""
     path = run_dir / "ranks" / f"{rank}.stack"
     text = path.read_text(errors="replace") if path.exists() else ""
-    own = text[text.rfind("most recent call first") :] if text else ""
+    own = text.rpartition("most recent call first")[2]
     return "\n".join([line for line in own.splitlines()[1:] if line.startswith("  File")][:12])

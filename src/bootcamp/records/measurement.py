@@ -1,4 +1,4 @@
-"""Where numbers come from: what runs, rooflines and sweeps have in common."""
+"""Measurement: where numbers come from, for runs, rooflines and sweeps alike."""
 
 from pathlib import Path
 
@@ -9,39 +9,31 @@ SHARED = "shared cores"
 
 
 class Measurement:
-    """Something measured on a machine that its `config` describes.
+    """Something measured on the machine that its `config` describes."""
 
-    folder: where it was read from. config: machine, versions, device, processes, cores_per_rank.
-    what: what was running, if not ranks.
-    """
-
-    folder: Path
-    config: dict
-    what: str = ""
+    folder: Path  # where it was read from
+    config: dict  # machine, versions, device, processes, cores_per_rank
+    what: str = ""  # the processes that were running, if they were not ranks
+    shared_cores: bool = False  # another run used the same cores, so that its times mean nothing
 
     @property
     def world(self) -> int:
-        """The number of processes that were started."""
+        """Number of processes."""
         return self.config.get("processes", 1)
 
     @property
     def device(self) -> str:
-        """cpu or cuda."""
+        """Kind of device, cpu or cuda."""
         return self.config.get("device", "cpu").split(":")[0]
 
     @property
     def oversubscribed(self) -> bool:
-        """More ranks than cores, or than GPUs: it proves correctness and measures no scaling."""
+        """Whether there were more ranks than cores or GPUs, so that it measures no scaling."""
         if self.device not in ("cpu", "cuda") or "machine" not in self.config:
             return False
         if self.device == "cuda":
             return self.world > len(self.config["machine"]["gpus"]) * self.config.get("hosts", 1)
         return self.world * self.config["cores_per_rank"] > self.config["machine"]["cores"]
-
-    @property
-    def shared_cores(self) -> bool:
-        """Whether another run used the same cores meanwhile: its times mean nothing."""
-        return bool(self.config.get("shared_cores"))
 
     @property
     def in_reference(self) -> bool:
@@ -50,7 +42,7 @@ class Measurement:
 
     @property
     def measured_here(self) -> bool:
-        """Whether this machine made it, and now rather than for the reference folder."""
+        """Whether it was made on this machine, and is not one of the recorded runs."""
         described, memory = self.config.get("machine", {}), machine.memory_bytes()
         same_cpu = described.get("cpu") == machine.cpu_name()
         same = same_cpu and described.get("memory_bytes", memory) == memory
@@ -63,11 +55,11 @@ class Measurement:
 
     @property
     def origin(self) -> str:
-        """Machine, device and torch, and whether it was measured here or recorded."""
+        """Device, cores and torch, and whether it was measured here or recorded."""
         described = self.config["machine"]
         device = described["cpu"] if self.device == "cpu" else described["gpus"][0]
         how = "measured here" if self.measured_here else "recorded on another machine"
         how = f"recorded run {self.folder.name}" if self.in_reference else how
-        how += f" on {SHARED}" if self.shared_cores else ""
+        where = f" on {SHARED}" if self.shared_cores else ""
         torch = self.config["versions"]["torch"]
-        return f"{device}, {units.cores(described['cores'])}, torch {torch}; {how}"
+        return f"{device}, {units.cores(described['cores'])}, torch {torch}; {how}{where}"

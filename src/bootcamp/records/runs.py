@@ -1,4 +1,4 @@
-"""The records of runs, read back: `runs.load("logs/...")` -> Run."""
+"""Run: the record of a run, read from its folder by `runs.load("logs/...")`."""
 
 import json
 from collections import Counter
@@ -6,11 +6,12 @@ from functools import cached_property
 from pathlib import Path
 
 from bootcamp.costs.pipeline_schedules import Action, Span, makespan
+from bootcamp.costs.sharding import ring_bytes
 from bootcamp.files import read_json
 from bootcamp.paths import LOGS
-from bootcamp.records import places, summary, trace
+from bootcamp.records import rank_errors, summary, trace
 from bootcamp.records.measurement import SHARED, Measurement
-from bootcamp.records.steps import RankRecord, StepRecord, read_steps
+from bootcamp.records.steps import Record, read_steps
 from bootcamp.table import Table
 
 SETTINGS = ("model", "size", "dtype", "global_batch", "optimizer", "lr", "seed", "steps")
@@ -21,6 +22,7 @@ FILES = {
     "summary.json": "how it ended and what it came to",
     "hosts.json": "which rank was on which host, in which process",
     ".json": "one rank's memory, samples, and a fingerprint of its parameters",
+    ".trace.json": "when the rank computed and communicated in one step",
     ".out": "what the rank printed",
     ".err": "its errors and warnings",
 }
@@ -28,11 +30,13 @@ FILES = {
 TOLERANCE = 1e-5  # of losses, and of parameters as a share of the baseline's way, in float32
 
 
-class Run(Measurement):
-    """One run's record. Everything is read from its folder; nothing is kept elsewhere.
+def _median_of_steps(measure: str) -> property:
+    """Make a property: a run's median over its steps after warm-up, all ranks together."""
+    return property(lambda run: summary.summarize_steps(run.steps)[measure]["median"])
 
-    config, summary: dictionaries as written. steps and ranks: a record of each.
-    """
+
+class Run(Measurement):
+    """The record of one run. config, summary: dictionaries as written."""
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
@@ -46,15 +50,14 @@ class Run(Measurement):
         return summary.read(self.folder)
 
     @cached_property
-    def steps(self) -> list[StepRecord]:
+    def steps(self) -> list[Record]:
         return read_steps(self.folder)
 
     @cached_property
-    def ranks(self) -> list[RankRecord]:
+    def ranks(self) -> list[Record]:
         """The ranks' own records in order of rank; a rank that never finished left none."""
-        found = {path.stem: path for path in (self.folder / "ranks").glob("*.json")}
-        numbers = sorted(int(name) for name in found if name.isdigit())
-        return [RankRecord(read_json(found[str(number)])) for number in numbers]
+        found = [path for path in (self.folder / "ranks").glob("*.json") if path.stem.isdigit()]
+        return [Record(read_json(path)) for path in sorted(found, key=lambda p: int(p.stem))]
 
     @property
     def status(self) -> str:
@@ -74,21 +77,9 @@ class Run(Measurement):
     def shared_cores(self) -> bool:
         return bool(self.summary.get("shared_cores"))
 
-    def _median(self, measure: str) -> float:
-        return summary.measures(self.steps)[measure]["median"]
-
-    @property
-    def samples_per_second(self) -> float:
-        """Median over the steps after warm-up, all ranks together."""
-        return self._median("samples_per_second")
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self._median("tokens_per_second")
-
-    @property
-    def seconds_per_step(self) -> float:
-        return self._median("seconds_per_step")
+    samples_per_second = _median_of_steps("samples_per_second")
+    tokens_per_second = _median_of_steps("tokens_per_second")
+    seconds_per_step = _median_of_steps("seconds_per_step")
 
     @property
     def peak_bytes(self) -> int:
@@ -102,48 +93,41 @@ class Run(Measurement):
 
     @property
     def predicted_sent_bytes_per_step(self) -> float:
-        """What a rank sends in a step by the formula of a ring all-reduce of the gradients.
-
-        2 (N-1)/N times the gradient's bytes (Patarasuk and Yuan, JPDC 69, 2009).
-        """
-        return 2 * (self.world - 1) / self.world * self.ranks[0].gradient_bytes
+        """Bytes that a rank sends in a step, if a ring all-reduces the gradients."""
+        return ring_bytes("all-reduce", self.ranks[0].gradient_bytes, self.world)
 
     @property
     def label(self) -> str:
         """The run in a few words: strategy, ranks, kind of device."""
-        kind = "GPU" if self.device == "cuda" else "CPU"
-        ranks = "1 rank" if self.world == 1 else f"{self.world} ranks"
-        crowded = f", more ranks than {'cores' if kind == 'CPU' else 'GPUs'}"
-        crowded = crowded if self.oversubscribed else ""
+        kind, devices = ("GPU", "GPUs") if self.device == "cuda" else ("CPU", "cores")
+        crowded = f", more ranks than {devices}" if self.oversubscribed else ""
         crowded = f", {SHARED}" if self.shared_cores else crowded
+        label = f"{self.strategy}, {self.world} rank{'s' * (self.world > 1)} ({kind}{crowded})"
         hosts, link = self.config.get("hosts", 1), self.config.get("link")
-        joined = f", link {link}" if link else ""
-        where = f" on {hosts} hosts{joined}" if hosts > 1 else ""
-        return f"{self.strategy}, {ranks} ({kind}{crowded}){where}"
+        label += f" on {hosts} hosts" if hosts > 1 else ""
+        return label + (f", link {link}" if link else "")
 
     def timeline(self, rank: int = 0) -> dict:
-        """The traced step of one rank: when it computed, waited and sent. Needs trace_step=.
-
-        See trace.read and trace.separate for what is in it.
-        """
-        steps = self.timelines()
-        if rank not in steps:
-            raise FileNotFoundError(
-                f"{self.folder.name} has no trace of rank {rank}: launch with trace_step=5."
-            )
-        return steps[rank]
+        """Read when one rank computed, waited and sent in the traced step; see `timelines`."""
+        found = self.timelines()
+        if rank not in found:
+            raise FileNotFoundError(f"{self.folder.name}: rank {rank} left no trace")
+        return found[rank]
 
     def timelines(self) -> dict[int, dict]:
-        """The traced step of every rank that left a trace, as timeline() has it."""
+        """Read each rank's timeline (trace.read_timeline). Raises FileNotFoundError without any."""
         traces = (self.folder / "ranks").glob("*.trace.json*")
-        steps = {int(path.name.partition(".")[0]): trace.read(path) for path in traces}
-        return trace.separate(dict(sorted(steps.items())), self.world)
+        found = {int(path.name.partition(".")[0]): trace.read_timeline(path) for path in traces}
+        if not found:
+            raise FileNotFoundError(f"{self.folder.name} has no trace: launch with trace_step=5.")
+        return trace.separate_waiting(dict(sorted(found.items())), self.world)
 
     def actions(self, step: int | None = None) -> list[Span]:
-        """Read what a pipeline's ranks did in one step from `ranks/<k>.actions.jsonl`.
+        """Read the actions of a pipeline's ranks in one step, in seconds since it began.
 
-        step: None takes the one of median length after the first, which also does what is done only
-        once. Ranks of several hosts have clocks of their own: their times can't be compared.
+        step: None takes the step of median length after the first, which also does what is done
+        only once. Ranks of several hosts have clocks of their own: don't compare their times.
+        Raises FileNotFoundError for other runs.
         """
         steps: dict[int, list[Span]] = {}
         for file in sorted((self.folder / "ranks").glob("*.actions.jsonl")):
@@ -160,92 +144,84 @@ class Run(Measurement):
         return [s._replace(began=s.began - begin, ended=s.ended - begin) for s in steps[step]]
 
     def collectives(self, rank: int = 0) -> list[dict]:
-        """Read a rank's collectives of a step: phase, kind, nbytes, count.
-
-        train/collective_counter.py counts them in scripts that use it.
-        """
+        """Read a rank's collectives of a step: rows with phase, kind, nbytes and count."""
         return read_json(self.folder / "ranks" / f"{rank}.collectives.json")["rows"]
 
     def collective_counts(self, rank: int = 0) -> dict[tuple[str, int], int]:
-        """Add up {(kind, bytes): how often in the step} over all phases."""
-        counts: Counter = Counter()
+        """Count a rank's collectives of a step over all phases: {(kind, bytes): count}."""
+        counts = Counter()
         for row in self.collectives(rank):
             counts[row["kind"], row["nbytes"]] += row["count"]
         return dict(counts)
 
     def host(self, rank: int) -> str | None:
-        """The name of the host that a rank was on; None if there was only one."""
-        return places.host_of(self.folder, rank)
+        """Return the host that a rank was on; None if there was only one."""
+        return rank_errors.find_host(self.folder, rank)
 
     def log(self) -> str:
-        """What all ranks wrote to standard error, the first to raise at the top (places.py)."""
-        return places.log(self.folder)
+        """Return the standard error of all ranks, the first to raise at the top."""
+        found = rank_errors.read_errors(self.folder)
+        return "\n\n".join(each.describe(found[0].unix_seconds) for each in found)
 
     def output(self, rank: int = 0) -> str:
-        """What one rank printed, standard output and then standard error."""
+        """Return the standard output of one rank, and then its standard error."""
         paths = [self.folder / "ranks" / f"{rank}.{end}" for end in ("out", "err")]
         return "".join(path.read_text(errors="replace") for path in paths if path.exists())
 
     def __repr__(self) -> str:
+        name = f"Run {self.folder.name}"
         if self.status != "ok":
-            return f"Run {self.folder.name}: {self.status}"
+            return f"{name}: {self.status}"
         if not self.steps or self.losses[-1] is None:
-            return f"Run {self.folder.name}: ok, without losses"
-        return (
-            f"Run {self.folder.name}: {self.label}, {len(self.steps)} steps, "
-            f"final loss {self.losses[-1]:.4f}, {self.samples_per_second:,.0f} samples/s"
-        )
+            return f"{name}: ok, without losses"
+        reached = f"final loss {self.losses[-1]:.4f}, {self.samples_per_second:,.0f} samples/s"
+        return f"{name}: {self.label}, {len(self.steps)} steps, {reached}"
 
 
 def load(folder: Path | str) -> Run:
-    """The run in this folder. Raises FileNotFoundError where there is none."""
+    """Return the run in a folder. Raises FileNotFoundError where there is none."""
     if not (Path(folder) / "summary.json").exists():
         raise FileNotFoundError(f"{folder} holds no run: there is no summary.json in it.")
     return Run(folder)
 
 
 def all_runs(logs: Path | str = LOGS) -> list[Run]:
-    """Every run under a folder, oldest first, the reference runs not among those of logs/."""
+    """List the runs in a folder, oldest first; of logs/, without the reference runs."""
     found = [Run(path.parent) for path in Path(logs).glob("*/summary.json")]
     return sorted(found, key=lambda run: run.config.get("started_unix_seconds", 0))
 
 
-def names(runs) -> list[str]:
-    """The runs' labels; runs with one label are told apart by the settings that differ.
-
-    A run that did not end well has its status after its label.
-    """
-    words = []
+def name_runs(runs) -> list[str]:
+    """Return a name for each run: its label, the settings that differ, its status if not ok."""
+    names = []
     for run in runs:
         twins = [other for other in runs if other.label == run.label]
-        where = {"measured here" if twin.measured_here else "recorded" for twin in twins}
-        settings = [*SETTINGS, *run.config.get("own_flags", [])]
-        differing = [
-            f"{name.replace('_', ' ')} {run.config.get(name)}"
-            for name in settings
-            if len({twin.config.get(name) for twin in twins}) > 1
-        ]
-        if len(where) > 1:
-            differing.append("measured here" if run.measured_here else "recorded")
-        status = [] if run.status == "ok" else [run.status]
-        words.append(", ".join([run.label, *differing, *status]))
+        words = [run.label]
+        for name in [*SETTINGS, *run.config.get("own_flags", [])]:
+            if any(twin.config.get(name) != run.config.get(name) for twin in twins):
+                words.append(f"{name.replace('_', ' ')} {run.config.get(name)}")
+        if any(twin.measured_here != run.measured_here for twin in twins):
+            words.append("measured here" if run.measured_here else "recorded")
+        if run.status != "ok":
+            words.append(run.status)
+        names.append(", ".join(words))
     return [
-        f"{word}, run {words[: index + 1].count(word)}" if words.count(word) > 1 else word
-        for index, word in enumerate(words)
+        f"{name}, run {names[: index + 1].count(name)}" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
     ]
 
 
-def contents(run: Run) -> Table:
-    """The files of a run's record and what each of them holds."""
+def list_files(run: Run) -> Table:
+    """List the files of a run's record, and what each of them holds."""
     rows = []
     for path in sorted(run.folder.rglob("*.*")):
-        if holds := FILES.get(path.name) or FILES.get(path.suffix):
+        if holds := FILES.get(path.name.lstrip("0123456789")):
             rows.append({"file": str(path.relative_to(run.folder)), "what it holds": holds})
     return Table(rows, run.folder.name)
 
 
 def table(*runs: Run, caption: str = "") -> Table:
-    """The runs side by side, units in the headings."""
+    """Compare runs: final loss, throughput, memory, where the numbers come from."""
     columns = {
         "final loss": lambda run: run.losses[-1],
         "samples/s": "samples_per_second",
@@ -254,4 +230,4 @@ def table(*runs: Run, caption: str = "") -> Table:
         "peak MB per rank": lambda run: run.peak_bytes / 1e6,
         "numbers from": lambda run: "measured here" if run.measured_here else run.origin,
     }
-    return Table.of(dict(zip(names(runs), runs, strict=True)), columns, caption)
+    return Table.of(dict(zip(name_runs(runs), runs, strict=True)), columns, caption)

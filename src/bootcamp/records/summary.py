@@ -1,4 +1,4 @@
-"""How a run ended, `summary.json`, and the arithmetic on its steps.
+"""How a run ended and what it came to: its summary.json.
 
 Rank 0 writes it when the run ends well, any rank that raises writes it when it ends badly, and the
 launcher writes it for ranks that no longer can.
@@ -11,75 +11,73 @@ from pathlib import Path
 from bootcamp.files import read_json, write_json
 from bootcamp.records.steps import read_steps
 
-WARMUP_STEPS = 3
 RESERVED_BYTES = 4096
+WARMUP_STEPS = 3
 
 
 def reserve(run_dir: Path) -> None:
-    """Write `status: running` with room to spare: a full disk can still say what happened."""
-    text = json.dumps({"status": "running"})
-    (run_dir / "summary.json").write_text(text.ljust(RESERVED_BYTES - 1) + "\n")
+    """Write `status: running` with room for the error that a full disk could not take."""
+    _write_reserved(run_dir, "w", {"status": "running"})
+
+
+def _write_reserved(run_dir: Path, mode: str, content: dict) -> None:
+    with open(Path(run_dir) / "summary.json", mode) as file:
+        file.write(json.dumps(content).ljust(RESERVED_BYTES - 1)[: RESERVED_BYTES - 1] + "\n")
+        file.truncate()
 
 
 def failure(
     rank: int | None, kind: str, message: str, details: str = "", host: str | None = None
 ) -> dict:
-    """Make the summary's `error`: what went wrong.
+    """Make the summary's `error`.
 
-    rank: None where no single one is meant. kind: raised, refused, killed, hang, interrupted,
-    kernel died, launcher failed, start. host: where that was, in a run over several.
+    rank: None where no single rank failed. kind: raised, refused, killed, hang, interrupted, kernel
+    died, launcher failed, start. host: the rank's, in a run over several.
     """
     where = {"host": host} if host else {}
     return {"rank": rank, "kind": kind, "message": message, "traceback": details, **where}
 
 
 def write(run_dir: Path, status: str, **content) -> dict:
-    """Write the run's summary. On a full disk, into the room reserved for it, without the rest."""
-    content = {"status": status, **content}
-    path = Path(run_dir) / "summary.json"
+    """Write the run's summary, with the measures of its steps. content: other values.
+
+    On a full disk it goes into the room reserved for it, without the rest.
+    """
+    content = {"status": status, **summarize_steps(read_steps(run_dir)), **content}
     try:
-        write_json(path, content)
+        write_json(Path(run_dir) / "summary.json", content)
     except OSError:
         error = content.get("error")
-        if error:  # the reserved room is small: keep the end of a long traceback
+        if error:  # the reserved room is small: keep the end of a long message
             error = {**error, "message": error["message"][-1000:], "traceback": ""}
-        text = json.dumps({"status": status, "error": error})
-        with open(path, "r+") as file:
-            file.write(text.ljust(RESERVED_BYTES - 1)[: RESERVED_BYTES - 1] + "\n")
-            file.truncate()
+        _write_reserved(run_dir, "r+", {"status": status, "error": error})
     return content
 
 
 def read(run_dir: Path) -> dict:
-    """The run's summary; `{"status": "running"}` where there is none yet."""
+    """Read the run's summary; `{"status": "running"}` where there is none yet."""
     return {"status": "running"} | read_json(Path(run_dir) / "summary.json")
 
 
-def quartiles(values: list[float]) -> dict:
-    """Median and quartiles as {"median", "q25", "q75"}; of one value, three times that value."""
-    if len(values) == 1:
-        return dict.fromkeys(("median", "q25", "q75"), values[0])
-    q25, median, q75 = statistics.quantiles(values, n=4, method="inclusive")
+def compute_quartiles(values: list[float]) -> dict:
+    """Return {"median", "q25", "q75"}; of one value, three times that value."""
+    several = values if len(values) > 1 else values * 2
+    q25, median, q75 = statistics.quantiles(several, n=4, method="inclusive")
     return {"median": median, "q25": q25, "q75": q75}
 
 
-def measures(steps: list[dict]) -> dict:
-    """Throughput, step time and final loss of a run's steps.
+def summarize_steps(steps: list[dict]) -> dict:
+    """Return a run's number of steps, final loss, step time and throughput.
 
-    Speed is that after warm-up: without the first three steps, or the first half of few.
+    Times are those after warm-up: without the first three steps, or without the first half of few.
     """
     if not steps:
         return {"steps": 0}
-    counted = steps[min(WARMUP_STEPS, len(steps) // 2) :]
+    warm = steps[min(WARMUP_STEPS, len(steps) // 2) :]
     return {
         "steps": len(steps),
         "final_loss": steps[-1]["loss"],
-        "seconds_per_step": quartiles([row["seconds"] for row in counted]),
-        "samples_per_second": quartiles([row["samples"] / row["seconds"] for row in counted]),
-        "tokens_per_second": quartiles([row["tokens"] / row["seconds"] for row in counted]),
+        "seconds_per_step": compute_quartiles([row["seconds"] for row in warm]),
+        "samples_per_second": compute_quartiles([row["samples"] / row["seconds"] for row in warm]),
+        "tokens_per_second": compute_quartiles([row["tokens"] / row["seconds"] for row in warm]),
     }
-
-
-def measures_of(run_dir: Path) -> dict:
-    """The measures of the steps in a run's folder."""
-    return measures(read_steps(run_dir))

@@ -1,4 +1,4 @@
-"""What a strategy changes: a script's diff to its parent, derived from the files when shown."""
+"""The changes of a training script against its parent, computed from both files when shown."""
 
 import ast
 import contextlib
@@ -11,25 +11,20 @@ from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 from bootcamp.table import with_code
 
 HEADING = re.compile(r"# \d\. ")
 
 
-def explained_lines(path: Path) -> list[tuple[str, str]]:
-    """Pair each line of a script, its own comment cut off, with the comment above it.
-
-    The headings ("# 2. Model") are lines.
-    """
+def pair_lines_with_reasons(path: Path) -> list[tuple[str, str]]:
+    """Pair each line of a script, headings too, without its own comment with the one above it."""
     text = Path(path).read_text()
-    comments = _comment_columns(text)
+    comments = _find_comments(text)
     pairs, above = [], []
     for row, line in enumerate(text.splitlines(), 1):
-        code = line[: comments.get(row)].rstrip()
-        if HEADING.match(line):
-            pairs.append((line, ""))
-        elif row in comments and not code:
+        code = line if HEADING.match(line) else line[: comments.get(row)].rstrip()
+        if row in comments and not code:
             above.append(line.strip(" #"))
         else:
             pairs.append((code, " ".join(above)))
@@ -42,8 +37,8 @@ def is_reason(line: str) -> bool:
     return line.strip().startswith("#") and not HEADING.match(line)
 
 
-def _comment_columns(text: str) -> dict[int, int]:
-    """Map each row with a comment to its column; of broken Python, rows of comments only."""
+def _find_comments(text: str) -> dict[int, int]:
+    """Map each row with a comment to its column; in broken Python, only rows of nothing else."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
@@ -52,102 +47,80 @@ def _comment_columns(text: str) -> dict[int, int]:
     return {row: column for kind, _, (row, column), *_ in tokens if kind == tokenize.COMMENT}
 
 
-def reasons(path: Path) -> Mapping[str, str]:
+def read_reasons(path: Path) -> Mapping[str, str]:
     """Map a script's lines, with their indentation, to the reasons written above them.
 
     A line that a script shares with an ancestor has the nearest ancestor's reason.
     """
-    scripts = [Path(path), *family.ancestors(path)]
-    own = [{line: why for line, why in explained_lines(each) if line and why} for each in scripts]
-    return ChainMap(*own)
+    scripts = [Path(path), *strategies.list_ancestors(path)]
+    pairs = map(pair_lines_with_reasons, scripts)
+    return ChainMap(*({line: why for line, why in own if line and why} for own in pairs))
 
 
-def code_lines(path: Path) -> list[str]:
-    """List the lines of a script that are code: no comments, docstrings and blank lines."""
-    lines = [line for line, _ in explained_lines(path)]
-    text = "\n".join(lines)
+def list_code_lines(path: Path) -> list[str]:
+    """List the lines of a script without comments, docstrings and blank lines."""
+    lines = [line for line, _ in pair_lines_with_reasons(path)]
     docstrings = set()
     with contextlib.suppress(SyntaxError):
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(ast.parse("\n".join(lines))):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 docstrings |= {*range(node.lineno, node.end_lineno + 1)}
-    return [
-        line
-        for row, line in enumerate(lines, 1)
-        if line and row not in docstrings and not HEADING.match(line)
-    ]
+    rows = enumerate(lines, 1)
+    return [line for row, line in rows if line and row not in docstrings and line[0] != "#"]
 
 
-def changed_lines(child: Path, parent: Path) -> tuple[int, int]:
-    """Code lines that a script adds to its parent and takes from it: (added, removed).
-
-    A line that is changed counts in both.
-    """
-    matcher = difflib.SequenceMatcher(None, code_lines(parent), code_lines(child), autojunk=False)
-    changes = [change for change in matcher.get_opcodes() if change[0] != "equal"]
-    return sum(c[4] - c[3] for c in changes), sum(c[2] - c[1] for c in changes)
+def count_changed_lines(child: Path, parent: Path) -> tuple[int, int]:
+    """Count code lines that a script (adds to its parent, removes); a changed one is in both."""
+    before, after = list_code_lines(parent), list_code_lines(child)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    same = sum(block.size for block in matcher.get_matching_blocks())
+    return len(after) - same, len(before) - same
 
 
 class ScriptDiff:
-    """The changed lines of a script between the unchanged ones around them.
-
-    Shows as coloured lines in a notebook, beside them why they are there; with + and - everywhere,
-    so that it needs no colour.
-    """
+    """The changed lines of a script amid unchanged ones; in a notebook beside their reasons."""
 
     def __init__(self, child: Path, parent: Path, context: int = 2):
         self.child, self.parent = Path(child), Path(parent)
-        self.added, self.removed = changed_lines(child, parent)
-        before, after = (
-            [line for line, _ in explained_lines(path)] for path in (self.parent, self.child)
-        )
+        added, removed = count_changed_lines(child, parent)
         names = self.parent.name, self.child.name
-        self.lines = list(difflib.unified_diff(before, after, *names, lineterm="", n=context))
-
-    @property
-    def title(self) -> str:
-        """What the diff is of, and how many code lines it comes to."""
-        return (
-            f"{self.child.name}: {self.added} code lines added to {self.parent.name}, "
-            f"{self.removed} taken out"
+        self.title = f"{names[1]}: {added} code lines added to {names[0]}, {removed} taken out"
+        before, after = (
+            [line for line, _ in pair_lines_with_reasons(path)] for path in (parent, child)
         )
+        self.lines = list(difflib.unified_diff(before, after, *names, lineterm="", n=context))
 
     def __str__(self) -> str:
         return "\n".join([self.title, *self.lines])
 
     __repr__ = __str__
 
-    def whys(self) -> list[str]:
-        """Give a sentence for each of the diff's `lines`, "" where there is none.
+    def reasons(self) -> list[str]:
+        """Give the reason for each of the diff's `lines`, "" where there is none.
 
-        It says why an added line is there, and what a line did that is gone.
+        An added line has its own reason, a removed line the one that it had in the parent.
         """
-        stay = {line.strip() for line in code_lines(self.child)}  # a line that stays has only moved
-        removed = reasons(self.parent).items()
-        gone = {line: f"Was: {why}" for line, why in removed if line.strip() not in stay}
-        of_sign = {"+": reasons(self.child), "-": gone}
-        return [of_sign.get(line[:1], {}).get(line[1:], "") for line in self.lines]
+        kept = {line.strip() for line in list_code_lines(self.child)}  # such a line has only moved
+        before = read_reasons(self.parent).items()
+        removed = {line: f"Was: {why}" for line, why in before if line.strip() not in kept}
+        by_sign = {"+": read_reasons(self.child), "-": removed}
+        return [by_sign.get(line[:1], {}).get(line[1:], "") for line in self.lines]
 
     def _repr_html_(self) -> str:
-        rows = list(zip(self.lines, self.whys(), strict=True))[2:]
+        rows = list(zip(self.lines, self.reasons(), strict=True))[2:]
         explained = any(why and line.startswith("+") for line, why in rows)
-        cells = ""
+        head = f'<th scope="col" style="{CELL}">line</th>'
+        head += f'<th scope="col" style="width:38%;{CELL}">why</th>' if explained else ""
+        body = ""
         for line, why in rows:
-            cells += f'<tr style="background:transparent">{_code_cell(line)}'
-            if explained:
-                cells += f'<td style="{CELL};line-height:1.3">{with_code(why)}</td>'
-            cells += "</tr>"
-        widths = {"line": "62%", "why": "38%"} if explained else {"line": "100%"}
-        head = "".join(
-            f'<th scope="col" style="width:{width};{CELL}">{name}</th>'
-            for name, width in widths.items()
-        )
+            reason = f'<td style="{CELL};line-height:1.3">{with_code(why)}</td>'
+            cells = _code_cell(line) + (reason if explained else "")
+            body += f'<tr style="background:transparent">{cells}</tr>'
         title = html.escape(self.title)
         return (
-            f"<p><b>{title}</b></p>"
-            f'<div role="region" aria-label="{title}">'
+            f'<p><b>{title}</b></p><div role="region" aria-label="{title}">'
             '<table style="table-layout:fixed;width:100%;border-collapse:collapse">'
-            f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table></div>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
 
@@ -157,7 +130,7 @@ SIGN_STYLES = {"+": "background:#d7ecff;color:#0b3a66", "-": "background:#ffe3c7
 
 
 def _code_cell(line: str) -> str:
-    """A line of the diff; a long one goes on below, further in than it began."""
+    """Set a line of the diff as a cell; a long line is continued further to the right."""
     if line.startswith("@@"):
         return f'<td style="{CELL};opacity:0.6">⋯</td>'
     inset = len(line) - len(line[1:].lstrip()) + 4
@@ -170,10 +143,9 @@ def _code_cell(line: str) -> str:
 
 
 def script_diff(script: str, parent: str | Path | None = None) -> ScriptDiff:
-    """The diff of a script of the family to its parent, or to another script or file."""
-    path = family.find(script)
-    if parent is None:
-        parent = family.SCRIPTS[str(script)].parent
+    """Compare a training script with its parent, or with another script or file."""
+    path = strategies.find(script)
+    parent = parent or strategies.describe(script).parent
     if parent is None:
         raise ValueError(f"{script} is the baseline: it has no parent to compare with")
-    return ScriptDiff(path, family.find(parent))
+    return ScriptDiff(path, strategies.find(parent))

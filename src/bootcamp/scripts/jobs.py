@@ -1,7 +1,4 @@
-"""The job files of the course, src/jobs/*.sbatch, and their broken twins, derived from them.
-
-jobs.path("ddp_srun"), jobs.all_broken()["job_space"].text
-"""
+"""The Slurm job files of the course, src/jobs/*.sbatch, and broken copies of them for exercises."""
 
 import tomllib
 from dataclasses import dataclass
@@ -13,14 +10,14 @@ from bootcamp.paths import SRC
 JOBS = SRC / "jobs"
 
 
-def path(name: str) -> Path:
-    """Return the path of a job file of the course."""
+def find(name: str) -> Path:
+    """Return the path of the course's job file of this name."""
     return JOBS / f"{name}.sbatch"
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A working job file with one fault; broken.toml explains the fields."""
+class BrokenJob:
+    """A job file with one fault, made from a working one; broken.toml explains the fields."""
 
     name: str
     of: str
@@ -34,15 +31,15 @@ class Broken:
 
     @property
     def text(self) -> str:
-        """The broken file. Raises ValueError if the working one has changed where it differs."""
-        working = path(self.of).read_text()
+        """The broken file. Raises ValueError if the working one no longer has the line once."""
+        working = find(self.of).read_text()
         if working.count(self.old) != 1:
             raise ValueError(f"{self.of}.sbatch has {self.old!r} {working.count(self.old)} times")
         return working.replace(self.old, self.new)
 
 
 @cache
-def all_broken() -> dict[str, Broken]:
-    """Read all broken job files, by name."""
+def read_broken_jobs() -> dict[str, BrokenJob]:
+    """Read src/jobs/broken.toml: {name: broken job file}."""
     about = tomllib.loads((JOBS / "broken.toml").read_text())
-    return {name: Broken(name, **fields) for name, fields in about.items()}
+    return {name: BrokenJob(name, **fields) for name, fields in about.items()}

@@ -1,32 +1,27 @@
-"""A script of the family with a few lines replaced, for lessons that break it and for tests.
-
-Derived when it is needed, so that it stays a copy of today's script: a line that is no longer there
-is an error.
-"""
+"""Copies of a training script with a few lines replaced, for lessons that break it."""
 
 from pathlib import Path
 
-from bootcamp.scripts import family
+from bootcamp.scripts import strategies
 
 
 def variant(script: str, name: str, changes: dict[str, str]) -> Path:
     """Write a variant of a script to logs/variants/<name>.py and return its path.
 
-    changes: line of the script (without its indent) -> its replacement, with the same indent;
-    several lines may be given with line breaks, an empty text takes the line out.
-
+    changes: {line of the script without its indent: its replacement, which gets that indent}; a
+        replacement may have several lines, an empty one removes the line.
     Raises ValueError naming a line that the script does not have exactly once.
     """
-    source = family.find(script)
+    source = strategies.find(script)
     lines = source.read_text().splitlines()
     for old, new in changes.items():
         places = [number for number, line in enumerate(lines) if line.strip() == old]
         if len(places) != 1:
             raise ValueError(f"{source.name} has the line {old!r} {len(places)} times, not once")
-        indent = lines[places[0]][: len(lines[places[0]]) - len(lines[places[0]].lstrip())]
+        indent = lines[places[0]].partition(old)[0]
         lines[places[0] : places[0] + 1] = [indent + line for line in new.splitlines()]
-    path = family.variants_folder() / f"{name}.py"
+    path = strategies.variants_folder() / f"{name}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
-    family.remember(path, source)
+    strategies.record_copy(path, source)
     return path

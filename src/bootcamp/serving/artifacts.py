@@ -1,10 +1,4 @@
-"""Files that a trained model is exported to, each read as one function and held against the model.
-
-    predict = artifacts.load("logs/exported/gpt.onnx")
-    scores = predict(ids)  # int64 (batch, length) -> float32 (batch, 256): the next byte's scores
-    rows = artifacts.compare(predict, artifacts.load("logs/exported/gpt.safetensors"), context=64)
-
-The scores are those behind the last byte alone (NextByte in bootcamp/train/models).
+"""Exported model files: each format is read as one function, and compared with the model.
 
     .safetensors  the parameters; the model is built by the course's own code and runs eagerly
     .pt2          a graph, by torch.export: torch runs it, the model's code is not needed
@@ -12,8 +6,8 @@ The scores are those behind the last byte alone (NextByte in bootcamp/train/mode
     .onnx         a graph for other runtimes, here ONNX Runtime: no torch
     .ts           a graph by TorchScript, which torch has deprecated; servers of old still load it
 
-Load only files of somebody you trust: machine code is run, whatever it does. Each format needs a
-library of its own, and no other is imported: a process that serves ONNX never loads torch.
+Load only files of somebody you trust: they may run any code. A format's library is imported with
+its first file, so a process that serves ONNX never loads torch.
 """
 
 import itertools
@@ -33,56 +27,52 @@ Predict = Callable[[numpy.ndarray], numpy.ndarray]
 FORMATS = (".safetensors", ".aoti.pt2", ".pt2", ".onnx", ".ts")  # .aoti.pt2 before .pt2
 SETTINGS = "settings.json"  # in the archives of torch.export and of TorchScript
 TOLERANCE = 1e-5  # of a score in float32: another order of additions stays far below it
-BATCHES = (1, 3, 8)
 
 
 @dataclass(frozen=True)
-class About:
-    """Which model a file holds. context: the most bytes that it reads at once."""
+class ModelInfo:
+    """The model in a file. context: the most bytes that it reads at once."""
 
     model: str
     size: str
     context: int
 
-    def words(self) -> dict[str, str]:
-        """Return it as every format can store it: text by name."""
+    def as_texts(self) -> dict[str, str]:
+        """Return its fields as texts, which every format can store."""
         return {name: str(value) for name, value in asdict(self).items()}
 
 
 def load(path: Path | str) -> Predict:
-    """Return the function in a file: int64 (batch, length) -> float32 (batch, 256).
+    """Return the function in a file: int64 ids (batch, length) -> float32 scores (batch, 256).
 
-    It computes on one CPU thread; torch's are those of the whole process. Raises ValueError for a
-    file that is none of these formats.
+    The scores are those of the next byte. It computes on one CPU thread, and so does all of torch
+    in this process. Raises ValueError for a file of another format.
     """
-    path = Path(path)
-    if _ending(path) == ".onnx":
-        session = _session(path)
+    suffix = _find_format(path)
+    if suffix == ".onnx":
+        session = _start_session(path)
         name = session.get_inputs()[0].name
         return lambda ids: session.run(None, {name: ids})[0]
     import torch
 
     torch.set_num_threads(1)
-    module = _module(path, torch)
+    match suffix:
+        case ".safetensors":
+            from bootcamp.train.models import NextByte
+
+            module = NextByte(rebuild(path)).eval()
+        case ".pt2":
+            module = torch.export.load(path).module()
+        case ".aoti.pt2":
+            module = torch._inductor.aoti_load_package(str(path))
+        case ".ts":
+            module = torch.jit.load(path).eval()
 
     def predict(ids: numpy.ndarray) -> numpy.ndarray:
         with torch.inference_mode():
             return module(torch.from_numpy(ids)).numpy()
 
     return predict
-
-
-def _module(path: Path, torch) -> Callable:
-    match _ending(path):
-        case ".pt2":
-            return torch.export.load(path).module()
-        case ".aoti.pt2":
-            return torch._inductor.aoti_load_package(str(path))
-        case ".ts":
-            return torch.jit.load(path).eval()
-    from bootcamp.train.models import NextByte
-
-    return NextByte(rebuild(path)).eval()
 
 
 def rebuild(path: Path | str):
@@ -94,40 +84,35 @@ def rebuild(path: Path | str):
 
     from bootcamp.train import models
 
-    held = about(path)
-    model = models.build(Namespace(model=held.model, size=held.size, dtype="float32", seed=0))
+    info = read_info(path)
+    model = models.build(Namespace(model=info.model, size=info.size, dtype="float32", seed=0))
     model.load_state_dict(load_file(path))
     return model.eval().requires_grad_(False)
 
 
-def about(path: Path | str) -> About:
-    """Return which model a file holds, by which a server knows its limits; without torch.
-
-    Raises ValueError for a file in which it doesn't stand.
-    """
-    try:
-        words = _words(Path(path))
-        return About(words["model"], words["size"], int(words["context"]))
-    except (KeyError, StopIteration):
-        raise ValueError(f"{path}: does not say which model it holds; export it anew") from None
-
-
-def _words(path: Path) -> dict[str, str]:
-    ending = _ending(path)
-    if ending == ".onnx":
-        return _session(path).get_modelmeta().custom_metadata_map
-    if ending == ".safetensors":
+def read_info(path: Path | str) -> ModelInfo:
+    """Read which model a file holds, without torch. Raises ValueError where it is not said."""
+    suffix, texts = _find_format(path), {}
+    if suffix == ".onnx":
+        texts = _start_session(path).get_modelmeta().custom_metadata_map
+    elif suffix == ".safetensors":
         from safetensors import safe_open
 
         with safe_open(path, "numpy") as file:
-            return file.metadata() or {}
-    place = "_metadata.json" if ending == ".aoti.pt2" else f"extra/{SETTINGS}"
-    with zipfile.ZipFile(path) as archive:
-        entry = next(entry for entry in archive.namelist() if entry.endswith(place))
-        return json.loads(archive.read(entry))
+            texts = file.metadata() or {}
+    else:
+        place = "_metadata.json" if suffix == ".aoti.pt2" else f"extra/{SETTINGS}"
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.namelist():
+                if entry.endswith(place):
+                    texts = json.loads(archive.read(entry))
+    try:
+        return ModelInfo(texts["model"], texts["size"], int(texts["context"]))
+    except KeyError:
+        raise ValueError(f"{path}: does not say which model it holds; export it anew") from None
 
 
-def _session(path: Path):
+def _start_session(path: Path | str):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -135,33 +120,32 @@ def _session(path: Path):
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def _ending(path: Path) -> str:
-    for known in FORMATS:
-        if path.name.endswith(known):
-            return known
+def _find_format(path: Path | str) -> str:
+    for suffix in FORMATS:
+        if str(path).endswith(suffix):
+            return suffix
     raise ValueError(f"{path}: expected a file that ends in one of {', '.join(FORMATS)}")
 
 
 def compare(exported: Predict, eager: Predict, context: int) -> list[dict]:
     """Make a row for each shape: `batch`, `length`, and the largest `difference` of any score.
 
-    An export is made with one example. What it fixes silently, a batch or a length, or a branch,
-    shows on other shapes alone; so several of both are compared. Where the exported model raises,
-    or answers in another shape or not in numbers, the difference is infinite.
+    An export is made with one example. If that fixes a batch, a length or a branch, only other
+    shapes show it. Where the exported model raises, the difference is infinite.
     """
     random, rows = numpy.random.default_rng(seed=0), []
-    for batch, length in itertools.product(BATCHES, sorted({1, min(7, context), context})):
+    for batch, length in itertools.product((1, 3, 8), sorted({1, min(7, context), context})):
         ids = random.integers(VOCABULARY, size=(batch, length))
         expected = eager(ids)
         try:
-            difference = distance(exported(ids), expected)
-        except Exception:  # each runtime has kinds of its own
+            difference = largest_difference(exported(ids), expected)
+        except Exception:  # each runtime has its own kinds
             difference = math.inf
         rows.append({"batch": batch, "length": length, "difference": difference})
     return rows
 
 
-def distance(found: numpy.ndarray, expected: numpy.ndarray) -> float:
+def largest_difference(found: numpy.ndarray, expected: numpy.ndarray) -> float:
     """Return the largest difference of a score; infinite for another shape, or for no number."""
     if found.shape != expected.shape:
         return math.inf
@@ -170,5 +154,5 @@ def distance(found: numpy.ndarray, expected: numpy.ndarray) -> float:
 
 
 def furthest(rows: list[dict]) -> float:
-    """Return the largest difference of all rows."""
+    """Return the largest difference in rows of `compare`."""
     return max(row["difference"] for row in rows)

@@ -1,19 +1,18 @@
-"""An instance of a served model: a process that answers batches, and what its server sees of it.
+"""An instance of a served model: a process that computes batches, and the server's handle of it.
 
-    python -P src/bootcamp/serving/instance.py logs/exported/gpt.onnx
+    python -P src/bootcamp/serving/instance.py logs/exported/gpt.onnx FILE_DESCRIPTOR
 
-Arrays of ids come in as pickles; scores go out in the same way, each behind its number of bytes, or
-in their place a text: why the model can't be loaded or refuses a batch. The first answer comes
-unasked: None says that the model is loaded. The process ends when its input does, so it outlives no
-server.
+Ids come in over a connection, and scores go out, or in their place an error's text; the first
+answer, None, says that the model is loaded. The process ends when the other end of the connection
+closes, so it outlives no server.
 """
 
 import asyncio
 import contextlib
-import os
-import pickle
-import struct
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
 import numpy
@@ -24,8 +23,7 @@ if __name__ == "__main__":  # started with -P as a file: the package lies two fo
 from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.serving import artifacts
 
-SECONDS_TO_LOAD = 60
-SIZE = struct.Struct("<Q")
+SECONDS_TO_LOAD, SECONDS_TO_STOP = 60, 5
 
 
 class Died(Exception):
@@ -33,107 +31,99 @@ class Died(Exception):
 
 
 class BadModel(Exception):
-    """A model that can't be loaded, or that fails on a batch. Its text is the library's own."""
+    """A model can't be loaded, or fails on a batch. The text is the library's own."""
 
 
 class Instance:
-    """One process with one model. `start` makes it; a batch is answered by `predict`."""
+    """A process with one model."""
 
     def __init__(self, path: Path):
         self.path, self.process = path, None
+        self._thread = ThreadPoolExecutor(1)  # its own: asyncio's are few, and each waits for long
 
     async def start(self) -> None:
         """Start the process and wait until its model is loaded. Raises BadModel."""
-        pipe = asyncio.subprocess.PIPE
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", __file__, str(self.path), stdin=pipe, stdout=pipe
-        )
+        self.connection, theirs = Pipe()
+        with theirs:
+            command = [sys.executable, "-P", __file__, str(self.path), str(theirs.fileno())]
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         try:
-            async with asyncio.timeout(SECONDS_TO_LOAD):
-                await self._answer()
-        except (BadModel, Died, TimeoutError) as error:
+            if not await self._call(self.connection.poll, SECONDS_TO_LOAD):
+                raise BadModel(f"it takes more than {SECONDS_TO_LOAD} s")
+            await self._read_answer()
+        except (BadModel, Died) as error:
             await self.stop()
             raise BadModel(f"{self.path} can't be loaded: {error}") from None
         except BaseException:
-            self.process.kill()
+            self.process.kill()  # then poll returns in its thread
             raise
 
     @property
     def alive(self) -> bool:
-        return self.process is not None and self.process.returncode is None
+        return self.process is not None and self.process.poll() is None
 
     async def predict(self, ids: numpy.ndarray) -> numpy.ndarray:
         """Score int64 ids (batch, length) as float32 (batch, 256), one batch at a time.
 
         Raises Died, BadModel.
         """
-        with contextlib.suppress(ConnectionError):  # then there is no answer either
-            self.process.stdin.write(pickle.dumps(ids))
-            await self.process.stdin.drain()
-        scores = await self._answer()
+        with contextlib.suppress(OSError):  # then there is no answer either
+            self.connection.send(ids)
+        scores = await self._read_answer()
         if scores.shape != (len(ids), VOCABULARY):
             raise BadModel(f"scores of shape {scores.shape} for {len(ids)} samples")
         return scores
 
-    async def _answer(self) -> numpy.ndarray | None:
+    async def _call(self, function, *arguments):
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    async def _read_answer(self) -> numpy.ndarray | None:
         try:
-            (size,) = SIZE.unpack(await self.process.stdout.readexactly(SIZE.size))
-            answer = pickle.loads(await self.process.stdout.readexactly(size))
-        except (ConnectionError, asyncio.IncompleteReadError):
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-            await self.process.wait()  # until then it counts as alive, and would get another batch
+            answer = await self._call(self.connection.recv)
+        except (EOFError, OSError):
+            await self.stop()  # until it has ended it would count as alive, and get another batch
             raise Died(f"the process {self.process.pid} has ended") from None
         if isinstance(answer, str):
             raise BadModel(answer)
         return answer
 
     async def stop(self) -> None:
-        """End the process: its input ends, and so does it."""
-        if self.alive:
-            self.process.stdin.close()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(5):
-                    await self.process.wait()
-        if self.alive:
+        """End the process by closing the connection; kill it if that does not end it."""
+        if self.process is None:
+            return
+        self.connection.close()
+        try:
+            await asyncio.to_thread(self.process.wait, SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:
             self.process.kill()
-            await self.process.wait()
+            self.process.wait()
 
 
-def _load(path: Path):
-    """Load a model, and try it before it takes over from one that answers."""
+def _load_and_try(path: Path) -> artifacts.Predict:
     predict = artifacts.load(path)
-    for batch, length in ((1, 1), (3, artifacts.about(path).context)):
+    for batch, length in ((1, 1), (3, artifacts.read_info(path).context)):
         scores = predict(numpy.zeros((batch, length), numpy.int64))
         if scores.shape != (batch, VOCABULARY) or not numpy.isfinite(scores).all():
             raise ValueError(f"{batch} x {length} bytes: scores {scores.shape}, or not finite")
     return predict
 
 
-def serve(path: Path) -> None:
-    """Answer until nobody asks."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not get between the answers
-
-    def send(answer: numpy.ndarray | str | None) -> None:
-        data = pickle.dumps(answer)
-        answers.write(SIZE.pack(len(data)) + data)
-        answers.flush()
-
+def serve(path: Path, connection: Connection) -> None:
+    """Load the model and answer batches until the other end closes."""
     try:
-        predict = _load(path)
-    except Exception as error:  # each library has kinds of its own
-        send(f"{type(error).__name__}: {error}")
+        predict = _load_and_try(path)
+    except Exception as error:  # each library has its own kinds
+        connection.send(f"{type(error).__name__}: {error}")
         return
-    send(None)
+    connection.send(None)
     with contextlib.suppress(EOFError):
         while True:
-            ids = pickle.load(sys.stdin.buffer)
+            ids = connection.recv()
             try:
-                send(predict(ids))
-            except Exception as error:  # whatever it is, the next batch is well
-                send(f"{type(error).__name__}: {error}")
+                connection.send(predict(ids))
+            except Exception as error:  # the next batch may be well
+                connection.send(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), Connection(int(sys.argv[2])))

@@ -1,33 +1,24 @@
-"""A real Triton Inference Server, without a container, for a cell or a test:
+"""A real Triton Inference Server for a cell or a test, without a container.
 
-    with triton.Server("logs/triton", "logs/exported/gpt.onnx", context=64) as server:
-        answer = requests.post(server.url + protocol.path(), json=protocol.request(ids))
+    with triton.Server("logs/triton", "logs/exported/gpt.onnx", context=64) as server: ...
 
-`make triton` puts the binary of PyPI's nvidia-pytriton into `.venv-triton`. It carries the python
-backend only: src/serve/triton_model.py runs the model with ONNX Runtime. It reads a repository:
+`make triton` installs it into `.venv-triton`. Its repository of models:
 
     gpt/config.pbtxt       the shapes, the batcher, the instances, the version to serve
     gpt/1/model.onnx       the exported model
-    gpt/1/model.py         what runs it: a copy of src/serve/triton_model.py
+    gpt/1/model.py         a copy of src/serve/triton_model.py, which runs it
     gpt/2/...              the next version
 
-Triton says that it is ready while the process of an instance is dead: requests that come to that
-instance then fail, each after a second (HTTP 500), until `Server.repair`. A body of a hundred
-thousand brackets ends the server itself. So nothing but this machine may reach it.
-
-The python backend shares regions of memory, files in /dev/shm, with a process for each instance
-(a stub). Whichever of them is killed leaves its regions there. So all of a server's begin with a
-prefix of its own, and whatever survives removes them: the holder, which is this file as a program;
-`Server.stop`, if that was killed; the next server's start, if both were.
-
-BOOTCAMP_WITHOUT=triton in the environment hides it, to see what a lesson shows without it.
+One body of a hundred thousand brackets ends Triton, so it listens on this machine alone. Its python
+backend shares memory, files in /dev/shm, with a process for each instance (a stub); a process that
+is killed leaves them there. Their names begin with the server's id. The holder, which is this file
+as a program, removes them; if it was killed, the next server's start does.
 """
 
 import contextlib
 import os
 import re
 import secrets
-import select
 import signal
 import socket
 import subprocess
@@ -46,19 +37,18 @@ from bootcamp.costs.model_shapes import VOCABULARY
 from bootcamp.files import read_json, write_whole
 from bootcamp.launcher import process_tree
 from bootcamp.paths import ROOT, SRC
-from bootcamp.serving import protocol, service
+from bootcamp.serving import protocol, server_process
 
 ENVIRONMENT = ROOT / ".venv-triton"
 READY = ENVIRONMENT / ".ready"  # written last
 STUB = "triton_python_backend_stub"
 REGIONS = Path("/dev/shm")
-PREFIX = "bootcamp-triton-"  # begins those of every server
-PREFIX_LENGTH = len(PREFIX) + 13  # with a server's own 12 digits and a dash
+ID = re.compile("bootcamp-triton-[0-9a-f]+-")  # begins the names of a server's regions
 
 
 def why_not() -> str | None:
-    """Say why this machine can't run Triton, in one sentence; None if it can."""
-    if machine.hidden("triton"):
+    """Say in one sentence why this machine can't run Triton; None if it can."""
+    if machine.is_hidden("triton"):
         return "BOOTCAMP_WITHOUT hides it in this environment"
     if not (_programs() / "bin" / "tritonserver").exists():
         return f"there is no {ENVIRONMENT.name}: make triton makes it"
@@ -66,27 +56,20 @@ def why_not() -> str | None:
 
 
 def _programs() -> Path:
-    """The folder with the binary and the backends; one that is not there without them."""
+    """Return the folder with the binary and the backends; it does not exist without them."""
     return Path(read_json(READY).get("triton", ENVIRONMENT / "missing"))
 
 
-def config(
-    context: int,
-    instances: int = 2,
-    max_batch: int = 8,
-    delay_ms: float = 2.0,
-    queue: int = 64,
-    version: int = 1,
+def make_config(
+    context: int, instances: int = 2, max_batch: int = 8, queue: int = 64, version: int = 1
 ) -> str:
-    """Return the text of config.pbtxt.
+    """Make the text of config.pbtxt.
 
     context: bytes of the longest sample. instances: processes that run the model, one core each.
-    max_batch: samples in a request, and in a batch that Triton makes of several requests. It joins
-    requests of one length only, because the input does not allow ragged batches. delay_ms: how long
-    a request waits for others to join it. queue: requests that wait; those beyond it are refused at
-    once (HTTP 503). version: the one to serve.
+    max_batch: most samples in a request, and in a batch of several requests, all of one length.
+    queue: most requests that wait; more are refused at once (HTTP 503). version: the one to serve.
     """
-    text = f"""name: "{protocol.NAME}"
+    config = f"""name: "{protocol.NAME}"
 backend: "python"
 max_batch_size: {max_batch}
 input [ {{ name: "{protocol.INPUT}" data_type: TYPE_INT64 dims: [ -1 ] }} ]
@@ -95,37 +78,35 @@ instance_group [ {{ kind: KIND_CPU count: {instances} }} ]
 version_policy: {{ specific: {{ versions: [ {version} ] }} }}
 parameters: {{ key: "context" value: {{ string_value: "{context}" }} }}
 """
-    batching = f"""dynamic_batching {{
-  max_queue_delay_microseconds: {round(1000 * delay_ms)}
+    if max_batch > 1:  # with batches of one, the batcher's thread only adds up to half a second
+        config += f"""dynamic_batching {{
+  max_queue_delay_microseconds: 2000
   default_queue_policy {{ max_queue_size: {queue} }}
 }}
 """
-    # with batches of one, the batcher's thread only adds waits of up to half a second
-    return text + batching if max_batch > 1 else text
+    return config
 
 
-class Server(service.Server):
-    """A running Triton; what it answers with is the model of a folder, exported to ONNX.
+class Server(server_process.Server):
+    """A running Triton with a model exported to ONNX, in a new version of a repository `folder`.
 
-    settings: of `config`. Raises ServerFailed.
+    settings: of `make_config`. Raises ServerFailed.
     """
 
     program = SRC / "serve" / "triton_model.py"
 
     def __init__(self, folder: Path | str, model: Path | str, **settings):
         if why := why_not():
-            raise service.ServerFailed(f"no Triton here: {why}")
+            raise server_process.ServerFailed(f"no Triton here: {why}")
         remove_stale_regions()
         self.folder, self.settings = Path(folder).resolve() / protocol.NAME, settings
-        self._choose(self.publish(model))
-        self.id = f"{PREFIX}{secrets.token_hex(6)}-"
-        port, self.metrics_port = _free_port(), _free_port()
-        command = [__file__, str(os.getpid()), self.id, *_environment(), *self._command(port)]
-        super().__init__(command, port, self.folder, protocol.MODEL_READY)
-        self.instances = len(self.workers())
-
-    def _command(self, port: int) -> list[str]:
-        return [
+        self._write_config(self.publish(model))
+        self.id = f"bootcamp-triton-{secrets.token_hex(6)}-"
+        port, self.metrics_port = _find_free_port(), _find_free_port()
+        command = [
+            __file__,
+            str(os.getpid()),
+            *_environment(),
             str(_programs() / "bin" / "tritonserver"),
             f"--id={self.id}",
             f"--model-repository={self.folder.parent}",
@@ -142,43 +123,50 @@ class Server(service.Server):
             "--allow-cpu-metrics=false",
             "--exit-timeout-secs=5",  # for answers that have been begun
         ]
+        super().__init__(command, port, self.folder, protocol.MODEL_READY)
+        self.instances = len(self.workers())
 
     def workers(self) -> list[int]:
-        return [pid for pid in super().workers() if STUB in process_tree.command(pid)]
+        return [pid for pid in super().workers() if STUB in process_tree.read_command(pid)]
+
+    def stop(self) -> None:
+        """End the server. Its memory goes too, even if its holder was killed."""
+        super().stop()
+        remove_stale_regions()
 
     def metrics(self) -> Counter:
-        """Return Triton's counters, as Prometheus gets them, summed over the loaded versions."""
-        found = Counter()
+        """Read Triton's counters for Prometheus, summed over the loaded versions."""
+        counts = Counter()
         text = self.ask("GET", "/metrics", self.metrics_port)
         own = rf'^(\w+)\{{.*?model="{protocol.NAME}".*\}} (\S+)$'
         for name, value in re.findall(own, text, re.MULTILINE):
-            found[name] += float(value)
-        return found
+            counts[name] += float(value)
+        return counts
 
-    def _choose(self, version: int) -> None:
-        """Ask for this version; Triton follows when it is told to load the model."""
-        self.version, text = version, config(**self.settings, version=version)
+    def _write_config(self, version: int) -> None:
+        """Name the version to serve; Triton reads it when it is asked to load the model."""
+        self.version, text = version, make_config(**self.settings, version=version)
         write_whole(self.folder / "config.pbtxt", lambda file: file.write(text.encode()))
 
     def switch(self, version: int) -> None:
-        """Serve this version of the repository, without refusing a request; also the way back.
+        """Serve another version of the repository; no request fails meanwhile.
 
-        If it does not load, or fails its own test (src/serve/triton_model.py), the repository names
-        the served one again, which goes on. Raises Refused then.
+        Raises Refused if it does not load or fails its own test (src/serve/triton_model.py); the
+        version before goes on then, and the repository names it again.
         """
         before = self.version
-        self._choose(version)
+        self._write_config(version)
         try:
             self.ask("POST", protocol.LOAD)
         except BaseException:
-            self._choose(before)
+            self._write_config(before)
             raise
 
     def repair(self) -> None:
-        """Start all instances anew if one has died: Triton does not bring it back.
+        """Replace all instances if one has died: Triton would let its requests fail (HTTP 500).
 
-        The new ones take over before the old ones go. One that still runs after two seconds is
-        killed: beside a dead one, Triton does not end it.
+        The new ones take over before the old ones end. An old one that still runs after two seconds
+        is killed: Triton does not end it beside a dead one.
         """
         old = set(self.workers())
         if len(old) == self.instances:
@@ -188,18 +176,14 @@ class Server(service.Server):
         deadline = time.monotonic() + 2
         while left := old & set(self.workers()):
             if time.monotonic() > deadline:
-                process_tree.end(left)
+                process_tree.kill(left)
             time.sleep(0.02)
-
-    def stop(self) -> None:
-        super().stop()
-        _remove_regions(self.id)  # of a holder that was killed
 
 
 def _environment() -> list[str]:
-    """Words for env(1): how Triton's instances find their Python and that Python's library.
+    """Make the command of env(1) by which Triton's instances find their Python and its library.
 
-    With the library of another Python, even one of the same version, they fail when they start.
+    With the library of another Python, even of the same version, they fail when they start.
     """
     search = os.pathsep.join([str(ENVIRONMENT / "bin"), os.environ.get("PATH", os.defpath)])
     libraries = [read_json(READY)["python_libraries"], os.environ.get("LD_LIBRARY_PATH", "")]
@@ -212,40 +196,35 @@ def _environment() -> list[str]:
     ]
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
 
 
-def _remove_regions(prefix: str) -> None:
-    for region in REGIONS.glob(f"{prefix}*"):
-        region.unlink(missing_ok=True)
-
-
 def remove_stale_regions() -> None:
-    """Remove the shared memory of servers of which no process is left."""
-    regions = list(REGIONS.glob(f"{PREFIX}*"))  # first: every owner of one runs by now
-    commands = " ".join(map(process_tree.command, psutil.pids()))
+    """Remove the shared memory of servers that have ended."""
+    regions = list(REGIONS.iterdir())  # first: every owner of one runs by now
+    others = [pid for pid in psutil.pids() if pid != os.getpid()]
+    commands = " ".join(map(process_tree.read_command, others))
     for region in regions:
-        if region.name[:PREFIX_LENGTH] not in commands:
+        if (server := ID.match(region.name)) and server[0] not in commands:
             with contextlib.suppress(OSError):  # another user's, or just removed
                 region.unlink()
 
 
-def hold(starter: int, prefix: str, command: list[str]) -> None:
-    """Run a server until it or the process that started it ends, and see that nothing stays."""
+def hold(starter: int, command: list[str]) -> None:
+    """Run a server until it or its starter ends; then end its processes and remove its memory."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     linux.adopt_orphans()
+    linux.die_with_parent(signal.SIGTERM)
     try:
-        starter_ends = os.pidfd_open(starter)
-        if os.getppid() == starter:
-            # it is killed with this process; its stubs end themselves then
-            server = subprocess.Popen(command, preexec_fn=linux.die_with_parent)
-            select.select([starter_ends, os.pidfd_open(server.pid)], [], [])
+        if os.getppid() == starter:  # it is there
+            # if this process is killed, so is the server; its stubs end themselves then
+            subprocess.run(command, preexec_fn=linux.die_with_parent)
     finally:
-        process_tree.end_everything_below()
-        _remove_regions(prefix)
+        process_tree.kill_everything_below()
+        remove_stale_regions()
 
 
 if __name__ == "__main__":
-    hold(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    hold(int(sys.argv[1]), sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Deal out training data: windows of the course's text (bootcamp/corpus.py), or made-up images.
+"""Deal out training data: windows of the course's text (bootcamp/corpus.py), or synthetic images.
 
 A sample is a function of its id, so that any rank can make any sample, the same on every machine.
 """
@@ -32,7 +32,7 @@ class Corpus(torch.utils.data.Dataset):
         return self.batch(torch.tensor(sample_id))
 
     def batch(self, sample_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(inputs, targets) of many samples at once, with the shape of the ids in front."""
+        """Return (inputs, targets) of many samples at once, with the ids' shape in front."""
         windows = self._bytes[sample_ids.unsqueeze(-1) * self.context + self._offsets].long()
         inputs, targets = windows[..., :-1], windows[..., 1:]
         return inputs, targets[..., -1] if self.next_byte_only else targets
@@ -69,7 +69,7 @@ class Images(torch.utils.data.Dataset):
         return self.batch(torch.tensor(sample_id))
 
     def batch(self, sample_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(images, classes) of many samples at once, with the shape of the ids in front."""
+        """Return (images, classes) of many samples at once, with the ids' shape in front."""
         targets = sample_ids % self.classes
         tiles = (3, self.TILES, self.tile, self.TILES, self.tile)
         # not added in place: indexed by a single id the noise is a view of the data itself
@@ -78,7 +78,7 @@ class Images(torch.utils.data.Dataset):
 
 
 def dataset(args) -> Corpus | Images:
-    """The data that the model of these flags reads; images in the dtype of --dtype."""
+    """Make the dataset that the model of these flags reads; images in the dtype of --dtype."""
     form = models.data_format(args)
     if "image_size" in form:
         return Images(**form, dtype=getattr(torch, args.dtype))
@@ -86,16 +86,13 @@ def dataset(args) -> Corpus | Images:
 
 
 def checksums(batch) -> list[int]:
-    """Calculate the CRC-32 of each sample, from at most 64 KiB of each of its tensors.
-
-    batch: tensors of shape (samples, ...), on any device.
-    """
-    found = [0] * len(batch[0]) if batch else []
+    """Calculate the CRC-32 of each sample of these tensors, (samples, ...) on any device."""
+    sums = [0] * len(batch[0]) if batch else []
     for tensor in batch:
         rows = tensor.detach().cpu().unsqueeze(-1).flatten(1).contiguous()
         for sample, row in enumerate(rows.view(torch.uint8).numpy()):
-            found[sample] = zlib.crc32(row[:CHECKED_BYTES], found[sample])
-    return found
+            sums[sample] = zlib.crc32(row[:CHECKED_BYTES], sums[sample])
+    return sums
 
 
 class Batches:
@@ -116,7 +113,7 @@ class Batches:
         self.global_ids(0)  # draws the first epoch's order here rather than within the first step
 
     def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(inputs, targets) of this rank in this step: global_batch / world samples, on the CPU."""
+        """Return this rank's (inputs, targets): global_batch / world samples, on the CPU."""
         share = self.global_ids(step).chunk(self.world)[self.rank]
         self.sample_ids, self._drawn = share.tolist(), self.dataset.batch(share)
         return self._drawn
@@ -129,7 +126,7 @@ class Batches:
         return checksums(self._drawn)
 
     def global_ids(self, step: int) -> torch.Tensor:
-        """The ids of the samples that all ranks together train on in this step."""
+        """Return the ids of the samples that all ranks together train on in this step."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)

@@ -1,87 +1,77 @@
-"""Read which rank this process is, of torchrun, Horovod or MPI, and choose its cores."""
+"""Say which rank this process is, by its launcher's variables and by torch's process group."""
 
 import os
 
-from bootcamp import machine
+import torch.distributed as dist
 
-LOCAL_COUNT = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+MARKS_OF_LAUNCHERS = {
+    "TORCHELASTIC_RUN_ID": "torchrun",
+    "HOROVOD_RANK": "horovodrun",
+    "OMPI_COMM_WORLD_RANK": "mpirun",
+    "BOOTCAMP_RUN": "bootcamp.launch",
+}
+
+
+def _read_number(*names: str, default):
+    return next((int(os.environ[name]) for name in names if name in os.environ), default)
 
 
 def rank() -> int:
-    return _number("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", default=0)
+    return _read_number("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", default=0)
 
 
-def count() -> int:
+def world_size() -> int:
     """Return the number of processes that the launcher started, on all hosts together."""
-    return _number("WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", default=1)
+    return _read_number("WORLD_SIZE", "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", default=1)
 
 
 def local_rank() -> int:
     """Return the rank within this host: the number of its GPU or of its cores."""
-    return _number("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", default=0)
+    return _read_number("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", default=0)
 
 
-def local_count() -> int:
-    """Return the number of processes on this host."""
-    return _number(*LOCAL_COUNT, default=1)
+def local_world_size(unknown: int | str = 1) -> int | str:
+    """Return the number of processes on this host; unknown: if the launcher does not say it."""
+    names = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    return _read_number(*names, default=unknown if world_size() > 1 else 1)
 
 
-def _number(*names: str, default: int) -> int:
-    return next((int(os.environ[name]) for name in names if name in os.environ), default)
-
-
-def knows_its_host() -> bool:
-    """Whether the launcher said how many processes are on this host, or there is only one."""
-    return count() == 1 or any(name in os.environ for name in LOCAL_COUNT)
-
-
-def own_cores(count: int) -> set[int]:
-    """Choose this rank's cores; ranks beyond the cores share them in turn.
-
-    BOOTCAMP_FIRST_CORE moves all ranks, so that two launches at once need not meet on one core.
-    Simulated hosts share the machine's cores, so there the global rank counts.
-    """
-    cores = machine.cores()
-    place = _number("BOOTCAMP_FIRST_CORE", default=0) + (rank() if link() else local_rank())
-    return {cores[(place * count + i) % len(cores)] for i in range(count)}
-
-
-def shares_gpus() -> bool:
-    """Whether ranks may share GPUs, over gloo: NCCL refuses two ranks on one GPU."""
-    return os.environ.get("BOOTCAMP_SHARE_GPUS") == "1"
-
-
-def hosts() -> int:
-    """Return the number of hosts that the processes are spread over."""
-    return max(1, count() // local_count())
-
-
-def link() -> str | None:
+def link_rate() -> str | None:
     """Return the rate of the link between simulated hosts, "open" for any; None elsewhere."""
     return os.environ.get("BOOTCAMP_LINK")
 
 
-def run_folder() -> str | None:
-    """Return the folder for the record that the launcher of this course chose."""
-    return os.environ.get("BOOTCAMP_RUN")
-
-
 def attempt() -> int:
     """Return how often torchrun has restarted the ranks of this run."""
-    return _number("TORCHELASTIC_RESTART_COUNT", default=0)
+    return _read_number("TORCHELASTIC_RESTART_COUNT", default=0)
 
 
 def launcher() -> str:
-    """Name what started this process."""
-    marks = {
-        "TORCHELASTIC_RUN_ID": "torchrun",
-        "HOROVOD_RANK": "horovodrun",
-        "OMPI_COMM_WORLD_RANK": "mpirun",
-        "BOOTCAMP_RUN": "bootcamp.launch",
-    }
-    return next((name for mark, name in marks.items() if mark in os.environ), "python")
+    """Return the name of what started this process."""
+    return next((name for mark, name in MARKS_OF_LAUNCHERS.items() if mark in os.environ), "python")
 
 
-def has_a_group_of_its_own() -> bool:
-    """Whether Horovod or MPI connects the ranks: torch's process group knows nothing of that."""
-    return any(name in os.environ for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"))
+def has_group() -> bool:
+    """Return whether a script has made a process group, which not every build of torch can."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def backend() -> str | None:
+    """Return the process group's backend, such as "gloo"; None without a group."""
+    return dist.get_backend() if has_group() else None
+
+
+def count_ranks(framework_size: int) -> int:
+    """Count the group's ranks; without a group, what Horovod or MPI say (framework_size), or 1."""
+    if has_group():
+        return dist.get_world_size()
+    return framework_size if {"HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"} & os.environ.keys() else 1
+
+
+def gather_objects(mine) -> list:
+    """Gather an object from each rank, in order of rank; only one's own without a group."""
+    if not has_group():
+        return [mine]
+    objects = [None] * dist.get_world_size()
+    dist.all_gather_object(objects, mine)
+    return objects

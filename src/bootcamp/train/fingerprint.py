@@ -1,10 +1,10 @@
-"""A few numbers that tell two models' parameters apart, however they are wrapped or sharded."""
+"""Calculate a few numbers that differ when two models' parameters differ, however sharded."""
 
 import zlib
 
 import torch
 
-from bootcamp.train import models, process_group, shards
+from bootcamp.train import environment, models, sharded_tensors
 
 PROJECTIONS = 8
 CHUNK = 1 << 17  # numbers: their signs in all directions are 8 MiB
@@ -25,15 +25,13 @@ def fingerprint(model: torch.nn.Module, beat=lambda: None) -> list[float] | None
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
             return None
-        name = models.own_name(name)
         sums = only_here if hasattr(parameter, "only_here") else total
-        parameter = shards.gather(parameter)
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        for chunk in parameter.detach().flatten().split(CHUNK):
+        generator = torch.Generator().manual_seed(zlib.crc32(models.own_name(name).encode()))
+        for chunk in sharded_tensors.gather(parameter).flatten().split(CHUNK):
             values = chunk.cpu().double()
             draws = torch.randint(256, (len(values),), dtype=torch.uint8, generator=generator)
             sums += (draws >> bits & 1).double().mul_(2).sub_(1) @ values
             beat()
     if only_here.any():
-        total += sum(process_group.from_all_ranks(only_here))
+        total += sum(environment.gather_objects(only_here))
     return total.tolist()

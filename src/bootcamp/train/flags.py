@@ -1,29 +1,29 @@
-"""The flags of single strategies, and what these ask of model and ranks before training."""
+"""The flags of single strategies, and checks of model and ranks before training."""
 
 import argparse
 
 from bootcamp.train import environment, models
-from bootcamp.train.refusal import refuse
-from bootcamp.train.run_context import RunContext
+from bootcamp.train.config import RunContext
+from bootcamp.train.process_end import refuse
+
+UNKNOWN = "unknown"  # how many ranks are on a host
 
 
-def _unequal(ranks_of_a_group: int) -> str:
-    """Say why the ranks make no such groups, and which they make; empty if they do."""
-    world = environment.count()
-    if ranks_of_a_group >= 1 and world % ranks_of_a_group == 0:
-        return ""
-    divisors = [str(size) for size in range(1, world + 1) if world % size == 0]
-    return (
-        f"{world} ranks do not divide into groups of {ranks_of_a_group}. "
-        f"Give one of {', '.join(divisors)}."
-    )
-
-
-def neighbours(text: str) -> int:
-    """Parse --reshard. Raises ArgumentTypeError where the ranks make no such groups."""
-    if wrong := _unequal(int(text)):
-        raise argparse.ArgumentTypeError(wrong.rstrip("."))  # argparse ends the sentence
-    return int(text)
+def parse_group_size(text: str) -> int:
+    """Parse a number of ranks. Raises ArgumentTypeError where all ranks make no such groups."""
+    if text == UNKNOWN:
+        raise argparse.ArgumentTypeError(
+            "this launcher does not say how many ranks are on a host (LOCAL_WORLD_SIZE). "
+            "Give a number"  # argparse ends the sentence
+        )
+    size, world = int(text), environment.world_size()
+    divisors = [group for group in range(1, world + 1) if world % group == 0]
+    if size not in divisors:
+        raise argparse.ArgumentTypeError(
+            f"{world} ranks do not divide into groups of {size}. "
+            f"Give one of {', '.join(map(str, divisors))}"  # argparse ends the sentence
+        )
+    return size
 
 
 SHARDING = {
@@ -34,8 +34,8 @@ SHARDING = {
 }
 HYBRID_SHARDING = SHARDING | {
     "--shard": {
-        "type": int,
-        "default": environment.local_count() if environment.knows_its_host() else None,
+        "type": parse_group_size,
+        "default": str(environment.local_world_size(UNKNOWN)),
         "help": "ranks that share one copy of the model (default: those of a host)",
     },
 }
@@ -49,7 +49,7 @@ SHARDING_IN_PRACTICE = {
         "help": "of gradients while they are summed over the ranks (default: --dtype)",
     },
     "--reshard": {
-        "type": neighbours,
+        "type": parse_group_size,
         "help": "neighbours that keep the parameters together from forward to backward pass "
         "(default: all ranks)",
     },
@@ -66,50 +66,26 @@ ZERO_STAGE = {
 }
 SEQUENCE_PARALLEL = {
     "--sequence-parallel": {
-        "action": argparse.BooleanOptionalAction,
-        "default": False,
+        "action": "store_true",
         "help": "between the blocks, each rank keeps a part of the text",
     }
 }
 
 
-def check_shard(args: argparse.Namespace) -> None:
-    """Refuse a --shard that the ranks do not divide by."""
-    if args.shard is None:
-        refuse(
-            "--shard is missing, and this launcher does not say how many ranks are on a host "
-            "(LOCAL_WORLD_SIZE). Give --shard: the ranks that share one copy of the model."
-        )
-    if wrong := _unequal(args.shard):
-        refuse(f"--shard {args.shard}: {wrong}")
-
-
 def check_heads(context: RunContext) -> None:
     """Refuse a model whose attention heads do not divide over the tensor-parallel ranks."""
-    args, ranks = context.args, context.size("tensor")
-    if args.model != "gpt":
-        refuse(f"--model {args.model}: this script knows how to split gpt's matrices. Choose gpt.")
-    heads = models.shape(args)["heads"]
-    if heads % ranks:
-        fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+    count_parts_of_rank(context, "gpt", "heads")
+    kv_heads, ranks = context.args.kv_heads, context.mesh[-1]
+    if kv_heads and kv_heads % ranks:
         refuse(
-            f"--size {args.size}: {heads} attention heads do not divide over {ranks} "
-            f"tensor-parallel ranks. Start one of {fits} of them, or take another --size."
-        )
-    if args.kv_heads and args.kv_heads % ranks:
-        refuse(
-            f"--kv-heads {args.kv_heads}: key-value heads do not divide over {ranks} "
-            "tensor-parallel ranks, and here no rank keeps a copy of another rank's. Start fewer "
-            "ranks, or ask for more of these heads."
+            f"--kv-heads {kv_heads}: key-value heads do not divide over {ranks} ranks, and here no "
+            "rank keeps a copy of another rank's. Start fewer ranks, or ask for more such heads."
         )
 
 
-def parts_of_each(context: RunContext, model: str, parts: str) -> int:
-    """Count a rank's share of what the model is made of: the stripes or experts of each layer.
-
-    Refuses another model, and a number of ranks that does not divide them.
-    """
-    args, (ranks,) = context.args, context.mesh
+def count_parts_of_rank(context: RunContext, model: str, parts: str) -> int:
+    """Count a rank's heads, stripes or experts of each layer. Refuses what does not divide."""
+    args, ranks = context.args, context.mesh[-1]  # neighbours share a layer: the last axis
     if args.model != model:
         refuse(
             f"--model {args.model}: this script divides {parts} over ranks. Say --model {model}."

@@ -4,7 +4,7 @@ import torch
 
 
 def choose(args) -> tuple[type[torch.optim.Optimizer], dict]:
-    """The optimizer's class and its settings, for a script that builds it itself.
+    """Return the optimizer's class and its settings, for a script that builds it itself.
 
     Both are used to prove equality: AdamW divides by the gradient's own size and so hides a wrong
     scale, SGD with momentum shows it at once. eps is 1e-6, above the rounding noise of a gradient:
@@ -17,6 +17,6 @@ def choose(args) -> tuple[type[torch.optim.Optimizer], dict]:
 
 
 def build(args, parameters) -> torch.optim.Optimizer:
-    """The optimizer over these parameters."""
+    """Build the optimizer over these parameters."""
     optimizer_class, settings = choose(args)
     return optimizer_class(parameters, **settings)

@@ -1,11 +1,9 @@
-"""The rank side of pipelines: flags, how a model is cut, and what each rank really does when.
-
-bootcamp.costs.pipeline_schedules has the schedules themselves.
-"""
+"""Pipelines within a rank: flags, cutting a model, and recording a schedule's actions."""
 
 import json
 import time
-from itertools import pairwise
+from collections import OrderedDict, defaultdict
+from itertools import count, pairwise
 from pathlib import Path
 
 from torch import nn
@@ -13,8 +11,8 @@ from torch import nn
 from bootcamp.costs import layer_cut
 from bootcamp.costs.pipeline_schedules import CHUNKS, Impossible, plan, stages_of_rank
 from bootcamp.train import flags, models
-from bootcamp.train.refusal import refuse
-from bootcamp.train.run_context import RunContext
+from bootcamp.train.config import RunContext
+from bootcamp.train.process_end import refuse
 
 __all__ = ["NAMES_IN_TORCH", "FLAGS", "check", "cut", "join", "record_actions", "stages_of_rank"]
 
@@ -66,16 +64,12 @@ def cut(model: nn.Sequential, parts: int) -> list[nn.Sequential]:
 
 
 def join(parts) -> nn.Sequential:
-    """Join what a rank holds to one module, to be recorded and optimized; it is never called."""
-    whole = nn.Sequential()
-    for part in parts:
-        for name, stage in part.named_children():
-            whole.add_module(name, stage)
-    return whole
+    """Join a rank's parts to one module, to be recorded and optimized; it is never called."""
+    return nn.Sequential(OrderedDict(pair for part in parts for pair in part.named_children()))
 
 
 def record_actions(run_dir: Path, rank: int, stages: list) -> None:
-    """From now on each action of these stages leaves a line in `ranks/<rank>.actions.jsonl`.
+    """Write a line for each later action of these stages to `ranks/<rank>.actions.jsonl`.
 
     A line has `step`, `stage`, `action`, `micro_batch`, and `began` and `ended` in seconds of the
     host's monotonic clock, which all of its processes share. Actions are F, a forward; B, a whole
@@ -83,7 +77,7 @@ def record_actions(run_dir: Path, rank: int, stages: list) -> None:
     On a GPU the times are those at which the work was queued, not those of its execution.
     """
     file = open(run_dir / "ranks" / f"{rank}.actions.jsonl", "a", buffering=1)  # noqa: SIM115
-    counts: dict[tuple, int] = {}
+    steps = defaultdict(count)  # of each action: the next step that it belongs to
 
     def observe(stage, method: str, action: str):
         call = getattr(stage, method)
@@ -91,12 +85,11 @@ def record_actions(run_dir: Path, rank: int, stages: list) -> None:
         def observed(micro_batch, *arguments, **named):
             began = time.monotonic()
             result = call(micro_batch, *arguments, **named)
-            ended = time.monotonic()
+            times = {"began": began, "ended": time.monotonic()}
             name = action if named.get("full_backward", True) else "I"
-            key = (stage.stage_index, name, micro_batch)
-            counts[key] = step = counts.get(key, -1) + 1
-            row = {"step": step, "stage": key[0], "action": name, "micro_batch": micro_batch}
-            file.write(json.dumps(row | {"began": began, "ended": ended}) + "\n")
+            row = {"stage": stage.stage_index, "action": name, "micro_batch": micro_batch}
+            step = next(steps[tuple(row.values())])
+            file.write(json.dumps({"step": step, **row, **times}) + "\n")
             return result
 
         setattr(stage, method, observed)

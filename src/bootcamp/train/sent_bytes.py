@@ -1,4 +1,4 @@
-"""Bytes that this process has sent over the network, as the kernel counts them."""
+"""Count the bytes that this process has sent over the network, by the kernel's counters."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from bootcamp.train import environment
 BYTES_ACKED, NOT_SENT, BYTES_SENT, BYTES_RETRANS = 120, 144, 200, 208
 
 
-def sent_bytes() -> dict[str, int]:
+def count_sent_bytes() -> dict[str, int]:
     """Count the bytes that were sent so far; nothing is known outside Linux.
 
     "all": written by this process to TCP connections (TCP_INFO, tcp(7)), without headers and
@@ -27,13 +27,13 @@ def sent_bytes() -> dict[str, int]:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
-                sent = _written(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256))
-                away = connection.getsockname()[0] != connection.getpeername()[0]
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                is_remote = connection.getsockname()[0] != connection.getpeername()[0]
         except OSError:
             continue  # closed meanwhile, or no TCP socket
-        total["all"] += sent
-        total["other hosts"] += sent * away
-    if environment.link():
+        total["all"] += _read_written_bytes(info)
+        total["other hosts"] += _read_written_bytes(info) * is_remote
+    if environment.link_rate():
         import psutil
 
         counters = psutil.net_io_counters(pernic=True, nowrap=False)
@@ -41,8 +41,8 @@ def sent_bytes() -> dict[str, int]:
     return total
 
 
-def _written(info: bytes) -> int:
-    """Bytes written to a connection, from its struct tcp_info.
+def _read_written_bytes(info: bytes) -> int:
+    """Read the bytes written to a connection from its struct tcp_info.
 
     Not those acknowledged: at the end of a step the last acknowledgement may still be on its way.
     """
@@ -51,27 +51,3 @@ def _written(info: bytes) -> int:
     (not_sent,) = struct.unpack_from("I", info, NOT_SENT)
     sent, again = struct.unpack_from("QQ", info, BYTES_SENT)
     return sent - again + not_sent
-
-
-class SentPerStep:
-    """Count what steps send, from the end of the first to the end of the last but one.
-
-    The first makes connections, and in the last a neighbour may leave before this rank counts.
-    """
-
-    def __init__(self, last_counted: int):
-        self.last_counted = last_counted
-        self._before, self._after = {}, {}
-
-    def step_ended(self, steps_done: int) -> None:
-        """Count, if this step is one of the two. steps_done: before this one."""
-        if steps_done == 0:
-            self._before = sent_bytes()
-        elif steps_done == self.last_counted:
-            self._after = sent_bytes()
-
-    def per_step(self, way: str) -> float | None:
-        """Bytes of one kind of `sent_bytes` per step; None where nothing was counted."""
-        if way not in self._after:
-            return None
-        return (self._after[way] - self._before[way]) / self.last_counted

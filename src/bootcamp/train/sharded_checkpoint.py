@@ -1,4 +1,4 @@
-"""Save a checkpoint in parts: each rank writes what it holds, with DCP.
+"""Save and read sharded checkpoints: each rank writes its part, with DCP.
 
     PATH/step-40/         a complete one: each rank's file, an index, the settings
     PATH/step-40-again-2/ another of the same step, by a later run
@@ -13,41 +13,38 @@ import datetime
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from bootcamp.files import abandoned, sync_folder, write_whole
-from bootcamp.train import environment, shards
-from bootcamp.train.process_group import from_all_ranks
-from bootcamp.train.run_context import RunContext
+from bootcamp.files import is_abandoned, read_json, sync_folder, write_whole
+from bootcamp.train import environment, sharded_tensors
+from bootcamp.train.config import RunContext
 
 KEEP = 2  # the newest, and the one before it: a reader may just be in it
 
 
-def newest(folder: Path) -> Path | None:
-    """The newest good checkpoint in a folder: the one saved last, whatever its step."""
-    return max(_good(folder), key=_sequence, default=None)
+def find_newest(folder: Path) -> Path | None:
+    """Find the checkpoint saved last in a folder, whatever its step; None if there is none."""
+    return max(_list_complete(folder), key=_read_sequence, default=None)
 
 
-def _good(folder: Path) -> list[Path]:
+def _list_complete(folder: Path) -> list[Path]:
     return [path for path in folder.glob("step-*") if (path / "settings.json").exists()]
 
 
-def _sequence(path: Path) -> int:
-    """Its number among all that were saved into this folder; 0 for one that can't be read."""
-    try:
-        return json.loads((path / "settings.json").read_text())["sequence"]
-    except (OSError, ValueError, KeyError):
-        return 0
+def _read_sequence(path: Path) -> int:
+    """Read a checkpoint's number among all saved into its folder; 0 if it can't be read."""
+    return read_json(path / "settings.json").get("sequence", 0)
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Remove what killed runs have left half-written or half-removed. For rank 0."""
+    """Remove the folders that killed runs left half-written or half-removed. For rank 0."""
     for left in folder.glob(".step-*.part"):
-        if abandoned(left.name.removesuffix(".part").rpartition(".")[2]):
+        if is_abandoned(left.name.removesuffix(".part").rpartition(".")[2]):
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -66,7 +63,8 @@ def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callabl
     """
     from torch.distributed import checkpoint as dcp
 
-    part = folder / f".step-{head['steps_done']}.{_rank_0_pid()}.part"
+    writer = environment.gather_objects(os.getpid())[0]  # a later run asks whether it is alive
+    part = folder / f".step-{head['steps_done']}.{writer}.part"
     written = None
     if context.args.save_async:
         group = _own_group(context.timeout)
@@ -84,12 +82,6 @@ def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callabl
 
 
 @cache
-def _rank_0_pid() -> int:
-    """Return the process id of rank 0, so that a later run can tell whether this one is alive."""
-    return from_all_ranks(os.getpid())[0]
-
-
-@cache
 def _own_group(timeout: datetime.timedelta):
     """Make a gloo group for DCP's thread, separate from the training's."""
     import torch.distributed as dist
@@ -100,7 +92,7 @@ def _own_group(timeout: datetime.timedelta):
 def _publish(part: Path, head: dict) -> None:
     """Rename the finished folder to a checkpoint; only then remove older ones."""
     folder = part.parent
-    sequence = 1 + max(map(_sequence, _good(folder)), default=0)
+    sequence = 1 + max(map(_read_sequence, _list_complete(folder)), default=0)
     content = json.dumps({**head, "sequence": sequence}).encode()
     write_whole(part / "settings.json", lambda file: file.write(content))  # synced with its folder
     place = folder / f"step-{head['steps_done']}"
@@ -108,36 +100,41 @@ def _publish(part: Path, head: dict) -> None:
         place = folder / f"step-{head['steps_done']}-again-{sequence}"
     os.rename(part, place)
     sync_folder(folder)
-    for old in sorted(_good(folder), key=_sequence)[:-KEEP]:
+    for old in sorted(_list_complete(folder), key=_read_sequence)[:-KEEP]:
         hidden = folder / f".{old.name}.{os.getpid()}.part"
         os.rename(old, hidden)  # a kill from here on leaves nothing that looks like a checkpoint
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def read(place: Path, wanted: dict[str, torch.Tensor]) -> dict:
+def read(place: Path, wanted: dict[str, torch.Tensor] | None = None) -> dict:
     """Read this rank's pieces of a checkpoint, cut as its tensors are.
 
-    wanted: this rank's parameters and buffers by name. Returns `steps_done`, `settings` and
-    `sequence`, and by these names `model` (tensors) and `optimizer` (dictionaries).
+    wanted: this rank's parameters and buffers by name; None is all of them, whole, without the
+    optimizer. Returns `steps_done`, `settings` and `sequence`, and by these names `model` (tensors)
+    and `optimizer` (dictionaries).
     """
     from torch.distributed import checkpoint as dcp
 
     state = {"model": {}, "optimizer": {}}
     for key, about in dcp.FileSystemReader(place).read_metadata().state_dict_metadata.items():
         kind, _, name = key.partition(".")
-        if kind == "model" and name in wanted:
-            state["model"][name] = _empty_like_saved(about, wanted[name])
-            continue
-        name, _, entry = name.rpartition(".")
-        if kind == "optimizer" and name in wanted:
-            state["optimizer"].setdefault(name, {})[entry] = _empty_like_saved(about, wanted[name])
-    dcp.load(state, checkpoint_id=place)
+        owner, _, entry = name.rpartition(".")
+        if kind == "model" and (wanted is None or name in wanted):
+            state["model"][name] = _empty_like_saved(about, wanted and wanted[name])
+        elif kind == "optimizer" and wanted and owner in wanted:
+            saved = _empty_like_saved(about, wanted[owner])
+            state["optimizer"].setdefault(owner, {})[entry] = saved
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as intended
+        dcp.load(state, checkpoint_id=place)
     return json.loads((place / "settings.json").read_text()) | state
 
 
-def _empty_like_saved(about, owner: torch.Tensor) -> torch.Tensor:
+def _empty_like_saved(about, owner: torch.Tensor | None) -> torch.Tensor:
     """Allocate a tensor to read into, sharded as the parameter if their shapes are equal."""
-    size, dtype, cut = about.size, about.properties.dtype, shards.layout(owner)
+    size, dtype = about.size, about.properties.dtype
+    cut = None if owner is None else sharded_tensors.layout(owner)
     if cut is not None and size == cut.shape:
-        return shards.wrap_like(torch.empty_like(shards.local(owner), dtype=dtype), owner)
+        part = torch.empty_like(sharded_tensors.local(owner), dtype=dtype)
+        return sharded_tensors.wrap_like(part, owner)
     return torch.empty(size, dtype=dtype)

@@ -25,44 +25,33 @@ class Result:
         return self.event is None or self.event.query()
 
     def get(self) -> float | None:
-        """The number, waited for if need be."""
+        """Return the number, waiting for it if need be."""
         if self.event:
             self.event.synchronize()
         return self.read()
 
 
-class CpuClock:
-    """Wall time of a block of code."""
+class Clock:
+    """Time a step: on a GPU between two events in its stream, so that no thread waits for it."""
 
-    def begin(self) -> None:
-        self._began = time.perf_counter()
-
-    def end(self) -> Result:
-        seconds = time.perf_counter() - self._began
-        return Result(lambda: seconds)
-
-
-class CudaClock:
-    """Time between two events in a GPU's stream: no thread waits for the GPU to measure it."""
-
-    def __init__(self, event=torch.cuda.Event):
-        self._event = event
+    def __init__(self, device: torch.device):
+        self._is_gpu = device.type == "cuda"
 
     def begin(self) -> None:
         self._began = self._mark()
 
     def end(self) -> Result:
         began, ended = self._began, self._mark()
-        return Result(lambda: began.elapsed_time(ended) / 1e3, ended)
+        if self._is_gpu:
+            return Result(lambda: began.elapsed_time(ended) / 1e3, ended)
+        return Result(lambda: ended - began)
 
     def _mark(self):
-        event = self._event(enable_timing=True)
+        if not self._is_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
         event.record()  # in the stream of this rank's GPU, which config.parse has set
         return event
-
-
-def clock_of(device: torch.device) -> CpuClock | CudaClock:
-    return CudaClock() if device.type == "cuda" else CpuClock()
 
 
 def read_later(loss: torch.Tensor) -> Result:
@@ -79,34 +68,6 @@ def read_later(loss: torch.Tensor) -> Result:
     return Result(copy.item, event)
 
 
-@dataclass
-class Entry:
-    """A step whose row is not written yet. pending: what the loss has to wait for."""
-
-    row: dict
-    seconds: Result
-    loss: torch.Tensor | None = None
-    pending: object = None
-    result: Result | None = None
-
-    def fetch(self, read: Callable) -> None:
-        """Begin to read the loss, once it is reduced."""
-        if self.result:
-            return
-        if self.loss is None:
-            raise RuntimeError(
-                f"step {self.row['step']} has no loss: call run.loss(...) after each step's block"
-            )
-        if self.pending:
-            getattr(self.pending, "wait", self.pending)()  # on NCCL only the GPU's stream waits
-        self.result, self.pending = read(self.loss), None
-
-    def reduced(self) -> bool:
-        """Whether the loss can be read without waiting for another rank."""
-        completed = getattr(self.pending, "is_completed", lambda: self.pending is None)
-        return self.loss is not None and completed()
-
-
 class StepLog:
     """The rows of steps.jsonl, each written when its seconds and its loss are known.
 
@@ -114,40 +75,55 @@ class StepLog:
     collective is left over when the process group ends.
     """
 
-    def __init__(self, path: Path | None, read=read_later):
-        self._file = open(path, "a") if path else None  # noqa: SIM115
-        self._read = read
-        self._entries: deque[Entry] = deque()
+    def __init__(self, path: Path | None):
+        self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115
+        self._last_step = self._last_loss = None  # not read yet: (row, seconds), (loss, pending)
+        self._rows: deque[tuple[dict, Result, Result]] = deque()  # rows, losses, seconds
 
     def step_ended(self, row: dict, seconds: Result) -> None:
         """Add a step, and write those before it whose numbers a GPU does not still compute."""
-        for entry in self._entries:
-            entry.fetch(self._read)
-        self._write(lambda entry: entry.seconds.ready() and entry.result.ready())
-        self._entries.append(Entry(row, seconds))
+        self._read_last_loss()
+        while self._rows and all(number.ready() for number in self._rows[0][1:]):
+            self._write_row()
+        self._last_step = row, seconds
 
     def loss(self, loss: torch.Tensor, pending=None) -> None:
-        """Take the loss of the last step. pending: a handle with `wait()`, or a function.
-
-        Raises RuntimeError if no step has ended since the last loss.
-        """
-        if not self._entries or self._entries[-1].loss is not None:
+        """Take the loss of the last step. pending: a handle with `wait()`, or a function."""
+        if not self._last_step or self._last_loss:
             raise RuntimeError("run.loss(...) belongs once behind each `with run.step(step):`")
-        self._entries[-1].loss, self._entries[-1].pending = loss, pending
+        self._last_loss = loss, pending
 
     def flush(self) -> None:
-        """Wait for all that is on its way, and write it."""
-        self._write(lambda entry: True)
+        """Wait for all numbers that are on their way, and write them."""
+        self._read_last_loss()
+        while self._rows:
+            self._write_row()
 
     def salvage(self) -> None:
-        """After an exception: write what needs no other rank, which may have failed too."""
-        self._write(Entry.reduced)
+        """Write, after an exception, rows that need no other rank, which may have failed too."""
+        loss, pending = self._last_loss or (None, None)
+        is_completed = getattr(pending, "is_completed", lambda: pending is None)
+        if loss is None or not is_completed():
+            self._last_step = None
+        self.flush()
 
-    def _write(self, may_be: Callable[[Entry], bool]) -> None:
-        while self._entries and may_be(self._entries[0]):
-            entry = self._entries.popleft()
-            entry.fetch(self._read)
-            numbers = {"loss": entry.result.get(), "seconds": entry.seconds.get()}
-            if self._file:
-                self._file.write(json.dumps(entry.row | numbers) + "\n")
-                self._file.flush()
+    def _read_last_loss(self) -> None:
+        """Begin to read the last step's loss, once it is reduced."""
+        if not self._last_step:
+            return
+        row, seconds = self._last_step
+        if not self._last_loss:
+            raise RuntimeError(
+                f"step {row['step']} has no loss: call run.loss(...) after each step's block"
+            )
+        loss, pending = self._last_loss
+        if pending:
+            getattr(pending, "wait", pending)()  # on NCCL only the GPU's stream waits
+        self._rows.append((row, read_later(loss), seconds))
+        self._last_step = self._last_loss = None
+
+    def _write_row(self) -> None:
+        row, loss, seconds = self._rows.popleft()
+        numbers = {"loss": loss.get(), "seconds": seconds.get()}
+        if self._file:
+            self._file.write(json.dumps(row | numbers) + "\n")

@@ -4,28 +4,25 @@
 when it is shown (scripts/diff.py).
 """
 
-from bootcamp.scripts import diff, family
+from bootcamp.scripts import diff, strategies
 from bootcamp.widgets import controls
 
 PARENT = "its parent"
 
 
 def draw(script: str, against: str = PARENT) -> str:
-    """What a script adds to another and takes from it, as HTML: each line, and why it is there.
+    """Show what a script adds to another and takes from it, as HTML: each line, and why.
 
-    script: a name of the family. against: another one, or PARENT for the script's own.
     Raises ValueError for a script and itself, and for the baseline and its parent.
     """
     if script == against:
         raise ValueError(f"{script} does not differ from itself: choose another to compare with")
-    if against == PARENT and family.SCRIPTS[script].parent is None:
-        raise ValueError(f"{script} is the baseline, it has no parent: choose a script to compare")
     return diff.script_diff(script, None if against == PARENT else against)._repr_html_()
 
 
 def show(script: str = "gpu", against: str = PARENT) -> dict:
     """Show the viewer, beginning with these two; returns the controls by name."""
-    names = list(family.SCRIPTS)
+    names = list(strategies.SCRIPTS)
     return controls.follow(
         draw,
         script=controls.choice("script", names, script),

@@ -1,12 +1,11 @@
-"""A running job as it looks from its record: `monitor.watch()`, then start a run.
+"""Follow a running job by the files of its record: `monitor.watch()`, then start a run.
 
-    monitor.watch()                         the newest run that is going, or the next that begins
+    monitor.watch()                         the newest run that goes on, or the next that begins
     launch("ddp", ranks=2, steps=500)       in the same cell or a later one, or in a terminal
     monitor.watch("logs/20261121-...")      this run
 
-Only the run's files are read (logs/README.md), so any run will do. A thread reads them, so the
-picture also moves while a cell is busy in `launch`. It is HTML and SVG, not drawn by matplotlib: a
-picture each half second must not take the cores that the ranks compute with.
+A thread reads the files, so the picture also moves while a cell is busy in `launch`. It is HTML and
+SVG, not drawn by matplotlib: a picture each half second must not take the ranks' cores.
 """
 
 import atexit
@@ -15,15 +14,17 @@ import html
 import math
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 import psutil
 
 from bootcamp import machine
 from bootcamp.files import read_json
-from bootcamp.launcher.hang import process_of
+from bootcamp.launcher.hang import inspect_process
 from bootcamp.paths import LOGS, shown
 from bootcamp.records import heartbeat, summary
 from bootcamp.records.runs import Run
@@ -37,196 +38,140 @@ THREAD = "bootcamp-monitor"
 WORDS = {"ok": "ended well", "oom": "failed, out of memory"}  # of a status; others are words
 WIDTH, HEIGHT = 360, 120  # of a curve, in pixels
 LINE = "#1A85C8"  # at least 3:1 against white and against JupyterLab's dark background
-POINTS = 200  # of a curve
+POINTS = 200  # of a curve, at most
 RECENT_STEPS = 20  # that the present speed is taken from
 SILENT_SECONDS = 10.0  # without a step until a note names the rank
-# A run is taken for lost after so long without a sign: without a process here, where that can't be
-# seen, and before its first step, when it may be loading or waiting for its devices.
-LOST_SECONDS, LOST_UNSEEN_SECONDS, LOST_BEFORE_SECONDS = 60.0, 600.0, 3600.0
+# A run is taken for lost after so long without a sign: without a process here, or where that can't
+# be seen, as before its first step, when it may be loading or waiting for its devices.
+LOST_SECONDS, LOST_UNSEEN_SECONDS = 60.0, 3600.0
 LOST = (
     "The summary says running, but there has been no sign of the run for long, and none of its "
     "processes is on this machine: it was probably killed."
 )
+STOPPED = "This monitor was stopped; the run was not."
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank; None is what is not known.
-
-    here: whether its process is on this machine. memory_bytes: of the process now; peak_bytes: as
-    it recorded at its end.
-    """
+    """One rank; None where something is not known."""
 
     rank: int
-    peak_bytes: int | None = None
+    peak_bytes: int | None = None  # as it recorded at its end
     steps_done: int | None = None
-    seconds_ago: float | None = None
-    here: bool | None = None
-    memory_bytes: int | None = None
+    seconds_ago: float | None = None  # since its last sign of life
+    here: bool | None = None  # whether its process is on this machine
+    memory_bytes: int | None = None  # of its process now
 
 
-@dataclass(frozen=True)
 class State:
-    """A run at one moment.
+    """A run at one moment, read from its files."""
 
-    status: that of the summary, or "lost" for a run that ended without writing it. losses, rates
-    (samples per second): (step, value), at most POINTS of them, None for no number. seconds: since
-    it began. step_seconds: median of the last steps.
-    """
-
-    folder: Path
-    status: str
-    label: str
-    steps_done: int
-    steps: int | None
-    seconds: float
-    step_seconds: float | None
-    losses: list[tuple[float, float | None]]
-    rates: list[tuple[float, float | None]]
-    ranks: list[Rank]
-    notes: list[str]
-
-    @property
-    def ended(self) -> bool:
-        return self.status != "running"
-
-
-class Reader:
-    """Reads a run's files again and again, of its steps only what is new."""
-
-    def __init__(self, folder: Path | str):
-        self.folder = Path(folder)
-        self._steps = Steps(folder)
-
-    def look(self, now: float | None = None) -> State:
-        """The run as it is now. now: seconds since 1970."""
-        now = time.time() if now is None else now
-        run = Run(self.folder)  # a new one each time: its config may have come meanwhile
-        self._steps.new()
+    def __init__(self, folder: Path, steps: Steps, now: float | None = None):
+        """Read what `steps` has not read before. now: seconds since 1970."""
+        now = now or time.time()
+        run = Run(folder)  # a new one each time: its config may have come meanwhile
+        steps.read_new()
         measured = {"loss", "seconds", "samples"}
-        rows = [r for r in self._steps.rows if measured <= r.keys() and r["seconds"]]
-        ranks = _ranks(self.folder, now, run.world if run.config else 0)
-        lost = run.status == "running" and _is_lost(self.folder, ranks, now)
-        status = "lost" if lost else run.status
-        began = run.config.get("started_unix_seconds", _changed(self.folder))
-        until = now if status == "running" else min(now, _last_sign(self.folder))
+        rows = [row for row in steps.rows if measured <= row.keys() and row["seconds"]]
+        self.folder, self.ranks = folder, _read_ranks(folder, now, run.world if run.config else 0)
+        self.status = read_status(folder, now, self.ranks)
+        self.ended = self.status != "running"
+        self.label = run.label if run.config else folder.name
+        self.steps, self.steps_done = run.config.get("steps"), rows[-1]["step"] + 1 if rows else 0
+        began = run.config.get("started_unix_seconds", now)
+        self.seconds = max(0.0, (min(now, _last_sign(folder)) if self.ended else now) - began)
         recent = [row["seconds"] for row in rows[-RECENT_STEPS:]]
-        return State(
-            folder=self.folder,
-            status=status,
-            label=run.label if run.config else self.folder.name,
-            steps_done=rows[-1]["step"] + 1 if rows else 0,
-            steps=run.config.get("steps"),
-            seconds=max(0.0, until - began),
-            step_seconds=median(recent) if recent else None,
-            losses=_thinned([(row["step"], row["loss"]) for row in rows]),
-            rates=_thinned([(row["step"], row["samples"] / row["seconds"]) for row in rows]),
-            ranks=ranks,
-            notes=[*_notes_on_status(status, run, ranks), *_notes_on_numbers(run, rows)],
-        )
+        self.step_seconds = median(recent) if recent else None
+        # (step, value), where a value may be None or no number; rates: samples per second
+        self.losses = [(row["step"], row["loss"]) for row in rows]
+        self.rates = [(row["step"], row["samples"] / row["seconds"]) for row in rows]
+        self.notes = _list_notes(self, run, rows)
 
 
-def is_going(folder: Path, now: float | None = None) -> bool:
-    """Whether the summary says running and a process still writes the record, or may."""
-    now = time.time() if now is None else now
-    running = summary.read(folder)["status"] == "running"
-    return running and not _is_lost(folder, _ranks(folder, now), now)
+def read_status(folder: Path, now: float | None = None, ranks: list[Rank] | None = None) -> str:
+    """Read a run's status: "lost" if it says running, all signs are old and no process is here."""
+    now, status = now or time.time(), summary.read(folder)["status"]
+    if status != "running":
+        return status
+    ranks = _read_ranks(folder, now) if ranks is None else ranks
+    here = [rank.here for rank in ranks if rank.steps_done is not None]
+    patience = LOST_SECONDS if here and None not in here else LOST_UNSEEN_SECONDS
+    is_lost = not any(here) and now - _last_sign(folder) > patience
+    return "lost" if is_lost else status
 
 
-def _ranks(folder: Path, now: float, world: int = 0) -> list[Rank]:
-    """As many ranks as are configured, or have given a sign."""
-    seen = [int(path.stem) for path in (folder / "ranks").glob("*.beat") if path.stem.isdigit()]
-    return [_rank(folder, rank, now) for rank in range(max([world, *(s + 1 for s in seen)]))]
-
-
-def _rank(folder: Path, rank: int, now: float) -> Rank:
-    path = folder / "ranks" / f"{rank}.beat"
-    peak = read_json(folder / "ranks" / f"{rank}.json").get("peak_bytes")
-    if (beat := heartbeat.read(path)) is None:
-        return Rank(rank, peak)
-    number, steps_done, when = beat
-    return Rank(rank, peak, steps_done, max(0.0, now - when), *process_of(number, path))
-
-
-def _is_lost(folder: Path, ranks: list[Rank], now: float) -> bool:
-    """Whether all signs are old and no process of the run is on this machine."""
-    if any(rank.here for rank in ranks):
-        return False
-    seen = [rank for rank in ranks if rank.steps_done is not None]
-    patience = LOST_SECONDS if seen else LOST_BEFORE_SECONDS
-    if any(rank.here is None for rank in seen):
-        patience = LOST_UNSEEN_SECONDS
-    return now - _last_sign(folder) > patience
+def _read_ranks(folder: Path, now: float, world: int = 0) -> list[Rank]:
+    """Return as many ranks as are configured, or have given a sign."""
+    beats, ranks = heartbeat.read_all(folder), []
+    for rank in range(max([world, *(rank + 1 for rank in beats)])):
+        known, path = (), folder / "ranks" / f"{rank}.beat"
+        if rank in beats:
+            process_id, steps_done, when = beats[rank]
+            known = steps_done, max(0.0, now - when), *inspect_process(process_id, path)
+        peak_bytes = read_json(path.with_suffix(".json")).get("peak_bytes")
+        ranks.append(Rank(rank, peak_bytes, *known))
+    return ranks
 
 
 def _last_sign(folder: Path) -> float:
-    """When anything of this run was last written, in seconds since 1970; 0 if there is nothing."""
+    """Return when any file of the run was last written, in seconds since 1970; 0 without files."""
     names = ("summary.json", "config.json", "steps.jsonl", "ranks/*.beat")
-    return max([0.0, *(_changed(path) for name in names for path in folder.glob(name))])
+    return max((path.stat().st_mtime for name in names for path in folder.glob(name)), default=0.0)
 
 
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _thinned(points: list[tuple]) -> list[tuple[float, float | None]]:
-    """At most POINTS points: the mean of as many neighbours each, None where one is no number."""
-    each = math.ceil(len(points) / POINTS) or 1
-    means = []
-    for start in range(0, len(points), each):
-        steps, values = zip(*points[start : start + each], strict=True)
-        good = all(value is not None and math.isfinite(value) for value in values)
-        means.append((steps[-1], fmean(values) if good else None))
-    return means
-
-
-def _notes_on_status(status: str, run: Run, ranks: list[Rank]) -> list[str]:
-    if status == "lost":
-        return [LOST]
-    if status != "running":
-        message = (run.summary.get("error") or {}).get("message", "") if status != "ok" else ""
-        return [str(message).strip().partition("\n")[0]] if message else []
+def _list_notes(state: State, run: Run, rows: list[dict]) -> list[str]:
     notes = []
-    for each in ranks:
-        if each.here is False and each.peak_bytes is None:
-            notes += [f"The process of rank {each.rank} is not on this machine, or has ended."]
-        elif (each.seconds_ago or 0) > SILENT_SECONDS:
-            notes += [f"Rank {each.rank} has finished no step for {each.seconds_ago:.0f} s."]
-    return notes
-
-
-def _notes_on_numbers(run: Run, rows: list[dict]) -> list[str]:
+    if state.status == "lost":
+        notes = [LOST]
+    elif state.ended and state.status != "ok":
+        message = str((run.summary.get("error") or {}).get("message", "")).strip()
+        notes = [message.partition("\n")[0]] if message else []
+    elif not state.ended:
+        for rank in state.ranks:
+            if rank.here is False and rank.peak_bytes is None:
+                notes += [f"The process of rank {rank.rank} is not on this machine, or has ended."]
+            elif (rank.seconds_ago or 0) > SILENT_SECONDS:
+                notes += [f"Rank {rank.rank} has finished no step for {rank.seconds_ago:.0f} s."]
     broken = [r["step"] for r in rows if r["loss"] is not None and not math.isfinite(r["loss"])]
-    notes = [f"The loss is not a number from step {broken[0]} on."] if broken else []
-    if run.config and run.oversubscribed:
-        notes.append("More ranks than cores: the speed means nothing.")
-    if run.shared_cores:
-        notes.append("Another run used the same cores: the speed means nothing.")
+    if broken:
+        notes.append(f"The loss is not a number from step {broken[0]} on.")
+    if run.oversubscribed or run.shared_cores:  # the label says which
+        notes.append("More ranks than cores, or shared cores: the speed means nothing.")
     return notes
 
 
-@dataclass(repr=False)
 class Frame:
     """A picture of the monitor: HTML in a notebook, lines elsewhere."""
 
-    text: str
-    content: str = ""
+    def __init__(self, text: str, content: str = ""):
+        self.text, self.content = text, content or f"<p>{html.escape(text)}</p>"
 
     def _repr_html_(self) -> str:
-        return self.content or f"<p>{html.escape(self.text)}</p>"
+        return self.content
 
     def __repr__(self) -> str:
         return self.text
 
 
-def draw(state: State, remark: str = "", at: str = "") -> Frame:
-    """The picture of a state. remark: a sentence to add. at: the time of day to be named."""
-    head = _headline(state)
-    ranks = Table([_rank_row(rank, state) for rank in state.ranks])
-    notes = [*state.notes, *([remark] if remark else [])]
+def draw(state: State, remarks: Iterable[str] = (), at: str = "") -> Frame:
+    """Draw a state. remarks: sentences to add. at: the time of day to name."""
+    head, ended = _headline(state), state.ended
+
+    def sign_of_life(rank: Rank) -> str:
+        if ended and rank.peak_bytes is not None:
+            return "at its end"
+        sign = "none yet" if rank.seconds_ago is None else f"{duration(rank.seconds_ago)} ago"
+        return f"{sign}, process gone" if rank.here is False else sign
+
+    columns = {
+        "rank": "rank",
+        "last sign of life": sign_of_life,
+        "steps done": "steps_done",
+        "memory now": lambda rank: size(None if ended else rank.memory_bytes),
+        "peak memory": lambda rank: size(rank.peak_bytes),
+    }
+    ranks = Table.of(state.ranks, columns)
+    notes = [*state.notes, *remarks]
     where = shown(state.folder) + (f", as of {at}" if at else "")
     bar = f'<progress max="{state.steps}" value="{state.steps_done}" style="width:100%"></progress>'
     content = (
@@ -235,9 +180,7 @@ def draw(state: State, remark: str = "", at: str = "") -> Frame:
         f"{bar if state.steps else ''}"
         '<div style="display:flex;flex-wrap:wrap;gap:8px 24px">'
         f"{_curve('loss', '', state.losses)}{_curve('speed', ' samples/s', state.rates, 0)}</div>"
-        f"{ranks._repr_html_()}"
-        + "".join(f"<p>{html.escape(note)}</p>" for note in notes)
-        + "</div>"
+        f"{ranks._repr_html_()}{''.join(f'<p>{html.escape(note)}</p>' for note in notes)}</div>"
     )
     return Frame("\n".join([head, str(ranks), *notes]), content)
 
@@ -254,40 +197,22 @@ def _headline(state: State) -> str:
     return f"{state.label}: running, {done}{soon}"
 
 
-def _rank_row(rank: Rank, state: State) -> dict:
-    sign = "none yet" if rank.seconds_ago is None else f"{duration(rank.seconds_ago)} ago"
-    if state.ended and rank.peak_bytes is not None:
-        sign = "at its end"
-    elif rank.here is False:
-        sign += ", process gone"
-    return {
-        "rank": rank.rank,
-        "last sign of life": sign,
-        "steps done": rank.steps_done,
-        "memory now": size(None if state.ended else rank.memory_bytes),
-        "peak memory": size(rank.peak_bytes),
-    }
-
-
-def _curve(name: str, unit: str, points: list[tuple], floor: float | None = None) -> str:
-    """A curve of (step, value) as SVG, with its values as text; gaps where there is no number.
-
-    floor: where the axis begins, instead of at the lowest value.
-    """
-    values = [value for _, value in points if value is not None]
-    if not values:
+def _curve(name: str, unit: str, points: list[tuple], floor: float = math.inf) -> str:
+    """Draw (step, value) as SVG and text; the axis begins at `floor`, or at a value below it."""
+    finite = [value for _, value in points if value is not None and math.isfinite(value)]
+    if not finite:
         return f'<p style="width:{WIDTH}px">{name}: nothing yet</p>'
-    low, high = min(values), max(values)
-    bottom, first, last = low if floor is None else floor, points[0][0], points[-1][0]
-    words = f"{name} at the last step: {three_digits(values[-1])}{unit}"
+    low, high, first, last = min(finite), max(finite), points[0][0], points[-1][0]
+    words = f"{name} at the last step: {three_digits(finite[-1])}{unit}"
     words += f"; from {three_digits(low)} to {three_digits(high)} so far"
-    path, pen = "", "M"
-    for step, value in points:
-        if value is not None:
+    path, pen, bottom = "", "M", min(low, floor)
+    for step, value in points[:: len(points) // POINTS + 1]:
+        known = value is not None and math.isfinite(value)
+        if known:
             x = 3 + (WIDTH - 6) * (step - first) / (last - first or 1)
             y = 5 + (HEIGHT - 10) * (high - value) / (high - bottom or 1)
             path += f"{pen}{x:.1f} {y:.1f}" + ("h0.1" if pen == "M" else "")  # one is a dot
-        pen = "M" if value is None else "L"
+        pen = "L" if known else "M"
     return (
         f'<figure style="margin:0;width:{WIDTH}px;max-width:100%">'
         f"<figcaption>{html.escape(words)}</figcaption>"
@@ -297,8 +222,8 @@ def _curve(name: str, unit: str, points: list[tuple], floor: float | None = None
     )
 
 
-def machine_use() -> str:
-    """How busy the machine is: its CPU and memory, and each GPU."""
+def describe_load() -> str:
+    """Describe how busy the machine is: its CPU and memory, and each GPU."""
     memory = psutil.virtual_memory()
     words = f"All of this machine: CPU {psutil.cpu_percent():.0f} %, memory "
     words += f"{size(memory.used)} of {size(memory.total)}."
@@ -312,92 +237,72 @@ def machine_use() -> str:
     return words
 
 
-class Monitor:
-    """A picture that follows a run. `folder` is None until there is one; `state` is the last.
-
-    Where there is no notebook, each picture is printed.
-    """
+class Monitor(threading.Thread):
+    """A picture that follows a run; where there is no notebook, each picture is printed."""
 
     def __init__(self, folder: Path | None, wait_seconds: float):
         from IPython.display import display
 
-        self.folder, self.state, self._reader = folder, None, None
-        self._began = time.time()
-        self._deadline = time.monotonic() + wait_seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name=THREAD, daemon=True)
-        more = self._look()
-        self._picture = display(self._frame(), display_id=True)
-        if more:
-            self._thread.start()
-        else:
-            self._over.set()
+        super().__init__(name=THREAD, daemon=True)
+        self.folder, self.state = folder, None  # None until there is one
+        self._began, self._deadline = time.time(), time.monotonic() + wait_seconds
+        self._stopped = threading.Event()
+        self._goes_on = self._look()
+        picture = display(self._draw(), display_id=True)
+        self._show = picture.update if picture else partial(print, flush=True)
+        self.start()
 
     def stop(self) -> None:
-        """End the thread; the last picture stays. The run is not touched."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the monitor has ended; whether it has."""
-        return self._over.wait(seconds)
-
-    @property
-    def going(self) -> bool:
-        return not self._over.is_set()
+        """End the thread; the last picture stays."""
+        self._stopped.set()
+        self.join()
 
     def _ipython_display_(self) -> None:
         """Show nothing more as the value of the cell: the picture is there already."""
 
-    def _follow(self) -> None:
-        more = True
+    def run(self) -> None:
+        """Draw again and again, until the run ends or the monitor is stopped."""
         try:
-            while more and not self._over.wait(LOOK_SECONDS):
-                more = self._look()
-                self._show(self._frame())
-            if more:
-                self._show(self._frame("This monitor was stopped; the run was not."))
+            while self._goes_on and not self._stopped.wait(LOOK_SECONDS):
+                self._goes_on = self._look()
+                self._show(self._draw())
+            if self._goes_on:  # the picture says that the monitor was stopped
+                self._show(self._draw())
         except Exception as error:  # raised in a thread, it would not be seen
-            with contextlib.suppress(Exception):
-                self._show(Frame(f"The monitor failed: {error!r}."))
-        finally:
-            self._over.set()
+            self._show(Frame(f"The monitor failed: {error!r}."))
 
     def _look(self) -> bool:
-        """Take in what is new; whether there may be more."""
-        if self._reader is None:
-            self.folder = self.folder or newest(self._began)
+        """Take in what is new; return whether there may be more."""
+        if self.state is None:
+            self.folder = self.folder or _newest_run(self._began)
             if self.folder is None or not (self.folder / "summary.json").exists():
                 return time.monotonic() < self._deadline
-            self._reader = Reader(self.folder)
-        self.state = self._reader.look()
+            self._steps = Steps(self.folder)
+        self.state = State(self.folder, self._steps)
         return not self.state.ended
 
-    def _frame(self, remark: str = "") -> Frame:
+    def _draw(self) -> Frame:
+        stopped = self._stopped.is_set()
         if self.state is not None:
-            use = "" if self.state.ended else machine_use()
-            return draw(self.state, f"{use} {remark}".strip(), time.strftime("%H:%M:%S"))
+            remarks = [] if self.state.ended else [describe_load()]
+            if stopped and not self.state.ended:
+                remarks.append(STOPPED)
+            return draw(self.state, remarks, time.strftime("%H:%M:%S"))
         left = self._deadline - time.monotonic()
-        if remark or left <= 0:
-            return Frame(f"No run has begun. Start one, and call monitor.watch() again. {remark}")
+        if stopped or left <= 0:
+            words = "No run has begun. Start one, and call monitor.watch() again."
+            return Frame(f"{words} {STOPPED}" if stopped else words)
         what = "a run to begin" if self.folder is None else f"a run in {shown(self.folder)}"
         return Frame(f"Waiting for {what}, for {duration(left)} more.")
 
-    def _show(self, frame: Frame) -> None:
-        if self._picture is None:
-            print(frame, flush=True)
-        else:
-            self._picture.update(frame)
 
-
-def newest(since: float) -> Path | None:
-    """The run in logs/ that began last, of those that are going or began after `since`."""
+def _newest_run(since: float) -> Path | None:
+    """Return the run in logs/ that began last, of those that go on or began after `since`."""
     found = []
     for path in LOGS.glob("*/config.json"):
         with contextlib.suppress(OSError):
             began = read_json(path).get("started_unix_seconds", 0)
-            if began >= since or is_going(path.parent):
+            if began >= since or read_status(path.parent) == "running":
                 found.append((path.parent.stat().st_mtime, path.parent))
     return max(found)[1] if found else None
 
@@ -408,11 +313,9 @@ _open: list[Monitor] = []  # at most one
 def watch(run_folder: Path | str | None = None, wait_seconds: float = WAIT_SECONDS) -> Monitor:
     """Show a run and follow it until it ends, in the background. Returns at once.
 
-    run_folder: of the run, which may still have to begin; None is the newest that is going, or the
-    next that begins. wait_seconds: how long to wait for it to begin.
-
-    A run that has ended is shown as it ended. The monitor before this one stops. Raises ValueError
-    for what is not a folder.
+    run_folder: of a run that may still have to begin; None is the newest that goes on, or the next
+    that begins. wait_seconds: how long to wait for it to begin. The monitor before this one stops.
+    Raises ValueError for a file.
     """
     folder = None if run_folder is None else Path(run_folder).resolve()
     if folder and folder.is_file():

@@ -1,4 +1,4 @@
-"""Lessons 00 and 01: the path of a run, the scripts' family, one step, a batch's shares."""
+"""Lessons 00 and 01: the path of a run, the family of scripts, one step, a batch's shares."""
 
 import itertools
 import textwrap
@@ -10,7 +10,7 @@ from bootcamp.drawing.canvas import arrow, arrows, box, boxes, canvas, diagram, 
 from bootcamp.drawing.palette import FOUR, LIGHT, PALE, PAPER, VERMILLION
 from bootcamp.drawing.style import styled
 from bootcamp.paths import NOTEBOOKS
-from bootcamp.scripts import diff, family
+from bootcamp.scripts import diff, strategies
 
 
 @diagram("How a run goes", 4.1)
@@ -35,18 +35,18 @@ def run_path(axes) -> None:
     labels(axes, *places, (15.5, 6.5, "the notebook"), bold=True)
 
 
-PATH = ("cpu", "gpu", "ddp", "fsdp", "hsdp")  # the course's way through the family
-BRANCH_CHARACTERS = 68  # that go on one line
+PATH = ("cpu", "gpu", "ddp", "fsdp", "hsdp")  # drawn at the top
+BRANCH_CHARACTERS = 68  # on a line
 
 
 @styled
 def family_tree() -> Figure:
     """Draw the scripts by parent, with the code lines that each adds, read from the files."""
-    rows = _branches()
+    rows = _list_branches()
     height = 2.3 + 0.36 * sum(len(lines) for _, lines in rows)
     names = ", ".join(
-        f"{script.path.name} adds {_added(script)} lines to {script.parent}"
-        for script in family.SCRIPTS.values()
+        f"{script.path.name} adds {_count_added_lines(script)} lines to {script.parent}"
+        for script in strategies.SCRIPTS.values()
         if script.parent
     )
     says = f"The first is _train_cpu.py, the baseline. Each other has one parent: {names}."
@@ -67,46 +67,46 @@ def family_tree() -> Figure:
 
 def _draw_path(axes, top: float) -> None:
     width, gap = 12.7, 9.0
-    lessons = {name: number for number, _, scripts in _lessons() for name in scripts}
+    lessons = {name: number for number, _, scripts in _read_lessons() for name in scripts}
     for place, name in enumerate(PATH):
-        script, x, y = family.SCRIPTS[name], place * (width + gap), top - 10
+        script, x, y = strategies.SCRIPTS[name], place * (width + gap), top - 10
         box(axes, x, y, width, 8, name, colour=LIGHT.blue, bold=True, size=18)
         if name in lessons:
             label(axes, x + width / 2, y - 2.6, f"lesson {lessons[name]}")
         if script.parent:
             start, end = (x - gap + 0.4, y + 3), (x - 0.4, y + 3)
-            arrow(axes, start, end, f"+{_added(script)} lines", above=2.6)
+            arrow(axes, start, end, f"+{_count_added_lines(script)} lines", above=2.6)
 
 
-def _lessons() -> list[tuple[str, str, list[str]]]:
+def _read_lessons() -> list[tuple[str, str, list[str]]]:
     rows = tomllib.loads((NOTEBOOKS / "lessons.toml").read_text())["lesson"]
     return [(row["number"], row["title"], row["scripts"]) for row in rows if "file" in row]
 
 
-def _branches() -> list[tuple[str, list[str]]]:
-    """Each lesson with its scripts beside the path, as lines of text: a line for each parent."""
-    found, left = [], [name for name in family.SCRIPTS if name not in PATH]
-    for number, title, scripts in _lessons():
+def _list_branches() -> list[tuple[str, list[str]]]:
+    """Return lessons with their scripts beside the path, as lines of text."""
+    found, left = [], [name for name in strategies.SCRIPTS if name not in PATH]
+    for number, title, scripts in _read_lessons():
         mine = [name for name in left if name in scripts]
         left = [name for name in left if name not in mine]
         name = f"{number} {title.partition(':')[0]}"
-        found += [(name, _by_parent(mine))] if mine else []
-    return found + ([("others", _by_parent(left))] if left else [])
+        found += [(name, _group_by_parent(mine))] if mine else []
+    return found + ([("others", _group_by_parent(left))] if left else [])
 
 
-def _by_parent(names: list[str]) -> list[str]:
-    """gpu → amp +9, accumulate +8; ..., on as few lines as hold it."""
+def _group_by_parent(names: list[str]) -> list[str]:
+    """Write "gpu → amp +9, accumulate +8; ...", on as few lines as possible."""
     parts = []
-    for parent in dict.fromkeys(family.SCRIPTS[name].parent for name in names):
-        children = [name for name in names if family.SCRIPTS[name].parent == parent]
-        added = {name: _added(family.SCRIPTS[name]) for name in children}
+    for parent in dict.fromkeys(strategies.SCRIPTS[name].parent for name in names):
+        children = [name for name in names if strategies.SCRIPTS[name].parent == parent]
+        added = {name: _count_added_lines(strategies.SCRIPTS[name]) for name in children}
         words = ", ".join(f"{name}\N{NO-BREAK SPACE}+{lines}" for name, lines in added.items())
         parts.append(f"{parent}\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}{words}")
     return textwrap.wrap(";  ".join(parts), BRANCH_CHARACTERS)
 
 
-def _added(script: family.Script) -> int:
-    return diff.changed_lines(script.path, family.SCRIPTS[script.parent].path)[0]
+def _count_added_lines(script: strategies.Script) -> int:
+    return diff.count_changed_lines(script.path, strategies.SCRIPTS[script.parent].path)[0]
 
 
 @diagram("One training step, and what it keeps in memory", 3.6)
@@ -140,7 +140,7 @@ def training_step(axes) -> None:
 
 @styled
 def batch_shares(shares: dict[int, list[list[int]]]) -> Figure:
-    """Draw one global batch shared by ranks: {number of ranks: the sample ids of each}."""
+    """Draw one global batch shared by ranks: {number of ranks: sample ids of each rank}."""
     says = " ".join(
         f"With {world} rank(s): {'; '.join(f'rank {r} has {ids}' for r, ids in enumerate(ranks))}."
         for world, ranks in shares.items()

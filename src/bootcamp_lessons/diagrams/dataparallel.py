@@ -4,19 +4,17 @@ from matplotlib.figure import Figure
 
 from bootcamp import units
 from bootcamp.drawing.canvas import arrow, arrows, box, diagram, label, labels
-from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, rows, stacked
+from bootcamp.drawing.charts import BOLD, above, bar, beside, handles, rows, stack_bars
 from bootcamp.drawing.palette import BLUE, GREY, INK, KINDS, LIGHT, ORANGE, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records import trace
-from bootcamp.records.runs import Run, names
+from bootcamp.records.runs import Run, name_runs
 
 COMPUTES, COPIES, OTHER = (BLUE, ""), (ORANGE, "//"), (GREY, "")
-PHASES = {
-    **dict.fromkeys(("parallel forward", "backward"), COMPUTES),
-    **dict.fromkeys(("scatter", "replicate", "gather", "reduce"), COPIES),
-}
+PHASES = dict.fromkeys(("parallel forward", "backward"), COMPUTES)
+PHASES |= dict.fromkeys(("scatter", "replicate", "gather", "reduce"), COPIES)
 KINDS_AND_OUTPUTS = {**KINDS, "outputs": (VERMILLION, "xx")}
-WORKERS = {  # the seconds' name: what it is, and its look
+WORKERS = {  # key of a measurement: name, colour, hatch
     "alone": ("one worker\nalone", PALE, ""),
     "threads": ("two\nthreads", VERMILLION, "//"),
     "processes": ("two\nprocesses", BLUE, ""),
@@ -62,14 +60,14 @@ def five_phases(axes) -> None:
 
 @styled
 def phases(*runs: Run) -> Figure:
-    """Draw the phases that each run named in its traced step, in milliseconds."""
-    steps = [_phases(run) for run in runs]
+    """Draw the phases of each run's traced step, in milliseconds."""
+    steps = [_read_phases(run) for run in runs]
     total = max(sum(parts.values()) for parts in steps)
     title, height = "One step, phase after phase", 1.6 + sum(0.42 * len(p) + 0.45 for p in steps)
     shape = {"nrows": len(runs), "height_ratios": [len(parts) for parts in steps]}
     figure, axes = begin(title, height, sharex=True, squeeze=False, **shape)
     says = []
-    for axis, name, parts in zip(axes[:, 0], names(runs), steps, strict=True):
+    for axis, name, parts in zip(axes[:, 0], name_runs(runs), steps, strict=True):
         begun = 0.0
         for row, (part, millis) in enumerate(parts.items()):
             bar(axis, row, millis, PHASES.get(part, OTHER), begun, height=0.7)
@@ -87,18 +85,15 @@ def phases(*runs: Run) -> Figure:
     return finish(figure, runs, f"{title}. {'; '.join(says)}.", (note,))
 
 
-def _phases(run: Run) -> dict[str, float]:
-    parts = trace.phases(run.folder / "ranks" / "0.trace.json")
+def _read_phases(run: Run) -> dict[str, float]:
+    parts = trace.time_phases(run.folder / "ranks" / "0.trace.json")
     parts = {name.replace("Optimizer.", "optimizer "): 1e3 * s for name, s in parts.items()}
     return parts | {"rest": 1e3 * run.timeline()["seconds"] - sum(parts.values())}
 
 
 @styled
 def workers(measured: list[dict], cores: int) -> Figure:
-    """Draw the fastest round of each task's two workers: threads, processes, one alone.
-
-    measured: rows with name, `work` and the seconds of each of WORKERS. cores: that they had.
-    """
+    """Draw each task's fastest round; measured: `work`, and seconds by key of WORKERS."""
     title = "Two workers with the same task: threads against processes"
     figure, axes = begin(title, 1.8 + 0.95 * len(measured), ncols=len(measured))
     fastest = [{key: min(rounds[key]) for key in WORKERS} for rounds in measured]
@@ -119,23 +114,21 @@ def workers(measured: list[dict], cores: int) -> Figure:
         words = ", ".join(f"{key} {1e3 * row[key]:.0f} ms" for key in WORKERS)
         says.append(f"{rounds['work']}: {words}")
     axes[0].set_ylabel({"s": "seconds", "ms": "milliseconds"}[unit])
-    foot = (
-        f"The fastest of some rounds; measured here, on {units.cores(cores)}. 1.0×: side by side, "
-        "2.0×: one after the other."
-    )
+    foot = f"The fastest of some rounds; measured here, on {units.cores(cores)}. "
+    foot += "1.0×: side by side, 2.0×: one after the other."
     return finish(figure, (), f"{title}. {'; '.join(says)}. {foot}", (foot,))
 
 
 @styled
 def memory_by_device(bars: dict[str, dict[str, float]], note: str) -> Figure:
-    """Draw {device: {kind of KINDS_AND_OUTPUTS: bytes}}, by formula; note: from what."""
+    """Draw {device: {kind of KINDS_AND_OUTPUTS: bytes}}; note: the formula's inputs."""
     title = "What each device holds (computed, not measured)"
     figure, axes = begin(title, 2.4 + 0.62 * len(bars), grid="x")
     largest = max(sum(kinds.values()) for kinds in bars.values())
     factor, unit = units.scale(largest)
     says = []
     for row, (name, kinds) in enumerate(bars.items()):
-        end = stacked(axes, row, kinds, factor, looks=KINDS_AND_OUTPUTS)
+        end = stack_bars(axes, row, kinds, factor, looks=KINDS_AND_OUTPUTS)
         beside(axes, end, row, f"{end:.3g} {unit}", right=4, fontsize=SMALL, **BOLD)
         words = ", ".join(f"{kind} {size / factor:.3g}" for kind, size in kinds.items())
         says.append(f"{name} {end:.3g} {unit} ({words})")

@@ -1,4 +1,4 @@
-"""Lesson 08b: rows on their way to experts of other ranks, and how unequal their loads are."""
+"""Diagrams of lesson 08b: how ranks exchange tokens for experts, and experts' imbalance."""
 
 from matplotlib.figure import Figure
 
@@ -13,10 +13,10 @@ from bootcamp.units import number
 @diagram("A layer of four experts on two ranks", 4.4)
 def exchange(axes) -> None:
     """Each rank has its own tokens, a router, and two of the four experts. Its router says which
-    experts each token goes to. An all-to-all sends each row to the rank that has its expert: rank 0
-    keeps those for experts 0 and 1 and sends those for experts 2 and 3 to rank 1, and rank 1 the
-    other way. The experts compute. A second all-to-all sends the results back to the rank of their
-    token, which adds them up with the router's weights.
+    experts each token goes to. An all-to-all sends a copy of each token to the ranks of its
+    experts: rank 0 keeps those for experts 0 and 1 and sends those for experts 2 and 3 to rank 1,
+    and rank 1 the other way. The experts compute. A second all-to-all sends the results back to the
+    rank of their token, which adds them up with the router's weights.
     """
     for rank, y in ((0, 25), (1, 3)):
         tint = TINTS[rank]
@@ -38,17 +38,14 @@ def exchange(axes) -> None:
 
 @styled
 def imbalance(runs: dict[str, Run], values: dict[str, list[float]], most: float) -> Figure:
-    """Draw each run's imbalance (busiest / mean) by step; most: the largest possible."""
+    """Draw the busiest expert over the mean, for up to two runs; most: the largest possible."""
     figure, axes = begin("Rows of the busiest expert, as a multiple of the mean", 4.6, grid="y")
     looks = ((VERMILLION, "o"), (BLUE, "s"))
     for (name, steps), (colour, marker) in zip(values.items(), looks, strict=False):
         axes.plot(range(len(steps)), steps, color=colour, marker=marker, markersize=5)
         beside(axes, len(steps) - 1, steps[-1], name, color=colour, fontweight="bold")
-    bounds = (
-        (1, -10, "all experts get equally many"),
-        (most, 10, "all tokens choose the same experts"),
-    )
-    for height, up, words in bounds:
+    even, uneven = "all experts get equally many", "all tokens choose the same experts"
+    for height, up, words in ((1, -10, even), (most, 10, uneven)):
         axes.axhline(height, color=INK, linewidth=1.5, linestyle=":")
         beside(axes, 0, height, words, right=4, up=up, fontsize=FOOT)
     longest = max(map(len, values.values()))

@@ -1,4 +1,4 @@
-"""Lesson 05: inside Horovod, a ring all-reduce as ranks printed it, Horovod's own timeline."""
+"""Lesson 05: one cycle of Horovod, a ring all-reduce, Horovod's timeline, published scaling."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ ACTIVITIES = {
 
 
 @diagram("Inside Horovod: who talks to whom in one cycle", 4.9)
-def inside(axes) -> None:
+def one_cycle(axes) -> None:
     """Each of two ranks has a script and, in the same process, a background thread. The script's
     backward hands over each gradient with its name. Once in every cycle the background threads tell
     the coordinator, on rank 0, which names are ready. It answers which of them are ready on all
@@ -39,10 +39,8 @@ def inside(axes) -> None:
             arrow(axes, (left, y + 6.7), (right, y + 6.7), there, above=1.6)
             arrow(axes, (right, y + 3.3), (left, y + 3.3), back, above=-2.1)
     box(axes, 40, 18.5, 27, 10, "coordinator (on rank 0):\nready on all ranks?", colour="white")
-    for start, end, answer in (
-        (33.7, 28.8, "reduce these, in this order"),
-        (13.3, 18.2, "the same answer"),
-    ):
+    answers = (33.7, 28.8, "reduce these, in this order"), (13.3, 18.2, "the same answer")
+    for start, end, answer in answers:
         arrows(axes, (51, start, 51, end), (56, end, 56, start))
         label(axes, 49.5, (start + end) / 2, "names", at="right")
         label(axes, 57.5, (start + end) / 2, answer, at="left")
@@ -70,7 +68,7 @@ def ring(ranks: list[dict]) -> Figure:
             top = high - 8 - each * rank
             if moment == 0:
                 label(axes, 3.5, top + 3 - 1.5 * world, f"rank {rank}", bold=True)
-            for piece, (text, colour) in enumerate(_pieces(record, moment)):
+            for piece, (text, colour) in enumerate(_colour_pieces(record, moment)):
                 box(axes, x, top - 3 * piece, wide - 2.5, 2.7, text, colour=colour, size=11)
             if moment < len(record["sent"]):
                 y = top - 3 * record["sent"][moment] + 1.3
@@ -85,8 +83,8 @@ def ring(ranks: list[dict]) -> Figure:
     return figure
 
 
-def _pieces(record: dict, moment: int) -> list[tuple[str, str]]:
-    """The numbers and the colour of each piece that a rank holds; green: the total."""
+def _colour_pieces(record: dict, moment: int) -> list[tuple[str, str]]:
+    """Return text and colour of each piece that a rank holds; the total is green."""
     own, numbers, pieces = record["held"][0], iter(record["total"]), []
     for piece, first in zip(record["held"][moment], own, strict=True):
         total = [next(numbers) for _ in piece]
@@ -96,54 +94,55 @@ def _pieces(record: dict, moment: int) -> list[tuple[str, str]]:
 
 
 def read_timeline(path: Path) -> list[dict]:
-    """Read the steps of a HOROVOD_TIMELINE file, or of its .gz, as far as it goes.
+    """Read the complete steps of a HOROVOD_TIMELINE file, or of its .gz; it may break off.
 
-    A step ends with the all-reduce of the loss. Each has `spans`, (tensor, activity, start,
-    end) in µs, and `all_reduces`, how many were run; the file has a fused one for each tensor.
+    A step ends with the all-reduce of the loss. Each step has `spans`, (tensor, activity, start,
+    end) in microseconds, and `all_reduces`, the number that ran: a fused one counts once, although
+    the file lists it for each of its tensors.
     """
     packed = Path(f"{path}.gz")
     text = gzip.decompress(packed.read_bytes()).decode() if packed.exists() else path.read_text()
-    names, steps, open_spans, reducing = {}, [], {}, 0
+    names, steps, open_spans, open_reduces = {}, [], {}, 0
     spans, all_reduces = [], 0
-    for event in _events(text):
+    for event in _read_events(text):
         if event.get("name") == "process_name" and "name" in event["args"]:
             names[event["pid"]] = event["args"]["name"]
         elif event["ph"] == "B":
             open_spans.setdefault(event["pid"], []).append((event["name"], event["ts"]))
             if event["name"] == "GLOO_ALLREDUCE":
-                all_reduces += reducing == 0
-                reducing += 1
+                all_reduces += open_reduces == 0
+                open_reduces += 1
         elif event["ph"] == "E":
             activity, start = open_spans[event["pid"]].pop()
             tensor = re.sub(r"^\w*reduce\.", "", names[event["pid"]])
             spans.append((tensor, activity, start, event["ts"]))
-            reducing -= activity == "GLOO_ALLREDUCE"
+            open_reduces -= activity == "GLOO_ALLREDUCE"
             if tensor == "mean_loss" and activity == "ALLREDUCE":
                 steps.append({"spans": spans, "all_reduces": all_reduces})
                 spans, all_reduces = [], 0
     return steps
 
 
-def all_reduces_a_step(run: Run) -> float:
-    """How many all-reduces a run's timeline has in a step, median without the first step."""
+def count_all_reduces(run: Run) -> float:
+    """Return the median number of all-reduces in a step of a run's timeline, but the first."""
     steps = read_timeline(run.folder / "timeline.json")
     return median(step["all_reduces"] for step in steps[1:])
 
 
-def tensors_a_step(run: Run) -> int:
-    """How many tensors a run's timeline has in its last step."""
+def count_tensors(run: Run) -> int:
+    """Count the tensors in the last step of a run's timeline."""
     last = read_timeline(run.folder / "timeline.json")[-1]
     return len({tensor for tensor, *_ in last["spans"]})
 
 
-def last_lines(stacks: str, script: Path) -> list[str]:
-    """For each rank the line of the script that it stood in, from what horovodrun passed on."""
+def find_last_lines(stacks: str, script: Path) -> list[str]:
+    """Return the script's line where each rank stood, from the stacks in horovodrun's output."""
     lines = script.read_text().splitlines()
     found = re.findall(rf"\[(\d)\].*{script.name}\", line (\d+)", stacks)
     return [f"rank {rank} stands in line {n}: {lines[int(n) - 1].strip()}" for rank, n in found]
 
 
-def _events(text: str) -> list[dict]:
+def _read_events(text: str) -> list[dict]:
     try:
         return json.loads(text)
     except ValueError:  # a rank that was killed has not closed the list
@@ -152,7 +151,7 @@ def _events(text: str) -> list[dict]:
 
 @styled
 def timeline(step: dict, run: Run) -> Figure:
-    """Draw a step of read_timeline's: a line for each tensor, from ready to reduced."""
+    """Draw a step of read_timeline: a line for each tensor, from ready to reduced."""
     spans = [span for span in step["spans"] if span[1] in ACTIVITIES]
     first = min(start for *_, start, _ in spans)
     by_start = sorted(spans, key=lambda span: span[2])
@@ -187,9 +186,7 @@ def published_scaling(published: list[dict]) -> Figure:
         axes.text(percent - 1.5, row, f"{percent:.0f} %", ha="right", va="center", color="white")
     rows(axes, [model["model"] for model in published])
     axes.set(xlim=(0, 100), xlabel=f"% of {first['gpus']} times the speed of one GPU")
-    setting = (
-        f"{first['servers']} servers with {first['gpus_per_server']} {first['gpu']} GPUs each, "
-        f"{first['network']}. Source: {first['source']}."
-    )
+    servers = f"{first['servers']} servers with {first['gpus_per_server']} {first['gpu']} GPUs each"
+    setting = f"{servers}, {first['network']}. Source: {first['source']}."
     values = ", ".join(f"{m['model']} {m['scaling_efficiency_pct']} %" for m in published)
     return finish(figure, (), f"{title}: {values}. {setting}", (setting,))

@@ -1,4 +1,4 @@
-"""Lessons 09 and 09b: who starts whom on two hosts, their link, what is heard of a failure."""
+"""Diagrams of lessons 09 and 09b: starting ranks, a link's speed, failures, requeueing."""
 
 from matplotlib.figure import Figure
 
@@ -13,8 +13,8 @@ TICKS = {4: "4 B", 2**10: "1 KiB", 2**15: "32 KiB", 2**20: "1 MiB"}
 
 
 @diagram("Who starts the ranks of two hosts", 4.4)
-def who_starts_whom(axes) -> None:
-    """Two ways, side by side, on two hosts each. Left: srun starts four tasks, two on each host,
+def rank_starters(axes) -> None:
+    """Two ways to start ranks, each on two hosts. Left: srun starts four tasks, two on each host,
     and each task is a rank: SLURM_PROCID 0 to 3, SLURM_LOCALID 0 and 1 on either host. Right: srun
     starts two tasks, one on each host. Each task is a torchrun, an agent. The agents meet, give
     each host a number, and each starts two ranks: RANK 0 to 3, LOCAL_RANK 0 and 1 on either host.
@@ -26,7 +26,7 @@ def who_starts_whom(axes) -> None:
             left = x + 25 * host
             tint = LIGHT.blue if host == 0 else LIGHT.green
             box(axes, left, 1, 23, 26.5, line="--", colour="white")
-            at, beside = (("left", 1.5), ("right", 21.5))[host]  # no arrow comes by there
+            at, beside = (("left", 1.5), ("right", 21.5))[host]  # where no arrow passes
             label(axes, left + beside, 25, f"host{host}", at=at, size=FOOT)
             ranks = ((left + 1 + 11 * k, 10, f"rank {2 * host + k}") for k in range(2))
             boxes(axes, 2.5, 7.5, *ranks, colour=tint)
@@ -42,7 +42,7 @@ def who_starts_whom(axes) -> None:
 
 @styled
 def link_sweep(sweeps: dict[str, tuple[Run, list[dict]]], bytes_per_second: float) -> Figure:
-    """Draw ms of an all-reduce of two ranks by size: {where: (run, rows)}, and the link's rate."""
+    """Draw an all-reduce's time by size, and bytes / link rate; sweeps: {place: (run, rows)}."""
     title = "An all-reduce of two ranks, by its size"
     figure, axes = begin(title, 5.6, grid="y")
     says = []
@@ -63,16 +63,16 @@ def link_sweep(sweeps: dict[str, tuple[Run, list[dict]]], bytes_per_second: floa
 
 
 @diagram("What the other hosts hear", 4.4)
-def what_is_heard(axes) -> None:
+def signs_of_failure(axes) -> None:
     """Three failures of host1, and what host0 hears. A process dies: host1's kernel closes its
     connections, and host0 hears of it at once, "closed by peer". The host loses power or its
     network: nobody says anything, and host0 waits for its time-out. A rank waits for something
-    else: its connections stand, and host0 waits for its time-out as well.
+    else: its connections stay open, and host0 waits for its time-out as well.
     """
     for y, title, there, heard in (
         (30, "a process dies", "the kernel lives, and\ncloses its connections", "closed by peer"),
         (16, "a host goes silent", "no power, no network:\nnobody closes anything", "nothing"),
-        (2, "a rank hangs", "its connections stand,\nit sends nothing", "nothing"),
+        (2, "a rank hangs", "its connections stay open,\nit sends nothing", "nothing"),
     ):
         label(axes, 0, y + 5.5, title, at="left", bold=True)
         box(axes, 72, y, 28, 11, f"host1\n{there}", colour=LIGHT.red, size=FOOT)
@@ -85,18 +85,18 @@ def what_is_heard(axes) -> None:
 
 
 @diagram("A job that is told of its end", 3.4)
-def told_in_time(axes) -> None:
-    """A time line. Slurm sends USR1 to the shell of the job file a minute before the time limit.
-    The shell puts down a file. After their step all ranks agree that it is there, save, and end.
-    The shell asks Slurm to queue the job again. Later it starts on other hosts, and goes on at the
-    step that was saved.
+def requeued_job(axes) -> None:
+    """A timeline. Slurm sends USR1 to the job file's shell a minute before the time limit. The
+    shell creates a stop file. After a step all ranks agree that it is there, save, and end. The
+    shell requeues the job. Later it starts on any hosts and continues from the saved step. A note:
+    KILL comes KillWait seconds after TERM, too late to save.
     """
     steps = (
         (0, 18, "Slurm\nUSR1 to the shell,\na minute before\nthe limit", LIGHT.orange),
-        (20.5, 18, "job file\nputs down a\nstop file", LIGHT.blue),
+        (20.5, 18, "job file\ncreates a\nstop file", LIGHT.blue),
         (41, 18, "ranks\nagree after a step,\nsave, end", LIGHT.green),
         (61.5, 18, "job file\nscontrol requeue", LIGHT.blue),
-        (82, 18, "later, anywhere\n--resume: on with\nthe step saved", LIGHT.green),
+        (82, 18, "later, anywhere\n--resume from the\nsaved step", LIGHT.green),
     )
     boxes(axes, 10, 16, *steps, size=FOOT)
     arrows(axes, *((x - 2.3, 18, x - 0.2, 18) for x, *_ in steps[1:]))

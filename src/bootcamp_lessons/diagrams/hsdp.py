@@ -1,19 +1,19 @@
-"""Lesson 08: two simulated hosts, rings and rows over them, and a ranking with a slow link."""
+"""Lesson 08: two simulated hosts, rings and meshes over them, and steps with a slow link."""
 
 from matplotlib.figure import Figure
 
-from bootcamp.costs import sharding
 from bootcamp.drawing.canvas import arrow, arrows, box, canvas, label, labels
 from bootcamp.drawing.charts import beside, handles, marker_line, rows, run_bar, shared_note
 from bootcamp.drawing.palette import BLACK, BLUE, LIGHT, ORANGE, PAPER, SKY, VERMILLION
 from bootcamp.drawing.style import FOOT, begin, finish, legend, styled
 from bootcamp.records.runs import Run
 from bootcamp.units import number
+from bootcamp_lessons.labs import hsdp_lab
 
 
 @styled
 def two_hosts(link: str) -> Figure:
-    """Two network namespaces of one machine, with a switch between them that has a slow port."""
+    """Draw two network namespaces of one machine, joined by a link of this rate."""
     says = (
         "One machine with one kernel, its cores and its memory. In it two network namespaces, host0"
         " and host1. Each has two ranks and a loopback, lo, over which its ranks meet, and an "
@@ -40,15 +40,11 @@ def two_hosts(link: str) -> Figure:
     return figure
 
 
-def _link(strategy: str, **how) -> float:
-    """Bytes that a host of two sends to the other, in models, for 2 x 2 ranks."""
-    return sharding.link_bytes(strategy, 1.0, ranks=4, hosts=2, **how)
-
-
 @styled
 def rings() -> Figure:
-    """The ring of DDP and FSDP over 2 x 2 ranks beside the rows and columns of HSDP."""
-    ddp, fsdp, hsdp = _link("ddp"), _link("fsdp"), _link("hsdp", shard=2)
+    """Draw the ring of DDP and FSDP over 2 x 2 ranks beside the mesh of HSDP."""
+    # how many times the model a host sends to the other
+    ddp, fsdp, hsdp = (hsdp_lab.sent_bytes(name)[0] for name in ("DDP", "FSDP", "HSDP"))
     says = (
         "Left, DDP and FSDP: one ring goes through all four ranks, 0, 1, 2, 3 and back to 0. From "
         "rank 1 to 2 and from 3 to 0 it crosses the link. All that the ring carries crosses it: a "
@@ -87,8 +83,8 @@ def rings() -> Figure:
 
 
 @styled
-def ranking(without: dict[str, Run], slow: dict[str, Run], formula: dict[str, float]) -> Figure:
-    """Draw seconds per step, the link open and slow; formula: seconds of each on the slow link."""
+def step_seconds(without: dict, slow: dict[str, Run], formula: dict[str, float]) -> Figure:
+    """Draw seconds per step, the link open and slow; formula: seconds on the slow link."""
     link = next(iter(slow.values())).config["link"]
     title = f"A step with the link open, and at {link}"
     figure, axes = begin(title, 2.4 + 0.95 * len(slow), grid="x")
@@ -102,10 +98,8 @@ def ranking(without: dict[str, Run], slow: dict[str, Run], formula: dict[str, fl
         beside(axes, end, row + 0.2, f"{number(seconds[ORANGE])} s")
         marker_line(axes, row + 0.2, formula[name], half=0.2, linewidth=4)
         longest = max(longest, end, seconds[SKY])
-        says.append(
-            f"{name} {number(seconds[SKY])} s open, {number(seconds[ORANGE])} s at {link}, "
-            f"of which the link by formula {number(formula[name])} s"
-        )
+        times = f"{number(seconds[SKY])} s open, {number(seconds[ORANGE])} s at {link}"
+        says.append(f"{name} {times}, of which the link by formula {number(formula[name])} s")
     rows(axes, list(slow))
     axes.set(xlim=(0, 1.2 * longest), xlabel="seconds per step")
     looks = {"link open": SKY, f"link {link}": ORANGE, "bytes / rate, by formula": BLACK}

@@ -1,4 +1,4 @@
-"""Lesson 07b: a save and what a kill leaves, pieces of a parameter, how often to save."""
+"""Lesson 07b: two ways to save, shards of a parameter, resumed losses, the time that is lost."""
 
 import math
 from statistics import median
@@ -6,11 +6,11 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from bootcamp.costs.failures import lost_share
-from bootcamp.costs.failures import young as best_interval
+from bootcamp.costs.failures import young_interval as best_interval
 from bootcamp.drawing.canvas import boxes, canvas, diagram, label
 from bootcamp.drawing.charts import handles, log_axis
 from bootcamp.drawing.palette import COLOURS, GREY, LIGHT, PALE, SKY, TINTS, VERMILLION, line_look
-from bootcamp.drawing.style import FOOT, begin, finish, legend, listed, styled
+from bootcamp.drawing.style import FOOT, begin, finish, join_words, legend, styled
 
 BARS = COLOURS[:3]
 
@@ -41,9 +41,9 @@ def two_ways_to_save(axes) -> None:
 
 @styled
 def pieces(name: str, shape: tuple[int, int], places: dict[str, list[dict]]) -> Figure:
-    """Draw which piece of a matrix lies in which file: {title: [{file, offsets, sizes}]}."""
+    """Draw the pieces of a matrix in files: {title: [{file, offsets, sizes}]}."""
     says = " ".join(
-        f"{title}: " + "; ".join(f"{p['file']} has {_range(p)}" for p in found) + "."
+        f"{title}: " + "; ".join(f"{p['file']} has {_describe_piece(p)}" for p in found) + "."
         for title, found in places.items()
     )
     rows, columns = shape
@@ -55,11 +55,8 @@ def pieces(name: str, shape: tuple[int, int], places: dict[str, list[dict]]) -> 
         label(axes, left + width / 2, 38.5, title, bold=True)
         for number, piece in enumerate(found):
             (row, column), (down, across) = piece["offsets"], piece["sizes"]
-            x, w, h = (
-                left + width * column / columns,
-                width * across / columns,
-                height * down / rows,
-            )
+            x = left + width * column / columns
+            w, h = width * across / columns, height * down / rows
             text = piece["file"] if w > width / 3 else piece["file"].replace("_", "_\n", 3)
             part = (x + 0.2, w - 0.4, text, TINTS[number % len(TINTS)])
             boxes(axes, 34.2 - height * row / rows - h, h - 0.4, part, size=FOOT)
@@ -68,14 +65,14 @@ def pieces(name: str, shape: tuple[int, int], places: dict[str, list[dict]]) -> 
     return figure
 
 
-def _range(piece: dict) -> str:
+def _describe_piece(piece: dict) -> str:
     spans = zip(("rows", "columns"), piece["offsets"], piece["sizes"], strict=True)
     return ", ".join(f"{what} {start} to {start + size - 1}" for what, start, size in spans)
 
 
 @styled
-def one_after_the_other(baseline, attempts: list, names: list[str], title: str) -> Figure:
-    """Draw the losses of attempts, each going on from the one before, over the baseline's."""
+def resumed_losses(baseline, attempts: list, names: list[str], title: str) -> Figure:
+    """Draw the losses of attempts, each resumed from the last, over the baseline's."""
     shape = {"nrows": 2, "sharex": True, "gridspec_kw": {"height_ratios": [3, 1.5]}}
     figure, (upper, lower) = begin(title, 6.4, **shape)
     wide = {"color": SKY, "linewidth": 9, "alpha": 0.55}
@@ -106,7 +103,7 @@ def one_after_the_other(baseline, attempts: list, names: list[str], title: str) 
 
 @styled
 def step_times(runs: dict, every: int) -> Figure:
-    """Draw seconds of each step of {name: run}; hatched: steps that bear the save before them."""
+    """Draw the seconds of each step of {name: run}; a hatched step follows a save."""
     figure, axes = begin("Seconds of each step", 4.6, grid="y")
     texts, width = [], 0.8 / len(runs)
     for number, (name, run) in enumerate(runs.items()):
@@ -114,31 +111,30 @@ def step_times(runs: dict, every: int) -> Figure:
         for row in run.steps[1:]:
             look = {"color": BARS[number], "hatch": None if row["step"] % every else "//"}
             axes.bar(row["step"] + shift, row["seconds"], width, edgecolor="white", **look)
-        bearing, others = bearing_a_save(run, every)
-        texts.append(
-            f"{name}: {listed([f'{s:.3f}' for s in bearing])} s in the steps after a save, "
-            f"{median(others):.3f} s in the median of the others"
-        )
-    axes.set_xlabel("step (the first one, in which everything is set up, is left out)")
-    axes.set_ylabel("seconds")
+        bearing, others = split_by_save(run, every)
+        after = join_words([f"{seconds:.3f}" for seconds in bearing])
+        others = f"{median(others):.3f} s in the median of the others"
+        texts.append(f"{name}: {after} s in the steps after a save, {others}")
+    left_out = "the first one, in which everything is set up, is left out"
+    axes.set(xlabel=f"step ({left_out})", ylabel="seconds")
     axes.xaxis.get_major_locator().set_params(integer=True)
     looks = {name: (colour, "") for name, colour in zip(runs, BARS, strict=False)}
     legend(figure, handles({**looks, "a save before it": ("white", "//")}))
     return finish(figure, list(runs.values()), "; ".join(texts) + ".")
 
 
-def bearing_a_save(run, every: int) -> tuple[list[float], list[float]]:
-    """Seconds of the steps after a save, and of the others; the first step of all is left out."""
+def split_by_save(run, every: int) -> tuple[list[float], list[float]]:
+    """Return the seconds of steps after a save, and of the others, without the first step."""
     later = run.steps[1:]
     bearing = [row["seconds"] for row in later if row["step"] % every == 0]
     return bearing, [row["seconds"] for row in later if row["step"] % every]
 
 
 @styled
-def how_often(
+def lost_time(
     save_seconds: list[float], between_failures: float, restart_seconds: float = 0
 ) -> Figure:
-    """The lost share by the interval between saves, for several times of a save."""
+    """Draw the lost share of time over the interval between saves."""
     title = f"Time lost, with a failure every {between_failures / 3600:.1f} hours"
     figure, axes = begin(title, 4.8)
     texts = []
@@ -153,9 +149,8 @@ def how_often(
         look, minutes = line_look(number), [each / 60 for each in intervals]
         axes.plot(minutes, shares, color=look["color"], label=f"a save of {save:g} s")
         axes.plot(best / 60, lost(best), **look)
-        texts.append(
-            f"a save of {save:g} s: every {best / 60:.1f} minutes, {lost(best):.1f} % lost"
-        )
+        words = f"every {best / 60:.1f} minutes, {lost(best):.1f} % lost"
+        texts.append(f"a save of {save:g} s: {words}")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")

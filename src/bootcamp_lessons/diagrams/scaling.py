@@ -1,4 +1,4 @@
-"""Lesson 04c: speed-up by batch, overhead, and the held-out loss for each learning rate."""
+"""Lesson 04c: strong and weak scaling, overhead, and the loss for each learning rate."""
 
 import math
 from collections import defaultdict
@@ -53,7 +53,7 @@ def speed_up_by_batch(pairs: list[tuple[Run, Run]]) -> Figure:
 
 
 def overhead_table(pairs: list[tuple[Run, Run]]) -> Table:
-    """What a step of several ranks takes beyond 1/N of one process's, for each pair of runs."""
+    """Table what a step of N ranks takes beyond 1/N of one process's, for each pair of runs."""
     rows = []
     for one, many in pairs:
         alone, together = 1e3 * one.seconds_per_step, 1e3 * many.seconds_per_step
@@ -63,8 +63,8 @@ def overhead_table(pairs: list[tuple[Run, Run]]) -> Table:
     return Table(rows)
 
 
-def _by_setting(trainings: list[dict]) -> dict[tuple, dict[float, list[float]]]:
-    """(batch, steps of warm-up) -> rate -> held-out losses, one for each seed."""
+def _group_by_setting(trainings: list[dict]) -> dict[tuple, dict[float, list[float]]]:
+    """Return {(batch, steps of warm-up): {rate: held-out losses, one for each seed}}."""
     found = defaultdict(lambda: defaultdict(list))
     for row in sorted(trainings, key=lambda row: (row["batch"], row["warm_up"], row["rate"])):
         found[row["batch"], row["warm_up"]][row["rate"]].append(row["held_out"])
@@ -77,18 +77,18 @@ def _mean(losses: list[float]) -> float:
 
 @dataclass(frozen=True)
 class BestRates:
-    """The best rate of either batch; share_closed: % of the loss's difference at the base rate."""
+    """The best rate of two batches; share_closed: % of the loss's gap at the small batch's rate."""
 
     rate_of_base: float
     rate_of_large: float
     share_closed: float
 
 
-def best_rates(trainings: list[dict]) -> BestRates:
-    """By mean held-out loss over the seeds, without warm-up."""
+def find_best_rates(trainings: list[dict]) -> BestRates:
+    """Find the rates with the least mean held-out loss over the seeds, without warm-up."""
     losses = {
         batch: {rate: _mean(each) for rate, each in rates.items()}
-        for (batch, warm_up), rates in _by_setting(trainings).items()
+        for (batch, warm_up), rates in _group_by_setting(trainings).items()
         if not warm_up
     }
     small, large = (losses[batch] for batch in sorted(losses))
@@ -103,7 +103,7 @@ def rate_sweep(trainings: list[dict], run: Run) -> Figure:
     """Draw held-out loss against learning rate, by batch and warm-up; run: names the machine."""
     figure, axes = begin("Held-out loss by learning rate, for two batches", 5.6, grid="y")
     rates, says, edge = sorted({row["rate"] for row in trainings}), [], 0.0
-    for number, ((batch, warm_up), by_rate) in enumerate(_by_setting(trainings).items()):
+    for number, ((batch, warm_up), by_rate) in enumerate(_group_by_setting(trainings).items()):
         name = f"batch {batch}" + (f", warm-up of {warm_up} steps" if warm_up else "")
         means = [min(_mean(losses), DIVERGED) for losses in by_rate.values()]
         look = {"color": (BLUE, ORANGE, VERMILLION)[number], "marker": "osD"[number]}

@@ -1,4 +1,4 @@
-"""Lesson 11: a model's way to its answers, loads, what batching gives, and a cache of keys."""
+"""Lesson 11: the path to an answer, loads, the gain of batching, and the KV cache."""
 
 import math
 
@@ -16,7 +16,7 @@ SIDE, PITCH = 4.3, 4.8  # of a byte's square, and from one to the next
 
 
 @diagram("From four ranks to an answer", 4.2)
-def way(axes) -> None:
+def path_to_answer(axes) -> None:
     """A training on four ranks has saved a checkpoint in four parts. It is consolidated into one
     file with the parameters, and exported to a file that needs no model code. A server loads
     that file into two instances, processes with a model each. Requests wait in one queue; those
@@ -24,8 +24,7 @@ def way(axes) -> None:
     """
     label(axes, 0, 39.5, "once, after training", at="left", bold=True)
     for rank in range(4):
-        part = (0, 15, f"part of rank {rank}", LIGHT.blue)
-        boxes(axes, 33 - 3.6 * rank, 3, part, size=FOOT)
+        box(axes, 0, 33 - 3.6 * rank, 15, 3, f"part of rank {rank}", colour=LIGHT.blue, size=FOOT)
     parameters = (32, 21, "one file\nof parameters\nsafetensors", LIGHT.blue)
     exported = (72, 21, "exported model\nmodel code not needed\nONNX, .pt2", LIGHT.green)
     boxes(axes, 23, 12, parameters, exported)
@@ -33,13 +32,13 @@ def way(axes) -> None:
     arrow(axes, (53.7, 29), (71.3, 29), "export")
     label(axes, 0, 18, "for every request", at="left", bold=True)
     for y in (11, 7, 3):
-        boxes(axes, y, 3, (0, 12, "request", "white"), size=FOOT)
+        box(axes, 0, y, 12, 3, "request", colour="white", size=FOOT)
         arrow(axes, (12.5, y + 1.5), (24.5, 8.5), linewidth=1.5)
     box(axes, 25, 3.5, 19, 10, "queue\nrefuses when\nit is full", colour=LIGHT.orange, size=FOOT)
     arrow(axes, (44.7, 8.5), (59.3, 8.5), "a batch")
     for number, y in enumerate((10, 2)):
         instance = f"instance {number}\none core or one GPU"
-        boxes(axes, y, 6.5, (72, 21, instance, LIGHT.green), size=FOOT)
+        box(axes, 72, y, 21, 6.5, instance, colour=LIGHT.green, size=FOOT)
     box(axes, 60, 4, 4.5, 9, "", colour=LIGHT.orange)
     arrows(axes, (65, 9.5, 71.3, 12.5), (65, 7.5, 71.3, 5.5))
 
@@ -67,8 +66,8 @@ def pause(axes) -> None:
 
 
 @styled
-def met_by(measured, loops: dict) -> Figure:
-    """Draw the latency of each request by the time when it was sent; loops: {name: Load}."""
+def latencies(measured, loops: dict) -> Figure:
+    """Draw requests' latencies over the time when they were sent; loops: {name: Load}."""
     figure, panels = begin("Latency of each request", 4.6, ncols=len(loops), sharey=True, grid="y")
     texts, drawn = [], []
     for axes, colour, (name, found) in zip(panels, COLOURS, loops.items(), strict=False):
@@ -85,7 +84,7 @@ def met_by(measured, loops: dict) -> Figure:
 
 
 def _log_milliseconds(axes, values: list[float], name: str) -> None:
-    """A logarithmic axis from the power of ten below all values to the one above."""
+    """Set a logarithmic axis between the powers of ten around all values."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     log_axis(axes.yaxis, [10.0**power for power in range(low, high + 1)])
     axes.set_ylabel(name)
@@ -118,7 +117,7 @@ def knee(measured, loads: dict[float, object]) -> Figure:
 
 @styled
 def ablation(measured, found: list[dict]) -> Figure:
-    """Draw rows of `server`, `batches` (whether requests are joined) and `answers/s`."""
+    """Draw the answers/s of rows with `server`, `batches` (are requests joined?), `answers/s`."""
     figure, axes = begin("What each part of the server gives", 1.6 + 0.62 * len(found), grid="x")
     looks = {"one by one": (SKY, ""), "in batches": (BLUE, "//")}
     for number, row in enumerate(found):
@@ -133,7 +132,7 @@ def ablation(measured, found: list[dict]) -> Figure:
 
 
 @diagram("What each step computes, without and with a cache", 4.4)
-def steps(axes) -> None:
+def cached_steps(axes) -> None:
     """A row for each step of a generation behind the prompt "def ": steps 1 to 5 read 4 to 8 bytes.
     Without a cache a step computes all bytes of the text again: 4 + 5 + 6 + 7 + 8 = 30. With a
     cache the first step, the prefill, computes the 4 bytes of the prompt and keeps their keys and
@@ -142,7 +141,7 @@ def steps(axes) -> None:
     """
     for x, cached, name in ((9, False, "without a cache"), (62, True, "with a cache")):
         label(axes, x, 42, name, at="left", bold=True)
-        computed = [_step(axes, x, row, cached) for row in range(len(TEXT) - len(PROMPT) + 1)]
+        computed = [_draw_step(axes, x, row, cached) for row in range(len(TEXT) - len(PROMPT) + 1)]
         words = f"computed: {' + '.join(map(str, computed))} = {sum(computed)} bytes"
         label(axes, x, 11.5, words, at="left")
     box(axes, 9, 2.4, SIDE, SIDE, "a", colour=SKY)
@@ -151,8 +150,8 @@ def steps(axes) -> None:
     label(axes, 50, 4.7, "not computed: its keys and values are in the cache", at="left")
 
 
-def _step(axes, x: float, row: int, cached: bool) -> int:
-    """Draw one step of either way; returns how many bytes it computes."""
+def _draw_step(axes, x: float, row: int, cached: bool) -> int:
+    """Draw one step, and return how many bytes it computes."""
     y, read = 34 - 5 * row, len(PROMPT) + row
     kept = read - 1 if cached and row else 0
     name = f"step {row + 1}" if not cached else "decode" if row else "prefill"
@@ -165,7 +164,7 @@ def _step(axes, x: float, row: int, cached: bool) -> int:
 
 @styled
 def seconds_by_length(speed) -> Figure:
-    """Draw the time for the next byte by the length of the text before it; a generation.Speed."""
+    """Draw a generation.Speed: the time for the next byte over the length of the text."""
     figure, axes = begin("Time for the next byte, by the length of the text before it", grid="y")
     lengths, says, drawn = [row["length"] for row in speed.rows], [], []
     ways = {"again_seconds": "without a cache: all of it is read again"}

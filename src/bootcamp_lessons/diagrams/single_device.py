@@ -1,4 +1,4 @@
-"""Lessons 02, 02b, 02c: host and GPU, parts of a step, speeds, batches, number formats, memory."""
+"""Lessons 02 to 02c: host and GPU, parts of a step, speeds, batches, number formats, memory."""
 
 import math
 
@@ -86,15 +86,12 @@ def parts_of_a_step(axes) -> None:
 
 @styled
 def speeds(core=None) -> Figure:
-    """Published arithmetic, by number format, and memory bandwidth of some GPUs.
-
-    core: a Roofline measured in float32 to put beside them.
-    """
+    """Draw GPUs' published arithmetic and bandwidth; core: a Roofline of float32 beside them."""
     gpus, devices = shown_in_lessons(), []
     if core is not None:
         measured = {"float32": core.peak_flops_per_second / 1e12}
         devices = [("one core here", measured, core.bandwidth_bytes_per_second / 1e9)]
-    devices += map(_published_speed, gpus)
+    devices += map(_read_speed, gpus)
     title = "Arithmetic and memory bandwidth, device by device"
     figure, panels = begin(title, 2.4 + 0.6 * len(devices), ncols=2, sharey=True)
     says = []
@@ -125,8 +122,8 @@ def speeds(core=None) -> Figure:
     return finish(figure, (), f"{title}. {'; '.join(says)}. {foot}", (foot,))
 
 
-def _published_speed(gpu: dict[str, str]) -> tuple[str, dict[str, float], float]:
-    """(name, {number format: TFLOP/s}, GB/s) of a row of the table."""
+def _read_speed(gpu: dict[str, str]) -> tuple[str, dict[str, float], float]:
+    """Return a GPU's name, {number format: TFLOP/s}, and GB/s."""
     columns = ("peak_fp32_tflops", "peak_tf32_tflops", "peak_tflops")
     peaks = {form: gpu[column] for form, column in zip(FORMATS, columns, strict=True)}
     numbers = {form: float(peak) for form, peak in peaks.items() if peak}
@@ -135,7 +132,7 @@ def _published_speed(gpu: dict[str, str]) -> tuple[str, dict[str, float], float]
 
 @styled
 def batch_curve(runs: list) -> Figure:
-    """Throughput and activation bytes of runs that differ in their global batch."""
+    """Draw throughput and activation bytes of runs over their global batches."""
     batches = [run.config["global_batch"] for run in runs]
     speed = [run.samples_per_second for run in runs]
     kept = [run.ranks[0]["activation_bytes"] for run in runs]
@@ -163,10 +160,7 @@ def batch_curve(runs: list) -> Figure:
 
 @styled
 def number_formats(formats: dict[str, tuple[int, int]]) -> Figure:
-    """The bits of floating-point formats: sign, exponent, fraction.
-
-    formats: {name: (bits of the exponent, bits of the fraction)}.
-    """
+    """Draw the bits of floating-point formats: {name: (bits of exponent, bits of fraction)}."""
     words = "; ".join(
         f"{name} has {1 + sum(bits)} bits: sign 1, exponent {bits[0]}, fraction {bits[1]}"
         for name, bits in formats.items()
@@ -189,10 +183,10 @@ def number_formats(formats: dict[str, tuple[int, int]]) -> Figure:
 
 @styled
 def fp16_fates(shares: dict[str, list[dict]], exponents: list[int], origin: str) -> Figure:
-    """What share of a gradient becomes zero, loses digits or overflows in fp16, by loss scale.
+    """Draw what becomes of gradients' elements in fp16, by loss scale.
 
-    shares: {name of the gradient: one dictionary for each exponent, fate -> share, the fates of
-    FATES}. exponents: the loss scales as powers of two. origin: what the foot says.
+    shares: {name of a gradient: [{fate of FATES: share}, one for each exponent]}. exponents: of
+    two, the loss scales. origin: of the numbers, for the foot.
     """
     title = "A gradient times the loss scale, stored in fp16"
     figure, panels = begin(title, 5.6, ncols=len(shares), sharey=True, squeeze=False)
@@ -206,10 +200,9 @@ def fp16_fates(shares: dict[str, list[dict]], exponents: list[int], origin: str)
         axes.set_title(name, loc="left")
         axes.set(xlabel="share of the elements, %", xlim=(0, 100))
         worst = max(range(len(scales)), key=lambda row, scales=scales: scales[row]["zero"])
-        says.append(
-            f"{name}: at a scale of 2^{exponents[worst]} {100 * scales[worst]['zero']:.0f} % "
-            f"become zero, at 2^{exponents[-1]} {100 * scales[-1]['infinite']:.0f} % infinite"
-        )
+        zero = f"at a scale of 2^{exponents[worst]} {100 * scales[worst]['zero']:.0f} % become zero"
+        infinite = f"at 2^{exponents[-1]} {100 * scales[-1]['infinite']:.0f} % infinite"
+        says.append(f"{name}: {zero}, {infinite}")
     rows(panels[0][0], [f"$2^{{{power}}}$" for power in exponents])
     panels[0][0].set_ylabel("loss scale")
     legend(figure, handles(FATES))
@@ -217,18 +210,18 @@ def fp16_fates(shares: dict[str, list[dict]], exponents: list[int], origin: str)
 
 
 @styled
-def held_over_a_step(blocks: int, block_bytes: float, kept_bytes: float) -> Figure:
-    """The blocks' activations during one step, plain and checkpointed. By formula.
+def activations_in_step(blocks: int, block_bytes: float, kept_bytes: float) -> Figure:
+    """Draw the blocks' activations during one step, plain and checkpointed, by formula.
 
-    block_bytes: what a block keeps for its backward; kept_bytes: what it keeps if checkpointed.
-    A block's forward takes one unit of time, its backward two.
+    block_bytes: of a block for its backward; kept_bytes: if it is checkpointed. A block's forward
+    takes one unit of time, its backward two.
     """
     title = "Activations that are held during one step (by formula)"
     figure, axes = begin(title, 4.6, grid="y")
     highest, says = 0.0, []
     curves = (("all kept", block_bytes, BLUE, "-"), ("inputs kept", kept_bytes, GREEN, "--"))
     for name, kept, colour, line in curves:
-        times, sizes = zip(*held(blocks, block_bytes, kept), strict=True)
+        times, sizes = zip(*trace_activations(blocks, block_bytes, kept), strict=True)
         megabytes = [size / 1e6 for size in sizes]
         axes.plot(times, megabytes, line, color=colour, label=name)
         says.append(f"{name}: at most {max(megabytes):.1f} MB, ended at {times[-1]:g}")
@@ -243,8 +236,8 @@ def held_over_a_step(blocks: int, block_bytes: float, kept_bytes: float) -> Figu
     return figure
 
 
-def held(blocks: int, block_bytes: float, kept_bytes: float) -> list[tuple[float, float]]:
-    """(time, bytes) at each turn of the staircase; a block that kept less is computed again."""
+def trace_activations(blocks: int, block_bytes: float, kept_bytes: float) -> list[tuple]:
+    """Return (time, bytes) at each change; a block that kept less is computed again."""
     time, size, points = 0.0, 0.0, [(0.0, 0.0)]
 
     def step(duration: float, kept: float) -> None:

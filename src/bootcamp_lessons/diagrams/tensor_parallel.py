@@ -1,4 +1,4 @@
-"""Lesson 06c: split matrices, what is between the blocks, ring attention; 08: a mesh."""
+"""Diagrams of lesson 06c (tensor, sequence and ring parallelism) and lesson 08 (a mesh)."""
 
 from matplotlib.figure import Figure
 
@@ -10,9 +10,9 @@ from bootcamp.drawing.style import FOOT, styled
 @diagram("A column split, then a row split: one sum at the end", 4.3)
 def column_then_row(axes) -> None:
     """Both ranks hold the same input x. Rank 0 multiplies it with the left columns of matrix A and
-    gets the left part of the inner values, rank 1 the right part. Each applies gelu to its part,
-    and multiplies it with the rows of matrix B that belong to it: the upper ones on rank 0, the
-    lower ones on rank 1. Each result has the full width and is one part of a sum. An all-reduce
+    gets the left part of the hidden activations, rank 1 the right part. Each applies gelu to its
+    part, and multiplies it with the rows of matrix B that belong to it: the upper ones on rank 0,
+    the lower ones on rank 1. Each result has the full width and is one part of a sum. An all-reduce
     adds the parts, and both ranks hold the same output y.
     """
     for rank, y in enumerate((25, 4)):
@@ -34,14 +34,14 @@ def column_then_row(axes) -> None:
     label(axes, 47.5, 20.7, "nothing is sent here", ink=BLUE)
 
 
-@diagram("One block on one of two ranks: what it has of the text", 4.0)
-def between_blocks(axes) -> None:
-    """Two time lines of one block on one of two ranks. Tensor parallelism: the norm works on the
-    complete text, the attention on this rank's heads, then an all-reduce; again the norm on the
-    complete text, the MLP on this rank's columns and rows, then an all-reduce. Sequence
-    parallelism: the norm works on this rank's half of the text; an all-gather brings the complete
-    text; the attention works on this rank's heads; a reduce-scatter adds up and leaves half of the
-    text; and the same around the MLP.
+@diagram("One block on one of two ranks: its part of the sequence", 4.0)
+def sequence_parallel_block(axes) -> None:
+    """Two timelines of one block on one of two ranks. Tensor parallelism: the norm works on the
+    full sequence, the attention on this rank's heads, then an all-reduce; again the norm on the
+    full sequence, the MLP on this rank's columns and rows, then an all-reduce. Sequence
+    parallelism: the norm works on this rank's half of the sequence; an all-gather brings the full
+    sequence; the attention works on this rank's heads; a reduce-scatter adds up and leaves half of
+    the sequence; and the same around the MLP.
     """
     for y, sequence in ((24, False), (3, True)):
         name = "with sequence parallelism" if sequence else "tensor parallelism"
@@ -52,16 +52,16 @@ def between_blocks(axes) -> None:
             box(axes, x + 18.3, y, 14, 9, inside, colour=LIGHT.orange)
             box(axes, x + 42, y, 4.6, high, "+", colour=LIGHT.blue)
             if sequence:
-                _sends(axes, x + 13.7, y, "all-\ngather")
+                _draw_collective(axes, x + 13.7, y, "all-\ngather")
             else:
                 arrow(axes, (x + 9.2, y + 4.5), (x + 18, y + 4.5))
-            _sends(axes, x + 37.2, y, "reduce-\nscatter" if sequence else "all-\nreduce")
+            _draw_collective(axes, x + 37.2, y, "reduce-\nscatter" if sequence else "all-\nreduce")
         arrow(axes, (46.8, y + 2), (49.8, y + 2))
-    label(axes, 0, 20.3, "height of a blue box: how much of the text", at="left", size=FOOT)
+    label(axes, 0, 20.3, "height of a blue box: how much of the sequence", at="left", size=FOOT)
     label(axes, 56, 20.3, "+: the residual is added", at="left", size=FOOT)
 
 
-def _sends(axes, x: float, y: float, text: str) -> None:
+def _draw_collective(axes, x: float, y: float, text: str) -> None:
     arrow(axes, (x - 4.3, y + 2), (x + 4.3, y + 2), colour=VERMILLION)
     label(axes, x, y + 6, text, ink=VERMILLION, size=FOOT)
 
@@ -88,14 +88,14 @@ def mesh(axes) -> None:
 
 @styled
 def ring(orders: dict[str, list[dict]]) -> Figure:
-    """Draw whose keys each rank held in each step; orders: {name: what each rank printed}."""
+    """Draw whose keys each rank holds in ring attention; orders: {name: each rank's log}."""
     world = len(next(iter(orders.values())))
     most = max(max(rank["computed"]) for ranks in orders.values() for rank in ranks)
     says = ""
     for name, ranks in orders.items():
         shares = [", ".join(f"{part / most:.2f}" for part in rank["computed"]) for rank in ranks]
         each = (f"rank {r['rank']} computed {s}" for r, s in zip(ranks, shares, strict=True))
-        total = f"the slowest of each step add up to {slowest(ranks) / most:.2f}"
+        total = f"the slowest of each step add up to {sum_slowest(ranks) / most:.2f}"
         says += f" {name}: {'; '.join([*each, total])}."
     title = "Whose keys each rank holds, and how much it computes"
     height = 0.62 * world + 1.5
@@ -111,14 +111,14 @@ def ring(orders: dict[str, list[dict]]) -> Figure:
             label(axes, left + 3.5, y + 2.3, f"rank {rank['rank']}", bold=True)
             held = zip(rank["held"], rank["computed"], strict=True)
             for step, (owner, computed) in enumerate(held):
-                _block(axes, left + 8.5 + cell * step, y, cell - 0.8, owner, computed / most)
-        total = f"the slowest rank of each step, added up: {slowest(ranks) / most:.2f} boxes"
+                _draw_block(axes, left + 8.5 + cell * step, y, cell - 0.8, owner, computed / most)
+        total = f"the slowest rank of each step, added up: {sum_slowest(ranks) / most:.2f} boxes"
         label(axes, left, 1.5, total, at="left", size=FOOT)
     return figure
 
 
-def _block(axes, x: float, y: float, room: float, owner: int, share: float) -> None:
-    """A frame that is filled as far as the rank computed with this owner's keys."""
+def _draw_block(axes, x: float, y: float, room: float, owner: int, share: float) -> None:
+    """Draw a frame, filled in proportion to what the rank computed with this owner's keys."""
     box(axes, x, y, room, 5, colour="white", line="-" if share else ":")
     if share:
         box(axes, x, y, share * room, 5, colour=TINTS[owner % len(TINTS)])
@@ -126,6 +126,6 @@ def _block(axes, x: float, y: float, room: float, owner: int, share: float) -> N
     label(axes, middle, y + 2.5, f"{owner}", ink=INK if share else PALE)
 
 
-def slowest(ranks: list[dict]) -> int:
-    """Sum the score entries of the busiest rank of each step, which determine the time."""
+def sum_slowest(ranks: list[dict]) -> int:
+    """Sum the score entries of each step's slowest rank, which determine the time."""
     return sum(max(step) for step in zip(*(rank["computed"] for rank in ranks), strict=True))

@@ -1,4 +1,4 @@
-"""Lesson 07: what each stage of ZeRO shards, what a rank holds, and when FSDP gathers."""
+"""Lesson 07: shards by stage of ZeRO, memory of a rank, and FSDP's gathers in a step."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bootcamp.drawing.canvas import box, canvas, label
-from bootcamp.drawing.charts import bar, handles, marker_line, rows, stacked
+from bootcamp.drawing.charts import bar, handles, marker_line, rows, stack_bars
 from bootcamp.drawing.palette import BLACK, BLUE, GREY, KINDS, LIGHT, PALE, SKY, VERMILLION
 from bootcamp.drawing.style import SMALL, begin, finish, legend, styled
 from bootcamp.records.runs import Run
@@ -22,7 +22,7 @@ PHASES = {"all-gather": (SKY, ""), "complete": (GREY, ""), "reduce-scatter": (VE
 
 @styled
 def stages(world: int = 4) -> Figure:
-    """For each stage of ZeRO, what of parameters, gradients and optimizer state each rank keeps."""
+    """Draw the parameters, gradients and optimizer state of each rank, by stage of ZeRO."""
     says = ""
     for stage, added in enumerate(ADDED):
         kept = [
@@ -43,12 +43,12 @@ def stages(world: int = 4) -> Figure:
             x = 24 + wide * rank
             for place, (kind, tint) in enumerate(TINTS.items()):
                 low = y + 6.6 - 3.3 * place
-                _kept(axes, (x, low, 0.88 * wide), rank, world, kind, tint, stage)
+                _draw_kept(axes, (x, low, 0.88 * wide), rank, world, kind, tint, stage)
     return figure
 
 
-def _kept(axes, place: tuple, rank: int, world: int, kind: str, tint: str, stage: int) -> None:
-    """One line of a rank, at (x, y) and so wide: a full bar, or its part of an empty one."""
+def _draw_kept(axes, place: tuple, rank: int, world: int, kind: str, tint: str, stage: int) -> None:
+    """Draw a kind of a rank at (x, y), so wide: a full bar, or the rank's part of one."""
     x, y, wide = place
     if stage < SHARDED_FROM[kind]:
         box(axes, x, y, wide, 2.9, kind, colour=tint, size=11)
@@ -60,11 +60,11 @@ def _kept(axes, place: tuple, rank: int, world: int, kind: str, tint: str, stage
 
 
 @styled
-def held(counted: dict[str, dict[str, float]], formula: dict[str, float], runs) -> Figure:
-    """Draw counted {name: {kind: bytes}} of a rank as bars, and formula {name: bytes} as marks."""
+def rank_memory(counted: dict[str, dict[str, float]], formula: dict[str, float], runs) -> Figure:
+    """Draw a rank's {name: {kind: bytes}} as bars, and formula {name: bytes} as marks."""
     figure, axes = begin("What one rank holds", 2.4 + 0.62 * len(counted), grid="x")
     for row, (name, sizes) in enumerate(counted.items()):
-        stacked(axes, row, sizes, 1e6)
+        stack_bars(axes, row, sizes, 1e6)
         if name in formula:
             marker_line(axes, row, formula[name] / 1e6)
     rows(axes, list(counted))
@@ -79,8 +79,8 @@ def held(counted: dict[str, dict[str, float]], formula: dict[str, float], runs) 
 
 
 @styled
-def accumulated(records: list[dict], world: int, runs) -> Figure:
-    """Draw gradient bytes by stage through a step, as zero_accumulate.py printed them."""
+def gradients_by_stage(records: list[dict], world: int, runs) -> Figure:
+    """Draw gradient bytes during a step by stage, as zero_accumulate.py printed them."""
     figure, axes = begin("Gradients that a rank holds in a step of two micro-batches", 5.2)
     whole = records[0]["whole"] / 1e3
     half, says = len(records[0]["looks"]) // 2, []
@@ -107,18 +107,17 @@ def accumulated(records: list[dict], world: int, runs) -> Figure:
 
 
 @styled
-def published(computed: dict[int, dict[str, float]], table: list[dict]) -> Figure:
-    """Draw zero_figure1.csv's memory of each stage beside computed {stage: {kind: bytes}}."""
+def published_memory(computed: dict[int, dict[str, float]], table: list[dict]) -> Figure:
+    """Draw the memory of each stage in zero_figure1.csv beside computed {stage: {kind: bytes}}."""
     first = table[0]
     title = f"{float(first['parameters']) / 1e9:g} billion parameters on {first['data']} GPUs"
     figure, axes = begin(f"{title}: GB on each of them", 4.2, grid="x")
     says = []
     for row, line in enumerate(table):
-        end = stacked(axes, row, computed[int(line["stage"])], 1e9)
+        end = stack_bars(axes, row, computed[int(line["stage"])], 1e9)
         axes.text(end + 1.2, row, f"published {line['published_peak_gb']} GB", va="center")
-        says.append(
-            f"stage {line['stage']}: {end:.1f} by formula, {line['published_peak_gb']} published"
-        )
+        both = f"{end:.1f} by formula, {line['published_peak_gb']} published"
+        says.append(f"stage {line['stage']}: {both}")
     rows(axes, [f"stage {line['stage']}" for line in table])
     axes.set(xlim=(0, 150), xlabel="GB on each GPU: bars by formula, numbers as published")
     legend(figure, handles(KINDS)[:3])
@@ -127,10 +126,10 @@ def published(computed: dict[int, dict[str, float]], table: list[dict]) -> Figur
 
 
 def read_gathers(path: Path) -> dict:
-    """Read a rank's traced step, as FSDP2 named its phases, in ms since the step began.
+    """Read FSDP2's phases from a rank's traced step, in ms since the step began.
 
-    {"seconds", "groups": {name: [(phase of PHASES, start, end)]}}: a group is "complete" from the
-    end of its all-gather until it is resharded; "root" is the outermost one.
+    Returns {"seconds", "groups": {name: [(phase of PHASES, start, end)]}}. A group is "complete"
+    from the end of its all-gather until it is resharded; "root" is the outermost one.
     """
     events = [event for event in json.loads(path.read_text())["traceEvents"] if "dur" in event]
     events.sort(key=lambda event: event["ts"])
@@ -157,7 +156,7 @@ def read_gathers(path: Path) -> dict:
 
 @styled
 def gathers(step: dict, run: Run) -> Figure:
-    """Draw when each group of read_gathers was gathered, complete and reduced."""
+    """Draw when each group of read_gathers is gathered, complete and reduced."""
     groups = step["groups"]
     title = "One step of FSDP on rank 0: a line for each unit"
     figure, axes = begin(title, 2.6 + 0.5 * len(groups))
@@ -165,16 +164,16 @@ def gathers(step: dict, run: Run) -> Figure:
         for phase, start, end in sorted(spans, key=lambda span: span[0] != "complete"):
             high = 0.8 if phase == "complete" else 0.56
             bar(axes, row, end - start, PHASES[phase], start, height=high)
-    rows(axes, [_group_words(name) for name in groups])
+    rows(axes, [_spell_group(name) for name in groups])
     axes.set(xlim=(0, None), xlabel="milliseconds since the step began")
     legend(figure, handles(PHASES))
     says = ", ".join(
-        f"{_group_words(name)} {sum(phase == 'all-gather' for phase, *_ in spans)} times"
+        f"{_spell_group(name)} {sum(phase == 'all-gather' for phase, *_ in spans)} times"
         for name, spans in groups.items()
     )
     notes = ("The head stays gathered. Waiting for other ranks is included.",)
     return finish(figure, (run,), f"All-gathers in a step of {run.label}: {says}.", notes)
 
 
-def _group_words(name: str) -> str:
+def _spell_group(name: str) -> str:
     return re.sub(r"(\D)(\d)", r"\1 \2", name)

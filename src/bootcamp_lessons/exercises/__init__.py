@@ -6,17 +6,17 @@ from bootcamp.classroom.tasks import Task
 
 IN_ORDER = """
     exercises.training_scripts exercises.one_device exercises.data_parallel exercises.from_horovod
-    exercises.model_parallel exercises.sharding labs.silent exercises.hosts exercises.jobs
+    exercises.model_parallel exercises.sharding labs.silent_bugs exercises.hosts exercises.jobs
     exercises.planning exercises.serving labs.clinic exercises.bring
     exercises.known_programs exercises.compose
 """
 MODULES = [import_module(f"bootcamp_lessons.{name}") for name in IN_ORDER.split()]
 
 
-def _tasks_of(module) -> list[Task]:
-    """A module's list TASKS, or else each task that has a name in it."""
-    named = [value for value in vars(module).values() if isinstance(value, Task)]
-    return getattr(module, "TASKS", named)
+def _list_tasks(module) -> list[Task]:
+    """Return the tasks of a module: its TASKS, or else those that are its own or its functions'."""
+    defined = [getattr(value, "exercise", value) for value in vars(module).values()]
+    return getattr(module, "TASKS", [value for value in defined if isinstance(value, Task)])
 
 
-EXERCISES = {task.name: task for module in MODULES for task in _tasks_of(module)}
+EXERCISES = {task.name: task for module in MODULES for task in _list_tasks(module)}

@@ -1,15 +1,15 @@
-"""Exercises of lesson 13: a script that is not of the course is ported, step by step."""
+"""Exercises of lesson 13: port a script that is not of the course."""
 
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from bootcamp.classroom.tasks import PATIENCE, ScriptTask, with_docstring, worst_loss
+from bootcamp.classroom.tasks import PATIENCE, ScriptTask, replace_docstring
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
-from bootcamp_lessons.exercises.training_scripts import something_is_whole
+from bootcamp_lessons.exercises.training_scripts import check_sharded
 
 FOLDER = SRC / "snippets" / "bring"
 PROOF = {"dropout": 0.0, "flip": 0.0, "freeze": True, "quiet": True}
@@ -17,10 +17,7 @@ PROOF = {"dropout": 0.0, "flip": 0.0, "freeze": True, "quiet": True}
 
 @dataclass(frozen=True)
 class PortTask(ScriptTask):
-    """Port begins_with, with pieces of it `broken`, to ranks; files of src/.
-
-    The reader's script is compared with bring/recorded.py in one process.
-    """
+    """Port begins_with, with pieces of it `broken`, to ranks; it must train as one process."""
 
     begins_with: str = ""
     broken: dict[str, str] = field(default_factory=dict)
@@ -29,27 +26,21 @@ class PortTask(ScriptTask):
         text = (SRC / self.begins_with).read_text()
         for right, wrong in self.broken.items():
             text = text.replace(right, wrong)
-        return with_docstring(text, self.task)
+        return replace_docstring(text, self.task)
 
-    def solved(self) -> Path:
+    def solution_path(self) -> Path:
         return SRC / self.solution
 
-    def tried(self, path: Path) -> str:
-        """Run the script on `ranks` ranks and hold it against one process without ranks."""
+    def check_script(self, path: Path) -> str:
+        """Run the script on `ranks` ranks and compare it with one process."""
         run = launch.launch(path, self.ranks, options=PATIENCE, **PROOF)
         says = f"{self.ranks} ranks train what one process trains."
-        return self.held_against(path, run, one_process(), says)
-
-    def held_against(self, path: Path, run: Run, alone: Run, says: str) -> str:
-        """Compare a run with the one process that it must train as. Raises NotTheSame or Wrong."""
-        proof = equality.same_training(run, alone)
-        self.look_further(path, [proof])
-        return f"{says} The largest difference of any step's loss is {worst_loss([proof]):.1e}."
+        return self.look_further(path, [equality.same_training(run, run_one_process())], says)
 
 
 @cache
-def one_process() -> Run:
-    """The recorded script in one process, run once in a kernel."""
+def run_one_process() -> Run:
+    """Run the recorded script in one process, once in a kernel."""
     return launch.launch(FOLDER / "recorded.py", 1, **PROOF)
 
 
@@ -81,7 +72,7 @@ TASKS = [
         begins_with="snippets/bring/with_ddp.py",
         solution="snippets/bring/with_fsdp.py",
         ranks=2,
-        also=something_is_whole,
+        also=check_sharded,
         errors={
             "got mixed torch.Tensor and DTensor": "Some parameters are shards and some are not, "
             "and their norms do not add up. fully_shard(model), last, takes those that are left."

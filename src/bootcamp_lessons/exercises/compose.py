@@ -1,86 +1,73 @@
-"""Exercises of lesson 14: compose a plan within limits, to be run here or to be predicted."""
+"""Exercises of lesson 14: compose a plan within limits, which runs here or is predicted."""
 
 import json
 from dataclasses import dataclass
 
-from bootcamp.classroom.tasks import NotTried, Shown, Task, Wrong
-from bootcamp_lessons import capstone, planned
+from bootcamp.classroom.tasks import NotTried, PythonSource, Task, Wrong
+from bootcamp_lessons import capstone, plan_contest
 
-WITHIN = 0.1
+MARGIN = 0.1
 
 
 @dataclass(frozen=True)
 class PlanTask(Task):
-    """A plan that trains the same with at most `most_bytes` on each rank.
+    """A plan within max_bytes; reckoned: states_mb and activations_mb are to be given too."""
 
-    reckoned: the answer also says what its fullest rank holds, as states_mb and activations_mb.
-    """
-
-    most_bytes: int
+    max_bytes: int
     solution: str
     reckoned: bool = False
 
     def attempt(self, given) -> str:
-        """Run the reader's plan. Raises Wrong."""
         if given is None:
             raise NotTried("your plan as the second argument", "no plan")
         reckoned = dict.fromkeys(("states_mb", "activations_mb") if self.reckoned else ())
         if isinstance(given, dict):
             reckoned = {key: given.get(key) for key in reckoned}
             given = {name: value for name, value in given.items() if name not in reckoned}
-        chosen = capstone.plan(given)
+        chosen = capstone.parse_plan(given)
         if missing := [key for key, mb in reckoned.items() if not isinstance(mb, int | float)]:
-            raise Wrong(
-                "with the plan what its fullest rank holds, by your own reckoning",
-                f"no number for {' and '.join(missing)}",
-            )
-        run = capstone.tried(chosen, self.most_bytes)
+            reckoning = "with the plan what its fullest rank holds, by your own reckoning"
+            raise Wrong(reckoning, f"no number for {' and '.join(missing)}")
+        run = capstone.try_plan(chosen, self.max_bytes)
         for key, mb in reckoned.items():
             kind = key.removesuffix("_mb")
-            counted = capstone.fullest(run)[kind] / 1e6
-            if abs(mb - counted) > WITHIN * counted:  # the counted number is not given away
-                raise Wrong(
-                    f"what the fullest rank holds, to {WITHIN:.0%}: the plan fits, the reckoning "
-                    "must say why",
-                    f"{kind}: {mb:g} MB is too {'much' if mb > counted else 'little'}",
-                )
-        held, most = capstone.rank_bytes(run) / 1e6, self.most_bytes / 1e6
+            counted = capstone.count_states_and_activations(run)[kind] / 1e6
+            if abs(mb - counted) > MARGIN * counted:  # the counted number is not given away
+                says = f"what the fullest rank holds, to {MARGIN:.0%}: the plan fits, and the "
+                says += "reckoning must say why"
+                much = "much" if mb > counted else "little"
+                raise Wrong(says, f"{kind}: {mb:g} MB is too {much}")
+        held, most = capstone.count_fullest_rank_bytes(run) / 1e6, self.max_bytes / 1e6
         speed = f"{run.tokens_per_second:,.0f} tokens/s"
         return f"the same training, {held:.1f} MB on the fullest rank of {most:.1f}, {speed}."
 
-    def solution_shown(self) -> Shown:
-        """One plan that fits; there are others."""
-        return Shown(f'exercise.check("{self.name}", {self.solution})')
+    def solution_text(self) -> PythonSource:
+        return PythonSource(f'exercise.check("{self.name}", {self.solution})')
 
 
 @dataclass(frozen=True)
 class PlannedTask(Task):
     """A plan for a cluster that is not here, nearly as fast as the planner's fastest."""
 
-    given: planned.Task
+    given: plan_contest.Task
 
     def attempt(self, given) -> str:
-        """Ask the planner. Raises Wrong with what limits the plan, and a change that helps."""
         if given is None:
             raise NotTried("your plan as the second argument", "no plan")
-        verdict = planned.judge(given, self.given)
+        verdict = plan_contest.judge(given, self.given)
         if verdict.error:
             raise Wrong("a possible plan", verdict.error)
         if not verdict.fits:
             raise Wrong("a plan that fits on each rank", verdict.limit, verdict.knob)
         if not verdict.accepted:
-            raise Wrong(
-                f"a plan that is at most {self.given.within:.0%} slower than the fastest",
-                f"{verdict.given}: {verdict.seconds:.2f} s a step, {verdict.distance}, limited by "
-                f"{verdict.limit}",
-                verdict.knob,
-            )
+            expected = f"a plan that is at most {self.given.within:.0%} slower than the fastest"
+            seen = f"{verdict.given}: {verdict.seconds:.2f} s a step, {verdict.distance}"
+            raise Wrong(expected, f"{seen}, limited by {verdict.limit}", verdict.knob)
         return str(verdict)
 
-    def solution_shown(self) -> Shown:
-        """The plan that the search finds; others are as good."""
-        best = json.dumps(planned.turned(planned.best(self.given)))
-        return Shown(f'exercise.check("{self.name}", {best})')
+    def solution_text(self) -> PythonSource:
+        best = json.dumps(plan_contest.changed_knobs(plan_contest.find_best(self.given)))
+        return PythonSource(f'exercise.check("{self.name}", {best})')
 
 
 TASKS = [
@@ -93,7 +80,7 @@ TASKS = [
         stronger="DDP's states are 16 bytes for each of 335,360 parameters; its activations are in "
         "the lesson's first figures. HSDP divides the states by the ranks of a row, FSDP by all; "
         "neither changes the activations of a rank's 8 samples.",
-        most_bytes=capstone.MOST_BYTES,
+        max_bytes=capstone.MAX_BYTES,
         solution='{"script": "hsdp", "shard": 2, "states_mb": 2.7, "activations_mb": 13.5}',
         reckoned=True,
     ),
@@ -104,7 +91,7 @@ TASKS = [
         "strategy cuts them too?",
         stronger="A pipeline's rank holds the activations of its own layers only, and of as many "
         "micro-batches as are under way: smaller ones help. Data parallel times pipeline fits too.",
-        most_bytes=10_000_000,
+        max_bytes=10_000_000,
         solution='{"script": "pp", "micro_batches": 8}',
     ),
     PlannedTask(
@@ -114,7 +101,7 @@ TASKS = [
         "matrices or of the layers give you, and what does it cost?",
         stronger="Begin with data parallelism alone and find the stage of ZeRO that fits. Compute "
         "activations again only if you must.",
-        given=planned.TASKS["fast"],
+        given=plan_contest.TASKS["fast"],
     ),
     PlannedTask(
         "planned_slow",
@@ -123,7 +110,7 @@ TASKS = [
         "layer?",
         stronger="A pipeline sends least, and ZeRO-1 exchanges its shards once a step. Use few "
         "tensor ranks, few stages and small micro-batches: each costs something else.",
-        given=planned.TASKS["slow"],
+        given=plan_contest.TASKS["slow"],
     ),
     PlannedTask(
         "planned_long",
@@ -131,6 +118,6 @@ TASKS = [
         hint="What fills the memory now? Which axes divide it, and which of them sends least?",
         stronger="There are 64 sequences for 256 GPUs, so several GPUs share a sequence. `context` "
         "cuts it into parts and sends only keys and values. The states still need shards.",
-        given=planned.TASKS["long"],
+        given=plan_contest.TASKS["long"],
     ),
 ]

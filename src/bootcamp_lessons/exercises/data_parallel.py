@@ -1,4 +1,4 @@
-"""Exercises of lessons 03 to 05 that are a function in a cell."""
+"""Function exercises of lessons 03 to 05: batches, rings, learning rates, clipping, slow ranks."""
 
 import math
 from statistics import fmean
@@ -6,22 +6,11 @@ from statistics import fmean
 from bootcamp.classroom.tasks import FunctionTask
 
 
-def largest_batch(devices, memory, state, activations, outputs):
-    """Samples of the largest global batch with which device 0 of DataParallel is not too full.
-
-    memory: of each device. state: parameters, gradients and optimizer state. activations, outputs:
-    of one sample; the outputs count twice on device 0. All in MB.
-    """
-    on_device_0 = activations / devices + 2 * outputs  # of a sample: device 0 has all outputs
-    return int((memory - state) // on_device_0)
-
-
-LARGEST_BATCH = FunctionTask(
+@FunctionTask.from_solution(
     hint="Device 0 has three parts: one that does not depend on the batch, one of which it has an "
     "equal share, one that it has for the whole batch.",
     stronger="A sample costs device 0 activations / devices + 2 * outputs. The state is there "
     "before any sample. Round down: a part of a sample does not fit.",
-    solved_by=largest_batch,
     cases=((4, 16_000, 4_000, 300, 50), (2, 80_000, 20_000, 900, 206), (8, 24_000, 2_000, 120, 10)),
     unit="samples",
     mistakes={
@@ -39,24 +28,21 @@ LARGEST_BATCH = FunctionTask(
         "of a sample, which does not fit: round down.",
     },
 )
+def largest_batch(devices, memory, state, activations, outputs):
+    """Return the most samples in a global batch that still fit on DataParallel's device 0.
 
-
-def samples_of_rank(order, rank, world):
-    """The samples that a rank trains on in an epoch, as DistributedSampler shares them out.
-
-    order: the shuffled ids of all samples, the same list on every rank.
+    memory: size of each device. state: parameters, gradients and optimizer state. activations,
+    outputs: size for one sample; the outputs count twice on device 0. All in MB.
     """
-    too_few = -len(order) % world  # as many are missing for equal shares
-    padded = order + order[:too_few]
-    return padded[rank::world]
+    on_device_0 = activations / devices + 2 * outputs  # MB of one sample: device 0 has all outputs
+    return int((memory - state) // on_device_0)
 
 
-SAMPLES_OF_RANK = FunctionTask(
+@FunctionTask.from_solution(
     hint="First make the list long enough: how many samples are missing until its length divides "
     "by world? Then a slice with a step takes every world-th one.",
     stronger="-len(order) % world samples are missing. Put order[:missing] behind the order, and "
     "take [rank::world] of that.",
-    solved_by=samples_of_rank,
     cases=(
         ([5, 2, 7, 0, 3, 1, 6, 4], 0, 2),
         ([5, 2, 7, 0, 3, 1, 6, 4], 3, 4),
@@ -70,7 +56,7 @@ SAMPLES_OF_RANK = FunctionTask(
         ("padded[rank", "order[rank"): "That is right where the samples divide. Where they don't, "
         "some ranks get one less: they would do fewer steps, and the others would wait for them "
         "for ever.",
-        ("order + order[:too_few]", "order[: -(len(order) % world) or None]"): "That leaves out "
+        ("order + order[:missing]", "order[: -(len(order) % world) or None]"): "That leaves out "
         "the samples that do not divide, as drop_last=True does. Here some are to be repeated "
         "instead.",
         ("-len(order) % world", "world - len(order) % world"): "Where the samples divide already, "
@@ -80,7 +66,7 @@ SAMPLES_OF_RANK = FunctionTask(
             "order[rank * len(padded) // world :][: len(padded) // world]",
         ): "Those are blocks of neighbours, of different lengths. Repeat samples until they "
         "divide, and deal them out one by one.",
-        ("order[:too_few]", "order[-1:] * too_few"): "That repeats the last sample. The ones at "
+        ("order[:missing]", "order[-1:] * missing"): "That repeats the last sample. The ones at "
         "the beginning of the order are repeated.",
         ("padded = order +", "padded = sorted(order) +"): "That shares out sorted ids: the "
         "shuffled order is lost.",
@@ -88,24 +74,21 @@ SAMPLES_OF_RANK = FunctionTask(
         "0, as places in a list do.",
     },
 )
+def samples_of_rank(order, rank, world):
+    """Return the samples that a rank trains on in an epoch, as DistributedSampler deals them.
 
-
-def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
-    """Time of a ring all-reduce: each of its steps has a start-up cost and carries one piece.
-
-    alpha_seconds: start-up cost of one step. bytes_per_second: what a rank can send.
+    order: the shuffled ids of all samples, the same list on every rank.
     """
-    steps = 2 * (ranks - 1)
-    piece = data_bytes / ranks
-    return steps * (alpha_seconds + piece / bytes_per_second)
+    missing = -len(order) % world  # samples to repeat, for equal shares
+    padded = order + order[:missing]
+    return padded[rank::world]
 
 
-RING_SECONDS = FunctionTask(
+@FunctionTask.from_solution(
     hint="How many steps does a ring take, one after another? And how many bytes does a rank send "
     "in one of them?",
     stronger="There are 2 * (ranks - 1) steps. In each a rank sends one piece, data_bytes / ranks, "
     "which takes alpha_seconds + piece / bytes_per_second.",
-    solved_by=ring_seconds,
     cases=((25 * 2**20, 8, 20e-6, 10e9), (4, 64, 20e-6, 10e9), (400e6, 4, 50e-6, 1.25e8)),
     unit="s",
     mistakes={
@@ -124,25 +107,21 @@ RING_SECONDS = FunctionTask(
         "the start-up cost decides: alpha_seconds in each step.",
     },
 )
+def ring_seconds(data_bytes, ranks, alpha_seconds, bytes_per_second):
+    """Time of a ring all-reduce: each of its steps has a start-up cost and carries one piece.
 
-
-def in_one_process(rate, batch, ranks, passes):
-    """(samples of a step, learning rate) with which one process makes a Horovod script's steps.
-
-    The script: SGD(lr=rate * hvd.size()), `batch` samples in each backward of each rank, the loss
-    their mean, backward_passes_per_step=passes, and no division by it.
+    alpha_seconds: start-up cost of one step. bytes_per_second: what a rank can send.
     """
-    samples = batch * passes * ranks
-    averaged, summed = 1, passes  # over the ranks, over the passes
-    return samples, rate * ranks * averaged * summed
+    steps = 2 * (ranks - 1)
+    piece = data_bytes / ranks
+    return steps * (alpha_seconds + piece / bytes_per_second)
 
 
-IN_ONE_PROCESS = FunctionTask(
+@FunctionTask.from_solution(
     hint="Count the samples of all ranks and passes. Then ask of both, ranks and passes: does "
     "Horovod average over them, or add up? And who changes the rate?",
     stronger="Samples: batch * ranks * passes. Over ranks it averages, so only the script's own "
     "factor hvd.size() counts; over passes it adds up, which is a factor of passes.",
-    solved_by=in_one_process,
     cases=((0.1, 32, 4, 1), (0.05, 8, 2, 4), (0.01, 16, 8, 2)),
     unit="(samples, rate)",
     mistakes={
@@ -162,20 +141,22 @@ IN_ONE_PROCESS = FunctionTask(
         "order: samples first, then the rate.",
     },
 )
+def in_one_process(rate, batch, ranks, passes):
+    """Return (samples in a step, learning rate) of one process that makes the same steps.
+
+    The Horovod script has SGD(lr=rate * hvd.size()) and backward_passes_per_step=passes. Each
+    backward takes the mean loss of `batch` samples, not divided by `passes`.
+    """
+    samples = batch * passes * ranks
+    averaged, summed = 1, passes  # over the ranks, over the passes
+    return samples, rate * ranks * averaged * summed
 
 
-def scaled_rate(step, base_rate, factor, warm_up):
-    """The learning rate of this step: a ramp from the base rate to factor times it."""
-    share = step / warm_up if step < warm_up else 1
-    return base_rate * (1 + (factor - 1) * share)
-
-
-SCALED_RATE = FunctionTask(
+@FunctionTask.from_solution(
     hint="Before step warm_up, which share of the way from base_rate to factor * base_rate lies "
     "behind?",
     stronger="From step warm_up on: factor * base_rate. Before: base_rate plus "
     "step / warm_up times the difference.",
-    solved_by=scaled_rate,
     cases=(
         (0, 0.1, 8, 100),
         (50, 0.1, 8, 100),
@@ -192,21 +173,19 @@ SCALED_RATE = FunctionTask(
         ("(factor - 1)", "0"): "That warms up to the base rate, not to factor times it.",
     },
 )
+def scaled_rate(step, base_rate, factor, warm_up):
+    """Return the learning rate at a step: linear warm-up from base_rate to factor * base_rate.
+
+    warm_up: steps until the rate is reached; 0 for none. step: counted from 0.
+    """
+    share = step / warm_up if step < warm_up else 1
+    return base_rate * (1 + (factor - 1) * share)
 
 
-def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
-    """The fewest ranks that finish a step at least `times` times as fast as one; 0 if none do."""
-    if times <= 1:
-        return 1
-    left = compute_seconds / times - overhead_seconds  # for computing, of the step that is wanted
-    return math.ceil(compute_seconds / left) if left > 0 else 0
-
-
-RANKS_FOR_SPEED_UP = FunctionTask(
+@FunctionTask.from_solution(
     hint="How long may the step take at most? How much of that is left for computing?",
     stronger="The step may take compute_seconds / times, of which overhead_seconds are gone. "
     "Divide compute_seconds by what is left, and round up. Nothing left: 0.",
-    solved_by=ranks_for_speed_up,
     cases=((1.0, 0.05, 2), (1.0, 0.05, 8), (1.0, 0.05, 20), (0.6, 0.1, 3), (0.2, 0.3, 1)),
     unit="ranks",
     mistakes={
@@ -217,8 +196,38 @@ RANKS_FOR_SPEED_UP = FunctionTask(
         "it may.",
     },
 )
+def ranks_for_speed_up(compute_seconds, overhead_seconds, times):
+    """Return the fewest ranks whose step is `times` times as fast as one rank's; 0 if none is.
+
+    overhead_seconds: added to each step on two or more ranks, however many.
+    """
+    if times <= 1:
+        return 1
+    left = compute_seconds / times - overhead_seconds  # seconds of the wanted step for computing
+    return math.ceil(compute_seconds / left) if left > 0 else 0
 
 
+@FunctionTask.from_solution(
+    hint="What do you divide by in the end, and how often? And which samples are there twice?",
+    stronger="Put all batches into one dictionary, so that a sample is in it once. Add up its "
+    "values and divide once, by how many there are.",
+    cases=(
+        ([[{0: 2.0, 2: 4.0}, {4: 9.0}], [{1: 3.0, 3: 5.0}, {0: 2.0}]],),
+        ([[{0: 1.0, 3: 2.0}, {6: 6.0}], [{1: 1.5, 4: 2.5}], [{2: 3.5, 5: 0.5}, {0: 1.0, 1: 1.5}]],),
+        ([[{0: 4.0}], [{1: 2.0}]],),
+    ),
+    mistakes={
+        (lambda ranks: fmean(fmean(fmean(b.values()) for b in own) for own in ranks)): "That is a "
+        "mean of the batches' means: a short batch weighs as much as a full one. Keep sums and "
+        "counts apart, and divide once.",
+        (lambda ranks: fmean(fmean(n for b in own for n in b.values()) for own in ranks)): "That "
+        "is a mean of the ranks' means: ranks with few samples weigh as much as the others. "
+        "All-reduce the sum and the count, then divide.",
+        ("dict(dealt)", "dict(enumerate(loss for _, loss in dealt))"): "Sums and counts are right, "
+        "but some samples are in them twice: the sampler has dealt them out again so that all "
+        "ranks have equally many.",
+    },
+)
 def evaluate_over_ranks(ranks):
     """The mean loss of the held-out samples, each of which counts once.
 
@@ -230,47 +239,10 @@ def evaluate_over_ranks(ranks):
     return sum(once.values()) / len(once)
 
 
-EVALUATE = FunctionTask(
-    hint="What do you divide by in the end, and how often? And which samples are there twice?",
-    stronger="Put all batches into one dictionary, so that a sample is in it once. Add up its "
-    "values and divide once, by how many there are.",
-    solved_by=evaluate_over_ranks,
-    cases=(
-        ([[{0: 2.0, 2: 4.0}, {4: 9.0}], [{1: 3.0, 3: 5.0}, {0: 2.0}]],),
-        ([[{0: 1.0, 3: 2.0}, {6: 6.0}], [{1: 1.5, 4: 2.5}], [{2: 3.5, 5: 0.5}, {0: 1.0, 1: 1.5}]],),
-        ([[{0: 4.0}], [{1: 2.0}]],),
-    ),
-    mistakes={
-        (
-            lambda ranks: fmean(fmean(fmean(b.values()) for b in own) for own in ranks)
-        ): "That is a mean of the batches' means: a short batch weighs as much as a full one. "
-        "Keep sums and counts apart, and divide once.",
-        (
-            lambda ranks: fmean(fmean(n for b in own for n in b.values()) for own in ranks)
-        ): "That is a mean of the ranks' means: ranks with few samples weigh as much as the "
-        "others. All-reduce the sum and the count, then divide.",
-        ("dict(dealt)", "dict(enumerate(loss for _, loss in dealt))"): "Sums and counts are right, "
-        "but some samples are in them twice: the sampler has dealt them out again so that all "
-        "ranks have equally many.",
-    },
-)
-
-
-def clip_over_ranks(gradients, most):
-    """The gradient with which every rank's optimizer takes its step, of a norm of at most `most`.
-
-    gradients: each rank's own, a list of numbers, as the backward of its share gives it.
-    """
-    mean = [fmean(numbers) for numbers in zip(*gradients, strict=True)]
-    factor = min(1.0, most / math.hypot(*mean))
-    return [factor * number for number in mean]
-
-
-CLIP = FunctionTask(
+@FunctionTask.from_solution(
     hint="Which gradient would one process clip? And what does clipping leave alone?",
     stronger="First the mean over the ranks, number by number. Then its norm: if that is above "
     "most, multiply every number by most / norm; else leave them.",
-    solved_by=clip_over_ranks,
     cases=(
         ([[6.0, 0.0], [0.0, 8.0]], 1.0),
         ([[30.0, 40.0], [-29.4, -39.2]], 1.0),
@@ -295,22 +267,18 @@ CLIP = FunctionTask(
         "factor.",
     },
 )
+def clip_over_ranks(gradients, most):
+    """Return the gradient that every rank's optimizer applies, of a norm of at most `most`.
 
-
-def late_rank(ranks):
-    """(rank that the others wait for, part in which it loses the time, milliseconds to be gained).
-
-    ranks: a dictionary for each, with the milliseconds that it "computes", "waits" in collectives
-    and does "neither" in a step. Gained: by a late rank that is as fast as the next slowest.
+    gradients: for each rank a list of numbers, the gradient of its part of the batch.
     """
-    own = [rank["computes"] + rank["neither"] for rank in ranks]
-    *_, next_slowest, late = sorted(range(len(ranks)), key=own.__getitem__)
-    more = {part: ranks[late][part] - ranks[next_slowest][part] for part in ("computes", "neither")}
-    return late, max(more, key=more.get), own[late] - own[next_slowest]
+    mean = [fmean(numbers) for numbers in zip(*gradients, strict=True)]
+    factor = min(1.0, most / math.hypot(*mean))
+    return [factor * number for number in mean]
 
 
 def _ranks(*rows):
-    """A case: for each rank the milliseconds that it computes, waits, and does neither."""
+    """Make a case: for each rank the milliseconds that it computes, waits, and does neither."""
     return ([dict(zip(("computes", "waits", "neither"), row, strict=True)) for row in rows],)
 
 
@@ -318,13 +286,12 @@ def _longest(part, ranks):
     return max(range(len(ranks)), key=lambda rank: ranks[rank][part])
 
 
-LATE_RANK = FunctionTask(
+@FunctionTask.from_solution(
     hint="Who keeps the others waiting does not wait. What is left of its step when you take the "
     "waiting away, and how much of that is left on the others?",
     stronger="A rank's own time is computes + neither. The late rank has the largest, and the gain "
     "is the distance to the second largest. The part at fault is the one that exceeds that second "
     "rank's by more.",
-    solved_by=late_rank,
     cases=(
         _ranks((110.0, 80.0, 10.0), (108.0, 82.0, 10.0), (105.0, 6.0, 89.0), (112.0, 77.0, 11.0)),
         _ranks((190.0, 5.0, 5.0), (120.0, 75.0, 5.0), (149.0, 45.0, 6.0)),
@@ -332,10 +299,9 @@ LATE_RANK = FunctionTask(
     ),
     unit="(rank, part, ms)",
     mistakes={
-        (
-            lambda ranks: (late := _longest("waits", ranks), "waits", ranks[late]["waits"])
-        ): "That rank waits longest, so it is early. An all-reduce lasts until the last rank has "
-        "come, and every rank but that one sees a slow network.",
+        (lambda ranks: (late := _longest("waits", ranks), "waits", ranks[late]["waits"])): "That "
+        "rank waits longest, so it is early. An all-reduce lasts until the last rank has come, and "
+        "every rank but that one sees a slow network.",
         (lambda ranks: (_longest("computes", ranks), *late_rank(ranks)[1:])): "The rank is the one "
         "that computes longest. Reading data, the garbage collector and other programs make a rank "
         'late too: add "neither".',
@@ -352,3 +318,13 @@ LATE_RANK = FunctionTask(
         "places in a list do.",
     },
 )
+def late_rank(ranks):
+    """Return (rank that the others wait for, "computes" or "neither", milliseconds to gain).
+
+    ranks: [{"computes": 110.0, "waits": 80.0, "neither": 10.0}, ...], milliseconds of one step. The
+    part is the one that is too long; the gain is for a late rank as fast as the next slowest.
+    """
+    own = [rank["computes"] + rank["neither"] for rank in ranks]
+    *_, next_slowest, late = sorted(range(len(ranks)), key=own.__getitem__)
+    more = {part: ranks[late][part] - ranks[next_slowest][part] for part in ("computes", "neither")}
+    return late, max(more, key=more.get), own[late] - own[next_slowest]

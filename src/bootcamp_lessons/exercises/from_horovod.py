@@ -1,4 +1,4 @@
-"""Exercise of lesson 05: a Horovod script is ported to DDP, and trains what it trained before."""
+"""Exercise of lesson 05: port a Horovod script to DDP, so that it trains the same."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from bootcamp.classroom.tasks import PATIENCE, Wrong
 from bootcamp.experiments import equality
 from bootcamp.launcher import launch
-from bootcamp.scripts import family, variants
+from bootcamp.scripts import strategies, variants
 from bootcamp_lessons.exercises.bring import PortTask
 
 IMPORT = "from bootcamp.train import checkpoint, config, data, models, optimizers, record"
@@ -15,8 +15,8 @@ STEP = "optimizer.step()"
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)"
 
 
-def in_one_process(ranks: int) -> Path:
-    """What horovod_scaled.py trains on so many ranks, as a script for one process."""
+def write_one_process_script(ranks: int) -> Path:
+    """Write a script for one process that trains what horovod_scaled.py trains on `ranks` ranks."""
     scaled = f'for group in optimizer.param_groups:\n    group["lr"] *= {ranks}'
     changes = {
         IMPORT: f"import torch\n\n{IMPORT}",
@@ -28,24 +28,24 @@ def in_one_process(ranks: int) -> Path:
 
 @dataclass(frozen=True)
 class FromHorovod(PortTask):
-    """Port a Horovod script to DDP, compared with its counterpart in one process.
+    """Port a Horovod script to DDP; it is compared with its counterpart in one process.
 
     With SGD, since AdamW would hide gradients of a wrong scale. No Horovod is needed.
     """
 
-    def tried(self, path: Path) -> str:
+    def check_script(self, path: Path) -> str:
         """Run the script on `ranks` ranks and hold it against the counterpart. Raises Wrong too."""
         text = path.read_text()
         if "import horovod" in text:
             raise Wrong("a script that torchrun starts", "it still imports Horovod.")
         if "clip_grad_norm_" not in text:
             raise Wrong("the clipping that the Horovod script had", "it clips no gradients.")
-        family.remember(path, "ddp")
+        strategies.record_copy(path, "ddp")
         flags = {**equality.settings(self.ranks), "optimizer": "sgd", "quiet": True}
         run = launch.launch(path, self.ranks, options=PATIENCE, **flags)
-        alone = launch.launch(in_one_process(self.ranks), 1, options=PATIENCE, **flags)
+        alone = launch.launch(write_one_process_script(self.ranks), 1, options=PATIENCE, **flags)
         says = f"{self.ranks} ranks of DDP train what the Horovod script trained, with SGD."
-        return self.held_against(path, run, alone, says)
+        return self.look_further(path, [equality.same_training(run, alone)], says)
 
 
 TASKS = [

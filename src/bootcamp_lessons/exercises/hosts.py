@@ -1,24 +1,14 @@
-"""Exercises of lessons 09 and 09b that are a function in a cell."""
+"""Exercises of lessons 09 and 09b: places of ranks, lists of hosts, culprits, micro-batches."""
 
 import re
 
 from bootcamp.classroom.tasks import FunctionTask
 
 
-def place_of_rank(rank, gpus):
-    """The host of a rank and its LOCAL_RANK, on hosts that need not have as many GPUs each."""
-    for host, count in enumerate(gpus):
-        if rank < count:
-            return host, rank
-        rank -= count
-    raise ValueError("there are fewer GPUs than that")
-
-
-PLACE = FunctionTask(
+@FunctionTask.from_solution(
     hint="Walk along the hosts. How many ranks are on those before?",
     stronger="For each host with its count: if rank < count, this is the host, and rank is what "
     "is left, the LOCAL_RANK. Otherwise take count away from rank.",
-    solved_by=place_of_rank,
     cases=((5, [4, 4]), (5, [4, 2]), (3, [2, 4]), (3, [3, 2]), (8, [2, 4, 8]), (0, [1, 1])),
     mistakes={
         (lambda rank, gpus: divmod(rank, gpus[0])): "That takes every host to have as many GPUs as "
@@ -37,20 +27,13 @@ PLACE = FunctionTask(
         ("return host, rank", "return host + 1, rank"): "Hosts are counted from 0.",
     },
 )
-
-
-def hosts_of(nodelist):
-    """The names of the hosts in a list as Slurm shortens it."""
-    names = []
-    for prefix, numbers in re.findall(r"([^,\[]+)(?:\[([^\]]+)\])?", nodelist):
-        if not numbers:
-            names.append(prefix)
-            continue
-        for part in numbers.split(","):
-            begin, _, end = part.partition("-")
-            for number in range(int(begin), int(end or begin) + 1):
-                names.append(f"{prefix}{number:0{len(begin)}d}")
-    return names
+def place_of_rank(rank, gpus):
+    """The host of a rank and its LOCAL_RANK, on hosts that need not have as many GPUs each."""
+    for host, count in enumerate(gpus):
+        if rank < count:
+            return host, rank
+        rank -= count
+    raise ValueError("there are fewer GPUs than that")
 
 
 def _first_range_only(nodelist):
@@ -58,13 +41,12 @@ def _first_range_only(nodelist):
     return hosts_of(f"{found[1]}[{found[2]}-{found[3]}]") if found else [nodelist]
 
 
-HOSTS = FunctionTask(
+@FunctionTask.from_solution(
     hint="There are commas of two kinds, inside brackets and between groups. "
     'What does "gpu[08-11]" begin and end with, as text?',
     stronger=r're.findall(r"([^,\[]+)(?:\[([^\]]+)\])?", nodelist) gives each group\'s beginning '
     "and what is in its brackets. Of a range such as 08-11 keep the width of its first number: "
     'f"{number:0{width}d}".',
-    solved_by=hosts_of,
     cases=(
         ("host[0-1]",),
         ("login1",),
@@ -85,8 +67,50 @@ HOSTS = FunctionTask(
         "first group is there. After its bracket a comma and another group may follow.",
     },
 )
+def hosts_of(nodelist):
+    """The names of the hosts in a list as Slurm shortens it."""
+    names = []
+    for prefix, numbers in re.findall(r"([^,\[]+)(?:\[([^\]]+)\])?", nodelist):
+        if not numbers:
+            names.append(prefix)
+            continue
+        for part in numbers.split(","):
+            begin, _, end = part.partition("-")
+            for number in range(int(begin), int(end or begin) + 1):
+                names.append(f"{prefix}{number:0{len(begin)}d}")
+    return names
 
 
+def _logs(*ranks):
+    """Make a case: for each rank the seconds at which it wrote, and its error."""
+    return ([{"seconds": seconds, "error": error} for seconds, error in ranks],)
+
+
+CLOSED = "RuntimeError: Connection closed by peer [10.0.0.2]:4711"
+TIMED_OUT = "RuntimeError: Timed out waiting 1800000ms for recv operation to complete"
+DISK_FULL = "OSError: [Errno 28] No space left on device"
+
+
+@FunctionTask.from_solution(
+    hint="Which of these errors does a rank raise because of itself? And what does a rank write "
+    "that was killed?",
+    stronger='First the errors that are neither "by peer" nor "Timed out": of these the '
+    "earliest. If there is none, the first rank that wrote nothing. If all wrote, -1.",
+    cases=(
+        _logs((7.1, CLOSED), (7.3, CLOSED), (None, None), (7.2, CLOSED)),
+        _logs((5.2, CLOSED), (5.4, DISK_FULL), (None, None), (5.9, DISK_FULL)),
+        _logs((30.0, TIMED_OUT), (30.1, TIMED_OUT)),
+    ),
+    unit="rank",
+    mistakes={
+        (' if not re.search("by peer|Timed out", error)', ""): "That is the first error of all. A "
+        "closed connection may be noted before the rank that closed it has written its own.",
+        (' if not re.search("by peer|Timed out", error)', "", "min(", "max("): "That is the last "
+        "error of all. It is the furthest from the cause.",
+        ("if own:", "if own and len(errors) == len(logs):"): "A silent rank is the culprit only if "
+        "no other has an error of its own: it may have been ended before it could write.",
+    },
+)
 def look_first(logs):
     """The rank to look at first, from what each rank wrote last; -1 if there is nothing to go by.
 
@@ -101,58 +125,20 @@ def look_first(logs):
     return silent[0] if silent else -1
 
 
-def _logs(*ranks):
-    """A case: for each rank the seconds at which it wrote, and its error."""
-    return ([{"seconds": seconds, "error": error} for seconds, error in ranks],)
-
-
-PEER = "RuntimeError: Connection closed by peer [10.0.0.2]:4711"
-LATE = "RuntimeError: Timed out waiting 1800000ms for recv operation to complete"
-FULL = "OSError: [Errno 28] No space left on device"
-LOOK_FIRST = FunctionTask(
-    hint="Which of these errors does a rank raise because of itself? And what does a rank write "
-    "that was killed?",
-    stronger='First the errors that are neither "by peer" nor "Timed out": of these the '
-    "earliest. If there is none, the first rank that wrote nothing. If all wrote, -1.",
-    solved_by=look_first,
-    cases=(
-        _logs((7.1, PEER), (7.3, PEER), (None, None), (7.2, PEER)),
-        _logs((5.2, PEER), (5.4, FULL), (None, None), (5.9, FULL)),
-        _logs((30.0, LATE), (30.1, LATE)),
-    ),
-    unit="rank",
-    mistakes={
-        (' if not re.search("by peer|Timed out", error)', ""): "That is the first error of all. A "
-        "closed connection may be noted before the rank that closed it has written its own.",
-        (' if not re.search("by peer|Timed out", error)', "", "min(", "max("): "That is the last "
-        "error of all. It is the furthest from the cause.",
-        ("if own:", "if own and len(errors) == len(logs):"): "A silent rank is the culprit only if "
-        "no other has an error of its own: it may have been ended before it could write.",
-    },
-)
-
-
-def micro_batches(global_batch, micro_batch, ranks):
-    """How many micro-batches each rank computes in a step, so that the global batch stays."""
-    share = -(-global_batch // ranks)
-    return -(-share // micro_batch)
-
-
-MICRO_BATCHES = FunctionTask(
+@FunctionTask.from_solution(
     hint="First the samples of the rank that has most, then the passes for them. Both round up.",
     stronger="Rounding up without floats: -(-a // b).",
-    solved_by=micro_batches,
     cases=((512, 8, 16), (512, 8, 15), (30, 4, 4), (16, 32, 2)),
     unit="passes",
     mistakes={
-        (
-            "-(-global_batch // ranks)",
-            "global_batch // ranks",
-            "-(-share // micro_batch)",
-            "share // micro_batch",
-        ): "Rounded down, some samples are left out of the step, and it is another training.",
+        ("-(-", "("): "Rounded down, some samples are left out of the step, and it is another "
+        "training.",
         ("global_batch // ranks", "global_batch"): "That is the number for all ranks together.",
         (lambda global_batch, micro_batch, ranks: micro_batch): "That leaves each rank's number as "
         "it was in the larger world: the global batch shrinks with the ranks.",
     },
 )
+def micro_batches(global_batch, micro_batch, ranks):
+    """How many micro-batches each rank computes in a step, so that the global batch stays."""
+    share = -(-global_batch // ranks)
+    return -(-share // micro_batch)

@@ -1,4 +1,4 @@
-"""Exercises on job files: the reader gets one with a fault, and it is checked by running it."""
+"""Exercises of lessons 09 and 09b: repair job files, which are tried on a Slurm cluster."""
 
 import contextlib
 import re
@@ -20,13 +20,13 @@ SECONDS = 60
 
 @dataclass(frozen=True)
 class JobTask(ScriptTask):
-    """A task whose starting point is a broken job file of the course, of the task's name."""
+    """Repair a broken job file; stopped: the job gets USR1, and must be queued again."""
 
-    stopped: bool = False  # whether the job is sent USR1, and has to be queued again
+    stopped: bool = False
 
     @property
-    def broken(self) -> jobs.Broken:
-        return jobs.all_broken()[self.name]
+    def broken(self) -> jobs.BrokenJob:
+        return jobs.read_broken_jobs()[self.name]
 
     @property
     def path(self) -> Path:
@@ -35,72 +35,67 @@ class JobTask(ScriptTask):
     def starting_point(self) -> str:
         return self.broken.text
 
-    def solved(self) -> Path:
-        return jobs.path(self.broken.of)
+    def solution_path(self) -> Path:
+        return jobs.find(self.broken.of)
 
     def attempt(self, given: Path) -> str:
-        """Run a job file on a cluster of two hosts. Raises Wrong."""
+        """Run a job file on a new cluster of two hosts. Raises Wrong."""
         parsed = subprocess.run(["bash", "-n", given], capture_output=True, text=True)
         if parsed.returncode:
             raise Wrong("a job file that bash can read", parsed.stderr.strip())
         try:
-            cluster = slurm.start(hosts=2, cpus=8, quiet=True)
+            cluster = slurm.Cluster(hosts=2, cpus=8)
         except slurm.SlurmError as error:
             raise NotTried("a cluster to run it on", str(error)) from None
-        try:
-            return self.tried_on(cluster, given)
-        except slurm.SlurmError as error:
-            raise Wrong("a job file that sbatch takes", str(error)) from None
-        finally:
-            cluster.stop()
-
-    def tried_on(self, cluster: slurm.Cluster, given: Path) -> str:
-        """As attempt, on a cluster that runs already. Raises Wrong or SlurmError."""
-        return self.judged(self.handed_in(cluster, given))
+        with cluster:
+            try:
+                return self.judge(self.submit(cluster, given))
+            except slurm.SlurmError as error:
+                raise Wrong("a job file that sbatch takes", str(error)) from None
 
     @property
     def _flags(self) -> dict:
         return TO_BE_STOPPED if self.stopped else TRAINED
 
-    def handed_in(self, cluster: slurm.Cluster, given: Path) -> SlurmJob:
-        """The job, and if the task is about that, told to end already."""
+    def submit(self, cluster: slurm.Cluster, given: Path) -> SlurmJob:
+        """Submit a job file, and send USR1 to the job if the task is about that."""
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in self._flags.items()]
         job = cluster.sbatch(given, arguments=(*arguments, "--timeout=5", "--save-every=1000"))
         if self.stopped:
-            with contextlib.suppress(TimeoutError, RuntimeError):  # `judged` says what is wrong
+            with contextlib.suppress(TimeoutError, RuntimeError):  # `judge` says what is wrong
                 job.wait(SECONDS, steps=1)
                 job.signal("USR1", "--batch")
         return job
 
-    def judged(self, job: SlurmJob) -> str:
-        """Wait for the job's end; a sentence on why it is right. Raises Wrong or SlurmError."""
+    def judge(self, job: SlurmJob) -> str:
+        """Wait for the job's end, and say why it is right. Raises Wrong or SlurmError."""
         try:
             job.wait(SECONDS)
         except TimeoutError:
             job.cluster.run(f"scancel {job.id}")
-        seen, run, ranks = job.seen, job.record, 2 if self.stopped else 4
+        seen, run, ranks = job.summary, job.record, 2 if self.stopped else 4
         meaning = self.broken.means if re.search(self.broken.seen, seen, re.S) else ""
         if not seen.startswith(f"COMPLETED, {ranks} ranks on 2 hosts"):
-            raise Wrong(f"COMPLETED, {ranks} ranks on 2 hosts", _shortened(seen), meaning)
+            raise Wrong(f"COMPLETED, {ranks} ranks on 2 hosts", _shorten(seen), meaning)
         if self.stopped and (job.restarts != 1 or not run.ranks[0]["first_step"]):
             expected = "a job that saved, was queued again, and went on"
-            raise Wrong(expected, _shortened(seen), meaning)
+            raise Wrong(expected, _shorten(seen), meaning)
         losses = equality.baseline(**self._flags).losses
-        apart = max(abs(a - b) for a, b in zip(run.losses, losses, strict=True))
-        if not apart < 1e-5:
-            raise Wrong("the losses of the baseline", f"losses that differ by {apart:.1e}")
+        difference = max(abs(a - b) for a, b in zip(run.losses, losses, strict=True))
+        if not difference < 1e-5:
+            raise Wrong("the losses of the baseline", f"losses that differ by {difference:.1e}")
         went_on = ", told to end on the way, queued again" if self.stopped else ""
         return f"{seen.splitlines()[0]}{went_on}, with the losses of the baseline."
 
 
-def _shortened(seen: str, lines: int = 6) -> str:
-    """The first line of what was seen, and the last ones that name an error."""
+def _shorten(seen: str, lines: int = 6) -> str:
+    """Return the first line of a job's report, and the last ones that name an error."""
     first, *rest = seen.splitlines()
     telling = [line for line in rest if re.search(r"[Ee]rror|joined|can't open|[Ss]ignal", line)]
     return "\n".join([first, *(line[:200] for line in telling[-lines:])])
 
 
-def _task(broken: jobs.Broken) -> JobTask:
+def _make_task(broken: jobs.BrokenJob) -> JobTask:
     return JobTask(
         broken.name,
         task=f"Repair this job file, so that it trains on two hosts ({broken.of}.sbatch once).",
@@ -111,4 +106,4 @@ def _task(broken: jobs.Broken) -> JobTask:
     )
 
 
-TASKS = [_task(broken) for broken in jobs.all_broken().values()]
+TASKS = [_make_task(broken) for broken in jobs.read_broken_jobs().values()]

@@ -1,24 +1,12 @@
-"""Exercises of lesson 13b: the dimension that DataParallel cuts, the sum that stripes need."""
+"""Exercises of lesson 13b: DataParallel's batch dimension, and the gradient sum of stripes."""
 
 from bootcamp.classroom.tasks import FunctionTask, ScriptTask
 
 
-def batch_dimension(sequences, replicas):
-    """The shares of (time, batch) data that nn.DataParallel(model, dim=1) deals to replicas.
-
-    sequences: a list of time steps, each a list with a value for each sample. As torch.chunk: equal
-    shares, rounded up, so the last may be smaller.
-    """
-    size = -(-len(sequences[0]) // replicas)
-    starts = range(0, len(sequences[0]), size)
-    return [[step[i : i + size] for step in sequences] for i in starts]
-
-
-BATCH_DIMENSION = FunctionTask(
+@FunctionTask.from_solution(
     hint="Which of the two lists must stay complete for a recurrent model? Cut the other one.",
     stronger="size = -(-len(sequences[0]) // replicas) rounds up. A share is "
     "[step[i : i + size] for step in sequences].",
-    solved_by=batch_dimension,
     cases=(
         ([[1, 2, 3, 4], [5, 6, 7, 8]], 2),
         ([[1, 2, 3], [4, 5, 6], [7, 8, 9]], 2),
@@ -34,18 +22,24 @@ BATCH_DIMENSION = FunctionTask(
         "sequence, with an empty state.",
         ("i : i + size", "i::replicas", "in starts", "in range(replicas)"): "Those samples are "
         "dealt out like cards. Chunks are neighbours, so that the outputs can be joined in order.",
-        (
-            "-(-len(sequences[0])",
-            "(len(sequences[0])",
-            "in starts",
-            "in starts[:replicas]",
-        ): "That rounds down, and the last samples belong to nobody.",
+        ("-(-len(sequences[0])", "(len(sequences[0])", "in starts", "in starts[:replicas]"): "That "
+        "rounds down, and the last samples belong to nobody.",
         (
             "step[i : i + size] for step in sequences",
             "list(it) for it in [*zip(*sequences)][i : i + size]",
         ): "Those are the right samples with the batch first. The model expects time first.",
     },
 )
+def batch_dimension(sequences, replicas):
+    """The shares of (time, batch) data that nn.DataParallel(model, dim=1) deals to replicas.
+
+    sequences: a list of time steps, each a list with a value for each sample. As torch.chunk: equal
+    shares, rounded up, so the last may be smaller.
+    """
+    size = -(-len(sequences[0]) // replicas)
+    starts = range(0, len(sequences[0]), size)
+    return [[step[i : i + size] for step in sequences] for i in starts]
+
 
 STRIPES = ScriptTask(
     "stripes",

@@ -1,25 +1,13 @@
-"""Exercises of lessons 06 to 06c that are a function in a cell."""
+"""Exercises of lessons 06 to 06c that are a function: cuts, schedules, split weights, context."""
 
 from bootcamp.classroom.tasks import FunctionTask
 
 
-def where_to_cut(parameters, activation_bytes):
-    """The first layer of device 1, so that the fuller of two devices holds as little as possible.
-
-    Both arguments have a number for each layer. AdamW in float32: 4 bytes for a parameter, 4 for
-    its gradient, 8 for the optimizer.
-    """
-    held = [16 * count + kept for count, kept in zip(parameters, activation_bytes, strict=True)]
-    cuts = range(1, len(held))  # each device gets a layer
-    return min(cuts, key=lambda cut: max(sum(held[:cut]), sum(held[cut:])))
-
-
-CUT = FunctionTask(
+@FunctionTask.from_solution(
     hint="First add up what one layer holds: its state and its activations. Then try every "
     "cut, and look at the device that holds more.",
     stronger="A layer holds 16 * parameters + activations. For each cut from 1 to len - 1 take "
     "max(sum(held[:cut]), sum(held[cut:])); the answer is the cut for which that is smallest.",
-    solved_by=where_to_cut,
     cases=(
         ([5, 1, 1, 1, 1, 3], [0, 40, 40, 40, 40, 90]),
         ([1, 1, 1, 1, 9], [10, 10, 10, 10, 10]),
@@ -44,24 +32,23 @@ CUT = FunctionTask(
         "on the other side: compare both.",
     },
 )
+def where_to_cut(parameters, activation_bytes):
+    """The first layer of device 1, so that the fuller of two devices holds as little as possible.
+
+    Both arguments have a number for each layer. AdamW in float32: 4 bytes for a parameter, 4 for
+    its gradient, 8 for the optimizer.
+    """
+    held = [16 * count + kept for count, kept in zip(parameters, activation_bytes, strict=True)]
+    cuts = range(1, len(held))  # each device gets a layer
+    return min(cuts, key=lambda cut: max(sum(held[:cut]), sum(held[cut:])))
 
 
-def order_of_rank(rank, ranks, micro_batches):
-    """What a rank does in a step under 1F1B: F0 is micro-batch 0's forward, B0 its backward."""
-    ahead = ranks - 1 - rank  # one forward for each rank below, so that all of them get work
-    order = [f"F{i}" for i in range(ahead)]
-    for i in range(ahead, micro_batches):
-        order += [f"F{i}", f"B{i - ahead}"]
-    return order + [f"B{i}" for i in range(micro_batches - ahead, micro_batches)]
-
-
-ORDER = FunctionTask(
+@FunctionTask.from_solution(
     hint="Begin with the last rank: it can do a backward after each forward. The rank before it "
     "needs one more forward on its way, and so on.",
     stronger="A rank begins with ranks - 1 - rank forwards. Then it does a forward and a backward "
     "in turn, both in the order of the micro-batches, until no forward is left; then the backwards "
     "that remain.",
-    solved_by=order_of_rank,
     cases=((1, 2, 3), (0, 2, 3), (0, 4, 6), (2, 4, 6)),
     mistakes={
         ("ranks - 1 - rank", "micro_batches"): "That is GPipe: all forwards, then all backwards. "
@@ -84,27 +71,20 @@ ORDER = FunctionTask(
         "first, so that gradient arrives first.",
     },
 )
+def order_of_rank(rank, ranks, micro_batches):
+    """What a rank does in a step under 1F1B: F0 is micro-batch 0's forward, B0 its backward."""
+    ahead = ranks - 1 - rank  # one forward for each rank below, so that all of them get work
+    order = [f"F{i}" for i in range(ahead)]
+    for i in range(ahead, micro_batches):
+        order += [f"F{i}", f"B{i - ahead}"]
+    return order + [f"B{i}" for i in range(micro_batches - ahead, micro_batches)]
 
 
-def part_of_rank(name, shape, rank, ranks):
-    """The ((first row, end), (first column, end)) of a stored weight that a rank holds.
-
-    shape: (outputs, inputs), as nn.Linear stores it. So a split by columns of x @ A takes rows.
-    """
-    outputs, inputs = shape
-    if name in ("query", "key", "value", "up"):  # split by columns: each rank has some outputs
-        rows = outputs // ranks
-        return (rank * rows, (rank + 1) * rows), (0, inputs)
-    columns = inputs // ranks  # out and down, by rows: each rank reads some inputs
-    return (0, outputs), (rank * columns, (rank + 1) * columns)
-
-
-PART = FunctionTask(
+@FunctionTask.from_solution(
     hint="Which of the six weights are split by columns, and which by rows, when you write x @ A? "
     "nn.Linear stores A transposed.",
     stronger="query, key, value and up give each rank some of the outputs, which are the rows of "
     "the stored weight. out and down give it some of the inputs: the columns.",
-    solved_by=part_of_rank,
     cases=(
         ("up", (256, 64), 1, 2),
         ("down", (64, 256), 1, 2),
@@ -121,44 +101,33 @@ PART = FunctionTask(
         ("(rank * columns, (rank + 1) * columns)", "(0, inputs)"): "out and down are whole here. "
         "Each rank has a part of their input only, so it needs only the part of the weight that "
         "meets it.",
+        ("(rank + 1) * rows", "rows", "(rank + 1) * columns", "columns"): "The second number of "
+        "each pair is to be the end, as in a slice, not how many.",
         (
-            lambda name, shape, rank, ranks: tuple(
-                (a, b - a) for a, b in part_of_rank(name, shape, rank, ranks)
-            )
-        ): "The second number of each pair is to be the end, as in a slice, not how many.",
-        (
-            lambda name, shape, rank, ranks: tuple(
-                (a, b - 1) for a, b in part_of_rank(name, shape, rank, ranks)
-            )
+            lambda *given: tuple((a, b - 1) for a, b in part_of_rank(*given))
         ): "The second number of each pair is to be the end, which is excluded as in a slice, not "
         "the last one.",
     },
 )
+def part_of_rank(name, shape, rank, ranks):
+    """The ((first row, end), (first column, end)) of a stored weight that a rank holds.
 
-
-def cheapest_way(tokens, heads, key_heads, of_head, ranks, room):
-    """The way of context parallelism that sends fewest numbers, of those that are possible.
-
-    theory.context has the bytes. Gathered keys and values need room for all of them.
+    shape: (outputs, inputs), as nn.Linear stores it. So a split by columns of x @ A takes rows.
     """
-    keys = 2 * tokens * key_heads * of_head  # and values
-    others = (ranks - 1) / ranks
-    sends = {"ring": (2 * others + 1) * keys}
-    if keys <= room:
-        sends["all-gather"] = 2 * others * keys
-    if key_heads % ranks == 0:
-        queries = 2 * tokens * heads * of_head  # and outputs
-        sends["ulysses"] = 2 * others * (queries + keys) / ranks
-    return min(sends, key=sends.get)
+    outputs, inputs = shape
+    if name in ("query", "key", "value", "up"):  # split by columns: each rank has some outputs
+        rows = outputs // ranks
+        return (rank * rows, (rank + 1) * rows), (0, inputs)
+    columns = inputs // ranks  # out and down, by rows: each rank reads some inputs
+    return (0, outputs), (rank * columns, (rank + 1) * columns)
 
 
-WAY = FunctionTask(
+@FunctionTask.from_solution(
     hint="Call keys what keys and values have together, 2 x tokens x key_heads x of_head. Who "
     "sends (ranks - 1) / ranks of them, how often? And what else travels in ulysses?",
     stronger="all-gather: 2 (n-1)/n keys. ring: one keys more. ulysses: 2 (n-1)/n (queries + "
     "outputs + keys) / n, with tokens x heads x of_head each for queries and for outputs. Leave "
     "out what is not possible, and take the smallest.",
-    solved_by=cheapest_way,
     cases=(
         (8192, 16, 8, 128, 2, 1e9),
         (8192, 32, 32, 128, 8, 1e9),
@@ -179,3 +148,17 @@ WAY = FunctionTask(
         "values alone.",
     },
 )
+def cheapest_way(tokens, heads, key_heads, of_head, ranks, room):
+    """The way of context parallelism that sends fewest numbers, of those that are possible.
+
+    traffic.context_bytes has the bytes. Gathered keys and values need room for all of them.
+    """
+    keys = 2 * tokens * key_heads * of_head  # and values
+    others = (ranks - 1) / ranks
+    sends = {"ring": (2 * others + 1) * keys}
+    if keys <= room:
+        sends["all-gather"] = 2 * others * keys
+    if key_heads % ranks == 0:
+        queries = 2 * tokens * heads * of_head  # and outputs
+        sends["ulysses"] = 2 * others * (queries + keys) / ranks
+    return min(sends, key=sends.get)

@@ -1,4 +1,4 @@
-"""Exercises of lessons 00 to 02c that are a function in a cell."""
+"""Exercises of lessons 00 to 02c that are a function: speed, memory, one graph, workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,21 +11,11 @@ from bootcamp.classroom.tasks import FunctionTask, Wrong
 from bootcamp_lessons.labs import faster_step
 
 
-def throughput(seconds, samples, warm_up):
-    """Samples per second: the median over the steps after the first `warm_up`.
-
-    seconds: what each step took. samples: how many there are in each step.
-    """
-    speeds = [samples / took for took in seconds[warm_up:]]
-    return median(speeds)
-
-
-THROUGHPUT = FunctionTask(
+@FunctionTask.from_solution(
     hint="Leave out steps first. Then each of the others has a speed, samples / seconds. The "
     "median is the one in the middle when they are sorted.",
     stronger="seconds[warm_up:] are the steps that count. statistics.median takes the list of "
     "samples / s, for each s of them.",
-    solved_by=throughput,
     cases=(  # an odd number of steps is left: the middle of the times is that of the speeds
         ([0.9, 0.2, 0.1, 0.4], 32, 1),
         ([2.0, 0.5, 0.25, 0.2, 0.25, 0.3, 4.0], 64, 2),
@@ -48,26 +38,20 @@ THROUGHPUT = FunctionTask(
         "run. For a median the values are sorted first; statistics.median does it.",
     },
 )
+def throughput(seconds, samples, warm_up):
+    """Samples per second: the median over the steps after the first `warm_up`.
 
-
-def training_days(weights, tokens, peak_flops_per_second, share):
-    """Days that one device needs to train a model.
-
-    weights: numbers in the model's matrices. tokens: all that it is trained on.
-    share: of the device's peak that the training achieves, between 0 and 1.
+    seconds: what each step took. samples: how many there are in each step.
     """
-    forward = 2 * weights  # for each token: one multiplication and one addition with each weight
-    backward = 2 * forward  # the gradient of the weights, and that of the input
-    operations = (forward + backward) * tokens
-    return operations / (share * peak_flops_per_second) / (24 * 60 * 60)
+    speeds = [samples / took for took in seconds[warm_up:]]
+    return median(speeds)
 
 
-TRAINING_DAYS = FunctionTask(
+@FunctionTask.from_solution(
     hint="How many operations does the forward do with each weight, for one token? The backward "
     "does two products for each one of the forward.",
     stronger="A weight takes 2 operations in the forward and 4 in the backward, so it is 6 * "
     "weights * tokens. Divide by share * peak_flops_per_second, then by the seconds of a day.",
-    solved_by=training_days,
     cases=((124e6, 10e9, 312e12, 0.4), (7e9, 1e12, 989e12, 0.5), (1e6, 1e9, 1e11, 0.25)),
     unit="days",
     mistakes={
@@ -85,25 +69,23 @@ TRAINING_DAYS = FunctionTask(
         24: "Those are hours. A day has 24 of them.",
     },
 )
+def training_days(weights, tokens, peak_flops_per_second, share):
+    """Days that one device needs to train a model.
 
-
-def best_batch(curve, memory):
-    """The smallest batch that fits and reaches at least 95 % of the best throughput that fits.
-
-    curve: (samples in a step, samples per second, GB) of each size. memory: of the device, in GB.
+    weights: numbers in the model's matrices. tokens: all that it is trained on.
+    share: of the device's peak that the training achieves, between 0 and 1.
     """
-    fitting = [row for row in curve if row[2] <= memory]
-    best = max(speed for _, speed, _ in fitting)
-    good = [samples for samples, speed, _ in fitting if speed >= 0.95 * best]
-    return min(good)
+    forward = 2 * weights  # for each token: one multiplication and one addition with each weight
+    backward = 2 * forward  # the gradient of the weights, and that of the input
+    operations = (forward + backward) * tokens
+    return operations / (share * peak_flops_per_second) / (24 * 60 * 60)
 
 
-BEST_BATCH = FunctionTask(
+@FunctionTask.from_solution(
     hint="First leave out what does not fit. Then the best throughput of the rest tells which "
     "batches are good enough.",
     stronger="fitting = [row for row in curve if row[2] <= memory], best = max(row[1] for row in "
     "fitting), and then the min() of the samples with a speed of at least 0.95 * best.",
-    solved_by=best_batch,
     cases=(  # throughput saturates, still grows when memory ends, falls again; not always sorted
         ([(8, 310, 4), (32, 980, 9), (128, 1210, 29), (256, 1225, 55), (512, 1230, 107)], 80),
         ([(64, 2100, 20), (16, 600, 8), (32, 1150, 12), (128, 2200, 37), (256, 2280, 70)], 40),
@@ -125,23 +107,22 @@ BEST_BATCH = FunctionTask(
         "takes the least memory, and leaves the device idle.",
     },
 )
+def best_batch(curve, memory):
+    """The smallest batch that fits and reaches at least 95 % of the best throughput that fits.
 
-
-def fewest_parts(batch, memory, state, activations):
-    """The fewest micro-batches with which a batch fits.
-
-    batch: samples. activations: of one sample. state: parameters, gradients, optimizer state. MB.
+    curve: (samples in a step, samples per second, GB) of each size. memory: of the device, in GB.
     """
-    at_once = int((memory - state) // activations)  # samples
-    return ceil(batch / at_once)
+    fitting = [row for row in curve if row[2] <= memory]
+    best = max(speed for _, speed, _ in fitting)
+    good = [samples for samples, speed, _ in fitting if speed >= 0.95 * best]
+    return min(good)
 
 
-FEWEST_PARTS = FunctionTask(
+@FunctionTask.from_solution(
     hint="The state is there whatever the batch is. How many samples fit at once into the rest? A "
     "part of a sample does not.",
     stronger="at_once = (memory - state) // activations, rounded down. The parts are "
     "batch / at_once, rounded up: math.ceil.",
-    solved_by=fewest_parts,
     cases=(
         (64, 24_000, 4_000, 900),
         (10, 24_000, 5_000, 10_000),
@@ -164,6 +145,13 @@ FEWEST_PARTS = FunctionTask(
         "batch make?",
     },
 )
+def fewest_parts(batch, memory, state, activations):
+    """The fewest micro-batches with which a batch fits.
+
+    batch: samples. activations: of one sample. state: parameters, gradients, optimizer state. MB.
+    """
+    at_once = int((memory - state) // activations)  # samples
+    return ceil(batch / at_once)
 
 
 @dataclass(frozen=True)
@@ -173,7 +161,7 @@ class OneGraphTask(FunctionTask):
     def attempt(self, given: Callable | None) -> str:
         """Compare values, then count graphs. Raises Wrong."""
         said = super().attempt(given)
-        made, why = faster_step.graphs_of(given, *self.cases)
+        made, why = faster_step.count_graphs(given, *self.cases)
         if made[-1] != 1:
             count = "no graph" if not made[-1] else f"{made[-1]} graphs"
             why = f'torch says: "{why}".' if why else "An if on a tensor ends a graph."
@@ -181,17 +169,11 @@ class OneGraphTask(FunctionTask):
         return f"{said} And it is one graph."
 
 
-def clipped(gradient, longest):
-    """The gradient, scaled down to the length `longest` if it is longer."""
-    return gradient * (longest / gradient.norm()).clamp(max=1)
-
-
-ONE_GRAPH = OneGraphTask(
+@OneGraphTask.from_solution(
     name="one_graph",
     hint="An if in Python needs the tensor's value now, so a graph ends before it. Compute a "
     "factor that is 1 where nothing has to be done.",
     stronger="The factor is longest / gradient.norm(), but never more than 1: .clamp(max=1).",
-    solved_by=clipped,
     cases=tuple((torch.tensor(g), 1.0) for g in ((3.0, 4.0), (0.3, 0.4), (6.0, -8.0), (0.0, 2.0))),
     mistakes={
         (".clamp(max=1)", ""): "That scales short gradients too, up to the length. They stay as "
@@ -200,29 +182,20 @@ ONE_GRAPH = OneGraphTask(
         "by itself, which turns the gradient. Scale all of them by one factor.",
         ("gradient.norm()", "gradient.norm() ** 2"): "That divides by the square of the length. "
         "The length is its root: .norm().",
-        (
-            "(longest / gradient.norm()).clamp(max=1)",
-            "(gradient.norm() / longest).clamp(min=1)",
-        ): "That is the factor the wrong way round: it lengthens long gradients.",
+        ("longest / gradient.norm()", "gradient.norm() / longest", "max=1", "min=1"): "That is the "
+        "factor the wrong way round: it lengthens long gradients.",
     },
 )
+def clipped(gradient, longest):
+    """The gradient, scaled down to the length `longest` if it is longer."""
+    return gradient * (longest / gradient.norm()).clamp(max=1)
 
 
-def workers_for(read, train, cores):
-    """The fewest workers with which a batch takes as little time as it can.
-
-    read, train: milliseconds of work for a batch. cores: those that the program may use.
-    """
-    shortest = max(train, (read + train) / cores)  # time of a batch
-    return ceil(read / shortest)
-
-
-WORKERS_FOR = FunctionTask(
+@FunctionTask.from_solution(
     hint="Two limits hold however many workers there are: the training process, and all the work "
     "spread over the cores. The longer one is the time of a batch.",
     stronger="shortest = max(train, (read + train) / cores). A worker makes a share of the "
     "batches: read / workers must be at most that, so round read / shortest up.",
-    solved_by=workers_for,
     cases=((40, 20, 2), (90, 30, 16), (100, 30, 4), (10, 50, 8), (64, 20, 3)),
     unit="workers",
     mistakes={
@@ -235,3 +208,10 @@ WORKERS_FOR = FunctionTask(
         "free. Often fewer keep up.",
     },
 )
+def workers_for(read, train, cores):
+    """The fewest workers with which a batch takes as little time as it can.
+
+    read, train: milliseconds of work for a batch. cores: those that the program may use.
+    """
+    shortest = max(train, (read + train) / cores)  # time of a batch
+    return ceil(read / shortest)

@@ -1,27 +1,24 @@
 """Exercises of lesson 10: a plan, one knob that makes a plan fit, and claims that cannot be true.
 
-The answer to the first two is a dictionary with fields of plan.setting.Plan.
+The answer to the first two is a dictionary with fields of costs.plans.Plan.
 """
 
 import contextlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bootcamp.classroom.tasks import FunctionTask, NotTried, Shown, Task, Wrong
+from bootcamp.classroom.tasks import FunctionTask, NotTried, PythonSource, Task, Wrong
 from bootcamp.costs.planner import WORDS
 from bootcamp.costs.plans import RECOMPUTE
 from bootcamp.table import Table
-from bootcamp_lessons import planned, planning
+from bootcamp_lessons import forecasts, plan_contest
 
 MODEL, WITHIN = "Llama 3 70B", 0.05
 STATES = (
     "Parameters, gradients and optimizer state are the largest part: split the model over more "
     "ranks (tensor, pipeline), or shard more of it (stage)."
 )
-FILLED = {
-    "parameters": STATES,
-    "gradients": STATES,
-    "optimizer": STATES,
+FILLED = dict.fromkeys(("parameters", "gradients", "optimizer"), STATES) | {
     "activations": "Activations are the largest part: a smaller micro-batch, recomputation, or "
     "more ranks that share one sample.",
     "buffers": "Scores and gathered parameters are the largest part: a smaller micro-batch, or "
@@ -54,9 +51,8 @@ CHANGES = {
 class PlanAtScale(Task):
     """A plan that fits and whose predicted step is within 5 % of the fastest.
 
-    host_gb_s: GB/s that a host sends to others. solution: one answer, there may be others. given: a
-    plan of which the answer changes one field; empty if all of them are free. Data ranks follow
-    from the rest.
+    host_gb_s: GB/s that a host sends to others. solution: one of the answers. given: a plan of
+    which the answer changes one field; empty if all are free. Data ranks follow from the rest.
     """
 
     gpus: int
@@ -65,23 +61,25 @@ class PlanAtScale(Task):
     given: dict = field(default_factory=dict)
 
     def row(self, fields: dict) -> dict:
-        """The planner's answer to a plan. Raises ValueError for one that cannot be."""
-        shape, cluster = planning.shape_of(MODEL), planning.cluster_of(self.gpus, self.host_gb_s)
-        asked = planned.Task("", MODEL, shape, cluster, planning.samples(shape, planning.BATCH))
-        plan = asked.plan(planning.with_data(self.gpus, self.given | fields))
-        return planning.plan_row(shape, cluster, plan)
+        """Predict a plan. Raises ValueError for an impossible one."""
+        shape = forecasts.find_model(MODEL)
+        cluster = forecasts.make_cluster(self.gpus, self.host_gb_s)
+        batch = forecasts.count_samples(shape, forecasts.BATCH)
+        asked = plan_contest.Task("", MODEL, shape, cluster, batch)
+        plan = asked.plan(forecasts.add_data_ranks(self.gpus, self.given | fields))
+        return forecasts.predict_plan(shape, cluster, plan)
 
     @cached_property
     def tried(self) -> Table:
-        """The plans that an answer is held against, those that fit first, the fastest first."""
+        """The plans to compare an answer with, those that fit first, the fastest first."""
         if not self.given:
-            return planning.plans_of(MODEL, gpus=self.gpus, host_gb_s=self.host_gb_s)
+            return forecasts.list_plans(MODEL, gpus=self.gpus, host_gb_s=self.host_gb_s)
         lines = []
         for name, values in CHANGES.items():
             for value in values:
                 with contextlib.suppress(ValueError):
                     lines.append({"change": f"{name}={value}"} | self.row({name: value}))
-        return Table(planning.ranked(lines), "one change at a time")
+        return Table(forecasts.rank_plans(lines), "one change at a time")
 
     def attempt(self, given) -> str:
         """Predict the reader's plan. Raises Wrong."""
@@ -97,11 +95,8 @@ class PlanAtScale(Task):
             raise Wrong("a plan that this model and these GPUs allow", str(error)) from None
         if not row["fits"]:
             most = max(row["gb"], key=row["gb"].get)
-            raise Wrong(
-                f"at most {row['gpu_gb']:.0f} GB on the fullest GPU",
-                f"{row['peak_gb']:.1f} GB, of them {row['gb'][most]:.1f} GB of {most}",
-                FILLED[most],
-            )
+            seen = f"{row['peak_gb']:.1f} GB, of them {row['gb'][most]:.1f} GB of {most}"
+            raise Wrong(f"at most {row['gpu_gb']:.0f} GB on the fullest GPU", seen, FILLED[most])
         best, seconds = self.tried[0], row["seconds_per_step"]
         if seconds > self.most_seconds:
             longer = {part: row["seconds"][part] - best["seconds"][part] for part in SLOWED}
@@ -116,7 +111,7 @@ class PlanAtScale(Task):
 
     @property
     def most_seconds(self) -> float:
-        """A step that takes longer is no answer."""
+        """The longest step of an answer."""
         return (1 + WITHIN) * self.tried[0]["seconds_per_step"]
 
     def _distance(self, row: dict) -> str:
@@ -132,17 +127,16 @@ class PlanAtScale(Task):
         for row in self.tried:
             if not row["fits"] or row["seconds_per_step"] > self.most_seconds:
                 first.setdefault(row["limit"].partition(":")[0], row)
+        named = ("tensor", "pipeline", "data", "micro-batch", "recompute")
         lines = ["What limits others:"]
         for row in first.values():
-            mesh = ", ".join(f"{axis} {row[axis]}" for axis in ("tensor", "pipeline", "data"))
-            rest = f"micro-batch {row['micro-batch']}, recompute {row['recompute']}"
-            name = row.get("change", f"{mesh}, {rest}")
+            name = row.get("change", ", ".join(f"{knob} {row[knob]}" for knob in named))
             lines.append(f"- {name}: {row['seconds_per_step']:.1f} s; {row['limit']}")
         return "\n".join(lines)
 
-    def solution_shown(self) -> Shown:
-        """One answer; there are others."""
-        return Shown(f'exercise.check("{self.name}", {self.solution})')
+    def solution_text(self) -> PythonSource:
+        """Return one answer; there are others."""
+        return PythonSource(f'exercise.check("{self.name}", {self.solution})')
 
 
 PLAN = PlanAtScale(
@@ -174,21 +168,8 @@ KNOB = PlanAtScale(
 )
 
 
-def cannot_be(claim):
-    """Which limit a claim of FSDP training breaks: "memory", "compute", "network", or "none"."""
-    parameters, gpus = claim["parameters"], claim["gpus"]
-    if 16 * parameters / gpus > claim["gpu_bytes"]:
-        return "memory"
-    if 6 * parameters * claim["tokens_per_second_per_gpu"] > claim["peak_flops"]:
-        return "compute"
-    step_seconds = claim["tokens_per_step_per_gpu"] / claim["tokens_per_second_per_gpu"]
-    if gpus > claim["gpus_per_host"] and 6 * parameters / claim["host_bytes"] > step_seconds:
-        return "network"
-    return "none"
-
-
 def _claim(billions, gpus, gpu, rate, step_tokens, host_gb_s=50.0) -> dict:
-    """A claim as the exercise gives it: one micro-batch a step, 8 GPUs in a host."""
+    """Make a claim of the exercise: one micro-batch a step, 8 GPUs in a host."""
     memory, peak = {"A100": (80e9, 312e12), "H100": (80e9, 989e12)}[gpu]
     return {
         "parameters": 1e9 * billions,
@@ -224,47 +205,50 @@ PUBLISHED = {
 
 
 RATE = 'claim["tokens_per_second_per_gpu"]'
-CANNOT_BE = FunctionTask(
+
+
+@FunctionTask.from_solution(
     hint="Bytes of state for each parameter? Operations for each parameter and token, "
     "forward and backward? How often does FSDP send all parameters or gradients in a step?",
     stronger="16 bytes of state over all GPUs; 6 operations for each parameter and token; two "
     "gathers and one reduce-scatter of 2 bytes for each parameter, if there is more than one host. "
     "A step lasts tokens_per_step_per_gpu / tokens_per_second_per_gpu seconds.",
-    solved_by=cannot_be,
     cases=tuple((claim,) for claim in (*MADE_UP.values(), *PUBLISHED.values())),
     mistakes={
         ("16 *", "2 *"): "2 bytes for each parameter are the weights alone. AdamW in mixed "
         "precision keeps 16: weight, gradient, and 12 of float32 copy and averages.",
         ("16 *", "4 *"): "4 bytes for each parameter are weight and gradient; the optimizer "
         "keeps 12 more.",
-        (
-            "6 * parameters * claim",
-            "2 * parameters * claim",
-        ): "2 operations for each parameter and token are the forward pass. The "
-        "backward pass takes twice as many: 6 together.",
+        ("6 * parameters * claim", "2 * parameters * claim"): "2 operations for each parameter and "
+        "token are the forward pass. The backward pass takes twice as many: 6 together.",
         (RATE, f"(gpus * {RATE})"): "The rate is one GPU's already, and so is the peak.",
-        (
-            "6 * parameters / claim",
-            "2 * parameters / claim",
-        ): "FSDP sends parameters or gradients three times: gathered for the "
-        "forward pass, gathered again for the backward pass, and reduced.",
-        (
-            "6 * parameters / claim",
-            "4 * parameters / claim",
-        ): "The second gather is missing: FSDP drops a layer after its forward pass.",
+        ("6 * parameters / claim", "2 * parameters / claim"): "FSDP sends parameters or gradients "
+        "three times: gathered for the forward pass, gathered again for the backward pass, and "
+        "reduced.",
+        ("6 * parameters / claim", "4 * parameters / claim"): "The second gather is missing: FSDP "
+        "drops a layer after its forward pass.",
         ('gpus > claim["gpus_per_host"] and ', ""): "On one host nothing crosses the network.",
         ("> step_seconds", "> 1"): "Compare the seconds on the network with those of a step, "
         "tokens_per_step_per_gpu / tokens_per_second_per_gpu.",
-        (
-            "6 * parameters / claim",
-            "8 * 6 * parameters / claim",
-        ): "host_bytes is in bytes per second already; bits need the factor 8.",
+        ("6 * parameters / claim", "8 * 6 * parameters / claim"): "host_bytes is in bytes per "
+        "second already; bits need the factor 8.",
     },
 )
+def cannot_be(claim):
+    """Which limit a claim of FSDP training breaks: "memory", "compute", "network", or "none"."""
+    parameters, gpus = claim["parameters"], claim["gpus"]
+    if 16 * parameters / gpus > claim["gpu_bytes"]:
+        return "memory"
+    if 6 * parameters * claim["tokens_per_second_per_gpu"] > claim["peak_flops"]:
+        return "compute"
+    step_seconds = claim["tokens_per_step_per_gpu"] / claim["tokens_per_second_per_gpu"]
+    if gpus > claim["gpus_per_host"] and 6 * parameters / claim["host_bytes"] > step_seconds:
+        return "network"
+    return "none"
 
 
 def claims_table() -> Table:
-    """The made-up claims of the exercise, a row for each."""
+    """Table the made-up claims of the exercise."""
     columns = {
         "made-up claim": lambda name: name,
         "parameters, billion": lambda name: MADE_UP[name]["parameters"] / 1e9,
@@ -276,6 +260,3 @@ def claims_table() -> Table:
     }
     caption = "Made up for this exercise: FSDP, AdamW, 80 GB a GPU, 8 GPUs in a host"
     return Table.of(list(MADE_UP), columns, caption)
-
-
-TASKS = [PLAN, KNOB, CANNOT_BE]

@@ -1,4 +1,4 @@
-"""Exercises of lesson 11: what an export loses without a word, and requests that fit."""
+"""Exercises of lesson 11: names of a DDP checkpoint, faithful exports, requests that fit."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,10 @@ import numpy
 from bootcamp.classroom.tasks import FunctionTask
 
 
-def plain_names(state):
-    """Return a DDP state dict with the model's own parameter names."""
-    return {name.removeprefix("module."): value for name, value in state.items()}
-
-
-NAMES = FunctionTask(
+@FunctionTask.from_solution(
     hint="Only the beginning of a name is DDP's, and only where it is there.",
     stronger='str.removeprefix("module.") takes it off once, at the beginning, if it is there; '
     "str.lstrip takes a set of letters instead.",
-    solved_by=plain_names,
     cases=(
         ({"module.head.weight": [1.0, 2.0], "module.head.bias": [0.5]},),
         ({"module.embedding.byte.weight": [1.0], "module.up.weight": [2.0]},),
@@ -35,15 +29,20 @@ NAMES = FunctionTask(
         "answers with its initial parameters.",
     },
 )
+def plain_names(state):
+    """Return a DDP state dict with the model's own parameter names."""
+    return {name.removeprefix("module."): value for name, value in state.items()}
+
 
 EXAMPLE_LENGTH = 8  # of the made-up exports
 
 
 @dataclass(frozen=True)
 class Model:
-    """A made-up model, int64 (batch, length) -> float32 (batch, 256), or an export with a flaw.
+    """A made-up model or export, int64 (batch, length) -> float32 (batch, 256).
 
     It expects the last byte again; all other scores are at most 0.01, and follow from all bytes.
+    flaw: what the export has fixed or lost, see UNFAITHFUL.
     """
 
     name: str
@@ -80,29 +79,12 @@ UNFAITHFUL = (
 )
 
 
-def same_model(exported, eager, context):
-    """Check that two models give the same float32 scores for several batch sizes and lengths."""
-    rng = numpy.random.default_rng(0)
-    for batch in (1, 3, 8):
-        for length in (1, context // 2, context):
-            ids = rng.integers(256, size=(batch, length))
-            expected = eager(ids)
-            try:
-                scores = exported(ids)
-            except Exception:  # each runtime has its own types
-                scores = numpy.empty(0)
-            if scores.shape != expected.shape or not (abs(scores - expected) < 1e-5).all():
-                return False
-    return True
-
-
-SAME = FunctionTask(
+@FunctionTask.from_solution(
     hint="What is fixed at export shows only on other shapes. Which numbers do you compare, and "
     "how do you count an exception?",
     stronger="For each of several batches and of several lengths, 1 and context among them, draw "
     "random bytes; compare all 256 scores, shapes first, with a tolerance. An exception of "
     "exported is a difference: return False.",
-    solved_by=same_model,
     cases=tuple((exported, EAGER, 32) for exported in (FAITHFUL, *UNFAITHFUL)),
     mistakes={
         ("(1, 3, 8)", "(1,)"): "You try a batch of 1 only. An export that was made with it may "
@@ -122,21 +104,27 @@ SAME = FunctionTask(
         "first one alone gives them all their scores. Draw random bytes.",
     },
 )
+def same_model(exported, eager, context):
+    """Check that two models give the same float32 scores for several batch sizes and lengths."""
+    rng = numpy.random.default_rng(0)
+    for batch in (1, 3, 8):
+        for length in (1, context // 2, context):
+            ids = rng.integers(256, size=(batch, length))
+            expected = eager(ids)
+            try:
+                scores = exported(ids)
+            except Exception:  # each runtime has its own types
+                scores = numpy.empty(0)
+            if scores.shape != expected.shape or not (abs(scores - expected) < 1e-5).all():
+                return False
+    return True
 
 
-def requests_that_fit(gpu_gb, billions, layers, heads, kv_heads, head_width, length):
-    """How many requests of this length fit beside the weights; every number has 16 bits."""
-    left = 1e9 * (gpu_gb - 2 * billions)
-    request = 2 * layers * kv_heads * head_width * 2 * length
-    return max(0, int(left // request))
-
-
-FIT = FunctionTask(
+@FunctionTask.from_solution(
     hint="How many bytes are left beside the weights? How many numbers are kept for one token?",
     stronger="Left are 1e9 * (gpu_gb - 2 * billions) bytes. A token keeps a key and a value in "
     "every layer, for each of the kv_heads: 2 * layers * kv_heads * head_width numbers of 2 bytes. "
     "Round down, and give 0 rather than less.",
-    solved_by=requests_that_fit,
     cases=(
         (80, 8, 32, 32, 8, 128, 8192),
         (80, 8, 32, 32, 8, 128, 131072),
@@ -152,8 +140,8 @@ FIT = FunctionTask(
         ("2 * billions", "billions"): "The weights have 2 bytes for each parameter: a billion of "
         "them is 2 GB.",
         ("2 * layers", "layers"): "That keeps keys or values. A token leaves both, in every layer.",
-        ("kv_heads * head_width", "heads * head_width"): "That keeps keys and values for every "
-        "query head. Heads of queries that share them need them once: count kv_heads.",
+        ("kv_heads * head_width", "query_heads * head_width"): "That keeps keys and values for "
+        "every query head. Heads of queries that share them need them once: count kv_heads.",
         ("2 * layers", "16 * layers"): "A number of 16 bits has 2 bytes: your requests are eight "
         "times too large.",
         ("2 * billions", "16 * billions", "2 * layers", "16 * layers"): "A number of 16 bits has 2 "
@@ -166,5 +154,11 @@ FIT = FunctionTask(
         "whole number.",
     },
 )
+def requests_that_fit(gpu_gb, billions, layers, query_heads, kv_heads, head_width, length):
+    """How many requests fit beside the weights; every number has 16 bits.
 
-TASKS = [NAMES, SAME, FIT]
+    billions: of parameters. length: tokens of a request.
+    """
+    left = 1e9 * (gpu_gb - 2 * billions)
+    request = 2 * layers * kv_heads * head_width * 2 * length
+    return max(0, int(left // request))

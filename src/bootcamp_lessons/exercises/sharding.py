@@ -1,27 +1,15 @@
-"""Exercises of lessons 07 to 08b: states in shards, checkpoints, meshes, rows between experts."""
+"""Exercises of lessons 07 to 08b: ZeRO stages, checkpoints, meshes, rows between experts."""
 
 import math
 
 from bootcamp.classroom.tasks import FunctionTask, ScriptTask
 
 
-def lowest_stage(parameters, ranks, gigabytes, share):
-    """The lowest ZeRO stage whose state takes at most this share of a device's memory.
-
-    16 bit with Adam in float32 (Rajbhandari et al., arXiv:1910.02054): 2 bytes for each parameter,
-    2 for its gradient, 12 for the optimizer.
-    """
-    each = [16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks]
-    room = share * gigabytes * 1e9
-    return next(stage for stage, size in enumerate(each) if parameters * size <= room)
-
-
-STAGE = FunctionTask(
+@FunctionTask.from_solution(
     hint="Write down for each stage how many bytes a rank holds for one parameter: 2, 2 and 12, "
     "where some of them are divided by the ranks.",
     stronger="Stage 0: 16. Stage 1: 4 + 12 / ranks. Stage 2: 2 + 14 / ranks. Stage 3: 16 / ranks. "
     "Take the first one that is at most share * gigabytes * 1e9 / parameters.",
-    solved_by=lowest_stage,
     cases=(
         (1.3e9, 8, 80, 0.6),
         (3e9, 8, 40, 0.6),
@@ -46,34 +34,27 @@ STAGE = FunctionTask(
         "divides the 12 bytes of the optimizer alone, and only stage 3 all 16.",
     },
 )
+def lowest_stage(parameters, ranks, gigabytes, share):
+    """The lowest ZeRO stage whose state takes at most this share of a device's memory.
 
-
-def resume_from(folders, ranks):
-    """The newest whole checkpoint. folders: the files in each folder, by name.
-
-    DCP writes .metadata after all ranks have written their files, and the folder gets its name
-    after that. A rank's file may still be lost later.
+    16 bit with Adam in float32 (Rajbhandari et al., arXiv:1910.02054): 2 bytes for each parameter,
+    2 for its gradient, 12 for the optimizer.
     """
-    parts = {f"__{rank}_0.distcp" for rank in range(ranks)}
-    whole = [
-        name
-        for name, files in folders.items()
-        if name.startswith("step-") and ".metadata" in files and parts <= set(files)
-    ]
-    return max(whole, key=lambda name: int(name.removeprefix("step-")))
+    each = [16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks]
+    room = share * gigabytes * 1e9
+    return next(stage for stage, size in enumerate(each) if parameters * size <= room)
 
 
 def _saved(parts, note=True):
-    """The files of a checkpoint to which these ranks' files have got."""
+    """List the files of a checkpoint that has these ranks' files."""
     return [f"__{rank}_0.distcp" for rank in parts] + [".metadata"] * note
 
 
-RESUME = FunctionTask(
+@FunctionTask.from_solution(
     hint="Which names does a checkpoint have that was given its place? What must be inside? And "
     "is the text step-1000 larger than the text step-900?",
     stronger="Keep the names that begin with step-, have .metadata, and a file __<rank>_0.distcp "
     'for every rank. Of those take the largest int(name.removeprefix("step-")).',
-    solved_by=resume_from,
     cases=(
         ({"step-20": _saved([0, 1]), "step-40": _saved([0, 1])}, 2),
         ({"step-900": _saved([0, 1]), "step-1000": _saved([0, 1])}, 2),
@@ -103,26 +84,27 @@ RESUME = FunctionTask(
         "place: whoever wrote it was killed before.",
     },
 )
+def resume_from(folders, ranks):
+    """The newest whole checkpoint. folders: the files in each folder, by name.
 
-
-def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
-    """How many steps to train from one save to the next, by Young's first-order optimum (1974).
-
-    days_between_failures: of a single host, on average. The state is 12 bytes for each parameter:
-    itself and Adam's two averages, in float32.
+    DCP writes .metadata after all ranks have written their files, and the folder gets its name
+    after that. A rank's file may still be lost later.
     """
-    save_seconds = 12 * parameters / bytes_per_second
-    between_failures = days_between_failures * 24 * 3600 / hosts  # any host stops all of them
-    return math.sqrt(2 * save_seconds * between_failures) / step_seconds
+    parts = {f"__{rank}_0.distcp" for rank in range(ranks)}
+    whole = [
+        name
+        for name, files in folders.items()
+        if name.startswith("step-") and ".metadata" in files and parts <= set(files)
+    ]
+    return max(whole, key=lambda name: int(name.removeprefix("step-")))
 
 
-SAVES = FunctionTask(
+@FunctionTask.from_solution(
     hint="Young's interval needs two times in the same unit: what a save takes, and the time "
     "between failures of the whole job. How many bytes has the state?",
     stronger="A save takes 12 * parameters / bytes_per_second; the job fails every "
     "days_between_failures * 86400 / hosts seconds; the interval is the root of 2 times both, "
     "divided by step_seconds.",
-    solved_by=steps_between_saves,
     within=0.01,  # so that whole steps pass
     unit="steps",
     cases=((7e9, 2e9, 16, 400, 5.0), (70e9, 1e11, 128, 400, 10.0), (405e9, 2e12, 2000, 250, 12.0)),
@@ -141,31 +123,29 @@ SAVES = FunctionTask(
         "them.",
     },
 )
+def steps_between_saves(parameters, bytes_per_second, hosts, days_between_failures, step_seconds):
+    """How many steps to train from one save to the next, by Young's first-order optimum (1974).
 
-
-def row_and_column(rank, ranks, shard):
-    """The ranks of a rank's row, which hold one copy together, and of its column: the same part.
-
-    Rows are filled with ranks one after another, so that a row of a host's length is a host.
+    days_between_failures: of a single host, on average. The state is 12 bytes for each parameter:
+    itself and Adam's two averages, in float32.
     """
-    first, place = rank - rank % shard, rank % shard
-    return list(range(first, first + shard)), list(range(place, ranks, shard))
+    save_seconds = 12 * parameters / bytes_per_second
+    between_failures = days_between_failures * 24 * 3600 / hosts  # any host stops all of them
+    return math.sqrt(2 * save_seconds * between_failures) / step_seconds
 
 
-MESH = FunctionTask(
+@FunctionTask.from_solution(
     hint="Draw the mesh for 8 ranks and rows of 4: 0 to 3, below it 4 to 7. How far apart are two "
     "ranks of a column?",
     stronger="rank % shard is the rank's place in its row, so the row begins at rank - rank % "
     "shard. The column begins at that place, and goes on in steps of shard.",
-    solved_by=row_and_column,
     cases=((0, 4, 2), (5, 8, 4), (6, 8, 2), (9, 12, 3)),
     mistakes={
         (lambda rank, ranks, shard: row_and_column(rank, ranks, shard)[::-1]): "Row and column "
         "have changed places. The row comes first: the ranks that hold one copy together.",
-        (
-            lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)[::-1]
-        ): "That mesh is filled column by column, so a row has ranks of several hosts, and all "
-        "gathering crosses the link. Fill it row by row.",
+        (lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)[::-1]): "That mesh "
+        "is filled column by column, so a row has ranks of several hosts, and all gathering "
+        "crosses the link. Fill it row by row.",
         (lambda rank, ranks, shard: row_and_column(rank, ranks, ranks // shard)): "Those are shard "
         "rows. shard is how many ranks a row has.",
         (
@@ -176,20 +156,19 @@ MESH = FunctionTask(
         "gradients too.",
     },
 )
+def row_and_column(rank, ranks, shard):
+    """The ranks of a rank's row, which hold one copy together, and of its column: the same part.
+
+    Rows are filled with ranks one after another, so that a row of a host's length is a host.
+    """
+    first, place = rank - rank % shard, rank % shard
+    return list(range(first, first + shard)), list(range(place, ranks, shard))
 
 
-def rows_between(counts):
-    """How many rows each rank sends to each: [from][to]."""
-    ranks = len(counts)
-    each = len(counts[0]) // ranks
-    return [[sum(line[k * each : (k + 1) * each]) for k in range(ranks)] for line in counts]
-
-
-ROWS_BETWEEN = FunctionTask(
+@FunctionTask.from_solution(
     hint="How many experts has a rank? Which part of a line of counts belongs to rank 0's experts?",
     stronger="each = len(counts[0]) // len(counts). The rows for rank k are those of the experts "
     "from k * each on: sum(line[k * each : (k + 1) * each]).",
-    solved_by=rows_between,
     cases=(
         ([[1, 2, 3, 4], [5, 6, 7, 8]],),
         ([[4, 0, 1, 2, 0, 9], [3, 3, 3, 0, 5, 1], [1, 0, 0, 7, 2, 8]],),
@@ -209,6 +188,12 @@ ROWS_BETWEEN = FunctionTask(
         "all-to-all wants one for each rank.",
     },
 )
+def rows_between(counts):
+    """How many rows each rank sends to each: [from][to]."""
+    ranks = len(counts)
+    each = len(counts[0]) // ranks
+    return [[sum(line[k * each : (k + 1) * each]) for k in range(ranks)] for line in counts]
+
 
 EXPERTS_OVER_RANKS = ScriptTask(
     "experts_over_ranks",

@@ -1,25 +1,42 @@
-"""Exercises on the scripts themselves, and what is looked at beyond equality with the baseline."""
+"""Exercises on training scripts, and checks beyond equality with the baseline.
 
+Each check_... gets a script that trains the same, and says what is still wrong with it, or "".
+"""
+
+import ast
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
-from bootcamp.classroom.tasks import PATIENCE, ScriptTask
+from bootcamp.classroom.tasks import PATIENCE, ScriptTask, Wrong
 from bootcamp.costs import model_shapes
 from bootcamp.experiments.equality import Proof, baseline, compare
 from bootcamp.launcher import launch, simulated_hosts
+from bootcamp.paths import SRC
 from bootcamp.scripts import variants
-from bootcamp_lessons.exercises.saving import SaveTask
+
+SAVE_PROGRAM, KILLS = SRC / "snippets" / "save_for_ever.py", 20
 
 
-def _differs(path: Path, ranks: int, steps: int, **flags) -> bool:
-    """Whether a script with these flags trains something else than the baseline, with SGD."""
+def _trains_otherwise(path: Path, ranks: int, steps: int, **flags) -> bool:
+    """Tell whether a script with these flags trains something else than the baseline, with SGD."""
     same = {"optimizer": "sgd", "steps": steps}
     run = launch.launch(path, ranks, quiet=True, options=PATIENCE, **same, **flags)
     return bool(compare(run, baseline(**same)).failed)
 
 
-def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
-    """What is wrong with an accumulation that is right only while its parts are equally large."""
-    if not _differs(path, 1, steps=3, micro_batches=5):
+def check_moved(path: Path, proofs: list[Proof]) -> str:
+    """Run a step on the meta device, where a tensor that was not moved is an error."""
+    rank = launch.launch(path, 1, device="meta", steps=1, quiet=True).ranks[0]
+    if (found := rank.parameter_device) != "meta":
+        return f"with --device meta the model was on {found}: it was not moved."
+    moved = rank.activation_devices == ["meta"]
+    return "" if moved else "with --device meta a part of the batch was not moved."
+
+
+def check_uneven_parts(path: Path, proofs: list[Proof]) -> str:
+    """Run with parts of unequal size, which must count with their share of the samples."""
+    if not _trains_otherwise(path, 1, steps=3, micro_batches=5):
         return ""
     return (
         "not with --micro-batches 5. There 32 samples are parts of 7, 7, 7, 7 and 4, and a mean of "
@@ -28,8 +45,8 @@ def parts_count_alike(path: Path, proofs: list[Proof]) -> str:
     )
 
 
-def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
-    """Say what is wrong if ranks that draw parameters with seeds of their own stay apart."""
+def check_shared_start(path: Path, proofs: list[Proof]) -> str:
+    """Run with a seed for each rank: rank 0's initial parameters must reach all."""
     lines = path.read_text().splitlines()
     builds = [line.strip() for line in lines if "models.build(args)" in line]
     if len(builds) != 1:
@@ -37,7 +54,7 @@ def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
     seed, back = (f"args.seed {sign}= environment.rank()" for sign in "+-")
     drawn = f"from bootcamp.train import environment\n{seed}\n{builds[0]}\n{back}"
     own_seeds = variants.variant(path, f"{path.stem}_own_seeds", {builds[0]: drawn})
-    if not _differs(own_seeds, 2, steps=2):
+    if not _trains_otherwise(own_seeds, 2, steps=2):
         return ""
     return (
         "only as long as all ranks draw the same initial parameters. With a seed of its own each "
@@ -45,8 +62,8 @@ def start_is_not_shared(path: Path, proofs: list[Proof]) -> str:
     )
 
 
-def something_is_whole(path: Path, proofs: list[Proof]) -> str:
-    """Every rank must hold its part of the parameters, a tenth more at the most."""
+def check_sharded(path: Path, proofs: list[Proof]) -> str:
+    """Compare a rank's parameters with its part, allowing a tenth more."""
     whole, ranks = proofs[0].baseline.ranks[0].parameter_bytes, proofs[0].run.ranks
     held = max(rank.parameter_bytes for rank in ranks)
     if held <= 1.1 * whole / len(ranks):
@@ -57,8 +74,8 @@ def something_is_whole(path: Path, proofs: list[Proof]) -> str:
     )
 
 
-def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
-    """What is wrong with a plan under --sequence-parallel, where a sum is cut along the text."""
+def check_sequence_parallel(path: Path, proofs: list[Proof]) -> str:
+    """Run with --sequence-parallel, where the sums are cut along the text."""
     flags = {name: proofs[0].run.config[name] for name in ("optimizer", "global_batch", "steps")}
     flags |= {"quiet": True, "options": PATIENCE}
     run = launch.launch(path, 2, sequence_parallel=True, raises=False, **flags)
@@ -71,12 +88,12 @@ def sums_forget_the_text(path: Path, proofs: list[Proof]) -> str:
     )
 
 
-def mesh_is_wrong(path: Path, proofs: list[Proof]) -> str:
-    """What is wrong with the mesh of hybrid sharding: any mesh trains the same, so look at more."""
+def check_mesh(path: Path, proofs: list[Proof]) -> str:
+    """Measure what ranks hold and hosts send, since any mesh trains the same."""
     flags = {"steps": 4, "model": "mlp", "quiet": True, "options": PATIENCE}
     placed = {"device": "cpu"} if simulated_hosts.why_not() else {"hosts": 2}
     runs = [launch.launch(path, 4, shard=k, **placed, **flags) for k in (4, 1, 2)]
-    model = 4 * sum(sum(layer.numbers) for layer in model_shapes.layers("mlp", "tiny"))
+    model = model_shapes.FLOAT32_BYTES * model_shapes.parameters("mlp", "tiny")
     for run in runs:
         shard, share = run.config["shard"], run.ranks[0].parameter_bytes / model
         if abs(share * shard - 1) > 0.02:
@@ -90,6 +107,66 @@ def mesh_is_wrong(path: Path, proofs: list[Proof]) -> str:
             f"with --shard 2 on two hosts of two ranks, a host sends the other {sent / model:.1f} "
             "times the model in a step, not once. The ranks of a row must be of one host: 0 and 1, "
             "2 and 3."
+        )
+    return ""
+
+
+@dataclass(frozen=True)
+class SaveTask(ScriptTask):
+    """A task whose answer is `save(state, path)`, which SAVE_PROGRAM tests."""
+
+    def starting_point(self) -> str:
+        return self._make_script("save_in_place").replace("save_in_place", "save")
+
+    def solution_path(self) -> Path:
+        return self.write_solution(self._make_script(self.solution))
+
+    def _make_script(self, function: str) -> str:
+        """Return the task, imports, and this function of SAVE_PROGRAM."""
+        source = SAVE_PROGRAM.read_text()
+        (node,) = (n for n in ast.parse(source).body if getattr(n, "name", "") == function)
+        head = f'"""{self.task}"""\n\nimport os\n\nimport torch\n\n\n'
+        return f"{head}{ast.get_source_segment(source, node)}\n"
+
+    def check_script(self, path: Path) -> str:
+        """Let a process save with the reader's function, and kill it, again and again."""
+        run = launch.launch(SAVE_PROGRAM, 1, quiet=True, kills=KILLS, file=path)
+        printed = [line for line in run.output(0).splitlines() if line.startswith('{"found"')]
+        if not printed:
+            raise Wrong("a function that returns", "the script ended by itself")
+        report = json.loads(printed[-1])
+        if wrong := _find_fault(report["found"], report["events"], report["path"]):
+            raise Wrong("a good file whenever save is killed", wrong)
+        return (
+            f"{KILLS} kills at random moments left {KILLS} whole files. "
+            "What save wrote was synced before it took its place."
+        )
+
+
+def _find_fault(found: list[str], events: list[list[str]], path: str) -> str:
+    """Say what is wrong in the files after each kill, and the events of a save, or ""."""
+    wrote = [event for event in events if event[0] in ("write", "rename")]
+    placed = [event for event in wrote if event[0] == "rename" and event[2] == path]
+    if "save ended" in found:
+        return "save raised an error when it was called again: see the script's own output."
+    if ["remove", path] in events:
+        return (
+            "it removes the old file before the new one has its place: a kill in between leaves "
+            "nothing. os.replace needs no free place."
+        )
+    if not placed or "torn" in found or "missing" in found:
+        left = ", ".join(f"{found.count(what)} {what}" for what in ("whole", "torn", "missing"))
+        straight = "" if placed else " It writes straight to the checkpoint's place."
+        return f"{len(found)} kills left files that were: {left}.{straight}"
+    if Path(placed[-1][1]).parent != Path(path).parent:
+        return (
+            "the new file is written in another folder. That may be another file system, and from "
+            "one to another a file can't be renamed: write it beside its place."
+        )
+    if ["sync"] not in events[: events.index(placed[-1])]:
+        return (
+            "all files are whole, but nothing was synced before the rename: a power cut may leave "
+            "the new name with half of its content. flush() the file, then os.fsync its fileno()."
         )
     return ""
 
@@ -120,7 +197,7 @@ TASKS = [
         "to_the_gpu",
         task="Exercise of notebook 02: move this training to whatever device --device names.",
         solution="gpu",
-        rehearse=True,
+        also=check_moved,
         errors={
             "is not on the expected device": "In this rehearsal the device is meta, which stands "
             "for a GPU. Two tensors met, one there and one still on the CPU. tensor.to(device) "
@@ -138,7 +215,7 @@ TASKS = [
         task="Exercise of notebook 04: make this script train on several ranks.",
         solution="ddp",
         ranks=2,
-        also=start_is_not_shared,
+        also=check_shared_start,
         hint="Join a process group, take rank and world from it, wrap the model, and average the "
         "loss over the ranks before it is recorded.",
         stronger="dist.init_process_group(), then rank and world from dist.get_rank() and "
@@ -182,9 +259,8 @@ TASKS = [
         },
         hint="Take bf16_compress as the model and leave the compression out. Summing is not "
         "averaging, and the hook returns a future of the averaged bucket.",
-        stronger="def average(state, bucket): divide bucket.buffer() by the world size, "
-        "all-reduce it with async_op=True, and return get_future().then(lambda future: "
-        "future.value()[0]).",
+        stronger="def average(state, bucket): divide bucket.buffer() by the world size, all-reduce "
+        "it with async_op=True, and return get_future().then(lambda future: future.value()[0]).",
     ),
     ScriptTask(
         "accumulate",
@@ -196,7 +272,7 @@ TASKS = [
             "loss = models.loss(model(part_inputs), part_targets) * len(part_inputs) / len(inputs)",
             "loss.backward()",
         ),
-        also=parts_count_alike,
+        also=check_uneven_parts,
         hint="backward() adds to the gradients. models.loss is the mean over a part, but the sum "
         "over all parts has to be the mean over the batch: what share of it is a part?",
         stronger="loss = models.loss(...) * len(part_inputs) / len(inputs), and backward() at "
@@ -258,7 +334,7 @@ TASKS = [
             'plan["down"] = RowwiseParallel(output_layouts=layout)',
         ),
         ranks=2,
-        also=sums_forget_the_text,
+        also=check_sequence_parallel,
         errors=dict.fromkeys(
             ("shapes cannot be multiplied", "must have same reduction dim"),
             "A matrix has met an input of another size. query, key, value and up leave on each "
@@ -275,7 +351,7 @@ TASKS = [
         task="Exercise of notebook 07: make this DDP script fully sharded with FSDP2.",
         solution="fsdp",
         ranks=2,
-        also=something_is_whole,
+        also=check_sharded,
         errors={
             "does not have a sharding strategy registered": "DistributedDataParallel is still "
             "around the model, and wants to send parameters that are parts now. fully_shard "
@@ -311,7 +387,7 @@ TASKS = [
             'mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))',
         ),
         ranks=4,
-        also=mesh_is_wrong,
+        also=check_mesh,
         errors={
             "bigger than default world size": "The mesh has more places than there are ranks: "
             "rows times columns is the world size."

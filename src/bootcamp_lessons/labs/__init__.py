@@ -1,1 +1,1 @@
-"""What single lessons run, break, count and compare: a module for each idea."""
+"""Experiments of single lessons, a module for each."""

@@ -1,6 +1,6 @@
-"""Lesson 12: broken scripts that people copy. See one fail, say why, fix it.
+"""Lesson 12: broken scripts that people copy, to be run, diagnosed and fixed.
 
-The scripts are in src/snippets/clinic/, with cases.toml (what is asked of each) and _observe.py
+The scripts are in src/snippets/clinic/, with cases.toml (questions and fixes) and _observe.py
 (runs and observes them). clinic_judges.py judges what was observed.
 """
 
@@ -14,26 +14,19 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, ScriptTask, Wrong, failed, told
+from bootcamp.classroom import tasks
+from bootcamp.classroom.tasks import RUNS_TO_ITS_END, Plain, ScriptTask, Wrong
+from bootcamp.experiments import replay
 from bootcamp.launcher import launch
 from bootcamp.paths import SRC, shown
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
 from bootcamp_lessons.labs import clinic_judges
 
-WARD = SRC / "snippets" / "clinic"
-OBSERVE = WARD / "_observe.py"
-OTHER_SEED = 1  # added to a script's own
-OBSERVED = '{"observed"'  # how the line of _observe.py begins
-
-
-@dataclass(frozen=True)
-class Option:
-    """One answer to a diagnosis, and the reply to it."""
-
-    text: str
-    reply: str
-    right: bool = False
+FOLDER = SRC / "snippets" / "clinic"
+OBSERVER = FOLDER / "_observe.py"
+SEED_OFFSET = 1  # added to a script's own seeds
+OBSERVED_PREFIX = '{"observed"'  # how the line of _observe.py begins
 
 
 @dataclass(frozen=True)
@@ -44,33 +37,32 @@ class Case(ScriptTask):
     ranks: int = 2
     judge: Callable[[clinic_judges.Observed], str] = None
     question: str = ""
-    options: tuple[Option, ...] = ()
+    options: list[dict] = field(default_factory=list)
     fix: dict[str, str] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
-    shown_on: tuple[int, ...] = ()
-    owner_starts: int = 0
+    examine_ranks: tuple[int, ...] = ()
+    start_processes: int = 0
     framework: str | None = None
     hang_seconds: float = 6
     flags: dict = field(default_factory=dict)
 
     @property
     def broken(self) -> Path:
-        """The script as the reader meets it."""
-        return WARD / f"{self.file}.py"
+        return FOLDER / f"{self.file}.py"
 
     @property
-    def started_first(self) -> int:
-        """In how many processes the broken script is run."""
-        return self.owner_starts or self.ranks
+    def broken_processes(self) -> int:
+        """The number of processes that run the broken script."""
+        return self.start_processes or self.ranks
 
     def starting_point(self) -> str:
-        """The broken script as it is: that it is broken is what the reader starts from."""
         return self.broken.read_text()
 
-    def solved(self) -> Path:
-        return self.derived_solution(changed(self.starting_point(), self.fix))
+    def solution_path(self) -> Path:
+        """Write the fixed script and return its path."""
+        return self.write_solution(replace_once(self.starting_point(), self.fix))
 
-    def tried(self, path: Path) -> str:
+    def check_script(self, path: Path) -> str:
         return self.judge(Trial(self, path))
 
     def run(self, path: Path, ranks: int, **flags) -> Run:
@@ -78,23 +70,24 @@ class Case(ScriptTask):
         flags = {"file": path, "keep": ",".join(self.keep), **self.flags, **flags}
         how = {"device": "cpu", "quiet": True, "raises": False}
         options = launch.Options(hang_seconds=self.hang_seconds, framework=self.framework)
-        return launch.launch(OBSERVE, ranks, options=options, **how, **flags)
+        return launch.launch(OBSERVER, ranks, options=options, **how, **flags)
 
     def observe(self, path: Path, ranks: int, **flags) -> list[dict]:
-        """What was observed of each rank. Raises Wrong if the script did not end well."""
+        """Run a script and return what was observed of each rank. Raises Wrong if it failed."""
         run = self.run(path, ranks, **flags)
         if run.status != "ok":
             error, where = run.summary["error"], f" on {ranks} ranks" if ranks > 1 else ""
-            raise failed(error, path, self.meaning(told(error, path)), f"{RUNS_TO_ITS_END}{where}")
-        return [_observed(run, rank) for rank in range(ranks)]
+            meaning = self.meaning(tasks.describe_failure(error, path))
+            raise tasks.make_wrong(error, path, meaning, f"{RUNS_TO_ITS_END}{where}")
+        return [_read_observation(run, rank) for rank in range(ranks)]
 
     def meaning(self, error: str) -> str:
-        """What an error means in this case; empty where only the index of errors may know."""
+        """Return what an error means in this case; empty where the case does not know it."""
         return next((means for words, means in self.errors.items() if words in error), "")
 
 
-def changed(text: str, changes: dict[str, str]) -> str:
-    """A text with pieces of it replaced. Raises ValueError for one that is not there just once."""
+def replace_once(text: str, changes: dict[str, str]) -> str:
+    """Replace pieces of a text. Raises ValueError for one that does not occur just once."""
     for old, new in changes.items():
         if text.count(old) != 1:
             raise ValueError(f"{old!r} is there {text.count(old)} times, not once")
@@ -103,7 +96,7 @@ def changed(text: str, changes: dict[str, str]) -> str:
 
 
 class Trial(clinic_judges.Observed):
-    """A script that is being judged: it is run for what the judge asks."""
+    """A script that is being judged; it runs when the judge asks for observations."""
 
     def __init__(self, case: Case, path: Path):
         self.case, self.path = case, path
@@ -114,36 +107,35 @@ class Trial(clinic_judges.Observed):
 
     @cached_property
     def reseeded(self) -> dict:
-        return self.case.observe(self.path, 1, seed_offset=OTHER_SEED)[0]
+        return self.case.observe(self.path, 1, seed_offset=SEED_OFFSET)[0]
 
     @property
     def fixed(self) -> dict:
-        return _fixed(self.case.file, self.case.ranks)
+        return _observe_solution(self.case.file, self.case.ranks)
 
     @property
     def alone(self) -> dict:
-        return _fixed(self.case.file, 1)
+        return _observe_solution(self.case.file, 1)
 
 
 @cache
-def _fixed(file: str, ranks: int) -> dict:
-    """What rank 0 of a fixed script does; run once in a kernel."""
-    return CASES[file].observe(CASES[file].solved(), ranks)[0]
+def _observe_solution(file: str, ranks: int) -> dict:
+    """Return rank 0's observation of a fixed script, which runs once per notebook kernel."""
+    return CASES[file].observe(CASES[file].solution_path(), ranks)[0]
 
 
-def _observed(run: Run, rank: int) -> dict:
-    lines = [line for line in run.output(rank).splitlines() if line.startswith(OBSERVED)]
+def _read_observation(run: Run, rank: int) -> dict:
+    lines = [line for line in run.output(rank).splitlines() if line.startswith(OBSERVED_PREFIX)]
     if not lines:
         raise Wrong(RUNS_TO_ITS_END, f"rank {rank} left before its end: nothing was seen of it")
     return json.loads(lines[-1])["observed"]
 
 
 def _read_case(file: str, content: dict) -> Case:
-    """A case of cases.toml; its task is what the script says of itself."""
-    said = ast.get_docstring(ast.parse((WARD / f"{file}.py").read_text()))
+    """Make a Case from cases.toml; its task is the script's docstring after its first paragraph."""
+    said = ast.get_docstring(ast.parse((FOLDER / f"{file}.py").read_text()))
     content |= {
         "judge": getattr(clinic_judges, content["judge"]),
-        "options": tuple(Option(**option) for option in content["options"]),
         "fix": {piece["old"]: piece["new"] for piece in content["fix"]},
     }
     return Case(f"clinic_{file}", task=said.partition("\n\n")[2], file=file, **content)
@@ -151,7 +143,7 @@ def _read_case(file: str, content: dict) -> Case:
 
 CASES = {
     file: _read_case(file, content)
-    for file, content in tomllib.loads((WARD / "cases.toml").read_text()).items()
+    for file, content in tomllib.loads((FOLDER / "cases.toml").read_text()).items()
 }
 TASKS = list(CASES.values())
 
@@ -160,8 +152,8 @@ def _find(name: str) -> Case:
     return CASES[name.removeprefix("clinic_")]
 
 
-class Examined(Plain):
-    """What a script printed, and how it failed; a notebook shows the script above it."""
+class Examination(Plain):
+    """A script's output and error; a notebook shows the script above them."""
 
     script: str = ""
 
@@ -171,48 +163,45 @@ class Examined(Plain):
 
 @cache
 def _run_broken(case_name: str, ranks: int) -> Run:
-    """Run a broken script; once in a kernel."""
+    """Run a broken script, once per notebook kernel."""
     case = _find(case_name)
     return case.run(case.broken, ranks)
 
 
-def examine(name: str) -> Examined:
-    """Run the reader's script, broken as it is if there is none yet, and show what happens."""
+def examine(name: str) -> Examination:
+    """Run the reader's copy of a script, made here if missing, and return its output."""
     case, lines = _find(name), []
     if not case.path.exists():
         case.path.parent.mkdir(parents=True, exist_ok=True)
         case.path.write_text(case.starting_point())
     untouched = case.path.read_text() == case.starting_point()
-    for ranks in case.shown_on or (case.started_first if untouched else case.ranks,):
-        what = "process" if case.owner_starts else "rank"
+    for ranks in case.examine_ranks or (case.broken_processes if untouched else case.ranks,):
+        what = "process" if case.start_processes else "rank"
         lines += [f"{shown(case.path)} on {ranks} {what}{'s' * (ranks > 1)}:"]
         try:
             run = _run_broken(name, ranks) if untouched else case.run(case.path, ranks)
         except launch.RunRefused as refused:
-            said = [str(refused)]
+            output = [str(refused)]
         else:
-            said = [line for line in _printed(run, ranks) if not line.startswith(OBSERVED)]
+            printed = replay.read_printed_lines(run)
+            output = [line for line in printed if not line.startswith(OBSERVED_PREFIX)]
             script = case.broken if untouched else case.path
-            said += told(run.summary["error"], script).splitlines() if run.status != "ok" else []
-        lines += [textwrap.indent(textwrap.fill(line, 94), "    ") for line in said if line]
-    seen = Examined("\n".join(lines))
+            if run.status != "ok":
+                output += tasks.describe_failure(run.summary["error"], script).splitlines()
+        lines += [textwrap.indent(textwrap.fill(line, 94), "    ") for line in output if line]
+    seen = Examination("\n".join(lines))
     seen.script = case.path.read_text()
     return seen
 
 
-def _printed(run: Run, ranks: int) -> list[str]:
-    outs = [run.folder / "ranks" / f"{rank}.out" for rank in range(ranks)]
-    return [line for out in outs if out.exists() for line in out.read_text().splitlines()]
-
-
 def observe(name: str) -> list[dict]:
-    """What can be seen of each rank of a broken script that ends by itself."""
+    """Run a broken script that ends by itself, and return what was observed of each rank."""
     case = _find(name)
     return case.observe(case.broken, case.ranks)
 
 
-def waiting_room() -> Table:
-    """All broken scripts, each with what its owner says about it."""
+def list_cases() -> Table:
+    """Return a table of all broken scripts, each with what its owner says."""
 
     def quote(case: Case) -> str:
         return " ".join(case.task.split('"')[1].split())
@@ -220,34 +209,36 @@ def waiting_room() -> Table:
     return Table.of(TASKS, {"program": "file", "its owner says": quote})
 
 
-def ward_round() -> Table:
-    """Run all broken scripts, some at once, and note how each ends."""
+def run_all_cases() -> Table:
+    """Run all broken scripts, three at a time, and return a table of how each ended."""
     with ThreadPoolExecutor(3) as pool:
-        return Table(list(pool.map(_bedside, TASKS)), "As they came in")
+        return Table(list(pool.map(_run_case, TASKS)), "As they came in")
 
 
-def _bedside(case: Case) -> dict:
-    row = {"script": case.file, "ranks": case.started_first}
+def _run_case(case: Case) -> dict:
+    row = {"script": case.file, "ranks": case.broken_processes}
     try:
-        error = _run_broken(case.name, case.started_first).summary.get("error")
+        error = _run_broken(case.name, case.broken_processes).summary.get("error")
     except launch.RunRefused as refused:
         return row | {"ended": "not run here", "it said": str(refused)[:90]}
     if not error:
         return row | {"ended": "by itself", "it said": ""}
+    said = tasks.describe_failure(error, case.broken).splitlines()[0]
     ended = "not at all" if error["kind"] == "hang" else "with an error"
-    return row | {"ended": ended, "it said": told(error, case.broken).splitlines()[0][:90]}
+    return row | {"ended": ended, "it said": said[:90]}
 
 
 def diagnose(name: str, answer: str | None = None) -> Plain:
-    """Ask what is wrong with a script; with a letter, say whether that is it, and why not."""
+    """Ask what is wrong with a script, or reply to an answer, given as a letter."""
     case = _find(name)
     letters = dict(zip("abcdefgh", case.options, strict=False))
     if answer is None:
-        asked = [f"{letter}) {option.text}" for letter, option in letters.items()]
+        asked = [f"{letter}) {option['text']}" for letter, option in letters.items()]
         none_yet = 'Your diagnosis: none yet. Give a letter, such as answer="a".'
         return Plain("\n".join([case.question, *asked, none_yet]))
     chosen = letters.get(str(answer).strip().lower())
     if chosen is None:
         quoted = ", ".join(f'"{letter}"' for letter in letters)
         return Plain(f"{answer!r} is none of the answers: give one of {quoted}, with its quotes.")
-    return Plain(f"{chosen.text}\n{'Yes' if chosen.right else 'No'}. {chosen.reply}")
+    verdict = "Yes" if chosen.get("right") else "No"
+    return Plain(f"{chosen['text']}\n{verdict}. {chosen['reply']}")

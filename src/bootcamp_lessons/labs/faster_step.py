@@ -1,4 +1,4 @@
-"""What lesson 02c counts beside its runs: a step's operators, calls, graphs, roundings."""
+"""Lesson 02c: a step's operators, calls, compiled graphs, rounding errors and data loading."""
 
 import logging
 from argparse import Namespace
@@ -18,16 +18,16 @@ FLOAT32_FRACTION = 23  # bits
 
 
 def profile_table(run, shown: int = 7) -> Table:
-    """Where the time of a run's traced step went: its longest operators, the rest, and Python."""
+    """Table the time of a run's traced step: its longest operators, the rest, and Python."""
     path = run.folder / "ranks" / "0.trace.json"
-    found = trace.operators(path)
+    found = trace.time_operators(path)
     products = sum(found[name][1] for name in MATRIX_PRODUCTS if name in found)
     share = products / sum(seconds for _, seconds in found.values())
     names = [name for name in found if name.startswith("aten::") or run.device == "cuda"][:shown]
     rows = [(name, *found.pop(name)) for name in names]
     rest = [sum(column) for column in zip(*found.values(), strict=True)]
     rows.append((f"{len(found)} others", *rest))
-    step = trace.read(path)["seconds"]
+    step = trace.read_timeline(path)["seconds"]
     rows.append(("outside of operators", "-", step - sum(seconds for _, _, seconds in rows)))
     named = [
         {"operator": name, "calls": calls, "own ms": 1e3 * own, "%": 100 * own / step}
@@ -37,16 +37,16 @@ def profile_table(run, shown: int = 7) -> Table:
     return Table(named, caption)
 
 
-def backend() -> str:
-    """The backend of torch.compile that can work here; says so where it is not the default one."""
-    lacking = machine.lacks_for_inductor(torch.__path__[0])
+def choose_backend() -> str:
+    """Return the backend of torch.compile that works here; print why it is not the default."""
+    lacking = machine.find_missing_for_inductor(torch.__path__[0])
     if torch.cuda.is_available() or lacking is None:
         return "inductor"
     print(f"No GPU, and this machine lacks {lacking}: the graph is recorded, no kernel is written.")
     return "aot_eager"
 
 
-class Calls(TorchDispatchMode):
+class CallCounter(TorchDispatchMode):
     """Counts the operators that Python calls; what an operator calls inside is not seen."""
 
     count = 0
@@ -56,7 +56,7 @@ class Calls(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def optimizer_step(kind: str, **how) -> Callable[[], None]:
+def prepare_optimizer_step(kind: str, **how) -> Callable[[], None]:
     """Return the second step of an optimizer on a tiny GPT; how: foreach=, fused=."""
     torch.set_num_threads(1)
     flags = Namespace(model="gpt", size="tiny", seed=0, dtype="float32", global_batch=4)
@@ -70,26 +70,26 @@ def optimizer_step(kind: str, **how) -> Callable[[], None]:
     return optimizer.step
 
 
-def calls(step: Callable[[], None]) -> int:
-    """How many operators one call of a function calls."""
-    with Calls() as counter:
+def count_calls(step: Callable[[], None]) -> int:
+    """Count the operators that one call of a function calls."""
+    with CallCounter() as counter:
         step()
     return counter.count
 
 
-def seconds(step: Callable[[], None]) -> float:
-    """The shortest of several calls on one core."""
-    return benchmark.fastest_seconds(step, "cpu")
+def measure_seconds(step: Callable[[], None]) -> float:
+    """Return the seconds of the fastest of several calls on one core."""
+    return benchmark.time_fastest_call(step, "cpu")
 
 
-def pipeline_seconds(read: float, train: float, workers: int, cores: int) -> float:
-    """Return the longest of training, a worker's reading, and all work over the cores."""
+def predict_batch_seconds(read: float, train: float, workers: int, cores: int) -> float:
+    """Return a batch's seconds with these workers; read, train: seconds of work for a batch."""
     if workers == 0:
         return read + train
     return max(train, read / workers, (read + train) / min(cores, workers + 1))
 
 
-def rounded(numbers: torch.Tensor, fraction: int) -> torch.Tensor:
+def round_bits(numbers: torch.Tensor, fraction: int) -> torch.Tensor:
     """Round float32 numbers to 10 (TF32) or 7 (bfloat16) bits of fraction, ties to even."""
     dropped = FLOAT32_FRACTION - fraction
     bits = numbers.view(torch.int32)
@@ -97,22 +97,19 @@ def rounded(numbers: torch.Tensor, fraction: int) -> torch.Tensor:
     return ((bits + (1 << (dropped - 1)) - 1 + is_odd) >> dropped << dropped).view(torch.float32)
 
 
-def product_errors(size: int = 256) -> dict[str, float]:
-    """Return the relative error of a product in float64 whose inputs are rounded first."""
+def measure_product_errors(size: int = 256) -> dict[str, float]:
+    """Return {number format of the inputs: relative error of a product in float64}."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, size, size, generator=generator)
     exact = a.double() @ b.double()
-    formats = {"TF32": 10, "bfloat16": 7}
-    found = {
-        name: rounded(a, bits).double() @ rounded(b, bits).double()
-        for name, bits in formats.items()
-    }
-    found = {"float32": (a @ b).double(), **found}
-    return {name: ((c - exact).norm() / exact.norm()).item() for name, c in found.items()}
+    products = {"float32": (a @ b).double()}
+    for name, bits in {"TF32": 10, "bfloat16": 7}.items():
+        products[name] = round_bits(a, bits).double() @ round_bits(b, bits).double()
+    return {name: ((c - exact).norm() / exact.norm()).item() for name, c in products.items()}
 
 
-def graphs_of(function: Callable, *calls: tuple) -> tuple[list[int], str]:
-    """Return the graphs of torch.compile after each call, and why recording broke, or ""."""
+def count_graphs(function: Callable, *calls: tuple) -> tuple[list[int], str]:
+    """Return how many graphs torch.compile has after each call, and why one broke, or ""."""
     from torch._dynamo import reset
     from torch._dynamo.utils import counters
 
@@ -133,7 +130,7 @@ def graphs_of(function: Callable, *calls: tuple) -> tuple[list[int], str]:
 
 
 def compile_table(compiled, plain) -> Table:
-    """A compiled run beside a plain one: the first step, a later one, when compiling pays off."""
+    """Table a compiled run beside a plain one, and after how many steps compiling pays off."""
     rows, later = [], {}
     for name, run in (("plain", plain), ("compiled", compiled)):
         taken = [row["seconds"] for row in run.steps]
@@ -147,11 +144,11 @@ def compile_table(compiled, plain) -> Table:
 
 
 def loader_table(found: list[dict], read: float, train: float, cores: int) -> Table:
-    """What each run of loader_workers.py printed, beside the longest of three limits, in ms."""
+    """Table what runs of loader_workers.py printed, beside the shortest possible time."""
     columns = {
         "workers": "workers",
         "a batch ms": lambda run: 1e3 * run["seconds_per_batch"],
-        "at best ms": lambda run: pipeline_seconds(read, train, run["workers"], cores),
+        "at best ms": lambda run: predict_batch_seconds(read, train, run["workers"], cores),
         "asked for with the first": "asked_for_with_the_first_batch",
         "processes in all": "processes",
         "first batch of each epoch ms": lambda run: ", ".join(
@@ -163,7 +160,7 @@ def loader_table(found: list[dict], read: float, train: float, cores: int) -> Ta
 
 
 def loop_table(at_once: dict, resumed: dict, forgotten: dict) -> Table:
-    """Losses of real_loop.py's three trainings at the steps where it looked at held-out text."""
+    """Table the losses of real_loop.py's three trainings at the steps of held-out losses."""
     half = len(at_once["losses"]) - len(resumed["losses"])
     columns = {
         "step": int,
@@ -174,8 +171,6 @@ def loop_table(at_once: dict, resumed: dict, forgotten: dict) -> Table:
         "held out, without the schedule": lambda step: forgotten["held_out"].get(step, "-"),
     }
     clipped = sum(length > at_once["longest"] for length in at_once["lengths"])
-    caption = (
-        f"{clipped} of {len(at_once['lengths'])} gradients were clipped. Saved at step {half}. "
-    )
-    caption += "Training loss: mean over an epoch of 8 steps"
+    says = f"{clipped} of {len(at_once['lengths'])} gradients were clipped. Saved at step {half}"
+    caption = f"{says}. Training loss: mean over an epoch of 8 steps"
     return Table.of(list(at_once["held_out"]), columns, caption)

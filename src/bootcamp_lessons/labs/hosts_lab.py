@@ -1,6 +1,5 @@
-"""Lesson 09's experiments: who starts what on two hosts, and what the link between them costs."""
+"""Lesson 09's experiments: how ranks of two hosts are started, and what their link costs."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,17 +14,17 @@ from bootcamp_lessons.labs import hsdp_lab
 
 LESSON = "09_several_hosts"
 LINK = "200mbit"
-LARGEST = 2**20  # bytes of the largest all-reduce: longer on the link than a reader should wait
+LARGEST = 2**20  # bytes of the largest all-reduce; more would take too long on the link
 SWEEP = {"largest": LARGEST, "rounds": 10, "global_batch": 2, "quiet": True}
 JOBS = ("ddp_srun", "ddp_torchrun")
 MANIFESTS = REFERENCE / "manifests.json"  # see tools/manifests.py
-ELSEWHERE = {  # file in src/jobs/elsewhere -> who starts the ranks there
+SCHEDULERS = {  # file in src/jobs/elsewhere -> what starts the ranks there
     "kubeflow.yaml": "Kubernetes starts a pod for each node, and in it torchrun, c10d",
     "skypilot.yaml": "SkyPilot runs the same lines on each rented machine: torchrun, static",
     "ray_train.py": "Ray starts a worker for each rank",
     "submitit_slurm.py": "Slurm starts a task for each rank; submitit writes the job file",
 }
-WHERE = {"inside a host": {}, "over the link": {"hosts": 2, "link": LINK}}
+PLACES = {"inside a host": {}, "over the link": {"hosts": 2, "link": LINK}}
 # Debian and Ubuntu write a line such as "127.0.1.1 host0" into /etc/hosts of a host without a fixed
 # address. This command line shows one to what it starts, and to nobody else.
 LOOPBACK_NAME = (
@@ -36,76 +35,71 @@ LOOPBACK_NAME = (
 )
 
 
-class Lab(replay.Cluster):
-    """Two hosts with Slurm, of two made-up GPUs each, and beside it pairs of ranks for the link."""
+class Lab(replay.RecordedCluster):
+    """Two hosts with Slurm and two made-up GPUs each; beside it pairs of ranks for the link."""
 
     def __init__(self):
         super().__init__(LESSON, hosts=2, gpus=2)
-        self.pairs = replay.Lab(LESSON, needs="hosts")
+        self.pairs = replay.RecordedRuns(LESSON, needs="hosts")
         self.sweeps: dict[str, Run] = {}
 
-    def measuring(self, where: str, size: int = LARGEST) -> Callable[[], float]:
-        """A trial for a claim: the seconds of an all-reduce of so many bytes, newly measured.
-
-        where: "inside a host" or "over the link".
-        """
+    def make_trial(self, where: str, size: int = LARGEST) -> Callable[[], float]:
+        """Return a function that measures an all-reduce of so many bytes at one of PLACES."""
 
         def measure() -> float:
             name = "sweep-" + where.split()[0]
             script = SRC / "snippets/sweep_all_reduce.py"
-            self.sweeps[where] = self.pairs.launch(name, script, 2, **WHERE[where], **SWEEP)
-            return seconds_of(self.sweeps[where], size)
+            self.sweeps[where] = self.pairs.launch(name, script, 2, **PLACES[where], **SWEEP)
+            return read_seconds(self.sweeps[where], size)
 
         return measure
 
     def faster_inside(self, name: str, sentence: str, **text) -> claims.Claim:
-        """claim.faster() for the largest size; without hosts the records and no verdict."""
-        return hsdp_lab.faster(self.pairs, name, sentence, *map(self.measuring, WHERE), **text)
+        """Claim that the largest all-reduce is faster inside; without hosts there is no verdict."""
+        trials = map(self.make_trial, PLACES)
+        return hsdp_lab.compare_trials(self.pairs, name, sentence, *trials, **text)
 
     def costs(self) -> Table:
-        """Alpha and beta of either place, as fitted to its sweep."""
+        """Table alpha and beta inside a host and over the link, fitted to their sweeps."""
         rows = []
         for where, run in self.sweeps.items():
-            fit = alpha_beta.fit(rows_of(run))
+            fit = alpha_beta.fit(read_sweep(run))
             row = {"where": where, "alpha, microseconds": 1e6 * fit.alpha_seconds}
             rate = 8e-6 / fit.beyond_seconds_per_byte
             rows.append(row | {"large messages, Mbit/s": rate})
         return Table(rows, "An all-reduce of two ranks: seconds = alpha + beta * bytes")
 
     def figure(self):
-        """The sweeps, and what the link's rate alone would take."""
+        """Draw the sweeps, and what the link's rate alone would take."""
         rate = float(LINK.removesuffix("mbit")) * 1e6 / 8
-        return hosts.link_sweep({w: (run, rows_of(run)) for w, run in self.sweeps.items()}, rate)
+        return hosts.link_sweep({w: (run, read_sweep(run)) for w, run in self.sweeps.items()}, rate)
 
     def times_as_long(self, size: int) -> float:
-        """How many times as long an all-reduce of this size takes over the link as inside."""
-        inside, across = (seconds_of(self.sweeps[where], size) for where in WHERE)
+        """Return the seconds of an all-reduce over the link, divided by those inside a host."""
+        inside, across = (read_seconds(self.sweeps[where], size) for where in PLACES)
         return across / inside
 
 
-def rows_of(sweep: Run) -> list[dict]:
-    """The rows of a sweep, smallest size first; see src/snippets/sweep_all_reduce.py."""
+def read_sweep(sweep: Run) -> list[dict]:
+    """Read a sweep's rows, smallest size first; see src/snippets/sweep_all_reduce.py."""
     return read_json(sweep.folder / "sweep.json")["rows"]
 
 
-def seconds_of(sweep: Run, size: int) -> float:
-    """The fastest call of this size."""
-    return next(row["seconds"] for row in rows_of(sweep) if row["bytes"] == size)
+def read_seconds(sweep: Run, size: int) -> float:
+    """Return the seconds of a sweep's fastest call of this size."""
+    return next(row["seconds"] for row in read_sweep(sweep) if row["bytes"] == size)
 
 
-def order_of_hosts(names: list[str]) -> list[str]:
-    """The order in which torchrun's c10d rendezvous numbers hosts, by its own code."""
+def sort_hosts(names: list[str]) -> list[str]:
+    """Sort hosts as torchrun's c10d rendezvous numbers them, by its own code."""
     from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
     nodes = [dynamic_rendezvous._NodeDesc(name, pid=1, local_id=0) for name in names]
     return [node.addr for node in sorted(nodes)]
 
 
-def devices(gpus: list[int], cyclic: bool = False) -> Table:
-    """The GPU that each rank takes by either rule; one rank for each GPU of these hosts.
-
-    gpus: of each host. cyclic: ranks are dealt out to the hosts in turn, not host by host.
-    """
+def device_table(gpus: list[int], cyclic: bool = False) -> Table:
+    """Table the GPU of each rank by two rules; cyclic: ranks are dealt out in turn."""
     places = [(host, local) for host, count in enumerate(gpus) for local in range(count)]
     if cyclic:
         places.sort(key=lambda place: place[::-1])
@@ -116,8 +110,8 @@ def devices(gpus: list[int], cyclic: bool = False) -> Table:
     return Table(rows, "ranks in turn" if cyclic else "ranks host by host")
 
 
-def batches(per_rank: int, worlds: list[int]) -> Table:
-    """The global batch of a script that trains so many samples on each rank, and how to keep it."""
+def batch_table(per_rank: int, worlds: list[int]) -> Table:
+    """Table the global batch by number of ranks, and the micro-batches that keep it."""
     kept = per_rank * worlds[0]
     rows = []
     for world in worlds:
@@ -127,20 +121,20 @@ def batches(per_rank: int, worlds: list[int]) -> Table:
     return Table(rows, f"{per_rank} samples on each rank")
 
 
-def by_learning_rate(runs: tuple[Run, ...]) -> Table:
-    """What the jobs of an array came to."""
+def learning_rate_table(runs: tuple[Run, ...]) -> Table:
+    """Table the final losses of an array's jobs."""
     columns = {"lr": lambda run: run.config["lr"], "final loss": lambda run: run.losses[-1]}
     return Table.of(runs, columns, "One job for each learning rate")
 
 
-def elsewhere() -> Table:
-    """The files for other schedulers, and how far each has been tried; see tools/manifests.py."""
-    found, rows = json.loads(MANIFESTS.read_text()), []
-    for file, who in ELSEWHERE.items():
+def scheduler_table() -> Table:
+    """Table the files for other schedulers, and how each was checked; see tools/manifests.py."""
+    found, rows = read_json(MANIFESTS), []
+    for file, starter in SCHEDULERS.items():
         tool, version = found[file]["tool"].split("==")
-        row = {"file": file, "who starts the ranks": who, "checked with": f"{tool} {version}"}
-        status = {"run": "run", "parsed": "read, not run"}[found[file]["status"]]
-        rows.append({**row, "on": found[file]["date"], "here": status})
+        row = {"file": file, "who starts the ranks": starter, "checked with": f"{tool} {version}"}
+        here = "run" if found[file]["status"] == "run" else "read, not run"
+        rows.append({**row, "on": found[file]["date"], "here": here})
     return Table(rows, "The same training in src/jobs/elsewhere")
 
 

@@ -1,4 +1,4 @@
-"""Lesson 08's experiments: strategies on two simulated hosts of two ranks, and what they send."""
+"""Lesson 08's experiments: strategies on two simulated hosts of two ranks, and their traffic."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from bootcamp.experiments import claims, replay
 from bootcamp.paths import SRC
 from bootcamp.records.runs import Run
 from bootcamp.table import Table
-from bootcamp_lessons import reading
+from bootcamp_lessons import excerpts
 
 SETTING = {"model": "mlp", "size": "tiny", "global_batch": 16}
 LINK = "20mbit"
@@ -24,7 +24,7 @@ MODEL_BYTES = sum(LAYERS)  # P, in float32
 SCRIPTS = {"DDP": ("ddp", {}), "FSDP": ("fsdp", {}), "HSDP": ("hsdp", {"shard": 2})}
 
 
-class Lab(replay.Lab):
+class Lab(replay.RecordedRuns):
     """Two hosts of two ranks; `runs[name, link]` has the latest run of each trial."""
 
     def __init__(self):
@@ -32,7 +32,7 @@ class Lab(replay.Lab):
         self.runs: dict[tuple[str, str | None], Run] = {}
 
     def trial(self, name: str, link: str | None = None) -> Callable[[], Run]:
-        """A few steps of DDP, FSDP or HSDP over this link, as a claim repeats them."""
+        """Return a function that trains a few steps of DDP, FSDP or HSDP over this link."""
         script, flags = SCRIPTS[name]
 
         def train() -> Run:
@@ -48,67 +48,66 @@ class Lab(replay.Lab):
         return self.launch(record, script, 4, **flags, **how, **SETTING)
 
     def faster(self, name: str, sentence: str, this, that, **how) -> claims.Claim:
-        """Compare two trials as claims.faster does; see `faster`."""
-        return faster(self, name, sentence, this, that, **how)
+        """Compare two trials; see `compare_trials`."""
+        return compare_trials(self, name, sentence, this, that, **how)
 
     def five_megabytes(self, link: str) -> Table:
-        """What rank 0 noted when it sent 5 MB to each other rank."""
+        """Send 5 MB from rank 0 to each other rank, and table what it noted."""
         where = {"hosts": 2, "link": link, "device": "cpu", "quiet": True}
         run = self.launch("two-hosts", SRC / "snippets" / "two_hosts.py", 4, **where)
         rows = []
-        for sent in reading.printed(run):
+        for sent in excerpts.parse_printed(run):
             row = {"from rank 0 to": sent["to rank"], "on": sent["to host"]}
             row["ms"] = 1e3 * sent["seconds"]
             rows.append(row | {f"MB over {n}": sent["sent"][n] / 1e6 for n in ("lo", "eth0")})
         return Table(rows, "5 MB each, counted by the kernel of host0")
 
     def wire(self) -> Table:
-        """What host0 sent to host1 in a step of each run: by theory, and as TCP counted it."""
+        """Table what host0 sent to host1 in a step of each run: by theory, and counted by TCP."""
         rows = []
         for (name, link), run in self.runs.items():
             row = {"link": link or "open", "run": name}
-            row["theory MB"] = link_bytes(name) / 1e6
-            rows.append(row | {"counted MB": crossed(run) / 1e6})
+            row["theory MB"] = predict_link_bytes(name) / 1e6
+            rows.append(row | {"counted MB": crossing_bytes(run) / 1e6})
         return Table(rows, "Sent by host0 to host1 in a step")
 
     def by_name(self, link: str | None) -> dict[str, Run]:
-        """The runs over one link."""
+        """Return {strategy: run over this link}."""
         return {name: self.runs[name, link] for name in SCRIPTS}
 
 
-def faster(lab: replay.Lab, name: str, sentence: str, this, that, **how) -> claims.Claim:
-    """Run claims.faster; where hosts can't be made, each record once and no verdict."""
+def compare_trials(
+    lab: replay.RecordedRuns, name: str, sentence: str, this, that, **how
+) -> claims.Claim:
+    """Run claims.faster; where hosts can't be made, replay each trial once without a verdict."""
     if lab.ready:
         return claims.faster(name, sentence, this, that, **how)
     this(), that()
     return claims.untested(name, sentence, lab.missing)
 
 
-def sends(
+def sent_bytes(
     name: str, model_bytes: float = 1.0, ranks: int = 4, hosts: int = 2, factors=None, **changes
 ) -> tuple[float, float]:
-    """Bytes that a host sends in a step: over its link, and inside. changes: see THEORY."""
+    """Return what a host sends over its link and inside; changes: of arguments in THEORY."""
     how = THEORY[name] | {k: v for k, v in changes.items() if k != "shard" or name == "HSDP"}
     how |= {"model_bytes": model_bytes, "ranks": ranks, "factors": factors or sharding.RING}
     link = sharding.link_bytes(hosts=hosts, **how)
     return link, ranks // hosts * sharding.sent_bytes(**how) - link
 
 
-def link_bytes(name: str) -> float:
-    """What a host of the lab sends to the other in a step, by theory for gloo.
-
-    The head, which stays gathered from forward to backward pass, is gathered once a step.
-    """
+def predict_link_bytes(name: str) -> float:
+    """Return a host's bytes on the link, for gloo; FSDP gathers the head only once a step."""
     root = LAYERS[-1] / MODEL_BYTES
-    return sends(name, MODEL_BYTES, factors=sharding.GLOO, root=root)[0]
+    return sent_bytes(name, MODEL_BYTES, factors=sharding.GLOO, root=root)[0]
 
 
-def link_seconds(link: str) -> dict[str, float]:
-    """Seconds in which the lab's link carries a step's bytes, by formula."""
+def predict_link_seconds(link: str) -> dict[str, float]:
+    """Return {strategy: seconds in which the lab's link carries a step's bytes}."""
     rate = float(link.removesuffix("mbit")) * 1e6 / 8  # bytes per second
-    return {name: link_bytes(name) / rate for name in SCRIPTS}
+    return {name: predict_link_bytes(name) / rate for name in SCRIPTS}
 
 
-def crossed(run: Run) -> float:
-    """Bytes that host0's two ranks wrote to connections with the other host, in a step."""
+def crossing_bytes(run: Run) -> float:
+    """Return the bytes that host0's two ranks sent to the other host in a step."""
     return sum(rank["sent_to_other_hosts_bytes_per_step"] for rank in run.ranks[:2])

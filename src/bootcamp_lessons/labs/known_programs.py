@@ -1,24 +1,24 @@
-"""Lesson 13b: programs from elsewhere, as variants of the course's scripts, and their tables."""
+"""Lesson 13b: programs from elsewhere as variants of the course's scripts, and their tables."""
 
 import csv
 import json
 from pathlib import Path
 
 from bootcamp.costs import sharding, traffic
-from bootcamp.costs.model_shapes import layers, ours, parameters
+from bootcamp.costs.model_shapes import course_model, layers, parameters
 from bootcamp.launcher.launch import launch
 from bootcamp.paths import REFERENCE, SRC
 from bootcamp.records.runs import Run
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
-from bootcamp_lessons import sharded
+from bootcamp_lessons import sharding_tables
 
-BUILT = "model = models.build(args).to(device)"
+BUILD_LINE = "model = models.build(args).to(device)"
 # ResNet-50 in float64: BatchNorm magnifies rounding. The fewest steps whose update has a momentum.
 RESNET = {"model": "resnet50", "dtype": "float64", "steps": 2, "global_batch": 8}
 LIGHTNING = REFERENCE / "13b_known_programs" / "lightning.json"
-# strategy -> (what it is, this course's bare script or program)
-IDEAS = {
+# Lightning's strategy -> (its idea, this course's bare script or program)
+STRATEGIES = {
     "ddp": ("starts its own command line again for each rank", "_train_ddp.py"),
     "ddp_spawn": ("spawns ranks, which import the program again", "snippets/start_with_spawn.py"),
     "ddp_fork": ("forks ranks: what is loaded stays loaded", "bootcamp/launcher/forkserver.py"),
@@ -30,7 +30,7 @@ IDEAS = {
     "dp": ("nn.DataParallel; removed in 2.0", "_train_dp.py"),
     "horovod": ("Horovod, learning rate times ranks; removed in 2.0", "_train_horovod.py"),
 }
-BUCKET = '"reduce_bucket_size": 2**20,'
+BUCKET_LINE = '"reduce_bucket_size": 2**20,'
 SAVING = {
     "import deepspeed  # noqa: E402": """\
 import deepspeed
@@ -46,30 +46,27 @@ if rank == 0:
     print(f'{{"apart": {apart}, "other names": {len(found)}}}')
 run.finish()""",
 }
-CLIPPING = '"gradient_clipping": 0.0,'
+CLIPPING_LINE = '"gradient_clipping": 0.0,'
 
 
-# StripedLSTM
-
-
-def exchanged(runs: dict[str, Run]) -> Table:
-    """Compare what a rank sends in a step with the formula, for runs of striped, tp and ddp."""
+def sent_table(runs: dict[str, Run]) -> Table:
+    """Table what a rank sends in a step, counted and by formula, for striped, tp and ddp."""
     rows = []
     for name, run in runs.items():
         between = layers(run.config["model"], run.config["size"])[1:-1]
         numbers = sum(sum(layer.numbers) for layer in between)
         tokens, sent = run.steps[0].tokens, run.ranks[0].sent_bytes_per_step
         row = {"run": name, "layers' parameters": numbers, "tokens": tokens}
-        row |= {"kB by formula": formula_bytes(run) / 1e3, "kB counted": sent and sent / 1e3}
-        rows.append(row | {"bytes a million": 1e6 * formula_bytes(run) / numbers / tokens})
+        row |= {"kB by formula": predict_sent_bytes(run) / 1e3, "kB counted": sent and sent / 1e3}
+        rows.append(row | {"bytes a million": 1e6 * predict_sent_bytes(run) / numbers / tokens})
     return Table(rows, "Sent by a rank in a step; last: for 1,000,000 parameters x tokens")
 
 
-def formula_bytes(run: Run) -> float:
-    """What a rank of striped, tp or ddp sends in a step, in bytes: gloo's collectives, float32."""
+def predict_sent_bytes(run: Run) -> float:
+    """Return the bytes that a rank of striped, tp or ddp sends in a step with gloo, in float32."""
     if run.config["strategy"].startswith("ddp"):
         return run.predicted_sent_bytes_per_step
-    model, batch = ours(run.config["model"], run.config["size"]), run.config["global_batch"]
+    model, batch = course_model(run.config["model"], run.config["size"]), run.config["global_batch"]
     if run.config["strategy"].startswith("tp"):
         calls = traffic.tensor_calls(model, batch)
     else:
@@ -78,8 +75,8 @@ def formula_bytes(run: Run) -> float:
     return sharding.bytes_of_calls(calls, run.world, sharding.GLOO)
 
 
-def along_time() -> Path:
-    """DataParallel by hand that cuts dimension 1: in the course's batches that is time."""
+def cut_along_time() -> Path:
+    """Write DataParallel by hand that cuts dimension 1, which is time in the course's batches."""
     cut, joined = "shards = inputs.chunk({})", "loss = models.loss(torch.cat({}), targets)"
     changes = {
         cut.format("args.replicas"): cut.format("args.replicas, dim=1"),
@@ -88,17 +85,14 @@ def along_time() -> Path:
     return variant("dp_by_hand", "dp_along_time", changes)
 
 
-# ResNet-50
-
-
-def frozen(script: str) -> Path:
-    """A script whose BatchNorm layers use their running statistics, and leave them alone."""
-    built = BUILT.removesuffix(".to(device)") if script == "cpu" else BUILT
+def freeze_batch_norm(script: str) -> Path:
+    """Write a script whose BatchNorm layers use their running statistics unchanged."""
+    built = BUILD_LINE.removesuffix(".to(device)") if script == "cpu" else BUILD_LINE
     return variant(script, f"{script}_frozen", {built: f"{built}.eval()"})
 
 
-def synchronised(script: str = "fsdp") -> Path:
-    """Write a script with the SyncBatchNorm of _train_ddp_sync_batchnorm."""
+def add_sync_batch_norm(script: str = "fsdp") -> Path:
+    """Add the SyncBatchNorm of _train_ddp_sync_batchnorm to a script."""
     text = (SRC / "_train_ddp_sync_batchnorm.py").read_text()
     of_class = text[text.index("class SyncBatchNorm") : text.index("args, context")]
     swap = text[text.index("for module in model") : text.index("model = Distributed")]
@@ -112,30 +106,29 @@ def synchronised(script: str = "fsdp") -> Path:
     return variant(script, f"{script}_sync_batchnorm", changes)
 
 
-# DeepSpeed
-
-
-def reductions(numbers: int, **flags) -> list[int]:
-    """The bytes of each all-reduce of gradients in a step of ZeRO-1, with such a bucket size."""
-    script = sharded.counted("zero", {BUCKET: f'"reduce_bucket_size": {numbers},'}, "zero_bucket")
+def list_reductions(numbers: int, **flags) -> list[int]:
+    """Return the bytes of each all-reduce in a step of ZeRO-1; numbers: reduce_bucket_size."""
+    change = {BUCKET_LINE: f'"reduce_bucket_size": {numbers},'}
+    script = sharding_tables.make_counting_script("zero", change, "zero_bucket")
     run = launch(script, 2, stage=1, **flags)
     calls = run.collective_counts().items()
     found = [size for (kind, size), n in calls if kind == "all-reduce" for _ in range(n)]
     return [size for size in found if size > 8]  # without the flag: is any gradient infinite?
 
 
-def saving() -> Path:
-    """The ZeRO script that saves as DeepSpeed does, and compares its model with what is saved."""
+def save_as_deepspeed() -> Path:
+    """Write the ZeRO script with DeepSpeed's save, and compare its model with the saved one."""
     return variant("zero", "zero_saves", SAVING)
 
 
-def in_bfloat16() -> Path:
-    """The ZeRO script with DeepSpeed's bf16 switched on."""
-    return variant("zero", "zero_bf16", {CLIPPING: f'{CLIPPING}\n"bf16": {{"enabled": True}},'})
+def enable_bfloat16() -> Path:
+    """Write the ZeRO script with DeepSpeed's bf16 switched on."""
+    enabled = f'{CLIPPING_LINE}\n"bf16": {{"enabled": True}},'
+    return variant("zero", "zero_bf16", {CLIPPING_LINE: enabled})
 
 
 def bucket_table(reduced: dict[int, list[int]]) -> Table:
-    """Table a row for each bucket size: see `reductions`."""
+    """Table a row for each bucket size: see `list_reductions`."""
     rows = [
         {"reduce_bucket_size": size, "all-reduces": len(each), "largest, bytes": max(each)}
         for size, each in reduced.items()
@@ -143,24 +136,24 @@ def bucket_table(reduced: dict[int, list[int]]) -> Table:
     return Table(rows, "The gradients of one step of ZeRO-1, two ranks")
 
 
-def each_parameter(runs: dict[str, Run]) -> Table:
-    """Bytes of state for each parameter of rank 0's part, in runs of ZeRO-3 on the MLP."""
+def state_table(runs: dict[str, Run]) -> Table:
+    """Table the bytes of state for each parameter of rank 0's part, for ZeRO-3 on the MLP."""
     numbers = parameters("mlp", "tiny")
     rows = []
     for name, run in runs.items():
-        kinds = {kind: run.world * sharded.held(run)[kind] / numbers for kind in sharded.STATE}
+        kinds = {
+            kind: run.world * sharding_tables.read_memory(run)[kind] / numbers
+            for kind in sharding_tables.STATE
+        }
         rows.append({"run": name, **kinds, "state": sum(kinds.values())})
     return Table(rows, "Bytes for each parameter of its part on rank 0, ZeRO-3")
 
 
-# Tables from data
-
-
 def strategies() -> Table:
-    """Lightning's strategies: the idea, the course's bare script, what came of it when recorded."""
+    """Table Lightning's strategies: the idea, the course's bare script, the recorded result."""
     found, rows = json.loads(LIGHTNING.read_text()), []
     for row in found["rows"]:
-        idea, script = IDEAS[row["name"]]
+        idea, script = STRATEGIES[row["name"]]
         result = row.get("refusal", "").partition(". ")[0]
         result = result or f"{row['processes']} processes, losses {row['loss_apart']} apart"
         rows.append({"strategy": row["name"], "idea": idea, "here": script, "on two CPUs": result})
@@ -168,16 +161,16 @@ def strategies() -> Table:
     return Table(rows, f"Trainer(strategy=..., accelerator='cpu', devices=2): {where}")
 
 
-def known() -> list[dict[str, str]]:
-    """The rows of known_programs.csv."""
+def read_programs() -> list[dict[str, str]]:
+    """Read the rows of known_programs.csv."""
     with open(Path(__file__).with_suffix(".csv"), newline="") as file:
         return list(csv.DictReader(file))
 
 
 def programs() -> Table:
-    """Every program that the course's sources name: where it runs now, what shows and proves it."""
+    """Table all programs that the course's sources name: where each runs now, and its proof."""
     rows = []
-    for row in known():
+    for row in read_programs():
         file, _, test = row["proof"].partition("::test_")
         proof = f"{file}: {test.replace('_', ' ')}" if test else file  # so that it wraps
         rows.append(row | {"file": row["file"].removeprefix("src/"), "proof": proof})

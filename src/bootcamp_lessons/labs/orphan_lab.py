@@ -1,8 +1,8 @@
-"""Lesson 13b: two ranks that lose their parent, what finds them, what ends them, what they leave.
+"""Lesson 13b: two ranks that lose their parent, the tools that find them, and how they end.
 
     with Orphans() as orphans:
         orphans.lose_their_parent()
-        orphans.found_by()
+        orphans.find_with_tools()
         orphans.end(signal.SIGTERM)
 
 Each ends by itself after SECONDS, so none outlives a cell whose kernel was killed.
@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from bootcamp.launcher import process_tree
-from bootcamp.launcher.ghosts import ghosts
+from bootcamp.launcher.orphans import orphans
 from bootcamp.scripts.variants import variant
 from bootcamp.table import Table
 
@@ -53,10 +53,10 @@ CHANGES = {
 
 
 class Orphans:
-    """Two processes of a training script: one tidies up when TERM tells it to end, one ignores it.
+    """Two processes of a training script: on TERM one tidies up, the other ignores it.
 
-    Each holds its memory, a port, and a file of 1 MiB in shared memory, as NCCL and DataLoaders
-    have them. They live within `with`: behind it both are gone, and so are their files.
+    Each holds memory, a port, and a file of 1 MiB in shared memory, as NCCL and DataLoaders do.
+    At the end of `with` both are gone, and so are their files.
     """
 
     def __enter__(self):
@@ -67,7 +67,7 @@ class Orphans:
         self.processes: dict[str, psutil.Process] = {}
         self.parent = subprocess.Popen(command, env=env, start_new_session=True)
         try:
-            _until(self._both_hold, SECONDS)
+            _wait_until(self._both_hold, SECONDS)
             if len(self.files) < 2:
                 raise RuntimeError("the two ranks did not start: look at the error above")
         except BaseException:
@@ -77,14 +77,14 @@ class Orphans:
 
     def __exit__(self, *_):
         left = {each.pid for each in self.processes.values() if each.is_running()}
-        process_tree.end(left | process_tree.below({self.parent.pid}) | {self.parent.pid})
+        process_tree.kill(left | process_tree.find_below({self.parent.pid}) | {self.parent.pid})
         self.parent.wait()
-        _until(lambda: not any(process_tree.alive(pid) for pid in left))
+        _wait_until(lambda: not any(process_tree.is_alive(pid) for pid in left))
         for file in self.files.values():
             file.unlink(missing_ok=True)
 
     def _both_hold(self) -> bool:
-        """Whether both ranks have their file, or will not get it."""
+        """Tell whether both ranks have their file, or will not get it."""
         for child in psutil.Process(self.parent.pid).children():
             for file in SHARED.glob(f"left-behind-*-{child.pid}-*"):
                 kind = file.name.split("-")[2]
@@ -92,37 +92,39 @@ class Orphans:
         return len(self.files) == 2 or self.parent.poll() is not None
 
     def lose_their_parent(self) -> None:
-        """KILL the process that has started them: it can't pass anything on."""
+        """KILL the process that started them, so that it can't pass anything on."""
         self.parent.kill()
         self.parent.wait()
-        _until(lambda: all(each.ppid() != self.parent.pid for each in self.processes.values()))
+        _wait_until(lambda: all(each.ppid() != self.parent.pid for each in self.processes.values()))
 
     def end(self, number: signal.Signals) -> None:
-        """Send a signal to those that are alive, and wait until those that heed it are gone."""
-        heed = [kind for kind in self.processes if (kind, number) != ("stubborn", signal.SIGTERM)]
-        for each in self.processes.values():
-            if process_tree.alive(each.pid):
+        """Send a signal to living orphans, and wait until those that heed it are gone."""
+        heeding = []
+        for kind, each in self.processes.items():
+            if process_tree.is_alive(each.pid):
                 each.send_signal(number)
-        _until(lambda: not any(process_tree.alive(self.processes[kind].pid) for kind in heed))
+                if (kind, number) != ("stubborn", signal.SIGTERM):
+                    heeding.append(each.pid)
+        _wait_until(lambda: not any(map(process_tree.is_alive, heeding)))
 
     def look(self, moment: str) -> list[dict]:
-        """For each: is it alive, what memory has it, does its port answer, is its file there?"""
+        """Return a row for each: its process, memory, port and file."""
         rows = []
         for kind, file in sorted(self.files.items()):
-            alive = process_tree.alive(self.processes[kind].pid)
+            alive = process_tree.is_alive(self.processes[kind].pid)
             row = {"moment": moment, "rank": kind, "process": "alive" if alive else "gone"}
             row["memory MB"] = self.processes[kind].memory_info().rss / 1e6 if alive else 0
             row["port"] = "free" if _is_free(int(file.name.rpartition("-")[2])) else "taken"
             rows.append(row | {"file": "there" if file.exists() else "gone"})
         return rows
 
-    def found_by(self) -> Table:
-        """Who finds them, each in its own list: ps, nvitop's processes of this host, ghosts()."""
+    def find_with_tools(self) -> Table:
+        """Table which of ps, nvitop and orphans() list them."""
         mine = {each.pid for each in self.processes.values()}
         ways = {
-            "ps -ww -eo pid,ppid,args": _listed_by_ps(),
-            "nvitop.host.process_iter()": _listed_by_nvitop(),
-            "ghosts()": {row["process"]: row["why"] for row in ghosts()},
+            "ps -ww -eo pid,ppid,args": _list_with_ps(),
+            "nvitop.host.process_iter()": _list_with_nvitop(),
+            "orphans()": {row["process"]: row["why"] for row in orphans()},
         }
         rows = []
         for way, listed in ways.items():
@@ -131,16 +133,16 @@ class Orphans:
         return Table(rows, "Training scripts whose parent is not the one that started them")
 
 
-def _listed_by_ps() -> dict[int, str]:
-    """{process: who its parent is now} of each process whose command has the script's name."""
+def _list_with_ps() -> dict[int, str]:
+    """Return {process: its parent} of processes whose command has the script's name."""
     command = ["ps", "-ww", "-eo", "pid,ppid,args"]  # without -ww it may cut long commands
     done = subprocess.run(command, capture_output=True, text=True)
     fields = [line.split(None, 2) for line in done.stdout.splitlines()[1:]]
     return {int(pid): f"parent {parent}" for pid, parent, args in fields if SCRIPT in args}
 
 
-def _listed_by_nvitop() -> dict[int, str]:
-    """As _listed_by_ps, with the name and the user. Without a GPU nvitop lists the host's alone."""
+def _list_with_nvitop() -> dict[int, str]:
+    """Return {process: name, user and memory}; without a GPU nvitop lists the host's alone."""
     try:
         from nvitop import host
     except ImportError:
@@ -159,7 +161,7 @@ def _is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def _until(holds: Callable[[], bool], seconds: float = 10) -> None:
+def _wait_until(holds: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,9 +1,9 @@
-"""Lesson 11's drills: break one thing of a server under load, and count what its clients see.
+"""Lesson 11's drills: break one thing of a server under load, and count its clients' answers.
 
     serving_drills.run("a worker is killed", server, asked)
 
-They work on any service.Server: the course's own, and Triton behind its front (serving_lab.py).
-Every answer is compared with that of the eager model.
+They work on any service.Server, also Triton behind its front (serving_lab.py). Every answer is
+compared with the eager model's.
 """
 
 import contextlib
@@ -15,10 +15,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
-from bootcamp.serving import artifacts, load, malformed, protocol, versions
-from bootcamp.serving.load import Asked, Load
+from bootcamp.serving import artifacts, load_test, malformed, protocol, versions
+from bootcamp.serving.load_test import CheckedRequest, Load
 
+Asked = list[CheckedRequest]
 CLIENTS = 8
 MAX_BATCH = 8  # samples, of every server here
 AFTERWARDS = 50  # requests
@@ -28,17 +30,17 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
 versions.publish(*sys.argv[1:])"""
 
 
-def run(name: str, server, asked: list[Asked], requests: int = 400) -> dict:
-    """Run one of DRILLS; a row of what clients saw, and whether a load behind it was answered."""
+def run(name: str, server, asked: Asked, requests: int = 400) -> dict:
+    """Run one of DRILLS and a load after it, and return a row of what clients saw."""
     found = DRILLS[name](server, asked, requests)
-    afterwards = load.closed(server.url, asked, CLIENTS, requests=AFTERWARDS)
+    afterwards = load_test.run_closed_loop(server.url, asked, CLIENTS, count=AFTERWARDS)
     server.repair()
-    return row(name, found, afterwards)
+    return make_row(name, found, afterwards)
 
 
-def row(name: str, found: Load, afterwards: Load) -> dict:
-    """Count what clients saw. refused: with status 503 and a sentence, so they can ask again."""
-    others = found.sent - sum(found.statuses[code] for code in (200, 503, load.NO_ANSWER))
+def make_row(name: str, found: Load, afterwards: Load) -> dict:
+    """Count what clients saw. refused: with status 503, so that they can ask again."""
+    others = found.sent - sum(found.statuses[code] for code in (200, 503, load_test.NO_ANSWER))
     return {
         "drill": name,
         "requests": found.sent,
@@ -46,39 +48,38 @@ def row(name: str, found: Load, afterwards: Load) -> dict:
         "wrong": found.wrong,
         "refused": found.statuses[503],
         "other errors": others,
-        "no answer": found.statuses[load.NO_ANSWER],
+        "no answer": found.statuses[load_test.NO_ANSWER],
         "afterwards": f"{AFTERWARDS - afterwards.failed} of {AFTERWARDS} right",
     }
 
 
-def _while_asked(server, asked: list[Asked], requests: int, act: Callable[[], None]) -> Load:
-    """Load the server, and act when a quarter of the requests has been sent."""
-    return load.closed(server.url, asked, CLIENTS, requests=requests, at={requests // 4: act})
+def _load_and_act(server, asked: Asked, requests: int, act: Callable[[], None]) -> Load:
+    """Load the server, and act when a quarter of the requests is sent."""
+    at = {requests // 4: act}
+    return load_test.run_closed_loop(server.url, asked, CLIENTS, count=requests, at=at)
 
 
-def worker_killed(server, asked: list[Asked], requests: int) -> Load:
+def kill_worker(server, asked: Asked, requests: int) -> Load:
     """Kill one of the instances' processes."""
-
-    def kill() -> None:
-        os.kill(server.workers()[0], signal.SIGKILL)
-
-    return _while_asked(server, asked, requests, kill)
+    return _load_and_act(
+        server, asked, requests, lambda: os.kill(server.workers()[0], signal.SIGKILL)
+    )
 
 
-def new_version(server, asked: list[Asked], requests: int) -> Load:
-    """Let the next version take over, and the one before come back. Both of their answers count."""
-    first, second = versions.numbers(server.folder)[-2:]
+def switch_version(server, asked: Asked, requests: int) -> Load:
+    """Switch to the next version and back; the answers of both count as right."""
+    first, second = versions.list_versions(server.folder)[-2:]
 
     def there_and_back() -> None:
         server.switch(second)
         server.switch(first)
 
-    return _while_asked(server, asked, requests, there_and_back)
+    return _load_and_act(server, asked, requests, there_and_back)
 
 
-def broken_version(server, asked: list[Asked], requests: int) -> Load:
+def publish_broken_version(server, asked: Asked, requests: int) -> Load:
     """Publish the first half of an exported file as the next version, and switch to it."""
-    newest = versions.file(server.folder)
+    newest = versions.find_file(server.folder)
     torn = server.folder / f"torn.{newest.name.split('.', 1)[1]}"
     content = newest.read_bytes()
     torn.write_bytes(content[: len(content) // 2])
@@ -92,29 +93,30 @@ def broken_version(server, asked: list[Asked], requests: int) -> Load:
             print(f"refused: {str(refused).splitlines()[0][:150]}")
 
     try:
-        return _while_asked(server, asked, requests, switch)
+        return _load_and_act(server, asked, requests, switch)
     finally:
         shutil.rmtree(server.folder / str(number))
 
 
-def disk_full(server, asked: list[Asked], requests: int) -> Load:
+def publish_without_room(server, asked: Asked, requests: int) -> Load:
     """Publish a version while no file may grow: a stand-in for a full disk."""
-    there, newest = versions.numbers(server.folder), versions.file(server.folder)
+    there, newest = versions.list_versions(server.folder), versions.find_file(server.folder)
 
     def publish() -> None:
         command = [sys.executable, "-c", WITHOUT_ROOM, server.folder, newest]
         errors = subprocess.run(command, capture_output=True, text=True).stderr
         print(f"not published: {errors.strip().splitlines()[-1]}")
 
-    found = _while_asked(server, asked, requests, publish)
-    assert versions.numbers(server.folder) == there
+    found = _load_and_act(server, asked, requests, publish)
+    assert versions.list_versions(server.folder) == there
     return found
 
 
-def never_reads(server, asked: list[Asked], requests: int) -> Load:
+def send_without_reading(server, asked: Asked, requests: int) -> Load:
     """Let ten clients send all they can and read nothing."""
-    body = json.dumps(protocol.request(asked[0].ids))
-    request = f"POST {protocol.path()} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    body = json.dumps(protocol.make_request(asked[0].ids))
+    path = protocol.INFER
+    request = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     address, _, port = server.url.removeprefix("http://").partition(":")
     with contextlib.ExitStack() as connections:
         for _ in range(10):
@@ -123,36 +125,39 @@ def never_reads(server, asked: list[Asked], requests: int) -> Load:
             with contextlib.suppress(BlockingIOError):
                 while True:
                     one.sendall(100 * (request + body).encode())
-        return load.closed(server.url, asked, CLIENTS, requests=requests)
+        return load_test.run_closed_loop(server.url, asked, CLIENTS, count=requests)
 
 
-def malformed_requests(server, asked: list[Asked], requests: int) -> Load:
+def send_malformed(server, asked: Asked, requests: int) -> Load:
     """Send requests that nobody should answer, while good ones come."""
-    limits = protocol.Limits(MAX_BATCH, artifacts.about(versions.file(server.folder)).context)
-
-    def send() -> None:
-        sent = malformed.send(server.url, limits, times=2)
-        assert not (badly := malformed.badly_answered(sent)), badly
-
-    return _while_asked(server, asked, requests, send)
+    context = artifacts.read_info(versions.find_file(server.folder)).context
+    check = partial(check_malformed, server, context, times=2)
+    return _load_and_act(server, asked, requests, check)
 
 
-def overload(server, asked: list[Asked], requests: int) -> Load:
+def check_malformed(server, context: int, times: int = 8) -> list[dict]:
+    """Send malformed requests; return a row for each kind. AssertionError for a bad answer."""
+    found = malformed.send(server.url, protocol.Limits(MAX_BATCH, context), times=times)
+    assert not (badly := malformed.list_bad_answers(found)), badly
+    return found
+
+
+def overload_server(server, asked: Asked, requests: int) -> Load:
     """Let two hundred clients ask at the same time."""
-    return load.closed(server.url, asked, clients=200, requests=requests)
+    return load_test.run_closed_loop(server.url, asked, clients=200, count=requests)
 
 
-def server_killed(server, asked: list[Asked], requests: int) -> Load:
+def kill_server(server, asked: Asked, requests: int) -> Load:
     """Kill the process that listens: the only drill that a server does not survive."""
-    return _while_asked(server, asked, requests, server.kill)
+    return _load_and_act(server, asked, requests, server.kill)
 
 
 DRILLS = {
-    "a worker is killed": worker_killed,
-    "another version, and back": new_version,
-    "a broken version": broken_version,
-    "no room for a version": disk_full,
-    "clients that never read": never_reads,
-    "malformed requests": malformed_requests,
-    "200 clients at once": overload,
+    "a worker is killed": kill_worker,
+    "another version, and back": switch_version,
+    "a broken version": publish_broken_version,
+    "no room for a version": publish_without_room,
+    "clients that never read": send_without_reading,
+    "malformed requests": send_malformed,
+    "200 clients at once": overload_server,
 }

@@ -1,4 +1,4 @@
-"""Lesson 11: loads that compare servers, one that a server pauses under, and Triton's part."""
+"""Lesson 11: loads that compare servers, malformed requests, several devices, and Triton."""
 
 import contextlib
 import os
@@ -15,17 +15,16 @@ from bootcamp import launch, machine
 from bootcamp.experiments.replay import replay
 from bootcamp.paths import LOGS, REFERENCE, SRC
 from bootcamp.records.measurement import Measurement
-from bootcamp.serving import artifacts, load, service, triton
-from bootcamp.serving import malformed as malformed_requests
-from bootcamp.serving.load import Asked, Load
-from bootcamp.serving.protocol import Limits
+from bootcamp.serving import artifacts, load_test, server_process, triton
+from bootcamp.serving.load_test import Load
 from bootcamp_lessons.labs import serving_drills
+from bootcamp_lessons.labs.serving_drills import Asked
 
 RECORDS = REFERENCE / "11_serving"
 PAUSE_SECONDS = 0.5
 CLIENTS = 16  # of a load that a server can't keep up with
 PLAIN, BEST = "1 instance", "2 instances, batches of 8"
-SERVERS = {  # name -> settings of serve/batching.py
+SERVERS = {  # name -> settings of serve/batching_server.py
     PLAIN: {"instances": 1, "max_batch": 1},
     "1 instance, batches of 8": {"instances": 1, "max_batch": 8},
     "2 instances": {"instances": 2, "max_batch": 1},
@@ -34,13 +33,13 @@ SERVERS = {  # name -> settings of serve/batching.py
 }
 
 
-def seconds(wanted: float) -> float:
-    """Return how long a load goes on: less where claims get less (claims.SECONDS)."""
+def limit_seconds(wanted: float) -> float:
+    """Return a load's seconds: fewer where claims get fewer (claims.SECONDS)."""
     return min(wanted, float(os.environ.get("BOOTCAMP_CLAIM_SECONDS", wanted)) + 0.3)
 
 
-def measured() -> Measurement:
-    """Describe what a figure of loads says at its foot."""
+def describe_measurement() -> Measurement:
+    """Return what a figure of loads says at its foot."""
     found = Measurement()
     found.folder, found.what = LOGS, "Server and client"
     about = {"machine": machine.describe(), "versions": {"torch": version("torch")}}
@@ -48,41 +47,39 @@ def measured() -> Measurement:
     return found
 
 
-def ablation(folder: Path, asked: list[Asked], each_seconds: float = 1.5) -> list[dict]:
-    """Make a row for each of SERVERS under the same load: answers per second, and percentiles."""
+def compare_servers(folder: Path, asked: Asked, each_seconds: float = 1.5) -> list[dict]:
+    """Load each of SERVERS alike, and return rows of answers per second and percentiles."""
     found = []
     for name, settings in SERVERS.items():
-        with service.start("batching", folder, **settings) as server:
-            row = _at_most(server, asked, each_seconds).row()
+        with server_process.start("batching_server", folder, **settings) as server:
+            row = _load_fully(server, asked, each_seconds).row()
             counts = server.counts()
         batches = {"samples in a batch": counts["samples"] / max(1, counts["batches"])}
         found.append({"server": name, "batches": settings["max_batch"] > 1, **row, **batches})
     return found
 
 
-def _at_most(server, asked: list[Asked], each_seconds: float, clients: int = CLIENTS) -> Load:
-    return load.closed(server.url, asked, clients, seconds=seconds(each_seconds))
+def _load_fully(server, asked: Asked, each_seconds: float, clients: int = CLIENTS) -> Load:
+    seconds = limit_seconds(each_seconds)
+    return load_test.run_closed_loop(server.url, asked, clients, seconds=seconds)
 
 
 @contextlib.contextmanager
-def two_servers(folder: Path, asked: list[Asked], requests: int = 200) -> Iterator[tuple]:
-    """Start the best and the plainest of SERVERS, for a claim that loads them in turn.
-
-    Each is a function that returns its seconds for so many requests.
-    """
+def start_two_servers(folder: Path, asked: Asked, requests: int = 200) -> Iterator[tuple]:
+    """Start the best and the plainest of SERVERS; yield functions that time requests to each."""
     with (
-        service.start("batching", folder, **SERVERS[BEST]) as best,
-        service.start("batching", folder, **SERVERS[PLAIN]) as plain,
+        server_process.start("batching_server", folder, **SERVERS[BEST]) as best,
+        server_process.start("batching_server", folder, **SERVERS[PLAIN]) as plain,
     ):
 
         def loaded(server) -> float:
-            return load.closed(server.url, asked, CLIENTS, requests=requests).seconds
+            return load_test.run_closed_loop(server.url, asked, CLIENTS, count=requests).seconds
 
         yield partial(loaded, best), partial(loaded, plain)
 
 
-def paused(server, asked: list[Asked], each_seconds: float = 2.0) -> dict[str, Load]:
-    """Load in a closed and an open loop, while the server's workers stand still for a moment."""
+def load_with_pause(server, asked: Asked, each_seconds: float = 2.0) -> dict[str, Load]:
+    """Load in a closed and an open loop, and stop the server's workers for a moment."""
 
     def pause() -> None:
         workers = server.workers()
@@ -95,43 +92,33 @@ def paused(server, asked: list[Asked], each_seconds: float = 2.0) -> dict[str, L
                 os.kill(pid, signal.SIGCONT)
 
     rate, at = 100, {20: pause}
+    closed = load_test.run_closed_loop(server.url, asked, 1, seconds=each_seconds, at=at)
+    opened = load_test.run_open_loop(server.url, asked, rate, each_seconds, at=at)
+    return {"closed loop, 1 client": closed, f"open loop, {rate} requests/s": opened}
+
+
+def load_by_clients(server, asked: Asked) -> list[dict]:
+    """Load in closed loops of 1 to 64 clients, and return rows that show Little's law."""
+    rows = []
+    for clients in (1, 4, 16, 64):
+        found = _load_fully(server, asked, 1.0, clients)
+        row = {"clients": clients, "answers/s": found.per_second, "mean, ms": 1e3 * found.mean}
+        rows.append(row | {"answers/s x mean": found.per_second * found.mean})
+    return rows
+
+
+def load_by_rate(server, asked: Asked) -> dict[float, Load]:
+    """Load in open loops, from a fifth of what the server answers at most to a quarter above it."""
+    most = _load_fully(server, asked, 1.5).per_second
+    rates = [share * most for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.25)]
     return {
-        "closed loop, 1 client": load.closed(server.url, asked, 1, seconds=each_seconds, at=at),
-        f"open loop, {rate} requests/s": load.open(server.url, asked, rate, each_seconds, at=at),
+        round(rate): load_test.run_open_loop(server.url, asked, rate, limit_seconds(2.0))
+        for rate in rates
     }
 
 
-def by_clients(server, asked: list[Asked]) -> list[dict]:
-    """Make a row for each number of clients in a closed loop, with Little's law for each."""
-    loads = {clients: _at_most(server, asked, 1.0, clients) for clients in (1, 4, 16, 64)}
-    return [
-        {
-            "clients": clients,
-            "answers/s": found.per_second,
-            "mean, ms": 1e3 * found.mean,
-            "answers/s x mean": found.per_second * found.mean,
-        }
-        for clients, found in loads.items()
-    ]
-
-
-def by_rate(server, asked: list[Asked]) -> dict[float, Load]:
-    """Load in open loops, from a fifth of what the server answers at most to a quarter above it."""
-    most = _at_most(server, asked, 1.5).per_second
-    rates = [share * most for share in (0.2, 0.4, 0.6, 0.8, 1.0, 1.25)]
-    return {round(rate): load.open(server.url, asked, rate, seconds(2.0)) for rate in rates}
-
-
-def malformed(server, context: int) -> list[dict]:
-    """Send malformed requests; a row for each kind. Raises AssertionError for a bad answer."""
-    limits = Limits(serving_drills.MAX_BATCH, context)
-    found = malformed_requests.send(server.url, limits, times=8)
-    assert not (badly := malformed_requests.badly_answered(found)), badly
-    return found
-
-
-def other_model(exported: Path, place: Path) -> Path:
-    """Write an .onnx file with other weights than this one, as after more training; its path."""
+def write_other_model(exported: Path, place: Path) -> Path:
+    """Write an .onnx file with other weights, as after more training, and return its path."""
     import onnx
 
     model = onnx.load(exported)
@@ -143,15 +130,15 @@ def other_model(exported: Path, place: Path) -> Path:
     return place
 
 
-WAYS = {  # name -> snippet, ranks, flags, requests at a time: one for each rank or one for all
+WAYS = {  # name -> snippet, ranks, flags, requests that are answered together
     "one process": ("serve_replicas.py", 1, {}, 1),
     "replicas on two ranks": ("serve_replicas.py", 2, {}, 2),
     "pipeline over two ranks": ("serve_pipeline.py", 2, {"micro_batches": 4}, 1),
 }
 
 
-def several_devices() -> list[dict]:
-    """Make a row for each of WAYS: throughput of a batch, time of one request, bytes on a rank."""
+def compare_devices() -> list[dict]:
+    """Return a row for each of WAYS: throughput, time of one request, bytes on a rank."""
     found, losses = [], []
     for name, (snippet, ranks, flags, fewest) in WAYS.items():
         script, same = SRC / "snippets" / snippet, {"steps": 12, "device": "cpu", "quiet": True}
@@ -169,19 +156,16 @@ def several_devices() -> list[dict]:
 
 
 class Triton:
-    """Triton's part of the lesson: measured where `make triton` has been run, else recorded.
+    """Triton, measured and drilled where `make triton` was run, else recorded; says: which."""
 
-    says: where the last rows come from.
-    """
-
-    def __init__(self, folder: Path, model: Path, asked: list[Asked]):
+    def __init__(self, folder: Path, model: Path, asked: Asked):
         self.folder, self.model, self.asked = folder, model, asked
-        self.context = artifacts.about(model).context
+        self.context = artifacts.read_info(model).context
         self.says = ""
 
     def config(self) -> str:
         """Return the configuration of a model in the repository."""
-        return triton.config(self.context)
+        return triton.make_config(self.context)
 
     def measure(self) -> list[dict]:
         """Measure the plainest and the best of SERVERS as Triton has them."""
@@ -203,7 +187,7 @@ class Triton:
         found = []
         for name in (PLAIN, BEST):
             with self._server(**SERVERS[name]) as server:
-                row = _at_most(server, self.asked, 2).row()
+                row = _load_fully(server, self.asked, 2).row()
                 counts = server.metrics()
             row = {"Triton": name, "ready after, s": server.seconds_to_start, **row}
             batches = counts["nv_inference_exec_count"]
@@ -212,11 +196,12 @@ class Triton:
         return found
 
     def _drills(self) -> list[dict]:
-        other = other_model(self.model, self.folder / "other-triton.onnx")
-        both = load.ask(artifacts.load(self.model), 50, 8, or_else=artifacts.load(other))
+        other = write_other_model(self.model, self.folder / "other-triton.onnx")
+        loaded, or_else = artifacts.load(self.model), artifacts.load(other)
+        both = load_test.make_requests(loaded, 50, 8, or_else=or_else)
         with (
             self._server() as server,
-            service.start("front", server.url, context=self.context) as front,
+            server_process.start("checking_front", server.url, context=self.context) as front,
         ):
             server.url = front.url
             server.publish(other)

@@ -13,9 +13,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 from torch.utils.data.distributed import DistributedSampler
 
-from bootcamp.train import external
+from bootcamp.train import own_script
 
-run_dir = external.begin()
+run_dir = own_script.begin()
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batch-size", type=int, default=16)
@@ -76,7 +76,7 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * l
 
 steps = args.epochs * len(loader)
 settings = {"lr": args.lr, "dropout": args.dropout, "flip": args.flip, "freeze": args.freeze}
-run = external.Run(run_dir, model, optimizer, loader, world, steps, **settings)
+run = own_script.Run(run_dir, model, optimizer, loader, world, steps, **settings)
 best = float("inf")
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)

@@ -9,9 +9,6 @@ FOLDER = Path(__file__).parent
 
 @cache
 def table(name: str) -> list[dict[str, str]]:
-    """Return the rows of one of this folder's files, all values as text, not to be changed.
-
-    Raises FileNotFoundError.
-    """
+    """Return the rows of a file, all values as text, not to be changed, or FileNotFoundError."""
     with open(FOLDER / f"{name}.csv", newline="") as file:
         return list(csv.DictReader(file))

@@ -6,33 +6,17 @@ Raises ValueError on a run whose record lacks what is drawn, TypeError on anythi
 Figures of plans take tables of predictions instead, and say that nothing in them is measured.
 """
 
-from bootcamp.drawing.plots.axes_map import axes_map
-from bootcamp.drawing.plots.forecasts import checkpoint_interval, predicted_and_published
 from bootcamp.drawing.plots.losses import loss_curves
-from bootcamp.drawing.plots.plans import chosen_plan, feasible_plans, memory_by_part, what_breaks
-from bootcamp.drawing.plots.ranks import memory, timeline
-from bootcamp.drawing.plots.roofline_chart import roofline
-from bootcamp.drawing.plots.speed import achieved, scaling, throughput
-from bootcamp.drawing.plots.traffic import all_reduce_sweep, communication_roofline, sent_bytes
-from bootcamp.drawing.style import show
-
-__all__ = (
-    "achieved",
-    "all_reduce_sweep",
-    "axes_map",
-    "checkpoint_interval",
-    "chosen_plan",
-    "communication_roofline",
-    "feasible_plans",
-    "loss_curves",
-    "memory",
-    "memory_by_part",
-    "predicted_and_published",
-    "roofline",
-    "scaling",
-    "sent_bytes",
-    "show",
-    "throughput",
-    "timeline",
-    "what_breaks",
+from bootcamp.drawing.plots.plans import (
+    checkpoint_interval,
+    chosen_plan,
+    feasible_plans,
+    memory_by_part,
+    predicted_and_published,
+    what_breaks,
 )
+from bootcamp.drawing.plots.rooflines import all_reduce_sweep, communication_roofline, roofline
+from bootcamp.drawing.plots.run_bars import achieved, memory, sent_bytes, throughput
+from bootcamp.drawing.plots.scaling import scaling
+from bootcamp.drawing.plots.timeline import timeline
+from bootcamp.drawing.style import show

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from bootcamp.drawing.charts import margin
 from bootcamp.drawing.palette import BLACK, SKY, line_look
 from bootcamp.drawing.plots.run_bars import check
-from bootcamp.drawing.style import begin, finish, legend, origins, styled
-from bootcamp.records.runs import TOLERANCE, Run, names
+from bootcamp.drawing.style import begin, describe_origins, finish, legend, styled
+from bootcamp.records.runs import TOLERANCE, Run, name_runs
 from bootcamp.units import number
 
 MANY_STEPS = 60  # from here on, differences are points without a line between them
@@ -16,24 +16,25 @@ MANY_STEPS = 60  # from here on, differences are points without a line between t
 
 @styled
 def loss_curves(*runs: Run) -> Figure:
-    """Loss per step, and below it each run's distance from the first run.
+    """Draw the loss per step, and below it each run's distance from the first run.
 
-    The first run is a wide pale line and the others are dashes that leave each other's gaps free,
-    so that equal curves stay visible. The distance has a log axis with the tolerance of the
-    equality proofs, 1e-5; equal losses are drawn on a line of their own at its bottom.
+    The first run is a wide pale line and the others are dashes in each other's gaps, so that equal
+    curves stay visible. The distance has a log axis that ends in 0, where losses are equal, and the
+    tolerance of the equality proofs.
     """
-    check(runs, needs="steps")
+    check(runs, ended_well=False)
     compared = len(runs) > 1
     title = "Loss at each step" + (", and its distance from the first run" if compared else "")
     notes = _notes(runs)
-    lines = max(0, len(runs) - 4) + len(notes) + len(origins(runs)) - 1  # of legend and foot
+    # lines of the legend and the foot that other figures do not have
+    lines = max(0, len(runs) - 4) + len(notes) + len(describe_origins(runs)) - 1
     shape = {"nrows": 2, "height_ratios": [3, 1.5]} if compared else {"nrows": 1}
     height = (6.5 if compared else 5.0) + 0.3 * lines
     figure, axes = begin(title, height, sharex=True, squeeze=False, **shape)
     upper, says = axes[0][0], []
-    for position, (run, name) in enumerate(zip(runs, names(runs), strict=True)):
-        look = _line(position, len(runs), len(run.steps))
-        upper.plot(*zip(*_losses(run).items(), strict=True), label=name, **look)
+    for position, (run, name) in enumerate(zip(runs, name_runs(runs), strict=True)):
+        look = _look_of_line(position, len(runs), len(run.steps))
+        upper.plot([row.step for row in run.steps], run.losses, label=name, **look)
         says.append(f"{name} ends at {number(run.losses[-1])}")
     upper.set_ylabel("mean loss (nats)")
     legend(figure, upper.get_lines())
@@ -45,82 +46,53 @@ def loss_curves(*runs: Run) -> Figure:
     return finish(figure, runs, " ".join([f"Loss per step: {'; '.join(says)}.", *notes]), notes)
 
 
-def _line(position: int, count: int, steps: int) -> dict:
+def _look_of_line(position: int, count: int, steps: int) -> dict:
     """The first run wide and pale, each other one dashed and marked where the rest are not."""
     if position == 0:
         return {"color": SKY, "linewidth": 9, "alpha": 0.55, "solid_capstyle": "round"}
     others = count - 1
-    gap = 3 * (others - 1) or 2
-    apart = max(2, steps // (6 * others))
+    stride = max(2, steps // (6 * others))
     return {
         **line_look(position),
         "linewidth": 2.5,
-        "linestyle": (3 * (position - 1), (3, gap)),
-        "markevery": (apart * (position - 1), apart * others),
+        "linestyle": (3 * (position - 1), (3, 3 * (others - 1) or 2)),
+        "markevery": (stride * (position - 1), stride * others),
         "markersize": 8,
     }
 
 
-def _losses(run: Run) -> dict[int, float]:
-    return {row["step"]: row["loss"] for row in run.steps}
-
-
-def _differences(runs) -> list[dict[int, float]]:
-    """|loss - loss of the first run| by step, for each other run; NaN where either is no number.
-
-    Raises ValueError where a run has no step in common with the first.
-    """
-    first, rows = _losses(runs[0]), []
-    for run in runs[1:]:
-        apart = {s: abs(loss - first[s]) for s, loss in _losses(run).items() if s in first}
-        if not apart:
-            raise ValueError(
-                f"{run.label} has no step in common with {runs[0].label}: leave it out."
-            )
-        rows.append({step: d if math.isfinite(d) else math.nan for step, d in apart.items()})
-    return rows
-
-
 def _draw_differences(axes, runs) -> str:
-    rows = _differences(runs)
-    finite = [value for row in rows for value in row.values() if math.isfinite(value)]
-    smallest = min([1e-6, *(value for value in finite if value > 0)])
-    floor = 10.0 ** (math.floor(math.log10(smallest)) - 2)  # where equal losses are drawn
-    top = max([TOLERANCE, *finite])
-    for position, row in enumerate(rows, start=1):
-        few = len(row) <= MANY_STEPS
+    """Draw |loss - loss of the first run| of each other run; return the largest in words."""
+    first, known = {row.step: row.loss for row in runs[0].steps}, [TOLERANCE / 10]
+    for position, run in enumerate(runs[1:], start=1):
+        rows = [row for row in run.steps if row.step in first]
+        if not rows:
+            words = f"{run.label} has no step in common with {runs[0].label}"
+            raise ValueError(f"{words}: leave it out.")
+        distances = [abs(row.loss - first[row.step]) for row in rows]
+        known += [each for each in distances if math.isfinite(each)]
+        few = len(rows) <= MANY_STEPS
         look = {"linestyle": "-" if few else "none", "linewidth": 1.5, "markevery": 1}
         # equal ones show around each other
-        look["markersize"] = (6 if few else 3) + 2 * (len(rows) - position)
-        heights = [max(value, floor) for value in row.values()]
-        axes.plot(list(row), heights, **_line(position, len(runs), len(row)) | look)
+        look["markersize"] = (6 if few else 3) + 2 * (len(runs) - 1 - position)
+        look = _look_of_line(position, len(runs), len(rows)) | look
+        axes.plot([row.step for row in rows], distances, **look)
     axes.axhline(TOLERANCE, color=BLACK, linewidth=2)
     margin(axes, TOLERANCE, "largest\nallowed", x=1.01)
-    axes.set_ylabel("difference")
-    _difference_axis(axes, floor, top)
-    far = f"{max(finite):.1e}" if finite else "no number"
+    smallest = min(each for each in known if each > 0)
+    axes.set_yscale("symlog", linthresh=smallest, linscale=2)
+    most = max(TOLERANCE, *known)
+    axes.set_yticks([0, 10.0 ** math.floor(math.log10(most))])
+    axes.set(ylim=(-smallest / 5, 20 * most), ylabel="difference")
+    far = f"{max(known[1:]):.1e}" if len(known) > 1 else "no number"
     return f"largest difference to the first {far}, allowed {TOLERANCE:.0e}"
 
 
-def _difference_axis(axes, floor: float, top: float) -> None:
-    low, high = round(math.log10(floor)), math.ceil(math.log10(top))
-    stride = math.ceil((high - low) / 3)
-    decades = [d for d in range(low + stride, high + 1) if (d + 5) % stride == 0]
-    axes.set_yscale("log")
-    axes.set_ylim(floor / 3, top * 20)
-    labels = ["equal", *(f"$10^{{{decade}}}$" for decade in decades)]
-    axes.set_yticks([floor, *(10.0**decade for decade in decades)], labels)
-    axes.minorticks_off()
-
-
 def _notes(runs) -> tuple[str, ...]:
-    """A sentence for each run whose loss stops being a number: a gap in a curve needs a reason.
-
-    And one for recorded runs whose text was another one than that of runs made now.
-    """
+    """Name each run whose loss stops being a number, and say if another text was trained on."""
     notes = []
-    for run, name in zip(runs, names(runs), strict=True):
-        steps = [step for step, loss in _losses(run).items() if not math.isfinite(loss)]
+    for run, name in zip(runs, name_runs(runs), strict=True):
+        steps = [row.step for row in run.steps if not math.isfinite(row.loss)]
         if steps:
             words = f"the loss is not a number in {len(steps)} steps, from {steps[0]}."
             notes.append(f"{name}: {words}")

@@ -1,56 +1,34 @@
-"""Figures of plans, from the tables of bootcamp_lessons.planning: memory by part, all plans of a
-model on a cluster with one among them, and the best plan at each number of GPUs.
+"""Figures of predictions: a model's memory, its plans, and what limits them at each number of GPUs;
+how wrong predictions are of published runs, and how often to save. They draw the tables of
+bootcamp_lessons.forecasts that they name. ValueError: nothing in a table can be drawn.
 """
 
+from collections import Counter
+from statistics import median
 from textwrap import wrap
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from bootcamp.drawing.charts import (
-    BOLD,
-    EDGE,
-    WHITE,
-    above,
-    bar,
-    beside,
-    handles,
-    log_axis,
-    margin,
-    rows,
-    stacked,
-)
-from bootcamp.drawing.palette import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    KINDS,
-    ORANGE,
-    PALE,
-    PAPER,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    YELLOW,
-)
+from bootcamp.costs import failures
+from bootcamp.drawing import charts, palette
 from bootcamp.drawing.style import FOOT, SMALL, begin, finish, legend, styled
-from bootcamp.units import three_digits
+from bootcamp.units import number, three_digits
 
 FORMULAS = "By the planner's formulas, nothing here is measured"
 WAITS = "Tensor, context, experts, data: what the step waits for their collectives."
 # what a GPU holds: the first word of each is a column, *_gb
-PARTS = {**KINDS, "buffers": (PURPLE, "xx")}
-# parts of a step: what they are called, colour and hatch
-STEP = {
-    "compute": ("computes", SKY, ""),
-    "host": ("launches", BLACK, ""),
-    "tensor": ("tensor", ORANGE, "//"),
-    "context": ("context", YELLOW, "//"),
-    "expert": ("experts", GREEN, "//"),
-    "data": ("data, ZeRO", VERMILLION, "\\\\"),
-    "pipeline": ("hand-over", PURPLE, "xx"),
-    "bubble": ("bubble", GREY, ".."),
-    "optimizer": ("optimizer", BLUE, ""),
+PARTS = {**palette.KINDS, "buffers": (palette.PURPLE, "xx")}
+STEP = {  # part of a step: what it is called, its colour and hatch
+    "compute": ("computes", (palette.SKY, "")),
+    "host": ("launches", (palette.BLACK, "")),
+    "tensor": ("tensor", (palette.ORANGE, "//")),
+    "context": ("context", (palette.YELLOW, "//")),
+    "expert": ("experts", (palette.GREEN, "//")),
+    "data": ("data, ZeRO", (palette.VERMILLION, "\\\\")),
+    "pipeline": ("hand-over", (palette.PURPLE, "xx")),
+    "bubble": ("bubble", (palette.GREY, "..")),
+    "optimizer": ("optimizer", (palette.BLUE, "")),
 }
 
 # Memory, part by part
@@ -66,43 +44,38 @@ COUNTED = (
 
 @styled
 def memory_by_part(table) -> Figure:
-    """A stacked bar for each model and plan, with a line at the GPU's memory.
-
-    table: rows of planning.memory_by_part, those of a model one after another. A bar too long for
-    the axis ends in an arrow; what it holds stands beside it.
-    """
-    lines = list(table)
-    gpu, largest = lines[0]["gpu_gb"], max(line["peak_gb"] for line in lines)
+    """Stack each row of forecasts.memory_by_part; a bar too long for the axis ends in an arrow."""
+    gpu, largest = table[0]["gpu_gb"], max(table.column("peak_gb"))
     limit = 1.04 * max(gpu, min(largest, SEEN * gpu))
-    labelled = {}  # the models, and below each its plans
-    for line in lines:
-        labelled.setdefault(line["model"], [(line["model"], None)]).append((line["plan"], line))
-    bars = [pair for pairs in labelled.values() for pair in pairs]
-    height = max(4.0, 2.8 + 0.26 * len(bars))
-    figure, axes = begin("Predicted: what one GPU holds, part by part", height)
-    rows(axes, [label for label, _ in bars], beside=0.5)
-    says = []
-    for row, (tick, (_, line)) in enumerate(zip(axes.get_yticklabels(), bars, strict=True)):
-        tick.set_fontsize(SMALL)
-        if line is None:
-            tick.set(**BOLD)
-            continue
+    labels, says = [], []
+    figure, axes = begin("Predicted: what one GPU holds, part by part", 2.8)
+    for line in table:
+        if line["model"] not in labels:
+            labels.append(line["model"])
         sizes = {kind: line[f"{kind.split()[0]}_gb"] for kind in PARTS}
-        beyond = stacked(axes, row, sizes, 1, limit, PARTS) > limit
-        held = f"{three_digits(line['peak_gb'])} GB: "
-        held += "fits" if line["fits"] else "does not fit"
-        margin(axes, row, f"{'▶' if beyond else '   '} {held}", x=1.005)
-        says.append(f"{line['model']}, {line['plan']}: {held}, {_listed(sizes)}")
-    axes.axvline(gpu, color=BLACK, linewidth=2, linestyle="--", zorder=3)
+        row = len(labels)
+        arrow = "▶" if charts.stack_bars(axes, row, sizes, 1, limit, PARTS) > limit else "   "
+        fits = "fits" if line["fits"] else "does not fit"
+        held = f"{three_digits(line['peak_gb'])} GB: {fits}"
+        charts.margin(axes, row, f"{arrow} {held}", x=1.005)
+        labels.append(line["plan"])
+        says.append(f"{line['model']}, {line['plan']}: {held}, {_list_sizes(sizes)}")
+    figure.set_figheight(max(4.0, 2.8 + 0.26 * len(labels)))
+    charts.rows(axes, labels, beside=0.5)
+    for tick in axes.get_yticklabels():
+        tick.set(fontsize=SMALL)
+        if tick.get_text() in table.column("model"):
+            tick.set(**charts.BOLD)
+    axes.axvline(gpu, color=palette.BLACK, linewidth=2, linestyle="--", zorder=3)
     words = f"{three_digits(gpu)} GB of a GPU"
-    above(axes, gpu, 1, words, xycoords=axes.get_xaxis_transform(), fontsize=SMALL)
+    charts.above(axes, gpu, 1, words, xycoords=axes.get_xaxis_transform(), fontsize=SMALL)
     axes.set(xlim=(0, limit), xlabel="GB on one GPU")
-    legend(figure, handles(PARTS))
-    notes = (f"{table.caption}.", *COUNTED) if getattr(table, "caption", "") else COUNTED
-    return finish(figure, (), f"Predicted memory of one GPU. {'; '.join(says)}.", notes)
+    legend(figure, charts.handles(PARTS))
+    says = f"Predicted memory of one GPU. {'; '.join(says)}."
+    return finish(figure, (), says, (f"{table.caption}.", *COUNTED))
 
 
-def _listed(sizes: dict[str, float], unit: str = "") -> str:
+def _list_sizes(sizes: dict[str, float], unit: str = "") -> str:
     return ", ".join(f"{name} {three_digits(size)}{unit}" for name, size in sizes.items())
 
 
@@ -116,129 +89,107 @@ COLUMNS = {"tensor": "tensor {}", "pipeline": "pipeline {}", "data": "data {:,}"
 COLUMNS |= {"micro-batch": "micro-batch {}", "recompute": "recompute {}"}
 # what a plan loses most by against the best: colour and marker
 LOSES = {
-    "recomputation": (SKY, "o"),
-    "bubble": (GREEN, "D"),
-    "tensor's collectives": (ORANGE, "^"),
-    "gradients and parameters": (VERMILLION, "s"),
-    "smaller products, uneven stages": (PURPLE, "v"),
-    "launches": (BLACK, "P"),
+    "recomputation": (palette.SKY, "o"),
+    "bubble": (palette.GREEN, "D"),
+    "tensor's collectives": (palette.ORANGE, "^"),
+    "gradients and parameters": (palette.VERMILLION, "s"),
+    "smaller products, uneven stages": (palette.PURPLE, "v"),
+    "launches": (palette.BLACK, "P"),
 }
-OTHERS = (BLUE, "X")
+OTHERS = (palette.BLUE, "X")
 
 
-def named(line: dict) -> str:
-    """A plan in words, without what it does not do: an axis of one rank, ZeRO-0."""
+def describe_plan(line: dict) -> str:
+    """Describe a plan in words, without what it does not do: an axis of one rank, ZeRO-0."""
     left_out = {"ZeRO": 0, "recompute": "none"}
     given = [name for name in COLUMNS if line[name] != left_out.get(name, 1)]
     return ", ".join(COLUMNS[name].format(line[name]) for name in given)
 
 
 @styled
-def feasible_plans(table, chosen: dict | None = None) -> Figure:
-    """Every plan by the memory that it needs and its speed; colour: what it loses most by.
-
-    table: rows of planning.plans_of. chosen: one of them, which is marked. Raises ValueError for
-    a table without rows.
-    """
+def feasible_plans(table) -> Figure:
+    """Draw forecasts.list_plans by memory and speed; colour: what a plan loses most by."""
     figure, axes = begin("Predicted: which plans fit, and how fast they are", 6.2)
-    return finish(figure, (), _scatter(axes, table, chosen), NOTES)
+    return finish(figure, (), _draw_plans(axes, table), NOTES)
 
 
 @styled
 def chosen_plan(table, chosen: dict) -> Figure:
-    """One plan's memory and step, part by part, and below them its place among all plans.
-
-    table: rows of planning.plans_of. chosen: one of them.
-    """
+    """Draw one row of forecasts.list_plans part by part, and below it its place among all."""
     best = max((line[SPEED] for line in table if line["fits"]), default=0.0)
     speed, gpu, total = (chosen[name] for name in (SPEED, "gpu_gb", "seconds_per_step"))
-    title = f"{three_digits(speed)} tokens/s of a GPU, MFU {100 * chosen['mfu']:.0f} %"
-    share = f", {100 * speed / best:.0f} % of the best" if chosen["fits"] else ""
-    title += share or ", but it does not fit"
+    share = f"{100 * speed / best:.0f} % of the best" if chosen["fits"] else "but it does not fit"
+    title = f"{three_digits(speed)} tokens/s of a GPU, MFU {100 * chosen['mfu']:.0f} %, {share}"
     figure, axes = begin(title, 8.6, [["memory", "step"], ["all", "all"]], height_ratios=(1, 1.5))
     held = {kind: chosen["gb"][kind.split()[0]] for kind in PARTS}
     spent = {STEP[part][0]: s for part, s in chosen["seconds"].items() if s > LEAST * total}
-    axes["memory"].axvline(gpu, color=BLACK, linestyle="--", linewidth=2)
-    _bars(axes["memory"], held, PARTS)
-    _bars(axes["step"], spent, {words: look for words, *look in STEP.values()})
-    axes["memory"].set(xlim=(0, 1.35 * max(gpu, chosen["peak_gb"])))
-    axes["memory"].set_xlabel(f"GB of {three_digits(gpu)} (dashed)")
-    axes["step"].set(xlim=(0, 1.35 * total), xlabel="seconds of a step")
-    says = f"{title}: {named(chosen)}. GB by part: {_listed(held)}. "
-    says += f"Step by part: {_listed(spent, ' s')}. {_scatter(axes['all'], table, chosen)}"
+    axes["memory"].axvline(gpu, color=palette.BLACK, linestyle="--", linewidth=2)
+    end, unit = max(gpu, chosen["peak_gb"]), f"GB of {three_digits(gpu)} (dashed)"
+    _draw_bars(axes["memory"], held, PARTS, end, unit)
+    _draw_bars(axes["step"], spent, dict(STEP.values()), total, "seconds of a step")
+    says = f"{title}: {describe_plan(chosen)}. GB by part: {_list_sizes(held)}. "
+    says += f"Step by part: {_list_sizes(spent, ' s')}. {_draw_plans(axes['all'], table, chosen)}"
     return finish(figure, (), says, (*NOTES, WAITS))
 
 
-def _bars(axes, sizes: dict[str, float], looks: dict) -> None:
-    """A bar for each part, where the one before it ended, and one for all."""
-    left, look = 0.0, {"right": 5, "fontsize": SMALL, "bbox": WHITE}
+def _draw_bars(axes, sizes: dict[str, float], looks: dict, end: float, xlabel: str) -> None:
+    """Draw a bar for each part, where the one before it ended, and one for all."""
+    left, look = 0.0, {"right": 5, "fontsize": SMALL, "bbox": charts.WHITE}
     for row, (part, size) in enumerate(sizes.items()):
-        bar(axes, row, size, looks[part], left)
+        charts.bar(axes, row, size, looks[part], left)
         left += size
-        beside(axes, left, row, three_digits(size), **look)
-    bar(axes, len(sizes), left, ("white", ""))
-    beside(axes, left, len(sizes), three_digits(left), **look, **BOLD)
-    rows(axes, [*sizes, "all"], beside=0.5)
+        charts.beside(axes, left, row, three_digits(size), **look)
+    charts.bar(axes, len(sizes), left, ("white", ""))
+    charts.beside(axes, left, len(sizes), three_digits(left), **look, **charts.BOLD)
+    charts.rows(axes, [*sizes, "all"], beside=0.5)
+    axes.set(xlim=(0, 1.35 * end), xlabel=xlabel)
     axes.tick_params(labelsize=SMALL)
 
 
-def _scatter(axes, table, chosen: dict | None) -> str:
-    """Draw all plans; returns what they show in words."""
-    lines = list(table)
-    if not lines:
+def _draw_plans(axes, table, chosen: dict | None = None) -> str:
+    """Draw all plans; return what they show in words."""
+    if not table:
         raise ValueError("the table has no plans")
-    gpu, groups = lines[0]["gpu_gb"], {}
-    _memory_axis(axes, [line["peak_gb"] for line in lines], gpu)
-    for line in lines:
-        groups.setdefault(line["slower_by"] if line["fits"] else "too large", []).append(line)
-    too_large = groups.pop("too large", [])
-    _points(axes, too_large, "too large", color="white", markeredgecolor=PALE, marker="o")
-    for words, own in sorted(groups.items(), key=lambda item: -len(item[1])):
-        colour, marker = LOSES.get(words, OTHERS)
-        if words:
-            _points(axes, own, words, color=colour, marker=marker, markeredgecolor="white")
-    fitting = [line for own in groups.values() for line in own]
-    plain = f"{len(lines)} plans, {len(fitting)} fit {three_digits(gpu)} GB"
-    says = [getattr(table, "caption", "") or plain]
-    marks = {}
-    if fitting:
-        best = min(fitting, key=lambda line: line["seconds_per_step"])
-        marks["best"] = best, {"marker": "*", "markersize": 20, "color": YELLOW}
+    gpu, held = table[0]["gpu_gb"], table.column("peak_gb")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda size, _: three_digits(size))
+    xlabel = f"GB on the fullest GPU; shaded: more than its {three_digits(gpu)}"
+    axes.set(xlabel=xlabel, ylabel="tokens/s of a GPU")
+    axes.set(xlim=(min(*held, gpu / 2) / 1.15, max(*held, 1.5 * gpu) * 1.15))
+    axes.set(ylim=(0, 1.08 * max(table.column(SPEED))))
+    axes.axvspan(gpu, axes.get_xlim()[1], color=palette.PAPER)
+    axes.axvline(gpu, color=palette.BLACK, linestyle="--", linewidth=2)
+    fitting = [line for line in table if line["fits"]]
+    too_large = [line for line in table if not line["fits"]]
+    _draw_points(axes, too_large, "too large", "white", "o", markeredgecolor=palette.PALE)
+    reasons = Counter(line["slower_by"] for line in fitting if line["slower_by"])
+    for words, _ in reasons.most_common():
+        own = [line for line in fitting if line["slower_by"] == words]
+        _draw_points(axes, own, words, *LOSES.get(words, OTHERS), markeredgecolor="white")
+    marks = [("best", line, palette.YELLOW, "*", 20) for line in fitting[:1]]
+    marks += [("chosen", chosen, "none", "o", 18)] if chosen else []
+    says = [table.caption]
+    for words, line, colour, marker, size in marks:
+        look = {"markersize": size, "markeredgecolor": palette.BLACK, "zorder": 4}
+        _draw_points(axes, [line], words, colour, marker, **look)
+        speed, memory = (three_digits(line[name]) for name in (SPEED, "peak_gb"))
+        says.append(f"{words}: {describe_plan(line)}: {speed} tokens/s, {memory} GB")
     if chosen:
-        marks["chosen"] = chosen, {"marker": "o", "markersize": 18, "color": "none"}
-    for words, (line, look) in marks.items():
-        _points(axes, [line], words, markeredgecolor=BLACK, zorder=4, **look)
-        speed, held = (three_digits(line[name]) for name in (SPEED, "peak_gb"))
-        says.append(f"{words}: {named(line)}: {speed} tokens/s, {held} GB")
-    if chosen:
-        why = chosen["slower_by"] if chosen["fits"] else ""
-        slower = f"; slower than the best by: {why}" if why else ""
-        says.append(f"chosen is limited by: {chosen['limit']}{slower}")
-    axes.set(ylim=(0, 1.08 * max(line[SPEED] for line in lines)), ylabel="tokens/s of a GPU")
+        slower = chosen["fits"] and chosen["slower_by"]
+        why = f"; slower than the best by: {slower}" if slower else ""
+        says.append(f"chosen is limited by: {chosen['limit']}{why}")
     words = "\n".join(line for text in says for line in wrap(text, LINE))
     axes.set_title(words, loc="left", fontsize=SMALL)
     place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "fontsize": SMALL}
     axes.legend(title="slower than\nthe best by", title_fontsize=SMALL, alignment="left", **place)
-    counts = ", ".join(f"{words} {len(own)}" for words, own in groups.items() if words)
+    counts = ", ".join(f"{words} {count}" for words, count in reasons.items())
     return f"{'. '.join(says)}. What the others that fit lose most by: {counts or 'none'}."
 
 
-def _memory_axis(axes, held: list[float], gpu: float) -> None:
-    """GB in powers of two times the GPU's, with what is beyond it shaded."""
-    left, right = min(*held, gpu / 2) / 1.15, max(*held, 1.5 * gpu) * 1.15
-    axes.axvspan(gpu, right, color=PAPER)
-    axes.axvline(gpu, color=BLACK, linestyle="--", linewidth=2)
-    ticks = [gpu * 2.0**k for k in range(-8, 12) if left < gpu * 2.0**k < right]
-    step = len(ticks) // 8 + 1
-    ticks = ticks[ticks.index(gpu) % step :: step]
-    log_axis(axes.xaxis, ticks, [three_digits(tick) for tick in ticks])
-    axes.set(xlim=(left, right), xlabel="GB on the fullest GPU; shaded: more than it has")
-
-
-def _points(axes, lines: list[dict], words: str, **look) -> None:
+def _draw_points(axes, lines: list[dict], words: str, colour: str, marker: str, **look) -> None:
     x, y = ([line[name] for line in lines] for name in ("peak_gb", SPEED))
-    look = {"linestyle": "", "markersize": 8, "markeredgewidth": 1.2, **look}
-    axes.plot(x, y, label=words.replace(", ", ",\n") if lines else "_", **look)
+    look = {"color": colour, "marker": marker, "markersize": 8, "markeredgewidth": 1.2, **look}
+    axes.plot(x, y, linestyle="", label=words.replace(", ", ",\n") if lines else "_", **look)
 
 
 # The best plan at each number of GPUs
@@ -254,57 +205,135 @@ GROWTH = (
 
 @styled
 def what_breaks(table) -> Figure:
-    """The shares of a step as GPUs are added, and in red what sets in at which number of them.
-
-    table: rows of planning.grown. Raises ValueError where no number of GPUs has a plan.
-    """
-    lines = list(table)
-    known = [line for line in lines if line["shares"]]
+    """Draw the shares of a step in forecasts.grow, and in red what sets in at which number."""
+    known = [line for line in table if line["shares"]]
     if not known:
         raise ValueError("no number of GPUs has a plan that fits")
     figure, axes = begin("Predicted: what breaks as GPUs are added", 6.0)
     parts = [part for part in STEP if any(line["shares"][part] > 0.002 for line in known)]
-    says = [_column(axes, place, line, parts) for place, line in enumerate(lines)]
-    axes.set_xticks(range(len(lines)), ["\n".join(_cells(line)) for line in lines], fontsize=FOOT)
+    says, columns = [], []
+    for place, line in enumerate(table):
+        marks = f" ({', '.join(line['marks'])})" if line["marks"] else ""
+        shown = ""
+        if line["shares"]:
+            shown = f": {_draw_step(axes, place, line, parts)}"
+        else:
+            axes.bar(place, 100, 0.8, color="white", edgecolor=palette.GREY, hatch="///")
+            look = {"ha": "center", "va": "center", "fontsize": FOOT, "bbox": charts.WHITE}
+            axes.text(place, 50, NONE[line["marks"][0]], rotation=90, **look)
+        says.append(f"{line['GPUs']:,} GPUs{marks}{shown}")
+        speed = line[SPEED] and round(line[SPEED])
+        numbers = [*(line[name] for name in ROWS[:-1]), speed]
+        columns.append("\n".join(map(number, numbers)))
+    axes.set_xticks(range(len(columns)), columns, fontsize=FOOT)
     axes.tick_params(axis="x", length=0, pad=9)
     place = {"xycoords": "axes fraction", "textcoords": "offset points", "linespacing": 1.2}
     names = {"ha": "right", "va": "top", "fontsize": FOOT}
     axes.annotate("\n".join(ROWS), (0, 0), (-8, -9), **place, **names)
-    axes.set(ylim=(0, 100), xlim=(-0.6, len(lines) - 0.4), ylabel="% of the step")
+    axes.set(ylim=(0, 100), xlim=(-0.6, len(columns) - 0.4), ylabel="% of the step")
     tallest = max(len(line["marks"]) for line in known)  # lines of words above the axes
-    title = getattr(table, "caption", "") or " "
-    axes.set_title(title, loc="left", fontsize=SMALL, pad=8 + 16 * tallest)
-    legend(figure, handles({STEP[part][0]: STEP[part][1:] for part in parts}))
+    axes.set_title(table.caption, loc="left", fontsize=SMALL, pad=8 + 16 * tallest)
+    legend(figure, charts.handles(dict(STEP[part] for part in parts)))
     return finish(figure, (), f"Predicted. {'; '.join(says)}.", GROWTH)
 
 
-def _cells(line: dict) -> list[str]:
-    """What stands below a column."""
-    numbers = [line[name] for name in ROWS[:-1]]
-    speed = "-" if line[SPEED] is None else three_digits(line[SPEED])
-    return [*("-" if number is None else f"{number:,}" for number in numbers), speed]
-
-
-def _column(axes, place: int, line: dict, parts: list[str]) -> str:
-    """One number of GPUs: its step's parts and what sets in above them, or why it has no plan.
-
-    Returns it in words.
-    """
-    look = {"ha": "center", "fontsize": FOOT}
-    marks = f" ({', '.join(line['marks'])})" if line["marks"] else ""
-    if not line["shares"]:
-        axes.bar(place, 100, 0.8, color="white", edgecolor=GREY, hatch="///")
-        (why,) = line["marks"]
-        axes.text(place, 50, NONE.get(why, why), rotation=90, va="center", bbox=WHITE, **look)
-        return f"{line['GPUs']:,} GPUs{marks}"
-    below, says = 0.0, []
+def _draw_step(axes, place: int, line: dict, parts: list[str]) -> str:
+    """Draw the parts of the step at a number of GPUs, and what sets in; return them in words."""
+    below, says = 0.0, [f"{number(round(line[SPEED]))} tokens/s each"]
     for part in parts:
-        words, colour, hatch = STEP[part]
+        words, (colour, hatch) = STEP[part]
         share = line["shares"][part]
-        axes.bar(place, 100 * share, 0.8, bottom=below, color=colour, hatch=hatch, **EDGE)
+        axes.bar(place, 100 * share, 0.8, bottom=below, color=colour, hatch=hatch, **charts.EDGE)
         below += 100 * share
         says.append(f"{words} {share:.0%}")
     words = "\n".join(line["marks"]).replace("launches", "launch")  # it has one column's room
-    axes.text(place, 102, words, va="bottom", color=VERMILLION, **BOLD, **look)
-    speed = three_digits(line[SPEED])
-    return f"{line['GPUs']:,} GPUs: {speed} tokens/s each{marks}, {', '.join(says)}"
+    look = {"ha": "center", "va": "bottom", "fontsize": FOOT, "color": palette.VERMILLION}
+    axes.text(place, 102, words, **look, **charts.BOLD)
+    return ", ".join(says)
+
+
+# How wrong predictions are, and how often to save
+
+GOOD = 5  # % of error: what the shaded band shows
+NAMED = 3  # of the worst
+TIMES = {10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36_000: "10 h", 360_000: "100 h"}
+TIMES |= {3_600_000: "1,000 h"}
+LOST = (0.01, 0.1, 1, 2, 5, 10, 20, 50, 100)  # %
+DALY = (
+    "By the model of Daly (2006), nothing here is measured: failures come at random, in saves and "
+    "restarts too; what was not saved is trained again. Marks: the best interval."
+)
+
+
+@styled
+def predicted_and_published(table) -> Figure:
+    """Draw the errors of forecasts.published_beside_predicted by source; the worst are named."""
+    groups = {}
+    for line in table:
+        groups.setdefault(line["published by"], []).append(line["error %"])
+    order = sorted(groups, key=lambda name: -len(groups[name]))
+    title = "How wrong the planner is on published runs"
+    figure, axes = begin(title, 2.6 + 0.42 * len(order))
+    axes.axvspan(-GOOD, GOOD, color=palette.LIGHT.green)
+    axes.axvline(0, color=palette.BLACK, linewidth=1.5)
+    says = []
+    for row, name in enumerate(order):
+        errors, sizes = groups[name], [abs(error) for error in groups[name]]
+        axes.plot(errors, [row] * len(errors), "o", color=palette.BLUE, alpha=0.6, markersize=8)
+        words = f"{len(errors)} runs: median {median(sizes):.1f} %, worst {max(sizes):.0f} %"
+        charts.margin(axes, row, words, x=1.015)
+        says.append(f"{name}: {words}")
+    worst = table[:NAMED]
+    ring = {"color": palette.VERMILLION, "markersize": 15, "markeredgewidth": 2}
+    for line in worst:
+        place = line["error %"], order.index(line["published by"])
+        axes.plot(*place, "o", fillstyle="none", **ring)
+    most = 1.1 * max(GOOD, abs(worst[0]["error %"]))
+    charts.rows(axes, order)
+    axes.xaxis.get_major_locator().set_params(nbins=4)
+    axes.tick_params(axis="y", labelsize=SMALL)
+    axes.set(
+        xlim=(-most, most), xlabel="error of the prediction (%): left too fast, right too slow"
+    )
+    named = "; ".join(f"{line['run']} {line['error %']:+.0f} %" for line in worst)
+    note = (
+        "Seconds of a step, each predicted by constants that were fitted without its run. Shaded: "
+        f"within {GOOD} %. Circled, the worst: {named}."
+    )
+    return finish(figure, (), f"{len(table)} published runs. {'; '.join(says)}.", (note,))
+
+
+@styled
+def checkpoint_interval(table) -> Figure:
+    """Draw the time lost by the interval between saves: forecasts.checkpoint_intervals."""
+    figure, axes = begin("Time lost to saves and failures", 6.0)
+    says = []
+    for position, line in enumerate(table):
+        given = (line["save_seconds"], line["between_failures_seconds"], line["restart_seconds"])
+        best, look = line["best_interval_seconds"], palette.line_look(position)
+        intervals = best * np.geomspace(0.1, 10, 41)
+        lost = [100 * (1 - failures.effective_share(each, *given)) for each in intervals]
+        words = f"{line['GPUs']:,} GPUs, a failure in {_format_seconds(given[1])}: "
+        words += f"save every {_format_seconds(best)}, {min(lost):.2g} % lost"
+        axes.plot(intervals, lost, color=look["color"], label=words)
+        axes.plot(best, min(lost), **look)
+        says.append(words)
+    charts.log_axis(axes.xaxis, TIMES, TIMES.values())
+    charts.log_axis(axes.yaxis, LOST)
+    axes.set(xlim=axes.dataLim.intervalx, ylim=(0.8 * axes.dataLim.y0, 100))
+    axes.set(xlabel="training between two saves", ylabel="% of the time lost")
+    axes.grid(True, color=palette.GREY)
+    legend(figure, axes.get_lines()[::2])
+    takes = f"A save takes {_format_seconds(given[0])}, a restart {_format_seconds(given[2])}."
+    notes = (DALY, f"{takes} {table.caption}.")
+    return finish(figure, (), f"{'; '.join(says)}. {takes}", notes)
+
+
+def _format_seconds(seconds: float) -> str:
+    """Write a time with two digits: 45 s, 19 min, 3.1 h."""
+    large, unit = 3600, "h"
+    if seconds < 90:
+        large, unit = 1, "s"
+    elif seconds < 5400:
+        large, unit = 60, "min"
+    return f"{three_digits(float(f'{seconds / large:.2g}'))} {unit}"

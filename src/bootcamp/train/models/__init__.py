@@ -1,32 +1,18 @@
-"""The models of the course, each a sequence of named stages that later lessons cut over devices."""
+"""Build the models of the course: sequences of named stages that can be cut over devices."""
 
 import torch
 from torch import nn
 
 from bootcamp.costs import model_shapes
-from bootcamp.train import shards
+from bootcamp.train import sharded_tensors
 from bootcamp.train.models import gpt, mlp, moe, resnet50, striped_lstm
-from bootcamp.train.refusal import ConfigError
 
-FAMILIES = {
-    "gpt": gpt,
-    "moe": moe,
-    "mlp": mlp,
-    "striped-lstm": striped_lstm,
-    "resnet50": resnet50,
-}
+FAMILIES = {"gpt": gpt, "moe": moe, "mlp": mlp, "striped-lstm": striped_lstm, "resnet50": resnet50}
 NAMES = tuple(FAMILIES)
 
 
-def sizes(name: str) -> tuple[str, ...]:
-    """The sizes of a model, smallest first. Raises ConfigError on an unknown model."""
-    if name not in FAMILIES:
-        raise ConfigError(f"--model {name}: no such model. Choose one of {', '.join(NAMES)}.")
-    return tuple(FAMILIES[name].SIZES)
-
-
 def shape(args) -> dict[str, int]:
-    """Look up the numbers of a model's size, with what flags change of them."""
+    """Look up the numbers of a model's size, changed by the flags."""
     own = {"kv_heads": args.kv_heads} if getattr(args, "kv_heads", None) else {}
     return FAMILIES[args.model].SIZES[args.size] | own
 
@@ -58,22 +44,21 @@ def initialise(model: nn.Module, args) -> None:
     model: some or all stages, cut over the ranks or not. Each stage is built complete and gone
     before the next, so a rank never holds more than its part and the largest stage.
     """
-    own = {own_name(name): tensor for name, tensor in model.state_dict().items()}
-    held = {name.partition(".")[0] for name in own}
+    own = own_tensors(model)
     for position, name in enumerate(stage_names(args)):
-        if name in held:
+        if any(key.startswith(f"{name}.") for key in own):
             drawn = _stage(args, position).state_dict(prefix=f"{name}.")
-            shards.fill({key: own[key] for key in drawn.keys() & own.keys()}, drawn)
+            sharded_tensors.fill({key: own[key] for key in drawn.keys() & own.keys()}, drawn)
             del drawn
 
 
 def stage_names(args) -> list[str]:
-    """The names of the model's stages in order, without building them."""
+    """List the names of the model's stages in order, without building them."""
     return [name for name, _ in FAMILIES[args.model].stages(**shape(args))]
 
 
 def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy. outputs: (..., classes), targets: int64 of the shape before it."""
+    """Calculate the mean cross-entropy of outputs (..., classes) and targets (...), int64."""
     return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
@@ -94,17 +79,15 @@ def tokens_per_sample(args) -> int:
 
 
 def flops_per_sample(args, trained: bool = True) -> int | None:
-    """Calculate one sample's FLOPs, with backward if trained; None for a reader's own model.
+    """Calculate one sample's FLOPs, with backward if trained; None for a model of your own.
 
     Counts matrix products only, a multiplication and an addition as two (PaLM, arXiv:2204.02311,
     appendix B). The backward costs twice the forward.
     """
     if args.model not in FAMILIES:
         return None
-    forward = sum(
-        layer.flops for layer in model_shapes.layers(args.model, args.size, **shape(args))
-    )
-    return 3 * forward if trained else forward
+    layers = model_shapes.layers(args.model, args.size, **shape(args))
+    return sum(layer.flops for layer in layers) * (3 if trained else 1)
 
 
 def own_name(name: str) -> str:
@@ -112,8 +95,14 @@ def own_name(name: str) -> str:
     return name.removeprefix("module.")
 
 
+def own_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Map a model's parameters and persistent buffers by name, without a wrapper's prefix."""
+    tensors = model.state_dict(keep_vars=True).items()
+    return {own_name(k): v for k, v in tensors if isinstance(v, torch.Tensor)}
+
+
 class NextByte(nn.Module):
-    """A model as it is served, (batch, length) int64 -> (batch, 256): scores of what comes next.
+    """A model as it is served, (batch, length) int64 -> (batch, 256): scores of the next byte.
 
     pad_to: compute with this length, whatever the input's. Bytes behind the last one can't change
     its scores, since the model never looks ahead. An LSTM needs it to be exported: torch.export

@@ -17,7 +17,7 @@ SIZES = GPT
 
 
 def initial_std(width: int) -> float:
-    """GPT-2's 0.02 at its width of 768, and the same variance of a layer's output at any other."""
+    """Return the initial weights' spread: GPT-2's 0.02 at its width of 768, scaled to others."""
     return 0.02 * (768 / width) ** 0.5
 
 
@@ -39,8 +39,8 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention, (batch, context, width) -> the same shape.
 
-    kv_heads: of keys and values. With fewer than of queries, heads // kv_heads of these share one:
-    grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245).
+    kv_heads: heads of keys and values, each shared by heads // kv_heads query heads: grouped-query
+    attention (Ainslie et al., 2023, arXiv:2305.13245).
     """
 
     def __init__(self, width: int, heads: int, kv_heads: int | None = None):
@@ -101,7 +101,7 @@ class Head(nn.Module):
 
 
 def stages(layers: int, width: int, heads: int, context: int, kv_heads: int | None = None):
-    """(name, constructor) of each stage in order: embedding, the blocks, head."""
+    """Yield (name, constructor) of each stage in order: embedding, the blocks, head."""
     yield "embedding", partial(Embedding, width, context)
     for layer in range(layers):
         yield f"block{layer}", partial(Block, width, heads, layers, kv_heads)

@@ -24,7 +24,7 @@ class Hidden(nn.Sequential):
 
 
 def stages(layers: int, width: int, context: int):
-    """(name, constructor) of each stage in order: embedding, hidden layers, head."""
+    """Yield (name, constructor) of each stage in order: embedding, hidden layers, head."""
     yield "embedding", Embedding
     yield "hidden0", partial(Hidden, context * EMBEDDING_WIDTH, width)
     for layer in range(1, layers):

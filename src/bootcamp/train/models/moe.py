@@ -35,14 +35,12 @@ class Router(nn.Module):
     def forward(self, tokens):
         scores = self.scores(tokens)
         chosen = (scores + self.balance).topk(self.chosen).indices
-        self.counts = _counted(chosen, scores.shape[-1])
+        experts = scores.shape[-1]
+        if chosen.is_meta:  # a rehearsal has no numbers: as if all experts were chosen alike
+            self.counts = torch.full((experts,), chosen.numel() // experts)
+        else:
+            self.counts = chosen.flatten().bincount(minlength=experts)
         return scores.gather(-1, chosen).softmax(-1), chosen
-
-
-def _counted(chosen: torch.Tensor, experts: int) -> torch.Tensor:
-    if chosen.is_meta:  # a rehearsal has no numbers: as if all experts were chosen alike
-        return torch.full((experts,), chosen.numel() // experts)
-    return chosen.flatten().bincount(minlength=experts)
 
 
 class Expert(nn.Module):
@@ -67,11 +65,11 @@ class Experts(nn.ModuleList):
     """
 
     def keep(self, numbers: range) -> None:
-        """Keep these experts, under their names; the others are other ranks'."""
+        """Delete all experts but these, without renaming parameters; other ranks have those."""
         for number in sorted(set(range(len(self))) - set(numbers)):
             delattr(self, str(number))
         for parameter in self.parameters():
-            parameter.only_here = True  # for the fingerprint
+            parameter.only_here = True  # fingerprint() adds such parameters up over ranks
 
     def forward(self, rows, counts):
         pieces = list(rows.split(counts.flatten().tolist()))
@@ -103,7 +101,7 @@ class Block(nn.Module):
         return x + self.mixture(self.experts_norm(x).flatten(0, 1)).view_as(x)
 
     def mixture(self, tokens):
-        """(tokens, width) -> the same shape: the weighted sum of what each token's experts say."""
+        """(tokens, width) -> the same shape: the weighted sum of each token's experts' results."""
         weights, chosen = self.router(tokens)
         by_expert = chosen.flatten().argsort(stable=True)
         rows = tokens.unsqueeze(1).expand(-1, self.router.chosen, -1).flatten(0, 1)[by_expert]
@@ -112,13 +110,13 @@ class Block(nn.Module):
         return (weights.unsqueeze(-1) * in_order).sum(1)
 
 
-def routers(model: nn.Module) -> list[Router]:
-    """The model's routers in order; empty for other models."""
+def list_routers(model: nn.Module) -> list[Router]:
+    """List the model's routers in order; empty for other models."""
     return [module for module in model.modules() if isinstance(module, Router)]
 
 
 def stages(layers: int, width: int, heads: int, context: int, experts: int, chosen: int):
-    """(name, constructor) of each stage in order: embedding, the blocks, head."""
+    """Yield (name, constructor) of each stage in order: embedding, the blocks, head."""
     yield "embedding", partial(Embedding, width, context)
     for layer in range(layers):
         yield f"block{layer}", partial(Block, width, heads, layers, experts, chosen)

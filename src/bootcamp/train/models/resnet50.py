@@ -14,7 +14,7 @@ from torch.nn import functional
 from bootcamp.costs.model_shapes import EXPANSION, RESNET50, bottlenecks
 
 SIZES = RESNET50
-# Where a block's last BatchNorm scales its output to at first. Goyal et al. (arXiv:1706.02677) take
+# The initial scale of a block's last BatchNorm. Goyal et al. (arXiv:1706.02677) take
 # 0, which gives the block's convolutions no gradient at all in the first step. At 1 the first steps
 # are so wild that with SGD even float64 does not repeat a training whose batches are reordered: at
 # size tiny the losses are up to 0.2 apart within ten steps. At 0.25 they stay 1e-11 apart.
@@ -22,7 +22,7 @@ INITIAL_SCALE = 0.25
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias, padded so that stride 1 keeps the image's size."""
+    """Make a convolution without bias, padded so that stride 1 keeps the image's size."""
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
@@ -78,7 +78,7 @@ class Head(nn.Sequential):
 
 
 def stages(width: int, image_size: int, classes: int):
-    """(name, constructor) of each stage in order: stem, the 16 blocks, head."""
+    """Yield (name, constructor) of each stage in order: stem, the 16 blocks, head."""
     yield "stem", partial(Stem, width)
     for name, inputs, block_width, stride in bottlenecks(width):
         yield name, partial(Bottleneck, inputs, block_width, stride)

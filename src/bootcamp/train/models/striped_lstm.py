@@ -1,8 +1,8 @@
 """StripedLSTM over bytes: an LSTM whose hidden state is split into stripes that run side by side.
 
-A layer's recurrent matrix is block-diagonal, and each stripe reads all of its input; the group LSTM
-of Kuchaiev and Ginsburg (arXiv:1703.10722) splits that too. Layers add to their input, as in GNMT
-(Wu et al., arXiv:1609.08144), so that many of them train.
+A layer's recurrent matrix is block-diagonal, and every stripe reads the layer's full input; the
+group LSTM of Kuchaiev and Ginsburg (arXiv:1703.10722) splits the input as well. A Layer has a
+residual connection, as in GNMT (Wu et al., arXiv:1609.08144), so that deep models train.
 """
 
 from functools import partial
@@ -42,44 +42,39 @@ class StripedLSTM(nn.Module):
         )
 
     def keep(self, stripes: range) -> None:
-        """Keep these stripes of each layer, under their names; the others are other ranks'.
+        """Delete all stripes but these, without renaming parameters; other ranks keep the others.
 
-        The output is then that of these alone, and whoever calls has to join it with the others'.
+        The output is then that of these stripes alone: the caller concatenates all ranks' outputs.
         """
         for layer in self.layers:
             for number in sorted(set(range(self.num_stripes)) - set(stripes)):
                 delattr(layer, str(number))
         for parameter in self.parameters():
-            parameter.only_here = True  # for the fingerprint
+            parameter.only_here = True  # fingerprint() adds such parameters up over ranks
         self.num_stripes = len(stripes)
 
     def forward(self, x, state=None):
         h_n, c_n = [], []
-        for stripes, start in zip(self.layers, self._starts(state), strict=True):
-            results = [stripe(x, begin) for stripe, begin in zip(stripes, start, strict=True)]
+        for stripes, states in zip(self.layers, self._split_state(state), strict=True):
+            results = [stripe(x, initial) for stripe, initial in zip(stripes, states, strict=True)]
             x = torch.cat([output for output, _ in results], dim=-1)
             h_n.append(torch.cat([h for _, (h, _) in results], dim=-1))
             c_n.append(torch.cat([c for _, (_, c) in results], dim=-1))
         return x, (torch.cat(h_n), torch.cat(c_n))
 
-    def _starts(self, state) -> list[list]:
-        """For each layer, for each of its stripes: (h, c) of shape (1, batch, its units), or None.
-
-        nn.LSTM takes None for zeros.
-        """
+    def _split_state(self, state) -> list[list]:
+        """Split the state into (h, c) by layer and stripe, each (1, batch, units); None: zeros."""
         if state is None:
             return [[None] * self.num_stripes for _ in self.layers]
         if {len(part) for part in state} != {len(self.layers)}:
+            counts = " and ".join(str(len(part)) for part in state)
             raise ValueError(
-                f"the state has {' and '.join(str(len(part)) for part in state)} layers, this "
-                f"StripedLSTM has {len(self.layers)}: give h_0 and c_0 of "
-                "(num_layers, batch, hidden_size)"
+                f"the state has {counts} layers, this StripedLSTM has {len(self.layers)}: give h_0 "
+                "and c_0 of (num_layers, batch, hidden_size)"
             )
-        layers = zip(*(part.split(1) for part in state), strict=True)
-        return [
-            list(zip(*(part.chunk(self.num_stripes, dim=-1) for part in layer), strict=True))
-            for layer in layers
-        ]
+        h_0, c_0 = (part.unsqueeze(1).chunk(self.num_stripes, dim=-1) for part in state)
+        stripes = list(zip(h_0, c_0, strict=True))
+        return [[(h[i], c[i]) for h, c in stripes] for i in range(len(self.layers))]
 
 
 class Layer(nn.Module):
@@ -98,7 +93,7 @@ class Layer(nn.Module):
 
 
 def stages(layers: int, width: int, stripes: int, context: int):
-    """(name, constructor) of each stage in order: embedding, the layers, head."""
+    """Yield (name, constructor) of each stage in order: embedding, the layers, head."""
     yield "embedding", partial(nn.Embedding, VOCABULARY, width)
     for layer in range(layers):
         yield f"layer{layer}", partial(Layer, width, stripes)

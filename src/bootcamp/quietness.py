@@ -1,0 +1,115 @@
+"""Whether other programs disturb measurements: `quietness.measure()` -> Quietness.
+
+Two processes should get two cores, and repeats should take equal times. A notebook measures this
+before its first run (warm_up), and figures name it at their foot.
+"""
+
+import contextlib
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from statistics import median, quantiles
+
+from bootcamp import files, machine
+from bootcamp.paths import LOGS
+
+FILE = "quiet.json"
+VALID_SECONDS = 600.0  # a machine's load is another one some minutes later
+FOOT_SECONDS = 7200.0  # of a lesson: figures name the time beside it
+WINDOWS, WINDOW_SECONDS = 12, 0.025
+QUIET_CORES, QUIET_SPREAD = 0.9, 0.1  # of a second core; of one core's speed
+WORK = f"""
+import os, sys, time
+core = int(sys.argv[1])
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, [core])
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range({WINDOWS}):
+    rounds, end = 0, time.perf_counter() + {WINDOW_SECONDS}
+    while time.perf_counter() < end:
+        sum(range(2000))
+        rounds += 1
+    print(rounds)
+"""
+
+
+@dataclass(frozen=True)
+class Quietness:
+    """The quietness of the machine at one moment."""
+
+    second_core: float | None  # the share of one that a second process gets; None without one
+    spread: float  # of one core's speed: between its quartiles, relative to its median
+    unix_seconds: float
+
+    @property
+    def is_quiet(self) -> bool:
+        shared = self.second_core is not None and self.second_core < QUIET_CORES
+        return self.spread <= QUIET_SPREAD and not shared
+
+    @property
+    def words(self) -> str:
+        """A clause on the machine."""
+        return "a quiet machine" if self.is_quiet else f"a busy machine ({self._numbers})"
+
+    @property
+    def _numbers(self) -> str:
+        two = "one core"
+        if self.second_core is not None:
+            two = f"two processes reach {1 + self.second_core:.2f} times one"
+        return f"{two}, repeats differ by {self.spread:.0%}"
+
+    @property
+    def foot(self) -> str:
+        """A sentence for the foot of a figure, with the time, since load comes and goes."""
+        at = time.strftime("%H:%M", time.localtime(self.unix_seconds))
+        return f"This was {self.words} at {at}."
+
+    def __str__(self) -> str:
+        if self.is_quiet:
+            return f"This machine is quiet: {self._numbers}."
+        return (
+            f"This machine is busy: {self._numbers}. Times and speeds measured now may say the "
+            "reverse of what is true; bytes, memory and losses are not affected."
+        )
+
+
+def measure() -> Quietness:
+    """Measure the quietness in less than a second, and record it for read_last()."""
+    cores = machine.cores()
+    low, middle, high = quantiles(_count_rounds(cores[:1])[0], n=4, method="inclusive")
+    second = None
+    if len(cores) > 1:
+        second = sum(map(median, _count_rounds(cores[:2]))) / middle - 1
+    found = Quietness(second, (high - low) / middle, time.time())
+    with contextlib.suppress(OSError):  # a folder that can't be written: it is measured again
+        files.update_json(LOGS / FILE, lambda kept: kept.update(asdict(found)))
+    return found
+
+
+def read_last(within_seconds: float = VALID_SECONDS) -> Quietness | None:
+    """Read the last measurement on this machine; None if it is older than this."""
+    try:
+        found = Quietness(**files.read_json(LOGS / FILE))
+    except TypeError:
+        return None
+    return found if 0 <= time.time() - found.unix_seconds < within_seconds else None
+
+
+def _count_rounds(cores: list[int]) -> list[list[int]]:
+    """Count the rounds of work in each window, by one process on each core at the same time."""
+    command = [sys.executable, "-S", "-E", "-c", WORK]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen([*command, str(core)], **pipes) for core in cores]
+    try:
+        for worker in workers:
+            worker.stdout.readline()
+        for worker in workers:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        return [[int(line) for line in worker.communicate()[0].split()] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()

@@ -1,0 +1,145 @@
+"""The registry of training scripts: their parents, how each is started, and copies of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootcamp import files, paths
+from bootcamp.paths import SRC
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that can be launched: one of the course's, or any other."""
+
+    name: str
+    parent: str | None = None  # it differs from this one by a few lines; None for the baseline
+    launcher: str = "torchrun"  # what starts it: python (one process), torchrun or horovodrun
+    framework: str | None = None  # the package that it needs beside torch
+    defines: tuple[str, ...] = ()  # functions and classes that its framework demands
+    own_device: bool = False  # it chooses its device; launch passes it no --device
+    cpu_only: bool = False  # it trains on the CPU even where there are GPUs
+    in_parts: bool = False  # a rank holds only a part of the model
+    file: str | None = None  # its place under src/, if that is not `_train_<name>.py`
+    takes_course_flags: bool = True  # those of config.parse, and it writes a record
+
+    @property
+    def path(self) -> Path:
+        return SRC / (self.file or f"_train_{self.name}.py")
+
+
+SCRIPTS = {
+    script.name: script
+    for script in (
+        Script("cpu", launcher="python", own_device=True, cpu_only=True),
+        Script("gpu", parent="cpu", launcher="python"),
+        Script("amp", parent="gpu", launcher="python"),
+        Script("activation_checkpointing", parent="gpu", launcher="python"),
+        Script("accumulate", parent="gpu", launcher="python"),
+        Script("compile", parent="gpu", launcher="python"),
+        Script("dp", parent="gpu", launcher="python", own_device=True),
+        Script("dp_by_hand", parent="gpu", launcher="python", own_device=True, cpu_only=True),
+        Script("ddp", parent="gpu"),
+        Script("ddp_by_hand", parent="gpu"),
+        Script("ddp_options", parent="ddp", defines=("bf16_compress",)),
+        Script("ddp_sync_batchnorm", parent="ddp", defines=("SyncBatchNorm",)),
+        Script("ddp_in_practice", parent="ddp", defines=("WithLoss",)),
+        Script("local_sgd", parent="ddp_by_hand"),
+        Script(
+            "horovod", parent="ddp", launcher="horovodrun", framework="horovod", own_device=True
+        ),
+        Script("lightning", parent="ddp", framework="lightning", defines=("Training",)),
+        Script("accelerate", parent="ddp", framework="accelerate"),
+        Script("mp", parent="gpu", launcher="python", own_device=True),
+        Script("ddp_mp", parent="mp", own_device=True),
+        Script("pp", parent="ddp", in_parts=True),
+        Script("ddp_pp", parent="pp", in_parts=True),
+        Script("fsdp_pp", parent="ddp_pp", in_parts=True),
+        Script("3d", parent="ddp_pp", in_parts=True),
+        Script("tp", parent="ddp", in_parts=True),
+        Script("striped", parent="ddp", defines=("enter", "leave"), in_parts=True),
+        Script("ep", parent="ddp", defines=("dispatch", "combine"), in_parts=True),
+        Script("fsdp_tp", parent="tp", in_parts=True),
+        Script("zero1", parent="ddp"),
+        Script("fsdp", parent="ddp", in_parts=True),
+        Script("fsdp_in_practice", parent="fsdp", in_parts=True),
+        Script("hsdp", parent="fsdp", in_parts=True),
+        Script("zero", parent="ddp", framework="deepspeed", in_parts=True),
+        Script("megatron", parent="tp", framework="megatron", in_parts=True),
+    )
+}
+
+
+_HOROVOD = {"launcher": "horovodrun", "framework": "horovod"}
+# other scripts of the course that take its flags or need more than torchrun, by their place in src/
+PROGRAMS = {
+    file: Script(Path(file).stem, file=file, **about)
+    for file, about in {
+        "snippets/sweep_all_reduce.py": {},
+        "snippets/ddp_accumulate.py": {},
+        "snippets/ddp_elastic.py": {},
+        "snippets/ddp_with_dataloader.py": {},
+        "snippets/ddp_from_horovod.py": {},
+        "snippets/serve_replicas.py": {},
+        "snippets/serve_pipeline.py": {"in_parts": True},
+        "snippets/horovod_accumulate.py": _HOROVOD | {"own_device": True},
+        "snippets/horovod_scaled.py": _HOROVOD | {"own_device": True},
+        "snippets/horovod_names.py": _HOROVOD | {"takes_course_flags": False},
+        "snippets/horovod_ranks.py": _HOROVOD | {"takes_course_flags": False},
+    }.items()
+}
+
+
+def find(script: str | Path) -> Path:
+    """Find a script's file by its name ("ddp", "_train_ddp.py") or path, or FileNotFoundError."""
+    name = str(script)
+    if name in SCRIPTS:
+        return SCRIPTS[name].path
+    for place in (Path(), SRC.parent, SRC):
+        if name.endswith(".py") and (place / name).exists():
+            return (place / name).resolve()
+    expected = f"give one of {', '.join(SCRIPTS)}, or the path of a .py file"
+    raise FileNotFoundError(f"there is no script {name!r}: {expected}")
+
+
+def list_ancestors(path: Path) -> list[Path]:
+    """List a script's parent, its parent's, and so on; empty for one without a parent."""
+    parents = {each.path: SCRIPTS[each.parent].path for each in SCRIPTS.values() if each.parent}
+    ancestors = []
+    while path := parents.get(path):
+        ancestors.append(path)
+    return ancestors
+
+
+def describe(script: str | Path) -> Script:
+    """Return the Script of a name or a path.
+
+    A variant or a reader's copy is described by the script that it was made from, any other file
+    as a plain script that torchrun starts.
+    """
+    if str(script) in SCRIPTS:
+        return SCRIPTS[str(script)]
+    path = Path(script).resolve()
+    original = path if path.is_relative_to(SRC) else _find_original(path)
+    known = {each.path: each for each in (*SCRIPTS.values(), *PROGRAMS.values())}
+    return known.get(original) or Script(path.stem, takes_course_flags=False)
+
+
+def variants_folder() -> Path:
+    """Return the folder of variants, which also has an index of all copies and their originals."""
+    return paths.LOGS / "variants"
+
+
+def _find_original(path: Path) -> Path:
+    """Return the script that a file is a copy of, or the file itself."""
+    index = files.read_json(variants_folder() / "index.json")
+    return Path(index.get(str(path), path))
+
+
+def record_copy(path: Path | str, script: str | Path) -> None:
+    """Record that a file is a copy of a script, so that it is launched as that script is.
+
+    A copy of a copy has the same original. The text can't tell: it may be broken Python.
+    """
+    path, source = Path(path).resolve(), find(script)
+    note = {str(path): str(_find_original(source))}
+    files.update_json(variants_folder() / "index.json", lambda index: index.update(note))

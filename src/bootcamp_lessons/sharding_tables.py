@@ -1,0 +1,168 @@
+"""Tables of lessons 06c and 07: the memory of ranks, the collectives of a step, the bytes sent."""
+
+from pathlib import Path
+from statistics import mean
+
+from bootcamp.costs import memory, model_shapes, plans, sharding, traffic
+from bootcamp.costs.model_shapes import FLOAT32_BYTES
+from bootcamp.records.runs import Run
+from bootcamp.scripts.variants import variant
+from bootcamp.table import Table
+
+STATE = ("parameters", "gradients", "optimizer")
+KINDS = (*STATE, "activations")
+STEP = 2  # the step whose collectives are counted
+# what torch's own wrappers call in a step, in sizes of the model; a dispatcher does not see DDP's
+BY_TORCH = {"ddp": {"all-reduce": 1.0}, "zero1": {"all-reduce": 1.0, "broadcast": 1.0}}
+
+
+def make_counting_script(
+    script: str, changes: dict[str, str] | None = None, name: str = ""
+) -> Path:
+    """Make a variant of a script that counts the collectives of one step, with further changes."""
+    engine = script == "zero"
+    begin = "inputs, targets = (tensor.to(device) for tensor in batches(step))"
+    step = "model.step()" if engine else "optimizer.step()"
+    optimizer = "model.basic_optimizer" if engine else "optimizer"
+    dist = "import torch.distributed as dist"
+    lines = {
+        dist: f"{dist}\nfrom bootcamp.train import collective_counter",
+        begin: f"{begin}\nif step == {STEP}:\n"
+        f"    tally = collective_counter.Tally({optimizer})\n    tally.start()",
+        step: f"{step}\nif step == {STEP}:\n    tally.stop(context.run_dir)",
+    }
+    return variant(script, name or f"{script}_counted", {**lines, **(changes or {})})
+
+
+def read_memory(run: Run, rank: int = 0) -> dict[str, int]:
+    """Return the bytes that a rank of a run holds, by kind."""
+    return {kind: run.ranks[rank][f"{kind.removesuffix('s')}_bytes"] for kind in KINDS}
+
+
+def state_bytes(run: Run, rank: int = 0) -> int:
+    """Sum the bytes of parameters, gradients and optimizer state that a rank holds."""
+    return sum(read_memory(run, rank)[kind] for kind in STATE)
+
+
+def parameter_shapes(model: str = "gpt") -> list[tuple[int, ...]]:
+    """List the shapes of a tiny model's parameters."""
+    return [shape for layer in model_shapes.layers(model, "tiny") for shape in layer.shapes]
+
+
+def calculate_state(run: Run, parameters: int, tensors: int) -> dict[str, float]:
+    """Calculate rank 0's state in bytes, in float32; tensors: in how many the parameters are."""
+    stage = run.config.get("stage", {"ddp": 0, "zero1": 1}.get(run.config["strategy"], 3))
+    own_copy = run.config.get("stage", 0) > 0  # DeepSpeed's, of its part: one tensor to AdamW
+    each = sharding.DEEPSPEED_FLOAT32 if own_copy else sharding.FLOAT32
+    sizes = sharding.rank_bytes(parameters, run.world, stage, each)
+    sizes["optimizer"] += 4 if own_copy else 4 * tensors
+    return sizes
+
+
+def compare_state(runs: dict[str, Run], formulas: dict[str, dict], caption: str) -> Table:
+    """Table bytes on rank 0, each beside the formula's in brackets."""
+    rows = []
+    for name, run in runs.items():
+        row, counted = {"run": name}, read_memory(run)
+        for kind in STATE:
+            row |= {kind: counted[kind], f"({kind})": formulas[name][kind]}
+        rows.append(row | {"activations": counted["activations"]})
+    return Table(rows, caption)
+
+
+def compare_tensor_memory(runs: dict[str, Run]) -> Table:
+    """Table the megabytes of one rank, measured and by formula."""
+    rows = []
+    for name, run in runs.items():
+        formula = memory.rank_memory(*plans.of_run(run.config))
+        for what, values in (("measured", read_memory(run)), ("formula", formula)):
+            rows.append({"run": name, "MB": what} | {k: v / 1e6 for k, v in values.items()})
+    return Table(rows, "Memory of one rank")
+
+
+def calculate_sent_bytes(
+    strategy: str, model: str, size: str, ranks: int, width: int = FLOAT32_BYTES, **how
+) -> float:
+    """Calculate bytes that a rank sends in a step under gloo; width: bytes of a gathered number."""
+    numbers = [sum(layer.numbers) for layer in model_shapes.layers(model, size)]
+    how |= {"root": numbers[-1] / sum(numbers), "factors": sharding.GLOO}
+    return sharding.sent_bytes(strategy, width * sum(numbers), ranks, **how)
+
+
+def communication_volume(run: Run, parameters: int) -> dict[str, float]:
+    """Return {kind: sizes of the model} that collectives move in a step of a run."""
+    if run.config["strategy"] in BY_TORCH:
+        return BY_TORCH[run.config["strategy"]]
+    sizes = {}
+    for (kind, nbytes), count in run.collective_counts().items():
+        sizes[kind] = sizes.get(kind, 0) + count * nbytes / (FLOAT32_BYTES * parameters)
+    return {kind: size for kind, size in sizes.items() if size > 0.01}
+
+
+def sent_bytes_per_parameter(
+    run: Run, parameters: int, factors: dict[str, int] = sharding.RING
+) -> float:
+    """Calculate what a rank sends for this volume, without the ring's factor (N-1)/N."""
+    volume, factors = communication_volume(run, parameters), {**factors, "broadcast": 1}
+    return FLOAT32_BYTES * sum(factors[kind] * size for kind, size in volume.items())
+
+
+def compare_volumes(runs: dict[str, Run], parameters: int) -> Table:
+    """Compare what runs send, by formula, with what the kernel counted, or None."""
+
+    def counted(run):
+        sent = [rank.sent_bytes_per_step for rank in run.ranks]
+        ring = FLOAT32_BYTES * parameters * (run.world - 1) / run.world
+        return mean(sent) / ring if all(sent) else None
+
+    def volume(run):
+        sizes = communication_volume(run, parameters)
+        return " + ".join(f"{size:.2g} {kind}" for kind, size in sizes.items())
+
+    def formula(run, factors):
+        return sent_bytes_per_parameter(run, parameters, factors) / FLOAT32_BYTES
+
+    columns = {
+        "asks for": volume,
+        "NCCL, formula": lambda run: formula(run, sharding.RING),
+        "gloo, formula": lambda run: formula(run, sharding.GLOO),
+        "gloo, counted": counted,
+    }
+    caption = "What a rank sends in a step, in sizes of the model, times (N-1)/N"
+    return Table.of(runs, columns, caption)
+
+
+def compare_calls(cases: dict[str, tuple[Run, dict]], batch: int) -> Table:
+    """Compare a step's collectives with theory; cases: {name: (run, arguments of tensor_calls)}."""
+    rows = []
+    for name, (run, how) in cases.items():
+        theory = traffic.tensor_calls(model_shapes.course_model(), batch, **how)
+        for (kind, nbytes), count in run.collective_counts().items():
+            row = {"run": name, "collective": kind, "bytes each": nbytes, "counted": count}
+            rows.append(row | {"by theory": theory.get((kind, nbytes), 0)})
+    return Table(rows, "Collectives of one step; the size is that of the complete tensor")
+
+
+def compare_sent_bytes(cases: dict[str, tuple[Run, dict]], batch: int) -> Table:
+    """Compare what a tensor-parallel rank sends in a step, counted under gloo, with the formula."""
+    rows = []
+    for name, (run, how) in cases.items():
+        sent = run.ranks[0].sent_bytes_per_step
+        row = {"run": name, "gloo, counted MB": sent and sent / 1e6}
+        calls = traffic.tensor_calls(model_shapes.course_model(), batch, **how)
+        for library, factors in (("gloo", sharding.GLOO), ("NCCL", sharding.RING)):
+            sent = sharding.bytes_of_calls(calls, run.world, factors)
+            row[f"{library}, formula MB"] = sent / 1e6
+        rows.append(row)
+    return Table(rows, "Sent by a rank in a step")
+
+
+def list_proofs(proofs: list[tuple[str, object]]) -> Table:
+    """Table each proof's largest differences from one process."""
+    columns = {
+        "run": lambda case: case[0],
+        "optimizer": lambda case: case[1].run.config["optimizer"],
+        "loss apart": lambda case: case[1].rows[-3]["measured"],
+        "parameters": lambda case: case[1].rows[-1]["measured"],
+    }
+    return Table.of(proofs, columns, "Largest differences from one process; 1e-5 is allowed")

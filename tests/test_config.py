@@ -1,0 +1,175 @@
+"""The flags, what follows from them, and where the record goes: in this process, without a run."""
+
+import argparse
+import json
+
+import pytest
+
+from bootcamp.records import summary
+from bootcamp.train import config, own_script
+from bootcamp.train.config import RunContext
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """Parse these flags as `mine.py` with a run folder of the test's."""
+
+    def parse(*flags, **how):
+        folder = tmp_path / "run"
+        monkeypatch.setattr("sys.argv", ["mine.py", "--device", "cpu", *flags])
+        monkeypatch.setenv("BOOTCAMP_RUN", str(folder))
+        monkeypatch.setattr(config, "use_cores", lambda *_: None)
+        monkeypatch.setattr("sys.excepthook", lambda *_: None)
+        return config.parse(**how)
+
+    return parse
+
+
+def test_args_have_the_flags_and_the_context_what_follows(command, tmp_path):
+    args, context = command("--timeout", "3", own_flags={"--micro-batches": {"type": int}})
+    assert set(vars(args)) == {
+        *("model", "size", "steps", "global_batch", "optimizer", "lr", "seed", "dtype", "device"),
+        *("cores_per_rank", "run_dir", "timeout", "save", "save_async", "save_every", "resume"),
+        *("trace_step", "kv_heads", "micro_batches"),
+    }
+    assert (args.device, args.timeout, args.run_dir) == ("cpu", 3.0, None)
+    assert context.args is args
+    assert (context.device, context.devices, context.backend) == ("cpu", ["cpu"], "gloo")
+    assert context.timeout.total_seconds() == 3
+    assert (context.axes, context.mesh, context.data_parallel) == (("data",), (1,), 1)
+    assert context.own_flags == ["micro_batches"]
+    assert context.first_step == 0
+
+
+def test_the_launchers_folder_is_taken_and_claimed(command, tmp_path):
+    _, context = command()
+    assert context.run_dir == tmp_path / "run"
+    written = json.loads((context.run_dir / "config.json").read_text())
+    assert written["corpus_crc32"] > 0
+    assert summary.read(context.run_dir)["status"] == "running", "claimed, and never finished"
+
+
+def test_a_folder_given_by_hand_comes_before_the_launchers(monkeypatch, tmp_path):
+    monkeypatch.setenv("BOOTCAMP_RUN", str(tmp_path / "a"))
+    assert config.find_folder(str(tmp_path / "b")) == tmp_path / "b"
+    assert config.find_folder(None) == tmp_path / "a"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--stepz", "5"], "Did you mean --steps?"),
+        (["--global-bach=5"], "Did you mean --global-batch?"),
+        (["--qqq"], "Unrecognized arguments: --qqq. Run with"),
+    ],
+)
+def test_a_misspelt_flag_names_the_one_that_is_meant(flags, says, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        config._parser(("cpu",)).parse_args(flags)
+    assert says in capsys.readouterr().err
+
+
+@pytest.fixture
+def own_run(monkeypatch, tmp_path):
+    """A run of a script that is not the course's, of a model of two numbers."""
+    import torch
+
+    monkeypatch.setattr(config, "use_cores", lambda *_: None)
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    monkeypatch.setattr(torch, "save", torch.save)
+    monkeypatch.setattr("bootcamp.train.process_end.leave_without_freeing", lambda: None)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run(steps, loops=1, **options):
+        options = {"batch_size": 3, "drop_last": True} | options
+        loader = torch.utils.data.DataLoader(torch.arange(7.0), **options)
+        own = own_script.Run(tmp_path / "own", model, optimizer, loader, 1, steps)
+        for batch in [*loader] * loops:
+            with own.step():
+                optimizer.zero_grad()
+                loss = model(batch.unsqueeze(1)).mean()
+                loss.backward()
+                optimizer.step()
+            own.loss(loss.detach())
+        own.finish()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"steps": 3, "drop_last": False}, ValueError, "give it drop_last=True"),
+        ({"steps": 2, "shuffle": True}, ValueError, "has shuffle=True"),
+        ({"steps": 7, "batch_size": None, "drop_last": False}, ValueError, "needs a DataLoader wi"),
+        ({"steps": 1}, RuntimeError, "told steps=1, and this is one more"),
+        (
+            {"steps": 4, "loops": 2},
+            RuntimeError,
+            "give it the DataLoader of the training loop, and",
+        ),
+        ({"steps": 31}, RuntimeError, "told steps=31, and the loop made 2"),
+    ],
+)
+def test_a_slip_at_the_seam_gets_a_sentence(own_run, given, error, says):
+    with pytest.raises(error, match=says):
+        own_run(**given)
+
+
+@pytest.fixture
+def given_run(monkeypatch, tmp_path, own_run):
+    """A run without a DataLoader, whose script names the samples: lists of ids, one per call."""
+    import torch
+
+    def run(*steps):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        own = own_script.Run(tmp_path / "given", model, optimizer, 2, 1, len(steps))
+        for calls in steps:
+            with own.step():
+                for ids in calls:
+                    own.samples(ids, torch.tensor(ids))
+                loss = model(torch.ones(2, 1)).mean()
+                loss.backward()
+                optimizer.step()
+            own.loss(loss.detach())
+        own.finish()
+        return json.loads((tmp_path / "given" / "ranks" / "0.json").read_text())
+
+    return run
+
+
+def test_a_loop_without_a_loader_names_its_samples(given_run):
+    record = given_run([[5, 8]], [[1], [3]])
+    assert record["sample_ids"] == [[5, 8], [1, 3]]
+    assert [len(found) for found in record["sample_checksums"]] == [2, 2]
+    assert len({*record["sample_checksums"][0], *record["sample_checksums"][1]}) == 4
+
+
+@pytest.mark.parametrize(("calls", "count"), [([], 0), ([[1, 2, 3]], 3)])
+def test_a_step_that_names_too_few_or_many_samples_is_refused(given_run, calls, count):
+    with pytest.raises(RuntimeError, match=f"got {count} sample ids in this step and expected 2"):
+        given_run(calls)
+
+
+def test_a_loader_is_no_sampler():
+    with pytest.raises(TypeError, match="got a range: give it the DataLoader"):
+        own_script.watch_loader(range(7), 1)
+
+
+def test_what_is_odd_in_a_saved_file_is_counted():
+    shard = argparse.Namespace(to_local=None)
+    state = {"model": {"module.a": 1, "module.b": shard}, "step": 3}
+    assert own_script.count_odd_parts(state) == {"module_names": 2, "shards": 1}
+
+
+@pytest.mark.parametrize(
+    ("axes", "mesh", "data_parallel"),
+    [(("data", "tensor"), (2, 4), 2), (("pipeline",), (4,), 1)],
+)
+def test_a_context_names_its_axes_and_ranks_of_one_model_share_a_batch(axes, mesh, data_parallel):
+    given = dict.fromkeys(RunContext.__dataclass_fields__)
+    context = RunContext(**given | {"args": argparse.Namespace(), "axes": axes, "mesh": mesh})
+    assert context.size(axes[-1]) == mesh[-1]
+    assert context.data_parallel == data_parallel
