@@ -24,7 +24,6 @@ FRONT_DOOR = {
     "RunHung": "launcher.launch:RunHung",
     "live": "launcher.live_ranks",
     "orphans": "launcher.orphans:orphans",
-    "drills": "hosts.drills",
     "hang": "launcher.hang",
     # records
     "runs": "records.runs",

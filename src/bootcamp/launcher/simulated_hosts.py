@@ -233,6 +233,9 @@ def main() -> None:
         sys.exit(str(error))
     print(json.dumps(hosts), flush=True)
     sys.stdin.read()
+    for host in hosts:  # when this process has ended, so have they
+        os.kill(host["pid"], signal.SIGKILL)
+        os.waitpid(host["pid"], 0)
 
 
 if __name__ == "__main__":

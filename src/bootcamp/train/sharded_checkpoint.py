@@ -55,6 +55,12 @@ def read_error() -> type[BaseException]:
     return CheckpointException
 
 
+@cache
+def _writer() -> int:
+    """Return rank 0's process id: a later run asks whether who wrote is still alive."""
+    return environment.gather_objects(os.getpid())[0]
+
+
 def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callable[[], None]:
     """Begin to save a state; return a function that waits for it and publishes the folder.
 
@@ -63,8 +69,7 @@ def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callabl
     """
     from torch.distributed import checkpoint as dcp
 
-    writer = environment.gather_objects(os.getpid())[0]  # a later run asks whether it is alive
-    part = folder / f".step-{head['steps_done']}.{writer}.part"
+    part = folder / f".step-{head['steps_done']}.{_writer()}.part"
     written = None
     if context.args.save_async:
         group = _own_group(context.timeout)
