@@ -86,15 +86,14 @@ class Samples:
                 "`with run.step():` for each batch. Without a DataLoader, call run.samples() in "
                 "each step, with those of this rank."
             )
-        size = self.batch_size
-        taken, self._ids = self._ids[:size], self._ids[size:]
+        taken, self._ids = self._ids[: self.batch_size], self._ids[self.batch_size :]
         return taken
 
     @property
     def sample_checksums(self) -> list[int]:
         """Take the checksums of the same samples; none where worker processes read them."""
-        size = self.batch_size
-        taken, self._checksums = self._checksums[:size], self._checksums[size:]
+        cut, sums = self.batch_size, self._checksums
+        taken, self._checksums = sums[:cut], sums[cut:]
         return taken
 
 
@@ -206,8 +205,7 @@ class Run(record.Run):
 
     def finish(self) -> None:
         """As record.Run.finish. Raises RuntimeError if there were fewer than `steps`."""
-        is_right = self.steps_done == self.args.steps
-        self._check_steps(is_right, f"the loop made {self.steps_done}")
+        self._check_steps(self.steps_done == self.args.steps, f"the loop made {self.steps_done}")
         super().finish()
 
     def _check_steps(self, is_right: bool, made: str) -> None:

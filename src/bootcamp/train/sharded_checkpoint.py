@@ -55,12 +55,6 @@ def read_error() -> type[BaseException]:
     return CheckpointException
 
 
-@cache
-def _writer() -> int:
-    """Return rank 0's process id: a later run asks whether who wrote is still alive."""
-    return environment.gather_objects(os.getpid())[0]
-
-
 def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callable[[], None]:
     """Begin to save a state; return a function that waits for it and publishes the folder.
 
@@ -69,7 +63,8 @@ def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callabl
     """
     from torch.distributed import checkpoint as dcp
 
-    part = folder / f".step-{head['steps_done']}.{_writer()}.part"
+    writer = environment.gather_objects(os.getpid())[0]  # a later run asks whether it is alive
+    part = folder / f".step-{head['steps_done']}.{writer}.part"
     written = None
     if context.args.save_async:
         group = _own_group(context.timeout)
@@ -89,9 +84,7 @@ def write(context: RunContext, folder: Path, head: dict, state: dict) -> Callabl
 @cache
 def _own_group(timeout: datetime.timedelta):
     """Make a gloo group for DCP's thread, separate from the training's."""
-    import torch.distributed as dist
-
-    return dist.new_group(backend="gloo", timeout=timeout)
+    return torch.distributed.new_group(backend="gloo", timeout=timeout)
 
 
 def _publish(part: Path, head: dict) -> None:
