@@ -55,7 +55,7 @@ def test_links_of_the_pages_behind_the_readme_lead_to_pages_or_are_words():
     assert "instructor's kit" in course
     assert "slides/kit" not in course, "which is not among the pages"
     assert "[first page](index.md#what-has-run-where)" in pages.behind("tools/INSTALL.md")
-    assert "[rooms](code.md#the-rooms-of-the-package)" in pages.behind("src/README.md")
+    assert "[subpackages](code.md#the-subpackages)" in pages.behind("src/README.md")
 
 
 def test_the_first_page_says_what_has_run_where_as_the_readme_does():

@@ -9,7 +9,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from PIL import Image, ImageChops, ImageStat
 
 import bootcamp
 from bootcamp.scripts import strategies
@@ -28,13 +27,13 @@ BEHIND = (
     "logs/README.md",
     "slides/README.md",
     "slides/kit/README.md",
+    "CONTRIBUTING.md",
+    "AGENTS.md",
 )
 PAGES = ("README.md", *BEHIND)
 CALLS_OF_DECKS = "slides/README.md"  # functions of a deck, not of the package
 MAP, CODE = "notebooks/README.md", "src/README.md"
-IMAGE = re.compile(r"!\[([^]]*)\]\(([^)]+)\)")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
-MOST_BYTES = 250_000  # of a picture
 SUFFIXES = (".py", ".md", ".yml", ".toml", ".txt", ".ipynb", ".html", ".css", ".js")
 # there only after a command, and ignored by git
 MADE_IN_LOGS = (
@@ -86,7 +85,7 @@ def exists(page: str, path: str) -> bool:
 
 def rooms() -> dict[str, list[str]]:
     """{room: the files that the table of rooms names in it}."""
-    table = text(CODE).partition("| Room |")[2].partition("\n\n")[0]
+    table = text(CODE).partition("| Subpackage |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([^`]+)`", row) for row in table.splitlines()[2:]]
     return {row[0].strip("/"): [x for x in row[1:] if x.endswith((".py", "/"))] for row in rows}
 
@@ -152,32 +151,11 @@ def test_every_page_is_reached_from_the_readme():
     assert set(BEHIND) - linked == set()
 
 
-def test_the_readme_begins_with_the_promise_two_commands_and_two_pictures():
-    """All of it on the first screen; pictures are small, and say in words what they show."""
-    begins, _, rest = text("README.md").partition("\n## ")
-    assert len(begins.splitlines()) <= 32
-    assert 3 <= begins.count("\n- **") <= 5
-    assert re.findall(r"^make \S+", begins, re.MULTILINE) == ["make lab", "make test"]
-    pictures = IMAGE.findall(begins)
-    assert len(pictures) == 2
-    assert not IMAGE.findall(rest)
-    for says, path in pictures:
-        assert says
-        assert (ROOT / path).stat().st_size <= MOST_BYTES
-
-
-def test_the_pictures_are_level_and_the_figure_is_that_of_the_records(tmp_path):
-    lesson, kept = (Image.open(pictures.PICTURES / f"{name}.png") for name in ("lesson", "figure"))
-    assert lesson.size == kept.size
-    pictures.figure(tmp_path / "figure.png")
-    pictures.slim(tmp_path / "figure.png")
-    assert apart(kept, Image.open(tmp_path / "figure.png")) < 1
-    assert apart(kept, lesson) > 10, "any picture would do"
-
-
-def apart(*images: Image.Image) -> float:
-    """The mean distance of two pictures' grey levels, of 255."""
-    return ImageStat.Stat(ImageChops.difference(*(each.convert("L") for each in images))).mean[0]
+def test_the_readme_counts_lessons_and_hours():
+    taught = lessons.lessons().values()
+    hours = sum(lesson.minutes for lesson in taught) / 60
+    assert f"{len(taught)} hands-on lessons" in text("README.md")
+    assert f"{hours:.0f} hours in all" in text("README.md")
 
 
 def test_without_an_executed_lesson_a_sentence_says_how_to_get_one(tmp_path):
