@@ -6,6 +6,7 @@ others.
 """
 
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import faults  # noqa: E402
 import interrupts  # noqa: E402
 import pytest  # noqa: E402
+import records  # noqa: E402
 import run_cache  # noqa: E402
 import trained  # noqa: E402
 import warm  # noqa: E402
@@ -142,3 +144,10 @@ def quick_proofs(monkeypatch):
     """Checkers of exercises prove with the quickest model: for what shows in any of them."""
     settings = equality.settings
     monkeypatch.setattr(equality, "settings", lambda ranks: {**settings(ranks), "model": "mlp"})
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """make_run("ddp", 2, speed=100.0) -> a Run that is written here; see records.write_run."""
+    numbers = itertools.count()
+    return lambda *args, **how: records.write_run(tmp_path / f"run{next(numbers)}", *args, **how)

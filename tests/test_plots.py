@@ -4,7 +4,6 @@ Each test draws from record folders that it writes itself; nothing is launched.
 """
 
 import functools
-import itertools
 import json
 import re
 
@@ -14,6 +13,7 @@ matplotlib = pytest.importorskip("matplotlib")  # a GPU machine may lack all of 
 
 
 import legible  # noqa: E402
+from records import BYTES, MB  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
 from bootcamp.drawing import plots  # noqa: E402
@@ -27,88 +27,7 @@ from bootcamp_lessons.diagrams import (  # noqa: E402
     single_device,
 )
 
-MB = 1_000_000
 HERE = " ".join(machine.cpu_name().split())
-BYTES = {
-    "parameter_bytes": 10 * MB,
-    "gradient_bytes": 20 * MB,
-    "optimizer_bytes": 30 * MB,
-    "activation_bytes": 40 * MB,
-}
-
-
-@pytest.fixture
-def make(tmp_path):
-    """make("ddp", 2, speed=100.0) -> Run, from a record written here. See `_write`."""
-    numbers = itertools.count()
-    return lambda *args, **kwargs: _write(tmp_path / f"run{next(numbers)}", *args, **kwargs)
-
-
-def _write(
-    folder,
-    strategy="ddp",
-    ranks=2,
-    speed=100.0,
-    batch=32,
-    cores=8,
-    device="cpu",
-    cpu=None,
-    losses=(4.0, 3.0, 2.5, 2.25, 2.125, 2.0),
-    status="ok",
-    sent=5 * MB,
-    traced=(),
-    flops=1e9,
-    shared=False,
-    sizes=BYTES,
-    **settings,
-):
-    """A run's record. speed: samples per second in every step; traced: ranks that left a trace."""
-    (folder / "ranks").mkdir(parents=True)
-    gpus = [f"NVIDIA H100 {k}" for k in range(ranks)] if device == "cuda" else []
-    config = {
-        "strategy": strategy,
-        "device": "cuda:0" if device == "cuda" else device,
-        "processes": ranks,
-        "global_batch": batch,
-        "cores_per_rank": 1,
-        "model": "gpt",
-        "size": "tiny",
-        "dtype": "float32",
-        "machine": {"cpu": cpu or machine.cpu_name(), "cores": cores, "gpus": gpus},
-        "versions": {"torch": "2.99.0"},
-        **settings,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    speeds = speed if isinstance(speed, list) else [speed] * len(losses)
-    rows = [
-        {"step": k, "loss": loss, "seconds": batch / s, "samples": batch, "tokens": 64 * batch}
-        for k, (loss, s) in enumerate(zip(losses, speeds, strict=True))
-    ]
-    (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for rank in range(ranks):
-        record = {"rank": rank, "sent_bytes_per_step": sent, "peak_bytes": 4321 * MB, **sizes}
-        (folder / "ranks" / f"{rank}.json").write_text(json.dumps(record))
-    for rank in traced:
-        (folder / "ranks" / f"{rank}.trace.json").write_text(json.dumps(_trace()))
-    said = {"status": status, "flops_per_sample": flops, "shared_cores": shared}
-    (folder / "summary.json").write_text(json.dumps(said))
-    return Run(folder)
-
-
-def _trace():
-    """10 ms: computes 1 to 5 and 6 to 8, communicates 4 to 7, so 2 ms of both at once."""
-    spans = [
-        ("training_step", "user_annotation", 0, 10),
-        ("aten::mm", "cpu_op", 1, 4),
-        ("aten::add", "cpu_op", 6, 2),
-        ("gloo:all_reduce", "user_annotation", 4, 3),
-    ]
-    return {
-        "traceEvents": [
-            {"ph": "X", "name": name, "cat": cat, "ts": 5e6 + 1e3 * start, "dur": 1e3 * length}
-            for name, cat, start, length in spans
-        ]
-    }
 
 
 def crowded(make, **kwargs):
@@ -259,13 +178,13 @@ OF_LESSONS = {
 
 
 @pytest.mark.parametrize("name", OF_LESSONS)
-def test_what_lessons_draw_can_be_read_whatever_was_measured(make, name):
-    assert legible.faults(OF_LESSONS[name](make), frame.FOOT) == []
+def test_what_lessons_draw_can_be_read_whatever_was_measured(make_run, name):
+    assert legible.faults(OF_LESSONS[name](make_run), frame.FOOT) == []
 
 
 @pytest.fixture(params=FIGURES)
-def drawn(request, make):
-    return FIGURES[request.param](make)
+def drawn(request, make_run):
+    return FIGURES[request.param](make_run)
 
 
 def said(figure) -> str:
@@ -304,18 +223,18 @@ def test_the_alternative_is_a_sentence_with_values_and_origin(drawn):
     assert re.match(r".*\d.*\. .*(measured here|recorded).*\.$", drawn.alt)
 
 
-def test_the_style_does_not_leak_and_is_not_leaked_into(make):
+def test_the_style_does_not_leak_and_is_not_leaked_into(make_run):
     with matplotlib.rc_context({"font.size": 5, "axes.facecolor": "red"}):
         before = dict(matplotlib.rcParams)
-        figure = plots.throughput(make())
+        figure = plots.throughput(make_run())
         frame.png(figure)
         assert dict(matplotlib.rcParams) == before
     assert figure.axes[0].xaxis.label.get_fontsize() == frame.STYLE["axes.labelsize"]
     assert figure.axes[0].get_facecolor() == (1, 1, 1, 1)
 
 
-def test_a_record_of_another_machine_is_marked(make):
-    runs = (make("cpu", 1, cpu="Other Processor"), make("ddp", 2))
+def test_a_record_of_another_machine_is_marked(make_run):
+    runs = (make_run("cpu", 1, cpu="Other Processor"), make_run("ddp", 2))
     figure = plots.throughput(*runs)
     assert "1 CPU rank on Other Processor, 8 cores, torch 2.99.0; recorded on another" in foot(
         figure
@@ -323,8 +242,8 @@ def test_a_record_of_another_machine_is_marked(make):
     assert f"2 CPU ranks on {HERE}, 8 cores, torch 2.99.0; measured here" in foot(figure)
 
 
-def test_a_cpu_rank_is_not_drawn_as_a_gpu(make):
-    figure = plots.throughput(make("ddp", 2), make("ddp", 2, device="cuda"))
+def test_a_cpu_rank_is_not_drawn_as_a_gpu(make_run):
+    figure = plots.throughput(make_run("ddp", 2), make_run("ddp", 2, device="cuda"))
     cpu, gpu = (bar.get_facecolor() for bar in figure.axes[0].patches)
     assert cpu != gpu
     assert "2 CPU ranks on" in foot(figure)
@@ -332,8 +251,8 @@ def test_a_cpu_rank_is_not_drawn_as_a_gpu(make):
 
 
 @pytest.mark.parametrize("draw", [plots.throughput, plots.sent_bytes])
-def test_more_ranks_than_cores_are_marked(make, draw):
-    figure = draw(make("ddp", 2, cores=2), crowded(make))
+def test_more_ranks_than_cores_are_marked(make_run, draw):
+    figure = draw(make_run("ddp", 2, cores=2), crowded(make_run))
     hatches = [bool(bar.get_hatch()) for bar in figure.axes[0].patches]
     half = len(hatches) // 2
     assert hatches == [False] * half + [True] * half
@@ -343,17 +262,17 @@ def test_more_ranks_than_cores_are_marked(make, draw):
 @pytest.mark.parametrize(
     "draw", [plots.throughput, functools.partial(plots.achieved, peak_flops_per_second=1e11)]
 )
-def test_a_run_that_shared_its_cores_is_marked(make, draw):
-    figure = draw(make("ddp", 2), make("ddp", 2, shared=True))
+def test_a_run_that_shared_its_cores_is_marked(make_run, draw):
+    figure = draw(make_run("ddp", 2), make_run("ddp", 2, shared=True))
     alone, shared = (bar.get_hatch() for bar in figure.axes[0].patches)
     assert (alone, shared) == (None, "xx")
     assert "shared with another run, so the times mean nothing" in foot(figure)
-    assert "shared" not in foot(draw(make("ddp", 2)))
+    assert "shared" not in foot(draw(make_run("ddp", 2)))
 
 
-def test_no_speed_up_is_drawn_from_shared_cores(make):
-    runs = [make("ddp", 1, 100.0), make("ddp", 2, 180.0)]
-    figure = plots.scaling(*runs, make("ddp", 4, 200.0, shared=True))
+def test_no_speed_up_is_drawn_from_shared_cores(make_run):
+    runs = [make_run("ddp", 1, 100.0), make_run("ddp", 2, 180.0)]
+    figure = plots.scaling(*runs, make_run("ddp", 4, 200.0, shared=True))
     for line in [line for axes in figure.axes for line in axes.lines]:
         assert list(line.get_xdata()) == [1, 2]
     said = "Left out: ddp on 4 ranks. Their cores were shared with another run."
@@ -366,23 +285,23 @@ def crossed(figure) -> list[bool]:
     return [any(patch.get_hatch() == "xx" for patch in axes.patches) for axes in figure.axes]
 
 
-def test_where_nothing_was_alone_a_scaling_is_drawn_and_crossed(make):
-    many = [make("ddp", n, 100.0 * n, shared=n == 4) for n in (2, 4)]
-    figure = plots.scaling(make("ddp", 1, 100.0, shared=True), *many, crowded(make))
+def test_where_nothing_was_alone_a_scaling_is_drawn_and_crossed(make_run):
+    many = [make_run("ddp", n, 100.0 * n, shared=n == 4) for n in (2, 4)]
+    figure = plots.scaling(make_run("ddp", 1, 100.0, shared=True), *many, crowded(make_run))
     for line in [line for axes in figure.axes for line in axes.lines]:
         assert list(line.get_xdata()) == [1, 2, 4]
     assert crossed(figure) == [True, True]
     for says in (foot(figure), figure.alt):
         assert "shared with another run, so the times mean nothing" in says
         assert "Left out: ddp on 4 ranks. More ranks than cores" in says
-    sound = plots.scaling(make("ddp", 1, 100.0), *many)
+    sound = plots.scaling(make_run("ddp", 1, 100.0), *many)
     assert crossed(sound) == [False, False]
     assert "mean nothing" not in foot(sound)
 
 
-def test_a_pair_on_shared_cores_is_left_out_of_speed_ups_by_batch(make):
-    pairs = [(make("cpu", 1, batch=b), make("ddp", 2, 180.0, batch=b)) for b in (32, 64)]
-    shared = (make("cpu", 1, batch=128), make("ddp", 2, 999.0, batch=128, shared=True))
+def test_a_pair_on_shared_cores_is_left_out_of_speed_ups_by_batch(make_run):
+    pairs = [(make_run("cpu", 1, batch=b), make_run("ddp", 2, 180.0, batch=b)) for b in (32, 64)]
+    shared = (make_run("cpu", 1, batch=128), make_run("ddp", 2, 999.0, batch=128, shared=True))
     figure = scaling.speed_up_by_batch([*pairs, shared])
     assert list(figure.axes[0].lines[0].get_xdata()) == [32, 64]
     assert "Left out: 1 pair(s) of runs on shared cores." in foot(figure)
@@ -398,8 +317,8 @@ def test_a_pair_on_shared_cores_is_left_out_of_speed_ups_by_batch(make):
 # loss_curves
 
 
-def test_equal_curves_are_both_to_be_seen(make):
-    upper, lower = plots.loss_curves(make("cpu", 1), make("ddp", 2)).axes
+def test_equal_curves_are_both_to_be_seen(make_run):
+    upper, lower = plots.loss_curves(make_run("cpu", 1), make_run("ddp", 2)).axes
     below, above = upper.lines
     assert list(below.get_ydata()) == list(above.get_ydata()) == [4.0, 3.0, 2.5, 2.25, 2.125, 2.0]
     assert below.get_linewidth() > 2 * above.get_linewidth()
@@ -409,8 +328,8 @@ def test_equal_curves_are_both_to_be_seen(make):
     assert below.get_color() != above.get_color()
 
 
-def test_markers_of_equal_curves_stand_at_different_steps(make):
-    runs = [make(s, 1, losses=[2.0] * 50) for s in ("cpu", "ddp", "zero", "pp")]
+def test_markers_of_equal_curves_stand_at_different_steps(make_run):
+    runs = [make_run(s, 1, losses=[2.0] * 50) for s in ("cpu", "ddp", "zero", "pp")]
     marked = [
         set(range(line.get_markevery()[0], 50, line.get_markevery()[1]))
         for line in plots.loss_curves(*runs).axes[0].lines[1:]
@@ -419,9 +338,9 @@ def test_markers_of_equal_curves_stand_at_different_steps(make):
     assert len(set.union(*marked)) == sum(map(len, marked))
 
 
-def test_several_equal_curves_leave_each_other_gaps(make):
+def test_several_equal_curves_leave_each_other_gaps(make_run):
     """The dashes of the overlaid runs follow one another: no point of the line is drawn twice."""
-    upper = plots.loss_curves(make("cpu", 1), *(make("ddp", n) for n in (1, 2, 4))).axes[0]
+    upper = plots.loss_curves(make_run("cpu", 1), *(make_run("ddp", n) for n in (1, 2, 4))).axes[0]
     patterns = [line._unscaled_dash_pattern for line in upper.lines[1:]]
     drawn = [
         {place for place in range(9) if (place + offset) % sum(dashes) < dashes[0]}
@@ -430,9 +349,9 @@ def test_several_equal_curves_leave_each_other_gaps(make):
     assert sorted(place for places in drawn for place in places) == list(range(9))
 
 
-def test_the_difference_to_the_first_run_has_a_log_axis_and_the_tolerance(make):
-    far = make("ddp", 2, losses=(4.0, 3.0, 2.5, 2.35, 2.125 + 1e-6, 2.0))
-    figure = plots.loss_curves(make("cpu", 1), far)
+def test_the_difference_to_the_first_run_has_a_log_axis_and_the_tolerance(make_run):
+    far = make_run("ddp", 2, losses=(4.0, 3.0, 2.5, 2.35, 2.125 + 1e-6, 2.0))
+    figure = plots.loss_curves(make_run("cpu", 1), far)
     lower = figure.axes[1]
     difference, tolerance = lower.lines
     assert set(tolerance.get_ydata()) == {1e-5}
@@ -444,17 +363,19 @@ def test_the_difference_to_the_first_run_has_a_log_axis_and_the_tolerance(make):
     assert min(lower.get_ylim()) < 0 < 0.1 < max(lower.get_ylim())
 
 
-def test_a_loss_that_is_no_number_is_named(make):
+def test_a_loss_that_is_no_number_is_named(make_run):
     nan = float("nan")
     figure = plots.loss_curves(
-        make("cpu", 1), make("ddp", 2, losses=(4.0, 3.0, 2.0, 1.0, nan, nan))
+        make_run("cpu", 1), make_run("ddp", 2, losses=(4.0, 3.0, 2.0, 1.0, nan, nan))
     )
     assert "ddp, 2 ranks (CPU): the loss is not a number in 2 steps, from 4" in foot(figure)
     assert "not a number" in figure.alt
 
 
-def test_an_interrupted_run_is_drawn_and_named(make):
-    figure = plots.loss_curves(make("cpu", 1), make("ddp", 2, losses=(4.0, 3.0), status="failed"))
+def test_an_interrupted_run_is_drawn_and_named(make_run):
+    figure = plots.loss_curves(
+        make_run("cpu", 1), make_run("ddp", 2, losses=(4.0, 3.0), status="failed")
+    )
     assert len(figure.axes[1].lines[0].get_ydata()) == 2
     assert "ddp, 2 ranks (CPU), failed" in said(figure)
 
@@ -462,8 +383,8 @@ def test_an_interrupted_run_is_drawn_and_named(make):
 # throughput
 
 
-def test_throughput_is_the_median_after_warm_up_with_quartiles(make):
-    run = make(speed=[1.0, 1.0, 1.0, 100.0, 600.0, 200.0])
+def test_throughput_is_the_median_after_warm_up_with_quartiles(make_run):
+    run = make_run(speed=[1.0, 1.0, 1.0, 100.0, 600.0, 200.0])
     figure = plots.throughput(run)
     assert bars(figure) == pytest.approx([200.0])
     (line,) = figure.axes[0].collections
@@ -476,8 +397,8 @@ def test_throughput_is_the_median_after_warm_up_with_quartiles(make):
 # scaling
 
 
-def test_scaling_draws_speed_up_and_efficiency_against_the_ideal(make):
-    runs = [make("ddp", n, speed) for n, speed in ((4, 300.0), (1, 100.0), (2, 180.0))]
+def test_scaling_draws_speed_up_and_efficiency_against_the_ideal(make_run):
+    runs = [make_run("ddp", n, speed) for n, speed in ((4, 300.0), (1, 100.0), (2, 180.0))]
     left, right = plots.scaling(*runs).axes
     ideal, speedup = left.lines
     assert list(ideal.get_xdata()) == list(ideal.get_ydata()) == [1, 2, 4]
@@ -488,44 +409,48 @@ def test_scaling_draws_speed_up_and_efficiency_against_the_ideal(make):
     assert efficiency.get_ydata() == pytest.approx([100.0, 90.0, 75.0])
 
 
-def test_scaling_leaves_out_more_ranks_than_cores_and_says_so(make):
-    runs = [make("ddp", 1, 100.0, cores=2), make("ddp", 2, 180.0, cores=2)]
-    figure = plots.scaling(*runs, crowded(make, speed=500.0))
+def test_scaling_leaves_out_more_ranks_than_cores_and_says_so(make_run):
+    runs = [make_run("ddp", 1, 100.0, cores=2), make_run("ddp", 2, 180.0, cores=2)]
+    figure = plots.scaling(*runs, crowded(make_run, speed=500.0))
     for line in [line for axes in figure.axes for line in axes.lines]:
         assert list(line.get_xdata()) == [1, 2]
     assert "Left out: ddp on 4 ranks. More ranks than cores measure no scaling." in foot(figure)
     assert "Left out: ddp on 4 ranks." in figure.alt
 
 
-def test_scaling_leaves_nothing_out_where_there_are_cores_enough(make):
-    figure = plots.scaling(make("ddp", 1), make("ddp", 4))
+def test_scaling_leaves_nothing_out_where_there_are_cores_enough(make_run):
+    figure = plots.scaling(make_run("ddp", 1), make_run("ddp", 4))
     assert "Left out" not in foot(figure) + figure.alt
     assert list(figure.axes[0].lines[1].get_xdata()) == [1, 4]
 
 
-def test_scaling_names_a_single_rank_that_no_curve_begins_with(make):
-    figure = plots.scaling(make("cpu", 1, 50.0), make("ddp", 1, 100.0), make("ddp", 2, 180.0))
+def test_scaling_names_a_single_rank_that_no_curve_begins_with(make_run):
+    figure = plots.scaling(
+        make_run("cpu", 1, 50.0), make_run("ddp", 1, 100.0), make_run("ddp", 2, 180.0)
+    )
     assert figure.axes[0].lines[1].get_ydata() == pytest.approx([1.0, 1.8])
     assert "Left out: cpu on 1 rank. The curves begin with other runs on 1 rank." in foot(figure)
 
 
-def test_scaling_counts_cores_per_rank(make):
+def test_scaling_counts_cores_per_rank(make_run):
     """Two ranks of two cores each are too many for two cores."""
-    both = [make("ddp", n, cores=2, cores_per_rank=2) for n in (1, 2)]
+    both = [make_run("ddp", n, cores=2, cores_per_rank=2) for n in (1, 2)]
     assert "Left out: ddp on 2 ranks" in foot(plots.scaling(*both))
 
 
-def test_scaling_names_the_device_on_its_axis(make):
+def test_scaling_names_the_device_on_its_axis(make_run):
     cpu, gpu = (
-        plots.scaling(make("ddp", 1, device=device), make("ddp", 2, device=device))
+        plots.scaling(make_run("ddp", 1, device=device), make_run("ddp", 2, device=device))
         for device in ("cpu", "cuda")
     )
     assert cpu.axes[0].get_xlabel() == "CPU ranks, 1 core each"
     assert gpu.axes[0].get_xlabel() == "GPUs, one rank each"
 
 
-def test_a_strategy_without_a_single_rank_is_held_against_the_baseline(make):
-    figure = plots.scaling(make("cpu", 1, 100.0), make("ddp", 2, 150.0), make("zero", 2, 120.0))
+def test_a_strategy_without_a_single_rank_is_held_against_the_baseline(make_run):
+    figure = plots.scaling(
+        make_run("cpu", 1, 100.0), make_run("ddp", 2, 150.0), make_run("zero", 2, 120.0)
+    )
     curves = figure.axes[0].lines[1:]
     assert [line.get_label() for line in curves] == ["ddp (1 rank: cpu)", "zero (1 rank: cpu)"]
     assert [line.get_ydata()[-1] for line in curves] == pytest.approx([1.5, 1.2])
@@ -575,9 +500,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_scaling_refuses_runs_that_do_not_fit(make, case):
+def test_scaling_refuses_runs_that_do_not_fit(make_run, case):
     message, given = WRONG[case]
-    runs, kind = given(make)
+    runs, kind = given(make_run)
     with pytest.raises(ValueError, match=message):
         plots.scaling(*runs, **kind)
 
@@ -585,8 +510,8 @@ def test_scaling_refuses_runs_that_do_not_fit(make, case):
 # memory
 
 
-def test_memory_stacks_the_kinds_of_each_rank(make):
-    figure = plots.memory(make("ddp", 2))
+def test_memory_stacks_the_kinds_of_each_rank(make_run):
+    figure = plots.memory(make_run("ddp", 2))
     axes = figure.axes[0]
     assert bars(figure) == pytest.approx([10e6, 20e6, 30e6, 40e6] * 2)
     assert [bar.get_x() for bar in axes.patches] == pytest.approx([0, 10e6, 30e6, 60e6] * 2)
@@ -596,25 +521,25 @@ def test_memory_stacks_the_kinds_of_each_rank(make):
     assert [label.get_text() for label in figure.legends[0].get_texts()] == list(KINDS)
 
 
-def test_the_process_peak_is_a_text_and_does_not_set_the_scale(make):
-    figure = plots.memory(make("cpu", 1))
+def test_the_process_peak_is_a_text_and_does_not_set_the_scale(make_run):
+    figure = plots.memory(make_run("cpu", 1))
     assert "process peak 4.32 GB" in said(figure)
     assert "libraries included" in foot(figure)
     assert figure.axes[0].get_xlim()[1] < 200e6
-    on_gpu = plots.memory(make("ddp", 2, device="cuda"))
+    on_gpu = plots.memory(make_run("ddp", 2, device="cuda"))
     assert "GPU peak 4.32 GB" in said(on_gpu)
     assert "libraries" not in foot(on_gpu)
 
 
-def test_memory_takes_the_unit_that_suits(make):
+def test_memory_takes_the_unit_that_suits(make_run):
     sizes = {name: 1000 * size for name, size in BYTES.items()}
-    figure = plots.memory(make("cpu", 1, sizes=sizes))
+    figure = plots.memory(make_run("cpu", 1, sizes=sizes))
     assert figure.axes[0].xaxis.get_major_formatter()(50e9) == "50 GB"
     assert bars(figure) == pytest.approx([10e9, 20e9, 30e9, 40e9])
 
 
-def test_many_equal_ranks_share_a_bar(make):
-    figure = plots.memory(make("ddp", 8))
+def test_many_equal_ranks_share_a_bar(make_run):
+    figure = plots.memory(make_run("ddp", 8))
     assert len(bars(figure)) == 4
     assert "ddp, each of 8 ranks" in said(figure)
 
@@ -626,8 +551,8 @@ def spans_of(lane):
     return [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in lane.get_paths()]
 
 
-def test_the_timeline_shows_both_lanes_and_their_overlap(make):
-    figure = plots.timeline(make("ddp", 2, traced=(0, 1)))
+def test_the_timeline_shows_both_lanes_and_their_overlap(make_run):
+    figure = plots.timeline(make_run("ddp", 2, traced=(0, 1)))
     lanes = figure.axes[0].collections
     assert [lane.get_label() for lane in lanes[:4]] == [
         "computes",
@@ -648,9 +573,9 @@ def test_the_timeline_shows_both_lanes_and_their_overlap(make):
     assert "This step took 10.0 ms, 0.03 times the run's median step" in foot(figure)
 
 
-def test_a_rank_that_comes_late_lets_the_other_wait(make):
+def test_a_rank_that_comes_late_lets_the_other_wait(make_run):
     """Rank 1 begins 2 ms later: the wait of rank 0 is light, and hides nothing of its sending."""
-    run = make("ddp", 2, traced=(0, 1))
+    run = make_run("ddp", 2, traced=(0, 1))
     path = run.folder / "ranks" / "1.trace.json"
     late = json.loads(path.read_text())
     for event in late["traceEvents"]:
@@ -665,20 +590,20 @@ def test_a_rank_that_comes_late_lets_the_other_wait(make):
     assert "Hatched: waiting until the last rank has entered" in foot(figure)
 
 
-def test_lanes_do_not_cover_each_other(make):
-    lanes = plots.timeline(make("ddp", 3, traced=range(3))).axes[0].collections
+def test_lanes_do_not_cover_each_other(make_run):
+    lanes = plots.timeline(make_run("ddp", 3, traced=range(3))).axes[0].collections
     heights = [lane.get_paths()[0].vertices[:, 1] for lane in lanes if lane.get_paths()]
     edges = [edge for low_high in heights for edge in (low_high.min(), low_high.max())]
     assert edges == pytest.approx(sorted(edges))
 
 
-def test_a_timeline_without_a_trace_says_what_to_do(make):
+def test_a_timeline_without_a_trace_says_what_to_do(make_run):
     with pytest.raises(FileNotFoundError, match="launch with trace_step=5"):
-        plots.timeline(make("ddp", 2))
+        plots.timeline(make_run("ddp", 2))
 
 
-def test_ranks_without_a_trace_are_named(make):
-    figure = plots.timeline(make("ddp", 4, traced=(0, 2)))
+def test_ranks_without_a_trace_are_named(make_run):
+    figure = plots.timeline(make_run("ddp", 4, traced=(0, 2)))
     assert "No trace was recorded of rank 1 and 3." in foot(figure)
     assert "Communicating includes waiting" in foot(figure)
     assert "communicates 3.0 ms" in figure.alt
@@ -689,8 +614,8 @@ def test_ranks_without_a_trace_are_named(make):
 # sent_bytes
 
 
-def test_sent_bytes_stand_beside_the_formula(make):
-    figure = plots.sent_bytes(make("ddp", 4, sent=31 * MB))
+def test_sent_bytes_stand_beside_the_formula(make_run):
+    figure = plots.sent_bytes(make_run("ddp", 4, sent=31 * MB))
     assert sorted(bars(figure)) == pytest.approx([2 * 3 / 4 * 20e6, 31e6])
     assert "formula 30 MB" in said(figure)
     assert "counted 31 MB" in said(figure)
@@ -698,8 +623,8 @@ def test_sent_bytes_stand_beside_the_formula(make):
 
 
 @pytest.mark.parametrize("how", [{"sent": None}, {"device": "cuda"}])
-def test_what_was_not_counted_is_not_drawn(make, how):
-    figure = plots.sent_bytes(make("ddp", 2, **how))
+def test_what_was_not_counted_is_not_drawn(make_run, how):
+    figure = plots.sent_bytes(make_run("ddp", 2, **how))
     assert bars(figure) == pytest.approx([20e6])
     assert "not counted here" in said(figure)
     assert "not counted here" in figure.alt
@@ -708,8 +633,8 @@ def test_what_was_not_counted_is_not_drawn(make, how):
 # achieved
 
 
-def test_achieved_is_held_against_the_peak_of_all_ranks(make):
-    runs = (make("cpu", 1, 50.0), make("ddp", 2, 80.0))
+def test_achieved_is_held_against_the_peak_of_all_ranks(make_run):
+    runs = (make_run("cpu", 1, 50.0), make_run("ddp", 2, 80.0))
     figure = plots.achieved(*runs, peak_flops_per_second=1e11)
     assert bars(figure) == pytest.approx([50.0, 40.0])
     assert "50.00 GFLOP/s\nof 100.0 GFLOP/s" in said(figure)
@@ -717,18 +642,18 @@ def test_achieved_is_held_against_the_peak_of_all_ranks(make):
     assert figure.axes[0].lines[0].get_xdata() == [100, 100]
 
 
-def test_more_ranks_than_cores_are_held_against_the_cores(make):
-    figure = plots.achieved(crowded(make, speed=100.0), peak_flops_per_second=1e11)
+def test_more_ranks_than_cores_are_held_against_the_cores(make_run):
+    figure = plots.achieved(crowded(make_run, speed=100.0), peak_flops_per_second=1e11)
     assert bars(figure) == pytest.approx([50.0])
     assert figure.axes[0].patches[0].get_hatch()
 
 
 @pytest.mark.parametrize("other", [{"device": "cuda"}, {"dtype": "bfloat16"}])
-def test_one_peak_does_not_fit_two_kinds(make, other):
+def test_one_peak_does_not_fit_two_kinds(make_run, other):
     with pytest.raises(ValueError, match="expected all"):
-        plots.achieved(make(), make(**other), peak_flops_per_second=1e11)
+        plots.achieved(make_run(), make_run(**other), peak_flops_per_second=1e11)
     with pytest.raises(ValueError, match="more than zero"):
-        plots.achieved(make(), peak_flops_per_second=0)
+        plots.achieved(make_run(), peak_flops_per_second=0)
 
 
 # what every figure refuses, and how runs are named
@@ -737,40 +662,45 @@ def test_one_peak_does_not_fit_two_kinds(make, other):
 @pytest.mark.parametrize(
     "draw", [plots.throughput, plots.scaling, plots.memory, plots.sent_bytes, plots.timeline]
 )
-def test_a_failed_run_is_refused(make, draw):
+def test_a_failed_run_is_refused(make_run, draw):
     with pytest.raises(ValueError, match="ended with status oom, expected ok"):
-        draw(make("ddp", 1, status="oom"))
+        draw(make_run("ddp", 1, status="oom"))
 
 
 @pytest.mark.parametrize("draw", [plots.throughput, plots.memory, plots.sent_bytes])
-def test_a_run_whose_ranks_left_no_record_is_refused(make, draw):
-    run = make()
+def test_a_run_whose_ranks_left_no_record_is_refused(make_run, draw):
+    run = make_run()
     for path in (run.folder / "ranks").glob("*.json"):
         path.unlink()
     with pytest.raises(ValueError, match="holds no record of a rank"):
         draw(Run(run.folder))
 
 
-def test_a_rehearsal_and_nothing_are_refused(make):
+def test_a_rehearsal_and_nothing_are_refused(make_run):
     with pytest.raises(ValueError, match="recorded no losses"):
-        plots.throughput(make(losses=(None, None)))
+        plots.throughput(make_run(losses=(None, None)))
     with pytest.raises(ValueError, match="recorded no losses"):
-        plots.loss_curves(make(losses=()))
+        plots.loss_curves(make_run(losses=()))
     with pytest.raises(ValueError, match="at least one run"):
         plots.memory()
     with pytest.raises(TypeError, match="runs one after another"):
-        plots.throughput([make()])
+        plots.throughput([make_run()])
 
 
-def test_runs_with_one_label_are_told_apart(make):
-    runs = [make(optimizer="sgd"), make(optimizer="adamw"), make("cpu", 1), make("cpu", 1)]
+def test_runs_with_one_label_are_told_apart(make_run):
+    runs = [
+        make_run(optimizer="sgd"),
+        make_run(optimizer="adamw"),
+        make_run("cpu", 1),
+        make_run("cpu", 1),
+    ]
     assert name_runs(runs) == [
         "ddp, 2 ranks (CPU), optimizer sgd",
         "ddp, 2 ranks (CPU), optimizer adamw",
         "cpu, 1 rank (CPU), run 1",
         "cpu, 1 rank (CPU), run 2",
     ]
-    here, there = make(), make(cpu="Other")
+    here, there = make_run(), make_run(cpu="Other")
     assert [name.rpartition(", ")[2] for name in name_runs([here, there])] == [
         "measured here",
         "recorded",
@@ -788,8 +718,8 @@ def displayed(monkeypatch):
     return shown
 
 
-def test_show_displays_an_image_with_its_alternative(make, displayed):
-    figure = plots.throughput(make())
+def test_show_displays_an_image_with_its_alternative(make_run, displayed):
+    figure = plots.throughput(make_run())
     figure.alt = 'fast & "loose"'
     assert plots.show(figure) is None
     (html,) = (item.data for item in displayed)

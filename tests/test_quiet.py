@@ -123,20 +123,20 @@ def test_preflight_measures_before_its_own_launch_begins(monkeypatch):
     assert done == ["quiet", "launch", "cores"]
 
 
-def test_figures_of_runs_that_were_measured_here_name_it_once(counted, tmp_path):
+def test_figures_of_runs_that_were_measured_here_name_it_once(counted, make_run):
     pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
     import test_plots
 
     from bootcamp.drawing import plots
 
-    runs = [test_plots._write(tmp_path / name, ranks=n) for name, n in (("one", 1), ("two", 2))]
+    runs = [make_run(ranks=count) for count in (1, 2)]
     assert "machine at" not in test_plots.foot(plots.throughput(*runs)), "it was not measured"
     counted(STEADY, [[50] * 12, [50] * 12])
     quietness.measure()
     figure = plots.throughput(*runs)
     assert test_plots.foot(figure).count("This was a busy machine (two processes reach 1.00") == 1
     assert "a busy machine" in figure.alt
-    other = test_plots._write(tmp_path / "other", cpu="Other Processor")
+    other = make_run(cpu="Other Processor")
     assert "busy machine" not in test_plots.foot(plots.throughput(other))
 
 

@@ -4,7 +4,6 @@ import importlib.util
 import math
 
 import pytest
-from test_plots import make  # noqa: F401
 
 from bootcamp.paths import SRC
 from bootcamp_lessons.diagrams import scaling
@@ -32,16 +31,16 @@ def test_the_best_rates_are_those_without_warm_up_and_diverged_ones_are_never_be
     assert scaling.find_best_rates(spoilt).rate_of_large == 0.1, "one seed has diverged"
 
 
-def test_the_sweep_draws_a_line_for_each_setting_and_what_diverged_at_the_edge(make):  # noqa: F811
-    figure = scaling.rate_sweep(SWEEP, make("learning_rates", 2))
+def test_the_sweep_draws_a_line_for_each_setting_and_what_diverged_at_the_edge(make_run):
+    figure = scaling.rate_sweep(SWEEP, make_run("learning_rates", 2))
     lines = {line.get_label(): line for line in figure.axes[0].lines}
     assert list(lines["batch 256"].get_ydata()) == [3.0, 2.9, 2.75, scaling.DIVERGED]
     assert list(lines["batch 256, warm-up of 5 steps"].get_xdata()) == [0.4]
     assert "batch 32: 0.05: 2.00, 0.1: 2.10" in figure.alt
 
 
-def test_the_overhead_is_what_the_ranks_take_beyond_their_share(make):  # noqa: F811
-    pair = make("cpu", 1, speed=100.0, batch=32), make("ddp", 2, speed=160.0, batch=32)
+def test_the_overhead_is_what_the_ranks_take_beyond_their_share(make_run):
+    pair = make_run("cpu", 1, speed=100.0, batch=32), make_run("ddp", 2, speed=160.0, batch=32)
     row = scaling.overhead_table([pair])[0]
     assert row["one process, ms"] == pytest.approx(320)
     assert row["overhead, ms"] == pytest.approx(200 - 160)
