@@ -3,7 +3,6 @@
 import argparse
 import math
 import sysconfig
-import tomllib
 import zlib
 
 import pytest
@@ -12,7 +11,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bootcamp import corpus
-from bootcamp.paths import PACKAGE, ROOT
 from bootcamp.train import config, data, models, optimizers
 from bootcamp.train.fingerprint import fingerprint
 
@@ -88,12 +86,6 @@ def test_the_corpus_is_frozen_and_does_not_come_from_this_python(monkeypatch, tm
     assert corpus.text.__wrapped__() == corpus.text(), "read anew, of another Python"
     assert len(corpus.text()) > 1_000_000
     assert corpus.text().isascii()
-
-
-def test_a_package_that_is_installed_has_the_corpus():
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    patterns = told["package-data"]["bootcamp"]
-    assert any(corpus.PACKED in PACKAGE.glob(pattern) for pattern in patterns)
 
 
 def images(size=64, classes=10, dtype=torch.float32):

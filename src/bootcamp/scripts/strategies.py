@@ -92,12 +92,13 @@ PROGRAMS = {
 def find(script: str | Path) -> Path:
     """Find a script's file by its name ("ddp", "_train_ddp.py") or path, or FileNotFoundError."""
     name = str(script)
-    if name in SCRIPTS:
+    if name in SCRIPTS and SRC.is_dir():
         return SCRIPTS[name].path
     for place in (Path(), SRC.parent, SRC):
         if name.endswith(".py") and (place / name).exists():
             return (place / name).resolve()
-    expected = f"give one of {', '.join(SCRIPTS)}, or the path of a .py file"
+    known = ", ".join(SCRIPTS) if SRC.is_dir() else "the repository's in a clone of it"
+    expected = f"give one of {known}, or the path of a .py file"
     raise FileNotFoundError(f"there is no script {name!r}: {expected}")
 
 
@@ -131,8 +132,7 @@ def variants_folder() -> Path:
 
 def _find_original(path: Path) -> Path:
     """Return the script that a file is a copy of, or the file itself."""
-    index = files.read_json(variants_folder() / "index.json")
-    return Path(index.get(str(path), path))
+    return Path(files.read_json(variants_folder() / "index.json").get(str(path), path))
 
 
 def record_copy(path: Path | str, script: str | Path) -> None:
