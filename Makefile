@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
 export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
 
-.PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record course notebooks rooms readme slides \
+.PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record proofs course notebooks rooms readme slides \
   kit site preflight reset catch-up clean
 
 help:  ## this list
@@ -73,6 +73,9 @@ claims: $(READY)  ## every claim of the lessons, tested on this machine: a table
 
 gpu-record: $(READY)  ## asks this machine's GPU, into logs/gpu_record; ARGS=--plan: by which commands
 	$(PY) tools/gpu_record.py logs/gpu_record $(ARGS)
+
+proofs: $(READY)  ## which test proves each script, fault and exercise, and what is rejected
+	@$(PY) tests/proofs.py
 
 accuracy: $(READY)  ## how wrong the planner is on published rows, left out one at a time; ARGS=--fit
 	$(PY) tools/accuracy.py $(ARGS)

@@ -19,6 +19,7 @@ def open_link(monkeypatch, tmp_path):
     monkeypatch.setattr(capstone, "launch", shared)
 
 
+@pytest.mark.solves("capstone_small")
 def test_a_plan_within_both_limits_solves_both_exercises(monkeypatch):
     tried = []
     real = capstone.try_plan
@@ -32,6 +33,7 @@ def test_a_plan_within_both_limits_solves_both_exercises(monkeypatch):
     assert simulated_hosts.why_not() or tried[0].config["hosts"] == 2
 
 
+@pytest.mark.solves("capstone_fits")
 def test_hybrid_shards_fit_the_larger_limit_only():
     plan = {"script": "hsdp", "shard": 2}
     reckoned = {"states_mb": 2.7, "activations_mb": 13.5}

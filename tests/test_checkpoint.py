@@ -257,6 +257,7 @@ def test_a_half_written_folder_is_never_taken_up(tmp_path):
     assert "there is no such file" in refusal(resume=tmp_path / "a")
 
 
+@pytest.mark.rejects("a resume without the optimizer's state")
 def test_a_wrong_resume_is_no_proof(tmp_path):
     """The optimizer's state left behind: the losses tell."""
     launch.launch("gpu", steps=5, save=tmp_path / "a", optimizer="sgd", **FLAGS)

@@ -46,6 +46,7 @@ def test_loader_and_generators_go_on_where_they_were(tmp_path):
     assert sum(value.double().sum().item() for value in exported.values()) == whole["sum"]
 
 
+@pytest.mark.rejects("a resume without generators or the loader's position")
 @pytest.mark.parametrize("forgotten", checkpoints.FORGET)
 def test_rejects_what_goes_on_without(forgotten, tmp_path):
     (whole,) = checkpoints.run_legs([(2, {})], tmp_path / "whole")
@@ -121,6 +122,7 @@ def test_the_checker_names_the_mistake(tmp_path, body, helps):
     assert "Hint:" in str(result)
 
 
+@pytest.mark.solves("save_for_good")
 def test_starting_point_is_rejected_and_solution_accepted(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "WORK", tmp_path)
     task = exercise.find("save_for_good")

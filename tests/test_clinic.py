@@ -102,6 +102,7 @@ def trials():
         return dict(zip(HERE, pool.map(run, HERE.values()), strict=True))
 
 
+@pytest.mark.solves(*(case.name for case in CASES.values()))
 @pytest.mark.parametrize("case", HERE.values(), ids=lambda case: case.file)
 def test_broken_is_rejected_and_fixed_accepted(case, trials):
     broken = exercise.try_out(case, case.broken)

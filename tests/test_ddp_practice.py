@@ -25,6 +25,7 @@ def clipped_baseline(**flags):
     return ddp_practice.launch_baseline(trained, **flags)
 
 
+@pytest.mark.proves("ddp_in_practice")
 @OPTIMIZERS
 def test_clipped_compiled_and_with_a_tuple_it_trains_the_baselines_model(optimizer):
     flags = {**FLAGS, "optimizer": optimizer, "model": "mlp"}
@@ -41,6 +42,7 @@ def test_the_baseline_is_clipped():
     assert "final parameters apart" in str(proof.failed[-1]["compared"])
 
 
+@pytest.mark.proves("ddp_in_practice")
 @OPTIMIZERS
 def test_accumulated_and_clipped_it_trains_the_baselines_model(optimizer):
     run = trained(
@@ -93,6 +95,7 @@ WRONG = {  # script, its changed lines, a word of the rows that fail
 }
 
 
+@pytest.mark.rejects("clipped before the average", "outputs hidden from DDP", "parts not divided")
 @pytest.mark.parametrize("name", WRONG)
 def test_rejects_what_people_get_wrong(name):
     script, changes, row = WRONG[name]

@@ -10,6 +10,7 @@ from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 
 
+@pytest.mark.proves("ddp")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_ddp_trains_what_the_baseline_trains(ranks):
     proofs = proved("ddp", ranks)
@@ -20,11 +21,13 @@ def test_ddp_trains_what_the_baseline_trains(ranks):
 TEXT_MODELS = ("gpt", "mlp", "striped-lstm")
 
 
+@pytest.mark.proves("ddp")
 @pytest.mark.parametrize(("model", "ranks"), [("mlp", 2), ("striped-lstm", 4)])
 def test_ddp_trains_every_model(model, ranks):
     proved("ddp", ranks, model=model)
 
 
+@pytest.mark.proves("gpu", "ddp_by_hand")
 @pytest.mark.parametrize(("script", "ranks"), [("gpu", 1), ("ddp_by_hand", 2)])
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_the_other_scripts_do_too(script, ranks, model):
@@ -32,6 +35,7 @@ def test_the_other_scripts_do_too(script, ranks, model):
     assert len(proved(script, ranks, **own)) == 2
 
 
+@pytest.mark.proves("cpu")
 def test_loss_falls():
     losses = equality.baseline(steps=20, global_batch=12, optimizer="adamw").losses
     assert losses[-1] < losses[0] - 1
@@ -43,6 +47,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.proves("cpu")
 @pytest.mark.parametrize(("optimizer", "losses"), LOSSES.items())
 def test_the_losses_are_those_of_every_machine(optimizer, losses):
     """Whatever its Python and processor: the text is frozen, and rounding differs by far less."""
@@ -77,18 +82,21 @@ def rejected(script, ranks=2, optimizer="sgd"):
     )
 
 
+@pytest.mark.rejects("gradients summed")
 def test_rejects_gradients_that_are_summed():
     rows = rejected(variant("ddp_by_hand", "summed", SUMMED))
     assert "loss" in rows
     assert "final parameters" in rows
 
 
+@pytest.mark.rejects("every rank trains the same batch")
 def test_rejects_ranks_that_train_the_whole_batch():
     """Losses and parameters are the baseline's: only the samples tell."""
     rows = rejected(variant("ddp", "whole", WHOLE_BATCH))
     assert rows == "samples that two ranks trained on"
 
 
+@pytest.mark.rejects("contents of each rank's own under equal ids")
 def test_rejects_contents_of_each_ranks_own():
     """The ids are the baseline's: the checksums tell, and that it is the loss's cause."""
     script, flags = variant("ddp", "own_contents", OWN_CONTENTS), {**PROOF, "model": "mlp"}
@@ -102,18 +110,21 @@ def test_rejects_contents_of_each_ranks_own():
     assert "the samples are not the baseline's" in loss["hint"]
 
 
+@pytest.mark.rejects("other initial parameters")
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_rejects_a_rank_with_other_initial_weights(optimizer):
     rows = rejected(variant("ddp_by_hand", "other_start", OTHER_START), optimizer=optimizer)
     assert "initial parameters" in rows
 
 
+@pytest.mark.rejects("a layer not synchronised")
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_rejects_a_layer_that_is_not_synchronised(optimizer):
     rows = rejected(variant("ddp", "one_layer", ONE_LAYER_LEFT_OUT), optimizer=optimizer)
     assert "final parameters" in rows
 
 
+@pytest.mark.rejects("ranks that never met")
 def test_rejects_ranks_that_never_met():
     """Two processes that each believe to be alone: what a forgotten process group looks like."""
     assert "ranks in the process group" in rejected(strategies.SCRIPTS["gpu"].path)
@@ -126,6 +137,7 @@ def test_refuses_to_compare_what_differs():
         equality.same_training(a, b)
 
 
+@pytest.mark.rejects("another seed")
 def test_another_seed_is_another_training():
     flags = {**PROOF, "optimizer": "sgd"}
     run = equality.baseline(seed=1, **flags)
@@ -147,6 +159,7 @@ FRAMEWORKS = [
 ]
 
 
+@pytest.mark.proves("horovod", "lightning", "accelerate")
 @pytest.mark.parametrize(("script", "model", "optimizer", "ranks"), FRAMEWORKS)
 def test_frameworks_train_what_the_baseline_trains(script, model, optimizer, ranks):
     if not launch.available(script):
@@ -169,6 +182,7 @@ def test_frameworks_train_what_the_baseline_trains(script, model, optimizer, ran
 RESNET = {"model": "resnet50", "dtype": "float64", "steps": 5, "global_batch": 16}  # lesson 04b's
 
 
+@pytest.mark.proves("ddp_sync_batchnorm")
 @pytest.mark.parametrize(("optimizer", "ranks"), [("adamw", 4), ("sgd", 2)])
 def test_resnet_with_synchronised_statistics(optimizer, ranks):
     flags = {**RESNET, "optimizer": optimizer}
@@ -176,6 +190,7 @@ def test_resnet_with_synchronised_statistics(optimizer, ranks):
     equality.same_training(run, equality.baseline(**flags), tolerance=1e-6)
 
 
+@pytest.mark.rejects("batch statistics of each rank's own")
 def test_rejects_resnet_with_each_ranks_own_statistics():
     run = trained("ddp", 2, optimizer="sgd", **RESNET)
     proof = equality.compare(run, equality.baseline(optimizer="sgd", **RESNET))
@@ -183,11 +198,13 @@ def test_rejects_resnet_with_each_ranks_own_statistics():
     assert all("The model has 53 BatchNorm layers" in row["hint"] for row in proof.failed)
 
 
+@pytest.mark.proves("ddp_options")
 def test_options_of_ddp_that_change_no_gradient():
     own = {"bucket_mb": 0.2, "bucket_view": True, "static_graph": True}
     proved("ddp_options", 2, **own)
 
 
+@pytest.mark.proves("ddp_options")
 @pytest.mark.parametrize(
     ("hook", "bytes_of_exact", "loss_apart"),
     [("fp16", 0.5, 1e-3), ("bf16", 0.5, 1e-2), ("powersgd", 0.2, 1.0)],
@@ -202,6 +219,7 @@ def test_hooks_send_less_and_stay_near(hook, bytes_of_exact, loss_apart):
     assert 0 < max(apart) < loss_apart
 
 
+@pytest.mark.proves("local_sgd")
 def test_averaging_parameters_every_step_is_sgd_and_nothing_else():
     """With SGD every step is linear in the gradients; AdamW's is not, and fewer averages drift."""
 

@@ -129,6 +129,7 @@ def test_a_wrong_answer_is_told_what_helps(name, number, changes, says):
     assert says in str(result)
 
 
+@pytest.mark.solves("from_horovod")
 @pytest.mark.usefixtures("quick_proofs")
 def test_a_port_from_horovod_is_checked_without_horovod(tmp_path, monkeypatch):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "horovod")

@@ -24,6 +24,7 @@ def counted(ranks, optimizer="adamw"):
     return trained(sharding_tables.make_counting_script("ep"), ranks, **FLAGS, optimizer=optimizer)
 
 
+@pytest.mark.proves("ep")
 @pytest.mark.parametrize("optimizer", equality.PROVEN_WITH)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_experts_over_ranks_train_what_the_baseline_trains(ranks, optimizer):
@@ -90,6 +91,7 @@ WRONG = {
 }
 
 
+@pytest.mark.rejects("experts' gradients wrongly averaged", "rows to another expert")
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [*((name, 2) for name in WRONG), ("averaged", 4), ("back_in_another_order", 4)],

@@ -20,6 +20,7 @@ PATIENT = {"options": Options(hang_seconds=600)}  # as in the lesson, whose runs
 MLP = {"model": "mlp", "steps": 20, "global_batch": 12}
 
 
+@pytest.mark.proves("compile")
 @pytest.mark.skipif(
     machine.find_missing_for_inductor(torch.__path__[0]) is not None,
     reason="no C++ for inductor here",
@@ -31,6 +32,7 @@ def test_a_compiled_model_trains_what_the_baseline_trains(optimizer):
     assert run.ranks[0]["compiled_graphs"] == 1, "it was not compiled, so nothing is proved"
 
 
+@pytest.mark.proves("compile")
 def test_a_gpt_is_one_graph_too():
     run = trained("compile", 1, backend="aot_eager", optimizer="sgd", **PROOF, **PATIENT)
     equality.same_training(run, baseline(optimizer="sgd", **PROOF))
@@ -38,6 +40,7 @@ def test_a_gpt_is_one_graph_too():
     assert run.ranks[0]["activation_bytes"] is None, "fused kernels' memory is not seen"
 
 
+@pytest.mark.rejects("a compiled copy of the model")
 def test_rejects_a_compiled_copy_of_the_model():
     line = "compiled = torch.compile(model, backend=args.backend)"
     copied = "import copy\ncompiled = torch.compile(copy.deepcopy(model), backend='eager')"

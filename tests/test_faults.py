@@ -4,6 +4,7 @@ import faults
 import pytest
 
 
+@pytest.mark.proves(*faults.FAULTS)
 @pytest.mark.drill
 @pytest.mark.parametrize("name", faults.FAULTS)
 def test_fault(name):

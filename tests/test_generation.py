@@ -89,6 +89,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.rejects("positions, keys or a cache's end that are wrong")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_rejects_a_wrong_cache(model, plain, monkeypatch, mistake):
     name, changes = MISTAKES[mistake]
@@ -104,6 +105,7 @@ def test_rejects_a_wrong_cache(model, plain, monkeypatch, mistake):
         generation.prove(mistaken, plain)
 
 
+@pytest.mark.rejects("other bytes", "scores that are no numbers")
 def test_rejects_other_bytes_and_scores_that_are_no_numbers(plain):
     other = dataclasses.replace(plain, text=b"?" + plain.text[1:])
     with pytest.raises(generation.NotTheSame, match=r"byte 0 .* is b'\?'"):

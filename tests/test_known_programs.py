@@ -20,6 +20,7 @@ RESNET = known_programs.RESNET
 OPTIMIZERS = pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 
 
+@pytest.mark.proves("striped")
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_stripes_over_ranks_train_what_the_baseline_trains(ranks):
     """With both optimizers; each rank holds its part of the layers and sends what is said."""
@@ -42,6 +43,7 @@ def rejected(script, ranks=1, **flags):
 SGD = {**equality.settings(2), "optimizer": "sgd"}
 
 
+@pytest.mark.rejects("stripes without the sum of gradients")
 def test_rejects_stripes_without_the_sum_of_gradients():
     line = "return same.to_local(grad_placements=[Partial()])"
     script = variant("striped", "striped_unsummed", {line: "return same.to_local()"})
@@ -51,6 +53,7 @@ def test_rejects_stripes_without_the_sum_of_gradients():
     assert "initial" not in rows
 
 
+@pytest.mark.rejects("stripes that two ranks keep")
 def test_rejects_stripes_of_which_one_belongs_to_nobody():
     """Rank 1 takes rank 0's stripes: the fingerprint has those twice and its own not at all."""
     line = "layer.lstm.keep(range(rank * stripes, (rank + 1) * stripes))"
@@ -86,6 +89,7 @@ def test_resnet_50_with_its_layers_over_two_devices(optimizer):
     equality.same_training(run, baseline(optimizer=optimizer, **RESNET))
 
 
+@pytest.mark.rejects("layers that the optimizer does not have")
 def test_rejects_resnet_50_whose_second_half_is_not_trained():
     line = "optimizer = optimizers.build(args, model.parameters())"
     half = {line: line.replace("model.param", "model[:half].param")}
@@ -108,6 +112,7 @@ def test_resnet_50_in_replicas_with_frozen_statistics(optimizer):
     assert equality.compare(run, baseline(**flags)).failed, "frozen is another training"
 
 
+@pytest.mark.rejects("shards with statistics of a share")
 def test_rejects_resnet_50_with_statistics_of_a_share():
     rows = rejected("fsdp", 2, optimizer="sgd", **RESNET)
     assert "step's loss" in rows

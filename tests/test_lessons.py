@@ -79,6 +79,7 @@ PROVED_ELSEWHERE = {
 }
 
 
+@pytest.mark.solves(*(task.name for task in EXERCISES))
 @pytest.mark.parametrize("task", EXERCISES, ids=lambda e: e.name)
 def test_starting_point_is_rejected_and_solution_accepted(task, tmp_path, monkeypatch, request):
     """The solution is a script of the family: the checker judges the runs that prove that one."""

@@ -12,6 +12,7 @@ needs_megatron = pytest.mark.skipif(
 )
 
 
+@pytest.mark.proves("megatron")
 @needs_megatron
 def test_two_ranks_train_the_baselines_model():
     """Two launches: importing Megatron-core takes seconds."""

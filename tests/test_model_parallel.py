@@ -18,6 +18,7 @@ LESSON_06B = {"steps": 4, "global_batch": 32}
 LESSON_08C = {"steps": 3, "global_batch": 24, "micro_batches": 2}  # AdamW rounds less
 
 
+@pytest.mark.proves("mp", "ddp_mp")
 @pytest.mark.parametrize(
     ("script", "ranks", "model"),
     [("mp", 1, "gpt"), ("mp", 1, "striped-lstm"), ("ddp_mp", 4, "gpt")],
@@ -27,6 +28,7 @@ def test_a_model_cut_over_two_devices(script, ranks, model):
     proved(script, ranks, **own)
 
 
+@pytest.mark.proves("pp")
 @pytest.mark.parametrize("schedule", pipeline_stages.NAMES_IN_TORCH)
 def test_every_schedule_on_two_ranks(schedule):
     """With both optimizers; lesson 06b names the micro-batches of the runs with SGD."""
@@ -36,6 +38,7 @@ def test_every_schedule_on_two_ranks(schedule):
         equality.same_training(run, base)
 
 
+@pytest.mark.proves("pp")
 @pytest.mark.parametrize("schedule", pipeline_stages.NAMES_IN_TORCH)
 def test_every_schedule_on_four_ranks(schedule):
     run = trained("pp", 4, schedule=schedule, micro_batches=8, **SGD)
@@ -44,6 +47,7 @@ def test_every_schedule_on_four_ranks(schedule):
     assert sum(map(len, held)) == 8, "each stage of the model lies on one rank"
 
 
+@pytest.mark.proves("pp")
 @pytest.mark.parametrize(("model", "dtype"), [("striped-lstm", "float32"), ("mlp", "float64")])
 def test_other_models_in_a_pipeline(model, dtype):
     """The MLP in float64: micro-batches round differently, and its ReLUs have a kink."""
@@ -51,6 +55,7 @@ def test_other_models_in_a_pipeline(model, dtype):
     proved("pp", 2, model=model, **own)
 
 
+@pytest.mark.proves("tp")
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_tensor_parallelism(ranks, sequence_parallel):
@@ -69,6 +74,7 @@ def test_shared_heads_of_keys_over_tensor_ranks():
     equality.same_training(run, equality.baseline(kv_heads=2, **BASE))
 
 
+@pytest.mark.proves("ddp_pp")
 @pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble", "dualpipe"])
 def test_data_by_pipeline(schedule):
     """With both optimizers by the schedule that is the script's own."""
@@ -79,6 +85,7 @@ def test_data_by_pipeline(schedule):
     equality.same_training(run, equality.baseline(**BASE))
 
 
+@pytest.mark.proves("fsdp_tp")
 @pytest.mark.parametrize(("mesh", "ranks"), [("2x2", 4), ("2x1", 2), ("1x2", 2)])
 def test_data_by_tensor(mesh, ranks):
     run = trained("fsdp_tp", ranks, mesh=mesh, sequence_parallel=True, **SGD)
@@ -88,6 +95,7 @@ def test_data_by_tensor(mesh, ranks):
     )
 
 
+@pytest.mark.proves("3d", "fsdp_pp")
 @pytest.mark.parametrize(("script", "ranks"), [("3d", 8), ("fsdp_pp", 4)])
 def test_three_axes_and_shards_in_stages(script, ranks):
     """What fails of a wrong one: test_silent.py."""
@@ -106,6 +114,7 @@ def rejected(script, ranks, **flags):
     return " ".join(row["compared"] for row in proof.failed)
 
 
+@pytest.mark.rejects("tensor ranks with different batches")
 def test_rejects_tensor_ranks_with_different_batches():
     line = "batches = data.Batches(args, 0, 1)"
     other = {line: f"{line}\nif rank:\n    batches.global_ids = lambda step: torch.arange(8)"}
@@ -114,6 +123,7 @@ def test_rejects_tensor_ranks_with_different_batches():
     )
 
 
+@pytest.mark.rejects("tensor ranks with different norms")
 def test_rejects_tensor_ranks_with_different_norms():
     """Replicated parameters that drift apart: each rank's own copy is in its fingerprint."""
     line = "models.initialise(model, args)"
@@ -121,6 +131,7 @@ def test_rejects_tensor_ranks_with_different_norms():
     assert "initial parameters" in rejected(variant("tp", "tp_drift", drift), 2)
 
 
+@pytest.mark.rejects("gradients summed over micro-batches")
 def test_rejects_a_pipeline_whose_gradients_are_summed_over_micro_batches():
     line = "schedule = schedule_class(stage_or_stages, args.micro_batches, loss_fn=models.loss)"
     summed = {line: line[:-1] + ", scale_grads=False)"}
@@ -129,12 +140,14 @@ def test_rejects_a_pipeline_whose_gradients_are_summed_over_micro_batches():
     assert "final parameters" in rows
 
 
+@pytest.mark.rejects("a stage lost")
 def test_rejects_a_pipeline_that_lost_a_stage():
     line = "model = pipeline_stages.join(parts[i] for i in mine)"
     lost = variant("pp", "pp_lost", {line: f"{line}\nif rank == 0:\n    del model[-1]"})
     assert "stages that a model has" in rejected(lost, 2)
 
 
+@pytest.mark.rejects("pipelines that train one share")
 def test_rejects_pipelines_that_train_the_same_share():
     line = "batches = data.Batches(args, copies.get_local_rank(), copies.size())"
     same = {line: "batches = data.Batches(args, 0, copies.size())"}

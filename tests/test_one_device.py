@@ -19,6 +19,7 @@ def largest_difference(run, base):
     return max(abs(a - b) for a, b in zip(run.losses, base.losses, strict=True))
 
 
+@pytest.mark.proves("amp")
 @pytest.mark.parametrize(("autocast", "bound"), [("bfloat16", 5e-3), ("float16", 1e-3)])
 def test_mixed_precision_stays_near_float32(autocast, bound):
     run = trained("amp", autocast=autocast, **PROOF)
@@ -36,6 +37,7 @@ def kept_bytes(keep):
     return 4 * (LAYERS * block + head)
 
 
+@pytest.mark.proves("activation_checkpointing")
 def test_keeping_only_inputs_changes_no_loss_and_keeps_what_the_formula_says():
     run = trained("activation_checkpointing", keep="inputs", **PROOF)
     base = equality.baseline(optimizer="adamw", **PROOF)
@@ -54,6 +56,7 @@ def test_keeping_matrix_products_lies_between():
     assert sizes == sorted(sizes)
 
 
+@pytest.mark.proves("activation_checkpointing")
 @pytest.mark.parametrize("model", [name for name in models.NAMES if name != "resnet50"])
 def test_checkpointing_changes_no_loss_of_any_model(model):
     run = trained(
@@ -62,6 +65,7 @@ def test_checkpointing_changes_no_loss_of_any_model(model):
     assert run.losses == equality.baseline(model=model, optimizer="adamw", **PROOF).losses
 
 
+@pytest.mark.proves("accumulate")
 @pytest.mark.parametrize("micro_batches", [1, 3, 5])
 def test_accumulation_trains_what_the_baseline_trains(micro_batches):
     for optimizer in ("adamw", "sgd"):
@@ -75,11 +79,13 @@ def test_accumulation_trains_what_the_baseline_trains(micro_batches):
     assert run.ranks[0]["activation_bytes"] == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.proves("dp")
 def test_data_parallel_says_that_it_splits_nothing():
     proofs = proved("dp", 1)
     assert proofs[0].run.output().count("it runs the bare model and splits nothing") == 1
 
 
+@pytest.mark.proves("dp_by_hand")
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_replicas_by_hand_train_what_the_baseline_trains(replicas):
     for optimizer in ("adamw", "sgd"):

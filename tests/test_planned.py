@@ -151,6 +151,7 @@ def test_an_impossible_plan_is_told_why_everywhere(given, says):
     assert "Hint: " in str(result)
 
 
+@pytest.mark.solves(*(f"planned_{name}" for name in TASKS))
 @pytest.mark.parametrize("name", TASKS)
 def test_the_solution_is_accepted_and_wrong_plans_hear_what_limits_them(name):
     task = exercise.find(f"planned_{name}")

@@ -37,6 +37,7 @@ def proved(script, ranks, optimizer, model="gpt", **flags):
 
 
 # four ranks are those of lesson 07
+@pytest.mark.proves("zero1")
 @pytest.mark.parametrize(("ranks", "optimizer"), [(4, "adamw"), (2, "sgd"), (4, "sgd")])
 def test_zero1_of_torch(ranks, optimizer):
     run = proved("zero1", ranks, optimizer)
@@ -45,6 +46,7 @@ def test_zero1_of_torch(ranks, optimizer):
     assert held == {"adamw": 8, "sgd": 4}[optimizer] * NUMBERS + counts
 
 
+@pytest.mark.proves("fsdp")
 @pytest.mark.parametrize(
     ("ranks", "optimizer", "flags"),
     [(4, "adamw", {}), (4, "sgd", {}), (3, "adamw", {}), (2, "adamw", {"keep_gathered": True})],
@@ -81,6 +83,7 @@ def test_each_part_is_a_unit_of_fsdp_and_the_head_stays_gathered():
     assert less["all-gather"] == 2 * (blocks + 1), "the root has it, and is gathered once"
 
 
+@pytest.mark.proves("fsdp_in_practice")
 def test_accumulated_gradients_are_reduced_once():
     hidden = model_shapes.MLP["tiny"]["layers"]
     counts = collectives_of_a_step("fsdp_in_practice", model="mlp", micro_batches=4)
@@ -88,6 +91,7 @@ def test_accumulated_gradients_are_reduced_once():
     assert counts["all-gather"] == 4 * (2 * (hidden + 1) + 1)
 
 
+@pytest.mark.proves("fsdp_in_practice")
 @pytest.mark.parametrize(
     ("optimizer", "flags"),
     [("adamw", {"reshard": 2}), ("sgd", {"micro_batches": 3}), ("sgd", {"reshard": 2})],
@@ -118,6 +122,7 @@ WRONG = {
 }
 
 
+@pytest.mark.rejects("shards clipped by their own norms", "the wrong part reduced")
 @pytest.mark.parametrize("name", WRONG)
 def test_rejects_what_people_get_wrong_in_fsdp(name):
     script = variant("fsdp_in_practice", f"fsdp_wrong_{len(name)}", dict([WRONG[name]]))
@@ -140,6 +145,7 @@ SENDS = {  # flags, bytes of a gathered number, arguments of sharding.collective
 }
 
 
+@pytest.mark.proves("fsdp_in_practice")
 @pytest.mark.skipif(not sent_bytes.count_sent_bytes(), reason="Linux counts what connections send")
 @pytest.mark.parametrize("name", SENDS)
 def test_fsdp_sends_the_bytes_of_the_formula(name):
@@ -153,12 +159,14 @@ def test_fsdp_sends_the_bytes_of_the_formula(name):
             assert near == (other == name)
 
 
+@pytest.mark.proves("fsdp")
 @pytest.mark.parametrize(("model", "optimizer"), [("mlp", "sgd"), ("striped-lstm", "adamw")])
 def test_fsdp_shards_every_model(model, optimizer):
     same = {**PROOF, "model": model, "optimizer": optimizer}
     equality.same_training(trained("fsdp", 2, **same), equality.baseline(**same))
 
 
+@pytest.mark.proves("hsdp")
 @pytest.mark.parametrize(("shard", "optimizer"), [(2, "adamw"), (2, "sgd"), (4, "sgd"), (1, "sgd")])
 def test_hsdp(shard, optimizer):
     run = trained("hsdp", 4, shard=shard, **PROOF, optimizer=optimizer)
@@ -166,6 +174,7 @@ def test_hsdp(shard, optimizer):
     assert {rank["parameter_bytes"] for rank in run.ranks} == {4 * NUMBERS // shard}
 
 
+@pytest.mark.rejects("shards that each rank draws itself")
 @pytest.mark.parametrize(("script", "ranks"), [("fsdp", 2), ("hsdp", 4), ("tp", 2), ("fsdp_tp", 4)])
 def test_rejects_ranks_that_draw_their_own_parts(script, ranks):
     """What many programs do after to_empty. Another number of ranks is then another model."""
@@ -192,6 +201,7 @@ def test_a_model_that_no_rank_could_hold_is_initialised_in_shards(way):
         assert rank["held"] == rank["model"] / 4
 
 
+@pytest.mark.proves("zero")
 @needs_deepspeed
 @pytest.mark.parametrize(("ranks", "optimizer", "model"), [(2, "adamw", "gpt"), (3, "sgd", "mlp")])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -212,6 +222,7 @@ def test_deepspeed(stage, ranks, optimizer, model):
         assert record["optimizer_bytes"] == state + counts
 
 
+@pytest.mark.rejects("gradients clipped unasked")
 @needs_deepspeed
 def test_deepspeed_clips_gradients_unless_told_not_to():
 

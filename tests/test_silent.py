@@ -56,6 +56,7 @@ def written(monkeypatch, tmp_path):
     return write
 
 
+@pytest.mark.solves(*CASES)
 @pytest.mark.parametrize("name", CASES)
 def test_the_proof_rejects_each_with_sgd(name, written):
     assert CASES[name].proof(written(name)).failed

@@ -57,6 +57,7 @@ def test_ranks_on_two_hosts_train_as_the_baseline(name, cluster):
         assert equality.same_training(run, equality.baseline(**PROOF, optimizer=optimizer))
 
 
+@pytest.mark.solves("job_agents")
 def test_told_of_its_end_a_job_is_queued_again_and_goes_on_where_it_was(cluster, tmp_path):
     task, given = TASK["job_agents"], tmp_path / "given.sbatch"
     given.write_text(task.starting_point())
@@ -87,6 +88,7 @@ def test_a_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):
     assert job.restarts == 1
 
 
+@pytest.mark.solves(*(broken.name for broken in AT_ONCE))
 @pytest.mark.parametrize("broken", AT_ONCE, ids=lambda broken: broken.name)
 def test_a_broken_job_file_fails_as_its_exercise_says(broken, broken_jobs):
     job = broken_jobs[broken.name]

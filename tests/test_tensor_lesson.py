@@ -57,6 +57,7 @@ def test_three_ways_of_context_parallelism(way, ranks, key_heads):
         assert near == (other == way)
 
 
+@pytest.mark.rejects("keys without other ranks' gradients")
 def test_rejects_keys_without_the_gradients_of_other_ranks():
     """The forward pass is right; a rank's keys have the gradient of its own queries alone."""
     line = "dist.reduce_scatter(own, list(d_parts.contiguous()))"
