@@ -5,27 +5,23 @@ import os
 import re
 import shutil
 import signal
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import chromium
+import lab as lab_tool
 import nbformat
 import pytest
 import trained
 import warm
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
-import lab as lab_tool  # noqa: E402
-
-from bootcamp.launcher import process_tree  # noqa: E402
-from bootcamp.launcher.launch import Options, launch  # noqa: E402
-from bootcamp.paths import LOGS, NOTEBOOKS  # noqa: E402
-from bootcamp.records import heartbeat  # noqa: E402
-from bootcamp.scripts.variants import variant  # noqa: E402
+from bootcamp.launcher import process_tree
+from bootcamp.launcher.launch import Options, launch
+from bootcamp.paths import LOGS, NOTEBOOKS
+from bootcamp.records import heartbeat
+from bootcamp.scripts.variants import variant
 
 TOKEN = "for-the-test"
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"

@@ -93,8 +93,8 @@ def test_another_training_is_not_valid_however_fast():
 
 def test_the_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
     class Measured:
-        ranks = [{f"{kind}_bytes": 1e6 for kind in capstone.KINDS}]  # noqa: RUF012
-        config = {"hosts": 1}  # noqa: RUF012
+        ranks = [{f"{kind}_bytes": 1e6 for kind in capstone.KINDS}]
+        config = {"hosts": 1}
 
         def __init__(self, tokens):
             self.tokens_per_second = tokens

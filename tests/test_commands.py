@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 import jupyter_core.paths
+import lab
 import pytest
 from jupyterlab_server.config import get_page_config
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-import lab  # noqa: E402
 
 MAKE = shutil.which("make")
 

@@ -12,14 +12,13 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
+import lab
 import programs
 import pytest
 import yaml
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-import lab  # noqa: E402
 
 PYTHON_OF_DEBIAN = {"bookworm": "3.11", "trixie": "3.13"}
 FILES = ("Containerfile", "apt.txt", "postBuild", "start")

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.paths import REFERENCE  # noqa: E402
+from bootcamp.paths import REFERENCE
 from bootcamp.records import runs
-from bootcamp.widgets import dashboard  # noqa: E402
+from bootcamp.widgets import dashboard
 
 RECORDED = REFERENCE / "xeon-2core-ddp-2"
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 
+import gpu_record
 import psutil
 import pytest
 
@@ -24,8 +25,6 @@ from bootcamp.records import runs
 from bootcamp_lessons import one_device
 
 TOOL = ROOT / "tools" / "gpu_record.py"
-sys.path.insert(0, str(ROOT / "tools"))
-import gpu_record  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LIMITED = 6.0  # seconds for the part that never ends

@@ -6,13 +6,11 @@ import sys
 import time
 import types
 
+import gpu_record
 import psutil
 import pytest
 
 from bootcamp.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-import gpu_record  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -4,14 +4,14 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.classroom import errors  # noqa: E402
-from bootcamp.drawing import style  # noqa: E402
-from bootcamp.experiments import equality, replay  # noqa: E402
-from bootcamp.hosts import slurm  # noqa: E402
-from bootcamp.paths import REFERENCE  # noqa: E402
-from bootcamp.records.runs import Run  # noqa: E402
-from bootcamp_lessons.diagrams import hosts as diagrams  # noqa: E402
-from bootcamp_lessons.labs import hosts_lab  # noqa: E402
+from bootcamp.classroom import errors
+from bootcamp.drawing import style
+from bootcamp.experiments import equality, replay
+from bootcamp.hosts import slurm
+from bootcamp.paths import REFERENCE
+from bootcamp.records.runs import Run
+from bootcamp_lessons.diagrams import hosts as diagrams
+from bootcamp_lessons.labs import hosts_lab
 
 WHO = "python src/snippets/who_am_i.py"
 

@@ -9,11 +9,10 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
+import install
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-import install  # noqa: E402
 
 MAKE = shutil.which("make")
 NOBODY = 65534

@@ -1,20 +1,17 @@
 """The instructor's kit agrees with the lessons' data, the notebooks and the Makefile."""
 
 import re
-import sys
 import tomllib
 from pathlib import Path
 
+import course
+import kit
+import lessons
 import nbformat
 import pytest
 
 from bootcamp.drawing import style
 from bootcamp.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-import course  # noqa: E402
-import kit  # noqa: E402
-import lessons  # noqa: E402
 
 ROW = re.compile(r"^\| (\d+):(\d\d) \| (\d*) \| (\d+) \| (.+?) \| (.*) \|$", re.MULTILINE)
 

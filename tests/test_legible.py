@@ -5,13 +5,14 @@ import textwrap
 import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
-nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("nbformat")
 
-import legible  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
+import legible
+import nbformat
+from matplotlib.figure import Figure
 
-from bootcamp.drawing import style  # noqa: E402
-from bootcamp_lessons.diagrams import basics  # noqa: E402
+from bootcamp.drawing import style
+from bootcamp_lessons.diagrams import basics
 
 
 def drawn(x=0.1, y=0.8, words="another", size=14, **look):

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 
+import lessons
 import nbformat
 import pytest
 import trained
@@ -22,9 +23,6 @@ from bootcamp.table import Table
 from bootcamp.units import number
 from bootcamp_lessons import exercise, exercises
 from bootcamp_lessons.labs import silent_bugs
-
-sys.path.insert(0, str(ROOT / "tools"))
-import lessons  # noqa: E402
 
 
 def test_an_empty_prediction_says_so_and_raises_nothing():

@@ -221,7 +221,7 @@ def test_a_machine_without_a_gpu_hears_nothing_fatal(capfd):
 def test_gpus_are_named_where_there_are_some_and_nvitop(monkeypatch):
     class Device:
         index = 0
-        gpu_utilization = memory_used = memory_total = lambda self: 7e9  # noqa: E731
+        gpu_utilization = memory_used = memory_total = lambda self: 7e9
 
         @classmethod
         def all(cls):

@@ -9,18 +9,16 @@ import sys
 from pathlib import Path
 
 import chromium
+import lessons
 import nbformat
+import page_links
+import page_notes
+import pages
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
-import lessons  # noqa: E402
-import page_links  # noqa: E402
-import page_notes  # noqa: E402
-import pages  # noqa: E402
-
-from bootcamp.costs import model_shapes, overlap  # noqa: E402
-from bootcamp_lessons import explorers  # noqa: E402
+from bootcamp.costs import model_shapes, overlap
+from bootcamp_lessons import explorers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*MystReferenceResolver")
 LESSONS = ("00", "04")

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp_lessons.diagrams import saved_checkpoints as diagrams  # noqa: E402
+from bootcamp_lessons.diagrams import saved_checkpoints as diagrams
 
 
 class MadeUp:

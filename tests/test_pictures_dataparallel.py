@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-matplotlib = pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
+pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
-from bootcamp import machine  # noqa: E402
-from bootcamp.drawing import style as frame  # noqa: E402
-from bootcamp.records import trace  # noqa: E402
-from bootcamp.records.runs import Run  # noqa: E402
-from bootcamp_lessons.diagrams import dataparallel  # noqa: E402
+from bootcamp import machine
+from bootcamp.drawing import style as frame
+from bootcamp.records import trace
+from bootcamp.records.runs import Run
+from bootcamp_lessons.diagrams import dataparallel
 
 PHASES = (
     ("Optimizer.zero_grad#AdamW.zero_grad", 10, 5),

@@ -6,12 +6,12 @@ import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
-from matplotlib.patches import FancyArrowPatch  # noqa: E402
+from matplotlib.patches import FancyArrowPatch
 
-from bootcamp import machine  # noqa: E402
-from bootcamp.drawing import style  # noqa: E402
-from bootcamp.records.runs import Run  # noqa: E402
-from bootcamp_lessons.diagrams import ddp  # noqa: E402
+from bootcamp import machine
+from bootcamp.drawing import style
+from bootcamp.records.runs import Run
+from bootcamp_lessons.diagrams import ddp
 
 STEPS = [(0, step) for step in range(8)] + [(1, step) for step in range(5, 12)]
 

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from bootcamp.experiments import replay
-from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT, SRC  # noqa: E402
-from bootcamp.records import runs  # noqa: E402
-from bootcamp_lessons.diagrams import horovod as diagrams  # noqa: E402
+from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT, SRC
+from bootcamp.records import runs
+from bootcamp_lessons.diagrams import horovod as diagrams
 
 LESSON = REFERENCE / "05_horovod"
 SOURCE = NOTEBOOKS / "sources" / "05_horovod.py"

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.drawing import plots  # noqa: E402
+from bootcamp.drawing import plots
 from bootcamp.experiments import replay
-from bootcamp.paths import REFERENCE, ROOT, SRC  # noqa: E402
-from bootcamp.train import models  # noqa: E402
+from bootcamp.paths import REFERENCE, ROOT, SRC
+from bootcamp.train import models
 from bootcamp_lessons import communication
-from bootcamp_lessons.diagrams import hsdp as diagrams  # noqa: E402
-from bootcamp_lessons.labs import hsdp_lab  # noqa: E402
+from bootcamp_lessons.diagrams import hsdp as diagrams
+from bootcamp_lessons.labs import hsdp_lab
 
 LESSON = REFERENCE / "08_hsdp"
 RUNS = {f"{name}-{link}" for name in ("ddp", "fsdp", "hsdp") for link in ("open", "slow")}

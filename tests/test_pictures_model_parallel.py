@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from bootcamp.costs.pipeline_schedules import Action, Span
-from bootcamp_lessons.diagrams import pipelines  # noqa: E402
+from bootcamp_lessons.diagrams import pipelines
 
 STEP = [
     Span(0, Action("F", 0, 0), 0.0, 1.0),

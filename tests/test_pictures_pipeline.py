@@ -6,8 +6,8 @@ pytest.importorskip("matplotlib")
 
 from bootcamp.costs import pipeline_schedules
 from bootcamp.drawing import style
-from bootcamp_lessons import explorers  # noqa: E402
-from bootcamp_lessons.diagrams import pipelines as diagrams  # noqa: E402
+from bootcamp_lessons import explorers
+from bootcamp_lessons.diagrams import pipelines as diagrams
 
 
 def spans_of(schedule, ranks=2, micro_batches=4):

@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
-from bootcamp.drawing import style  # noqa: E402
-from bootcamp.paths import REFERENCE  # noqa: E402
-from bootcamp.records.runs import Run  # noqa: E402
-from bootcamp_lessons.diagrams import single_device  # noqa: E402
+from bootcamp.drawing import style
+from bootcamp.paths import REFERENCE
+from bootcamp.records.runs import Run
+from bootcamp_lessons.diagrams import single_device
 
 FORMATS = {"float32": (8, 23), "bfloat16": (8, 7)}
 NONE = {"zero": 0.0, "few digits": 0.0, "all digits": 1.0, "infinite": 0.0}

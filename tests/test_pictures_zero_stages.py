@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bootcamp.costs import sharding  # noqa: E402
-from bootcamp.paths import SRC  # noqa: E402
-from bootcamp_lessons.diagrams import zero_stages as diagrams  # noqa: E402
+from bootcamp.costs import sharding
+from bootcamp.paths import SRC
+from bootcamp_lessons.diagrams import zero_stages as diagrams
 
 RUN = SimpleNamespace(
     what="",

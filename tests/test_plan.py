@@ -3,10 +3,11 @@
 import copy
 import json
 import math
-import sys
 import time
 from pathlib import Path
 
+import accuracy
+import published_fit
 import pytest
 
 from bootcamp.costs import (
@@ -27,9 +28,6 @@ from bootcamp.costs.plans import Plan
 from bootcamp.plan import __main__
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-import accuracy  # noqa: E402
-import published_fit  # noqa: E402
 
 
 def printed(value: float, like: str) -> str:

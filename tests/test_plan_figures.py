@@ -1,23 +1,19 @@
 """Lesson 10's tables, figures and sliders. Nothing is launched."""
 
 import random
-import sys
 
 import pytest
 
 pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
-import legible  # noqa: E402
+import embed
+import legible
 
-from bootcamp.costs import failures, fitted_constants, memory  # noqa: E402
-from bootcamp.costs.plans import Plan  # noqa: E402
-from bootcamp.drawing import plots, style  # noqa: E402
-from bootcamp.paths import ROOT  # noqa: E402
-from bootcamp_lessons import forecasts, simulators  # noqa: E402
-from bootcamp_lessons.diagrams import three_axes  # noqa: E402
-
-sys.path.append(str(ROOT / "slides"))
-import embed  # noqa: E402
+from bootcamp.costs import failures, fitted_constants, memory
+from bootcamp.costs.plans import Plan
+from bootcamp.drawing import plots, style
+from bootcamp_lessons import forecasts, simulators
+from bootcamp_lessons.diagrams import three_axes
 
 
 @pytest.fixture(scope="module")

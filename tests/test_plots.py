@@ -9,18 +9,19 @@ import re
 
 import pytest
 
-matplotlib = pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
+pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
 
 
-import legible  # noqa: E402
-from records import BYTES, MB  # noqa: E402
+import legible
+import matplotlib
+from records import BYTES, MB
 
-from bootcamp import machine  # noqa: E402
-from bootcamp.drawing import plots  # noqa: E402
-from bootcamp.drawing import style as frame  # noqa: E402
-from bootcamp.drawing.palette import KINDS  # noqa: E402
-from bootcamp.records.runs import Run, name_runs  # noqa: E402
-from bootcamp_lessons.diagrams import (  # noqa: E402
+from bootcamp import machine
+from bootcamp.drawing import plots
+from bootcamp.drawing import style as frame
+from bootcamp.drawing.palette import KINDS
+from bootcamp.records.runs import Run, name_runs
+from bootcamp_lessons.diagrams import (
     dataparallel,
     hsdp,
     scaling,

@@ -3,15 +3,13 @@
 import subprocess
 import sys
 
+import lab
 import pytest
 
 from bootcamp.classroom import predict as predictions
 from bootcamp.classroom.predict import PredictionMissing, check_answered, predict
 from bootcamp.launcher import launch, progress
 from bootcamp.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-import lab  # noqa: E402
 
 VARIABLE = "BOOTCAMP_PREDICT_FIRST"
 

@@ -10,13 +10,12 @@ import sys
 import types
 from pathlib import Path
 
+import preflight
+import preflight_checks as checks
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOL = ROOT / "tools" / "preflight.py"
-sys.path.insert(0, str(ROOT / "tools"))
-import preflight  # noqa: E402
-import preflight_checks as checks  # noqa: E402
 
 FILES = (TOOL, TOOL.with_name("preflight_checks.py"))
 BARE = [sys._base_executable, "-I", "-S"]  # the system's own Python: no package at all

@@ -1,15 +1,11 @@
 """How quiet the machine is, from counts that are given: no test depends on this machine's load."""
 
 import json
-import sys
 
+import preflight_checks as checks
 import pytest
 
 from bootcamp import quietness
-from bootcamp.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-import preflight_checks as checks  # noqa: E402
 
 STEADY = [100] * 12
 

@@ -8,15 +8,14 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
+import lessons
+import pictures
 import pytest
 
 import bootcamp
 from bootcamp.scripts import strategies
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-import lessons  # noqa: E402
-import pictures  # noqa: E402
 
 BEHIND = (
     "notebooks/README.md",

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+import reference
 from matplotlib.text import Text
 
 from bootcamp import corpus
@@ -15,9 +16,6 @@ from bootcamp.experiments import replay
 from bootcamp.files import write_json
 from bootcamp.paths import REFERENCE, ROOT
 from bootcamp.records import runs
-
-sys.path.insert(0, str(ROOT / "tools"))
-import reference  # noqa: E402
 
 RECORD = REFERENCE / "xeon-2core-ddp-2"
 

@@ -3,19 +3,16 @@
 import subprocess
 import sys
 
+import lessons
 import nbformat
 import pytest
+import reset
 
+import notebooks
 from bootcamp.classroom import tasks
 from bootcamp.paths import ROOT
 from bootcamp.scripts import strategies
 from bootcamp_lessons import exercise
-
-sys.path.insert(0, str(ROOT / "tools"))
-import lessons  # noqa: E402
-import reset  # noqa: E402
-
-import notebooks  # noqa: E402
 
 
 @pytest.fixture

@@ -7,14 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lab
+import preflight_checks as checks
 import pytest
 
 from bootcamp.launcher import forkserver
 from bootcamp.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-import lab  # noqa: E402
-import preflight_checks as checks  # noqa: E402
 
 FOLDERS = "from bootcamp.paths import LOGS, OWN, WORK; print(OWN, LOGS, WORK, sep='\\n')"
 

@@ -9,23 +9,23 @@ import sys
 from pathlib import Path
 
 import chromium
+import embed
+import legible
+import lessons
+import lookups
+import prepared
 import pytest
 from matplotlib.text import Text
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "slides")]
-import embed  # noqa: E402
-import legible  # noqa: E402
-import lessons  # noqa: E402
-import lookups  # noqa: E402
-import prepared  # noqa: E402
+import slides
+from bootcamp.costs import model_shapes
+from bootcamp.drawing import plots
+from bootcamp.drawing.canvas import box, canvas, label
+from bootcamp.files import write_json
+from bootcamp.records import summary
 
-import slides  # noqa: E402
-from bootcamp.costs import model_shapes  # noqa: E402
-from bootcamp.drawing import plots  # noqa: E402
-from bootcamp.drawing.canvas import box, canvas, label  # noqa: E402
-from bootcamp.files import write_json  # noqa: E402
-from bootcamp.records import summary  # noqa: E402
+ROOT = Path(__file__).resolve().parents[1]
+
 
 legible.watch_slides(embed)
 UNITS = r"(?:%|×|ms|s\b|seconds|samples|tokens|[kMGT]?i?B\b|times)"

@@ -2,15 +2,11 @@
 
 import gzip
 import json
-import sys
 
 import pytest
+import reference
 
-from bootcamp.paths import ROOT
 from bootcamp.records import trace
-
-sys.path.insert(0, str(ROOT / "tools"))
-import reference  # noqa: E402
 
 REDUCE, GATHER = "gloo:all_reduce", "gloo:all_gather"
 KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

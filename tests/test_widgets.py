@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from bootcamp.costs import collectives, memory, model_shapes, overlap, sharding
-from bootcamp.paths import SRC  # noqa: E402
+from bootcamp.paths import SRC
 from bootcamp.units import time
 from bootcamp_lessons import explorers, simulators
 

@@ -328,7 +328,9 @@ def main() -> int:
         if args.expected:
             (args.expected / f"{lesson.path.stem}.md").write_text(lesson.expected())
     made = [run for run in runs.all_runs() if run.config.get("started_unix_seconds", 0) >= began]
-    page = report(lessons, made, claims.read_notes(since=began), folder)
+    found = claims.read_notes(since=began)
+    page = report(lessons, made, found, folder)
+    print(*([count_verdicts(found)] if found else []))
     print(f"The report is {page}", flush=True)
     return 1 if any(lesson.error for lesson in lessons) else 0
 

@@ -1,10 +1,11 @@
 """python tools/test.py [--lesson 04 | --check] [PYTEST ARGUMENT ...]
 
 Everything that `make test` proves, with the time of each part: lint, derived files, then all tests
-and the cells of all notebooks on two workers, and last, alone, the tests that are marked so: they
-watch how long something takes. Runs that tests and lessons only read are trained once
-(tests/run_cache.py). --lesson runs what a change to one lesson needs; --check, in under
-a minute, what needs no ranks.
+and the cells of all notebooks on a worker for each core, two to eight; then, alone, the tests that
+are marked so: they watch how long something takes; last two lessons cold, as an attendee runs them.
+Runs that tests and lessons only read are trained once (tests/run_cache.py). A failing test is named
+as it fails, and each test's outcome and seconds are in logs/tests.jsonl. --lesson runs what a
+change to one lesson needs; --check, in under a minute, what needs no ranks.
 """
 
 import argparse
@@ -29,14 +30,17 @@ sys.path.insert(0, str(ROOT / "tests"))
 import host_traces  # noqa: E402
 import run_cache  # noqa: E402
 
+from bootcamp import machine  # noqa: E402
 from bootcamp.launcher import forkserver  # noqa: E402
 
 PYTEST = [sys.executable, "-m", "pytest"]
 NBVAL = ["--nbval-lax", "--nbval-cell-timeout=240"]
-WORKERS = ["-n", "2", "--dist", "loadfile"]
+WORKERS = ["-n", str(min(8, max(2, len(machine.cores())))), "--dist", "loadfile"]
 SLOWEST = ["--durations=25", "--durations-min=3"]
-ALONE = ["tests/test_launch.py", "tests/test_live.py"]  # have tests that are marked so
-NOT_QUICK = [*ALONE, "tests/test_faults.py", "tests/test_browser.py"]
+QUICK = "not (alone or browser or drill or slow)"
+COLD = ["00", "04"]
+LOG = ROOT / "logs" / "tests.jsonl"
+TESTS = "tests/test_*.py"
 OF_EVERY_LESSON = ["tests/test_lessons.py", "tests/test_snippets.py", "tests/test_scripts.py"]
 TOGETHER = "notebooks and tests"
 TESTS_FAILED = 1  # pytest's exit code
@@ -58,21 +62,21 @@ def static() -> dict[str, list[str]]:
 def parts(lesson: str | None, check: bool, more: list[str]) -> dict[str, list[str]]:
     """What is run, in order: a name and a command for each part."""
     if check:
-        ignored = [f"--ignore={path}" for path in NOT_QUICK]
-        quick = [*PYTEST, "tests", *ignored, "--without-ranks", "-rf", *WORKERS, *more]
+        quick = [*PYTEST, "tests", "-m", QUICK, "--without-ranks", *WORKERS, *more]
         return {**static(), "tests without ranks": quick}
     if lesson is not None:
         chosen = lessons.find(lesson)
         tests = [f"tests/{name}" for name in chosen.tests]
-        notebooks, alone = [str(chosen.notebook)], [path for path in tests if path in ALONE]
-        shared = [*OF_EVERY_LESSON, *tests]
+        notebooks, shared = [str(chosen.notebook)], [*OF_EVERY_LESSON, *tests]
     else:
-        notebooks, alone, shared = ["notebooks"], ALONE, ["tests"]
+        notebooks, shared, tests = ["notebooks"], ["tests"], sorted(map(str, ROOT.glob(TESTS)))
     crowd = ["-m", "not alone", *WORKERS]
     together = [*PYTEST, *NBVAL, *crowd, *SLOWEST, *notebooks, *shared, *more]
     found = {**static(), TOGETHER: together}
-    if alone:
+    if alone := [path for path in tests if "pytest.mark.alone" in (ROOT / path).read_text()]:
         found["tests that run alone"] = [*PYTEST, "-m", "alone", *SLOWEST, *alone, *more]
+    if cold := [number for number in COLD if lesson in (None, number)]:
+        found["cold, as an attendee"] = [sys.executable, "tools/course.py", *cold]
     return found
 
 
@@ -142,10 +146,11 @@ def run_again(cache: Path, most: int = 5) -> int:
     runs. A test that fails twice fails the run; one that fails once is named. More files than
     `most` are no accident.
     """
-    failed = json.loads((cache / "v/cache/lastfailed").read_text())
+    noted = cache / "v/cache/lastfailed"
+    failed = json.loads(noted.read_text()) if noted.exists() else {}  # none, for a wrong skip
     files = sorted({name.partition("::")[0] for name in failed})
     print(f"== again, alone: {', '.join(failed)}", flush=True)
-    if len(files) > most:
+    if not 0 < len(files) <= most:
         return TESTS_FAILED
     return run([*PYTEST, *NBVAL, "-o", f"cache_dir={cache}", *files])
 
@@ -177,9 +182,13 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="bootcamp-test-", ignore_cleanup_errors=True) as own:
         os.environ["TMPDIR"] = own
+        for folder in ("LOGS", "WORK"):  # of the lessons that run as an attendee runs them
+            os.environ[f"BOOTCAMP_{folder}"] = f"{own}/{folder.lower()}"
         cache = Path(own) / "runs"
         cache.mkdir()
         os.environ["BOOTCAMP_TEST_RUNS"] = str(cache)
+        os.environ["BOOTCAMP_TEST_LOG"] = str(LOG)
+        LOG.unlink(missing_ok=True)
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of ranks import the same
         return run_all(commands, cache)
 
