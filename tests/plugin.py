@@ -23,6 +23,7 @@ import contextlib  # noqa: E402
 import json  # noqa: E402
 import re  # noqa: E402
 import shutil  # noqa: E402
+import sys  # noqa: E402
 
 import faults  # noqa: E402
 import interrupts  # noqa: E402
@@ -53,44 +54,43 @@ def pytest_configure(config):
     Path(trained.CACHE).mkdir(exist_ok=True)
     equality.baseline = trained.baseline
     run_cache.install(trained.CACHE)
-    config.pluginmanager.register(EveryTest(), "bootcamp")
+    config.pluginmanager.register(sys.modules[__name__], "bootcamp")  # for cells too
     if not hasattr(config, "workerinput"):  # xdist's workers report to the process that has them
         config.pluginmanager.register(Reports(config), "bootcamp reports")
 
 
-class EveryTest:
-    """What goes on around tests and cells: hooks of a conftest.py see the items below it alone."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Launches of a notebook may be answered, and it starts warm, torchrun's workers too.
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item):
-        """Launches of a notebook may be answered, and it starts warm, torchrun's workers too.
+    Its kernel starts with its first cell, and has the environment of that moment.
+    """
+    with contextlib.ExitStack() as stack:
+        if item.path.suffix == ".ipynb":
+            stack.enter_context(trained.shared())
+            stack.enter_context(warm.workers())
+            stack.enter_context(warm.kernels(_SCRATCH / "jupyter"))
+        return (yield)
 
-        Its kernel starts with its first cell, and has the environment of that moment.
-        """
-        with contextlib.ExitStack() as stack:
-            if item.path.suffix == ".ipynb":
-                stack.enter_context(trained.shared())
-                stack.enter_context(warm.workers())
-                stack.enter_context(warm.kernels(_SCRATCH / "jupyter"))
-            return (yield)
 
-    @pytest.fixture(scope="session", autouse=True)
-    def no_process_left(self):
-        """One warm launcher serves all tests; when they are over, nothing of it remains."""
-        yield
-        launch.shut_down()
-        left = faults.leftovers(os.getpid())
-        shutil.rmtree(_SCRATCH, ignore_errors=True)
-        assert not left, f"processes outlived the tests: {left}"
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left():
+    """One warm launcher serves all tests; when they are over, nothing of it remains."""
+    yield
+    launch.shut_down()
+    left = faults.leftovers(os.getpid())
+    shutil.rmtree(_SCRATCH, ignore_errors=True)
+    assert not left, f"processes outlived the tests: {left}"
 
-    @pytest.fixture(autouse=True)
-    def no_rank_left(self):
-        """After a test that launched, supervisor and fork server may be there, and nothing else."""
-        before = run_cache.CachedRuns.requests
-        yield
-        if run_cache.CachedRuns.requests > before:
-            left = faults.leftovers(os.getpid(), allow_launcher=True)
-            assert not left, f"ranks outlived the test: {left}"
+
+@pytest.fixture(autouse=True)
+def no_rank_left():
+    """After a test that launched, supervisor and fork server may be there, and nothing else."""
+    before = run_cache.CachedRuns.requests
+    yield
+    if run_cache.CachedRuns.requests > before:
+        left = faults.leftovers(os.getpid(), allow_launcher=True)
+        assert not left, f"ranks outlived the test: {left}"
 
 
 class Reports:

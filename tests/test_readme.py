@@ -42,6 +42,7 @@ MADE_IN_LOGS = (
     "logs/claims/",
     "logs/variants/",
     "logs/gpu_record/",
+    "logs/tests.jsonl",
 )
 MADE = ("notebooks/work/", "slides/build/", ".venv/", *MADE_IN_LOGS)
 IN_LOGS = (
