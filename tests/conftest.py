@@ -2,12 +2,14 @@
 
 import itertools
 
+import plugin  # first: it names the folders that the package reads from its environment
 import pytest
 import records
-from plugin import pytest_configure  # noqa: F401
 
 from bootcamp.experiments import equality
 from bootcamp.launcher.connection import Connection
+
+pytest_configure = plugin.pytest_configure
 
 
 def pytest_addoption(parser):

@@ -174,7 +174,7 @@ def copy_of_what_make_compares(folder):
     return folder
 
 
-@pytest.mark.parametrize(("apt", "calls"), [(1, []), (0, ["cluster", "horovod", "test"])])
+@pytest.mark.parametrize(("apt", "calls"), [(1, []), (0, ["cluster", "horovod", "triton", "test"])])
 def test_ci_fails_where_chromium_can_not_be_installed(apt, calls, tmp_path):
     """apt-get fails or works, make writes down what it was called for."""
     fakes = {
