@@ -113,4 +113,4 @@ kit: $(READY)  ## the instructor's guide: agendas, what to say, expected outputs
 	$(PY) tools/kit.py
 
 clean:  ## remove what was made: environment, slides, caches (records in logs/ stay)
-	rm -rf $(VENV) .venv-triton slides/build src/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-triton slides/build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -54,6 +54,7 @@ def static() -> dict[str, list[str]]:
     return {
         "lint": [sys.executable, "-m", "ruff", "check", "."],
         "format": [sys.executable, "-m", "ruff", "format", "--check", "."],
+        "types": [sys.executable, "-m", "mypy", "--no-error-summary"],
         "notebooks match their sources": [sys.executable, "tools/notebooks.py", "--check"],
         "map of the course": [sys.executable, "tools/lessons.py", "--check"],
     }

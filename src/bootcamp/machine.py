@@ -85,7 +85,7 @@ def process_peak_bytes() -> int:
 class Gpu(NamedTuple):
     """A GPU of this machine: its index for nvidia-smi, its name, its UUID."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple's method is not needed
     name: str
     uuid: str
 

@@ -28,10 +28,10 @@ class Table:
         things: a list, or {name: thing}, whose names become the first column, "run".
         columns: {heading: a function of a thing, or the name of its key or attribute}.
         """
-        named = isinstance(things, dict)
+        pairs = things.items() if isinstance(things, dict) else ((None, each) for each in things)
         rows = []
-        for name, thing in things.items() if named else ((None, thing) for thing in things):
-            row = {"run": name} if named else {}
+        for name, thing in pairs:
+            row = {"run": name} if isinstance(things, dict) else {}
             rows.append(row | {head: _value(thing, column) for head, column in columns.items()})
         return cls(rows, caption)
 

@@ -210,12 +210,12 @@ def follow(request: RunRequest, show, raises: bool) -> Run:
     connection, folder = connect(), Path(request.run)
     try:
         error = _wait(connection.request(request), folder, show)
-    except BaseException as error:  # an interrupt, or a display that fails: no rank may be left
-        interrupted = isinstance(error, KeyboardInterrupt)
+    except BaseException as raised:  # an interrupt, or a display that fails: no rank may be left
+        interrupted = isinstance(raised, KeyboardInterrupt)
         with hold_interrupts():  # a second impatient one must not leave a rank behind
             why = "interrupted" if interrupted else "launcher failed"
             connection.stop(request.run, why)
-            what = f"{type(error).__name__} in the process that launched"
+            what = f"{type(raised).__name__} in the process that launched"
             _conclude(folder, summary.failure(None, why, what))
             with contextlib.suppress(Exception):
                 show.end(summary.read(folder))

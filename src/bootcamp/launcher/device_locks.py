@@ -109,7 +109,7 @@ class DeviceLocks:
     def __init__(self, request: RunRequest, tell):
         self.request, self.tell = request, tell
         self.shared = False  # whether another run computed on the same cores at any time
-        self._cores: list[TextIO] = []
+        self._cores: list = []
         self._held = contextlib.ExitStack()
 
     async def take(self) -> None:

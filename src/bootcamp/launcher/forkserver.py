@@ -188,10 +188,10 @@ def _relay(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # whoever asked may be gone
         connection.send(str(inner).encode())
         while not (ended := os.waitpid(inner, os.WNOHANG))[0]:
-            ready = select.select([connection, woken], [], [])[0]
+            ready = select.select([connection.fileno(), woken], [], [])[0]
             if woken in ready:  # it has ended, or was stopped or continued
                 os.read(woken, 100)
-            if connection in ready:
+            if connection.fileno() in ready:
                 number = connection.recv(1)
                 os.kill(inner, number[0] if number else signal.SIGKILL)
                 if not number:

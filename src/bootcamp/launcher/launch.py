@@ -123,7 +123,7 @@ class Call:
         self.name = self.path.stem.removeprefix("_train_")
         self.env: dict[str, str] = {}
 
-    def prepare(self) -> tuple:
+    def prepare(self) -> tuple[RunRequest, object]:
         """Check all; return the request and its display, for follow. Raises as launch does."""
         for allow in before:
             allow()
@@ -257,7 +257,7 @@ class Call:
 
     def _torchrun_flags(self, host: int) -> list[str]:
         """List torchrun's flags on this host, those of Options(torchrun=) last."""
-        found = {"standalone": True, "nproc_per_node": self.ranks}
+        found: dict = {"standalone": True, "nproc_per_node": self.ranks}
         if self.hosts > 1:
             elastic = self.fewest_hosts < self.hosts
             found = {

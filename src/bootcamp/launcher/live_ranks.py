@@ -152,11 +152,10 @@ class LiveRanks:
     def _start(self) -> None:
         """Start the ranks, without hang detection since idle ones are no hang; let them meet."""
         short = len(os.fsencode(tempfile.gettempdir())) < LONGEST_PLACE
-        how = {"prefix": f"{PREFIX}{os.getpid()}-", "dir": None if short else "/tmp"}
-        how["ignore_cleanup_errors"] = True
+        place = {"prefix": f"{PREFIX}{os.getpid()}-", "dir": None if short else "/tmp"}
         try:
             with (
-                tempfile.TemporaryDirectory(**how) as private,
+                tempfile.TemporaryDirectory(**place, ignore_cleanup_errors=True) as private,
                 socket.socket(socket.AF_UNIX) as door,
             ):
                 door.bind(f"{private}/door")
@@ -200,8 +199,9 @@ class LiveRanks:
 
     def _collect(self) -> None:
         """Take what has arrived, or wait a moment for it. Raises RanksGone if a rank has ended."""
-        pending = {self._connections[rank]: rank for rank in self._pending()}
-        for connection in wait(pending, LOOK_SECONDS):
+        pending: dict = {self._connections[rank]: rank for rank in self._pending()}
+        ready: list = wait(pending, LOOK_SECONDS)
+        for connection in ready:
             rank = pending[connection]
             try:
                 kind, content = connection.recv()
@@ -209,7 +209,7 @@ class LiveRanks:
                 self.check_alive(RETURN_SECONDS)
                 self.end(f"rank {rank} has ended")
                 break
-            found = self.replies if kind == "reply" else self.states
+            found: dict = self.replies if kind == "reply" else self.states
             found[rank] = content
         self.check_alive()
 

@@ -17,7 +17,7 @@ from bootcamp.table import Table
 SCRIPT = r"_train_\w+\.py"
 
 
-def orphans(end: list[int] = ()) -> Table:
+def orphans(end: tuple[int, ...] | list[int] = ()) -> Table:
     """List the ranks of this course that no living kernel or terminal owns; first end those named.
 
     end: process ids out of this table; any other raises ValueError. On a machine with GPUs there is

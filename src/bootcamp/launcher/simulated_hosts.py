@@ -149,8 +149,8 @@ def _add(host: int, rate: str | None) -> dict:
             os._exit(1)
     os.close(writer)
     with open(reader) as pipe:
-        if error := pipe.read():
-            raise HostsError(error)
+        if wrong := pipe.read():
+            raise HostsError(wrong)
     _run(f"ip link set port{host} master switch up")
     namespaces = {kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in KINDS}
     return {"name": name(host), "pid": pid, "namespaces": namespaces}

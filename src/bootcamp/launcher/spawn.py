@@ -18,7 +18,7 @@ FAILURES = 3  # of the fork server, one after the other: then ranks start cold
 
 
 async def start_program(
-    program: list[str], env: dict[str, str], output: Path, host: dict | None, keep: list[int] = ()
+    program: list[str], env: dict[str, str], output: Path, host: dict | None, keep: tuple | list = ()
 ) -> asyncio.subprocess.Process:
     """Start a Python program in a session of its own. It writes into output.out and output.err.
 
@@ -105,12 +105,12 @@ class ForkServer:
         kind: "rank", or "store" for that of the ranks' rendezvous, which may be given a listening
         socket (forkserver.serve_store). host: see start_program.
         """
-        request = {"kind": kind, "argv": command.argv, "env": command.env}
+        request: dict = {"kind": kind, "argv": command.argv, "env": command.env}
         request |= {"folder": os.getcwd(), "host": host and host["pid"]}
         with contextlib.ExitStack() as stack:
             paths = os.devnull, f"{output}.out", f"{output}.err"
-            files = [stack.enter_context(open(path, "ab")) for path in paths]
-            files = [file.fileno() for file in (*files, listening) if file]
+            opened: list = [stack.enter_context(open(path, "ab")) for path in paths]
+            files = [each.fileno() for each in (*opened, listening) if each]
             while True:
                 await self.ready.wait()
                 if self.gave_up:

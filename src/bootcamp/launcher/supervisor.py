@@ -63,7 +63,7 @@ class RunHosts:
     def __init__(self, request: RunRequest):
         self.request, self.folder = request, Path(request.run)
         self.entries: list[dict] = []  # as simulated_hosts.make returns them
-        self.keeper = None  # the process that keeps them
+        self.keeper: asyncio.subprocess.Process | None = None  # which keeps them
         self.agents: dict[str, int] = {}  # host -> process of its torchrun
         self._ranks: dict[int, dict] = {}  # by process id, in the order in which they were seen
 
@@ -73,7 +73,7 @@ class RunHosts:
             return
         command = simulated_hosts.make_command(self.request.hosts, self.request.link)
         # stdin stays open while this process lives; the hosts end when it closes
-        how = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        how: dict = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         how |= {"env": {**os.environ, "BOOTCAMP_RUN": self.request.run}, "start_new_session": True}
         self.keeper = await asyncio.create_subprocess_exec(*command, **how)
         printed = await self.keeper.stdout.readline() or await self.keeper.stderr.read()

@@ -91,7 +91,7 @@ def _write(raised: str | None = None) -> None:
 def _dump() -> dict:
     """Return what torch's recorders hold, with the ranks of each group, unknown to gloo's."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    dump = {"version": "", "entries": [], "pg_config": {}}
+    dump: dict = {"version": "", "entries": [], "pg_config": {}}
     for recorder in ("_dump_fr_trace", "_dump_nccl_trace"):  # the second is there on GPUs only
         if hasattr(c10d, recorder):
             found = pickle.loads(getattr(c10d, recorder)())

@@ -14,8 +14,8 @@ from bootcamp.records.measurement import SHARED, Measurement
 from bootcamp.records.steps import Record, read_steps
 from bootcamp.table import Table
 
-SETTINGS = ("model", "size", "dtype", "global_batch", "optimizer", "lr", "seed", "steps")
-SETTINGS += ("cores_per_rank",)
+SETTINGS = ["model", "size", "dtype", "global_batch", "optimizer", "lr", "seed", "steps"]
+SETTINGS += ["cores_per_rank"]
 FILES = {
     "config.json": "what was asked for: flags, command, machine, versions",
     "steps.jsonl": "one line for each step, written by rank 0",
