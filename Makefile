@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
 export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
 
-.PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record proofs course notebooks rooms readme slides \
+.PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record proofs course notebooks readme slides \
   kit site preflight reset catch-up clean
 
 help:  ## this list
@@ -85,9 +85,6 @@ course: $(READY)  ## all notebooks in order, with figures and a report of this m
 
 notebooks: $(READY)  ## notebooks/*.ipynb from notebooks/sources/*.py
 	$(PY) tools/notebooks.py
-
-rooms: $(READY)  ## which room of the package imports which
-	$(PY) tools/rooms.py
 
 readme: $(READY)  ## the tables of notebooks/README.md from notebooks/lessons.toml
 	$(PY) tools/lessons.py

@@ -101,7 +101,6 @@ def test_a_lesson_that_is_not_there_is_refused_in_one_sentence(arguments):
         ("lessons.py", "unrecognized arguments: --wrong"),
         ("manifests.py", "no file '--wrong' to check: there are kubeflow.yaml,"),
         ("planted_bugs.py", "unrecognized arguments: --wrong"),
-        ("rooms.py", "python tools/rooms.py"),
     ],
 )
 def test_an_argument_that_a_tool_does_not_know_is_refused_and_nothing_is_done(tool, says):

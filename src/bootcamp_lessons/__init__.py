@@ -1,5 +1,4 @@
 """Code of single lessons: diagrams, labs, exercises (`exercise` checks them), the clinic.
 
 Read first: exercise.
-May import: every room, any library.
 """

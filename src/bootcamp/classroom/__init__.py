@@ -5,5 +5,4 @@ asks before a measurement answers, `journal` keeps what a reader has done, `erro
 failure. The exercises are those of bootcamp_lessons.
 
 Read first: tasks.
-May import: every room, any library.
 """

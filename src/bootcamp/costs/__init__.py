@@ -4,5 +4,4 @@ A model is a list of layers, a plan a mesh of ranks with options. The formulas f
 scripts are exact; the planner's constants were fitted to published runs (`published/`).
 
 Read first: model_shapes, then memory.
-May import: the top of the package, numpy.
 """

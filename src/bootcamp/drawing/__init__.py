@@ -5,5 +5,4 @@ line below each figure that names where its numbers come from. A figure is a pur
 arguments.
 
 Read first: style, then charts and plots.
-May import: the top of the package, scripts, costs, records, any library.
 """

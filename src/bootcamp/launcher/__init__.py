@@ -4,5 +4,4 @@ A supervisor process ends every rank when the kernel goes; a fork server lets ra
 device locks tell a run which devices others use. What runs in a rank is never imported here.
 
 Read first: launch, then supervisor.
-May import: the top of the package, scripts, records, filelock, psutil.
 """

@@ -1,5 +1,4 @@
 """The planner's command: `python -m bootcamp.plan < plans.csv > predictions.csv`.
 
 Read first: __main__.
-May import: the top of the package, costs.
 """

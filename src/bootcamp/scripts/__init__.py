@@ -1,5 +1,4 @@
 """The training scripts as texts: which there are, how they differ, why each line is there.
 
 Read first: strategies.
-May import: the top of the package.
 """

@@ -3,5 +3,4 @@
 A server is a script of src/serve/; `server_process` starts and ends one from a cell.
 
 Read first: protocol, artifacts.
-May import: the top of the package, costs, records, train, launcher, aiohttp, numpy, psutil.
 """

@@ -4,5 +4,4 @@ Nothing here wraps a model, shards it, or calls a collective for the training: t
 the scripts, src/_train_*.py. Ranks never import the launcher.
 
 Read first: config, then record.
-May import: the top of the package, costs, records, torch, numpy, filelock, psutil.
 """
