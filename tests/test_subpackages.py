@@ -52,7 +52,7 @@ WRONG = {  # file: its text, and what is said of it
     "classroom/more.py": ("from bootcamp_lessons import exercise", "classroom.more -> bootcamp_le"),
     "costs/more.py": (
         "from bootcamp.costs import other",
-        "No cycles are allowed in bootcamp.costs",
+        "No cycles are allowed in bootcamp.cos",
     ),
     "costs/other.py": ("def late():\n    from . import more", ".other -> .more"),
     "experiments/more.py": ("from bootcamp import launch", "experiments.more -> bootcamp (l.1)"),
