@@ -18,7 +18,7 @@ FAILURES = 3  # of the fork server, one after the other: then ranks start cold
 
 
 async def start_program(
-    program: list[str], env: dict[str, str], output: Path, host: dict | None, keep: tuple | list = ()
+    program: list[str], env: dict[str, str], output: Path, host: dict | None, keep: tuple = ()
 ) -> asyncio.subprocess.Process:
     """Start a Python program in a session of its own. It writes into output.out and output.err.
 
@@ -35,7 +35,7 @@ async def start_program(
 
 async def start_cold(kind: str, command: Command, output: Path, host: dict | None, listening=None):
     """Start a Python for a rank or a store; see ForkServer.fork."""
-    keep = [listening.fileno()] if listening else []
+    keep = (listening.fileno(),) if listening else ()
     program = [forkserver.__file__, kind, *map(str, keep), *command.argv]
     return await start_program(program, command.env, output, host, keep)
 
