@@ -28,6 +28,8 @@ def find_faults(path: Path) -> list[tuple[int, str]]:
 
 def _check_options(text: str) -> Iterator[tuple[int, str]]:
     first = next(iter(_join_lines(text)), (len(text), ""))[0]
+    if not re.search(r"(?m)^#SBATCH\s+--ntasks-per-node\b", text):
+        yield 1, "no #SBATCH --ntasks-per-node: a host starts one task, whoever edits the rest"
     for number, line in enumerate(text.splitlines(), 1):
         if re.match(r"#\s+SBATCH\b", line):
             yield number, "# SBATCH with a space is a comment: sbatch does not read it"

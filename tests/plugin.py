@@ -25,8 +25,8 @@ import re  # noqa: E402
 import shutil  # noqa: E402
 import sys  # noqa: E402
 
-import faults  # noqa: E402
 import interrupts  # noqa: E402
+import processes  # noqa: E402
 import pytest  # noqa: E402
 import run_cache  # noqa: E402
 import trained  # noqa: E402
@@ -78,7 +78,7 @@ def no_process_left():
     """One warm launcher serves all tests; when they are over, nothing of it remains."""
     yield
     launch.shut_down()
-    left = faults.leftovers(os.getpid())
+    left = processes.leftovers(os.getpid())
     shutil.rmtree(_SCRATCH, ignore_errors=True)
     assert not left, f"processes outlived the tests: {left}"
 
@@ -89,7 +89,7 @@ def no_rank_left():
     before = run_cache.CachedRuns.requests
     yield
     if run_cache.CachedRuns.requests > before:
-        left = faults.leftovers(os.getpid(), allow_launcher=True)
+        left = processes.leftovers(os.getpid(), allow_launcher=True)
         assert not left, f"ranks outlived the test: {left}"
 
 

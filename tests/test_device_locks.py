@@ -9,21 +9,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import faults
 import pytest
 from filelock import FileLock, Timeout
+from processes import SECONDS, meanwhile, other_kernel, trains, until
 
 from bootcamp import machine
-from bootcamp.launcher import connection, device_locks, launch, process_tree
+from bootcamp.launcher import device_locks, launch, process_tree
 from bootcamp.launcher.launch import Options, RunRefused
 from bootcamp.launcher.run_request import Command, RunRequest
 from bootcamp.records import heartbeat, summary
 from bootcamp.scripts.variants import variant
 
-SECONDS = 60  # for what is awaited: not measured, only bounded
+BOTH = ["fake-0", "fake-1"]
 
 
 def lease(folder, count, there=2):
@@ -67,39 +67,38 @@ async def taking(wish, ranks=1):
 # One run
 
 
-def test_all_or_nothing(tmp_path):
-    async def two():
-        has = holds(tmp_path, "fake-1")
-        async with taking(lease(tmp_path, 2)) as (_, request, said, task):
-            while not said:
-                await asyncio.sleep(0.01)
-            assert said[0]["message"].startswith("Waiting for 2 devices. Other launches have GPU 1")
-            assert "Interrupt the cell to stop waiting" in said[0]["message"]
-            await asyncio.sleep(0)
-            assert is_free(tmp_path, "fake-0"), "a request for two must not hold one"
-            has.release()
+@pytest.mark.parametrize(
+    ("held", "count", "waits", "gets"),
+    [
+        ("fake-1", 2, True, "fake-0,fake-1"),
+        ("fake-0", 1, False, "fake-1"),
+        ("fake-7", 1, False, "fake-0"),
+    ],
+)
+def test_devices_are_taken_all_at_once_or_none(held, count, waits, gets, tmp_path):
+    async def take():
+        has = holds(tmp_path, held)
+        async with taking(lease(tmp_path, count)) as (_, request, said, task):
+            if waits:
+                await asyncio.to_thread(until, lambda: said)
+                assert said[0]["message"].startswith(
+                    "Waiting for 2 devices. Other launches have GPU 1"
+                )
+                await asyncio.sleep(0)
+                assert is_free(tmp_path, "fake-0"), "a request for two must not hold one"
+                has.release()
             await task
-            assert request.agents[0].env[device_locks.VARIABLE] == "fake-0,fake-1"
-            assert not is_free(tmp_path, "fake-0")
-        assert is_free(tmp_path, "fake-0")
-        assert is_free(tmp_path, "fake-1")
-
-    asyncio.run(two())
-
-
-def test_one_of_two_does_not_wait_while_one_is_free(tmp_path):
-    async def one():
-        has = holds(tmp_path, "fake-0")
-        async with taking(lease(tmp_path, 1)) as (_, request, said, task):
-            await task
-            assert request.ranks[0].env[device_locks.VARIABLE] == "fake-1"
-            assert not said
+            assert bool(said) == waits
+            for each in (*request.agents, *request.ranks):
+                assert each.env[device_locks.VARIABLE] == gets
+            assert not is_free(tmp_path, gets.partition(",")[0])
         has.release()
+        assert all(is_free(tmp_path, key) for key in BOTH)
 
-    asyncio.run(one())
+    asyncio.run(take())
 
 
-def test_a_kernel_does_not_wait_for_itself(tmp_path):
+def test_devices_of_a_kernel_are_shared_by_its_runs(tmp_path):
     """Ranks that stay alive between cells and a launch beside them share, as without leases."""
 
     async def both():
@@ -116,7 +115,7 @@ def test_a_kernel_does_not_wait_for_itself(tmp_path):
 # The folder
 
 
-def test_everybody_may_write_and_nobody_remove(tmp_path):
+def test_folder_lets_everybody_write_and_nobody_remove(tmp_path):
     before = os.umask(0o077)
     try:
         assert device_locks.why_not(tmp_path / "locks") is None
@@ -127,7 +126,7 @@ def test_everybody_may_write_and_nobody_remove(tmp_path):
 
 
 @pytest.mark.parametrize("trap", ["folder", "file", "link", "open"])
-def test_an_unsafe_folder_is_refused_and_no_link_followed(tmp_path, trap):
+def test_folder_that_is_unsafe_is_refused_and_no_link_followed(tmp_path, trap):
     folder, precious = tmp_path / "locks", tmp_path / "precious"
     precious.write_text("keep me")
     if trap == "folder":
@@ -152,7 +151,7 @@ def test_an_unsafe_folder_is_refused_and_no_link_followed(tmp_path, trap):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user to try")
-def test_two_users_share_the_folder(request):
+def test_folder_is_shared_by_two_users(request):
     """The other user meets root's lock files, and can neither remove nor free them."""
     place = Path(tempfile.mkdtemp(dir="/tmp"))  # the parents of tmp_path are closed to others
     request.addfinalizer(lambda: shutil.rmtree(place))
@@ -178,7 +177,7 @@ def test_two_users_share_the_folder(request):
     has.release()
 
 
-def test_leases_can_be_off_and_elsewhere(monkeypatch, tmp_path):
+def test_folder_can_be_elsewhere_and_locks_off(monkeypatch, tmp_path):
     monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
     assert device_locks.choose_folder() == tmp_path
     monkeypatch.setenv("BOOTCAMP_LEASES", "off")
@@ -197,15 +196,26 @@ def wishes(script, ranks, device=None, cores_per_rank=1):
     return call.choose_leases()
 
 
-def see_gpus(monkeypatch, *uuids):
-    """A machine with these GPUs."""
-    found = tuple(machine.Gpu(index, "a GPU", uuid) for index, uuid in enumerate(uuids))
-    monkeypatch.setattr(machine, "all_gpus", lambda: found)
+@pytest.fixture
+def see_gpus(monkeypatch, tmp_path):
+    """see_gpus(uuid, ...): what nvidia-smi lists here, and how many torch sees."""
+
+    def play(*uuids):
+        program = tmp_path / "bin" / "nvidia-smi"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\n" + "".join(f"echo a GPU, {uuid}\n" for uuid in uuids))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        monkeypatch.setattr(launch, "gpu_count", lambda: len(uuids))
+        machine.all_gpus.cache_clear()
+
+    yield play
+    machine.all_gpus.cache_clear()
 
 
-def test_gpus_are_named_by_uuid(monkeypatch):
-    see_gpus(monkeypatch, "GPU-aaa", "GPU-bbb", "GPU-ccc")
-    for visible, count, expected in (
+@pytest.mark.parametrize(
+    ("visible", "count", "expected"),
+    [
         (None, 3, ["GPU-aaa", "GPU-bbb", "GPU-ccc"]),
         ("2, 0", 2, ["GPU-ccc", "GPU-aaa"]),
         ("GPU-b", 1, ["GPU-bbb"]),
@@ -213,17 +223,24 @@ def test_gpus_are_named_by_uuid(monkeypatch):
         ("1,7,0", 1, ["GPU-bbb"]),
         ("MIG-1,MIG-2", 2, ["MIG-1", "MIG-2"]),
         ("", 0, []),
-    ):
-        assert list(device_locks.list_gpus(visible, count).values()) == expected
-    assert device_locks.list_gpus("2", 1) == {"GPU 2": "GPU-ccc"}
-    see_gpus(monkeypatch)
+    ],
+)
+def test_gpus_are_those_that_cuda_sees_by_uuid(visible, count, expected, monkeypatch, see_gpus):
+    see_gpus("GPU-aaa", "GPU-bbb", "GPU-ccc")
+    assert list(device_locks.list_gpus(visible, count).values()) == expected
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert len(machine.gpu_names()) == (0 if "MIG" in str(visible) else len(expected))
+
+
+def test_gpus_without_a_uuid_go_by_their_index(see_gpus):
+    see_gpus()
     assert device_locks.list_gpus(None, 2) == {"GPU 0": "0", "GPU 1": "1"}
 
 
-def test_a_gpu_for_each_rank_or_all_for_who_takes_several(monkeypatch):
+def test_gpus_are_one_for_each_rank_or_all_for_who_takes_several(monkeypatch, see_gpus):
     monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
-    monkeypatch.setattr(launch, "gpu_count", lambda: 4)
-    see_gpus(monkeypatch, *(f"GPU-{k}" for k in range(4)))
+    see_gpus(*(f"GPU-{k}" for k in range(4)))
     counts = {
         (script, device): wishes(script, 2, device=device)["lease"]["count"]
         for script, device in [("ddp", "cuda"), ("mp", None), ("ddp_mp", "cuda"), ("dp", None)]
@@ -239,8 +256,8 @@ def test_a_gpu_for_each_rank_or_all_for_who_takes_several(monkeypatch):
     assert wishes("ddp", 2, device="cpu") == {}
 
 
-def test_more_than_exist_is_refused_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(launch, "gpu_count", lambda: 2)
+def test_gpus_beyond_those_that_exist_are_refused_in_one_sentence(see_gpus):
+    see_gpus("GPU-aaa", "GPU-bbb")
     with pytest.raises(RunRefused, match="ranks=3 .* here are 2: .* ranks=2 or fewer") as refusal:
         wishes("ddp", 3, device="cuda")
     assert "\n" not in str(refusal.value)
@@ -249,7 +266,7 @@ def test_more_than_exist_is_refused_in_one_sentence(monkeypatch):
 # Cores
 
 
-def test_cores_that_no_other_run_has(tmp_path, monkeypatch):
+def test_cores_are_those_that_no_other_run_has(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: [0, 2, 4, 6])
 
     async def places():
@@ -291,7 +308,7 @@ def test_cores_whose_files_cannot_be_opened_are_shared_and_end_no_run(tmp_path, 
     asyncio.run(take())
 
 
-def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
+def test_cores_of_a_rank_are_free_ones(monkeypatch, tmp_path):
     """As the ranks see it: the second core while a run has the first; BOOTCAMP_FIRST_CORE wins."""
     cores = machine.cores()
     if len(cores) < 2:
@@ -309,26 +326,20 @@ def test_a_rank_gets_a_core_that_is_free(monkeypatch, tmp_path):
     other.release()
 
 
-def test_a_run_that_shared_its_cores_says_so_also_if_the_other_came_later(
-    monkeypatch, tmp_path, capsys
-):
-    """Both runs' summaries, and the last line of the progress; a run alone says nothing of it."""
+def test_cores_that_were_shared_are_told_by_both_runs(monkeypatch, tmp_path, capsys):
+    """In their summaries, and in the last line of the progress; a run alone says nothing of it."""
     monkeypatch.delenv("BOOTCAMP_FIRST_CORE", raising=False)
     monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
-    ranks, second = len(machine.cores()), []
+    ranks, folder, runs = len(machine.cores()), tmp_path / "first", []
     assert "shared_cores" not in launch.launch("ddp", ranks, **faults.SHORT).summary
 
     def launch_beside_it():
-        second.append(launch.launch("ddp", ranks, **faults.SHORT))
+        runs.append(launch.launch("ddp", ranks, **faults.SHORT))
 
-    folder = tmp_path / "first"
-    thread = faults._when_running(folder, launch_beside_it)
-    long = {**faults.SHORT, "steps": 600, "quiet": False}
-    first = launch.launch("ddp", ranks, options=Options(run_dir=folder), **long)
-    thread.join()
-    for run in (first, second[0]):
-        assert run.summary["shared_cores"] is True
-        assert run.status == "ok"
+    with meanwhile(lambda: trains(folder), launch_beside_it):
+        long = {**faults.SHORT, "steps": 600, "quiet": False}
+        runs.append(launch.launch("ddp", ranks, options=Options(run_dir=folder), **long))
+    assert [(run.status, run.summary["shared_cores"]) for run in runs] == [("ok", True)] * 2
     assert "It shared its cores with another run: alone it would" in capsys.readouterr().out
 
 
@@ -348,9 +359,8 @@ summary.reserve(folder)
 env = {**os.environ, "BOOTCAMP_RUN": str(folder)}
 agent = Command([sys.executable, "-S", "-c", code, str(folder)], env)
 request = RunRequest(str(folder), "command", agents=[agent], **wish)
-print("supervisor", connection.connect().process.pid, flush=True)
+print(connection.connect().process.pid, flush=True)
 connection.follow(request, progress.Silent(), True)
-print("ended", flush=True)
 """
 # what runs on the devices: says that it has begun, what it has got, and ends when it is told to
 WORK = """
@@ -362,8 +372,6 @@ os.rename(folder + "/began.part", folder + "/began")
 while not os.path.exists(folder + "/go"):
     time.sleep(0.02)
 """
-
-
 # stands for torch in kernels that start no rank: what the fork server loads, in no time
 NO_TORCH = {
     "torch/__init__.py": "class cuda:\n    device_count = staticmethod(lambda: 0)",
@@ -371,165 +379,134 @@ NO_TORCH = {
     "torch/nn/parallel/__init__.py": "",
     "torch/_dynamo/__init__.py": "",
 }
+WAITS = "Waiting for 2 devices. Other launches have GPU 0, GPU 1. "
+WAITS += "Interrupt the cell to stop waiting.\n"
 
 
 class Attendee:
-    """A kernel of its own that launches on leased devices, seen from outside."""
+    """A kernel of its own that launches on two leased devices, seen from outside."""
 
-    def __init__(self, folder, ranks):
-        self.folder = folder
-        wish = lease(folder.parent / "locks", ranks)
-        for name, text in NO_TORCH.items():
-            path = folder.parent / "no torch" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        searched = [str(folder.parent / "no torch"), os.environ.get("PYTHONPATH", "")]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", KERNEL, str(folder), json.dumps(wish), WORK],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(searched)},
-            start_new_session=True,
-        )
-        self.supervisor = int(self.process.stdout.readline().split()[1])
+    def __init__(self, folder, kernel):
+        self.folder, self.kernel = folder, kernel
+        self.supervisor = int(kernel.stdout.readline())
 
     def waits(self):
         """Read its next line, which must say that it waits."""
-        line = self.process.stdout.readline()
-        assert line.startswith("Waiting for "), line
-        return line
+        assert self.kernel.stdout.readline() == WAITS
+        assert not (self.folder / "began").exists()
 
     def began(self):
-        """Wait until it runs: (process id, names of its devices)."""
+        """Wait until it runs on both devices, and return its worker's process id."""
         until((self.folder / "began").exists)
         pid, devices = (self.folder / "began").read_text().split()
-        return int(pid), devices.split(",")
+        assert devices.split(",") == BOTH
+        return int(pid)
 
     def end(self):
         (self.folder / "go").write_text("")
-        assert self.process.wait(SECONDS) == 0
-
-    def clean_up(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-        faults._gone(self.process.pid, SECONDS)
-
-
-def until(condition):
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {SECONDS} s"
-        time.sleep(0.02)
+        assert self.kernel.wait(SECONDS) == 0
 
 
 @pytest.fixture
 def attendees(tmp_path, monkeypatch):
-    """attendees(ranks) starts one more, and launches here want as many; at the end all are gone."""
-    wish = lambda call: lease(tmp_path / "locks", call.ranks)  # noqa: E731
-    monkeypatch.setattr(launch.Call, "choose_leases", wish)
-    made = []
+    """attendees() starts one more, and launches here want as many; at the end all are gone."""
+    wish = lease(tmp_path / "locks", 2)
+    monkeypatch.setattr(launch.Call, "choose_leases", lambda call: wish)
+    for name, text in NO_TORCH.items():
+        path = tmp_path / "no torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    searched = [str(tmp_path / "no torch"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(searched)}
+    with contextlib.ExitStack() as stack:
 
-    def start(ranks):
-        made.append(Attendee(tmp_path / f"run-{len(made)}", ranks))
-        return made[-1]
+        def start():
+            folder = Path(tempfile.mkdtemp(dir=tmp_path)) / "run"
+            kernel = other_kernel(KERNEL, str(folder), json.dumps(wish), WORK, env=env)
+            return Attendee(folder, stack.enter_context(kernel))
 
-    yield start
-    for each in made:
-        each.clean_up()
-    for key in ("fake-0", "fake-1"):
+        yield start
+    for key in BOTH:
         assert is_free(tmp_path / "locks", key), "a run has ended and its lock has not"
 
 
-@pytest.mark.slow
-def test_the_second_waits_and_starts_when_the_first_ends(attendees):
-    first = attendees(2)
-    assert first.began()[1] == ["fake-0", "fake-1"]
-    second = attendees(1)
-    assert second.waits() == (
-        "Waiting for 1 device. Other launches have GPU 0, GPU 1. "
-        "Interrupt the cell to stop waiting.\n"
-    )
-    assert not (second.folder / "began").exists()
-    first.end()
-    assert second.began()[1] == ["fake-0"]
-    second.end()
-
-
-def test_one_of_two_starts_beside_another(attendees):
-    first, second = attendees(1), attendees(1)
-    assert {*first.began()[1], *second.began()[1]} == {"fake-0", "fake-1"}
-
-
-@pytest.mark.parametrize("victim", ["kernel", "supervisor"])
-def test_a_killed_one_gives_its_devices_up_when_its_ranks_are_gone(attendees, victim):
-    first = attendees(2)
-    worker = first.began()[0]
-    second = attendees(2)
+@pytest.mark.parametrize("first_ends", ["well", "with its kernel", "with its supervisor"])
+def test_second_kernel_waits_until_the_first_ones_ranks_are_gone(attendees, first_ends):
+    first, second = attendees(), None
+    worker = first.began()
+    second = attendees()
     second.waits()
-    os.kill(first.process.pid if victim == "kernel" else first.supervisor, signal.SIGKILL)
-    assert second.began()[1] == ["fake-0", "fake-1"]
+    if first_ends == "well":
+        first.end()
+    else:
+        victim = first.kernel.pid if first_ends == "with its kernel" else first.supervisor
+        os.kill(victim, signal.SIGKILL)
+    second.began()
     assert not process_tree.is_alive(worker), "two runs had the device at once"
     second.end()
 
 
-def test_an_interrupt_while_waiting_leaves_nothing(attendees, monkeypatch, tmp_path):
-    """The stop button on a cell that waits: the kernel lives on, and waits no more."""
-    first = attendees(2)
+def heard_to_wait(capsys):
+    """A condition: a cell here has been told that it waits."""
+    heard = []
+    return lambda: heard.append(capsys.readouterr().out) or WAITS in "".join(heard)
+
+
+def test_cell_hears_that_it_waits_and_runs_then(attendees, capsys):
+    first = attendees()
     first.began()
-    stop = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
-    monkeypatch.setattr(connection, "print", stop, raising=False)
-    with pytest.raises(KeyboardInterrupt):
+    with meanwhile(heard_to_wait(capsys), first.end):
+        assert launch.launch("ddp", 2, **faults.SHORT).status == "ok"
+
+
+def test_cell_that_is_interrupted_while_it_waits_leaves_nothing(attendees, capsys, tmp_path):
+    """The stop button: the kernel lives on, and waits no more."""
+    first = attendees()
+    first.began()
+    with (
+        meanwhile(heard_to_wait(capsys), lambda: os.kill(os.getpid(), signal.SIGINT)),
+        pytest.raises(KeyboardInterrupt),
+    ):
         launch.launch("ddp", 2, options=Options(run_dir=tmp_path / "run"), **faults.SHORT)
     assert summary.read(tmp_path / "run")["status"] == "interrupted"
     assert not list((tmp_path / "run" / "ranks").iterdir()), "a rank has begun"
     first.end()
-    attendees(2).began()
+    attendees().began()
 
 
-def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, monkeypatch, tmp_path):
+def test_failed_run_gives_its_devices_up(attendees):
+    refused = {**faults.SHORT, "size": "huge"}
+    assert launch.launch("ddp", 2, raises=False, **refused).status == "failed"
+    attendees().began()
+
+
+def test_warm_ranks_are_gone_before_the_next_has_their_devices(attendees, tmp_path):
     """kill -9 of the supervisor of a real training, and what the reader of the next cell sees."""
-    folder, killed = tmp_path / "training", []
+    folder, found = tmp_path / "training", []
 
     def kill():
-        pids = [heartbeat.read(folder / "ranks" / f"{rank}.beat")[0] for rank in range(2)]
-        second = attendees(2)
-        second.waits()
-        killed.append((second, pids))
+        found.extend(heartbeat.read(folder / "ranks" / f"{rank}.beat")[0] for rank in range(2))
+        found.append(attendees())
+        found[-1].waits()
         launch.connect().process.kill()
 
-    thread = faults._when_running(folder, kill)
-    with pytest.raises(launch.LaunchError, match="supervisor"):
+    with (
+        meanwhile(lambda: trains(folder), kill),
+        pytest.raises(launch.LaunchError, match="supervisor"),
+    ):
         launch.launch("ddp", 2, options=Options(run_dir=folder), **faults.LONG)
-    thread.join()
-    (second, pids) = killed[0]
+    *pids, second = found
     second.began()
     assert not any(map(process_tree.is_alive, pids))
     second.end()
 
 
-def test_gpu_ranks_see_the_leased_gpus_only(monkeypatch, tmp_path):
+def test_gpu_ranks_see_the_leased_gpus_only(monkeypatch, tmp_path, see_gpus):
     monkeypatch.setenv("BOOTCAMP_LEASES", str(tmp_path))
-    monkeypatch.setattr(launch, "gpu_count", lambda: 2)
-    see_gpus(monkeypatch, "GPU-aaa", "GPU-bbb")
+    see_gpus("GPU-aaa", "GPU-bbb")
     script = tmp_path / "sees.py"
     script.write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
     has = holds(tmp_path, "GPU-aaa")
     run = launch.launch(script, 1, device="cuda", quiet=True)
     assert run.output().strip() == "GPU-bbb"
     has.release()
-
-
-def test_the_reader_of_a_cell_hears_of_it(attendees, monkeypatch):
-    """Through launch itself, quiet or not: a message, then the run."""
-    first, heard = attendees(2), []
-    first.began()
-
-    def hear(text, **_):
-        heard.append(text)
-        if len(heard) == 1:
-            first.end()
-
-    monkeypatch.setattr(connection, "print", hear, raising=False)
-    assert launch.launch("ddp", 2, **faults.SHORT).status == "ok"
-    assert "Waiting for 2 devices. Other launches have GPU 0, GPU 1" in heard[0]

@@ -7,7 +7,7 @@ from bootcamp.costs import failures, published
 HOUR = failures.HOUR
 
 
-def test_published_rates_are_per_gpu():
+def test_rates_that_were_published_are_per_gpu():
     """419 in 54 days on 16,384 GPUs are one in 3.1 hours; RSC-1's paper says 1.8 hours for them."""
     assert failures.mtbf_seconds(16384) / HOUR == pytest.approx(54 * 24 / 419)
     assert failures.mtbf_seconds(16384, "RSC-1") / HOUR == pytest.approx(1.8, abs=0.05)
@@ -26,7 +26,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_formula_is_what_a_simulated_training_does(case):
+def test_formula_is_what_a_simulated_training_does(case):
     found = failures.simulate_share(*CASES[case], saves=1000)
     share = failures.effective_share(*CASES[case])
     assert found == pytest.approx(share, rel=0.05)
@@ -35,7 +35,7 @@ def test_the_formula_is_what_a_simulated_training_does(case):
     ), "the same seed, the same failures"
 
 
-def test_the_simulation_tells_a_wrong_formula():
+def test_simulation_tells_a_wrong_formula():
     """Young's first order holds where failures are rare, and only there."""
     for case, near in (("rare", True), ("frequent, slow to save", False)):
         interval, *rest = CASES[case]
@@ -49,7 +49,7 @@ def test_the_simulation_tells_a_wrong_formula():
 
 @pytest.mark.parametrize(("save", "between"), [(10, 48 * HOUR), (60, 3 * HOUR), (900, HOUR)])
 @pytest.mark.parametrize("restart", [0, 1200])
-def test_dalys_interval_is_the_best_one(save, between, restart):
+def test_interval_of_daly_is_the_best_one(save, between, restart):
     given = (save, between, restart)
     best = failures.effective_share(failures.daly_interval(save, between), *given)
     others = [between * 10 ** (k / 50 - 3) for k in range(201)]
@@ -58,16 +58,10 @@ def test_dalys_interval_is_the_best_one(save, between, restart):
     assert failures.effective_share(half, *given) < best > failures.effective_share(twice, *given)
 
 
-def test_youngs_interval_is_dalys_where_failures_are_rare():
+def test_interval_of_young_is_dalys_where_failures_are_rare():
     rare = failures.young_interval(10, 1000 * HOUR)
     assert failures.daly_interval(10, 1000 * HOUR) == pytest.approx(rare, rel=0.01)
     assert failures.daly_interval(900, HOUR) < 0.8 * failures.young_interval(900, HOUR)
     assert failures.daly_interval(3 * HOUR, HOUR) == HOUR, "a save takes longer"
-
-
-def test_a_share_is_a_share_at_any_scale():
-    for gpus in (1, 1024, 10**6, 10**9):
-        between = failures.mtbf_seconds(gpus)
-        assert (
-            0 <= failures.effective_share(failures.daly_interval(60, between), 60, between, 600) < 1
-        )
+    gpus = failures.mtbf_seconds(10**9)
+    assert 0 <= failures.effective_share(failures.daly_interval(60, gpus), 60, gpus, 600) < 1

@@ -1,6 +1,5 @@
 """Files that several processes share lose nothing, and numbers are written one way."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,52 +10,37 @@ from bootcamp import units
 from bootcamp.files import read_json, update_json, write_json
 from bootcamp.records.steps import Steps
 
-COUNTS = """
+# one file of anybody's, and two of the course's, changed by two processes at once
+CHANGES = """
 import sys
 from pathlib import Path
-from bootcamp.files import update_json
-
-def change(content):
-    content[sys.argv[2]] = content.get(sys.argv[2], 0) + 1
-    content["all"] = content.get("all", 0) + 1
-
-for _ in range(100):
-    update_json(Path(sys.argv[1]), change)
-"""
-
-
-def test_two_processes_that_change_one_file_lose_nothing(tmp_path):
-    path = tmp_path / "new folder" / "shared.json"
-    command = [sys.executable, "-c", COUNTS, str(path)]
-    both = [subprocess.Popen([*command, name]) for name in ("a", "b")]
-    assert [process.wait(60) for process in both] == [0, 0]
-    assert json.loads(path.read_text()) == {"a": 100, "b": 100, "all": 200}
-
-
-WRITES = """
-import sys
 from bootcamp.classroom import journal
+from bootcamp.files import update_json
 from bootcamp.paths import LOGS
 from bootcamp_lessons import contest_entries
 
+def change(content):
+    content["all"] = content.get("all", 0) + 1
+
 for number in range(30):
-    journal.note_prediction(f"{sys.argv[1]} {number}", True)
-    contest_entries.add_entry(LOGS / "capstone.json", {"who": sys.argv[1], "plan": str(number)})
+    update_json(Path(sys.argv[1]), change)
+    journal.note_prediction(f"{sys.argv[2]} {number}", True)
+    contest_entries.add_entry(LOGS / "capstone.json", {"who": sys.argv[2], "plan": str(number)})
 """
 
 
-def test_two_kernels_that_note_results_at_once_lose_none(tmp_path):
-    env = {"BOOTCAMP_LOGS": str(tmp_path / "logs"), "BOOTCAMP_WORK": str(tmp_path / "work")}
-    both = [
-        subprocess.Popen([sys.executable, "-c", WRITES, name], env=os.environ | env)
-        for name in ("a", "b")
-    ]
+def test_files_that_two_processes_change_at_once_lose_nothing(tmp_path):
+    path, env = tmp_path / "new folder" / "shared.json", dict(os.environ)
+    env |= {"BOOTCAMP_LOGS": str(tmp_path / "logs"), "BOOTCAMP_WORK": str(tmp_path / "work")}
+    command = [sys.executable, "-c", CHANGES, str(path)]
+    both = [subprocess.Popen([*command, name], env=env) for name in ("a", "b")]
     assert [process.wait(60) for process in both] == [0, 0]
+    assert read_json(path) == {"all": 60}
     assert len(read_json(tmp_path / "work" / "progress.json")["predictions"]) == 60
     assert len(read_json(tmp_path / "logs" / "capstone.json")["entries"]) == 60
 
 
-def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path):
+def test_file_is_as_it_was_when_a_change_fails(tmp_path):
     path = tmp_path / "shared.json"
     assert update_json(path, lambda content: content.update(x=1)) == {"x": 1}
     with pytest.raises(ZeroDivisionError):
@@ -65,14 +49,14 @@ def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "\x00"])
-def test_what_is_no_json_object_is_empty(tmp_path, text):
+def test_file_without_a_json_object_is_empty(tmp_path, text):
     path = tmp_path / "shared.json"
     assert read_json(path) == {}
     path.write_text(text)
     assert read_json(path) == {}
 
 
-def test_a_json_file_is_never_there_in_part(tmp_path):
+def test_file_is_never_there_in_part(tmp_path):
     path = tmp_path / "a.json"
     write_json(path, {"x": 1})
     with pytest.raises(TypeError):
@@ -82,6 +66,7 @@ def test_a_json_file_is_never_there_in_part(tmp_path):
 
 
 def test_steps_are_read_as_they_come(tmp_path):
+    """Half a line is no row yet; the last row of a step that is done again counts."""
     steps = Steps(tmp_path)
     assert steps.read_new() == steps.rows == []
     with open(tmp_path / "steps.jsonl", "a") as file:

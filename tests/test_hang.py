@@ -5,10 +5,9 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
+from processes import meanwhile, until
 
 from bootcamp import hang
 from bootcamp.launcher import launch, simulated_hosts
@@ -208,14 +207,14 @@ KINDS = {
 
 
 @pytest.mark.parametrize("case", KINDS)
-def test_a_kind_is_recognised_and_said(case):
+def test_hang_is_of_a_kind_that_is_recognised_and_said(case):
     answers, more, kind, ranks, sentence = KINDS[case]
     found = explained(*answers, **more)
     assert (found.kind, found.ranks) == (kind, ranks), found
     assert sentence in found.sentence
 
 
-def test_the_table_says_where_each_rank_is():
+def test_hang_has_a_table_of_where_each_rank_is():
     table = explained([FIRST, SUM], [FIRST, SUM], [FIRST]).table
     assert table.column("host") == ["a", "a", "b"]
     assert table.column("last completed") == ["all_reduce #1 of shape [5]"] * 3
@@ -225,13 +224,13 @@ def test_the_table_says_where_each_rank_is():
     assert "host" not in explained([FIRST], [FIRST], [FIRST], hosts="aaa").table.columns
 
 
-def test_a_notebook_shows_a_place_in_angle_brackets():
+def test_hang_shows_a_place_in_angle_brackets_in_a_notebook():
     table = Table([{"rank": 0}])
     found = standstill.Standstill("none", (), "it stands in a.py:2 in <module>", table)
     assert "in &lt;module&gt;." in found._repr_html_()
 
 
-def test_a_file_that_would_run_something_is_no_answer(tmp_path):
+def test_answer_that_would_run_something_is_none(tmp_path):
     folder = tmp_path / flight_recorder.FOLDER
     folder.mkdir()
     (folder / "rank_0").write_bytes(pickle.dumps({"entries": []}))
@@ -241,7 +240,7 @@ def test_a_file_that_would_run_something_is_no_answer(tmp_path):
     assert flight_recorder.read(tmp_path) == {0: {"entries": []}}
 
 
-def test_a_process_of_the_same_number_is_not_asked(tmp_path):
+def test_answer_is_not_asked_of_another_process_of_the_same_number(tmp_path):
     """The beat of a rank on another host, or of one that is gone: its number may be anybody's."""
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -276,7 +275,7 @@ def hangs(tmp_path):
     return run
 
 
-def test_swapped_collectives_are_named_with_hosts(hangs):
+def test_hang_by_swapped_collectives_is_named_with_hosts(hangs):
     hosts = 1 if simulated_hosts.why_not() else 2
     lines = "first, second = dist.all_reduce, dist.broadcast\n"
     lines += "if rank == 3: first(torch.ones(2)); second(torch.ones(2), 0)\n"
@@ -293,7 +292,7 @@ def test_swapped_collectives_are_named_with_hosts(hangs):
     assert ("host" in found.table.columns) == (hosts == 2)
 
 
-def test_other_shapes_are_found_where_they_were_and_not_where_ranks_wait(hangs):
+def test_hang_by_other_shapes_is_found_where_they_were_and_not_where_ranks_wait(hangs):
     """gloo lets a receiver of a broadcast wait for more than is sent, and goes on."""
     lines = "dist.broadcast(torch.ones(8 if rank == 1 else 5), 0)\n"
     lines += "time.sleep(60 * rank)\ndist.barrier()\n"
@@ -306,48 +305,57 @@ def test_other_shapes_are_found_where_they_were_and_not_where_ranks_wait(hangs):
 RANK = """
 import os, time
 rank = int(os.environ["RANK"])
+def compute(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
 """
-BURNS = """
+PRINTS = "for k in range(10):\n    print(k, flush=True); time.sleep(0.25)\n"
+COMPUTES_ALONE = """
 from bootcamp.records.heartbeat import Heartbeat
-heart = Heartbeat(os.environ["BOOTCAMP_RUN"], rank)
-ended = os.environ["BOOTCAMP_RUN"] + "/ended"
+heart, ended = Heartbeat(os.environ["BOOTCAMP_RUN"], rank), os.environ["BOOTCAMP_RUN"] + "/ended"
 while rank == 1 and time.process_time() < 3:
-    pass
+    heart.beat(int(10 * time.process_time()))  # however long this takes on a busy machine
 if rank == 1:
-    heart.beat(1)
     time.sleep(0.6)  # the launcher looks
     open(ended, "w").close()
 else:
     while not os.path.exists(ended):
-        pass
-    began = time.process_time()
-    while time.process_time() < began + 2.5:
-        pass
+        time.sleep(0.01)
+    compute(2.5)
 """
+# lines of a script, its ranks, and whether a launcher that waits for one second ends it
+WATCHED = {
+    "prints": (PRINTS, 1, False),
+    "stops printing": (f"{PRINTS}time.sleep(60)", 1, True),
+    "computes": ("compute(3)", 1, False),
+    "sleeps": ("time.sleep(60)", 1, True),
+    # the processor time of a rank that has ended must not hide that of the one that goes on
+    "computes alone after another has ended": (COMPUTES_ALONE, 2, False),
+}
 
 
-def test_a_rank_that_computes_alone_after_another_has_ended_does_not_hang(tmp_path):
-    """The seconds of the rank that has ended must not hide those of the one that goes on."""
-    script = tmp_path / "burns.py"
-    script.write_text(RANK + BURNS)
+@pytest.mark.parametrize("case", WATCHED)
+def test_hang_is_told_from_ranks_that_print_or_compute(case, tmp_path):
+    lines, ranks, hangs = WATCHED[case]
+    script = tmp_path / "watched.py"
+    script.write_text(RANK + lines)
     how = {"quiet": True, "start": "cold", "options": Options(hang_seconds=1)}
-    assert launch.launch(script, 2, **how).status == "ok"
+    run = launch.launch(script, ranks, raises=False, **how)
+    assert run.status == ("failed" if hangs else "ok"), run.summary
+    if hangs:
+        assert run.summary["error"]["kind"] == "hang"
+        assert "a larger Options(hang_seconds=)" in run.summary["error"]["message"]
 
 
-def test_a_rank_that_prints_does_not_hang_and_one_that_stops_printing_does(tmp_path):
-    script = tmp_path / "prints.py"
-    prints = "for k in range(8):\n    print(k, flush=True); time.sleep(0.3)\n"
-    script.write_text(RANK + prints)
-    how = {"quiet": True, "options": Options(hang_seconds=1)}
-    assert launch.launch(script, 1, **how).output().split() == [*"01234567"]
-    script.write_text(f"{RANK}{prints}time.sleep(60)")
-    began = time.monotonic()
-    with pytest.raises(launch.RunHung):
-        launch.launch(script, 1, **how)
-    assert time.monotonic() - began < 20
+def test_hang_is_given_time_where_nobody_sees_steps(tmp_path):
+    """A busy script of somebody else, without a number from the reader."""
+    script = tmp_path / "busy.py"
+    script.write_text("")
+    assert launch.Call(script, 1).choose_patience() == (60.0, float("inf"))
 
 
-def test_a_backward_without_a_process_group_does_not_wait_for_others(tmp_path):
+def test_hang_in_a_backward_without_a_process_group_is_no_wait_for_others(tmp_path):
     script = tmp_path / "backward.py"
     lines = "import torch\nx = torch.ones(1, requires_grad=True)\n"
     lines += "x.register_hook(lambda _: time.sleep(60 * (1 - rank)))\nx.sum().backward()\n"
@@ -358,36 +366,25 @@ def test_a_backward_without_a_process_group_does_not_wait_for_others(tmp_path):
     assert "waits for the others" not in str(caught.value)
 
 
-def test_a_live_run_is_asked_from_outside_twice_and_read_after_its_end(tmp_path):
+def test_hang_of_a_live_run_is_asked_from_outside_and_read_after_its_end(tmp_path):
     """One rank sleeps, and is then killed."""
     line = "optimizer.step()"
     slow = {line: f"if rank == 1 and step == 2: __import__('time').sleep(60)\n{line}"}
     folder, seen = tmp_path / "run", []
 
+    def beat():
+        return heartbeat.read(folder / "ranks" / "1.beat") or (0, 0, 0)
+
     def look():
-        deadline = time.monotonic() + 60
-        while not (beat := heartbeat.read(folder / "ranks" / "1.beat")) or beat[1] < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        time.sleep(0.3)  # until the other rank stands in the next collective
-        seen.append(hang.read(folder))
+        seen.append(until(lambda: (found := hang.read(folder)).kind == "missing" and found))
         command = [sys.executable, "-m", "bootcamp.launcher.hang", str(folder)]
         seen.append(subprocess.run(command, capture_output=True, text=True).stdout)
-        os.kill(beat[0], 9)
+        os.kill(beat()[0], 9)
 
-    watch = threading.Thread(target=look)
-    watch.start()
-    run = launch.launch(
-        variant("ddp", "sleeps_ddp", slow),
-        2,
-        raises=False,
-        quiet=True,
-        options=Options(run_dir=folder),
-        model="mlp",
-        steps=5,
-        device="cpu",
-    )
-    watch.join()
+    with meanwhile(lambda: beat()[1] >= 2, look):
+        how = {"raises": False, "quiet": True, "options": Options(run_dir=folder)}
+        flags = {"model": "mlp", "steps": 5, "device": "cpu"}
+        run = launch.launch(variant("ddp", "sleeps_ddp", slow), 2, **how, **flags)
     live, printed = seen
     assert (live.kind, live.ranks) == ("missing", (1,))
     assert "rank 1 never entered all_reduce #" in live.sentence

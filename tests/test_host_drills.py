@@ -4,12 +4,11 @@ import json
 from dataclasses import asdict
 
 import pytest
+from records import write_files
 from trained import trained
 
-from bootcamp.files import write_json
 from bootcamp.launcher import simulated_hosts
 from bootcamp.records.runs import Run
-from bootcamp_lessons.diagrams import hosts as pictures
 from bootcamp_lessons.labs import host_drills, when_hosts_fail
 
 WITH_HOSTS = pytest.mark.skipif(
@@ -19,7 +18,7 @@ WITH_HOSTS = pytest.mark.skipif(
 
 @WITH_HOSTS
 @pytest.mark.parametrize("name", ["host_gone", "interface", "versions"])
-def test_a_drill_names_the_culprit_and_goes_on_with_nothing_lost(name, monkeypatch):
+def test_drill_names_the_culprit_and_goes_on_with_nothing_lost(name, monkeypatch):
     monkeypatch.setattr(host_drills, "launch", trained)
     outcome = host_drills.run_drill(name)
     assert outcome.right, outcome
@@ -31,23 +30,21 @@ def test_a_drill_names_the_culprit_and_goes_on_with_nothing_lost(name, monkeypat
 
 def left(tmp_path, error=None, lines=None, said=None, **kept) -> Run:
     """What a run of two hosts could have left."""
-    (tmp_path / "ranks").mkdir(exist_ok=True)
-    write_json(tmp_path / "summary.json", {"status": "failed" if error else "ok", "error": error})
-    write_json(tmp_path / "lines.json", lines or {})
-    for name, content in kept.items():
-        write_json(tmp_path / f"{name}.json", content)
+    summary = {"status": "failed" if error else "ok", "error": error}
+    run = write_files(tmp_path, summary=summary, lines=lines or {}, **kept)
     for host, text in (said or {}).items():
         (tmp_path / "ranks" / f"{host}.err").write_text(text)
-    return Run(tmp_path)
+    return run
 
 
+STEP = {"step": 0, "loss": 1.0, "seconds": 0.1}
 RAISED = {"rank": None, "kind": "raised", "message": "", "traceback": ""}
 LINE = (
     "torchrun --nnodes {} --rdzv-id {} --rdzv-endpoint host0:29400 src/x.py --nnodes of-the-script"
 )
 
 
-def test_agents_that_do_not_meet_are_compared_by_their_lines(tmp_path):
+def test_culprit_of_agents_that_do_not_meet_is_in_their_lines(tmp_path):
     lines = {"host0": LINE.format(2, 7), "host1": LINE.format(2, 8)}
     assert (
         host_drills.name_culprit(left(tmp_path, RAISED, lines))
@@ -63,23 +60,21 @@ def test_agents_that_do_not_meet_are_compared_by_their_lines(tmp_path):
     assert host_drills.first_sign(found, 0)[0] == "RendezvousConnectionError: x"
 
 
-def test_a_pause_is_told_by_the_host_whose_link_was_lost(tmp_path):
+def test_culprit_of_a_pause_is_the_host_whose_link_was_lost(tmp_path):
     link = {"lost": {"host0": 0, "host1": 2}, "seconds": 3.5}
-    (tmp_path / "steps.jsonl").write_text('{"step": 0, "loss": 1.0, "seconds": 0.1}\n')
-    found = left(tmp_path, link=link)
+    found = left(tmp_path, link=link, steps=[STEP])
     assert host_drills.first_sign(found, 0) == ("no error, a pause", 3.5)
     assert host_drills.name_culprit(found) == "the kernel of host1 counts a link that was lost"
 
 
-def test_an_error_about_another_rank_names_nobody_by_itself(tmp_path):
-    (tmp_path / "steps.jsonl").write_text('{"step": 0, "loss": 1.0, "seconds": 0.1}\n')
+def test_culprit_is_not_read_from_an_error_about_another_rank(tmp_path):
     own = {**RAISED, "rank": 1, "message": "OSError: [Errno 28] No space left on device"}
-    assert host_drills.name_culprit(left(tmp_path, own)).startswith("rank 1 on ")
+    assert host_drills.name_culprit(left(tmp_path, own, steps=[STEP])).startswith("rank 1 on ")
     late = {**RAISED, "rank": 1, "message": "RuntimeError: Timed out waiting 3000ms for recv"}
     assert not host_drills.name_culprit(left(tmp_path, late)).startswith("rank 1 on ")
 
 
-def test_without_hosts_and_slurm_every_answer_is_a_recorded_one_and_no_record_is_weight(
+def test_lesson_without_hosts_and_slurm_has_recorded_answers_and_no_record_is_weight(
     monkeypatch, capsys
 ):
     names = ["nodes", "requeued", "elastic", "drills"]
@@ -98,7 +93,7 @@ def test_without_hosts_and_slurm_every_answer_is_a_recorded_one_and_no_record_is
     assert capsys.readouterr().out.count("what was recorded elsewhere stands in") == 6
 
 
-def test_a_jobs_output_is_shown_without_the_stacks_of_agents():
+def test_output_of_a_job_is_shown_without_the_stacks_of_agents():
     said = (
         "USR1: save, then queue again\n[W1122 21:05:56.65 TCPStore.cpp:115] [c10d] failed\n"
         "Exception raised from recvBytes at Utils.hpp:787 (most recent call first):\n"
@@ -111,7 +106,7 @@ def test_a_jobs_output_is_shown_without_the_stacks_of_agents():
     )
 
 
-def test_the_table_of_drills_has_each_of_them_and_none_named_wrong(monkeypatch, tmp_path):
+def test_table_of_drills_has_each_of_them_and_none_named_wrong(monkeypatch, tmp_path):
     monkeypatch.setattr(when_hosts_fail, "LOGS", tmp_path)
     elsewhere = json.loads((when_hosts_fail.RECORDS / "drills.json").read_text())["drills"]
     assert {row["drill"] for row in elsewhere} == set(host_drills.DRILLS)
@@ -120,8 +115,3 @@ def test_the_table_of_drills_has_each_of_them_and_none_named_wrong(monkeypatch, 
     when_hosts_fail.keep_drills([one], tmp_path / "host_drills.json")
     assert str(when_hosts_fail.all_drills()).startswith("0 of 1 named right")
     assert asdict(one)["named"] == "rank 0"
-
-
-@pytest.mark.parametrize("draw", [pictures.signs_of_failure, pictures.requeued_job])
-def test_the_pictures_can_be_read(draw):
-    assert draw().get_axes()

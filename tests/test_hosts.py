@@ -2,23 +2,20 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
 
 import host_traces
 import pytest
+from processes import namespaces_of, needs_nobody, run_as_nobody, until_no_process_in
 
 from bootcamp.costs import model_shapes, sharding
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher.launch import Options
+from bootcamp.scripts.variants import variant
 
 WHY_NOT = simulated_hosts.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
-SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 FLAGS = {"model": "mlp", "steps": 8, "global_batch": 16, "quiet": True}
 AGENTS = {"ranks": 2, "hosts": 2, "start": "torchrun"}
 NUMBERS = [sum(layer.numbers) for layer in model_shapes.layers("mlp", "small")]
@@ -35,7 +32,7 @@ HEAD = NUMBERS[-1] / sum(NUMBERS)  # what FSDP leaves gathered
         ("hsdp", {}, "hsdp", {"shard": 2}),
     ],
 )
-def test_bytes_on_the_link_are_those_of_the_theory(script, flags, strategy, how):
+def test_link_carries_the_bytes_of_the_theory(script, flags, strategy, how):
     run = launch.launch(script, 4, hosts=2, link="1gbit", size="small", **FLAGS, **flags)
     copies = {"ddp": 4, "hsdp": 2, "fsdp": 1}[strategy]
     model_bytes = sum(rank["parameter_bytes"] for rank in run.ranks) / copies
@@ -54,8 +51,6 @@ def test_bytes_on_the_link_are_those_of_the_theory(script, flags, strategy, how)
 def test_ranks_know_their_host(start, ranks):
     where = "socket.gethostname(), socket.gethostbyname('host1'), os.environ['LOCAL_RANK']"
     line = f"import os, socket; print({where})"
-    from bootcamp.scripts.variants import variant
-
     script = variant("ddp", "says_its_host", {"run.finish()": f"run.finish()\n{line}"})
     flags = {**FLAGS, "steps": 2}
     run = launch.launch(script, ranks, hosts=2, start=start, device="cpu", **flags)
@@ -73,20 +68,12 @@ LOOK = (
 )
 
 
-def until_gone(namespaces: set[str]) -> None:
-    """Wait until no process is in any of them; another test's hosts may get their numbers."""
-    deadline = time.monotonic() + 10
-    while namespaces & set(host_traces.traces()["namespaces"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @needs_hosts
-def test_a_host_has_its_name_its_link_and_its_mounts_and_the_machine_keeps_nothing():
+def test_host_has_a_name_a_slow_link_and_mounts_and_the_machine_keeps_nothing():
     before = host_traces.traces()
     poor = {**os.environ, "PATH": "/usr/bin:/bin"}  # as an ordinary user has it on Debian
     with simulated_hosts.hold_hosts(2, "200mbit") as hosts:
-        own = {namespace for host in hosts for namespace in host["namespaces"].values()}
+        own = namespaces_of(hosts)
         assert len(own) == 6
         assert own <= set(host_traces.traces()["namespaces"])
         for host in hosts:
@@ -104,7 +91,7 @@ def test_a_host_has_its_name_its_link_and_its_mounts_and_the_machine_keeps_nothi
             before[kind] for kind in ("mounts", "interfaces")
         ]
     assert not any(os.path.exists(f"/proc/{host['pid']}") for host in hosts)
-    until_gone(own)
+    until_no_process_in(own)
 
 
 @needs_hosts
@@ -114,14 +101,14 @@ def test_hosts_go_with_the_process_that_asked_for_them():
     with subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE) as asking:
         hosts = json.loads(asking.stdout.readline())
         command = simulated_hosts.enter_command(hosts[1], ["sh", "-c", "echo in; exec sleep 60"])
-        own = {namespace for host in hosts for namespace in host["namespaces"].values()}
+        own = namespaces_of(hosts)
         with subprocess.Popen(command, stdout=subprocess.PIPE) as inside:
             inside.stdout.readline()
             asking.kill()
             asking.wait()
             assert own & set(host_traces.traces()["namespaces"])  # a process is in one of them
             inside.kill()
-    until_gone(own)
+    until_no_process_in(own)
 
 
 AS_NOBODY = """
@@ -143,28 +130,9 @@ with simulated_hosts.hold_hosts(2, "1gbit") as (host0, host1):
 
 
 @needs_hosts
-@pytest.mark.skipif(os.getuid() != 0, reason="to become somebody else one must be root")
-@pytest.mark.skipif(SYSTEM_PYTHON is None, reason="the system has no python3 for everybody")
-def test_without_root_two_hosts_meet_too(request):
-    """As a user without rights, with nothing but what everybody can read."""
-    folder = tempfile.mkdtemp(dir="/tmp")  # whoever it is, it may look in there
-    request.addfinalizer(lambda: shutil.rmtree(folder))
-    os.chmod(folder, 0o755)
-    package = Path(simulated_hosts.__file__).parents[1]
-    shutil.copytree(package, f"{folder}/bootcamp", ignore=shutil.ignore_patterns("__pycache__"))
-    done = subprocess.run(
-        [SYSTEM_PYTHON, "-c", AS_NOBODY, folder],
-        capture_output=True,
-        text=True,
-        user=65534,
-        group=65534,
-        extra_groups=[],
-        cwd="/",
-        timeout=60,
-    )
-    if "user namespaces (for everybody)" in done.stderr + done.stdout:
-        pytest.skip("this system gives user namespaces to root only")
-    assert done.stdout.strip() == "from host1 user namespace: True", done.stderr
+@needs_nobody
+def test_hosts_of_an_ordinary_user_meet_too():
+    assert run_as_nobody(AS_NOBODY).strip() == "from host1 user namespace: True"
 
 
 @pytest.mark.parametrize(
@@ -184,12 +152,12 @@ def test_without_root_two_hosts_meet_too(request):
         ({"ranks": 2, "hosts": 2, "device": "cuda"}, "CPU ranks"),
     ],
 )
-def test_what_means_nothing_is_refused(flags, sentence):
+def test_hosts_that_mean_nothing_are_refused(flags, sentence):
     with pytest.raises(ValueError, match=sentence):
         launch.launch("ddp", quiet=True, **flags)
 
 
-def test_where_hosts_cannot_be_made_the_run_says_why(monkeypatch):
+def test_hosts_that_are_hidden_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "hosts")
     assert "hides them" in simulated_hosts.why_not()
     launch.shut_down()  # the supervisor has the environment that it began with
@@ -200,7 +168,7 @@ def test_where_hosts_cannot_be_made_the_run_says_why(monkeypatch):
         launch.shut_down()
 
 
-def test_a_system_without_namespaces_is_told_in_one_sentence(monkeypatch):
+def test_hosts_on_a_system_without_namespaces_are_refused_in_one_sentence(monkeypatch):
     def forbidden(function, kinds):
         raise PermissionError(1, "Operation not permitted")
 

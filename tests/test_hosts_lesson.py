@@ -28,7 +28,7 @@ def test_torchrun_numbers_hosts_by_their_names_as_text():
     assert hosts_lab.sort_hosts(["host2", "host10", "host1"]) == ["host1", "host10", "host2"]
 
 
-def test_a_rule_for_gpus_is_right_or_puts_two_ranks_on_one():
+def test_rule_for_gpus_is_right_or_puts_two_ranks_on_one():
     def taken(gpus, rule, **how):
         return [(row["host"], row[rule]) for row in hosts_lab.device_table(gpus, **how)]
 
@@ -42,14 +42,14 @@ def test_a_rule_for_gpus_is_right_or_puts_two_ranks_on_one():
     assert taken([2, 2], "rank % 4")[2:] == [(1, 2), (1, 3)], "host 1 has no GPUs 2 and 3"
 
 
-def test_the_batch_grows_with_the_ranks_unless_it_is_kept_in_parts():
+def test_batch_grows_with_the_ranks_unless_it_is_kept_in_parts():
     rows = hosts_lab.batch_table(8, [16, 4, 12]).rows
     assert [row["global batch"] for row in rows] == [128, 32, 96]
     assert [row["micro-batches for 128"] for row in rows] == [1, 4, "-"]
 
 
 @pytest.mark.parametrize("name", hosts_lab.JOBS)
-def test_a_recorded_job_trains_what_this_machine_trains(name):
+def test_recorded_job_trains_what_this_machine_trains(name):
     """The lesson compares them where there is no Slurm."""
     run = Run(REFERENCE / "09_several_hosts" / name / "run-0")
     assert equality.same_training(run, equality.baseline(steps=6, global_batch=12, optimizer="sgd"))
@@ -90,26 +90,25 @@ def test_commands_and_jobs_are_run_and_a_record_says_the_same(records, monkeypat
     assert "(recorded: " in printed
 
 
-def test_a_record_that_is_missing_is_named(records, monkeypatch):
+def test_record_that_is_missing_is_named(records, monkeypatch):
     monkeypatch.setenv("BOOTCAMP_WITHOUT", "slurm")
     lab = replay.RecordedCluster("a_lesson", hosts=2)
     with pytest.raises(FileNotFoundError, match="gone: there is no such record. Record the lesson"):
         lab.run("gone", "sinfo")
 
 
-def test_the_pictures_say_what_they_show_and_can_be_read():
-    figure = diagrams.rank_starters()
-    assert "Each task is a torchrun, an agent" in figure.alt
-    style.png(figure)  # raises for what can't be read
+def test_pictures_say_what_they_show_and_can_be_read():
     runs = {
         "inside a host": Run(REFERENCE / "09_several_hosts" / "sweep-inside"),
         "over the link": Run(REFERENCE / "09_several_hosts" / "sweep-over"),
     }
     swept = {where: (run, hosts_lab.read_sweep(run)) for where, run in runs.items()}
-    figure = diagrams.link_sweep(swept, 25e6)
     longest = 1e3 * swept["over the link"][1][-1]["seconds"]
-    assert f"1.05 MB: {longest:.3g} ms" in figure.alt
-    style.png(figure)  # raises for what can't be read
+    starters, sweep = diagrams.rank_starters(), diagrams.link_sweep(swept, 25e6)
+    assert "Each task is a torchrun, an agent" in starters.alt
+    assert f"1.05 MB: {longest:.3g} ms" in sweep.alt
+    for figure in (starters, sweep, diagrams.signs_of_failure(), diagrams.requeued_job()):
+        style.png(figure)  # raises for what can't be read
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_the_pictures_say_what_they_show_and_can_be_read():
          "2/4 clients joined.", "too_few_came"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_between_hosts_is_explained(text, name):
+def test_errors_between_hosts_are_explained(text, name):
     assert [
         entry.name for entry in errors.ENTRIES if entry.found_by.search(errors.strip_prefixes(text))
     ] == [name]

@@ -38,9 +38,9 @@ def test_a_trap_behind_a_command_in_the_foreground_is_found(tmp_path):
 
 def test_an_option_after_the_first_command_is_found(tmp_path):
     path = tmp_path / "job.sbatch"
-    path.write_text("#!/bin/bash\nset -eu\n#SBATCH --nodes=2\n")
+    path.write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=1\nset -eu\n#SBATCH --nodes=2\n")
     assert job_lint.find_faults(path) == [
-        (3, "#SBATCH after the first command is a comment: move it up")
+        (4, "#SBATCH after the first command is a comment: move it up")
     ]
 
 

@@ -4,55 +4,56 @@ import json
 import os
 import subprocess
 import sys
-import time
 
-import faults
 import psutil
 import pytest
 import warm
+from processes import fork_servers
 
 from bootcamp import machine
 from bootcamp.experiments import equality
-from bootcamp.launcher import arguments, launch, orphans, process_tree
-from bootcamp.launcher.launch import Options, RunRefused
+from bootcamp.launcher import launch, orphans, process_tree
+from bootcamp.launcher.launch import ArgumentError, Options, RunRefused
 from bootcamp.paths import ROOT
 from bootcamp.records import runs, summary
 from bootcamp.scripts import strategies
 from bootcamp.scripts.variants import variant
 
 QUICK = {"steps": 3, "model": "mlp", "quiet": True}
+HAS_GPU = pytest.mark.skipif(bool(machine.gpu_names()), reason="this machine has a GPU")
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ({"global_batch": 33}, "--global-batch 33 does not divide over 2 ranks.* 32 or 34"),
-        ({"global_batch": 1}, "Give a multiple of 2, such as 2"),
-        ({"size": "huge"}, "--size huge: mlp has no such size. Choose one of tiny, small"),
-        (
-            {"model": "llama"},
-            "Argument --model: invalid choice: 'llama' .choose from '?gpt'?, '?moe",
-        ),
-        ({"global_batch": 10_000_000}, "--global-batch 10000000: the data has .* samples for mlp"),
-        ({"timeout": "inf"}, "--timeout inf: expected a number above 0, here at most 604800"),
-        ({"steps": 0}, "--steps 0: expected a number above 0"),
-        ({"lr": -1}, "--lr -1.0: expected a number above 0"),
-        (
-            {"cores_per_rank": 4096},
-            "--cores-per-rank 4096: expected a number above 0, here at most",
-        ),
-        ({"steps": "many"}, "Argument --steps: invalid int value: 'many'"),
-        ({"steps": 2.5}, "Argument --steps: invalid int value: '2.5'"),
-        ({"steps": True}, "Argument --steps: expected one argument"),
-        ({"lr": "fast"}, "Argument --lr: invalid float value: 'fast'"),
-        ({"cores_per_rank": "all"}, "Argument --cores-per-rank: invalid int value: 'all'"),
-        ({"optimizer": "lion"}, "choose from 'adamw', 'sgd'"),
-        ({"colour": "red"}, "Unrecognized arguments: --colour red"),
-    ],
-)
-def test_refused_flags_are_one_sentence_without_a_traceback(flags, sentence):
-    with pytest.raises(RunRefused, match=sentence) as refusal:
-        launch.launch("ddp", 2, device="cpu", **{**QUICK, **flags})
+def ending(name, lines, script="cpu"):
+    """A script that ends with these lines."""
+    return variant(script, name, {"run.finish()": f"run.finish()\n{lines}"})
+
+
+REFUSED = [
+    ({"global_batch": 33}, "--global-batch 33 does not divide over 2 ranks.* 32 or 34"),
+    ({"global_batch": 1}, "Give a multiple of 2, such as 2"),
+    ({"size": "huge"}, "--size huge: mlp has no such size. Choose one of tiny, small"),
+    ({"model": "llama"}, "Argument --model: invalid choice: 'llama' .choose from '?gpt'?, '?moe"),
+    ({"global_batch": 10_000_000}, "--global-batch 10000000: the data has .* samples for mlp"),
+    ({"timeout": "inf"}, "--timeout inf: expected a number above 0, here at most 604800"),
+    ({"steps": 0}, "--steps 0: expected a number above 0"),
+    ({"lr": -1}, "--lr -1.0: expected a number above 0"),
+    ({"cores_per_rank": 4096}, "--cores-per-rank 4096: expected a number above 0, here at most"),
+    ({"steps": "many"}, "Argument --steps: invalid int value: 'many'"),
+    ({"steps": 2.5}, "Argument --steps: invalid int value: '2.5'"),
+    ({"steps": True}, "Argument --steps: expected one argument"),
+    ({"lr": "fast"}, "Argument --lr: invalid float value: 'fast'"),
+    ({"cores_per_rank": "all"}, "Argument --cores-per-rank: invalid int value: 'all'"),
+    ({"optimizer": "lion"}, "choose from 'adamw', 'sgd'"),
+    ({"colour": "red"}, "Unrecognized arguments: --colour red"),
+    ({"size": "huge", "start": "torchrun"}, "--size huge: mlp has no such size"),
+    pytest.param({"device": "cuda"}, "cuda: 2 .* finds none. Use --device cpu", marks=HAS_GPU),
+]
+
+
+@pytest.mark.parametrize(("flags", "sentence"), REFUSED)
+def test_flags_are_refused_in_one_sentence_without_a_traceback(flags, sentence):
+    with warm.workers(), pytest.raises(RunRefused, match=sentence) as refusal:
+        launch.launch("ddp", 2, **{"device": "cpu", **QUICK, **flags})
     assert "Traceback" not in str(refusal.value)
     assert "\n" not in str(refusal.value)
     run = refusal.value.run
@@ -61,10 +62,56 @@ def test_refused_flags_are_one_sentence_without_a_traceback(flags, sentence):
     assert run.output(1) == "", "rank 0 alone speaks"
 
 
-@pytest.mark.skipif(bool(machine.gpu_names()), reason="this machine has a GPU")
-def test_cuda_without_a_gpu_is_refused():
-    with pytest.raises(RunRefused, match="--device cuda: 2 .* finds none. Use --device cpu"):
-        launch.launch("ddp", 2, device="cuda", **QUICK)
+WRONG = [
+    ({"ranks": "2"}, "ranks='2': expected a whole number from 1 on"),
+    ({"ranks": 2.0}, "ranks=2.0: expected a whole number"),
+    ({"ranks": True}, "ranks=True: expected a whole number"),
+    ({"ranks": 0}, "ranks=0: expected a whole number from 1 on"),
+    ({"args": "50 10"}, "args='50 10': expected a list of texts"),
+    ({"args": [50]}, r"args=\[50\]: expected a list of texts"),
+    ({"device": "tpu"}, "device='tpu': expected one of auto, cpu, cuda, meta"),
+    ({"start": "hot"}, "start='hot': expected one of warm, cold, torchrun"),
+    ({"hosts": "2"}, "hosts='2': expected at least one"),
+    ({"options": {"env": 1}}, r"options=.*: expected Options\(...\)"),
+    ({"hang_seconds": 5}, r"hang_seconds= is .*: write options=Options\(hang_seconds=5\)\."),
+    ({"run_dir": "x"}, r"write options=Options\(run_dir='x'\)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), WRONG)
+def test_arguments_of_a_wrong_type_are_refused_before_anything_starts(
+    arguments, sentence, monkeypatch
+):
+    monkeypatch.setattr(launch, "connect", None)  # nothing may be started
+    with pytest.raises(ArgumentError, match=sentence) as refused:
+        launch.launch("ddp", **{"ranks": 2, **arguments})
+    (shown,) = refused.value._render_traceback_()
+    assert "\n" not in shown
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hang_seconds": "5"},
+        {"max_restarts": 1.5},
+        {"fewest_hosts": "two"},
+        {"run_dir": 3},
+        {"env": ["A=1"]},
+        {"framework": "keras"},
+    ],
+)
+def test_options_of_a_wrong_type_are_named(wrong):
+    (name,) = wrong
+    with pytest.raises(ArgumentError, match=f"^{name}=.*: expected "):
+        Options(**wrong)
+
+
+def test_unknown_script_is_answered_with_the_known_ones():
+    with pytest.raises(FileNotFoundError, match="give one of cpu, gpu, .*ddp,"):
+        launch.launch("dpp")
+
+
+TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node"]
 
 
 def by_hand(*command, python=sys.executable, **options):
@@ -83,25 +130,22 @@ def terminal_baseline(tmp_path_factory):
     return runs.load(folder)
 
 
-def test_by_hand_in_a_terminal(terminal_baseline, tmp_path):
-    """`python src/_train_cpu.py` and `torchrun ... src/_train_ddp.py`: the same losses."""
+def test_by_hand_python_and_torchrun_train_the_same(terminal_baseline, tmp_path):
     flags = ["--steps", "5", "--global-batch", "24", "--run-dir", str(tmp_path / "ddp")]
-    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "src/_train_ddp.py"]
-    done = by_hand(*torchrun, *flags)
+    done = by_hand(*TORCHRUN, "2", "src/_train_ddp.py", *flags)
     assert done.returncode == 0, done.stderr
     equality.same_training(runs.load(tmp_path / "ddp"), terminal_baseline)
 
 
-def test_by_hand_a_folder_of_another_run_is_refused(terminal_baseline):
+def test_by_hand_the_folder_of_another_run_is_refused(terminal_baseline):
     steps = terminal_baseline.folder / "steps.jsonl"
     before = steps.read_text()
-    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "src/_train_ddp.py"]
     with warm.workers():
-        done = by_hand(*torchrun, "--run-dir", str(terminal_baseline.folder))
-    said = [line for line in done.stderr.splitlines() if line.startswith("_train_ddp.py:")]
+        folder = str(terminal_baseline.folder)
+        done = by_hand(*TORCHRUN, "2", "src/_train_ddp.py", "--run-dir", folder)
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("_train_ddp.py:")]
     assert done.returncode != 0
-    assert len(said) == 1
-    assert "may hold another run. Give a new folder" in said[0]
+    assert "may hold another run. Give a new folder" in said
     assert '_train_ddp.py", line' not in done.stderr, "no traceback of the script"
     assert steps.read_text() == before
 
@@ -119,8 +163,21 @@ def test_by_hand_a_failed_run_says_so_in_its_record(tmp_path):
     fails = [str(script), "--run-dir", str(tmp_path / "run"), "--model", "mlp"]
     done = by_hand("python", *fails, python=warm.python())
     assert done.returncode == 1
-    assert summary.read(tmp_path / "run")["status"] == "failed"
-    assert summary.read(tmp_path / "run")["error"]["message"] == "ValueError: by hand"
+    written = summary.read(tmp_path / "run")
+    assert (written["status"], written["error"]["message"]) == ("failed", "ValueError: by hand")
+
+
+def test_by_hand_a_restart_begins_without_its_last_attempts_verdict(tmp_path):
+    """torchrun --max-restarts: the first attempt fails, the second ends well."""
+    fails = "if __import__('os').environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise KeyError\n"
+    script = variant("cpu", "restarted", {"loss.backward()": fails + "loss.backward()"})
+    flags = ["--steps", "3", "--model", "mlp", "--run-dir", str(tmp_path / "run")]
+    with warm.workers():
+        done = by_hand(*TORCHRUN, "1", "--max-restarts", "1", str(script), *flags)
+    assert done.returncode == 0, done.stderr
+    run = runs.load(tmp_path / "run")
+    assert run.status == "ok"
+    assert [row["attempt"] for row in run.steps] == [1, 1, 1]
 
 
 SECRET = "hunter2"
@@ -131,52 +188,32 @@ SAYS = (
 )
 
 
-@pytest.fixture(scope="module")
-def started():
-    """{start: a run of one script that was started so and said at its end what it is}."""
-    script = variant("ddp", "says_what_it_is", {"run.finish()": f"run.finish()\n{SAYS}"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BOOTCAMP_TEST_SECRET", SECRET)
-        return {
-            start: launch.launch(script, 2, start=start, device="cpu", **QUICK)
-            for start in ("warm", "cold", "torchrun")
-        }
+def test_ranks_are_the_same_whatever_starts_them(monkeypatch):
+    """One script, the same losses to the last bit, nothing of the launcher in a rank's Python.
+
+    A cold rank hides its environment from other users, who see its command.
+    """
+    script = ending("says_what_it_is", SAYS, "ddp")
+    monkeypatch.setenv("BOOTCAMP_TEST_SECRET", SECRET)
+    losses = []
+    for start in ("warm", "cold", "torchrun"):
+        run = launch.launch(script, 2, start=start, device="cpu", **QUICK)
+        said = "".join(path.read_text() for path in (run.folder / "ranks").glob("*.out"))
+        assert (said.count("started as"), len(run.ranks)) == (2, 2)
+        assert "bootcamp.launcher" not in said
+        assert start != "cold" or "forkserver.py" in said
+        assert SECRET not in said
+        losses.append(run.losses)
+    assert losses[0] == losses[1] == losses[2]
 
 
-def said(run):
-    return "".join(path.read_text() for path in (run.folder / "ranks").glob("*.out"))
-
-
-def test_same_record_whatever_starts_the_ranks(started):
-    """Warm, cold and torchrun: one script, the same losses to the last bit."""
-    made = list(started.values())
-    assert made[0].losses == made[1].losses == made[2].losses
-    assert {len(run.ranks) for run in made} == {2}
-
-
-@pytest.mark.parametrize("start", ["warm", "cold", "torchrun"])
-def test_a_rank_imports_nothing_of_the_launcher(start, started):
-    assert said(started[start]).count("started as") == 2
-    assert "bootcamp.launcher" not in said(started[start])
-
-
-def test_a_cold_rank_hides_its_environment_from_other_users(started):
-    assert "forkserver.py" in said(started["cold"])
-    assert SECRET not in said(started["cold"])
-
-
-def test_edits_are_seen_by_the_next_warm_launch():
-    """The fork server must not keep the project's own modules."""
+def test_warm_ranks_see_edits_and_the_environment_of_now(monkeypatch):
+    """The fork server must keep neither the project's modules nor its own environment."""
     for text in ("first", "second"):
-        script = variant("cpu", "edited", {"run.finish()": f"run.finish()\nprint('{text}')"})
-        assert launch.launch(script, 1, **QUICK).output().strip().endswith(text)
-
-
-def test_ranks_see_the_environment_of_now(monkeypatch):
-    line = "import os\nprint(os.environ['BOOTCAMP_TEST_WORD'])\nrun.finish()"
-    script = variant("cpu", "environment", {"run.finish()": line})
-    monkeypatch.setenv("BOOTCAMP_TEST_WORD", "hello")
-    assert "hello" in launch.launch(script, 1, **QUICK).output()
+        monkeypatch.setenv("BOOTCAMP_TEST_WORD", f"{text} word")
+        lines = f"import os\nprint('{text}', os.environ['BOOTCAMP_TEST_WORD'])"
+        said = launch.launch(ending("edited", lines), 1, **QUICK).output()
+        assert said.strip().endswith(f"{text} {text} word")
 
 
 def test_ranks_draw_numbers_of_their_own_without_a_seed(tmp_path):
@@ -188,17 +225,15 @@ def test_ranks_draw_numbers_of_their_own_without_a_seed(tmp_path):
 
 
 @pytest.mark.alone
-def test_a_rank_gets_its_own_core():
-    line = (
-        "import os\nprint(sorted(os.sched_getaffinity(0)), torch.get_num_threads())\nrun.finish()"
-    )
-    run = launch.launch(variant("ddp", "cores", {"run.finish()": line}), 2, device="cpu", **QUICK)
+def test_ranks_get_cores_of_their_own():
+    lines = "import os\nprint(sorted(os.sched_getaffinity(0)), torch.get_num_threads())"
+    run = launch.launch(ending("cores", lines, "ddp"), 2, device="cpu", **QUICK)
     cores = machine.cores()
     for rank in (0, 1):
         assert f"[{cores[rank % len(cores)]}] 1" in run.output(rank)
 
 
-def test_the_line_for_the_terminal_does_the_same(capsys):
+def test_line_for_the_terminal_is_shown_and_recorded(capsys):
     run = launch.launch("ddp", 2, device="cpu", steps=3, model="mlp")
     shown = capsys.readouterr().out
     line = "torchrun --standalone --nproc-per-node 2 src/_train_ddp.py --device cpu --steps 3"
@@ -208,93 +243,31 @@ def test_the_line_for_the_terminal_does_the_same(capsys):
     assert run.config["command"] == f"{line} --model mlp"
 
 
-def test_flags_become_arguments():
-    flags = {"global_batch": 8, "verbose": True, "quiet": False, "lr": None}
-    assert arguments.to_arguments(flags) == ["--global-batch", "8", "--verbose"]
-
-
-def test_an_unknown_script_names_the_known_ones():
-    with pytest.raises(FileNotFoundError, match="give one of cpu, gpu, .*ddp,"):
-        launch.launch("dpp")
-    with pytest.raises(ValueError, match="start='hot': expected one of warm, cold, torchrun"):
-        launch.launch("ddp", 2, start="hot")
-    with pytest.raises(ValueError, match="ranks=0: expected a whole number from 1 on"):
-        launch.launch("ddp", 0)
-
-
-def test_a_refusal_is_one_sentence_under_torchrun_too():
-    with warm.workers(), pytest.raises(RunRefused, match="mlp has no such size") as refusal:
-        launch.launch("ddp", 2, start="torchrun", **{**QUICK, "size": "huge"})
-    assert "--size huge" in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.alone
-def test_ranks_that_compute_are_not_taken_for_stuck_ones():
-    """A slow step is not a hang: processor time counts as life, ten times as long."""
-    spin = (
-        "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass\nrun.finish()"
-    )
-    slow = variant("cpu", "slow", {"run.finish()": spin})
-    impatient = {**QUICK, "options": Options(hang_seconds=1)}
-    assert launch.launch(slow, 1, device="cpu", **impatient).status == "ok"
-    sleep = "import time\ntime.sleep(60)\nrun.finish()"
-    sleepy = variant("cpu", "sleepy", {"run.finish()": sleep})
-    with pytest.raises(launch.RunHung, match=r"larger Options\(hang_seconds=\)"):
-        launch.launch(sleepy, 1, **impatient)
-
-
-def test_a_restart_begins_without_its_last_attempts_verdict(tmp_path):
-    """torchrun --max-restarts: the first attempt fails, the second ends well."""
-    fails = "if __import__('os').environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise KeyError\n"
-    script = variant("cpu", "restarted", {"loss.backward()": fails + "loss.backward()"})
-    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "1", "--max-restarts", "1"]
-    flags = ["--steps", "3", "--model", "mlp", "--run-dir", str(tmp_path / "run")]
-    with warm.workers():
-        done = by_hand(*torchrun, str(script), *flags)
-    assert done.returncode == 0, done.stderr
-    run = runs.load(tmp_path / "run")
-    assert run.status == "ok"
-    assert [row["attempt"] for row in run.steps] == [1, 1, 1]
-
-
 def test_default_ranks_are_every_core_without_a_gpu():
     if launch.gpu_count() < 2:
         assert launch.default_ranks() == len(machine.cores())
 
 
-def test_raises_false_returns_the_failed_run():
-    run = launch.launch("ddp", 2, raises=False, **{**QUICK, "size": "huge"})
-    assert run.status == "failed"
-    assert "no such size" in run.summary["error"]["message"]
-
-
-def test_commands_end_with_their_time_limit():
-    began = time.monotonic()
+def test_commands_return_what_they_print_and_end_with_their_time_limit():
     with pytest.raises(launch.RunHung):
         launch.run_command(["python", "-c", "import time; time.sleep(60)"], seconds=1)
-    assert time.monotonic() - began < 20
     assert launch.run_command(["python", "-c", "print(6 * 7)"]) == "42\n"
     with pytest.raises(launch.RankFailed, match="ZeroDivisionError"):
         launch.run_command(["python", "-c", "1 / 0"])
 
 
-def test_a_script_that_never_finishes_its_record_is_reported():
+def test_script_that_never_finishes_its_record_is_reported():
     script = variant("cpu", "unfinished", {"run.finish()": ""})
-    with pytest.raises(launch.RankFailed, match=r"without run.finish\(\)"):
-        launch.launch(script, 1, **QUICK)
+    run = launch.launch(script, 1, raises=False, **QUICK)
+    assert run.status == "failed"
+    assert "without run.finish()" in run.summary["error"]["message"]
 
 
 def test_children_of_a_rank_end_with_it():
     """A DataLoader worker, or whatever a rank has started, in a session of its own."""
-    line = (
-        "import subprocess\n"
-        "subprocess.Popen(['sleep', '600'], start_new_session=True)\nrun.finish()"
-    )
-    script = variant("cpu", "with_child", {"run.finish()": line})
-    launch.launch(script, 1, **QUICK)
-    left = [p for p in psutil.pids() if process_tree.read_command(p) == "sleep 600"]
-    assert not left
+    lines = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True)"
+    launch.launch(ending("with_child", lines), 1, **QUICK)
+    assert "sleep 600" not in map(process_tree.read_command, psutil.pids())
 
 
 LATE_RANK = """
@@ -315,19 +288,19 @@ else:
 
 
 @pytest.mark.parametrize("start", ["warm", "cold"])
-def test_the_rendezvous_outlives_rank_0(start, tmp_path):
+def test_rendezvous_outlives_rank_0(start, tmp_path):
     script = tmp_path / "late.py"
     script.write_text(LATE_RANK)
     run = launch.launch(script, 2, start=start, device="cpu", quiet=True)
     assert run.output(1) == "is here\n"
 
 
-def test_the_fork_server_has_one_thread_and_nothing_of_ours():
+def test_fork_server_has_one_thread():
     launch.launch("cpu", **QUICK)
     for script in strategies.SCRIPTS.values():  # a framework is loaded before its first ranks start
         if script.framework and launch.available(script.framework):
             launch.launch(script.name, 2, steps=1, global_batch=2, device="cpu", quiet=True)
-    (server,) = faults._fork_servers(launch.connect().process.pid)
+    (server,) = fork_servers(launch.connect().process.pid)
     assert len(os.listdir(f"/proc/{server}/task")) == 1
 
 
@@ -356,50 +329,26 @@ def test_orphans_lists_and_ends_orphans_only():
     assert mine[0] not in [row.get("process") for row in after.rows]
 
 
-def test_a_running_launch_is_no_orphan():
+def test_orphans_leave_a_running_launch_out():
     launch.launch("cpu", **QUICK)
     kernels = {row["process"] for row in orphans.orphans().rows}
     assert launch.connect().process.pid not in kernels
 
 
-def test_cpu_quota_is_read_and_limits_the_cores(monkeypatch):
-    monkeypatch.setattr(machine, "cpu_quota", lambda: 1.0)
-    assert len(machine.cores()) == 1
-
-
-def test_quota_of_cgroup_v2(monkeypatch):
+def test_cores_are_limited_by_the_quota_of_a_cgroup(monkeypatch):
     files = {"/proc/self/cgroup": ["0::/box"], "/sys/fs/cgroup/box/cpu.max": ["150000 100000"]}
     monkeypatch.setattr(machine, "_read_lines", lambda path: files.get(path, []))
     assert machine.cpu_quota() == 1.5
+    assert len(machine.cores()) == 1
 
 
-def test_hyperthreads_are_one_core(monkeypatch):
+def test_cores_count_hyperthreads_once(monkeypatch):
     cpus = {f"/sys/devices/system/cpu/cpu{k}": [f"{k // 2 * 2}-{k // 2 * 2 + 1}"] for k in range(4)}
     path = "/topology/thread_siblings_list"
     monkeypatch.setattr(machine, "_read_lines", lambda name: cpus[name.removesuffix(path)])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(machine, "cpu_quota", lambda: float("inf"))
     assert machine.cores() == [0, 2]
-
-
-def test_visible_gpus_follow_cuda_visible_devices(monkeypatch):
-    class Answer:
-        stdout = "GPU A, GPU-aaa\nGPU B, GPU-bbb\n"
-
-    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: Answer)
-    for visible, expected in (
-        (None, ("GPU A", "GPU B")),
-        ("1", ("GPU B",)),
-        ("GPU-aaa", ("GPU A",)),
-        ("1,7,0", ("GPU B",)),
-        ("", ()),
-    ):
-        machine.all_gpus.cache_clear()
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if visible is not None:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert machine.gpu_names() == expected
-    machine.all_gpus.cache_clear()
 
 
 def test_gpus_are_chosen_when_there_is_one_for_each_rank(monkeypatch):
@@ -445,7 +394,7 @@ def test_scripts_choose_gpu_and_nccl_when_torch_finds_them(monkeypatch):
     assert answers[7:] == [[["cuda:0"], "gloo"], [["cpu"], "gloo"]], "three ranks share one GPU"
 
 
-def test_every_tensor_is_moved_to_the_device():
+def test_tensors_are_all_moved_to_the_device():
     """The rehearsal on the meta device: a tensor that was left behind is an error there."""
     run = launch.launch("gpu", 1, device="meta", steps=2, quiet=True)
     assert run.ranks[0]["parameter_device"] == "meta"

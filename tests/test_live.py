@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-import faults
 import psutil
 import pytest
+from processes import Notebook, leftovers, other_kernel
 
 from bootcamp.launcher import launch, live_ranks
 
@@ -42,7 +42,7 @@ def said(code: str) -> list[str]:
     return [text.rstrip("\n") for text in texts.values()]
 
 
-def test_each_rank_knows_itself_and_its_world():
+def test_ranks_know_themselves_and_their_world():
     assert said("rank, world_size, dist.get_world_size()") == [
         f"({rank}, {COUNT}, {COUNT})" for rank in range(COUNT)
     ]
@@ -86,53 +86,56 @@ def test_output_stands_by_rank_in_order_with_prints_before_the_value():
     assert shown == ["\n".join(blocks)]
 
 
-def test_what_a_cell_leaves_is_there_in_the_next():
+def test_variables_of_a_cell_are_there_in_the_next():
     said("kept = 100 + rank")
     assert said("kept") == ["100", "101", "102", "103"]
 
 
-def test_an_error_in_one_rank_frees_those_that_wait_for_it():
-    said("mine = torch.ones(1) * rank")
+# code that fails; what is said of it, and what is not; whether the ranks meet in a new group
+FAILS = {
+    "one rank raises": (
+        "if rank == 1:\n    raise ValueError('enough')\ndist.all_reduce(mine)",
+        ["rank 1 raised ValueError: enough", "line 2", "ranks 0, 2 and 3 waited in all_reduce"],
+        True,
+    ),
+    "all raise": ("nonsense", ["NameError: name 'nonsense' is not defined"], False),
+    "an error without a text": (
+        "class Mute(Exception):\n    def __str__(self):\n        return 5\nraise Mute",
+        ["raised Mute: <unprintable Mute>"],
+        False,
+    ),
+    "one rank calls a collective": (
+        "if rank == 0:\n    dist.all_reduce(mine)",
+        ["rank 0 waited in all_reduce, but ranks 1, 2 and 3"],
+        True,
+    ),
+    "different collectives": (
+        "dist.barrier() if rank else dist.all_reduce(mine)",
+        ["the same collectives in the same order"],
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILS)
+def test_error_is_told_once_frees_the_others_and_keeps_variables(case):
+    code, words, apart = FAILS[case]
+    said("mine, group = torch.ones(1) * rank, dist.group.WORLD")
     began = time.monotonic()
     with pytest.raises(live_ranks.RankRaised) as failed:
-        said("if rank == 1:\n    raise ValueError('enough')\ndist.all_reduce(mine)")
+        said(code)
     assert time.monotonic() - began < 10
     text = str(failed.value)
-    assert "rank 1 raised ValueError: enough" in text
-    assert "line 2" in text
-    assert "ranks 0, 2 and 3 waited in all_reduce" in text
+    assert [word for word in words if word not in text] == []
+    assert text.count("Error: ") <= 2  # in the sentence and in the traceback
     assert "live_rank.py" not in text, "the inside is not the reader's concern"
+    assert said("group is dist.group.WORLD") == [str(not apart)] * COUNT
     assert said(ADD_ONES) == ["4.0"] * COUNT
     assert said("rank + mine.numel()") == ["1", "2", "3", "4"], "variables are kept"
 
 
-def test_an_error_of_all_ranks_is_told_once_and_keeps_the_group():
-    said("group = dist.group.WORLD")
-    with pytest.raises(live_ranks.RankRaised) as failed:
-        said("nonsense")
-    assert str(failed.value).count("NameError") == 2  # in the sentence and in the traceback
-    assert said("group is dist.group.WORLD") == ["True"] * COUNT
-
-
-def test_an_error_without_a_text_and_exit_leave_the_ranks_alive():
-    with pytest.raises(live_ranks.RankRaised, match="raised Mute: <unprintable Mute>"):
-        said("class Mute(Exception):\n    def __str__(self):\n        return 5\nraise Mute")
+def test_exit_leaves_the_ranks_alive():
     assert said("exit()\n'alive'") == ["'alive'"] * COUNT
-
-
-def test_a_collective_that_only_one_rank_calls():
-    with pytest.raises(
-        live_ranks.RankRaised, match="rank 0 waited in all_reduce, but ranks 1, 2 and 3"
-    ):
-        said("if rank == 0:\n    dist.all_reduce(torch.ones(1))")
-    assert said(ADD_ONES) == ["4.0"] * COUNT
-
-
-def test_ranks_that_wait_in_different_collectives():
-    code = "t = torch.ones(1)\nif rank == 0:\n    dist.all_reduce(t)\nelse:\n    dist.barrier()"
-    with pytest.raises(live_ranks.RankRaised, match="the same collectives in the same order"):
-        said(code)
-    assert said(ADD_ONES) == ["4.0"] * COUNT
 
 
 def test_ranks_that_compute_are_left_in_peace():
@@ -151,7 +154,7 @@ def test_ranks_that_compute_are_left_in_peace():
     ],
     ids=["computing", "sleeping", "in a collective"],
 )
-def test_an_interrupt_brings_all_ranks_back(code):
+def test_interrupt_brings_all_ranks_back(code):
     threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -172,7 +175,7 @@ shell.events.register("pre_execute", slow)
 """
 
 
-def test_an_interrupt_while_a_cell_is_sent_does_not_leave_it_running(monkeypatch):
+def test_interrupt_while_a_cell_is_sent_does_not_leave_it_running(monkeypatch):
     """It is held back until the cell is sent to all; then it must reach them.
 
     Also where it comes before a rank has begun the cell, when nothing of the cell hears of it.
@@ -203,35 +206,39 @@ def test_nothing_listens_beyond_this_machine_and_no_socket_is_left():
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(folders)), "the socket's folder"
 
 
-def test_a_killed_rank_is_told_in_one_sentence_and_new_ones_can_be_started():
-    threading.Timer(0.7, os.kill, (live_ranks._live.pids[2], signal.SIGKILL)).start()
-    sentence = r"^rank 2 was killed by signal 9 .*: the live ranks are gone .*live.start\("
-    for code in ("import time\ntime.sleep(600)", "rank"):  # while a cell runs, and ever after
-        with pytest.raises(live_ranks.RanksGone, match=sentence):
-            said(code)
-    assert not faults.leftovers(os.getpid(), allow_launcher=True)
-    live_ranks.start()
-    assert said(ADD_ONES) == ["4.0"] * COUNT
+SLEEPS = "import time\ntime.sleep(600)"
+# what happens in a cell to one of the ranks, and what is said of it then and ever after
+ENDS = {
+    "killed": (f"import os\nif rank == 2: os.kill(os.getpid(), 9)\n{SLEEPS}", "2 was killed by"),
+    "exit": (
+        "import os, sys\nprint('I go', file=sys.__stderr__, flush=True)\n"
+        f"if rank == 1: os._exit(7)\n{SLEEPS}",
+        "1 ended with exit code 7: ",
+    ),
+    "exit without an error": (
+        "import os\nif rank == 1: os._exit(0)\ndist.barrier()",
+        "1 has ended",
+    ),
+}
 
 
-@pytest.mark.parametrize("folder", ["short", "long" * 20])
-def test_a_rank_that_ends_well_is_told_wherever_temporary_files_are(folder, tmp_path, monkeypatch):
-    """A path of a Unix socket has at most 107 bytes."""
+@pytest.mark.parametrize(
+    ("end", "folder"),
+    [("killed", "short"), ("exit", "long" * 10), ("exit without an error", "x" * 80)],
+)
+def test_rank_that_ends_is_told_and_new_ones_can_be_started(end, folder, tmp_path, monkeypatch):
+    """Wherever temporary files are: the path of a Unix socket has at most 107 bytes."""
     monkeypatch.setattr(live_ranks, "RETURN_SECONDS", 0.5)
     monkeypatch.setattr(live_ranks.tempfile, "tempdir", str(tmp_path / folder))
     (tmp_path / folder).mkdir()
     live_ranks.stop()
     live_ranks.start(COUNT)
-    with pytest.raises(live_ranks.RanksGone, match="rank 1 has ended"):
-        said("import os\nif rank == 1:\n    os._exit(0)\ndist.barrier()")
-    live_ranks.start(COUNT)
-
-
-def test_a_rank_that_ends_itself_is_told_with_its_exit_code():
-    live_ranks.run("import os, warnings\nwarnings.warn('a line of a log')", show=lambda _: None)
-    code = "import sys\nprint('I go', file=sys.__stderr__, flush=True)\nif rank == 1: os._exit(7)"
-    with pytest.raises(live_ranks.RanksGone, match="^rank 1 ended with exit code 7: the live"):
-        said(f"{code}\nimport time\ntime.sleep(600)")
+    code, words = ENDS[end]
+    for cell in (code, "rank"):
+        sentence = rf"^rank {words}.*: the live ranks are gone .*live.start\("
+        with pytest.raises(live_ranks.RanksGone, match=sentence):
+            said(cell)
+    assert not leftovers(os.getpid(), allow_launcher=True)
     live_ranks.start()
     assert said(ADD_ONES) == ["4.0"] * COUNT
 
@@ -250,62 +257,40 @@ except live.RanksGone as gone:
 
 @pytest.mark.parametrize("who", ["kernel", "supervisor"])
 def test_nothing_is_left_when_somebody_is_killed(who):
-    kernel = subprocess.Popen(
-        [sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    lines = iter(kernel.stdout.readline, "")
-    supervisor = int(next(line for line in lines if line.strip().isdigit()))
-    time.sleep(0.5)
-    os.kill(kernel.pid if who == "kernel" else supervisor, signal.SIGKILL)
-    rest = kernel.communicate(timeout=60)[0]
-    faults._gone(kernel.pid)
-    assert who == "kernel" or "supervisor process died" in rest
+    with other_kernel(KERNEL) as kernel:
+        lines = iter(kernel.stdout.readline, "")
+        supervisor = int(next(line for line in lines if line.strip().isdigit()))
+        time.sleep(0.5)
+        os.kill(kernel.pid if who == "kernel" else supervisor, signal.SIGKILL)
+        rest = kernel.communicate(timeout=60)[0]
+        assert who == "kernel" or "supervisor process died" in rest
 
 
-def test_the_cell_magic_in_a_notebook():
+def test_cell_magic_in_a_notebook():
     """Output by rank, the stop button, and the next cell, on a real Jupyter kernel."""
-    from jupyter_client.manager import start_new_kernel
-
-    manager, client = start_new_kernel(kernel_name="python3")
-    kernel = manager.provisioner.pid
-    try:
-        assert _cell(client, "from bootcamp import live\nlive.start(ranks=2)")[0] == "ok"
-        status, text = _cell(client, "%%ranks\nrank")
-        assert (status, text.splitlines()[-1]) == ("ok", "rank 1: 1")
-        threading.Timer(1, manager.interrupt_kernel).start()
-        assert _cell(client, "%%ranks\nimport time\ntime.sleep(600)")[0] == "KeyboardInterrupt"
-        assert _cell(client, f"%%ranks\n{ADD_ONES}") == ("ok", "rank 0: 2.0\nrank 1: 2.0\n")
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-    faults._gone(kernel)
+    with Notebook() as notebook:
+        reply, _ = notebook.run("from bootcamp import live\nlive.start(ranks=2)")
+        assert reply["status"] == "ok"
+        _, text = notebook.run("%%ranks\nrank")
+        assert text.splitlines()[-1] == "rank 1: 1"
+        threading.Timer(1, notebook.interrupt).start()
+        assert notebook.run(f"%%ranks\n{SLEEPS}")[0]["ename"] == "KeyboardInterrupt"
+        assert notebook.run(f"%%ranks\n{ADD_ONES}")[1] == "rank 0: 2.0\nrank 1: 2.0\n"
 
 
-def _cell(client, code: str) -> tuple[str, str]:
-    """(ok or the error's name, what was printed) of a cell."""
-    printed = []
-
-    def hook(message):
-        if message["msg_type"] == "stream":
-            printed.append(message["content"]["text"])
-
-    reply = client.execute_interactive(code, timeout=120, output_hook=hook)["content"]
-    return reply.get("ename", reply["status"]), "".join(printed)
-
-
-def test_a_live_rank_imports_nothing_of_the_launcher():
+def test_rank_imports_nothing_of_the_launcher():
     ask = "import sys\nsorted(name for name in sys.modules if name.startswith('bootcamp.launcher'))"
     assert said(ask) == ["[]"] * COUNT
 
 
-def test_importing_it_loads_neither_torch_nor_ipython():
+def test_import_loads_neither_torch_nor_ipython():
     code = "import sys, bootcamp.launcher.live_ranks\n"
     code += "print({'torch', 'IPython', 'zmq'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
-def test_a_machine_without_them_says_so(monkeypatch, capsys):
+def test_machine_without_live_ranks_says_so(monkeypatch, capsys):
     monkeypatch.setattr(live_ranks.sys, "platform", "darwin")
     live_ranks.start()
     assert live_ranks.run("rank") == {}
@@ -315,9 +300,9 @@ def test_a_machine_without_them_says_so(monkeypatch, capsys):
     )
 
 
-def test_the_record_says_how_they_ended():
+def test_record_says_how_they_ended():
     folder = live_ranks._live.folder
     live_ranks.stop()
     assert json.loads((folder / "summary.json").read_text())["status"] == "interrupted"
-    assert not faults.leftovers(os.getpid(), allow_launcher=True)
+    assert not leftovers(os.getpid(), allow_launcher=True)
     assert launch.connect().alive

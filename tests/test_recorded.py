@@ -37,7 +37,7 @@ def share_cores(folder):
     write_json(folder / "summary.json", said | {"shared_cores": True})
 
 
-def test_a_record_has_what_lessons_read_and_no_folder_of_this_machine(run, tmp_path):
+def test_record_has_what_lessons_read_and_no_folder_of_this_machine(run, tmp_path):
     replay.keep_run(runs.Run(run), tmp_path / "record")
     kept = {path.name for path in (tmp_path / "record" / "ranks").iterdir()}
     assert {"0.json", "1.json", "0.out", "launcher.err"} <= kept
@@ -45,25 +45,21 @@ def test_a_record_has_what_lessons_read_and_no_folder_of_this_machine(run, tmp_p
     assert (tmp_path / "record" / "ranks" / "0.out").read_text() == "wrote ./notebooks/x\n"
 
 
-def test_a_run_that_shared_its_cores_becomes_no_record(run, tmp_path):
+def test_run_that_shared_its_cores_becomes_no_record(run, tmp_path, monkeypatch, capsys):
+    """It leaves an earlier record alone, and ends the tool that records with one sentence."""
     share_cores(run)
-    (tmp_path / "record").mkdir()
-    (tmp_path / "record" / "summary.json").write_text("the earlier one")
+    kept = tmp_path / "new" / "xeon-2core-cpu-1" / "summary.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("the earlier one")
     with pytest.raises(replay.NotRecorded, match="run shared its cores with another run, so its"):
-        replay.keep_run(runs.Run(run), tmp_path / "record")
-    assert (tmp_path / "record" / "summary.json").read_text() == "the earlier one"
-
-
-def test_the_tool_that_records_refuses_it_in_one_sentence(run, tmp_path, monkeypatch, capsys):
-    share_cores(run)
+        replay.keep_run(runs.Run(run), kept.parent)
+    assert kept.read_text() == "the earlier one"
     monkeypatch.setattr(reference.launch, "launch", lambda *_, **__: runs.Run(run))
-    arguments = ["reference.py", "here", "--folder", str(tmp_path / "new"), "--only", "cpu-1"]
+    arguments = ["reference.py", "here", "--folder", str(tmp_path / "other"), "--only", "cpu-1"]
     monkeypatch.setattr(sys, "argv", arguments)
     assert reference.main() == 1
-    printed = capsys.readouterr().out.strip()
-    assert printed.startswith("run shared its cores with another run")
-    assert len(printed.splitlines()) == 1
-    assert not (tmp_path / "new").exists()
+    assert re.fullmatch("run shared its cores with another run.*\n", capsys.readouterr().out)
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +71,7 @@ def test_the_tool_that_records_refuses_it_in_one_sentence(run, tmp_path, monkeyp
         (["here", "--folder", __file__], "is a file: name a folder"),
     ],
 )
-def test_the_tool_that_records_refuses_what_it_can_not_keep(wrong, says, monkeypatch, capsys):
+def test_tool_refuses_names_that_it_can_not_keep(wrong, says, monkeypatch, capsys):
     monkeypatch.setattr(reference, "record", lambda *_: pytest.fail("it ran"))
     monkeypatch.setattr(sys, "argv", ["reference.py", *wrong])
     with pytest.raises(SystemExit) as ended:
@@ -84,7 +80,7 @@ def test_the_tool_that_records_refuses_what_it_can_not_keep(wrong, says, monkeyp
     assert says in capsys.readouterr().err
 
 
-def test_a_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
+def test_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
     alone = runs.Run(RECORD)
     assert not alone.shared_cores
     share_cores(run)
@@ -97,7 +93,7 @@ def test_a_run_that_shared_its_cores_is_marked_wherever_it_is_shown(run):
     assert "shared cores" in table[1]["run"]
 
 
-def test_every_recorded_run_is_read_by_somebody():
+def test_recorded_runs_are_all_read_by_somebody():
     """A run that no deck, lesson or test names is weight."""
     texts = [
         path.read_text()
@@ -118,7 +114,7 @@ def test_every_recorded_run_is_read_by_somebody():
     assert not unread
 
 
-def test_what_the_tool_records_is_what_is_there():
+def test_tool_records_what_is_there():
     wanted = {f"xeon-2core-{run.name}-{run.ranks}" for run in reference.RUNS}
     assert wanted == {path.name for path in REFERENCE.glob("xeon-2core-*")}
 
@@ -135,26 +131,16 @@ def test_losses_on_an_earlier_text_say_so(crc32, says):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("phases", "name"), [(False, "0.trace.json.gz"), (True, "0.trace.json")])
-def test_a_slim_trace_has_the_name_that_figures_look_for(tmp_path, packed, phases, name):
+def test_trace_made_slim_has_the_name_that_figures_look_for(tmp_path, packed, phases, name):
     """A run's trace is packed where it is large, and then too its slim copy is found."""
-    event = {
-        "name": "forward",
-        "ph": "X",
-        "cat": "user_annotation",
-        "ts": 5.0,
-        "dur": 2.0,
-        "tid": 1,
-    }
-    text = json.dumps({"traceEvents": [event]})
+    event = {"name": "forward", "ph": "X", "cat": "user_annotation", "ts": 5.0, "dur": 2.0}
+    opened = {True: gzip.open, False: open}
     folder = tmp_path / "ranks"
     folder.mkdir()
-    if packed:
-        with gzip.open(folder / "0.trace.json.gz", "wt") as file:
-            file.write(text)
-    else:
-        (folder / "0.trace.json").write_text(text)
+    with opened[packed](folder / f"0.trace.json{'.gz' * packed}", "wt") as file:
+        json.dump({"traceEvents": [event | {"tid": 1}]}, file)
     reference.slim(tmp_path, phases)
     assert [path.name for path in folder.iterdir()] == [name]
-    with (gzip.open if name.endswith(".gz") else open)(folder / name, "rt") as file:
+    with opened[name.endswith(".gz")](folder / name, "rt") as file:
         (kept,) = json.load(file)["traceEvents"]
     assert kept["name"] == "forward"

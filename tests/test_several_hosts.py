@@ -4,17 +4,16 @@ import contextlib
 import json
 import re
 import shlex
-import time
 
-import host_traces
 import pytest
 import warm
+from processes import namespaces_of, until_hosts_are_gone
 
 from bootcamp.experiments import equality
 from bootcamp.hosts import drills
 from bootcamp.launcher import launch, simulated_hosts
 from bootcamp.launcher.launch import Options
-from bootcamp.paths import SRC, shown
+from bootcamp.paths import LOGS, SRC, shown
 from bootcamp.records import rank_errors
 from bootcamp.records.steps import read_steps
 from bootcamp.scripts.variants import variant
@@ -39,27 +38,12 @@ print(json.dumps({"host": socket.gethostname(), "lines": lines, **said}))
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_the_hosts_is_left(monkeypatch):
-    """Notes every run's folder, and looks for the namespaces of its hosts at the end."""
-    folders, new_folder = [], launch.new_folder
-
-    def noted(*arguments):
-        folders.append(new_folder(*arguments))
-        return folders[-1]
-
-    monkeypatch.setattr(launch, "new_folder", noted)
+def nothing_of_the_hosts_is_left():
+    """Looks, at the end, for the namespaces of every run that the test has made."""
+    before = set(LOGS.glob("*"))
     yield
-    made = [
-        json.loads(path.read_text())
-        for each in folders
-        for path in each.glob(rank_errors.HOSTS_FILE)
-    ]
-    hosts = [host for content in made for host in content["hosts"]]
-    own = {namespace for host in hosts for namespace in host["namespaces"].values()}
-    deadline = time.monotonic() + 10
-    while left := own & set(host_traces.traces()["namespaces"]):
-        assert time.monotonic() < deadline, f"left: {left}"
-        time.sleep(0.01)
+    for folder in set(LOGS.glob("*")) - before:
+        until_hosts_are_gone(folder)
 
 
 def after(words: list[str], end: str) -> list[str]:
@@ -69,7 +53,7 @@ def after(words: list[str], end: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("ranks", "optimizer", "alike"), [(4, "sgd", True), (2, "adamw", False)])
-def test_the_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
+def test_torchrun_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
     ranks, optimizer, alike, capsys
 ):
     flags = {"steps": 6, "global_batch": 12, "optimizer": optimizer}
@@ -100,13 +84,12 @@ def test_the_lines_that_are_shown_are_run_and_train_what_the_baseline_trains(
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_three_hosts_with_two_ranks_each_train_what_the_baseline_trains(optimizer):
+def test_hosts_with_two_ranks_each_train_what_the_baseline_trains(optimizer):
     flags = {"steps": 4, "global_batch": 30, "optimizer": optimizer, "model": "mlp"}
     run = launch.launch("ddp", 6, hosts=3, quiet=True, **flags)
     equality.same_training(run, equality.baseline(**flags))
     hosts = json.loads((run.folder / rank_errors.HOSTS_FILE).read_text())["hosts"]
-    namespaces = {each for host in hosts for each in host["namespaces"].values()}
-    assert len(namespaces) == 9, "three of a host's own"
+    assert len(namespaces_of(hosts)) == 9, "three of a host's own"
     assert [run.host(rank) for rank in range(6)] == [f"host{rank // 2}" for rank in range(6)]
 
 
@@ -168,7 +151,7 @@ def elastic(waits: str, ranks: int, tmp_path, absent=(), **flags):
     equality.same_training(run.record, equality.baseline(**flags))
 
 
-def test_a_host_that_is_lost_and_one_that_returns_change_no_loss(tmp_path):
+def test_host_that_is_lost_and_returns_changes_no_loss(tmp_path):
     """With AdamW a host is lost in lesson 09b, whose cells are tests too."""
     waits = ranks_wait(4, 2) + ranks_wait(2, 4)
     with elastic(waits, 4, tmp_path, optimizer="sgd") as run:
@@ -186,7 +169,7 @@ def test_a_host_that_is_lost_and_one_that_returns_change_no_loss(tmp_path):
 LONG = {"model": "mlp", "steps": 100_000, "start": "warm", "quiet": True}
 
 
-def test_a_host_is_cut_off_frozen_and_gets_a_small_disk_and_then_a_rank_is_killed(tmp_path):
+def test_host_is_cut_off_frozen_and_gets_a_small_disk_and_then_a_rank_is_killed(tmp_path):
     with drills.BackgroundRun("ddp", 4, hosts=2, **LONG) as run:
         run.wait_for_step(1, ranks=4)
         host = run.hosts[1]

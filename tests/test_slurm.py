@@ -2,18 +2,11 @@
 
 import contextlib
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 
-import filelock
 import pytest
+from processes import needs_nobody, other_kernel, run_as_nobody, until
 
-import bootcamp
 from bootcamp.hosts import slurm
 from bootcamp.paths import LOGS
 
@@ -22,7 +15,6 @@ needs_slurm = pytest.mark.skipif(WHY_NOT is not None, reason=f"no Slurm here: {W
 SPACES = " ".join(f"/proc/self/ns/{kind}" for kind in ("pid", "mnt", "net", "uts", "ipc"))
 ON_DISK = [Path("/run/munge/munge.socket.2"), Path("/etc/slurm/slurm.conf"), Path("/run/log/x.out")]
 WERE_ON_DISK = [path.exists() for path in ON_DISK]  # of a Slurm that the machine has anyway
-SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +39,8 @@ def namespaces() -> set[str]:
 
 def assert_gone(own: list[str]) -> None:
     """No process of these namespaces is there soon, and with it no mount, interface or socket."""
-    deadline = time.monotonic() + 10
-    while left := set(own) & namespaces():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+    until(lambda: not set(own) & namespaces(), seconds=10)
     assert [path.exists() for path in ON_DISK] == WERE_ON_DISK
-
-
-def until_printed(job: slurm.SlurmJob, text: str) -> None:
-    deadline = time.monotonic() + 60
-    while text not in job.output:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def job_file(tmp_path: Path, text: str) -> Path:
@@ -67,7 +49,7 @@ def job_file(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_every_host_is_idle_and_has_its_name(cluster):
+def test_hosts_are_idle_and_have_their_names(cluster):
     assert cluster.run("hostname", on="host1").stdout == "host1\n"
     says = "echo $(hostname) $CUDA_VISIBLE_DEVICES"
     said = cluster.run(["srun", "-N2", "--gres=gpu:2", "bash", "-c", says])
@@ -76,13 +58,13 @@ def test_every_host_is_idle_and_has_its_name(cluster):
     assert [line.split()[0] for line in states.stdout.splitlines()] == ["host0", "host1"]
 
 
-def test_a_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
+def test_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
     job = cluster.sbatch(job_file(tmp_path, "#SBATCH --array=3,11\necho task $SLURM_ARRAY_TASK_ID"))
     assert job.wait(30) == "COMPLETED"
     assert job.output == "task 3\ntask 11\n"
     assert {Path(row["StdOut"]).parent for row in job.read_rows()} == {LOGS}
     failing = cluster.sbatch(job_file(tmp_path, "echo begun\nsleep 60 && exit 3"))
-    until_printed(failing, "begun")
+    until(lambda: "begun" in failing.output)
     with pytest.raises(TimeoutError, match=r"not yet after 0.2 s\nbegun"):
         failing.wait(0.2)
     failing.signal("TERM", "--full")
@@ -91,20 +73,18 @@ def test_a_job_has_a_state_an_output_and_an_end(cluster, tmp_path):
         failing.wait(5, steps=1)
 
 
-def test_a_command_that_fails_or_does_not_end_says_so(cluster):
+def test_command_that_fails_or_does_not_end_says_so(cluster):
     with pytest.raises(slurm.SlurmError, match=r"sinfo --nonsense: exit code 1\n.*nonsense"):
         cluster.run("sinfo --nonsense")
     assert cluster.run("exit 3", raises=False).returncode == 3
     with pytest.raises(TimeoutError, match="no end after 0.2 s"):
         cluster.run("sleep 98765", seconds=0.2)
-    deadline = time.monotonic() + 10
-    while "sleep 98765" in cluster.run("ps -eo args | grep -v grep").stdout:
-        assert time.monotonic() < deadline
+    until(lambda: "sleep 98765" not in cluster.run("ps -eo args | grep -v grep").stdout, seconds=10)
     with pytest.raises(ValueError, match="the hosts are host0, host1"):
         cluster.run("true", on="host2")
 
 
-def test_a_job_of_another_slurm_around_this_one_is_not_seen(cluster, monkeypatch):
+def test_job_of_another_slurm_around_this_one_is_not_seen(cluster, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     assert cluster.run("echo job ${SLURM_JOB_ID:-none}").stdout == "job none\n"
 
@@ -120,55 +100,26 @@ cluster.run(sys.argv[3])
 
 
 @needs_slurm
-def test_nothing_stays_when_its_python_is_killed_during_a_job(tmp_path):
+def test_cluster_is_gone_when_its_python_is_killed_during_a_job(tmp_path):
     links = f"srun -N2 readlink {SPACES}"
     waits = f"srun -N2 bash -c 'touch {tmp_path}/$(hostname); sleep 600'"
-    command = [sys.executable, "-c", PROGRAM, str(Path(slurm.__file__).parents[2]), links, waits]
-    begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    own = [begun.stdout.readline().strip() for _ in range(2 * len(SPACES.split()))]
-    assert set(own) <= namespaces()
-    deadline = time.monotonic() + 60
-    while len(list(tmp_path.iterdir())) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    begun.send_signal(signal.SIGKILL)
-    begun.wait()
-    assert_gone(own)
+    with other_kernel(PROGRAM, str(Path(slurm.__file__).parents[2]), links, waits) as begun:
+        own = [begun.stdout.readline().strip() for _ in range(2 * len(SPACES.split()))]
+        assert set(own) <= namespaces()
+        until(lambda: len(list(tmp_path.iterdir())) == 2)
+        begun.kill()
+        begun.wait()
+        assert_gone(own)
 
 
 @needs_slurm
-@pytest.mark.skipif(os.getuid() != 0, reason="to become somebody else one must be root")
-@pytest.mark.skipif(SYSTEM_PYTHON is None, reason="the system has no python3 for everybody")
-def test_an_ordinary_user_has_jobs_of_his_own(request):
-    folder = tempfile.mkdtemp(dir="/tmp")  # whoever it is, it may look in there
-    request.addfinalizer(lambda: shutil.rmtree(folder))
-    os.chmod(folder, 0o755)
-    for package in (bootcamp, filelock):
-        source = Path(package.__file__).parent
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, f"{folder}/{source.name}", ignore=ignore)
-    his = Path(folder, "his")
-    his.mkdir()
-    os.chown(his, 65534, 65534)
-    says = "srun -N2 bash -c 'echo $(id -u) on $(hostname)'"
-    done = subprocess.run(
-        [SYSTEM_PYTHON, "-c", PROGRAM, folder, says, "true"],
-        capture_output=True,
-        text=True,
-        user=65534,
-        group=65534,
-        extra_groups=[],
-        cwd="/",
-        env={**os.environ, "TMPDIR": str(his), "BOOTCAMP_LOGS": str(his / "logs")},
-        timeout=60,
-    )
-    if "user namespaces (for everybody)" in done.stderr + done.stdout:
-        pytest.skip("this system gives user namespaces to root only")
-    said = sorted(filter(None, done.stdout.splitlines()))
-    assert said == ["65534 on host0", "65534 on host1"], done.stderr
+@needs_nobody
+def test_cluster_of_an_ordinary_user_has_jobs_of_his_own():
+    said = run_as_nobody(PROGRAM, "srun -N2 bash -c 'echo $(id -u) on $(hostname)'", "true")
+    assert sorted(filter(None, said.splitlines())) == ["65534 on host0", "65534 on host1"]
 
 
-def test_where_it_is_hidden_or_missing_one_sentence_says_so(monkeypatch):
+def test_cluster_that_is_hidden_or_missing_is_refused_in_one_sentence(monkeypatch):
     monkeypatch.setattr(slurm.shutil, "which", lambda name, path: name != "munged" or None)
     assert "there is no munged: make cluster installs" in slurm.why_not()
     with pytest.raises(slurm.SlurmError, match="no munged: make cluster installs"):

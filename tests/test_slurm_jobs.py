@@ -1,9 +1,9 @@
 """The job files on a cluster: the same training, queued again without a loss, broken as said."""
 
 import re
-import time
 
 import pytest
+from processes import until
 from trained import PROOF
 
 from bootcamp.classroom.tasks import Wrong
@@ -79,10 +79,7 @@ def test_a_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):
     )
     path.write_text(f"{text}\n[ -e {marker} ] && exit\necho begun\ntouch {marker}\nsleep 600\n")
     job = cluster.sbatch(path)
-    deadline = time.monotonic() + 60
-    while "begun" not in job.output:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: "begun" in job.output)
     cluster.run("srun --partition=urgent --nodes=2 true")
     assert job.wait(60) == "COMPLETED"
     assert job.restarts == 1

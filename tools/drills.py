@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import faults  # noqa: E402
 import interrupts  # noqa: E402
+import processes  # noqa: E402
 import served_model  # noqa: E402
 
 from bootcamp.hosts import slurm  # noqa: E402
@@ -62,11 +63,13 @@ def repeated(name: str, count: int) -> dict:
     for number in range(count):
         try:
             seconds.append(faults.FAULTS[name]())
+            if seconds[-1] > faults.FAULTS[name].seconds:
+                bad.append(f"{name} {number}: it took {seconds[-1]:.1f} s")
         except faults.CannotProvoke as reason:
             return {**_row(name, [0.0], []), "drill": f"{name}: {reason}", "times": 0}
         except Exception as error:
             bad.append(f"{name} {number}: {type(error).__name__}: {error}")
-        left = faults.leftovers(os.getpid(), allow_launcher=True)
+        left = processes.leftovers(os.getpid(), allow_launcher=True)
         if left:
             bad.append(f"{name} {number} left {left}")
     return _row(name, seconds or [0.0], bad)
@@ -263,7 +266,7 @@ def main() -> int:
     ):
         rows += [again_and_again(what, count, once)] if count else []
     launch.shut_down()
-    left = faults.leftovers(os.getpid())
+    left = processes.leftovers(os.getpid())
     print(Table(rows, f"Drills. Processes left at the end: {len(left)}"), flush=True)
     summary.write_json(ROOT / "logs" / "drills.json", {"drills": rows, "processes_left": len(left)})
     return 1 if left or any(row["bad"] for row in rows) else 0
