@@ -76,7 +76,7 @@ def parts(lesson: str | None, check: bool, more: list[str]) -> dict[str, list[st
     found = {**static(), TOGETHER: together}
     if alone := [path for path in tests if "pytest.mark.alone" in (ROOT / path).read_text()]:
         found["tests that run alone"] = [*PYTEST, "-m", "alone", *SLOWEST, *alone, *more]
-    if cold := [number for number in COLD if lesson in (None, number)]:
+    if cold := [lessons.find(number).file for number in COLD if lesson in (None, number)]:
         found["cold, as an attendee"] = [sys.executable, "tools/course.py", *cold]
     return found
 
