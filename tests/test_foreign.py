@@ -61,12 +61,6 @@ def test_settings_of_a_script_are_changed_as_nanogpt_reads_them():
     assert run.output().strip() == "6 False"
 
 
-def test_no_flags_at_all():
-    run = launch.launch(FOREIGN / "constants.py", 2, device="cpu", quiet=True)
-    assert run.output().strip() == "found [1.0, -2.0, 0.5, 3.0]"
-    assert run.output(1) == ""
-
-
 def test_refusal_of_a_script_is_in_its_own_words(tmp_path):
     with pytest.raises(launch.RunRefused, match="^own_flags.py: error: .* required: --out"):
         launch.launch(FOREIGN / "own_flags.py", 2, ["train"], quiet=True)
