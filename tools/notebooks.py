@@ -9,6 +9,7 @@ be another machine's. --check only compares the notebooks' cells with the source
 """
 
 import argparse
+import re
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 CELL_SECONDS = 240
 CHECKED = "nbval-check-output"
+ARXIV = re.compile(r"(?<![\[/])arXiv:(\d{4}\.\d{5}|\d{4}\.\d{4})\b")
 
 
 def sources() -> list[Path]:
@@ -30,12 +32,17 @@ def sources() -> list[Path]:
 
 
 def from_source(source: Path) -> nbformat.NotebookNode:
-    """A source as a notebook without outputs, with ids that stay the same from build to build."""
+    """A source as a notebook without outputs, with ids that stay the same from build to build.
+
+    Papers on arXiv become links.
+    """
     notebook = jupytext.read(source)
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"{source.stem[:2]}-{number:03d}"
         if cell.cell_type == "code":
             cell["outputs"], cell["execution_count"] = [], None
+        else:
+            cell["source"] = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", cell.source)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
