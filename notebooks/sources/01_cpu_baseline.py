@@ -135,7 +135,7 @@ guess_loss.score(math.log(50_257), within=0.05, how="By formula")
 # %% [markdown]
 # An untrained model gives each of the 256 bytes about the same probability, 1/256, and the loss is
 # about -ln(1/256) = 5.545 (with GPT-2's tokens ln 50,257 = 10.8). A first loss far from there
-# points at a mistake: wrong targets, a wrong reduction, a wrong start.
+# points at a mistake: wrong targets, a wrong reduction, a bad initialisation.
 
 # %%
 from bootcamp import claim

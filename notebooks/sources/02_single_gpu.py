@@ -137,7 +137,7 @@ runs.table(base, run)
 # %% [markdown]
 # ## Read the measurement
 #
-# ### A full memory is not a busy device
+# ### Full memory does not mean a busy device
 #
 # A larger batch gives each launch more work. The fixed cost of a step, launches and the optimizer,
 # is spread over more samples, until the arithmetic units are busy. From there on, more samples take

@@ -25,7 +25,7 @@ from bootcamp_lessons import one_device
 one_device.training_memory()
 
 # %% [markdown]
-# If a training does not fit, there are three ways on one device:
+# If a training does not fit, these three ways are the usual ones on one device:
 #
 # 1. **Gradient accumulation**: the batch goes through in parts, **micro-batches**, with one
 #    backward pass for each and one optimizer step for all. Only one part's activations are alive at
@@ -34,9 +34,12 @@ one_device.training_memory()
 # 3. **Activation checkpointing**: each block keeps only its input. In the backward pass its
 #    forward pass runs once more, and the activations live until its own backward pass is done.
 #
-# None of them shrinks parameters, gradients or optimizer state: these have to be split over
-# several devices (lesson 07). The figure shows checkpointing: how high do the curves get, and
-# when do they end?
+# None of the three shrinks parameters, gradients or optimizer state. On one device these shrink at
+# a price: an optimizer with smaller or fewer moments trains differently, an optimizer step inside
+# the backward pass (`register_post_accumulate_grad_hook`) keeps no gradients but can't clip them by
+# their common norm, offloading moves state to main memory and waits for it, LoRA trains few
+# parameters. Lesson 07 splits them over several devices instead. The figure shows checkpointing:
+# how high do the curves get, and when do they end?
 
 # %%
 from bootcamp import plots, warm_up
@@ -410,7 +413,7 @@ claim.larger(
 # </details>
 
 # %% [markdown]
-# ## Which memory comes back (optional)
+# ## What gives memory back (optional)
 #
 # A small program makes tensors and cleans up. "Resident" is the main memory that it holds.
 

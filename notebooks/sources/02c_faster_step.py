@@ -145,7 +145,9 @@ claim.faster(
 )
 
 # %% [markdown]
-# So compile for long runs, and where there is much between the products. Two modes go further:
+# Divide the seconds of compiling by what a step gains: that is how many steps a run needs before
+# it pays. Expect a gain where there is much between the products (norms, activation functions,
+# residuals), or where a GPU waits for Python to launch its kernels. Two modes go further:
 # `mode="reduce-overhead"` adds CUDA graphs, and `"max-autotune"` times several kernels for each
 # operation, which makes compiling slower.
 #
@@ -360,7 +362,8 @@ print("five sizes:", faster_step.count_graphs(without_if, *sizes))
 # <details><summary>Answer</summary>
 #
 # `.item()` ends a graph: Python needs the value to know what comes next. Each side of the `if` is
-# a graph of its own. Between graphs plain Python runs, and waits for the GPU.
+# a graph of its own. Between graphs plain Python runs; here it also waits for the GPU, since
+# `.item()` needs a number from it.
 # `torch.compile(fullgraph=True)` makes a break an error.
 #
 # A graph is made for the shapes that it has seen. At the second size it is made again, now for any

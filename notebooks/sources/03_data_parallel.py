@@ -155,8 +155,7 @@ claim.faster(
     trial("ddp", 2, device="cpu", **small),
     trial(threaded, 1, **threads, **small),
     by=1.1,
-    supported="In so small a step fixed overhead weighs much: replicas are made anew, and threads "
-    "take turns in Python.",
+    supported="In so small a step fixed overhead weighs much: replicas are made anew each time.",
     otherwise="DDP's overhead is an exchange between processes. On a busy machine, or on one core, "
     "it can cost as much as the replicas do.",
 )

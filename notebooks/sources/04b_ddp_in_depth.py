@@ -164,7 +164,7 @@ claim.equal(
 # The option is off by default. With it a gradient is a view of a bucket, and code that calls
 # `.detach_()` on it fails. `optimizer.zero_grad()` is fine.
 #
-# ### Parameters that take no part
+# ### Unused parameters
 #
 # A bucket is sent when all its gradients are in it. A parameter that the forward pass did not use
 # gets no gradient, its bucket never fills, and the step can't be completed. Here one block is taken
@@ -217,10 +217,12 @@ assert compared.column("same training") == ["yes", "no", "no", "no"]
 compared
 
 # %% [markdown]
-# - `none` differs by rounding. fp16 keeps 11 significant bits and bf16 keeps 8, so bf16 ends
-#   further away. fp16 has a largest number, 65,504: the hook divides by the world size *before* it
-#   sends, so that the sum does not overflow, but small gradients may become zero. bf16 has the
-#   range of fp32.
+# - `none` differs by rounding. fp16 keeps 11 significant bits and bf16 keeps 8: compare how far
+#   their losses are off. The parameters order the two less clearly, since fp16 also has a smallest
+#   and a largest number: the hook divides by the world size *before* it sends, so that no sum
+#   exceeds 65,504, but small gradients may become zero. bf16 has the range of fp32.
+# - Both hooks add in 16 bits too, so the error grows with the ranks. Large trainings often reduce
+#   gradients in float32 for this reason.
 # - PowerSGD trains differently: it leaves a part of each gradient out and adds it to the next one
 #   (error feedback).
 #
@@ -516,7 +518,10 @@ guess_again.score(8 - restarted.ranks[0]["first_step"])  # of the last attempt
 plots.show(diagrams.two_hosts())
 
 # %% [markdown]
-# A ring over two hosts crosses the slow link once in each direction, however many GPUs a host has.
+# *One* ring over two hosts crosses the slow link once in each direction, however many GPUs a host
+# has. NCCL makes several rings and gives each a network card of its own: with eight cards, eight
+# times the rate.
+#
 # `nvidia-smi topo -m` prints how a host's parts are connected, as a matrix: `NV#` is NVLink, `PIX`
 # and `PXB` are PCIe bridges, `PHB` the CPU's own PCIe, `NODE` and `SYS` cross inside and between
 # **NUMA nodes**, each a CPU with the memory next to it. It also lists the cores near each GPU. A

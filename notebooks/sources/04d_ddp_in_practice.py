@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 04d DDP as people write it: the lines around it, and which of them go wrong
+# # 04d DDP in real programs: the code around it, and what goes wrong
 #
 # **40 minutes**, on any machine, after lessons 04 and 04b.
 #

@@ -331,7 +331,7 @@ claim.faster(
     trial("horovod", RANKS, **same),
     trial("horovod", RANKS, **same, options=long),
     supported="The optimizer waits for the last gradient, and that one for its cycle's end.",
-    otherwise="Where computing takes much longer than a cycle, there is little to see of it.",
+    otherwise="Where computing takes much longer than a cycle, the effect is hard to see.",
 ) if horovod.ready else horovod
 
 # %% [markdown]

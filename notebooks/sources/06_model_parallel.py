@@ -53,10 +53,9 @@ from bootcamp_lessons.diagrams import pipelines as diagrams
 plots.show(diagrams.memory_needs(memory.course_gpt_needs(), memory.gpu_memory()))
 
 # %% [markdown]
-# You may hear that a model must be cut from about 500 million parameters on (the dotted line). That
-# is true of a device of 8 GB, and of one of 24 GB with eight samples at once; with 80 GB the limit
-# is several times higher. Remember how to compute it instead: **16 bytes a parameter, plus
-# activations**.
+# The dotted line, 500 million parameters, is the limit of a device of 8 GB, or of one of 24 GB with
+# eight samples at once; with 80 GB it is several times higher. Remember how to compute it: **16
+# bytes a parameter, plus activations**.
 #
 # Cutting the model is not the first thing to try. Smaller micro-batches and activation
 # checkpointing (lesson 02b) shrink the activations. But nothing there shrinks the state. For that,
@@ -80,7 +79,8 @@ plots.show(diagrams.three_cuts())
 #
 # In all three, a device holds only a part of the parameters, and so of the gradients and of the
 # optimizer's state. Data parallelism does not give you that. The place between two devices is the
-# **cut**; a **layer** here is an entry of the model's sequence: the embedding, a block, the head.
+# **cut**; here, a **layer** is one element of the `nn.Sequential`: the embedding, a block, the
+# head.
 #
 # ### A map of all axes
 #
@@ -108,7 +108,7 @@ guess_speed = predict(
 guess_speed
 
 # %% [markdown]
-# A block puts out `width` numbers for each byte of text.
+# A block outputs `width` numbers for each byte of text.
 
 # %%
 from bootcamp.costs.model_shapes import GPT

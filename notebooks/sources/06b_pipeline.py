@@ -45,14 +45,15 @@ plots.show(diagrams.whole_and_cut())
 # pipeline fills and empties. This order of the work, a **schedule**, is **GPipe**: all forward
 # passes, then all backward passes.
 #
-# The grey time is the **bubble**. The papers, and this lesson, give the time that ranks wait,
-# divided by the time that they compute. With *p* ranks and *m* micro-batches each rank waits for
-# *p*-1 micro-batches' time and computes for *m*, so GPipe's bubble is **(p-1)/m**. (A bubble of 1
-# means that ranks wait half of the time.)
+# The grey time is the **bubble**. Like Narayanan et al., this lesson divides the time that ranks
+# wait by the time that they compute; others, GPipe among them, give its share of the step. With *p*
+# ranks and *m* micro-batches each rank waits for *p*-1 micro-batches' time and computes for *m*, so
+# GPipe's bubble is **(p-1)/m**. (A bubble of 1 means that ranks wait half of the time.)
 #
 # More micro-batches make it smaller. But a micro-batch's activations are held from its forward to
 # its backward pass, and GPipe's ranks hold those of *all* micro-batches when the first backward
-# pass begins. "In flight at most" counts them for each rank.
+# pass begins, unless they keep only the stage's inputs and compute the rest again, as the paper
+# does. "In flight at most" counts them for each rank.
 #
 # ### Better schedules
 #
@@ -78,7 +79,7 @@ plots.show(diagrams.planned(*SCHEDULES))
 #   ZB1P has one stage a rank and a bubble of (p-1)/3m; drawn here is torch's, which interleaves
 #   two: (p-1)/6m.
 # - **ZB-V** lays a rank's two stages out like a V: rank 0 has the first and the last. So a backward
-#   pass begins on the rank whose forward pass was the last. With I and W apart, and 2p-1
+#   pass begins on the rank whose forward pass was the last. With I and W split, and 2p-1
 #   micro-batches or more, no rank waits between its first and its last action of a step, and none
 #   has more in flight than 1F1B's rank 0. Ranks only begin and end at different times: (p-1)/6m.
 #   That disappears too if a rank may begin its next step before the others have ended theirs: then
@@ -173,7 +174,7 @@ for name, run in real.items():
     print(f"{name:>11}, rank 0:", *(f"{a.kind}{a.micro_batch}" for a in done[0][:12]), "...")
 
 # %% [markdown]
-# Do micro-batches pay, on a real model? The gain: both ranks compute at the same time. The cost:
+# Do micro-batches pay off on a real model? The gain: both ranks compute at the same time. The cost:
 # each action gets shorter, and its overhead (Python, a message, the start of each operation) stays.
 
 # %%
@@ -423,8 +424,9 @@ for name, (wrap, group) in ways.items():
 # With torch 2.13 and GPipe, DDP ends in an assertion of its own: it notes in which order gradients
 # become ready, once for each parameter, and has noted twice as many. `PipelineStage` reaches into
 # DDP's internals, which torch's source calls a hack. `fully_shard` on each stage is what large
-# trainings use: the state of a stage is sharded over its copies. Averaging by hand is correct for
-# every schedule too. It gives up the overlap with the backward pass.
+# trainings use: between steps the state of a stage is sharded over its copies; during a step its
+# parameters and gradients are complete, from the first micro-batch to the last. Averaging by hand
+# is correct for every schedule too. It gives up the overlap with the backward pass.
 # </details>
 
 # %% [markdown]

@@ -126,8 +126,9 @@ guess_bytes
 
 # %% [markdown]
 # Each rank has 1/*N* of the matrices. What about the **activations**, which the forward pass keeps
-# for the backward pass? (Of a block's 16 vectors, lesson 01, query, key, value, mixed values and
-# the 4 + 4 of the MLP's wide layer are inside the split parts.)
+# for the backward pass? (Of a block's 16 vectors, lesson 01, query, key, value, the attention's
+# output before its output matrix, and the 4 + 4 of the MLP's wide layer are inside the split
+# parts.)
 
 # %%
 guess_memory = predict(
@@ -282,7 +283,8 @@ guess_without.score(without.collective_counts()["all-reduce", sbh], within=0)
 # Between the split parts are the norms and the residual additions, `x + attention(...)`. There
 # every rank does the same work on the same numbers, and *keeps* the same activations. An all-reduce
 # is a reduce-scatter followed by an all-gather. Korthikanti et al. (2022) do all this between the
-# two, on a *part of the text*. Compare the heights.
+# two, on a *part of the text*. Compare how many vectors a
+# rank keeps.
 
 # %%
 plots.show(tensor_parallel.sequence_parallel_block())
@@ -370,7 +372,8 @@ adamw_too
 # %% [markdown]
 # ## When the text is too long: context parallelism
 #
-# Everything so far splits width. **Context parallelism** splits the *text*: each rank has a part of
+# So far the split was by width, except between the split parts. **Context parallelism** splits the
+# *text* everywhere: each rank has a part of
 # the positions, in all layers. Norms and MLPs treat each position by itself, so nothing changes for
 # them. Attention looks at others: a query needs the keys and values of all positions before it.
 #

@@ -188,8 +188,9 @@ script_diff("zero1")
 script_diff("fsdp")
 
 # %% [markdown]
-# - **What you give to one call is gathered together.** A block is a good size. With the last call
-#   alone, the entire model would be gathered at once, and nothing saved while it computes.
+# - **Everything passed to one `fully_shard` call is gathered together.** A block is a good size.
+#   With the last call alone, the entire model would be gathered at once, and nothing saved while it
+#   computes.
 # - The head stays gathered after the forward pass, since the backward pass begins with it. The last
 #   call makes the model the **root** and takes what is left, here nothing. PyTorch leaves a root
 #   gathered by default.
@@ -331,7 +332,7 @@ plots.show(diagrams.published_memory(computed, published))
 
 # %% [markdown]
 # ZeRO-2 leaves all parameters on every rank, 2 bytes each: large models need ZeRO-3. Now with
-# activations. Move ranks and micro-batch: what does sharding not shrink?
+# activations. Move the two sliders, ranks and micro-batch: what does sharding not shrink?
 
 # %%
 from bootcamp import simulators
@@ -424,7 +425,7 @@ claim.equal(
 )
 
 # %% [markdown]
-# ### What people add to it
+# ### What real programs add
 #
 # The last two runs are of this script. It adds three things more, which most programs have.
 

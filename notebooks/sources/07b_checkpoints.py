@@ -73,8 +73,9 @@ plots.show(diagrams.two_ways_to_save())
 #   is no rename, only a copy.
 # - **Sync:** `os.fsync` waits until the bytes are on the disk. Without it, killing the process
 #   loses nothing, but a power cut may lose the file.
-# - **Rename:** POSIX promises that it is atomic: a reader finds the old file or the new one. Object
-#   stores such as S3 have no rename. There an object that is written *last* marks a complete
+# - **Rename:** POSIX promises that it is atomic: a reader finds the old file or the new one. The
+#   folder is synced too. General-purpose buckets of object stores such as S3 have no rename. There
+#   an object that is written *last* marks a complete
 #   checkpoint.
 
 # %% [markdown]
@@ -376,8 +377,8 @@ claim.equal(
 )
 
 # %% [markdown]
-# A torn file is not a late checkpoint, it is **none**: the good one was there before, and was
-# overwritten.
+# A torn file is not a late checkpoint, it is **no checkpoint at all**: the good one was there
+# before, and was overwritten.
 #
 # ### Kill a training
 #

@@ -176,7 +176,7 @@ lab.faster(
     "With the link open, a step of DDP is faster than one of HSDP.",
     lab.trial("DDP"),
     lab.trial("HSDP"),
-    supported="HSDP gathers every block twice, and nothing repays that.",
+    supported="HSDP gathers every block twice and gains nothing from it.",
 )
 
 # %%
@@ -186,7 +186,7 @@ lab.faster(
     "With the slow link, a step of HSDP is faster than one of DDP.",
     lab.trial("HSDP", hsdp_lab.LINK),
     lab.trial("DDP", hsdp_lab.LINK),
-    supported="Of HSDP's many bytes few cross the link, and on a slow one those decide.",
+    supported="Few of HSDP's bytes cross the link, and on a slow link only those matter.",
     otherwise="HSDP saves a third of the bytes on the link; its collectives inside may eat that.",
 )
 
@@ -458,7 +458,7 @@ claim.larger(
     many["reached"],
     few["reached"],
     kind="count",
-    supported=f"Computing over waiting was {few['ratio']:.1f} and {many['ratio']:.1f}.",
+    supported=f"The ratio of computing to waiting was {few['ratio']:.1f} and {many['ratio']:.1f}.",
 )
 
 # %%

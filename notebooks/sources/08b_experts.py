@@ -13,7 +13,7 @@
 #
 # Models get better with more parameters. But in all models so far each token passes through *every*
 # parameter, so twice the parameters are twice the arithmetic. Can a model have more parameters with
-# the same arithmetic, and where is there room for them?
+# the same arithmetic, and where would they be kept?
 
 # %%
 from bootcamp import check, claim, default_ranks, gpu_count, launch, plots, warm_up
@@ -66,7 +66,8 @@ print("three tokens choose", chosen.tolist(), "\nwith weights", weights.detach()
 
 # %% [markdown]
 # - A **row** is a token on its way through one expert, so there are twice as many rows as tokens.
-#   They are sorted by expert, and each expert computes its rows in one matrix product.
+#   They are sorted by expert, and each expert computes all its rows at once, in two matrix
+#   products.
 # - The choice itself has no gradient. The router learns through the *weights*: a softmax over the
 #   scores of the chosen. With one chosen expert that softmax would be 1, and the router would never
 #   learn; such models take the weight from a softmax over *all* scores.
@@ -165,9 +166,10 @@ script_diff("ep")
 # - `dispatch` and `combine` are hooks that run before and after the experts of each block. The
 #   model is the baseline's. Its experts also accept rows of several ranks, sorted by rank and then
 #   by expert: `counts` then has a line for each rank.
-# - DDP is told to leave the experts alone. Otherwise it would copy rank 0's experts to all ranks,
-#   and average gradients of *different* parameters. Router, attention, norms and embedding stay
-#   DDP's.
+# - DDP is told to leave the experts alone, by a method that torch marks as private
+#   (`_set_params_and_buffers_to_ignore_for_model`). Otherwise it would copy rank 0's experts to all
+#   ranks, and average gradients of *different* parameters. Router, attention, norms and embedding
+#   stay DDP's.
 # - `parameter.grad /= world` is the line that people forget. DDP divides by the number of ranks,
 #   because each rank's loss is a mean over its own share. Nothing does that for the experts: rows
 #   of all ranks came here, and their gradients were added up.
@@ -285,7 +287,7 @@ experts_lab.rows_table(left_alone, step=29)
 #
 # Two repairs are common. Switch Transformers add a term to the loss: for each layer, the sum over
 # experts of (share of the rows) × (mean probability that the router gives this expert), which is
-# smallest when all are equal. It pulls at the same parameters as the real loss, and it is not a
+# smallest when all are equal. It competes for the same parameters as the real loss, and it is not a
 # mean over samples: the mean of the ranks' terms is *not* the term of the batch. DeepSeek-V3 relies
 # on something else (and keeps such a term with a very small factor): it adds a number to each
 # expert's score, for the choice alone and not for the weights. After each step the number grows for
@@ -420,9 +422,9 @@ proof
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Counts of half of the batch give another balance, so tokens go elsewhere than in the baseline. It
-# is due to DDP that the ranks agree at all: `balance` is a buffer, and DDP copies rank 0's buffers
-# to all ranks before each forward pass. Rank 1's counts are ignored.
+# Counts of a rank's share of the batch give another balance, so tokens go elsewhere than in the
+# baseline. It is due to DDP that the ranks agree at all: `balance` is a buffer, and DDP copies rank
+# 0's buffers to all ranks before each forward pass. Rank 1's counts are ignored.
 # </details>
 
 # %% [markdown]

@@ -48,8 +48,8 @@ plots.show(diagrams.mesh())
 #
 # Three rules make the composition right. Every bug of this lesson breaks one of them.
 #
-# 1. **A gradient is complete** when it has been added up over all that the parameter worked on: the
-#    micro-batches, the copies of the model, and the parts of the text.
+# 1. **A gradient is complete** when it has been summed over everything the parameter was applied
+#    to: the micro-batches, the copies of the model, and the parts of the text.
 # 2. **It is divided once** by the number of each of these over which the loss is a mean.
 # 3. **What belongs to all of the model is computed over all axes**: a gradient norm, a loss, a
 #    checkpoint.
@@ -185,8 +185,10 @@ claim.equal(
 # %% [markdown]
 # ### Shards in the stages
 #
-# On four ranks, each stage is sharded over its two copies. A rank holds half of half of the model,
-# of its gradients and of the optimizer's state.
+# On four ranks, each stage is sharded over its two copies. Between steps a rank holds half of half
+# of the model, of its gradients and of the optimizer's state. During a step its stage is complete:
+# `reshard_after_forward=False` gathers the parameters once and keeps them until the step's end, and
+# gradients add up unsharded until the last micro-batch. Its peak is that of ZeRO-1.
 
 # %%
 sharded = launch("fsdp_pp", 4, optimizer="sgd", **same)
@@ -270,7 +272,7 @@ print(guess_shown.score(sum(gap["apart"] > gap["moves"] for gap in gaps.values()
 worst = max(gaps.values(), key=lambda gap: gap["apart"] / gap["moves"])
 claim.larger(
     "axes_silent",
-    "In none of the six do the curves come as far apart as a step moves them.",
+    "In none of the six are the curves ever further apart than one step moves them.",
     worst["moves"],
     worst["apart"],
     kind="count",
@@ -359,9 +361,9 @@ print(exercise.check("silent_resumed"))
 # checkpoint too. It takes seconds, and a silent bug costs weeks. Switch clipping and accumulation
 # on: that is where the divisions are.
 #
-# **In a run that is too large to compare** look at what has to agree: the norm of the gradient on
-# two meshes, replicated parameters on all ranks that hold them, the norm of the momentum before and
-# after a restart.
+# **In a run that is too large to check against one process** look at what has to agree: the norm of
+# the gradient on two meshes, replicated parameters on all ranks that hold them, the norm of the
+# momentum before and after a restart.
 #
 # ## Sources
 #

@@ -284,8 +284,9 @@ lab.run("all-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-node=2 {S
 lab.run("one-visible", f"srun --nodes=1 --ntasks-per-node=2 --gpus-per-task=1 {SEES}")
 
 # %% [markdown]
-# In the second case `cuda:1` does not exist: `CUDA error: invalid device ordinal`. Ask for GPUs per
-# node, or write `LOCAL_RANK % device_count`, which is right in both.
+# In the second case `cuda:1` does not exist: `CUDA error: invalid device ordinal`. And a task that
+# sees one GPU only may be unable to send to its neighbours directly (CUDA peer-to-peer). Ask for
+# GPUs per node, or write `LOCAL_RANK % device_count`, which is right in both.
 #
 # ### The batch
 #
@@ -335,9 +336,9 @@ lab.run(
 )
 
 # %% [markdown]
-# They did find the store: its address was given. Then one rank tried to connect to the other at the
-# address that the other had given, 127.0.1.1. On every host that is the host itself, where nobody
-# was waiting. `remote=[127.0.1.1]` in the error says it all. The fix is one variable:
+# They did find the store: its address was given. Then each rank published its own address,
+# 127.0.1.1, and its peer tried to connect there. On every host that is the host itself, where
+# nobody was waiting. `remote=[127.0.1.1]` in the error says it all. The fix is one variable:
 
 # %%
 lab.run(

@@ -11,10 +11,11 @@
 # %% [markdown]
 # ## The question
 #
-# One host that fails once in three years is a good host. Of a thousand such hosts about one fails
-# every day. And jobs end even without a failure: time limits run out, and others have priority. So
-# a long training *will* be interrupted. What is lost then, how do you find the cause, and how does
-# the training continue?
+# In Llama 3's training a host of eight GPUs failed once in about 264 days (Grattafiori et al.,
+# 2024), on a cluster of Meta's once in about 154 (Kokolis et al., 2024): of a thousand such hosts
+# four to seven fail every day. And jobs end even without a failure: time limits run out, and others
+# have priority. So a long training *will* be interrupted. What is lost then, how do you find the
+# cause, and how does the training continue?
 
 # %%
 from bootcamp import warm_up
@@ -31,9 +32,10 @@ lab
 #
 # Ranks wait for each other in every collective. Whether they *hear* that one of them is gone
 # depends on how it went. If only a process dies, the kernel of its host closes its connections, and
-# the others get an error at once. If the host itself is gone, nothing closes them. TCP is patient,
-# and the others wait until their **time-out**: if the script sets none, 30 minutes with gloo and 10
-# with NCCL.
+# with gloo, over TCP, the others get an error at once. (NCCL's ranks wait in a kernel of their GPU:
+# they may notice late, or only when torchrun ends them.) If the host itself is gone, nothing closes
+# them. TCP is patient, and the others wait until their **time-out**: if the script sets none, 30
+# minutes with gloo and 10 with NCCL.
 
 # %%
 from bootcamp import plots
@@ -64,9 +66,11 @@ plots.show(hosts.requeued_job())
 # wait for those that have left. So they look for the file after each step, and an all-reduce tells
 # all of them if one has seen it.
 #
-# The same job file serves **preemption**, where a job with priority takes the hosts: Slurm sends
-# TERM and waits `GraceTime` seconds before KILL. The jobs of an array are queued again one by one:
-# each has a `SLURM_JOB_ID` of its own.
+# **Preemption**, where a job with priority takes the hosts, ends a job in much the same way. But
+# Slurm sends TERM, to the tasks, and waits `GraceTime` seconds before KILL; the file's own signal
+# comes only where the site has set `SlurmctldParameters=preempt_send_user_signal`, which
+# `scontrol show config` shows. The jobs of an array are queued again one by one: each has a
+# `SLURM_JOB_ID` of its own.
 
 # %% [markdown]
 # ## Predict
@@ -162,8 +166,8 @@ claim.equal(
 
 # %% [markdown]
 # Nothing is computed twice because the save comes *after* the warning. Without one, the steps since
-# the last save are lost (lesson 07b computes how often to save). Choose the seconds of the warning
-# so that the longest step and one save fit into them.
+# the last save are lost (lesson 07b computes how often to save). Set the warning longer than your
+# slowest step plus one save.
 #
 # ### A host is lost: the world shrinks
 #
@@ -179,11 +183,11 @@ elastic = lab.elastic()
 Table(elastic["attempts"], f"Done {elastic['seconds']:.0f} s after host1 was lost")
 
 # %% [markdown]
-# What takes the time? A silent host is given up after three missed heartbeats, one every 5 seconds
-# by default. Then the agents wait `last_call_timeout`, 30 seconds, for others that may still come.
-# Then the ranks start, and import torch first. The cell above uses `--rdzv-conf` to wait less. And
-# if the host returns and torchrun is started on it again, the agents restart all ranks, in the
-# larger world.
+# Where does the time go? A silent host is given up after three missed heartbeats, one every 5
+# seconds by default. Then the agents wait `last_call_timeout`, 30 seconds, for others that may
+# still come. Then the ranks start, and import torch first. The cell above uses `--rdzv-conf` to
+# wait less. And if the host returns and torchrun is started on it again, the agents restart all
+# ranks, in the larger world.
 #
 # If the global batch is *not* kept, it shrinks with the world, and the learning rate has to follow
 # (lesson 04c). Then the losses are no longer those of the original run.
@@ -352,6 +356,8 @@ lab.stop()
 #
 # - Grattafiori et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783, section 3.3.4: what
 #   fails in a large training.
+# - Kokolis et al., *Revisiting Reliability in Large-Scale Machine Learning Research Clusters*,
+#   2024, arXiv:2410.21680: days between failures of a host.
 # - Paxson et al., *Computing TCP's Retransmission Timer*, RFC 6298, 2011.
 # - Slurm documentation: sbatch (`--signal`, `--requeue`, `--open-mode`), scancel, preemption,
 #   slurm.conf (`KillWait`, `Prolog`, `HealthCheckProgram`).

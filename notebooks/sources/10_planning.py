@@ -84,7 +84,7 @@ from bootcamp import predict
 
 guess_gpus = predict(
     "planning_gpus",
-    "Llama 3 405B: how many GPUs hold the parameters, gradients and optimizer state, at the least?",
+    "Llama 3 405B: how many GPUs hold the parameters, gradients and optimizer state, at least?",
     unit="GPUs",
 )
 guess_slowest = predict(
@@ -101,7 +101,7 @@ guess_samples = predict(
 guess_published = predict(
     "planning_published",
     "A model of 65 billion parameters, 256 H100s of 989 TFLOP/s each, FSDP, all layers "
-    "recomputed. On how many tokens per second did each GPU train?",
+    "recomputed. How many tokens per second did each GPU process?",
     unit="tokens/s",
 )
 guess_failures = predict(

@@ -290,7 +290,8 @@ Table(by_clients, "The best server under more and more clients")
 # An open loop at rising rates. Near the rate that the server can just answer, the queue grows, and
 # latency rises steeply: the **knee**. Beyond it, the queue of a server without a limit would grow
 # for ever. This one lets 64 requests wait, and refuses others immediately, with status 503. So the
-# wait is bounded. The upper panel has the latencies of answered requests only; the gap beyond the
+# wait in the queue is bounded; what is waited for before it, in sockets and in the event loop, is
+# not. The upper panel has the latencies of answered requests only; the gap beyond the
 # knee in the lower one is what was refused.
 
 # %%
@@ -325,11 +326,11 @@ ways = serving_lab.compare_devices()
 Table(ways, "Two CPU ranks, one core each, against one process")
 
 # %% [markdown]
-# Replicas need no communication: at best they double throughput, at the latency of one. A pipeline
-# halves the parameters on each device, and makes no request faster, since a request passes through
-# all stages; with several micro-batches under way, its throughput can grow too. Copy a model that
-# fits, cut one that does not. (Tensor parallelism, lesson 06c, can make a single request faster, on
-# links that are fast enough.)
+# Replicas need no communication: two replicas bring about twice the throughput, at the latency of
+# one. A pipeline halves the parameters on each device, and makes no request faster, since a request
+# passes through all stages; with several micro-batches under way, its throughput can grow too. Copy
+# a model that fits, cut one that does not. (Tensor parallelism, lesson 06c, can make a single
+# request faster, on links that are fast enough.)
 #
 # ### Generating text: the KV cache
 #

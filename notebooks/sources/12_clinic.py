@@ -245,7 +245,7 @@ print(exercise.check("clinic_shard_saved"))
 # </details>
 
 # %% [markdown]
-# #### `own_loss`: a decision of one's own
+# #### `own_loss`: each rank decides for itself
 #
 # This one raises too, but the ranks disagree. It runs on one rank, then on two. Which rank stopped,
 # and which one complains?
@@ -464,7 +464,7 @@ claim.equal(
 )
 
 # %% [markdown]
-# #### `drawn_anew`: too good in the validation
+# #### `drawn_anew`: a validation loss too good to be true
 #
 # The sampler shares out positions, and nothing is wrong with those. Compare what the ranks validate
 # with.

@@ -145,7 +145,7 @@ torch.testing.assert_close(data_parallel(lstm, x, dim=1), (output, h_n))
 display(guess_steps.score(wrong, within=0))
 claim.equal(
     "known_time_was_cut",
-    "Cut along dimension 0, half of the sequence begins with an empty state.",
+    "If the input is cut along dimension 0, half of the sequence begins with an empty state.",
     wrong,
     len(x) / 2,
     kind="count",
