@@ -20,7 +20,7 @@ def open_link(monkeypatch, tmp_path):
 
 
 @pytest.mark.solves("capstone_small")
-def test_a_plan_within_both_limits_solves_both_exercises(monkeypatch):
+def test_plan_within_both_limits_solves_the_exercise(monkeypatch):
     tried = []
     real = capstone.try_plan
     monkeypatch.setattr(
@@ -56,7 +56,7 @@ def test_hybrid_shards_fit_the_larger_limit_only():
     ],
     ids=["nothing", "half", "a text", "states of DDP", "activations shared twice"],
 )
-def test_a_plan_that_fits_without_the_reason_is_no_answer(reckoned, says):
+def test_plan_that_fits_without_the_reason_is_no_answer(reckoned, says):
     result = exercise.try_out(exercise.find("capstone_fits"), {"script": "fsdp", **reckoned})
     assert not result.solved
     assert says in str(result), result
@@ -74,7 +74,7 @@ def test_a_plan_that_fits_without_the_reason_is_no_answer(reckoned, says):
         ({"script": "hsdp", "shard": 3}, "--shard: 4 ranks do not"),
     ],
 )
-def test_what_does_not_fit_is_told_why(name, given, says):
+def test_plan_that_does_not_fit_is_told_why(name, given, says):
     if name == "capstone_fits" and isinstance(given, dict):
         given = {"states_mb": 5.4, "activations_mb": 13.5} | given
     result = exercise.try_out(exercise.find(name), given)
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_told_why(name, given, says):
     assert ("Hint: " in str(result)) == (given is not None), "the first attempt brings it"
 
 
-def test_another_training_is_not_valid_however_fast():
+def test_other_training_is_not_valid_however_fast():
     whole = {"batches = data.Batches(args, rank, world)": "batches = data.Batches(args, 0, 1)"}
     with pytest.raises(exercise.Wrong, match="samples that two ranks trained on"):
         capstone.try_plan(
@@ -91,7 +91,7 @@ def test_another_training_is_not_valid_however_fast():
         )
 
 
-def test_the_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
+def test_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
     class Measured:
         ranks = [{f"{kind}_bytes": 1e6 for kind in capstone.KINDS}]
         config = {"hosts": 1}
@@ -118,7 +118,7 @@ def test_the_board_ranks_valid_entries_by_tokens_per_second(monkeypatch):
     assert len(capstone.board()) == 0
 
 
-def test_without_hosts_the_ranks_are_this_machines(monkeypatch):
+def test_ranks_are_this_machines_without_hosts(monkeypatch):
     monkeypatch.setattr(simulated_hosts, "why_not", lambda: "no namespaces here")
     assert capstone.choose_hosts() == {"device": "cpu"}
     run = launch.launch("fsdp", 4, steps=3, quiet=True, **capstone.MODEL, **capstone.choose_hosts())

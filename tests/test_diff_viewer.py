@@ -1,4 +1,4 @@
-"""The script diff viewer and the reasons beside the lines, without a browser."""
+"""The reasons beside the lines of a script's diff, and the viewer of diffs, without a browser."""
 
 import difflib
 import re
@@ -12,12 +12,10 @@ from bootcamp.widgets import diff_viewer
 SCRIPTS = list(strategies.SCRIPTS.values())
 
 
-def added_blocks(script: strategies.Script) -> list[list[str]]:
+def list_added_blocks(script: strategies.Script) -> list[list[str]]:
     """The blocks of code lines that a script adds to its parent; the baseline is one block."""
-    after = compare.list_code_lines(script.path)
-    before = (
-        compare.list_code_lines(strategies.SCRIPTS[script.parent].path) if script.parent else []
-    )
+    after, parent = compare.list_code_lines(script.path), strategies.SCRIPTS.get(script.parent)
+    before = compare.list_code_lines(parent.path) if parent else []
     changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     return [after[j1:j2] for kind, *_, j1, j2 in changes if kind != "equal"]
 
@@ -28,72 +26,49 @@ def says_something(block: list[str]) -> bool:
     return not all(re.match(r"import |from |\w+,$", line) for line in words)
 
 
-def own_reasons(script: strategies.Script) -> dict[str, str]:
-    """The lines of a script with a comment above them, and these comments."""
-    return {line: why for line, why in compare.pair_lines_with_reasons(script.path) if why}
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
-def test_every_changed_block_has_a_comment_and_only_its_news_have_one(script):
-    reasons_here, blocks = set(own_reasons(script)), added_blocks(script)
-    mute = [block for block in blocks if says_something(block) and not reasons_here & set(block)]
+def test_script_gives_a_reason_for_each_block_that_it_adds_and_no_other(script):
+    reasons = {line: why for line, why in compare.pair_lines_with_reasons(script.path) if why}
+    blocks = list_added_blocks(script)
+    mute = [block for block in blocks if says_something(block) and not reasons.keys() & set(block)]
     assert not mute, "these blocks have no comment above any of their lines"
-    gone = reasons_here - {line for block in blocks for line in block}
+    gone = reasons.keys() - {line for block in blocks for line in block}
     assert not gone, "these lines have a comment, and are the parent's"
+    if script.name == "cpu":
+        assert set(blocks[0]) == set(reasons), "every step of the baseline has one"
+    for reason in reasons.values():
+        assert re.fullmatch(r"[A-Z0-9`](?!.*\. ).{,108}\.", reason), f"no plain sentence: {reason}"
 
 
-def test_every_step_of_the_baseline_has_a_reason():
-    (lines,) = added_blocks(strategies.SCRIPTS["cpu"])
-    assert set(lines) == set(own_reasons(strategies.SCRIPTS["cpu"]))
+def test_line_has_the_reason_of_the_nearest_ancestor():
+    found = compare.read_reasons(strategies.SCRIPTS["hsdp"].path)
+    own = dict(compare.pair_lines_with_reasons(strategies.SCRIPTS["fsdp"].path))
+    model = "    model = models.build(args)"
+    assert found[model] == own[model]
+    assert "on the CPU" not in found[model]
+    assert "on the CPU" in found[model.strip()], "the baseline's line"
 
 
-def test_a_line_has_the_reason_of_the_nearest_ancestor():
-    hsdp, model = strategies.SCRIPTS["hsdp"], "    model = models.build(args)"
-    assert model not in own_reasons(hsdp)
-    assert compare.read_reasons(hsdp.path)[model] == own_reasons(strategies.SCRIPTS["fsdp"])[model]
-    assert "on the CPU" not in compare.read_reasons(hsdp.path)[model]
-    assert "on the CPU" in compare.read_reasons(hsdp.path)[model.strip()], "the baseline's line"
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)
-def test_a_reason_is_one_plain_sentence(script):
-    for line, reason in own_reasons(script).items():
-        assert reason, line
-        assert reason.endswith("."), reason
-        assert re.match(r"[A-Z0-9`]", reason), reason
-        assert len(reason) <= 110, reason
-        assert ". " not in reason, f"more than one sentence: {reason}"
-
-
-def test_the_diff_shows_the_reason_beside_the_line():
+def test_diff_shows_the_reason_beside_the_line():
     diff = compare.script_diff("ddp")
     why = dict(zip(diff.lines, diff.reasons(), strict=True))
     assert "averages the gradients" in why["+model = DistributedDataParallel(model)"]
     assert why["-rank, world = 0, 1"] == "Was: One process: it is rank 0 of a world of 1."
     assert "averages the gradients" in diff._repr_html_()
     assert "averages the gradients" not in str(diff), "the plain diff stays a diff"
-    assert "+import torch.distributed as dist" in str(diff)
-
-
-def test_a_line_that_only_moved_is_not_called_gone():
-    diff = compare.script_diff("accumulate")
-    why = dict(zip(diff.lines, diff.reasons(), strict=True))
-    assert why["-        loss.backward()"] == ""
+    moved = compare.script_diff("accumulate")
+    why = dict(zip(moved.lines, moved.reasons(), strict=True))
+    assert why["-        loss.backward()"] == "", "it has only moved"
     assert "parts before it" in why["+            loss.backward()"]
 
 
-def test_comments_are_reasons_and_no_lines_of_the_diff(tmp_path):
-    mine = tmp_path / "mine.py"
+def test_diff_of_a_readers_script_has_comments_as_reasons_and_not_as_lines(tmp_path):
+    mine, parent = tmp_path / "mine.py", tmp_path / "parent.py"
     mine.write_text("# 1. Processes\n# Why it\n# is there.\nx = '# no comment'  # beside\n")
-    parent = tmp_path / "parent.py"
     parent.write_text("")
     diff = compare.ScriptDiff(mine, parent)
     assert diff.lines[3:] == ["+# 1. Processes", "+x = '# no comment'"]
     assert diff.reasons()[3:] == ["", "Why it is there."]
-
-
-def test_a_script_of_the_reader_is_shown_without_reasons(tmp_path):
-    mine = tmp_path / "mine.py"
     mine.write_text(strategies.find("cpu").read_text() + "print('mine')\n")
     shown = compare.ScriptDiff(mine, strategies.find("cpu"))._repr_html_()
     assert "print(&#x27;mine&#x27;)" in shown
@@ -101,22 +76,16 @@ def test_a_script_of_the_reader_is_shown_without_reasons(tmp_path):
 
 
 @pytest.mark.parametrize("script", strategies.SCRIPTS)
-def test_the_viewer_compares_any_two(script):
-    for against in {diff_viewer.PARENT, "ddp", "cpu"} - {
-        script,
-        diff_viewer.PARENT if script == "cpu" else "",
-    }:
-        assert "<table" in diff_viewer.draw(script, against)
+def test_viewer_compares_any_two_and_refuses_a_script_with_itself(script):
+    for against in (diff_viewer.PARENT, "ddp", "cpu"):
+        if script == against or (script, against) == ("cpu", diff_viewer.PARENT):
+            with pytest.raises(ValueError, match="differ from itself|is the baseline"):
+                diff_viewer.draw(script, against)
+        else:
+            assert "<table" in diff_viewer.draw(script, against)
 
 
-def test_the_viewer_says_why_not():
-    with pytest.raises(ValueError, match="differ from itself"):
-        diff_viewer.draw("ddp", "ddp")
-    with pytest.raises(ValueError, match="is the baseline"):
-        diff_viewer.draw("cpu")
-
-
-def test_the_drop_downs_choose(picture):
+def test_drop_downs_choose(picture):
     controls = diff_viewer.show("ddp")
     controls["script"].value = "fsdp"
     assert "_train_fsdp.py: " in picture.html

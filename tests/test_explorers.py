@@ -1,11 +1,89 @@
-"""The explorers: what explorers.js draws is the theory, in a page and by the kernel's controls."""
+"""Explorers: a table where they can't be drawn; explorers.js draws the theory for any choice."""
 
 import chromium
 import pytest
 
 pytest.importorskip("matplotlib")
-from bootcamp.costs import memory, model_shapes
+from bootcamp.costs import memory, model_shapes, pipeline_schedules
+from bootcamp.launcher import progress
 from bootcamp_lessons import explorers, simulators
+
+# Tables
+
+
+def tabulate(kind, **initial):
+    """What is shown where an explorer can't be, its columns a blank apart."""
+    table = explorers.make_fallback_table(kind, explorers.make_data(kind, **initial))
+    return " ".join(str(table).split())
+
+
+# A choice of an explorer, and what its table says of it.
+TABLES = [
+    ("collective", {"step": 0}, "all-reduce by a ring, 4 ranks, after step 0 of 6. Each rank has"),
+    ("collective", {"step": 3}, "after step 3 of 6. Step 3: add up"),
+    ("collective", {"step": 3}, "1 chunk 2 to 2 chunk 0 (1), chunk 1 (0+1+2+3)"),
+    ("collective", {"step": 14}, "after step 6 of 6. Step 6: pass on"),
+    ("ddp_step", {}, "Predicted by a model, nothing here is measured"),
+    ("ddp_step", {}, "50 7 30.6 ms 231 ms"),
+    ("memory", {"samples": 0}, "ZeRO-1 15 GB 15 GB 1.41 GB 0 bytes 31.4 GB 40 GB"),
+    ("memory", {}, "nothing here is measured"),
+    ("memory", {"model": "175 B", "ranks": 1, "samples": 32}, " none "),
+    ("memory", {"model": "7.5 B", "ranks": 64}, "32 heads do not divide over 64 ranks"),
+    (
+        "pipeline_schedule",
+        {"schedule": "1f1b", "ranks": 4, "micro_batches": 3},
+        "needs at least 4 micro-batches",
+    ),
+]
+TABLES += [
+    ("collective", {"way": way, "ranks": ranks, "step": 14}, "All is done")
+    for way in explorers.list_algorithms()
+    for ranks in (2, 8)
+]
+TABLES += [("ddp_step", {"model": name, "ranks": 1024}, name) for name in explorers.MODELS]
+TABLES += [
+    (
+        "pipeline_schedule",
+        {"schedule": name, "ranks": ranks, "micro_batches": batches},
+        f"{name}, {ranks} ranks, {batches} micro-batches: ",
+    )
+    for name in pipeline_schedules.SCHEDULES
+    for ranks, batches in ((1, 1), (3, 6))
+]
+
+
+@pytest.mark.parametrize(("kind", "choice", "says"), TABLES)
+def test_table_shows_any_choice_or_says_why_not(kind, choice, says):
+    assert says in tabulate(kind, **choice)
+
+
+def test_data_has_what_is_sent_and_held():
+    run = explorers.make_data("collective")["runs"]["all-reduce by a ring 4"]
+    assert run["sent"][3][0] == 0.75
+    assert "counted 1.5 S, by formula 2(N-1)/N = 1.5" in run["totals"][0]
+    charts = explorers.make_data("pipeline_schedule")["charts"]
+    assert charts["gpipe 2 8"]["held"] == [8, 8]
+    assert charts["1f1b 2 8"]["held"] == [2, 1]
+
+
+def test_page_without_widgets_shows_one_choice_of_each(monkeypatch, capsys):
+    monkeypatch.setenv(simulators.VARIABLE, "0")
+    shown = []
+    monkeypatch.setattr(simulators, "display", shown.append)
+    for kind in explorers.KINDS:
+        assert getattr(simulators, kind)() is None
+        assert f"simulators.{kind}(...) shows another" in capsys.readouterr().out
+        assert " ".join(str(shown.pop()).split()) == tabulate(kind)
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
+def test_setting_turns_widgets_off(setting, monkeypatch):
+    pytest.importorskip("ipywidgets")
+    monkeypatch.setenv(progress.VARIABLE, setting)
+    assert (progress.load_widgets() is None) == (setting == "0")
+
+
+# Explorers in a notebook
 
 
 @pytest.fixture
@@ -19,14 +97,14 @@ def shown(monkeypatch):
     return bundles
 
 
-def test_a_widget_has_a_still_for_pages_without_a_kernel(shown):
+def test_widget_has_a_still_for_pages_without_a_kernel(shown):
     for kind in explorers.KINDS:
         getattr(simulators, kind)()
         assert {"application/vnd.jupyter.widget-view+json", "text/plain"} < set(shown[-1])
         assert "<table>" in shown[-1]["text/html"]
 
 
-def test_what_a_call_begins_with_can_be_chosen(shown):
+def test_call_chooses_what_its_explorer_begins_with(shown):
     chosen = {"schedule": "gpipe", "ranks": 6, "micro_batches": 12}
     assert simulators.pipeline_schedule(**chosen).choice == chosen
     found = simulators.collective(way="all-to-all by pairs", ranks=8)
@@ -35,6 +113,9 @@ def test_what_a_call_begins_with_can_be_chosen(shown):
     assert "needs at least 4 micro-batches" in shown[-1]["text/html"], "1f1b on 4 ranks"
     with pytest.raises(ValueError, match="model: 'GPT-9' can't be chosen, but GPT tiny"):
         simulators.memory(model="GPT-9")
+
+
+# Explorers on a page
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +143,7 @@ def says(page, kind: str) -> str:
     return page.locator(f"[data-kind={kind}] svg[role=img]").get_attribute("aria-label")
 
 
-def test_memory_is_the_theorys_for_any_choice(page):
+def test_memory_on_a_page_is_the_theorys(page):
     shown = page.locator("[data-kind=memory]")
     shown.locator("input[name=samples]").press("End")
     shown.locator("select[name=kept]").select_option(label="all")
@@ -80,7 +161,7 @@ def test_memory_is_the_theorys_for_any_choice(page):
         assert size == pytest.approx(sum(kinds.values()), rel=6e-3)
 
 
-def test_a_schedule_has_a_box_for_each_action(page):
+def test_schedule_on_a_page_has_a_box_for_each_action(page):
     shown = page.locator("[data-kind=pipeline_schedule]")
     assert "in theory: bubble 0.25" in says(page, "pipeline_schedule")
     numbers = shown.locator("svg[role=img] text").all_text_contents()
@@ -90,7 +171,7 @@ def test_a_schedule_has_a_box_for_each_action(page):
     assert "1f1b, 2 ranks, 6 micro-batches" in shown.locator(".explorer-title").inner_text()
 
 
-def test_a_slider_ends_with_the_last_step_and_ranks_are_kept(page):
+def test_slider_ends_with_the_last_step_and_ranks_are_kept(page):
     shown = page.locator("[data-kind=collective]")
     shown.locator("input[name=step]").press("End")
     assert "8 ranks: after step 14 of 14" in says(page, "collective")
@@ -101,7 +182,7 @@ def test_a_slider_ends_with_the_last_step_and_ranks_are_kept(page):
     assert sum("→" in text for text in boxes) == 2 * 64 - 8, "what was sent is still there"
 
 
-def test_every_control_has_a_name_and_says_its_value(page):
+def test_controls_have_names_and_say_their_values(page):
     inputs = page.locator(".explorer input, .explorer select").all()
     assert len(inputs) == 3 + 6 + 6 + 3
     for one in inputs:
@@ -111,7 +192,7 @@ def test_every_control_has_a_name_and_says_its_value(page):
     assert page.get_by_role("status").count() == 0, "a slider says its value, and says it once"
 
 
-def test_a_narrow_page_is_drawn_anew_and_print_has_no_controls(page):
+def test_narrow_page_is_drawn_anew_and_print_has_no_controls(page):
     wide = page.locator("[data-kind=ddp_step] svg[role=img]").bounding_box()["width"]
     page.set_viewport_size({"width": 480, "height": 800})
     drawn = "document.querySelector('[data-kind=ddp_step] svg[role=img]')"

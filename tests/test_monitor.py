@@ -1,5 +1,6 @@
 """The run monitor: what it reads, what it draws, and the thread that does both."""
 
+import _thread
 import json
 import os
 import re
@@ -9,6 +10,8 @@ import time
 import types
 
 import pytest
+import records
+from processes import meanwhile, until
 
 from bootcamp.launcher.launch import Options, launch
 from bootcamp.paths import REFERENCE
@@ -24,34 +27,44 @@ CONFIG = json.loads((REFERENCE / "xeon-2core-ddp-2" / "config.json").read_text()
 def no_thread_left():
     yield
     monitor.stop()
-    assert not threads()
+    assert not list_threads()
 
 
-def threads():
+def list_threads():
     return [thread for thread in threading.enumerate() if thread.name == monitor.THREAD]
 
 
-def row(step, loss=4.0, seconds=0.1):
-    return json.dumps(
-        {"step": step, "attempt": 0, "loss": loss, "seconds": seconds, "samples": 32, "tokens": 1}
-    )
+def make_row(step, loss=4.0, seconds=0.1):
+    same = {"attempt": 0, "samples": 32, "tokens": 1}
+    return {"step": step, "loss": loss, "seconds": seconds, **same}
 
 
-def write(path, text, at=NOW):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    os.utime(path, (at, at))
+def append(run, *rows):
+    """Add lines to steps.jsonl: rows, or texts that are none."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    with open(run / "steps.jsonl", "a") as file:
+        file.write("\n".join([*lines, ""]))
+
+
+def touch(run, at=None):
+    """Make the files of a run those of this moment."""
+    for path in run.rglob("*"):
+        os.utime(path, at and (at, at))
 
 
 @pytest.fixture
 def run(tmp_path):
     """A run of two ranks that began ten seconds before NOW and has done three of twenty steps."""
     folder = tmp_path / "run"
-    write(folder / "config.json", json.dumps(CONFIG | {"started_unix_seconds": NOW - 10}))
-    write(folder / "summary.json", json.dumps({"status": "running"}))
-    write(folder / "steps.jsonl", "\n".join(row(step, 5.0 - step) for step in range(3)) + "\n")
+    records.write_files(
+        folder,
+        CONFIG | {"started_unix_seconds": NOW - 10},
+        {"status": "running"},
+        [make_row(step, 5.0 - step) for step in range(3)],
+    )
     for rank in range(2):
-        write(folder / "ranks" / f"{rank}.beat", f"{4_000_000 + rank:>9} {3 - rank:>9}\n")
+        (folder / "ranks" / f"{rank}.beat").write_text(f"{4_000_000 + rank:>9} {3 - rank:>9}\n")
+    touch(folder, NOW)
     return folder
 
 
@@ -62,7 +75,7 @@ def look(folder, now=NOW + 2):
 # What the files say
 
 
-def test_a_running_run_is_read_from_its_files(run):
+def test_state_is_read_from_the_files(run):
     state = look(run)
     assert (state.status, state.ended) == ("running", False)
     assert (state.steps_done, state.steps) == (3, 20)
@@ -74,151 +87,126 @@ def test_a_running_run_is_read_from_its_files(run):
     assert state.label == "ddp, 2 ranks (CPU)"
 
 
-def test_half_a_line_is_no_error_and_is_read_when_it_is_whole(run):
-    steps = Steps(run)
+def test_state_follows_the_file_of_steps(run):
+    """Half a line counts once it is whole, a step's last row counts, a new file begins anew."""
+    steps, line = Steps(run), json.dumps(make_row(3))
     with open(run / "steps.jsonl", "a") as file:
-        file.write(row(3)[:20])
+        file.write(line[:20])
         file.flush()
         assert monitor.State(run, steps, NOW).steps_done == 3
-        file.write(row(3)[20:] + "\n")
+        file.write(line[20:] + "\n")
     assert monitor.State(run, steps, NOW).steps_done == 4
+    append(run, make_row(1, loss=9.0))
+    assert monitor.State(run, steps, NOW).losses[1] == (1, 9.0)
+    (run / "steps.jsonl").write_text(json.dumps(make_row(0, loss=1.0)) + "\n")
+    assert monitor.State(run, steps, NOW).losses == [(0, 1.0)]
 
 
 @pytest.mark.parametrize(
-    "torn", ["{", "null", "[]", "7", '{"step": 1}', "\x00\x00", row(3, seconds=0)]
+    "torn", ["{", "null", "[]", "7", '{"step": 1}', "\x00\x00", make_row(3, seconds=0)]
 )
-def test_a_torn_line_is_left_out(run, torn):
-    with open(run / "steps.jsonl", "a") as file:
-        file.write(f"{torn}\n{row(4)}\n")
+def test_state_leaves_out_a_torn_line(run, torn):
+    append(run, torn, make_row(4))
     assert look(run).steps_done == 5
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[]", "12", "1 2 3", "a b"])
-def test_torn_files_are_no_error(run, torn):
-    write(run / "ranks" / "0.beat", torn)
-    write(run / "ranks" / "0.json", torn)
+def test_state_of_torn_files_is_drawn(run, torn):
+    (run / "ranks" / "0.beat").write_text(torn)
+    (run / "ranks" / "0.json").write_text(torn)
     assert look(run).ranks[0].steps_done is None
-    write(run / "config.json", torn)
+    (run / "config.json").write_text(torn)
     state = look(run)
     assert len(state.ranks) == 2, "as many as have given a sign"
     assert monitor.draw(state)
 
 
-def test_the_last_row_of_a_step_counts_and_a_new_file_begins_anew(run):
-    steps = Steps(run)
-    monitor.State(run, steps, NOW)
-    with open(run / "steps.jsonl", "a") as file:
-        file.write(row(1, loss=9.0) + "\n")
-    assert monitor.State(run, steps, NOW).losses[1] == (1, 9.0)
-    write(run / "steps.jsonl", row(0, loss=1.0) + "\n")
-    assert monitor.State(run, steps, NOW).losses == [(0, 1.0)]
-
-
-def test_a_process_is_known_by_the_file_that_it_holds_open(run):
+def test_process_of_a_rank_is_the_one_that_holds_its_file_open(run):
     path = run / "ranks" / "0.beat"
-    write(path, f"{os.getpid():>9} {3:>9}\n")
-    assert look(run).ranks[0].here is False, "a process that took over the number"
-    held = os.open(path, os.O_WRONLY)
-    try:
+    path.write_text(f"{os.getpid():>9} {3:>9}\n")
+    other = look(run).ranks[0]
+    assert (other.here, other.memory_bytes) == (False, None), "it has taken over the number"
+    with open(path, "a"):
         rank = look(run).ranks[0]
         assert rank.here is True
         assert rank.memory_bytes > 1e6
-    finally:
-        os.close(held)
 
 
-def test_a_run_without_signs_and_processes_is_given_up(run):
-    assert look(run, NOW + 59).status == "running"
+def test_run_without_signs_and_processes_is_lost(run):
+    assert look(run, NOW + 59).status == monitor.read_status(run, NOW + 59) == "running"
     state = look(run, NOW + 61)
-    assert state.status == "lost"
+    assert state.status == monitor.read_status(run, NOW + 61) == "lost"
     assert "probably killed" in state.notes[0]
-    assert monitor.read_status(run, NOW + 61) == "lost"
-    assert monitor.read_status(run, NOW + 59) == "running"
     for beat in (run / "ranks").glob("*.beat"):
         beat.unlink()
     assert look(run, NOW + 61).status == "running", "it may still load, or wait for its devices"
     assert look(run, NOW + 3601).status == "lost"
 
 
-def test_a_silent_rank_and_numbers_that_are_none_are_remarked_on(run, monkeypatch):
+def test_notes_name_a_silent_rank_a_gone_one_and_numbers_that_are_none(run, monkeypatch):
     monkeypatch.setattr(monitor, "inspect_process", lambda *_: (True, 5_000_000))
     assert "Rank 1 has finished no step for 20 s." in look(run, NOW + 20).notes
     monkeypatch.setattr(monitor, "inspect_process", lambda *_: (False, None))
     assert "The process of rank 0" in look(run).notes[0]
-    with open(run / "steps.jsonl", "a") as file:
-        file.write(row(3, loss=float("nan")) + "\n" + row(4, loss=None) + "\n")
+    append(run, make_row(3, loss=float("nan")), make_row(4, loss=None), make_row(5))
     state = look(run)
     assert "The loss is not a number from step 3 on." in state.notes
-    pen_lifted = [(0, 1.0), (1, 2.0), (2, float("nan")), (3, None), (4, 1.0)]
-    assert monitor._curve("loss", "", pen_lifted).count("M") == 2
-
-
-def test_long_curves_are_thinned_and_told_in_full():
-    drawn = monitor._curve("loss", "", [(step, float(step)) for step in range(1000)])
-    assert monitor.POINTS / 2 < drawn.count("L") < monitor.POINTS
-    assert "loss at the last step: 999; from 0 to 999 so far" in drawn
+    (curve, _) = re.findall(r'<path d="(.*?)"', monitor.draw(state).content)
+    assert curve.count("M") == 2, "the pen is lifted"
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
     [("ok", "ended well"), ("failed", "failed"), ("interrupted", "interrupted")],
 )
-def test_an_ended_run_says_how_it_ended(run, status, words):
-    error = summary.failure(1, "raised", "rank 1 said no\nand more")
-    summary.write(run, status, error=error)
+def test_ended_run_says_how_it_ended(run, status, words):
+    summary.write(run, status, error=summary.failure(1, "raised", "rank 1 said no\nand more"))
+    for rank in range(2):
+        (run / "ranks" / f"{rank}.json").write_text('{"peak_bytes": 4000000}')
     os.utime(run / "summary.json", (NOW + 1, NOW + 1))
     state = look(run, NOW + 500)
     assert state.ended
     assert state.seconds == pytest.approx(11), "until its last sign"
-    frame = monitor.draw(state)
-    assert f"ddp, 2 ranks (CPU): {words}, 3 of 20 steps in 11 s" in frame.content
-    assert ("rank 1 said no" in frame.content) == (status != "ok")
-    assert "and more" not in frame.content
-    for rank in range(2):
-        write(run / "ranks" / f"{rank}.json", '{"peak_bytes": 4000000}')
-    state = look(run, NOW + 500)
     assert [rank.peak_bytes for rank in state.ranks] == [4_000_000] * 2
-    assert monitor.draw(state).content.count("at its end") == 2
+    drawn = monitor.draw(state).content
+    assert f"ddp, 2 ranks (CPU): {words}, 3 of 20 steps in 11 s" in drawn
+    assert ("rank 1 said no" in drawn) == (status != "ok")
+    assert "and more" not in drawn
+    assert drawn.count("at its end") == 2
 
 
 # What is drawn
 
 
-def test_the_picture_says_everything_in_words(run):
+def test_picture_says_everything_in_words(run):
     frame = monitor.draw(look(run), ["The machine is busy."], "12:00:00")
     for words in (
         "ddp, 2 ranks (CPU): running, 3 of 20 steps in 12 s, about 1.7 s left",
         'aria-label="loss at the last step: 3; from 3 to 5 so far"',
         'aria-label="speed at the last step: 320 samples/s; from 320 to 320 so far"',
-        "last sign of life",
         "The machine is busy.",
         "as of 12:00:00",
     ):
         assert words in frame.content
     assert re.search(r"1  2.0 s ago, process gone +2 ", repr(frame))
+    new = records.write_files(run.with_name("new"), summary={"status": "running"}).folder
+    touch(new, NOW)
+    begun = monitor.draw(look(new)).content
+    assert "starting" in begun
+    assert "nothing yet" in begun
 
 
-def test_what_a_run_names_is_escaped(run):
-    write(run / "config.json", json.dumps(CONFIG | {"strategy": "<script>"}))
-    assert "<script>" not in monitor.draw(look(run)).content
+def test_picture_thins_long_curves_and_escapes_names(run):
+    append(run, *(make_row(step, loss=float(step)) for step in range(3, 1000)))
+    (run / "config.json").write_text(json.dumps(CONFIG | {"strategy": "<script>"}))
+    drawn = monitor.draw(look(run)).content
+    loss, _ = re.findall(r'<path d="(.*?)"', drawn)
+    assert monitor.POINTS / 2 < loss.count("L") < monitor.POINTS
+    assert "loss at the last step: 999; from 3 to 999 so far" in drawn
+    assert "<script>" not in drawn
 
 
-def test_a_run_that_has_not_begun_is_drawn(tmp_path):
-    folder = tmp_path / "new"
-    write(folder / "summary.json", json.dumps({"status": "running"}))
-    frame = monitor.draw(look(folder))
-    assert "starting" in frame.content
-    assert "nothing yet" in frame.content
-
-
-def test_a_machine_without_a_gpu_hears_nothing_fatal(capfd):
-    sentence = monitor.describe_load()
-    said = capfd.readouterr()
-    assert said.out + said.err == ""
-    assert sentence.startswith("All of this machine: CPU")
-
-
-def test_gpus_are_named_where_there_are_some_and_nvitop(monkeypatch):
+def test_load_names_gpus_where_there_are_some_and_nvitop(monkeypatch, capfd):
     class Device:
         index = 0
         gpu_utilization = memory_used = memory_total = lambda self: 7e9
@@ -227,6 +215,8 @@ def test_gpus_are_named_where_there_are_some_and_nvitop(monkeypatch):
         def all(cls):
             return [cls()]
 
+    assert monitor.describe_load().startswith("All of this machine: CPU")
+    assert capfd.readouterr() == ("", ""), "nothing fatal is heard"
     monkeypatch.setattr(monitor.machine, "gpu_names", lambda: ("A GPU",))
     monkeypatch.setitem(sys.modules, "nvitop", types.SimpleNamespace(Device=Device))
     assert "GPU 0: 7000000000.0 %, memory 7 GB of 7 GB." in monitor.describe_load()
@@ -238,16 +228,16 @@ def test_gpus_are_named_where_there_are_some_and_nvitop(monkeypatch):
 
 
 class Picture:
-    """What `display` returns: keeps the frames."""
+    """What `display` returns: keeps the last frame."""
 
-    def __init__(self, first):
-        self.frames = [first]
+    def __init__(self, frame):
+        self.frame = frame
 
     def update(self, frame):
-        self.frames.append(frame)
+        self.frame = frame
 
     def __str__(self):
-        return self.frames[-1].text
+        return self.frame.text
 
 
 @pytest.fixture
@@ -264,151 +254,108 @@ def pictures(monkeypatch):
     return shown
 
 
-def ended(watching, seconds):
+@pytest.fixture
+def logs(monkeypatch, tmp_path):
+    """A folder of runs of its own: other tests leave runs in theirs."""
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(monitor, "LOGS", tmp_path / "logs")
+    return tmp_path / "logs"
+
+
+def begin(run):
+    """Let a run begin now."""
+    (run / "config.json").write_text(json.dumps(CONFIG | {"started_unix_seconds": time.time()}))
+    touch(run)
+    return run
+
+
+@pytest.fixture
+def going(run):
+    """The run as one that goes on now."""
+    return begin(run)
+
+
+def has_ended(watching, seconds):
     """Wait until a monitor has ended; whether it has."""
     watching.join(seconds)
     return not watching.is_alive()
 
 
-def until(true, seconds=60):
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def going(run):
-    """Make the files of a run those of this moment."""
-    write(
-        run / "config.json", json.dumps(CONFIG | {"started_unix_seconds": time.time()}), time.time()
-    )
-    for path in [run, *run.rglob("*")]:
-        os.utime(path)
-    return run
-
-
-def test_follows_a_run_and_ends_with_it(run, pictures):
-    watching = monitor.watch(going(run))
-    assert len(threads()) == 1
+def test_monitor_follows_a_run_and_ends_with_it(going, pictures):
+    watching = monitor.watch(going)
+    assert len(list_threads()) == 1
     assert "3 of 20 steps" in str(pictures[0])
-    with open(run / "steps.jsonl", "a") as file:
-        file.write(row(3) + "\n")
+    append(going, make_row(3))
     until(lambda: "4 of 20 steps" in str(pictures[0]))
-    summary.write(run, "interrupted")
-    assert ended(watching, 10)
+    summary.write(going, "interrupted")
+    assert has_ended(watching, 10)
     assert "interrupted, 4 of 20 steps" in str(pictures[0])
+    assert has_ended(monitor.watch(going), 10), "an ended run is shown once and for all"
+    assert "interrupted" in str(pictures[1])
 
 
-def test_a_run_that_has_ended_is_shown_once_and_for_all(run, pictures):
-    summary.write(run, "ok")
-    watching = monitor.watch(run)
-    assert ended(watching, 10)
-    assert not threads()
-    assert "ended well" in str(pictures[0])
-
-
-def test_opened_again_the_last_picture_is_the_one_that_follows(run, pictures):
-    first = monitor.watch(going(run))
-    second = monitor.watch(run)
-    assert ended(first, 0)
-    assert "This monitor was stopped" in str(pictures[0])
-    assert len(threads()) == 1
-    second.stop()
-    third = monitor.watch(str(run))
-    assert not ended(third, 0)
+def test_monitor_that_is_opened_again_replaces_the_one_before(going, pictures, tmp_path):
+    first = monitor.watch(tmp_path / "never")
+    second = monitor.watch(going)
+    assert has_ended(first, 0)
+    third = monitor.watch(str(going))
+    assert has_ended(second, 0)
+    assert "This monitor was stopped" in str(pictures[1])
+    assert len(list_threads()) == 1
+    assert not has_ended(third, 0)
     assert "3 of 20 steps" in str(pictures[2])
 
 
-def test_waits_for_a_run_to_begin(run, pictures, tmp_path):
-    later = tmp_path / "later"
-    monitor.watch(later)
-    assert "Waiting for a run in" in str(pictures[0])
-    going(run).rename(later)
+@pytest.mark.parametrize(
+    ("name", "waiting"), [("mine", "for a run in"), (None, "for a run to begin")]
+)
+def test_monitor_waits_for_a_run_to_begin(going, pictures, logs, name, waiting):
+    records.write_files(logs / "old", {}, {"status": "ok"})
+    records.write_files(logs / "a-command", summary={"status": "running"})
+    records.write_files(logs / "torn")
+    watching = monitor.watch(name and logs / name)
+    assert f"Waiting {waiting}" in str(pictures[0])
+    going.rename(logs / "mine")
     until(lambda: "3 of 20 steps" in str(pictures[0]))
+    assert watching.folder == logs / "mine"
 
 
-def test_finds_the_newest_run_that_is_going(run, pictures, monkeypatch, tmp_path):
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    monkeypatch.setattr(monitor, "LOGS", logs)
-    write(logs / "old" / "summary.json", json.dumps({"status": "ok"}))
-    write(logs / "old" / "config.json", "{}")
-    write(logs / "a-command" / "summary.json", json.dumps({"status": "running"}), time.time())
-    write(logs / "torn" / "summary.json", "")
+def test_monitor_finds_a_run_that_was_over_before_the_next_look(run, pictures, logs):
     watching = monitor.watch()
-    assert "Waiting for a run to begin" in str(pictures[0])
-    going(run).rename(logs / "new")
-    until(lambda: watching.folder == logs / "new")
-    until(lambda: "3 of 20 steps" in str(pictures[0]))
-
-
-def test_a_run_that_was_over_before_the_next_look_is_found(run, pictures, monkeypatch, tmp_path):
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    monkeypatch.setattr(monitor, "LOGS", logs)
-    watching = monitor.watch()
-    summary.write(going(run), "ok")
+    summary.write(begin(run), "ok")
     run.rename(logs / "quick")
-    assert ended(watching, 10)
+    assert has_ended(watching, 10)
     assert "ended well" in str(pictures[0])
 
 
-def test_waits_no_longer_than_it_says(pictures, tmp_path):
-    watching = monitor.watch(tmp_path / "never", wait_seconds=0.3)
-    assert ended(watching, 10)
+def test_monitor_waits_no_longer_than_it_says(pictures, tmp_path):
+    assert has_ended(monitor.watch(tmp_path / "never", wait_seconds=0.3), 10)
     assert "No run has begun" in str(pictures[0])
-
-
-def test_a_new_call_replaces_one_that_waits(pictures, tmp_path):
-    first = monitor.watch(tmp_path / "never")
-    monitor.watch(tmp_path / "never either")
-    assert ended(first, 0)
-    assert len(threads()) == 1
-
-
-def test_a_file_is_no_run_folder(tmp_path, pictures):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="this is a file"):
         monitor.watch(tmp_path / "file")
 
 
-def test_a_folder_that_goes_away_ends_the_monitor(run, pictures):
-    watching = monitor.watch(going(run))
-    run.rename(run.with_name("gone"))
-    assert ended(watching, 10)
-    assert "lost" in str(pictures[0])
+@pytest.mark.parametrize("said", ["lost", "The monitor failed: ZeroDivisionError"])
+def test_monitor_ends_with_its_folder_or_with_an_error_of_its_own(
+    going, pictures, monkeypatch, said
+):
+    watching = monitor.watch(going)
+    if said == "lost":
+        going.rename(going.with_name("gone"))
+    else:
+        monkeypatch.setattr(monitor, "draw", lambda *_: 1 / 0)
+    assert has_ended(watching, 10)
+    assert said in str(pictures[0])
 
 
-def test_an_error_in_the_thread_is_shown_and_ends_it(run, pictures, monkeypatch):
-    watching = monitor.watch(going(run))
-    monkeypatch.setattr(monitor, "draw", lambda *_: 1 / 0)
-    assert ended(watching, 10)
-    assert "The monitor failed: ZeroDivisionError" in str(pictures[0])
-
-
-# With a real run, while this thread is busy in launch
-
-
-@pytest.fixture
-def logs(monkeypatch, tmp_path):
-    """A folder of runs of its own: other tests leave runs in theirs."""
-    monkeypatch.setattr(monitor, "LOGS", tmp_path)
-    return tmp_path
-
-
-def test_an_interrupted_launch_ends_its_run_and_its_monitor(pictures, logs):
-    import _thread
-
-    folder = logs / "mine"
-    watching = monitor.watch(folder)
-
-    def interrupt():
-        until(lambda: watching.state and watching.state.steps_done > 1)
-        _thread.interrupt_main()
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        launch("cpu", steps=100_000, options=Options(run_dir=folder), quiet=True)
-    assert ended(watching, 10)
+def test_monitor_follows_a_launch_until_it_is_interrupted(pictures, logs):
+    """While this thread is busy in launch."""
+    watching = monitor.watch(logs / "mine")
+    trains = meanwhile(
+        lambda: watching.state and watching.state.steps_done > 1, _thread.interrupt_main
+    )
+    with trains, pytest.raises(KeyboardInterrupt):
+        launch("cpu", steps=100_000, options=Options(run_dir=logs / "mine"), quiet=True)
+    assert has_ended(watching, 10)
     assert "interrupted, " in str(pictures[0])

@@ -1,11 +1,14 @@
-"""Waiting and sending of a traced step, told apart by when the last rank entered a collective."""
+"""What is read from traces: waiting and sending, phases, FSDP's gathers, Horovod's all-reduces."""
 
 import gzip
 import json
 
 import pytest
 import reference
+from records import make_trace
 
+from bootcamp.experiments import replay
+from bootcamp.paths import REFERENCE
 from bootcamp.records import trace
 
 REDUCE, GATHER = "gloo:all_reduce", "gloo:all_gather"
@@ -14,14 +17,11 @@ KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096u
 
 def write(path, calls, begins=0.0, base=0, category="user_annotation", compute=()):
     """A trace: calls and compute are (name, from, to) in ms since the step began, at `begins`."""
+    kind = "cpu_op" if category != "kernel" else category
     spans = [("training_step", "user_annotation", 0, 20)]
-    spans += [(name, category, start, end) for name, start, end in calls]
-    spans += [(name, "cpu_op" if category != "kernel" else category, *at) for name, *at in compute]
-    events = [
-        {"ph": "X", "name": n, "cat": c, "ts": 1e3 * (begins + a), "dur": 1e3 * (b - a), "tid": 1}
-        for n, c, a, b in spans
-    ]
-    text = json.dumps({"traceEvents": events, "baseTimeNanoseconds": base})
+    spans += [(name, category, start, end - start) for name, start, end in calls]
+    spans += [(name, kind, start, end - start) for name, start, end in compute]
+    text = json.dumps(make_trace(*spans, begins=begins) | {"baseTimeNanoseconds": base})
     with gzip.open(path, "wt") if path.suffix == ".gz" else open(path, "w") as file:
         file.write(text)
     return trace.read_timeline(path)
@@ -49,7 +49,52 @@ def test_waiting_ends_when_the_last_rank_has_entered(tmp_path, name, category):
         assert both == pytest.approx(trace.total_seconds(step["communicate"]))
 
 
-def test_on_a_gpu_the_step_is_that_of_its_stream(tmp_path):
+def test_waiting_beside_a_call_that_sends_is_sending(tmp_path):
+    first = write(tmp_path / "0.json", [(REDUCE, 1, 6), (REDUCE, 2, 9)])
+    second = write(tmp_path / "1.json", [(REDUCE, 3, 6), (REDUCE, 8, 9)])
+    step = trace.separate_waiting({0: first, 1: second}, world=2)[0]
+    assert milliseconds(step["waiting"]) == [(1, 3), (6, 8)]
+    assert milliseconds(step["sending"]) == [(3, 6), (8, 9)]
+
+
+def test_waiting_in_a_broadcast_is_not_for_ranks_that_come_later(tmp_path):
+    root = write(tmp_path / "0.json", [("gloo:broadcast", 1, 2)])
+    late = write(tmp_path / "1.json", [("gloo:broadcast", 5, 6)])
+    steps = trace.separate_waiting({0: root, 1: late}, world=2)
+    assert steps[1]["separated"]
+    assert milliseconds(steps[1]["sending"]) == [(5, 6)]
+
+
+def test_sending_alone_can_be_hidden(tmp_path):
+    first = write(tmp_path / "0.json", [(REDUCE, 4, 8)], compute=[("aten::mm", 0, 6)])
+    second = write(tmp_path / "1.json", [(REDUCE, 5, 8)])
+    step = trace.separate_waiting({0: first, 1: second}, world=2)[0]
+    for kind, hidden in (("communicate", 2e-3), ("sending", 1e-3)):
+        both = trace.intersect_intervals(step["compute"], step[kind])
+        assert trace.total_seconds(both) == pytest.approx(hidden)
+
+
+@pytest.mark.parametrize(
+    ("calls", "others"),
+    [
+        ([(REDUCE, 4, 8)], [(GATHER, 4, 8)]),
+        ([(REDUCE, 4, 8)], [(REDUCE, 4, 8), (REDUCE, 9, 10)]),
+        ([(REDUCE, 4, 8)], [(REDUCE, 9, 10)]),
+        ([("gloo:send", 4, 8)], [("gloo:send", 4, 8)]),
+        ([(REDUCE, 4, 8)], None),
+    ],
+    ids=["other collectives", "more of them", "a group without it", "messages", "no trace"],
+)
+def test_waiting_that_can_not_be_known_is_not_told(tmp_path, calls, others):
+    steps = {0: write(tmp_path / "0.json", calls)}
+    if others:
+        steps[1] = write(tmp_path / "1.json", others)
+    step = trace.separate_waiting(steps, world=2)[0]
+    assert not step["separated"]
+    assert (step["waiting"], step["sending"]) == ([], step["communicate"])
+
+
+def test_step_on_a_gpu_is_that_of_its_stream(tmp_path):
     """The script has queued the step's kernels before most of them run."""
     path = tmp_path / "0.json"
     write(path, [(KERNEL, 6, 9)], category="kernel", compute=[("sgemm", 3, 7)])
@@ -63,60 +108,7 @@ def test_on_a_gpu_the_step_is_that_of_its_stream(tmp_path):
     assert milliseconds(step["communicate"]) == [(4, 7)]
 
 
-def test_only_sending_can_be_hidden(tmp_path):
-    compute = [("aten::mm", 0, 6)]
-    first = write(tmp_path / "0.json", [(REDUCE, 4, 8)], compute=compute)
-    second = write(tmp_path / "1.json", [(REDUCE, 5, 8)], compute=compute)
-    step = trace.separate_waiting({0: first, 1: second}, world=2)[0]
-    assert trace.total_seconds(
-        trace.intersect_intervals(step["compute"], step["communicate"])
-    ) == pytest.approx(2e-3)
-    assert trace.total_seconds(
-        trace.intersect_intervals(step["compute"], step["sending"])
-    ) == pytest.approx(1e-3)
-
-
-def test_a_call_that_sends_beside_one_that_waits_is_sending(tmp_path):
-    first = write(tmp_path / "0.json", [(REDUCE, 1, 6), (REDUCE, 2, 9)])
-    second = write(tmp_path / "1.json", [(REDUCE, 3, 6), (REDUCE, 8, 9)])
-    step = trace.separate_waiting({0: first, 1: second}, world=2)[0]
-    assert milliseconds(step["waiting"]) == [(1, 3), (6, 8)]
-    assert milliseconds(step["sending"]) == [(3, 6), (8, 9)]
-
-
-@pytest.mark.parametrize(
-    ("why", "calls"),
-    [
-        ("other collectives", [(GATHER, 4, 8)]),
-        ("another number of them", [(REDUCE, 4, 8), (REDUCE, 9, 10)]),
-        ("a group without it", [(REDUCE, 9, 10)]),
-        ("no trace", None),
-    ],
-)
-def test_what_can_not_be_known_is_not_told_apart(tmp_path, why, calls):
-    steps = {0: write(tmp_path / "0.json", [(REDUCE, 4, 8)])}
-    if calls:
-        steps[1] = write(tmp_path / "1.json", calls)
-    step = trace.separate_waiting(steps, world=2)[0]
-    assert not step["separated"], why
-    assert (step["waiting"], step["sending"]) == ([], step["communicate"])
-
-
-def test_messages_from_one_rank_to_another_are_not_told_apart(tmp_path):
-    calls = [("gloo:send", 4, 8)]
-    steps = {rank: write(tmp_path / f"{rank}.json", calls) for rank in (0, 1)}
-    assert not trace.separate_waiting(steps, world=2)[0]["separated"]
-
-
-def test_a_rank_may_leave_a_broadcast_before_another_has_entered(tmp_path):
-    root = write(tmp_path / "0.json", [("gloo:broadcast", 1, 2)])
-    late = write(tmp_path / "1.json", [("gloo:broadcast", 5, 6)])
-    steps = trace.separate_waiting({0: root, 1: late}, world=2)
-    assert steps[1]["separated"]
-    assert milliseconds(steps[1]["sending"]) == [(5, 6)]
-
-
-def test_a_recorded_trace_is_smaller_and_tells_the_same(tmp_path):
+def test_recorded_trace_is_smaller_and_tells_the_same(tmp_path):
     compute = [("aten::linear", 0, 6), ("aten::mm", 1, 5), ("aten::add", 7, 8)]
     calls = {0: [(REDUCE, 4, 8)], 1: [(REDUCE, 5, 8)]}
     whole, slimmed = {}, {}
@@ -135,11 +127,126 @@ def test_a_recorded_trace_is_smaller_and_tells_the_same(tmp_path):
         assert step["began"] == pytest.approx(same["began"])
 
 
-def test_intervals_without_others():
-    assert trace.subtract_intervals([(0, 10), (20, 30)], [(2, 4), (8, 22), (40, 50)]) == [
-        (0, 2),
-        (4, 8),
-        (22, 30),
+@pytest.mark.parametrize(
+    ("intervals", "others", "left"),
+    [
+        ([(0, 10), (20, 30)], [(2, 4), (8, 22), (40, 50)], [(0, 2), (4, 8), (22, 30)]),
+        ([(0, 10)], [], [(0, 10)]),
+        ([(3, 4)], [(0, 10)], []),
+    ],
+)
+def test_intervals_without_others(intervals, others, left):
+    assert trace.subtract_intervals(intervals, others) == left
+
+
+# Phases of DataParallel and of FSDP
+
+
+def annotate(*spans, **how) -> dict:
+    """A trace of ranges of the script: (name, start, length) in milliseconds."""
+    return make_trace(*((name, "user_annotation", *when) for name, *when in spans), **how)
+
+
+def test_phases_are_read_in_order_without_what_is_no_phase(tmp_path):
+    """A part within one, another thread's, an operator; two of one name are added up."""
+    events = annotate(
+        ("reduce", 9, 1),
+        ("reduce", 11, 2),
+        ("training_step", 0, 20),
+        ("scatter", 1, 3),
+        ("inside", 2, 1),
+    )["traceEvents"]
+    events += annotate(("gloo:all_reduce", 5, 1), thread=2)["traceEvents"]
+    events += make_trace(("aten::mm", "cpu_op", 14, 1))["traceEvents"]
+    path = tmp_path / "0.trace.json.gz"
+    with gzip.open(path, "wt") as file:
+        json.dump({"traceEvents": events}, file)
+    phases = trace.time_phases(path)
+    assert list(phases.items()) == [
+        ("scatter", pytest.approx(3e-3)),
+        ("reduce", pytest.approx(3e-3)),
     ]
-    assert trace.subtract_intervals([(0, 10)], []) == [(0, 10)]
-    assert trace.subtract_intervals([(3, 4)], [(0, 10)]) == []
+    path = tmp_path / "1.trace.json"
+    path.write_text(json.dumps(annotate(("scatter", 0, 10))))
+    with pytest.raises(ValueError, match="1.trace.json holds no whole step"):
+        trace.time_phases(path)
+
+
+def test_fsdps_gathers_are_read_unit_by_unit(tmp_path):
+    """A block is gathered and freed in the forward, and again in the backward; the root once."""
+    pytest.importorskip("matplotlib")  # a GPU machine may lack it
+    from bootcamp_lessons.diagrams import zero_stages
+
+    phases = (
+        ("training_step", 0, 9.0),
+        ("FSDP::all_gather (block0)", 1.0, 0.5),
+        ("FSDP::post_forward (block0)", 3.0, 0.1),
+        ("FSDP::backward_prefetch for block0", 4.0, 0.9),
+        ("FSDP::all_gather (block0)", 4.1, 0.4),
+        ("FSDP::post_backward_reshard (block0)", 6.0, 0.1),
+        ("FSDP::post_backward_reduce (block0)", 6.1, 0.8),
+        ("FSDP::all_gather", 0.1, 0.3),
+        ("FSDP::post_forward", 3.6, 0.05),
+        ("FSDP::post_backward_reshard", 7.5, 0.1),
+        ("aten::mm", 2.0, 0.01),
+    )
+    traced = annotate(*phases)
+    traced["traceEvents"].append({"name": "thread", "ph": "M"})
+    path = tmp_path / "0.trace.json"
+    path.write_text(json.dumps(traced))
+    step = zero_stages.read_gathers(path)
+    assert step["seconds"] == pytest.approx(0.009)
+    expected = {
+        "root": [("all-gather", 0.1, 0.4), ("complete", 0.4, 7.6)],
+        "block0": [
+            ("all-gather", 1.0, 1.5),
+            ("complete", 1.5, 3.1),
+            ("all-gather", 4.1, 4.5),
+            ("complete", 4.5, 6.1),
+            ("reduce-scatter", 6.1, 6.9),
+        ],
+    }
+    assert list(step["groups"]) == list(expected), "in the order of their first phase"
+    for name, spans in expected.items():
+        found = step["groups"][name]
+        assert [phase for phase, *_ in found] == [phase for phase, *_ in spans]
+        for (_, *when), (_, *wanted) in zip(found, spans, strict=True):
+            assert when == pytest.approx(wanted)
+
+
+# Horovod's timeline
+
+
+@pytest.fixture
+def horovod():
+    pytest.importorskip("matplotlib")  # a GPU machine may lack it
+    from bootcamp_lessons.diagrams import horovod
+
+    return horovod
+
+
+def test_horovods_fused_tensors_are_one_all_reduce(horovod):
+    unfused, default = (
+        replay.Run(REFERENCE / "05_horovod" / name) for name in ("no-fusion", "timeline")
+    )
+    assert horovod.count_all_reduces(unfused) == horovod.count_tensors(default) == 78
+    assert horovod.count_all_reduces(default) < 78
+
+
+def test_horovods_timeline_may_be_packed_or_cut_off(horovod, tmp_path):
+    path = REFERENCE / "05_horovod" / "timeline" / "timeline.json"
+    whole = horovod.read_timeline(path)
+    text = gzip.decompress(path.with_suffix(".json.gz").read_bytes()).decode()
+    cut = tmp_path / "timeline.json"
+    cut.write_text(text[: len(text) // 2])
+    steps = horovod.read_timeline(cut)
+    assert 1 < len(steps) < len(whole)
+    assert steps == whole[: len(steps)]
+    assert all(start <= end for *_, start, end in steps[1]["spans"])
+
+
+def test_horovods_stacks_tell_the_line_that_a_rank_stood_in(horovod, tmp_path):
+    script = tmp_path / "hangs.py"
+    script.write_text("first\n    second\n")
+    stacks = f'[1]<stderr>:  File "{script}", line 2 in <module>\nTraceback\n'
+    assert horovod.find_last_lines(stacks, script) == ["rank 1 stands in line 2: second"]

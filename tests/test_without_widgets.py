@@ -28,7 +28,7 @@ def plain_page(monkeypatch, displayed):
     return displayed
 
 
-def test_the_first_lesson_shows_texts(tmp_path, monkeypatch):
+def test_first_lesson_shows_texts(tmp_path, monkeypatch):
     """Its cells with widgets, in a kernel that has no ipywidgets."""
     notebook = nbformat.read(NOTEBOOKS / "00_start_here.ipynb", 4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -50,7 +50,7 @@ def test_the_first_lesson_shows_texts(tmp_path, monkeypatch):
     assert "sort 'newest first'" in said
 
 
-def test_every_kind_of_control_shows_what_it_is_called_with(plain_page, capsys):
+def test_controls_show_what_they_are_called_with(plain_page, capsys):
     assert diff_viewer.show("ddp", "gpu") == {}
     assert "added to _train_gpu.py" in plain_page.html
     assert "this is one choice: script 'ddp', against 'gpu'." in capsys.readouterr().out
@@ -61,10 +61,3 @@ def test_every_kind_of_control_shows_what_it_is_called_with(plain_page, capsys):
     size = controls.steps("bucket", 25, [1, 25, 100])
     controls.follow(lambda **chosen: f"{chosen}", runs=runs, size=size)
     assert plain_page.html == "{'runs': (), 'size': 25}"
-
-
-@pytest.mark.parametrize("setting", ["0", "1"])
-def test_a_setting_turns_widgets_off(setting, monkeypatch):
-    pytest.importorskip("ipywidgets")
-    monkeypatch.setenv(progress.VARIABLE, setting)
-    assert (progress.load_widgets() is None) == (setting == "0")
