@@ -73,9 +73,9 @@ def test_steps_are_read_as_they_come(tmp_path):
         file.write('{"step": 0}\n{"step": 1')
         file.flush()
         assert [row["step"] for row in steps.read_new()] == [0]
-        file.write('1}\nnull\n{"loss": 2}\n{"step": 0, "attempt": 1}\n')
+        file.write('1}\nnull\n{"loss": 2}\n{"step": 0}\n{"step": 0, "attempt": 1}\n')
         file.flush()
-        assert [row["step"] for row in steps.read_new()] == [11, 0]
+        assert [row["step"] for row in steps.read_new()] == [11, 0, 0]
         assert steps.read_new() == []
     assert steps.rows == [{"step": 0, "attempt": 1}, {"step": 11}]
     (tmp_path / "steps.jsonl").write_text('{"step": 7}\n')  # another run in the same place

@@ -11,13 +11,11 @@ from processes import namespaces_of, needs_nobody, run_as_nobody, until_no_proce
 
 from bootcamp.costs import model_shapes, sharding
 from bootcamp.launcher import launch, simulated_hosts
-from bootcamp.launcher.launch import Options
 from bootcamp.scripts.variants import variant
 
 WHY_NOT = simulated_hosts.why_not()
 needs_hosts = pytest.mark.skipif(WHY_NOT is not None, reason=f"no hosts here: {WHY_NOT}")
 FLAGS = {"model": "mlp", "steps": 8, "global_batch": 16, "quiet": True}
-AGENTS = {"ranks": 2, "hosts": 2, "start": "torchrun"}
 NUMBERS = [sum(layer.numbers) for layer in model_shapes.layers("mlp", "small")]
 HEAD = NUMBERS[-1] / sum(NUMBERS)  # what FSDP leaves gathered
 
@@ -133,28 +131,6 @@ with simulated_hosts.hold_hosts(2, "1gbit") as (host0, host1):
 @needs_nobody
 def test_hosts_of_an_ordinary_user_meet_too():
     assert run_as_nobody(AS_NOBODY).strip() == "from host1 user namespace: True"
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ({"ranks": 3, "hosts": 2}, "do not spread evenly over hosts=2"),
-        ({"ranks": 2, "hosts": 0}, "expected at least one"),
-        ({"ranks": 2, "link": "200mbit"}, "between hosts=2 or more"),
-        ({"ranks": 2, "hosts": 2, "link": "fast"}, "such as '200mbit'"),
-        (
-            {"ranks": 2, "hosts": 2, "options": Options(fewest_hosts=1)},
-            "fewest_hosts= is torchrun's",
-        ),
-        ({**AGENTS, "options": Options(fewest_hosts=3)}, "1 to hosts=2"),
-        ({**AGENTS, "options": Options(fewest_hosts=0)}, "fewest_hosts=0"),
-        ({"hosts": 2}, "needs ranks="),
-        ({"ranks": 2, "hosts": 2, "device": "cuda"}, "CPU ranks"),
-    ],
-)
-def test_hosts_that_mean_nothing_are_refused(flags, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        launch.launch("ddp", quiet=True, **flags)
 
 
 def test_hosts_that_are_hidden_are_refused_with_the_reason(monkeypatch):

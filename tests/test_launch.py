@@ -62,6 +62,7 @@ def test_flags_are_refused_in_one_sentence_without_a_traceback(flags, sentence):
     assert run.output(1) == "", "rank 0 alone speaks"
 
 
+AGENTS = {"hosts": 2, "start": "torchrun"}
 WRONG = [
     ({"ranks": "2"}, "ranks='2': expected a whole number from 1 on"),
     ({"ranks": 2.0}, "ranks=2.0: expected a whole number"),
@@ -72,6 +73,15 @@ WRONG = [
     ({"device": "tpu"}, "device='tpu': expected one of auto, cpu, cuda, meta"),
     ({"start": "hot"}, "start='hot': expected one of warm, cold, torchrun"),
     ({"hosts": "2"}, "hosts='2': expected at least one"),
+    ({"hosts": 0}, "hosts=0: expected at least one"),
+    ({"ranks": 3, "hosts": 2}, "ranks=3 do not spread evenly over hosts=2"),
+    ({"ranks": None, "hosts": 2}, "hosts= needs ranks="),
+    ({"hosts": 2, "device": "cuda"}, "hosts= are for CPU ranks"),
+    ({"link": "200mbit"}, "link='200mbit': expected a rate between hosts=2 or more"),
+    ({"hosts": 2, "link": "fast"}, "link='fast': .* such as '200mbit'"),
+    ({"hosts": 2, "options": Options(fewest_hosts=1)}, "fewest_hosts= is torchrun's"),
+    ({**AGENTS, "options": Options(fewest_hosts=3)}, "fewest_hosts=3: expected 1 to hosts=2"),
+    ({**AGENTS, "options": Options(fewest_hosts=0)}, "fewest_hosts=0: expected 1 to hosts=2"),
     ({"options": {"env": 1}}, r"options=.*: expected Options\(...\)"),
     ({"hang_seconds": 5}, r"hang_seconds= is .*: write options=Options\(hang_seconds=5\)\."),
     ({"run_dir": "x"}, r"write options=Options\(run_dir='x'\)"),
@@ -79,7 +89,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), WRONG)
-def test_arguments_of_a_wrong_type_are_refused_before_anything_starts(
+def test_arguments_that_mean_nothing_are_refused_before_anything_starts(
     arguments, sentence, monkeypatch
 ):
     monkeypatch.setattr(launch, "connect", None)  # nothing may be started
@@ -90,19 +100,21 @@ def test_arguments_of_a_wrong_type_are_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "sentence"),
     [
-        {"hang_seconds": "5"},
-        {"max_restarts": 1.5},
-        {"fewest_hosts": "two"},
-        {"run_dir": 3},
-        {"env": ["A=1"]},
-        {"framework": "keras"},
+        (
+            {"hang_seconds": "5"},
+            "hang_seconds='5': .*Write hang_seconds=5, without quotation marks",
+        ),
+        ({"max_restarts": 1.5}, "max_restarts=1.5: expected int$"),
+        ({"fewest_hosts": "two"}, "fewest_hosts='two': expected int | None$"),
+        ({"run_dir": 3}, "run_dir=3: expected pathlib.*Path | str | None$"),
+        ({"env": ["A=1"]}, "env=.*: expected dict | None$"),
+        ({"framework": "keras"}, "framework='keras': expected one of horovod, lightning, "),
     ],
 )
-def test_options_of_a_wrong_type_are_named(wrong):
-    (name,) = wrong
-    with pytest.raises(ArgumentError, match=f"^{name}=.*: expected "):
+def test_options_of_a_wrong_type_are_refused_with_what_to_write(wrong, sentence):
+    with pytest.raises(ArgumentError, match=sentence):
         Options(**wrong)
 
 

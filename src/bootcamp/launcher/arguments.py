@@ -59,7 +59,9 @@ class Options:
         for each in fields(self):
             value, expected = getattr(self, each.name), getattr(each.type, "__name__", each.type)
             if not isinstance(value, each.type):
-                raise ArgumentError(f"{each.name}={value!r}: expected {expected}")
+                number = isinstance(value, str) and value.isdecimal()
+                how = f". Write {each.name}={value}, without quotation marks." if number else ""
+                raise ArgumentError(f"{each.name}={value!r}: expected {expected}{how}")
         if self.framework and self.framework not in HOW_TO_GET:
             known = ", ".join(HOW_TO_GET)
             raise ArgumentError(f"framework={self.framework!r}: expected one of {known}")
@@ -102,8 +104,7 @@ def _find_objections_to_hosts(call) -> Iterator[str]:
     hosts, link = call.hosts, call.link
     if not is_count(hosts):
         yield f"hosts={hosts!r}: expected at least one"
-    rate = isinstance(link, str) and simulated_hosts.RATE.fullmatch(link)
-    if link is not None and (hosts == 1 or not rate):
+    if link is not None and (hosts == 1 or not simulated_hosts.RATE.fullmatch(str(link))):
         yield f"link={link!r}: expected a rate between hosts=2 or more, such as '200mbit'"
     if hosts > 1 and call.launcher == "horovodrun":
         yield "hosts= is for ranks of torch: Horovod's are started on this host"

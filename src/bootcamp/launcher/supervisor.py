@@ -272,10 +272,13 @@ class SupervisedRun:
         deadline = time.monotonic() + END_SECONDS
         for task in self._exits:
             task.cancel()
+        left = [self.processes[name] for name in self.processes.keys() - self.codes.keys()]
         if self.hosts.keeper:
+            left.append(self.hosts.keeper)
             self.sessions.add(self.hosts.keeper.pid)
-        not_ended = self.processes.keys() - self.codes.keys()
-        process_tree.kill({self.processes[name].pid for name in not_ended})
+        process_tree.kill({each.pid for each in left})
+        if ends := [asyncio.create_task(each.wait()) for each in left]:
+            await asyncio.wait(ends, timeout=END_SECONDS / 2)
         beats = heartbeat.read_all(self.folder).values() if self.pids else ()
         roots = {*self.pids, *(beat[0] for beat in beats)}
         started = [*self.processes.values(), self.hosts.keeper]  # asyncio takes their exit status
@@ -291,9 +294,6 @@ class SupervisedRun:
             if not members:
                 break
             await asyncio.sleep(0.01)
-        if self.hosts.keeper:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.hosts.keeper.wait(), END_SECONDS)
 
     def _conclude(self, failure: dict | None) -> dict | None:
         """Write the summary if the ranks have not; return what went wrong."""
