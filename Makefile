@@ -9,10 +9,10 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE ?= 1
 # what a reader types reaches a command by its environment, so that no shell reads it as code
-export LESSON RECORDS TORCH_INDEX PREDICT_FIRST
+export LESSON RECORDS TORCH_INDEX PREDICT_FIRST AGENDA BEGINS NAME FILES
 
 .PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record proofs course notebooks readme slides \
-  kit site preflight reset catch-up clean
+  kit results class site preflight reset catch-up clean
 
 help:  ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
@@ -106,8 +106,14 @@ reset: $(READY)  ## LESSON=04 puts its notebook and your scripts back, and keeps
 catch-up: $(READY)  ## LESSON=06 fills in the solutions of earlier lessons, and sums them up
 	@$(PY) tools/reset.py --catch-up "$$LESSON"
 
-kit: $(READY)  ## the instructor's guide: agendas, what to say, expected outputs, the room
-	$(PY) tools/kit.py
+kit: $(READY)  ## the instructor's guide; AGENDA=mine.toml: with agendas of your own; BEGINS=13:30
+	$(PY) tools/kit.py $(if $(AGENDA),--agenda "$$AGENDA") $(if $(BEGINS),--begins "$$BEGINS")
+
+results: $(READY)  ## what you have solved, predicted and measured, in one file for your teacher (NAME=ada)
+	@$(PY) tools/results.py $(if $(NAME),--name "$$NAME")
+
+class: $(READY)  ## FILES="*.json" sums up such files as a page for a teacher
+	@$(PY) tools/results.py --class $$FILES
 
 clean:  ## remove what was made: environment, slides, caches (records in logs/ stay)
 	rm -rf $(VENV) .venv-triton slides/build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -6,7 +6,6 @@ stops it with a SlideError. slides/README.md lists the functions with examples.
 
 import html
 import importlib
-import inspect
 import re
 import textwrap
 from pathlib import Path
@@ -23,6 +22,15 @@ from bootcamp.table import Table
 from bootcamp.units import number
 from bootcamp_lessons import explorers
 
+MODULES = {  # other than the diagrams' whose functions a deck may call
+    "prepared": "prepared",
+    "plots": "bootcamp.drawing.plots",
+    "memory": "bootcamp.costs.memory",
+    "published": "bootcamp.costs.published",
+    "communication": "bootcamp_lessons.communication",
+    "forecasts": "bootcamp_lessons.forecasts",
+    "experts_lab": "bootcamp_lessons.labs.experts_lab",
+}
 RECORDS = REFERENCE / "xeon-2core"  # the machine whose runs are meant
 HEADING = re.compile(r"# (\d)\. ")
 PICTURE_HEIGHT, FIGURE_HEIGHT, EXPLORER_HEIGHT = 540, 465, 395  # pixels of the stage
@@ -122,7 +130,7 @@ def _script(name: str) -> Path:
 
 def picture(name: str, *given, height: float = PICTURE_HEIGHT, title: bool = False, **named) -> str:
     """What a drawing function makes of plain values; a smaller height leaves room for text."""
-    return _raw(embed.to_html(_drawing(name)(*given, **named), height, title))
+    return _raw(embed.to_html(_function(name)(*given, **named), height, title))
 
 
 def figure(name: str, *given, height: float = FIGURE_HEIGHT, **named) -> str:
@@ -133,7 +141,7 @@ def figure(name: str, *given, height: float = FIGURE_HEIGHT, **named) -> str:
 
 def table(name: str, *given, **named) -> str:
     """The Table that a function of prepared.py returns, with its caption as a foot."""
-    found = _drawing(name)(*given, **named)
+    found = _function(name)(*given, **named)
     foot = f'<p class="foot">{html.escape(found.caption)}</p>'
     return _raw(Table(found.rows)._repr_html_() + foot)
 
@@ -143,20 +151,24 @@ def explorer(kind: str, height: float = EXPLORER_HEIGHT, **initial) -> str:
     return _raw(explorers.render_div(kind, (embed.WIDTH, height), **initial))
 
 
-def _drawing(name: str):
-    """A function of drawing.plots, of a diagram's module, or of prepared.py."""
+def data(name: str, *given, **named):
+    """What a function of the course's costs or forecasts returns, for a figure to draw."""
+    return _function(name)(*given, **named)
+
+
+def _function(name: str):
+    """A function of prepared.py, or of a module of the course that draws or computes."""
     module, _, function = name.partition(".")
-    files = {"plots": "bootcamp.drawing.plots", "prepared": "prepared"}
-    file = files.get(module, f"bootcamp_lessons.diagrams.{module}")
+    file = MODULES.get(module, f"bootcamp_lessons.diagrams.{module}")
     try:
-        draw = getattr(importlib.import_module(file), function)
-        assert inspect.isfunction(draw)
+        found = getattr(importlib.import_module(file), function)
+        assert callable(found)
     except (ImportError, AttributeError, AssertionError):
         raise SlideError(
-            f"there is no drawing {name!r}: give a function of bootcamp.drawing.plots, of a module "
-            "of bootcamp_lessons.diagrams, or of slides/prepared.py, such as plots.throughput"
+            f"there is no drawing {name!r}: give a function of slides/prepared.py, of a module of "
+            f"bootcamp_lessons.diagrams, or of {', '.join(MODULES)}, such as plots.throughput"
         ) from None
-    return draw
+    return found
 
 
 def _run(name: str) -> runs.Run:
@@ -205,32 +217,32 @@ def timetable(begins: str, name: str) -> str:
     if name not in lessons.agendas():
         raise SlideError(f"there is no agenda {name!r}: choose of {', '.join(lessons.agendas())}")
     agenda = lessons.agendas()[name]
-    hour, minute = (int(each) for each in begins.split(":"))
-
-    def row(kind: str, minutes: int, words: str, last: str = "") -> str:
-        at = 60 * hour + minute + minutes
-        return f'<div class="{kind}"><i>{at // 60}:{at % 60:02}</i><span>{words}</span>{last}</div>'
-
     rows = [
-        row("here" if block.lesson else "pause", block.begins, words, f"<i>{block.minutes} min</i>")
+        (block.begins, "here" if block.lesson else "pause", block.title, f"{block.minutes} min")
         for block in agenda.blocks
-        for words in [re.sub(r"^(\d\S*)", r"<b>\1</b>", html.escape(block.title))]
     ]
-    rows.append(row("pause", agenda.minutes, "end"))
-    return _raw(f'<div class="timetable">{"".join(rows)}</div>')
+    cells = [
+        f'<div class="{kind}"><i>{lessons.clock(begins, at)}</i><span>{_with_number(title)}</span>'
+        f"<i>{minutes}</i></div>"
+        for at, kind, title, minutes in [*rows, (agenda.minutes, "pause", "end", "")]
+    ]
+    return _raw(f'<div class="timetable">{"".join(cells)}</div>')
+
+
+def _with_number(title: str) -> str:
+    """A title as HTML, with a lesson's number in bold."""
+    return re.sub(r"^(\d\S*)", r"<b>\1</b>", html.escape(title))
 
 
 def course_map() -> str:
-    """The lessons of the course: those that are here with minutes, planned ones by name."""
-    cells = []
-    for each in lessons.everything().values():
-        if each.appendix:
-            continue
-        words = f"<b>{each.number}</b> {html.escape(each.title)}"
-        minutes = f"<i>{each.minutes} min</i>" if each.file else ""
-        cells.append(f'<div class="{"here" if each.file else "later"}">{words}{minutes}</div>')
+    """The lessons of the course with their minutes."""
+    cells = [
+        f'<div class="here"><b>{each.number}</b> {html.escape(each.title)}'
+        f"<i>{each.minutes} min</i></div>"
+        for each in lessons.lessons().values()
+    ]
     return _raw(f'<div class="map">{"".join(cells)}</div>')
 
 
-ASKED = (diff, added, removed, lines, picture, figure, explorer, table, record, megabytes, origin)
-ASKED = {each.__name__: each for each in (*ASKED, lesson, timetable, course_map)}
+ASKED = [diff, added, removed, lines, picture, figure, explorer, table, data, record, megabytes]
+ASKED = {each.__name__: each for each in (*ASKED, origin, lesson, timetable, course_map)}

@@ -9,18 +9,11 @@ import json
 
 from matplotlib.figure import Figure
 
-from bootcamp.costs import (
-    memory,
-    pipeline_schedules,
-    published,
-    sharding,
-)
-from bootcamp.drawing import plots
+from bootcamp.costs import memory, pipeline_schedules, sharding
 from bootcamp.drawing.style import describe_origins
 from bootcamp.paths import REFERENCE, shown
 from bootcamp.records.runs import name_runs
 from bootcamp.table import Table
-from bootcamp_lessons import communication as communication_runs
 from bootcamp_lessons import forecasts
 from bootcamp_lessons.diagrams import (
     dataparallel,
@@ -31,7 +24,7 @@ from bootcamp_lessons.diagrams import (
     single_device,
     zero_stages,
 )
-from bootcamp_lessons.labs import experts_lab, hsdp_lab, known_programs
+from bootcamp_lessons.labs import faster_step, hsdp_lab, known_programs
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 NAMES = {
@@ -43,19 +36,12 @@ NAMES = {
 }
 
 
-def gpu_speeds() -> Figure:
-    """Published arithmetic and memory bandwidth of some GPUs."""
-    return single_device.speeds()
-
-
 def loader_limits(read: float, train: float) -> Table:
     """Time of a batch at best, by the number of DataLoader workers and of cores."""
-    from bootcamp_lessons.labs.faster_step import predict_batch_seconds
-
     rows = [
         {"workers": workers}
         | {
-            f"{n} core{'s' * (n > 1)}": predict_batch_seconds(read, train, workers, n)
+            f"{n} core{'s' * (n > 1)}": faster_step.predict_batch_seconds(read, train, workers, n)
             for n in (1, 2, 4, 8)
         }
         for workers in (0, 1, 2, 4)
@@ -64,16 +50,9 @@ def loader_limits(read: float, train: float) -> Table:
     return Table(rows, caption)
 
 
-def same_compute() -> Table:
-    """Parameters and arithmetic of gpt and moe at one size, by formula."""
-    return experts_lab.compute_table("small")
-
-
 def rounded_products() -> Table:
     """How far a matrix product is off whose inputs were rounded, computed."""
-    from bootcamp_lessons.labs.faster_step import measure_product_errors
-
-    errors = measure_product_errors().items()
+    errors = faster_step.measure_product_errors().items()
     rows = [{"inputs": name, "product off by": f"{error:.1e}"} for name, error in errors]
     return Table(rows, "Two 256 x 256 matrices of random numbers, relative to the exact product")
 
@@ -97,20 +76,10 @@ def devices_of_data_parallel(run) -> Figure:
     return _with_origin(dataparallel.memory_by_device(bars, note), [run])
 
 
-def horovod_published() -> Figure:
-    """Scaling efficiency that Horovod's authors published."""
-    return horovod.published_scaling(published.table("horovod"))
-
-
 def horovod_timeline(run) -> Figure:
     """The last step of a run on Horovod's own timeline."""
     steps = horovod.read_timeline(run.folder / "timeline.json")
     return horovod.timeline(steps[-1], run)
-
-
-def what_fits() -> Figure:
-    """Gigabytes that training needs by the number of parameters, beside the memory of GPUs."""
-    return pipelines.memory_needs(memory.course_gpt_needs(), memory.gpu_memory())
 
 
 def planned_and_measured(run) -> Figure:
@@ -141,11 +110,6 @@ def sharded(*runs) -> Figure:
             parts = sharding.rank_bytes(numbers, row, stages[run.strategy], each)
             formula[name] = sum(parts.values())
     return zero_stages.rank_memory(rows, formula, runs)
-
-
-def communication() -> Figure:
-    """Published runs under the rooflines of communication."""
-    return plots.communication_roofline(communication_runs.published())
 
 
 def resumed(baseline, *attempts) -> Figure:
@@ -219,21 +183,6 @@ def strategies() -> Table:
     return Table(rows, found.caption)
 
 
-def plans(model: str, gpus: int, host_gb_s: float = 400) -> Figure:
-    """All plans of a model on H100s, by memory and predicted speed."""
-    return plots.feasible_plans(forecasts.list_plans(model, gpus=gpus, host_gb_s=host_gb_s))
-
-
-def what_breaks(model: str) -> Figure:
-    """The fastest plan from 8 GPUs to 16,384, what its step waits for and what sets in."""
-    return plots.what_breaks(forecasts.grow(model))
-
-
-def predicted_and_published() -> Figure:
-    """Predicted beside published seconds, each row predicted without it."""
-    return plots.predicted_and_published(forecasts.published_beside_predicted())
-
-
 def wrong_network(model: str, gpus: int, planned: float, real: float) -> Table:
     """On `real` GB/s for a host: the best plan, and the one that is best on `planned` GB/s."""
     names = ("tensor", "pipeline", "data", "ZeRO", "micro-batch", "recompute")
@@ -246,11 +195,6 @@ def wrong_network(model: str, gpus: int, planned: float, real: float) -> Table:
         for words, row in {f"{real:g} GB/s": there[0], f"{planned:g} GB/s": taken}.items()
     ]
     return Table(rows, f"{model} on {gpus} H100s, {real:g} GB/s for a host: predicted")
-
-
-def time_that_counts() -> Table:
-    """Share of the time that counts, by how long saves and restarts take."""
-    return forecasts.tabulate_effective_time()
 
 
 def _with_origin(figure: Figure, runs) -> Figure:

@@ -1,6 +1,6 @@
 """The files for repo2docker, JupyterHub and an image: what they name exists, nothing is said twice.
 
-No image is built here: slides/kit/room.md says what was tried by hand.
+No image is built here: slides/kit/trials.md says what was tried by hand.
 """
 
 import json

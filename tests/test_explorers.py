@@ -121,22 +121,16 @@ def test_call_chooses_what_its_explorer_begins_with(shown):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """All explorers in one page that is opened from the disk."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if chromium.PATH is None:
-        pytest.skip("no Chromium on this machine")
+    if why := chromium.why_not():
+        pytest.skip(why)
     given = {"pipeline_schedule": {"ranks": 2, "micro_batches": 4}, "collective": {"ranks": 8}}
     body = "".join(explorers.render_div(kind, **given.get(kind, {})) for kind in explorers.KINDS)
     path = tmp_path_factory.mktemp("explorers") / "page.html"
     head = '<meta charset="utf-8"><body style="font: 14px sans-serif">'
     path.write_text(f"{head}{body}<script>{explorers.script()}</script>")
-    with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium.PATH, args=chromium.FLAGS)
-        page, wrong = browser.new_page(viewport={"width": 1024, "height": 800}), []
-        page.on("pageerror", lambda error: wrong.append(str(error)))
+    with chromium.tab(1024, 800) as page:
         page.goto(path.as_uri())
         yield page
-        browser.close()
-    assert wrong == []
 
 
 def says(page, kind: str) -> str:

@@ -27,7 +27,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert import HTMLExporter
 from PIL import Image
 
-from bootcamp import machine, units
+from bootcamp import machine, quietness, units
 from bootcamp.experiments import claims, replay
 from bootcamp.paths import LOGS, NOTEBOOKS
 from bootcamp.records import runs
@@ -320,6 +320,9 @@ def main() -> int:
         wanted = prepared(args.names, folder, *filter(None, [args.expected]))
     except LessonError as error:
         print(error)
+        return 2
+    if args.expected and not (found := quietness.measure()).is_quiet:
+        print(f"{found}\nExpected outputs are recorded on a quiet machine only.")
         return 2
     began, lessons = time.time(), []
     for lesson in executed(wanted):

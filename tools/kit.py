@@ -1,11 +1,13 @@
-"""python tools/kit.py
+"""python tools/kit.py [--agenda FILE] [--begins 09:00]
 
 Make slides/build/kit.html, the instructor's guide, from slides/kit/*.md: agendas, what to say in
-each lesson, the room. Agendas and minutes come from notebooks/lessons.toml, goals from the
-notebooks, answers from the exercises, expected outputs from slides/kit/expected/MACHINE/, which
+each lesson, the classroom. Minutes come from notebooks/lessons.toml, and agendas too, or from a
+FILE of your own, which are added up and checked as those. Goals come from the notebooks, answers
+from the exercises, expected outputs from slides/kit/expected/MACHINE/, which
 `make course ARGS="--expected FOLDER"` records. One file that needs no network.
 """
 
+import argparse
 import difflib
 import re
 import sys
@@ -24,11 +26,19 @@ ROOT = Path(__file__).resolve().parents[1]
 KIT = ROOT / "slides" / "kit"
 LESSON = re.compile(r"^## (\d\d[a-z]?) (.+)$", re.MULTILINE)
 STYLE = """<style>
-body { font: 17px/1.55 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem;
+body { font: 17px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
        color: #111827; }
-table { border-collapse: collapse; } th, td { padding: .25rem .8rem; border-bottom: 1px solid #ccc;
-       text-align: left; vertical-align: top; }
-pre { background: #f3f4f6; padding: .8rem; white-space: pre-wrap; } h1 { margin-top: 3rem; }
+table { border-collapse: collapse; width: 100%; } th, td { padding: .25rem .6rem;
+       border-bottom: 1px solid #ccc; text-align: left; vertical-align: top; }
+col { width: auto !important; } td[style*="right"] { white-space: nowrap; }
+pre { background: #f3f4f6; padding: .8rem; overflow-x: auto; } h1 { margin-top: 3rem; }
+#TOC { font-size: .85rem; } #TOC ul { list-style: none; padding-left: .8rem; }
+@media (min-width: 75rem) {
+  body { margin-left: 21rem; }
+  #TOC { position: fixed; left: 0; top: 0; bottom: 0; width: 19rem; overflow-y: auto; padding: 1rem;
+         background: #f3f4f6; }
+}
+@media print { #TOC { display: none; } }
 details { margin: .5rem 0; }
 </style>"""
 
@@ -91,22 +101,23 @@ def _answer(task) -> str:
     return "\n".join("" if line.startswith("@@") else line for line in lines).strip("\n")
 
 
-def agendas() -> str:
-    """agenda.md with a table for each agenda of notebooks/lessons.toml: one row a block."""
-    tables = []
-    for agenda in lessons.agendas().values():
+def agendas(path: Path = lessons.DATA, begins: str = "09:00") -> str:
+    """Return agenda.md with a table for each agenda of a file: one row a block."""
+    tables, planned = [], set()
+    for agenda in lessons.agendas(path).values():
+        planned |= agenda.taught
         rows = [
-            f"| {each.begins // 60}:{each.begins % 60:02} | {each.deck_minutes or ''} "
+            f"| {lessons.clock(begins, each.begins)} | {each.deck_minutes or ''} "
             f"| {each.minutes - each.deck_minutes} | {each.title} | {each.remark} |"
             for each in agenda.blocks
         ]
-        about = f"For {agenda.audience}. {agenda.minutes} minutes, at most {agenda.most_minutes}."
+        ends = lessons.clock(begins, agenda.minutes)
+        about = f"For {agenda.audience}. {agenda.minutes} minutes, until {ends}."
         head = "| Begins | Slides | Minutes | What | Remark |\n|--:|--:|--:|---|---|"
         tables.append("\n".join([f"## {agenda.name}\n\n{about}\n\n{head}", *rows]))
-    planned = {b.lesson.number for a in lessons.agendas().values() for b in a.blocks if b.lesson}
     left = [f"{n} {each.title}" for n, each in lessons.lessons().items() if n not in planned]
     text = jinja2.Template((KIT / "agenda.md").read_text(), undefined=jinja2.StrictUndefined)
-    return text.render(agendas="\n\n".join(tables), left=", ".join(left))
+    return text.render(agendas="\n\n".join(tables), left=", ".join(left) or "nothing")
 
 
 def _for_lesson(part: str) -> str:
@@ -130,10 +141,12 @@ def _expected(lesson: lessons.Lesson) -> str:
     return "".join(shown)
 
 
-def build(folder: Path) -> Path:
-    """Write the guide as one HTML file and return its path. Raises KitError."""
-    pages = [agendas(), guide(), (KIT / "room.md").read_text()]
-    text = "\n\n".join(pages).replace("](../../", "](../")
+def build(folder: Path, path: Path = lessons.DATA, begins: str = "09:00") -> Path:
+    """Write the guide as one HTML file and return its path. Raises KitError and LessonError."""
+    pages = [(KIT / name).read_text() for name in ("room.md", "machines.md")]
+    text = "\n\n".join([agendas(path, begins), guide(), *pages]).replace("](../../", "](../")
+    text = text.replace("](machines.md)", "](#machines-for-a-class)")
+    text = text.replace("](trials.md)", "](../kit/trials.md)")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "kit.html"
     options = ["--standalone", "--toc", "--toc-depth=2", "--metadata", "pagetitle=Instructor's kit"]
@@ -143,9 +156,17 @@ def build(folder: Path) -> Path:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--agenda", type=Path, default=lessons.DATA, help="a file of your own")
+    parser.add_argument("--begins", default="09:00", help="when the agendas begin (default: 09:00)")
+    chosen = parser.parse_args()
+    if not re.fullmatch(r"[0-2]?\d:[0-5]\d", chosen.begins):
+        parser.error(f"{chosen.begins} is no time such as 09:00")
     try:
-        target = build(OWN / "slides" / "build")
-    except KitError as error:
+        target = build(OWN / "slides" / "build", chosen.agenda, chosen.begins)
+    except (KitError, lessons.LessonError) as error:
         print(error, file=sys.stderr)
         return 1
     print(f"{shown(target)}: {target.stat().st_size / 1e3:.0f} kB")
@@ -153,6 +174,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        sys.exit(__doc__)
     sys.exit(main())

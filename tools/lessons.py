@@ -24,6 +24,8 @@ MARKDOWN = re.compile(r"^# %% \[markdown\].*\n((?:#.*\n)*)", re.MULTILINE)  # ce
 HEADING = re.compile(r"^# ## (.+)$", re.MULTILINE)
 OPTIONAL = "(optional)"  # at the end of a heading that may be skipped
 TAKES_NO_TIME = "Sources"
+LONGEST = 75  # minutes of an agenda without a pause
+FULL_MINUTES = 5  # a block of an agenda takes a multiple of it
 
 
 class LessonError(Exception):
@@ -89,10 +91,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Agenda:
+    """One half day or day. taught: the lessons that it and the days before it teach."""
+
     name: str
     audience: str
     most_minutes: int
     blocks: tuple[Block, ...]
+    taught: frozenset[str]
 
     @property
     def minutes(self) -> int:
@@ -189,26 +194,76 @@ def minutes_of_deck(text: str) -> int:
 
 
 @cache
-def agendas() -> dict[str, Agenda]:
-    """{name: agenda}. Raises LessonError for a lesson that is not here."""
-    return {row["name"]: _agenda(**row) for row in tomllib.loads(DATA.read_text())["agenda"]}
+def agendas(path: Path = DATA) -> dict[str, Agenda]:
+    """Read {name: agenda}. Raises LessonError for a file without, or one that can't be taught."""
+    found = {}
+    try:
+        for row in tomllib.loads(path.read_text())["agenda"]:
+            follows = row.pop("follows", None)
+            taught = found[follows].taught if follows else frozenset()
+            found[row["name"]] = _agenda(**row, taught=taught)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        about = f"{path.name} has no agendas as notebooks/lessons.toml has"
+        raise LessonError(f"{about}: {error}") from None
+    return found
 
 
-def _agenda(name: str, audience: str, most_minutes: int, blocks: list[dict]) -> Agenda:
-    done, now, before = [], 0, set()
+def _agenda(
+    name: str, audience: str, most_minutes: int, blocks: list[dict], taught: frozenset[str]
+) -> Agenda:
+    """Add up an agenda's blocks, and check them."""
+    done, now, without_pause = [], 0, 0
     for row in blocks:
-        remark, lesson, deck_minutes = row.get("remark", ""), None, 0
-        if "lesson" in row:
-            lesson = find(row["lesson"])
-            deck_minutes = lesson.deck_minutes if row.get("deck", True) else 0
-            if missing := set(lesson.after) - before - set(row.get("skips", ())):
-                raise LessonError(f"{name}: lesson {lesson.number} comes before {missing}")
-            before.add(lesson.number)
-        title = f"{lesson.number} {lesson.title}" if lesson else row["what"]
-        minutes = deck_minutes + row.get("minutes", lesson.minutes if lesson else 0)
+        lesson = find(row["lesson"]) if "lesson" in row else None
+        if lesson and lesson.number not in taught:
+            _check_needs(name, lesson, taught, row)
+            taught |= {lesson.number}
+        title = f"{lesson.number} {lesson.title}" if lesson else row.get("what") or row["pause"]
+        deck_minutes = lesson.deck_minutes if lesson and row.get("deck", True) else 0
+        work, remark = _work(lesson, row)
+        minutes = deck_minutes + work
+        minutes += -minutes % FULL_MINUTES
         done.append(Block(now, minutes, deck_minutes, title, lesson, remark))
         now += minutes
-    return Agenda(name, audience, most_minutes, tuple(done))
+        without_pause = 0 if "pause" in row else without_pause + minutes
+        if without_pause > LONGEST:
+            raise LessonError(
+                f"{name}: {without_pause} minutes without a pause until the end of {title}, at "
+                f"most {LONGEST}"
+            )
+    if now > most_minutes:
+        raise LessonError(f"{name}: {now} minutes, at most {most_minutes}")
+    return Agenda(name, audience, most_minutes, tuple(done), taught)
+
+
+def _check_needs(name: str, lesson: Lesson, taught: frozenset[str], row: dict) -> None:
+    """Raise LessonError where a lesson comes before one that it needs and no remark says so."""
+    skips = row.get("skips", ())
+    if missing := [each for each in lesson.after if each not in {*taught, *skips}]:
+        needed = ", ".join(missing)
+        raise LessonError(f"{name}: lesson {lesson.number} comes before what it needs, {needed}")
+    if silent := [each for each in skips if each not in row.get("remark", "")]:
+        skipped = f"lesson {lesson.number} skips {', '.join(silent)}"
+        raise LessonError(f"{name}: {skipped}, and its remark does not say what to say instead")
+
+
+def _work(lesson: Lesson | None, row: dict) -> tuple[int, str]:
+    """Return a block's minutes without slides, and its remark, with the parts that are taught."""
+    remark = row.get("remark", "")
+    if not lesson or "minutes" in row:
+        return row["minutes"], remark
+    headings = [heading for heading, _ in lesson.core]
+    since, until = row.get("since", headings[0]), row.get("until", headings[-1])
+    taught = lesson.core[headings.index(since) : headings.index(until) + 1]
+    limits = [f"from *{since}*"] * ("since" in row) + [f"to *{until}*"] * ("until" in row)
+    parts = f"in part, {' '.join(limits)}" if limits else ""
+    return sum(minutes for _, minutes in taught), ": ".join(filter(None, [parts, remark]))
+
+
+def clock(begins: str, minutes: int) -> str:
+    """Return the time so many minutes after "09:00"."""
+    hour, minute = map(int, begins.split(":"))
+    return f"{hour + (minute + minutes) // 60}:{(minute + minutes) % 60:02}"
 
 
 def course_map() -> str:

@@ -17,14 +17,11 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 import course
 import lessons
 import nbformat
-import page_notes
-from page_links import wrong_links
 
 from bootcamp.classroom import errors
 from bootcamp.drawing.style import join_words
@@ -34,23 +31,12 @@ from bootcamp_lessons import explorers
 ROOT = Path(__file__).resolve().parents[1]
 TERMS = ROOT / "notebooks" / "terms.toml"
 LOOK = Path(__file__).parent / "page_look"  # what is added to the theme, and the first page
-SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z*`])")
-REFERRING = (
-    "This ",
-    "That ",
-    "It ",
-    "They ",
-    "These ",
-    "Their ",
-    "There ",
-    "Others ",
-    "So ",
-    "Or ",
-)
-LEADS_ON = ("?", ":")  # ends of a sentence that belongs to what the lesson does next
-BOLD = re.compile(r"\*\*([^*]+)\*\*")
+NEVER, STOPPED, ENDED = "not run here", "stopped early", "ran"  # how far a lesson ran
 PREDICTS = re.compile(r"(?<![\w.])predict\(")
 EXPLORES = re.compile(rf"\bsimulators\.({'|'.join(explorers.KINDS)})\((.*)\)")
+ELSEWHERE = re.compile(
+    r'<(?:script|img|iframe|link|source)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]+)'
+)
 BUILT = ".buildinfo"  # Sphinx writes it first
 FOLDED = "hide-output"  # MyST-NB's tag for an output that a click opens
 FILE_LINK = re.compile(r"\]\(\.\./(src/[\w./]+)\)")
@@ -60,34 +46,11 @@ BEHIND = {  # the pages behind README.md, by the names that they have here
     "notebooks/README.md": "course",
     "tools/INSTALL.md": "installing",
     "slides/kit/room.md": "room",
+    "slides/kit/machines.md": "machines",
     "src/README.md": "code",
     "logs/README.md": "records",
     "tests/README.md": "proofs",
     "tools/README.md": "commands",
-}
-SPHINX = {
-    "extensions": ["myst_nb"],
-    "project": "Scaling PyTorch training",
-    "html_title": "Scaling PyTorch training",
-    "copyright": "MIT licence",
-    "html_theme": "furo",
-    "html_js_files": ["course.js", "explorers.js"],
-    "html_css_files": ["course.css"],
-    "pygments_style": "a11y-high-contrast-light",
-    "pygments_dark_style": "a11y-high-contrast-dark",
-    "templates_path": [str(LOOK / "templates")],
-    "html_show_sphinx": False,
-    "html_copy_source": False,
-    "html_show_search_summary": False,  # a page opened from a disk may not fetch others
-    "nb_execution_mode": "off",
-    "nb_ipywidgets_js": {},  # widgets are pictures here
-    "nb_merge_streams": True,
-    "nb_code_prompt_show": "Show the {type}",
-    "nb_code_prompt_hide": "Hide the {type}",
-    "nb_mime_priority_overrides": [("html", "text/plain", 100)],
-    "myst_heading_anchors": 3,
-    "mathjax_path": "no-page-has-formulas.js",  # one with formulas would link to nothing
-    "suppress_warnings": ["misc.highlighting_failure", "mystnb.unknown_mime_type"],
 }
 
 
@@ -95,17 +58,8 @@ class PagesError(Exception):
     """Pages that can't be built. Its text says what is missing and how to get it."""
 
 
-@dataclass(frozen=True)
-class Term:
-    """A term, the paragraph that explains it first, and the lesson in which that stands."""
-
-    name: str
-    says: str
-    lesson: lessons.Lesson
-
-
 def newest_course(root: Path = LOGS / "course") -> Path:
-    """The folder with most executed lessons, the newest of several: root, or one in it.
+    """Return the folder with most executed lessons, the newest of several: root, or one in it.
 
     Raises PagesError.
     """
@@ -120,7 +74,7 @@ def newest_course(root: Path = LOGS / "course") -> Path:
 
 
 def make_room(output: Path) -> None:
-    """An empty folder, without the pages of an earlier build. Raises PagesError for others."""
+    """Make an empty folder, and remove an earlier build from it. Raises PagesError for others."""
     try:
         if (output / BUILT).is_file():
             shutil.rmtree(output)
@@ -132,7 +86,7 @@ def make_room(output: Path) -> None:
 
 
 def executed_lessons(folder: Path) -> dict[str, nbformat.NotebookNode]:
-    """Every lesson's notebook by its number: from the folder, else as it is stored."""
+    """Read every lesson's notebook, by its number: from the folder, else as it is stored."""
     found = {}
     for number, lesson in lessons.notebooks().items():
         executed = folder / lesson.notebook.name
@@ -141,7 +95,7 @@ def executed_lessons(folder: Path) -> dict[str, nbformat.NotebookNode]:
 
 
 def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A copy for the site: widgets as text, what answers a prediction folded, links to pages."""
+    """Make a copy for the site: widgets as text, links to pages, answers of predictions folded."""
     copy, asked = course.without_widgets(notebook), False
     for cell in copy.cells:
         if cell.cell_type == "markdown":
@@ -161,7 +115,7 @@ def page_of(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def explorer(kind: str, arguments: str = "") -> nbformat.NotebookNode:
-    """An output in which explorers.js draws, beginning with the arguments of a cell's call."""
+    """Make an output in which explorers.js draws, beginning with the arguments of a cell's call."""
     call = ast.parse(f"call({arguments})", mode="eval").body
     initial = {given.arg: ast.literal_eval(given.value) for given in call.keywords}
     return nbformat.v4.new_output(
@@ -170,7 +124,7 @@ def explorer(kind: str, arguments: str = "") -> nbformat.NotebookNode:
 
 
 def _question_alone(output: nbformat.NotebookNode) -> None:
-    """A prediction's field is gone: its question and the unit of the answer, in place."""
+    """Put question and unit in place of a prediction's field."""
     page = "".join(output.get("data", {}).get("text/html", ""))
     question, _, unit = page.removeprefix("<p>").removesuffix("</p>").partition("<br>")
     if unit:
@@ -189,12 +143,12 @@ def _without_paths(output: nbformat.NotebookNode) -> None:
 
 
 def to_pages(text: str) -> str:
-    """Markdown whose links to scripts lead to their page."""
+    """Return Markdown whose links to scripts lead to their page."""
     return FILE_LINK.sub(lambda found: f"](scripts.md#{anchor(found[1])})", text)
 
 
 def behind(path: str) -> str:
-    """A page of the project's folder; its links lead to pages here, or are plain words."""
+    """Return a page of the project's folder; its links lead to pages here, or are plain words."""
 
     def lead(found: re.Match) -> str:
         words, link, heading = found.groups(default="")
@@ -210,47 +164,15 @@ def behind(path: str) -> str:
 
 
 def section(heading: str, page: str) -> str:
-    """The text below one of a page's headings of the second level."""
+    """Return the text below one of a page's headings of the second level."""
     return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].strip()
 
 
 def paragraphs(notebook: nbformat.NotebookNode) -> list[str]:
-    """Paragraphs and points of the lesson's text, each in one line."""
+    """List paragraphs and points of a lesson's text, each in one line."""
     texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
     parts = [part for text in texts for part in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text)]
     return [re.sub(r"^(- |\d+\. )", "", " ".join(part.split())) for part in parts]
-
-
-def first_use(name: str, said: list[str]) -> str | None:
-    """The sentences that explain a term: from the one in which it is bold, at most two.
-
-    The one before it too where it begins with a word that refers to that, the one after it not
-    where it leads on. None for a term that is bold in no paragraph.
-    """
-    for text in said:
-        sentences = SENTENCE.split(text)
-        for number, sentence in enumerate(sentences):
-            if name.lower() in (mark.lower() for mark in BOLD.findall(sentence)):
-                first = number - bool(number and sentence.startswith(REFERRING))
-                after = [
-                    one for one in sentences[number + 1 : number + 2] if not one.endswith(LEADS_ON)
-                ]
-                return " ".join([*sentences[first : number + 1], *after])
-    return None
-
-
-def terms() -> list[Term]:
-    """Every term of TERMS with its first use. Raises PagesError for one that is bold nowhere."""
-    found = []
-    for number, names in tomllib.loads(TERMS.read_text()).items():
-        lesson = lessons.find(number)
-        said = paragraphs(nbformat.read(lesson.notebook, 4))
-        for name in names:
-            text = first_use(name, said)
-            if text is None:
-                raise PagesError(f"{name!r} is bold nowhere in {lesson.source.name}")
-            found.append(Term(name, to_pages(text), lesson))
-    return found
 
 
 def link(lesson: lessons.Lesson) -> str:
@@ -258,17 +180,26 @@ def link(lesson: lessons.Lesson) -> str:
 
 
 def glossary() -> str:
-    """The terms in alphabetical order, each as its lesson explains it first."""
-    entries = [
-        f"{each.name}\n  {each.says} ({link(each.lesson)})"
-        for each in sorted(terms(), key=lambda each: each.name.lower())
-    ]
-    text = "\n\n".join(entries)
+    """List the terms of TERMS, each with the first paragraph of its lesson in which it is bold.
+
+    Raises PagesError for one that is bold nowhere.
+    """
+    entries = {}
+    for number, names in tomllib.loads(TERMS.read_text()).items():
+        lesson = lessons.find(number)
+        said = paragraphs(nbformat.read(lesson.notebook, 4))
+        for name in names:
+            bold = re.compile(rf"\*\*{re.escape(name)}\*\*", re.IGNORECASE)
+            text = next(filter(bold.search, said), None)
+            if text is None:
+                raise PagesError(f"{name!r} is bold nowhere in {lesson.source.name}")
+            entries[name] = f"{name}\n  {to_pages(text)} ({link(lesson)})"
+    text = "\n\n".join(entries[name] for name in sorted(entries, key=str.lower))
     return f"# Terms\n\nEach as its lesson explains it first.\n\n```{{glossary}}\n{text}\n```\n"
 
 
 def error_pages() -> str:
-    """The index of errors, by the layer that speaks."""
+    """Write the index of errors, by the layer that speaks."""
     known, parts = lessons.notebooks(), ["# Errors: what they mean\n"]
     layers = list(dict.fromkeys(entry.layer for entry in errors.ENTRIES))
     texts = {one["entry"]: one["text"] for one in errors.read_recorded()}
@@ -286,12 +217,12 @@ def error_pages() -> str:
 
 
 def anchor(path: str) -> str:
-    """The name by which a script's heading is reached."""
+    """Return the name by which a script's heading is reached."""
     return re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
 
 
 def scripts() -> str:
-    """Every script of the course, in full."""
+    """Write the page of every script of the course."""
     parts = ["# The scripts\n"]
     for pattern in SCRIPTS:
         for path in sorted(ROOT.glob(pattern)):
@@ -301,14 +232,52 @@ def scripts() -> str:
     return "\n".join(parts)
 
 
+def how_far(notebook: nbformat.NotebookNode) -> str:
+    """Return NEVER, STOPPED or ENDED, by the numbers that executed cells have."""
+    cells = [one for one in notebook.cells if one.cell_type == "code" and one.source.strip()]
+    ran = [cell.get("execution_count") is not None for cell in cells]
+    if not ran[0]:  # a stored notebook has numbers only where its outputs are kept
+        return NEVER
+    last = cells[-1]
+    is_meant = "raises-exception" in last.metadata.get("tags", [])
+    failed = not is_meant and any(one.output_type == "error" for one in last.get("outputs", []))
+    return STOPPED if failed or not all(ran) else ENDED
+
+
+def note(lesson: lessons.Lesson, notebook: nbformat.NotebookNode) -> str:
+    """Write the box under a lesson's title: how to run it, and where and how far it ran."""
+    far, ran = how_far(notebook), notebook.metadata.get("ran")  # which tools/course.py writes
+    where = (
+        f"a machine with {ran['machine']} on {ran['date']}"
+        if ran
+        else "the machine that its figures name"
+    )
+    outputs = {
+        NEVER: "**This page has no outputs**: the lesson has not run for it.",
+        STOPPED: f"The outputs are from {where}. **The run stopped early**: the cells after that "
+        "show nothing.",
+        ENDED: f"The outputs are from {where}; *measured here* means there. What answers a "
+        "prediction is folded: predict, then open it.",
+    }
+    needs = f"What it needs: {lesson.needs}."
+    needs += f" It builds on {join_words(lesson.after)}." if lesson.after else ""
+    return f"""```{{admonition}} Run it yourself
+:class: tip
+
+`make lab LESSON={lesson.number}` opens this lesson in JupyterLab. {needs}
+
+{outputs[far]}
+```"""
+
+
 def index(executed: dict[str, nbformat.NotebookNode]) -> str:
-    """The first page: what the course is, how to run it, its map."""
+    """Write the first page: what the course is, how to run it, its map."""
     rows, live = [], []
     for number, lesson in lessons.notebooks().items():
-        far = page_notes.how_far(executed[number])
+        far = how_far(executed[number])
         if any(EXPLORES.search(cell.source) for cell in executed[number].cells):
             live.append(link(lesson))
-        said = "" if far == page_notes.ENDED else f" *({far})*"
+        said = "" if far == ENDED else f" *({far})*"
         rows.append(f"| {link(lesson)} | {lesson.teaches}{said} | {lesson.minutes} |")
     files = "\n".join(one.file for one in lessons.notebooks().values())
     text = (LOOK / "index.md").read_text()
@@ -322,11 +291,11 @@ def index(executed: dict[str, nbformat.NotebookNode]) -> str:
 
 
 def write_sources(executed: Path, folder: Path) -> None:
-    """What Sphinx reads."""
+    """Write what Sphinx reads."""
     notebooks = executed_lessons(executed)
     for number, notebook in notebooks.items():
         lesson, page = lessons.find(number), page_of(notebook)
-        page.cells.insert(1, nbformat.v4.new_markdown_cell(page_notes.note(lesson, notebook)))
+        page.cells.insert(1, nbformat.v4.new_markdown_cell(note(lesson, notebook)))
         nbformat.write(page, folder / lesson.notebook.name)
     (folder / "index.md").write_text(index(notebooks))
     for name, text in (("glossary", glossary), ("errors", error_pages), ("scripts", scripts)):
@@ -336,25 +305,34 @@ def write_sources(executed: Path, folder: Path) -> None:
 
 
 def build(executed: Path, output: Path) -> list[str]:
-    """Build the pages into an empty folder; returns Sphinx's warnings and wrong links."""
+    """Build the pages into an empty folder; return Sphinx's warnings and what would be loaded."""
     from sphinx.application import Sphinx
 
     with tempfile.TemporaryDirectory() as scratch:
-        sources, static, doctrees = (Path(scratch, name) for name in ("in", "static", "doctrees"))
+        sources, doctrees, static = (Path(scratch, name) for name in ("in", "doctrees", "static"))
         sources.mkdir()
         static.mkdir()
         write_sources(executed, sources)
         (static / "explorers.js").write_text(explorers.script())
-        looks = [str(LOOK / name) for name in ("course.css", "course.js")]
-        options = SPHINX | {"html_static_path": [*looks, str(static)]}
-        settings = "".join(f"{name} = {value!r}\n" for name, value in options.items())
-        (sources / "conf.py").write_text(settings)  # a theme's options are known only in this file
+        files = [*map(str, LOOK.glob("course.*")), str(static)]
         said = io.StringIO()
-        app = Sphinx(
-            sources, sources, output, doctrees, "html", status=None, warning=said, parallel=2
-        )
-        app.build(force_all=True)
-        return [*filter(None, said.getvalue().splitlines()), *wrong_links(output)]
+        Sphinx(
+            sources,
+            LOOK,
+            output,
+            doctrees,
+            "html",
+            confoverrides={"html_static_path": files},
+            status=None,
+            warning=said,
+            parallel=2,
+        ).build(force_all=True)
+    loaded = [
+        f"{path.name} loads {address}"
+        for path in sorted(output.rglob("*.html"))
+        for address in ELSEWHERE.findall(path.read_text())
+    ]
+    return [*filter(None, said.getvalue().splitlines()), *loaded]
 
 
 def main() -> int:

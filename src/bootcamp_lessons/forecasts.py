@@ -447,8 +447,8 @@ def tabulate_effective_time(gpus: tuple[int, ...] = (16384, 65536)) -> Table:
             line[f"{row['GPUs']:,} GPUs, %"] = 100 * row["effective_share"]
         between = row["between_failures_seconds"]
         lost = failures.lost_share(failures.young_interval(save, between), save, between, restart)
-        shown.append(line | {f"{row['GPUs']:,} by Young, %": 100 * (1 - lost)})
-    return Table(shown, "Time that counts, saved at the best interval, by formula")
+        shown.append(line | {f"{row['GPUs']:,}, Young's formula, %": 100 * (1 - lost)})
+    return Table(shown, "Share of the time that trains, by formula; saved at the best interval")
 
 
 # How wrong the planner is
