@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 
@@ -27,9 +29,9 @@ def test_sleeps():
 def test_failures_are_named_while_the_run_goes_on(tmp_path):
     with run_tests(tmp_path, PLANTED) as run:
         named = next(line for line in run.stdout if "FAILED" in line)
-        assert "test_planted.py::test_fails (call): AssertionError: planted" in named
+        assert "::test_fails (call): AssertionError: planted" in named
         assert run.poll() is None
-        run.kill()
+        run.send_signal(signal.SIGINT)
 
 
 @pytest.mark.slow
@@ -39,26 +41,21 @@ def test_skips_fail_the_run_unless_they_are_expected(may_skip, code, tmp_path):
     with run_tests(tmp_path, skipped, BOOTCAMP_MAY_SKIP=may_skip) as run:
         said = run.communicate()[0]
     assert run.returncode == code, said
-    expected = "test_planted.py::test_is_skipped: Skipped: no such thing here"
-    assert (f"SKIPPED, which nobody expected: {expected}" in said) == (code == 1)
+    unexpected = "::test_is_skipped: Skipped: no such thing here"
+    assert (f"SKIPPED, which nobody expected: {unexpected}" in said) == (code == 1)
     rows = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     called = [row["outcome"] for row in rows if row["when"] == "call"]
     assert called == ["passed", "skipped", "passed"]
 
 
 def run_tests(folder, text, **environment) -> subprocess.Popen:
-    """Start pytest with the plugin on a file of tests outside the clone."""
+    """Start pytest on a file of tests outside the clone, with the conftest.py of the notebooks."""
+    shutil.copy(ROOT / "notebooks" / "conftest.py", folder)
     path = folder / "test_planted.py"
     path.write_text(text)
-    sources = os.pathsep.join(str(ROOT / name) for name in ("src", "tests", "tools"))
     return subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "plugin", path],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{sources}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-            "BOOTCAMP_TEST_LOG": str(folder / "log"),
-            **environment,
-        },
+        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", path],
+        env={**os.environ, "BOOTCAMP_TEST_LOG": str(folder / "log"), **environment},
         stdout=subprocess.PIPE,
         text=True,
     )
