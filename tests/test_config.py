@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import runpy
 
 import pytest
 
 from bootcamp.records import summary
+from bootcamp.scripts import strategies
 from bootcamp.train import config, own_script
 from bootcamp.train.config import RunContext
 
@@ -67,6 +69,53 @@ def test_a_misspelt_flag_names_the_one_that_is_meant(flags, says, capsys):
     with pytest.raises(SystemExit, match="2"):
         config._parser(("cpu",)).parse_args(flags)
     assert says in capsys.readouterr().err
+
+
+REFUSED = [  # script, ranks, flags, words of the sentence
+    ("ddp", 2, "--global-batch 25", "does not divide over 2 ranks"),
+    ("pp", 4, "--schedule 1f1b --micro-batches 2", "needs at least 4 micro-batches"),
+    ("pp", 2, "--schedule dualpipe --micro-batches 2", "needs at least 4 micro-batches"),
+    ("pp", 2, "--schedule interleaved --micro-batches 5 --global-batch 25", "rounds of equal size"),
+    ("pp", 2, "--micro-batches 5", "does not divide the 24 samples"),
+    ("pp", 2, "--micro-batches 0 --schedule gpipe", "needs at least 1 micro-batches, not 0"),
+    ("pp", 4, "--schedule zero-bubble --model mlp", "need 8 stages, mlp"),
+    ("pp", 2, "--model resnet50", "normalise each micro-batch by itself"),
+    ("ddp_pp", 4, "--mesh 3x2", "data x pipeline is 3 x 2 = 6 ranks, and 4 were started"),
+    ("ddp_pp", 3, "", "3 ranks need --mesh: data x pipeline is 1 x 2 = 2 ranks"),
+    ("3d", 6, "", "Give sizes that multiply to 6, such as 6x1x1."),
+    ("3d", 3, "--mesh 1x1x3", "4 heads do not divide over 3 ranks"),
+    ("fsdp_tp", 4, "--mesh 2", "expected 2 numbers, data x tensor"),
+    ("fsdp_tp", 4, "--global-batch 25", "does not divide over 2 models"),
+    ("tp", 3, "", "4 heads do not divide over 3 ranks"),
+    ("tp", 2, "--model mlp", "Say --model gpt"),
+    ("tp", 2, "--kv-heads 1", "--kv-heads 1: key-value heads do not divide over 2 ranks"),
+    ("tp", 2, "--kv-heads 3", "Give a number that divides gpt's"),
+    ("striped", 3, "--model striped-lstm", "4 stripes do not divide over 3 ranks"),
+    ("ep", 3, "--model moe", "8 experts do not divide over 3 ranks"),
+    ("ep", 2, "", "Say --model moe"),
+    ("hsdp", 4, "--shard 3", "4 ranks do not divide into groups of 3. Give one of 1, 2, 4."),
+    ("fsdp_in_practice", 4, "--reshard 3", "into groups of 3. Give one of 1, 2, 4."),
+    ("gpu", 1, "--save a --save-every 0", "--save-every 0: expected a number above 0"),
+]
+
+
+@pytest.mark.parametrize(("script", "ranks", "flags", "sentence"), REFUSED)
+def test_script_refuses_sizes_that_do_not_fit(
+    script, ranks, flags, sentence, monkeypatch, tmp_path, capsys
+):
+    """In one sentence of rank 0's, before it waits for the others."""
+    given = ["--device", "cpu", "--global-batch", "24", *flags.split()]
+    monkeypatch.setattr("sys.argv", [f"_train_{script}.py", *given])
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    monkeypatch.setattr(config, "use_cores", lambda *_: None)
+    environment = {"RANK": 0, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    for name, value in {**environment, "BOOTCAMP_RUN": tmp_path / "run"}.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(strategies.find(script)), run_name="__main__")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"_train_{script}.py: ")
+    assert sentence in line
 
 
 @pytest.fixture

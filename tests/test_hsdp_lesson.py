@@ -1,5 +1,7 @@
 """Notebook 08: hosts and what crosses their link, meshes that look right, sharding that is not."""
 
+from functools import partial
+
 import pytest
 from trained import trained
 
@@ -57,8 +59,8 @@ def test_bytes_between_two_hosts_are_counted():
         assert to[rank]["seconds"] > 0.15, "faster than the link"
 
 
-def hsdp_with(mesh, name):
-    """The script with another mesh."""
+def write_mesh(mesh):
+    """Write the script with another mesh: its shape is this."""
     changes = {
         SHAPE: mesh,
         MESH: 'mesh = DeviceMesh(device.type, shape, mesh_dim_names=("replicate", "shard"))',
@@ -66,38 +68,39 @@ def hsdp_with(mesh, name):
             "from torch.distributed.device_mesh import DeviceMesh"
         ),
     }
-    return variant("hsdp", name, changes)
+    return variant("hsdp", "hsdp_test_mesh", changes)
+
+
+def write_one_axis():
+    """Write the script with a mesh of one axis."""
+    return variant(
+        "hsdp",
+        "hsdp_test_flat",
+        {SHAPE: "", MESH: "mesh = init_device_mesh(device.type, (world,))"},
+    )
+
+
+COLUMNS = "shape = torch.arange(world).view(args.shard, -1)"
 
 
 @pytest.mark.parametrize(
-    ("mesh", "complaint"),
+    ("write", "complaint"),
     [
-        ("shape = torch.arange(world).view(args.shard, -1)", "a rank holds 100% of the parameters"),
+        (partial(write_mesh, COLUMNS), "a rank holds 100% of the parameters"),
+        (write_one_axis, "with --shard 1 a rank holds 25% of the parameters, not 100%"),
         pytest.param(
-            "shape = torch.arange(world).view(args.shard, -1).T",
+            partial(write_mesh, f"{COLUMNS}.T"),
             "The ranks of a row must be of one host",
             marks=WITH_HOSTS,
         ),
     ],
-    ids=["axes swapped", "rows across hosts"],
+    ids=["axes swapped", "one axis", "rows across hosts"],
 )
 @pytest.mark.usefixtures("quick_proofs")
-def test_the_exercise_names_a_wrong_mesh(mesh, complaint):
-    script = hsdp_with(mesh, "hsdp_test_mesh")
-    result = exercise.try_out(exercise.find("two_axes"), script)
+def test_exercise_names_a_wrong_mesh(write, complaint):
+    result = exercise.try_out(exercise.find("two_axes"), write())
     assert not result.solved
     assert complaint in str(result)
-
-
-@pytest.mark.usefixtures("quick_proofs")
-def test_one_axis_is_not_two():
-    script = variant("hsdp", "hsdp_test_flat", {SHAPE: "", MESH: MESH_OF_ONE_AXIS})
-    result = exercise.try_out(exercise.find("two_axes"), script)
-    assert not result.solved
-    assert "with --shard 1 a rank holds 25% of the parameters, not 100%" in str(result)
-
-
-MESH_OF_ONE_AXIS = "mesh = init_device_mesh(device.type, (world,))"
 
 
 def test_without_hosts_the_runs_are_recorded(monkeypatch, capsys):
@@ -120,8 +123,3 @@ def test_without_hosts_a_claim_on_time_has_no_verdict(monkeypatch, tmp_path):
     assert "Hosts can't be made on this machine" in str(said)
     assert set(lab.runs) == {("HSDP", hsdp_lab.LINK), ("FSDP", hsdp_lab.LINK)}
     assert lab.wire().column("run") == ["HSDP", "FSDP"]
-
-
-def test_hosts_that_can_be_made_need_no_record(monkeypatch):
-    monkeypatch.setattr(simulated_hosts, "why_not", lambda: None)
-    assert replay.RecordedRuns("08_hsdp", needs="hosts").ready
