@@ -134,8 +134,11 @@ guess_loss.score(math.log(50_257), within=0.05, how="By formula")
 
 # %% [markdown]
 # An untrained model gives each of the 256 bytes about the same probability, 1/256, and the loss is
-# about -ln(1/256) = 5.545 (with GPT-2's tokens ln 50,257 = 10.8). A first loss far from there
-# points at a mistake: wrong targets, a wrong reduction, a bad initialisation.
+# about -ln(1/256) = 5.545 (with GPT-2's tokens ln 50,257 = 10.8). Here it is a little more, and
+# that too can be calculated. The scores of the 256 bytes are not equal: weights of standard
+# deviation 0.0693 over 64 normalised numbers spread them by *s* = 0.0693·√64 = 0.55, and a softmax
+# over scores spread like this costs *s*²/2 = 0.15 more. A first loss far from the sum, 5.70, points
+# at a mistake: wrong targets, a wrong reduction, a bad initialisation.
 
 # %%
 from bootcamp import claim
