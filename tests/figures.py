@@ -9,7 +9,6 @@ import functools
 import importlib
 import inspect
 import pkgutil
-import random
 from collections import Counter
 
 import legible
@@ -203,25 +202,6 @@ def plan_schedule(schedule: str, ranks: int = 2, micro_batches: int = 4) -> list
     return pipeline_schedules.timetable(schedule, ranks, micro_batches)
 
 
-def choose_plans(seed: int) -> forecasts.Table:
-    """Rows as forecasts.list_plans has them, with values over many powers of ten."""
-    chance = random.Random(seed)
-    scale, gpu = 10 ** chance.uniform(-1, 5), chance.choice((12.0, 80.0, 186.0))
-    found = []
-    for _ in range(chance.choice((1, 2, 40))):
-        parts = {part: chance.random() ** 3 for part in plots.plans.STEP}
-        gb = {part.split()[0]: gpu * 10 ** chance.uniform(-4, 1.5) for part in plots.plans.PARTS}
-        held, seconds = sum(gb.values()), sum(parts.values())
-        found.append(
-            {"tensor": 8, "pipeline": 64, "data": 2048, "ZeRO": 1, "micro-batch": 8}
-            | {"recompute": "selective op", "fits": held <= gpu, "peak_gb": held, "gpu_gb": gpu}
-            | {"seconds_per_step": seconds, "tokens_per_second_per_gpu": scale / seconds}
-            | {"mfu": chance.random(), "limit": "gradients and parameters on the links"}
-            | {"gb": gb, "seconds": parts}
-        )
-    return forecasts.Table(forecasts.rank_plans(found), f"{len(found)} plans by chance")
-
-
 STEP_OF_TWO_RANKS = [
     Span(0, Action("F", 0, 0), 0.0, 1.0),
     Span(1, Action("F", 1, 0), 1.0, 2.0),
@@ -273,9 +253,6 @@ ROOFLINES = {
         "peak_flops_per_second": 5e13,
         "bandwidth_bytes_per_second": 3e12,
     },
-    "plots.roofline: crowded": {
-        "operations": {f"operation {k}": (0.5 + k / 40, 2e9 + 2e8 * k, False) for k in range(8)}
-    },
     "plots.roofline: above the roof and in its corner": {
         "operations": {
             "cached": (0.08, 4e9, True),
@@ -291,19 +268,14 @@ ROOFLINES = {
 
 # What a figure is given, which may be drawn from runs that `make` writes.
 GIVEN = {
-    "plots.loss_curves: one": lambda make: [make("cpu", 1)],
     "plots.loss_curves": lambda make: [
         make("cpu", 1),
         *(make(name, ranks) for name in ("ddp", "zero") for ranks in (1, 2)),
         make_crowded(make),
     ],
-    "plots.loss_curves: far apart": lambda make: [
-        make("cpu", 1),
-        make("ddp_by_hand", losses=(4.0, 3.9, 3.5, 3.2, 3.1, 3.0)),
-    ],
     "plots.loss_curves: a little apart": lambda make: [
         make("cpu", 1),
-        *(make(s, losses=(4.00003, 3.0, 2.5, 2.25, 2.125, 2.0)) for s in ("ddp", "pp", "tp", "mp")),
+        *(make(name, losses=(4.00003, *records.LOSSES[1:])) for name in ("pp", "tp", "mp")),
     ],
     "plots.loss_curves: many, some without a number": lambda make: [
         make("cpu", 1),
@@ -318,7 +290,6 @@ GIVEN = {
         make_crowded(make, 555.0),
         make("ddp_by_hand", 8, 1200.0, device="cuda"),
     ],
-    "plots.throughput: one": lambda make: [make("cpu", 1, 12345.678)],
     "plots.throughput: machines with long names": lambda make: [
         make("ddp", n, cpu=f"Processor {n}" + " with a name that goes on" * 4) for n in (1, 2)
     ],
@@ -347,7 +318,6 @@ GIVEN = {
         make_crowded(make),
         make("ddp", 4, sent=None),
     ],
-    "plots.sent_bytes: nothing": lambda make: [make("cpu", 1, sent=0.0)],
     "plots.achieved": lambda make: [
         make("cpu", 1, 0.3),
         make("ddp", 2, 120.0),
@@ -469,12 +439,12 @@ GIVEN = {
     "plots.memory_by_part: two models": lambda make: [
         forecasts.memory_by_part(forecasts.MODELS[:2])
     ],
-    "plots.memory_by_part: one model": lambda make: [forecasts.memory_by_part(["GPT 1T"], 4096)],
     "plots.memory_by_part: one bar": lambda make: [
         forecasts.Table(forecasts.memory_by_part(["Llama 2 7B"]).rows[1:2], "Nothing is measured")
     ],
     "plots.feasible_plans": lambda make: [forecasts.list_plans("Mixtral 8x7B", gpus=128)],
     "plots.feasible_plans: none fits": lambda make: [forecasts.list_plans("Llama 3 405B", gpus=16)],
+    "plots.chosen_plan": lambda make: [plans := forecasts.list_plans("Mixtral 8x7B"), plans[-1]],
     "plots.what_breaks": lambda make: [forecasts.grow("Llama 3 405B")],
     "plots.predicted_and_published": lambda make: [forecasts.published_beside_predicted()],
     "plots.checkpoint_interval": lambda make: [forecasts.checkpoint_intervals()],
@@ -483,12 +453,6 @@ GIVEN |= {
     name: lambda make, changed=changed: [records.make_roofline(**changed)]
     for name, changed in ROOFLINES.items()
 }
-for seed in range(3):
-    GIVEN[f"plots.feasible_plans: by chance {seed}"] = lambda make, seed=seed: [choose_plans(seed)]
-    GIVEN[f"plots.chosen_plan: by chance {seed}"] = lambda make, seed=seed: [
-        plans := choose_plans(seed),
-        plans[-1],
-    ]
 for latency in (0.0004, 0.9):
     GIVEN[f"serving.latencies: {latency} s"] = lambda make, latency=latency: [
         serving_lab.describe_measurement(),

@@ -52,30 +52,50 @@ def lab(tmp_path_factory):
         assert not told, "the token is among a process's arguments, which every user can read"
 
 
-@pytest.fixture
-def page(tmp_path):
+OURS = re.compile(r"^(http://127\.0\.0\.1|ws://127\.0\.0\.1|data:|blob:)")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """One Chromium for all tests, which may ask this machine alone and meets no error."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
-            str(tmp_path / "profile"),
+            str(tmp_path_factory.mktemp("profile")),
             executable_path=chromium.PATH,
             args=chromium.FLAGS,
             viewport={"width": 1400, "height": 1000},
         )
-        outside = []
-        context.on("request", lambda request: outside.append(request.url))
-        yield context.pages[0]
+        asked, wrong = [], []
+        context.on("request", lambda request: asked.append(request.url))
+        context.on("weberror", lambda error: wrong.append(str(error.error)))
+        yield context
         context.close()
-        ours = re.compile(r"^(http://127\.0\.0\.1|ws://127\.0\.0\.1|data:|blob:)")
-        assert not [url for url in outside if not ours.match(url)], "it must work without a network"
+    assert not [url for url in asked if not OURS.match(url)], "it must work without a network"
+    assert not wrong
 
 
-def test_only_this_machine_with_the_token_gets_in(lab):
+@pytest.fixture
+def page(browser):
+    page = browser.new_page()
+    yield page
+    page.close()
+
+
+def test_lab_lets_in_only_this_machine_with_the_token(lab):
     address, token, _ = lab
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(f"{address}/api/contents", timeout=10)
     urllib.request.urlopen(f"{address}/api/contents?token={token}", timeout=10).close()
+
+
+def open_notebook(page, lab, workspace: str, path: str) -> None:
+    """Open a notebook in JupyterLab and wait until its kernel is there."""
+    address, token, _ = lab
+    page.goto(f"{address}/lab/workspaces/{workspace}/tree/{path}?token={token}")
+    page.wait_for_selector(f"{PANEL} .jp-CodeCell", timeout=120_000)
+    page.wait_for_selector("#jp-main-statusbar >> text=| Idle", timeout=120_000)
 
 
 def saved_by(page, path):
@@ -93,18 +113,15 @@ def saved_by(page, path):
 @pytest.mark.timeout(420)
 def test_first_notebook_runs_by_run_all(lab, page):
     """Every cell, in order, without an error; a figure and a widget are on the page."""
-    address, token, folder = lab
     first = "notebooks/00_start_here.ipynb"
-    page.goto(f"{address}/lab/workspaces/test/tree/{first}?token={token}")
-    page.wait_for_selector(f"{PANEL} .jp-CodeCell", timeout=120_000)
-    page.wait_for_selector("#jp-main-statusbar >> text=| Idle", timeout=120_000)
+    open_notebook(page, lab, "test", first)
     page.click("#jp-MainMenu >> text=Run")
     page.click("[data-command='runmenu:run-all']")
     code = []
     for _ in range(120):
         page.wait_for_timeout(2000)
         page.wait_for_selector(IDLE, timeout=240_000)
-        cells = saved_by(page, folder / first).cells
+        cells = saved_by(page, lab[2] / first).cells
         code = [cell for cell in cells if cell.cell_type == "code"]
         if all(cell.execution_count for cell in code):
             break
@@ -139,10 +156,7 @@ class Notebook:
 
     def __init__(self, page, lab, name: str):
         self.page = page
-        address, token, _ = lab
-        page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?token={token}")
-        page.wait_for_selector(f"{PANEL} .jp-CodeCell", timeout=120_000)
-        page.wait_for_selector("#jp-main-statusbar >> text=| Idle", timeout=120_000)
+        open_notebook(page, lab, name, f"{name}.ipynb")
 
     def cell(self, name: str):
         return self.page.locator(f"{PANEL} .jp-CodeCell").nth(list(CLASSROOM).index(name))
@@ -184,7 +198,7 @@ def classroom(lab, page):
 
 
 @pytest.mark.timeout(420)
-def test_a_reader_moves_predicts_checks_interrupts_and_watches(lab, classroom):
+def test_reader_moves_predicts_checks_interrupts_and_watches(lab, classroom):
     """One session in one browser: starting one takes longer than everything that is done in it."""
     notebook, folder = classroom
     moves_an_explorer(notebook, "explorer")

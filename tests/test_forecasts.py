@@ -22,11 +22,8 @@ def test_memory_parts_add_up_to_the_planners_peak():
     reserved = fitted_constants.find_constants("", "H100 80GB").reserved
     for row in table:
         shape, fields = forecasts.find_model(row["model"]), forecasts.make_ways(128)[row["plan"]]
-        held = (
-            reserved
-            * sum(memory.find_fullest_rank(shape, Plan(compile=True, **fields)).values())
-            / 1e9
-        )
+        fullest = memory.find_fullest_rank(shape, Plan(compile=True, **fields))
+        held = reserved * sum(fullest.values()) / 1e9
         parts = [row[f"{part.split()[0]}_gb"] for part in plots.plans.PARTS]
         assert sum(parts) == pytest.approx(row["peak_gb"]) == pytest.approx(held)
         assert min(parts) >= 0

@@ -251,10 +251,13 @@ def test_memory_bars_are_the_tables_and_end_at_the_axis():
     assert f"▶ {table[4]['peak_gb']:,.0f} GB: does not fit" in read_texts(figure)
 
 
-def test_chosen_plan_stands_among_all_and_the_best_is_marked(plans):
+def test_chosen_plan_stands_among_all_and_is_drawn_part_by_part(plans):
     figure = plots.chosen_plan(plans, plans[5])
-    axes = figure.axes[-1]
-    lines = {line.get_label().replace("\n", " "): line for line in axes.lines}
+    memory, step, among = figure.axes
+    assert memory.patches[-1].get_width() == pytest.approx(plans[5]["peak_gb"])
+    spent = step.patches[-1].get_width()
+    assert spent == pytest.approx(plans[5]["seconds_per_step"], rel=2e-3)
+    lines = {line.get_label().replace("\n", " "): line for line in among.lines}
     points = [line for name, line in lines.items() if name not in ("best", "chosen")]
     drawn = sum(len(line.get_xdata()) for line in points if not line.get_label().startswith("_"))
     assert drawn == len(plans) - 1, "all but the best, which is a star"
@@ -262,22 +265,15 @@ def test_chosen_plan_stands_among_all_and_the_best_is_marked(plans):
     assert lines["best"].get_xdata() == [best["peak_gb"]]
     assert lines["chosen"].get_ydata() == [plans[5]["tokens_per_second_per_gpu"]]
     assert "too large" in lines
-    with pytest.raises(ValueError, match="no plans"):
-        plots.feasible_plans([])
 
 
-def test_chosen_plan_is_drawn_part_by_part_with_its_limit(plans):
+def test_chosen_plan_says_what_limits_it(plans):
     best, last = plots.chosen_plan(plans, plans[0]), plots.chosen_plan(plans, plans[-1])
     assert "100 % of the best" in best.get_suptitle()
     assert "does not fit" in last.get_suptitle()
     assert "chosen is limited by: memory" in last.alt
-    memory, step, _ = best.axes
-    assert memory.patches[-1].get_width() == pytest.approx(plans[0]["peak_gb"])
-    spent = step.patches[-1].get_width()
-    assert spent == pytest.approx(plans[0]["seconds_per_step"], rel=2e-3)
-    row = {**plans[0], "ZeRO": 1, "tensor": 1, "pipeline": 2, "data": 1024, "recompute": "full"}
-    said = plots.plans.describe_plan(row | {"micro-batch": 1})
-    assert said == "pipeline 2, data 1,024, ZeRO-1, recompute full"
+    with pytest.raises(ValueError, match="no plans"):
+        plots.feasible_plans([])
 
 
 def test_growth_names_each_limit_where_it_sets_in():
