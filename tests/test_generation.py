@@ -136,26 +136,6 @@ def test_seconds_are_measured_at_each_length_and_the_threads_are_given_back():
     assert all(value > 0 for row in speed.rows for value in row.values())
 
 
-def test_the_pictures_say_what_they_show(monkeypatch):
-    pytest.importorskip("matplotlib")
-    from bootcamp.drawing import style
-    from bootcamp_lessons.diagrams import serving as diagrams
-
-    figure = diagrams.cached_steps()
-    assert style.png(figure)
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert "computed: 4 + 5 + 6 + 7 + 8 = 30 bytes" in texts
-    assert "computed: 4 + 1 + 1 + 1 + 1 = 8 bytes" in texts
-    monkeypatch.setattr(generation, "ROUNDS", 1)
-    speed = generation.measure(lengths=(8, 16))
-    for number, row in enumerate(speed.rows):
-        row |= {"again_seconds": 0.01 * (1 + number), "decode_seconds": 0.001}
-    figure = diagrams.seconds_by_length(speed)
-    assert style.png(figure)
-    assert "8: 10 ms, 16: 20 ms" in figure.alt
-    assert "At 16 bytes that is 20 times as long without." in figure.alt
-
-
 # the formula
 
 

@@ -1,16 +1,14 @@
-"""Notebook 09: who numbers hosts and GPUs how, a lab that a record replaces, the pictures."""
+"""Notebook 09: who numbers hosts and GPUs how, and a lab that a record replaces."""
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
 from bootcamp.classroom import errors
-from bootcamp.drawing import style
 from bootcamp.experiments import equality, replay
 from bootcamp.hosts import slurm
 from bootcamp.paths import REFERENCE
 from bootcamp.records.runs import Run
-from bootcamp_lessons.diagrams import hosts as diagrams
 from bootcamp_lessons.labs import hosts_lab
 
 WHO = "python src/snippets/who_am_i.py"
@@ -95,20 +93,6 @@ def test_record_that_is_missing_is_named(records, monkeypatch):
     lab = replay.RecordedCluster("a_lesson", hosts=2)
     with pytest.raises(FileNotFoundError, match="gone: there is no such record. Record the lesson"):
         lab.run("gone", "sinfo")
-
-
-def test_pictures_say_what_they_show_and_can_be_read():
-    runs = {
-        "inside a host": Run(REFERENCE / "09_several_hosts" / "sweep-inside"),
-        "over the link": Run(REFERENCE / "09_several_hosts" / "sweep-over"),
-    }
-    swept = {where: (run, hosts_lab.read_sweep(run)) for where, run in runs.items()}
-    longest = 1e3 * swept["over the link"][1][-1]["seconds"]
-    starters, sweep = diagrams.rank_starters(), diagrams.link_sweep(swept, 25e6)
-    assert "Each task is a torchrun, an agent" in starters.alt
-    assert f"1.05 MB: {longest:.3g} ms" in sweep.alt
-    for figure in (starters, sweep, diagrams.signs_of_failure(), diagrams.requeued_job()):
-        style.png(figure)  # raises for what can't be read
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,13 @@ VALUES = {
     "saved_checkpoints.pieces": "rows: __0_0.distcp has rows 0 to 3, columns 0 to 5",
     "saved_checkpoints.resumed_losses": "resumed: steps 2 to 3, at most 1.0e-01 from the baseline",
     "saved_checkpoints.step_times": "0.500 and 0.700 s in the steps after a save, 0.100 s in the",
+    "hosts.link_sweep": "over the link 1.02 kB: 51.2 µs, 1.05 MB: 52.4 ms",
+    "serving.latencies: 0.9 s": "open loop, 100/s: 100 answers, p99 500 ms. Server and client on",
+    "serving.knee: 0.9 s": "At 10, 25, 50, 90 requests/s: p50 1,080 ms, 1,350 ms",
+    "serving.ablation: 0.9 s": "Answers per second: 1 instance: 11",
+    "serving.seconds_by_length": "8: 10 ms, 16: 20 ms. with a cache, by bytes of text: 8: 1.25 ms",
+    "tensor_parallel.ring": "zigzag: rank 0 computed 0.75, 0.50; rank 1 computed 0.75, 0.50; the "
+    "slowest of each step add up to 1.25",
     "single_device.number_formats": "bfloat16 has 16 bits: sign 1, exponent 8, fraction 7",
     "single_device.fp16_fates": "at a scale of 2^0 25 % become zero, at 2^16 50 % infinite",
     "single_device.activations_in_step": "all kept: at most 60.0 MB, ended at 18; inputs kept: at "
@@ -95,6 +102,12 @@ def test_bars_and_curves_are_as_long_as_their_values(make_run, name):
 def test_family_tree_names_every_script():
     said = read_texts(FIGURES["basics.family_tree"]())
     assert [name for name in strategies.SCRIPTS if name not in said] == []
+
+
+def test_cached_steps_compute_a_byte_each():
+    said = read_texts(FIGURES["serving.cached_steps"]()).split("\n")
+    assert "computed: 4 + 5 + 6 + 7 + 8 = 30 bytes" in said
+    assert "computed: 4 + 1 + 1 + 1 + 1 = 8 bytes" in said
 
 
 def test_phases_of_dataparallel_fill_the_step(make_run):

@@ -1,4 +1,4 @@
-"""Lesson 11: its pictures, its drills on a server of the course, and Triton's part from records."""
+"""Lesson 11: its drills on a server of the course, and Triton's part from records."""
 
 import json
 from collections import Counter
@@ -6,55 +6,23 @@ from collections import Counter
 import pytest
 import served_model
 
-from bootcamp.drawing.style import png
 from bootcamp.paths import REFERENCE
 from bootcamp.serving import load_test, server_process, versions
 from bootcamp.serving.load_test import Load
-from bootcamp_lessons.diagrams import serving as diagrams
 from bootcamp_lessons.labs import serving_drills, serving_lab
 
 RECORDS = REFERENCE / "11_serving"
 
 
-def a_load(latency: float, count: int = 100, slow: int = 0) -> Load:
-    """A load of so many answers, of which some took a second."""
-    latencies = [latency] * (count - slow) + [1.0] * slow
-    return Load(2.0, Counter({200: count}), 0, latencies, [n / count for n in range(count)])
-
-
-def test_drawings_say_what_they_show():
-    assert "one file with the parameters" in diagrams.path_to_answer().alt
-    assert "one latency is long and all others are short" in diagrams.pause().alt
-
-
-def test_a_load_says_its_percentiles():
-    found = a_load(0.01, slow=3)
+def test_load_says_its_percentiles():
+    found = Load(
+        2.0, Counter({200: 100}), 0, [0.01] * 97 + [1.0] * 3, [n / 100 for n in range(100)]
+    )
     assert found.per_second == 50
     assert found.percentile(50) == 0.01
     assert found.percentile(99) == 1.0
     assert found.mean == pytest.approx(0.0397)
     assert found.row()["p95, ms"] == pytest.approx(10)
-
-
-@pytest.mark.parametrize("latency", [0.0004, 0.011, 0.9])
-def test_measured_pictures_are_legible_and_say_their_values(latency):
-    measured = serving_lab.describe_measurement()
-    loops = {"closed loop, 1 client": a_load(latency), "open loop, 100 requests/s": a_load(0.5)}
-    figure = diagrams.latencies(measured, loops)
-    assert "open loop, 100 requests/s: 100 answers, p99 500 ms" in figure.alt
-    assert "Server and client on" in figure.alt
-    png(figure)
-    rates = {rate: a_load(latency * (1 + rate / 50), slow=rate // 20) for rate in (10, 25, 50, 90)}
-    figure = diagrams.knee(measured, rates)
-    assert "At 10, 25, 50, 90 requests/s" in figure.alt
-    png(figure)
-    rows = [
-        {"server": words, "batches": settings["max_batch"] > 1, "answers/s": 10 / latency}
-        for words, settings in serving_lab.SERVERS.items()
-    ]
-    figure = diagrams.ablation(measured, rows)
-    assert f"1 instance: {10 / latency:,.0f}" in figure.alt
-    png(figure)
 
 
 @pytest.fixture(scope="module")
