@@ -59,6 +59,8 @@ def test_table_shows_any_choice_or_says_why_not(kind, choice, says):
 
 def test_data_has_what_is_sent_and_held():
     run = explorers.make_data("collective")["runs"]["all-reduce by a ring 4"]
+    assert run["moments"][0] == [[1 << rank] * 4 for rank in range(4)]
+    assert run["moments"][-1] == run["wanted"] == [[15] * 4] * 4
     assert run["sent"][3][0] == 0.75
     assert "counted 1.5 S, by formula 2(N-1)/N = 1.5" in run["totals"][0]
     charts = explorers.make_data("pipeline_schedule")["charts"]
