@@ -24,7 +24,7 @@ from bootcamp_lessons import exercise
 
 ROOT = Path(__file__).resolve().parents[1]
 KIT = ROOT / "slides" / "kit"
-LESSON = re.compile(r"^## (\d\d[a-z]?) (.+)$", re.MULTILINE)
+LESSON = re.compile(r"^## (\d\d[a-z]?) .+$", re.MULTILINE)
 STYLE = """<style>
 body { font: 17px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
        color: #111827; }
@@ -48,23 +48,25 @@ class KitError(Exception):
 
 
 def guide() -> str:
-    """lessons.md with goals, minutes, answers and expected outputs put in. Raises KitError."""
-    text, known = (KIT / "lessons.md").read_text(), lessons.lessons()
-    said = [number for number, _ in LESSON.findall(text)]
-    if said != list(known):
-        raise KitError(f"slides/kit/lessons.md has {said}, notebooks/lessons.toml {list(known)}")
-
-    def complete(match: re.Match) -> str:
-        lesson = known[match[1]]
+    """Put goals, minutes, answers and expected outputs into lessons.md. Raises KitError."""
+    before, *rest = re.split(LESSON, (KIT / "lessons.md").read_text())
+    said, known = dict(zip(rest[::2], rest[1::2], strict=True)), lessons.lessons()
+    if list(said) != list(known):
+        raise KitError(
+            f"slides/kit/lessons.md has {list(said)}, notebooks/lessons.toml {list(known)}"
+        )
+    parts = [before]
+    for number, lesson in known.items():
         minutes = f"**{lesson.minutes} minutes, and {lesson.deck_minutes} of slides.**"
-        return f"{match[0]}\n\n{minutes} {reset.goals(lesson)}{plan(lesson)}"
-
-    parts = re.split(r"(?=^## )", LESSON.sub(complete, text), flags=re.MULTILINE)
-    return "".join(part + _for_lesson(part) for part in parts)
+        parts.append(
+            f"## {number} {lesson.title}\n\n{minutes} {reset.goals(lesson)}{plan(lesson)}"
+            f"{said[number]}{answers(lesson)}{expected(lesson)}"
+        )
+    return "".join(parts)
 
 
 def plan(lesson: lessons.Lesson) -> str:
-    """When each part of a lesson begins, and where to go when time runs out; nothing without."""
+    """Table when each part of a lesson begins, and where to go when time runs out."""
     if not lesson.parts:
         return ""
     rows, now = [], 0
@@ -78,7 +80,7 @@ def plan(lesson: lessons.Lesson) -> str:
 
 
 def answers(lesson: lessons.Lesson) -> str:
-    """The answer of each exercise of a lesson, folded: a function, or the lines to write."""
+    """Return the answer of each exercise of a lesson, folded: a function, or lines to write."""
     shown = [
         f"**{name}**\n\n~~~{'diff' if hasattr(task, 'starting_point') else 'python'}\n"
         f"{_answer(task)}\n~~~"
@@ -90,7 +92,7 @@ def answers(lesson: lessons.Lesson) -> str:
 
 
 def _answer(task) -> str:
-    """A function's source; of a script the lines that differ from its starting point."""
+    """Return a function's source; of a script the lines that differ from its starting point."""
     if not hasattr(task, "starting_point"):
         return str(task.solution_text()).rstrip()
     texts = task.starting_point(), task.solution_path().read_text()
@@ -120,24 +122,13 @@ def agendas(path: Path = lessons.DATA, begins: str = "09:00") -> str:
     return text.render(agendas="\n\n".join(tables), left=", ".join(left) or "nothing")
 
 
-def _for_lesson(part: str) -> str:
-    """What follows a lesson's part of the guide; nothing for a part that is no lesson."""
-    found = LESSON.match(part)
-    if not found:
-        return ""
-    lesson = lessons.find(found[1])
-    return answers(lesson) + _expected(lesson)
-
-
-def _expected(lesson: lessons.Lesson) -> str:
-    """A lesson's expected outputs, folded."""
-    records = sorted(KIT.glob(f"expected/*/{lesson.file}.md"))
+def expected(lesson: lessons.Lesson) -> str:
+    """Return a lesson's expected outputs, folded."""
     shown = []
-    for path in records:
+    for path in sorted(KIT.glob(f"expected/*/{lesson.file}.md")):
         text = re.sub(r"^#+ (.*)$", r"**\1**", path.read_text(), flags=re.MULTILINE)
-        machine = path.parent.name
-        summary = f"<summary>Expected output of each cell, recorded on {machine}</summary>"
-        shown.append(f"\n<details>{summary}\n\n{text}\n</details>\n\n")
+        summary = f"Expected output of each cell, recorded on {path.parent.name}"
+        shown.append(f"\n<details><summary>{summary}</summary>\n\n{text}\n</details>\n\n")
     return "".join(shown)
 
 
