@@ -142,6 +142,20 @@ BUGS = (
         ("tests/test_proofs.py",),
     ),
     Bug(
+        "a failure is not named when it happens",
+        "tests/plugin.py",
+        'f"FAILED {report.nodeid} ({report.when}): {error}"',
+        '""',
+        ("tests/test_plugin.py", "-k", "failures"),
+    ),
+    Bug(
+        "a skip that nobody expects passes",
+        "tests/plugin.py",
+        "session.exitstatus = pytest.ExitCode.TESTS_FAILED",
+        "pass",
+        ("tests/test_plugin.py", "-k", "skips"),
+    ),
+    Bug(
         "the records import what runs in a rank",
         "src/bootcamp/records/steps.py",
         "import json\n",
