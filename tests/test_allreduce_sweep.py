@@ -1,8 +1,7 @@
 """What a collective costs: the fit finds what was put in, and the sweep runs."""
 
 import pytest
-from figures import bent, straight
-from records import HELD_OUT, SIZES, make_sweep_rows, write_sweep
+from records import HELD_OUT, SIZES, bent, make_sweep_rows, straight, write_sweep
 
 from bootcamp import machine, paths
 from bootcamp.costs import alpha_beta
