@@ -5,11 +5,12 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+# an environment with what a reader needs, and one with every group of pyproject.toml
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-export PYTHONDONTWRITEBYTECODE ?= 1
+COMPLETE := $(VENV)/.complete
 # what a reader types reaches a command by its environment, so that no shell reads it as code
-export LESSON RECORDS TORCH_INDEX PREDICT_FIRST AGENDA BEGINS NAME FILES
+export LESSON RECORDS TORCH_INDEX PREDICT_FIRST AGENDA BEGINS NAME FILES GROUPS
 
 .PHONY: help install lab check test horovod cluster triton drills bugs bench claims accuracy gpu-record proofs course notebooks readme slides \
   kit results class site preflight reset catch-up clean
@@ -18,10 +19,17 @@ help:  ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-10s %s\n", $$1, $$2 }' \
 	  $(MAKEFILE_LIST)
 
+ifneq ($(words $(VENV)),1)
+  $(error VENV is "$(VENV)", and make can't work with a path that is empty or has a blank: name another)
+endif
+
 # who may not write to an environment uses it as it is
 FIXED := $(shell [ -e $(READY) ] && [ ! -w $(VENV) ] && echo yes)
+# its Python may stand in somebody's home, or be removed
+BROKEN := $(shell [ -e $(READY) ] && { $(PY) -c '' >/dev/null 2>&1 || echo yes; })
 
-$(READY): $(if $(FIXED),,pyproject.toml constraints.txt)
+# tools/install.py compares what is there with the pins: what has not changed is not installed again
+$(READY): $(if $(BROKEN),unreadable) $(if $(FIXED),,pyproject.toml constraints.txt)
 	@[ ! -e $(VENV) ] || [ -w $(VENV) ] || \
 	  { echo "$(VENV) can't be written by this user: say make VENV=/path/to/another."; exit 1; }
 	@command -v $(PYTHON) >/dev/null || \
@@ -32,20 +40,31 @@ $(READY): $(if $(FIXED),,pyproject.toml constraints.txt)
 	  { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 	@[ -w . ] || { echo "$(CURDIR) can't be written: let its owner say make install there, or make" \
 	  "a clone of your own."; exit 1; }
-	@echo "Installing into $(VENV) (once; PyTorch is large) ..."
-	@$(PYTHON) -m venv $(VENV)
+	@[ -e $(PY) ] || { echo "Installing into $(VENV), once; PyTorch is large."; $(PYTHON) -m venv $(VENV); }
 	@$(PY) tools/install.py
 	@touch $@
 
-install: $(READY)  ## .venv with all packages, and nothing is opened
+$(COMPLETE): $(READY) $(if $(FIXED),,pyproject.toml constraints.txt)
+	@[ -w $(VENV) ] || { echo "$(VENV) has only what a reader needs, and can't be written by this user:" \
+	  "let its owner say make install, or say make VENV=/path/to/another."; exit 1; }
+	@$(PY) tools/install.py all
+	@touch $@
+
+.PHONY: unreadable
+unreadable:
+	@echo "$(PY) can't be started by this user: build $(VENV) with a Python that everybody can read" \
+	  "(rm -r $(VENV), make PYTHON=/usr/bin/python3), or say make VENV=/path/to/another."; exit 1
+
+install: $(if $(GROUPS),$(READY),$(COMPLETE))  ## .venv with all packages, or with GROUPS=serving these beside a reader's
+	@$(if $(GROUPS),$(PY) tools/install.py $$GROUPS)
 
 lab: $(READY)  ## the course in JupyterLab; LESSON=04 opens that one; PREDICT_FIRST=1: no run while a prediction is open
 	$(PY) tools/lab.py $(LAB_ARGS)
 
-check: $(READY)  ## in under a minute: lint, derived files, the tests that start no ranks
+check: $(COMPLETE)  ## in under a minute: lint, derived files, the tests that start no ranks
 	@$(PY) tools/test.py --check
 
-test: $(READY)  ## prove everything, or with LESSON=04 what a change to one lesson needs
+test: $(COMPLETE)  ## prove everything, or with LESSON=04 what a change to one lesson needs
 	@$(PY) tools/horovod.py --once || [ $$? -eq 3 ]  # 3: not on this machine, its tests are skipped by name
 	@$(PY) tools/test.py $(if $(LESSON),--lesson "$$LESSON")
 
@@ -59,46 +78,46 @@ cluster:  ## install Slurm for the simulated cluster (root on Debian), or say ho
 triton:  ## install Triton Inference Server into .venv-triton (Linux, x86_64), or say why not
 	@$(PYTHON) tools/triton_server.py
 
-drills: $(READY)  ## faults and launches in numbers: launches, every fault, drills on hosts and jobs, again and again
+drills: $(COMPLETE)  ## faults and launches in numbers: launches, every fault, drills on hosts and jobs, again and again
 	$(PY) tools/drills.py
 
-bugs: $(READY)  ## plants bugs in copies, one after another, and says which test finds each
+bugs: $(COMPLETE)  ## plants bugs in copies, one after another, and says which test finds each
 	$(PY) tools/planted_bugs.py
 
-bench: $(READY)  ## speed and memory as ratios within one run
+bench: $(COMPLETE)  ## speed and memory as ratios within one run
 	$(PY) tools/bench.py
 
-claims: $(READY)  ## every claim of the lessons, tested on this machine: a table of verdicts
+claims: $(COMPLETE)  ## every claim of the lessons, tested on this machine: a table of verdicts
 	$(PY) tools/claims.py $(ARGS)
 
-gpu-record: $(READY)  ## asks this machine's GPU, into logs/gpu_record; ARGS=--plan: by which commands
+gpu-record: $(COMPLETE)  ## asks this machine's GPU, into logs/gpu_record; ARGS=--plan: by which commands
 	$(PY) tools/gpu_record.py logs/gpu_record $(ARGS)
 
-proofs: $(READY)  ## which test proves each script, fault and exercise, and what is rejected
+proofs: $(COMPLETE)  ## which test proves each script, fault and exercise, and what is rejected
 	@$(PY) tests/proofs.py
 
-accuracy: $(READY)  ## how wrong the planner is on published rows, left out one at a time; ARGS=--fit
+accuracy: $(COMPLETE)  ## how wrong the planner is on published rows, left out one at a time; ARGS=--fit
 	$(PY) tools/accuracy.py $(ARGS)
 
-course: $(READY)  ## all notebooks in order, with figures and a report of this machine under logs/
+course: $(COMPLETE)  ## all notebooks in order, with figures and a report of this machine under logs/
 	$(PY) tools/course.py $(ARGS)
 
-notebooks: $(READY)  ## notebooks/*.ipynb from notebooks/sources/*.py
+notebooks: $(COMPLETE)  ## notebooks/*.ipynb from notebooks/sources/*.py
 	$(PY) tools/notebooks.py
 
-readme: $(READY)  ## the tables of notebooks/README.md from notebooks/lessons.toml
+readme: $(COMPLETE)  ## the tables of notebooks/README.md from notebooks/lessons.toml
 	$(PY) tools/lessons.py
 
-slides: $(READY)  ## slides/build/*.html and *.pdf from slides/*.md (RECORDS=logs/laptop: your own runs)
+slides: $(COMPLETE)  ## slides/build/*.html and *.pdf from slides/*.md (RECORDS=logs/laptop: your own runs)
 	$(PY) tools/slides.py $(if $(RECORDS),--records "$$RECORDS")
 
-site: $(READY)  ## logs/site: the newest `make course` as pages that need no kernel and no network
+site: $(COMPLETE)  ## logs/site: the newest `make course` as pages that need no kernel and no network
 	$(PY) tools/pages.py $(ARGS)
 
 preflight:  ## is this machine ready? before installing too; JSON=1 prints it for a program
 	@command -v $(PYTHON) >/dev/null || \
 	  { echo "There is no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=/path/to/it."; exit 1; }
-	@$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tools/preflight.py $(if $(JSON),--json)
+	@$(if $(BROKEN),$(PYTHON),$(or $(wildcard $(PY)),$(PYTHON))) tools/preflight.py $(if $(JSON),--json)
 
 reset: $(READY)  ## LESSON=04 puts its notebook and your scripts back, and keeps what was there
 	@$(PY) tools/reset.py "$$LESSON"
@@ -106,13 +125,13 @@ reset: $(READY)  ## LESSON=04 puts its notebook and your scripts back, and keeps
 catch-up: $(READY)  ## LESSON=06 fills in the solutions of earlier lessons, and sums them up
 	@$(PY) tools/reset.py --catch-up "$$LESSON"
 
-kit: $(READY)  ## the instructor's guide; AGENDA=mine.toml: with agendas of your own; BEGINS=13:30
+kit: $(COMPLETE)  ## the instructor's guide; AGENDA=mine.toml: with agendas of your own; BEGINS=13:30
 	$(PY) tools/kit.py $(if $(AGENDA),--agenda "$$AGENDA") $(if $(BEGINS),--begins "$$BEGINS")
 
 results: $(READY)  ## what you have solved, predicted and measured, in one file for your teacher (NAME=ada)
 	@$(PY) tools/results.py $(if $(NAME),--name "$$NAME")
 
-class: $(READY)  ## FILES="*.json" sums up such files as a page for a teacher
+class: $(COMPLETE)  ## FILES="*.json" sums up such files as a page for a teacher
 	@$(PY) tools/results.py --class $$FILES
 
 clean:  ## remove what was made: environment, slides, caches (records in logs/ stay)

@@ -132,6 +132,16 @@ def make_saving(make):
     return make("fsdp", steps=make_rows(0, [1.0] * 6, seconds=[9.0, 0.1, 0.5, 0.1, 0.7, 0.2]))
 
 
+def straight(size):
+    """Seconds of an all-reduce: 50 µs and 2 GB/s."""
+    return 50e-6 + size * 0.5e-9
+
+
+def bent(size):
+    """Seconds of an all-reduce that is slower beyond 1 MiB."""
+    return 50e-6 + min(size, 2**20) * 0.1e-9 + max(0, size - 2**20) * 0.9e-9
+
+
 def make_sweep(make, cost, backend="gloo") -> list:
     """A sweep of all-reduces over four ranks, and the line that is fitted to it."""
     sweep = records.write_sweep(make().folder / "sweep", cost, 4, backend)
@@ -421,9 +431,9 @@ GIVEN = {
         dict.fromkeys(range(4), {"parameters": 15e9}),
         read_published("zero_figure1"),
     ],
-    "plots.all_reduce_sweep": lambda make: make_sweep(make, records.straight),
-    "plots.all_reduce_sweep: bent": lambda make: make_sweep(make, records.bent),
-    "plots.all_reduce_sweep: GPUs": lambda make: make_sweep(make, records.bent, "nccl"),
+    "plots.all_reduce_sweep": lambda make: make_sweep(make, straight),
+    "plots.all_reduce_sweep: bent": lambda make: make_sweep(make, bent),
+    "plots.all_reduce_sweep: GPUs": lambda make: make_sweep(make, bent, "nccl"),
     "plots.communication_roofline": lambda make: [communication.published()],
     "plots.memory_by_part": lambda make: [forecasts.memory_by_part()],
     "plots.memory_by_part: two models": lambda make: [

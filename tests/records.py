@@ -129,16 +129,6 @@ SIZES = [4 * 2**power for power in range(24)]  # of a sweep, which a line is fit
 HELD_OUT = [12 * 4**power for power in range(11)]
 
 
-def straight(size):
-    """Seconds of an all-reduce: 50 µs and 2 GB/s."""
-    return 50e-6 + size * 0.5e-9
-
-
-def bent(size):
-    """Seconds of an all-reduce that is slower beyond 1 MiB."""
-    return 50e-6 + min(size, 2**20) * 0.1e-9 + max(0, size - 2**20) * 0.9e-9
-
-
 def make_sweep_rows(cost, ranks: int = 2) -> list[dict]:
     """The rows of a sweep of all-reduces, whose calls take cost(bytes) seconds."""
     return [

@@ -1,7 +1,8 @@
 """What a collective costs: the fit finds what was put in, and the sweep runs."""
 
 import pytest
-from records import HELD_OUT, SIZES, bent, make_sweep_rows, straight, write_sweep
+from figures import bent, straight
+from records import HELD_OUT, SIZES, make_sweep_rows, write_sweep
 
 from bootcamp import machine, paths
 from bootcamp.costs import alpha_beta

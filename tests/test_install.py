@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,177 +15,155 @@ ROOT = Path(__file__).resolve().parents[1]
 
 MAKE = shutil.which("make")
 NOBODY = 65534
-STEPS = 6  # three for everybody, and three groups
-
-
-def groups_of(steps):
-    """The groups that each step installs."""
-    asked = [each for arguments, _ in steps for each in arguments if each.startswith(".[")]
-    return [each[2:-1].split(",") for each in asked]
 
 
 @pytest.fixture
-def pip(monkeypatch):
+def pip(monkeypatch, tmp_path):
     """Plays pip: asked are the last words of its calls, fails is the one that ends with 7."""
-    played = SimpleNamespace(asked=[], fails=None, absent=(), folders=set())
+    played = SimpleNamespace(asked=[], folders=set(), fails=None, here={}, absent=())
 
     def run(arguments, cwd):
-        played.folders.update(arguments[n + 1] for n, a in enumerate(arguments) if a == "--dest")
-        played.asked.append(arguments[-1])
         if played.fails == "interrupted":
             raise KeyboardInterrupt
-        return SimpleNamespace(returncode=7 if arguments[-1] == played.fails else 0)
+        assert arguments[arguments.index("--constraint") + 1] == "constraints.txt"
+        played.folders.update(arguments[n + 1] for n, a in enumerate(arguments) if a == "--dest")
+        played.asked.append(arguments[-1])
+        if arguments[-1] == played.fails:
+            return SimpleNamespace(returncode=7)
+        named = ["bootcamp" if each == "." else each for each in arguments]
+        names = [install.plain(each) for each in named if each[0].isalpha()]
+        pins = {"bootcamp": install.project()["project"]["version"], **install.pins()}
+        played.here |= {n: pins[n] for n in names if n in pins and n not in played.absent}
+        return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(install.subprocess, "run", run)
-    monkeypatch.setattr(install, "absent", lambda group: group in played.absent)
+    monkeypatch.setattr(install, "versions_here", lambda: played.here)
+    monkeypatch.setattr(install.sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["install.py"])
     return played
 
 
-def test_every_group_is_installed_and_those_that_may_fail_alone():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found, alone = groups_of(install.steps()), [g for g in install.OPTIONAL if g != "horovod"]
-    assert sorted([*sum(found, []), "horovod"]) == sorted(project["optional-dependencies"])
-    assert found[1:] == [[name] for name in alone]
-    for arguments, group in install.steps():
-        assert arguments[1:3] == ["--constraint", "constraints.txt"]
-        assert group == (arguments[-1][2:-1] if arguments[-1][2:-1] in alone else None)
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["install.py", *arguments])
+    return install.main()
 
 
-def test_what_is_downloaded_is_what_is_installed_and_what_horovod_is_built_from():
-    *there, group, source = install.steps("wheels")
-    assert groups_of(there) == groups_of(install.steps())
-    for fetched, installed in zip(there, install.steps(), strict=True):
-        assert fetched[0][:3] == ["download", "--dest", "wheels"]
-        assert fetched[0][-1] == installed[0][-1]
-    assert group[0][-1] == ".[horovod]"
-    assert (source[0][-1], source[1]) == (f"horovod=={install.horovod.VERSION}", "horovod")
-    assert "tools/install.py --download" in (ROOT / "slides" / "kit" / "room.md").read_text()
+def last(group):
+    """The last word of pip's arguments for a group."""
+    return install.groups()[group][-1]
+
+
+def test_reader_gets_what_a_lesson_needs_and_nothing_twice(pip, capsys, monkeypatch, tmp_path):
+    assert call(monkeypatch) == 0
+    assert pip.asked == ["torch", "setuptools", last("lab")]
+    assert (tmp_path / ".ready").exists()
+    assert call(monkeypatch) == 0, "as after an edit of another line of pyproject.toml"
+    assert len(pip.asked) == 3
+    assert call(monkeypatch, "serving") == 0
+    assert pip.asked[3:] == [last("serving")]
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "1 of 1: the group serving ...", "nothing is said of what is not left out"
+    pip.here["numpy"] = "1.0"
+    assert call(monkeypatch) == 0
+    assert pip.asked[4:] == ["torch", "setuptools", last("lab")], "another version than the pin"
+
+
+def test_all_installs_every_group_but_horovods(pip, monkeypatch):
+    assert call(monkeypatch, "all") == 0
+    others = [name for name in install.groups() if name not in (*install.READER, *install.LATER)]
+    assert pip.asked == ["torch", "setuptools", last("lab"), *map(last, others)]
+
+
+def test_download_fetches_all_and_what_horovod_is_built_from(pip, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "--download", "wheels") == 0
+    assert pip.folders == {str(tmp_path / "wheels")}, "where the command was given"
+    others = [name for name in install.groups() if name not in install.READER]
+    import horovod
+
+    source = f"horovod=={horovod.VERSION}"
+    assert pip.asked == ["torch", "setuptools", last("lab"), *map(last, others), source]
 
 
 @pytest.mark.parametrize("group", ["frameworks", "deepspeed", "megatron"])
 @pytest.mark.parametrize("why", ["pip fails", "not for this Python"])
-def test_the_last_lines_say_what_is_left_out(group, why, pip, capsys):
+def test_last_lines_say_what_is_left_out_and_how_to_try_again(group, why, pip, capsys, monkeypatch):
     """Where a marker leaves a package out, pip ends well and says nothing."""
-    if why == "pip fails":
-        pip.fails = f".[{group}]"
-    else:
-        pip.absent = (group,)
-    assert install.main() == 0
-    first, last = capsys.readouterr().out.splitlines()
+    pip.fails = last(group) if why == "pip fails" else None
+    pip.absent = {install.plain(last(group))}
+    monkeypatch.setattr(sys, "executable", "/zoë m/.venv/bin/python")
+    assert call(monkeypatch, "all") == 0
+    *_, first, final = capsys.readouterr().out.splitlines()
     assert first.startswith(f"Not installed: the group {group} ({install.groups()[group][0]}")
     assert first.endswith(install.OPTIONAL[group])
-    assert last.startswith("All else is installed. To try again: ")
-    assert len(pip.asked) == STEPS
-
-
-def test_the_command_to_try_again_can_be_pasted_where_a_path_has_a_blank(pip, capsys, monkeypatch):
-    given = ["/zoë m/.venv/bin/python", "tools/install.py"]
-    monkeypatch.setattr(sys, "executable", given[0])
-    monkeypatch.setattr(sys, "argv", given[1:])
-    pip.fails = ".[deepspeed]"
-    assert install.main() == 0
-    said = capsys.readouterr().out.strip()
-    assert shlex.split(said.rpartition("To try again: ")[2]) == given
-
-
-def test_nothing_is_said_where_nothing_is_left_out(pip, capsys):
-    assert install.main() == 0
-    assert capsys.readouterr().out == ""
-
-
-def test_what_a_marker_leaves_out_is_absent(monkeypatch):
-    needs = {"here": ["pytest>=1", "Pytest_Timeout"], "not": ["pytest", "gone; python_version<'3'"]}
-    monkeypatch.setattr(install, "groups", lambda: needs)
-    assert not install.absent("here")
-    assert install.absent("not")
+    again = shlex.split(final.removeprefix("All else is installed. To try again: "))
+    assert again == ["/zoë m/.venv/bin/python", "install.py", "all"]
 
 
 def test_without_what_everybody_needs_it_stops(pip, capsys, monkeypatch):
     pip.fails = "torch"
-    assert install.main() == 7
-    assert capsys.readouterr().out.startswith("torch was not installed: pip's reason is above")
+    assert call(monkeypatch) == 7
+    assert "torch was not installed: pip's reason is above" in capsys.readouterr().out
     assert pip.asked == ["torch"]
+    pip.fails = "interrupted"
+    assert call(monkeypatch) == install.INTERRUPTED
+    assert capsys.readouterr().out.endswith("Interrupted: the same command goes on where it was.\n")
 
 
-def test_an_environment_that_is_read_only_and_a_full_disk_are_named(pip, capsys, monkeypatch):
-    monkeypatch.setattr(install.site, "ENABLE_USER_SITE", False)
-    monkeypatch.setattr(install.os, "access", lambda *_, **__: False)
-    assert install.main() == 1
-    said = capsys.readouterr().out
-    assert said.startswith("Nothing was installed: ")
-    assert said.endswith("can't be written by this user.\n")
-    monkeypatch.setattr(install.os, "access", lambda *_, **__: True)
-    monkeypatch.setattr(install.shutil, "disk_usage", lambda _: SimpleNamespace(free=1e6))
-    assert install.main() == 1
-    assert capsys.readouterr().out.endswith(" is full.\n")
-    assert pip.asked == []
+def test_read_only_environments_and_full_disks_are_named(pip, capsys, monkeypatch):
+    def disk(*free):
+        rest = iter(free)
+        monkeypatch.setattr(
+            install.shutil, "disk_usage", lambda _: SimpleNamespace(free=next(rest))
+        )
 
-
-def test_downloads_go_where_the_command_was_given(pip, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["install.py", "--download", "wheels"])
-    assert install.main() == 0
-    assert pip.folders == {str(tmp_path / "wheels")}
-
-
-def test_disks_that_are_full_leave_no_folder_for_temporary_files(pip, capsys, monkeypatch):
     def none():
         raise FileNotFoundError
 
-    monkeypatch.setattr(install.tempfile, "gettempdir", none)
-    assert install.main() == 1
-    assert capsys.readouterr().out.startswith("Nothing was installed: there is no folder for temp")
+    monkeypatch.setattr(install.site, "ENABLE_USER_SITE", False)
+    with monkeypatch.context() as patch:
+        patch.setattr(install.os, "access", lambda *_, **__: False)
+        assert call(monkeypatch) == 1
+        assert capsys.readouterr().out.endswith("can't be written by this user.\n")
+        patch.setattr(install.os, "access", lambda *_, effective_ids=False: effective_ids)
+        disk(1e6)
+        assert call(monkeypatch) == 1
+        assert capsys.readouterr().out.endswith(" is full.\n"), "asked with the rights of pip"
+        patch.setattr(install.tempfile, "gettempdir", none)
+        assert call(monkeypatch) == 1
+        assert "there is no folder for temporary files" in capsys.readouterr().out
     assert pip.asked == []
-
-
-def test_who_may_write_is_asked_with_the_rights_that_pip_has(monkeypatch, tmp_path):
-    monkeypatch.setattr(install.os, "access", lambda *_, effective_ids=False: effective_ids)
-    assert install.obstacle(str(tmp_path), instead=False) is None
+    disk(1e9, 1e9, 1e6)
+    pip.fails = "torch"
+    assert call(monkeypatch) == 7
+    assert capsys.readouterr().out.endswith(" is full. Then the same command goes on.\n")
 
 
 @pytest.mark.parametrize("wrong", [["--download"], ["--download", ""], ["--upload", "x"], ["x"]])
-def test_other_arguments_install_nothing(wrong, pip, capsys, monkeypatch):
+def test_other_arguments_install_nothing(wrong, pip, monkeypatch):
     """An empty name among them, as of a variable that is not set: it is no call without a name."""
-    monkeypatch.setattr(sys, "argv", ["install.py", *wrong])
-    assert install.main() == 2
-    assert capsys.readouterr().out.startswith("python tools/install.py [--download FOLDER]")
+    with pytest.raises(SystemExit) as ended:
+        call(monkeypatch, *wrong)
+    assert ended.value.code == 2
     assert not pip.asked
 
 
-def test_a_folder_for_wheels_that_can_not_be_one_is_a_sentence(pip, capsys, monkeypatch, tmp_path):
+def test_folder_for_wheels_that_can_not_be_one_is_a_sentence(pip, capsys, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(sys, "argv", ["install.py", "--download", str(tmp_path / "file")])
-    assert install.main() == 1
+    assert call(monkeypatch, "--download", str(tmp_path / "file")) == 1
     assert capsys.readouterr().out.endswith("file can't be a folder (File exists).\n")
     assert not pip.asked
 
 
-def test_a_disk_that_fills_up_is_named_and_not_the_index(pip, capsys, monkeypatch):
-    free = iter([1e9, 1e9, 1e6])
-    monkeypatch.setattr(install.shutil, "disk_usage", lambda _: SimpleNamespace(free=next(free)))
-    pip.fails = "torch"
-    assert install.main() == 7
-    said = capsys.readouterr().out
-    assert said.startswith("torch was not installed: the disk of ")
-    assert said.endswith(" is full. Then the same command goes on.\n")
-
-
-def test_an_interrupted_installation_ends_in_a_sentence(pip, capsys):
-    pip.fails = "interrupted"
-    assert install.main() == install.INTERRUPTED
-    assert capsys.readouterr().out == "Interrupted: the same command goes on where it was.\n"
-
-
 def test_torch_can_come_from_another_index(monkeypatch):
     monkeypatch.setenv("TORCH_INDEX", "https://torch.example/cpu")
-    with_index = [a[-1] for a, _ in install.steps() if "https://torch.example/cpu" in a]
-    assert with_index == ["torch"]
+    steps = install.steps(["serving"])
+    assert [s.what for s in steps if "https://torch.example/cpu" in s.arguments] == ["torch"]
 
 
 @pytest.fixture
-def read_only(tmp_path):
-    """A course whose environment belongs to another user; returns a function that calls make."""
+def course(tmp_path):
+    """A course whose environment is in `env`; returns a function that calls make there."""
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     for name in ("pyproject.toml", "constraints.txt", "Makefile"):
@@ -196,43 +173,80 @@ def read_only(tmp_path):
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
 
-    def make(*arguments):
+    def make(*arguments, **options):
         return subprocess.run(
-            [MAKE, "VENV=env", f"PYTHON={python}", *arguments],
+            [MAKE, f"PYTHON={python}", "VENV=env", "--no-print-directory", *arguments],
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"]},
             capture_output=True,
             text=True,
-            user=NOBODY,
-            group=NOBODY,
-            extra_groups=[],
+            **options,
         )
 
     return make
 
 
+needs_make = pytest.mark.skipif(MAKE is None, reason="there is no make")
+
+
 @pytest.mark.skipif(MAKE is None or os.geteuid() != 0, reason="root and make are needed to try")
-def test_who_may_not_write_to_an_environment_uses_it_as_it_is(read_only, tmp_path):
-    done = read_only("lab")
+def test_environment_of_another_user_is_used_as_it_is(course, tmp_path):
+    nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    done = course("lab", **nobody)
     assert done.returncode == 2
     assert done.stdout == "env can't be written by this user: say make VENV=/path/to/another.\n"
     ready = tmp_path / "env" / ".ready"
     ready.touch()
     os.utime(ready, (0, 0))  # older than pyproject.toml, as where a clone is newer
-    done = read_only("lab")
+    done = course("lab", **nobody)
     assert done.stdout.splitlines()[-1] == "tools/lab.py", done.stdout + done.stderr
     assert "Installing" not in done.stdout
+    done = course("test", **nobody)
+    assert done.stdout.startswith("env has only what a reader needs")
 
 
-@pytest.mark.skipif(MAKE is None, reason="there is no make")
+@needs_make
+def test_reader_and_contributor_get_what_they_need_and_are_asked_once(course):
+    """The Python of this environment prints its arguments."""
+    assert course("lab").stdout.splitlines()[-3:] == [
+        "tools/install.py",
+        "env/bin/python tools/lab.py ",
+        "tools/lab.py",
+    ]
+    assert "install.py" not in course("lab").stdout
+    assert course("check").stdout.splitlines() == ["tools/install.py all", "tools/test.py --check"]
+    assert course("check").stdout.splitlines() == ["tools/test.py --check"]
+    done = course("install", "GROUPS=serving deepspeed")
+    assert done.stdout == "tools/install.py serving deepspeed\n"
+
+
+@needs_make
+def test_environment_whose_python_does_not_start_is_named(course, tmp_path):
+    """Such as one under somebody's home folder, or one that has been removed since."""
+    (tmp_path / "env" / ".ready").touch()
+    (tmp_path / "env" / "bin" / "python").write_text("#!/gone/python\n")
+    done = course("lab")
+    assert done.returncode == 2
+    assert done.stdout.startswith("env/bin/python can't be started by this user: build env with")
+
+
+@needs_make
+@pytest.mark.parametrize("venv", ["/a b/.venv", ""])
+def test_venv_with_a_blank_is_refused_in_one_sentence(venv, course):
+    done = course("lab", f"VENV={venv}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f'VENV is "{venv}", and make can\'t work with' in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@needs_make
 @pytest.mark.parametrize("version", ["Python 3.10.13", "Python 2.7.18"])
-def test_an_old_python_is_refused_in_one_sentence(version, tmp_path):
+def test_old_python_is_refused_in_one_sentence(version, course, tmp_path):
     """Python 2 writes its version to stderr."""
     old = tmp_path / "python"
     old.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo {version} >&2\nexit 1\n")
     old.chmod(0o755)
-    given = [f"PYTHON={old}", f"VENV={tmp_path / 'env'}", "--no-print-directory"]
-    done = subprocess.run([MAKE, "-C", ROOT, *given, "install"], capture_output=True, text=True)
+    done = course("install", f"PYTHON={old}", "VENV=new")
     needed = "the course needs Python 3.11 or newer, say make PYTHON=python3.12."
     assert done.stdout == f"{version} is too old: {needed}\n"
-    assert not (tmp_path / "env").exists()
+    assert not (tmp_path / "new").exists()

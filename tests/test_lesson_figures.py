@@ -236,10 +236,10 @@ def test_sweep_tells_fitted_sizes_from_held_out_ones(make_run):
     assert set(lines["fitted to"].get_xdata()) == {n for n in records.SIZES if n >= 256}
     assert set(lines["held out"].get_xdata()) == {n for n in records.HELD_OUT if n >= 256}
     assert max(lines["too small for the line"].get_xdata()) < 256
-    assert lines["fitted line"].get_ydata()[-1] == pytest.approx(1e3 * records.bent(2**25))
-    assert lines["median call"].get_ydata()[-1] == pytest.approx(3e3 * records.bent(2**25))
+    assert lines["fitted line"].get_ydata()[-1] == pytest.approx(1e3 * figures.bent(2**25))
+    assert lines["median call"].get_ydata()[-1] == pytest.approx(3e3 * figures.bent(2**25))
     bus = {line.get_label(): line for line in right.lines}["fitted to"].get_ydata()
-    assert bus[-1] == pytest.approx(1.5 * 2**25 / records.bent(2**25) / 1e9), "2(N-1)/N, 4 ranks"
+    assert bus[-1] == pytest.approx(1.5 * 2**25 / figures.bent(2**25) / 1e9), "2(N-1)/N, 4 ranks"
 
 
 # Plans

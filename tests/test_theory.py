@@ -7,8 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-pytest.importorskip("matplotlib")  # a GPU machine may lack all of the notebook side
-
 from bootcamp.costs import collectives, memory, model_shapes, overlap, sharding
 from bootcamp.train import models
 from bootcamp_lessons import explorers

@@ -8,47 +8,36 @@ loaded it. Then kernel and ranks find the course's modules, and cells run in its
 """
 
 import importlib
-import importlib.metadata
 import os
 import site
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-ALWAYS = ("kernel",)
+sys.path.insert(0, str(ROOT / "tools"))
+import install as course  # noqa: E402
 
 
-def versions_here() -> dict[str, str]:
-    """Every package of this environment, by its canonical name."""
-    found = {}
-    for package in importlib.metadata.distributions():
-        if name := package.metadata["Name"]:  # a folder that lost its metadata has none
-            found.setdefault(canonicalize_name(name), package.version)
-    return found
-
-
-def wanted(groups: list[str]) -> tuple[list[Requirement], list[Requirement]]:
-    """What the core needs, and what these groups do, on this system."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    of_groups = project["optional-dependencies"]
-    if unknown := [name for name in groups if name not in of_groups]:
-        sys.exit(f"There is no group {unknown[0]}: there are {', '.join(of_groups)}.")
-    lines = project["dependencies"], [line for name in groups for line in of_groups[name]]
+def wanted(names: list[str]) -> tuple[list[Requirement], list[Requirement]]:
+    """List what the core needs, and what these groups do, on this system."""
+    known = course.groups()
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"There is no group {unknown[0]}: there are {', '.join(known)}.")
+    core = course.project()["project"]["dependencies"]
+    lines = core, [line for name in names for line in known[name]]
     parsed = [[Requirement(line) for line in some] for some in lines]
     return tuple([r for r in some if not r.marker or r.marker.evaluate()] for some in parsed)
 
 
 def refusal(core: list[Requirement], here: dict[str, str]) -> str | None:
-    """Why the course cannot run in this environment without a change of what is there."""
+    """Say why the course cannot run in this environment without a change of what is there."""
     for need in core:
-        version = here.get(canonicalize_name(need.name))
+        version = here.get(course.plain(need.name))
         if version is None and need.name == "torch":
             found = "there is no torch"
         elif version and not need.specifier.contains(version, prereleases=True):
@@ -65,8 +54,7 @@ def refusal(core: list[Requirement], here: dict[str, str]) -> str | None:
 def install(missing: list[str], here: dict[str, str]) -> list[str]:
     """Install these, change nothing that is there; return those that could not be installed."""
     kept = [f"{name}=={version}" for name, version in here.items()]
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if canonicalize_name(line.partition("==")[0]) not in here]
+    pins = [f"{name}=={version}" for name, version in course.pins().items() if name not in here]
     with tempfile.TemporaryDirectory() as folder:
         strict, loose = Path(folder, "strict.txt"), Path(folder, "loose.txt")
         strict.write_text("\n".join([*kept, *pins]))
@@ -81,14 +69,8 @@ def _pip(packages: list[str], constraints: Path) -> bool:
     return subprocess.run([*command, "--constraint", constraints, *packages]).returncode == 0
 
 
-def writable() -> bool:
-    """Whether pip can put packages here, or into this user's own folder of packages."""
-    packages = sysconfig.get_path("purelib")
-    return os.access(packages, os.W_OK, effective_ids=True) or bool(site.ENABLE_USER_SITE)
-
-
 def set_paths() -> None:
-    """Kernel and ranks find bootcamp; cells run beside the notebooks, without anywidget's part."""
+    """Let kernel and ranks find bootcamp, and run cells beside the notebooks, without anywidget."""
     importlib.invalidate_caches()
     source = str(ROOT / "src")
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -100,19 +82,22 @@ def set_paths() -> None:
     os.chdir(ROOT / "notebooks")
 
 
-def main(groups: list[str]) -> None:
-    core, others = wanted([*ALWAYS, *groups])
-    here = versions_here()
+def main(names: list[str]) -> None:
+    """Install what is missing of the core, the group `kernel` and those that are named."""
+    core, others = wanted(["kernel", *names])
+    here = course.versions_here(local=True)
     if why := refusal(core, here):
         sys.exit(why)
-    missing = [str(r) for r in [*core, *others] if canonicalize_name(r.name) not in here]
+    missing = [str(r) for r in [*core, *others] if course.plain(r.name) not in here]
     for need in others:
-        version = here.get(canonicalize_name(need.name))
+        version = here.get(course.plain(need.name))
         if version and not need.specifier.contains(version, prereleases=True):
             print(f"{need.name} is {version}, the course was tested with {need}: it stays.")
-    if missing and not writable():
-        print(f"{sys.prefix} can't be written by this user: nothing is installed into it.")
-        left_out = missing
+    left_out = missing
+    if missing and (
+        why := course.obstacle(sysconfig.get_path("purelib"), bool(site.ENABLE_USER_SITE))
+    ):
+        print(f"Nothing is installed: {why}.")
     else:
         left_out = install(missing, here)
     if without := [name for name in map(str, core) if name in left_out]:

@@ -1,14 +1,18 @@
-"""python tools/install.py [--download FOLDER]
+"""python tools/install.py [GROUP ... | all] [--download FOLDER]
 
-Install the course into the environment of this Python, with the pins of constraints.txt: torch, the
-package itself (so that edits in src/ count) and pyproject.toml's groups. The groups of OPTIONAL do
-not install everywhere: each is a step of its own, and where it fails, the rest is installed, and
-the last lines say what is left out. --download fetches all of it into a folder instead, and what
+Install the course into the environment of this Python, in the versions of constraints.txt: torch,
+the package itself (so that edits in src/ count) and the groups of pyproject.toml that a reader
+needs. The others come when they are named, or with `all`. What is there as pinned is left alone.
+
+A group of OPTIONAL does not install everywhere. Where one fails the rest is installed, and the
+last lines say what is left out. --download fetches everything into a folder instead, and what
 Horovod is built from, for machines without a network.
 
 Standard library only. TORCH_INDEX names an index to take torch from.
 """
 
+import argparse
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -20,11 +24,11 @@ import sys
 import sysconfig
 import tempfile
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
-import horovod  # tools/horovod.py
-
 ROOT = Path(__file__).resolve().parents[1]
+READER = ("kernel", "lab")  # what cells need, and JupyterLab
 OPTIONAL = {  # group: what is left out where it can't be installed
     "frameworks": "Lesson 04b goes on without Lightning and Accelerate.",
     "deepspeed": "Lessons 07 and 13b go on without DeepSpeed.",
@@ -40,49 +44,82 @@ FULL_BYTES = 200e6
 INTERRUPTED = 130  # as a shell says it
 
 
+def project() -> dict:
+    """Read pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
 def groups() -> dict[str, list[str]]:
-    """pyproject.toml's groups, and what each needs."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    """List what each group of pyproject.toml needs, those for work on the course among them."""
+    told = project()
+    return told["project"]["optional-dependencies"] | told.get("dependency-groups", {})
 
 
-def steps(download: str | None = None) -> list[tuple[list[str], str | None]]:
-    """pip's arguments for each step, and the group of a step that may fail."""
-    pins = ["--constraint", "constraints.txt"]
-    how = ["download", "--dest", download, *pins] if download else ["install", *pins]
-    # setuptools is installed first, so the package can be built without asking the index for it
-    editable = ["--no-build-isolation"] + ([] if download else ["--editable"])
+def plain(requirement: str) -> str:
+    """Return the package that a requirement names, spelled as metadata compares it."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()
+
+
+def pins() -> dict[str, str]:
+    """Read {package: version} from constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split("#")[0].strip().split("==") for line in lines]
+    return {plain(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
+
+
+def versions_here(local: bool = False) -> dict[str, str]:
+    """List the packages of this environment. local: with a build's suffix such as +cpu."""
+    found = {}
+    for package in importlib.metadata.distributions():
+        if name := package.metadata["Name"]:  # a folder that lost its metadata has none
+            version = package.version if local else package.version.split("+")[0]
+            found.setdefault(plain(name), version)
+    return found
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of pip: what it installs, its arguments, and the group that may fail, if any."""
+
+    what: str
+    arguments: list[str]
+    needs: list[str]
+    optional: str | None = None
+
+    def is_done(self, here: dict[str, str]) -> bool:
+        """Whether all that this step installs is there."""
+        return all(plain(line) in here for line in self.needs)
+
+
+def steps(wanted: list[str], download: str | None = None) -> list[Step]:
+    """List the calls of pip for what a reader needs and for the groups that are named."""
+    known = groups()
+    pinned = ["--constraint", "constraints.txt"]
+    how = ["download", "--dest", download, *pinned] if download else ["install", *pinned]
     index = os.environ.get("TORCH_INDEX")
-    everybody = [name for name in groups() if name not in OPTIONAL]
-    required = [
-        [*how, *(["--index-url", index] if index else []), "torch"],
-        [*how, "setuptools"],
-        [*how, *editable, f".[{','.join(everybody)}]"],
+    torch = [*how, *(["--index-url", index] if index else []), "torch"]
+    # setuptools is installed first, so the package can be built without asking the index for it
+    course = [*how, "--no-build-isolation", *([] if download else ["--editable"]), "."]
+    lines = [line for name in READER for line in known[name]]
+    found = [
+        Step("torch", torch, ["torch"]),
+        Step("setuptools", [*how, "setuptools"], ["setuptools"]),
+        Step("the course and JupyterLab", [*course, *lines], ["bootcamp", *lines]),
     ]
-    optional = [name for name in OPTIONAL if download or name not in LATER]
-    may_fail = [([*how, *editable, f".[{name}]"], name) for name in optional]
+    for name in wanted:
+        optional = name if name in OPTIONAL else None
+        found.append(Step(f"the group {name}", [*how, *known[name]], known[name], optional))
     if download:
+        import horovod  # tools/horovod.py
+
         source = ["--no-build-isolation", "--no-deps", "--no-binary", "horovod"]
-        may_fail.append(([*how, *source, f"horovod=={horovod.VERSION}"], "horovod"))
-    return [(step, None) for step in required] + may_fail
-
-
-def package(line: str) -> str:
-    """The package that a line of pyproject.toml names."""
-    return re.match(r"[\w.-]+", line)[0]
-
-
-def absent(group: str) -> bool:
-    """Whether this environment lacks a package of the group, for whatever reason."""
-    try:
-        for line in groups()[group]:
-            importlib.metadata.version(package(line))
-    except importlib.metadata.PackageNotFoundError:
-        return True
-    return False
+        build = [*how, *source, f"horovod=={horovod.VERSION}"]
+        found.append(Step("Horovod's source package", build, [], "horovod"))
+    return found
 
 
 def obstacle(folder: str, instead: bool) -> str | None:
-    """Why nothing can be put into this folder, None if something can.
+    """Say why nothing can be put into this folder, None if something can.
 
     instead: whether pip would use another one, this user's own, where it can't be written.
     """
@@ -98,46 +135,71 @@ def obstacle(folder: str, instead: bool) -> str | None:
     return None
 
 
-def run(download: str | None) -> int:
-    """Each step in turn. The exit code is pip's where a step fails that everybody needs."""
+def run(wanted: list[str], download: str | None) -> int:
+    """Take each step in turn. The exit code is pip's where a step fails that may not."""
+    here, known_pins = versions_here(), pins()
+    outdated = any(known_pins.get(name, version) != version for name, version in here.items())
+    outdated = outdated or here.get("bootcamp") != project()["project"]["version"]
+    todo = [
+        step for step in steps(wanted, download) if download or outdated or not step.is_done(here)
+    ]
+    if not todo:
+        return 0
     done = "fetched" if download else "installed"
-    target, left_out = download or sysconfig.get_path("purelib"), []
-    instead = bool(site.ENABLE_USER_SITE) and not download
-    if download:
+    target, instead = download or sysconfig.get_path("purelib"), bool(site.ENABLE_USER_SITE)
+    if why := obstacle(target, instead and not download):
+        print(f"Nothing was {done}: {why}.")
+        return 1
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    left_out = {}
+    for number, step in enumerate(todo, 1):
+        print(f"{number} of {len(todo)}: {step.what} ...", flush=True)
+        failed = subprocess.run([*pip, *step.arguments], cwd=ROOT).returncode
+        if failed and not step.optional:
+            why = obstacle(target, instead and not download)
+            why = f"{why}. Then the same command goes on." if why else NO_REASON
+            print(f"{step.what} was not {done}: {why}", flush=True)
+            return failed
+        # pip ends well where a marker leaves a package out
+        if step.optional and (failed or (not download and not step.is_done(versions_here()))):
+            left_out[step.optional] = ", ".join(groups()[step.optional])
+    for group, needs in left_out.items():
+        print(f"Not {done}: the group {group} ({needs}). {OPTIONAL[group]}")
+    if left_out:
+        again = shlex.join([sys.executable, *sys.argv])  # a path may have a blank
+        print(f"All else is {done}. To try again: {again}", flush=True)
+    if not download:
+        with contextlib.suppress(OSError):  # packages went into this user's own folder
+            Path(sys.prefix, ".ready").touch()
+    return 0
+
+
+def main() -> int:
+    """Read the command line, and install."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [name for name in groups() if name not in READER]
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"all, or of {', '.join(names)}")
+    parser.add_argument("--download", metavar="FOLDER")
+    given = parser.parse_args()
+    if unknown := [name for name in given.groups if name not in ("all", *groups())]:
+        parser.error(f"there is no group {unknown[0]}: there are all, {', '.join(names)}")
+    download = given.download
+    if download is not None:
+        if not download:  # as of a variable that is not set
+            parser.error("--download needs the name of a folder")
+        download = os.path.abspath(download)  # pip has another working directory
         try:
             Path(download).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             print(f"Nothing was fetched: {download} can't be a folder ({error.strerror}).")
             return 1
-    if why := obstacle(target, instead):
-        print(f"Nothing was {done}: {why}.")
-        return 1
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    for arguments, group in steps(download):
-        failed = subprocess.run([*pip, *arguments], cwd=ROOT).returncode
-        if failed and group is None:
-            why = obstacle(target, instead)
-            why = f"{why}. Then the same command goes on." if why else NO_REASON
-            print(f"{arguments[-1]} was not {done}: {why}", flush=True)
-            return failed
-        if group and (failed or (not download and absent(group))):
-            left_out.append(group)
-    for group in dict.fromkeys(left_out):
-        needs = ", ".join(groups()[group])
-        print(f"Not {done}: the group {group} ({needs}). {OPTIONAL[group]}")
-    if left_out:
-        again = shlex.join([sys.executable, *sys.argv])  # a path may have a blank
-        print(f"All else is {done}. To try again: {again}", flush=True)
-    return 0
-
-
-def main() -> int:
-    given = sys.argv[1:]
-    if given and (len(given) != 2 or given[0] != "--download" or not given[1]):
-        print(__doc__)
-        return 2
+    wanted = [name for name in given.groups if name not in ("all", *READER)]
+    if download or "all" in given.groups:
+        wanted = [name for name in names if download or name not in LATER]
     try:
-        return run(os.path.abspath(given[1]) if given else None)  # pip has another cwd
+        return run(wanted, download)
     except KeyboardInterrupt:
         print("Interrupted: the same command goes on where it was.")
         return INTERRUPTED

@@ -1,12 +1,13 @@
 """python3 tools/preflight.py [--only NAME,NAME] [--json]
 
 Is this machine ready for the course? A line for each check: what was found, what is needed, and
-below it what to do. Exit code 0 if the machine is ready, 1 if it is not.
+below it what to do. Exit code 0 if the machine is ready, or will be when `make lab` has installed
+the packages; 1 if something else is in the way.
 
-It works before anything is installed, and says then what is missing; of a Python that is too old
-it says only that. With the course's own Python it also starts ranks and measures how fast they
-talk. `--json` prints the same for a program; `--collect FILE ...` reads such files, one for each
-attendee, and prints a line for each.
+It works before anything is installed; of a Python that is too old it says only that. With the
+course's own Python it also starts ranks and measures how fast they talk. `--json` prints the same
+for a program; `--collect FILE ...` reads such files, one for each attendee, and prints a line for
+each.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import preflight_checks as checks  # noqa: E402
-from preflight_checks import INSTALL, LIMITS, NOT_READY, ROOT, row  # noqa: E402
+from preflight_checks import INSTALL, LIMITS, NOT_READY, ROOT, TO_INSTALL, row  # noqa: E402
 
-TORCHRUN_PORTS = "29400,29500"  # its rendezvous and its master port, unless others are given
 SHOWN_BYTES = (1 << 16, 1 << 20, 1 << 25)  # of the all-reduce
 SLOWEST = {"gloo": 50e6, "nccl": 1e9}  # bytes per second of the largest; less is a fault
 MEASURE_SECONDS = 26
@@ -44,9 +44,10 @@ class Launch:
     def __init__(self):
         self.process, self.deadline = None, time.monotonic() + MEASURE_SECONDS
         if not all(map(checks.version, checks.wanted()["core"])):
-            self.why_not = ("not tried: the core is not installed", INSTALL)
+            verdict = NOT_READY if checks.is_made() else TO_INSTALL
+            self.why_not = ("not tried: the core is not installed", verdict, INSTALL)
         elif checks.temporary(None)[0]["verdict"] == NOT_READY:
-            self.why_not = ("not tried: no temporary files can be written", "Set TMPDIR.")
+            self.why_not = ("not tried: no temporary files", NOT_READY, "Set TMPDIR.")
         else:
             self.folder = tempfile.mkdtemp(prefix="bootcamp-preflight-")
             self.process = subprocess.Popen(
@@ -75,8 +76,8 @@ class Launch:
     def _row(self) -> dict:
         label, needed = "ranks talk", "a launch that ends well"
         if self.why_not:
-            found, fix = self.why_not
-            return row(label, found, needed, NOT_READY, fix)
+            found, verdict, fix = self.why_not
+            return row(label, found, needed, verdict, fix)
         try:
             left = max(0.1, self.deadline - time.monotonic())
             out, err = self.process.communicate(timeout=left)
@@ -96,8 +97,9 @@ def _talk(backend: str, ranks: int, rates: dict, gpus_of_torch: int) -> dict:
     sizes = {int(size): rate for size, rate in rates.items()}
     names = {size: f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB" for size in sizes}
     shown = ", ".join(f"{names[size]} {rate / 1e6:,.0f} MB/s" for size, rate in sizes.items())
-    text, needed = f"{ranks} ranks, {backend}: {shown}", f"{SLOWEST[backend] / 1e6:,.0f} MB/s"
-    if sizes[max(sizes)] < SLOWEST[backend]:
+    text, judged = f"{ranks} ranks, {backend}: {shown}", max(sizes)
+    needed = f"{SLOWEST[backend] / 1e6:,.0f} MB/s with {names[judged]}"
+    if sizes[judged] < SLOWEST[backend]:
         fix = "Other programs take the cores, or GPUs have a slow link (nvidia-smi topo -m)."
         return row("ranks talk", text, needed, LIMITS, fix)
     if gpus_of_torch == 0 and shutil.which("nvidia-smi"):
@@ -162,31 +164,39 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def worst(rows: list[dict]) -> str:
+    """Return the worst verdict of all rows."""
+    order = (checks.READY, LIMITS, TO_INSTALL, NOT_READY)
+    return max((each["verdict"] for each in rows), key=order.index, default=checks.READY)
+
+
 def verdict(rows: list[dict]) -> str:
-    """The worst of all rows, as a sentence for the reader."""
-    bad = [each["check"] for each in rows if each["verdict"] == NOT_READY]
-    limited = [each["check"] for each in rows if each["verdict"] == LIMITS]
-    if bad:
-        return f"Not ready: {', '.join(bad)}. What to do is said below each."
-    if limited:
-        return f"Ready, with limits: {', '.join(limited)}."
-    return "Ready."
+    """Sum up all rows in a sentence for the reader."""
+    last = worst(rows)
+    these = ", ".join(each["check"] for each in rows if each["verdict"] == last)
+    return {
+        NOT_READY: f"Not ready: {these}. What to do is said below each.",
+        TO_INSTALL: f"Can be installed: make lab. Missing until then: {these}.",
+        LIMITS: f"Ready, with limits: {these}.",
+        checks.READY: "Ready.",
+    }[last]
 
 
 def collect(files: list[str]) -> int:
-    """One line for each attendee's JSON, those who need help first."""
-    said = []
+    """Print a line for each attendee's JSON: who needs help first, then who has to install."""
+    said, order = [], (NOT_READY, TO_INSTALL, LIMITS, checks.READY)
     for name in files:
         try:
             one = json.loads(Path(name).read_text())
             who = f"{one.get('user', 'a user without a name')} on {one.get('host', 'no host name')}"
-            said.append((one["ready"], f"{name}: {who}", verdict(one["checks"])))
+            rows = one["checks"]
+            said.append((order.index(worst(rows)), f"{name}: {who}", verdict(rows)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
-            said.append((False, name, f"is not a result of make preflight JSON=1 ({why})"))
+            said.append((0, name, f"is not a result of make preflight JSON=1 ({why})"))
     for _, who, why in sorted(said, key=lambda each: each[0]):
         print(f"{who:40}  {why}")
-    return 0 if all(ready for ready, _, _ in said) else 1
+    return 0 if all(place for place, _, _ in said) else 1
 
 
 def user() -> str:
@@ -196,16 +206,6 @@ def user() -> str:
         return str(os.getuid())
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: say a number from 1 to 65535")
-    return int(text)
-
-
-def _ports(text: str) -> list[int]:
-    return [_port(port) for port in text.split(",")]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -213,8 +213,6 @@ def main() -> int:
     names = [*checks.CHECKS, "launch"]
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--only", default=",".join(names), help=f"of {', '.join(names)}")
-    parser.add_argument("--ports", type=_ports, default=TORCHRUN_PORTS, help="of torchrun")
-    parser.add_argument("--lab-port", type=_port, default=8888, help="that JupyterLab tries first")
     parser.add_argument("--collect", nargs="+", metavar="FILE", help="what --json has printed")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -229,11 +227,16 @@ def main() -> int:
         return 0
     began = time.monotonic()
     rows = run_checks(options)
-    ready = all(each["verdict"] != NOT_READY for each in rows)
+    ready = worst(rows) != NOT_READY
     seconds = time.monotonic() - began
     if options.json:
         who = {"host": socket.gethostname(), "user": user()}
-        print(json.dumps({**who, "ready": ready, "seconds": seconds, "checks": rows}, indent=1))
+        print(
+            json.dumps(
+                {**who, "ready": ready, "verdict": worst(rows), "seconds": seconds, "checks": rows},
+                indent=1,
+            )
+        )
     else:
         print(f"{table(rows)}\n\n{verdict(rows)} ({seconds:.0f} s)")
     return 0 if ready else 1

@@ -27,14 +27,17 @@ ROOT = Path(__file__).resolve().parents[1]
 for folder in (ROOT / "src", ROOT / "tools"):
     sys.path.insert(0, str(folder))
 
-READY, LIMITS, NOT_READY = "ok", "limits", "not ready"
+READY, LIMITS, TO_INSTALL, NOT_READY = "ok", "limits", "to install", "not ready"
 LOWEST_PYTHON = (3, 11)
-GROUPS = {"core": NOT_READY, "kernel": NOT_READY, "lab": NOT_READY}
-GROUPS |= dict.fromkeys(("test", "frameworks", "serving", "deepspeed", "megatron"), LIMITS)
-IMPORT_SECONDS, INDEX_SECONDS = 14, 5
+GROUPS = ("core", "kernel", "lab")  # of a reader; the others come when a lesson asks for them
+INDEX_SECONDS = 5
+# bytes of disk, rounded up: an environment with every group (gigabytes of it are CUDA's libraries),
+# what Horovod is built with and from, Triton's environment, records and copies of `make course`
+DISK = {"environment": 12e9, "Horovod": 0.3e9, "Triton": 0.4e9, "a full course": 1e9}
+CPU_ENVIRONMENT = 2.2e9  # with a CPU build of torch, as TORCH_INDEX may name one
 LONGEST_PATH = 107 - len("/pymp-12345678/listener-12345678")  # of a socket's, without a worker's
 SHARED, LEAST_SHARED = Path("/dev/shm"), 256e6  # batches of workers, buffers of NCCL
-INSTALL = "make lab installs everything (the first time takes minutes)."
+INSTALL = "make lab installs it (the first time takes minutes)."
 
 
 def row(check: str, found: str, needed: str, verdict: str = READY, to_do: str = "") -> dict:
@@ -121,21 +124,22 @@ def gpus(_) -> list[dict]:
 
 
 def packages(_) -> list[dict]:
-    """The versions that are installed against the pins of constraints.txt."""
-    import install  # tools/install.py
+    """Compare the installed versions with the pins of constraints.txt."""
+    import install  # tools/install.py: an old Python can't read it
 
-    pins, found, needed = _pins(), [], "pins of constraints.txt"
+    pins, found, needed = install.pins(), [], "pins of constraints.txt"
     for group, names in wanted().items():
         versions = {name: version(name) for name in names}
         missing = [name for name, there in versions.items() if there is None]
         other = {n: v for n, v in versions.items() if v and pins.get(n, v) != v}
-        label, loses = f"packages: {group}", install.OPTIONAL.get(group, "")
-        if not names:
-            found.append(row(label, "none for this Python or system", needed, LIMITS, loses))
+        label, given = f"packages: {group}", (group not in GROUPS and missing == names)
+        if given or not names:
+            text = "none here" if names else "none for this Python or system"
+            found.append(row(label, text, "when a lesson asks for them"))
         elif missing:
-            text = f"missing: {', '.join(missing)}"
-            fix = f"{loses} {_how_to_install(missing, pins)}".strip()
-            found.append(row(label, text, needed, GROUPS[group], fix))
+            verdict = LIMITS if group not in GROUPS else NOT_READY if is_made() else TO_INSTALL
+            fix = _how_to_install(missing, pins)
+            found.append(row(label, f"missing: {', '.join(missing)}", needed, verdict, fix))
         elif other:
             text = ", ".join(f"{name} {there}" for name, there in other.items())
             fix = f"Not tested with these. {_how_to_install(list(other), pins)}"
@@ -143,6 +147,11 @@ def packages(_) -> list[dict]:
         else:
             found.append(row(label, f"{len(names)} as pinned", needed))
     return found
+
+
+def is_made() -> bool:
+    """Whether this Python is that of an environment in which the installation has ended."""
+    return Path(sys.prefix, ".ready").exists()
 
 
 def version(package: str) -> str | None:
@@ -158,8 +167,8 @@ def version(package: str) -> str | None:
 
 
 def _how_to_install(names: list[str], pins: dict[str, str]) -> str:
-    """What to type. In an environment that lacks a few packages, only these."""
-    if sys.prefix == sys.base_prefix and "CONDA_PREFIX" not in os.environ:
+    """Say what to type. In an environment that lacks a few packages, only these."""
+    if not is_made():
         return INSTALL
     python = Path(sys.executable)
     shown = python.relative_to(ROOT) if ROOT in python.parents else python
@@ -167,26 +176,16 @@ def _how_to_install(names: list[str], pins: dict[str, str]) -> str:
     return f"{shlex.quote(str(shown))} -m pip install {exact}"
 
 
-def _pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pairs = [line.split("#")[0].strip().split("==") for line in lines]
-    return {_plain(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "-")
-
-
 def wanted() -> dict[str, list[str]]:
-    """{group: packages} that `make lab` installs on this system, the core among them."""
-    import tomllib
-
+    """List {group: packages} for this system, the core among them."""
     import install  # tools/install.py
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = {"core": project["dependencies"], **project["optional-dependencies"]}
-    named = {group: map(install.package, filter(_applies, lines[group])) for group in GROUPS}
-    return {group: [_plain(name) for name in names] for group, names in named.items()}
+    lines = {"core": install.project()["project"]["dependencies"], **install.groups()}
+    return {
+        group: [install.plain(line) for line in lines[group] if _applies(line)]
+        for group in lines
+        if group not in install.LATER
+    }
 
 
 def _applies(line: str) -> bool:
@@ -197,26 +196,6 @@ def _applies(line: str) -> bool:
         return True
     marker = Requirement(line).marker
     return marker is None or marker.evaluate()
-
-
-def imports(_) -> list[dict]:
-    """Whether what a notebook needs can really be loaded; torch is loaded by the launch."""
-    names = [name for group in ("core", "kernel", "lab") for name in wanted()[group]]
-    if not all(map(version, names)):
-        return []
-    label, needed = "imports", "the core and JupyterLab load"
-    code = "import " + ", ".join(name for name in names if name != "torch")
-    command = [sys.executable, "-c", code]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS)
-    except subprocess.TimeoutExpired:
-        fix = "The machine or its disk is busy: look again later, with top."
-        return [row(label, f"not loaded after {IMPORT_SECONDS} s", needed, LIMITS, fix)]
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        fix = "Install again: make clean, then make lab."
-        return [row(label, said[-1] if said else "failed", needed, NOT_READY, fix)]
-    return [row(label, "loaded", needed)]
 
 
 def index(_) -> list[dict]:
@@ -235,65 +214,38 @@ def index(_) -> list[dict]:
         return [row(label, "not asked: this Python has no pip yet", needed)]
     if done is not None and done.returncode == 0:
         return [row(label, f"answers{through}", needed)]
-    verdict = LIMITS if version("torch") else NOT_READY
+    verdict = LIMITS if is_made() else NOT_READY
     fix = "Behind a proxy, set https_proxy; with a mirror, PIP_INDEX_URL. Without a network, bring "
     fix += "the packages: see slides/kit/room.md."
     return [row(label, f"does not answer{through}", needed, verdict, fix)]
 
 
-def ports(options) -> list[dict]:
-    """Loopback, the rendezvous of launchers that are started by hand, JupyterLab's own port."""
-    found = [_loopback()]
-    wanted = {
-        **dict.fromkeys(options.ports, ("torchrun", "launch() takes a free port itself.")),
-        options.lab_port: ("JupyterLab", "It takes the next free one: use the address it prints."),
-    }
-    for port, (who, fix) in wanted.items():
-        free, needed = _is_free(port), f"for {who}"
-        by_hand = f" By hand: torchrun --master-port {_a_free_port()}." if who == "torchrun" else ""
-        owner = f" To see its owner: ss -ltnp 'sport = :{port}'."
-        text, verdict = ("free", READY) if free else ("taken", LIMITS)
-        to_do = "" if free else fix + by_hand + owner
-        found.append(row(f"port {port}", text, needed, verdict, to_do))
-    return found
-
-
-def _loopback() -> dict:
-    """A connection of this machine to itself, as ranks make it."""
+def loopback(_) -> list[dict]:
+    """Connect this machine to itself, as ranks do."""
     label, needed = "loopback", "127.0.0.1 connects to itself"
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
     except OSError as error:
         fix = "Let the firewall or the container allow 127.0.0.1: ranks meet there."
-        return row(label, str(error), needed, NOT_READY, fix)
-    return row(label, "connects", needed)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _a_free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
+        return [row(label, str(error), needed, NOT_READY, fix)]
+    return [row(label, "connects", needed)]
 
 
 def disk(_) -> list[dict]:
-    """Room for the course and its records, and how fast records are written."""
+    """Room for what is still to be installed and for records, and how fast records are written."""
     from bootcamp.paths import LOGS as logs
 
-    installed = version("torch") is not None
-    need, free = 2e9 if installed else 12e9, shutil.disk_usage(ROOT).free
-    needed = f"{need / 1e9:.0f} GB" + ("" if installed else ", to install")
-    verdict = READY if free > need else NOT_READY
+    needs = dict(DISK)
+    if "cpu" in os.environ.get("TORCH_INDEX", ""):
+        needs["environment"] = CPU_ENVIRONMENT
+    if is_made():
+        del needs["environment"]
+    need, free = sum(needs.values()), shutil.disk_usage(ROOT).free
+    least = needs.get("environment", 2e9)
+    needed = f"{need / 1e9:.1f} GB for all: "
+    needed += ", ".join(f"{what} {size / 1e9:.1f}" for what, size in needs.items())
+    verdict = READY if free > need else LIMITS if free > least else NOT_READY
     fix = "" if free > need else "Free some space, or put the project on another disk."
     found = [row("disk: free", f"{free / 1e9:.0f} GB", needed, verdict, fix)]
     try:
@@ -382,7 +334,7 @@ def extras(_) -> list[dict]:
 CHECKS = {
     check.__name__: check
     for check in (
-        *(python, packages, imports, index, cores, quietness),
-        *(memory, gpus, ports, disk, temporary, extras),
+        *(python, packages, index, cores, quietness),
+        *(memory, gpus, loopback, disk, temporary, extras),
     )
 }

@@ -624,9 +624,9 @@ script_diff("lightning")
 # the same command line again; under torchrun, where `LOCAL_RANK` is set, it starts none.
 
 # %%
-frameworks = [name for name in ("accelerate", "lightning") if available(name)]
+frameworks = [name for name in ("accelerate", "lightning") if available(name, fetch=True)]
 for name in {"accelerate", "lightning"} - set(frameworks):
-    print(f"{name} is not installed here: pip install {name}. The lesson goes on without it.")
+    print(f"{name} is not installed here. The lesson goes on without it.")
 settings = {**check.settings(RANKS), "optimizer": "sgd"}
 for name in frameworks:
     run = launch(name, RANKS, device=DEVICE, quiet=True, **settings)

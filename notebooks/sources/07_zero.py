@@ -25,7 +25,7 @@ from bootcamp_lessons import excerpts, sharding_tables
 from bootcamp_lessons.diagrams import zero_stages as diagrams
 
 warm_up()
-DEEPSPEED = available("deepspeed")
+DEEPSPEED = available("deepspeed", fetch=True)
 missing = f"DeepSpeed is not installed here: its runs are left out. {HOW_TO_GET['deepspeed']}"
 print("DeepSpeed is installed." if DEEPSPEED else missing)
 

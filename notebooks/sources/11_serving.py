@@ -21,10 +21,11 @@
 import tempfile
 from pathlib import Path
 
-from bootcamp import launch, warm_up
+from bootcamp import available, launch, warm_up
 from bootcamp.paths import LOGS
 
 warm_up()
+available("onnxruntime", fetch=True)  # and the other packages of this lesson
 LOGS.mkdir(parents=True, exist_ok=True)
 holder = tempfile.TemporaryDirectory(prefix="serving-", dir=LOGS)  # ends with the notebook
 PLACE = Path(holder.name)

@@ -32,7 +32,7 @@ cpu = {"device": "cpu", "quiet": True}
 small = {**cpu, **check.settings(2)}
 LSTM, MLP = {"model": "striped-lstm", **small}, {"model": "mlp", **small}
 RESNET = {**known_programs.RESNET, **cpu}
-DEEPSPEED = available("deepspeed")
+DEEPSPEED = available("deepspeed", fetch=True)
 if not DEEPSPEED:
     print(f"DeepSpeed is not installed here: its cells do nothing. {HOW_TO_GET['deepspeed']}")
 

@@ -132,10 +132,10 @@ script_diff("megatron")
 # ask for CUDA devices. The import takes some seconds.
 
 # %%
-if available("megatron"):
+if available("megatron", fetch=True):
     display(*check.prove("megatron", 2, device="cpu"))
 else:
-    print('Megatron-core is not installed here: pip install "megatron-core>=0.16,<0.17"')
+    print("Megatron-core is not installed here. make install GROUPS=megatron tries again.")
 
 # %% [markdown]
 # ## FSDP1: the class `FullyShardedDataParallel`

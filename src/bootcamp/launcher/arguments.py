@@ -2,22 +2,22 @@
 
 import importlib.metadata
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bootcamp import machine
 from bootcamp.launcher import simulated_hosts
+from bootcamp.paths import ROOT
 
 STARTS = ("warm", "cold", "torchrun", "horovodrun")
 DEVICES = ("auto", "cpu", "cuda", "meta")
-HOW_TO_GET = {
-    "horovod": "Build it with make horovod (minutes, once).",
-    "lightning": 'Install it with pip install "lightning>=2.6".',
-    "accelerate": 'Install it with pip install "accelerate>=1.10".',
-    "deepspeed": 'Install it with pip install "deepspeed>=0.19,<0.20".',
-    "megatron": 'Install it with pip install "megatron-core>=0.16,<0.17".',
-}
+GROUPS = {"lightning": "frameworks", "accelerate": "frameworks", "onnxruntime": "serving"}
+GROUPS |= {name: name for name in ("horovod", "deepspeed", "megatron")}  # of pyproject.toml
+HOW_TO_GET = {name: f"Install it with make install GROUPS={GROUPS[name]}." for name in GROUPS}
+HOW_TO_GET["horovod"] = "Build it with make horovod (minutes, once)."
 
 
 class ArgumentError(ValueError):
@@ -63,8 +63,7 @@ class Options:
                 how = f". Write {each.name}={value}, without quotation marks." if number else ""
                 raise ArgumentError(f"{each.name}={value!r}: expected {expected}{how}")
         if self.framework and self.framework not in HOW_TO_GET:
-            known = ", ".join(HOW_TO_GET)
-            raise ArgumentError(f"framework={self.framework!r}: expected one of {known}")
+            raise ArgumentError(f"framework={self.framework!r}: expected one of {list(GROUPS)}")
 
 
 def is_count(value) -> bool:
@@ -142,13 +141,19 @@ def to_arguments(named: dict, script: str = "") -> list[str]:
     return arguments
 
 
-def available(framework: str) -> bool:
-    """Whether a package such as "horovod" is installed and not hidden; does not import it."""
+def available(framework: str, fetch: bool = False) -> bool:
+    """Whether a package such as "lightning" is installed and not hidden; does not import it.
+
+    fetch: install it first where it is missing, in an environment that make has made.
+    """
     package = "megatron-core" if framework == "megatron" else framework
     try:  # find_spec would find tools/horovod.py too
         return bool(importlib.metadata.version(package)) and not machine.is_hidden(framework)
     except importlib.metadata.PackageNotFoundError:
-        return False
+        if not fetch or not Path(sys.prefix, ".ready").exists():
+            return False
+    subprocess.run([sys.executable, ROOT / "tools" / "install.py", GROUPS[framework]])
+    return available(framework)
 
 
 def missing(framework: str | None) -> str | None:
