@@ -82,31 +82,13 @@ def _fit(figure: Figure, height: float) -> float:
 
 
 def _lay_down_labels(figure: Figure) -> None:
-    """Write a y label over its axes if it is longer than they are high; thin out its ticks."""
+    """Write a y label over its axes if it is longer than they are high."""
     figure.draw_without_rendering()
-    moved = False
     for axes in figure.axes:
         words = axes.get_ylabel()
         if words and axes.yaxis.label.get_window_extent().height > axes.bbox.height:
             axes.set_ylabel("")
             axes.set_title(words, loc="left", fontsize=STYLE["axes.labelsize"], pad=12)
-            moved = True
-    if moved:
-        figure.draw_without_rendering()
-    for axes in figure.axes:
-        if axes.get_yscale() == "log":  # others may name bars
-            _thin_labels(axes.get_yticklabels())
-
-
-def _thin_labels(labels: list[Text]) -> None:
-    """Hide each label of an axis that would cover the one before it."""
-    last = None
-    for label in labels:
-        box = label.get_window_extent()
-        if last and label.get_text() and box.overlaps(last):
-            label.set_visible(False)
-        else:
-            last = box
 
 
 def _is_plot(figure: Figure) -> bool:
