@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import course
@@ -91,44 +92,6 @@ def test_agendas_that_can_not_be_taught_are_refused(line, becomes, wrong, tmp_pa
         lessons.agendas(path)
 
 
-def test_lessons_say_where_people_get_stuck_and_what_to_say(guide):
-    parts = re.split(r"^## ", guide, flags=re.MULTILINE)[1:]
-    assert len(parts) == len(lessons.lessons())
-    for part in parts:
-        for words in (
-            r"\*\*People get stuck\*\* ",
-            r"\*\*Say:\*\* ",
-            r"\*\*\d+ minutes, and \d+ of",
-        ):
-            assert re.search(words, part), part[:40]
-
-
-SOURCE = """# %% [markdown]
-# # 99 A lesson
-#
-# ## The question
-#
-# Text.
-
-# %%
-# ## no heading: a comment in code
-
-# %% [markdown]
-# ## Run it
-#
-# ### A part of it
-
-# %% [markdown]
-# ## More of it (optional)
-
-# %% [markdown]
-# ## Exercise
-
-# %% [markdown]
-# ## When to use it
-#
-# ## Sources
-"""
 PARTS = (
     ("The question", 5),
     ("Run it", 20),
@@ -138,31 +101,31 @@ PARTS = (
 )
 
 
-def made_up(parts=PARTS, minutes=40):
-    return lessons.Lesson("99", "A lesson", "nothing", "99_a_lesson", minutes, parts=parts)
-
-
 @pytest.mark.parametrize(
-    ("parts", "minutes", "wrong"),
+    ("change", "wrong"),
     [
-        (PARTS, 40, None),
-        ((*PARTS, ("Sources", 0)), 40, None),
-        ((), 40, None),
-        (PARTS, 55, "has core parts of 40 minutes, but minutes = 55"),
-        (PARTS[:-1], 37, "lacks its heading 'When to use it'"),
-        ((*PARTS, ("Gone", 0)), 40, "has no heading 'Gone'"),
-        (PARTS[::-1], 40, "has its headings in another order than the notebook"),
-        ((*PARTS, ("no heading: a comment in code", 0)), 40, "has no heading 'no heading: a co"),
+        (lambda parts: parts, None),
+        (lambda parts: (), None),
+        (
+            lambda parts: (*parts[:1], (parts[1][0], parts[1][1] + 9), *parts[2:]),
+            "has core parts of",
+        ),
+        (lambda parts: parts[:-1], "lacks its heading 'When to use it and when not'"),
+        (lambda parts: (*parts, ("Gone", 0)), "has no heading 'Gone'"),
+        (lambda parts: parts[::-1], "has its headings in another order than the notebook"),
     ],
 )
-def test_parts_that_are_wrong_are_named(parts, minutes, wrong):
-    said = lessons.wrong_parts(made_up(parts, minutes), SOURCE)
-    assert len(said) == bool(wrong)
-    assert not wrong or said[0].startswith(f"lesson 99 {wrong}")
+def test_parts_that_are_wrong_are_named(change, wrong):
+    lesson = lessons.find("03")
+    changed = replace(lesson, parts=change(lesson.parts))
+    said = lessons.wrong_parts(changed, lesson.source.read_text())
+    assert bool(said) == bool(wrong)
+    assert not wrong or said[0].startswith(f"lesson 03 {wrong}")
 
 
 def test_minute_plan_counts_the_core_and_says_where_to_go():
-    rows = re.findall(r"^\| (.*) \| (\d+) \| (.+) \|$", kit.plan(made_up()), re.MULTILINE)
+    lesson = replace(lessons.find("03"), parts=PARTS)
+    rows = re.findall(r"^\| (.*) \| (\d+) \| (.+) \|$", kit.plan(lesson), re.MULTILINE)
     assert rows == [
         ("0:00", "5", "The question"),
         ("0:05", "20", "Run it"),
@@ -170,16 +133,23 @@ def test_minute_plan_counts_the_core_and_says_where_to_go():
         ("0:25", "12", "Exercise"),
         ("0:37", "3", "When to use it"),
     ]
-    assert kit.plan(made_up()).endswith("If ten minutes remain, go to *When to use it*.")
-    assert lessons.go_to(made_up(), minutes=15) == "Exercise"
-    assert lessons.go_to(made_up(), minutes=1) == "When to use it", "the last one in any case"
-    assert lessons.go_to(made_up((*PARTS, ("Sources", 0)))) == "When to use it"
+    assert kit.plan(lesson).endswith("If ten minutes remain, go to *When to use it*.")
+    assert lessons.go_to(lesson, minutes=15) == "Exercise"
+    assert lessons.go_to(lesson, minutes=1) == "When to use it", "the last one in any case"
+    assert lessons.go_to(replace(lesson, parts=(*PARTS, ("Sources", 0)))) == "When to use it"
 
 
-def test_guide_has_the_answer_of_every_exercise(guide):
-    for lesson in lessons.lessons().values():
-        for name in lesson.exercises:
-            assert guide.count(f"**{name}**\n") == 1, name
+def test_guide_says_what_helps_and_has_the_answer_of_every_exercise(guide):
+    parts = re.split(r"^## ", guide, flags=re.MULTILINE)[1:]
+    for part, lesson in zip(parts, lessons.lessons().values(), strict=True):
+        assert part.startswith(lesson.number)
+        assert f"**{lesson.minutes} minutes, and {lesson.deck_minutes} of slides.** After" in part
+        for words in (
+            "**People get stuck** ",
+            "**Say:** ",
+            *map("**{}**\n".format, lesson.exercises),
+        ):
+            assert part.count(words) == 1, (lesson.number, words)
     assert "+model = DistributedDataParallel(model)\n" in guide
     assert "def samples_of_rank(order, rank, world):" in guide
     assert "-rank, world = 0, 1\n+dist.init_process_group" in guide
