@@ -156,7 +156,7 @@ class Lesson:
 
 
 def where_and_when() -> dict[str, str]:
-    """This machine and this day, as tools/page_notes.py shows them."""
+    """This machine and this day, as tools/pages.py shows them."""
     about = machine.describe()
     parts = [*about["gpus"], about["cpu"], units.cores(about["cores"])]
     return {"machine": ", ".join(parts), "date": time.strftime("%d %B %Y").lstrip("0")}
