@@ -103,7 +103,7 @@ dist.all_reduce(torch.ones(1))
 
 
 @pytest.mark.parametrize(("start", "ranks"), [("warm", 4), ("torchrun", 2)])
-def test_the_first_to_raise_is_named_with_its_host(start, ranks, tmp_path):
+def test_first_to_raise_is_named_with_its_host(start, ranks, tmp_path):
     (tmp_path / "raises.py").write_text(RAISES)
     how = {"hosts": 2, "start": start, "quiet": True}
     with warm.workers(), pytest.raises(launch.RankFailed, match="has had enough") as failed:
@@ -189,7 +189,7 @@ def test_host_is_cut_off_frozen_and_gets_a_small_disk_and_then_a_rank_is_killed(
     assert (error["rank"], error["host"], error["kind"]) == (3, "host1", "killed")
 
 
-def test_an_exception_in_the_block_ends_the_run():
+def test_exception_in_the_block_ends_the_run():
     seen = []
 
     def break_off():

@@ -58,7 +58,7 @@ def test_ranks_on_two_hosts_train_as_the_baseline(name, cluster):
 
 
 @pytest.mark.solves("job_agents")
-def test_told_of_its_end_a_job_is_queued_again_and_goes_on_where_it_was(cluster, tmp_path):
+def test_job_told_of_its_end_is_queued_again_and_goes_on_where_it_was(cluster, tmp_path):
     task, given = TASK["job_agents"], tmp_path / "given.sbatch"
     given.write_text(task.starting_point())
     working = task.submit(cluster, task.solution_path())
@@ -71,7 +71,7 @@ def test_told_of_its_end_a_job_is_queued_again_and_goes_on_where_it_was(cluster,
     assert wrong.value.meaning == task.broken.means, wrong.value.seen
 
 
-def test_a_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):
+def test_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):
     """A marker on the disk tells the second start from the first."""
     path, marker = tmp_path / "job.sbatch", tmp_path / "begun"
     text = (
@@ -87,13 +87,13 @@ def test_a_job_that_makes_room_is_queued_again_at_once(cluster, tmp_path):
 
 @pytest.mark.solves(*(broken.name for broken in AT_ONCE))
 @pytest.mark.parametrize("broken", AT_ONCE, ids=lambda broken: broken.name)
-def test_a_broken_job_file_fails_as_its_exercise_says(broken, broken_jobs):
+def test_job_file_that_is_broken_fails_as_its_exercise_says(broken, broken_jobs):
     job = broken_jobs[broken.name]
     job.wait(120)
     assert re.search(broken.seen, job.summary, re.S), job.summary
 
 
-def test_the_exercises_checker_tells_a_broken_job_file_from_a_repaired_one(cluster, tmp_path):
+def test_checker_tells_a_broken_job_file_from_a_repaired_one(cluster, tmp_path):
     task, given = TASK["job_space"], tmp_path / "given.sbatch"
     given.write_text(task.starting_point())
     with pytest.raises(Wrong, match="COMPLETED, 4 ranks on 2 hosts, seen COMPLETED, 2 ranks on 1"):
@@ -103,7 +103,7 @@ def test_the_exercises_checker_tells_a_broken_job_file_from_a_repaired_one(clust
     )
 
 
-def test_a_bad_host_is_found_and_left_out(cluster):
+def test_bad_host_is_found_and_left_out(cluster):
     good = cluster.sbatch(jobs.find("check_nodes"))
     assert good.wait(60) == "COMPLETED", good.output
     assert good.output.splitlines()[-1] == "no host stands out"
