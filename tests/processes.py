@@ -12,12 +12,12 @@ from concurrent import futures
 from pathlib import Path
 
 import filelock
-import host_traces
 import pytest
 
 import bootcamp
 from bootcamp.files import read_json
 from bootcamp.launcher import connection, process_tree
+from bootcamp.launcher.simulated_hosts import KINDS
 from bootcamp.records.rank_errors import HOSTS_FILE
 from bootcamp.records.steps import read_steps
 
@@ -74,6 +74,28 @@ def until_gone(kernel: int, seconds: float = 15) -> None:
     until(lambda: not leftovers(kernel), seconds, f"the end of {leftovers(kernel)}")
 
 
+def find_namespaces(kinds: Iterable[str] = KINDS) -> set[str]:
+    """The namespaces of these kinds, a simulated host's, that any process is in or holds open."""
+    found = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        links = [f"/proc/{pid}/ns/{kind}" for kind in kinds]
+        with contextlib.suppress(OSError):
+            links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+        for link in links:
+            with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+                found.add(os.readlink(link))
+    return {name for name in found if name.partition(":")[0] in kinds}
+
+
+def find_host_traces() -> dict[str, list[str]]:
+    """What simulated hosts leave if they leave anything: to compare before with after."""
+    return {
+        "namespaces": sorted(find_namespaces()),
+        "interfaces": sorted(os.listdir("/sys/class/net")),  # of this process's network
+        "mounts": Path("/proc/self/mounts").read_text().splitlines(),
+    }
+
+
 def namespaces_of(hosts: Iterable[dict]) -> set[str]:
     """The namespaces of simulated hosts, as simulated_hosts.make returns them."""
     return {namespace for host in hosts for namespace in host["namespaces"].values()}
@@ -81,8 +103,8 @@ def namespaces_of(hosts: Iterable[dict]) -> set[str]:
 
 def until_no_process_in(namespaces: set[str], seconds: float = 10) -> None:
     """Wait until nobody is in any of these; another test's hosts may get their numbers later."""
-    left = lambda: namespaces & set(host_traces.traces()["namespaces"])  # noqa: E731
-    until(lambda: not left(), seconds, f"the end of {left()}")
+    kinds = {namespace.partition(":")[0] for namespace in namespaces}
+    until(lambda: not namespaces & find_namespaces(kinds), seconds, f"the end of {namespaces}")
 
 
 def until_hosts_are_gone(folder: Path) -> None:

@@ -5,9 +5,15 @@ import os
 import subprocess
 import sys
 
-import host_traces
 import pytest
-from processes import namespaces_of, needs_nobody, run_as_nobody, until_no_process_in
+from processes import (
+    find_host_traces,
+    find_namespaces,
+    namespaces_of,
+    needs_nobody,
+    run_as_nobody,
+    until_no_process_in,
+)
 
 from bootcamp.costs import model_shapes, sharding
 from bootcamp.launcher import launch, simulated_hosts
@@ -68,12 +74,12 @@ LOOK = (
 
 @needs_hosts
 def test_host_has_a_name_a_slow_link_and_mounts_and_the_machine_keeps_nothing():
-    before = host_traces.traces()
+    before = find_host_traces()
     poor = {**os.environ, "PATH": "/usr/bin:/bin"}  # as an ordinary user has it on Debian
     with simulated_hosts.hold_hosts(2, "200mbit") as hosts:
         own = namespaces_of(hosts)
         assert len(own) == 6
-        assert own <= set(host_traces.traces()["namespaces"])
+        assert own <= find_namespaces()
         for host in hosts:
             look = simulated_hosts.enter_command(host, ["sh", "-c", LOOK])
             said = subprocess.check_output(look, text=True, cwd="/usr", env=poor).splitlines()
@@ -84,7 +90,7 @@ def test_host_has_a_name_a_slow_link_and_mounts_and_the_machine_keeps_nothing():
             assert "tbf" in said[4]
             assert "rate 200Mbit" in said[4]
             assert said[5:] == ["/usr", "here"]
-        outside = host_traces.traces()
+        outside = find_host_traces()
         assert [outside[kind] for kind in ("mounts", "interfaces")] == [
             before[kind] for kind in ("mounts", "interfaces")
         ]
@@ -104,7 +110,7 @@ def test_hosts_go_with_the_process_that_asked_for_them():
             inside.stdout.readline()
             asking.kill()
             asking.wait()
-            assert own & set(host_traces.traces()["namespaces"])  # a process is in one of them
+            assert own & find_namespaces()  # a process is in one of them
             inside.kill()
     until_no_process_in(own)
 

@@ -1,18 +1,24 @@
 """A Slurm made on one machine: its commands, jobs, ordinary users, and that nothing of it stays."""
 
-import contextlib
-import os
 from pathlib import Path
 
 import pytest
-from processes import needs_nobody, other_kernel, run_as_nobody, until
+from processes import (
+    find_namespaces,
+    needs_nobody,
+    other_kernel,
+    run_as_nobody,
+    until,
+    until_no_process_in,
+)
 
 from bootcamp.hosts import slurm
 from bootcamp.paths import LOGS
 
 WHY_NOT = slurm.why_not()
 needs_slurm = pytest.mark.skipif(WHY_NOT is not None, reason=f"no Slurm here: {WHY_NOT}")
-SPACES = " ".join(f"/proc/self/ns/{kind}" for kind in ("pid", "mnt", "net", "uts", "ipc"))
+OWN = ("pid", "mnt", "net", "uts", "ipc")  # namespaces of a host
+SPACES = " ".join(f"/proc/self/ns/{kind}" for kind in OWN)
 ON_DISK = [Path("/run/munge/munge.socket.2"), Path("/etc/slurm/slurm.conf"), Path("/run/log/x.out")]
 WERE_ON_DISK = [path.exists() for path in ON_DISK]  # of a Slurm that the machine has anyway
 
@@ -23,23 +29,14 @@ def cluster():
         pytest.skip(f"no Slurm here: {WHY_NOT}")
     with slurm.Cluster(hosts=2, gpus=2, cpus=8) as made:
         own = [made.run(f"readlink {SPACES}", on=host).stdout for host in made.hosts]
-        assert set("".join(own).split()) <= namespaces()
+        assert set("".join(own).split()) <= find_namespaces(OWN)
         yield made
     assert_gone("".join(own).split())
 
 
-def namespaces() -> set[str]:
-    """The namespaces of any process of this machine, of the kinds that a cluster makes."""
-    found = set()
-    for link in Path("/proc").glob("[0-9]*/ns/*"):
-        with contextlib.suppress(OSError):  # gone meanwhile
-            found.add(os.readlink(link))
-    return found
-
-
 def assert_gone(own: list[str]) -> None:
     """No process of these namespaces is there soon, and with it no mount, interface or socket."""
-    until(lambda: not set(own) & namespaces(), seconds=10)
+    until_no_process_in(set(own))
     assert [path.exists() for path in ON_DISK] == WERE_ON_DISK
 
 
@@ -105,7 +102,7 @@ def test_cluster_is_gone_when_its_python_is_killed_during_a_job(tmp_path):
     waits = f"srun -N2 bash -c 'touch {tmp_path}/$(hostname); sleep 600'"
     with other_kernel(PROGRAM, str(Path(slurm.__file__).parents[2]), links, waits) as begun:
         own = [begun.stdout.readline().strip() for _ in range(2 * len(SPACES.split()))]
-        assert set(own) <= namespaces()
+        assert set(own) <= find_namespaces(OWN)
         until(lambda: len(list(tmp_path.iterdir())) == 2)
         begun.kill()
         begun.wait()

@@ -27,7 +27,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import host_traces  # noqa: E402
+import processes  # noqa: E402
 import run_cache  # noqa: E402
 
 from bootcamp import machine  # noqa: E402
@@ -106,7 +106,7 @@ def marked(mark: str):
 
 def traces() -> dict[str, list[str]]:
     """What may stay behind beside processes: of simulated hosts, and semaphores nobody has open."""
-    return {**host_traces.traces(), "semaphores": abandoned()}
+    return {**processes.find_host_traces(), "semaphores": abandoned()}
 
 
 def abandoned() -> list[str]:
